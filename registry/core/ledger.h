@@ -1,0 +1,183 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "registry/core/byte_counters.h"
+#include "registry/core/lock.h"
+#include "registry/core/name_table.h"
+#include "registry/core/storage_record.h"
+#include "registry/counters.h"
+
+namespace memledger::core {
+
+// What the ledger knows of one device at one instant.
+struct DeviceTotals {
+  DeviceKey device;
+  Counters counters;        // the wrapper's own
+  int64_t table_bytes = 0;  // sum over the table's rows
+  int64_t adopted_bytes = 0;  // of these, born before tracking or while it was off
+};
+
+struct LedgerSnapshot {
+  std::chrono::system_clock::time_point time;
+  std::vector<StorageRecord> records;  // in order of birth
+  std::vector<DeviceTotals> devices;
+};
+
+// Between two instants, coalesced: what was born and died between them appears nowhere.
+struct LedgerChanges {
+  bool from_snapshot = false;  // no earlier instant to compare with: `born` is everything alive, `died` is empty
+  std::chrono::system_clock::time_point time;
+  std::vector<StorageRecord> born;
+  std::vector<StorageRecord> died;
+  std::vector<DeviceTotals> devices;
+};
+
+// The table of live storages: free of LibTorch, sharded by address.
+//
+//        note_birth ─▶ live ── note_death ─▶ gone, or a tombstone while an instant that saw it alive is still of interest
+//
+// An *instant* is taken with all shards held for a moment (no copying): it ends an epoch. Every record carries the epoch it was
+// born in, so who was alive at the instant can be collected afterwards, one shard at a time, while the program goes on: records
+// born by then and still there, plus the tombstones of those that died since. Tombstones are kept only for storages that a
+// cursor (or a running snapshot) saw alive: at most one per storage alive at each cursor's instant.
+//
+// Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock, calls nothing of the program or of LibTorch
+// while holding it, and never throws.
+class Ledger {
+ public:
+  static constexpr size_t kShards = 64;
+
+  Ledger() = default;
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  struct Birth {
+    uintptr_t address = 0;
+    int64_t nbytes = 0;
+    DeviceKey device;
+    void* base_deleter = nullptr;
+    Birthplace birthplace;
+    bool adopted = false;
+  };
+  // The new storage's id, 0 when there was no memory for a record (counted as dropped).
+  // A record already at that address lost its free somewhere: it is dropped and counted.
+  uint64_t note_birth(const Birth& birth) noexcept;
+
+  struct Death {
+    uint64_t id = 0;
+    int64_t nbytes = 0;
+    void* base_deleter = nullptr;
+  };
+  // To be called before the memory is handed back, as its address can be given out again at once.
+  std::optional<Death> note_death(uintptr_t address) noexcept;
+
+  // Adds shape and dtype to the record at `address`. A later description replaces an earlier one only if the same run of an
+  // operator (thread, op_sequence) made the storage: the operator's result says more than the buffer it began with.
+  void describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes, size_t dims, int8_t dtype) noexcept;
+  void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
+
+  // Remembers that an operator consumed the storage as a leaf that requires grad; the second tells whether one did.
+  void mark_parameter_like(uintptr_t address) noexcept;
+  bool is_parameter_like(uintptr_t address) const noexcept;
+
+  uint64_t id_at(uintptr_t address) const noexcept;  // 0: none
+
+  LedgerSnapshot snapshot();
+
+  // A cursor is a number from open_cursor; the caller closes it.
+  uint64_t open_cursor();
+  void close_cursor(uint64_t cursor);
+  // Moves the cursor to now. Cost: by what changed, plus a fixed part for the shards.
+  LedgerChanges changes_since(uint64_t cursor);
+
+  Counters counters(DeviceKey device) const;
+  void reset_peak(DeviceKey device) noexcept;
+
+  int64_t dropped_records() const noexcept { return dropped_records_.load(std::memory_order_relaxed); }
+  void note_dropped_record() noexcept { dropped_records_.fetch_add(1, std::memory_order_relaxed); }
+
+  void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+
+ private:
+  using Slot = uint32_t;
+  static constexpr Slot kNone = ~Slot{0};
+  static constexpr size_t kChunk = 256;
+
+  struct Entry {
+    StorageRecord record;
+    Slot older = kNone;  // doubly linked in order of birth; `newer` also links the free entries
+    Slot newer = kNone;
+  };
+  struct Tombstone {
+    StorageRecord record;
+    uint64_t death_epoch = 0;
+  };
+  struct ShardTotals {
+    DeviceKey device;
+    int64_t allocated_bytes = 0, freed_bytes = 0, allocated_count = 0, freed_count = 0;
+    int64_t table_bytes = 0, adopted_bytes = 0;
+  };
+
+  struct alignas(64) Shard {
+    mutable Lock lock;
+    absl::flat_hash_map<uintptr_t, Slot> by_address ABSL_GUARDED_BY(lock);
+    std::vector<std::unique_ptr<Entry[]>> chunks ABSL_GUARDED_BY(lock);
+    Slot used ABSL_GUARDED_BY(lock) = 0;
+    Slot free ABSL_GUARDED_BY(lock) = kNone;
+    Slot oldest ABSL_GUARDED_BY(lock) = kNone;
+    Slot newest ABSL_GUARDED_BY(lock) = kNone;
+    std::vector<Tombstone> tombstones ABSL_GUARDED_BY(lock);
+    std::vector<ShardTotals> totals ABSL_GUARDED_BY(lock);
+
+    Entry& entry(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) { return chunks[slot / kChunk][slot % kChunk]; }
+    ShardTotals& totals_of(DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    Slot take_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    void unlink(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+  };
+
+  struct Instant {
+    uint64_t epoch = 0;
+    std::chrono::system_clock::time_point time;
+    std::vector<DeviceTotals> devices;
+  };
+
+  Shard& shard_of(uintptr_t address) const noexcept {
+    return shards_[(address >> 6) * 0x9E3779B97F4A7C15ull >> 58];
+  }
+  void lock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void unlock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Ends the current epoch and pins it: tombstones of what it saw alive are kept until unpin().
+  Instant take_instant() ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
+  void unpin(uint64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
+  // Everything alive at the instant and born after `since`; with since > 0 also what was alive at `since` and is not any more.
+  void collect(uint64_t since, uint64_t instant, std::vector<StorageRecord>& born, std::vector<StorageRecord>* died);
+  void drop(Shard& shard, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+
+  mutable std::array<Shard, kShards> shards_;
+  CountersByDevice counters_;
+  std::atomic<uint64_t> next_id_{1};
+  std::atomic<int64_t> dropped_records_{0};
+  // Both change only while all shards are held, so holding any one shard's lock is enough to read them.
+  uint64_t epoch_ = 1;
+  uint64_t newest_pin_ = 0;  // 0: nothing pinned
+
+  Lock instants_lock_;  // before the shards' locks
+  std::map<uint64_t, int> pins_ ABSL_GUARDED_BY(instants_lock_);               // epoch → how many
+  std::map<uint64_t, uint64_t> cursors_ ABSL_GUARDED_BY(instants_lock_);  // cursor → epoch, 0: not used yet
+  uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
+};
+
+}  // namespace memledger::core

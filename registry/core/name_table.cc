@@ -1,0 +1,48 @@
+#include "registry/core/name_table.h"
+
+#include <memory>
+#include <new>
+
+namespace memledger::core {
+namespace {
+
+constexpr NameId kOverflowId = 1;
+
+}  // namespace
+
+NameTable::NameTable() {
+  for (std::string_view first : {std::string_view(""), kOverflow}) {
+    const auto* name = new std::string(first);
+    ids_.emplace(*name, static_cast<NameId>(names_.size()));
+    names_.push_back(name);
+  }
+}
+
+NameId NameTable::intern(std::string_view name) noexcept {
+  LockHolder hold(lock_);
+  const auto found = ids_.find(name);
+  if (found != ids_.end()) return found->second;
+  if (names_.size() >= kMaxNames) return kOverflowId;
+  try {
+    auto owned = std::make_unique<const std::string>(name);
+    const auto id = static_cast<NameId>(names_.size());
+    names_.push_back(owned.get());
+    try {
+      ids_.emplace(*owned, id);
+    } catch (...) {
+      names_.pop_back();
+      throw;
+    }
+    owned.release();
+    return id;
+  } catch (const std::bad_alloc&) {
+    return kOverflowId;
+  }
+}
+
+std::string_view NameTable::name(NameId id) const {
+  LockHolder hold(lock_);
+  return id < names_.size() ? std::string_view(*names_[id]) : std::string_view();
+}
+
+}  // namespace memledger::core

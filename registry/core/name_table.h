@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "registry/core/lock.h"
+
+namespace memledger::core {
+
+// Stands for a string in a NameTable. 0 is the empty string.
+using NameId = uint32_t;
+
+// Operator names, autograd nodes and labels, each kept once.
+//
+// Strings are never freed, so the views that name() returns stay valid for the life of the process. A program that makes new
+// labels without end (one per request) would grow the table without end: past kMaxNames every new string is kOverflow.
+// Thread-safe. intern() costs a lock and a hash of the string; hot paths go through a per-thread cache (ThreadContext).
+class NameTable {
+ public:
+  static constexpr size_t kMaxNames = 1 << 16;
+  static constexpr std::string_view kOverflow = "(too many names)";
+
+  NameTable();
+
+  // Never throws: without memory for a new string the answer is kOverflow's id.
+  NameId intern(std::string_view name) noexcept;
+  std::string_view name(NameId id) const;
+
+  // For fork: no other thread may hold the lock in the child.
+  void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.lock(); }
+  void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
+
+ private:
+  mutable Lock lock_;
+  absl::flat_hash_map<std::string_view, NameId> ids_ ABSL_GUARDED_BY(lock_);
+  std::vector<const std::string*> names_ ABSL_GUARDED_BY(lock_);
+};
+
+}  // namespace memledger::core

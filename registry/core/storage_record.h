@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "registry/core/name_table.h"
+#include "registry/phase.h"
+
+namespace memledger::core {
+
+// c10::Device without its header: the same two numbers.
+struct DeviceKey {
+  int8_t type = 0;
+  int8_t index = -1;
+
+  friend bool operator==(DeviceKey a, DeviceKey b) { return a.type == b.type && a.index == b.index; }
+  friend bool operator!=(DeviceKey a, DeviceKey b) { return !(a == b); }
+};
+
+// Where and by what a storage was made. Names are ids of the ledger's NameTable.
+struct Birthplace {
+  NameId op = 0;             // outermost operator running on the thread
+  NameId autograd_node = 0;  // backward node running on the thread
+  NameId label = 0;          // path of ScopedLabels and user scopes
+  uint32_t thread = 0;       // numbered by first use, from 1
+  uint32_t op_sequence = 0;  // which run of an operator on that thread; 0: outside operators
+  Phase phase = Phase::kOther;
+  bool phase_inferred = false;
+};
+
+constexpr int8_t kUnknownDtype = -1;
+
+// One live storage. `id` is never reused; `address` is, by the next storage put there.
+struct StorageRecord {
+  uint64_t id = 0;
+  uintptr_t address = 0;
+  int64_t nbytes = 0;
+  void* base_deleter = nullptr;  // how the wrapped allocator frees it; opaque here
+  uint64_t birth_epoch = 0;
+  Birthplace birthplace;
+  DeviceKey device;
+  int8_t dtype = kUnknownDtype;  // c10::ScalarType
+  bool described = false;        // shape and dtype are known
+  bool adopted = false;        // born before tracking, or while it was off
+  bool parameter_like = false;   // an operator consumed it as a leaf that requires grad
+  absl::InlinedVector<int64_t, 4> shape;
+};
+
+}  // namespace memledger::core

@@ -1,0 +1,31 @@
+#include "registry/core/thread_context.h"
+
+#include <cstring>
+#include <type_traits>
+
+namespace memledger::core {
+namespace {
+
+std::atomic<uint32_t> next_thread{1};
+thread_local ThreadContext context;
+static_assert(std::is_trivially_destructible_v<ThreadContext> && std::is_trivially_default_constructible_v<ThreadContext>);
+
+}  // namespace
+
+ThreadContext& this_thread() noexcept {
+  ThreadContext& mine = context;
+  if (mine.thread == 0) mine.thread = next_thread.fetch_add(1, std::memory_order_relaxed);
+  return mine;
+}
+
+NameId intern_cached(ThreadContext& context, NameTable& names, const char* text) noexcept {
+  ThreadContext::CachedName& cached = context.names[(reinterpret_cast<uintptr_t>(text) >> 3) % ThreadContext::kNameCache];
+  if (cached.text == text && std::strcmp(cached.interned, text) == 0) return cached.id;
+  const NameId id = names.intern(text);
+  const std::string_view interned = names.name(id);
+  // An overflow answer is not this text: leave it out of the cache.
+  if (interned == text) cached = {text, interned.data(), id};
+  return id;
+}
+
+}  // namespace memledger::core

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "registry/core/name_table.h"
+#include "registry/core/storage_record.h"
+
+namespace memledger::core {
+
+// What the calling thread is doing: the birthplace of the next storage it makes.
+//
+// Trivially constructible and destructible, so that a free in a static or thread destructor finds it whole.
+struct ThreadContext {
+  struct Frame {
+    NameId op;
+    NameId autograd_node;
+    uint32_t op_depth;
+    uint32_t op_sequence;
+  };
+  struct CachedName {
+    const char* text;
+    const char* interned;
+    NameId id;
+  };
+  struct RegionBirth {
+    uintptr_t address;
+    uint64_t id;
+  };
+  static constexpr size_t kMaxFrames = 16;
+  static constexpr size_t kMaxRegionBirths = 64;
+  static constexpr size_t kNameCache = 64;
+
+  uint32_t thread;  // 0 until first used
+  NameId op;
+  NameId autograd_node;
+  NameId label;
+  uint32_t op_depth;      // operators running one inside the other
+  uint32_t op_sequence;   // run of the outermost one; 0 outside
+  uint32_t last_sequence;
+  uint32_t node_depth;    // autograd nodes running one inside the other
+  uint32_t births;        // storages made by this thread, modulo 2^32
+  uint32_t births_at_op;  // `births` when the outermost operator began
+  uint32_t births_seen;   // `births` when an operator's results were last looked at
+  Phase phase;            // of the running outermost operator
+  bool phase_inferred;
+  bool phase_is_set;      // by a ScopedPhase
+  Phase set_phase;
+  bool optimizer_region;  // under no_grad, an in-place write to a parameter was seen
+  bool grad_off;          // the running outermost operator began under no_grad, outside backward
+  uint32_t region_births;
+  std::array<RegionBirth, kMaxRegionBirths> region;  // made under no_grad since it began; see Phase::kOptimizer
+  std::array<Frame, kMaxFrames> frames;
+  std::array<CachedName, kNameCache> names;
+
+  Birthplace birthplace() const noexcept {
+    Birthplace place;
+    place.op = op;
+    place.autograd_node = autograd_node;
+    place.label = label;
+    place.thread = thread;
+    place.op_sequence = op_sequence;
+    place.phase = phase_is_set ? set_phase : op_depth > 0 ? phase : node_depth > 0 ? Phase::kBackward : Phase::kOther;
+    place.phase_inferred = !phase_is_set && op_depth > 0 && phase_inferred;
+    return place;
+  }
+};
+
+// The calling thread's context; gives the thread its number at the first call. Never throws.
+ThreadContext& this_thread() noexcept;
+
+// Which outermost operator each thread is running, for readers on other threads: a storage made by a run that has not ended is a
+// temporary. Threads beyond kThreads share places, which can only take a temporary for a finished one or the reverse.
+class RunningOperators {
+ public:
+  static constexpr size_t kThreads = 4096;
+  void set(uint32_t thread, uint32_t op_sequence) noexcept {
+    running_[place(thread)].store(op_sequence, std::memory_order_relaxed);
+  }
+  bool is_running(uint32_t thread, uint32_t op_sequence) const noexcept {
+    return op_sequence != 0 && running_[place(thread)].load(std::memory_order_relaxed) == op_sequence;
+  }
+
+ private:
+  // Neighbouring threads on different cache lines.
+  static size_t place(uint32_t thread) noexcept { return (thread * 16 + thread / (kThreads / 16)) % kThreads; }
+  std::array<std::atomic<uint32_t>, kThreads> running_{};
+};
+
+// Interns a C string through the thread's cache. The cache compares the text, not only the pointer: a name's memory can be reused.
+NameId intern_cached(ThreadContext& context, NameTable& names, const char* text) noexcept;
+
+}  // namespace memledger::core

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+
+namespace memledger {
+
+// Stands before LibTorch's CPU allocator and notes every allocation and free; the memory itself comes from the allocator found there.
+//
+// Installed once per allocator found and never destroyed or taken out, as storages keep a pointer to it: off means that it passes
+// calls through. What it notes about frees it notes before the memory goes back, since the address can be given out again at once.
+class TrackingCpuAllocator final : public c10::Allocator {
+ public:
+  // At load: in place, so that an allocation before the first activation is not overlooked, but giving way to any allocator that the
+  // program sets.
+  static void install_at_load();
+  // For good: before the allocator that is in place now. Not to be called while another thread sets allocators.
+  static void install();
+
+  c10::DataPtr allocate(size_t nbytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override;
+  void copy_data(void* dest, const void* src, size_t count) const override;
+
+ private:
+  explicit TrackingCpuAllocator(c10::Allocator* base) : base_(base) {}
+  ~TrackingCpuAllocator() override = default;
+
+  c10::Allocator* const base_;
+};
+
+// True if the storage was made by LibTorch's CPU allocator while nobody tracked it, and could be adopted. Two pointer comparisons.
+bool can_adopt(const c10::StorageImpl& storage) noexcept;
+
+// Enters such a storage into the table and follows it to its end; its deleter becomes ours, and a later resize comes to us. True if
+// it is in the table afterwards. The caller holds a reference to the storage. Thread-safe among adopters; the program must not
+// resize or swap this storage's data at the same moment, which would be a race of its own with any reader.
+bool adopt(c10::StorageImpl& storage) noexcept;
+
+}  // namespace memledger

@@ -1,0 +1,267 @@
+// Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
+#include "registry/operator_observer.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "registry/cpu_allocator.h"
+#include "registry/state.h"
+
+namespace memledger {
+namespace {
+
+using core::ThreadContext;
+
+std::atomic<bool> adopt_inputs{true};
+
+// The engine brackets each node's work, gradient accumulation included, in an operator-like scope of this name.
+constexpr std::string_view kEngineScope = "autograd::engine::evaluate_function: ";
+// In-place operators that give a tensor its first or a copied value; optimizers do not step with these.
+constexpr std::string_view kInitializers[] = {"aten::copy_",   "aten::fill_",      "aten::zero_",    "aten::normal_",
+                                              "aten::uniform_", "aten::bernoulli_", "aten::random_", "aten::requires_grad_",
+                                              "aten::set_",     "aten::detach_",    "aten::resize_", "aten::trunc_normal_"};
+
+bool is_engine_scope(const char* name) { return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0; }
+
+bool may_be_optimizer_step(const char* name) {
+  const std::string_view text = name;
+  if (text.size() < 7 || text.compare(0, 6, "aten::") != 0) return false;
+  if (text.compare(6, 7, "_fused_") == 0) return true;
+  if (text.back() != '_') return false;
+  for (const std::string_view initializer : kInitializers) {
+    if (text == initializer) return false;
+  }
+  return true;
+}
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
+uintptr_t address_of(c10::StorageImpl& storage) {
+  return reinterpret_cast<uintptr_t>(storage._mutable_data_ptr_no_checks().get());
+}
+
+template <typename Visit>
+void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList()) visit(tensor);
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+      if (tensor.has_value()) visit(*tensor);
+    }
+  } else if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements()) for_each_tensor(element, visit);
+  }
+}
+
+void push_node(ThreadContext& thread, const char* name) {
+  if (thread.node_depth < ThreadContext::kMaxFrames) {
+    thread.frames[thread.node_depth] = {thread.op, thread.autograd_node, thread.op_depth, thread.op_sequence};
+    thread.op = 0;
+    thread.op_depth = 0;
+    thread.op_sequence = 0;
+    thread.autograd_node = core::intern_cached(thread, RegistryState::get().names, name);
+  }
+  ++thread.node_depth;
+}
+
+void pop_node(ThreadContext& thread) {
+  if (thread.node_depth == 0) return;
+  --thread.node_depth;
+  if (thread.node_depth < ThreadContext::kMaxFrames) {
+    const ThreadContext::Frame& frame = thread.frames[thread.node_depth];
+    thread.op = frame.op;
+    thread.autograd_node = frame.autograd_node;
+    thread.op_depth = frame.op_depth;
+    thread.op_sequence = frame.op_sequence;
+    RegistryState::get().running.set(thread.thread, thread.op_sequence);
+  }
+}
+
+void enter_optimizer_region(ThreadContext& thread) {
+  RegistryState& state = RegistryState::get();
+  thread.optimizer_region = true;
+  thread.phase = Phase::kOptimizer;
+  thread.phase_inferred = true;
+  for (uint32_t i = 0; i < thread.region_births; ++i) {
+    state.ledger.set_phase(thread.region[i].address, thread.region[i].id, Phase::kOptimizer, /*inferred=*/true);
+  }
+  thread.region_births = 0;
+}
+
+void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
+  RegistryState& state = RegistryState::get();
+  const bool adopting = adopt_inputs.load(std::memory_order_relaxed);
+  const bool grad_on = thread.phase == Phase::kForward;
+  const bool may_step = thread.grad_off && !thread.optimizer_region && !thread.phase_is_set && may_be_optimizer_step(fn.name());
+  bool first = true;
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = storage_of(tensor);
+      if (storage == nullptr) return;
+      if (adopting && can_adopt(*storage)) adopt(*storage);
+      if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad() && tensor.is_leaf()) {
+        state.ledger.mark_parameter_like(address_of(*storage));
+      }
+      if (may_step && first && state.ledger.is_parameter_like(address_of(*storage))) enter_optimizer_region(thread);
+    });
+    first = false;
+    if (!adopting && !grad_on) break;
+  }
+}
+
+void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (thread.op_depth++ > 0) return;
+  RegistryState& state = RegistryState::get();
+  thread.op = core::intern_cached(thread, state.names, fn.name());
+  if (++thread.last_sequence == 0) ++thread.last_sequence;
+  thread.op_sequence = thread.last_sequence;
+  state.running.set(thread.thread, thread.op_sequence);
+  thread.births_at_op = thread.births;
+  thread.births_seen = thread.births;
+
+  const bool backward = thread.node_depth > 0 || torch::autograd::get_current_graph_task_id() != -1;
+  const bool grad_on = at::GradMode::is_enabled();
+  thread.grad_off = !backward && !grad_on;
+  if (!thread.grad_off) {
+    thread.optimizer_region = false;
+    thread.region_births = 0;
+  }
+  thread.phase_inferred = thread.optimizer_region;
+  thread.phase = backward                  ? Phase::kBackward
+                 : grad_on                 ? Phase::kForward
+                 : thread.optimizer_region ? Phase::kOptimizer
+                                           : Phase::kOther;
+  look_at_inputs(thread, fn);
+}
+
+void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
+  RegistryState& state = RegistryState::get();
+  for (const c10::IValue& output : fn.outputs()) {
+    for_each_tensor(output, [&](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = storage_of(tensor);
+      if (storage == nullptr || tensor.layout() != at::kStrided || tensor.is_nested()) return;
+      const uintptr_t address = address_of(*storage);
+      if (address == 0 || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
+      const at::IntArrayRef sizes = tensor.sizes();
+      state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(), sizes.size(),
+                            static_cast<int8_t>(tensor.scalar_type()));
+    });
+  }
+}
+
+void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (thread.op_depth == 0) return;
+  const bool outermost = thread.op_depth == 1;
+  // Most operators make nothing (views, in-place) or made what an operator inside them has already shown.
+  if (thread.births != (outermost ? thread.births_at_op : thread.births_seen)) describe_outputs(thread, fn);
+  thread.births_seen = thread.births;
+  --thread.op_depth;
+  if (outermost) {
+    thread.op = 0;
+    thread.op_sequence = 0;
+    thread.grad_off = false;
+    RegistryState::get().running.set(thread.thread, 0);
+  }
+}
+
+// Restores the label that a user scope was opened under.
+struct LabelBefore : at::ObserverContext {
+  uint32_t thread = 0;
+  core::NameId before = 0;
+  core::NameId inside = 0;
+};
+
+std::unique_ptr<at::ObserverContext> start_user_scope(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (fn.isAsync()) return nullptr;
+  core::NameTable& names = RegistryState::get().names;
+  auto context = std::make_unique<LabelBefore>();
+  context->thread = thread.thread;
+  context->before = thread.label;
+  std::string path(names.name(thread.label));
+  if (!path.empty()) path += '/';
+  path += fn.name();
+  thread.label = context->inside = names.intern(path);
+  return context;
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  ThreadContext& thread = core::this_thread();
+  try {
+    switch (fn.scope()) {
+      case at::RecordScope::BACKWARD_FUNCTION:
+        push_node(thread, fn.name());
+        break;
+      case at::RecordScope::USER_SCOPE:
+        return start_user_scope(thread, fn);
+      default:
+        if (is_engine_scope(fn.name())) {
+          push_node(thread, fn.name() + kEngineScope.size());
+        } else {
+          start_operator(thread, fn);
+        }
+    }
+  } catch (...) {
+    RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  ThreadContext& thread = core::this_thread();
+  try {
+    switch (fn.scope()) {
+      case at::RecordScope::BACKWARD_FUNCTION:
+        pop_node(thread);
+        break;
+      case at::RecordScope::USER_SCOPE:
+        if (const auto* label = static_cast<LabelBefore*>(context)) {
+          if (label->thread == thread.thread && label->inside == thread.label) thread.label = label->before;
+        }
+        break;
+      default:
+        if (is_engine_scope(fn.name())) {
+          pop_node(thread);
+        } else {
+          end_operator(thread, fn);
+        }
+    }
+  } catch (...) {
+    RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+
+}  // namespace
+
+void OperatorObserver::start(const Options& options) {
+  adopt_inputs.store(options.adopt_inputs, std::memory_order_relaxed);
+  if (handle != at::INVALID_CALLBACK_HANDLE) {
+    at::reenableCallback(handle);
+    return;
+  }
+  handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(&on_start, &on_end)
+          .needsInputs(true)
+          .needsOutputs(true)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+}
+
+void OperatorObserver::stop() {
+  if (handle != at::INVALID_CALLBACK_HANDLE) at::disableCallback(handle);
+}
+
+}  // namespace memledger

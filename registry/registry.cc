@@ -1,0 +1,222 @@
+#include "registry/registry.h"
+
+#include <pthread.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "registry/core/lock.h"
+#include "registry/cpu_allocator.h"
+#include "registry/operator_observer.h"
+#include "registry/snapshot_data.h"
+#include "registry/state.h"
+
+namespace memledger {
+namespace {
+
+// Not in Registry itself, so that its header stays free of locks.
+struct Activation {
+  core::Lock lock;
+  int count = 0;
+  bool observing = false;
+};
+
+Activation& activation() {
+  static auto* const one = new Activation;
+  return *one;
+}
+
+void before_fork() {
+  activation().lock.lock();
+  RegistryState& state = RegistryState::get();
+  state.ledger.lock_for_fork();
+  state.names.lock_for_fork();
+}
+
+void after_fork() {
+  RegistryState& state = RegistryState::get();
+  state.names.unlock_after_fork();
+  state.ledger.unlock_after_fork();
+  activation().lock.unlock();
+}
+
+c10::Device device_of(core::DeviceKey key) {
+  return c10::Device(static_cast<c10::DeviceType>(key.type), static_cast<c10::DeviceIndex>(key.index));
+}
+
+core::DeviceKey key_of(c10::Device device) {
+  const bool indexed = !device.is_cpu() && !device.is_meta();
+  return {static_cast<int8_t>(device.type()), static_cast<int8_t>(indexed ? device.index() : -1)};
+}
+
+StorageInfo to_value(const core::StorageRecord& record) {
+  const RegistryState& state = RegistryState::get();
+  const core::Birthplace& birthplace = record.birthplace;
+  StorageInfo info;
+  info.id = record.id;
+  info.address = record.address;
+  info.nbytes = record.nbytes;
+  info.device = device_of(record.device);
+  info.op = state.names.name(birthplace.op);
+  info.autograd_node = state.names.name(birthplace.autograd_node);
+  info.label = state.names.name(birthplace.label);
+  info.thread = birthplace.thread;
+  info.phase = birthplace.phase;
+  info.phase_inferred = birthplace.phase_inferred;
+  info.temporary = state.running.is_running(birthplace.thread, birthplace.op_sequence);
+  info.adopted = record.adopted;
+  if (record.described) {
+    info.dtype = static_cast<c10::ScalarType>(record.dtype);
+    info.shape.assign(record.shape.begin(), record.shape.end());
+  }
+  return info;
+}
+
+std::vector<DeviceInfo> to_values(const std::vector<core::DeviceTotals>& devices) {
+  std::vector<DeviceInfo> result;
+  result.reserve(devices.size());
+  for (const core::DeviceTotals& one : devices) {
+    result.push_back({device_of(one.device), one.counters, one.table_bytes, one.adopted_bytes});
+  }
+  return result;
+}
+
+__attribute__((constructor(101))) void install_at_load() { TrackingCpuAllocator::install_at_load(); }
+
+}  // namespace
+
+Registry& Registry::global() {
+  static auto* const registry = new Registry;
+  return *registry;
+}
+
+absl::Status Registry::activate(const RegistryOptions& options) {
+  Activation& activation = memledger::activation();
+  const core::LockHolder hold(activation.lock);
+  if (activation.count++ > 0) return absl::OkStatus();
+  static const int fork_handlers = pthread_atfork(&before_fork, &after_fork, &after_fork);
+  RegistryState& state = RegistryState::get();
+  TrackingCpuAllocator::install();
+  if (options.operators) {
+    try {
+      OperatorObserver::start({options.adopt_inputs});
+      activation.observing = true;
+    } catch (const std::exception& error) {
+      --activation.count;
+      return absl::InternalError(std::string("memledger could not watch operators: ") + error.what());
+    }
+  }
+  state.ever_active.store(true, std::memory_order_relaxed);
+  state.active.store(true, std::memory_order_relaxed);
+  if (fork_handlers != 0) return absl::ResourceExhaustedError("memledger is active, but pthread_atfork failed: do not fork");
+  return absl::OkStatus();
+}
+
+void Registry::deactivate() {
+  Activation& activation = memledger::activation();
+  const core::LockHolder hold(activation.lock);
+  if (activation.count == 0 || --activation.count > 0) return;
+  RegistryState::get().active.store(false, std::memory_order_relaxed);
+  if (activation.observing) OperatorObserver::stop();
+  activation.observing = false;
+}
+
+bool Registry::active() const { return RegistryState::get().active.load(std::memory_order_relaxed); }
+
+Snapshot Registry::snapshot() const {
+  RegistryState& state = RegistryState::get();
+  core::LedgerSnapshot taken = state.ledger.snapshot();
+  auto data = std::make_shared<Snapshot::Data>();
+  data->time = taken.time;
+  data->devices = to_values(taken.devices);
+  data->unseen_before_tracking = state.unseen_before.load(std::memory_order_relaxed);
+  data->tracking_was_off = state.unseen_in_gap.load(std::memory_order_relaxed);
+  data->by_address.reserve(taken.records.size());
+  for (const core::StorageRecord& record : taken.records) {
+    StorageInfo info = to_value(record);
+    std::vector<StorageInfo>& rows = data->storages[{info.device.type(), info.device.index()}];
+    data->by_address[info.address] = {&rows, rows.size()};
+    rows.push_back(std::move(info));
+  }
+  return Snapshot(std::move(data));
+}
+
+Changes Registry::changes_since(Cursor& cursor) const {
+  RegistryState& state = RegistryState::get();
+  if (cursor.number_ == 0) cursor.number_ = state.ledger.open_cursor();
+  core::LedgerChanges taken = state.ledger.changes_since(cursor.number_);
+  Changes changes;
+  changes.from_snapshot = taken.from_snapshot;
+  changes.time = taken.time;
+  changes.devices = to_values(taken.devices);
+  changes.born.reserve(taken.born.size());
+  for (const core::StorageRecord& record : taken.born) changes.born.push_back(to_value(record));
+  changes.died.reserve(taken.died.size());
+  for (const core::StorageRecord& record : taken.died) changes.died.push_back(to_value(record));
+  changes.unseen_before_tracking = state.unseen_before.load(std::memory_order_relaxed);
+  changes.tracking_was_off = state.unseen_in_gap.load(std::memory_order_relaxed);
+  return changes;
+}
+
+Counters Registry::counters(c10::Device device) const { return RegistryState::get().ledger.counters(key_of(device)); }
+
+void Registry::reset_peak(c10::Device device) { RegistryState::get().ledger.reset_peak(key_of(device)); }
+
+HookHealth Registry::health() const {
+  const RegistryState& state = RegistryState::get();
+  HookHealth health;
+  health.unknown_frees = state.unknown_frees.load(std::memory_order_relaxed);
+  health.dropped_records = state.ledger.dropped_records();
+  health.swallowed_exceptions = state.swallowed_exceptions.load(std::memory_order_relaxed);
+  return health;
+}
+
+uint64_t Registry::storage_id(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return 0;
+  c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (storage == nullptr) return 0;
+  if (active() && can_adopt(*storage)) adopt(*storage);
+  return RegistryState::get().ledger.id_at(reinterpret_cast<uintptr_t>(storage->_mutable_data_ptr_no_checks().get()));
+}
+
+Cursor::~Cursor() {
+  if (number_ != 0) RegistryState::get().ledger.close_cursor(number_);
+}
+
+Cursor& Cursor::operator=(Cursor&& other) noexcept {
+  std::swap(number_, other.number_);
+  return *this;
+}
+
+ScopedTracking::ScopedTracking(const RegistryOptions& options) { Registry::global().activate(options).IgnoreError(); }
+
+ScopedTracking::~ScopedTracking() { Registry::global().deactivate(); }
+
+ScopedLabel::ScopedLabel(const std::string& label) {
+  core::ThreadContext& thread = core::this_thread();
+  core::NameTable& names = RegistryState::get().names;
+  before_ = thread.label;
+  std::string path(names.name(thread.label));
+  if (!path.empty()) path += '/';
+  path += label;
+  thread.label = names.intern(path);
+}
+
+ScopedLabel::~ScopedLabel() { core::this_thread().label = before_; }
+
+ScopedPhase::ScopedPhase(Phase phase) {
+  core::ThreadContext& thread = core::this_thread();
+  was_set_ = thread.phase_is_set;
+  before_ = thread.set_phase;
+  thread.phase_is_set = true;
+  thread.set_phase = phase;
+}
+
+ScopedPhase::~ScopedPhase() {
+  core::ThreadContext& thread = core::this_thread();
+  thread.phase_is_set = was_set_;
+  thread.set_phase = before_;
+}
+
+}  // namespace memledger

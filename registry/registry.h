@@ -1,0 +1,81 @@
+#pragma once
+
+// Collects every live storage of the process.
+//
+//   int main() {
+//     memledger::Registry::global().activate().IgnoreError();   // first line of main: nothing goes unseen
+//     ...
+//     std::cout << memledger::Registry::global().counters(at::kCPU).peak_bytes << '\n';
+//   }
+//
+// How: a wrapper stands before LibTorch's CPU allocator (c10::SetAllocator), and a global at::RecordFunction callback names what the
+// wrapper saw. Bytes are as requested. Storages that the program made before activation are adopted when a report, a graph or an
+// operator's input leads to them; memory from elsewhere (from_blob, mapped files) is not LibTorch's and is not counted.
+//
+// Thread-safety: every function may be called from any thread at any time, also from destructors of static objects.
+// Errors: hooks never throw and never block on anything but a short lock of their own; trouble is counted in health().
+// Cost: see tests/bench and the README. While inactive: one flag read per allocation.
+// Ownership: holds no tensor alive. Lifetime: never destroyed.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "registry/changes.h"
+#include "registry/counters.h"
+#include "registry/scoped.h"
+#include "registry/snapshot.h"
+
+namespace memledger {
+
+struct RegistryOptions {
+  // Watch operators: names, shapes, phases. Without it rows have addresses and sizes only.
+  bool operators = true;
+  // Adopt storages born before tracking when an operator consumes them. Costs a comparison per operator argument.
+  bool adopt_inputs = true;
+};
+
+class Registry {
+ public:
+  static Registry& global();
+
+  // Counted: as many deactivate() calls undo it. The options of the first activation hold while it lasts. The first call of all puts
+  // the allocator wrapper in place; it should come before other threads set allocators of their own (c10::SetAllocator is not
+  // thread-safe).
+  absl::Status activate(const RegistryOptions& options = {});
+  // Storages already seen are followed to their end; new ones go unseen. A call without an activation is an error in the program and
+  // does nothing.
+  void deactivate();
+  bool active() const;
+
+  // Of one consistent instant: all threads are held for the moment it takes to note it (64 locks), not while rows are copied.
+  Snapshot snapshot() const;
+  // What happened since the cursor's last use, and moves it. The first use gives everything alive.
+  Changes changes_since(Cursor& cursor) const;
+
+  // Cheap, and of no one instant: parts may differ by what happened while they were read. snapshot() is exact.
+  Counters counters(c10::Device device) const;
+  // Peaks count anew from now.
+  void reset_peak(c10::Device device);
+  HookHealth health() const;
+
+  // The storage behind a tensor, adopted if it was born before tracking: its id, or 0 if it has none of LibTorch's memory (undefined,
+  // zero bytes, from_blob, sparse or opaque). Never throws; materializes nothing.
+  uint64_t storage_id(const at::Tensor& tensor) const;
+
+ private:
+  Registry() = default;
+};
+
+// Active while alive; the registry is then as it was before.
+class ScopedTracking {
+ public:
+  explicit ScopedTracking(const RegistryOptions& options = {});
+  ~ScopedTracking();
+  ScopedTracking(const ScopedTracking&) = delete;
+  ScopedTracking& operator=(const ScopedTracking&) = delete;
+};
+
+}  // namespace memledger

@@ -1,0 +1,68 @@
+#include "registry/snapshot.h"
+
+#include <algorithm>
+
+#include "registry/snapshot_data.h"
+
+namespace memledger {
+namespace {
+
+std::pair<c10::DeviceType, c10::DeviceIndex> key_of(c10::Device device) { return {device.type(), device.index()}; }
+
+// A CPU device is the same with and without an index; other devices need theirs.
+c10::Device canonical(c10::Device device) {
+  return device.is_cpu() || device.is_meta() ? c10::Device(device.type()) : device;
+}
+
+}  // namespace
+
+c10::ArrayRef<DeviceInfo> Snapshot::devices() const {
+  return data_ ? c10::ArrayRef<DeviceInfo>(data_->devices) : c10::ArrayRef<DeviceInfo>();
+}
+
+Counters Snapshot::counters(c10::Device device) const {
+  for (const DeviceInfo& one : devices()) {
+    if (one.device == canonical(device)) return one.counters;
+  }
+  return {};
+}
+
+c10::ArrayRef<StorageInfo> Snapshot::storages(c10::Device device) const {
+  if (!data_) return {};
+  const auto found = data_->storages.find(key_of(canonical(device)));
+  return found == data_->storages.end() ? c10::ArrayRef<StorageInfo>() : c10::ArrayRef<StorageInfo>(found->second);
+}
+
+int64_t Snapshot::total_bytes(c10::Device device) const {
+  int64_t total = 0;
+  for (const StorageInfo& storage : storages(device)) total += storage.nbytes;
+  return total;
+}
+
+const StorageInfo* Snapshot::find(uint64_t id) const {
+  if (!data_) return nullptr;
+  for (const auto& [device, rows] : data_->storages) {
+    const auto place = std::lower_bound(rows.begin(), rows.end(), id,
+                                        [](const StorageInfo& row, uint64_t wanted) { return row.id < wanted; });
+    if (place != rows.end() && place->id == id) return &*place;
+  }
+  return nullptr;
+}
+
+const StorageInfo* Snapshot::find_address(c10::Device device, const void* address) const {
+  if (!data_ || address == nullptr) return nullptr;
+  const auto found = data_->by_address.find(reinterpret_cast<uintptr_t>(address));
+  if (found == data_->by_address.end()) return nullptr;
+  const StorageInfo& row = (*found->second.first)[found->second.second];
+  return row.device == canonical(device) ? &row : nullptr;
+}
+
+std::chrono::system_clock::time_point Snapshot::time() const {
+  return data_ ? data_->time : std::chrono::system_clock::time_point();
+}
+
+bool Snapshot::unseen_before_tracking() const { return data_ && data_->unseen_before_tracking; }
+
+bool Snapshot::tracking_was_off() const { return data_ && data_->tracking_was_off; }
+
+}  // namespace memledger

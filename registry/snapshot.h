@@ -1,0 +1,85 @@
+#pragma once
+
+// What the registry knew at one instant.
+//
+//   memledger::Snapshot snapshot = memledger::Registry::global().snapshot();
+//   int64_t bytes = snapshot.total_bytes(at::kCPU);
+//   for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU)) { ... }
+//
+// Units: bytes as requested of the allocator. Thread-safety: immutable; copies share their rows. Ownership: holds no tensor and no
+// storage, only what was noted about them. Cost: copying is a reference count; making one is by the number of live storages.
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "registry/counters.h"
+#include "registry/phase.h"
+
+namespace memledger {
+
+// One storage: one allocation behind one or more tensors. The views of its strings stay valid for the life of the process.
+struct StorageInfo {
+  uint64_t id = 0;        // by order of birth, from 1; never reused
+  uintptr_t address = 0;  // of the data; reused by later storages
+  int64_t nbytes = 0;
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  // Where it was made. Empty for storages adopted later.
+  std::string_view op;             // outermost operator, e.g. aten::conv2d
+  std::string_view autograd_node;  // e.g. ConvolutionBackward0
+  std::string_view label;          // ScopedLabels and user scopes, outermost first, with '/' between
+  uint32_t thread = 0;             // numbered by first use, from 1
+  Phase phase = Phase::kOther;
+  bool phase_inferred = false;
+  bool temporary = false;  // the operator that made it is still running
+  bool adopted = false;    // born before tracking, or while it was off
+  // Of the tensor it was made for; nothing if no operator has shown one (raw blocks, scratch memory).
+  std::optional<c10::ScalarType> dtype;
+  std::vector<int64_t> shape;
+};
+
+// One device at that instant.
+struct DeviceInfo {
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  Counters counters;           // the allocator wrapper's own count, kept apart from the table
+  int64_t table_bytes = 0;     // sum over the table's rows
+  int64_t adopted_bytes = 0;   // of these, in storages born before tracking or while it was off
+};
+
+class Snapshot {
+ public:
+  Snapshot() = default;
+
+  // Sum of the rows of one device; 0 for a device that was never used.
+  int64_t total_bytes(c10::Device device) const;
+  // Devices that ever had a storage, in LibTorch's order of device types.
+  c10::ArrayRef<DeviceInfo> devices() const;
+  // The counters of one device; zeros if it was never used.
+  Counters counters(c10::Device device) const;
+  // Rows in order of birth, valid as long as a copy of this snapshot lives.
+  c10::ArrayRef<StorageInfo> storages(c10::Device device) const;
+  // Null if no such storage was alive. Valid as long as a copy of this snapshot lives.
+  const StorageInfo* find(uint64_t id) const;
+  const StorageInfo* find_address(c10::Device device, const void* data) const;
+
+  std::chrono::system_clock::time_point time() const;
+  // True if CPU storages may have been made before the first activation, or in a gap after it: those that no module, tensor, graph
+  // or operator input has led to are not among the rows.
+  bool unseen_before_tracking() const;
+  bool tracking_was_off() const;
+
+  struct Data;
+  explicit Snapshot(std::shared_ptr<const Data> data) : data_(std::move(data)) {}
+
+ private:
+  std::shared_ptr<const Data> data_;
+};
+
+}  // namespace memledger

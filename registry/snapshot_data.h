@@ -1,0 +1,21 @@
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "registry/snapshot.h"
+
+namespace memledger {
+
+struct Snapshot::Data {
+  std::chrono::system_clock::time_point time;
+  std::vector<DeviceInfo> devices;
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<StorageInfo>> storages;  // each in order of birth
+  absl::flat_hash_map<uintptr_t, std::pair<const std::vector<StorageInfo>*, size_t>> by_address;
+  bool unseen_before_tracking = false;
+  bool tracking_was_off = false;
+};
+
+}  // namespace memledger

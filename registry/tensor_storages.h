@@ -1,0 +1,77 @@
+// The storages behind a tensor, whatever its layout, read without touching
+// them: a copy-on-write storage stays shared, a symbolic size stays unknown.
+//
+// Any number of threads may call these functions; a tensor that another thread
+// resizes or frees meanwhile is the caller's to rule out.
+
+#ifndef MEMLEDGER_REGISTRY_TENSOR_STORAGES_H_
+#define MEMLEDGER_REGISTRY_TENSOR_STORAGES_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+
+namespace memledger {
+
+// One allocation. Lazy copies of a storage share its data and so its key; a
+// storage without data (meta, zero bytes) is known by its StorageImpl.
+struct StorageKey {
+  uintptr_t address = 0;
+  c10::Device device = c10::Device(c10::kCPU);
+
+  friend bool operator==(const StorageKey& a, const StorageKey& b) {
+    return a.address == b.address && a.device == b.device;
+  }
+  template <typename H>
+  friend H AbslHashValue(H state, const StorageKey& key) {
+    return H::combine(std::move(state), key.address,
+                      static_cast<int>(key.device.type()),
+                      static_cast<int>(key.device.index()));
+  }
+};
+
+struct StorageFacts {
+  StorageKey key;
+  std::optional<int64_t> bytes;  // none: symbolic
+};
+
+// None where the tensor has no storage that can be seen (mkldnn, XLA, …).
+std::optional<StorageFacts> storage_of(const at::Tensor& tensor);
+
+// Where the tensor says it is.
+c10::Device tensor_device(const at::Tensor& tensor);
+
+// Bytes between the first and the last element that the tensor can reach;
+// none where it is not strided or its sizes are symbolic.
+std::optional<int64_t> extent_bytes_of(const at::Tensor& tensor);
+
+// Calls back with each dense part of a tensor and its name: once with "" for a
+// dense tensor, with "indices" and "values" for sparse COO, with
+// "compressed_indices", "plain_indices", "values" for the CSR family, and with
+// "", "sizes", "strides", "offsets" for a nested one. Undefined: not at all.
+template <typename Callback>
+void for_each_part(const at::Tensor& tensor, Callback callback);
+
+using PartCallback = std::function<void(const char*, const at::Tensor&)>;
+void for_each_part_of_odd_tensor(const at::Tensor& tensor,
+                                 const PartCallback& callback);
+
+template <typename Callback>
+void for_each_part(const at::Tensor& tensor, Callback callback) {
+  if (!tensor.defined()) return;
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (impl->layout() == c10::kStrided && !impl->is_nested()) {
+    callback("", tensor);
+  } else {
+    for_each_part_of_odd_tensor(tensor, callback);
+  }
+}
+
+}  // namespace memledger
+
+#endif  // MEMLEDGER_REGISTRY_TENSOR_STORAGES_H_

@@ -1,0 +1,134 @@
+// What a program made before it began to watch, and in gaps: a binary of its own, as activation is a state of the process.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "tests/support/doctest_beside_torch.h"
+
+#include <torch/torch.h>
+#include <unistd.h>
+#include <sys/wait.h>
+
+#include "registry/registry.h"
+#include "tests/support/allocation_count.h"
+
+namespace memledger {
+namespace {
+
+Registry& registry() { return Registry::global(); }
+
+struct BornEarly {
+  at::Tensor reached = torch::ones({100});
+  at::Tensor operand = torch::ones({200});
+  at::Tensor list_operand = torch::ones({400});
+  at::Tensor resized = torch::ones({10});
+  at::Tensor unreached = torch::ones({800});
+};
+
+// One after the other: the state of the process goes forward only.
+TEST_CASE("before, on, off, on") {
+  auto early = std::make_unique<BornEarly>();
+  CHECK_FALSE(registry().active());
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 0);
+
+  REQUIRE(registry().activate().ok());
+  CHECK(registry().active());
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 0);
+  CHECK(registry().snapshot().unseen_before_tracking());
+  CHECK_FALSE(registry().snapshot().tracking_was_off());
+
+  // Reached by name.
+  const uint64_t id = registry().storage_id(early->reached);
+  CHECK(id != 0);
+  CHECK(registry().storage_id(early->reached) == id);
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 400);
+  CHECK(registry().snapshot().find(id)->adopted);
+
+  // Reached as an operator's input, also in a list.
+  { auto sum = early->operand + 1; }
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 400 + 800);
+  { auto joined = torch::cat({early->list_operand, early->list_operand}); }
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 400 + 800 + 1600);
+
+  // A resize of an adopted storage is followed.
+  early->resized.resize_({1000});
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 400 + 800 + 1600 + 4000);
+  early->resized = at::Tensor();
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 400 + 800 + 1600);
+
+  const Snapshot snapshot = registry().snapshot();
+  REQUIRE(snapshot.devices().size() == 1);
+  CHECK(snapshot.devices()[0].adopted_bytes == 400 + 800 + 1600);
+  CHECK(snapshot.devices()[0].counters.current_bytes == snapshot.total_bytes(at::kCPU));
+
+  // Activations are counted.
+  {
+    const ScopedTracking inner;
+    CHECK(registry().active());
+  }
+  CHECK(registry().active());
+
+  // Off: what was seen is followed to its end, what is new goes unseen and is adopted later.
+  auto seen = torch::ones({1000});
+  registry().deactivate();
+  CHECK_FALSE(registry().active());
+  CHECK_FALSE(registry().snapshot().tracking_was_off());
+  auto in_gap = torch::ones({5000});
+  CHECK(registry().snapshot().tracking_was_off());
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 400 + 800 + 1600 + 4000);
+  CHECK(registry().storage_id(in_gap) == 0);
+  seen = at::Tensor();
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 400 + 800 + 1600);
+  {
+    const ScopedTracking scope;
+    CHECK(registry().storage_id(in_gap) != 0);
+    CHECK(registry().snapshot().total_bytes(at::kCPU) == 400 + 800 + 1600 + 20000);
+  }
+  CHECK_FALSE(registry().active());
+  registry().deactivate();  // one too many: nothing happens
+  early.reset();
+  in_gap = at::Tensor();
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 0);
+  CHECK(registry().health().unknown_frees == 0);
+  CHECK(registry().health().dropped_records == 0);
+}
+
+TEST_CASE("a child of fork goes on by itself") {
+  const ScopedTracking scope;
+  auto mine = torch::empty({1000});
+  const int64_t before = registry().snapshot().total_bytes(at::kCPU);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto more = torch::empty({10});
+    const bool right = registry().snapshot().total_bytes(at::kCPU) == before + 40;
+    _exit(right ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == before);
+}
+
+TEST_CASE("deactivating twice as often as activating leaves the registry off") {
+  CHECK_FALSE(registry().active());
+  registry().deactivate();
+  REQUIRE(registry().activate().ok());
+  CHECK(registry().active());
+  registry().deactivate();
+  CHECK_FALSE(registry().active());
+}
+
+// Freed after main by the static destructor below: must not crash or hang.
+at::Tensor& outlives_main() {
+  static at::Tensor tensor;
+  return tensor;
+}
+
+TEST_CASE("a tensor may be freed after main") {
+  const ScopedTracking scope;
+  outlives_main() = torch::ones({1 << 16});
+  CHECK(registry().storage_id(outlives_main()) != 0);
+}
+
+}  // namespace
+}  // namespace memledger
+
+int main(int argc, char** argv) { return doctest::Context(argc, argv).run(); }

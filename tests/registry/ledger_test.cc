@@ -1,0 +1,303 @@
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "registry/core/ledger.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "registry/core/thread_context.h"
+
+namespace memledger::core {
+namespace {
+
+constexpr DeviceKey kCpu{0, -1};
+constexpr DeviceKey kCuda0{1, 0};
+
+uint64_t bear(Ledger& ledger, uintptr_t address, int64_t nbytes, DeviceKey device = kCpu) {
+  Ledger::Birth birth;
+  birth.address = address;
+  birth.nbytes = nbytes;
+  birth.device = device;
+  return ledger.note_birth(birth);
+}
+
+std::vector<uint64_t> ids(const std::vector<StorageRecord>& records) {
+  std::vector<uint64_t> result;
+  for (const StorageRecord& record : records) result.push_back(record.id);
+  return result;
+}
+
+int64_t sum(const std::vector<StorageRecord>& records) {
+  int64_t total = 0;
+  for (const StorageRecord& record : records) total += record.nbytes;
+  return total;
+}
+
+TEST_SUITE("ledger") {
+  TEST_CASE("an address is reused, an id never") {
+    Ledger ledger;
+    const uint64_t first = bear(ledger, 0x1000, 64);
+    REQUIRE(ledger.note_death(0x1000).has_value());
+    const uint64_t second = bear(ledger, 0x1000, 32);
+    CHECK(second > first);
+    CHECK(ledger.id_at(0x1000) == second);
+    CHECK(sum(ledger.snapshot().records) == 32);
+  }
+
+  TEST_CASE("a death gives back the size and the deleter that were noted, and only once") {
+    Ledger ledger;
+    int deleter = 0;
+    Ledger::Birth birth;
+    birth.address = 0x40;
+    birth.nbytes = 7;
+    birth.base_deleter = &deleter;
+    const uint64_t id = ledger.note_birth(birth);
+    const auto death = ledger.note_death(0x40);
+    REQUIRE(death.has_value());
+    CHECK(death->id == id);
+    CHECK(death->nbytes == 7);
+    CHECK(death->base_deleter == &deleter);
+    CHECK_FALSE(ledger.note_death(0x40).has_value());
+  }
+
+  TEST_CASE("a birth over a live address drops the old record, counts it, and shows as a difference to the counter") {
+    Ledger ledger;
+    bear(ledger, 0x80, 100);
+    bear(ledger, 0x80, 10);
+    CHECK(ledger.dropped_records() == 1);
+    const LedgerSnapshot snapshot = ledger.snapshot();
+    CHECK(snapshot.records.size() == 1);
+    REQUIRE(snapshot.devices.size() == 1);
+    CHECK(snapshot.devices[0].table_bytes == 10);
+    CHECK(snapshot.devices[0].counters.current_bytes == 110);
+  }
+
+  TEST_CASE("devices are counted apart") {
+    Ledger ledger;
+    bear(ledger, 0x100, 5);
+    bear(ledger, 0x200, 6, kCuda0);
+    bear(ledger, 0x300, 7, kCuda0);
+    ledger.note_death(0x200);
+    CHECK(ledger.counters(kCpu).current_bytes == 5);
+    const Counters cuda = ledger.counters(kCuda0);
+    CHECK(cuda.current_bytes == 7);
+    CHECK(cuda.peak_bytes == 13);
+    CHECK(cuda.peak_count == 2);
+    CHECK(cuda.allocated_bytes == 13);
+    CHECK(cuda.freed_bytes == 6);
+    CHECK(cuda.freed_count == 1);
+    CHECK(ledger.counters({1, 1}).allocated_count == 0);
+    const LedgerSnapshot snapshot = ledger.snapshot();
+    REQUIRE(snapshot.devices.size() == 2);
+    CHECK(snapshot.devices[0].device == kCpu);
+    CHECK(snapshot.devices[1].table_bytes == 7);
+  }
+
+  TEST_CASE("reset_peak starts the peak at what is alive") {
+    Ledger ledger;
+    bear(ledger, 0x100, 50);
+    bear(ledger, 0x200, 50);
+    ledger.note_death(0x200);
+    CHECK(ledger.counters(kCpu).peak_bytes == 100);
+    ledger.reset_peak(kCpu);
+    CHECK(ledger.counters(kCpu).peak_bytes == 50);
+  }
+
+  TEST_CASE("the result of an operator replaces the description of the buffer it began with, a later view does not") {
+    Ledger ledger;
+    Ledger::Birth birth;
+    birth.address = 0x40;
+    birth.nbytes = 24;
+    birth.birthplace.thread = 3;
+    birth.birthplace.op_sequence = 9;
+    ledger.note_birth(birth);
+    const int64_t buffer[] = {6};
+    const int64_t result[] = {2, 3};
+    const int64_t view[] = {3};
+    ledger.describe(0x40, 3, 9, buffer, 1, 6);
+    ledger.describe(0x40, 3, 9, result, 2, 6);
+    ledger.describe(0x40, 3, 10, view, 1, 6);
+    ledger.describe(0x40, 4, 9, view, 1, 6);
+    const LedgerSnapshot snapshot = ledger.snapshot();
+    REQUIRE(snapshot.records.size() == 1);
+    CHECK(std::vector<int64_t>(snapshot.records[0].shape.begin(), snapshot.records[0].shape.end()) ==
+          std::vector<int64_t>{2, 3});
+  }
+
+  TEST_CASE("changes since a cursor are coalesced") {
+    Ledger ledger;
+    const uint64_t old = bear(ledger, 0x100, 1);
+    const uint64_t cursor = ledger.open_cursor();
+    LedgerChanges changes = ledger.changes_since(cursor);
+    CHECK(changes.from_snapshot);
+    CHECK(ids(changes.born) == std::vector<uint64_t>{old});
+
+    SUBCASE("nothing happened: nothing is reported") {
+      changes = ledger.changes_since(cursor);
+      CHECK_FALSE(changes.from_snapshot);
+      CHECK(changes.born.empty());
+      CHECK(changes.died.empty());
+    }
+    SUBCASE("born and died in between appears nowhere") {
+      bear(ledger, 0x200, 2);
+      ledger.note_death(0x200);
+      changes = ledger.changes_since(cursor);
+      CHECK(changes.born.empty());
+      CHECK(changes.died.empty());
+    }
+    SUBCASE("freed and replaced at the same address is one of each") {
+      ledger.note_death(0x100);
+      const uint64_t replacement = bear(ledger, 0x100, 1);
+      changes = ledger.changes_since(cursor);
+      CHECK(ids(changes.born) == std::vector<uint64_t>{replacement});
+      CHECK(ids(changes.died) == std::vector<uint64_t>{old});
+    }
+    SUBCASE("a death is reported once") {
+      ledger.note_death(0x100);
+      CHECK(ledger.changes_since(cursor).died.size() == 1);
+      CHECK(ledger.changes_since(cursor).died.empty());
+    }
+    SUBCASE("two cursors see the same changes at their own pace") {
+      const uint64_t other = ledger.open_cursor();
+      ledger.changes_since(other);
+      ledger.note_death(0x100);
+      const uint64_t second = bear(ledger, 0x200, 2);
+      CHECK(ids(ledger.changes_since(cursor).died) == std::vector<uint64_t>{old});
+      ledger.note_death(0x200);
+      changes = ledger.changes_since(cursor);
+      CHECK(ids(changes.died) == std::vector<uint64_t>{second});
+      changes = ledger.changes_since(other);
+      CHECK(changes.born.empty());
+      CHECK(ids(changes.died) == std::vector<uint64_t>{old});
+      ledger.close_cursor(other);
+    }
+    ledger.close_cursor(cursor);
+  }
+
+  // The slow way: every event replayed against plain sets.
+  TEST_CASE("random programs: changes and snapshots equal a full record of events") {
+    for (uint32_t seed = 0; seed < 200; ++seed) {
+      CAPTURE(seed);
+      std::mt19937 random(seed);
+      Ledger ledger;
+      std::unordered_map<uintptr_t, uint64_t> live;
+      struct Reader {
+        uint64_t cursor;
+        std::set<uint64_t> saw;
+      };
+      std::vector<Reader> readers(3);
+      for (Reader& reader : readers) reader.cursor = ledger.open_cursor();
+      for (int step = 0; step < 400; ++step) {
+        const uintptr_t address = (random() % 64 + 1) * 64;
+        const auto there = live.find(address);
+        if (there == live.end()) {
+          live[address] = bear(ledger, address, static_cast<int64_t>(random() % 1000));
+        } else {
+          REQUIRE(ledger.note_death(address).has_value());
+          live.erase(there);
+        }
+        if (random() % 10 != 0) continue;
+        std::set<uint64_t> now;
+        for (const auto& [where, id] : live) now.insert(id);
+        Reader& reader = readers[random() % readers.size()];
+        const LedgerChanges changes = ledger.changes_since(reader.cursor);
+        std::vector<uint64_t> born, died;
+        std::set_difference(now.begin(), now.end(), reader.saw.begin(), reader.saw.end(), std::back_inserter(born));
+        std::set_difference(reader.saw.begin(), reader.saw.end(), now.begin(), now.end(), std::back_inserter(died));
+        REQUIRE(ids(changes.born) == born);
+        REQUIRE(ids(changes.died) == died);
+        reader.saw = now;
+        const LedgerSnapshot snapshot = ledger.snapshot();
+        REQUIRE(ids(snapshot.records) == std::vector<uint64_t>(now.begin(), now.end()));
+        REQUIRE(sum(snapshot.records) == ledger.counters(kCpu).current_bytes);
+      }
+    }
+  }
+
+  TEST_CASE("every snapshot taken while threads allocate and free is of one instant") {
+    Ledger ledger;
+    constexpr int kThreads = 4;
+    constexpr int kSteps = 20000;
+    std::atomic<int> running{kThreads};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&ledger, &running, t] {
+        std::mt19937 random(static_cast<uint32_t>(t));
+        // Pairs of 8 and 16 bytes: the second is made after the first and freed before it.
+        for (int step = 0; step < kSteps; ++step) {
+          const uintptr_t base = (static_cast<uintptr_t>(t + 1) << 40) + (random() % 4096) * 4096;
+          bear(ledger, base, 8);
+          bear(ledger, base + 64, 16);
+          ledger.note_death(base + 64);
+          ledger.note_death(base);
+        }
+        --running;
+      });
+    }
+    const uint64_t cursor = ledger.open_cursor();
+    std::set<uint64_t> seen;
+    int64_t snapshots = 0;
+    while (running.load() > 0) {
+      const LedgerSnapshot snapshot = ledger.snapshot();
+      ++snapshots;
+      int64_t small = 0, large = 0;
+      for (const StorageRecord& record : snapshot.records) ++(record.nbytes == 8 ? small : large);
+      REQUIRE(large <= small);
+      REQUIRE(small <= kThreads);
+      REQUIRE(snapshot.devices.size() <= 1);
+      if (!snapshot.devices.empty()) {
+        REQUIRE(snapshot.devices[0].table_bytes == sum(snapshot.records));
+        REQUIRE(snapshot.devices[0].counters.current_bytes == sum(snapshot.records));
+      }
+      const LedgerChanges changes = ledger.changes_since(cursor);
+      for (const StorageRecord& record : changes.died) REQUIRE(seen.erase(record.id) == 1);
+      for (const StorageRecord& record : changes.born) REQUIRE(seen.insert(record.id).second);
+      int64_t alive = 0;
+      if (!changes.devices.empty()) alive = changes.devices[0].counters.current_count;
+      REQUIRE(static_cast<int64_t>(seen.size()) == alive);
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(snapshots > 0);
+    CHECK(ledger.counters(kCpu).current_bytes == 0);
+    CHECK(ledger.counters(kCpu).allocated_count == 2 * kThreads * kSteps);
+    CHECK(ledger.dropped_records() == 0);
+  }
+}
+
+TEST_SUITE("names") {
+  TEST_CASE("equal strings share an id, and it gives the string back") {
+    NameTable names;
+    const NameId add = names.intern("aten::add");
+    CHECK(names.intern(std::string("aten::") + "add") == add);
+    CHECK(names.intern("aten::mul") != add);
+    CHECK(names.name(add) == "aten::add");
+    CHECK(names.name(0).empty());
+  }
+
+  TEST_CASE("past the limit new strings read as too many, old ones as before") {
+    NameTable names;
+    const NameId first = names.intern("first");
+    for (size_t i = 0; i < NameTable::kMaxNames; ++i) names.intern(std::to_string(i));
+    CHECK(names.name(names.intern("one more")) == NameTable::kOverflow);
+    CHECK(names.intern("first") == first);
+  }
+
+  TEST_CASE("the thread's cache compares the text, not only its address") {
+    NameTable names;
+    ThreadContext& thread = this_thread();
+    char text[8] = "one";
+    const NameId one = intern_cached(thread, names, text);
+    CHECK(intern_cached(thread, names, text) == one);
+    std::copy_n("two", 4, text);
+    CHECK(names.name(intern_cached(thread, names, text)) == "two");
+  }
+}
+
+}  // namespace
+}  // namespace memledger::core

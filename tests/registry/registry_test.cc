@@ -1,0 +1,276 @@
+// The registry against LibTorch's own count of its CPU memory, through whatever moves storages about.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "tests/support/doctest_beside_torch.h"
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <thread>
+
+#include "registry/registry.h"
+#include "tests/support/allocation_count.h"
+
+namespace memledger {
+namespace {
+
+testing::AllocationCount& truth() {
+  static auto* const count = new testing::AllocationCount;
+  return *count;
+}
+
+Registry& registry() { return Registry::global(); }
+
+void check_against_truth() {
+  const Snapshot snapshot = registry().snapshot();
+  CHECK(snapshot.total_bytes(at::kCPU) == truth().live_bytes());
+  CHECK(snapshot.counters(at::kCPU).current_bytes == truth().live_bytes());
+  CHECK(registry().counters(at::kCPU).current_bytes == truth().live_bytes());
+  const HookHealth health = registry().health();
+  CHECK(health.unknown_frees == 0);
+  CHECK(health.dropped_records == 0);
+  CHECK(health.swallowed_exceptions == 0);
+}
+
+const StorageInfo* row_of(const Snapshot& snapshot, const at::Tensor& tensor) {
+  return snapshot.find(registry().storage_id(tensor));
+}
+
+TEST_CASE("a training step: forward, backward, optimizer, zero_grad") {
+  torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::ReLU(), torch::nn::Linear(128, 10));
+  torch::optim::Adam adam(net->parameters());
+  check_against_truth();
+  for (int step = 0; step < 2; ++step) {
+    auto loss = net->forward(torch::randn({32, 64})).sum();
+    check_against_truth();
+    loss.backward();
+    check_against_truth();
+    adam.step();
+    check_against_truth();
+    adam.zero_grad();
+    check_against_truth();
+  }
+}
+
+TEST_CASE("tensors freed on another thread than they were made on") {
+  auto tensor = std::make_shared<at::Tensor>(torch::randn({1000}));
+  std::thread([&] {
+    const testing::AllocationCount::Scope scope(truth());
+    auto mine = torch::zeros({500});
+    tensor.reset();
+    check_against_truth();
+  }).join();
+  check_against_truth();
+}
+
+TEST_CASE("resize_, in-place work and views that outlive their base") {
+  auto tensor = torch::zeros({10});
+  tensor.resize_({100000});
+  check_against_truth();
+  tensor.add_(1).mul_(2);
+  check_against_truth();
+  at::Tensor view;
+  {
+    auto base = torch::randn({256, 256});
+    view = base.select(0, 3);
+  }
+  check_against_truth();
+  const Snapshot snapshot = registry().snapshot();
+  REQUIRE(row_of(snapshot, view) != nullptr);
+  CHECK(row_of(snapshot, view)->nbytes == 256 * 256 * 4);
+  CHECK(row_of(snapshot, view)->shape == std::vector<int64_t>{256, 256});
+}
+
+TEST_CASE("copy-on-write: a lazy clone adds nothing until it is written to") {
+  auto tensor = torch::randn({1024});
+  const int64_t before = truth().live_bytes();
+  auto lazy = at::_lazy_clone(tensor);
+  CHECK(truth().live_bytes() == before);
+  check_against_truth();
+  lazy.add_(1);
+  CHECK(truth().live_bytes() == before + 4096);
+  check_against_truth();
+  tensor = at::Tensor();
+  check_against_truth();
+}
+
+TEST_CASE("memory from elsewhere is not counted") {
+  std::vector<float> mine(4096);
+  const int64_t before = registry().counters(at::kCPU).current_bytes;
+  auto tensor = torch::from_blob(mine.data(), {4096});
+  CHECK(registry().counters(at::kCPU).current_bytes == before);
+  CHECK(registry().storage_id(tensor) == 0);
+  auto sum = tensor + 1;
+  check_against_truth();
+}
+
+TEST_CASE("raw blocks of oneDNN, sparse tensors, an empty tensor, an undefined one") {
+  auto conv = torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 32, 3));
+  auto out = conv->forward(torch::randn({4, 16, 32, 32}));
+  check_against_truth();
+  auto lstm = torch::nn::LSTM(torch::nn::LSTMOptions(32, 64).num_layers(2));
+  auto sequence = std::get<0>(lstm->forward(torch::randn({5, 3, 32})));
+  sequence.sum().backward();
+  check_against_truth();
+  auto coo = torch::eye(50).to_sparse();
+  auto csr = torch::eye(50).to_sparse_csr();
+  auto product = torch::mm(csr, torch::ones({50, 50}));
+  check_against_truth();
+  CHECK(registry().storage_id(torch::empty({0})) == 0);
+  CHECK(registry().storage_id(at::Tensor()) == 0);
+  CHECK(registry().storage_id(coo) == 0);
+}
+
+TEST_CASE("a row tells the outermost operator, shape, dtype, phase, label and user scope") {
+  auto weight = torch::randn({8, 4}, torch::requires_grad());
+  at::Tensor out, half;
+  {
+    const ScopedLabel outer("epoch");
+    const ScopedLabel inner("encoder");
+    RECORD_USER_SCOPE("block");
+    out = torch::linear(torch::ones({2, 4}), weight);
+    half = out.to(torch::kHalf);
+  }
+  const Snapshot snapshot = registry().snapshot();
+  const StorageInfo* row = row_of(snapshot, out);
+  REQUIRE(row != nullptr);
+  CHECK(row->op == "aten::linear");
+  CHECK(row->shape == std::vector<int64_t>{2, 8});
+  CHECK(row->dtype == c10::ScalarType::Float);
+  CHECK(row->phase == Phase::kForward);
+  CHECK(row->label == "epoch/encoder/block");
+  CHECK_FALSE(row->temporary);
+  CHECK_FALSE(row->adopted);
+  CHECK(row_of(snapshot, half)->dtype == c10::ScalarType::Half);
+
+  out.sum().backward();
+  const Snapshot after = registry().snapshot();
+  const StorageInfo* grad = row_of(after, weight.grad());
+  REQUIRE(grad != nullptr);
+  CHECK(grad->phase == Phase::kBackward);
+  CHECK_FALSE(grad->autograd_node.empty());
+  CHECK(grad->label.empty());
+  {
+    const torch::NoGradGuard no_grad;
+    CHECK(row_of(registry().snapshot(), torch::ones({3}))->phase == Phase::kOther);
+  }
+}
+
+TEST_CASE("the optimizer's phase: given by a scope, else inferred and marked so") {
+  torch::nn::Linear net(16, 16);
+  const auto step_phase = [&](auto&& optimizer, bool scoped) {
+    net->forward(torch::ones({1, 16})).sum().backward();
+    Cursor cursor;
+    registry().changes_since(cursor);
+    if (scoped) {
+      const ScopedPhase phase(Phase::kOptimizer);
+      optimizer.step();
+    } else {
+      optimizer.step();
+    }
+    const Changes changes = registry().changes_since(cursor);
+    REQUIRE_FALSE(changes.born.empty());
+    for (const StorageInfo& storage : changes.born) {
+      CAPTURE(storage.op);
+      CHECK(storage.phase == Phase::kOptimizer);
+      CHECK(storage.phase_inferred == !scoped);
+    }
+  };
+  SUBCASE("Adam in a scope") { step_phase(torch::optim::Adam(net->parameters()), true); }
+  SUBCASE("Adam") { step_phase(torch::optim::Adam(net->parameters()), false); }
+  SUBCASE("SGD with momentum") {
+    step_phase(torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)), false);
+  }
+  SUBCASE("RMSprop") { step_phase(torch::optim::RMSprop(net->parameters()), false); }
+}
+
+TEST_CASE("initializing a new module under no_grad is not an optimizer step") {
+  Cursor cursor;
+  registry().changes_since(cursor);
+  torch::nn::Linear net(16, 16);
+  for (const StorageInfo& storage : registry().changes_since(cursor).born) CHECK(storage.phase != Phase::kOptimizer);
+}
+
+TEST_CASE("operators leave their thread's state as they found it, also when they throw") {
+  CHECK_THROWS(torch::mm(torch::ones({2, 3}), torch::ones({2, 3})));
+  auto after = torch::ones({5});
+  CHECK(row_of(registry().snapshot(), after)->op == "aten::ones");
+}
+
+TEST_CASE("changes_since reports births and deaths by identity") {
+  Cursor cursor;
+  CHECK(registry().changes_since(cursor).from_snapshot);
+  auto kept = torch::ones({7});
+  auto gone = torch::ones({9});
+  registry().changes_since(cursor);
+  gone = torch::ones({9});
+  auto view = kept.slice(0, 0, 3);
+  const Changes changes = registry().changes_since(cursor);
+  REQUIRE(changes.born.size() == 1);
+  REQUIRE(changes.died.size() == 1);
+  CHECK(changes.born[0].nbytes == 36);
+  CHECK(changes.born[0].id != changes.died[0].id);
+  CHECK(changes.died[0].shape == std::vector<int64_t>{9});
+}
+
+TEST_CASE("peak and totals agree with LibTorch's count") {
+  registry().reset_peak(at::kCPU);
+  const Counters before = registry().counters(at::kCPU);
+  { auto tensor = torch::empty({1 << 20}); }
+  const Counters after = registry().counters(at::kCPU);
+  CHECK(after.peak_bytes == before.current_bytes + (4 << 20));
+  CHECK((after - before).allocated_bytes == 4 << 20);
+  CHECK((after - before).freed_bytes == 4 << 20);
+  CHECK((after - before).current_count == 0);
+}
+
+TEST_CASE("threads at work: the table equals LibTorch's count at every quiet point, and their phases do not mix") {
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::thread> threads;
+    std::vector<std::vector<at::Tensor>> kept(8);
+    for (size_t t = 0; t < kept.size(); ++t) {
+      threads.emplace_back([&kept, t] {
+        const testing::AllocationCount::Scope scope(truth());
+        const ScopedLabel label("worker");
+        for (int64_t i = 1; i < 200; ++i) {
+          auto a = torch::ones({i}) + 1;
+          if (i % 7 == 0) kept[t].push_back(a);
+          if (i % 21 == 0) kept[t].clear();
+        }
+      });
+    }
+    for (int i = 0; i < 20; ++i) {
+      const Snapshot snapshot = registry().snapshot();
+      CHECK(snapshot.total_bytes(at::kCPU) == snapshot.counters(at::kCPU).current_bytes);
+    }
+    for (std::thread& thread : threads) thread.join();
+    check_against_truth();
+    for (const auto& tensors : kept) {
+      for (const at::Tensor& tensor : tensors) CHECK(row_of(registry().snapshot(), tensor)->label == "worker");
+    }
+  }
+  check_against_truth();
+}
+
+TEST_CASE("nothing is said to be unseen when tracking began with main") {
+  const Snapshot snapshot = registry().snapshot();
+  CHECK_FALSE(snapshot.unseen_before_tracking());
+  CHECK_FALSE(snapshot.tracking_was_off());
+}
+
+TEST_CASE("use counts and results are those of a program that is not watched") {
+  auto tensor = torch::randn({100});
+  const auto uses = tensor.use_count();
+  auto doubled = tensor * 2;
+  registry().snapshot();
+  CHECK(tensor.use_count() == uses);
+  CHECK(tensor.storage().use_count() == 1);
+}
+
+}  // namespace
+}  // namespace memledger
+
+int main(int argc, char** argv) {
+  if (!memledger::Registry::global().activate().ok()) return 1;
+  const memledger::testing::AllocationCount::Scope scope(memledger::truth());
+  return doctest::Context(argc, argv).run();
+}

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace memledger::testing {
+
+// An independent count of CPU memory: LibTorch's own memory-reporting hook, summed. LibTorch reports to it per thread, so every
+// thread opens a scope before its first allocation; a block is reported freed only if it was reported made.
+class AllocationCount {
+ public:
+  class Scope {
+   public:
+    explicit Scope(AllocationCount& count) : guard_(c10::DebugInfoKind::PROFILER_STATE, count.info_) {}
+
+   private:
+    c10::DebugInfoGuard guard_;
+  };
+
+  int64_t live_bytes() const { return info_->bytes.load(); }
+  int64_t peak_bytes() const { return info_->peak.load(); }
+
+ private:
+  struct Info : c10::MemoryReportingInfoBase {
+    void reportMemoryUsage(void*, int64_t nbytes, size_t, size_t, c10::Device) override {
+      const int64_t now = bytes.fetch_add(nbytes) + nbytes;
+      int64_t seen = peak.load();
+      while (now > seen && !peak.compare_exchange_weak(seen, now)) {
+      }
+    }
+    bool memoryProfilingEnabled() const override { return true; }
+    std::atomic<int64_t> bytes{0};
+    std::atomic<int64_t> peak{0};
+  };
+  std::shared_ptr<Info> info_ = std::make_shared<Info>();
+};
+
+}  // namespace memledger::testing
