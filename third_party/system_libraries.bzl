@@ -63,8 +63,9 @@ def _header_only_impl(ctx):
     for include in ["/usr/include", "/usr/local/include"]:
         if ctx.path(include + "/" + ctx.attr.header).exists:
             folder = ctx.attr.header.split("/")[0]
-            ctx.symlink(include + "/" + folder, "include/" + folder)
-            ctx.file("BUILD", """cc_library(
+            package = ctx.attr.package + "/" if ctx.attr.package else ""
+            ctx.symlink(include + "/" + folder, package + "include/" + folder)
+            ctx.file(package + "BUILD", """cc_library(
     name = "{target}",
     hdrs = glob(["include/**"]),
     defines = {defines},
@@ -81,6 +82,7 @@ header_only_repository = repository_rule(
         "debian_package": attr.string(mandatory = True),
         "defines": attr.string_list(),
         "header": attr.string(mandatory = True),
+        "package": attr.string(),
         "target": attr.string(mandatory = True),
     },
     local = True,
@@ -105,5 +107,6 @@ def memledger_system_libraries():
             name = "doctest",
             debian_package = "doctest-dev",
             header = "doctest/doctest.h",
+            package = "doctest",
             target = "doctest",
         )
