@@ -12,6 +12,7 @@
 #include <iostream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -37,15 +38,16 @@ void timed(std::string_view what, const std::function<void()>& work) {
 
 void headline(std::string_view text) { std::cout << "\n== " << text << " ==\n"; }
 
-// The last block of a log: from its last `At` line on.
+// The last block of a log: what changed before its last `At` line, and that line.
 std::string last_block(const std::string& path) {
   std::ifstream log(path);
-  std::string line, block;
+  std::string line, block, last;
   while (std::getline(log, line)) {
-    if (line.rfind("At ", 0) == 0) block.clear();
-    block += line + "\n";
+    if (!line.empty()) block += line + "\n";
+    if (line.rfind("At ", 0) != 0) continue;
+    last = std::exchange(block, "");
   }
-  return block;
+  return last;
 }
 
 int run(int batch, int size) {

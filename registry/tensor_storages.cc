@@ -10,8 +10,7 @@ namespace memledger {
 
 std::optional<StorageFacts> storage_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return std::nullopt;
-  const c10::Storage& storage =
-      tensor.unsafeGetTensorImpl()->unsafe_storage();
+  const c10::Storage& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
   const c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   if (impl == nullptr) return std::nullopt;
   StorageFacts facts;
@@ -24,8 +23,7 @@ std::optional<StorageFacts> storage_of(const at::Tensor& tensor) {
     data = nullptr;
     facts.key.device = tensor_device(tensor);
   }
-  facts.key.address = reinterpret_cast<uintptr_t>(
-      data != nullptr ? data : static_cast<const void*>(impl));
+  facts.key.address = reinterpret_cast<uintptr_t>(data != nullptr ? data : static_cast<const void*>(impl));
   facts.bytes = impl->sym_nbytes().maybe_as_int();
   return facts;
 }
@@ -40,8 +38,7 @@ c10::Device tensor_device(const at::Tensor& tensor) {
 
 std::optional<int64_t> extent_bytes_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (impl->layout() != c10::kStrided || impl->is_nested() ||
-      impl->has_symbolic_sizes_strides()) {
+  if (impl->layout() != c10::kStrided || impl->is_nested() || impl->has_symbolic_sizes_strides()) {
     return std::nullopt;
   }
   try {
@@ -58,19 +55,16 @@ std::optional<int64_t> extent_bytes_of(const at::Tensor& tensor) {
   }
 }
 
-void for_each_part_of_odd_tensor(const at::Tensor& tensor,
-                                 const PartCallback& callback) {
+void for_each_part_of_odd_tensor(const at::Tensor& tensor, const PartCallback& callback) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (const auto* coo = dynamic_cast<const at::SparseTensorImpl*>(impl)) {
     callback("indices", coo->indices());
     callback("values", coo->values());
-  } else if (const auto* csr =
-                 dynamic_cast<const at::SparseCsrTensorImpl*>(impl)) {
+  } else if (const auto* csr = dynamic_cast<const at::SparseCsrTensorImpl*>(impl)) {
     callback("compressed_indices", csr->compressed_indices());
     callback("plain_indices", csr->plain_indices());
     callback("values", csr->values());
-  } else if (const auto* nested =
-                 dynamic_cast<const at::native::NestedTensorImpl*>(impl)) {
+  } else if (const auto* nested = dynamic_cast<const at::native::NestedTensorImpl*>(impl)) {
     callback("", tensor);
     callback("sizes", nested->get_nested_sizes());
     callback("strides", nested->get_nested_strides());

@@ -24,14 +24,10 @@ struct StorageKey {
   uintptr_t address = 0;
   c10::Device device = c10::Device(c10::kCPU);
 
-  friend bool operator==(const StorageKey& a, const StorageKey& b) {
-    return a.address == b.address && a.device == b.device;
-  }
+  friend bool operator==(const StorageKey& a, const StorageKey& b) { return a.address == b.address && a.device == b.device; }
   template <typename H>
   friend H AbslHashValue(H state, const StorageKey& key) {
-    return H::combine(std::move(state), key.address,
-                      static_cast<int>(key.device.type()),
-                      static_cast<int>(key.device.index()));
+    return H::combine(std::move(state), key.address, static_cast<int>(key.device.type()), static_cast<int>(key.device.index()));
   }
 };
 
@@ -58,8 +54,7 @@ template <typename Callback>
 void for_each_part(const at::Tensor& tensor, Callback callback);
 
 using PartCallback = std::function<void(const char*, const at::Tensor&)>;
-void for_each_part_of_odd_tensor(const at::Tensor& tensor,
-                                 const PartCallback& callback);
+void for_each_part_of_odd_tensor(const at::Tensor& tensor, const PartCallback& callback);
 
 template <typename Callback>
 void for_each_part(const at::Tensor& tensor, Callback callback) {

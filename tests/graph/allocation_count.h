@@ -14,18 +14,14 @@ namespace memledger::testing {
 
 class AllocationCount {
  public:
-  AllocationCount()
-      : reporter_(std::make_shared<Reporter>()),
-        guard_(c10::DebugInfoKind::PROFILER_STATE, reporter_) {}
+  AllocationCount() : reporter_(std::make_shared<Reporter>()), guard_(c10::DebugInfoKind::PROFILER_STATE, reporter_) {}
 
   // Bytes allocated less bytes freed since construction.
   int64_t growth() const { return reporter_->growth; }
 
  private:
   struct Reporter final : c10::MemoryReportingInfoBase {
-    void reportMemoryUsage(void* /*ptr*/, int64_t alloc_size,
-                           size_t /*total_allocated*/,
-                           size_t /*total_reserved*/,
+    void reportMemoryUsage(void* /*ptr*/, int64_t alloc_size, size_t /*total_allocated*/, size_t /*total_reserved*/,
                            c10::Device /*device*/) override {
       growth += alloc_size;
     }

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "graph/saved_tensors.h"
-#include "tests/graph/doctest_beside_torch.h"
+#include "tests/support/doctest_beside_torch.h"
 
 namespace {
 
@@ -20,23 +20,19 @@ using torch::Tensor;
 int unpacked = 0;
 
 struct CountingHooks final : torch::autograd::SavedVariableHooks {
-  void call_pack_hook(const Tensor& tensor) override {
-    packed = tensor.detach();
-  }
+  void call_pack_hook(const Tensor& tensor) override { packed = tensor.detach(); }
   Tensor call_unpack_hook() override {
     ++unpacked;
     return packed;
   }
-  std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>>
-  retrieve_unpack_hook_data() const override {
+  std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>> retrieve_unpack_hook_data() const override {
     return std::nullopt;
   }
   Tensor packed;
 };
 
 struct PackingEngine final : torch::autograd::Engine {
-  std::unique_ptr<torch::autograd::SavedVariableHooks>
-  get_default_saved_variable_hooks() override {
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
     return std::make_unique<CountingHooks>();
   }
 };
@@ -47,14 +43,11 @@ torch::autograd::Engine& packing_engine() {
 }
 
 struct Keep : torch::autograd::Function<Keep> {
-  static Tensor forward(torch::autograd::AutogradContext* ctx,
-                        const Tensor& x) {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x) {
     ctx->save_for_backward({x});
     return x * 2;
   }
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* ctx,
-      torch::autograd::variable_list grads) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list grads) {
     return {grads[0] * ctx->get_saved_variables()[0]};
   }
 };

@@ -12,7 +12,7 @@
 #include "examples/models/models.h"
 #include "graph/saved_tensors.h"
 #include "tests/graph/allocation_count.h"
-#include "tests/graph/doctest_beside_torch.h"
+#include "tests/support/doctest_beside_torch.h"
 
 namespace {
 
@@ -24,13 +24,11 @@ constexpr int64_t kLossBytes = 4;  // one float
 
 // Checks the figure without the inputs against the growth over the forward, and
 // returns it.
-int64_t checked(const torch::nn::Module& net, std::vector<Tensor> inputs,
-                const std::function<Tensor()>& forward) {
+int64_t checked(const torch::nn::Module& net, std::vector<Tensor> inputs, const std::function<Tensor()>& forward) {
   memledger::testing::AllocationCount count;
   const Tensor loss = forward();
   const int64_t growth = count.growth() - kLossBytes;
-  const memledger::SavedTensors saved = memledger::saved_for_backward(
-      net, loss, {/*exclude=*/std::move(inputs)});
+  const memledger::SavedTensors saved = memledger::saved_for_backward(net, loss, {/*exclude=*/std::move(inputs)});
   CHECK(saved.complete());
   CHECK(saved.total_bytes() == growth);
   return saved.total_bytes();
@@ -63,8 +61,7 @@ TEST_CASE("VGG-19's features at 1x3x512x512, without the input") {
           return loss;
         }) == 405798912);
   int64_t indices = 0;
-  for (const memledger::SavedTensorRow& row :
-       memledger::saved_for_backward(loss).rows()) {
+  for (const memledger::SavedTensorRow& row : memledger::saved_for_backward(loss).rows()) {
     if (row.dtype == torch::kLong) indices += row.storage_bytes.value();
   }
   CHECK(indices == 63963136);
@@ -73,8 +70,7 @@ TEST_CASE("VGG-19's features at 1x3x512x512, without the input") {
 TEST_CASE("VGG-19 whole at batch 4: no weight is taken for an activation") {
   models::Vgg19 net;
   Tensor input = torch::randn({4, 3, 224, 224});
-  CHECK(checked(*net, {input}, [&] { return net->forward(input).sum(); }) ==
-        311885824);
+  CHECK(checked(*net, {input}, [&] { return net->forward(input).sum(); }) == 311885824);
 }
 
 TEST_CASE("an LSTM of 1024 over 10 steps") {
@@ -108,8 +104,7 @@ TEST_CASE("NeuMF") {
   models::NeuMf net(options);
   Tensor users = torch::randint(0, 1000, {256});
   Tensor items = torch::randint(0, 500, {256});
-  checked(*net, {users, items},
-          [&] { return net->forward(users, items).sum(); });
+  checked(*net, {users, items}, [&] { return net->forward(users, items).sum(); });
 }
 
 TEST_CASE("an MLP") {

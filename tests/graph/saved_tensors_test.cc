@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "tests/graph/allocation_count.h"
-#include "tests/graph/doctest_beside_torch.h"
+#include "tests/support/doctest_beside_torch.h"
 
 namespace {
 
@@ -38,16 +38,12 @@ using torch::Tensor;
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kLossBytes = 4;  // one float
 
-Tensor param(at::IntArrayRef sizes) {
-  return torch::randn(sizes).set_requires_grad(true);
-}
+Tensor param(at::IntArrayRef sizes) { return torch::randn(sizes).set_requires_grad(true); }
 
 // A net that owns nothing, where only the graph matters.
 class EmptyNet : public torch::nn::Module {};
 
-std::optional<SavedTensorRow> find_row(const SavedTensors& saved,
-                                       const std::string& node,
-                                       const std::string& slot) {
+std::optional<SavedTensorRow> find_row(const SavedTensors& saved, const std::string& node, const std::string& slot) {
   for (const SavedTensorRow& row : saved.rows()) {
     if (row.node == node && row.slot == slot) return row;
   }
@@ -63,9 +59,7 @@ std::string message_of(const std::function<void()>& call) {
   return "nothing was thrown";
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // The sum, over rows that count, of the bytes of activations.
 int64_t sum_of_counted(const SavedTensors& saved) {
@@ -88,35 +82,27 @@ Measured measure(const std::function<Tensor()>& forward) {
   memledger::testing::AllocationCount count;
   Measured measured;
   measured.loss = forward();
-  measured.growth =
-      count.growth() - static_cast<int64_t>(measured.loss.storage().nbytes());
+  measured.growth = count.growth() - static_cast<int64_t>(measured.loss.storage().nbytes());
   return measured;
 }
 
 struct Keep : torch::autograd::Function<Keep> {
-  static Tensor forward(torch::autograd::AutogradContext* ctx,
-                        const Tensor& x) {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x) {
     ctx->save_for_backward({x, x.exp()});
     ctx->saved_data["mask"] = torch::ones({65536}, torch::kFloat);
-    ctx->saved_data["list"] =
-        std::vector<Tensor>{torch::ones({1024}), torch::ones({2048})};
+    ctx->saved_data["list"] = std::vector<Tensor>{torch::ones({1024}), torch::ones({2048})};
     ctx->saved_data["alpha"] = 0.5;
     return x * 2;
   }
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* ctx,
-      torch::autograd::variable_list grads) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     return {grads[0] * saved[1]};
   }
 };
 
 struct Nothing : torch::autograd::Function<Nothing> {
-  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) {
-    return x * 2;
-  }
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x * 2; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
     return {grads[0] * 2};
   }
 };
@@ -132,8 +118,7 @@ struct HalfHooks : torch::autograd::SavedVariableHooks {
     ++*unpacked;
     return packed.to(torch::kFloat);
   }
-  std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>>
-  retrieve_unpack_hook_data() const override {
+  std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>> retrieve_unpack_hook_data() const override {
     return std::nullopt;
   }
   Tensor packed;
@@ -142,10 +127,7 @@ struct HalfHooks : torch::autograd::SavedVariableHooks {
 
 // A node of the user's own, not declared to anyone.
 struct PrivateNode : torch::autograd::Node {
-  torch::autograd::variable_list apply(
-      torch::autograd::variable_list&& grads) override {
-    return std::move(grads);
-  }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override { return std::move(grads); }
   std::string name() const override { return "PrivateNode"; }
   torch::autograd::SavedVariable kept;
 };
@@ -155,12 +137,10 @@ struct PrivateNode : torch::autograd::Node {
 TEST_SUITE_BEGIN("saved tensors");
 
 TEST_CASE("a multilayer perceptron: weights seen as views are not activations") {
-  torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::ReLU(),
-                            torch::nn::Linear(128, 128), torch::nn::ReLU(),
+  torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::ReLU(), torch::nn::Linear(128, 128), torch::nn::ReLU(),
                             torch::nn::Linear(128, 32));
   Tensor input = torch::randn({16, 64});
-  const Measured measured =
-      measure([&] { return net->forward(input).sum(); });
+  const Measured measured = measure([&] { return net->forward(input).sum(); });
 
   const int64_t input_bytes = 16 * 64 * 4;
   // The outputs of the two ReLUs, once each though two nodes save each.
@@ -179,15 +159,12 @@ TEST_CASE("a multilayer perceptron: weights seen as views are not activations") 
 }
 
 TEST_CASE("buffers are apart by storage, too") {
-  torch::nn::Sequential net(torch::nn::Conv2d(3, 8, 3),
-                            torch::nn::BatchNorm2d(8));
+  torch::nn::Sequential net(torch::nn::Conv2d(3, 8, 3), torch::nn::BatchNorm2d(8));
   net->eval();  // running statistics are saved
   Tensor input = torch::randn({2, 3, 16, 16});
-  const Measured measured =
-      measure([&] { return net->forward(input).sum(); });
+  const Measured measured = measure([&] { return net->forward(input).sum(); });
   CHECK(memory_for_backward(*net, measured.loss, {{input}}) == measured.growth);
-  CHECK(saved_for_backward(*net, measured.loss).bytes(SavedRole::kBuffer) ==
-        2 * 8 * 4);
+  CHECK(saved_for_backward(*net, measured.loss).bytes(SavedRole::kBuffer) == 2 * 8 * 4);
 }
 
 TEST_CASE("the output of exp under sum is an activation, the root is not") {
@@ -209,8 +186,7 @@ TEST_CASE("the output of exp under sum is an activation, the root is not") {
 TEST_CASE("index saves a list: every index tensor counts") {
   Tensor p = param({100000});
   Tensor i = torch::randint(0, 100000, {100000});
-  const Measured measured =
-      measure([&] { return (p * 2).index({i.clone()}).sum(); });
+  const Measured measured = measure([&] { return (p * 2).index({i.clone()}).sum(); });
   const SavedTensors saved = saved_for_backward(measured.loss);
   CHECK(saved.total_bytes() == measured.growth);
   const auto row = find_row(saved, "IndexBackward0", "indices#0");
@@ -222,9 +198,7 @@ TEST_CASE("index saves a list: every index tensor counts") {
 TEST_CASE("two index tensors are two slots") {
   Tensor p = param({300, 300});
   const Measured measured = measure([&] {
-    return (p * 2)
-        .index({torch::randint(0, 300, {100001}), torch::randint(0, 300, {100001})})
-        .sum();
+    return (p * 2).index({torch::randint(0, 300, {100001}), torch::randint(0, 300, {100001})}).sum();
   });
   const SavedTensors saved = saved_for_backward(measured.loss);
   CHECK(saved.total_bytes() == measured.growth);
@@ -260,14 +234,11 @@ TEST_CASE("a custom Function whose tensor was modified in place is listed") {
   Tensor x = param({64});
   Tensor kept = torch::ones({64});
   struct Mutable : torch::autograd::Function<Mutable> {
-    static Tensor forward(torch::autograd::AutogradContext* ctx,
-                          const Tensor& x, const Tensor& kept) {
+    static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& kept) {
       ctx->save_for_backward({kept});
       return x * 2;
     }
-    static torch::autograd::variable_list backward(
-        torch::autograd::AutogradContext*,
-        torch::autograd::variable_list grads) {
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
       return {grads[0], Tensor()};
     }
   };
@@ -277,6 +248,25 @@ TEST_CASE("a custom Function whose tensor was modified in place is listed") {
   REQUIRE(saved.unread_nodes().size() == 1);
   CHECK(saved.unread_nodes()[0].reason == UnreadReason::kFailed);
   CHECK(contains(saved.unread_nodes()[0].detail, "inplace"));
+  CHECK_FALSE(saved.complete());
+}
+
+TEST_CASE("a custom Function that marks an output cannot be read, and is listed") {
+  struct Marking : torch::autograd::Function<Marking> {
+    static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const Tensor& x) {
+      Tensor indices = torch::arange(8);
+      ctx->save_for_backward({indices});
+      ctx->mark_non_differentiable({indices});
+      return {x * 2, indices};
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+      return {grads[0]};
+    }
+  };
+  const SavedTensors saved = saved_for_backward(Marking::apply(param({8}))[0].sum());
+  REQUIRE(saved.unread_nodes().size() == 1);
+  CHECK(saved.unread_nodes()[0].reason == UnreadReason::kFailed);
+  CHECK(contains(saved.unread_nodes()[0].detail, "mark_non_differentiable()"));
   CHECK_FALSE(saved.complete());
 }
 
@@ -298,8 +288,7 @@ TEST_CASE("a slice of 40 bytes holds its storage of 16 MiB") {
 
 TEST_CASE("expand of one float holds four bytes") {
   Tensor p = param({256, 1024});
-  const Measured measured = measure(
-      [&] { return (p * torch::ones({1}).expand({256, 1024})).sum(); });
+  const Measured measured = measure([&] { return (p * torch::ones({1}).expand({256, 1024})).sum(); });
   CHECK(measured.growth == 4);
   const SavedTensors saved = saved_for_backward(measured.loss, {{p}});
   CHECK(saved.total_bytes() == 4);
@@ -364,18 +353,14 @@ TEST_CASE("a saved tensor modified in place is still held, and flagged") {
   SUBCASE("an input") {
     Tensor kept = torch::ones({1024});
     Tensor loss = (x * kept).sum();
-    CHECK_FALSE(find_row(saved_for_backward(loss), "MulBackward0", "other")
-                    ->in_place_modified);
+    CHECK_FALSE(find_row(saved_for_backward(loss), "MulBackward0", "other")->in_place_modified);
     kept.add_(1);
-    CHECK(find_row(saved_for_backward(loss), "MulBackward0", "other")
-              ->in_place_modified);
+    CHECK(find_row(saved_for_backward(loss), "MulBackward0", "other")->in_place_modified);
   }
   SUBCASE("before it was saved") {
     Tensor kept = torch::ones({1024});
     kept.add_(1);
-    CHECK_FALSE(find_row(saved_for_backward((x * kept).sum()), "MulBackward0",
-                         "other")
-                    ->in_place_modified);
+    CHECK_FALSE(find_row(saved_for_backward((x * kept).sum()), "MulBackward0", "other")->in_place_modified);
   }
   SUBCASE("a view whose base was modified") {
     Tensor base = x * 1;
@@ -384,8 +369,7 @@ TEST_CASE("a saved tensor modified in place is still held, and flagged") {
     Tensor loss = (half * other).sum();
     base.mul_(2);
     loss = loss + base.sum();
-    CHECK(find_row(saved_for_backward(loss), "MulBackward0", "self")
-              ->in_place_modified);
+    CHECK(find_row(saved_for_backward(loss), "MulBackward0", "self")->in_place_modified);
   }
 }
 
@@ -413,8 +397,7 @@ TEST_CASE("after backward the graph is freed, and the error says so") {
   CHECK(contains(message, "freed by backward()"));
   CHECK(contains(message, "SumBackward0"));
   CHECK(contains(message, "retain_graph"));
-  CHECK(contains(message_of([&] { memory_for_backward(EmptyNet(), loss); }),
-                 "memory_for_backward"));
+  CHECK(contains(message_of([&] { memory_for_backward(EmptyNet(), loss); }), "memory_for_backward"));
 }
 
 TEST_CASE("after backward with retain_graph nothing is missing") {
@@ -465,8 +448,7 @@ TEST_CASE("a root without a graph is an error that says what to do") {
       at::NoGradGuard no_grad;
       loss = x.exp().sum();
     }
-    CHECK(contains(message_of([&] { saved_for_backward(loss); }),
-                   "NoGradGuard"));
+    CHECK(contains(message_of([&] { saved_for_backward(loss); }), "NoGradGuard"));
   }
   SUBCASE("detached") {
     Tensor loss = x.exp().sum().detach();
@@ -476,18 +458,14 @@ TEST_CASE("a root without a graph is an error that says what to do") {
     CHECK(contains(message_of([&] { saved_for_backward(x); }), "leaf"));
   }
   SUBCASE("undefined") {
-    CHECK(contains(message_of([&] { saved_for_backward(Tensor()); }),
-                   "undefined"));
+    CHECK(contains(message_of([&] { saved_for_backward(Tensor()); }), "undefined"));
   }
   SUBCASE("no root") {
-    CHECK(contains(
-        message_of([&] { saved_for_backward(std::vector<Tensor>{}); }),
-        "no root"));
+    CHECK(contains(message_of([&] { saved_for_backward(std::vector<Tensor>{}); }), "no root"));
   }
   SUBCASE("the second of two") {
     Tensor loss = x.exp().sum();
-    CHECK(contains(message_of([&] { saved_for_backward({loss, x}); }),
-                   "root 1"));
+    CHECK(contains(message_of([&] { saved_for_backward({loss, x}); }), "root 1"));
   }
 }
 
@@ -512,8 +490,7 @@ TEST_CASE("hooks are not run: what they packed is listed, not opened") {
   int unpacked = 0;
   Tensor x = param({1024});
   Tensor loss = x.exp().sum();
-  auto* exp = dynamic_cast<torch::autograd::generated::ExpBackward0*>(
-      loss.grad_fn()->next_edge(0).function.get());
+  auto* exp = dynamic_cast<torch::autograd::generated::ExpBackward0*>(loss.grad_fn()->next_edge(0).function.get());
   REQUIRE(exp != nullptr);
   exp->result_.register_hooks(std::make_unique<HalfHooks>(&unpacked));
   const SavedTensors saved = saved_for_backward(loss);
@@ -530,8 +507,7 @@ TEST_CASE("hooks are not run: what they packed is listed, not opened") {
 
 TEST_CASE("a node of a type closed to us is listed by name") {
   Tensor x = param({16});
-  std::shared_ptr<PrivateNode> node(new PrivateNode,
-                                    torch::autograd::deleteNode);
+  std::shared_ptr<PrivateNode> node(new PrivateNode, torch::autograd::deleteNode);
   node->set_next_edges(torch::autograd::collect_next_edges(x));
   Tensor y = x.detach().clone();
   torch::autograd::create_gradient_edge(y, node);
@@ -544,8 +520,7 @@ TEST_CASE("a node of a type closed to us is listed by name") {
 
 TEST_CASE("what only a saved tensor's own graph holds is held, too") {
   struct Outer : torch::autograd::Function<Outer> {
-    static Tensor forward(torch::autograd::AutogradContext* ctx,
-                          const Tensor& x) {
+    static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x) {
       Tensor inner;
       {
         at::AutoGradMode grad(true);
@@ -554,9 +529,7 @@ TEST_CASE("what only a saved tensor's own graph holds is held, too") {
       ctx->save_for_backward({inner});
       return x * 2;
     }
-    static torch::autograd::variable_list backward(
-        torch::autograd::AutogradContext*,
-        torch::autograd::variable_list grads) {
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
       return {grads[0]};
     }
   };
@@ -572,18 +545,20 @@ TEST_CASE("use counts are as before, and no storage outlives the graph") {
   Tensor y = x.exp();
   Tensor loss = (y * kept + Keep::apply(y)).sum();
   const auto counts = [&] {
-    return std::vector<size_t>{
-        x.use_count(),    kept.use_count(),
-        y.use_count(),    loss.use_count(),
-        x.storage().use_count(), kept.storage().use_count(),
-        y.storage().use_count(), loss.grad_fn().use_count() > 0 ? size_t{1} : 0,
-        static_cast<size_t>(y.grad_fn().use_count())};
+    return std::vector<size_t>{x.use_count(),
+                               kept.use_count(),
+                               y.use_count(),
+                               loss.use_count(),
+                               x.storage().use_count(),
+                               kept.storage().use_count(),
+                               y.storage().use_count(),
+                               loss.grad_fn().use_count() > 0 ? size_t{1} : 0,
+                               static_cast<size_t>(y.grad_fn().use_count())};
   };
   const auto before = counts();
   SavedTensors saved = saved_for_backward(loss);
   CHECK(counts() == before);
-  c10::weak_intrusive_ptr<c10::StorageImpl> weak(
-      y.storage().getWeakStorageImpl());
+  c10::weak_intrusive_ptr<c10::StorageImpl> weak(y.storage().getWeakStorageImpl());
   y.reset();
   loss.reset();
   CHECK(weak.expired());
@@ -593,10 +568,8 @@ TEST_CASE("use counts are as before, and no storage outlives the graph") {
 TEST_CASE("backward gives the same gradients with and without the call") {
   const auto gradients = [](bool look) {
     torch::manual_seed(7);
-    torch::nn::Sequential net(torch::nn::Conv2d(3, 4, 3),
-                              torch::nn::BatchNorm2d(4), torch::nn::ReLU(),
-                              torch::nn::Flatten(), torch::nn::Dropout(0.3),
-                              torch::nn::Linear(4 * 36, 5));
+    torch::nn::Sequential net(torch::nn::Conv2d(3, 4, 3), torch::nn::BatchNorm2d(4), torch::nn::ReLU(), torch::nn::Flatten(),
+                              torch::nn::Dropout(0.3), torch::nn::Linear(4 * 36, 5));
     Tensor input = torch::randn({2, 3, 8, 8}).set_requires_grad(true);
     Tensor loss = (net->forward(input).exp() * Keep::apply(input).sum()).sum();
     if (look) {
@@ -631,17 +604,14 @@ TEST_CASE("a deep graph needs no stack") {
 TEST_CASE("odd tensors give rows and never throw") {
   Tensor dense = param({8, 4});
   SUBCASE("sparse COO: indices and values") {
-    Tensor coo = torch::sparse_coo_tensor(torch::arange(12).view({2, 6}) % 4,
-                                          torch::ones({6}), {8, 8});
+    Tensor coo = torch::sparse_coo_tensor(torch::arange(12).view({2, 6}) % 4, torch::ones({6}), {8, 8});
     Tensor loss = torch::mm(coo, dense).sum();
     const SavedTensors saved = saved_for_backward(loss, {{dense}});
     CHECK(saved.total_bytes() == 2 * 6 * 8 + 6 * 4);
     CHECK(saved.complete());
   }
   SUBCASE("sparse CSR: rows, columns and values") {
-    Tensor csr = torch::sparse_csr_tensor(
-        torch::arange(9), torch::arange(8), torch::ones({8}),
-        {8, 8}, torch::kFloat);
+    Tensor csr = torch::sparse_csr_tensor(torch::arange(9), torch::arange(8), torch::ones({8}), {8, 8}, torch::kFloat);
     Tensor loss = torch::mm(csr, dense).sum();
     const SavedTensors saved = saved_for_backward(loss, {{dense}});
     CHECK(saved.total_bytes() == 9 * 8 + 8 * 8 + 8 * 4);
@@ -651,8 +621,7 @@ TEST_CASE("odd tensors give rows and never throw") {
     Tensor opaque = dense.detach().to_mkldnn();
     Tensor loss = (dense * torch::ones({8, 4})).sum();
     auto* sum = loss.grad_fn().get();
-    auto* mul = dynamic_cast<torch::autograd::generated::MulBackward0*>(
-        sum->next_edge(0).function.get());
+    auto* mul = dynamic_cast<torch::autograd::generated::MulBackward0*>(sum->next_edge(0).function.get());
     REQUIRE(mul != nullptr);
     mul->self_ = torch::autograd::SavedVariable(opaque, false);
     const SavedTensors saved = saved_for_backward(loss);
@@ -671,9 +640,8 @@ TEST_CASE("odd tensors give rows and never throw") {
     CHECK(saved.rows().at(0).device.is_meta());
   }
   SUBCASE("nested") {
-    Tensor nested = torch::nested::nested_tensor(
-        {torch::ones({2, 3}), torch::ones({4, 3})},
-        torch::TensorOptions().requires_grad(true));
+    Tensor nested =
+        torch::nested::nested_tensor({torch::ones({2, 3}), torch::ones({4, 3})}, torch::TensorOptions().requires_grad(true));
     const SavedTensors saved = saved_for_backward((nested * nested).to_padded_tensor(0).sum());
     const auto row = find_row(saved, "MulBackward0", "self");
     REQUIRE(row.has_value());
@@ -722,10 +690,8 @@ TEST_CASE("the gist's function: raw rows, or one row for each storage") {
   Tensor input = torch::ones({4, 8});
   Tensor hidden = net->forward(input).exp();
   Tensor loss = (hidden * hidden.slice(0, 0, 1)).sum();
-  const SavedTensors raw =
-      memledger::get_tensors_saved_for_backward(*net, loss, false);
-  const SavedTensors unique =
-      memledger::get_tensors_saved_for_backward(*net, loss);
+  const SavedTensors raw = memledger::get_tensors_saved_for_backward(*net, loss, false);
+  const SavedTensors unique = memledger::get_tensors_saved_for_backward(*net, loss);
   CHECK(raw.row_count() == 4);  // input, exp's result, mul's two
   CHECK(unique.row_count() == 2);
   CHECK(unique.total_bytes() == 2 * 4 * 8 * 4);
@@ -746,8 +712,9 @@ TEST_CASE("JSON and the table show every row and what is apart") {
   const std::string json = saved.to_json();
   CHECK(contains(json, "{\"schema\":\"memledger.saved_tensors/1\""));
   CHECK(contains(json, "\"total_bytes\":128"));
-  CHECK(contains(json, "\"slot\":\"result\",\"shape\":[4,8],"
-                       "\"dtype\":\"float32\",\"device\":\"cpu\""));
+  CHECK(contains(json,
+                 "\"slot\":\"result\",\"shape\":[4,8],"
+                 "\"dtype\":\"float32\",\"device\":\"cpu\""));
   CHECK(contains(json, "\"unread_nodes\":[]}"));
   std::ostringstream text;
   text << saved;

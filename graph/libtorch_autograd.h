@@ -1,0 +1,112 @@
+// What memledger needs from LibTorch's autograd, and all of it that changes
+// between LibTorch's versions: how a node is held, and how one node is read.
+
+#ifndef MEMLEDGER_GRAPH_LIBTORCH_AUTOGRAD_H_
+#define MEMLEDGER_GRAPH_LIBTORCH_AUTOGRAD_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
+
+#include "absl/container/flat_hash_map.h"
+#include "graph/saved_slots.h"
+
+namespace memledger::graph_internal {
+
+// shared_ptr up to LibTorch 2.12, intrusive_ptr from 2.13.
+using NodePtr = std::decay_t<decltype(torch::autograd::Edge().function)>;
+
+// Receives what one node holds. Tensors are passed by reference and gone, as
+// far as the reader is concerned, when the call returns.
+class NodeContents {
+ public:
+  virtual ~NodeContents() = default;
+  // `slot` is a string literal; `index` the place in a list, or -1.
+  virtual void tensor(const char* slot, int index, const at::Tensor& tensor, bool in_place_modified) = 0;
+  // A node that is kept alive otherwise than by an edge.
+  virtual void held_node(const NodePtr& node) = 0;
+  // Held through a hook that packed it: nothing is known of its bytes.
+  virtual void packed(const char* slot, int index) = 0;
+  // Nothing is saved where something may have been: ask is_released().
+  virtual void empty() = 0;
+  virtual void unknown_type(const char* why) = 0;
+  virtual void failed(const std::string& why) = 0;
+};
+
+// Reads nodes one at a time; keeps what it learns about types, nothing else.
+// No unpack hook is run. Not thread-safe: one reader per walk.
+class NodeReader {
+ public:
+  NodeReader();
+  ~NodeReader();
+  NodeReader(const NodeReader&) = delete;
+  NodeReader& operator=(const NodeReader&) = delete;
+
+  void read(const NodePtr& node, NodeContents& contents);
+
+  // True where backward has freed what the node had saved. Slow, some 20 us,
+  // where the answer is yes.
+  bool is_released(const NodePtr& node);
+
+ private:
+  enum class Kind {
+    kGenerated,
+    kSavesNothing,
+    kCopySlices,
+    kCustomFunction,
+    kUnknown,
+  };
+  struct Type {
+    Kind kind;
+    VisitFunction visit;
+    const char* why;
+  };
+  class SlotReader;
+
+  static Type classify(const std::type_info& type);
+  const Type& type_of(const torch::autograd::Node& node);
+
+  absl::flat_hash_map<const std::type_info*, Type> types_;
+  std::unique_ptr<SlotReader> slot_reader_;
+};
+
+// The node that computed the tensor, null for a leaf. A view whose base was
+// written to gets its node renewed by LibTorch here, as backward() would do.
+NodePtr grad_fn_of(const at::Tensor& tensor);
+
+// The nodes that a tensor keeps alive: its own as it stands now (never
+// renewed) and, for a view, its base's.
+template <typename Callback>
+void for_each_node_held_by(const at::Tensor& tensor, Callback callback);
+
+}  // namespace memledger::graph_internal
+
+#include <torch/csrc/autograd/variable.h>
+
+namespace memledger::graph_internal {
+
+template <typename Callback>
+void for_each_node_held_by(const at::Tensor& tensor, Callback callback) {
+  namespace impl = torch::autograd::impl;
+  const torch::autograd::AutogradMeta* meta = impl::get_autograd_meta(tensor);
+  if (meta == nullptr) return;
+  if (meta->grad_fn_) callback(meta->grad_fn_);
+  if (!meta->is_view_) return;
+  const auto* view = impl::get_view_autograd_meta(tensor);
+  if (view == nullptr || !view->has_bw_view()) return;
+  const at::Tensor& base = view->get_backward_view().base_;
+  const auto* base_meta = impl::get_autograd_meta(base);
+  if (base_meta != nullptr && base_meta->grad_fn_) {
+    callback(base_meta->grad_fn_);
+  }
+}
+
+}  // namespace memledger::graph_internal
+
+#endif  // MEMLEDGER_GRAPH_LIBTORCH_AUTOGRAD_H_

@@ -1,0 +1,48 @@
+// The saved slots of LibTorch's generated backward nodes.
+//
+//   VisitFunction visit = find_visit_function(typeid(node));
+//   if (visit != nullptr) visit(node, visitor);  // visitor.one("self", …)
+//
+// Fields only are shown: no hook runs, nothing is unpacked. The functions
+// themselves are generated when memledger is built (generate_saved_slots.py).
+// Every function here may be called by any number of threads.
+
+#ifndef MEMLEDGER_GRAPH_SAVED_SLOTS_H_
+#define MEMLEDGER_GRAPH_SAVED_SLOTS_H_
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <cstddef>
+#include <typeinfo>
+#include <vector>
+
+namespace memledger::graph_internal {
+
+// Slot names are string literals without the trailing underscore.
+class SavedSlotVisitor {
+ public:
+  virtual ~SavedSlotVisitor() = default;
+  virtual void one(const char* name, const torch::autograd::SavedVariable& slot) = 0;
+  // `released`: backward has freed the list, which is then empty.
+  virtual void list(const char* name, const std::vector<torch::autograd::SavedVariable>& slots, bool released) = 0;
+};
+
+using VisitFunction = void (*)(const torch::autograd::Node&, SavedSlotVisitor&);
+
+struct SavedSlotType {
+  const std::type_info* type;
+  VisitFunction visit;
+};
+
+// The function for nodes of exactly this type, which does nothing for a node
+// that saves nothing; null for a type that LibTorch does not generate.
+VisitFunction find_visit_function(const std::type_info& type);
+
+// Defined in the generated file.
+const SavedSlotType* saved_slot_types();
+size_t saved_slot_type_count();
+
+}  // namespace memledger::graph_internal
+
+#endif  // MEMLEDGER_GRAPH_SAVED_SLOTS_H_

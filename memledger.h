@@ -1,0 +1,13 @@
+#pragma once
+
+// All of memledger.
+//
+//   #include "memledger.h"
+//
+//   memledger::MemReporter reporter(net);
+//   reporter.report();
+
+#include "graph/saved_tensors.h"
+#include "registry/registry.h"
+#include "reporter/mem_reporter.h"
+#include "tracker/mem_tracker.h"

@@ -1,0 +1,147 @@
+#include "reporter/name_book.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "reporter/optimizer_state.h"
+
+namespace memledger {
+namespace {
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+struct ModuleEntry {
+  std::string prefix;
+  const torch::nn::Module* module;
+  std::weak_ptr<const torch::nn::Module> owner;
+  bool owned;  // by a shared_ptr when it was added; else it is on the stack and the caller's to keep
+
+  // Keeps an owned module alive while it is read; the second is null when it has ended.
+  std::pair<std::shared_ptr<const torch::nn::Module>, const torch::nn::Module*> lock() const {
+    if (!owned) return {nullptr, module};
+    auto held = owner.lock();
+    const auto* raw = held.get();
+    return {std::move(held), raw};
+  }
+};
+
+struct TensorEntry {
+  std::string name;
+  Role role;
+  WeakTensor tensor;
+};
+
+std::string join(const std::string& prefix, const std::string& path) { return prefix.empty() ? path : prefix + "." + path; }
+
+at::Tensor lock(const WeakTensor& weak) {
+  auto held = weak.lock();
+  return held ? at::Tensor(std::move(held)) : at::Tensor();
+}
+
+}  // namespace
+
+struct NameBook::Entries {
+  std::vector<ModuleEntry> modules;
+  std::vector<const torch::optim::Optimizer*> optimizers;
+  std::vector<TensorEntry> tensors;
+};
+
+NameBook::NameBook() : entries_(std::make_unique<Entries>()) {}
+NameBook::~NameBook() = default;
+NameBook::NameBook(NameBook&&) noexcept = default;
+NameBook& NameBook::operator=(NameBook&&) noexcept = default;
+
+void NameBook::add_module(std::string prefix, const torch::nn::Module& module) {
+  std::weak_ptr<const torch::nn::Module> owner = module.weak_from_this();
+  const bool owned = !owner.expired();
+  entries_->modules.push_back({std::move(prefix), &module, std::move(owner), owned});
+}
+
+void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) { entries_->optimizers.push_back(&optimizer); }
+
+void NameBook::add_tensor(std::string name, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.defined(), "memledger: the tensor given for \"", name, "\" is undefined");
+  entries_->tensors.push_back({std::move(name), Role::kTensor, WeakTensor(tensor.getIntrusivePtr())});
+}
+
+void NameBook::add_input(std::string name, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.defined(), "memledger: the tensor given for \"", name, "\" is undefined");
+  entries_->tensors.push_back({std::move(name), Role::kInput, WeakTensor(tensor.getIntrusivePtr())});
+}
+
+void NameBook::remove(std::string_view name) {
+  auto& modules = entries_->modules;
+  auto& tensors = entries_->tensors;
+  const size_t before = modules.size() + tensors.size();
+  modules.erase(std::remove_if(modules.begin(), modules.end(), [&](const ModuleEntry& entry) { return entry.prefix == name; }),
+                modules.end());
+  tensors.erase(std::remove_if(tensors.begin(), tensors.end(), [&](const TensorEntry& entry) { return entry.name == name; }),
+                tensors.end());
+  TORCH_CHECK(modules.size() + tensors.size() < before, "memledger: nothing was added under the name \"", name, "\"");
+}
+
+void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
+  auto& optimizers = entries_->optimizers;
+  const auto gone = std::remove(optimizers.begin(), optimizers.end(), &optimizer);
+  TORCH_CHECK(gone != optimizers.end(), "memledger: this optimizer was not added");
+  optimizers.erase(gone, optimizers.end());
+}
+
+std::vector<NamedTensor> NameBook::read() const {
+  std::vector<NamedTensor> found;
+  std::unordered_map<const c10::TensorImpl*, std::string> parameter_names;
+  const auto add = [&](std::string name, Role role, const at::Tensor& tensor) {
+    if (tensor.defined()) found.push_back({std::move(name), role, tensor});
+  };
+  const auto add_with_grad = [&](const std::string& name, Role role, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    add(name, role, tensor);
+    if (tensor.requires_grad() && tensor.is_leaf()) add(name + ".grad", Role::kGradient, tensor.grad());
+  };
+  for (const ModuleEntry& entry : entries_->modules) {
+    const auto [held, module] = entry.lock();
+    if (module == nullptr) continue;
+    for (const auto& parameter : module->named_parameters()) {
+      const std::string name = join(entry.prefix, parameter.key());
+      add_with_grad(name, Role::kParameter, parameter.value());
+      if (parameter.value().defined()) parameter_names.emplace(parameter.value().unsafeGetTensorImpl(), name);
+    }
+    for (const auto& buffer : module->named_buffers()) add(join(entry.prefix, buffer.key()), Role::kBuffer, buffer.value());
+  }
+  std::unordered_map<const c10::TensorImpl*, std::string> given_names;
+  for (const TensorEntry& entry : entries_->tensors) {
+    const at::Tensor tensor = lock(entry.tensor);
+    add_with_grad(entry.name, entry.role, tensor);
+    if (tensor.defined()) given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
+  }
+  for (const torch::optim::Optimizer* optimizer : entries_->optimizers) {
+    const std::string optimizer_name = name_of(*optimizer);
+    const auto& groups = optimizer->param_groups();
+    for (size_t group = 0; group < groups.size(); ++group) {
+      const auto& params = groups[group].params();
+      for (size_t index = 0; index < params.size(); ++index) {
+        const at::Tensor& param = params[index];
+        if (!param.defined()) continue;
+        std::string name = "param" + std::to_string(group) + "." + std::to_string(index);
+        if (const auto named = parameter_names.find(param.unsafeGetTensorImpl()); named != parameter_names.end()) {
+          name = named->second;
+        } else {
+          if (const auto given = given_names.find(param.unsafeGetTensorImpl()); given != given_names.end()) name = given->second;
+          add_with_grad(name, Role::kParameter, param);
+        }
+        for_each_state(*optimizer, param, [&](const std::string& slot, const at::Tensor& tensor) {
+          add(optimizer_name + "." + name + "." + slot, Role::kOptimizerState, tensor);
+        });
+      }
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const NamedTensor& a, const NamedTensor& b) { return a.role < b.role; });
+  return found;
+}
+
+}  // namespace memledger

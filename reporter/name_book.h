@@ -1,0 +1,65 @@
+#pragma once
+
+// Who is called what: the modules, optimizers and tensors that the user registered, read anew at each use.
+//
+//   memledger::NameBook names;
+//   names.add_module("", *net);
+//   for (const memledger::NamedTensor& named : names.read()) { ... named.name, named.role, named.tensor ... }
+//
+// Holds no tensor alive. A module owned by a ModuleHolder (or any shared_ptr) may end: its names end with it. A module on the stack, and
+// an optimizer, must outlive the book or be removed from it. Tensors are held weakly. Not thread-safe; the modules must not be changed
+// by another thread during read(). Cost of read(): by the number of registered tensors, about a microsecond each.
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reporter/role.h"
+
+namespace torch {
+namespace optim {
+class Optimizer;
+}
+}  // namespace torch
+
+namespace memledger {
+
+struct NamedTensor {
+  std::string name;  // weight, encoder.0.bias.grad, Adam.weight.exp_avg …
+  Role role = Role::kTensor;
+  at::Tensor tensor;  // defined; a strong reference: drop it soon
+};
+
+class NameBook {
+ public:
+  NameBook();
+  ~NameBook();
+  NameBook(NameBook&&) noexcept;
+  NameBook& operator=(NameBook&&) noexcept;
+
+  // Names are `prefix.path`, or `path` with an empty prefix; gradients have `.grad` behind.
+  void add_module(std::string prefix, const torch::nn::Module& module);
+  // Names are `Adam.<parameter's name>.exp_avg`; a parameter outside any module is `param<group>.<index>`. The state is read at each use,
+  // so this may come before the first step.
+  void add_optimizer(const torch::optim::Optimizer& optimizer);
+  // Both throw c10::Error for an undefined tensor.
+  void add_tensor(std::string name, const at::Tensor& tensor);
+  void add_input(std::string name, const at::Tensor& tensor);
+  // Forgets what was added under that prefix or name. Throws c10::Error if there is none.
+  void remove(std::string_view name);
+  void remove_optimizer(const torch::optim::Optimizer& optimizer);
+
+  // In order of role, then of registration. One tensor may come several times (tied parameters, a parameter that is also registered by hand).
+  std::vector<NamedTensor> read() const;
+
+ private:
+  struct Entries;
+  std::unique_ptr<Entries> entries_;
+};
+
+}  // namespace memledger

@@ -1,0 +1,104 @@
+#pragma once
+
+// A report as a value: who holds how many bytes on each device, and what the allocator says to that.
+//
+//   memledger::Report report = reporter.collect();
+//   for (const memledger::DeviceReport& device : report.devices) CHECK(device.unexplained_bytes == 0);
+//   std::cout << report;
+//
+// Units: bytes as requested. Holds no tensor. Copyable; thread-safe as any value.
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "registry/counters.h"
+#include "registry/phase.h"
+#include "reporter/role.h"
+
+namespace memledger {
+
+enum class SortBy : uint8_t { kBytes, kName, kBirth };
+
+struct ReportOptions {
+  bool verbose = false;                // every row, the sharing arrows, hook health
+  std::optional<c10::Device> device;   // only this one; without an index, all of its type
+  size_t max_rows = 50;                // per device; ignored when verbose
+  SortBy sort = SortBy::kBytes;
+};
+
+// How the memory of a row came to be known.
+enum class RowKind : uint8_t {
+  kStorage,   // counted: the row of a live storage
+  kShared,    // a further tensor on a storage already counted: 0 bytes
+  kExternal,  // a named tensor whose memory is not LibTorch's (from_blob, a mapped file): not counted
+  kUnknown,   // a named tensor that cannot be looked into (opaque): bytes unknown
+};
+
+struct ReportRow {
+  RowKind kind = RowKind::kStorage;
+  std::string name;                  // weight, a+b, Tensor7; empty in a group
+  std::string owner;                 // kShared: the name of the row that is counted
+  Role role = Role::kTensor;
+  bool anonymous = false;            // no registered name reaches it
+  uint64_t storage_id = 0;           // 0: not in the registry
+  std::optional<int64_t> nbytes;     // counted bytes of all of `count`; nullopt: unknown
+  int64_t external_bytes = 0;        // kExternal: what is there, but not counted
+  size_t count = 1;                  // anonymous rows alike, shown together
+  std::vector<std::string> members;  // names of a group, by birth
+  std::optional<std::vector<int64_t>> shape;
+  std::optional<c10::ScalarType> dtype;
+  int64_t storage_offset_bytes = 0;  // where the tensor begins in its storage
+  int64_t extent_bytes = 0;          // first to last element; less than nbytes: a view of a part
+  std::optional<int64_t> more_references;  // tensors on this storage beyond those with a row; nullopt: not known
+  // Where it was made.
+  std::string op, autograd_node, label;
+  Phase phase = Phase::kOther;
+  bool phase_inferred = false;
+  bool adopted = false;  // born before tracking
+};
+
+// One device. The parts add up: Σ rows' nbytes + Σ items that are not among the rows + unexplained_bytes = allocator_bytes.
+struct DeviceReport {
+  c10::Device device = c10::Device(c10::kCPU);
+  int64_t total_bytes = 0;      // of the rows
+  int64_t allocator_bytes = 0;  // CPU: the wrapper's own counter
+  int64_t unexplained_bytes = 0;
+  int64_t adopted_bytes = 0;    // of total_bytes: in storages born before tracking
+  int64_t external_bytes = 0;   // named tensors on memory that is not LibTorch's; in neither total
+  int64_t elements = 0;         // of all tensors that have a row, shared ones included
+  std::vector<int64_t> bytes_by_role;  // indexed by Role
+  Counters counters;
+  std::vector<ReportRow> rows;  // all of them, sorted; grouping and max_rows are matters of showing
+};
+
+struct Report {
+  ReportOptions options;
+  std::chrono::system_clock::time_point time;
+  std::vector<DeviceReport> devices;
+  HookHealth health;
+  // Storages may live that nothing has led to: made before the first activation, or in a gap after it.
+  bool unseen_before_tracking = false;
+  bool tracking_was_off = false;
+
+  // Sums over the devices of the report.
+  int64_t total_bytes() const;
+  int64_t allocator_bytes() const;
+  int64_t unexplained_bytes() const;
+
+  // {"schema": "memledger.report", "version": 1, …}; every row, ungrouped.
+  std::string to_json() const;
+  // Fixed columns, a header line, every row, ungrouped. RFC 4180 quoting.
+  std::string to_csv() const;
+  // The printed table.
+  friend std::ostream& operator<<(std::ostream& out, const Report& report);
+};
+
+}  // namespace memledger

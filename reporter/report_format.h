@@ -1,0 +1,26 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reporter/report.h"
+
+namespace memledger {
+
+// 512.00B, 4.00K, 10.02M: powers of 1024, two decimals.
+std::string readable_size(int64_t bytes);
+
+// (1024, 1024), (1024,), (1,) for a scalar, (?) where unknown.
+std::string shape_text(const std::optional<std::vector<int64_t>>& shape);
+
+// torch.float32, as Python writes it; ? where unknown.
+std::string dtype_text(const std::optional<c10::ScalarType>& dtype);
+
+// aten::mul [encoder.layer3, forward]; "before tracking" for an adopted storage.
+std::string producer(const ReportRow& row);
+
+}  // namespace memledger

@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <string_view>
+
+#include "reporter/report.h"
+#include "reporter/report_format.h"
+
+namespace memledger {
+namespace {
+
+constexpr int kSchemaVersion = 1;
+
+std::string quoted(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    switch (c) {
+      case '"':
+        result += "\\\"";
+        break;
+      case '\\':
+        result += "\\\\";
+        break;
+      case '\n':
+        result += "\\n";
+        break;
+      case '\r':
+        result += "\\r";
+        break;
+      case '\t':
+        result += "\\t";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20) {
+          result += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+        } else {
+          result += c;
+        }
+    }
+  }
+  return result + "\"";
+}
+
+std::string_view kind_text(RowKind kind) {
+  switch (kind) {
+    case RowKind::kShared:
+      return "shared";
+    case RowKind::kExternal:
+      return "external";
+    case RowKind::kUnknown:
+      return "unknown";
+    case RowKind::kStorage:
+      break;
+  }
+  return "storage";
+}
+
+std::string row_json(const ReportRow& row) {
+  std::string json = fmt::format("{{\"kind\":{},\"name\":{},\"role\":{},\"anonymous\":{},\"storage_id\":{}", quoted(kind_text(row.kind)),
+                                 quoted(row.name), quoted(to_string(row.role)), row.anonymous, row.storage_id);
+  json += row.nbytes.has_value() ? fmt::format(",\"bytes\":{}", *row.nbytes) : ",\"bytes\":null";
+  if (!row.owner.empty()) json += ",\"owner\":" + quoted(row.owner);
+  if (row.kind == RowKind::kExternal) json += fmt::format(",\"external_bytes\":{}", row.external_bytes);
+  json += row.shape.has_value() ? fmt::format(",\"shape\":[{}]", fmt::join(*row.shape, ",")) : ",\"shape\":null";
+  json += row.dtype.has_value() ? ",\"dtype\":" + quoted(dtype_text(row.dtype)) : ",\"dtype\":null";
+  json += fmt::format(",\"offset_bytes\":{},\"extent_bytes\":{}", row.storage_offset_bytes, row.extent_bytes);
+  json += row.more_references.has_value() ? fmt::format(",\"more_references\":{}", *row.more_references) : ",\"more_references\":null";
+  json += fmt::format(",\"op\":{},\"autograd_node\":{},\"label\":{},\"phase\":{},\"phase_inferred\":{},\"adopted\":{}}}",
+                      quoted(row.op), quoted(row.autograd_node), quoted(row.label), quoted(to_string(row.phase)),
+                      row.phase_inferred, row.adopted);
+  return json;
+}
+
+}  // namespace
+
+std::string Report::to_json() const {
+  const auto seconds = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+  std::string json = fmt::format("{{\"schema\":\"memledger.report\",\"version\":{},\"time_ms\":{},", kSchemaVersion, seconds);
+  json += fmt::format("\"unseen_before_tracking\":{},\"tracking_was_off\":{},", unseen_before_tracking, tracking_was_off);
+  json += fmt::format("\"hooks\":{{\"unknown_frees\":{},\"dropped_records\":{},\"swallowed_exceptions\":{}}},\"devices\":[",
+                      health.unknown_frees, health.dropped_records, health.swallowed_exceptions);
+  for (size_t d = 0; d < devices.size(); ++d) {
+    const DeviceReport& device = devices[d];
+    json += fmt::format(
+        "{}{{\"device\":{},\"total_bytes\":{},\"allocator_bytes\":{},\"unexplained_bytes\":{},\"adopted_bytes\":{},"
+        "\"external_bytes\":{},\"elements\":{},\"bytes_by_role\":{{",
+        d == 0 ? "" : ",", quoted(device.device.str()), device.total_bytes, device.allocator_bytes, device.unexplained_bytes,
+        device.adopted_bytes, device.external_bytes, device.elements);
+    for (size_t role = 0; role < device.bytes_by_role.size(); ++role) {
+      json += fmt::format("{}{}:{}", role == 0 ? "" : ",", quoted(to_string(static_cast<Role>(role))), device.bytes_by_role[role]);
+    }
+    json += "},\"rows\":[";
+    for (size_t r = 0; r < device.rows.size(); ++r) json += (r == 0 ? "" : ",") + row_json(device.rows[r]);
+    json += "]}";
+  }
+  return json + "]}";
+}
+
+}  // namespace memledger

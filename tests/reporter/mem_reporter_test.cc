@@ -1,0 +1,412 @@
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "tests/support/doctest_beside_torch.h"
+
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <regex>
+#include <sstream>
+#include <thread>
+
+#include "registry/registry.h"
+#include "reporter/mem_reporter.h"
+#include "tests/support/allocation_count.h"
+
+namespace memledger {
+namespace {
+
+testing::AllocationCount& truth() {
+  static auto* const count = new testing::AllocationCount;
+  return *count;
+}
+
+std::string text(const MemReporter& reporter, ReportOptions options = {}) {
+  std::ostringstream out;
+  reporter.report(out, options);
+  return out.str();
+}
+
+std::string verbose_text(const MemReporter& reporter) {
+  ReportOptions options;
+  options.verbose = true;
+  return text(reporter, options);
+}
+
+const DeviceReport& cpu(const Report& report) {
+  for (const DeviceReport& device : report.devices) {
+    if (device.device.is_cpu()) return device;
+  }
+  FAIL("no report of the CPU");
+  return report.devices.front();
+}
+
+const ReportRow* find_row(const Report& report, const std::string& name) {
+  for (const DeviceReport& device : report.devices) {
+    for (const ReportRow& row : device.rows) {
+      if (row.name == name) return &row;
+    }
+  }
+  return nullptr;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+void check_explained(const Report& report) {
+  CHECK(cpu(report).unexplained_bytes == 0);
+  CHECK(cpu(report).total_bytes == truth().live_bytes());
+  CHECK(cpu(report).allocator_bytes == truth().live_bytes());
+  int64_t by_role = 0;
+  for (const int64_t bytes : cpu(report).bytes_by_role) by_role += bytes;
+  CHECK(by_role == truth().live_bytes());
+}
+
+std::string row_text(const std::string& name, const std::string& size, const std::string& used) {
+  std::string line = name + std::string(40 - name.size(), ' ');
+  line += std::string(20 - size.size(), ' ') + size;
+  return line + std::string(10 - used.size(), ' ') + used + "\n";
+}
+
+TEST_SUITE("the printed table") {
+  TEST_CASE("pytorch_memlab's Linear example, before and after backward") {
+    torch::nn::Linear linear(1024, 1024);
+    auto input = torch::ones({512, 1024});
+    const MemReporter reporter(linear);
+    auto out = linear->forward(input).mean();
+    const std::string header =
+        "Element type" + std::string(28, ' ') + std::string(16, ' ') + "Size" + "  Used MEM\n" + std::string(79, '-') + "\nStorage on cpu\n";
+    const std::string before = text(reporter);
+    CAPTURE(before);
+    CHECK(before.rfind(header, 0) == 0);
+    CHECK(contains(before, row_text("weight", "(1024, 1024)", "4.00M")));
+    CHECK(contains(before, row_text("bias", "(1024,)", "4.00K")));
+    CHECK(contains(before, row_text("Tensor0", "(512, 1024)", "2.00M").substr(0, 70) + "  aten::ones [forward]\n"));
+    CHECK(contains(before, row_text("Tensor1", "(1,)", "4.00B").substr(0, 70) + "  aten::mean [forward]\n"));
+    CHECK(contains(before, "Total Tensors: 1573889 \tUsed Memory: 6.00M\nThe allocated memory on cpu: 6.00M\n"
+                           "Explained: 6.00M of 6.00M (0.00B unexplained)\n" + std::string(79, '-') + "\n"));
+    out.backward();
+    const std::string after = text(reporter);
+    CAPTURE(after);
+    CHECK(contains(after, row_text("weight.grad", "(1024, 1024)", "4.00M")));
+    CHECK(contains(after, row_text("bias.grad", "(1024,)", "4.00K")));
+    CHECK(contains(after, "Total Tensors: 2623489 \tUsed Memory: 10.01M\n"));
+  }
+
+  TEST_CASE("pytorch_memlab's shared weights: one row, and an arrow for the second when verbose") {
+    torch::nn::Linear first(1024, 1024), second(1024, 1024);
+    second->weight.set_data(first->weight);
+    torch::nn::Sequential container(first, second);
+    const MemReporter reporter(container);
+    CHECK_FALSE(contains(text(reporter), "1.weight"));
+    CHECK(contains(verbose_text(reporter), row_text("1.weight(->0.weight)", "(1024, 1024)", "0.00B")));
+    CHECK(cpu(reporter.collect()).total_bytes == truth().live_bytes());
+  }
+
+  TEST_CASE("one tensor under two names is a+b") {
+    struct Tied : torch::nn::Module {
+      Tied() {
+        weight = register_parameter("encoder", torch::ones({64, 8}));
+        register_parameter("decoder", weight);
+      }
+      at::Tensor weight;
+    };
+    const auto tied = std::make_shared<Tied>();
+    const MemReporter reporter(*tied);
+    CHECK(contains(text(reporter), row_text("encoder+decoder", "(64, 8)", "2.00K")));
+  }
+
+  TEST_CASE("anonymous rows alike are shown together, named ones never; the rest is summed up") {
+    std::vector<at::Tensor> tensors;
+    for (int i = 0; i < 3; ++i) tensors.push_back(torch::ones({256}));
+    for (int i = 1; i <= 60; ++i) tensors.push_back(torch::zeros({i}));
+    MemReporter reporter;
+    reporter.add_tensor("mine", tensors[0]);
+    const std::string shown = text(reporter);
+    CAPTURE(shown);
+    CHECK(contains(shown, row_text("mine", "(256,)", "1.00K")));
+    CHECK(contains(shown, "2 x Tensor0 …"));
+    // 1 named, 1 group, 60 single rows; 50 are shown, and the 12 smallest hold 4 * (1 + … + 12) bytes.
+    CHECK(contains(shown, "… and 12 more, 312.00B\n"));
+    CHECK_FALSE(contains(verbose_text(reporter), "more, "));
+    ReportOptions options;
+    options.max_rows = 2;
+    CHECK(contains(text(reporter, options), "… and 60 more, "));
+  }
+
+  TEST_CASE("the sizes people read") {
+    torch::nn::Linear big(1024, 2);
+    auto scalar = torch::ones({}, torch::kDouble);
+    MemReporter reporter(big);
+    reporter.add_tensor("scalar", scalar);
+    CHECK(contains(text(reporter), row_text("weight", "(2, 1024)", "8.00K")));
+    CHECK(contains(text(reporter), row_text("scalar", "(1,)", "8.00B")));
+  }
+
+  TEST_CASE("reading changes nothing: two reports with nothing between are identical") {
+    torch::nn::Linear linear(16, 16);
+    auto out = linear->forward(torch::ones({2, 16})).sum();
+    out.backward();
+    MemReporter reporter(linear);
+    reporter.add_tensor("out", out);
+    const auto uses = linear->weight.use_count();
+    const std::string first = verbose_text(reporter);
+    CHECK(verbose_text(reporter) == first);
+    CHECK(linear->weight.use_count() == uses);
+    CHECK(linear->weight.storage().use_count() == 1);
+  }
+
+  TEST_CASE("a small view that keeps a big storage alive is named with both sizes, other references are counted") {
+    auto view = torch::ones({1 << 20}).slice(0, 0, 10);
+    auto other = view.slice(0, 0, 5);
+    MemReporter reporter;
+    reporter.add_tensor("view", view);
+    const std::string shown = verbose_text(reporter);
+    CAPTURE(shown);
+    CHECK(contains(shown, row_text("view", "(10,)", "4.00M")));
+    CHECK(contains(shown, "  a view of 40.00B keeps 4.00M alive\n"));
+    // `other`, and the base, which every view keeps.
+    CHECK(contains(shown, "  and 2 more references\n"));
+  }
+
+  TEST_CASE("a device without tensors, and a filter") {
+    MemReporter reporter;
+    auto tensor = torch::ones({4});
+    ReportOptions options;
+    options.device = c10::Device(c10::kMeta);
+    CHECK(contains(text(reporter, options), "No tensor is alive."));
+    options.device = c10::Device(c10::kCPU);
+    CHECK(contains(text(reporter, options), "Storage on cpu"));
+  }
+}
+
+TEST_SUITE("names and roles") {
+  TEST_CASE("parameters, buffers, gradients, optimizer state, inputs, saved tensors; everything explained at every step") {
+    torch::nn::Sequential net(torch::nn::Linear(32, 64), torch::nn::BatchNorm1d(64), torch::nn::ReLU(), torch::nn::Linear(64, 4));
+    torch::optim::Adam adam(net->parameters());
+    auto input = torch::randn({16, 32});
+    MemReporter reporter;
+    reporter.add_module("net", net).add_optimizer(adam).add_input("x", input);
+    Report report = reporter.collect();
+    check_explained(report);
+    CHECK(find_row(report, "Adam.net.0.weight.exp_avg") == nullptr);
+    CHECK(find_row(report, "net.1.running_mean")->role == Role::kBuffer);
+    CHECK(find_row(report, "x")->role == Role::kInput);
+
+    auto loss = net->forward(input).square().sum();
+    reporter.add_graph(loss);
+    report = reporter.collect();
+    check_explained(report);
+    // The first Linear's result, batch norm's mean and deviation, ReLU's result, the second Linear's result.
+    CHECK(cpu(report).bytes_by_role[static_cast<size_t>(Role::kSaved)] == (16 * 64 + 2 * 64 + 16 * 64 + 16 * 4) * 4);
+    const ReportRow* saved = find_row(report, "ReluBackward0.result");
+    REQUIRE(saved != nullptr);
+    CHECK(saved->kind == RowKind::kShared);
+    CHECK(find_row(report, saved->owner)->nbytes == 16 * 64 * 4);
+
+    loss.backward();
+    report = reporter.collect();
+    check_explained(report);
+    CHECK(find_row(report, "net.3.weight.grad")->role == Role::kGradient);
+    CHECK(find_row(report, "net.3.weight.grad")->nbytes == 64 * 4 * 4);
+
+    adam.step();
+    report = reporter.collect();
+    check_explained(report);
+    CHECK(find_row(report, "Adam.net.0.weight.exp_avg")->role == Role::kOptimizerState);
+    CHECK(cpu(report).bytes_by_role[static_cast<size_t>(Role::kOptimizerState)] ==
+          2 * (32 * 64 + 64 + 64 + 64 + 64 * 4 + 4) * 4);
+
+    adam.zero_grad();
+    check_explained(reporter.collect());
+  }
+
+  TEST_CASE("every optimizer's state has names, lists included") {
+    torch::nn::Linear net(4, 4);
+    const auto step = [&](auto& optimizer) {
+      const auto closure = [&] {
+        optimizer.zero_grad();
+        auto loss = net->forward(torch::ones({1, 4})).square().sum();
+        loss.backward();
+        return loss;
+      };
+      optimizer.step(closure);
+    };
+    const auto names = [&](auto optimizer) {
+      MemReporter reporter(net);
+      reporter.add_optimizer(optimizer);
+      step(optimizer);
+      step(optimizer);
+      const Report report = reporter.collect();
+      check_explained(report);
+      std::string joined;
+      for (const ReportRow& row : cpu(report).rows) joined += row.name + " ";
+      return joined;
+    };
+    using namespace torch::optim;
+    CHECK(contains(names(Adam(net->parameters(), AdamOptions().amsgrad(true))), "Adam.weight.max_exp_avg_sq "));
+    CHECK(contains(names(AdamW(net->parameters())), "AdamW.weight.exp_avg_sq "));
+    CHECK(contains(names(SGD(net->parameters(), SGDOptions(0.01).momentum(0.9))), "SGD.weight.momentum_buffer "));
+    CHECK(contains(names(RMSprop(net->parameters(), RMSpropOptions().centered(true))), "RMSprop.bias.grad_avg "));
+    CHECK(contains(names(Adagrad(net->parameters())), "Adagrad.weight.sum "));
+    CHECK(contains(names(LBFGS(net->parameters())), "LBFGS.weight.old_dirs.0 "));
+  }
+
+  TEST_CASE("parameters outside any module, by their own name or by place") {
+    auto given = torch::ones({8}, torch::requires_grad());
+    auto bare = torch::ones({9}, torch::requires_grad());
+    torch::optim::SGD sgd({given, bare}, torch::optim::SGDOptions(0.1).momentum(0.9));
+    MemReporter reporter;
+    reporter.add_optimizer(sgd).add_tensor("given", given);
+    (given.sum() + bare.sum()).backward();
+    sgd.step();
+    const Report report = reporter.collect();
+    CHECK(find_row(report, "SGD.given.momentum_buffer") != nullptr);
+    CHECK(find_row(report, "param0.1")->role == Role::kParameter);
+    CHECK(find_row(report, "SGD.param0.1.momentum_buffer") != nullptr);
+  }
+
+  TEST_CASE("a new tensor never inherits a dead one's name, and keeps its own number") {
+    MemReporter reporter;
+    auto other = torch::ones({3});
+    auto tensor = torch::ones({1000});
+    const auto address = tensor.data_ptr();
+    reporter.add_tensor("dead", tensor);
+    CHECK(find_row(reporter.collect(), "dead") != nullptr);
+    tensor = at::Tensor();
+    auto successor = torch::ones({1000});
+    CAPTURE(successor.data_ptr() == address);
+    const Report report = reporter.collect();
+    CHECK(find_row(report, "dead") == nullptr);
+    CHECK(find_row(report, "Tensor0")->nbytes == 12);
+    CHECK(find_row(report, "Tensor1")->nbytes == 4000);
+    other = at::Tensor();
+    CHECK(find_row(reporter.collect(), "Tensor1")->nbytes == 4000);
+  }
+
+  TEST_CASE("replaced parameters, set_data and a module that ends are followed") {
+    MemReporter reporter;
+    {
+      torch::nn::Linear net(8, 8);
+      reporter.add_module("net", net);
+      net->weight.set_data(torch::zeros({2, 2}));
+      CHECK(find_row(reporter.collect(), "net.weight")->nbytes == 16);
+      net->to(torch::kDouble);
+      CHECK(find_row(reporter.collect(), "net.weight")->nbytes == 32);
+    }
+    CHECK(find_row(reporter.collect(), "net.weight") == nullptr);
+  }
+
+  TEST_CASE("names can be taken back; a wrong one is an error that names it") {
+    auto tensor = torch::ones({4});
+    MemReporter reporter;
+    reporter.add_tensor("here", tensor);
+    reporter.remove("here");
+    CHECK(find_row(reporter.collect(), "here") == nullptr);
+    CHECK_THROWS_WITH_AS(reporter.remove("here"), doctest::Contains("\"here\""), c10::Error);
+    CHECK_THROWS_WITH_AS(reporter.add_tensor("none", at::Tensor()), doctest::Contains("\"none\""), c10::Error);
+  }
+}
+
+TEST_SUITE("odd tensors") {
+  TEST_CASE("a row each, exact bytes or ?, never an exception") {
+    std::vector<float> mine(100);
+    const auto elsewhere = torch::from_blob(mine.data(), {100});
+    const auto coo = torch::eye(10).to_sparse();
+    const auto csr = torch::eye(10).to_sparse_csr();
+    const auto csc = torch::eye(10).to_sparse_csc();
+    const auto mkldnn = torch::ones({4, 4}).to_mkldnn();
+    const auto quantized = torch::quantize_per_tensor(torch::ones({64}), 0.1, 0, torch::kQInt8);
+    const auto complex = torch::ones({8}, torch::kComplexDouble);
+    const auto fp8 = torch::ones({8}).to(torch::kFloat8_e4m3fn);
+    const auto boolean = torch::ones({8}, torch::kBool);
+    const auto empty = torch::empty({0, 3});
+    const auto meta = torch::empty({1024}, torch::kMeta);
+    const auto expanded = torch::ones({1}).expand({1000, 1000});
+    const auto nested = at::_nested_tensor_from_tensor_list({torch::ones({2, 3}), torch::ones({4, 3})});
+    MemReporter reporter;
+    reporter.add_tensor("elsewhere", elsewhere).add_tensor("coo", coo).add_tensor("csr", csr).add_tensor("csc", csc);
+    reporter.add_tensor("mkldnn", mkldnn).add_tensor("quantized", quantized).add_tensor("complex", complex);
+    reporter.add_tensor("fp8", fp8).add_tensor("boolean", boolean).add_tensor("empty", empty).add_tensor("meta", meta);
+    reporter.add_tensor("expanded", expanded).add_tensor("nested", nested);
+    const Report report = reporter.collect();
+    check_explained(report);
+    const auto nbytes = [&](const std::string& name) {
+      const ReportRow* row = find_row(report, name);
+      CAPTURE(name);
+      REQUIRE(row != nullptr);
+      return row->nbytes;
+    };
+    CHECK(find_row(report, "elsewhere")->kind == RowKind::kExternal);
+    CHECK(find_row(report, "elsewhere")->external_bytes == 400);
+    CHECK(nbytes("elsewhere") == 0);
+    CHECK(nbytes("coo.indices") == 2 * 10 * 8);
+    CHECK(nbytes("coo.values") == 40);
+    CHECK(nbytes("csr.compressed_indices") == 11 * 8);
+    CHECK(nbytes("csc.values") == 40);
+    CHECK(find_row(report, "mkldnn")->kind == RowKind::kUnknown);
+    CHECK(nbytes("mkldnn") == std::nullopt);
+    CHECK(nbytes("quantized") == 64);
+    CHECK(nbytes("complex") == 128);
+    CHECK(nbytes("fp8") == 8);
+    CHECK(nbytes("boolean") == 8);
+    CHECK(nbytes("empty") == 0);
+    CHECK(nbytes("expanded") == 4);
+    CHECK(nbytes("nested") == (2 * 3 + 4 * 3) * 4);
+    CHECK(find_row(report, "meta")->external_bytes == 4096);
+    CHECK(contains(verbose_text(reporter), "cannot be looked into"));
+    CHECK(contains(verbose_text(reporter), "external: 400.00B\n"));
+  }
+}
+
+TEST_SUITE("machine formats") {
+  TEST_CASE("JSON is read back by an independent parser and its sums hold; names are escaped") {
+    auto tensor = torch::ones({25});
+    MemReporter reporter;
+    reporter.add_tensor("quote \" back \\ newline \n end", tensor);
+    const Report report = reporter.collect();
+    FILE* python = popen(
+        "python3 -c \"import json,sys; r=json.load(sys.stdin); d=r['devices'][0]; rows=d['rows']; "
+        "assert r['schema']=='memledger.report' and r['version']==1; "
+        "assert sum(x['bytes'] for x in rows)==d['total_bytes']==d['allocator_bytes']; "
+        "assert any(x['name']=='quote \\\\\\\" back \\\\\\\\ newline \\\\n end' and x['bytes']==100 for x in rows), rows\"",
+        "w");
+    REQUIRE(python != nullptr);
+    const std::string json = report.to_json();
+    fwrite(json.data(), 1, json.size(), python);
+    CHECK(pclose(python) == 0);
+  }
+
+  TEST_CASE("CSV has its fixed header, a line per row, and quotes what needs it") {
+    auto tensor = torch::ones({25});
+    MemReporter reporter;
+    reporter.add_tensor("a,\"b\"", tensor);
+    const std::string csv = reporter.collect().to_csv();
+    CHECK(csv.rfind("schema_version,device,storage_id,name,owner,role,bytes,external_bytes,shape,dtype,op,autograd_node,label,phase,"
+                    "adopted\n", 0) == 0);
+    CHECK(contains(csv, ",\"a,\"\"b\"\"\",,Tensor,100,0,\"(25,)\",torch.float32,aten::ones,,,forward,0\n"));
+  }
+}
+
+TEST_CASE("reports taken while another thread trains are consistent") {
+  torch::nn::Linear net(32, 32);
+  const MemReporter reporter(net);
+  std::atomic<bool> stop{false};
+  std::thread trainer([&] {
+    const testing::AllocationCount::Scope scope(truth());
+    torch::nn::Sequential own(torch::nn::Linear(64, 64), torch::nn::ReLU(), torch::nn::Linear(64, 64));
+    while (!stop) own->forward(torch::ones({8, 64})).sum().backward();
+  });
+  for (int i = 0; i < 50; ++i) CHECK(cpu(reporter.collect()).unexplained_bytes == 0);
+  stop = true;
+  trainer.join();
+  check_explained(reporter.collect());
+}
+
+}  // namespace
+}  // namespace memledger
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  if (!memledger::Registry::global().activate().ok()) return 1;
+  const memledger::testing::AllocationCount::Scope scope(memledger::truth());
+  return doctest::Context(argc, argv).run();
+}
