@@ -31,4 +31,26 @@ LIBTORCH_WHEELS = {
             "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8",
         ),
     ],
+    "2.15.0": [
+        (
+            "torch==2.15.0",
+            "manylinux_2_28_x86_64",
+            "48c2d861134c0b5697c7602cb5ffa68f62a2989fdcd1717e593356f67996ca1e",
+        ),
+        (
+            "nvidia-cuda-runtime==13.2.86",
+            "manylinux2014_x86_64",
+            "3498247680dfddce31bad102af7e3e26fc795342a3cac64722bb0fa95e7f60f0",
+        ),
+        (
+            "nvidia-cuda-crt==13.2.86",
+            "manylinux2014_x86_64",
+            "e3ab08801bf9b1e6dc979275d25e816bb5000521b648e19c324d5eef0c79f1da",
+        ),
+        (
+            "nvidia-cuda-cupti==13.2.86",
+            "manylinux_2_25_x86_64",
+            "8fa29f15dd8336181f961764d9d95236fc6b931dd0c8fcf8cd70aab0c310b586",
+        ),
+    ],
 }
