@@ -78,8 +78,6 @@ SavedTensors walk_graph(const char* caller, at::ArrayRef<at::Tensor> roots, cons
 // row with the most elements of each storage.
 SavedTensors select_rows(const SavedTensors& saved, bool one_per_storage);
 
-std::string dtype_name(c10::ScalarType dtype);  // `float32`
-
 }  // namespace memledger::graph_internal
 
 #endif  // MEMLEDGER_GRAPH_SAVED_TENSORS_DATA_H_

@@ -8,18 +8,10 @@
 
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
+#include "registry/dtype_name.h"
 
 namespace memledger {
 namespace graph_internal {
-
-std::string dtype_name(c10::ScalarType dtype) {
-  if (dtype == c10::ScalarType::Undefined) return "?";
-  try {
-    return c10::getDtypeNames(dtype).first;
-  } catch (const std::exception&) {
-    return c10::toString(dtype);
-  }
-}
 
 namespace {
 

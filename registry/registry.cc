@@ -161,6 +161,8 @@ Changes Registry::changes_since(Cursor& cursor) const {
 
 Counters Registry::counters(c10::Device device) const { return RegistryState::get().ledger.counters(key_of(device)); }
 
+bool Registry::follows(c10::Device device) const { return device.is_cpu(); }
+
 void Registry::reset_peak(c10::Device device) { RegistryState::get().ledger.reset_peak(key_of(device)); }
 
 HookHealth Registry::health() const {

@@ -43,7 +43,8 @@ class Registry {
 
   // Counted: as many deactivate() calls undo it. The options of the first activation hold while it lasts. The first call of all puts
   // the allocator wrapper in place; it should come before other threads set allocators of their own (c10::SetAllocator is not
-  // thread-safe).
+  // thread-safe). Errors: Internal, and nothing is activated, when LibTorch refuses the operator callback; ResourceExhausted, and all is
+  // active, when there is no memory for fork handlers (a child of fork could then hang).
   absl::Status activate(const RegistryOptions& options = {});
   // Storages already seen are followed to their end; new ones go unseen. A call without an activation is an error in the program and
   // does nothing.
@@ -57,6 +58,8 @@ class Registry {
 
   // Cheap, and of no one instant: parts may differ by what happened while they were read. snapshot() is exact.
   Counters counters(c10::Device device) const;
+  // Whether allocations on that device are seen at all. So far: the CPU's.
+  bool follows(c10::Device device) const;
   // Peaks count anew from now.
   void reset_peak(c10::Device device);
   HookHealth health() const;

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "registry/dtype_name.h"
+
 namespace memledger {
 
 std::string readable_size(int64_t bytes) {
@@ -30,7 +32,7 @@ std::string shape_text(const std::optional<std::vector<int64_t>>& shape) {
 
 std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
   if (!dtype.has_value() || *dtype == c10::ScalarType::Undefined) return "?";
-  return "torch." + c10::getDtypeNames(*dtype).first;
+  return "torch." + dtype_name(*dtype);
 }
 
 std::string producer(const ReportRow& row) {

@@ -1,0 +1,34 @@
+#include "tracker/device_cache.h"
+
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+namespace memledger::device_cache {
+namespace {
+
+// Null unless the device's allocator caches and is in use.
+c10::DeviceAllocator* allocator_of(c10::Device device) {
+  if (device.is_cpu()) return nullptr;
+  auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  return allocator != nullptr && allocator->initialized() ? allocator : nullptr;
+}
+
+}  // namespace
+
+c10::Device default_device() {
+  return at::detail::getCUDAHooks().hasCUDA() ? c10::Device(c10::DeviceType::CUDA, 0) : c10::Device(c10::DeviceType::CPU);
+}
+
+std::optional<int64_t> allocated_bytes(c10::Device device) {
+  c10::DeviceAllocator* const allocator = allocator_of(device);
+  if (allocator == nullptr) return std::nullopt;
+  constexpr auto kAggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return allocator->getDeviceStats(device.index()).allocated_bytes[kAggregate].current;
+}
+
+void release(c10::Device device) {
+  if (c10::DeviceAllocator* const allocator = allocator_of(device)) allocator->emptyCache();
+}
+
+}  // namespace memledger::device_cache

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+
+// What LibTorch's own device allocators tell and do, whatever the device, without linking against its libraries.
+namespace memledger::device_cache {
+
+// cuda:0 if LibTorch sees a CUDA device, else cpu. Makes no CUDA context.
+c10::Device default_device();
+
+// Bytes allocated now by the allocator's own statistics; nothing if it keeps none (the CPU), or has not been used yet.
+std::optional<int64_t> allocated_bytes(c10::Device device);
+
+// Hands cached, free blocks back to the driver. Does nothing where there is no cache, or none in use.
+void release(c10::Device device);
+
+}  // namespace memledger::device_cache

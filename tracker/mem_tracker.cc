@@ -1,0 +1,232 @@
+#include "tracker/mem_tracker.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdio>
+#include <mutex>
+#include <ostream>
+
+#include "absl/status/status.h"
+#include "registry/registry.h"
+#include "registry/tensor_storages.h"
+#include "reporter/name_book.h"
+#include "tracker/device_cache.h"
+#include "tracker/log_text.h"
+#include "tracker/log_writer.h"
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+namespace memledger {
+namespace {
+
+constexpr double kBytesPerMib = 1048576.0;
+
+c10::Device with_index(c10::Device device) {
+  const bool needs_index = !device.is_cpu() && !device.is_meta() && !device.has_index();
+  return needs_index ? c10::Device(device.type(), 0) : device;
+}
+
+LogWriter::Options writer_options(const TrackerOptions& options) {
+  LogWriter::Options result;
+  result.folder = options.path;
+  result.file_name = options.file_name;
+  result.time = options.clock ? options.clock() : std::chrono::system_clock::now();
+  result.detail.rows = options.detail;
+  result.detail.verbose = options.verbose;
+  return result;
+}
+
+// Not ScopedTracking, as that one keeps its trouble to itself.
+class Activation {
+ public:
+  Activation() {
+    const absl::Status status = Registry::global().activate();
+    if (status.ok()) return;
+    TORCH_CHECK(Registry::global().active(), "memledger: cannot begin tracking: ", std::string(status.message()));
+    std::fprintf(stderr, "memledger: %s\n", std::string(status.message()).c_str());
+  }
+  ~Activation() { Registry::global().deactivate(); }
+  Activation(const Activation&) = delete;
+  Activation& operator=(const Activation&) = delete;
+};
+
+// What the registered modules, optimizers and tensors call the storages of one device, at one moment.
+struct Naming {
+  // Keeps the storages alive, and so their ids good, until the registry has been read.
+  std::vector<NamedTensor> tensors;
+  StorageNames names;
+  std::vector<std::string> unread;
+};
+
+void describe(const at::Tensor& tensor, StorageName& name) {
+  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  if (impl->is_nested() || impl->has_symbolic_sizes_strides()) return;
+  try {
+    std::vector<int64_t> shape = impl->sizes().vec();
+    name.dtype = c10::typeMetaToScalarType(impl->dtype());
+    name.shape = std::move(shape);
+    const auto storage = storage_of(tensor);
+    name.whole = storage.has_value() && storage->bytes == impl->numel() * static_cast<int64_t>(impl->itemsize());
+  } catch (const c10::Error&) {
+    // A subclass that does not tell.
+  }
+}
+
+Naming read_names(const NameBook& book, c10::Device device) {
+  Naming naming;
+  naming.tensors = book.read();
+  naming.names.reserve(naming.tensors.size());
+  Registry& registry = Registry::global();
+  for (const NamedTensor& named : naming.tensors) {
+    if (!is_same_device(tensor_device(named.tensor), device)) continue;
+    bool seen = false;
+    for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
+      // Adopts it, if it was born before tracking.
+      const uint64_t id = registry.storage_id(tensor);
+      if (id == 0) {
+        const auto storage = storage_of(tensor);
+        seen = seen || (storage.has_value() && storage->bytes == 0);
+        return;
+      }
+      seen = true;
+      const std::string full_name = *part == '\0' ? named.name : named.name + "." + part;
+      const auto [place, is_first] = naming.names.try_emplace(id);
+      StorageName& name = place->second;
+      if (is_first) {
+        name.role = named.role;
+        name.name = full_name;
+        describe(tensor, name);
+      } else if (name.role == named.role && name.name != full_name) {
+        name.name += "+" + full_name;
+      }
+    });
+    if (!seen) naming.unread.push_back(named.name);
+  }
+  return naming;
+}
+
+std::string python_size(const std::optional<std::vector<int64_t>>& shape) {
+  if (!shape.has_value()) return "torch.Size(?)";
+  std::string text = "torch.Size([";
+  for (size_t i = 0; i < shape->size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string((*shape)[i]);
+  return text + "])";
+}
+
+}  // namespace
+
+c10::Device default_device() { return device_cache::default_device(); }
+
+struct MemTracker::Impl {
+  explicit Impl(const TrackerOptions& options) : device(with_index(options.device)), writer(writer_options(options)) {
+    Changes changes = Registry::global().changes_since(cursor);
+    changes.born.clear();  // only the totals are of interest
+    const SnapshotDiff start = diff(changes, {});
+    writer.write_header(start.tensor_bytes, start.allocated_bytes);
+  }
+
+  SnapshotDiff diff(const Changes& changes, const StorageNames& names) const {
+    SnapshotDiff result = make_snapshot_diff(changes, device, names);
+    if (const auto bytes = device_cache::allocated_bytes(device)) result.allocated_bytes = *bytes;
+    if (!Registry::global().follows(device)) result.tensor_bytes.reset();
+    return result;
+  }
+
+  SnapshotDiff track(std::string label, SourceLocation where) {
+    const std::lock_guard<std::mutex> hold(lock);
+    Naming naming = read_names(book, device);
+    const Changes changes = Registry::global().changes_since(cursor);
+    naming.tensors.clear();
+    if (changes.from_snapshot) known.clear();
+    naming.names.merge(known);  // names of now go before earlier ones
+    known = std::move(naming.names);
+    SnapshotDiff result = diff(changes, known);
+    for (const StorageInfo& storage : changes.died) known.erase(storage.id);
+    result.where = where;
+    result.label = std::move(label);
+    result.health = Registry::global().health();
+    result.unread = std::move(naming.unread);
+    writer.write(result);
+    return result;
+  }
+
+  const c10::Device device;
+  mutable std::mutex lock;
+  LogWriter writer;  // before the activation: a log that cannot be made leaves no trace
+  const Activation activation;
+  Cursor cursor;
+  NameBook book;
+  // Of storages that were alive and named at the last track(), or earlier and still live: their last names.
+  StorageNames known;
+};
+
+MemTracker::MemTracker(TrackerOptions options) : impl_(std::make_unique<Impl>(options)) {}
+
+MemTracker::~MemTracker() = default;
+
+MemTracker& MemTracker::add_module(std::string prefix, const torch::nn::Module& module) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
+  impl_->book.add_module(std::move(prefix), module);
+  return *this;
+}
+
+MemTracker& MemTracker::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
+  impl_->book.add_optimizer(optimizer);
+  return *this;
+}
+
+MemTracker& MemTracker::add_tensor(std::string name, const at::Tensor& tensor) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
+  impl_->book.add_tensor(std::move(name), tensor);
+  return *this;
+}
+
+void MemTracker::remove(std::string_view name) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
+  impl_->book.remove(name);
+}
+
+void MemTracker::remove_optimizer(const torch::optim::Optimizer& optimizer) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
+  impl_->book.remove_optimizer(optimizer);
+}
+
+SnapshotDiff MemTracker::track(SourceLocation where) { return impl_->track({}, where); }
+
+SnapshotDiff MemTracker::track(std::string label, SourceLocation where) { return impl_->track(std::move(label), where); }
+
+std::string MemTracker::log_path() const { return impl_->writer.path(); }
+
+void MemTracker::clear_cache() {
+  device_cache::release(impl_->device);
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
+
+void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const Naming naming = read_names(impl_->book, impl_->device);
+  const Snapshot snapshot = Registry::global().snapshot();
+  for (const StorageInfo& storage : snapshot.storages(impl_->device)) {
+    const auto found = naming.names.find(storage.id);
+    const StorageName* const name = found == naming.names.end() ? nullptr : &found->second;
+    const TensorLooks looks = looks_of(storage, name);
+    out << python_size(looks.shape) << ' ' << log_text::dtype(looks.dtype) << ' ' << log_text::exact_mib(storage.nbytes);
+    if (name != nullptr) out << ' ' << log_text::printable(name->name);
+    out << '\n';
+  }
+}
+
+double MemTracker::get_tensor_usage() const {
+  return static_cast<double>(Registry::global().snapshot().total_bytes(impl_->device)) / kBytesPerMib;
+}
+
+double MemTracker::get_allocate_usage() const {
+  const std::optional<int64_t> bytes = device_cache::allocated_bytes(impl_->device);
+  return static_cast<double>(bytes.value_or(Registry::global().counters(impl_->device).current_bytes)) / kBytesPerMib;
+}
+
+}  // namespace memledger

@@ -1,0 +1,162 @@
+#include "tracker/snapshot_diff.h"
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace memledger {
+namespace {
+
+using Shape = std::optional<std::vector<int64_t>>;
+
+// Points into Changes and into the row it belongs to, which outlive it.
+struct GroupKey {
+  char sign;
+  Role role;
+  int dtype;  // -1: unknown
+  const Shape* shape;
+  bool named;
+  bool adopted;
+  std::string_view producer;
+  std::string_view label;
+
+  friend bool operator==(const GroupKey& a, const GroupKey& b) {
+    return a.sign == b.sign && a.role == b.role && a.dtype == b.dtype && a.named == b.named && a.adopted == b.adopted &&
+           a.producer == b.producer && a.label == b.label && *a.shape == *b.shape;
+  }
+  template <typename H>
+  friend H AbslHashValue(H state, const GroupKey& key) {
+    state = H::combine(std::move(state), key.sign, key.role, key.dtype, key.named, key.adopted, key.producer, key.label);
+    return key.shape->has_value() ? H::combine(std::move(state), **key.shape) : std::move(state);
+  }
+};
+
+std::string_view producer_of(const StorageInfo& storage) { return storage.op.empty() ? storage.autograd_node : storage.op; }
+
+class Grouping {
+ public:
+  explicit Grouping(const StorageNames& names) : names_(names) {}
+
+  void add(char sign, const StorageInfo& storage) {
+    const auto found = names_.find(storage.id);
+    const StorageName* const name = found == names_.end() ? nullptr : &found->second;
+    const std::string_view producer = producer_of(storage);
+
+    TensorLooks looks = looks_of(storage, name);
+
+    GroupKey key;
+    key.sign = sign;
+    key.role = name != nullptr ? name->role : storage.temporary ? Role::kTemporary : Role::kTensor;
+    key.dtype = looks.dtype.has_value() ? static_cast<int>(*looks.dtype) : -1;
+    key.shape = &looks.shape;
+    key.named = name != nullptr;
+    key.adopted = storage.adopted && (sign == '+' || name == nullptr);
+    if (name == nullptr) {
+      key.producer = producer;
+      key.label = storage.label;
+    }
+
+    size_t index = rows_.size();
+    if (const auto group = groups_.find(key); group != groups_.end()) {
+      index = group->second;
+    } else {
+      DiffRow row;
+      row.sign = sign;
+      row.shape = std::move(looks.shape);
+      row.dtype = looks.dtype;
+      row.role = key.role;
+      row.producer = producer;
+      row.label = storage.label;
+      row.adopted = key.adopted;
+      rows_.push_back(std::make_unique<DiffRow>(std::move(row)));
+      key.shape = &rows_.back()->shape;
+      groups_.emplace(key, index);
+    }
+    DiffRow& row = *rows_[index];
+    ++row.count;
+    row.bytes += storage.nbytes;
+    if (name != nullptr) {
+      row.names.push_back(name->name);
+      if (row.producer != producer) row.producer.clear();
+      if (row.label != storage.label) row.label.clear();
+    }
+  }
+
+  std::vector<DiffRow> sorted() && {
+    std::vector<DiffRow> result;
+    result.reserve(rows_.size());
+    for (std::unique_ptr<DiffRow>& row : rows_) result.push_back(std::move(*row));
+    std::stable_sort(result.begin(), result.end(), [](const DiffRow& a, const DiffRow& b) {
+      // '+' is before '-' in ASCII.
+      if (a.sign != b.sign) return a.sign < b.sign;
+      if (a.bytes != b.bytes) return a.bytes > b.bytes;
+      return std::tie(a.shape, a.role, a.dtype, a.adopted, a.names, a.producer, a.label) <
+             std::tie(b.shape, b.role, b.dtype, b.adopted, b.names, b.producer, b.label);
+    });
+    return result;
+  }
+
+ private:
+  const StorageNames& names_;
+  std::vector<std::unique_ptr<DiffRow>> rows_;  // by pointer: the keys point into them
+  absl::flat_hash_map<GroupKey, size_t> groups_;
+};
+
+std::vector<const StorageInfo*> by_birth(const std::vector<StorageInfo>& storages, c10::Device device) {
+  std::vector<const StorageInfo*> result;
+  result.reserve(storages.size());
+  for (const StorageInfo& storage : storages) {
+    if (is_same_device(storage.device, device)) result.push_back(&storage);
+  }
+  std::sort(result.begin(), result.end(), [](const StorageInfo* a, const StorageInfo* b) { return a->id < b->id; });
+  return result;
+}
+
+int64_t sum_of(const std::vector<DiffRow>& rows, char sign) {
+  int64_t bytes = 0;
+  for (const DiffRow& row : rows) {
+    if (row.sign == sign) bytes += row.bytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+bool is_same_device(c10::Device a, c10::Device b) {
+  return a.type() == b.type() && (a.is_cpu() || a.is_meta() || a.index() == b.index());
+}
+
+TensorLooks looks_of(const StorageInfo& storage, const StorageName* name) {
+  if (name != nullptr && (name->whole || !storage.dtype.has_value())) return {name->dtype, name->shape};
+  if (!storage.dtype.has_value()) return {};
+  return {storage.dtype, storage.shape};
+}
+
+SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device, const StorageNames& names) {
+  SnapshotDiff diff;
+  diff.device = device;
+  diff.time = changes.time;
+  diff.from_snapshot = changes.from_snapshot;
+  diff.unseen_before_tracking = changes.unseen_before_tracking;
+  diff.tracking_was_off = changes.tracking_was_off;
+  for (const DeviceInfo& one : changes.devices) {
+    if (!is_same_device(one.device, device)) continue;
+    diff.tensor_bytes = one.table_bytes;
+    diff.allocated_bytes = one.counters.current_bytes;
+  }
+  Grouping grouping(names);
+  for (const StorageInfo* storage : by_birth(changes.born, device)) grouping.add('+', *storage);
+  for (const StorageInfo* storage : by_birth(changes.died, device)) grouping.add('-', *storage);
+  diff.rows = std::move(grouping).sorted();
+  return diff;
+}
+
+int64_t SnapshotDiff::born_bytes() const { return sum_of(rows, '+'); }
+
+int64_t SnapshotDiff::died_bytes() const { return sum_of(rows, '-'); }
+
+}  // namespace memledger
