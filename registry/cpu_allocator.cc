@@ -26,6 +26,7 @@ class ContextAliases {
     data_of_[context] = data;
     count_.store(data_of_.size(), std::memory_order_release);
   }
+  core::Lock& lock() { return lock_; }
   void* take(void* context) noexcept {
     if (count_.load(std::memory_order_acquire) == 0) return context;
     const core::LockHolder hold(lock_);
@@ -46,6 +47,12 @@ class ContextAliases {
 ContextAliases& context_aliases() {
   static auto* const aliases = new ContextAliases;
   return *aliases;
+}
+
+// Two adopters of one storage must not both find it unknown.
+core::Lock& adoption_lock() {
+  static auto* const lock = new core::Lock;
+  return *lock;
 }
 
 uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
@@ -162,9 +169,8 @@ bool can_adopt(const c10::StorageImpl& storage) noexcept {
 }
 
 bool adopt(c10::StorageImpl& storage) noexcept {
-  static auto* const adoption_lock = new core::Lock;
   RegistryState& state = RegistryState::get();
-  const core::LockHolder hold(*adoption_lock);
+  const core::LockHolder hold(adoption_lock());
   if (!can_adopt(storage) || storage.sym_nbytes().is_heap_allocated()) return false;
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   const c10::DeleterFnPtr deleter = data.get_deleter();
@@ -177,6 +183,16 @@ bool adopt(c10::StorageImpl& storage) noexcept {
     storage.set_allocator(newest_wrapper.load(std::memory_order_relaxed));
   }
   return true;
+}
+
+void lock_adoption_for_fork() {
+  adoption_lock().lock();
+  context_aliases().lock().lock();
+}
+
+void unlock_adoption_after_fork() {
+  context_aliases().lock().unlock();
+  adoption_lock().unlock();
 }
 
 }  // namespace memledger

@@ -39,4 +39,8 @@ bool can_adopt(const c10::StorageImpl& storage) noexcept;
 // resize or swap this storage's data at the same moment, which would be a race of its own with any reader.
 bool adopt(c10::StorageImpl& storage) noexcept;
 
+// Around fork: no other thread may hold these locks in the child.
+void lock_adoption_for_fork();
+void unlock_adoption_after_fork();
+
 }  // namespace memledger

@@ -29,6 +29,7 @@ Activation& activation() {
 
 void before_fork() {
   activation().lock.lock();
+  lock_adoption_for_fork();
   RegistryState& state = RegistryState::get();
   state.ledger.lock_for_fork();
   state.names.lock_for_fork();
@@ -38,6 +39,7 @@ void after_fork() {
   RegistryState& state = RegistryState::get();
   state.names.unlock_after_fork();
   state.ledger.unlock_after_fork();
+  unlock_adoption_after_fork();
   activation().lock.unlock();
 }
 

@@ -94,7 +94,8 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
     ++totals.allocated_count;
     counters.add(birth.nbytes);
     return record.id;
-  } catch (const std::bad_alloc&) {
+  } catch (...) {
+    // No memory for it. Whatever it is, it must not reach the program.
     note_dropped_record();
     return 0;
   }

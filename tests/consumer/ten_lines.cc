@@ -1,0 +1,11 @@
+#include <torch/torch.h>
+
+#include "memledger.h"
+
+int main() {
+  torch::nn::Linear net(1024, 1024);
+  memledger::MemReporter reporter(net);
+  auto loss = net->forward(torch::randn({512, 1024})).sum();
+  reporter.report(/*verbose=*/true);
+  std::cout << memledger::memory_for_backward(net, loss) << " bytes are saved for backward\n";
+}

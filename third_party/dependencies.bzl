@@ -1,0 +1,18 @@
+"""What a workspace that uses memledger calls, and memledger's own too.
+
+    local_repository(name = "memledger", path = "…")   # or git_repository, http_archive
+    load("@memledger//third_party:dependencies.bzl", "memledger_dependencies")
+    memledger_dependencies()
+
+A repository that the workspace has declared before, under the same name, is used instead.
+"""
+
+load(":libtorch.bzl", "libtorch_repository")
+load(":system_libraries.bzl", "memledger_system_libraries")
+load("//third_party/bazel4:repositories.bzl", "bazel4_repositories")
+
+def memledger_dependencies():
+    bazel4_repositories()
+    if "libtorch" not in native.existing_rules():
+        libtorch_repository(name = "libtorch")
+    memledger_system_libraries()
