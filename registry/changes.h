@@ -18,8 +18,8 @@
 namespace memledger {
 
 struct Changes {
-  // There was no earlier instant, so `born` lists everything alive and `died` nothing. So for a cursor's first use, and for one that
-  // belongs to another process (after fork).
+  // There was no earlier instant to compare with, so `born` lists everything alive and `died` nothing: a cursor's first use, or one
+  // that was lost because there was no memory to remember what died.
   bool from_snapshot = false;
   std::chrono::system_clock::time_point time;
   std::vector<StorageInfo> born;  // in order of birth

@@ -9,15 +9,16 @@ namespace memledger {
 
 // Stands before LibTorch's CPU allocator and notes every allocation and free; the memory itself comes from the allocator found there.
 //
-// Installed once per allocator found and never destroyed or taken out, as storages keep a pointer to it: off means that it passes
-// calls through. What it notes about frees it notes before the memory goes back, since the address can be given out again at once.
+// Made once per allocator found and never destroyed or taken out, as storages keep a pointer to it: off means that it passes calls
+// through. It has LibTorch's lowest priority, so an allocator that the program sets later takes effect as ever; the next snapshot puts
+// a new wrapper before that one. Wrappers nest when the program's allocator stands on ours: only the outermost notes. What it notes about frees it notes before the memory goes back, since the address can be given out again at once.
 class TrackingCpuAllocator final : public c10::Allocator {
  public:
-  // At load: in place, so that an allocation before the first activation is not overlooked, but giving way to any allocator that the
-  // program sets.
-  static void install_at_load();
-  // For good: before the allocator that is in place now. Not to be called while another thread sets allocators.
-  static void install();
+  // Puts a wrapper before the allocator that is in place now, unless one of ours is. Not to be called by two threads at once, nor while
+  // another sets allocators. Throws std::bad_alloc. After kMaxWrappers the program's allocator is left alone, and counts as unseen.
+  static void put_in_front();
+  static bool is_in_front() noexcept;
+  static constexpr size_t kMaxWrappers = 16;
 
   c10::DataPtr allocate(size_t nbytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
@@ -25,10 +26,11 @@ class TrackingCpuAllocator final : public c10::Allocator {
   void copy_data(void* dest, const void* src, size_t count) const override;
 
  private:
-  explicit TrackingCpuAllocator(c10::Allocator* base) : base_(base) {}
+  TrackingCpuAllocator(c10::Allocator* base, size_t index) : base_(base), index_(index) {}
   ~TrackingCpuAllocator() override = default;
 
   c10::Allocator* const base_;
+  const size_t index_;
 };
 
 // True if the storage was made by LibTorch's CPU allocator while nobody tracked it, and could be adopted. Two pointer comparisons.

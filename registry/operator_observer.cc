@@ -6,8 +6,11 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -29,17 +32,39 @@ constexpr std::string_view kInitializers[] = {"aten::copy_",   "aten::fill_",   
                                               "aten::uniform_", "aten::bernoulli_", "aten::random_", "aten::requires_grad_",
                                               "aten::set_",     "aten::detach_",    "aten::resize_", "aten::trunc_normal_"};
 
+// What optimizers read parameters with, out of place: to make their state, weight decay, trust ratios, flat views.
+constexpr std::string_view kNeutral[] = {
+    "aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like", "aten::new_zeros", "aten::new_empty", "aten::add",
+    "aten::sub",        "aten::mul",       "aten::div",        "aten::neg",       "aten::sign",      "aten::abs",       "aten::norm",
+    "aten::dot",        "aten::view",      "aten::to",         "aten::detach",    "aten::alias",     "aten::clone",     "aten::reshape",
+    "aten::cat"};
+
 bool is_engine_scope(const char* name) { return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0; }
 
-bool may_be_optimizer_step(const char* name) {
-  const std::string_view text = name;
-  if (text.size() < 7 || text.compare(0, 6, "aten::") != 0) return false;
-  if (text.compare(6, 7, "_fused_") == 0) return true;
-  if (text.back() != '_') return false;
-  for (const std::string_view initializer : kInitializers) {
-    if (text == initializer) return false;
+enum class OperatorKind : uint8_t { kUnknown, kInPlaceStep, kNeutral, kOther };
+
+// Operators with which optimizers write to parameters; those they read them with; anything else.
+OperatorKind classify(std::string_view name) {
+  if (name.size() < 7 || name.compare(0, 6, "aten::") != 0) return OperatorKind::kOther;
+  if (name.compare(6, 7, "_fused_") == 0) return OperatorKind::kInPlaceStep;
+  if (name.back() == '_') {
+    return std::find(std::begin(kInitializers), std::end(kInitializers), name) != std::end(kInitializers)
+               ? OperatorKind::kOther
+               : OperatorKind::kInPlaceStep;
   }
-  return true;
+  return name.compare(6, 9, "_foreach_") == 0 ||
+                 std::find(std::begin(kNeutral), std::end(kNeutral), name) != std::end(kNeutral)
+             ? OperatorKind::kNeutral
+             : OperatorKind::kOther;
+}
+
+OperatorKind kind_of(core::NameId id, const char* name) {
+  static std::array<std::atomic<uint8_t>, 8192> kinds{};
+  std::atomic<uint8_t>& kind = kinds[id % kinds.size()];
+  // Ids beyond the table are few, and are classified each time.
+  if (id >= kinds.size()) return classify(name);
+  if (kind.load(std::memory_order_relaxed) == 0) kind.store(static_cast<uint8_t>(classify(name)), std::memory_order_relaxed);
+  return static_cast<OperatorKind>(kind.load(std::memory_order_relaxed));
 }
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
@@ -101,11 +126,22 @@ void enter_optimizer_region(ThreadContext& thread) {
   thread.region_births = 0;
 }
 
+// A forward pass under no_grad: what came before it, or comes of it, is no optimizer's.
+void leave_optimizer_region(ThreadContext& thread) {
+  thread.optimizer_region = false;
+  thread.phase = Phase::kOther;
+  thread.phase_inferred = false;
+  thread.region_births = 0;
+  thread.grad_off = false;  // until the operator ends: its own results are not candidates either
+}
+
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopt_inputs.load(std::memory_order_relaxed);
   const bool grad_on = thread.phase == Phase::kForward;
-  const bool may_step = thread.grad_off && !thread.optimizer_region && !thread.phase_is_set && may_be_optimizer_step(fn.name());
+  const bool may_step =
+      thread.grad_off && !thread.phase_is_set && state.any_parameter_like.load(std::memory_order_relaxed);
+  const OperatorKind kind = may_step ? kind_of(thread.op, fn.name()) : OperatorKind::kOther;
   bool first = true;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
@@ -114,11 +150,17 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
       if (adopting && can_adopt(*storage)) adopt(*storage);
       if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad() && tensor.is_leaf()) {
         state.ledger.mark_parameter_like(address_of(*storage));
+        state.any_parameter_like.store(true, std::memory_order_relaxed);
       }
-      if (may_step && first && state.ledger.is_parameter_like(address_of(*storage))) enter_optimizer_region(thread);
+      if (!may_step) return;
+      if (kind == OperatorKind::kInPlaceStep && first && !thread.optimizer_region) {
+        if (state.ledger.is_parameter_like(address_of(*storage))) enter_optimizer_region(thread);
+      } else if (kind == OperatorKind::kOther && thread.grad_off) {
+        if (state.ledger.is_parameter_like(address_of(*storage))) leave_optimizer_region(thread);
+      }
     });
     first = false;
-    if (!adopting && !grad_on) break;
+    if (!adopting && !grad_on && !may_step) break;
   }
 }
 
@@ -186,7 +228,7 @@ struct LabelBefore : at::ObserverContext {
 
 std::unique_ptr<at::ObserverContext> start_user_scope(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.isAsync()) return nullptr;
-  core::NameTable& names = RegistryState::get().names;
+  core::NameTable& names = RegistryState::get().labels;
   auto context = std::make_unique<LabelBefore>();
   context->thread = thread.thread;
   context->before = thread.label;

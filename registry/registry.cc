@@ -1,5 +1,6 @@
 #include "registry/registry.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <exception>
@@ -33,10 +34,12 @@ void before_fork() {
   RegistryState& state = RegistryState::get();
   state.ledger.lock_for_fork();
   state.names.lock_for_fork();
+  state.labels.lock_for_fork();
 }
 
 void after_fork() {
   RegistryState& state = RegistryState::get();
+  state.labels.unlock_after_fork();
   state.names.unlock_after_fork();
   state.ledger.unlock_after_fork();
   unlock_adoption_after_fork();
@@ -62,7 +65,7 @@ StorageInfo to_value(const core::StorageRecord& record) {
   info.device = device_of(record.device);
   info.op = state.names.name(birthplace.op);
   info.autograd_node = state.names.name(birthplace.autograd_node);
-  info.label = state.names.name(birthplace.label);
+  info.label = state.labels.name(birthplace.label);
   info.thread = birthplace.thread;
   info.phase = birthplace.phase;
   info.phase_inferred = birthplace.phase_inferred;
@@ -84,7 +87,35 @@ std::vector<DeviceInfo> to_values(const std::vector<core::DeviceTotals>& devices
   return result;
 }
 
-__attribute__((constructor(101))) void install_at_load() { TrackingCpuAllocator::install_at_load(); }
+// The program may have set an allocator of its own since the activation: what came through it went unseen, what comes will not.
+void stay_in_front() {
+  if (!RegistryState::get().active.load(std::memory_order_relaxed) || TrackingCpuAllocator::is_in_front()) return;
+  const core::LockHolder hold(activation().lock);
+  try {
+    TrackingCpuAllocator::put_in_front();
+  } catch (const std::exception&) {
+    RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+// Storages keep pointers into this code, and LibTorch keeps the callbacks: a plugin that brings memledger must not be unloaded.
+void stay_loaded() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&stay_loaded), &info) != 0 && info.dli_fname != nullptr) {
+    dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+  }
+}
+
+// Before the program's own static objects, so that an allocation before the first activation is not overlooked.
+__attribute__((constructor(101))) void at_load() {
+  stay_loaded();
+  if (c10::GetAllocator(c10::DeviceType::CPU) != nullptr) {
+    TrackingCpuAllocator::put_in_front();
+  } else {
+    // A statically linked LibTorch that has not come up yet.
+    RegistryState::get().unseen_before.store(true, std::memory_order_relaxed);
+  }
+}
 
 }  // namespace
 
@@ -96,19 +127,22 @@ Registry& Registry::global() {
 absl::Status Registry::activate(const RegistryOptions& options) {
   Activation& activation = memledger::activation();
   const core::LockHolder hold(activation.lock);
-  if (activation.count++ > 0) return absl::OkStatus();
+  if (activation.count > 0) {
+    ++activation.count;
+    return absl::OkStatus();
+  }
   static const int fork_handlers = pthread_atfork(&before_fork, &after_fork, &after_fork);
   RegistryState& state = RegistryState::get();
-  TrackingCpuAllocator::install();
-  if (options.operators) {
-    try {
+  try {
+    TrackingCpuAllocator::put_in_front();
+    if (options.operators) {
       OperatorObserver::start({options.adopt_inputs});
       activation.observing = true;
-    } catch (const std::exception& error) {
-      --activation.count;
-      return absl::InternalError(std::string("memledger could not watch operators: ") + error.what());
     }
+  } catch (const std::exception& error) {
+    return absl::InternalError(std::string("memledger could not begin to watch: ") + error.what());
   }
+  activation.count = 1;
   state.ever_active.store(true, std::memory_order_relaxed);
   state.active.store(true, std::memory_order_relaxed);
   if (fork_handlers != 0) return absl::ResourceExhaustedError("memledger is active, but pthread_atfork failed: do not fork");
@@ -127,6 +161,7 @@ void Registry::deactivate() {
 bool Registry::active() const { return RegistryState::get().active.load(std::memory_order_relaxed); }
 
 Snapshot Registry::snapshot() const {
+  stay_in_front();
   RegistryState& state = RegistryState::get();
   core::LedgerSnapshot taken = state.ledger.snapshot();
   auto data = std::make_shared<Snapshot::Data>();
@@ -145,6 +180,7 @@ Snapshot Registry::snapshot() const {
 }
 
 Changes Registry::changes_since(Cursor& cursor) const {
+  stay_in_front();
   RegistryState& state = RegistryState::get();
   if (cursor.number_ == 0) cursor.number_ = state.ledger.open_cursor();
   core::LedgerChanges taken = state.ledger.changes_since(cursor.number_);
@@ -193,18 +229,21 @@ Cursor& Cursor::operator=(Cursor&& other) noexcept {
   return *this;
 }
 
-ScopedTracking::ScopedTracking(const RegistryOptions& options) { Registry::global().activate(options).IgnoreError(); }
+ScopedTracking::ScopedTracking(const RegistryOptions& options)
+    : activated_(!absl::IsInternal(Registry::global().activate(options))) {}
 
-ScopedTracking::~ScopedTracking() { Registry::global().deactivate(); }
+ScopedTracking::~ScopedTracking() {
+  if (activated_) Registry::global().deactivate();
+}
 
 ScopedLabel::ScopedLabel(const std::string& label) {
   core::ThreadContext& thread = core::this_thread();
-  core::NameTable& names = RegistryState::get().names;
+  core::NameTable& labels = RegistryState::get().labels;
   before_ = thread.label;
-  std::string path(names.name(thread.label));
+  std::string path(labels.name(thread.label));
   if (!path.empty()) path += '/';
   path += label;
-  thread.label = names.intern(path);
+  thread.label = labels.intern(path);
 }
 
 ScopedLabel::~ScopedLabel() { core::this_thread().label = before_; }

@@ -41,9 +41,9 @@ class Registry {
  public:
   static Registry& global();
 
-  // Counted: as many deactivate() calls undo it. The options of the first activation hold while it lasts. The first call of all puts
-  // the allocator wrapper in place; it should come before other threads set allocators of their own (c10::SetAllocator is not
-  // thread-safe). Errors: Internal, and nothing is activated, when LibTorch refuses the operator callback; ResourceExhausted, and all is
+  // Counted: as many deactivate() calls undo it. The options of the first activation hold while it lasts. An allocator that the
+  // program sets afterwards (c10::SetAllocator) is obeyed, and watched from the next snapshot on; it must not be set while another
+  // thread activates or takes snapshots (c10::SetAllocator is not thread-safe). Errors: Internal, and nothing is activated, when LibTorch refuses the operator callback; ResourceExhausted, and all is
   // active, when there is no memory for fork handlers (a child of fork could then hang).
   absl::Status activate(const RegistryOptions& options = {});
   // Storages already seen are followed to their end; new ones go unseen. A call without an activation is an error in the program and
@@ -79,6 +79,9 @@ class ScopedTracking {
   ~ScopedTracking();
   ScopedTracking(const ScopedTracking&) = delete;
   ScopedTracking& operator=(const ScopedTracking&) = delete;
+
+ private:
+  bool activated_;
 };
 
 }  // namespace memledger

@@ -19,6 +19,13 @@ class alignas(64) DeviceCounters {
     raise(peak_bytes_, current_bytes_.fetch_add(nbytes, std::memory_order_relaxed) + nbytes);
     raise(peak_count_, current_count_.fetch_add(1, std::memory_order_relaxed) + 1);
   }
+  // Alive since before counting began, so it was alive at the peak, too.
+  void add_adopted(int64_t nbytes) noexcept {
+    current_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
+    current_count_.fetch_add(1, std::memory_order_relaxed);
+    peak_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
+    peak_count_.fetch_add(1, std::memory_order_relaxed);
+  }
   void subtract(int64_t nbytes) noexcept {
     current_bytes_.fetch_sub(nbytes, std::memory_order_relaxed);
     current_count_.fetch_sub(1, std::memory_order_relaxed);
@@ -26,6 +33,9 @@ class alignas(64) DeviceCounters {
   void reset_peak() noexcept {
     peak_bytes_.store(current_bytes_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     peak_count_.store(current_count_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    // What another thread added meanwhile may have been overwritten.
+    raise(peak_bytes_, current_bytes_.load(std::memory_order_relaxed));
+    raise(peak_count_, current_count_.load(std::memory_order_relaxed));
   }
 
   int64_t current_bytes() const noexcept { return current_bytes_.load(std::memory_order_relaxed); }

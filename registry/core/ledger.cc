@@ -41,8 +41,8 @@ void Ledger::drop(Shard& shard, Slot slot) {
   if (record.birth_epoch <= newest_pin_) {
     try {
       shard.tombstones.push_back({std::move(record), epoch_});
-    } catch (const std::bad_alloc&) {
-      note_dropped_record();
+    } catch (...) {
+      lost_epoch_.store(epoch_, std::memory_order_relaxed);
     }
   }
   shard.unlink(slot);
@@ -90,9 +90,13 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
 
     totals.table_bytes += birth.nbytes;
     if (birth.adopted) totals.adopted_bytes += birth.nbytes;
-    totals.allocated_bytes += birth.nbytes;
-    ++totals.allocated_count;
-    counters.add(birth.nbytes);
+    if (birth.adopted) {
+      counters.add_adopted(birth.nbytes);
+    } else {
+      totals.allocated_bytes += birth.nbytes;
+      ++totals.allocated_count;
+      counters.add(birth.nbytes);
+    }
     return record.id;
   } catch (...) {
     // No memory for it. Whatever it is, it must not reach the program.
@@ -293,14 +297,15 @@ LedgerChanges Ledger::changes_since(uint64_t cursor) {
   const LockHolder hold(instants_lock_);
   LedgerChanges changes;
   uint64_t& epoch = cursors_[cursor];
-  const uint64_t since = epoch;
+  const uint64_t last = epoch;
   Instant instant = take_instant();
   epoch = instant.epoch;
+  const uint64_t since = last < lost_epoch_.load(std::memory_order_relaxed) ? 0 : last;
   changes.time = instant.time;
   changes.devices = std::move(instant.devices);
   changes.from_snapshot = since == 0;
   collect(since, instant.epoch, changes.born, since == 0 ? nullptr : &changes.died);
-  if (since != 0) unpin(since);
+  if (last != 0) unpin(last);
   return changes;
 }
 

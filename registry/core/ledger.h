@@ -37,7 +37,8 @@ struct LedgerSnapshot {
 
 // Between two instants, coalesced: what was born and died between them appears nowhere.
 struct LedgerChanges {
-  bool from_snapshot = false;  // no earlier instant to compare with: `born` is everything alive, `died` is empty
+  // No earlier instant to compare with (first use, or lost for want of memory): `born` is everything alive, `died` is empty.
+  bool from_snapshot = false;
   std::chrono::system_clock::time_point time;
   std::vector<StorageRecord> born;
   std::vector<StorageRecord> died;
@@ -57,7 +58,8 @@ struct LedgerChanges {
 // while holding it, and never throws.
 class Ledger {
  public:
-  static constexpr size_t kShards = 64;
+  // All are held at once for an instant, and the thread sanitizer can follow at most 64 locks of one thread.
+  static constexpr size_t kShards = 32;
 
   Ledger() = default;
   Ledger(const Ledger&) = delete;
@@ -155,7 +157,7 @@ class Ledger {
   };
 
   Shard& shard_of(uintptr_t address) const noexcept {
-    return shards_[(address >> 6) * 0x9E3779B97F4A7C15ull >> 58];
+    return shards_[(address >> 6) * 0x9E3779B97F4A7C15ull >> 59];
   }
   void lock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void unlock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -173,6 +175,8 @@ class Ledger {
   // Both change only while all shards are held, so holding any one shard's lock is enough to read them.
   uint64_t epoch_ = 1;
   uint64_t newest_pin_ = 0;  // 0: nothing pinned
+  // The last epoch in which there was no memory for a tombstone: cursors from before it cannot tell what died.
+  std::atomic<uint64_t> lost_epoch_{0};
 
   Lock instants_lock_;  // before the shards' locks
   std::map<uint64_t, int> pins_ ABSL_GUARDED_BY(instants_lock_);               // epoch → how many

@@ -49,6 +49,7 @@ struct ThreadContext {
   bool phase_inferred;
   bool phase_is_set;      // by a ScopedPhase
   Phase set_phase;
+  uint8_t wrapper_depth;   // inside the wrapped allocator: a wrapper below passes through
   bool optimizer_region;  // under no_grad, an in-place write to a parameter was seen
   bool grad_off;          // the running outermost operator began under no_grad, outside backward
   uint32_t region_births;

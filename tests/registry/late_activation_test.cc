@@ -3,8 +3,12 @@
 #include "tests/support/doctest_beside_torch.h"
 
 #include <torch/torch.h>
-#include <unistd.h>
 #include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
 
 #include "registry/registry.h"
 #include "tests/support/allocation_count.h"
@@ -24,6 +28,8 @@ struct BornEarly {
 
 // One after the other: the state of the process goes forward only.
 TEST_CASE("before, on, off, on") {
+  { auto nothing = torch::empty({0}); }
+  CHECK_FALSE(registry().snapshot().unseen_before_tracking());
   auto early = std::make_unique<BornEarly>();
   CHECK_FALSE(registry().active());
   CHECK(registry().snapshot().total_bytes(at::kCPU) == 0);
@@ -57,6 +63,21 @@ TEST_CASE("before, on, off, on") {
   REQUIRE(snapshot.devices().size() == 1);
   CHECK(snapshot.devices()[0].adopted_bytes == 400 + 800 + 1600);
   CHECK(snapshot.devices()[0].counters.current_bytes == snapshot.total_bytes(at::kCPU));
+
+  // A report that adopts has not made anything, and what it adopts was there at the peak.
+  const Counters before = registry().counters(at::kCPU);
+  {
+    auto another = torch::empty({50});
+    const Counters now = registry().counters(at::kCPU);
+    CHECK((now - before).allocated_bytes == 200);
+    CHECK(now.peak_bytes >= now.current_bytes);
+  }
+  CHECK(registry().storage_id(early->unreached) != 0);
+  const Counters after = registry().counters(at::kCPU);
+  CHECK((after - before).allocated_bytes == 200);
+  CHECK((after - before).current_bytes == 3200);
+  CHECK(after.peak_bytes == before.peak_bytes + 3200);
+  early->unreached = at::Tensor();
 
   // Activations are counted.
   {
@@ -107,6 +128,33 @@ TEST_CASE("a child of fork goes on by itself") {
   CHECK(registry().snapshot().total_bytes(at::kCPU) == before);
 }
 
+TEST_CASE("fork while another thread adopts and reads: the child can do the same") {
+  std::vector<at::Tensor> early;
+  for (int i = 0; i < 2000; ++i) early.push_back(torch::ones({4}));
+  const ScopedTracking scope;
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    for (size_t i = 0; !stop; i = (i + 1) % early.size()) {
+      registry().storage_id(early[i]);
+      registry().snapshot();
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // a lock that nobody holds any more would end here, with a signal
+      registry().storage_id(early[1999]);
+      registry().snapshot();
+      _exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK(WIFEXITED(status));
+  }
+  stop = true;
+  other.join();
+}
+
 TEST_CASE("deactivating twice as often as activating leaves the registry off") {
   CHECK_FALSE(registry().active());
   registry().deactivate();
@@ -114,6 +162,16 @@ TEST_CASE("deactivating twice as often as activating leaves the registry off") {
   CHECK(registry().active());
   registry().deactivate();
   CHECK_FALSE(registry().active());
+}
+
+TEST_CASE("a program that makes up labels without end still has its operators named") {
+  const ScopedTracking scope;
+  for (int i = 0; i < 70000; ++i) const ScopedLabel label("request " + std::to_string(i));
+  const ScopedLabel label("one more");
+  auto tensor = torch::linspace(0, 1, 7);
+  const Snapshot snapshot = registry().snapshot();
+  CHECK(snapshot.find(registry().storage_id(tensor))->op == "aten::linspace");
+  CHECK(snapshot.find(registry().storage_id(tensor))->label == "(too many names)");
 }
 
 // Freed after main by the static destructor below: must not crash or hang.

@@ -109,6 +109,40 @@ TEST_SUITE("ledger") {
     CHECK(ledger.counters(kCpu).peak_bytes == 50);
   }
 
+  TEST_CASE("reset_peak never leaves the peak below what is alive, whatever other threads do") {
+    Ledger ledger;
+    std::atomic<bool> stop{false};
+    std::thread other([&] {
+      while (!stop) {
+        bear(ledger, 0x5000, 100);
+        ledger.note_death(0x5000);
+      }
+    });
+    for (int i = 0; i < 20000; ++i) {
+      ledger.reset_peak(kCpu);
+      bear(ledger, 0x6000, 7);
+      REQUIRE(ledger.counters(kCpu).peak_bytes >= 7);
+      ledger.note_death(0x6000);
+    }
+    stop = true;
+    other.join();
+  }
+
+  TEST_CASE("an adopted storage is in current and peak, never in allocated") {
+    Ledger ledger;
+    bear(ledger, 0x100, 50);
+    ledger.note_death(0x100);
+    Ledger::Birth birth;
+    birth.address = 0x200;
+    birth.nbytes = 30;
+    birth.adopted = true;
+    ledger.note_birth(birth);
+    CHECK(ledger.counters(kCpu).current_bytes == 30);
+    CHECK(ledger.counters(kCpu).peak_bytes == 80);
+    CHECK(ledger.counters(kCpu).allocated_bytes == 50);
+    CHECK(ledger.snapshot().devices[0].adopted_bytes == 30);
+  }
+
   TEST_CASE("the result of an operator replaces the description of the buffer it began with, a later view does not") {
     Ledger ledger;
     Ledger::Birth birth;

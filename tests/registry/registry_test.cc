@@ -183,6 +183,26 @@ TEST_CASE("the optimizer's phase: given by a scope, else inferred and marked so"
   SUBCASE("RMSprop") { step_phase(torch::optim::RMSprop(net->parameters()), false); }
 }
 
+TEST_CASE("evaluation under no_grad right after or before a step is not the optimizer's") {
+  torch::nn::Linear net(16, 16);
+  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions().weight_decay(0.1).amsgrad(true));
+  const auto evaluate = [&] {
+    const torch::NoGradGuard no_grad;
+    return net->forward(torch::ones({2, 16}));
+  };
+  for (int step = 0; step < 2; ++step) {
+    net->forward(torch::ones({1, 16})).sum().backward();
+    auto before = evaluate();
+    Cursor cursor;
+    registry().changes_since(cursor);
+    adam.step();
+    for (const StorageInfo& state : registry().changes_since(cursor).born) CHECK(state.phase == Phase::kOptimizer);
+    auto after = evaluate();
+    CHECK(row_of(registry().snapshot(), before)->phase == Phase::kOther);
+    CHECK(row_of(registry().snapshot(), after)->phase == Phase::kOther);
+  }
+}
+
 TEST_CASE("initializing a new module under no_grad is not an optimizer step") {
   Cursor cursor;
   registry().changes_since(cursor);
@@ -213,6 +233,9 @@ TEST_CASE("changes_since reports births and deaths by identity") {
 }
 
 TEST_CASE("peak and totals agree with LibTorch's count") {
+  torch::nn::Linear net(64, 64);
+  net->forward(torch::ones({8, 64})).sum().backward();
+  CHECK(registry().counters(at::kCPU).peak_bytes == truth().peak_bytes());
   registry().reset_peak(at::kCPU);
   const Counters before = registry().counters(at::kCPU);
   { auto tensor = torch::empty({1 << 20}); }

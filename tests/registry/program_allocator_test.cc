@@ -1,0 +1,117 @@
+// A program with a CPU allocator of its own, before, after and between activations, standing on the one it found. Own binary.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "tests/support/doctest_beside_torch.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/Allocator.h>
+
+#include <string>
+
+#include "registry/registry.h"
+
+namespace memledger {
+namespace {
+
+Registry& registry() { return Registry::global(); }
+
+// Counts and passes on; with or without a raw deleter, as both kinds exist.
+class Delegating : public c10::Allocator {
+ public:
+  Delegating(c10::Allocator* base, bool with_raw_deleter) : base_(base), with_raw_deleter_(with_raw_deleter) {}
+  c10::DataPtr allocate(size_t nbytes) override {
+    ++calls;
+    return base_->allocate(nbytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return with_raw_deleter_ ? base_->raw_deleter() : nullptr; }
+  void copy_data(void* dest, const void* src, size_t count) const override { base_->copy_data(dest, src, count); }
+
+  int calls = 0;
+
+ private:
+  c10::Allocator* const base_;
+  const bool with_raw_deleter_;
+};
+
+int64_t resident_kib() {
+  FILE* status = fopen("/proc/self/status", "r");
+  REQUIRE(status != nullptr);
+  char line[256];
+  int64_t kib = 0;
+  while (fgets(line, sizeof(line), status) != nullptr) {
+    if (std::string(line).rfind("VmRSS:", 0) == 0) kib = std::stoll(std::string(line).substr(6));
+  }
+  fclose(status);
+  return kib;
+}
+
+// What is made is seen, and what is dropped is freed, in the table, in the counter and for the system.
+void check_bookkeeping() {
+  { auto warm_up = at::ones({4 << 20}); }
+  const Snapshot before = registry().snapshot();
+  const int64_t resident = resident_kib();
+  for (int i = 0; i < 60; ++i) {
+    auto tensor = at::ones({4 << 20});
+    const Snapshot now = registry().snapshot();
+    CHECK(now.total_bytes(at::kCPU) == before.total_bytes(at::kCPU) + (16 << 20));
+    CHECK(now.counters(at::kCPU).current_bytes == now.total_bytes(at::kCPU));
+  }
+  const Snapshot after = registry().snapshot();
+  CHECK(after.total_bytes(at::kCPU) == before.total_bytes(at::kCPU));
+  CHECK(after.counters(at::kCPU).current_bytes == before.counters(at::kCPU).current_bytes);
+  CHECK(registry().health().dropped_records == 0);
+  // 960 MiB came and went.
+  CHECK(resident_kib() < resident + 200 * 1024);
+}
+
+// The allocator that is in place, through the raw calls that oneDNN uses.
+void check_raw_calls() {
+  c10::Allocator* const allocator = c10::GetAllocator(at::kCPU);
+  if (allocator->raw_deleter() == nullptr) return;
+  const int64_t before = registry().snapshot().total_bytes(at::kCPU);
+  void* const block = allocator->raw_allocate(1000);
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == before + 1000);
+  allocator->raw_deallocate(block);
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == before);
+}
+
+void set(c10::Allocator* allocator) { c10::SetAllocator(at::kCPU, allocator); }
+
+TEST_CASE("allocators of the program's own, set at any time, are obeyed and watched") {
+  auto early = at::ones({100});
+  auto* const before = new Delegating(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/false);
+  set(before);
+  auto through_it = at::ones({100});
+  CHECK(before->calls == 1);
+
+  REQUIRE(registry().activate().ok());
+  check_bookkeeping();
+  CHECK(before->calls > 1);
+  check_raw_calls();
+
+  auto* const after = new Delegating(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
+  set(after);
+  auto unwatched_yet = at::ones({100});
+  CHECK(after->calls == 1);
+  check_bookkeeping();
+  check_raw_calls();
+  CHECK(after->calls > 30);
+  CHECK(registry().snapshot().tracking_was_off());
+
+  registry().deactivate();
+  auto* const in_gap = new Delegating(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
+  set(in_gap);
+  auto gap = at::ones({100});
+  REQUIRE(registry().activate().ok());
+  check_bookkeeping();
+  check_raw_calls();
+  auto sum = at::cat({early, through_it, unwatched_yet, gap});
+  early = through_it = unwatched_yet = gap = sum = at::Tensor();
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 0);
+  CHECK(registry().snapshot().counters(at::kCPU).current_bytes == 0);
+  registry().deactivate();
+}
+
+}  // namespace
+}  // namespace memledger
+
+int main(int argc, char** argv) { return doctest::Context(argc, argv).run(); }
