@@ -4,6 +4,10 @@
 
 namespace memledger::core {
 
+CountersByDevice::~CountersByDevice() {
+  for (const std::atomic<DeviceCounters*>& entry : counters_) delete entry.load(std::memory_order_relaxed);
+}
+
 DeviceCounters& CountersByDevice::at(DeviceKey device) {
   std::atomic<DeviceCounters*>& entry = counters_[slot(device)];
   if (DeviceCounters* there = entry.load(std::memory_order_acquire)) return *there;

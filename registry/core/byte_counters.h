@@ -56,9 +56,14 @@ class alignas(64) DeviceCounters {
   std::atomic<int64_t> peak_count_{0};
 };
 
-// One DeviceCounters per device, made when a device is first used and never freed.
+// One DeviceCounters per device, made when a device is first used.
 class CountersByDevice {
  public:
+  CountersByDevice() = default;
+  ~CountersByDevice();
+  CountersByDevice(const CountersByDevice&) = delete;
+  CountersByDevice& operator=(const CountersByDevice&) = delete;
+
   DeviceCounters& at(DeviceKey device);                       // makes it; throws std::bad_alloc
   const DeviceCounters* find(DeviceKey device) const noexcept;  // null: nothing happened on that device
   DeviceCounters* find(DeviceKey device) noexcept;

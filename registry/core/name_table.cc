@@ -1,6 +1,5 @@
 #include "registry/core/name_table.h"
 
-#include <memory>
 #include <new>
 
 namespace memledger::core {
@@ -12,9 +11,8 @@ constexpr NameId kOverflowId = 1;
 
 NameTable::NameTable() {
   for (std::string_view first : {std::string_view(""), kOverflow}) {
-    const auto* name = new std::string(first);
-    ids_.emplace(*name, static_cast<NameId>(names_.size()));
-    names_.push_back(name);
+    names_.push_back(std::make_unique<const std::string>(first));
+    ids_.emplace(*names_.back(), static_cast<NameId>(names_.size() - 1));
   }
 }
 
@@ -24,16 +22,14 @@ NameId NameTable::intern(std::string_view name) noexcept {
   if (found != ids_.end()) return found->second;
   if (names_.size() >= kMaxNames) return kOverflowId;
   try {
-    auto owned = std::make_unique<const std::string>(name);
-    const auto id = static_cast<NameId>(names_.size());
-    names_.push_back(owned.get());
+    names_.push_back(std::make_unique<const std::string>(name));
+    const auto id = static_cast<NameId>(names_.size() - 1);
     try {
-      ids_.emplace(*owned, id);
+      ids_.emplace(*names_.back(), id);
     } catch (...) {
       names_.pop_back();
       throw;
     }
-    owned.release();
     return id;
   } catch (const std::bad_alloc&) {
     return kOverflowId;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,7 @@ using NameId = uint32_t;
 
 // Operator names, autograd nodes and labels, each kept once.
 //
-// Strings are never freed, so the views that name() returns stay valid for the life of the process. A program that makes new
+// Strings are never freed before the table, and the process's own tables never are, so the views that name() returns stay valid. A program that makes new
 // labels without end (one per request) would grow the table without end: past kMaxNames every new string is kOverflow.
 // Thread-safe. intern() costs a lock and a hash of the string; hot paths go through a per-thread cache (ThreadContext).
 class NameTable {
@@ -37,7 +38,7 @@ class NameTable {
  private:
   mutable Lock lock_;
   absl::flat_hash_map<std::string_view, NameId> ids_ ABSL_GUARDED_BY(lock_);
-  std::vector<const std::string*> names_ ABSL_GUARDED_BY(lock_);
+  std::vector<std::unique_ptr<const std::string>> names_ ABSL_GUARDED_BY(lock_);
 };
 
 }  // namespace memledger::core

@@ -59,8 +59,12 @@ void check_bookkeeping() {
   CHECK(after.total_bytes(at::kCPU) == before.total_bytes(at::kCPU));
   CHECK(after.counters(at::kCPU).current_bytes == before.counters(at::kCPU).current_bytes);
   CHECK(registry().health().dropped_records == 0);
+#if !defined(__SANITIZE_ADDRESS__)  // which keeps freed memory back
   // 960 MiB came and went.
   CHECK(resident_kib() < resident + 200 * 1024);
+#else
+  static_cast<void>(resident);
+#endif
 }
 
 // The allocator that is in place, through the raw calls that oneDNN uses.
