@@ -5,13 +5,18 @@ load("@libtorch//:version.bzl", "LIBTORCH_VERSION")
 # LibTorch's headers need C++20 from 2.14 on; before, the workspace's C++17 is enough.
 _STANDARD = ["-std=c++20"] if LIBTORCH_VERSION >= (2, 14) else []
 
-# Warnings are errors for our code only: external headers come in as system headers.
+# A user's compiler may know warnings that ours does not: they are errors only where `--config=werror` asks for it, as CI does.
+_WARNINGS_ARE_ERRORS = select({
+    "//third_party:werror": ["-Werror"],
+    "//conditions:default": [],
+})
+
+# For our code only: external headers come in as system headers.
 MEMLEDGER_COPTS = [
     "-Wall",
     "-Wextra",
-    "-Werror",
     "-Wnon-virtual-dtor",
-] + _STANDARD
+] + _STANDARD + _WARNINGS_ARE_ERRORS
 
 # LibTorch is built with NDEBUG. Its RecordFunction has a member that exists only without NDEBUG,
 # so a file that reads an operator's inputs must be built the same way whatever the Bazel mode is.

@@ -1,17 +1,27 @@
 """@libtorch: an unpacked LibTorch on this machine, or the pinned torch wheel.
 
 Environment:
-  LIBTORCH          path of an unpacked LibTorch (include/ and lib/) or of an installed torch package, CPU or CUDA.
+  LIBTORCH          absolute path of an unpacked LibTorch (include/ and lib/) or of an installed torch package, CPU or CUDA,
+                    2.9 or newer, with the C++11 ABI.
   LIBTORCH_VERSION  release to download when LIBTORCH is not set; the default is pinned in libtorch_versions.bzl.
+  CUDA_HOME         a CUDA toolkit, looked at only where NVIDIA's wheels do not lie beside LibTorch.
 
-Targets: @libtorch//:torch, @libtorch//:torch_cuda (empty where LibTorch has no CUDA), @libtorch//:autograd_functions_header.
+Targets: @libtorch//:torch, @libtorch//:torch_cuda, @libtorch//:autograd_functions_header. `torch_cuda` is empty (without
+MEMLEDGER_LIBTORCH_HAS_CUDA) where LibTorch has no CUDA, and where the CUDA headers that a CUDA LibTorch's own headers include
+(cuda_runtime_api.h and crt/, of its CUDA's major version) are neither in NVIDIA's wheels beside it (nvidia/cu13, or
+nvidia/cuda_runtime and its neighbours) nor in CUDA_HOME.
+
 Binaries carry the absolute path of the libraries in their run path, as LibTorch's own libraries find their
 neighbours by their own place on disk.
 """
 
 load(":libtorch_versions.bzl", "DEFAULT_LIBTORCH_VERSION", "LIBTORCH_WHEELS")
 
+_OLDEST = (2, 9)
+
 def _use_local(ctx, path):
+    if not path.startswith("/"):
+        fail("LIBTORCH=%s is not an absolute path. Give an absolute path, the build does not know which folder you are in." % path)
     for candidate in [path, path + "/torch"]:
         if ctx.path(candidate + "/include/ATen").exists and ctx.path(candidate + "/lib").exists:
             # The run path needs the real place: next to it lie the CUDA packages that the wheel's libraries look for.
@@ -43,44 +53,135 @@ def _download(ctx):
     return str(ctx.path("torch"))
 
 def _version(ctx, root):
+    """The version as numbers, (2, 11, 0)."""
     for header in ["torch/include/torch/headeronly/version.h", "torch/include/torch/csrc/api/include/torch/version.h"]:
         if not ctx.path(header).exists:
             continue
         found = {}
         for line in ctx.read(header).splitlines():
-            for part in ["MAJOR", "MINOR"]:
+            for part in ["MAJOR", "MINOR", "PATCH"]:
                 prefix = "#define TORCH_VERSION_%s " % part
                 if line.startswith(prefix):
                     found[part] = int(line[len(prefix):].strip())
-        if "MAJOR" in found and "MINOR" in found:
-            return (found["MAJOR"], found["MINOR"])
-    fail("%s: no LibTorch version header found" % root)
+        if len(found) == 3:
+            return (found["MAJOR"], found["MINOR"], found["PATCH"])
+    fail("%s: no version header there. memledger needs LibTorch %d.%d or newer." % ((root,) + _OLDEST))
+
+def _check_usable(ctx, root, version):
+    if version[:2] < _OLDEST:
+        fail("memledger needs LibTorch %d.%d or newer, this is %d.%d.%d: %s" % (_OLDEST + version + (root,)))
+    config = ctx.path(root + "/share/cmake/Torch/TorchConfig.cmake")
+    if config.exists and "_GLIBCXX_USE_CXX11_ABI=0" in ctx.read(config):
+        fail("%s is built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), memledger is not. Use a LibTorch with the C++11 ABI, such as any torch wheel from 2.9 on." % root)
+
+def _cuda_major(ctx, lib):
+    """The major version of the CUDA runtime that LibTorch is linked with, as text; "" where it cannot be told."""
+    result = ctx.execute(["grep", "-a", "-o", "-m1", "libcudart[-0-9a-f]*[.]so[.][0-9]*", lib + "/libc10_cuda.so"])
+    lines = result.stdout.splitlines()
+    return lines[0].split(".")[-1] if lines else ""
+
+def _has_cuda_runtime(ctx, include, major):
+    header = ctx.path(include + "/cuda_runtime_api.h")
+    if not header.exists:
+        return False
+    for line in ctx.read(header).splitlines():
+        words = [word for word in line.split(" ") if word]
+        if words[:2] == ["#define", "CUDART_VERSION"]:
+            return not major or str(int(words[2]) // 1000) == major
+    return False
+
+def _holds_cuda_libraries(ctx, folder):
+    if not ctx.path(folder).exists:
+        return False
+    for entry in ctx.path(folder).readdir():
+        if entry.basename.startswith("libcudart.so") or entry.basename.startswith("libcupti.so"):
+            return True
+    return False
+
+def _cuda(ctx, root):
+    """Include folders, relative to the repository, and library folders, absolute, of the CUDA that LibTorch uses."""
+    lib = root + "/lib"
+    is_cuda = ctx.path(lib + "/libc10_cuda.so").exists
+    major = _cuda_major(ctx, lib) if is_cuda else ""
+
+    # NVIDIA's wheels beside LibTorch: nvidia/cu13 holds all of CUDA 13; those of CUDA 12 have a folder each, as nvidia/cuda_runtime.
+    nvidia = str(ctx.path(root).dirname) + "/nvidia"
+    names = sorted([entry.basename for entry in ctx.path(nvidia).readdir()]) if ctx.path(nvidia).exists else []
+    if major:
+        # The folder of the right major version goes first, those of others stay out.
+        right = "cu" + major
+        names = [name for name in names if name == right] + [name for name in names if not (name.startswith("cu") and name[2:].isdigit())]
+    lib_folders = ["%s/%s/lib" % (nvidia, name) for name in names if _holds_cuda_libraries(ctx, "%s/%s/lib" % (nvidia, name))]
+    if not is_cuda:
+        return [], lib_folders
+
+    includes = ["nvidia/%s/include" % name for name in names if ctx.path("nvidia/%s/include" % name).exists]
+    runtimes = [include for include in includes if _has_cuda_runtime(ctx, include, major)]
+    if runtimes:
+        # cuDNN, NCCL, CUDA 12's compiler headers and so on come along; a second runtime does not.
+        others = [
+            include
+            for include in includes
+            if include != runtimes[0] and not ctx.path(include + "/cuda_runtime_api.h").exists
+        ]
+        includes = [runtimes[0]] + others
+        for include in includes:
+            if ctx.path(include + "/crt/host_defines.h").exists:
+                return includes, lib_folders
+
+    # Read only here, so that a change of CUDA_HOME makes @libtorch anew (and maybe downloads it) only where it matters.
+    home = ctx.read(ctx.path(Label("@memledger_cuda_home//:path.txt")))
+    if home.startswith("/") and _has_cuda_runtime(ctx, home + "/include", major):
+        if not lib_folders:
+            candidates = [home + "/lib64", home + "/lib", home + "/extras/CUPTI/lib64"]
+            lib_folders = [folder for folder in candidates if _holds_cuda_libraries(ctx, folder)]
+        ctx.symlink(home + "/include", "cuda_home/include")
+        return ["cuda_home/include"], lib_folders
+
+    # buildifier: disable=print
+    print(("%s has CUDA%s, but not all of its headers are here: @libtorch//:torch_cuda stays empty. They come with the wheels " +
+           "nvidia-cuda-runtime and nvidia-cuda-crt beside LibTorch, or with a CUDA toolkit at CUDA_HOME.") % (root, " " + major if major else ""))
+    return [], lib_folders
 
 def _libtorch_impl(ctx):
     path = ctx.os.environ.get("LIBTORCH", "")
     root = _use_local(ctx, path) if path else _download(ctx)
     version = _version(ctx, root)
+    _check_usable(ctx, root, version)
     lib = root + "/lib"
-    run_paths = [lib]
-    nvidia_lib = str(ctx.path(root).dirname) + "/nvidia/cu13/lib"
-    if ctx.path(nvidia_lib).exists:
-        run_paths.append(nvidia_lib)
+    cuda_includes, cuda_lib_folders = _cuda(ctx, root)
+    has_cuda = bool(cuda_includes)
     link = ["-L" + lib, "-Wl,--no-as-needed", "-ltorch_cpu", "-Wl,--as-needed", "-lc10", "-lpthread", "-ldl"]
-    for run_path in run_paths:
+    for run_path in [lib] + cuda_lib_folders:
         link += ["-Wl,-rpath," + run_path, "-Wl,-rpath-link," + run_path]
-    has_cuda = ctx.path(lib + "/libc10_cuda.so").exists
     ctx.template("BUILD", Label("//third_party:libtorch.BUILD.tpl"), {
         "%{link}": repr(link),
         "%{cuda_link}": repr(["-lc10_cuda"] if has_cuda else []),
         "%{cuda_defines}": repr(["MEMLEDGER_LIBTORCH_HAS_CUDA=1"] if has_cuda else []),
-        "%{cuda_headers}": repr(["nvidia/cu13/include/**"] if has_cuda else []),
-        "%{cuda_includes}": repr(["nvidia/cu13/include"] if has_cuda else []),
+        "%{cuda_headers}": repr([include + "/**" for include in cuda_includes]),
+        "%{cuda_includes}": repr(cuda_includes),
         "%{api_includes}": repr(["torch/include", "torch/include/torch/csrc/api/include"]),
     })
-    ctx.file("version.bzl", "LIBTORCH_VERSION = %r\nLIBTORCH_HAS_CUDA = %r\n" % (version, has_cuda))
+    ctx.file("version.bzl", "LIBTORCH_VERSION = %r\nLIBTORCH_HAS_CUDA = %r\n" % (version[:2], has_cuda))
 
-libtorch_repository = repository_rule(
+def _cuda_home_impl(ctx):
+    ctx.file("BUILD")
+    ctx.file("path.txt", ctx.os.environ.get("CUDA_HOME", ""))
+
+_cuda_home_repository = repository_rule(
+    implementation = _cuda_home_impl,
+    environ = ["CUDA_HOME"],
+    doc = "What CUDA_HOME says, as a file.",
+)
+
+_libtorch_repository = repository_rule(
     implementation = _libtorch_impl,
     environ = ["LIBTORCH", "LIBTORCH_VERSION"],
     doc = "Makes @libtorch from LIBTORCH=/path or from the pinned wheel.",
 )
+
+def libtorch_repository(name):
+    """Declares @libtorch, or another name for it."""
+    if "memledger_cuda_home" not in native.existing_rules():
+        _cuda_home_repository(name = "memledger_cuda_home")
+    _libtorch_repository(name = name)

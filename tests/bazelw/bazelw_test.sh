@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# bazelw with stand-ins for every program it may find: which Bazel it takes, and which arguments that one gets.
+set -euo pipefail
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/tree" "$work/tools" "$work/caller"
+cp -L "$1" "$work/tree/bazelw"
+# The rest of what bazelw calls. No apt-get, so nothing can be installed.
+for tool in bash dirname readlink sed env; do
+  ln -s "$(command -v "$tool")" "$work/tools/$tool"
+done
+for tool in g++ pkg-config python3; do
+  printf '#!/usr/bin/env bash\n' >"$work/tools/$tool"
+  chmod +x "$work/tools/$tool"
+done
+
+failures=0
+check() {  # WHAT EXPECTED ACTUAL
+  if [[ "$2" != "$3" ]]; then
+    printf 'FAILED: %s\n  expected: %s\n  got:      %s\n' "$1" "$2" "$3"
+    failures=$((failures + 1))
+  fi
+}
+
+# Writes FOLDER/NAME, a Bazel whose version is what BODY leaves in `version`, `none` for one that does not start.
+program() {  # FOLDER NAME BODY
+  mkdir -p "$work/$1"
+  cat >"$work/$1/$2" <<PROGRAM
+#!/usr/bin/env bash
+$3
+[[ "\$version" != none ]] || exit 1
+if [[ "\${1:-}" == --version ]]; then echo "bazel \$version"; else echo "$2 \$version: \$*"; fi
+PROGRAM
+  chmod +x "$work/$1/$2"
+}
+
+# What bazelw prints with FOLDER's programs, called from another folder; ENVIRONMENT is NAME=VALUE or empty.
+bazelw() {  # FOLDER ENVIRONMENT ARGUMENTS…
+  local folder="$1" environment="$2"
+  shift 2
+  (cd "$work/caller" && env -i PATH="$work/$folder:$work/tools" LIBTORCH=/somewhere ${environment:+"$environment"} "$work/tree/bazelw" "$@" 2>&1) || echo "rc $?"
+}
+
+# Options: none before Bazel 6, one from there, two from 8; always right after the verb.
+for version in no_version 4.2.3 5.4.1; do
+  program "plain" bazel-4 "version=$version"
+  check "options of $version" "bazel-4 $version: test //..." "$(bazelw plain "" test //...)"
+done
+for version in 6.5.0 7.0.0 7.4.1; do
+  program "plain" bazel-4 "version=$version"
+  check "options of $version" "bazel-4 $version: test --noenable_bzlmod //..." "$(bazelw plain "" test //...)"
+done
+program "plain" bazel-4 "version=8.1.0"
+check "options of 8" "bazel-4 8.1.0: run --noenable_bzlmod --enable_workspace //a:b -- build" "$(bazelw plain "" run //a:b -- build)"
+check "startup option" "bazel-4 8.1.0: --output_base=/o build --noenable_bzlmod --enable_workspace -k //..." \
+  "$(bazelw plain "" --output_base=/o build -k //...)"
+check "startup option in two words" "bazel-4 8.1.0: --batch --output_base /o query --noenable_bzlmod --enable_workspace //..." \
+  "$(bazelw plain "" --batch --output_base /o query //...)"
+check "another verb" "bazel-4 8.1.0: help build" "$(bazelw plain "" help build)"
+check "another verb after a startup option" "bazel-4 8.1.0: --output_base=/o help build" "$(bazelw plain "" --output_base=/o help build)"
+check "no verb" "bazel-4 8.1.0: " "$(bazelw plain "")"
+check "an argument of several words" "bazel-4 8.1.0: query --noenable_bzlmod --enable_workspace deps(//a, 1)" "$(bazelw plain "" query "deps(//a, 1)")"
+
+# BAZEL goes first, and is checked before anything is installed.
+program "chosen" bazel "version=7.4.1"
+check "BAZEL" "bazel 7.4.1: build --noenable_bzlmod x" "$(bazelw plain "BAZEL=$work/chosen/bazel" build x)"
+check "BAZEL from the caller's folder" "bazel 7.4.1: version" "$(bazelw plain "BAZEL=../chosen/bazel" version)"
+check "BAZEL that is not there" "bazelw: BAZEL=/nope is not a program
+rc 1" "$(bazelw empty "BAZEL=/nope" version)"
+
+# Debian's launcher without bazel-4.2.3 beside it: only `latest` starts.
+program "debian" bazel 'version=none; if [[ "${USE_BAZEL_VERSION:-}" == latest ]]; then version=no_version; fi'
+check "Debian's launcher" "bazel no_version: test x" "$(bazelw debian "" test x)"
+
+# bazelisk: .bazelversion's if it can be had, then the pinned one, never whatever is newest.
+bazelisk='version="${USE_BAZEL_VERSION:-4.2.3}"; if [[ "$version" == latest ]]; then version=9.0.0; fi'
+program "isk" bazelisk "$bazelisk"
+check "bazelisk" "bazelisk 4.2.3: test x" "$(bazelw isk "" test x)"
+check "bazelisk, the user's version" "bazelisk 6.5.0: test --noenable_bzlmod x" "$(bazelw isk "USE_BAZEL_VERSION=6.5.0" test x)"
+check "bazelisk, latest" "bazelw: USE_BAZEL_VERSION=latest is Bazel 9; this workspace needs 4 to 8. Using another.
+bazelisk 4.2.3: test x" "$(bazelw isk "USE_BAZEL_VERSION=latest" test x)"
+program "isk_no4" bazelisk "$bazelisk"'; if [[ "$version" == 4.2.3 ]]; then version=none; fi'
+check "bazelisk without 4.2.3" "bazelisk 7.4.1: test --noenable_bzlmod x" "$(bazelw isk_no4 "" test x)"
+
+# A Bazel that cannot read WORKSPACE is as good as none.
+program "nine" bazel "version=9.0.0"
+[[ "$(bazelw nine "" test x)" == "bazelw: missing: bazel-bootstrap"*"rc 1" ]] || check "Bazel 9 alone" "bazelw: missing: bazel-bootstrap …" "$(bazelw nine "" test x)"
+
+# A LIBTORCH relative to the caller's folder still means that folder.
+mkdir "$work/caller/torch"
+program "plain" bazel-4 'version=4.2.3; [[ "${1:-}" == --version ]] || echo "LIBTORCH=$LIBTORCH"'
+check "relative LIBTORCH" "LIBTORCH=$work/caller/torch
+bazel-4 4.2.3: build x" "$(bazelw plain "LIBTORCH=torch" build x)"
+
+[[ "$failures" == 0 ]] && echo "all passed"
