@@ -6,9 +6,11 @@
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "absl/status/status.h"
 #include "graph/saved_tensors.h"
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
@@ -24,8 +26,9 @@ struct Claim {
   std::string name;
   Role role;
   c10::Device device = c10::Device(c10::kCPU);
-  uintptr_t tensor = 0;          // identity of the tensor object
-  uintptr_t address = 0;         // of its storage's data; 0: none to be seen
+  uintptr_t tensor = 0;     // identity of the tensor object; 0: not known
+  uint64_t storage_id = 0;  // 0: not in the registry
+  uintptr_t address = 0;    // of its storage's data; 0: none to be seen
   bool has_storage = false;
   std::optional<int64_t> storage_bytes;
   std::optional<int64_t> references;  // to the storage, ours not counted
@@ -34,6 +37,11 @@ struct Claim {
   int64_t offset_bytes = 0;
   int64_t extent_bytes = 0;
 };
+
+// `cpu` and `cpu:0` are one device.
+c10::Device without_needless_index(c10::Device device) {
+  return device.is_cpu() || device.is_meta() ? c10::Device(device.type()) : device;
+}
 
 std::optional<std::vector<int64_t>> shape_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -59,7 +67,7 @@ Claim claim_of(std::string name, Role role, const at::Tensor& tensor) {
   Claim claim;
   claim.name = std::move(name);
   claim.role = role;
-  claim.device = tensor_device(tensor);
+  claim.device = without_needless_index(tensor_device(tensor));
   claim.tensor = reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl());
   claim.shape = shape_of(tensor);
   claim.dtype = c10::typeMetaToScalarType(tensor.dtype());
@@ -70,7 +78,7 @@ Claim claim_of(std::string name, Role role, const at::Tensor& tensor) {
     claim.address = storage->key.address;
     claim.storage_bytes = storage->bytes;
     claim.references = static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().use_count());
-    Registry::global().storage_id(tensor);  // adopts what was born before tracking
+    claim.storage_id = Registry::global().storage_id(tensor);  // adopts what was born before tracking
   }
   return claim;
 }
@@ -79,9 +87,10 @@ Claim claim_of(const SavedTensorRow& row) {
   Claim claim;
   claim.name = row.node + "." + row.slot;
   claim.role = Role::kSaved;
-  claim.device = row.device;
+  claim.device = without_needless_index(row.device);
   claim.tensor = row.tensor;
   claim.has_storage = row.storage_address != 0;
+  claim.storage_id = row.storage_id;
   claim.address = row.storage_address;
   claim.storage_bytes = row.storage_bytes;
   claim.shape = row.shape;
@@ -130,6 +139,90 @@ struct RowGroup {
   int64_t bytes = 0;
 };
 
+// The rows of one storage: one per tensor object, the same object under two names is a+b. The first is the one whose bytes the
+// caller counts; it has the storage's role, and the user's name rather than a graph's slot. `least` is the role if no claim has a
+// better one.
+RowGroup group_of(std::vector<const Claim*> claims, Role least) {
+  std::stable_sort(claims.begin(), claims.end(), [](const Claim* a, const Claim* b) {
+    return std::make_pair(a->role == Role::kSaved, a->role) < std::make_pair(b->role == Role::kSaved, b->role);
+  });
+  struct Place {
+    size_t row;
+    std::vector<std::string_view> names;
+  };
+  std::unordered_map<uintptr_t, Place> place_of_tensor;
+  std::optional<int64_t> references;
+  Role role = least;
+  RowGroup group;
+  for (const Claim* claim : claims) {
+    role = std::min(role, claim->role);
+    if (claim->references.has_value()) references = claim->references;
+    const auto [found, is_new] = place_of_tensor.try_emplace(claim->tensor, Place{group.rows.size(), {}});
+    Place& place = found->second;
+    if (!is_new && claim->tensor != 0) {
+      if (claim->role == Role::kSaved || std::find(place.names.begin(), place.names.end(), claim->name) != place.names.end())
+        continue;
+      group.rows[place.row].name += "+" + claim->name;
+      place.names.push_back(claim->name);
+      continue;
+    }
+    place.names.push_back(claim->name);
+    group.rows.push_back(row_of(*claim, group.rows.empty() ? RowKind::kStorage : RowKind::kShared));
+    group.rows.back().nbytes = 0;
+  }
+  ReportRow& counted = group.rows.front();
+  counted.role = role;
+  for (size_t i = 1; i < group.rows.size(); ++i) group.rows[i].owner = counted.name;
+  if (references.has_value()) {
+    counted.more_references = std::max<int64_t>(0, *references - static_cast<int64_t>(place_of_tensor.size()));
+  }
+  return group;
+}
+
+// What is known of a storage that the registry does not have.
+void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, bool followed) {
+  std::optional<int64_t> bytes;
+  bool has_storage = false;
+  for (const Claim* claim : claims) {
+    has_storage = has_storage || claim->has_storage;
+    if (claim->storage_bytes.has_value()) bytes = std::max(bytes.value_or(0), *claim->storage_bytes);
+  }
+  const bool is_empty = has_storage ? bytes == 0 : row.shape.has_value() && elements_of(row) == 0;
+  if (is_empty) return;
+  if (claims.front()->device.is_meta()) {
+    row.kind = RowKind::kMeta;
+    row.claimed_bytes = bytes;
+  } else if (!followed) {
+    row.kind = RowKind::kNotFollowed;
+    row.nbytes = std::nullopt;
+    row.claimed_bytes = bytes;
+  } else if (!bytes.has_value()) {
+    row.kind = RowKind::kUnknown;
+    row.nbytes = std::nullopt;
+  } else {
+    row.kind = RowKind::kExternal;
+    row.external_bytes = *bytes;
+  }
+}
+
+// Claims on one storage each, in order of the first claim on it.
+std::vector<std::vector<const Claim*>> by_address(const std::vector<const Claim*>& claims) {
+  std::vector<std::vector<const Claim*>> groups;
+  // Where no storage can be seen (opaque tensors) the tensor object stands for it.
+  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, bool, uintptr_t>, size_t> places;
+  for (const Claim* claim : claims) {
+    const uintptr_t identity = claim->has_storage ? claim->address : claim->tensor;
+    size_t place = groups.size();
+    if (identity != 0) {
+      place =
+          places.try_emplace({claim->device.type(), claim->device.index(), claim->has_storage, identity}, place).first->second;
+    }
+    if (place == groups.size()) groups.emplace_back();
+    groups[place].push_back(claim);
+  }
+  return groups;
+}
+
 void sort_groups(std::vector<RowGroup>& groups, SortBy sort) {
   std::stable_sort(groups.begin(), groups.end(), [sort](const RowGroup& a, const RowGroup& b) {
     switch (sort) {
@@ -147,38 +240,80 @@ void sort_groups(std::vector<RowGroup>& groups, SortBy sort) {
 }  // namespace
 
 struct MemReporter::Impl {
+  // Claims, and the tensors they were read from: while these live no storage of theirs ends, and no other takes its place.
+  struct Claims {
+    std::vector<Claim> claims;
+    std::vector<NamedTensor> named;
+    std::vector<at::Tensor> roots;
+
+    void release() {
+      named.clear();
+      roots.clear();
+    }
+  };
+
   NameBook names;
   std::vector<WeakTensor> graphs;
+  std::unordered_set<const c10::TensorImpl*>
+      graph_roots;  // of `graphs`, whose weak references keep the addresses from being reused
+  size_t prune_graphs_at = 64;
   // Anonymous storages keep the number they were first shown under. Guarded, as collect() is const.
-  std::mutex numbers_lock;
+  std::mutex collect_lock;
   std::map<uint64_t, size_t> numbers;
   size_t next_number = 0;
+  bool activated = false;  // and so has to be deactivated
 
-  Impl() { Registry::global().activate().IgnoreError(); }
-  ~Impl() { Registry::global().deactivate(); }
+  Impl() {
+    const absl::Status status = Registry::global().activate();
+    activated = status.ok() || status.code() == absl::StatusCode::kResourceExhausted;
+  }
+  ~Impl() {
+    if (activated) Registry::global().deactivate();
+  }
 
-  std::vector<Claim> claims() const;
+  void add_graph(const at::Tensor& loss);
+  void prune_graphs();
+  Claims read_claims();
   void number(const std::vector<uint64_t>& anonymous_by_birth, const Snapshot& snapshot);
 };
 
-std::vector<Claim> MemReporter::Impl::claims() const {
-  std::vector<Claim> claims;
-  for (const NamedTensor& named : names.read()) {
+void MemReporter::Impl::add_graph(const at::Tensor& loss) {
+  if (graphs.size() >= prune_graphs_at) prune_graphs();
+  if (graph_roots.insert(loss.unsafeGetTensorImpl()).second) graphs.emplace_back(loss.getIntrusivePtr());
+}
+
+void MemReporter::Impl::prune_graphs() {
+  const auto is_dead = [this](const WeakTensor& weak) {
+    if (!weak.expired()) return false;
+    graph_roots.erase(weak._unsafe_get_target());
+    return true;
+  };
+  graphs.erase(std::remove_if(graphs.begin(), graphs.end(), is_dead), graphs.end());
+  // As often as there may be as many dead ones as live ones, so that adding stays cheap on average.
+  prune_graphs_at = std::max<size_t>(64, 2 * graphs.size());
+}
+
+MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
+  Claims result;
+  result.named = names.read();
+  for (const NamedTensor& named : result.named) {
     for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
       if (!tensor.defined()) return;
-      claims.push_back(claim_of(part[0] == '\0' ? named.name : named.name + "." + part, named.role, tensor));
+      result.claims.push_back(claim_of(part[0] == '\0' ? named.name : named.name + "." + part, named.role, tensor));
     });
   }
+  prune_graphs();
   for (const WeakTensor& weak : graphs) {
     auto held = weak.lock();
     if (!held) continue;
+    result.roots.emplace_back(std::move(held));
     try {
-      for (const SavedTensorRow& row : saved_for_backward(at::Tensor(std::move(held))).rows()) claims.push_back(claim_of(row));
+      for (const SavedTensorRow& row : saved_for_backward(result.roots.back()).rows()) result.claims.push_back(claim_of(row));
     } catch (const c10::Error&) {
       // No graph any more: backward has freed it.
     }
   }
-  return claims;
+  return result;
 }
 
 void MemReporter::Impl::number(const std::vector<uint64_t>& anonymous_by_birth, const Snapshot& snapshot) {
@@ -216,7 +351,7 @@ MemReporter& MemReporter::add_input(std::string name, const at::Tensor& tensor) 
 
 MemReporter& MemReporter::add_graph(const at::Tensor& loss) {
   TORCH_CHECK(loss.defined(), "memledger: add_graph was given an undefined tensor");
-  impl_->graphs.emplace_back(loss.getIntrusivePtr());
+  impl_->add_graph(loss);
   return *this;
 }
 
@@ -231,103 +366,86 @@ MemReporter& MemReporter::remove(const torch::optim::Optimizer& optimizer) {
 }
 
 Report MemReporter::collect(ReportOptions options) const {
-  const std::lock_guard<std::mutex> hold(impl_->numbers_lock);
+  const std::lock_guard<std::mutex> hold(impl_->collect_lock);
   Report report;
   report.options = options;
-  const std::vector<Claim> claims = impl_->claims();
-  const Snapshot snapshot = Registry::global().snapshot();
+  const Registry& registry = Registry::global();
+  const bool active = registry.active();
+  Impl::Claims claimed = impl_->read_claims();
+  const Snapshot snapshot = registry.snapshot();
+  claimed.release();
   report.time = snapshot.time();
-  report.health = Registry::global().health();
+  report.health = registry.health();
   report.unseen_before_tracking = snapshot.unseen_before_tracking();
   report.tracking_was_off = snapshot.tracking_was_off();
 
-  // Storage → the claims on it, in order of role and registration.
+  // Storage → the claims on it, in order of registration. By id, as an address may belong to another storage by now.
   std::unordered_map<uint64_t, std::vector<const Claim*>> claims_by_storage;
   std::vector<const Claim*> elsewhere;  // no row in the registry
-  for (const Claim& claim : claims) {
-    const StorageInfo* storage = snapshot.find_address(claim.device, reinterpret_cast<const void*>(claim.address));
-    if (storage != nullptr) {
-      claims_by_storage[storage->id].push_back(&claim);
-    } else {
+  for (const Claim& claim : claimed.claims) {
+    if (claim.storage_id == 0) {
       elsewhere.push_back(&claim);
+    } else if (snapshot.find(claim.storage_id) != nullptr) {
+      claims_by_storage[claim.storage_id].push_back(&claim);
     }
+    // Else it was freed before the instant of the snapshot, by a thread that runs backward, say.
   }
 
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, DeviceReport> devices;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<RowGroup>> groups;
   const auto report_of = [&](c10::Device device) -> DeviceReport& {
-    DeviceReport& one = devices[{device.type(), device.index()}];
+    const auto [place, is_new] = devices.try_emplace({device.type(), device.index()});
+    DeviceReport& one = place->second;
+    if (!is_new) return one;
     one.device = device;
     one.bytes_by_role.resize(static_cast<size_t>(Role::kTensor) + 1);
+    one.followed = active && registry.follows(device);
+    for (const DeviceInfo& info : snapshot.devices()) {
+      if (info.device != device) continue;
+      one.followed = registry.follows(device);
+      one.counters = info.counters;
+      one.adopted_bytes = info.adopted_bytes;
+    }
+    if (one.followed) one.allocator_bytes = one.counters.current_bytes;
     return one;
   };
   std::vector<uint64_t> anonymous;
   for (const DeviceInfo& info : snapshot.devices()) {
     if (!wanted(info.device, options.device)) continue;
-    DeviceReport& one = report_of(info.device);
-    one.counters = info.counters;
-    one.allocator_bytes = info.counters.current_bytes;
-    one.adopted_bytes = info.adopted_bytes;
+    report_of(info.device);
     std::vector<RowGroup>& device_groups = groups[{info.device.type(), info.device.index()}];
     for (const StorageInfo& storage : snapshot.storages(info.device)) {
-      RowGroup& group = device_groups.emplace_back();
-      group.bytes = storage.nbytes;
+      const Role least = storage.temporary ? Role::kTemporary : Role::kTensor;
       const auto found = claims_by_storage.find(storage.id);
       if (found == claims_by_storage.end()) {
         ReportRow row;
         row.anonymous = true;
-        row.role = storage.temporary ? Role::kTemporary : Role::kTensor;
+        row.role = least;
         row.dtype = storage.dtype;
         if (storage.dtype.has_value()) row.shape = storage.shape;
         row.extent_bytes = storage.nbytes;
         row.nbytes = storage.nbytes;
         add_birthplace(row, storage);
-        group.rows.push_back(std::move(row));
+        device_groups.push_back({{std::move(row)}, storage.nbytes});
         anonymous.push_back(storage.id);
         continue;
       }
-      // One row per tensor object; the same object under two names is a+b.
-      std::vector<const Claim*> on_it = found->second;
-      std::stable_sort(on_it.begin(), on_it.end(), [](const Claim* a, const Claim* b) { return a->role < b->role; });
-      std::unordered_map<uintptr_t, size_t> row_of_tensor;
-      std::optional<int64_t> references;
-      for (const Claim* claim : on_it) {
-        if (claim->references.has_value()) references = claim->references;
-        const auto [place, is_new] = row_of_tensor.try_emplace(claim->tensor, group.rows.size());
-        if (!is_new && claim->tensor != 0) {
-          std::string& name = group.rows[place->second].name;
-          if (claim->role != Role::kSaved) name += "+" + claim->name;
-          continue;
-        }
-        ReportRow row = row_of(*claim, group.rows.empty() ? RowKind::kStorage : RowKind::kShared);
-        row.nbytes = group.rows.empty() ? storage.nbytes : 0;
-        add_birthplace(row, storage);
-        group.rows.push_back(std::move(row));
-      }
-      for (size_t i = 1; i < group.rows.size(); ++i) group.rows[i].owner = group.rows[0].name;
-      if (references.has_value()) {
-        group.rows[0].more_references = std::max<int64_t>(0, *references - static_cast<int64_t>(row_of_tensor.size()));
-      }
+      RowGroup& group = device_groups.emplace_back(group_of(found->second, least));
+      group.bytes = storage.nbytes;
+      group.rows.front().nbytes = storage.nbytes;
+      for (ReportRow& row : group.rows) add_birthplace(row, storage);
     }
   }
-  for (const Claim* claim : elsewhere) {
-    if (!wanted(claim->device, options.device)) continue;
-    DeviceReport& one = report_of(claim->device);
-    ReportRow row = row_of(*claim, RowKind::kExternal);
-    if (!claim->has_storage || !claim->storage_bytes.has_value()) {
-      row.kind = claim->shape.has_value() && elements_of(row) == 0 ? RowKind::kStorage : RowKind::kUnknown;
-      if (row.kind == RowKind::kStorage) row.nbytes = 0;
-    } else if (*claim->storage_bytes == 0) {
-      row.kind = RowKind::kStorage;
-      row.nbytes = 0;
-    } else {
-      row.nbytes = 0;
-      row.external_bytes = *claim->storage_bytes;
-      one.external_bytes += row.external_bytes;
-    }
-    RowGroup group;
-    group.rows.push_back(std::move(row));
-    groups[{claim->device.type(), claim->device.index()}].push_back(std::move(group));
+  for (const std::vector<const Claim*>& on_it : by_address(elsewhere)) {
+    const c10::Device device = on_it.front()->device;
+    if (!wanted(device, options.device)) continue;
+    DeviceReport& one = report_of(device);
+    RowGroup group = group_of(on_it, Role::kTensor);
+    ReportRow& row = group.rows.front();
+    explain_elsewhere(row, on_it, active && one.followed);
+    one.external_bytes += row.external_bytes;
+    if (row.kind == RowKind::kMeta) one.would_be_bytes += row.claimed_bytes.value_or(0);
+    groups[{device.type(), device.index()}].push_back(std::move(group));
   }
 
   std::sort(anonymous.begin(), anonymous.end());
@@ -343,12 +461,13 @@ Report MemReporter::collect(ReportOptions options) const {
     for (RowGroup& group : device_groups) {
       for (ReportRow& row : group.rows) {
         one.total_bytes += row.nbytes.value_or(0);
-        one.elements += elements_of(row);
+        // A slot of a graph is no tensor of the program's.
+        if (row.kind != RowKind::kShared || row.role != Role::kSaved) one.elements += elements_of(row);
         one.bytes_by_role[static_cast<size_t>(row.role)] += row.nbytes.value_or(0);
         one.rows.push_back(std::move(row));
       }
     }
-    one.unexplained_bytes = one.allocator_bytes - one.total_bytes;
+    if (one.allocator_bytes.has_value()) one.unexplained_bytes = *one.allocator_bytes - one.total_bytes;
     report.devices.push_back(std::move(one));
   }
   return report;

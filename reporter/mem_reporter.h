@@ -11,10 +11,15 @@
 //   reporter.report(/*verbose=*/true);
 //
 // The first reporter of a process activates the registry; tensors made before that are found through what is registered here, and
-// counted apart. Holds no tensor alive; a module in a ModuleHolder may end at any time, a module on the stack and an optimizer must
-// outlive the reporter or be removed. Errors: c10::Error for undefined tensors and unknown names; report() itself never throws for a
-// tensor it cannot read. Thread-safety: one thread at a time per reporter; other threads may go on allocating, the report is of one
-// instant. Cost: by the number of live storages and registered tensors.
+// counted apart. Each reporter undoes its activation when it ends, unless there was nothing to undo: where LibTorch refuses the
+// operator callback (absl::StatusCode::kInternal) nothing is active, and reports print ? for what nobody follows; where there is
+// only no memory for fork handlers (kResourceExhausted) all is active. Call Registry::activate() first to see the status. Holds
+// no tensor alive, but for the moment that collect() takes; a module in a ModuleHolder may end at any time, a module on the stack
+// and an optimizer must outlive the reporter or be removed. What has ended is forgotten at the next use. Errors: c10::Error for
+// undefined tensors and unknown names; report() itself never throws for a tensor it cannot read. Thread-safety: one thread at a
+// time per reporter; other threads may go on allocating and freeing, also what is registered here, the report is of one instant;
+// they may not meanwhile give a registered tensor another storage or gradient. Cost: by the number of live storages and
+// registered tensors.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -54,12 +59,14 @@ class MemReporter {
   }
   // Read at each report, so it may come before the first step. Adam.weight.exp_avg …
   MemReporter& add_optimizer(const torch::optim::Optimizer& optimizer);
+  // A name in use for another tensor passes to this one, whether add_tensor or add_input gave it. A name ends with its tensor.
   MemReporter& add_tensor(std::string name, const at::Tensor& tensor);
   MemReporter& add_input(std::string name, const at::Tensor& tensor);
-  // Role and names (`ConvolutionBackward0.input`) for what the graph of `loss` holds for the backward pass. The graph is followed while
-  // `loss` lives; a graph that has been freed adds nothing.
+  // The role of what the graph of `loss` holds for the backward pass, and names (`ConvolutionBackward0.input`) for what nothing
+  // else that is registered explains. The graph is followed while `loss` lives; a graph that has been freed adds nothing, nor
+  // does the same loss a second time.
   MemReporter& add_graph(const at::Tensor& loss);
-  // Forgets a module's prefix or a tensor's name; throws c10::Error if there is none.
+  // Forgets a module's prefix or a tensor's name; throws c10::Error if there is none that lives.
   MemReporter& remove(std::string_view name);
   MemReporter& remove(const torch::optim::Optimizer& optimizer);
 

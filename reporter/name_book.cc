@@ -5,6 +5,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <list>
 #include <unordered_map>
 #include <utility>
 
@@ -20,6 +21,8 @@ struct ModuleEntry {
   const torch::nn::Module* module;
   std::weak_ptr<const torch::nn::Module> owner;
   bool owned;  // by a shared_ptr when it was added; else it is on the stack and the caller's to keep
+
+  bool ended() const { return owned && owner.expired(); }
 
   // Keeps an owned module alive while it is read; the second is null when it has ended.
   std::pair<std::shared_ptr<const torch::nn::Module>, const torch::nn::Module*> lock() const {
@@ -48,7 +51,36 @@ at::Tensor lock(const WeakTensor& weak) {
 struct NameBook::Entries {
   std::vector<ModuleEntry> modules;
   std::vector<const torch::optim::Optimizer*> optimizers;
-  std::vector<TensorEntry> tensors;
+  std::list<TensorEntry> tensors;  // in order of registration
+  std::unordered_map<std::string, std::list<TensorEntry>::iterator> tensor_of_name;
+  // Adding looks for dead entries only when there may be as many of them as live ones, so that it stays cheap on average.
+  size_t prune_at = 64;
+
+  std::list<TensorEntry>::iterator erase(std::list<TensorEntry>::iterator entry) {
+    tensor_of_name.erase(entry->name);
+    return tensors.erase(entry);
+  }
+
+  void prune() {
+    modules.erase(std::remove_if(modules.begin(), modules.end(), [](const ModuleEntry& entry) { return entry.ended(); }),
+                  modules.end());
+    for (auto entry = tensors.begin(); entry != tensors.end();) {
+      entry = entry->tensor.expired() ? erase(entry) : std::next(entry);
+    }
+    prune_at = std::max<size_t>(64, 2 * (modules.size() + tensors.size()));
+  }
+
+  void prune_sometimes() {
+    if (modules.size() + tensors.size() >= prune_at) prune();
+  }
+
+  void add(std::string name, Role role, const at::Tensor& tensor) {
+    TORCH_CHECK(tensor.defined(), "memledger: the tensor given for \"", name, "\" is undefined");
+    prune_sometimes();
+    if (const auto found = tensor_of_name.find(name); found != tensor_of_name.end()) erase(found->second);
+    const auto entry = tensors.insert(tensors.end(), {name, role, WeakTensor(tensor.getIntrusivePtr())});
+    tensor_of_name.emplace(std::move(name), entry);
+  }
 };
 
 NameBook::NameBook() : entries_(std::make_unique<Entries>()) {}
@@ -59,30 +91,26 @@ NameBook& NameBook::operator=(NameBook&&) noexcept = default;
 void NameBook::add_module(std::string prefix, const torch::nn::Module& module) {
   std::weak_ptr<const torch::nn::Module> owner = module.weak_from_this();
   const bool owned = !owner.expired();
+  entries_->prune_sometimes();
   entries_->modules.push_back({std::move(prefix), &module, std::move(owner), owned});
 }
 
 void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) { entries_->optimizers.push_back(&optimizer); }
 
-void NameBook::add_tensor(std::string name, const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.defined(), "memledger: the tensor given for \"", name, "\" is undefined");
-  entries_->tensors.push_back({std::move(name), Role::kTensor, WeakTensor(tensor.getIntrusivePtr())});
-}
+void NameBook::add_tensor(std::string name, const at::Tensor& tensor) { entries_->add(std::move(name), Role::kTensor, tensor); }
 
-void NameBook::add_input(std::string name, const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.defined(), "memledger: the tensor given for \"", name, "\" is undefined");
-  entries_->tensors.push_back({std::move(name), Role::kInput, WeakTensor(tensor.getIntrusivePtr())});
-}
+void NameBook::add_input(std::string name, const at::Tensor& tensor) { entries_->add(std::move(name), Role::kInput, tensor); }
 
 void NameBook::remove(std::string_view name) {
+  entries_->prune();  // whether a dead one is an error must not depend on when it was last looked for
   auto& modules = entries_->modules;
-  auto& tensors = entries_->tensors;
-  const size_t before = modules.size() + tensors.size();
+  const size_t before = modules.size();
   modules.erase(std::remove_if(modules.begin(), modules.end(), [&](const ModuleEntry& entry) { return entry.prefix == name; }),
                 modules.end());
-  tensors.erase(std::remove_if(tensors.begin(), tensors.end(), [&](const TensorEntry& entry) { return entry.name == name; }),
-                tensors.end());
-  TORCH_CHECK(modules.size() + tensors.size() < before, "memledger: nothing was added under the name \"", name, "\"");
+  const auto found = entries_->tensor_of_name.find(std::string(name));
+  TORCH_CHECK(modules.size() < before || found != entries_->tensor_of_name.end(),
+              "memledger: nothing that lives was added under the name \"", name, "\"");
+  if (found != entries_->tensor_of_name.end()) entries_->erase(found->second);
 }
 
 void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -93,6 +121,7 @@ void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
 }
 
 std::vector<NamedTensor> NameBook::read() const {
+  entries_->prune();
   std::vector<NamedTensor> found;
   std::unordered_map<const c10::TensorImpl*, std::string> parameter_names;
   const auto add = [&](std::string name, Role role, const at::Tensor& tensor) {

@@ -6,9 +6,10 @@
 //   names.add_module("", *net);
 //   for (const memledger::NamedTensor& named : names.read()) { ... named.name, named.role, named.tensor ... }
 //
-// Holds no tensor alive. A module owned by a ModuleHolder (or any shared_ptr) may end: its names end with it. A module on the stack, and
-// an optimizer, must outlive the book or be removed from it. Tensors are held weakly. Not thread-safe; the modules must not be changed
-// by another thread during read(). Cost of read(): by the number of registered tensors, about a microsecond each.
+// Holds no tensor alive. A module owned by a ModuleHolder (or any shared_ptr) may end: its names end with it. A module on the
+// stack, and an optimizer, must outlive the book or be removed from it. Tensors are held weakly; a name ends with its tensor and
+// is then forgotten. Not thread-safe, not even two read() calls at once; the modules must not be changed by another thread during
+// read(). Cost of read(): by the number of registered tensors that live, about a microsecond each; a dead one costs once.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -44,17 +45,19 @@ class NameBook {
 
   // Names are `prefix.path`, or `path` with an empty prefix; gradients have `.grad` behind.
   void add_module(std::string prefix, const torch::nn::Module& module);
-  // Names are `Adam.<parameter's name>.exp_avg`; a parameter outside any module is `param<group>.<index>`. The state is read at each use,
-  // so this may come before the first step.
+  // Names are `Adam.<parameter's name>.exp_avg`; a parameter outside any module is `param<group>.<index>`. The state is read at
+  // each use, so this may come before the first step.
   void add_optimizer(const torch::optim::Optimizer& optimizer);
-  // Both throw c10::Error for an undefined tensor.
+  // A name in use for another tensor, dead or alive, passes to this one, whichever of the two functions gave it. Both throw
+  // c10::Error for an undefined tensor.
   void add_tensor(std::string name, const at::Tensor& tensor);
   void add_input(std::string name, const at::Tensor& tensor);
-  // Forgets what was added under that prefix or name. Throws c10::Error if there is none.
+  // Forgets what was added under that prefix or name. Throws c10::Error if there is none that lives.
   void remove(std::string_view name);
   void remove_optimizer(const torch::optim::Optimizer& optimizer);
 
-  // In order of role, then of registration. One tensor may come several times (tied parameters, a parameter that is also registered by hand).
+  // In order of role, then of registration. One tensor may come several times (tied parameters, a parameter that is also
+  // registered by hand).
   std::vector<NamedTensor> read() const;
 
  private:

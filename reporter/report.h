@@ -3,10 +3,11 @@
 // A report as a value: who holds how many bytes on each device, and what the allocator says to that.
 //
 //   memledger::Report report = reporter.collect();
-//   for (const memledger::DeviceReport& device : report.devices) CHECK(device.unexplained_bytes == 0);
+//   for (const memledger::DeviceReport& device : report.devices) CHECK(device.unexplained_bytes.value_or(0) == 0);
 //   std::cout << report;
 //
-// Units: bytes as requested. Holds no tensor. Copyable; thread-safe as any value.
+// Units: bytes as requested; a std::optional without a value is "nobody knows", never zero. Holds no tensor. Copyable;
+// thread-safe as any value.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -28,35 +29,39 @@ namespace memledger {
 enum class SortBy : uint8_t { kBytes, kName, kBirth };
 
 struct ReportOptions {
-  bool verbose = false;                // every row, the sharing arrows, hook health
-  std::optional<c10::Device> device;   // only this one; without an index, all of its type
-  size_t max_rows = 50;                // per device; ignored when verbose
+  bool verbose = false;               // every row, the sharing arrows, hook health
+  std::optional<c10::Device> device;  // only this one; without an index, all of its type
+  size_t max_rows = 50;               // per device; ignored when verbose
   SortBy sort = SortBy::kBytes;
 };
 
 // How the memory of a row came to be known.
 enum class RowKind : uint8_t {
-  kStorage,   // counted: the row of a live storage
-  kShared,    // a further tensor on a storage already counted: 0 bytes
-  kExternal,  // a named tensor whose memory is not LibTorch's (from_blob, a mapped file): not counted
-  kUnknown,   // a named tensor that cannot be looked into (opaque): bytes unknown
+  kStorage,      // counted: the row of a live storage
+  kShared,       // a further tensor on a storage already counted: 0 bytes
+  kExternal,     // a named tensor whose memory is not LibTorch's (from_blob, a mapped file): not counted
+  kUnknown,      // a named tensor that cannot be looked into (opaque): bytes unknown
+  kNotFollowed,  // a named tensor on a device that nobody follows, or met while nothing is active: bytes unknown
+  kMeta,         // a named meta tensor: no memory lies behind it, 0 bytes
 };
 
 struct ReportRow {
   RowKind kind = RowKind::kStorage;
-  std::string name;                  // weight, a+b, Tensor7; empty in a group
-  std::string owner;                 // kShared: the name of the row that is counted
+  std::string name;   // weight, a+b, Tensor7; empty in a group
+  std::string owner;  // kShared: the name of the row that is counted
+  // Of the storage: the first that fits any tensor on it, whatever gave the name. kShared: of this row's own tensor.
   Role role = Role::kTensor;
-  bool anonymous = false;            // no registered name reaches it
-  uint64_t storage_id = 0;           // 0: not in the registry
-  std::optional<int64_t> nbytes;     // counted bytes of all of `count`; nullopt: unknown
-  int64_t external_bytes = 0;        // kExternal: what is there, but not counted
-  size_t count = 1;                  // anonymous rows alike, shown together
-  std::vector<std::string> members;  // names of a group, by birth
+  bool anonymous = false;                // no registered name reaches it
+  uint64_t storage_id = 0;               // 0: not in the registry
+  std::optional<int64_t> nbytes;         // counted bytes of all of `count`; nullopt: unknown
+  int64_t external_bytes = 0;            // kExternal: what is there, but not counted
+  std::optional<int64_t> claimed_bytes;  // kNotFollowed, kMeta: what the storage says of its own size; counted nowhere
+  size_t count = 1;                      // anonymous rows alike, shown together
+  std::vector<std::string> members;      // names of a group, by birth
   std::optional<std::vector<int64_t>> shape;
   std::optional<c10::ScalarType> dtype;
-  int64_t storage_offset_bytes = 0;  // where the tensor begins in its storage
-  int64_t extent_bytes = 0;          // first to last element; less than nbytes: a view of a part
+  int64_t storage_offset_bytes = 0;        // where the tensor begins in its storage
+  int64_t extent_bytes = 0;                // first to last element; less than nbytes: a view of a part
   std::optional<int64_t> more_references;  // tensors on this storage beyond those with a row; nullopt: not known
   // Where it was made.
   std::string op, autograd_node, label;
@@ -65,18 +70,25 @@ struct ReportRow {
   bool adopted = false;  // born before tracking
 };
 
-// One device. The parts add up: Σ rows' nbytes + Σ items that are not among the rows + unexplained_bytes = allocator_bytes.
+// One device. Where it is followed the parts add up: Σ rows' nbytes + Σ items that are not among the rows + unexplained_bytes =
+// allocator_bytes.
 struct DeviceReport {
   c10::Device device = c10::Device(c10::kCPU);
-  int64_t total_bytes = 0;      // of the rows
-  int64_t allocator_bytes = 0;  // CPU: the wrapper's own counter
-  int64_t unexplained_bytes = 0;
-  int64_t adopted_bytes = 0;    // of total_bytes: in storages born before tracking
-  int64_t external_bytes = 0;   // named tensors on memory that is not LibTorch's; in neither total
-  int64_t elements = 0;         // of all tensors that have a row, shared ones included
+  bool followed = false;    // the registry sees its allocations
+  int64_t total_bytes = 0;  // of the rows whose bytes are known; see used_bytes()
+  // Both nothing where the device is not followed.
+  std::optional<int64_t> allocator_bytes;  // CPU: the wrapper's own counter
+  std::optional<int64_t> unexplained_bytes;
+  int64_t adopted_bytes = 0;   // of total_bytes: in storages born before tracking
+  int64_t external_bytes = 0;  // named tensors on memory that is not LibTorch's; in neither total
+  int64_t would_be_bytes = 0;  // of meta tensors, had they memory; in no total
+  int64_t elements = 0;  // of all tensors that have a row, shared ones included; a saved slot counts only if it is all there is
   std::vector<int64_t> bytes_by_role;  // indexed by Role
   Counters counters;
   std::vector<ReportRow> rows;  // all of them, sorted; grouping and max_rows are matters of showing
+
+  // total_bytes, or nothing where a row of a device nobody follows keeps it from being the whole.
+  std::optional<int64_t> used_bytes() const;
 };
 
 struct Report {
@@ -88,10 +100,11 @@ struct Report {
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
 
-  // Sums over the devices of the report.
+  // Sums over the devices of the report. Nothing as soon as one device has none: a sum of what is known would read as the whole.
+  // The meta device takes no part, as no memory lies behind it. total_bytes(): of the rows whose bytes are known.
   int64_t total_bytes() const;
-  int64_t allocator_bytes() const;
-  int64_t unexplained_bytes() const;
+  std::optional<int64_t> allocator_bytes() const;
+  std::optional<int64_t> unexplained_bytes() const;
 
   // {"schema": "memledger.report", "version": 1, …}; every row, ungrouped.
   std::string to_json() const;

@@ -50,22 +50,30 @@ std::string_view kind_text(RowKind kind) {
       return "external";
     case RowKind::kUnknown:
       return "unknown";
+    case RowKind::kNotFollowed:
+      return "not_followed";
+    case RowKind::kMeta:
+      return "meta";
     case RowKind::kStorage:
       break;
   }
   return "storage";
 }
 
+std::string number(std::optional<int64_t> value) { return value.has_value() ? std::to_string(*value) : "null"; }
+
 std::string row_json(const ReportRow& row) {
-  std::string json = fmt::format("{{\"kind\":{},\"name\":{},\"role\":{},\"anonymous\":{},\"storage_id\":{}", quoted(kind_text(row.kind)),
-                                 quoted(row.name), quoted(to_string(row.role)), row.anonymous, row.storage_id);
-  json += row.nbytes.has_value() ? fmt::format(",\"bytes\":{}", *row.nbytes) : ",\"bytes\":null";
+  std::string json =
+      fmt::format("{{\"kind\":{},\"name\":{},\"role\":{},\"anonymous\":{},\"storage_id\":{}", quoted(kind_text(row.kind)),
+                  quoted(row.name), quoted(to_string(row.role)), row.anonymous, row.storage_id);
+  json += ",\"bytes\":" + number(row.nbytes);
   if (!row.owner.empty()) json += ",\"owner\":" + quoted(row.owner);
   if (row.kind == RowKind::kExternal) json += fmt::format(",\"external_bytes\":{}", row.external_bytes);
+  if (row.kind == RowKind::kNotFollowed || row.kind == RowKind::kMeta) json += ",\"claimed_bytes\":" + number(row.claimed_bytes);
   json += row.shape.has_value() ? fmt::format(",\"shape\":[{}]", fmt::join(*row.shape, ",")) : ",\"shape\":null";
   json += row.dtype.has_value() ? ",\"dtype\":" + quoted(dtype_text(row.dtype)) : ",\"dtype\":null";
   json += fmt::format(",\"offset_bytes\":{},\"extent_bytes\":{}", row.storage_offset_bytes, row.extent_bytes);
-  json += row.more_references.has_value() ? fmt::format(",\"more_references\":{}", *row.more_references) : ",\"more_references\":null";
+  json += ",\"more_references\":" + number(row.more_references);
   json += fmt::format(",\"op\":{},\"autograd_node\":{},\"label\":{},\"phase\":{},\"phase_inferred\":{},\"adopted\":{}}}",
                       quoted(row.op), quoted(row.autograd_node), quoted(row.label), quoted(to_string(row.phase)),
                       row.phase_inferred, row.adopted);
@@ -83,12 +91,15 @@ std::string Report::to_json() const {
   for (size_t d = 0; d < devices.size(); ++d) {
     const DeviceReport& device = devices[d];
     json += fmt::format(
-        "{}{{\"device\":{},\"total_bytes\":{},\"allocator_bytes\":{},\"unexplained_bytes\":{},\"adopted_bytes\":{},"
-        "\"external_bytes\":{},\"elements\":{},\"bytes_by_role\":{{",
-        d == 0 ? "" : ",", quoted(device.device.str()), device.total_bytes, device.allocator_bytes, device.unexplained_bytes,
-        device.adopted_bytes, device.external_bytes, device.elements);
+        "{}{{\"device\":{},\"followed\":{},\"total_bytes\":{},\"allocator_bytes\":{},\"unexplained_bytes\":{},\"adopted_bytes\":{"
+        "},"
+        "\"external_bytes\":{},\"would_be_bytes\":{},\"elements\":{},\"bytes_by_role\":{{",
+        d == 0 ? "" : ",", quoted(device.device.str()), device.followed, number(device.used_bytes()),
+        number(device.allocator_bytes), number(device.unexplained_bytes), device.adopted_bytes, device.external_bytes,
+        device.would_be_bytes, device.elements);
     for (size_t role = 0; role < device.bytes_by_role.size(); ++role) {
-      json += fmt::format("{}{}:{}", role == 0 ? "" : ",", quoted(to_string(static_cast<Role>(role))), device.bytes_by_role[role]);
+      json +=
+          fmt::format("{}{}:{}", role == 0 ? "" : ",", quoted(to_string(static_cast<Role>(role))), device.bytes_by_role[role]);
     }
     json += "},\"rows\":[";
     for (size_t r = 0; r < device.rows.size(); ++r) json += (r == 0 ? "" : ",") + row_json(device.rows[r]);

@@ -22,7 +22,8 @@ struct ShownRow {
 };
 
 std::vector<ShownRow> group_rows(const DeviceReport& device, const ReportOptions& options) {
-  using Likeness = std::tuple<Role, std::string, std::string, std::optional<std::vector<int64_t>>, std::optional<c10::ScalarType>>;
+  using Likeness =
+      std::tuple<Role, std::string, std::string, std::optional<std::vector<int64_t>>, std::optional<c10::ScalarType>>;
   std::vector<ShownRow> shown;
   std::map<Likeness, size_t> place_of;
   for (const ReportRow& row : device.rows) {
@@ -60,12 +61,19 @@ std::string first_column(const ShownRow& shown) {
   return row.name;
 }
 
+std::string size_or_unknown(std::optional<int64_t> bytes) { return bytes.has_value() ? readable_size(*bytes) : "?"; }
+
 std::string note(const ReportRow& row) {
   switch (row.kind) {
     case RowKind::kExternal:
       return fmt::format("  external, not LibTorch's memory: {}", readable_size(row.external_bytes));
     case RowKind::kUnknown:
       return "  cannot be looked into";
+    case RowKind::kNotFollowed:
+      return row.claimed_bytes.has_value() ? fmt::format("  not followed; its storage says {}", readable_size(*row.claimed_bytes))
+                                           : "  not followed";
+    case RowKind::kMeta:
+      return "  would be " + size_or_unknown(row.claimed_bytes);
     case RowKind::kShared:
       return "";
     case RowKind::kStorage:
@@ -83,7 +91,7 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
   const size_t count = options.verbose ? shown.size() : std::min(shown.size(), options.max_rows);
   for (size_t i = 0; i < count; ++i) {
     const ReportRow& row = *shown[i].row;
-    const std::string size = row.kind == RowKind::kUnknown ? "?" : readable_size(shown[i].nbytes);
+    const std::string size = row.nbytes.has_value() ? readable_size(shown[i].nbytes) : "?";
     out << fmt::format("{:<40s}{:>20s}{:>10s}{}\n", first_column(shown[i]), shape_text(row.shape), size, note(row));
     const bool ends_storage = i + 1 == count || shown[i + 1].row->kind != RowKind::kShared;
     if (!options.verbose) continue;
@@ -107,11 +115,16 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
 }
 
 void write_footer(std::ostream& out, const Report& report, const DeviceReport& device) {
-  const std::string name = device.device.str();
-  out << fmt::format("Total Tensors: {} \tUsed Memory: {}\n", device.elements, readable_size(device.total_bytes));
-  out << fmt::format("The allocated memory on {}: {}\n", name, readable_size(device.allocator_bytes));
-  out << fmt::format("Explained: {} of {} ({} unexplained)\n", readable_size(device.total_bytes),
-                     readable_size(device.allocator_bytes), readable_size(device.unexplained_bytes));
+  out << fmt::format("Total Tensors: {} \tUsed Memory: {}\n", device.elements, size_or_unknown(device.used_bytes()));
+  out << fmt::format("The allocated memory on {}: {}\n", device.device.str(), size_or_unknown(device.allocator_bytes));
+  if (device.allocator_bytes.has_value() && device.unexplained_bytes.has_value()) {
+    out << fmt::format("Explained: {} of {} ({} unexplained)\n", readable_size(device.total_bytes),
+                       readable_size(*device.allocator_bytes), readable_size(*device.unexplained_bytes));
+  } else if (device.device.is_meta()) {
+    out << fmt::format("Explained: ? of ? (no memory; would be {})\n", readable_size(device.would_be_bytes));
+  } else {
+    out << "Explained: ? of ? (not followed)\n";
+  }
   if (device.adopted_bytes > 0) out << fmt::format("  of it made before tracking: {}\n", readable_size(device.adopted_bytes));
   if (device.external_bytes > 0) out << fmt::format("external: {}\n", readable_size(device.external_bytes));
   if (report.unseen_before_tracking && device.device.is_cpu()) out << "before tracking: ?\n";

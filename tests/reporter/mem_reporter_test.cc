@@ -3,8 +3,11 @@
 
 #include <torch/torch.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdio>
-#include <regex>
+#include <map>
+#include <mutex>
 #include <sstream>
 #include <thread>
 
@@ -72,8 +75,8 @@ TEST_SUITE("the printed table") {
     auto input = torch::ones({512, 1024});
     const MemReporter reporter(linear);
     auto out = linear->forward(input).mean();
-    const std::string header =
-        "Element type" + std::string(28, ' ') + std::string(16, ' ') + "Size" + "  Used MEM\n" + std::string(79, '-') + "\nStorage on cpu\n";
+    const std::string header = "Element type" + std::string(28, ' ') + std::string(16, ' ') + "Size" + "  Used MEM\n" +
+                               std::string(79, '-') + "\nStorage on cpu\n";
     const std::string before = text(reporter);
     CAPTURE(before);
     CHECK(before.rfind(header, 0) == 0);
@@ -81,8 +84,10 @@ TEST_SUITE("the printed table") {
     CHECK(contains(before, row_text("bias", "(1024,)", "4.00K")));
     CHECK(contains(before, row_text("Tensor0", "(512, 1024)", "2.00M").substr(0, 70) + "  aten::ones [forward]\n"));
     CHECK(contains(before, row_text("Tensor1", "(1,)", "4.00B").substr(0, 70) + "  aten::mean [forward]\n"));
-    CHECK(contains(before, "Total Tensors: 1573889 \tUsed Memory: 6.00M\nThe allocated memory on cpu: 6.00M\n"
-                           "Explained: 6.00M of 6.00M (0.00B unexplained)\n" + std::string(79, '-') + "\n"));
+    CHECK(contains(before,
+                   "Total Tensors: 1573889 \tUsed Memory: 6.00M\nThe allocated memory on cpu: 6.00M\n"
+                   "Explained: 6.00M of 6.00M (0.00B unexplained)\n" +
+                       std::string(79, '-') + "\n"));
     out.backward();
     const std::string after = text(reporter);
     CAPTURE(after);
@@ -130,6 +135,17 @@ TEST_SUITE("the printed table") {
     ReportOptions options;
     options.max_rows = 2;
     CHECK(contains(text(reporter, options), "… and 60 more, "));
+  }
+
+  TEST_CASE("columns line up behind a name that is not ASCII") {
+    std::vector<at::Tensor> alike = {torch::ones({256}), torch::ones({256})};
+    auto named = torch::ones({3});
+    MemReporter reporter;
+    reporter.add_tensor("größe…", named);
+    const std::string shown = text(reporter);
+    CAPTURE(shown);
+    CHECK(contains(shown, "\n2 x Tensor0 …" + std::string(40 - 13, ' ') + std::string(14, ' ') + "(256,)     2.00K  aten::ones"));
+    CHECK(contains(shown, "\ngröße…" + std::string(40 - 6, ' ') + std::string(16, ' ') + "(3,)    12.00B\n"));
   }
 
   TEST_CASE("the sizes people read") {
@@ -212,8 +228,7 @@ TEST_SUITE("names and roles") {
     report = reporter.collect();
     check_explained(report);
     CHECK(find_row(report, "Adam.net.0.weight.exp_avg")->role == Role::kOptimizerState);
-    CHECK(cpu(report).bytes_by_role[static_cast<size_t>(Role::kOptimizerState)] ==
-          2 * (32 * 64 + 64 + 64 + 64 + 64 * 4 + 4) * 4);
+    CHECK(cpu(report).bytes_by_role[static_cast<size_t>(Role::kOptimizerState)] == 2 * (32 * 64 + 64 + 64 + 64 + 64 * 4 + 4) * 4);
 
     adam.zero_grad();
     check_explained(reporter.collect());
@@ -295,6 +310,102 @@ TEST_SUITE("names and roles") {
     CHECK(find_row(reporter.collect(), "net.weight") == nullptr);
   }
 
+  TEST_CASE("a registered tensor that a graph saves keeps its name in the default report, and is Saved") {
+    auto weight = torch::ones({8}, torch::requires_grad());
+    auto activation = weight.exp();
+    MemReporter reporter;
+    reporter.add_tensor("mine", activation);
+    const int64_t elements = cpu(reporter.collect()).elements;
+    CHECK(find_row(reporter.collect(), "mine")->role == Role::kTensor);
+    auto loss = activation.square().sum();
+    reporter.add_graph(loss);
+    const Report report = reporter.collect();
+    check_explained(report);
+    const ReportRow* mine = find_row(report, "mine");
+    REQUIRE(mine != nullptr);
+    CHECK(mine->kind == RowKind::kStorage);
+    CHECK(mine->role == Role::kSaved);
+    CHECK(mine->nbytes == 32);
+    CHECK(contains(text(reporter), "\nmine "));
+    // The square saves the very tensor, the exponential another on its storage.
+    CHECK(find_row(report, "PowBackward0.self") == nullptr);
+    const ReportRow* slot = find_row(report, "ExpBackward0.result");
+    REQUIRE(slot != nullptr);
+    CHECK(slot->owner == "mine");
+    // The sum; not the slot.
+    CHECK(cpu(report).elements == elements + 1);
+  }
+
+  TEST_CASE("the better role wins over the user's order, the user's names come in order of role") {
+    torch::nn::Linear net(4, 4);
+    MemReporter reporter;
+    reporter.add_tensor("view", net->weight).add_module("net", net);
+    const Report report = reporter.collect();
+    const ReportRow* row = find_row(report, "net.weight+view");
+    REQUIRE(row != nullptr);
+    CHECK(row->role == Role::kParameter);
+  }
+
+  TEST_CASE("one loss registered twice, or two losses of one graph, count once") {
+    std::vector<float> mine(16, 1.0f);
+    const auto elsewhere = torch::from_blob(mine.data(), {16});
+    auto weight = torch::ones({16}, torch::requires_grad());
+    auto activation = weight * elsewhere;
+    auto loss = activation.square().sum();
+    auto other_loss = activation.sum();
+    MemReporter once, often;
+    once.add_graph(loss);
+    often.add_graph(loss).add_graph(loss).add_graph(other_loss);
+    const Report expected = once.collect();
+    const Report report = often.collect();
+    CHECK(cpu(report).rows.size() == cpu(expected).rows.size());
+    CHECK(cpu(report).elements == cpu(expected).elements);
+    CHECK(cpu(report).external_bytes == 64);
+  }
+
+  TEST_CASE("a name in use passes to the tensor it is given to last") {
+    auto first = torch::ones({4});
+    auto second = torch::ones({5});
+    MemReporter reporter;
+    reporter.add_tensor("name", first).add_input("name", second);
+    const Report report = reporter.collect();
+    CHECK(find_row(report, "name")->nbytes == 20);
+    CHECK(find_row(report, "name")->role == Role::kInput);
+    CHECK(find_row(report, "Tensor0")->nbytes == 16);
+    reporter.remove("name");
+    CHECK_THROWS_AS(reporter.remove("name"), c10::Error);
+  }
+
+  TEST_CASE("what has died is forgotten when something is added or read") {
+    // The object of a dead tensor stays as long as somebody holds it weakly, so its uses tell.
+    using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+    MemReporter reporter;
+    auto keep = torch::ones({1});
+    reporter.add_tensor("keep", keep);
+    const auto add_dead = [&] {
+      auto tensor = torch::ones({2});
+      auto loss = torch::ones({2}, torch::requires_grad()).sum();
+      Weak weak_tensor(tensor.getIntrusivePtr());
+      Weak weak_loss(loss.getIntrusivePtr());
+      reporter.add_tensor("dead", tensor).add_graph(loss);
+      return std::make_pair(std::move(weak_tensor), std::move(weak_loss));
+    };
+    auto weak = add_dead();
+    CHECK(weak.first.weak_use_count() == 2);
+    CHECK(weak.second.weak_use_count() == 2);
+    SUBCASE("by a report") { reporter.collect(); }
+    SUBCASE("by further additions") {
+      for (int i = 0; i < 200; ++i) {
+        reporter.add_tensor("dead" + std::to_string(i), torch::ones({1}))
+            .add_graph(torch::ones({1}, torch::requires_grad()).sum());
+      }
+    }
+    CHECK(weak.first.weak_use_count() == 1);
+    CHECK(weak.second.weak_use_count() == 1);
+    CHECK_THROWS_WITH_AS(reporter.remove("dead"), doctest::Contains("\"dead\""), c10::Error);
+    CHECK(find_row(reporter.collect(), "keep") != nullptr);
+  }
+
   TEST_CASE("names can be taken back; a wrong one is an error that names it") {
     auto tensor = torch::ones({4});
     MemReporter reporter;
@@ -351,9 +462,95 @@ TEST_SUITE("odd tensors") {
     CHECK(nbytes("empty") == 0);
     CHECK(nbytes("expanded") == 4);
     CHECK(nbytes("nested") == (2 * 3 + 4 * 3) * 4);
-    CHECK(find_row(report, "meta")->external_bytes == 4096);
     CHECK(contains(verbose_text(reporter), "cannot be looked into"));
     CHECK(contains(verbose_text(reporter), "external: 400.00B\n"));
+  }
+
+  TEST_CASE("memory from elsewhere is counted once, whatever names lead to it") {
+    std::vector<float> mine(100);
+    const auto whole = torch::from_blob(mine.data(), {100});
+    const auto view = whole.slice(0, 0, 10);
+    MemReporter reporter;
+    reporter.add_tensor("whole", whole).add_tensor("again", whole).add_tensor("view", view);
+    const Report report = reporter.collect();
+    CHECK(find_row(report, "whole+again")->external_bytes == 400);
+    CHECK(find_row(report, "view")->kind == RowKind::kShared);
+    CHECK(find_row(report, "view")->owner == "whole+again");
+    CHECK(cpu(report).external_bytes == 400);
+    const std::string shown = verbose_text(reporter);
+    CAPTURE(shown);
+    CHECK(contains(shown, "view(->whole+again)"));
+    CHECK(contains(shown, "external: 400.00B\n"));
+    check_explained(report);
+  }
+
+  TEST_CASE("no memory lies behind a meta tensor: 0 bytes, and what it would be") {
+    const auto meta = torch::empty({1024, 1024}, torch::kMeta);
+    const auto view = meta.view({-1});
+    MemReporter reporter;
+    reporter.add_tensor("meta", meta).add_tensor("view", view);
+    const Report report = reporter.collect();
+    const ReportRow* row = find_row(report, "meta");
+    CHECK(row->kind == RowKind::kMeta);
+    CHECK(row->nbytes == 0);
+    CHECK(row->external_bytes == 0);
+    CHECK(row->claimed_bytes == 4 << 20);
+    ReportOptions options;
+    options.device = c10::Device(c10::kMeta);
+    const std::string shown = text(reporter, options);
+    CAPTURE(shown);
+    CHECK(contains(shown, row_text("meta", "(1024, 1024)", "0.00B").substr(0, 70) + "  would be 4.00M\n"));
+    CHECK(
+        contains(shown, "Used Memory: 0.00B\nThe allocated memory on meta: ?\nExplained: ? of ? (no memory; would be 4.00M)\n"));
+    CHECK_FALSE(contains(shown, "external"));
+    // It takes nothing from what is known of the other devices.
+    auto real = torch::ones({4});
+    CHECK(reporter.collect().unexplained_bytes() == 0);
+    CHECK(reporter.collect().allocator_bytes() == truth().live_bytes());
+  }
+
+  TEST_CASE("a device that nobody follows is unknown, not zero") {
+    // A CUDA tensor as LibTorch would make it, without the device.
+    std::vector<char> fake(4096);
+    c10::DataPtr data(fake.data(), c10::Device(c10::kCUDA, 0));
+    c10::Storage storage(c10::Storage::use_byte_size_t(), fake.size(), std::move(data), nullptr, false);
+    const auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
+                                                                 caffe2::TypeMeta::Make<float>());
+    tensor.unsafeGetTensorImpl()->set_sizes_contiguous({32, 32});
+    REQUIRE_FALSE(Registry::global().follows(tensor.device()));
+    auto real = torch::ones({4});
+    MemReporter reporter;
+    reporter.add_tensor("far", tensor).add_tensor("near", real);
+    const Report report = reporter.collect();
+    check_explained(report);
+    CHECK(cpu(report).followed);
+    REQUIRE(report.devices.size() == 2);
+    const DeviceReport& device = report.devices[1];
+    CHECK_FALSE(device.followed);
+    CHECK(device.allocator_bytes == std::nullopt);
+    CHECK(device.unexplained_bytes == std::nullopt);
+    CHECK(device.used_bytes() == std::nullopt);
+    CHECK(device.external_bytes == 0);
+    CHECK(report.allocator_bytes() == std::nullopt);
+    CHECK(report.unexplained_bytes() == std::nullopt);
+    CHECK(report.total_bytes() == truth().live_bytes());
+    CHECK(find_row(report, "far")->kind == RowKind::kNotFollowed);
+    CHECK(find_row(report, "far")->nbytes == std::nullopt);
+    ReportOptions options;
+    options.device = tensor.device();
+    const std::string shown = text(reporter, options);
+    CAPTURE(shown);
+    CHECK(contains(shown, row_text("far", "(32, 32)", "?").substr(0, 70) + "  not followed; its storage says 4.00K\n"));
+    CHECK(contains(
+        shown, "Total Tensors: 1024 \tUsed Memory: ?\nThe allocated memory on cuda:0: ?\nExplained: ? of ? (not followed)\n"));
+    CHECK_FALSE(contains(shown, "LibTorch's"));
+    CHECK_FALSE(contains(shown, "0.00B"));
+    const std::string json = report.to_json();
+    CAPTURE(json);
+    CHECK(contains(json,
+                   "{\"device\":\"cuda:0\",\"followed\":false,\"total_bytes\":null,\"allocator_bytes\":null,"
+                   "\"unexplained_bytes\":null,"));
+    CHECK(contains(json, "\"kind\":\"not_followed\",\"name\":\"far\""));
   }
 }
 
@@ -380,25 +577,154 @@ TEST_SUITE("machine formats") {
     MemReporter reporter;
     reporter.add_tensor("a,\"b\"", tensor);
     const std::string csv = reporter.collect().to_csv();
-    CHECK(csv.rfind("schema_version,device,storage_id,name,owner,role,bytes,external_bytes,shape,dtype,op,autograd_node,label,phase,"
-                    "adopted\n", 0) == 0);
+    CHECK(csv.rfind(
+              "schema_version,device,storage_id,name,owner,role,bytes,external_bytes,shape,dtype,op,autograd_node,label,phase,"
+              "adopted\n",
+              0) == 0);
     CHECK(contains(csv, ",\"a,\"\"b\"\"\",,Tensor,100,0,\"(25,)\",torch.float32,aten::ones,,,forward,0\n"));
   }
 }
 
-TEST_CASE("reports taken while another thread trains are consistent") {
-  torch::nn::Linear net(32, 32);
-  const MemReporter reporter(net);
-  std::atomic<bool> stop{false};
-  std::thread trainer([&] {
-    const testing::AllocationCount::Scope scope(truth());
-    torch::nn::Sequential own(torch::nn::Linear(64, 64), torch::nn::ReLU(), torch::nn::Linear(64, 64));
-    while (!stop) own->forward(torch::ones({8, 64})).sum().backward();
-  });
-  for (int i = 0; i < 50; ++i) CHECK(cpu(reporter.collect()).unexplained_bytes == 0);
-  stop = true;
-  trainer.join();
-  check_explained(reporter.collect());
+// Two threads that take turns where it matters.
+class Turns {
+ public:
+  // Waits for the other thread's call with the same number.
+  void meet(int number) {
+    std::unique_lock<std::mutex> hold(lock_);
+    ++arrived_;
+    changed_.notify_all();
+    changed_.wait(hold, [&] { return arrived_ >= 2 * (number + 1); });
+  }
+
+ private:
+  std::mutex lock_;
+  std::condition_variable changed_;
+  int arrived_ = 0;
+};
+
+TEST_SUITE("other threads") {
+  TEST_CASE("reports of a net that another thread trains: every row at every instant, LibTorch's own count when it rests") {
+    constexpr int kRounds = 10;
+    torch::nn::Sequential net(torch::nn::Linear(64, 48), torch::nn::ReLU(), torch::nn::Linear(48, 40));
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+    // Gradients and momentum are there from now on: what another thread replaces must not be read.
+    net->forward(torch::ones({8, 64})).sum().backward();
+    sgd.step();
+    MemReporter reporter;
+    reporter.add_module("net", net).add_optimizer(sgd);
+    std::map<std::string, std::pair<uint64_t, int64_t>> expected;
+    const Report before = reporter.collect();
+    for (const ReportRow& row : cpu(before).rows) {
+      if (!row.anonymous) expected[row.name] = {row.storage_id, *row.nbytes};
+    }
+    REQUIRE(expected.size() == 3 * 4);
+
+    Turns turns;
+    std::atomic<bool> resting{false};
+    std::thread trainer([&] {
+      const testing::AllocationCount::Scope scope(truth());
+      int turn = 0;
+      for (int round = 0; round < kRounds; ++round) {
+        for (int step = 0; step < 30; ++step) {
+          sgd.zero_grad(/*set_to_none=*/false);
+          auto loss = net->forward(torch::ones({8, 64})).square().sum();
+          if (step == 29) {
+            resting = true;
+            turns.meet(turn++);  // with what the graph holds
+            turns.meet(turn++);
+          }
+          loss.backward();
+          sgd.step();
+        }
+        turns.meet(turn++);  // without
+        turns.meet(turn++);
+      }
+    });
+    const auto check_names = [&](const Report& report) {
+      size_t found = 0;
+      int64_t sum = 0;
+      for (const ReportRow& row : cpu(report).rows) {
+        sum += row.nbytes.value_or(0);
+        CHECK(row.kind == RowKind::kStorage);
+        if (row.anonymous) continue;
+        ++found;
+        CAPTURE(row.name);
+        const auto known = expected.find(row.name);
+        REQUIRE(known != expected.end());
+        CHECK(row.storage_id == known->second.first);
+        CHECK(row.nbytes == known->second.second);
+      }
+      CHECK(found == expected.size());
+      CHECK(sum == cpu(report).total_bytes);
+      CHECK(sum == cpu(report).allocator_bytes);
+      return sum;
+    };
+    int turn = 0;
+    size_t reports = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      while (!resting) {
+        check_names(reporter.collect());
+        ++reports;
+      }
+      turns.meet(turn++);
+      const int64_t with_graph = check_names(reporter.collect());
+      CHECK(with_graph == truth().live_bytes());
+      resting = false;
+      turns.meet(turn++);
+      turns.meet(turn++);
+      const int64_t without_graph = check_names(reporter.collect());
+      CHECK(without_graph == truth().live_bytes());
+      // The input, both layers' results and the square's sum at the least.
+      CHECK(with_graph - without_graph >= (8 * 64 + 8 * 48 + 8 * 40 + 1) * 4);
+      turns.meet(turn++);
+    }
+    trainer.join();
+    CHECK(reports > 0);
+    check_explained(reporter.collect());
+  }
+
+  TEST_CASE("a registered tensor that another thread frees and replaces is never external, and no stranger gets its name") {
+    // Long enough to read that the other thread gets in between names and snapshot.
+    auto long_graph = torch::ones({1}, torch::requires_grad()) * 1;
+    for (int i = 0; i < 300; ++i) long_graph = long_graph.sin();
+    for (int round = 0; round < 150; ++round) {
+      auto tensor = torch::ones({1000});
+      const uint64_t id = Registry::global().storage_id(tensor);
+      MemReporter reporter;
+      reporter.add_tensor("mine", tensor).add_graph(long_graph);
+      std::atomic<bool> go{false};
+      std::atomic<bool> replaced{false};
+      std::thread other([&] {
+        const testing::AllocationCount::Scope scope(truth());
+        while (!go) {
+        }
+        for (volatile int wait = 0; wait < round * 200; wait = wait + 1) {
+        }
+        tensor = at::Tensor();
+        std::vector<at::Tensor> strangers;
+        for (int i = 0; i < 4; ++i) strangers.push_back(torch::zeros({1000}));
+        replaced = true;
+        while (go) {
+        }
+      });
+      go = true;
+      bool last = false;
+      while (!last) {
+        last = replaced;
+        const Report report = reporter.collect();
+        for (const ReportRow& row : cpu(report).rows) {
+          if (row.name != "mine") continue;
+          CHECK(row.kind == RowKind::kStorage);
+          CHECK(row.storage_id == id);
+          CHECK_FALSE(last);
+        }
+        CHECK(cpu(report).external_bytes == 0);
+        CHECK(cpu(report).unexplained_bytes == 0);
+      }
+      go = false;
+      other.join();
+    }
+  }
 }
 
 }  // namespace
