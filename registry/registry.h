@@ -51,7 +51,7 @@ class Registry {
   void deactivate();
   bool active() const;
 
-  // Of one consistent instant: all threads are held for the moment it takes to note it (64 locks), not while rows are copied.
+  // Of one consistent instant: all threads are held for the moment it takes to note it (32 locks), not while rows are copied.
   Snapshot snapshot() const;
   // What happened since the cursor's last use, and moves it. The first use gives everything alive.
   Changes changes_since(Cursor& cursor) const;
