@@ -103,7 +103,8 @@ int run(int batch, int size) {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
-      "Runs one training step of ResNet-50 on the CPU under memledger: who holds the memory after the forward pass and after the\n"
+      "Runs one training step of ResNet-50 on the CPU under memledger: who holds the memory after the forward pass and after "
+      "the\n"
       "optimizer's step, what autograd saved for the backward pass, and a log of what changed between the lines.\n"
       "Takes about 6 GB of memory with the default batch; a smaller --batch takes less.");
   absl::ParseCommandLine(argc, argv);

@@ -88,7 +88,7 @@ struct SavedTensorRow {
   // the address of its StorageImpl; 0 where there is no storage to be seen.
   uintptr_t storage_address = 0;
   uint64_t storage_id = 0;               // the registry's; 0 = unknown
-  uintptr_t tensor = 0;  // identity of the tensor object, while the graph lives
+  uintptr_t tensor = 0;                  // identity of the tensor object, while the graph lives
   std::optional<int64_t> storage_bytes;  // as asked for; none = unknown
   std::optional<int64_t> extent_bytes;   // first to last element of the tensor
   bool view = false;                     // the tensor shows part of its storage

@@ -30,8 +30,8 @@ struct Counters {
 
 // Trouble that the hooks met and kept from the program. All zero in a healthy run.
 struct HookHealth {
-  // Freed through our deleter, but never recorded. Not counted once something was allocated unseen (before the first activation, in a
-  // gap): then such frees are to be expected.
+  // Freed through our deleter, but never recorded. Not counted once something was allocated unseen (before the first activation,
+  // in a gap): then such frees are to be expected.
   int64_t unknown_frees = 0;
   int64_t dropped_records = 0;       // storages that could not be recorded, or whose free was never seen
   int64_t swallowed_exceptions = 0;  // exceptions stopped inside a hook

@@ -13,8 +13,8 @@
 namespace memledger {
 namespace {
 
-// By wrapper: whom it stands before, and how that one frees (for blocks that the table does not know, and to recognise storages that
-// can be adopted).
+// By wrapper: whom it stands before, and how that one frees (for blocks that the table does not know, and to recognise storages
+// that can be adopted).
 std::array<std::atomic<TrackingCpuAllocator*>, TrackingCpuAllocator::kMaxWrappers> wrappers{};
 std::array<std::atomic<c10::Allocator*>, TrackingCpuAllocator::kMaxWrappers> bases{};
 std::array<std::atomic<c10::DeleterFnPtr>, TrackingCpuAllocator::kMaxWrappers> base_deleters{};
@@ -78,8 +78,8 @@ class InsideWrapped {
   core::ThreadContext& thread_;
 };
 
-uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, const void* data, int64_t nbytes, c10::DeleterFnPtr deleter,
-                    bool adopted) {
+uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, const void* data, int64_t nbytes,
+                    c10::DeleterFnPtr deleter, bool adopted) {
   core::Ledger::Birth birth;
   birth.address = address_of(data);
   birth.nbytes = nbytes;
@@ -96,8 +96,8 @@ uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, const voi
   return id;
 }
 
-// oneDNN calls the deleter with nullptr; so may anyone. A function of its own for each wrapper, since a block that the table does not
-// know must go back to the allocator whose raw_deleter() this is.
+// oneDNN calls the deleter with nullptr; so may anyone. A function of its own for each wrapper, since a block that the table does
+// not know must go back to the allocator whose raw_deleter() this is.
 template <size_t kWrapper>
 void free_tracked(void* context) {
   core::ThreadContext& thread = core::this_thread();
@@ -220,7 +220,8 @@ bool adopt(c10::StorageImpl& storage) noexcept {
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   const c10::DeleterFnPtr deleter = data.get_deleter();
   const size_t wrapper = wrapper_freeing_with(deleter);
-  if (note_birth(state, core::this_thread(), data.get(), static_cast<int64_t>(storage.nbytes()), deleter, /*adopted=*/true) == 0) {
+  if (note_birth(state, core::this_thread(), data.get(), static_cast<int64_t>(storage.nbytes()), deleter, /*adopted=*/true) ==
+      0) {
     return false;
   }
   if (!data.compare_exchange_deleter(deleter, kDeleters[wrapper])) {

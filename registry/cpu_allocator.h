@@ -7,15 +7,18 @@
 
 namespace memledger {
 
-// Stands before LibTorch's CPU allocator and notes every allocation and free; the memory itself comes from the allocator found there.
+// Stands before LibTorch's CPU allocator and notes every allocation and free; the memory itself comes from the allocator found
+// there.
 //
-// Made once per allocator found and never destroyed or taken out, as storages keep a pointer to it: off means that it passes calls
-// through. It has LibTorch's lowest priority, so an allocator that the program sets later takes effect as ever; the next snapshot puts
-// a new wrapper before that one. Wrappers nest when the program's allocator stands on ours: only the outermost notes. What it notes about frees it notes before the memory goes back, since the address can be given out again at once.
+// Made once per allocator found and never destroyed or taken out, as storages keep a pointer to it: off means that it passes
+// calls through. It has LibTorch's lowest priority, so an allocator that the program sets later takes effect as ever; the next
+// snapshot puts a new wrapper before that one. Wrappers nest when the program's allocator stands on ours: only the outermost
+// notes. What it notes about frees it notes before the memory goes back, since the address can be given out again at once.
 class TrackingCpuAllocator final : public c10::Allocator {
  public:
-  // Puts a wrapper before the allocator that is in place now, unless one of ours is. Not to be called by two threads at once, nor while
-  // another sets allocators. Throws std::bad_alloc. After kMaxWrappers the program's allocator is left alone, and counts as unseen.
+  // Puts a wrapper before the allocator that is in place now, unless one of ours is. Not to be called by two threads at once, nor
+  // while another sets allocators. Throws std::bad_alloc. After kMaxWrappers the program's allocator is left alone, and counts as
+  // unseen.
   static void put_in_front();
   static bool is_in_front() noexcept;
   static constexpr size_t kMaxWrappers = 16;
@@ -33,11 +36,12 @@ class TrackingCpuAllocator final : public c10::Allocator {
   const size_t index_;
 };
 
-// True if the storage was made by LibTorch's CPU allocator while nobody tracked it, and could be adopted. Two pointer comparisons.
+// True if the storage was made by LibTorch's CPU allocator while nobody tracked it, and could be adopted. Two pointer
+// comparisons.
 bool can_adopt(const c10::StorageImpl& storage) noexcept;
 
-// Enters such a storage into the table and follows it to its end; its deleter becomes ours, and a later resize comes to us. True if
-// it is in the table afterwards. The caller holds a reference to the storage. Thread-safe among adopters; the program must not
+// Enters such a storage into the table and follows it to its end; its deleter becomes ours, and a later resize comes to us. True
+// if it is in the table afterwards. The caller holds a reference to the storage. Thread-safe among adopters; the program must not
 // resize or swap this storage's data at the same moment, which would be a race of its own with any reader.
 bool adopt(c10::StorageImpl& storage) noexcept;
 

@@ -28,16 +28,16 @@ std::atomic<bool> adopt_inputs{true};
 // The engine brackets each node's work, gradient accumulation included, in an operator-like scope of this name.
 constexpr std::string_view kEngineScope = "autograd::engine::evaluate_function: ";
 // In-place operators that give a tensor its first or a copied value; optimizers do not step with these.
-constexpr std::string_view kInitializers[] = {"aten::copy_",   "aten::fill_",      "aten::zero_",    "aten::normal_",
+constexpr std::string_view kInitializers[] = {"aten::copy_",    "aten::fill_",      "aten::zero_",   "aten::normal_",
                                               "aten::uniform_", "aten::bernoulli_", "aten::random_", "aten::requires_grad_",
                                               "aten::set_",     "aten::detach_",    "aten::resize_", "aten::trunc_normal_"};
 
 // What optimizers read parameters with, out of place: to make their state, weight decay, trust ratios, flat views.
 constexpr std::string_view kNeutral[] = {
-    "aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like", "aten::new_zeros", "aten::new_empty", "aten::add",
-    "aten::sub",        "aten::mul",       "aten::div",        "aten::neg",       "aten::sign",      "aten::abs",       "aten::norm",
-    "aten::dot",        "aten::view",      "aten::to",         "aten::detach",    "aten::alias",     "aten::clone",     "aten::reshape",
-    "aten::cat"};
+    "aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like", "aten::new_zeros", "aten::new_empty",
+    "aten::add",        "aten::sub",       "aten::mul",        "aten::div",       "aten::neg",       "aten::sign",
+    "aten::abs",        "aten::norm",      "aten::dot",        "aten::view",      "aten::to",        "aten::detach",
+    "aten::alias",      "aten::clone",     "aten::reshape",    "aten::cat"};
 
 bool is_engine_scope(const char* name) { return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0; }
 
@@ -52,8 +52,7 @@ OperatorKind classify(std::string_view name) {
                ? OperatorKind::kOther
                : OperatorKind::kInPlaceStep;
   }
-  return name.compare(6, 9, "_foreach_") == 0 ||
-                 std::find(std::begin(kNeutral), std::end(kNeutral), name) != std::end(kNeutral)
+  return name.compare(6, 9, "_foreach_") == 0 || std::find(std::begin(kNeutral), std::end(kNeutral), name) != std::end(kNeutral)
              ? OperatorKind::kNeutral
              : OperatorKind::kOther;
 }
@@ -139,8 +138,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopt_inputs.load(std::memory_order_relaxed);
   const bool grad_on = thread.phase == Phase::kForward;
-  const bool may_step =
-      thread.grad_off && !thread.phase_is_set && state.any_parameter_like.load(std::memory_order_relaxed);
+  const bool may_step = thread.grad_off && !thread.phase_is_set && state.any_parameter_like.load(std::memory_order_relaxed);
   const OperatorKind kind = may_step ? kind_of(thread.op, fn.name()) : OperatorKind::kOther;
   bool first = true;
   for (const c10::IValue& input : fn.inputs()) {

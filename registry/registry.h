@@ -8,9 +8,9 @@
 //     std::cout << memledger::Registry::global().counters(at::kCPU).peak_bytes << '\n';
 //   }
 //
-// How: a wrapper stands before LibTorch's CPU allocator (c10::SetAllocator), and a global at::RecordFunction callback names what the
-// wrapper saw. Bytes are as requested. Storages that the program made before activation are adopted when a report, a graph or an
-// operator's input leads to them; memory from elsewhere (from_blob, mapped files) is not LibTorch's and is not counted.
+// How: a wrapper stands before LibTorch's CPU allocator (c10::SetAllocator), and a global at::RecordFunction callback names what
+// the wrapper saw. Bytes are as requested. Storages that the program made before activation are adopted when a report, a graph or
+// an operator's input leads to them; memory from elsewhere (from_blob, mapped files) is not LibTorch's and is not counted.
 //
 // Thread-safety: every function may be called from any thread at any time, also from destructors of static objects.
 // Errors: hooks never throw and never block on anything but a short lock of their own; trouble is counted in health().
@@ -42,12 +42,13 @@ class Registry {
   static Registry& global();
 
   // Counted: as many deactivate() calls undo it. The options of the first activation hold while it lasts. An allocator that the
-  // program sets afterwards (c10::SetAllocator) is obeyed, and watched from the next snapshot on; it must not be set while another
-  // thread activates or takes snapshots (c10::SetAllocator is not thread-safe). Errors: Internal, and nothing is activated, when LibTorch refuses the operator callback; ResourceExhausted, and all is
-  // active, when there is no memory for fork handlers (a child of fork could then hang).
+  // program sets afterwards (c10::SetAllocator) is obeyed, and watched from the next snapshot on; it must not be set while
+  // another thread activates or takes snapshots (c10::SetAllocator is not thread-safe). Errors: Internal, and nothing is
+  // activated, when LibTorch refuses the operator callback; ResourceExhausted, and all is active, when there is no memory for
+  // fork handlers (a child of fork could then hang).
   absl::Status activate(const RegistryOptions& options = {});
-  // Storages already seen are followed to their end; new ones go unseen. A call without an activation is an error in the program and
-  // does nothing.
+  // Storages already seen are followed to their end; new ones go unseen. A call without an activation is an error in the program
+  // and does nothing.
   void deactivate();
   bool active() const;
 
@@ -64,8 +65,8 @@ class Registry {
   void reset_peak(c10::Device device);
   HookHealth health() const;
 
-  // The storage behind a tensor, adopted if it was born before tracking: its id, or 0 if it has none of LibTorch's memory (undefined,
-  // zero bytes, from_blob, sparse or opaque). Never throws; materializes nothing.
+  // The storage behind a tensor, adopted if it was born before tracking: its id, or 0 if it has none of LibTorch's memory
+  // (undefined, zero bytes, from_blob, sparse or opaque). Never throws; materializes nothing.
   uint64_t storage_id(const at::Tensor& tensor) const;
 
  private:

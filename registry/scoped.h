@@ -6,8 +6,8 @@
 //   { memledger::ScopedLabel encoder("encoder"); ... }        // storages made here carry the label "epoch 3/encoder"
 //   { memledger::ScopedPhase step(memledger::Phase::kOptimizer); optimizer.step(); }
 //
-// A label that differs at each pass (a step number, a request id) is kept for the life of the process; past 65 536 different paths the
-// label reads "(too many names)". Cost: one lock and one hash for a label, nothing to speak of for a phase.
+// A label that differs at each pass (a step number, a request id) is kept for the life of the process; past 65 536 different
+// paths the label reads "(too many names)". Cost: one lock and one hash for a label, nothing to speak of for a phase.
 
 #include <cstdint>
 #include <string>

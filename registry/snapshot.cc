@@ -10,9 +10,7 @@ namespace {
 std::pair<c10::DeviceType, c10::DeviceIndex> key_of(c10::Device device) { return {device.type(), device.index()}; }
 
 // A CPU device is the same with and without an index; other devices need theirs.
-c10::Device canonical(c10::Device device) {
-  return device.is_cpu() || device.is_meta() ? c10::Device(device.type()) : device;
-}
+c10::Device canonical(c10::Device device) { return device.is_cpu() || device.is_meta() ? c10::Device(device.type()) : device; }
 
 }  // namespace
 
@@ -42,8 +40,8 @@ int64_t Snapshot::total_bytes(c10::Device device) const {
 const StorageInfo* Snapshot::find(uint64_t id) const {
   if (!data_) return nullptr;
   for (const auto& [device, rows] : data_->storages) {
-    const auto place = std::lower_bound(rows.begin(), rows.end(), id,
-                                        [](const StorageInfo& row, uint64_t wanted) { return row.id < wanted; });
+    const auto place =
+        std::lower_bound(rows.begin(), rows.end(), id, [](const StorageInfo& row, uint64_t wanted) { return row.id < wanted; });
     if (place != rows.end() && place->id == id) return &*place;
   }
   return nullptr;

@@ -6,8 +6,8 @@
 //   int64_t bytes = snapshot.total_bytes(at::kCPU);
 //   for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU)) { ... }
 //
-// Units: bytes as requested of the allocator. Thread-safety: immutable; copies share their rows. Ownership: holds no tensor and no
-// storage, only what was noted about them. Cost: copying is a reference count; making one is by the number of live storages.
+// Units: bytes as requested of the allocator. Thread-safety: immutable; copies share their rows. Ownership: holds no tensor and
+// no storage, only what was noted about them. Cost: copying is a reference count; making one is by the number of live storages.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -48,9 +48,9 @@ struct StorageInfo {
 // One device at that instant.
 struct DeviceInfo {
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  Counters counters;           // the allocator wrapper's own count, kept apart from the table
-  int64_t table_bytes = 0;     // sum over the table's rows
-  int64_t adopted_bytes = 0;   // of these, in storages born before tracking or while it was off
+  Counters counters;          // the allocator wrapper's own count, kept apart from the table
+  int64_t table_bytes = 0;    // sum over the table's rows
+  int64_t adopted_bytes = 0;  // of these, in storages born before tracking or while it was off
 };
 
 class Snapshot {
@@ -70,8 +70,8 @@ class Snapshot {
   const StorageInfo* find_address(c10::Device device, const void* data) const;
 
   std::chrono::system_clock::time_point time() const;
-  // True if CPU storages may have been made before the first activation, or in a gap after it: those that no module, tensor, graph
-  // or operator input has led to are not among the rows.
+  // True if CPU storages may have been made before the first activation, or in a gap after it: those that no module, tensor,
+  // graph or operator input has led to are not among the rows.
   bool unseen_before_tracking() const;
   bool tracking_was_off() const;
 

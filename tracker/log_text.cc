@@ -42,7 +42,9 @@ std::string memory(int64_t bytes) {
 
 std::string total(std::optional<int64_t> known) {
   if (!known.has_value()) return padded("?", 7);
-  const int64_t bytes = *known; return padded(number(to_mib(bytes), std::chars_format::fixed, 1), 7); }
+  const int64_t bytes = *known;
+  return padded(number(to_mib(bytes), std::chars_format::fixed, 1), 7);
+}
 
 std::string exact_mib(int64_t bytes) {
   const double mib = to_mib(bytes);

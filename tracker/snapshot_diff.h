@@ -53,7 +53,7 @@ struct SnapshotDiff {
   std::vector<DiffRow> rows;  // first + then -, each by bytes, then by shape
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   std::optional<int64_t> tensor_bytes = 0;  // in live storages, at the later instant; none on a device that nobody follows
-  int64_t allocated_bytes = 0;  // as the allocator counts them
+  int64_t allocated_bytes = 0;              // as the allocator counts them
   SourceLocation where;
   std::string label;
   std::chrono::system_clock::time_point time;

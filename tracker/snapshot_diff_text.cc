@@ -75,7 +75,8 @@ std::string SnapshotDiff::to_json() const {
   json += ",\"time_ms\":" + std::to_string(time_ms) + ",\"device\":" + log_text::json_string(device.str());
   json += ",\"file\":" + log_text::json_string(where.file()) + ",\"line\":" + std::to_string(where.line());
   json += ",\"function\":" + log_text::json_string(where.function()) + ",\"label\":" + log_text::json_string(label);
-  json += ",\"tensor_bytes\":" + (tensor_bytes ? std::to_string(*tensor_bytes) : "null") + ",\"allocated_bytes\":" + std::to_string(allocated_bytes);
+  json += ",\"tensor_bytes\":" + (tensor_bytes ? std::to_string(*tensor_bytes) : "null") +
+          ",\"allocated_bytes\":" + std::to_string(allocated_bytes);
   json += ",\"born_bytes\":" + std::to_string(born_bytes()) + ",\"died_bytes\":" + std::to_string(died_bytes());
   json += std::string(",\"from_snapshot\":") + json_bool(from_snapshot);
   json += std::string(",\"unseen_before_tracking\":") + json_bool(unseen_before_tracking);

@@ -237,8 +237,7 @@ struct TransformerEncoderOptions {
 // real memory, 12.6 MB by default, which `parameters()` does not reach. It is
 // left in place on purpose, as every LibTorch program has it. A `clone()` of
 // the network holds on to the same prototype.
-class TransformerEncoderImpl final
-    : public torch::nn::Cloneable<TransformerEncoderImpl> {
+class TransformerEncoderImpl final : public torch::nn::Cloneable<TransformerEncoderImpl> {
  public:
   explicit TransformerEncoderImpl(TransformerEncoderOptions options = {});
 

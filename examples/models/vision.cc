@@ -21,17 +21,14 @@ namespace {
 namespace nn = torch::nn;
 
 nn::Conv2d make_conv3x3(int64_t in, int64_t out, int64_t stride) {
-  return nn::Conv2d(
-      nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false));
+  return nn::Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false));
 }
 
 nn::Conv2d make_conv1x1(int64_t in, int64_t out, int64_t stride) {
   return nn::Conv2d(nn::Conv2dOptions(in, out, 1).stride(stride).bias(false));
 }
 
-nn::ReLU make_inplace_relu() {
-  return nn::ReLU(nn::ReLUOptions().inplace(true));
-}
+nn::ReLU make_inplace_relu() { return nn::ReLU(nn::ReLUOptions().inplace(true)); }
 
 // What brings a block's input to the shape of its output; empty where the
 // shapes agree.
@@ -70,9 +67,7 @@ class BasicBlockImpl final : public nn::Cloneable<BasicBlockImpl> {
  public:
   static constexpr int64_t kExpansion = 1;
 
-  explicit BasicBlockImpl(BlockShape shape) : shape_(shape) {
-    BasicBlockImpl::reset();
-  }
+  explicit BasicBlockImpl(BlockShape shape) : shape_(shape) { BasicBlockImpl::reset(); }
 
   void reset() override {
     const auto [in, channels, stride] = shape_;
@@ -110,9 +105,7 @@ class BottleneckImpl final : public nn::Cloneable<BottleneckImpl> {
  public:
   static constexpr int64_t kExpansion = 4;
 
-  explicit BottleneckImpl(BlockShape shape) : shape_(shape) {
-    BottleneckImpl::reset();
-  }
+  explicit BottleneckImpl(BlockShape shape) : shape_(shape) { BottleneckImpl::reset(); }
 
   void reset() override {
     const auto [in, channels, stride] = shape_;
@@ -158,8 +151,7 @@ namespace {
 
 // One of layer1 to layer4. Leaves in `in` the channels that come out.
 template <typename Block>
-nn::Sequential make_layer(int64_t& in, int64_t channels, int64_t blocks,
-                          int64_t stride) {
+nn::Sequential make_layer(int64_t& in, int64_t channels, int64_t blocks, int64_t stride) {
   nn::Sequential layer;
   for (int64_t i = 0; i < blocks; ++i) {
     layer->push_back(Block(BlockShape{in, channels, i == 0 ? stride : 1}));
@@ -174,37 +166,29 @@ nn::Sequential make_layer(int64_t& in, int64_t channels, int64_t blocks,
 
 ResNetImpl::ResNetImpl(ResNetOptions options) : options_(options) {
   for (const int64_t blocks : options_.blocks_per_layer) {
-    TORCH_CHECK(blocks > 0, "ResNet: blocks_per_layer must be positive, got ",
-                blocks);
+    TORCH_CHECK(blocks > 0, "ResNet: blocks_per_layer must be positive, got ", blocks);
   }
   TORCH_CHECK(options_.base_channels > 0 && options_.num_classes > 0,
-              "ResNet: base_channels and num_classes must be positive, got ",
-              options_.base_channels, " and ", options_.num_classes);
+              "ResNet: base_channels and num_classes must be positive, got ", options_.base_channels, " and ",
+              options_.num_classes);
   ResNetImpl::reset();
 }
 
 void ResNetImpl::reset() {
-  const auto make = options_.block == ResNetBlock::kBasic
-                        ? make_layer<BasicBlock>
-                        : make_layer<Bottleneck>;
+  const auto make = options_.block == ResNetBlock::kBasic ? make_layer<BasicBlock> : make_layer<Bottleneck>;
   const int64_t base = options_.base_channels;
   const auto& blocks = options_.blocks_per_layer;
   int64_t channels = base;
 
-  conv1 = register_module(
-      "conv1",
-      nn::Conv2d(
-          nn::Conv2dOptions(3, base, 7).stride(2).padding(3).bias(false)));
+  conv1 = register_module("conv1", nn::Conv2d(nn::Conv2dOptions(3, base, 7).stride(2).padding(3).bias(false)));
   bn1 = register_module("bn1", nn::BatchNorm2d(base));
   relu = register_module("relu", make_inplace_relu());
-  maxpool = register_module(
-      "maxpool", nn::MaxPool2d(nn::MaxPool2dOptions(3).stride(2).padding(1)));
+  maxpool = register_module("maxpool", nn::MaxPool2d(nn::MaxPool2dOptions(3).stride(2).padding(1)));
   layer1 = register_module("layer1", make(channels, base, blocks[0], 1));
   layer2 = register_module("layer2", make(channels, base * 2, blocks[1], 2));
   layer3 = register_module("layer3", make(channels, base * 4, blocks[2], 2));
   layer4 = register_module("layer4", make(channels, base * 8, blocks[3], 2));
-  avgpool = register_module(
-      "avgpool", nn::AdaptiveAvgPool2d(nn::AdaptiveAvgPool2dOptions({1, 1})));
+  avgpool = register_module("avgpool", nn::AdaptiveAvgPool2d(nn::AdaptiveAvgPool2dOptions({1, 1})));
   fc = register_module("fc", nn::Linear(channels, options_.num_classes));
 
   init_convolutions(*this);
@@ -240,12 +224,10 @@ ResNet resnet50(int64_t num_classes) {
 // ---------------------------------------------------------------- VGG-19
 
 Vgg19Impl::Vgg19Impl(Vgg19Options options) : options_(options) {
-  TORCH_CHECK(options_.base_channels > 0 && options_.classifier_width > 0 &&
-                  options_.num_classes > 0,
+  TORCH_CHECK(options_.base_channels > 0 && options_.classifier_width > 0 && options_.num_classes > 0,
               "Vgg19: base_channels, classifier_width and num_classes must be "
               "positive, got ",
-              options_.base_channels, ", ", options_.classifier_width, " and ",
-              options_.num_classes);
+              options_.base_channels, ", ", options_.classifier_width, " and ", options_.num_classes);
   Vgg19Impl::reset();
 }
 
@@ -256,8 +238,7 @@ void Vgg19Impl::reset() {
     int64_t convolutions;
     int64_t multiple;
   };
-  constexpr std::array<Stage, 5> kStages = {
-      {{2, 1}, {2, 2}, {4, 4}, {4, 8}, {4, 8}}};
+  constexpr std::array<Stage, 5> kStages = {{{2, 1}, {2, 2}, {4, 4}, {4, 8}, {4, 8}}};
   constexpr int64_t kPooledSide = 7;
 
   features = nn::Sequential();
@@ -265,8 +246,7 @@ void Vgg19Impl::reset() {
   for (const Stage& stage : kStages) {
     const int64_t out = options_.base_channels * stage.multiple;
     for (int64_t i = 0; i < stage.convolutions; ++i) {
-      features->push_back(
-          nn::Conv2d(nn::Conv2dOptions(channels, out, 3).padding(1)));
+      features->push_back(nn::Conv2d(nn::Conv2dOptions(channels, out, 3).padding(1)));
       features->push_back(make_inplace_relu());
       channels = out;
     }
@@ -276,17 +256,12 @@ void Vgg19Impl::reset() {
   init_convolutions(*this);
 
   if (!options_.with_classifier) return;
-  avgpool = register_module(
-      "avgpool", nn::AdaptiveAvgPool2d(
-                     nn::AdaptiveAvgPool2dOptions({kPooledSide, kPooledSide})));
+  avgpool = register_module("avgpool", nn::AdaptiveAvgPool2d(nn::AdaptiveAvgPool2dOptions({kPooledSide, kPooledSide})));
   const int64_t width = options_.classifier_width;
-  classifier = register_module(
-      "classifier",
-      nn::Sequential(nn::Linear(channels * kPooledSide * kPooledSide, width),
-                     make_inplace_relu(), nn::Dropout(options_.dropout),
-                     nn::Linear(width, width), make_inplace_relu(),
-                     nn::Dropout(options_.dropout),
-                     nn::Linear(width, options_.num_classes)));
+  classifier =
+      register_module("classifier", nn::Sequential(nn::Linear(channels * kPooledSide * kPooledSide, width), make_inplace_relu(),
+                                                   nn::Dropout(options_.dropout), nn::Linear(width, width), make_inplace_relu(),
+                                                   nn::Dropout(options_.dropout), nn::Linear(width, options_.num_classes)));
   for (const auto& module : classifier->modules(/*include_self=*/false)) {
     auto* linear = module->as<nn::Linear>();
     if (linear == nullptr) continue;

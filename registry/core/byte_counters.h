@@ -64,7 +64,7 @@ class CountersByDevice {
   CountersByDevice(const CountersByDevice&) = delete;
   CountersByDevice& operator=(const CountersByDevice&) = delete;
 
-  DeviceCounters& at(DeviceKey device);                       // makes it; throws std::bad_alloc
+  DeviceCounters& at(DeviceKey device);                         // makes it; throws std::bad_alloc
   const DeviceCounters* find(DeviceKey device) const noexcept;  // null: nothing happened on that device
   DeviceCounters* find(DeviceKey device) noexcept;
 

@@ -24,8 +24,8 @@ namespace memledger::core {
 // What the ledger knows of one device at one instant.
 struct DeviceTotals {
   DeviceKey device;
-  Counters counters;        // the wrapper's own
-  int64_t table_bytes = 0;  // sum over the table's rows
+  Counters counters;          // the wrapper's own
+  int64_t table_bytes = 0;    // sum over the table's rows
   int64_t adopted_bytes = 0;  // of these, born before tracking or while it was off
 };
 
@@ -54,8 +54,8 @@ struct LedgerChanges {
 // born by then and still there, plus the tombstones of those that died since. Tombstones are kept only for storages that a
 // cursor (or a running snapshot) saw alive: at most one per storage alive at each cursor's instant.
 //
-// Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock, calls nothing of the program or of LibTorch
-// while holding it, and never throws.
+// Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock, calls nothing of the program or of
+// LibTorch while holding it, and never throws.
 class Ledger {
  public:
   // All are held at once for an instant, and the thread sanitizer can follow at most 64 locks of one thread.
@@ -87,7 +87,8 @@ class Ledger {
 
   // Adds shape and dtype to the record at `address`. A later description replaces an earlier one only if the same run of an
   // operator (thread, op_sequence) made the storage: the operator's result says more than the buffer it began with.
-  void describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes, size_t dims, int8_t dtype) noexcept;
+  void describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes, size_t dims,
+                int8_t dtype) noexcept;
   void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
 
   // Remembers that an operator consumed the storage as a leaf that requires grad; the second tells whether one did.
@@ -156,9 +157,7 @@ class Ledger {
     std::vector<DeviceTotals> devices;
   };
 
-  Shard& shard_of(uintptr_t address) const noexcept {
-    return shards_[(address >> 6) * 0x9E3779B97F4A7C15ull >> 59];
-  }
+  Shard& shard_of(uintptr_t address) const noexcept { return shards_[(address >> 6) * 0x9E3779B97F4A7C15ull >> 59]; }
   void lock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void unlock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Ends the current epoch and pins it: tombstones of what it saw alive are kept until unpin().
@@ -178,8 +177,8 @@ class Ledger {
   // The last epoch in which there was no memory for a tombstone: cursors from before it cannot tell what died.
   std::atomic<uint64_t> lost_epoch_{0};
 
-  Lock instants_lock_;  // before the shards' locks
-  std::map<uint64_t, int> pins_ ABSL_GUARDED_BY(instants_lock_);               // epoch → how many
+  Lock instants_lock_;                                                    // before the shards' locks
+  std::map<uint64_t, int> pins_ ABSL_GUARDED_BY(instants_lock_);          // epoch → how many
   std::map<uint64_t, uint64_t> cursors_ ABSL_GUARDED_BY(instants_lock_);  // cursor → epoch, 0: not used yet
   uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
 };

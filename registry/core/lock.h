@@ -6,8 +6,9 @@
 
 namespace memledger::core {
 
-// std::mutex with Abseil's annotations. Not absl::Mutex: distributions build Abseil without NDEBUG, and its deadlock detector then
-// costs more than the rest of an allocation's bookkeeping; and the thread sanitizer cannot see into a library built without it.
+// std::mutex with Abseil's annotations. Not absl::Mutex: distributions build Abseil without NDEBUG, and its deadlock detector
+// then costs more than the rest of an allocation's bookkeeping; and the thread sanitizer cannot see into a library built without
+// it.
 class ABSL_LOCKABLE Lock {
  public:
   void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }

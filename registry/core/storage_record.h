@@ -41,7 +41,7 @@ struct StorageRecord {
   DeviceKey device;
   int8_t dtype = kUnknownDtype;  // c10::ScalarType
   bool described = false;        // shape and dtype are known
-  bool adopted = false;        // born before tracking, or while it was off
+  bool adopted = false;          // born before tracking, or while it was off
   bool parameter_like = false;   // an operator consumed it as a leaf that requires grad
   absl::InlinedVector<int64_t, 4> shape;
 };

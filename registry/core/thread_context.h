@@ -38,8 +38,8 @@ struct ThreadContext {
   NameId op;
   NameId autograd_node;
   NameId label;
-  uint32_t op_depth;      // operators running one inside the other
-  uint32_t op_sequence;   // run of the outermost one; 0 outside
+  uint32_t op_depth;     // operators running one inside the other
+  uint32_t op_sequence;  // run of the outermost one; 0 outside
   uint32_t last_sequence;
   uint32_t node_depth;    // autograd nodes running one inside the other
   uint32_t births;        // storages made by this thread, modulo 2^32
@@ -47,9 +47,9 @@ struct ThreadContext {
   uint32_t births_seen;   // `births` when an operator's results were last looked at
   Phase phase;            // of the running outermost operator
   bool phase_inferred;
-  bool phase_is_set;      // by a ScopedPhase
+  bool phase_is_set;  // by a ScopedPhase
   Phase set_phase;
-  uint8_t wrapper_depth;   // inside the wrapped allocator: a wrapper below passes through
+  uint8_t wrapper_depth;  // inside the wrapped allocator: a wrapper below passes through
   bool optimizer_region;  // under no_grad, an in-place write to a parameter was seen
   bool grad_off;          // the running outermost operator began under no_grad, outside backward
   uint32_t region_births;
@@ -91,7 +91,8 @@ class RunningOperators {
   std::array<std::atomic<uint32_t>, kThreads> running_{};
 };
 
-// Interns a C string through the thread's cache. The cache compares the text, not only the pointer: a name's memory can be reused.
+// Interns a C string through the thread's cache. The cache compares the text, not only the pointer: a name's memory can be
+// reused.
 NameId intern_cached(ThreadContext& context, NameTable& names, const char* text) noexcept;
 
 }  // namespace memledger::core

@@ -11,10 +11,10 @@
 namespace memledger::bench {
 
 struct PairedRatio {
-  double first_ms = 0;   // medians of the two, for orientation
+  double first_ms = 0;  // medians of the two, for orientation
   double second_ms = 0;
-  double ratio = 0;      // geometric mean of second / first over the pairs
-  double low = 0;        // 95 % interval of that mean, by bootstrap over the pairs
+  double ratio = 0;  // geometric mean of second / first over the pairs
+  double low = 0;    // 95 % interval of that mean, by bootstrap over the pairs
   double high = 0;
   size_t pairs = 0;
 };

@@ -40,8 +40,7 @@ PairedRatio bare_against_watched(size_t pairs, const RegistryOptions& options, c
 
 template <class Net>
 std::function<void()> training_step(Net net, at::Tensor input, int repeats) {
-  auto optimizer =
-      std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(1e-6).momentum(0.9));
+  auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(1e-6).momentum(0.9));
   return [=]() mutable {
     for (int i = 0; i < repeats; ++i) {
       optimizer->zero_grad();

@@ -37,8 +37,7 @@ class MakeOnMeta {
     const auto& arguments = op.schema().arguments();
     const auto device = op.schema().argumentIndexWithName("device");
     if (device.has_value()) {
-      stack->at(stack->size() - arguments.size() +
-                static_cast<size_t>(*device)) = c10::Device(c10::kMeta);
+      stack->at(stack->size() - arguments.size() + static_cast<size_t>(*device)) = c10::Device(c10::kMeta);
     }
     const c10::impl::ExcludeDispatchKeyGuard once(kKey);
     op.callBoxed(*stack);
@@ -57,16 +56,11 @@ int64_t count_elements(const torch::nn::Module& module) {
   return elements;
 }
 
-Names parameter_names(const torch::nn::Module& module) {
-  return module.named_parameters().keys();
-}
+Names parameter_names(const torch::nn::Module& module) { return module.named_parameters().keys(); }
 
-Names buffer_names(const torch::nn::Module& module) {
-  return module.named_buffers().keys();
-}
+Names buffer_names(const torch::nn::Module& module) { return module.named_buffers().keys(); }
 
-Sizes parameter_sizes(const torch::nn::Module& module,
-                      const std::string& name) {
+Sizes parameter_sizes(const torch::nn::Module& module, const std::string& name) {
   const auto parameters = module.named_parameters();
   const at::Tensor* parameter = parameters.find(name);
   REQUIRE_MESSAGE(parameter != nullptr, "no parameter " << name);
@@ -80,8 +74,7 @@ Names first(const Names& names, size_t count) {
 
 Sizes sizes(const at::Tensor& tensor) { return tensor.sizes().vec(); }
 
-void check_every_parameter_gets_a_gradient(const torch::nn::Module& module,
-                                           const at::Tensor& output) {
+void check_every_parameter_gets_a_gradient(const torch::nn::Module& module, const at::Tensor& output) {
   output.sum().backward();
   for (const auto& entry : module.named_parameters()) {
     INFO(entry.key());
@@ -118,13 +111,10 @@ models::NeuMfOptions small_neumf() {
   return options;
 }
 
-at::Tensor ids(int64_t below) {
-  return torch::arange(6, torch::kLong).remainder(below);
-}
+at::Tensor ids(int64_t below) { return torch::arange(6, torch::kLong).remainder(below); }
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
-  library.fallback(
-      torch::CppFunction::makeFromBoxedFunction<&MakeOnMeta::call>());
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&MakeOnMeta::call>());
 }
 
 }  // namespace
@@ -136,21 +126,16 @@ TEST_SUITE("models") {
     CHECK(count_elements(*net) == 11'689'512);
     CHECK(parameter_names(*net).size() == 62);
     CHECK(buffer_names(*net).size() == 60);
-    CHECK(first(parameter_names(*net), 9) ==
-          Names{"conv1.weight", "bn1.weight", "bn1.bias",
-                "layer1.0.conv1.weight", "layer1.0.bn1.weight",
-                "layer1.0.bn1.bias", "layer1.0.conv2.weight",
-                "layer1.0.bn2.weight", "layer1.0.bn2.bias"});
+    CHECK(first(parameter_names(*net), 9) == Names{"conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight",
+                                                   "layer1.0.bn1.weight", "layer1.0.bn1.bias", "layer1.0.conv2.weight",
+                                                   "layer1.0.bn2.weight", "layer1.0.bn2.bias"});
     CHECK(parameter_sizes(*net, "conv1.weight") == Sizes{64, 3, 7, 7});
-    CHECK(parameter_sizes(*net, "layer2.0.conv1.weight") ==
-          Sizes{128, 64, 3, 3});
-    CHECK(parameter_sizes(*net, "layer2.0.downsample.0.weight") ==
-          Sizes{128, 64, 1, 1});
+    CHECK(parameter_sizes(*net, "layer2.0.conv1.weight") == Sizes{128, 64, 3, 3});
+    CHECK(parameter_sizes(*net, "layer2.0.downsample.0.weight") == Sizes{128, 64, 1, 1});
     CHECK(parameter_sizes(*net, "layer2.0.downsample.1.weight") == Sizes{128});
     CHECK(parameter_sizes(*net, "fc.weight") == Sizes{1000, 512});
     // The first layer changes no shape here, so its shortcut is the identity.
-    CHECK_FALSE(
-        net->named_parameters().contains("layer1.0.downsample.0.weight"));
+    CHECK_FALSE(net->named_parameters().contains("layer1.0.downsample.0.weight"));
   }
 
   TEST_CASE("ResNet-50 has torchvision's parameters and buffers") {
@@ -159,33 +144,25 @@ TEST_SUITE("models") {
     CHECK(count_elements(*net) == 25'557'032);
     CHECK(parameter_names(*net).size() == 161);
     CHECK(buffer_names(*net).size() == 159);
-    CHECK(first(parameter_names(*net), 15) ==
-          Names{"conv1.weight", "bn1.weight", "bn1.bias",
-                "layer1.0.conv1.weight", "layer1.0.bn1.weight",
-                "layer1.0.bn1.bias", "layer1.0.conv2.weight",
-                "layer1.0.bn2.weight", "layer1.0.bn2.bias",
-                "layer1.0.conv3.weight", "layer1.0.bn3.weight",
-                "layer1.0.bn3.bias", "layer1.0.downsample.0.weight",
-                "layer1.0.downsample.1.weight", "layer1.0.downsample.1.bias"});
+    CHECK(first(parameter_names(*net), 15) == Names{"conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight",
+                                                    "layer1.0.bn1.weight", "layer1.0.bn1.bias", "layer1.0.conv2.weight",
+                                                    "layer1.0.bn2.weight", "layer1.0.bn2.bias", "layer1.0.conv3.weight",
+                                                    "layer1.0.bn3.weight", "layer1.0.bn3.bias", "layer1.0.downsample.0.weight",
+                                                    "layer1.0.downsample.1.weight", "layer1.0.downsample.1.bias"});
     CHECK(first(buffer_names(*net), 4) ==
-          Names{"bn1.running_mean", "bn1.running_var",
-                "bn1.num_batches_tracked", "layer1.0.bn1.running_mean"});
+          Names{"bn1.running_mean", "bn1.running_var", "bn1.num_batches_tracked", "layer1.0.bn1.running_mean"});
     CHECK(parameter_names(*net).back() == "fc.bias");
     CHECK(buffer_names(*net).back() == "layer4.2.bn3.num_batches_tracked");
-    CHECK(parameter_sizes(*net, "layer4.0.conv2.weight") ==
-          Sizes{512, 512, 3, 3});
-    CHECK(parameter_sizes(*net, "layer4.0.downsample.0.weight") ==
-          Sizes{2048, 1024, 1, 1});
+    CHECK(parameter_sizes(*net, "layer4.0.conv2.weight") == Sizes{512, 512, 3, 3});
+    CHECK(parameter_sizes(*net, "layer4.0.downsample.0.weight") == Sizes{2048, 1024, 1, 1});
     CHECK(parameter_sizes(*net, "fc.weight") == Sizes{1000, 2048});
   }
 
   TEST_CASE("ResNet's modules have torchvision's names") {
     const models::ResNet net = models::resnet18(/*num_classes=*/3);
     CHECK(net->named_children().keys() ==
-          Names{"conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3",
-                "layer4", "avgpool", "fc"});
-    CHECK(net->layer2->ptr(0)->named_children().keys() ==
-          Names{"conv1", "bn1", "relu", "conv2", "bn2", "downsample"});
+          Names{"conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool", "fc"});
+    CHECK(net->layer2->ptr(0)->named_children().keys() == Names{"conv1", "bn1", "relu", "conv2", "bn2", "downsample"});
     CHECK(net->layer2->ptr(0)->name() == "memledger::models::BasicBlockImpl");
   }
 
@@ -193,10 +170,8 @@ TEST_SUITE("models") {
     torch::manual_seed(1);
     const models::ResNet net = models::resnet18(/*num_classes=*/3);
     // Fan out 512 * 3 * 3; the standard deviation is sqrt(2 / fan out).
-    const at::Tensor weight =
-        net->named_parameters()["layer4.1.conv2.weight"].detach();
-    CHECK(weight.std().item<double>() ==
-          doctest::Approx(0.0208333).epsilon(0.01));
+    const at::Tensor weight = net->named_parameters()["layer4.1.conv2.weight"].detach();
+    CHECK(weight.std().item<double>() == doctest::Approx(0.0208333).epsilon(0.01));
     CHECK(weight.mean().item<double>() == doctest::Approx(0.0).epsilon(1e-4));
     CHECK(weight.abs().max().item<double>() > 4 * 0.0208333);
     CHECK(net->bn1->weight.equal(torch::ones({64})));
@@ -210,16 +185,14 @@ TEST_SUITE("models") {
     CHECK(parameter_names(*net).size() == 38);
     CHECK(buffer_names(*net).empty());
     CHECK(first(parameter_names(*net), 5) ==
-          Names{"features.0.weight", "features.0.bias", "features.2.weight",
-                "features.2.bias", "features.5.weight"});
+          Names{"features.0.weight", "features.0.bias", "features.2.weight", "features.2.bias", "features.5.weight"});
     CHECK(parameter_sizes(*net, "features.0.weight") == Sizes{64, 3, 3, 3});
     CHECK(parameter_sizes(*net, "features.34.weight") == Sizes{512, 512, 3, 3});
     CHECK(parameter_sizes(*net, "classifier.0.weight") == Sizes{4096, 25088});
     CHECK(parameter_sizes(*net, "classifier.3.weight") == Sizes{4096, 4096});
     CHECK(parameter_sizes(*net, "classifier.6.weight") == Sizes{1000, 4096});
     CHECK(net->features->size() == 37);
-    CHECK(net->named_children().keys() ==
-          Names{"features", "avgpool", "classifier"});
+    CHECK(net->named_children().keys() == Names{"features", "avgpool", "classifier"});
   }
 
   TEST_CASE("VGG-19 without its classifier is its features alone") {
@@ -260,9 +233,7 @@ TEST_SUITE("models") {
     SUBCASE("LSTM: four gates, two weights and two biases each") {
       const models::Lstm net;
       CHECK(count_elements(*net) == 4 * (1024 * 1024 * 2 + 1024 * 2));
-      CHECK(parameter_names(*net) ==
-            Names{"lstm.weight_ih_l0", "lstm.weight_hh_l0", "lstm.bias_ih_l0",
-                  "lstm.bias_hh_l0"});
+      CHECK(parameter_names(*net) == Names{"lstm.weight_ih_l0", "lstm.weight_hh_l0", "lstm.bias_ih_l0", "lstm.bias_hh_l0"});
       CHECK(parameter_sizes(*net, "lstm.weight_ih_l0") == Sizes{4096, 1024});
     }
     SUBCASE("GRU: three gates") {
@@ -275,19 +246,14 @@ TEST_SUITE("models") {
       CHECK(count_elements(*net) == 6 * 3'152'384);
       // Attention's two weights and biases, two linear layers, two norms.
       CHECK(parameter_names(*net).size() == 6 * 12);
-      CHECK(
-          parameter_sizes(*net, "encoder.layers.0.self_attn.in_proj_weight") ==
-          Sizes{1536, 512});
-      CHECK(parameter_sizes(*net, "encoder.layers.5.linear2.weight") ==
-            Sizes{512, 2048});
+      CHECK(parameter_sizes(*net, "encoder.layers.0.self_attn.in_proj_weight") == Sizes{1536, 512});
+      CHECK(parameter_sizes(*net, "encoder.layers.5.linear2.weight") == Sizes{512, 2048});
     }
     SUBCASE("MLP: four linear layers of 256") {
       const models::Mlp net;
       CHECK(count_elements(*net) == 4 * (256 * 256 + 256));
-      CHECK(parameter_names(*net) == Names{"layers.0.weight", "layers.0.bias",
-                                           "layers.2.weight", "layers.2.bias",
-                                           "layers.4.weight", "layers.4.bias",
-                                           "layers.6.weight", "layers.6.bias"});
+      CHECK(parameter_names(*net) == Names{"layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias",
+                                           "layers.4.weight", "layers.4.bias", "layers.6.weight", "layers.6.bias"});
     }
   }
 
@@ -317,8 +283,7 @@ TEST_SUITE("models") {
     int64_t total_bytes = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
       CHECK(parameters[i].key() == rows[i].name);
-      CHECK(static_cast<int64_t>(parameters[i].value().nbytes()) ==
-            rows[i].bytes);
+      CHECK(static_cast<int64_t>(parameters[i].value().nbytes()) == rows[i].bytes);
       total_bytes += rows[i].bytes;
     }
     CHECK(total_bytes == 127'330'308);  // the README's 127 MB
@@ -327,35 +292,28 @@ TEST_SUITE("models") {
   TEST_CASE("outputs have the shapes that the header promises") {
     const torch::NoGradGuard no_grad;
     SUBCASE("ResNet") {
-      for (const auto block :
-           {models::ResNetBlock::kBasic, models::ResNetBlock::kBottleneck}) {
+      for (const auto block : {models::ResNetBlock::kBasic, models::ResNetBlock::kBottleneck}) {
         models::ResNet net(small_resnet(block));
         CHECK(sizes(net->forward(torch::randn({2, 3, 40, 33}))) == Sizes{2, 5});
       }
       models::ResNet net = models::resnet18();
-      CHECK(sizes(net->forward(torch::randn({1, 3, 64, 64}))) ==
-            Sizes{1, 1000});
-      CHECK(sizes(net->layer1->forward(torch::randn({1, 64, 8, 8}))) ==
-            Sizes{1, 64, 8, 8});
+      CHECK(sizes(net->forward(torch::randn({1, 3, 64, 64}))) == Sizes{1, 1000});
+      CHECK(sizes(net->layer1->forward(torch::randn({1, 64, 8, 8}))) == Sizes{1, 64, 8, 8});
     }
     SUBCASE("VGG-19") {
       models::Vgg19 net(small_vgg());
       CHECK(sizes(net->forward(torch::randn({2, 3, 32, 64}))) == Sizes{2, 5});
-      CHECK(sizes(net->features->forward(torch::randn({1, 3, 96, 64}))) ==
-            Sizes{1, 32, 3, 2});
+      CHECK(sizes(net->features->forward(torch::randn({1, 3, 96, 64}))) == Sizes{1, 32, 3, 2});
     }
     SUBCASE("LSTM and GRU") {
       models::RecurrentOptions options;
       options.input_size = 5;
       options.hidden_size = 7;
       options.num_layers = 2;
-      CHECK(sizes(models::Lstm(options)->forward(torch::randn({3, 2, 5}))) ==
-            Sizes{3, 2, 7});
-      CHECK(sizes(models::Gru(options)->forward(torch::randn({3, 2, 5}))) ==
-            Sizes{3, 2, 7});
+      CHECK(sizes(models::Lstm(options)->forward(torch::randn({3, 2, 5}))) == Sizes{3, 2, 7});
+      CHECK(sizes(models::Gru(options)->forward(torch::randn({3, 2, 5}))) == Sizes{3, 2, 7});
       options.bidirectional = true;
-      CHECK(sizes(models::Lstm(options)->forward(torch::randn({3, 2, 5}))) ==
-            Sizes{3, 2, 14});
+      CHECK(sizes(models::Lstm(options)->forward(torch::randn({3, 2, 5}))) == Sizes{3, 2, 14});
     }
     SUBCASE("Transformer encoder") {
       models::TransformerEncoderOptions options;
@@ -380,18 +338,15 @@ TEST_SUITE("models") {
     torch::manual_seed(2);
     SUBCASE("ResNet of basic blocks") {
       models::ResNet net(small_resnet(models::ResNetBlock::kBasic));
-      check_every_parameter_gets_a_gradient(
-          *net, net->forward(torch::randn({2, 3, 64, 64})));
+      check_every_parameter_gets_a_gradient(*net, net->forward(torch::randn({2, 3, 64, 64})));
     }
     SUBCASE("ResNet of bottlenecks") {
       models::ResNet net(small_resnet(models::ResNetBlock::kBottleneck));
-      check_every_parameter_gets_a_gradient(
-          *net, net->forward(torch::randn({2, 3, 64, 64})));
+      check_every_parameter_gets_a_gradient(*net, net->forward(torch::randn({2, 3, 64, 64})));
     }
     SUBCASE("VGG-19") {
       models::Vgg19 net(small_vgg());
-      check_every_parameter_gets_a_gradient(
-          *net, net->forward(torch::randn({2, 3, 32, 32})));
+      check_every_parameter_gets_a_gradient(*net, net->forward(torch::randn({2, 3, 32, 32})));
     }
     SUBCASE("LSTM and GRU") {
       models::RecurrentOptions options;
@@ -400,11 +355,9 @@ TEST_SUITE("models") {
       options.num_layers = 2;
       options.dropout = 0.5;
       models::Lstm lstm(options);
-      check_every_parameter_gets_a_gradient(
-          *lstm, lstm->forward(torch::randn({3, 2, 5})));
+      check_every_parameter_gets_a_gradient(*lstm, lstm->forward(torch::randn({3, 2, 5})));
       models::Gru gru(options);
-      check_every_parameter_gets_a_gradient(
-          *gru, gru->forward(torch::randn({3, 2, 5})));
+      check_every_parameter_gets_a_gradient(*gru, gru->forward(torch::randn({3, 2, 5})));
     }
     SUBCASE("Transformer encoder") {
       models::TransformerEncoderOptions options;
@@ -413,18 +366,15 @@ TEST_SUITE("models") {
       options.num_heads = 4;
       options.feedforward_size = 32;
       models::TransformerEncoder net(options);
-      check_every_parameter_gets_a_gradient(
-          *net, net->forward(torch::randn({6, 2, 16})));
+      check_every_parameter_gets_a_gradient(*net, net->forward(torch::randn({6, 2, 16})));
     }
     SUBCASE("NeuMF") {
       models::NeuMf net(small_neumf());
-      check_every_parameter_gets_a_gradient(*net,
-                                            net->forward(ids(10), ids(7)));
+      check_every_parameter_gets_a_gradient(*net, net->forward(ids(10), ids(7)));
     }
     SUBCASE("MLP") {
       models::Mlp net;
-      check_every_parameter_gets_a_gradient(
-          *net, net->forward(torch::randn({3, 256})));
+      check_every_parameter_gets_a_gradient(*net, net->forward(torch::randn({3, 256})));
     }
   }
 
@@ -439,8 +389,7 @@ TEST_SUITE("models") {
     }
     // (1, -3): each sum and bias gives -1, clipped to 0; then 0 + 0 + 1.
     // (1, 2): 4 and 4; then 4 + 4 + 1.
-    CHECK(net->forward(torch::tensor({{1.0F, -3.0F}, {1.0F, 2.0F}}))
-              .equal(torch::tensor({{1.0F, 1.0F}, {9.0F, 9.0F}})));
+    CHECK(net->forward(torch::tensor({{1.0F, -3.0F}, {1.0F, 2.0F}})).equal(torch::tensor({{1.0F, 1.0F}, {9.0F, 9.0F}})));
   }
 
   TEST_CASE("NeuMF computes what its weights say") {
@@ -466,8 +415,7 @@ TEST_SUITE("models") {
     const torch::NoGradGuard no_grad;
     torch::manual_seed(3);
     const auto check_clone = [](const auto& holder, const auto& run) {
-      using Impl =
-          typename std::remove_reference_t<decltype(holder)>::ContainedType;
+      using Impl = typename std::remove_reference_t<decltype(holder)>::ContainedType;
       const auto copy = std::dynamic_pointer_cast<Impl>(holder->clone());
       REQUIRE(copy != nullptr);
       holder.ptr()->eval();
@@ -483,10 +431,8 @@ TEST_SUITE("models") {
     };
     const at::Tensor images = torch::randn({2, 3, 64, 64});
     const auto on_images = [&](auto& net) { return net.forward(images); };
-    check_clone(models::ResNet(small_resnet(models::ResNetBlock::kBasic)),
-                on_images);
-    check_clone(models::ResNet(small_resnet(models::ResNetBlock::kBottleneck)),
-                on_images);
+    check_clone(models::ResNet(small_resnet(models::ResNetBlock::kBasic)), on_images);
+    check_clone(models::ResNet(small_resnet(models::ResNetBlock::kBottleneck)), on_images);
     check_clone(models::Vgg19(small_vgg()), on_images);
 
     models::RecurrentOptions recurrent;
@@ -503,8 +449,7 @@ TEST_SUITE("models") {
     check_clone(models::Gru(recurrent), on_sequence);
     check_clone(models::TransformerEncoder(transformer), on_sequence);
 
-    check_clone(models::NeuMf(small_neumf()),
-                [](auto& net) { return net.forward(ids(10), ids(7)); });
+    check_clone(models::NeuMf(small_neumf()), [](auto& net) { return net.forward(ids(10), ids(7)); });
     const at::Tensor rows = torch::randn({3, 256});
     check_clone(models::Mlp(), [&](auto& net) { return net.forward(rows); });
   }
@@ -516,8 +461,7 @@ TEST_SUITE("models") {
     options.num_heads = 4;
     options.feedforward_size = 32;
     const models::TransformerEncoder net(options);
-    const auto prototype =
-        net->encoder->options.encoder_layer()->named_parameters();
+    const auto prototype = net->encoder->options.encoder_layer()->named_parameters();
     CHECK(prototype.size() == 12);
     for (const at::Tensor& parameter : net->parameters()) {
       for (const auto& hidden : prototype) {
@@ -529,31 +473,24 @@ TEST_SUITE("models") {
   TEST_CASE("sizes that make no network are refused by name") {
     models::ResNetOptions resnet;
     resnet.blocks_per_layer = {1, 0, 1, 1};
-    CHECK_THROWS_WITH_AS(models::ResNet{resnet},
-                         doctest::Contains("blocks_per_layer"), c10::Error);
+    CHECK_THROWS_WITH_AS(models::ResNet{resnet}, doctest::Contains("blocks_per_layer"), c10::Error);
     models::Vgg19Options vgg;
     vgg.base_channels = 0;
-    CHECK_THROWS_WITH_AS(models::Vgg19{vgg}, doctest::Contains("base_channels"),
-                         c10::Error);
+    CHECK_THROWS_WITH_AS(models::Vgg19{vgg}, doctest::Contains("base_channels"), c10::Error);
     models::RecurrentOptions recurrent;
     recurrent.num_layers = 0;
-    CHECK_THROWS_WITH_AS(models::Lstm{recurrent}, doctest::Contains("Lstm: "),
-                         c10::Error);
-    CHECK_THROWS_WITH_AS(models::Gru{recurrent}, doctest::Contains("Gru: "),
-                         c10::Error);
+    CHECK_THROWS_WITH_AS(models::Lstm{recurrent}, doctest::Contains("Lstm: "), c10::Error);
+    CHECK_THROWS_WITH_AS(models::Gru{recurrent}, doctest::Contains("Gru: "), c10::Error);
     models::TransformerEncoderOptions transformer;
     transformer.num_heads = 7;
-    CHECK_THROWS_WITH_AS(models::TransformerEncoder{transformer},
-                         doctest::Contains("num_heads"), c10::Error);
+    CHECK_THROWS_WITH_AS(models::TransformerEncoder{transformer}, doctest::Contains("num_heads"), c10::Error);
     models::NeuMfOptions neumf;
     SUBCASE("no layer") { neumf.mlp_widths = {256}; }
     SUBCASE("an odd first width") { neumf.mlp_widths = {255, 64}; }
     SUBCASE("a width of zero") { neumf.mlp_widths = {256, 0}; }
-    CHECK_THROWS_WITH_AS(models::NeuMf{neumf}, doctest::Contains("mlp_widths"),
-                         c10::Error);
+    CHECK_THROWS_WITH_AS(models::NeuMf{neumf}, doctest::Contains("mlp_widths"), c10::Error);
     models::MlpOptions mlp;
     mlp.num_layers = -1;
-    CHECK_THROWS_WITH_AS(models::Mlp{mlp}, doctest::Contains("num_layers"),
-                         c10::Error);
+    CHECK_THROWS_WITH_AS(models::Mlp{mlp}, doctest::Contains("num_layers"), c10::Error);
   }
 }

@@ -2,8 +2,8 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
-#include <torch/torch.h>
 #include <sys/wait.h>
+#include <torch/torch.h>
 #include <unistd.h>
 
 #include <atomic>

@@ -160,8 +160,7 @@ TEST_SUITE("ledger") {
     ledger.describe(0x40, 4, 9, view, 1, 6);
     const LedgerSnapshot snapshot = ledger.snapshot();
     REQUIRE(snapshot.records.size() == 1);
-    CHECK(std::vector<int64_t>(snapshot.records[0].shape.begin(), snapshot.records[0].shape.end()) ==
-          std::vector<int64_t>{2, 3});
+    CHECK(std::vector<int64_t>(snapshot.records[0].shape.begin(), snapshot.records[0].shape.end()) == std::vector<int64_t>{2, 3});
   }
 
   TEST_CASE("changes since a cursor are coalesced") {
