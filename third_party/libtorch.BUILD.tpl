@@ -10,13 +10,27 @@ cc_library(
     linkopts = %{link},
 )
 
+# Links nothing.
 cc_library(
-    name = "torch_cuda",
+    name = "torch_cuda_headers",
     hdrs = glob(%{cuda_headers}, allow_empty = True),
     defines = %{cuda_defines},
     includes = %{cuda_includes},
+)
+
+cc_library(
+    name = "torch_cuda",
     linkopts = %{cuda_link},
-    deps = [":torch"],
+    deps = [
+        ":torch",
+        ":torch_cuda_headers",
+    ],
+)
+
+# cuda_runtime_api.h and cuda.h, where there is CUDA.
+filegroup(
+    name = "cuda_runtime_headers",
+    srcs = %{cuda_runtime_headers},
 )
 
 filegroup(
@@ -24,4 +38,18 @@ filegroup(
     srcs = ["torch/include/torch/csrc/autograd/generated/Functions.h"],
 )
 
-exports_files(["version.bzl"])
+# Where the virtual functions of CUDA's allocator are declared, the version first.
+filegroup(
+    name = "cuda_allocator_headers",
+    srcs = [
+        "torch/include/torch/headeronly/version.h",
+        "torch/include/c10/core/Allocator.h",
+        "torch/include/c10/core/CachingDeviceAllocator.h",
+        "torch/include/c10/cuda/CUDACachingAllocator.h",
+    ],
+)
+
+exports_files([
+    "libraries.txt",
+    "version.bzl",
+])

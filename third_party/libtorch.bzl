@@ -6,8 +6,11 @@ Environment:
   LIBTORCH_VERSION  release to download when LIBTORCH is not set; the default is pinned in libtorch_versions.bzl.
   CUDA_HOME         a CUDA toolkit, looked at only where NVIDIA's wheels do not lie beside LibTorch.
 
-Targets: @libtorch//:torch, @libtorch//:torch_cuda, @libtorch//:autograd_functions_header. `torch_cuda` is empty (without
-MEMLEDGER_LIBTORCH_HAS_CUDA) where LibTorch has no CUDA, and where the CUDA headers that a CUDA LibTorch's own headers include
+Targets: @libtorch//:torch, @libtorch//:torch_cuda, @libtorch//:torch_cuda_headers, @libtorch//:autograd_functions_header.
+`torch_cuda_headers` has CUDA's headers and MEMLEDGER_LIBTORCH_HAS_CUDA and links nothing: it is for code that must also run where
+LibTorch's CUDA libraries are not loaded. `torch_cuda` is that with `torch`, and links LibTorch's CUDA libraries; cuBLAS, cuDNN and the
+others that those need are not looked for by the linker, so a program links where they are not installed (it starts where they are, or
+on the virtual GPU). Both are empty (without MEMLEDGER_LIBTORCH_HAS_CUDA) where LibTorch has no CUDA, and where the CUDA headers that a CUDA LibTorch's own headers include
 (cuda_runtime_api.h and crt/, of its CUDA's major version) are neither in NVIDIA's wheels beside it (nvidia/cu13, or
 nvidia/cuda_runtime and its neighbours) nor in CUDA_HOME.
 
@@ -143,6 +146,18 @@ def _cuda(ctx, root):
            "nvidia-cuda-runtime and nvidia-cuda-crt beside LibTorch, or with a CUDA toolkit at CUDA_HOME.") % (root, " " + major if major else ""))
     return [], lib_folders
 
+def _runtime_headers(ctx, cuda_includes):
+    return [
+        include + "/" + name
+        for include in cuda_includes[:1]
+        for name in ["cuda_runtime_api.h", "cuda.h"]
+        if ctx.path(include + "/" + name).exists
+    ]
+
+# What LibTorch's CUDA libraries themselves need may be missing when a program is linked. Both are kept although no symbol may ask
+# for them: kernels register themselves when their library is loaded.
+_CUDA_LINK = ["-Wl,--no-as-needed", "-ltorch_cuda", "-lc10_cuda", "-Wl,--as-needed", "-Wl,--allow-shlib-undefined"]
+
 def _libtorch_impl(ctx):
     path = ctx.os.environ.get("LIBTORCH", "")
     root = _use_local(ctx, path) if path else _download(ctx)
@@ -156,13 +171,17 @@ def _libtorch_impl(ctx):
         link += ["-Wl,-rpath," + run_path, "-Wl,-rpath-link," + run_path]
     ctx.template("BUILD", Label("//third_party:libtorch.BUILD.tpl"), {
         "%{link}": repr(link),
-        "%{cuda_link}": repr(["-lc10_cuda"] if has_cuda else []),
+        "%{cuda_link}": repr(_CUDA_LINK if has_cuda else []),
+        "%{cuda_runtime_headers}": repr(_runtime_headers(ctx, cuda_includes)),
         "%{cuda_defines}": repr(["MEMLEDGER_LIBTORCH_HAS_CUDA=1"] if has_cuda else []),
         "%{cuda_headers}": repr([include + "/**" for include in cuda_includes]),
         "%{cuda_includes}": repr(cuda_includes),
         "%{api_includes}": repr(["torch/include", "torch/include/torch/csrc/api/include"]),
     })
-    ctx.file("version.bzl", "LIBTORCH_VERSION = %r\nLIBTORCH_HAS_CUDA = %r\n" % (version[:2], has_cuda))
+    ctx.file("version.bzl", "LIBTORCH_VERSION = %r\nLIBTORCH_HAS_CUDA = %r\nLIBTORCH_LIB = %r\n" % (version[:2], has_cuda, lib))
+
+    # The libraries are no inputs of Bazel's: they are gigabytes, and must stay where they are. This file stands for them.
+    ctx.file("libraries.txt", "%s\n%s" % (lib, ctx.execute(["ls", "-lL", "--time-style=full-iso", lib]).stdout))
 
 def _cuda_home_impl(ctx):
     ctx.file("BUILD")

@@ -1,0 +1,59 @@
+#ifndef MEMLEDGER_VIRTUAL_GPU_ANSWERS_CUDART_H_
+#define MEMLEDGER_VIRTUAL_GPU_ANSWERS_CUDART_H_
+
+#include <cuda_runtime_api.h>
+
+#include "virtual_gpu/considered.h"
+#include "virtual_gpu/device.h"
+
+// What the files of the runtime and the driver share. Error numbers of the two are the same where both have one.
+namespace memledger::virtual_gpu {
+
+// Every function of the runtime returns through this: cudaGetLastError tells the thread's last failure.
+cudaError_t result(cudaError_t error);
+
+// The driver's functions lean on those of the runtime, but do not touch the thread's last error.
+class KeepLastError {
+ public:
+  KeepLastError();
+  ~KeepLastError();
+  KeepLastError(const KeepLastError&) = delete;
+  KeepLastError& operator=(const KeepLastError&) = delete;
+
+ private:
+  cudaError_t kept_;
+};
+
+// Makes the context of the thread's device, or says why there is none.
+cudaError_t ready();
+
+// The driver's number for the attribute is the runtime's.
+cudaError_t device_attribute(int* value, int attribute, int device);
+
+// "0000:17:00.0"
+void pci_bus_id(char* text, int length, int device);
+void device_uuid(char (&uuid)[16], int device);
+
+// Copies as the kinds of the pointers say.
+cudaError_t transfer(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind);
+cudaError_t fill(void* pointer, unsigned value, size_t width_bytes, size_t count);
+
+cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes);
+int active_blocks(int block_size, size_t shared_bytes);
+
+// nullptr, and the two handles of CUDA's default streams, are streams, too.
+bool is_stream(cudaStream_t stream);
+int stream_device(cudaStream_t stream);
+
+// The driver's function of that name in its newest version, considered or generated; nullptr where there is none.
+void* find_driver_function(const char* name);
+
+inline constexpr char kNoGraphs[] =
+    "CUDA graphs cannot be captured on a virtual GPU, as kernels are not run. Run without torch.cuda.graph / "
+    "at::cuda::CUDAGraph.";
+inline constexpr char kNoSharing[] =
+    "memory and events of a virtual GPU cannot be shared with other processes. Each process has its own virtual GPU.";
+
+}  // namespace memledger::virtual_gpu
+
+#endif  // MEMLEDGER_VIRTUAL_GPU_ANSWERS_CUDART_H_

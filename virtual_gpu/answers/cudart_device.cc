@@ -1,0 +1,609 @@
+// The runtime: devices, their properties, errors, versions.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/answers/last_error.h"
+
+namespace memledger::virtual_gpu {
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+unsigned device_flags[8] = {};
+
+constexpr int kTexture1D = 131072;
+constexpr int kTexture2DHeight = 65536;
+constexpr int kTexture3D = 16384;
+constexpr int kLayered = 32768;
+constexpr int kLayers = 2048;
+
+struct ErrorText {
+  cudaError_t error;
+  const char* name;
+  const char* text;
+};
+
+#define MEMLEDGER_ERROR(error, text) \
+  { error, #error, text }
+constexpr ErrorText kErrors[] = {
+    MEMLEDGER_ERROR(cudaSuccess, "no error"),
+    MEMLEDGER_ERROR(cudaErrorInvalidValue, "invalid argument"),
+    MEMLEDGER_ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    MEMLEDGER_ERROR(cudaErrorInitializationError, "initialization error"),
+    MEMLEDGER_ERROR(cudaErrorCudartUnloading, "driver shutting down"),
+    MEMLEDGER_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    MEMLEDGER_ERROR(cudaErrorInvalidPitchValue, "invalid pitch argument"),
+    MEMLEDGER_ERROR(cudaErrorInvalidSymbol, "invalid device symbol"),
+    MEMLEDGER_ERROR(cudaErrorInvalidHostPointer, "invalid host pointer"),
+    MEMLEDGER_ERROR(cudaErrorInvalidDevicePointer, "invalid device pointer"),
+    MEMLEDGER_ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
+    MEMLEDGER_ERROR(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"),
+    MEMLEDGER_ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
+    MEMLEDGER_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+    MEMLEDGER_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    MEMLEDGER_ERROR(cudaErrorInvalidKernelImage, "device kernel image is invalid"),
+    MEMLEDGER_ERROR(cudaErrorDeviceUninitialized, "invalid device context"),
+    MEMLEDGER_ERROR(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device"),
+    MEMLEDGER_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    MEMLEDGER_ERROR(cudaErrorSymbolNotFound, "named symbol not found"),
+    MEMLEDGER_ERROR(cudaErrorNotReady, "device not ready"),
+    MEMLEDGER_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+    MEMLEDGER_ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+    MEMLEDGER_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
+    MEMLEDGER_ERROR(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled"),
+    MEMLEDGER_ERROR(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped"),
+    MEMLEDGER_ERROR(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region"),
+    MEMLEDGER_ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+    MEMLEDGER_ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
+    MEMLEDGER_ERROR(cudaErrorNotPermitted, "operation not permitted"),
+    MEMLEDGER_ERROR(cudaErrorNotSupported, "operation not supported"),
+    MEMLEDGER_ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
+    MEMLEDGER_ERROR(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"),
+    MEMLEDGER_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+    MEMLEDGER_ERROR(cudaErrorUnknown, "unknown error"),
+};
+#undef MEMLEDGER_ERROR
+
+const ErrorText* find_error(cudaError_t error) {
+  for (const ErrorText& known : kErrors) {
+    if (known.error == error) return &known;
+  }
+  return nullptr;
+}
+
+// A bus number for each device, as on a board of eight.
+int pci_bus(int device) { return 0x17 + 0x10 * device; }
+
+}  // namespace
+
+cudaError_t result(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+int runtime_result(int error) { return result(static_cast<cudaError_t>(error)); }
+
+KeepLastError::KeepLastError() : kept_(last_error) {}
+KeepLastError::~KeepLastError() { last_error = kept_; }
+
+cudaError_t ready() {
+  Machine& machine = Machine::get();
+  if (!machine.is_device(current_device())) return cudaErrorNoDevice;
+  machine.make_context(current_device());
+  return cudaSuccess;
+}
+
+void pci_bus_id(char* text, int length, int device) {
+  std::snprintf(text, length, "0000:%02X:00.0", static_cast<unsigned>(pci_bus(device)) & 0xff);
+}
+
+void device_uuid(char (&uuid)[16], int device) {
+  std::memset(uuid, 0, sizeof uuid);
+  std::memcpy(uuid, "memledger gpu", 13);
+  uuid[15] = static_cast<char>(device);
+}
+
+cudaError_t device_attribute(int* value, int attribute, int device) {
+  Machine& machine = Machine::get();
+  if (!value) return cudaErrorInvalidValue;
+  if (!machine.is_device(device)) return cudaErrorInvalidDevice;
+  const Profile& profile = machine.profile();
+  const bool hopper = profile.major >= 9;
+  const bool ampere = profile.major >= 8;
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = kMaxThreadsPerBlock;
+      break;
+    case cudaDevAttrMaxBlockDimX:
+      *value = 1024;
+      break;
+    case cudaDevAttrMaxBlockDimY:
+      *value = 1024;
+      break;
+    case cudaDevAttrMaxBlockDimZ:
+      *value = 64;
+      break;
+    case cudaDevAttrMaxGridDimX:
+      *value = std::numeric_limits<int>::max();
+      break;
+    case cudaDevAttrMaxGridDimY:
+      *value = 65535;
+      break;
+    case cudaDevAttrMaxGridDimZ:
+      *value = 65535;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = kSharedMemoryPerBlock;
+      break;
+    case cudaDevAttrTotalConstantMemory:
+      *value = 64 << 10;
+      break;
+    case cudaDevAttrWarpSize:
+      *value = kWarpSize;
+      break;
+    case cudaDevAttrMaxPitch:
+      *value = std::numeric_limits<int>::max();
+      break;
+    case cudaDevAttrMaxRegistersPerBlock:
+      *value = kRegistersPerBlock;
+      break;
+    case cudaDevAttrClockRate:
+      *value = profile.clock_khz;
+      break;
+    case cudaDevAttrTextureAlignment:
+      *value = 512;
+      break;
+    case cudaDevAttrGpuOverlap:
+      *value = 1;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = profile.multiprocessors;
+      break;
+    case cudaDevAttrCanMapHostMemory:
+      *value = 1;
+      break;
+    case cudaDevAttrMaxTexture1DWidth:
+      *value = kTexture1D;
+      break;
+    case cudaDevAttrMaxTexture2DWidth:
+      *value = kTexture1D;
+      break;
+    case cudaDevAttrMaxTexture2DHeight:
+      *value = kTexture2DHeight;
+      break;
+    case cudaDevAttrMaxTexture3DWidth:
+    case cudaDevAttrMaxTexture3DHeight:
+    case cudaDevAttrMaxTexture3DDepth:
+      *value = kTexture3D;
+      break;
+    case cudaDevAttrMaxTexture2DLayeredWidth:
+    case cudaDevAttrMaxTexture2DLayeredHeight:
+    case cudaDevAttrMaxTexture1DLayeredWidth:
+      *value = kLayered;
+      break;
+    case cudaDevAttrMaxTexture2DLayeredLayers:
+    case cudaDevAttrMaxTexture1DLayeredLayers:
+      *value = kLayers;
+      break;
+    case cudaDevAttrSurfaceAlignment:
+      *value = 512;
+      break;
+    case cudaDevAttrConcurrentKernels:
+      *value = 1;
+      break;
+    case cudaDevAttrEccEnabled:
+      *value = profile.error_correction;
+      break;
+    case cudaDevAttrPciBusId:
+      *value = pci_bus(device);
+      break;
+    case cudaDevAttrMemoryClockRate:
+      *value = profile.memory_clock_khz;
+      break;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      *value = profile.memory_bus_bits;
+      break;
+    case cudaDevAttrL2CacheSize:
+      *value = profile.l2_cache_bytes;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = profile.max_threads_per_multiprocessor;
+      break;
+    case cudaDevAttrAsyncEngineCount:
+      *value = profile.async_engines;
+      break;
+    case cudaDevAttrUnifiedAddressing:
+      *value = 1;
+      break;
+    case cudaDevAttrTexturePitchAlignment:
+      *value = 32;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = profile.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = profile.minor;
+      break;
+    case cudaDevAttrStreamPrioritiesSupported:
+      *value = 1;
+      break;
+    case cudaDevAttrGlobalL1CacheSupported:
+      *value = 1;
+      break;
+    case cudaDevAttrLocalL1CacheSupported:
+      *value = 1;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = profile.shared_memory_per_multiprocessor;
+      break;
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+      *value = kRegistersPerMultiprocessor;
+      break;
+    case cudaDevAttrManagedMemory:
+      *value = 1;
+      break;
+    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
+      *value = profile.single_to_double_ratio;
+      break;
+    case cudaDevAttrConcurrentManagedAccess:
+      *value = 1;
+      break;
+    case cudaDevAttrComputePreemptionSupported:
+      *value = 1;
+      break;
+    case cudaDevAttrCanUseHostPointerForRegisteredMem:
+      *value = 1;
+      break;
+    case cudaDevAttrCooperativeLaunch:
+      *value = 1;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = profile.shared_memory_per_block_optin;
+      break;
+    case cudaDevAttrCanFlushRemoteWrites:
+      *value = 0;
+      break;
+    case cudaDevAttrHostRegisterSupported:
+      *value = 1;
+      break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      *value = profile.max_blocks_per_multiprocessor;
+      break;
+    case cudaDevAttrMaxPersistingL2CacheSize:
+      *value = profile.persisting_l2_cache_bytes;
+      break;
+    case cudaDevAttrMaxAccessPolicyWindowSize:
+      *value = ampere ? 128 << 20 : 0;
+      break;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = profile.reserved_shared_memory_per_block;
+      break;
+    case cudaDevAttrSparseCudaArraySupported:
+      *value = 1;
+      break;
+    case cudaDevAttrHostRegisterReadOnlySupported:
+      *value = 1;
+      break;
+    case cudaDevAttrTimelineSemaphoreInteropSupported:
+      *value = 1;
+      break;
+    case cudaDevAttrMemoryPoolsSupported:
+      *value = 1;
+      break;
+    case cudaDevAttrMemoryPoolSupportedHandleTypes:
+      *value = 0;
+      break;  // nothing is shared between processes
+    case cudaDevAttrClusterLaunch:
+      *value = hopper;
+      break;
+    case cudaDevAttrDeferredMappingCudaArraySupported:
+      *value = 1;
+      break;
+    case cudaDevAttrMemSyncDomainCount:
+      *value = hopper ? 4 : 1;
+      break;
+    case cudaDevAttrNumaId:
+      *value = -1;
+      break;
+    case cudaDevAttrHostNumaId:
+      *value = 0;
+      break;
+    // The driver's numbers for virtual memory management have no name in the runtime. It is supported; sharing its handles is
+    // not.
+    case 102:
+      *value = 1;
+      break;
+    // What a device has not (time limits, being integrated, multicast, access to pageable memory …), and what is newer than this.
+    default:
+      *value = 0;
+      break;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace memledger::virtual_gpu
+
+using namespace memledger::virtual_gpu;
+
+MEMLEDGER_ANSWER cudaError_t cudaGetLastError() {
+  const cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return error;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaPeekAtLastError() { return last_error; }
+
+MEMLEDGER_ANSWER const char* cudaGetErrorName(cudaError_t error) {
+  const ErrorText* known = find_error(error);
+  return known ? known->name : "unrecognized error code";
+}
+
+MEMLEDGER_ANSWER const char* cudaGetErrorString(cudaError_t error) {
+  const ErrorText* known = find_error(error);
+  return known ? known->text : "unrecognized error code";
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaRuntimeGetVersion(int* version) {
+  if (!version) return result(cudaErrorInvalidValue);
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
+
+MEMLEDGER_ANSWER cudaError_t cudaGetDeviceCount(int* count) {
+  if (!count) return result(cudaErrorInvalidValue);
+  *count = Machine::get().device_count();
+  return *count ? cudaSuccess : result(cudaErrorNoDevice);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaGetDevice(int* device) {
+  if (!device) return result(cudaErrorInvalidValue);
+  if (!Machine::get().device_count()) return result(cudaErrorNoDevice);
+  *device = current_device();
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaSetDevice(int device) {
+  Machine& machine = Machine::get();
+  if (!machine.is_device(device)) return result(machine.device_count() ? cudaErrorInvalidDevice : cudaErrorNoDevice);
+  set_current_device(device);
+  machine.make_context(device);
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaInitDevice(int device, unsigned flags, unsigned) {
+  if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
+  Machine::get().make_context(device);
+  device_flags[device] = flags;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaSetValidDevices(int*, int) { return cudaSuccess; }
+
+MEMLEDGER_ANSWER cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
+  if (!device) return result(cudaErrorInvalidValue);
+  *device = 0;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaSetDeviceFlags(unsigned flags) {
+  if (!Machine::get().device_count()) return result(cudaErrorNoDevice);
+  device_flags[current_device()] = flags;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaGetDeviceFlags(unsigned* flags) {
+  if (!flags) return result(cudaErrorInvalidValue);
+  if (!Machine::get().device_count()) return result(cudaErrorNoDevice);
+  *flags = device_flags[current_device()];
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceSynchronize() { return result(ready()); }
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceReset() {
+  if (!Machine::get().device_count()) return result(cudaErrorNoDevice);
+  Machine::get().reset(current_device());
+  last_error = cudaSuccess;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  return result(device_attribute(value, attribute, device));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  Machine& machine = Machine::get();
+  if (!properties) return result(cudaErrorInvalidValue);
+  if (!machine.is_device(device)) return result(cudaErrorInvalidDevice);
+  const Profile& profile = machine.profile();
+  const auto attribute = [device](cudaDeviceAttr which) {
+    int value = 0;
+    device_attribute(&value, which, device);
+    return value;
+  };
+
+  cudaDeviceProp p;
+  std::memset(&p, 0, sizeof p);
+  std::snprintf(p.name, sizeof p.name, "%s", profile.device_name);
+  char uuid[16];
+  device_uuid(uuid, device);
+  std::memcpy(&p.uuid, uuid, sizeof uuid);
+  p.totalGlobalMem = machine.capacity();
+  p.sharedMemPerBlock = kSharedMemoryPerBlock;
+  p.regsPerBlock = kRegistersPerBlock;
+  p.warpSize = kWarpSize;
+  p.memPitch = attribute(cudaDevAttrMaxPitch);
+  p.maxThreadsPerBlock = kMaxThreadsPerBlock;
+  p.maxThreadsDim[0] = attribute(cudaDevAttrMaxBlockDimX);
+  p.maxThreadsDim[1] = attribute(cudaDevAttrMaxBlockDimY);
+  p.maxThreadsDim[2] = attribute(cudaDevAttrMaxBlockDimZ);
+  p.maxGridSize[0] = attribute(cudaDevAttrMaxGridDimX);
+  p.maxGridSize[1] = attribute(cudaDevAttrMaxGridDimY);
+  p.maxGridSize[2] = attribute(cudaDevAttrMaxGridDimZ);
+  p.totalConstMem = attribute(cudaDevAttrTotalConstantMemory);
+  p.major = profile.major;
+  p.minor = profile.minor;
+  p.textureAlignment = attribute(cudaDevAttrTextureAlignment);
+  p.texturePitchAlignment = attribute(cudaDevAttrTexturePitchAlignment);
+  p.multiProcessorCount = profile.multiprocessors;
+  p.canMapHostMemory = 1;
+  p.maxTexture1D = kTexture1D;
+  p.maxTexture1DMipmap = kLayered;
+  p.maxTexture2D[0] = kTexture1D;
+  p.maxTexture2D[1] = kTexture2DHeight;
+  p.maxTexture2DMipmap[0] = p.maxTexture2DMipmap[1] = kLayered;
+  p.maxTexture3D[0] = p.maxTexture3D[1] = p.maxTexture3D[2] = kTexture3D;
+  p.maxTextureCubemap = kLayered;
+  p.maxTexture1DLayered[0] = kLayered;
+  p.maxTexture1DLayered[1] = kLayers;
+  p.maxTexture2DLayered[0] = p.maxTexture2DLayered[1] = kLayered;
+  p.maxTexture2DLayered[2] = kLayers;
+  p.surfaceAlignment = attribute(cudaDevAttrSurfaceAlignment);
+  p.concurrentKernels = 1;
+  p.ECCEnabled = profile.error_correction;
+  p.pciBusID = pci_bus(device);
+  p.asyncEngineCount = profile.async_engines;
+  p.unifiedAddressing = 1;
+  p.memoryBusWidth = profile.memory_bus_bits;
+  p.l2CacheSize = profile.l2_cache_bytes;
+  p.persistingL2CacheMaxSize = profile.persisting_l2_cache_bytes;
+  p.maxThreadsPerMultiProcessor = profile.max_threads_per_multiprocessor;
+  p.streamPrioritiesSupported = 1;
+  p.globalL1CacheSupported = 1;
+  p.localL1CacheSupported = 1;
+  p.sharedMemPerMultiprocessor = profile.shared_memory_per_multiprocessor;
+  p.regsPerMultiprocessor = kRegistersPerMultiprocessor;
+  p.managedMemory = 1;
+  p.multiGpuBoardGroupID = device;
+  p.concurrentManagedAccess = 1;
+  p.computePreemptionSupported = 1;
+  p.canUseHostPointerForRegisteredMem = 1;
+  p.cooperativeLaunch = 1;
+  p.sharedMemPerBlockOptin = profile.shared_memory_per_block_optin;
+  p.maxBlocksPerMultiProcessor = profile.max_blocks_per_multiprocessor;
+  p.accessPolicyMaxWindowSize = attribute(cudaDevAttrMaxAccessPolicyWindowSize);
+  p.reservedSharedMemPerBlock = profile.reserved_shared_memory_per_block;
+  p.hostRegisterSupported = 1;
+  p.sparseCudaArraySupported = 1;
+  p.hostRegisterReadOnlySupported = 1;
+  p.timelineSemaphoreInteropSupported = 1;
+  p.memoryPoolsSupported = 1;
+  p.deferredMappingCudaArraySupported = 1;
+  p.clusterLaunch = profile.major >= 9;
+#if CUDART_VERSION < 13000
+  p.clockRate = profile.clock_khz;
+  p.memoryClockRate = profile.memory_clock_khz;
+  p.deviceOverlap = 1;
+  p.singleToDoublePrecisionPerfRatio = profile.single_to_double_ratio;
+#else
+  p.deviceNumaId = -1;
+  p.gpuPciDeviceID = static_cast<unsigned>(profile.pci_device_id);
+#endif
+  *properties = p;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+  if (!text || length < 13) return result(cudaErrorInvalidValue);
+  if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
+  pci_bus_id(text, length, device);
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* text) {
+  if (!device || !text) return result(cudaErrorInvalidValue);
+  for (int candidate = 0; candidate < Machine::get().device_count(); ++candidate) {
+    char id[16];
+    pci_bus_id(id, sizeof id, candidate);
+    // The domain may be left out or be longer.
+    const char* wanted = std::strchr(text, ':');
+    const char* tail = wanted && std::strchr(wanted + 1, ':') ? wanted + 1 : text;
+    if (strcasecmp(tail, id + 5) == 0) {
+      *device = candidate;
+      return cudaSuccess;
+    }
+  }
+  return result(cudaErrorInvalidDevice);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+  if (!value) return result(cudaErrorInvalidValue);
+  switch (limit) {
+    case cudaLimitStackSize:
+      *value = 1024;
+      break;
+    case cudaLimitPrintfFifoSize:
+      *value = 1 << 20;
+      break;
+    case cudaLimitMallocHeapSize:
+      *value = 8 << 20;
+      break;
+    default:
+      *value = 0;
+      break;
+  }
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
+  if (!config) return result(cudaErrorInvalidValue);
+  *config = cudaFuncCachePreferNone;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  Machine& machine = Machine::get();
+  if (!can) return result(cudaErrorInvalidValue);
+  if (!machine.is_device(device) || !machine.is_device(peer)) return result(cudaErrorInvalidDevice);
+  *can = device != peer;
+  return cudaSuccess;
+}
+
+namespace {
+// One bit per pair of devices.
+std::atomic<uint64_t> peers{0};
+uint64_t peer_bit(int device, int peer) { return uint64_t{1} << (device * 8 + peer); }
+}  // namespace
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  if (flags) return result(cudaErrorInvalidValue);
+  if (const cudaError_t error = ready()) return result(error);
+  if (!Machine::get().is_device(peer) || peer == current_device()) return result(cudaErrorInvalidDevice);
+  const uint64_t bit = peer_bit(current_device(), peer);
+  return result(peers.fetch_or(bit) & bit ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+  if (const cudaError_t error = ready()) return result(error);
+  if (!Machine::get().is_device(peer)) return result(cudaErrorInvalidDevice);
+  const uint64_t bit = peer_bit(current_device(), peer);
+  return result(peers.fetch_and(~bit) & bit ? cudaSuccess : cudaErrorPeerAccessNotEnabled);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int peer) {
+  Machine& machine = Machine::get();
+  if (!value) return result(cudaErrorInvalidValue);
+  if (!machine.is_device(device) || !machine.is_device(peer) || device == peer) return result(cudaErrorInvalidDevice);
+  *value = attribute == cudaDevP2PAttrPerformanceRank ? 0 : 1;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
+
+MEMLEDGER_DOES_NOTHING(cudaProfilerStart)
+MEMLEDGER_DOES_NOTHING(cudaProfilerStop)

@@ -1,0 +1,297 @@
+// The runtime: kernels, which are not run, and what is known of them.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "virtual_gpu/answers/cudart.h"
+
+namespace memledger::virtual_gpu {
+namespace {
+
+// Nothing of a kernel's code is read, so what a compiler would tell of it is assumed.
+constexpr int kRegistersPerThread = 32;
+
+struct CallConfiguration {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes;
+  cudaStream_t stream;
+};
+
+thread_local CallConfiguration call_configuration;
+
+// The variables of device code, by the address of their shadow on the host.
+struct Variables {
+  std::mutex mutex;
+  std::map<const void*, size_t> bytes;
+};
+
+Variables& variables() {
+  static Variables* const made = new Variables;
+  return *made;
+}
+
+std::optional<size_t> variable_bytes(const void* symbol) {
+  Variables& v = variables();
+  std::lock_guard<std::mutex> lock(v.mutex);
+  const auto found = v.bytes.find(symbol);
+  if (found == v.bytes.end()) return std::nullopt;
+  return found->second;
+}
+
+cudaError_t symbol_address(void** pointer, const void* symbol) {
+  if (!pointer || !symbol) return cudaErrorInvalidValue;
+  if (const cudaError_t error = ready()) return error;
+  const std::optional<size_t> bytes = variable_bytes(symbol);
+  if (!bytes) return cudaErrorInvalidSymbol;
+  *pointer = Machine::get().symbol_address(current_device(), symbol, *bytes);
+  return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
+  if (const cudaError_t error = ready()) return error;
+  if (!is_stream(stream)) return cudaErrorInvalidResourceHandle;
+  return check_launch(grid, block, shared_bytes);
+}
+
+}  // namespace
+
+cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes) {
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  if (!grid.x || !grid.y || !grid.z || !threads || threads > kMaxThreadsPerBlock || block.z > 64 ||
+      grid.x > static_cast<unsigned>(std::numeric_limits<int>::max()) || grid.y > 65535 || grid.z > 65535) {
+    return cudaErrorInvalidConfiguration;
+  }
+  const size_t most = Machine::get().profile().shared_memory_per_block_optin;
+  return shared_bytes > most ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+int active_blocks(int block_size, size_t shared_bytes) {
+  const Profile& profile = Machine::get().profile();
+  if (block_size <= 0 || block_size > kMaxThreadsPerBlock) return 0;
+  if (shared_bytes > static_cast<size_t>(profile.shared_memory_per_block_optin)) return 0;
+  const int threads = (block_size + kWarpSize - 1) / kWarpSize * kWarpSize;
+  int blocks = std::min(profile.max_blocks_per_multiprocessor, profile.max_threads_per_multiprocessor / threads);
+  blocks = std::min(blocks, kRegistersPerMultiprocessor / (kRegistersPerThread * threads));
+  const size_t shared = shared_bytes + static_cast<size_t>(profile.reserved_shared_memory_per_block);
+  if (shared) blocks = std::min<int>(blocks, static_cast<int>(profile.shared_memory_per_multiprocessor / shared));
+  return blocks;
+}
+
+}  // namespace memledger::virtual_gpu
+
+using namespace memledger::virtual_gpu;
+
+// What compiled device code calls at load: it is noted, not looked at.
+
+MEMLEDGER_ANSWER void** __cudaRegisterFatBinary(void*) {
+  static void* binary = nullptr;
+  return &binary;
+}
+
+MEMLEDGER_ANSWER void __cudaRegisterFatBinaryEnd(void**) {}
+MEMLEDGER_ANSWER void __cudaUnregisterFatBinary(void**) {}
+MEMLEDGER_ANSWER char __cudaInitModule(void**) { return 1; }
+
+MEMLEDGER_ANSWER void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*) {}
+
+MEMLEDGER_ANSWER void __cudaRegisterVar(void**, char* host_variable, char*, const char*, int, size_t bytes, int, int) {
+  Variables& v = variables();
+  std::lock_guard<std::mutex> lock(v.mutex);
+  v.bytes[host_variable] = bytes;
+}
+
+MEMLEDGER_ANSWER void __cudaRegisterManagedVar(void**, void** host_variable, char*, const char*, int, size_t bytes, int, int) {
+  Variables& v = variables();
+  std::lock_guard<std::mutex> lock(v.mutex);
+  v.bytes[host_variable] = bytes;
+}
+
+MEMLEDGER_ANSWER unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
+  call_configuration = {grid, block, shared_bytes, stream};
+  return 0;
+}
+
+MEMLEDGER_ANSWER cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes, void* stream) {
+  *grid = call_configuration.grid;
+  *block = call_configuration.block;
+  *shared_bytes = call_configuration.shared_bytes;
+  *static_cast<cudaStream_t*>(stream) = call_configuration.stream;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3 grid, dim3 block, void**, size_t shared_bytes,
+                                                cudaStream_t stream) {
+  return result(launch(grid, block, shared_bytes, stream));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaLaunchKernel(const void*, dim3 grid, dim3 block, void**, size_t shared_bytes,
+                                              cudaStream_t stream) {
+  return result(launch(grid, block, shared_bytes, stream));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
+  if (!config) return result(cudaErrorInvalidValue);
+  return result(launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void*, dim3 grid, dim3 block, void**, size_t shared_bytes,
+                                                         cudaStream_t stream) {
+  const cudaError_t error = launch(grid, block, shared_bytes, stream);
+  if (error) return result(error);
+  const uint64_t at_once = uint64_t(active_blocks(static_cast<int>(block.x * block.y * block.z), shared_bytes)) *
+                           Machine::get().profile().multiprocessors;
+  return result(uint64_t{grid.x} * grid.y * grid.z > at_once ? cudaErrorCooperativeLaunchTooLarge : cudaSuccess);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  if (!attributes) return result(cudaErrorInvalidValue);
+  if (const cudaError_t error = ready()) return result(error);
+  std::memset(attributes, 0, sizeof *attributes);
+  const Profile& profile = Machine::get().profile();
+  attributes->maxThreadsPerBlock = kMaxThreadsPerBlock;
+  attributes->numRegs = kRegistersPerThread;
+  attributes->ptxVersion = attributes->binaryVersion = profile.compute_capability();
+  attributes->maxDynamicSharedSizeBytes = kSharedMemoryPerBlock;
+  attributes->preferredShmemCarveout = -1;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
+  if (const cudaError_t error = ready()) return result(error);
+  const bool too_much = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
+                        (value < 0 || value > Machine::get().profile().shared_memory_per_block_optin);
+  return result(too_much ? cudaErrorInvalidValue : cudaSuccess);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaFuncSetCacheConfig(const void*, cudaFuncCache) { return cudaSuccess; }
+
+MEMLEDGER_ANSWER cudaError_t cudaFuncGetName(const char** name, const void*) {
+  if (!name) return result(cudaErrorInvalidValue);
+  *name = "kernel";
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int block_size,
+                                                                                    size_t shared_bytes, unsigned) {
+  if (!blocks) return result(cudaErrorInvalidValue);
+  if (const cudaError_t error = ready()) return result(error);
+  *blocks = active_blocks(block_size, shared_bytes);
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block_size,
+                                                                           size_t shared_bytes) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, shared_bytes, 0);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*, int blocks, int) {
+  if (!bytes || blocks <= 0) return result(cudaErrorInvalidValue);
+  if (const cudaError_t error = ready()) return result(error);
+  const Profile& profile = Machine::get().profile();
+  const int each = profile.shared_memory_per_multiprocessor / blocks - profile.reserved_shared_memory_per_block;
+  *bytes = static_cast<size_t>(std::max(0, std::min(each, profile.shared_memory_per_block_optin)));
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, const void*, const cudaLaunchConfig_t*) {
+  if (!size) return result(cudaErrorInvalidValue);
+  *size = 8;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t* config) {
+  if (!clusters || !config) return result(cudaErrorInvalidValue);
+  if (const cudaError_t error = ready()) return result(error);
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config->attrs[i];
+    if (attribute.id != cudaLaunchAttributeClusterDimension) continue;
+    cluster = attribute.val.clusterDim.x * attribute.val.clusterDim.y * attribute.val.clusterDim.z;
+  }
+  const dim3 block = config->blockDim;
+  const int blocks = active_blocks(static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
+  *clusters = blocks * Machine::get().profile().multiprocessors / static_cast<int>(std::max(1u, cluster));
+  return cudaSuccess;
+}
+
+// Variables of device code.
+
+MEMLEDGER_ANSWER cudaError_t cudaGetSymbolAddress(void** pointer, const void* symbol) {
+  return result(symbol_address(pointer, symbol));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol) {
+  const std::optional<size_t> known = variable_bytes(symbol);
+  if (!bytes) return result(cudaErrorInvalidValue);
+  if (!known) return result(cudaErrorInvalidSymbol);
+  *bytes = *known;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* source, size_t bytes, size_t offset,
+                                                cudaMemcpyKind kind) {
+  void* pointer = nullptr;
+  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
+  return result(transfer(static_cast<char*>(pointer) + offset, source, bytes, kind));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* source, size_t bytes, size_t offset,
+                                                     cudaMemcpyKind kind, cudaStream_t) {
+  return cudaMemcpyToSymbol(symbol, source, bytes, offset, kind);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbol(void* destination, const void* symbol, size_t bytes, size_t offset,
+                                                  cudaMemcpyKind kind) {
+  void* pointer = nullptr;
+  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
+  return result(transfer(destination, static_cast<char*>(pointer) + offset, bytes, kind));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbolAsync(void* destination, const void* symbol, size_t bytes, size_t offset,
+                                                       cudaMemcpyKind kind, cudaStream_t) {
+  return cudaMemcpyFromSymbol(destination, symbol, bytes, offset, kind);
+}
+
+// The driver's functions, considered or generated: whichever of the names of its versions is there.
+
+namespace {
+
+void* driver_function(const char* name) {
+  for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
+    const std::string full = std::string(name) + suffix;
+    if (void* const found = dlsym(RTLD_DEFAULT, full.c_str())) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+namespace memledger::virtual_gpu {
+
+void* find_driver_function(const char* name) { return driver_function(name); }
+
+}  // namespace memledger::virtual_gpu
+
+MEMLEDGER_ANSWER cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                                              cudaDriverEntryPointQueryResult* status) {
+  if (!name || !function) return result(cudaErrorInvalidValue);
+  *function = driver_function(name);
+  if (status) *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  // Not knowing a name is not an error where the caller asks for the status.
+  return result(*function || status ? cudaSuccess : cudaErrorSymbolNotFound);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags,
+                                                     cudaDriverEntryPointQueryResult* status) {
+  return cudaGetDriverEntryPointByVersion(name, function, CUDART_VERSION, flags, status);
+}

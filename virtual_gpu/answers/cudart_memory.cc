@@ -1,0 +1,469 @@
+// The runtime: memory, copies, pools.
+#include <algorithm>
+#include <cstring>
+
+#include "virtual_gpu/answers/cudart.h"
+
+namespace memledger::virtual_gpu {
+namespace {
+
+bool is_on_device(const std::optional<Region>& region) { return region && region->kind == MemoryKind::kDevice; }
+
+}  // namespace
+
+cudaError_t transfer(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind) {
+  if (const cudaError_t error = ready()) return error;
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+  if (!bytes) return cudaSuccess;
+  if (!destination || !source) return cudaErrorInvalidValue;
+  Machine& machine = Machine::get();
+  const std::optional<Region> to = machine.find(destination);
+  const std::optional<Region> from = machine.find(source);
+  const bool to_device = is_on_device(to);
+  const bool from_device = is_on_device(from);
+
+  // Pinned and managed memory is the device's, too, and the host's.
+  const bool wants_to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool wants_from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  if (kind != cudaMemcpyDefault) {
+    if (wants_to_device ? !to : to_device) return cudaErrorInvalidValue;
+    if (wants_from_device ? !from : from_device) return cudaErrorInvalidValue;
+  }
+  if (to_device && !machine.is_device_range(destination, bytes)) return cudaErrorInvalidValue;
+  if (from_device && !machine.is_device_range(source, bytes)) return cudaErrorInvalidValue;
+
+  const uintptr_t to_address = reinterpret_cast<uintptr_t>(destination);
+  const uintptr_t from_address = reinterpret_cast<uintptr_t>(source);
+  if (to_device && from_device) {
+    machine.kept().copy(to_address, from_address, bytes);
+  } else if (to_device) {
+    machine.kept().write(to_address, source, bytes);
+  } else if (from_device) {
+    machine.kept().read(destination, from_address, bytes);
+  } else {
+    std::memmove(destination, source, bytes);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t fill(void* pointer, unsigned value, size_t width_bytes, size_t count) {
+  if (const cudaError_t error = ready()) return error;
+  const size_t bytes = width_bytes * count;
+  if (!bytes) return cudaSuccess;
+  Machine& machine = Machine::get();
+  const std::optional<Region> region = machine.find(pointer);
+  if (!region) return cudaErrorInvalidValue;
+  const bool one_value = width_bytes == 1 || value == 0;
+  if (region->kind == MemoryKind::kDevice) {
+    if (!machine.is_device_range(pointer, bytes)) return cudaErrorInvalidValue;
+    const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    if (one_value) {
+      machine.kept().fill(address, static_cast<unsigned char>(value), bytes);
+    } else {
+      machine.kept().forget(address, bytes);
+    }
+    return cudaSuccess;
+  }
+  auto* at = static_cast<unsigned char*>(pointer);
+  for (size_t i = 0; i < count; ++i, at += width_bytes) std::memcpy(at, &value, width_bytes);
+  return cudaSuccess;
+}
+
+namespace {
+
+cudaError_t transfer_2d(void* destination, size_t destination_pitch, const void* source, size_t source_pitch, size_t width,
+                        size_t height, cudaMemcpyKind kind) {
+  if (width > destination_pitch || width > source_pitch) return cudaErrorInvalidPitchValue;
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t error = transfer(static_cast<char*>(destination) + row * destination_pitch,
+                                       static_cast<const char*>(source) + row * source_pitch, width, kind);
+    if (error) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t transfer_3d(const cudaPitchedPtr& destination, const cudaPos& to, const cudaPitchedPtr& source, const cudaPos& from,
+                        const cudaExtent& extent, cudaMemcpyKind kind) {
+  for (size_t slice = 0; slice < extent.depth; ++slice) {
+    char* const d = static_cast<char*>(destination.ptr) + ((to.z + slice) * destination.ysize + to.y) * destination.pitch + to.x;
+    const char* const s =
+        static_cast<const char*>(source.ptr) + ((from.z + slice) * source.ysize + from.y) * source.pitch + from.x;
+    const cudaError_t error = transfer_2d(d, destination.pitch, s, source.pitch, extent.width, extent.height, kind);
+    if (error) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t check_stream(cudaStream_t stream) { return is_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle; }
+
+cudaError_t allocate(void** pointer, size_t bytes) {
+  if (!pointer) return cudaErrorInvalidValue;
+  if (const cudaError_t error = ready()) return error;
+  *pointer = nullptr;
+  if (!bytes) return cudaSuccess;
+  *pointer = Machine::get().allocate(current_device(), bytes);
+  return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t allocate_host(void** pointer, size_t bytes) {
+  if (!pointer) return cudaErrorInvalidValue;
+  if (const cudaError_t error = ready()) return error;
+  *pointer = nullptr;
+  if (!bytes) return cudaSuccess;
+  *pointer = Machine::get().allocate_host(current_device(), bytes);
+  return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+constexpr size_t kPitch = 512;
+
+MemoryPool* pool_of(cudaMemPool_t handle) { return reinterpret_cast<MemoryPool*>(handle); }
+cudaMemPool_t handle_of(MemoryPool* pool) { return reinterpret_cast<cudaMemPool_t>(pool); }
+
+// The pool that cudaMallocAsync takes from, where the program set one.
+MemoryPool* chosen_pool[8] = {};
+
+}  // namespace
+}  // namespace memledger::virtual_gpu
+
+using namespace memledger::virtual_gpu;
+
+MEMLEDGER_ANSWER cudaError_t cudaMalloc(void** pointer, size_t bytes) { return result(allocate(pointer, bytes)); }
+
+MEMLEDGER_ANSWER cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned) {
+  if (!pointer || !bytes) return result(cudaErrorInvalidValue);
+  if (const cudaError_t error = ready()) return result(error);
+  *pointer = Machine::get().allocate_managed(current_device(), bytes);
+  return result(*pointer ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+  if (!pitch) return result(cudaErrorInvalidValue);
+  *pitch = round_up(width, kPitch);
+  return result(allocate(pointer, *pitch * height));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
+  if (!pitched) return result(cudaErrorInvalidValue);
+  *pitched = {nullptr, round_up(extent.width, kPitch), extent.width, extent.height};
+  return result(allocate(&pitched->ptr, pitched->pitch * extent.height * extent.depth));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaFree(void* pointer) {
+  if (const cudaError_t error = ready()) return result(error);
+  if (!pointer) return cudaSuccess;
+  return result(Machine::get().free(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  return result(allocate_host(pointer, bytes));
+}
+MEMLEDGER_ANSWER cudaError_t cudaMallocHost(void** pointer, size_t bytes) { return result(allocate_host(pointer, bytes)); }
+
+MEMLEDGER_ANSWER cudaError_t cudaFreeHost(void* pointer) {
+  if (!pointer) return cudaSuccess;
+  return result(Machine::get().free_host(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
+  if (!pointer || !bytes) return result(cudaErrorInvalidValue);
+  if (const cudaError_t error = ready()) return result(error);
+  return result(Machine::get().register_host(current_device(), pointer, bytes) ? cudaSuccess
+                                                                               : cudaErrorHostMemoryAlreadyRegistered);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaHostUnregister(void* pointer) {
+  return result(Machine::get().unregister_host(pointer) ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* pointer, unsigned) {
+  if (!device_pointer) return result(cudaErrorInvalidValue);
+  const std::optional<Region> region = Machine::get().find(pointer);
+  if (!region || region->kind == MemoryKind::kDevice) return result(cudaErrorInvalidValue);
+  *device_pointer = pointer;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaHostGetFlags(unsigned* flags, void* pointer) {
+  const std::optional<Region> region = Machine::get().find(pointer);
+  if (!flags || !region || region->kind == MemoryKind::kDevice) return result(cudaErrorInvalidValue);
+  *flags = cudaHostAllocPortable | cudaHostAllocMapped;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  if (!free_bytes || !total_bytes) return result(cudaErrorInvalidValue);
+  if (const cudaError_t error = ready()) return result(error);
+  const MemoryInfo info = Machine::get().memory_info(current_device());
+  *free_bytes = info.free_bytes;
+  *total_bytes = info.total_bytes;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  if (!attributes) return result(cudaErrorInvalidValue);
+  if (!Machine::get().device_count()) return result(cudaErrorNoDevice);
+  std::memset(attributes, 0, sizeof *attributes);
+  const std::optional<Region> region = Machine::get().find(pointer);
+  if (!region) {
+    attributes->type = cudaMemoryTypeUnregistered;
+    attributes->device = cudaInvalidDeviceId;
+    attributes->hostPointer = const_cast<void*>(pointer);
+    return cudaSuccess;
+  }
+  attributes->device = region->device;
+  attributes->devicePointer = const_cast<void*>(pointer);
+  switch (region->kind) {
+    case MemoryKind::kDevice:
+      attributes->type = cudaMemoryTypeDevice;
+      break;
+    case MemoryKind::kManaged:
+      attributes->type = cudaMemoryTypeManaged;
+      attributes->hostPointer = const_cast<void*>(pointer);
+      break;
+    case MemoryKind::kPinned:
+    case MemoryKind::kRegistered:
+      attributes->type = cudaMemoryTypeHost;
+      attributes->hostPointer = const_cast<void*>(pointer);
+      break;
+  }
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpy(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind) {
+  return result(transfer(destination, source, bytes, kind));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
+                                             cudaStream_t stream) {
+  if (const cudaError_t error = check_stream(stream)) return result(error);
+  return result(transfer(destination, source, bytes, kind));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpy2D(void* destination, size_t destination_pitch, const void* source, size_t source_pitch,
+                                          size_t width, size_t height, cudaMemcpyKind kind) {
+  return result(transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpy2DAsync(void* destination, size_t destination_pitch, const void* source,
+                                               size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind,
+                                               cudaStream_t stream) {
+  if (const cudaError_t error = check_stream(stream)) return result(error);
+  return result(transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
+  if (!p || p->srcArray || p->dstArray) return result(cudaErrorInvalidValue);
+  return result(transfer_3d(p->dstPtr, p->dstPos, p->srcPtr, p->srcPos, p->extent, p->kind));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
+  if (const cudaError_t error = check_stream(stream)) return result(error);
+  return cudaMemcpy3D(p);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeer(void* destination, int destination_device, const void* source, int source_device,
+                                            size_t bytes) {
+  Machine& machine = Machine::get();
+  if (!machine.is_device(destination_device) || !machine.is_device(source_device)) return result(cudaErrorInvalidDevice);
+  return result(transfer(destination, source, bytes, cudaMemcpyDefault));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeerAsync(void* destination, int destination_device, const void* source, int source_device,
+                                                 size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t error = check_stream(stream)) return result(error);
+  return cudaMemcpyPeer(destination, destination_device, source, source_device, bytes);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
+  return result(fill(pointer, static_cast<unsigned char>(value), 1, bytes));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t error = check_stream(stream)) return result(error);
+  return cudaMemset(pointer, value, bytes);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width, size_t height) {
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t error = cudaMemset(static_cast<char*>(pointer) + row * pitch, value, width);
+    if (error) return error;
+  }
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width, size_t height,
+                                               cudaStream_t stream) {
+  if (const cudaError_t error = check_stream(stream)) return result(error);
+  return cudaMemset2D(pointer, pitch, value, width, height);
+}
+
+#if CUDART_VERSION >= 13000
+MEMLEDGER_ANSWER cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned, cudaStream_t) {
+  return cudaSuccess;
+}
+MEMLEDGER_ANSWER cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+#else
+MEMLEDGER_ANSWER cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t) { return cudaSuccess; }
+MEMLEDGER_ANSWER cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return cudaSuccess; }
+#endif
+MEMLEDGER_ANSWER cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned) { return cudaSuccess; }
+
+// Stream-ordered memory.
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
+  if (!pool) return result(cudaErrorInvalidValue);
+  if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
+  *pool = handle_of(Machine::get().default_pool(device));
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
+  if (!pool) return result(cudaErrorInvalidValue);
+  if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
+  *pool = handle_of(chosen_pool[device] ? chosen_pool[device] : Machine::get().default_pool(device));
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
+  if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
+  if (!pool) return result(cudaErrorInvalidValue);
+  chosen_pool[device] = pool_of(pool);
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  if (!pool || !properties) return result(cudaErrorInvalidValue);
+  if (properties->location.type != cudaMemLocationTypeDevice || properties->handleTypes != cudaMemHandleTypeNone) {
+    MEMLEDGER_SAY_REFUSED("a pool of a virtual GPU lies on a device and cannot be shared with other processes.");
+    return result(cudaErrorNotSupported);
+  }
+  if (!Machine::get().is_device(properties->location.id)) return result(cudaErrorInvalidDevice);
+  *pool = handle_of(Machine::get().make_pool(properties->location.id));
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  for (MemoryPool*& chosen : chosen_pool) {
+    if (chosen == pool_of(pool)) chosen = nullptr;
+  }
+  return result(Machine::get().destroy_pool(pool_of(pool)) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  if (!pointer || !pool) return result(cudaErrorInvalidValue);
+  if (const cudaError_t error = check_stream(stream)) return result(error);
+  if (const cudaError_t error = ready()) return result(error);
+  *pointer = nullptr;
+  if (!bytes) return cudaSuccess;
+  *pointer = Machine::get().allocate_from(pool_of(pool), bytes);
+  return result(*pointer ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t error = check_stream(stream)) return result(error);
+  if (!Machine::get().device_count()) return result(cudaErrorNoDevice);
+  cudaMemPool_t pool = nullptr;
+  cudaDeviceGetMemPool(&pool, stream_device(stream));
+  return cudaMallocFromPoolAsync(pointer, bytes, pool, stream);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+  if (const cudaError_t error = check_stream(stream)) return result(error);
+  if (!pointer) return cudaSuccess;
+  return result(Machine::get().free(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep_bytes) {
+  if (!pool) return result(cudaErrorInvalidValue);
+  Machine::get().trim(pool_of(pool), keep_bytes);
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  if (!pool || !value) return result(cudaErrorInvalidValue);
+  cudaError_t error = cudaSuccess;
+  Machine::get().with_pool(pool_of(pool), [&](MemoryPool& p) {
+    const uint64_t number = attribute >= cudaMemPoolAttrReleaseThreshold ? *static_cast<uint64_t*>(value) : 0;
+    switch (attribute) {
+      case cudaMemPoolReuseFollowEventDependencies:
+      case cudaMemPoolReuseAllowOpportunistic:
+      case cudaMemPoolReuseAllowInternalDependencies:
+        break;
+      case cudaMemPoolAttrReleaseThreshold:
+        p.release_threshold = number;
+        break;
+      // The high-water marks can only be set back.
+      case cudaMemPoolAttrReservedMemHigh:
+        number ? error = cudaErrorInvalidValue : (p.reserved_high = p.reserved, cudaSuccess);
+        break;
+      case cudaMemPoolAttrUsedMemHigh:
+        number ? error = cudaErrorInvalidValue : (p.used_high = p.used, cudaSuccess);
+        break;
+      default:
+        error = cudaErrorInvalidValue;
+        break;
+    }
+  });
+  return result(error);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  if (!pool || !value) return result(cudaErrorInvalidValue);
+  cudaError_t error = cudaSuccess;
+  Machine::get().with_pool(pool_of(pool), [&](const MemoryPool& p) {
+    auto& number = *static_cast<uint64_t*>(value);
+    switch (attribute) {
+      case cudaMemPoolReuseFollowEventDependencies:
+      case cudaMemPoolReuseAllowOpportunistic:
+      case cudaMemPoolReuseAllowInternalDependencies:
+        *static_cast<int*>(value) = 1;
+        break;
+      case cudaMemPoolAttrReleaseThreshold:
+        number = p.release_threshold;
+        break;
+      case cudaMemPoolAttrReservedMemCurrent:
+        number = p.reserved;
+        break;
+      case cudaMemPoolAttrReservedMemHigh:
+        number = p.reserved_high;
+        break;
+      case cudaMemPoolAttrUsedMemCurrent:
+        number = p.used;
+        break;
+      case cudaMemPoolAttrUsedMemHigh:
+        number = p.used_high;
+        break;
+      default:
+        error = cudaErrorInvalidValue;
+        break;
+    }
+  });
+  return result(error);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*, size_t) {
+  return result(pool ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, cudaMemLocation*) {
+  if (!flags || !pool) return result(cudaErrorInvalidValue);
+  *flags = cudaMemAccessFlagsProtReadWrite;
+  return cudaSuccess;
+}
+
+// Other processes.
+
+MEMLEDGER_ANSWER cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) {
+  MEMLEDGER_SAY_REFUSED(kNoSharing);
+  return result(cudaErrorNotSupported);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) {
+  MEMLEDGER_SAY_REFUSED(kNoSharing);
+  return result(cudaErrorNotSupported);
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaIpcCloseMemHandle(void*) {
+  MEMLEDGER_SAY_REFUSED(kNoSharing);
+  return result(cudaErrorNotSupported);
+}

@@ -1,0 +1,379 @@
+// cuDNN: the graph interface. A descriptor keeps what is set and gives it back; what cuDNN would compute itself is computed when a
+// descriptor is finalized: which engines there are for an operation graph, their notes, and the workspace of a plan.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <vector>
+
+#include "virtual_gpu/answers/cudnn.h"
+
+namespace memledger::virtual_gpu::cudnn {
+namespace {
+
+// cudnnBackendDescriptorType_t.
+constexpr int kEngine = 2;
+constexpr int kEngineConfig = 3;
+constexpr int kHeuristics = 4;
+constexpr int kPlan = 5;
+constexpr int kForwardOperation = 10;
+constexpr int kBackwardFilterOperation = 11;
+constexpr int kBackwardDataOperation = 12;
+constexpr int kMatmulOperation = 19;
+constexpr int kOperationGraph = 15;
+constexpr int kAttentionForwardOperation = 41;
+constexpr int kAttentionBackwardOperation = 43;
+
+// cudnnBackendAttributeName_t.
+constexpr int kConvolutionDilations = 102;
+constexpr int kConvolutionStrides = 103;
+constexpr int kHeuristicsGraph = 201;
+constexpr int kHeuristicsResults = 202;
+constexpr int kConfigEngine = 300;
+constexpr int kConfigWorkspaceSize = 303;
+constexpr int kConfigSharedMemory = 304;
+constexpr int kPlanConfig = 401;
+constexpr int kPlanWorkspaceSize = 402;
+constexpr int kPlanJson = 405;
+constexpr int kGraphOperations = 801;
+constexpr int kGraphEngineCount = 802;
+constexpr int kTensorType = 901;
+constexpr int kTensorExtents = 902;
+constexpr int kTensorStrides = 903;
+constexpr int kEngineGraph = 1300;
+constexpr int kEngineIndex = 1301;
+constexpr int kEngineNumericalNotes = 1303;
+
+// cudnnBackendAttributeType_t.
+constexpr int kDescriptorType = 15;
+
+// cudnnBackendNumericalNote_t.
+constexpr int kNoteTensorCore = 0;
+
+// The engines that a graph is said to have.
+constexpr int64_t kTensorCoreEngine = 0;
+constexpr int64_t kPlainEngine = 1;
+constexpr int64_t kEngines = 2;
+
+struct Node;
+using NodePointer = std::shared_ptr<const Node>;
+
+struct Value {
+  int type = 0;
+  int64_t count = 0;
+  std::vector<unsigned char> bytes;
+  std::vector<NodePointer> nodes;  // where the type is kDescriptorType
+};
+
+// Not changed any more once it is finalized, so that others can hold it.
+struct Node {
+  int type = 0;
+  bool finalized = false;
+  std::map<int, Value> values;
+  std::vector<NodePointer> results;  // of heuristics
+  int64_t workspace_bytes = 0;       // of a plan
+  WorkspaceKind kind = WorkspaceKind::kOtherGraph;
+
+  const Value* find(int name) const {
+    const auto found = values.find(name);
+    return found == values.end() ? nullptr : &found->second;
+  }
+  const Node* node(int name) const {
+    const Value* const value = find(name);
+    return value == nullptr || value->nodes.empty() ? nullptr : value->nodes.front().get();
+  }
+  std::vector<int64_t> integers(int name) const {
+    const Value* const value = find(name);
+    if (value == nullptr) return {};
+    std::vector<int64_t> result(value->bytes.size() / sizeof(int64_t));
+    std::memcpy(result.data(), value->bytes.data(), result.size() * sizeof(int64_t));
+    return result;
+  }
+  std::optional<int> enumerator(int name) const {
+    const Value* const value = find(name);
+    if (value == nullptr || value->bytes.size() < sizeof(int)) return std::nullopt;
+    int result = 0;
+    std::memcpy(&result, value->bytes.data(), sizeof(int));
+    return result;
+  }
+};
+
+size_t attribute_size(int type) {
+  switch (type) {
+    case 0:  // handle
+    case 3:  // int64
+    case 5:  // double
+    case 6:  // pointer
+    case 26: // fraction
+    case kDescriptorType:
+      return 8;
+    case 2:   // bool
+    case 24:  // char
+      return 1;
+    default:  // enumerators, float, int32
+      return 4;
+  }
+}
+
+Value integer_value(int64_t integer) {
+  Value value;
+  value.type = 3;
+  value.count = 1;
+  value.bytes.resize(sizeof(integer));
+  std::memcpy(value.bytes.data(), &integer, sizeof(integer));
+  return value;
+}
+
+Value node_value(NodePointer node) {
+  Value value;
+  value.type = kDescriptorType;
+  value.count = 1;
+  value.nodes.push_back(std::move(node));
+  return value;
+}
+
+// Which attributes of a convolution's operation hold its tensors.
+struct ConvolutionAttributes {
+  ConvolutionPass pass;
+  int description, w, x, y;
+};
+
+std::optional<ConvolutionAttributes> convolution_attributes(int operation) {
+  switch (operation) {
+    case kForwardOperation:
+      return ConvolutionAttributes{ConvolutionPass::kForward, 702, 703, 704, 705};
+    case kBackwardDataOperation:
+      return ConvolutionAttributes{ConvolutionPass::kBackwardData, 708, 709, 710, 711};
+    case kBackwardFilterOperation:
+      return ConvolutionAttributes{ConvolutionPass::kBackwardFilter, 714, 715, 716, 717};
+    default:
+      return std::nullopt;
+  }
+}
+
+// The convolution of a graph, alone or with pointwise operations fused to it.
+std::optional<Convolution> find_convolution(const Node& graph) {
+  const Value* const operations = graph.find(kGraphOperations);
+  if (operations == nullptr) return std::nullopt;
+  for (const NodePointer& operation : operations->nodes) {
+    const auto attributes = convolution_attributes(operation->type);
+    if (!attributes.has_value()) continue;
+    const Node* const description = operation->node(attributes->description);
+    const Node* const w = operation->node(attributes->w);
+    const Node* const x = operation->node(attributes->x);
+    const Node* const y = operation->node(attributes->y);
+    if (description == nullptr || w == nullptr || x == nullptr || y == nullptr) return std::nullopt;
+    Convolution result;
+    result.pass = attributes->pass;
+    result.type = element_type(w->enumerator(kTensorType).value_or(kFloat));
+    result.x = x->integers(kTensorExtents);
+    result.w = w->integers(kTensorExtents);
+    result.y = y->integers(kTensorExtents);
+    result.strides = description->integers(kConvolutionStrides);
+    result.dilations = description->integers(kConvolutionDilations);
+    result.channels_last = is_channels_last(result.x, x->integers(kTensorStrides));
+    return result;
+  }
+  return std::nullopt;
+}
+
+WorkspaceKind kind_of(const Node& graph) {
+  const Value* const operations = graph.find(kGraphOperations);
+  if (operations == nullptr) return WorkspaceKind::kOtherGraph;
+  int products = 0;
+  for (const NodePointer& operation : operations->nodes) {
+    if (operation->type == kAttentionForwardOperation || operation->type == kAttentionBackwardOperation) return WorkspaceKind::kAttention;
+    products += operation->type == kMatmulOperation ? 1 : 0;
+  }
+  return products >= 2 ? WorkspaceKind::kAttention : WorkspaceKind::kOtherGraph;
+}
+
+NodePointer make_config(const NodePointer& graph, int64_t engine_index) {
+  auto engine = std::make_shared<Node>();
+  engine->type = kEngine;
+  engine->finalized = true;
+  engine->values[kEngineGraph] = node_value(graph);
+  engine->values[kEngineIndex] = integer_value(engine_index);
+  auto config = std::make_shared<Node>();
+  config->type = kEngineConfig;
+  config->finalized = true;
+  config->values[kConfigEngine] = node_value(std::move(engine));
+  return config;
+}
+
+// Best first. The engine without tensor cores is there for programs that forbid TF32: LibTorch drops the other one by its note.
+std::vector<NodePointer> find_configs(const Value* graph_value) {
+  std::vector<NodePointer> configs;
+  if (graph_value == nullptr || graph_value->nodes.empty()) return configs;
+  const NodePointer& graph = graph_value->nodes.front();
+  const auto convolution = find_convolution(*graph);
+  if (!convolution.has_value()) {
+    configs.push_back(make_config(graph, kPlainEngine));
+    return configs;
+  }
+  const DeviceFacts device = device_facts();
+  if (!convolution_supported(*convolution, device)) return configs;
+  if (convolution_on_tensor_cores(*convolution, device)) configs.push_back(make_config(graph, kTensorCoreEngine));
+  configs.push_back(make_config(graph, kPlainEngine));
+  return configs;
+}
+
+int finalize_plan(Node& plan) {
+  const Node* const config = plan.node(kPlanConfig);
+  const Node* const engine = config == nullptr ? nullptr : config->node(kConfigEngine);
+  const Node* const graph = engine == nullptr ? nullptr : engine->node(kEngineGraph);
+  if (graph == nullptr) return fail(kBadParam, "memledger virtual GPU: an execution plan needs an engine of an operation graph");
+  const auto convolution = find_convolution(*graph);
+  if (convolution.has_value()) {
+    const std::vector<int64_t> index = engine->integers(kEngineIndex);
+    const bool tensor_cores = !index.empty() && index.front() == kTensorCoreEngine;
+    plan.kind = workspace_kind(convolution->pass);
+    plan.workspace_bytes = static_cast<int64_t>(chosen_convolution_bytes(*convolution, tensor_cores));
+  } else {
+    // What LibTorch fuses here (attention) keeps its partial results inside its kernels, see docs/virtual_gpu_workspaces.md.
+    plan.kind = kind_of(*graph);
+    plan.workspace_bytes = 0;
+  }
+  note_workspace_asked(plan.kind, plan.workspace_bytes);
+  return kSuccess;
+}
+
+}  // namespace
+
+struct Descriptor {
+  std::shared_ptr<Node> node = std::make_shared<Node>();
+};
+
+namespace {
+
+int give(const Value& value, int64_t asked, int64_t* count, void* out) {
+  if (count != nullptr) *count = value.count;
+  if (out == nullptr || asked <= 0) return kSuccess;
+  const int64_t given = std::min(asked, value.count);
+  if (value.type == kDescriptorType) {
+    // The caller makes the descriptors that are filled in.
+    auto* const descriptors = static_cast<Descriptor**>(out);
+    for (int64_t i = 0; i < given; ++i) {
+      if (descriptors[i] == nullptr) return kNullPointer;
+      descriptors[i]->node = std::const_pointer_cast<Node>(value.nodes[i]);
+    }
+  } else {
+    std::memcpy(out, value.bytes.data(), given * attribute_size(value.type));
+  }
+  if (count != nullptr && given < value.count) *count = given;
+  return kSuccess;
+}
+
+// What cuDNN knows of itself.
+std::optional<Value> computed(const Node& node, int name) {
+  switch (node.type) {
+    case kHeuristics:
+      if (name == kHeuristicsResults) {
+        Value value;
+        value.type = kDescriptorType;
+        value.nodes = node.results;
+        value.count = static_cast<int64_t>(node.results.size());
+        return value;
+      }
+      break;
+    case kOperationGraph:
+      if (name == kGraphEngineCount) return integer_value(kEngines);
+      break;
+    case kEngine:
+      if (name == kEngineNumericalNotes) {
+        const std::vector<int64_t> index = node.integers(kEngineIndex);
+        Value value;
+        value.type = 11;
+        if (!index.empty() && index.front() == kTensorCoreEngine) {
+          value.count = 1;
+          value.bytes.assign(sizeof(int), static_cast<unsigned char>(kNoteTensorCore));
+        }
+        return value;
+      }
+      break;
+    case kEngineConfig:
+      if (name == kConfigWorkspaceSize || name == kConfigSharedMemory) return integer_value(0);
+      break;
+    case kPlan:
+      if (name == kPlanWorkspaceSize) return integer_value(node.workspace_bytes);
+      break;
+    default:
+      break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+}  // namespace memledger::virtual_gpu::cudnn
+
+using namespace memledger::virtual_gpu;
+using namespace memledger::virtual_gpu::cudnn;
+
+MEMLEDGER_ANSWER int cudnnBackendCreateDescriptor(int type, Descriptor** out) {
+  const int status = make_object(out, kNullPointer, kNoHostMemory);
+  if (status == kSuccess) (*out)->node->type = type;
+  return status;
+}
+MEMLEDGER_ANSWER int cudnnBackendInitialize(Descriptor* descriptor) { return descriptor == nullptr ? kNullPointer : kSuccess; }
+MEMLEDGER_ANSWER int cudnnBackendDestroyDescriptor(Descriptor* descriptor) { return drop_object(descriptor); }
+
+MEMLEDGER_ANSWER int cudnnBackendSetAttribute(Descriptor* descriptor, int name, int type, int64_t count, const void* elements) {
+  if (descriptor == nullptr || (elements == nullptr && count > 0) || count < 0) {
+    return fail(kNullPointer, "memledger virtual GPU: an attribute without a descriptor or a value");
+  }
+  Node& node = *descriptor->node;
+  if (node.finalized) return fail(kBadParam, "memledger virtual GPU: the descriptor is already finalized");
+  Value value;
+  value.type = type;
+  value.count = count;
+  if (type == kDescriptorType) {
+    const auto* const descriptors = static_cast<Descriptor* const*>(elements);
+    for (int64_t i = 0; i < count; ++i) {
+      if (descriptors[i] == nullptr) return fail(kNullPointer, "memledger virtual GPU: a null descriptor as an attribute");
+      if (!descriptors[i]->node->finalized) return fail(kNotFinalized, "memledger virtual GPU: a descriptor as an attribute is not finalized");
+      value.nodes.push_back(descriptors[i]->node);
+    }
+  } else {
+    const auto* const begin = static_cast<const unsigned char*>(elements);
+    value.bytes.assign(begin, begin + count * attribute_size(type));
+  }
+  node.values[name] = std::move(value);
+  return kSuccess;
+}
+
+MEMLEDGER_ANSWER int cudnnBackendFinalize(Descriptor* descriptor) {
+  if (descriptor == nullptr) return kNullPointer;
+  Node& node = *descriptor->node;
+  if (node.finalized) return kSuccess;
+  if (node.type == kHeuristics) {
+    node.results = find_configs(node.find(kHeuristicsGraph));
+  } else if (node.type == kPlan) {
+    const int status = finalize_plan(node);
+    if (status != kSuccess) return status;
+  }
+  node.finalized = true;
+  return kSuccess;
+}
+
+MEMLEDGER_ANSWER int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int, int64_t asked, int64_t* count, void* elements) {
+  if (descriptor == nullptr) return kNullPointer;
+  const Node& node = *descriptor->node;
+  if (node.type == kPlan && name == kPlanJson) {
+    MEMLEDGER_SAY_REFUSED("execution plans cannot be serialized.");
+    return fail(kNotSupported, "memledger virtual GPU: execution plans cannot be serialized");
+  }
+  const auto value = computed(node, name);
+  if (value.has_value()) return give(*value, asked, count, elements);
+  if (const Value* const set = node.find(name); set != nullptr) return give(*set, asked, count, elements);
+  if (count != nullptr) *count = 0;
+  return kSuccess;
+}
+
+MEMLEDGER_ANSWER int cudnnBackendExecute(Handle* handle, const Descriptor* plan, const Descriptor* pack) {
+  if (handle == nullptr || plan == nullptr || pack == nullptr) return kNullPointer;
+  if (!plan->node->finalized) return fail(kNotFinalized, "memledger virtual GPU: the execution plan is not finalized");
+  note_workspace_used(plan->node->kind);
+  return kSuccess;
+}

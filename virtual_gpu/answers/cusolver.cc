@@ -1,0 +1,219 @@
+// cuSOLVER: nothing is factorized; results and infos lie on the device. The sizes of work areas follow LAPACK's for the same algorithms,
+// see docs/virtual_gpu_workspaces.md.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "virtual_gpu/answers/objects.h"
+#include "virtual_gpu/considered.h"
+#include "virtual_gpu/workspaces.h"
+
+namespace memledger::virtual_gpu {
+namespace {
+
+constexpr int kAllocFailed = 2;
+constexpr int kInvalidValue = 3;
+
+struct Solver {
+  int unused = 0;
+};
+
+// Columns that a blocked algorithm works on at a time.
+constexpr int64_t kPanel = 64;
+constexpr int kVectors = 1;
+
+int64_t panel(int64_t n) { return kPanel * n; }
+int64_t lu(int64_t m, int64_t n) { return panel(std::max(m, n)); }
+int64_t eigen_divide_and_conquer(int vectors, int64_t n) { return vectors == kVectors ? 1 + 6 * n + 2 * n * n : 1 + 2 * n + panel(n); }
+int64_t eigen_jacobi(int64_t n) { return n * n + panel(n); }
+int64_t eigen_general(int64_t n) { return n * n + panel(n); }
+int64_t singular_values(int64_t m, int64_t n) {
+  const int64_t least = std::min(m, n);
+  return std::max(3 * least + std::max(m, n), 5 * least) + panel(m + n);
+}
+int64_t singular_values_jacobi(int64_t m, int64_t n) { return m * n + n * n + panel(n); }
+// A small matrix stays in one multiprocessor; what is kept outside is its working copy.
+int64_t singular_values_batched(int64_t m, int64_t n, int64_t batch) { return batch * (m * n + n * n); }
+int64_t eigen_batched(int64_t n, int64_t batch) { return batch * n * n; }
+
+size_t size_of(int cuda_data_type) {
+  switch (cuda_data_type) {
+    case 1:
+    case 4:
+      return 8;
+    case 5:
+      return 16;
+    default:
+      return 4;
+  }
+}
+
+// Every matrix is worked on in elements of its own type.
+int give(int64_t elements, size_t element_bytes, int* out) {
+  if (out == nullptr || elements < 0 || elements > std::numeric_limits<int>::max()) return kInvalidValue;
+  *out = static_cast<int>(elements);
+  note_workspace_asked(WorkspaceKind::kCusolver, elements * element_bytes);
+  return 0;
+}
+
+int give_bytes(int64_t elements, int cuda_data_type, size_t* device, size_t* host) {
+  if (device == nullptr || host == nullptr || elements < 0) return kInvalidValue;
+  *device = elements * size_of(cuda_data_type);
+  *host = 0;
+  note_workspace_asked(WorkspaceKind::kCusolver, *device);
+  return 0;
+}
+
+int make(Solver** out) { return make_object(out, kInvalidValue, kAllocFailed); }
+
+}  // namespace
+}  // namespace memledger::virtual_gpu
+
+using namespace memledger::virtual_gpu;
+
+MEMLEDGER_ANSWER int cusolverDnCreate(Solver** handle) { return make(handle); }
+MEMLEDGER_ANSWER int cusolverDnDestroy(Solver* handle) { return drop_object(handle); }
+MEMLEDGER_ANSWER int cusolverDnCreateParams(Solver** params) { return make(params); }
+MEMLEDGER_ANSWER int cusolverDnDestroyParams(Solver* params) { return drop_object(params); }
+MEMLEDGER_ANSWER int cusolverDnCreateGesvdjInfo(Solver** info) { return make(info); }
+MEMLEDGER_ANSWER int cusolverDnDestroyGesvdjInfo(Solver* info) { return drop_object(info); }
+MEMLEDGER_ANSWER int cusolverDnCreateSyevjInfo(Solver** info) { return make(info); }
+MEMLEDGER_ANSWER int cusolverDnDestroySyevjInfo(Solver* info) { return drop_object(info); }
+MEMLEDGER_DOES_NOTHING(cusolverDnSetStream)
+MEMLEDGER_DOES_NOTHING(cusolverDnXgesvdjSetMaxSweeps)
+MEMLEDGER_DOES_NOTHING(cusolverDnXgesvdjSetSortEig)
+MEMLEDGER_DOES_NOTHING(cusolverDnXgesvdjSetTolerance)
+MEMLEDGER_DOES_NOTHING(cusolverDnSetDeterministicMode)
+MEMLEDGER_ANSWER int cusolverGetVersion(int* version) {
+  *version = 12004;
+  return 0;
+}
+
+using Strided = long long;
+
+#define FOR_ALL(do_it, ...) do_it(S, 4, ##__VA_ARGS__) do_it(D, 8, ##__VA_ARGS__) do_it(C, 8, ##__VA_ARGS__) do_it(Z, 16, ##__VA_ARGS__)
+#define SIZES(T, size)                                                                                                                         \
+  MEMLEDGER_ANSWER int cusolverDn##T##getrf_bufferSize(void*, int m, int n, const void*, int, int* out) { return give(lu(m, n), size, out); }   \
+  MEMLEDGER_ANSWER int cusolverDn##T##geqrf_bufferSize(void*, int, int n, const void*, int, int* out) { return give(panel(n), size, out); }     \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrf_bufferSize(void*, int, int n, const void*, int, int* out) { return give(panel(n), size, out); }     \
+  MEMLEDGER_ANSWER int cusolverDn##T##sytrf_bufferSize(void*, int n, const void*, int, int* out) { return give(panel(n), size, out); }          \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvd_bufferSize(void*, int m, int n, int* out) { return give(singular_values(m, n), size, out); }        \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdj_bufferSize(void*, int, int, int m, int n, const void*, int, const void*, const void*, int,         \
+                                                        const void*, int, int* out, void*) {                                                    \
+    return give(singular_values_jacobi(m, n), size, out);                                                                                       \
+  }                                                                                                                                             \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdjBatched_bufferSize(void*, int, int m, int n, const void*, int, const void*, const void*, int,       \
+                                                               const void*, int, int* out, void*, int batch) {                                  \
+    return give(singular_values_batched(m, n, batch), size, out);                                                                               \
+  }                                                                                                                                             \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched_bufferSize(void*, int, int, int m, int n, const void*, int, Strided, const void*,    \
+                                                                      Strided, const void*, int, Strided, const void*, int, Strided, int* out,  \
+                                                                      int batch) {                                                              \
+    return give(singular_values_batched(m, n, batch), size, out);                                                                               \
+  }
+FOR_ALL(SIZES)
+#undef SIZES
+
+#define QR_SIZES(generate, multiply, size)                                                                                                    \
+  MEMLEDGER_ANSWER int cusolverDn##generate##_bufferSize(void*, int, int n, int, const void*, int, const void*, int* out) {                    \
+    return give(panel(n), size, out);                                                                                                          \
+  }                                                                                                                                            \
+  MEMLEDGER_ANSWER int cusolverDn##multiply##_bufferSize(void*, int, int, int m, int n, int, const void*, int, const void*, const void*, int,   \
+                                                         int* out) {                                                                           \
+    return give(panel(std::max(m, n)), size, out);                                                                                             \
+  }                                                                                                                                            \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##generate)                                                                                                 \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##multiply)
+QR_SIZES(Sorgqr, Sormqr, 4)
+QR_SIZES(Dorgqr, Dormqr, 8)
+QR_SIZES(Cungqr, Cunmqr, 8)
+QR_SIZES(Zungqr, Zunmqr, 16)
+#undef QR_SIZES
+
+#define EIGEN_SIZES(T, size)                                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##evd_bufferSize(void*, int vectors, int, int n, const void*, int, const void*, int* out) {              \
+    return give(eigen_divide_and_conquer(vectors, n), size, out);                                                                           \
+  }                                                                                                                                         \
+  MEMLEDGER_ANSWER int cusolverDn##T##evj_bufferSize(void*, int, int, int n, const void*, int, const void*, int* out, void*) {               \
+    return give(eigen_jacobi(n), size, out);                                                                                                \
+  }                                                                                                                                         \
+  MEMLEDGER_ANSWER int cusolverDn##T##evjBatched_bufferSize(void*, int, int, int n, const void*, int, const void*, int* out, void*,          \
+                                                            int batch) {                                                                    \
+    return give(eigen_batched(n, batch), size, out);                                                                                        \
+  }                                                                                                                                         \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##evd)                                                                                                \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##evj)                                                                                                \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##evjBatched)
+EIGEN_SIZES(Ssy, 4)
+EIGEN_SIZES(Dsy, 8)
+EIGEN_SIZES(Che, 8)
+EIGEN_SIZES(Zhe, 16)
+#undef EIGEN_SIZES
+
+#define COMPUTATIONS(T, size)                                \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##getrf)               \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##getrs)               \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##geqrf)               \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##potrf)               \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##potrs)               \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##potrfBatched)        \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##potrsBatched)        \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##sytrf)               \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##gesvd)               \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##gesvdj)              \
+  MEMLEDGER_DOES_NOTHING(cusolverDn##T##gesvdjBatched)
+FOR_ALL(COMPUTATIONS)
+#undef COMPUTATIONS
+#undef FOR_ALL
+
+// Its error norms are written on the host, one for each matrix.
+#define STRIDED_SVD(T)                                                                                                                      \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched(void*, int, int, int, int, const void*, int, Strided, void*, Strided, void*, int,  \
+                                                           Strided, void*, int, Strided, void*, int, int*, double* norms, int batch) {       \
+    if (norms != nullptr) std::fill_n(norms, std::max(batch, 0), 0.0);                                                                      \
+    return 0;                                                                                                                               \
+  }
+STRIDED_SVD(S)
+STRIDED_SVD(D)
+STRIDED_SVD(C)
+STRIDED_SVD(Z)
+#undef STRIDED_SVD
+
+// The 64-bit interface: sizes in bytes, on the device and on the host.
+MEMLEDGER_ANSWER int cusolverDnXpotrf_bufferSize(void*, void*, int, int64_t n, int type, const void*, int64_t, int, size_t* device, size_t* host) {
+  return give_bytes(panel(n), type, device, host);
+}
+MEMLEDGER_ANSWER int cusolverDnXgetrf_bufferSize(void*, void*, int64_t m, int64_t n, int type, const void*, int64_t, int, size_t* device,
+                                                 size_t* host) {
+  return give_bytes(lu(m, n), type, device, host);
+}
+MEMLEDGER_ANSWER int cusolverDnXgeqrf_bufferSize(void*, void*, int64_t, int64_t n, int type, const void*, int64_t, int, const void*, int,
+                                                 size_t* device, size_t* host) {
+  return give_bytes(panel(n), type, device, host);
+}
+MEMLEDGER_ANSWER int cusolverDnXsyevd_bufferSize(void*, void*, int vectors, int, int64_t n, int type, const void*, int64_t, int, const void*,
+                                                 int, size_t* device, size_t* host) {
+  return give_bytes(eigen_divide_and_conquer(vectors, n), type, device, host);
+}
+MEMLEDGER_ANSWER int cusolverDnXsyevBatched_bufferSize(void*, void*, int, int, int64_t n, int type, const void*, int64_t, int, const void*, int,
+                                                       size_t* device, size_t* host, int64_t batch) {
+  return give_bytes(eigen_batched(n, batch), type, device, host);
+}
+MEMLEDGER_ANSWER int cusolverDnXgeev_bufferSize(void*, void*, int, int, int64_t n, int type, const void*, int64_t, int, const void*, int,
+                                                const void*, int64_t, int, const void*, int64_t, int, size_t* device, size_t* host) {
+  return give_bytes(eigen_general(n), type, device, host);
+}
+MEMLEDGER_ANSWER int cusolverDnXsytrs_bufferSize(void*, int, int64_t n, int64_t columns, int type, const void*, int64_t, const int64_t*, int,
+                                                 const void*, int64_t, size_t* device, size_t* host) {
+  return give_bytes(n * columns, type, device, host);
+}
+MEMLEDGER_DOES_NOTHING(cusolverDnXpotrf)
+MEMLEDGER_DOES_NOTHING(cusolverDnXpotrs)
+MEMLEDGER_DOES_NOTHING(cusolverDnXgetrf)
+MEMLEDGER_DOES_NOTHING(cusolverDnXgetrs)
+MEMLEDGER_DOES_NOTHING(cusolverDnXgeqrf)
+MEMLEDGER_DOES_NOTHING(cusolverDnXsyevd)
+MEMLEDGER_DOES_NOTHING(cusolverDnXsyevBatched)
+MEMLEDGER_DOES_NOTHING(cusolverDnXgeev)
+MEMLEDGER_DOES_NOTHING(cusolverDnXsytrs)

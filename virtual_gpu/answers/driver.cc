@@ -1,0 +1,632 @@
+// The driver: what LibTorch, its run-time compiler and Triton ask of it. Most of it is what the runtime answers.
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "virtual_gpu/answers/cudart.h"
+
+using namespace memledger::virtual_gpu;
+
+namespace {
+
+// The numbers of the two are the same where both have one.
+CUresult driver(cudaError_t error) { return static_cast<CUresult>(error); }
+
+// Runs a function of the runtime without touching the thread's last error.
+template <typename F, typename... A>
+CUresult as_runtime(F function, A... arguments) {
+  const KeepLastError keep;
+  return driver(function(arguments...));
+}
+
+void* pointer_of(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+PhysicalMemory* memory_of(CUmemGenericAllocationHandle handle) { return reinterpret_cast<PhysicalMemory*>(handle); }
+
+// The primary context of a device is the address of its place in this array.
+char contexts[8];
+
+CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(&contexts[device]); }
+
+bool is_context(CUcontext context) {
+  const char* const place = reinterpret_cast<const char*>(context);
+  return place >= contexts && place < contexts + Machine::get().device_count();
+}
+
+int device_of(CUcontext context) { return static_cast<int>(reinterpret_cast<const char*>(context) - contexts); }
+
+thread_local bool has_current_context = false;
+
+CUresult check_device(CUdevice device) { return Machine::get().is_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; }
+
+}  // namespace
+
+MEMLEDGER_ANSWER CUresult cuInit(unsigned) { return Machine::get().device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE; }
+
+MEMLEDGER_ANSWER CUresult cuDriverGetVersion(int* version) { return as_runtime(cudaDriverGetVersion, version); }
+
+MEMLEDGER_ANSWER CUresult cuGetErrorString(CUresult error, const char** text) {
+  if (!text) return CUDA_ERROR_INVALID_VALUE;
+  *text = cudaGetErrorString(static_cast<cudaError_t>(error));
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuGetErrorName(CUresult error, const char** name) {
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  *name = cudaGetErrorName(static_cast<cudaError_t>(error));
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuGetProcAddress_v2(const char* name, void** function, int, cuuint64_t,
+                                              CUdriverProcAddressQueryResult* status) {
+  if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
+  *function = find_driver_function(name);
+  if (status) *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+// Devices and contexts.
+
+MEMLEDGER_ANSWER CUresult cuDeviceGetCount(int* count) {
+  if (!count) return CUDA_ERROR_INVALID_VALUE;
+  *count = Machine::get().device_count();
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = ordinal;
+  return check_device(ordinal);
+}
+
+MEMLEDGER_ANSWER CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
+  if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = check_device(device)) return error;
+  std::snprintf(name, static_cast<size_t>(length), "%s", Machine::get().profile().device_name);
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  if (!uuid) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = check_device(device)) return error;
+  char bytes[16];
+  device_uuid(bytes, device);
+  std::memcpy(uuid, bytes, sizeof bytes);
+  return CUDA_SUCCESS;
+}
+
+// The name has the version in CUDA 12's header only as a macro, so the plain one needs an exported symbol of its own.
+#undef cuDeviceGetUuid
+MEMLEDGER_ANSWER CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
+
+MEMLEDGER_ANSWER CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+  if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = check_device(device)) return error;
+  *bytes = Machine::get().capacity();
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  return driver(device_attribute(value, attribute, device));
+}
+
+MEMLEDGER_ANSWER CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+  if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = check_device(device)) return error;
+  *major = Machine::get().profile().major;
+  *minor = Machine::get().profile().minor;
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
+  return as_runtime(cudaDeviceGetPCIBusId, text, length, device);
+}
+
+MEMLEDGER_ANSWER CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
+  return as_runtime(cudaDeviceGetByPCIBusId, device, text);
+}
+
+MEMLEDGER_ANSWER CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+  return as_runtime(cudaDeviceCanAccessPeer, can, device, peer);
+}
+
+MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+  if (const CUresult error = check_device(device)) return error;
+  if (flags) *flags = 0;
+  if (active) *active = Machine::get().has_context(device);
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = check_device(device)) return error;
+  Machine::get().make_context(device);
+  *context = context_of(device);
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { return check_device(device); }
+MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned) { return check_device(device); }
+
+MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  if (const CUresult error = check_device(device)) return error;
+  Machine::get().reset(device);
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuCtxSetCurrent(CUcontext context) {
+  if (!context) {
+    has_current_context = false;
+    return CUDA_SUCCESS;
+  }
+  if (!is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  set_current_device(device_of(context));
+  has_current_context = true;
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuCtxGetCurrent(CUcontext* context) {
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  // The runtime makes the primary context current for its threads.
+  const bool current = has_current_context || (Machine::get().device_count() && Machine::get().has_context(current_device()));
+  *context = current ? context_of(current_device()) : nullptr;
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuCtxPushCurrent_v2(CUcontext context) { return cuCtxSetCurrent(context); }
+
+MEMLEDGER_ANSWER CUresult cuCtxPopCurrent_v2(CUcontext* context) { return context ? cuCtxGetCurrent(context) : CUDA_SUCCESS; }
+
+MEMLEDGER_ANSWER CUresult cuCtxGetDevice(CUdevice* device) { return as_runtime(cudaGetDevice, device); }
+MEMLEDGER_ANSWER CUresult cuCtxSynchronize() { return as_runtime(cudaDeviceSynchronize); }
+
+MEMLEDGER_ANSWER CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  return as_runtime(cudaDeviceGetStreamPriorityRange, least, greatest);
+}
+
+MEMLEDGER_ANSWER CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  return is_context(peer) ? as_runtime(cudaDeviceEnablePeerAccess, device_of(peer), flags) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+// Memory.
+
+MEMLEDGER_ANSWER CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
+  return as_runtime(cudaMemGetInfo, free_bytes, total_bytes);
+}
+
+MEMLEDGER_ANSWER CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  if (!address || !bytes) return CUDA_ERROR_INVALID_VALUE;
+  const KeepLastError keep;
+  return driver(cudaMalloc(reinterpret_cast<void**>(address), bytes));
+}
+
+MEMLEDGER_ANSWER CUresult cuMemFree_v2(CUdeviceptr address) { return as_runtime(cudaFree, pointer_of(address)); }
+
+MEMLEDGER_ANSWER CUresult cuMemAllocHost_v2(void** pointer, size_t bytes) {
+  const KeepLastError keep;
+  return driver(cudaHostAlloc(pointer, bytes, 0));
+}
+
+MEMLEDGER_ANSWER CUresult cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
+  return as_runtime(cudaHostAlloc, pointer, bytes, flags);
+}
+
+MEMLEDGER_ANSWER CUresult cuMemFreeHost(void* pointer) { return as_runtime(cudaFreeHost, pointer); }
+
+MEMLEDGER_ANSWER CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  const KeepLastError keep;
+  return driver(cudaMallocAsync(reinterpret_cast<void**>(address), bytes, stream));
+}
+
+MEMLEDGER_ANSWER CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  return as_runtime(cudaFreeAsync, pointer_of(address), stream);
+}
+
+MEMLEDGER_ANSWER CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) {
+  const std::optional<Region> region = Machine::get().find(pointer_of(address));
+  if (!region) return CUDA_ERROR_NOT_FOUND;
+  if (begin) *begin = region->begin;
+  if (bytes) *bytes = region->bytes;
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemcpyHtoD_v2(CUdeviceptr destination, const void* source, size_t bytes) {
+  return driver(transfer(pointer_of(destination), source, bytes, cudaMemcpyHostToDevice));
+}
+
+MEMLEDGER_ANSWER CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source, size_t bytes) {
+  return driver(transfer(destination, pointer_of(source), bytes, cudaMemcpyDeviceToHost));
+}
+
+MEMLEDGER_ANSWER CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
+  return driver(transfer(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDeviceToDevice));
+}
+
+MEMLEDGER_ANSWER CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination, const void* source, size_t bytes, CUstream) {
+  return cuMemcpyHtoD_v2(destination, source, bytes);
+}
+
+MEMLEDGER_ANSWER CUresult cuMemcpyDtoHAsync_v2(void* destination, CUdeviceptr source, size_t bytes, CUstream) {
+  return cuMemcpyDtoH_v2(destination, source, bytes);
+}
+
+MEMLEDGER_ANSWER CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream) {
+  return cuMemcpyDtoD_v2(destination, source, bytes);
+}
+
+MEMLEDGER_ANSWER CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
+  return driver(transfer(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDefault));
+}
+
+MEMLEDGER_ANSWER CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream) {
+  return cuMemcpy(destination, source, bytes);
+}
+
+MEMLEDGER_ANSWER CUresult cuMemsetD8_v2(CUdeviceptr address, unsigned char value, size_t count) {
+  return driver(fill(pointer_of(address), value, 1, count));
+}
+
+MEMLEDGER_ANSWER CUresult cuMemsetD16_v2(CUdeviceptr address, unsigned short value, size_t count) {
+  return driver(fill(pointer_of(address), value, 2, count));
+}
+
+MEMLEDGER_ANSWER CUresult cuMemsetD32_v2(CUdeviceptr address, unsigned value, size_t count) {
+  return driver(fill(pointer_of(address), value, 4, count));
+}
+
+MEMLEDGER_ANSWER CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUstream) {
+  return cuMemsetD8_v2(address, value, count);
+}
+
+MEMLEDGER_ANSWER CUresult cuMemsetD16Async(CUdeviceptr address, unsigned short value, size_t count, CUstream) {
+  return cuMemsetD16_v2(address, value, count);
+}
+
+MEMLEDGER_ANSWER CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, CUstream) {
+  return cuMemsetD32_v2(address, value, count);
+}
+
+MEMLEDGER_ANSWER CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+  if (!data) return CUDA_ERROR_INVALID_VALUE;
+  const std::optional<Region> region = Machine::get().find(pointer_of(address));
+  if (!region) return CUDA_ERROR_INVALID_VALUE;
+  const bool on_device = region->kind == MemoryKind::kDevice;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      *static_cast<CUcontext*>(data) = context_of(region->device);
+      break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned*>(data) = on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+      break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      *static_cast<CUdeviceptr*>(data) = address;
+      break;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (on_device) return CUDA_ERROR_INVALID_VALUE;
+      *static_cast<void**>(data) = pointer_of(address);
+      break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      *static_cast<unsigned long long*>(data) = region->begin;
+      break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      *static_cast<unsigned*>(data) = region->kind == MemoryKind::kManaged;
+      break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(data) = region->device;
+      break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *static_cast<CUdeviceptr*>(data) = region->begin;
+      break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *static_cast<size_t*>(data) = region->bytes;
+      break;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      *static_cast<unsigned*>(data) = 1;
+      break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      *static_cast<unsigned*>(data) = 0;
+      break;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuPointerSetAttribute(const void*, CUpointer_attribute, CUdeviceptr) { return CUDA_SUCCESS; }
+
+// Virtual memory management, which expandable segments are made of.
+
+MEMLEDGER_ANSWER CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp*,
+                                                        CUmemAllocationGranularity_flags) {
+  if (!granularity) return CUDA_ERROR_INVALID_VALUE;
+  *granularity = Machine::kPage;
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr,
+                                              unsigned long long flags) {
+  if (!address || !bytes || bytes % Machine::kPage || (alignment & (alignment - 1)) || flags) return CUDA_ERROR_INVALID_VALUE;
+  *address = Machine::get().reserve(bytes, alignment);
+  return *address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  return Machine::get().release_reservation(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                                      unsigned long long flags) {
+  if (!handle || !properties || !bytes || bytes % Machine::kPage || flags) return CUDA_ERROR_INVALID_VALUE;
+  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    MEMLEDGER_SAY_REFUSED("physical memory of a virtual GPU lies on a device.");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  // Programs try this kind first and take another where it is not there.
+  if (properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_SUPPORTED;
+  if (const CUresult error = check_device(properties->location.id)) return error;
+  PhysicalMemory* const memory = Machine::get().create_physical(properties->location.id, bytes);
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(memory);
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  return Machine::get().release_physical(memory_of(handle)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  PhysicalMemory* const memory = Machine::get().mapped_at(address);
+  if (!handle || !memory || !Machine::get().retain_physical(memory)) return CUDA_ERROR_INVALID_VALUE;
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(memory);
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                                   unsigned long long flags) {
+  // A mapping of a part is not supported by CUDA either.
+  if (offset || flags) return CUDA_ERROR_INVALID_VALUE;
+  return Machine::get().map(address, bytes, memory_of(handle)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  return Machine::get().unmap(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t count) {
+  if (!access || !count || !bytes) return CUDA_ERROR_INVALID_VALUE;
+  return Machine::get().is_device_range(pointer_of(address), bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation*, CUdeviceptr address) {
+  if (!flags || !Machine::get().find(pointer_of(address))) return CUDA_ERROR_INVALID_VALUE;
+  *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
+                                                                 CUmemGenericAllocationHandle handle) {
+  const std::optional<PhysicalMemory> memory = Machine::get().physical(memory_of(handle));
+  if (!properties || !memory) return CUDA_ERROR_INVALID_VALUE;
+  std::memset(properties, 0, sizeof *properties);
+  properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties->location.id = memory->device;
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemExportToShareableHandle(void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
+                                                       unsigned long long) {
+  MEMLEDGER_SAY_REFUSED(kNoSharing);
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType) {
+  MEMLEDGER_SAY_REFUSED(kNoSharing);
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+#define MEMLEDGER_NO_MULTICAST "a virtual GPU has no multicast memory; its attribute says so."
+
+MEMLEDGER_ANSWER CUresult cuMulticastCreate(CUmemGenericAllocationHandle*, const CUmulticastObjectProp*) {
+  MEMLEDGER_SAY_REFUSED(MEMLEDGER_NO_MULTICAST);
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+MEMLEDGER_ANSWER CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle, CUdevice) {
+  MEMLEDGER_SAY_REFUSED(MEMLEDGER_NO_MULTICAST);
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+MEMLEDGER_ANSWER CUresult cuMulticastUnbind(CUmemGenericAllocationHandle, CUdevice, size_t, size_t) {
+  MEMLEDGER_SAY_REFUSED(MEMLEDGER_NO_MULTICAST);
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+#undef MEMLEDGER_NO_MULTICAST
+
+// Streams and events are the runtime's.
+
+MEMLEDGER_ANSWER CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  return as_runtime(cudaStreamCreateWithFlags, stream, flags);
+}
+
+MEMLEDGER_ANSWER CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
+  return as_runtime(cudaStreamCreateWithPriority, stream, flags, priority);
+}
+
+MEMLEDGER_ANSWER CUresult cuStreamDestroy_v2(CUstream stream) { return as_runtime(cudaStreamDestroy, stream); }
+MEMLEDGER_ANSWER CUresult cuStreamSynchronize(CUstream stream) { return as_runtime(cudaStreamSynchronize, stream); }
+MEMLEDGER_ANSWER CUresult cuStreamQuery(CUstream stream) { return as_runtime(cudaStreamQuery, stream); }
+MEMLEDGER_ANSWER CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+  return as_runtime(cudaStreamWaitEvent, stream, event, flags);
+}
+
+MEMLEDGER_ANSWER CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  *context = context_of(stream_device(stream));
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  return driver(fill(pointer_of(address), value, 4, 1));
+}
+
+// All work before it is done, so what it waits for cannot come later.
+MEMLEDGER_ANSWER CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr, cuuint32_t, unsigned) {
+  return cuStreamQuery(stream);
+}
+
+MEMLEDGER_ANSWER CUresult cuEventCreate(CUevent* event, unsigned flags) {
+  return as_runtime(cudaEventCreateWithFlags, event, flags);
+}
+MEMLEDGER_ANSWER CUresult cuEventRecord(CUevent event, CUstream stream) { return as_runtime(cudaEventRecord, event, stream); }
+MEMLEDGER_ANSWER CUresult cuEventQuery(CUevent event) { return as_runtime(cudaEventQuery, event); }
+MEMLEDGER_ANSWER CUresult cuEventSynchronize(CUevent event) { return as_runtime(cudaEventSynchronize, event); }
+MEMLEDGER_ANSWER CUresult cuEventDestroy_v2(CUevent event) { return as_runtime(cudaEventDestroy, event); }
+
+MEMLEDGER_ANSWER CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
+  return as_runtime(cudaLaunchHostFunc, stream, function, data);
+}
+
+// Modules and kernels: handles without anything behind them.
+
+namespace {
+
+char module_handle;
+char function_handle;
+
+CUresult make_module(CUmodule* module) {
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  *module = reinterpret_cast<CUmodule>(&module_handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult launch(dim3 grid, dim3 block, unsigned shared_bytes, CUstream stream) {
+  if (const cudaError_t error = ready()) return driver(error);
+  if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  return check_launch(grid, block, shared_bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult function_attribute(int* value, CUfunction_attribute attribute) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  const int capability = Machine::get().profile().compute_capability();
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = kMaxThreadsPerBlock;
+      break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      *value = 32;
+      break;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      *value = capability;
+      break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      *value = kSharedMemoryPerBlock;
+      break;
+    default:
+      *value = 0;
+      break;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+MEMLEDGER_ANSWER CUresult cuModuleLoad(CUmodule* module, const char*) { return make_module(module); }
+MEMLEDGER_ANSWER CUresult cuModuleLoadData(CUmodule* module, const void*) { return make_module(module); }
+MEMLEDGER_ANSWER CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
+  return make_module(module);
+}
+MEMLEDGER_ANSWER CUresult cuModuleLoadFatBinary(CUmodule* module, const void*) { return make_module(module); }
+MEMLEDGER_ANSWER CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+
+MEMLEDGER_ANSWER CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) {
+  if (!function) return CUDA_ERROR_INVALID_VALUE;
+  *function = reinterpret_cast<CUfunction>(&function_handle);
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuLinkCreate_v2(unsigned, CUjit_option*, void**, CUlinkState* state) {
+  if (!state) return CUDA_ERROR_INVALID_VALUE;
+  *state = reinterpret_cast<CUlinkState>(&module_handle);
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuLinkAddData_v2(CUlinkState, CUjitInputType, void*, size_t, const char*, unsigned, CUjit_option*,
+                                           void**) {
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuLinkComplete(CUlinkState, void** image, size_t* bytes) {
+  if (!image || !bytes) return CUDA_ERROR_INVALID_VALUE;
+  *image = &module_handle;
+  *bytes = sizeof module_handle;
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuLinkDestroy(CUlinkState) { return CUDA_SUCCESS; }
+
+MEMLEDGER_ANSWER CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+  return function_attribute(value, attribute);
+}
+
+MEMLEDGER_ANSWER CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel, CUdevice) {
+  return function_attribute(value, attribute);
+}
+
+MEMLEDGER_ANSWER CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute, int value) {
+  const bool too_much = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
+                        value > Machine::get().profile().shared_memory_per_block_optin;
+  return too_much ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+
+MEMLEDGER_ANSWER CUresult cuLaunchKernel(CUfunction, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void**,
+                                         void**) {
+  return launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream);
+}
+
+MEMLEDGER_ANSWER CUresult cuLaunchCooperativeKernel(CUfunction, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                                    CUstream stream, void**) {
+  return launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream);
+}
+
+MEMLEDGER_ANSWER CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void**, void**) {
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  return launch({config->gridDimX, config->gridDimY, config->gridDimZ}, {config->blockDimX, config->blockDimY, config->blockDimZ},
+                config->sharedMemBytes, config->hStream);
+}
+
+MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int block_size,
+                                                                      size_t shared_bytes) {
+  if (!blocks) return CUDA_ERROR_INVALID_VALUE;
+  *blocks = active_blocks(block_size, shared_bytes);
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int block_size,
+                                                                               size_t shared_bytes, unsigned) {
+  return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_size, shared_bytes);
+}
+
+// A descriptor for copies within kernels: its content is read by kernels only.
+MEMLEDGER_ANSWER CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                                                 const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  if (!map) return CUDA_ERROR_INVALID_VALUE;
+  std::memset(map, 0, sizeof *map);
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,227 @@
+// NVML, the management library: devices by number, bus or UUID, their memory and this process's part of it.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "virtual_gpu/answers/cudart.h"
+
+using namespace memledger::virtual_gpu;
+
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kInvalidArgument = 2;
+constexpr int kNotSupported = 3;
+constexpr int kNotFound = 6;
+constexpr int kInsufficientSize = 7;
+
+char handles[8];
+
+using Handle = char*;
+
+bool is_handle(Handle handle) { return handle >= handles && handle < handles + Machine::get().device_count(); }
+int device_of(Handle handle) { return static_cast<int>(handle - handles); }
+
+int give_handle(int device, Handle* handle) {
+  if (!handle || !Machine::get().is_device(device)) return kInvalidArgument;
+  *handle = &handles[device];
+  return kSuccess;
+}
+
+int give_text(const char* text, char* to, unsigned length) {
+  if (!to) return kInvalidArgument;
+  if (length <= std::strlen(text)) return kInsufficientSize;
+  std::strcpy(to, text);
+  return kSuccess;
+}
+
+// As c10 and nvidia-smi write them: "GPU-6d656d6c-6564-…".
+void uuid_text(char (&text)[41], int device) {
+  char uuid[16];
+  device_uuid(uuid, device);
+  char* at = text + std::snprintf(text, sizeof text, "GPU");
+  for (int i = 0; i < 16; ++i) {
+    const bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+    at += std::snprintf(at, 4, "%s%02x", dash ? "-" : "", static_cast<unsigned char>(uuid[i]));
+  }
+}
+
+// The layouts are NVML's.
+struct Memory {
+  unsigned long long total, free, used;
+};
+
+struct MemoryV2 {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+
+struct ProcessV1 {
+  unsigned pid;
+  unsigned long long used_memory;
+};
+
+struct Process {
+  unsigned pid;
+  unsigned long long used_memory;
+  unsigned gpu_instance, compute_instance;
+};
+
+struct Utilization {
+  unsigned gpu, memory;
+};
+
+template <typename P>
+int processes(Handle handle, unsigned* count, P* process) {
+  if (!is_handle(handle) || !count) return kInvalidArgument;
+  const unsigned room = *count;
+  const int device = device_of(handle);
+  if (!Machine::get().has_context(device)) {
+    *count = 0;
+    return kSuccess;
+  }
+  *count = 1;
+  if (room < 1 || !process) return kInsufficientSize;
+  const MemoryInfo info = Machine::get().memory_info(device);
+  std::memset(process, 0xff, sizeof *process);
+  process->pid = static_cast<unsigned>(getpid());
+  process->used_memory = info.total_bytes - info.free_bytes;
+  return kSuccess;
+}
+
+}  // namespace
+
+MEMLEDGER_DOES_NOTHING(nvmlInit)
+MEMLEDGER_DOES_NOTHING(nvmlInit_v2)
+MEMLEDGER_DOES_NOTHING(nvmlInitWithFlags)
+MEMLEDGER_DOES_NOTHING(nvmlShutdown)
+
+MEMLEDGER_ANSWER const char* nvmlErrorString(int error) {
+  switch (error) {
+    case kSuccess:
+      return "Success";
+    case kInvalidArgument:
+      return "Invalid Argument";
+    case kNotSupported:
+      return "Not Supported";
+    case kNotFound:
+      return "Not Found";
+    case kInsufficientSize:
+      return "Insufficient Size";
+    default:
+      return "Unknown Error";
+  }
+}
+
+MEMLEDGER_ANSWER int nvmlSystemGetCudaDriverVersion(int* version) {
+  if (!version) return kInvalidArgument;
+  *version = CUDART_VERSION;
+  return kSuccess;
+}
+
+MEMLEDGER_ANSWER int nvmlSystemGetCudaDriverVersion_v2(int* version) { return nvmlSystemGetCudaDriverVersion(version); }
+
+MEMLEDGER_ANSWER int nvmlSystemGetDriverVersion(char* text, unsigned length) {
+  return give_text("0.0 (memledger virtual GPU)", text, length);
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetCount_v2(unsigned* count) {
+  if (!count) return kInvalidArgument;
+  *count = static_cast<unsigned>(Machine::get().device_count());
+  return kSuccess;
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetCount(unsigned* count) { return nvmlDeviceGetCount_v2(count); }
+
+MEMLEDGER_ANSWER int nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle* handle) {
+  return give_handle(static_cast<int>(index), handle);
+}
+MEMLEDGER_ANSWER int nvmlDeviceGetHandleByIndex(unsigned index, Handle* handle) {
+  return give_handle(static_cast<int>(index), handle);
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetHandleByPciBusId_v2(const char* text, Handle* handle) {
+  const KeepLastError keep;
+  int device = 0;
+  if (!text || cudaDeviceGetByPCIBusId(&device, text) != cudaSuccess) return kNotFound;
+  return give_handle(device, handle);
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetHandleByUUID(const char* text, Handle* handle) {
+  for (int device = 0; text && device < Machine::get().device_count(); ++device) {
+    char known[41];
+    uuid_text(known, device);
+    if (std::strcmp(known, text) == 0) return give_handle(device, handle);
+  }
+  return kNotFound;
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetIndex(Handle handle, unsigned* index) {
+  if (!is_handle(handle) || !index) return kInvalidArgument;
+  *index = static_cast<unsigned>(device_of(handle));
+  return kSuccess;
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetUUID(Handle handle, char* text, unsigned length) {
+  if (!is_handle(handle)) return kInvalidArgument;
+  char uuid[41];
+  uuid_text(uuid, device_of(handle));
+  return give_text(uuid, text, length);
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetName(Handle handle, char* text, unsigned length) {
+  return is_handle(handle) ? give_text(Machine::get().profile().device_name, text, length) : kInvalidArgument;
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetMemoryInfo(Handle handle, Memory* memory) {
+  if (!is_handle(handle) || !memory) return kInvalidArgument;
+  const MemoryInfo info = Machine::get().memory_info(device_of(handle));
+  *memory = {info.total_bytes, info.free_bytes, info.total_bytes - info.free_bytes};
+  return kSuccess;
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* memory) {
+  if (!is_handle(handle) || !memory) return kInvalidArgument;
+  const MemoryInfo info = Machine::get().memory_info(device_of(handle));
+  *memory = {memory->version, info.total_bytes, 0, info.free_bytes, info.total_bytes - info.free_bytes};
+  return kSuccess;
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetCudaComputeCapability(Handle handle, int* major, int* minor) {
+  if (!is_handle(handle) || !major || !minor) return kInvalidArgument;
+  *major = Machine::get().profile().major;
+  *minor = Machine::get().profile().minor;
+  return kSuccess;
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetUtilizationRates(Handle handle, Utilization* utilization) {
+  if (!is_handle(handle) || !utilization) return kInvalidArgument;
+  *utilization = {0, 0};
+  return kSuccess;
+}
+
+// Without a version in its name it has the first layout, which LibTorch asks for.
+MEMLEDGER_ANSWER int nvmlDeviceGetComputeRunningProcesses(Handle handle, unsigned* count, ProcessV1* process) {
+  return processes(handle, count, process);
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetComputeRunningProcesses_v2(Handle handle, unsigned* count, Process* process) {
+  return processes(handle, count, process);
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned* count, Process* process) {
+  return processes(handle, count, process);
+}
+
+MEMLEDGER_ANSWER int nvmlDeviceGetP2PStatus(Handle handle, Handle peer, int, int* status) {
+  if (!is_handle(handle) || !is_handle(peer) || !status) return kInvalidArgument;
+  *status = 0;
+  return kSuccess;
+}
+
+// Links between devices, and what belongs to them, are not modelled.
+MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemoteDeviceType(Handle, unsigned, int*) { return kNotSupported; }
+MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle, unsigned, void*) { return kNotSupported; }
+MEMLEDGER_ANSWER int nvmlDeviceGetGpuFabricInfoV(Handle, void*) { return kNotSupported; }

@@ -1,0 +1,169 @@
+#ifndef MEMLEDGER_VIRTUAL_GPU_DEVICE_H_
+#define MEMLEDGER_VIRTUAL_GPU_DEVICE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "virtual_gpu/address_space.h"
+#include "virtual_gpu/kept_bytes.h"
+#include "virtual_gpu/profiles.h"
+#include "virtual_gpu/specification.h"
+
+namespace memledger::virtual_gpu {
+
+enum class MemoryKind { kDevice, kManaged, kPinned, kRegistered };
+
+// A range of addresses that CUDA knows of.
+struct Region {
+  uintptr_t begin;
+  size_t bytes;
+  int device;
+  MemoryKind kind;
+
+  uintptr_t end() const { return begin + bytes; }
+};
+
+struct MemoryInfo {
+  size_t free_bytes;
+  size_t total_bytes;
+};
+
+// Stream-ordered memory: what is freed stays reserved up to a threshold, as in CUDA.
+struct MemoryPool {
+  int device;
+  size_t release_threshold = 0;
+  size_t used = 0;
+  size_t used_high = 0;
+  size_t reserved = 0;
+  size_t reserved_high = 0;
+};
+
+// Physical memory of the driver's virtual memory management: it has no address until it is mapped.
+struct PhysicalMemory {
+  int device;
+  size_t bytes;
+  int references;  // by the program
+  int mappings;
+};
+
+// The devices of this process and all memory that CUDA knows of. Made at the first CUDA call, never destroyed. Thread-safe; a
+// fork waits for the calls of other threads.
+class Machine {
+ public:
+  // The granularity of physical memory.
+  static constexpr size_t kPage = size_t{2} << 20;
+  static constexpr size_t kSmallAlignment = 512;
+
+  static Machine& get();
+
+  explicit Machine(const Specification& specification);
+
+  int device_count() const { return static_cast<int>(devices_.size()); }
+  bool is_device(int device) const { return device >= 0 && device < device_count(); }
+  const Profile& profile() const { return *profile_; }
+  size_t capacity() const { return capacity_; }
+  MemoryInfo memory_info(int device);
+
+  // The context of a device exists from the first call that needs it on.
+  void make_context(int device);
+  bool has_context(int device) const { return contexts_.load(std::memory_order_acquire) >> device & 1; }
+  // Frees all memory of the device.
+  void reset(int device);
+
+  // nullptr: no memory left. `bytes` must not be 0.
+  void* allocate(int device, size_t bytes);
+  void* allocate_managed(int device, size_t bytes);
+  bool free(void* pointer);
+
+  void* allocate_host(int device, size_t bytes);
+  bool free_host(void* pointer);
+  bool register_host(int device, void* pointer, size_t bytes);
+  bool unregister_host(void* pointer);
+
+  // The region that `pointer` is in.
+  std::optional<Region> find(const void* pointer);
+  // Whether all of the range is device memory. Mappings next to each other count as one.
+  bool is_device_range(const void* pointer, size_t bytes);
+
+  // The address on a device of a variable of the program's device code, which takes no memory here.
+  void* symbol_address(int device, const void* host_variable, size_t bytes);
+
+  MemoryPool* default_pool(int device);
+  MemoryPool* make_pool(int device);
+  bool destroy_pool(MemoryPool* pool);
+  void* allocate_from(MemoryPool* pool, size_t bytes);
+  void trim(MemoryPool* pool, size_t keep_bytes);
+  // Calls with the machine locked, for the pool's figures.
+  template <typename F>
+  void with_pool(MemoryPool* pool, F function) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    function(*pool);
+  }
+
+  uintptr_t reserve(size_t bytes, size_t alignment);
+  bool release_reservation(uintptr_t address, size_t bytes);
+  PhysicalMemory* create_physical(int device, size_t bytes);
+  bool release_physical(PhysicalMemory* memory);
+  bool retain_physical(PhysicalMemory* memory);
+  std::optional<PhysicalMemory> physical(PhysicalMemory* memory);
+  bool map(uintptr_t address, size_t bytes, PhysicalMemory* memory);
+  bool unmap(uintptr_t address, size_t bytes);
+  PhysicalMemory* mapped_at(const void* pointer);
+
+  KeptBytes& kept() { return kept_; }
+
+ private:
+  struct Device {
+    size_t used = 0;
+    uintptr_t begin = 0;  // of the addresses; 0 until the first allocation
+    std::optional<AddressSpace> addresses;
+    std::map<uintptr_t, AddressSpace> small_pages;
+    std::map<const void*, uintptr_t> symbols;
+    MemoryPool pool;
+  };
+
+  struct Entry {
+    Region region;
+    MemoryPool* pool = nullptr;
+    PhysicalMemory* physical = nullptr;
+  };
+
+  void make_context_locked(int device);
+  bool charge(int device, size_t bytes);
+  bool has_addresses(int device);
+  void* allocate_small(int device, size_t bytes);
+  void give_back(const Entry& entry);
+  void drop_mapping(const Entry& entry);
+  void shrink(MemoryPool& pool, size_t keep_bytes);
+  void release_if_unused(PhysicalMemory* memory);
+  std::map<uintptr_t, Entry>::iterator find_locked(uintptr_t address);
+  void* map_host(int device, size_t bytes, MemoryKind kind);
+
+  const Profile* profile_;
+  size_t capacity_;
+  size_t context_bytes_;
+  KeptBytes kept_;
+
+  std::atomic<unsigned> contexts_{0};  // a bit for each device that has one
+  std::mutex mutex_;
+  std::vector<Device> devices_;
+  std::map<uintptr_t, Entry> entries_;
+  std::map<uintptr_t, size_t> reservations_;
+  std::map<PhysicalMemory*, std::unique_ptr<PhysicalMemory>> physical_;
+  std::map<MemoryPool*, std::unique_ptr<MemoryPool>> pools_;
+};
+
+// The device that the thread's calls are for.
+int current_device();
+void set_current_device(int device);
+
+}  // namespace memledger::virtual_gpu
+
+#endif  // MEMLEDGER_VIRTUAL_GPU_DEVICE_H_

@@ -1,0 +1,52 @@
+#ifndef MEMLEDGER_VIRTUAL_GPU_PROFILES_H_
+#define MEMLEDGER_VIRTUAL_GPU_PROFILES_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace memledger::virtual_gpu {
+
+// What a program can ask of a device. The sources of the figures are beside them in profiles.cc.
+struct Profile {
+  const char* name;         // as the user writes it
+  const char* device_name;  // as CUDA tells it
+  int major;
+  int minor;
+  int multiprocessors;
+  uint64_t total_memory_bytes;    // what the CUDA runtime can give, less than what is soldered on
+  uint64_t nominal_memory_bytes;  // what NVML tells
+  int l2_cache_bytes;
+  int persisting_l2_cache_bytes;
+  int shared_memory_per_block_optin;
+  int shared_memory_per_multiprocessor;
+  int reserved_shared_memory_per_block;
+  int max_threads_per_multiprocessor;
+  int max_blocks_per_multiprocessor;
+  int clock_khz;
+  int memory_clock_khz;
+  int memory_bus_bits;
+  int async_engines;
+  int single_to_double_ratio;
+  bool error_correction;
+  int pci_device_id;  // device in the upper, vendor in the lower 16 bits
+
+  int compute_capability() const { return major * 10 + minor; }
+};
+
+// The same for every device of compute capability 7.5 to 9.0.
+inline constexpr int kSharedMemoryPerBlock = 48 << 10;
+inline constexpr int kRegistersPerMultiprocessor = 64 << 10;
+inline constexpr int kRegistersPerBlock = 64 << 10;
+inline constexpr int kMaxThreadsPerBlock = 1024;
+inline constexpr int kWarpSize = 32;
+
+// nullptr for an unknown name.
+const Profile* find_profile(std::string_view name);
+
+// "h200, h100, …", for messages.
+std::string profile_names();
+
+}  // namespace memledger::virtual_gpu
+
+#endif  // MEMLEDGER_VIRTUAL_GPU_PROFILES_H_

@@ -1,0 +1,38 @@
+"""The folder of libraries that a program is started with to have a virtual GPU."""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+
+def _virtual_gpu_libraries_impl(ctx):
+    folder = ctx.actions.declare_directory(ctx.attr.folder)
+    arguments = ctx.actions.args()
+    arguments.add("--libtorch", ctx.attr.libtorch_lib)
+    arguments.add("--answers", ctx.file.answers)
+    arguments.add("--cc", find_cpp_toolchain(ctx).compiler_executable)
+    if ctx.files.cuda_headers:
+        arguments.add("--headers", ctx.files.cuda_headers[0].dirname)
+    arguments.add("--out", folder.path)
+    ctx.actions.run_shell(
+        outputs = [folder],
+        inputs = [ctx.file.answers, ctx.file.generator, ctx.file.libtorch_libraries] + ctx.files.cuda_headers,
+        command = "exec python3 %s \"$@\"" % ctx.file.generator.path,
+        arguments = [arguments],
+        mnemonic = "VirtualGpuLibraries",
+        progress_message = "Making stand-ins for NVIDIA's libraries",
+        use_default_shell_env = True,
+    )
+    return [DefaultInfo(files = depset([folder]), runfiles = ctx.runfiles(files = [folder]))]
+
+virtual_gpu_libraries = rule(
+    implementation = _virtual_gpu_libraries_impl,
+    attrs = {
+        "answers": attr.label(allow_single_file = True, mandatory = True, doc = "the library of considered functions"),
+        "cuda_headers": attr.label_list(allow_files = True, doc = "cuda_runtime_api.h and cuda.h"),
+        "folder": attr.string(mandatory = True, doc = "its name"),
+        "generator": attr.label(allow_single_file = True, default = "//virtual_gpu:generate_stubs.py"),
+        "libtorch_lib": attr.string(mandatory = True, doc = "absolute path of LibTorch's libraries"),
+        "libtorch_libraries": attr.label(allow_single_file = True, mandatory = True, doc = "changes when they do"),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+    doc = "Makes a folder with a stand-in for each of NVIDIA's libraries, the answers library, and preload.txt, the order to preload them in.",
+)

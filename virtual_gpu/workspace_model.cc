@@ -1,0 +1,181 @@
+#include "virtual_gpu/workspace_model.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace memledger::virtual_gpu {
+namespace {
+
+size_t size_of(ElementType type) {
+  switch (type) {
+    case ElementType::kDouble:
+      return 8;
+    case ElementType::kHalf:
+    case ElementType::kBfloat16:
+      return 2;
+    case ElementType::kOther:
+      return 1;
+    case ElementType::kFloat:
+      break;
+  }
+  return 4;
+}
+
+uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+uint64_t round_up(uint64_t a, uint64_t b) { return divide_up(a, b) * b; }
+
+// All extents but `skip` leading ones.
+uint64_t volume(const std::vector<int64_t>& extents, size_t skip) {
+  uint64_t n = 1;
+  for (size_t i = skip; i < extents.size(); ++i) n *= extents[i];
+  return n;
+}
+
+bool all_ones(const std::vector<int64_t>& values) {
+  return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 1; });
+}
+
+// Filters of 3x3 without stride: transformed to 5x5, in float.
+constexpr uint64_t kWinogradTile = 25;
+constexpr uint64_t kWinogradHeader = 256;
+constexpr int64_t kWinogradFewestChannels = 32;
+
+bool winograd(const Convolution& c) {
+  return c.pass != ConvolutionPass::kBackwardFilter && c.type == ElementType::kFloat && c.w.size() == 4 && c.w[2] == 3 && c.w[3] == 3 &&
+         c.groups() == 1 && all_ones(c.strides) && all_ones(c.dilations) && c.w[0] >= kWinogradFewestChannels &&
+         c.w[1] >= kWinogradFewestChannels;
+}
+
+// A tile of a matrix product on tensor cores, and the most parts that its sum is split into.
+constexpr uint64_t kTile = 128;
+constexpr uint64_t kMostSplits = 8;
+
+// Filter gradients have few outputs and long sums: the sum is split so that every multiprocessor has a tile, and each part has its own
+// float result. From compute capability 9.0 on the parts meet inside a cluster.
+uint64_t split_sum_bytes(const Convolution& c, const DeviceFacts& device) {
+  if (device.compute_capability >= 90) return 0;
+  const uint64_t groups = c.groups();
+  const uint64_t per_filter = volume(c.w, 1);
+  const uint64_t tiles = groups * divide_up(c.w[0] / groups, kTile) * divide_up(per_filter, kTile);
+  const uint64_t splits = std::clamp<uint64_t>(device.multiprocessors / tiles, 1, kMostSplits);
+  return splits > 1 ? splits * c.w[0] * per_filter * 4 : 0;
+}
+
+}  // namespace
+
+bool convolution_supported(const Convolution& c, const DeviceFacts& device) {
+  return c.type != ElementType::kBfloat16 || device.compute_capability >= 80;
+}
+
+bool convolution_on_tensor_cores(const Convolution& c, const DeviceFacts& device) {
+  switch (c.type) {
+    case ElementType::kHalf:
+      return device.compute_capability >= 70;
+    case ElementType::kBfloat16:
+    case ElementType::kFloat:
+      return device.compute_capability >= 80;
+    default:
+      return false;
+  }
+}
+
+uint64_t convolution_workspace_bytes(const Convolution& c, const DeviceFacts& device, bool tensor_cores) {
+  if (c.x.size() < 3 || c.w.size() != c.x.size() || c.y.size() != c.x.size()) return 0;
+  const uint64_t element = size_of(c.type);
+  if (!tensor_cores) {
+    // Implicit products read the tensors where they lie.
+    if (!winograd(c)) return 0;
+    const uint64_t filter = kWinogradTile * c.w[0] * c.w[1] * 4 + kWinogradHeader;
+    return c.channels_last ? filter + (volume(c.x, 0) + volume(c.y, 0)) * element : filter;
+  }
+  const bool depthwise = c.groups() > 1 && c.w[1] == 1;
+  if (depthwise && c.type == ElementType::kFloat && c.pass != ConvolutionPass::kBackwardFilter) return 0;
+
+  // Tensor cores want channels last, and channels in units of 16 bytes: what is not so is copied first.
+  const uint64_t unit = 16 / element;
+  const bool grouped = c.groups() > 1;
+  const uint64_t in_channels = grouped ? c.x[1] : round_up(c.x[1], unit);
+  const uint64_t out_channels = grouped ? c.w[0] : round_up(c.w[0], unit);
+  const uint64_t x = c.x[0] * in_channels * volume(c.x, 2) * element;
+  const uint64_t y = c.y[0] * out_channels * volume(c.y, 2) * element;
+  const uint64_t w = out_channels * (grouped ? c.w[1] : in_channels) * volume(c.w, 2) * element;
+  const bool pointwise = volume(c.w, 2) == 1;  // its filter is the same in both layouts
+
+  uint64_t bytes = 0;
+  const bool ampere_float = c.type == ElementType::kFloat && device.compute_capability < 90;
+  if (ampere_float && c.pass == ConvolutionPass::kForward) {
+    bytes = x + w;
+  } else if (!c.channels_last) {
+    bytes = pointwise ? x + y : x + y + w;
+  } else if (ampere_float) {
+    bytes = c.pass == ConvolutionPass::kBackwardFilter ? x + y : y + w;
+  } else if (in_channels != static_cast<uint64_t>(c.x[1])) {
+    bytes = x + w;
+  }
+  if (c.pass == ConvolutionPass::kBackwardFilter) bytes += split_sum_bytes(c, device);
+  return bytes;
+}
+
+uint64_t batch_norm_forward_workspace_bytes(const BatchNorm& norm) {
+  if (!norm.persistent || !norm.channels_last) return 0;
+  return norm.elements / (norm.type == ElementType::kFloat ? 8 : 20) + 1024;
+}
+
+uint64_t batch_norm_backward_workspace_bytes(const BatchNorm& norm) {
+  if (!norm.persistent || !norm.channels_last) return 0;
+  return norm.elements / 12 + 1024;
+}
+
+uint64_t ctc_workspace_bytes(int64_t steps, int64_t batch, int64_t classes, int64_t labels, int64_t longest_label) {
+  const int64_t states = 2 * longest_label + 1;  // blanks between the labels
+  return 4 * (steps * batch * classes + 2 * states * steps * batch + states * batch + labels + 4 * batch);
+}
+
+uint64_t ctc_v8_workspace_bytes(int64_t steps, int64_t batch, int64_t classes, int64_t longest_label) {
+  const int64_t states = 2 * longest_label + 1;
+  return 4 * (steps * batch * classes + 2 * states * steps * batch + (states + 2) * batch);
+}
+
+uint64_t dropout_states_bytes(const DeviceFacts& device) {
+  constexpr uint64_t kStateBytes = 24;  // one random generator for each thread that can run at a time
+  return kStateBytes * device.multiprocessors * device.threads_per_multiprocessor;
+}
+
+uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch, size_t complex_element_bytes) {
+  // Lengths with larger prime factors than this go through a longer convolution (Bluestein).
+  constexpr int64_t kLargestFactor = 127;
+  // One dimension of up to this many points stays inside a multiprocessor.
+  constexpr int64_t kInPlacePoints = 4096;
+  uint64_t points = batch;
+  bool works_in_place = signal.size() == 1;
+  for (const int64_t length : signal) {
+    int64_t rest = length;
+    for (int64_t factor = 2; factor <= kLargestFactor && rest > 1; ++factor) {
+      while (rest % factor == 0) rest /= factor;
+    }
+    uint64_t used = length;
+    if (rest > 1) {
+      used = 1;
+      while (used < 2 * static_cast<uint64_t>(length) - 1) used *= 2;
+      works_in_place = false;
+    }
+    if (length > kInPlacePoints) works_in_place = false;
+    points *= used;
+  }
+  return works_in_place ? 0 : points * complex_element_bytes;
+}
+
+std::optional<WorkspaceChoice> parse_workspace_choice(std::string_view text) {
+  WorkspaceChoice choice;
+  if (text.empty() || text == "model") return choice;
+  if (text == "none") {
+    choice.kind = WorkspaceChoice::Kind::kNone;
+    return choice;
+  }
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), choice.fixed_bytes);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  choice.kind = WorkspaceChoice::Kind::kFixed;
+  return choice;
+}
+
+}  // namespace memledger::virtual_gpu
