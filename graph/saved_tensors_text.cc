@@ -9,6 +9,7 @@
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
 #include "registry/dtype_name.h"
+#include "registry/json_string.h"
 
 namespace memledger {
 namespace graph_internal {
@@ -18,24 +19,6 @@ namespace {
 constexpr size_t kTableRows = 50;
 constexpr std::array<SavedRole, 5> kRoles = {SavedRole::kActivation, SavedRole::kParameter, SavedRole::kBuffer,
                                              SavedRole::kExcluded, SavedRole::kRoot};
-
-std::string quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
 
 std::string number_or_null(const std::optional<int64_t>& value) { return value ? std::to_string(*value) : "null"; }
 
@@ -51,13 +34,13 @@ std::string json_list(const std::vector<int64_t>& values) {
 const char* json_bool(bool value) { return value ? "true" : "false"; }
 
 std::string json_row(const SavedTensorRow& row) {
-  std::string out = "{\"node\":" + quoted(row.node);
+  std::string out = "{\"node\":" + json_string(row.node);
   out += ",\"sequence_number\":" + std::to_string(row.sequence_number);
   out += ",\"forward_thread\":" + std::to_string(row.forward_thread);
-  out += ",\"slot\":" + quoted(row.slot);
+  out += ",\"slot\":" + json_string(row.slot);
   out += ",\"shape\":" + (row.shape ? json_list(*row.shape) : "null");
-  out += ",\"dtype\":" + quoted(dtype_name(row.dtype));
-  out += ",\"device\":" + quoted(row.device.str());
+  out += ",\"dtype\":" + json_string(dtype_name(row.dtype));
+  out += ",\"device\":" + json_string(row.device.str());
   out += ",\"storage_address\":" + std::to_string(row.storage_address);
   out += ",\"storage_id\":" + std::to_string(row.storage_id);
   out += ",\"storage_bytes\":" + number_or_null(row.storage_bytes);
@@ -66,7 +49,7 @@ std::string json_row(const SavedTensorRow& row) {
   out += std::string(",\"counted\":") + json_bool(row.counted);
   out += ",\"shares_with\":" + (row.shares_with ? std::to_string(*row.shares_with) : "null");
   out += std::string(",\"in_place_modified\":") + json_bool(row.in_place_modified);
-  out += ",\"role\":" + quoted(to_string(row.role));
+  out += ",\"role\":" + json_string(to_string(row.role));
   return out + "}";
 }
 
@@ -135,7 +118,7 @@ std::string SavedTensors::to_json() const {
   out += ",\"bytes\":{";
   for (const SavedRole role : kRoles) {
     if (role != kRoles.front()) out += ",";
-    out += quoted(to_string(role)) + ":" + std::to_string(bytes(role));
+    out += json_string(to_string(role)) + ":" + std::to_string(bytes(role));
   }
   out += "},\"nodes\":" + std::to_string(node_count());
   out += ",\"unknown_rows\":" + std::to_string(unknown_rows());
@@ -149,11 +132,11 @@ std::string SavedTensors::to_json() const {
   for (size_t i = 0; i < data_->unread.size(); ++i) {
     const UnreadNode& node = data_->unread[i];
     if (i > 0) out += ",";
-    out += "{\"node\":" + quoted(node.node);
+    out += "{\"node\":" + json_string(node.node);
     out += ",\"sequence_number\":" + std::to_string(node.sequence_number);
     out += ",\"forward_thread\":" + std::to_string(node.forward_thread);
-    out += ",\"reason\":" + quoted(to_string(node.reason));
-    out += ",\"detail\":" + quoted(node.detail) + "}";
+    out += ",\"reason\":" + json_string(to_string(node.reason));
+    out += ",\"detail\":" + json_string(node.detail) + "}";
   }
   return out + "]}";
 }

@@ -25,8 +25,11 @@ struct Changes {
   std::vector<StorageInfo> born;  // in order of birth
   std::vector<StorageInfo> died;
   std::vector<DeviceInfo> devices;  // as they were at the later instant
+  // As Snapshot::unseen_before_tracking and tracking_was_off, of the CPU and of CUDA devices.
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
+  bool cuda_unseen_before_tracking = false;
+  bool cuda_tracking_was_off = false;
 };
 
 // A reader's place in the registry's changes. While one is alive, the registry remembers what it saw alive and has died since: at

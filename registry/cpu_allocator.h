@@ -1,9 +1,8 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
-#include <c10/core/StorageImpl.h>
 
-#include <cstdint>
+#include <cstddef>
 
 namespace memledger {
 
@@ -17,11 +16,10 @@ namespace memledger {
 class TrackingCpuAllocator final : public c10::Allocator {
  public:
   // Puts a wrapper before the allocator that is in place now, unless one of ours is. Not to be called by two threads at once, nor
-  // while another sets allocators. Throws std::bad_alloc. After kMaxWrappers the program's allocator is left alone, and counts as
-  // unseen.
+  // while another sets allocators. Throws std::bad_alloc. After Wrappers::kMax the program's allocator is left alone, and
+  // counts as unseen.
   static void put_in_front();
   static bool is_in_front() noexcept;
-  static constexpr size_t kMaxWrappers = 16;
 
   c10::DataPtr allocate(size_t nbytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
@@ -35,18 +33,5 @@ class TrackingCpuAllocator final : public c10::Allocator {
   c10::Allocator* const base_;
   const size_t index_;
 };
-
-// True if the storage was made by LibTorch's CPU allocator while nobody tracked it, and could be adopted. Two pointer
-// comparisons.
-bool can_adopt(const c10::StorageImpl& storage) noexcept;
-
-// Enters such a storage into the table and follows it to its end; its deleter becomes ours, and a later resize comes to us. True
-// if it is in the table afterwards. The caller holds a reference to the storage. Thread-safe among adopters; the program must not
-// resize or swap this storage's data at the same moment, which would be a race of its own with any reader.
-bool adopt(c10::StorageImpl& storage) noexcept;
-
-// Around fork: no other thread may hold these locks in the child.
-void lock_adoption_for_fork();
-void unlock_adoption_after_fork();
 
 }  // namespace memledger

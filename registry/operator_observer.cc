@@ -15,8 +15,9 @@
 #include <string>
 #include <string_view>
 
-#include "registry/cpu_allocator.h"
+#include "registry/cuda_allocator.h"
 #include "registry/state.h"
+#include "registry/watched_blocks.h"
 
 namespace memledger {
 namespace {
@@ -164,6 +165,8 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
 
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (thread.op_depth++ > 0) return;
+  // A program may load its CUDA library long after activation (Python does), and the next operator is its first allocation.
+  if (CudaAllocator::has_appeared()) CudaAllocator::put_in_front();
   RegistryState& state = RegistryState::get();
   thread.op = core::intern_cached(thread, state.names, fn.name());
   if (++thread.last_sequence == 0) ++thread.last_sequence;

@@ -9,9 +9,11 @@
 
 #include "registry/core/lock.h"
 #include "registry/cpu_allocator.h"
+#include "registry/cuda_allocator.h"
 #include "registry/operator_observer.h"
 #include "registry/snapshot_data.h"
 #include "registry/state.h"
+#include "registry/watched_blocks.h"
 
 namespace memledger {
 namespace {
@@ -30,6 +32,7 @@ Activation& activation() {
 
 void before_fork() {
   activation().lock.lock();
+  CudaAllocator::lock_for_fork();
   lock_adoption_for_fork();
   RegistryState& state = RegistryState::get();
   state.ledger.lock_for_fork();
@@ -43,6 +46,7 @@ void after_fork() {
   state.names.unlock_after_fork();
   state.ledger.unlock_after_fork();
   unlock_adoption_after_fork();
+  CudaAllocator::unlock_after_fork();
   activation().lock.unlock();
 }
 
@@ -71,6 +75,7 @@ StorageInfo to_value(const core::StorageRecord& record) {
   info.phase_inferred = birthplace.phase_inferred;
   info.temporary = state.running.is_running(birthplace.thread, birthplace.op_sequence);
   info.adopted = record.adopted;
+  info.raw_block = record.raw_block;
   if (record.described) {
     info.dtype = static_cast<c10::ScalarType>(record.dtype);
     info.shape.assign(record.shape.begin(), record.shape.end());
@@ -87,9 +92,21 @@ std::vector<DeviceInfo> to_values(const std::vector<core::DeviceTotals>& devices
   return result;
 }
 
+template <typename Value>
+void note_what_went_unseen(const RegistryState& state, Value& value) {
+  const Unseen& cpu = state.unseen_of(WatchedType::kCpu);
+  const Unseen& cuda = state.unseen_of(WatchedType::kCuda);
+  value.unseen_before_tracking = cpu.before.load(std::memory_order_relaxed);
+  value.tracking_was_off = cpu.in_gap.load(std::memory_order_relaxed);
+  value.cuda_unseen_before_tracking = cuda.before.load(std::memory_order_relaxed);
+  value.cuda_tracking_was_off = cuda.in_gap.load(std::memory_order_relaxed);
+}
+
 // The program may have set an allocator of its own since the activation: what came through it went unseen, what comes will not.
 void stay_in_front() {
-  if (!RegistryState::get().active.load(std::memory_order_relaxed) || TrackingCpuAllocator::is_in_front()) return;
+  if (!RegistryState::get().active.load(std::memory_order_relaxed)) return;
+  if (!CudaAllocator::is_in_front()) CudaAllocator::put_in_front();
+  if (TrackingCpuAllocator::is_in_front()) return;
   const core::LockHolder hold(activation().lock);
   try {
     TrackingCpuAllocator::put_in_front();
@@ -113,8 +130,9 @@ __attribute__((constructor(101))) void at_load() {
     TrackingCpuAllocator::put_in_front();
   } else {
     // A statically linked LibTorch that has not come up yet.
-    RegistryState::get().unseen_before.store(true, std::memory_order_relaxed);
+    note_unseen(WatchedType::kCpu);
   }
+  CudaAllocator::put_in_front();
 }
 
 }  // namespace
@@ -125,6 +143,7 @@ Registry& Registry::global() {
 }
 
 absl::Status Registry::activate(const RegistryOptions& options) {
+  CudaAllocator::put_in_front();
   Activation& activation = memledger::activation();
   const core::LockHolder hold(activation.lock);
   if (activation.count > 0) {
@@ -167,8 +186,7 @@ Snapshot Registry::snapshot() const {
   auto data = std::make_shared<Snapshot::Data>();
   data->time = taken.time;
   data->devices = to_values(taken.devices);
-  data->unseen_before_tracking = state.unseen_before.load(std::memory_order_relaxed);
-  data->tracking_was_off = state.unseen_in_gap.load(std::memory_order_relaxed);
+  note_what_went_unseen(state, *data);
   data->by_address.reserve(taken.records.size());
   for (const core::StorageRecord& record : taken.records) {
     StorageInfo info = to_value(record);
@@ -192,14 +210,13 @@ Changes Registry::changes_since(Cursor& cursor) const {
   for (const core::StorageRecord& record : taken.born) changes.born.push_back(to_value(record));
   changes.died.reserve(taken.died.size());
   for (const core::StorageRecord& record : taken.died) changes.died.push_back(to_value(record));
-  changes.unseen_before_tracking = state.unseen_before.load(std::memory_order_relaxed);
-  changes.tracking_was_off = state.unseen_in_gap.load(std::memory_order_relaxed);
+  note_what_went_unseen(state, changes);
   return changes;
 }
 
 Counters Registry::counters(c10::Device device) const { return RegistryState::get().ledger.counters(key_of(device)); }
 
-bool Registry::follows(c10::Device device) const { return device.is_cpu(); }
+bool Registry::follows(c10::Device device) const { return device.is_cpu() || (device.is_cuda() && CudaAllocator::is_in_front()); }
 
 void Registry::reset_peak(c10::Device device) { RegistryState::get().ledger.reset_peak(key_of(device)); }
 

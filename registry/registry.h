@@ -8,9 +8,10 @@
 //     std::cout << memledger::Registry::global().counters(at::kCPU).peak_bytes << '\n';
 //   }
 //
-// How: a wrapper stands before LibTorch's CPU allocator (c10::SetAllocator), and a global at::RecordFunction callback names what
-// the wrapper saw. Bytes are as requested. Storages that the program made before activation are adopted when a report, a graph or
-// an operator's input leads to them; memory from elsewhere (from_blob, mapped files) is not LibTorch's and is not counted.
+// How: a wrapper each stands before LibTorch's CPU allocator and, where there is one, its CUDA allocator, and a global
+// at::RecordFunction callback names what the wrappers saw. Bytes are as requested. Storages that the program made before
+// activation are adopted when a report, a graph or an operator's input leads to them; memory from elsewhere (from_blob, mapped
+// files) is not LibTorch's and is not counted.
 //
 // Thread-safety: every function may be called from any thread at any time, also from destructors of static objects.
 // Errors: hooks never throw and never block on anything but a short lock of their own; trouble is counted in health().
@@ -59,7 +60,8 @@ class Registry {
 
   // Cheap, and of no one instant: parts may differ by what happened while they were read. snapshot() is exact.
   Counters counters(c10::Device device) const;
-  // Whether allocations on that device are seen at all. So far: the CPU's.
+  // Whether allocations on that device are seen at all: the CPU's, and a CUDA device's once LibTorch's CUDA library is in the
+  // process and an operator, an activation or a snapshot has found it there.
   bool follows(c10::Device device) const;
   // Peaks count anew from now.
   void reset_peak(c10::Device device);

@@ -59,8 +59,14 @@ std::chrono::system_clock::time_point Snapshot::time() const {
   return data_ ? data_->time : std::chrono::system_clock::time_point();
 }
 
-bool Snapshot::unseen_before_tracking() const { return data_ && data_->unseen_before_tracking; }
+bool Snapshot::unseen_before_tracking(c10::DeviceType type) const {
+  return data_ && (type == c10::DeviceType::CUDA ? data_->cuda_unseen_before_tracking
+                                                 : type == c10::DeviceType::CPU && data_->unseen_before_tracking);
+}
 
-bool Snapshot::tracking_was_off() const { return data_ && data_->tracking_was_off; }
+bool Snapshot::tracking_was_off(c10::DeviceType type) const {
+  return data_ &&
+         (type == c10::DeviceType::CUDA ? data_->cuda_tracking_was_off : type == c10::DeviceType::CPU && data_->tracking_was_off);
+}
 
 }  // namespace memledger

@@ -40,6 +40,8 @@ struct StorageInfo {
   bool phase_inferred = false;
   bool temporary = false;  // the operator that made it is still running
   bool adopted = false;    // born before tracking, or while it was off
+  // Made by a raw allocation of the device's allocator (raw_alloc: Thrust, NCCL, caching_allocator_alloc), not for a storage.
+  bool raw_block = false;
   // Of the tensor it was made for; nothing if no operator has shown one (raw blocks, scratch memory).
   std::optional<c10::ScalarType> dtype;
   std::vector<int64_t> shape;
@@ -70,10 +72,11 @@ class Snapshot {
   const StorageInfo* find_address(c10::Device device, const void* data) const;
 
   std::chrono::system_clock::time_point time() const;
-  // True if CPU storages may have been made before the first activation, or in a gap after it: those that no module, tensor,
-  // graph or operator input has led to are not among the rows.
-  bool unseen_before_tracking() const;
-  bool tracking_was_off() const;
+  // True if storages may have been made on devices of that type (CPU or CUDA) before the first activation, or in a gap after it:
+  // those that no module, tensor, graph or operator input has led to are not among the rows. On CUDA the allocator's own
+  // statistics tell how much that is (registry/device_statistics.h).
+  bool unseen_before_tracking(c10::DeviceType type = c10::DeviceType::CPU) const;
+  bool tracking_was_off(c10::DeviceType type = c10::DeviceType::CPU) const;
 
   struct Data;
   explicit Snapshot(std::shared_ptr<const Data> data) : data_(std::move(data)) {}

@@ -16,6 +16,8 @@ struct Snapshot::Data {
   absl::flat_hash_map<uintptr_t, std::pair<const std::vector<StorageInfo>*, size_t>> by_address;
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
+  bool cuda_unseen_before_tracking = false;
+  bool cuda_tracking_was_off = false;
 };
 
 }  // namespace memledger

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "registry/core/ledger.h"
@@ -9,14 +11,22 @@
 
 namespace memledger {
 
+// Device types whose allocators have wrappers; each keeps its own account of what went unseen.
+enum class WatchedType : uint8_t { kCpu, kCuda };
+constexpr size_t kWatchedTypes = core::ThreadContext::kWatchedTypes;
+
+// Whether an allocation passed while nobody looked.
+struct Unseen {
+  std::atomic<bool> before{false};  // the first activation
+  std::atomic<bool> in_gap{false};  // after it
+};
+
 // What the hooks share. One per process, never destroyed: storages are freed after main has returned.
 struct RegistryState {
   // Read first by every hook.
   std::atomic<bool> active{false};
   std::atomic<bool> ever_active{false};
-  // An allocation passed while nobody looked: before the first activation, or in a gap after it.
-  std::atomic<bool> unseen_before{false};
-  std::atomic<bool> unseen_in_gap{false};
+  std::array<Unseen, kWatchedTypes> unseen;
   std::atomic<int64_t> unknown_frees{0};
   std::atomic<int64_t> swallowed_exceptions{0};
 
@@ -27,6 +37,9 @@ struct RegistryState {
   core::NameTable labels;  // as many as the program makes up
   core::Ledger ledger;
   core::RunningOperators running;
+
+  Unseen& unseen_of(WatchedType type) noexcept { return unseen[static_cast<size_t>(type)]; }
+  const Unseen& unseen_of(WatchedType type) const noexcept { return unseen[static_cast<size_t>(type)]; }
 
   static RegistryState& get() noexcept {
     static RegistryState* const state = new RegistryState;

@@ -6,14 +6,17 @@
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "absl/status/status.h"
 #include "graph/saved_tensors.h"
+#include "registry/device_statistics.h"
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
+#include "reporter/device_account.h"
 #include "reporter/name_book.h"
 
 namespace memledger {
@@ -237,6 +240,69 @@ void sort_groups(std::vector<RowGroup>& groups, SortBy sort) {
   });
 }
 
+// Registry and allocators, at one instant where no thread allocated meanwhile. By CUDA device index.
+struct Looked {
+  Snapshot snapshot;
+  std::map<c10::DeviceIndex, AllocatorView> views;
+};
+
+bool is_same(const std::optional<DeviceStatistics>& a, const std::optional<DeviceStatistics>& b) {
+  const auto moved = [](const Statistic& s) { return std::make_tuple(s.allocated, s.freed); };
+  return a.has_value() == b.has_value() && (!a.has_value() || (moved(a->allocated_bytes) == moved(b->allocated_bytes) &&
+                                                               moved(a->requested_bytes) == moved(b->requested_bytes) &&
+                                                               moved(a->active_bytes) == moved(b->active_bytes)));
+}
+
+Looked look_at_registry_and_allocators(const Registry& registry) {
+  constexpr int kAttempts = 3;
+  Looked looked;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    looked.views.clear();
+    for (c10::DeviceIndex index = 0;; ++index) {
+      AllocatorView view;
+      view.statistics = device_statistics(c10::Device(c10::kCUDA, index));
+      if (!view.statistics.has_value()) break;
+      looked.views.emplace(index, std::move(view));
+    }
+    looked.snapshot = registry.snapshot();
+    bool still = true;
+    for (auto& [index, view] : looked.views) {
+      const c10::Device device(c10::kCUDA, index);
+      view.blocks = device_blocks(device);
+      view.workspaces = library_workspaces();
+      still = still && is_same(view.statistics, device_statistics(device));
+    }
+    if (still) break;
+  }
+  return looked;
+}
+
+// LibTorch's own figures of a CUDA device.
+void take_figures(DeviceReport& report, const AllocatorView& view) {
+  const DeviceStatistics& statistics = *view.statistics;
+  if (!statistics.caching) return;
+  report.allocator_bytes = statistics.allocated_bytes.current;
+  report.reserved_bytes = statistics.reserved_bytes.current;
+  report.cached_free_bytes = statistics.reserved_bytes.current - statistics.active_bytes.current;
+  if (!view.blocks.has_value()) return;
+  report.requested_bytes = statistics.requested_bytes.current;
+  report.awaited_bytes = view.blocks->awaiting_free_requested_bytes;
+  report.largest_free_block = view.blocks->largest_free_block;
+}
+
+void explain(DeviceReport& report) {
+  int64_t requested = report.total_bytes;
+  int64_t beyond = 0;
+  for (const ReportItem& item : report.items) {
+    const bool was_requested = item.kind < ReportItemKind::kRounding;
+    (was_requested ? requested : beyond) += item.bytes;
+  }
+  if (report.allocator_bytes.has_value()) report.unexplained_bytes = *report.allocator_bytes - requested - beyond;
+  if (report.requested_bytes.has_value()) {
+    report.unexplained_requested_bytes = *report.requested_bytes - requested - report.awaited_bytes;
+  }
+}
+
 }  // namespace
 
 struct MemReporter::Impl {
@@ -372,12 +438,18 @@ Report MemReporter::collect(ReportOptions options) const {
   const Registry& registry = Registry::global();
   const bool active = registry.active();
   Impl::Claims claimed = impl_->read_claims();
-  const Snapshot snapshot = registry.snapshot();
+  const Looked looked = look_at_registry_and_allocators(registry);
+  const Snapshot& snapshot = looked.snapshot;
+  const std::map<c10::DeviceIndex, AllocatorView>& views = looked.views;
   claimed.release();
   report.time = snapshot.time();
   report.health = registry.health();
   report.unseen_before_tracking = snapshot.unseen_before_tracking();
   report.tracking_was_off = snapshot.tracking_was_off();
+  if (const auto pinned = pinned_statistics()) {
+    report.pinned_in_use_bytes = pinned->in_use_bytes.current;
+    report.pinned_reserved_bytes = pinned->reserved_bytes.current;
+  }
 
   // Storage → the claims on it, in order of registration. By id, as an address may belong to another storage by now.
   std::unordered_map<uint64_t, std::vector<const Claim*>> claims_by_storage;
@@ -407,14 +479,27 @@ Report MemReporter::collect(ReportOptions options) const {
       one.adopted_bytes = info.adopted_bytes;
     }
     if (one.followed) one.allocator_bytes = one.counters.current_bytes;
+    if (const auto view = views.find(device.index()); device.is_cuda() && view != views.end()) take_figures(one, view->second);
     return one;
   };
+  std::set<std::pair<c10::DeviceType, c10::DeviceIndex>> seen;
+  for (const DeviceInfo& info : snapshot.devices()) seen.insert({info.device.type(), info.device.index()});
+  for (const auto& [index, view] : views) {
+    if (view.statistics->reserved_bytes.current > 0) seen.insert({c10::kCUDA, index});
+  }
   std::vector<uint64_t> anonymous;
-  for (const DeviceInfo& info : snapshot.devices()) {
-    if (!wanted(info.device, options.device)) continue;
-    report_of(info.device);
-    std::vector<RowGroup>& device_groups = groups[{info.device.type(), info.device.index()}];
-    for (const StorageInfo& storage : snapshot.storages(info.device)) {
+  for (const auto& [type, index] : seen) {
+    const c10::Device device(type, index);
+    if (!wanted(device, options.device)) continue;
+    DeviceReport& one = report_of(device);
+    std::vector<RowGroup>& device_groups = groups[{type, index}];
+    DeviceAccount account;
+    if (const auto view = views.find(index); device.is_cuda() && view != views.end()) {
+      account = account_of(device, snapshot, view->second);
+      one.items = std::move(account.items);
+    }
+    for (const StorageInfo& storage : snapshot.storages(device)) {
+      if (account.not_rows.count(storage.id) > 0) continue;
       const Role least = storage.temporary ? Role::kTemporary : Role::kTensor;
       const auto found = claims_by_storage.find(storage.id);
       if (found == claims_by_storage.end()) {
@@ -467,7 +552,7 @@ Report MemReporter::collect(ReportOptions options) const {
         one.rows.push_back(std::move(row));
       }
     }
-    if (one.allocator_bytes.has_value()) one.unexplained_bytes = *one.allocator_bytes - one.total_bytes;
+    explain(one);
     report.devices.push_back(std::move(one));
   }
   return report;

@@ -17,6 +17,34 @@ std::optional<int64_t> sum(const std::vector<DeviceReport>& devices, std::option
 
 }  // namespace
 
+std::string_view to_string(ReportItemKind kind) {
+  switch (kind) {
+    case ReportItemKind::kLibraryWorkspace:
+      return "library_workspace";
+    case ReportItemKind::kRawBlocks:
+      return "raw_blocks";
+    case ReportItemKind::kBeforeTracking:
+      return "before_tracking";
+    case ReportItemKind::kRounding:
+      return "rounding";
+    case ReportItemKind::kUnsplitRemainder:
+      return "unsplit_remainder";
+  }
+  return "?";
+}
+
+int64_t DeviceReport::shown_bytes(int64_t requested) const {
+  constexpr int64_t kBlock = 512;
+  return device.is_cuda() ? (requested + kBlock - 1) / kBlock * kBlock : requested;
+}
+
+std::optional<int64_t> DeviceReport::shown_used_bytes() const {
+  if (!used_bytes().has_value()) return std::nullopt;
+  int64_t total = 0;
+  for (const ReportRow& row : rows) total += shown_bytes(row.nbytes.value_or(0));
+  return total;
+}
+
 std::optional<int64_t> DeviceReport::used_bytes() const {
   const bool known =
       std::none_of(rows.begin(), rows.end(), [](const ReportRow& row) { return row.kind == RowKind::kNotFollowed; });

@@ -18,6 +18,7 @@
 #include <iosfwd>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "registry/counters.h"
@@ -70,15 +71,46 @@ struct ReportRow {
   bool adopted = false;  // born before tracking
 };
 
-// One device. Where it is followed the parts add up: Σ rows' nbytes + Σ items that are not among the rows + unexplained_bytes =
-// allocator_bytes.
+// What stands between the rows and the allocator's figure.
+enum class ReportItemKind : uint8_t {
+  // Part of what was requested:
+  kLibraryWorkspace,  // LibTorch keeps it for cuBLAS or cuBLASLt; `name` says which, and of which stream
+  kRawBlocks,         // the program's or a library's own allocations, not storages
+  kBeforeTracking,    // blocks in use that nobody saw born
+  // Beyond what was requested:
+  kRounding,          // to 512 bytes
+  kUnsplitRemainder,  // what a block is larger still: a rest too small to split off, or rounding that the program asked for
+};
+
+struct ReportItem {
+  ReportItemKind kind = ReportItemKind::kRawBlocks;
+  std::string name;
+  int64_t bytes = 0;
+  size_t count = 1;  // of blocks; 1 for kRounding and kUnsplitRemainder
+};
+
+std::string_view to_string(ReportItemKind kind);
+
+// One device. Where it is followed the parts add up: Σ rows' nbytes + Σ items + unexplained_bytes = allocator_bytes.
 struct DeviceReport {
   c10::Device device = c10::Device(c10::kCPU);
   bool followed = false;    // the registry sees its allocations
   int64_t total_bytes = 0;  // of the rows whose bytes are known; see used_bytes()
   // Both nothing where the device is not followed.
-  std::optional<int64_t> allocator_bytes;  // CPU: the wrapper's own counter
+  // CPU: the wrapper's own counter. CUDA: allocated_bytes of LibTorch's statistics; where it keeps none, the wrapper's counter.
+  std::optional<int64_t> allocator_bytes;
   std::optional<int64_t> unexplained_bytes;
+  std::vector<ReportItem> items;  // CUDA
+  // LibTorch's requested_bytes, and what rows, items of the first kinds and awaited_bytes leave of it. Nothing where it keeps
+  // none.
+  std::optional<int64_t> requested_bytes;
+  std::optional<int64_t> unexplained_requested_bytes;
+  // Beyond the allocated bytes, as LibTorch says: awaited_bytes (requested) were freed, but other streams may still use them;
+  // reserved_bytes are all that was taken from the driver; cached_free_bytes lie ready in it.
+  int64_t awaited_bytes = 0;
+  std::optional<int64_t> reserved_bytes;
+  std::optional<int64_t> cached_free_bytes;
+  std::optional<int64_t> largest_free_block;
   int64_t adopted_bytes = 0;   // of total_bytes: in storages born before tracking
   int64_t external_bytes = 0;  // named tensors on memory that is not LibTorch's; in neither total
   int64_t would_be_bytes = 0;  // of meta tensors, had they memory; in no total
@@ -89,6 +121,10 @@ struct DeviceReport {
 
   // total_bytes, or nothing where a row of a device nobody follows keeps it from being the whole.
   std::optional<int64_t> used_bytes() const;
+  // The same as the table shows it: on CUDA each storage rounded to 512 bytes.
+  std::optional<int64_t> shown_used_bytes() const;
+  // What the table shows for that many requested bytes of one storage.
+  int64_t shown_bytes(int64_t requested) const;
 };
 
 struct Report {
@@ -96,9 +132,13 @@ struct Report {
   std::chrono::system_clock::time_point time;
   std::vector<DeviceReport> devices;
   HookHealth health;
-  // Storages may live that nothing has led to: made before the first activation, or in a gap after it.
+  // CPU storages may live that nothing has led to: made before the first activation, or in a gap after it. What of this kind
+  // lives on CUDA is an item there.
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
+  // Pinned host memory: in no device's figures. Nothing where LibTorch's CUDA library is not in the process.
+  std::optional<int64_t> pinned_in_use_bytes;
+  std::optional<int64_t> pinned_reserved_bytes;
 
   // Sums over the devices of the report. Nothing as soon as one device has none: a sum of what is known would read as the whole.
   // The meta device takes no part, as no memory lies behind it. total_bytes(): of the rows whose bytes are known.

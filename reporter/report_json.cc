@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "registry/json_string.h"
 #include "reporter/report.h"
 #include "reporter/report_format.h"
 
@@ -11,36 +12,6 @@ namespace memledger {
 namespace {
 
 constexpr int kSchemaVersion = 1;
-
-std::string quoted(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        result += "\\\"";
-        break;
-      case '\\':
-        result += "\\\\";
-        break;
-      case '\n':
-        result += "\\n";
-        break;
-      case '\r':
-        result += "\\r";
-        break;
-      case '\t':
-        result += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          result += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-          result += c;
-        }
-    }
-  }
-  return result + "\"";
-}
 
 std::string_view kind_text(RowKind kind) {
   switch (kind) {
@@ -64,19 +35,19 @@ std::string number(std::optional<int64_t> value) { return value.has_value() ? st
 
 std::string row_json(const ReportRow& row) {
   std::string json =
-      fmt::format("{{\"kind\":{},\"name\":{},\"role\":{},\"anonymous\":{},\"storage_id\":{}", quoted(kind_text(row.kind)),
-                  quoted(row.name), quoted(to_string(row.role)), row.anonymous, row.storage_id);
+      fmt::format("{{\"kind\":{},\"name\":{},\"role\":{},\"anonymous\":{},\"storage_id\":{}", json_string(kind_text(row.kind)),
+                  json_string(row.name), json_string(to_string(row.role)), row.anonymous, row.storage_id);
   json += ",\"bytes\":" + number(row.nbytes);
-  if (!row.owner.empty()) json += ",\"owner\":" + quoted(row.owner);
+  if (!row.owner.empty()) json += ",\"owner\":" + json_string(row.owner);
   if (row.kind == RowKind::kExternal) json += fmt::format(",\"external_bytes\":{}", row.external_bytes);
   if (row.kind == RowKind::kNotFollowed || row.kind == RowKind::kMeta) json += ",\"claimed_bytes\":" + number(row.claimed_bytes);
   json += row.shape.has_value() ? fmt::format(",\"shape\":[{}]", fmt::join(*row.shape, ",")) : ",\"shape\":null";
-  json += row.dtype.has_value() ? ",\"dtype\":" + quoted(dtype_text(row.dtype)) : ",\"dtype\":null";
+  json += row.dtype.has_value() ? ",\"dtype\":" + json_string(dtype_text(row.dtype)) : ",\"dtype\":null";
   json += fmt::format(",\"offset_bytes\":{},\"extent_bytes\":{}", row.storage_offset_bytes, row.extent_bytes);
   json += ",\"more_references\":" + number(row.more_references);
   json += fmt::format(",\"op\":{},\"autograd_node\":{},\"label\":{},\"phase\":{},\"phase_inferred\":{},\"adopted\":{}}}",
-                      quoted(row.op), quoted(row.autograd_node), quoted(row.label), quoted(to_string(row.phase)),
-                      row.phase_inferred, row.adopted);
+                      json_string(row.op), json_string(row.autograd_node), json_string(row.label),
+                      json_string(to_string(row.phase)), row.phase_inferred, row.adopted);
   return json;
 }
 
@@ -86,6 +57,8 @@ std::string Report::to_json() const {
   const auto seconds = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
   std::string json = fmt::format("{{\"schema\":\"memledger.report\",\"version\":{},\"time_ms\":{},", kSchemaVersion, seconds);
   json += fmt::format("\"unseen_before_tracking\":{},\"tracking_was_off\":{},", unseen_before_tracking, tracking_was_off);
+  json += fmt::format("\"pinned_in_use_bytes\":{},\"pinned_reserved_bytes\":{},", number(pinned_in_use_bytes),
+                      number(pinned_reserved_bytes));
   json += fmt::format("\"hooks\":{{\"unknown_frees\":{},\"dropped_records\":{},\"swallowed_exceptions\":{}}},\"devices\":[",
                       health.unknown_frees, health.dropped_records, health.swallowed_exceptions);
   for (size_t d = 0; d < devices.size(); ++d) {
@@ -94,14 +67,25 @@ std::string Report::to_json() const {
         "{}{{\"device\":{},\"followed\":{},\"total_bytes\":{},\"allocator_bytes\":{},\"unexplained_bytes\":{},\"adopted_bytes\":{"
         "},"
         "\"external_bytes\":{},\"would_be_bytes\":{},\"elements\":{},\"bytes_by_role\":{{",
-        d == 0 ? "" : ",", quoted(device.device.str()), device.followed, number(device.used_bytes()),
+        d == 0 ? "" : ",", json_string(device.device.str()), device.followed, number(device.used_bytes()),
         number(device.allocator_bytes), number(device.unexplained_bytes), device.adopted_bytes, device.external_bytes,
         device.would_be_bytes, device.elements);
     for (size_t role = 0; role < device.bytes_by_role.size(); ++role) {
-      json +=
-          fmt::format("{}{}:{}", role == 0 ? "" : ",", quoted(to_string(static_cast<Role>(role))), device.bytes_by_role[role]);
+      json += fmt::format("{}{}:{}", role == 0 ? "" : ",", json_string(to_string(static_cast<Role>(role))),
+                          device.bytes_by_role[role]);
     }
-    json += "},\"rows\":[";
+    json +=
+        fmt::format("}},\"requested_bytes\":{},\"unexplained_requested_bytes\":{},\"awaited_bytes\":{},\"reserved_bytes\":{},",
+                    number(device.requested_bytes), number(device.unexplained_requested_bytes), device.awaited_bytes,
+                    number(device.reserved_bytes));
+    json += fmt::format("\"cached_free_bytes\":{},\"largest_free_block\":{},\"items\":[", number(device.cached_free_bytes),
+                        number(device.largest_free_block));
+    for (size_t i = 0; i < device.items.size(); ++i) {
+      const ReportItem& item = device.items[i];
+      json += fmt::format("{}{{\"kind\":{},\"name\":{},\"bytes\":{},\"count\":{}}}", i == 0 ? "" : ",",
+                          json_string(to_string(item.kind)), json_string(item.name), item.bytes, item.count);
+    }
+    json += "],\"rows\":[";
     for (size_t r = 0; r < device.rows.size(); ++r) json += (r == 0 ? "" : ",") + row_json(device.rows[r]);
     json += "]}";
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <tuple>
 
 #include "reporter/report.h"
@@ -18,7 +19,7 @@ constexpr size_t kWidth = 79;
 struct ShownRow {
   const ReportRow* row;
   std::vector<std::string> members;
-  int64_t nbytes = 0;
+  int64_t nbytes = 0;  // as shown: see DeviceReport::shown_bytes
 };
 
 std::vector<ShownRow> group_rows(const DeviceReport& device, const ReportOptions& options) {
@@ -29,13 +30,13 @@ std::vector<ShownRow> group_rows(const DeviceReport& device, const ReportOptions
   for (const ReportRow& row : device.rows) {
     if (row.kind == RowKind::kShared && !options.verbose) continue;
     if (!row.anonymous) {
-      shown.push_back({&row, {}, row.nbytes.value_or(0)});
+      shown.push_back({&row, {}, device.shown_bytes(row.nbytes.value_or(0))});
       continue;
     }
     const auto [place, is_new] = place_of.try_emplace({row.role, producer(row), row.label, row.shape, row.dtype}, shown.size());
     if (is_new) shown.push_back({&row, {}, 0});
     shown[place->second].members.push_back(row.name);
-    shown[place->second].nbytes += row.nbytes.value_or(0);
+    shown[place->second].nbytes += device.shown_bytes(row.nbytes.value_or(0));
   }
   if (options.sort == SortBy::kBytes) {
     // Groups have grown. Sharing rows (0 bytes) stay behind the row they point at.
@@ -114,12 +115,55 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
   }
 }
 
+void write_item(std::ostream& out, std::string_view what, const std::vector<ReportItem>& items, ReportItemKind kind) {
+  int64_t bytes = 0;
+  size_t count = 0;
+  std::string named;
+  for (const ReportItem& item : items) {
+    if (item.kind != kind) continue;
+    bytes += item.bytes;
+    count += item.count;
+    if (!item.name.empty()) named += fmt::format("{}{} {}", named.empty() ? "" : ", ", item.name, readable_size(item.bytes));
+  }
+  if (count == 0) return;
+  out << fmt::format("  {}: {}", what, readable_size(bytes));
+  if (!named.empty()) {
+    out << fmt::format(" ({})", named);
+  } else if (count > 1) {
+    out << fmt::format(" ({} blocks)", count);
+  }
+  out << '\n';
+}
+
+// The chain from the rows to what was taken from the driver.
+void write_account(std::ostream& out, const DeviceReport& device) {
+  if (!device.items.empty()) out << fmt::format("  tensors, as requested: {}\n", readable_size(device.total_bytes));
+  write_item(out, "library workspaces", device.items, ReportItemKind::kLibraryWorkspace);
+  write_item(out, "raw blocks (not storages)", device.items, ReportItemKind::kRawBlocks);
+  write_item(out, "before tracking", device.items, ReportItemKind::kBeforeTracking);
+  write_item(out, "rounding", device.items, ReportItemKind::kRounding);
+  write_item(out, "unsplit remainder of blocks", device.items, ReportItemKind::kUnsplitRemainder);
+  if (device.requested_bytes.has_value()) {
+    out << fmt::format("Requested: {} ({} unexplained)\n", readable_size(*device.requested_bytes),
+                       size_or_unknown(device.unexplained_requested_bytes));
+  }
+  if (device.awaited_bytes > 0) out << fmt::format("freed, awaited by other streams: {}\n", readable_size(device.awaited_bytes));
+  if (device.reserved_bytes.has_value()) {
+    out << fmt::format("cached, free: {}", size_or_unknown(device.cached_free_bytes));
+    if (device.largest_free_block.value_or(0) > 0)
+      out << fmt::format(" (largest block {})", readable_size(*device.largest_free_block));
+    out << fmt::format("; reserved: {}\n", readable_size(*device.reserved_bytes));
+  }
+}
+
 void write_footer(std::ostream& out, const Report& report, const DeviceReport& device) {
-  out << fmt::format("Total Tensors: {} \tUsed Memory: {}\n", device.elements, size_or_unknown(device.used_bytes()));
+  out << fmt::format("Total Tensors: {} \tUsed Memory: {}\n", device.elements, size_or_unknown(device.shown_used_bytes()));
   out << fmt::format("The allocated memory on {}: {}\n", device.device.str(), size_or_unknown(device.allocator_bytes));
   if (device.allocator_bytes.has_value() && device.unexplained_bytes.has_value()) {
-    out << fmt::format("Explained: {} of {} ({} unexplained)\n", readable_size(device.total_bytes),
-                       readable_size(*device.allocator_bytes), readable_size(*device.unexplained_bytes));
+    out << fmt::format("Explained: {} of {} ({} unexplained)\n",
+                       readable_size(*device.allocator_bytes - *device.unexplained_bytes), readable_size(*device.allocator_bytes),
+                       readable_size(*device.unexplained_bytes));
+    write_account(out, device);
   } else if (device.device.is_meta()) {
     out << fmt::format("Explained: ? of ? (no memory; would be {})\n", readable_size(device.would_be_bytes));
   } else {
@@ -144,6 +188,10 @@ std::ostream& operator<<(std::ostream& out, const Report& report) {
     out << rule << '\n';
   }
   if (report.devices.empty()) out << rule << "\nNo tensor is alive.\n" << rule << '\n';
+  if (report.pinned_in_use_bytes.has_value() && report.pinned_reserved_bytes.value_or(0) > 0) {
+    out << fmt::format("pinned host memory: {} in use, {} reserved\n", readable_size(*report.pinned_in_use_bytes),
+                       readable_size(*report.pinned_reserved_bytes));
+  }
   const HookHealth& health = report.health;
   if (health.unknown_frees + health.dropped_records + health.swallowed_exceptions > 0) {
     out << fmt::format("hooks: {} unknown frees, {} dropped records, {} swallowed exceptions\n", health.unknown_frees,

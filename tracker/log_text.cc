@@ -105,21 +105,4 @@ std::string padded(std::string text, size_t width) {
   return text;
 }
 
-std::string json_string(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      std::array<char, 8> escape;
-      std::snprintf(escape.data(), escape.size(), "\\u%04x", static_cast<unsigned char>(c));
-      result += escape.data();
-    } else {
-      result += c;
-    }
-  }
-  return result + "\"";
-}
-
 }  // namespace memledger::log_text

@@ -38,7 +38,4 @@ std::string printable(std::string_view text);
 // Spaces behind, up to `width` characters of UTF-8.
 std::string padded(std::string text, size_t width);
 
-// With quotes.
-std::string json_string(std::string_view text);
-
 }  // namespace memledger::log_text

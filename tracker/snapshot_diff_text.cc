@@ -3,6 +3,7 @@
 #include <ostream>
 #include <string_view>
 
+#include "registry/json_string.h"
 #include "tracker/log_text.h"
 #include "tracker/snapshot_diff.h"
 
@@ -35,7 +36,7 @@ const char* json_bool(bool value) { return value ? "true" : "false"; }
 
 std::string json_strings(const std::vector<std::string>& values) {
   std::string json = "[";
-  for (size_t i = 0; i < values.size(); ++i) json += (i == 0 ? "" : ",") + log_text::json_string(values[i]);
+  for (size_t i = 0; i < values.size(); ++i) json += (i == 0 ? "" : ",") + json_string(values[i]);
   return json + "]";
 }
 
@@ -47,12 +48,12 @@ std::string json_shape(const std::optional<std::vector<int64_t>>& shape) {
 }
 
 std::string json_row(const DiffRow& row) {
-  std::string json = "{\"sign\":" + log_text::json_string(std::string_view(&row.sign, 1));
+  std::string json = "{\"sign\":" + json_string(std::string_view(&row.sign, 1));
   json += ",\"count\":" + std::to_string(row.count) + ",\"bytes\":" + std::to_string(row.bytes);
   json += ",\"shape\":" + json_shape(row.shape);
-  json += ",\"dtype\":" + (row.dtype.has_value() ? log_text::json_string(log_text::dtype(row.dtype)) : "null");
-  json += ",\"role\":" + log_text::json_string(to_string(row.role)) + ",\"names\":" + json_strings(row.names);
-  json += ",\"producer\":" + log_text::json_string(row.producer) + ",\"label\":" + log_text::json_string(row.label);
+  json += ",\"dtype\":" + (row.dtype.has_value() ? json_string(log_text::dtype(row.dtype)) : "null");
+  json += ",\"role\":" + json_string(to_string(row.role)) + ",\"names\":" + json_strings(row.names);
+  json += ",\"producer\":" + json_string(row.producer) + ",\"label\":" + json_string(row.label);
   return json + ",\"adopted\":" + json_bool(row.adopted) + "}";
 }
 
@@ -72,9 +73,9 @@ std::string SnapshotDiff::at_line() const {
 std::string SnapshotDiff::to_json() const {
   const auto time_ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
   std::string json = "{\"schema\":\"memledger.snapshot_diff\",\"version\":" + std::to_string(kJsonVersion);
-  json += ",\"time_ms\":" + std::to_string(time_ms) + ",\"device\":" + log_text::json_string(device.str());
-  json += ",\"file\":" + log_text::json_string(where.file()) + ",\"line\":" + std::to_string(where.line());
-  json += ",\"function\":" + log_text::json_string(where.function()) + ",\"label\":" + log_text::json_string(label);
+  json += ",\"time_ms\":" + std::to_string(time_ms) + ",\"device\":" + json_string(device.str());
+  json += ",\"file\":" + json_string(where.file()) + ",\"line\":" + std::to_string(where.line());
+  json += ",\"function\":" + json_string(where.function()) + ",\"label\":" + json_string(label);
   json += ",\"tensor_bytes\":" + (tensor_bytes ? std::to_string(*tensor_bytes) : "null") +
           ",\"allocated_bytes\":" + std::to_string(allocated_bytes);
   json += ",\"born_bytes\":" + std::to_string(born_bytes()) + ",\"died_bytes\":" + std::to_string(died_bytes());

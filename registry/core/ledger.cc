@@ -81,6 +81,7 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
     record.dtype = kUnknownDtype;
     record.described = false;
     record.adopted = birth.adopted;
+    record.raw_block = birth.raw_block;
     record.parameter_like = false;
     record.shape.clear();
     entry.older = shard.newest;
@@ -173,6 +174,13 @@ uint64_t Ledger::id_at(uintptr_t address) const noexcept {
   const LockHolder hold(shard.lock);
   const auto place = shard.by_address.find(address);
   return place == shard.by_address.end() ? 0 : shard.entry(place->second).record.id;
+}
+
+void* Ledger::base_deleter_at(uintptr_t address) const noexcept {
+  Shard& shard = shard_of(address);
+  const LockHolder hold(shard.lock);
+  const auto place = shard.by_address.find(address);
+  return place == shard.by_address.end() ? nullptr : shard.entry(place->second).record.base_deleter;
 }
 
 void Ledger::lock_all() const {

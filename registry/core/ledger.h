@@ -72,6 +72,7 @@ class Ledger {
     void* base_deleter = nullptr;
     Birthplace birthplace;
     bool adopted = false;
+    bool raw_block = false;
   };
   // The new storage's id, 0 when there was no memory for a record (counted as dropped).
   // A record already at that address lost its free somewhere: it is dropped and counted.
@@ -95,7 +96,8 @@ class Ledger {
   void mark_parameter_like(uintptr_t address) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
 
-  uint64_t id_at(uintptr_t address) const noexcept;  // 0: none
+  uint64_t id_at(uintptr_t address) const noexcept;         // 0: none
+  void* base_deleter_at(uintptr_t address) const noexcept;  // null: none
 
   LedgerSnapshot snapshot();
 

@@ -42,6 +42,7 @@ struct StorageRecord {
   int8_t dtype = kUnknownDtype;  // c10::ScalarType
   bool described = false;        // shape and dtype are known
   bool adopted = false;          // born before tracking, or while it was off
+  bool raw_block = false;        // made by a raw allocation, not for a storage
   bool parameter_like = false;   // an operator consumed it as a leaf that requires grad
   absl::InlinedVector<int64_t, 4> shape;
 };

@@ -33,6 +33,7 @@ struct ThreadContext {
   static constexpr size_t kMaxFrames = 16;
   static constexpr size_t kMaxRegionBirths = 64;
   static constexpr size_t kNameCache = 64;
+  static constexpr size_t kWatchedTypes = 2;  // device types with allocator wrappers
 
   uint32_t thread;  // 0 until first used
   NameId op;
@@ -49,9 +50,9 @@ struct ThreadContext {
   bool phase_inferred;
   bool phase_is_set;  // by a ScopedPhase
   Phase set_phase;
-  uint8_t wrapper_depth;  // inside the wrapped allocator: a wrapper below passes through
-  bool optimizer_region;  // under no_grad, an in-place write to a parameter was seen
-  bool grad_off;          // the running outermost operator began under no_grad, outside backward
+  std::array<uint8_t, kWatchedTypes> wrapper_depth;  // inside the wrapped allocator: a wrapper below passes through
+  bool optimizer_region;                             // under no_grad, an in-place write to a parameter was seen
+  bool grad_off;                                     // the running outermost operator began under no_grad, outside backward
   uint32_t region_births;
   std::array<RegionBirth, kMaxRegionBirths> region;  // made under no_grad since it began; see Phase::kOptimizer
   std::array<Frame, kMaxFrames> frames;

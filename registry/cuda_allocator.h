@@ -1,0 +1,43 @@
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceType.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <atomic>
+#include <cstddef>
+
+namespace memledger {
+
+// The wrapper before LibTorch's CUDA allocator, without CUDA's headers and without a link dependency: memledger works in programs
+// whose LibTorch has no CUDA, and brings no CUDA library into those that do not use it. LibTorch's CUDA library is found when it
+// is in the process, whoever brought it and whenever. Where memledger was built against a LibTorch without CUDA, nothing is
+// found.
+class __attribute__((visibility("default"))) CudaAllocator {
+ public:
+  // Puts a wrapper before the CUDA allocator that is in place, unless one of ours is or LibTorch's CUDA library is not in the
+  // process. Thread-safe, except that the program must not set allocators at the same moment. Never throws: without memory for a
+  // wrapper the allocator stays as it is, and counts as unseen. A few nanoseconds where the process has no CUDA library.
+  static void put_in_front() noexcept;
+  static bool is_in_front() noexcept;
+
+  // The allocator that LibTorch's CUDA code calls at this moment, a CUDAAllocator: ours or not. Null: no CUDA in this process.
+  static c10::Allocator* in_use() noexcept;
+
+  // For hot paths: LibTorch's CUDA library has come up since the last put_in_front() looked for it in vain.
+  static bool has_appeared() noexcept {
+    const auto& guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)];
+    return guard.load(std::memory_order_relaxed) != seen_guard_.load(std::memory_order_relaxed);
+  }
+
+  // Around fork: no other thread may hold the lock in the child.
+  static void lock_for_fork();
+  static void unlock_after_fork();
+
+ private:
+  static void* find_slot() noexcept;
+
+  static std::atomic<const c10::impl::DeviceGuardImplInterface*> seen_guard_;
+};
+
+}  // namespace memledger

@@ -1,0 +1,265 @@
+#include "registry/watched_blocks.h"
+
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "registry/core/lock.h"
+
+namespace memledger {
+namespace {
+
+// Allocators of other libraries may hand out a context that is not the data; their deleters get the context.
+class ContextAliases {
+ public:
+  void add(void* context, void* data) {
+    const core::LockHolder hold(lock_);
+    data_of_[context] = data;
+    count_.store(data_of_.size(), std::memory_order_release);
+  }
+  core::Lock& lock() { return lock_; }
+  void* take(void* context) noexcept {
+    if (count_.load(std::memory_order_acquire) == 0) return context;
+    const core::LockHolder hold(lock_);
+    const auto found = data_of_.find(context);
+    if (found == data_of_.end()) return context;
+    void* data = found->second;
+    data_of_.erase(found);
+    count_.store(data_of_.size(), std::memory_order_release);
+    return data;
+  }
+
+ private:
+  core::Lock lock_;
+  std::atomic<size_t> count_{0};
+  absl::flat_hash_map<void*, void*> data_of_;
+};
+
+ContextAliases& context_aliases() {
+  static auto* const aliases = new ContextAliases;
+  return *aliases;
+}
+
+// Two adopters of one storage must not both find it unknown.
+core::Lock& adoption_lock() {
+  static auto* const lock = new core::Lock;
+  return *lock;
+}
+
+uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
+
+std::optional<WatchedType> watched_type_of(c10::Device device) noexcept {
+  if (device.is_cpu()) return WatchedType::kCpu;
+  if (device.is_cuda()) return WatchedType::kCuda;
+  return std::nullopt;
+}
+
+// An allocator of the program's may give its blocks whatever device it likes: the wrapper knows the type.
+core::DeviceKey key_of(WatchedType type, c10::Device device) noexcept {
+  if (type == WatchedType::kCpu) return {static_cast<int8_t>(c10::DeviceType::CPU), -1};
+  return {static_cast<int8_t>(c10::DeviceType::CUDA), static_cast<int8_t>(device.index())};
+}
+
+uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, core::Ledger::Birth birth) noexcept {
+  if (!birth.adopted) birth.birthplace = thread.birthplace();
+  const uint64_t id = state.ledger.note_birth(birth);
+  if (birth.adopted || id == 0) return id;
+  ++thread.births;
+  if (thread.grad_off && !thread.optimizer_region && thread.region_births < core::ThreadContext::kMaxRegionBirths) {
+    thread.region[thread.region_births++] = {birth.address, id};
+  }
+  return id;
+}
+
+// oneDNN calls the deleter with nullptr; so may anyone.
+template <WatchedType kType, size_t kWrapper>
+void free_tracked(void* context) {
+  core::ThreadContext& thread = core::this_thread();
+  c10::DeleterFnPtr deleter = Wrappers::of(kType).base_deleter(kWrapper);
+  if (context != nullptr) {
+    RegistryState& state = RegistryState::get();
+    if (const auto death = state.ledger.note_death(address_of(context_aliases().take(context)))) {
+      deleter = reinterpret_cast<c10::DeleterFnPtr>(death->base_deleter);
+    } else if (const Unseen& unseen = state.unseen_of(kType); thread.wrapper_depth[static_cast<size_t>(kType)] == 0 &&
+                                                              !unseen.before.load(std::memory_order_relaxed) &&
+                                                              !unseen.in_gap.load(std::memory_order_relaxed)) {
+      state.unknown_frees.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  const InsideWrapped inside(thread, kType);
+  if (deleter != nullptr) deleter(context);
+}
+
+template <WatchedType kType, size_t... kWrapper>
+constexpr std::array<c10::DeleterFnPtr, sizeof...(kWrapper)> deleters_of(std::index_sequence<kWrapper...>) {
+  return {&free_tracked<kType, kWrapper>...};
+}
+constexpr std::array<std::array<c10::DeleterFnPtr, Wrappers::kMax>, kWatchedTypes> kDeleters = {
+    deleters_of<WatchedType::kCpu>(std::make_index_sequence<Wrappers::kMax>()),
+    deleters_of<WatchedType::kCuda>(std::make_index_sequence<Wrappers::kMax>())};
+
+}  // namespace
+
+Wrappers& Wrappers::of(WatchedType type) noexcept {
+  // Constant-initialized, so that they are whole before any constructor and after every destructor.
+  static std::array<Wrappers, kWatchedTypes> all{};
+  return all[static_cast<size_t>(type)];
+}
+
+bool Wrappers::contains(const c10::Allocator* allocator) const noexcept {
+  for (size_t i = 0, n = count(); i < n; ++i) {
+    if (wrapper(i) == allocator) return true;
+  }
+  return false;
+}
+
+void Wrappers::set_base_deleter(size_t index, c10::DeleterFnPtr deleter) noexcept {
+  Entry& entry = entries_[index];
+  const c10::DeleterFnPtr former = entry.base_deleter.load(std::memory_order_relaxed);
+  if (former == deleter) return;
+  entry.former_base_deleter.store(former, std::memory_order_relaxed);
+  entry.base_deleter.store(deleter, std::memory_order_relaxed);
+}
+
+size_t Wrappers::freeing_with(c10::DeleterFnPtr deleter) const noexcept {
+  if (deleter == nullptr) return kMax;
+  const size_t n = count();
+  const auto& ours = kDeleters[this == &of(WatchedType::kCpu) ? 0 : 1];
+  for (size_t i = 0; i < n; ++i) {
+    // A base that stands on a wrapper of ours may hand out that wrapper's deleter: such a block is tracked already.
+    if (deleter == ours[i]) return kMax;
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (deleter == entries_[i].base_deleter.load(std::memory_order_relaxed) ||
+        deleter == entries_[i].former_base_deleter.load(std::memory_order_relaxed)) {
+      return i;
+    }
+  }
+  return kMax;
+}
+
+c10::Allocator* Wrappers::standing_before(const c10::Allocator* allocator) const noexcept {
+  for (size_t i = 0, n = count(); i < n; ++i) {
+    if (base(i) == allocator) return wrapper(i);
+  }
+  return nullptr;
+}
+
+void Wrappers::add(c10::Allocator* wrapper, c10::Allocator* base, c10::DeleterFnPtr base_deleter) noexcept {
+  const size_t index = count();
+  Entry& entry = entries_[index];
+  entry.base.store(base, std::memory_order_relaxed);
+  entry.base_deleter.store(base_deleter, std::memory_order_relaxed);
+  entry.wrapper.store(wrapper, std::memory_order_relaxed);
+  count_.store(index + 1, std::memory_order_release);
+}
+
+c10::DeleterFnPtr tracked_deleter(WatchedType type, size_t index) noexcept { return kDeleters[static_cast<size_t>(type)][index]; }
+
+bool is_tracked_deleter(WatchedType type, c10::DeleterFnPtr deleter) noexcept {
+  for (size_t i = 0, n = Wrappers::of(type).count(); i < n; ++i) {
+    if (deleter == tracked_deleter(type, i)) return true;
+  }
+  return false;
+}
+
+c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnPtr base) noexcept {
+  if (base == nullptr || !RegistryState::get().ever_active.load(std::memory_order_relaxed)) return base;
+  return tracked_deleter(type, index);
+}
+
+void note_unseen(WatchedType type) noexcept {
+  RegistryState& state = RegistryState::get();
+  Unseen& unseen = state.unseen_of(type);
+  std::atomic<bool>& flag = state.ever_active.load(std::memory_order_relaxed) ? unseen.in_gap : unseen.before;
+  if (!flag.load(std::memory_order_relaxed)) flag.store(true, std::memory_order_relaxed);
+}
+
+void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data, size_t nbytes) noexcept {
+  void* const address = data.get();
+  if (address == nullptr) return;
+  void* const context = data.get_context();
+  const c10::DeleterFnPtr deleter = data.get_deleter();
+  if (context == nullptr) return;  // nothing will be freed, so nothing can be followed
+  RegistryState& state = RegistryState::get();
+  core::Ledger::Birth birth;
+  birth.address = address_of(address);
+  birth.nbytes = static_cast<int64_t>(nbytes);
+  birth.device = key_of(type, data.device());
+  birth.base_deleter = reinterpret_cast<void*>(deleter);
+  if (note_birth(state, thread, birth) == 0) return;
+  if (context != address) {
+    try {
+      context_aliases().add(context, address);
+    } catch (const std::bad_alloc&) {
+      state.ledger.note_death(address_of(address));
+      state.ledger.note_dropped_record();
+      return;
+    }
+  }
+  if (!data.compare_exchange_deleter(deleter, tracked_deleter(type, index))) {
+    state.ledger.note_death(address_of(address));
+    state.ledger.note_dropped_record();
+  }
+}
+
+void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data, size_t nbytes,
+                        c10::DeleterFnPtr base_deleter) noexcept {
+  if (data == nullptr) return;
+  core::Ledger::Birth birth;
+  birth.address = address_of(data);
+  birth.nbytes = static_cast<int64_t>(nbytes);
+  birth.device = device;
+  birth.base_deleter = reinterpret_cast<void*>(base_deleter);
+  birth.raw_block = true;
+  note_birth(RegistryState::get(), thread, birth);
+}
+
+void note_raw_freed(const void* data) noexcept {
+  if (data != nullptr) RegistryState::get().ledger.note_death(address_of(data));
+}
+
+bool can_adopt(const c10::StorageImpl& storage) noexcept {
+  // The unchecked accessor neither throws on fake storages nor materializes copy-on-write ones.
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  const std::optional<WatchedType> type = watched_type_of(data.device());
+  return type && Wrappers::of(*type).freeing_with(data.get_deleter()) < Wrappers::kMax && data.get() != nullptr &&
+         data.get_context() == data.get();
+}
+
+bool adopt(c10::StorageImpl& storage) noexcept {
+  RegistryState& state = RegistryState::get();
+  const core::LockHolder hold(adoption_lock());
+  if (!can_adopt(storage) || storage.sym_nbytes().is_heap_allocated()) return false;
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  const WatchedType type = *watched_type_of(data.device());
+  const Wrappers& wrappers = Wrappers::of(type);
+  const c10::DeleterFnPtr deleter = data.get_deleter();
+  const size_t wrapper = wrappers.freeing_with(deleter);
+  core::Ledger::Birth birth;
+  birth.address = address_of(data.get());
+  birth.nbytes = static_cast<int64_t>(storage.nbytes());
+  birth.device = key_of(type, data.device());
+  birth.base_deleter = reinterpret_cast<void*>(deleter);
+  birth.adopted = true;
+  if (note_birth(state, core::this_thread(), birth) == 0) return false;
+  if (!data.compare_exchange_deleter(deleter, tracked_deleter(type, wrapper))) {
+    state.ledger.note_death(address_of(data.get()));
+    return false;
+  }
+  if (storage.allocator() == wrappers.base(wrapper)) storage.set_allocator(wrappers.wrapper(wrapper));
+  return true;
+}
+
+void lock_adoption_for_fork() {
+  adoption_lock().lock();
+  context_aliases().lock().lock();
+}
+
+void unlock_adoption_after_fork() {
+  context_aliases().lock().unlock();
+  adoption_lock().unlock();
+}
+
+}  // namespace memledger

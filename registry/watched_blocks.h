@@ -1,0 +1,121 @@
+#pragma once
+
+// What the allocator wrappers of all device types share: who stands before whom, births and deaths of blocks, adoption.
+//
+// A wrapper notes births after the allocator below it has made the block, and deaths before the block goes back to it, as the
+// address can be given out again at once. No lock is held while the allocator below is called, and nothing but its own exceptions
+// gets out.
+
+#include <c10/core/Allocator.h>
+#include <c10/core/StorageImpl.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "registry/state.h"
+
+namespace memledger {
+
+// The wrappers of one device type, in the order in which they were put in front. None is ever taken out or destroyed, as storages
+// keep a pointer to their allocator.
+class Wrappers {
+ public:
+  static constexpr size_t kMax = 16;
+  static Wrappers& of(WatchedType type) noexcept;
+
+  size_t count() const noexcept { return count_.load(std::memory_order_acquire); }
+  c10::Allocator* wrapper(size_t index) const noexcept { return entries_[index].wrapper.load(std::memory_order_relaxed); }
+  c10::Allocator* base(size_t index) const noexcept { return entries_[index].base.load(std::memory_order_relaxed); }
+  c10::Allocator* front() const noexcept { return count() == 0 ? nullptr : wrapper(count() - 1); }
+  bool contains(const c10::Allocator* allocator) const noexcept;
+
+  // How the wrapped allocator frees blocks that nobody follows; null if it has no such function.
+  c10::DeleterFnPtr base_deleter(size_t index) const noexcept {
+    return entries_[index].base_deleter.load(std::memory_order_relaxed);
+  }
+  // The wrapped allocator frees new blocks in another way than before (LibTorch's CUDA allocator can be told to not cache).
+  void set_base_deleter(size_t index, c10::DeleterFnPtr deleter) noexcept;
+  // The wrapper whose base frees with this deleter; kMax if there is none.
+  size_t freeing_with(c10::DeleterFnPtr deleter) const noexcept;
+
+  // The wrapper that was made for this allocator; null if none was.
+  c10::Allocator* standing_before(const c10::Allocator* base) const noexcept;
+
+  // Takes the place `count()`, which is below kMax. By one thread at a time.
+  void add(c10::Allocator* wrapper, c10::Allocator* base, c10::DeleterFnPtr base_deleter) noexcept;
+
+ private:
+  struct Entry {
+    std::atomic<c10::Allocator*> wrapper{nullptr};
+    std::atomic<c10::Allocator*> base{nullptr};
+    std::atomic<c10::DeleterFnPtr> base_deleter{nullptr};
+    std::atomic<c10::DeleterFnPtr> former_base_deleter{nullptr};
+  };
+  std::array<Entry, kMax> entries_{};
+  std::atomic<size_t> count_{0};
+};
+
+// The deleter of blocks that this wrapper made and the table follows. A function of its own for each wrapper, since a block that
+// the table does not know must go back to the allocator whose raw_deleter() this is.
+c10::DeleterFnPtr tracked_deleter(WatchedType type, size_t index) noexcept;
+bool is_tracked_deleter(WatchedType type, c10::DeleterFnPtr deleter) noexcept;
+// What a wrapper answers when asked for its raw deleter.
+c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnPtr base) noexcept;
+
+// While it lives, wrappers of that type below this one pass through: only the outermost notes.
+class InsideWrapped {
+ public:
+  InsideWrapped(core::ThreadContext& thread, WatchedType type) : depth_(thread.wrapper_depth[static_cast<size_t>(type)]) {
+    ++depth_;
+  }
+  ~InsideWrapped() { --depth_; }
+  InsideWrapped(const InsideWrapped&) = delete;
+  InsideWrapped& operator=(const InsideWrapped&) = delete;
+
+ private:
+  uint8_t& depth_;
+};
+
+// Something went past while nobody looked.
+void note_unseen(WatchedType type) noexcept;
+// Enters what the allocator below has made, and makes its deleter ours.
+void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data, size_t nbytes) noexcept;
+
+// Calls the allocator below and notes what it made, if we are active and the outermost.
+template <typename Allocate>
+c10::DataPtr allocate_watched(WatchedType type, size_t index, size_t nbytes, const Allocate& allocate) {
+  if (!RegistryState::get().active.load(std::memory_order_relaxed)) {
+    if (nbytes > 0) note_unseen(type);
+    return allocate();
+  }
+  core::ThreadContext& thread = core::this_thread();
+  const bool outermost = thread.wrapper_depth[static_cast<size_t>(type)] == 0;
+  c10::DataPtr data = [&] {
+    const InsideWrapped inside(thread, type);
+    return allocate();
+  }();
+  if (outermost) note_allocated(type, index, thread, data, nbytes);
+  return data;
+}
+
+// Blocks without a DataPtr. `base_deleter` is for the case that the program puts one around the block later.
+void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data, size_t nbytes,
+                        c10::DeleterFnPtr base_deleter) noexcept;
+// To be called before the block goes back to the allocator below.
+void note_raw_freed(const void* data) noexcept;
+
+// True if the storage was made by a wrapped allocator while nobody tracked it, and could be adopted. A few pointer comparisons.
+bool can_adopt(const c10::StorageImpl& storage) noexcept;
+
+// Enters such a storage into the table and follows it to its end; its deleter becomes ours, and a later resize comes to us. True
+// if it is in the table afterwards. The caller holds a reference to the storage. Thread-safe among adopters; the program must not
+// resize or swap this storage's data at the same moment, which would be a race of its own with any reader.
+bool adopt(c10::StorageImpl& storage) noexcept;
+
+// Around fork: no other thread may hold these locks in the child.
+void lock_adoption_for_fork();
+void unlock_adoption_after_fork();
+
+}  // namespace memledger
