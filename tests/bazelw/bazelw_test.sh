@@ -10,7 +10,7 @@ cp -L "$1" "$work/tree/bazelw"
 for tool in bash dirname readlink sed env; do
   ln -s "$(command -v "$tool")" "$work/tools/$tool"
 done
-for tool in g++ pkg-config python3; do
+for tool in g++ pkg-config python3 cmake make; do
   printf '#!/usr/bin/env bash\n' >"$work/tools/$tool"
   chmod +x "$work/tools/$tool"
 done
@@ -86,6 +86,13 @@ check "bazelisk without 4.2.3" "bazelisk 7.4.1: test --noenable_bzlmod x" "$(baz
 # A Bazel that cannot read WORKSPACE is as good as none.
 program "nine" bazel "version=9.0.0"
 [[ "$(bazelw nine "" test x)" == "bazelw: missing: bazel-bootstrap"*"rc 1" ]] || check "Bazel 9 alone" "bazelw: missing: bazel-bootstrap …" "$(bazelw nine "" test x)"
+
+# Only tests build with CMake.
+program "plain" bazel-4 "version=4.2.3"
+rm "$work/tools/cmake"
+check "no cmake needed to run" "bazel-4 4.2.3: run //a:test" "$(bazelw plain "" run //a:test)"
+[[ "$(bazelw plain "" test x)" == "bazelw: missing: cmake"*"rc 1" ]] || check "cmake" "bazelw: missing: cmake …" "$(bazelw plain "" test x)"
+ln -s /bin/true "$work/tools/cmake"
 
 # A LIBTORCH relative to the caller's folder still means that folder.
 mkdir "$work/caller/torch"

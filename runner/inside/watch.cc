@@ -1,0 +1,136 @@
+#include "runner/inside/watch.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <system_error>
+
+#include "absl/strings/numbers.h"
+#include "registry/registry.h"
+#include "reporter/mem_reporter.h"
+
+namespace memledger::inside {
+namespace {
+
+struct Watch {
+  pid_t process = 0;
+  std::string folder;  // empty: standard error
+  std::atomic<int> out_of_memory_reports{0};
+};
+
+// Never destroyed: the report is written while the process goes down.
+Watch& watch() {
+  static auto* const one = new Watch;
+  return *one;
+}
+
+bool is_on(const char* value) { return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0; }
+
+bool write_file(const std::string& path, const std::string& text) {
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) return false;
+  const bool wrote = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  return std::fclose(file) == 0 && wrote;
+}
+
+// Whole, so that what other ranks write to the same terminal does not come in between.
+void write(const std::string& file_name, const std::string& text) {
+  if (!watch().folder.empty()) {
+    const std::string path = watch().folder + "/" + file_name;
+    if (write_file(path, text)) return;
+    fmt::print(stderr, "memledger: cannot write {}: {}\n", path, std::strerror(errno));
+  }
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+std::string report_text(std::string_view when) {
+  std::ostringstream out;
+  out << fmt::format("memledger: process {}, rank {}, {}\n", watch().process, rank_of_this_process(), when);
+  const MemReporter reporter;
+  const Report report = reporter.collect();
+  for (const DeviceReport& device : report.devices) {
+    out << fmt::format("Peak on {}: {} bytes requested\n", device.device.str(), device.counters.peak_bytes);
+  }
+  out << report;
+  return std::move(out).str();
+}
+
+void report_at_exit() {
+  if (getpid() != watch().process) return;
+  try {
+    write("memledger-exit.txt", report_text("at its end"));
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "memledger: no report: {}\n", error.what());
+  }
+}
+
+void prepare_folder(const char* pattern) {
+  Watch& watch = inside::watch();
+  std::error_code error;
+  std::filesystem::path folder = expand_log_folder(pattern, rank_of_this_process(), watch.process);
+  // The program may change its folder later.
+  folder = std::filesystem::absolute(folder, error);
+  std::filesystem::create_directories(folder, error);
+  if (!error && access(folder.c_str(), W_OK) == 0 && std::filesystem::is_directory(folder, error)) {
+    watch.folder = folder;
+    return;
+  }
+  fmt::print(stderr, "memledger: MEMLEDGER_LOG={}: cannot write to {}: {}; reports go to standard error\n", pattern,
+             folder.string(), error ? error.message() : std::strerror(errno));
+}
+
+// After the registry's own work at load (101, 102).
+__attribute__((constructor(103))) void watch_if_asked() {
+  if (!is_on(std::getenv("MEMLEDGER"))) return;
+  try {
+    watch().process = getpid();
+    if (const char* const pattern = std::getenv("MEMLEDGER_LOG"); pattern != nullptr && *pattern != '\0') prepare_folder(pattern);
+    if (const absl::Status status = Registry::global().activate(); !status.ok()) {
+      fmt::print(stderr, "memledger: {}\n", std::string(status.message()));
+      if (!Registry::global().active()) return;
+    }
+    std::atexit(&report_at_exit);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "memledger: this program is not watched: {}\n", error.what());
+  }
+}
+
+}  // namespace
+
+int rank_of_this_process() {
+  for (const char* const name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    const char* const value = std::getenv(name);
+    int rank = 0;
+    if (value != nullptr && absl::SimpleAtoi(value, &rank)) return rank;
+  }
+  return 0;
+}
+
+std::string expand_log_folder(std::string_view pattern, int rank, int process) {
+  std::string folder;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char next = pattern[i] == '%' && i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (next == 'r' || next == 'p') {
+      folder += std::to_string(next == 'r' ? rank : process);
+      ++i;
+    } else if (next == '%') {
+      folder += '%';
+      ++i;
+    } else {
+      folder += pattern[i];
+    }
+  }
+  return folder;
+}
+
+}  // namespace memledger::inside

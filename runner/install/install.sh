@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# ./bazelw run //:install -- --prefix DIR
+#
+# Installs the headers, libmemledger.so, the command `memledger` with what it preloads, the CMake package and the pkg-config file.
+# The library is for the LibTorch that it was built with; see LIBTORCH in the README.
+set -euo pipefail
+
+usage() {
+  echo "usage: ./bazelw run //:install -- --prefix DIR" >&2
+  exit 2
+}
+
+prefix=""
+while (($#)); do
+  case "$1" in
+    --prefix) [[ $# -ge 2 ]] || usage; prefix="$2"; shift 2 ;;
+    --prefix=*) prefix="${1#--prefix=}"; shift ;;
+    *) echo "install: there is no option \`$1\`" >&2; usage ;;
+  esac
+done
+[[ -n "$prefix" ]] || usage
+# `bazel run` starts us in a folder of its own.
+[[ "$prefix" == /* ]] || prefix="${BUILD_WORKING_DIRECTORY:-$PWD}/$prefix"
+
+files="$(cd "${RUNFILES_DIR:-${BASH_SOURCE[0]}.runfiles}/memledger" 2>/dev/null && pwd)" || files="$PWD"
+[[ -e "$files/memledger.h" ]] || { echo "install: cannot find what Bazel built, in $files" >&2; exit 1; }
+
+mkdir -p "$prefix" 2>/dev/null && [[ -d "$prefix" && -w "$prefix" ]] || { echo "install: cannot write to $prefix" >&2; exit 1; }
+prefix="$(cd "$prefix" && pwd)"
+
+put() {  # FILE DESTINATION [MODE]
+  mkdir -p "$(dirname "$2")"
+  # Beside, then moved: a program that has the old one mapped keeps it.
+  cp -L "$1" "$2.new"
+  chmod "${3:-644}" "$2.new"
+  mv -f "$2.new" "$2"
+}
+
+# The headers that memledger.h reaches, and those that stand for themselves.
+headers=(memledger.h)
+seen=" "
+while ((${#headers[@]})); do
+  header="${headers[0]}"
+  headers=("${headers[@]:1}")
+  [[ "$seen" == *" $header "* ]] && continue
+  seen+="$header "
+  put "$files/$header" "$prefix/include/memledger/$header"
+  while read -r included; do
+    if [[ -e "$files/$included" ]]; then headers+=("$included"); fi
+  done < <(sed -n 's/^#include "\(.*\)"$/\1/p' "$files/$header")
+done
+
+put "$files/runner/inside/libmemledger.so" "$prefix/lib/libmemledger.so" 755
+put "$files/runner/inside/libmemledger_preload.so" "$prefix/lib/memledger/libmemledger_preload.so" 755
+put "$files/runner/memledger" "$prefix/bin/memledger" 755
+rm -rf "$prefix/lib/memledger/virtual_gpu"
+if [[ -e "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" ]]; then
+  put "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" "$prefix/lib/memledger/virtual_gpu/preload.txt"
+  while read -r library; do
+    [[ -z "$library" ]] || put "$files/virtual_gpu/virtual_gpu_libraries/$library" "$prefix/lib/memledger/virtual_gpu/$library" 755
+  done < "$files/virtual_gpu/virtual_gpu_libraries/preload.txt"
+fi
+
+# shellcheck source=/dev/null
+source "$files/runner/install/versions.sh"
+fill_in() {  # TEMPLATE DESTINATION
+  local filled
+  filled="$(mktemp)"
+  sed -e "s|@VERSION@|$MEMLEDGER_VERSION|g" -e "s|@LIBTORCH@|$MEMLEDGER_LIBTORCH|g" \
+      -e "s|@LIBTORCH_VERSION@|$MEMLEDGER_LIBTORCH_VERSION|g" -e "s|@PREFIX@|$prefix|g" \
+      -e "s|@CXX_STANDARD@|$MEMLEDGER_CXX_STANDARD|g" "$1" > "$filled"
+  put "$filled" "$2"
+  rm -f "$filled"
+}
+fill_in "$files/runner/install/memledgerConfig.cmake.in" "$prefix/lib/cmake/memledger/memledgerConfig.cmake"
+fill_in "$files/runner/install/memledgerConfigVersion.cmake.in" "$prefix/lib/cmake/memledger/memledgerConfigVersion.cmake"
+fill_in "$files/runner/install/memledger.pc.in" "$prefix/lib/pkgconfig/memledger.pc"
+
+echo "installed memledger $MEMLEDGER_VERSION for LibTorch $MEMLEDGER_LIBTORCH_VERSION in $prefix"

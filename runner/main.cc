@@ -1,0 +1,72 @@
+// memledger: the command.
+//
+//   memledger run [--virtual-gpu=SPECIFICATION] -- PROGRAM [ARGUMENT]…
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "runner/run_command.h"
+
+namespace {
+
+constexpr int kUsageError = 2;
+
+constexpr char kUsage[] = R"(memledger keeps the books of a LibTorch program's tensor memory.
+
+  memledger run [OPTION]… [--] PROGRAM [ARGUMENT]…   runs an unmodified program and reports its memory when it ends
+  memledger help                                     this text
+
+Options of run:
+  --virtual-gpu=GPU[:CAPACITY][,count=N]   on N virtual GPUs instead of real ones: h200, h100, a100, l4, rtx4090, t4;
+                                           for instance --virtual-gpu=h200:24GiB,count=2. Kernels do not run: values are zeros.
+  --log=FOLDER                             reports go to files in FOLDER instead of standard error; %r is the rank, %p the process
+  --quiet                                  no reports; the program is watched only where it asks for it
+
+Without --virtual-gpu the program uses the GPUs that are there. Exit status, signals and standard streams are the program's own.
+)";
+
+// `bazel run` starts programs in a folder of its own; paths on the command line mean the caller's.
+void return_to_callers_folder() {
+  const char* const folder = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (folder == nullptr) return;
+  char here[4096];
+  if (getcwd(here, sizeof here) == nullptr || !absl::StrContains(here, "memledger.runfiles")) return;
+  if (chdir(folder) != 0) std::perror(folder);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::string_view command = arguments.empty() ? "" : std::string_view(arguments[0]);
+  if (command == "help" || command == "--help" || command == "-h") {
+    std::fputs(kUsage, stdout);
+    return EXIT_SUCCESS;
+  }
+  if (command.empty()) {
+    std::fputs(kUsage, stderr);
+    return kUsageError;
+  }
+  if (command != "run") {
+    std::fprintf(stderr, "memledger: there is no command `%s`; `memledger help` lists them\n", arguments[0].c_str());
+    return kUsageError;
+  }
+  return_to_callers_folder();
+  const auto parsed = memledger::runner::parse_run_arguments({arguments.begin() + 1, arguments.end()});
+  if (!parsed.ok()) {
+    std::fprintf(stderr, "memledger run: %s\n", std::string(parsed.status().message()).c_str());
+    return kUsageError;
+  }
+  if (parsed->help) {
+    std::fputs(kUsage, stdout);
+    return EXIT_SUCCESS;
+  }
+  return memledger::runner::run_program(*parsed);
+}

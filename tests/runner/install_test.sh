@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Installs into an empty folder, then builds the ten-line program against it with CMake and with pkg-config, and runs it.
+set -uo pipefail
+
+install="$PWD/$1"
+source_file="$PWD/$2"
+cd "$TEST_TMPDIR" || exit 1
+prefix="$PWD/with a space/../prefix"
+
+fail() {
+  echo "FAILED: $1"
+  shift
+  [[ $# == 0 ]] || tail -n 40 "$@"
+  exit 1
+}
+
+command -v cmake >/dev/null || fail "cmake is not here; ./bazelw test installs it"
+
+mkdir -p "with a space"
+"$install" --prefix "$prefix" >install.log 2>&1 || fail "installing" install.log
+prefix="$PWD/prefix"
+for file in include/memledger/memledger.h lib/libmemledger.so lib/cmake/memledger/memledgerConfig.cmake lib/pkgconfig/memledger.pc \
+            bin/memledger lib/memledger/libmemledger_preload.so; do
+  [[ -e "$prefix/$file" ]] || fail "$file is not installed"
+done
+if grep -rIn '@[A-Z_]*@' "$prefix/lib/cmake" "$prefix/lib/pkgconfig"; then fail "a template was not filled in"; fi
+
+# What a second installation over the first needs, and what it must refuse.
+"$install" --prefix="$prefix" >install.log 2>&1 || fail "installing again" install.log
+echo file >occupied
+if "$install" --prefix occupied/prefix >install.log 2>&1; then fail "installing under a file"; fi
+grep -q 'cannot write to .*occupied/prefix' install.log || fail "the reason for not installing" install.log
+if "$install" >install.log 2>&1; then fail "installing nowhere"; fi
+
+mkdir project && cp "$source_file" project/main.cpp
+cat >project/CMakeLists.txt <<'END'
+cmake_minimum_required(VERSION 3.18)
+project(ten_lines CXX)
+find_package(memledger 0.1 REQUIRED)
+add_executable(ten_lines main.cpp)
+target_link_libraries(ten_lines PRIVATE memledger::memledger)
+END
+cmake -S project -B build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 || fail "cmake" cmake.log
+cmake --build build >build.log 2>&1 || fail "building with CMake" build.log
+./build/ten_lines >out 2>err || fail "running" out err
+grep -q '(0.00B unexplained)' out || fail "the report" out err
+
+# The environment alone makes the linked library report at the end.
+MEMLEDGER=1 ./build/ten_lines >out 2>err || fail "running with MEMLEDGER=1" out err
+grep -q '^memledger: process .* at its end' err || fail "MEMLEDGER=1" err
+"$prefix/bin/memledger" run -- ./build/ten_lines >out 2>err || fail "memledger run" out err
+[[ "$(grep -c '^memledger: process' err)" == 1 ]] || fail "memledger run: one report" err
+
+export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
+pkg-config --exists memledger || fail "pkg-config does not know memledger"
+cat >small.cc <<'END'
+#include <registry/registry.h>
+int main() { return memledger::Registry::global().activate().ok() ? 0 : 1; }
+END
+standard="$(sed -n 's/.*cxx_std_\([0-9]*\).*/\1/p' "$prefix/lib/cmake/memledger/memledgerConfig.cmake")"
+read -r -a flags < <(pkg-config --cflags --libs memledger)
+"${CXX:-c++}" "-std=c++$standard" small.cc -o small "${flags[@]}" >build.log 2>&1 || fail "building with pkg-config" build.log
+./small || fail "running what pkg-config built"
+echo "installed, built and run in $prefix"

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# `memledger run` as a user types it: the program must not notice, and its memory must be told.
+set -uo pipefail
+
+memledger="$PWD/$1"
+program="$PWD/$2"
+cd "$TEST_TMPDIR" || exit 1
+
+failures=0
+check() {  # WHAT CONDITION…
+  local what="$1"
+  shift
+  if ! "$@"; then
+    echo "FAILED: $what"
+    failures=$((failures + 1))
+  fi
+}
+has() { grep -qF -- "$2" "$1"; }
+has_not() { ! grep -qF -- "$2" "$1"; }
+equal() { [[ "$1" == "$2" ]] || { echo "  '$1' is not '$2'"; return 1; }; }
+
+# Standard streams, exit status, and the report.
+printf 'one\ntwo\n' | "$memledger" run -- "$program" exit 7 >out 2>err
+check "exit status" equal $? 7
+check "standard output" equal "$(cat out)" "$(printf 'echo one\necho two')"
+check "standard error" has err "to standard error"
+check "the report" has err "The allocated memory on cpu: 1.00M"
+check "nothing unexplained" has err "Explained: 1.00M of 1.00M (0.00B unexplained)"
+check "from the first allocation on" has_not err "before tracking"
+check "the peak" has err "Peak on cpu: 1048576 bytes requested"
+
+# Signals end the program as ever; it has no end of its own to report at.
+"$memledger" run "$program" signal 15 </dev/null >out 2>err
+check "a signal" equal $? 143
+check "no report after a signal" has_not err "allocated memory"
+
+# --quiet, and a program's own arguments after its name.
+"$memledger" run --quiet "$program" exit 0 </dev/null >out 2>err
+check "quiet status" equal $? 0
+check "quiet" equal "$(cat err)" "to standard error"
+
+# Children are watched; programs without LibTorch are left alone.
+"$memledger" run -- sh -c "exec '$program' exit 3" </dev/null >out 2>err
+check "a child's status" equal $? 3
+check "a child's report" has err "The allocated memory on cpu: 1.00M"
+check "one report only" equal "$(grep -c 'The allocated memory' err)" 1
+"$memledger" run -- sh -c 'echo hello' >out 2>err
+check "a shell's output" equal "$(cat out)" hello
+check "nothing about a shell" equal "$(cat err)" ""
+
+# Files instead.
+RANK=3 "$memledger" run --log=logs/%r-%p -- "$program" exit 0 </dev/null >out 2>err
+check "quiet standard error" equal "$(cat err)" "to standard error"
+check "a folder by rank and process" equal "$(echo logs/3-*/memledger-exit.txt | wc -w)" 1
+check "the report in it" has "$(echo logs/3-*/memledger-exit.txt)" "The allocated memory on cpu: 1.00M"
+echo file >occupied
+"$memledger" run --log=occupied/logs -- "$program" exit 0 </dev/null >out 2>err
+check "a folder that cannot be: status" equal $? 0
+check "a folder that cannot be: the reason" has err "MEMLEDGER_LOG=occupied/logs: cannot write to"
+check "a folder that cannot be: the report all the same" has err "The allocated memory on cpu: 1.00M"
+
+# The environment alone does it where the library is there; 0 is off.
+MEMLEDGER=0 "$memledger" run --quiet -- "$program" exit 0 </dev/null >out 2>err
+check "MEMLEDGER=0" has_not err "allocated memory"
+
+# What cannot be run.
+"$memledger" run -- ./no_such_program >out 2>err
+check "no such program: status" equal $? 127
+check "no such program: named" has err "cannot run ./no_such_program"
+touch plain_file
+"$memledger" run -- ./plain_file >out 2>err
+check "no program: status" equal $? 126
+check "no program: named" has err "cannot run ./plain_file"
+"$memledger" run >out 2>err
+check "nothing to run: status" equal $? 2
+check "nothing to run: said" has err "which program"
+"$memledger" walk >out 2>err
+check "no such command: status" equal $? 2
+check "no such command: named" has err '`walk`'
+"$memledger" help >out 2>err
+check "help: status" equal $? 0
+check "help" has out "memledger run"
+
+if ((failures)); then
+  echo "--- standard error of the last run"
+  cat err
+fi
+exit $((failures > 0))
