@@ -154,6 +154,14 @@ def _runtime_headers(ctx, cuda_includes):
         if ctx.path(include + "/" + name).exists
     ]
 
+def _runtime_link(ctx, folders):
+    """The CUDA runtime by its file name: the wheels have no libcudart.so without a version."""
+    for folder in folders:
+        for entry in ctx.path(folder).readdir():
+            if entry.basename.startswith("libcudart.so"):
+                return ["-L" + folder, "-l:" + entry.basename]
+    return []
+
 # What LibTorch's CUDA libraries themselves need may be missing when a program is linked. Both are kept although no symbol may ask
 # for them: kernels register themselves when their library is loaded.
 _CUDA_LINK = ["-Wl,--no-as-needed", "-ltorch_cuda", "-lc10_cuda", "-Wl,--as-needed", "-Wl,--allow-shlib-undefined"]
@@ -171,7 +179,7 @@ def _libtorch_impl(ctx):
         link += ["-Wl,-rpath," + run_path, "-Wl,-rpath-link," + run_path]
     ctx.template("BUILD", Label("//third_party:libtorch.BUILD.tpl"), {
         "%{link}": repr(link),
-        "%{cuda_link}": repr(_CUDA_LINK if has_cuda else []),
+        "%{cuda_link}": repr(_CUDA_LINK + _runtime_link(ctx, cuda_lib_folders) if has_cuda else []),
         "%{cuda_runtime_headers}": repr(_runtime_headers(ctx, cuda_includes)),
         "%{cuda_defines}": repr(["MEMLEDGER_LIBTORCH_HAS_CUDA=1"] if has_cuda else []),
         "%{cuda_headers}": repr([include + "/**" for include in cuda_includes]),

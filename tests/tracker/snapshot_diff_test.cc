@@ -195,7 +195,7 @@ TEST_CASE("JSON has fixed keys, exact bytes, and escapes what a user can choose"
         "\"died_bytes\":0,\"from_snapshot\":false,\"unseen_before_tracking\":false,\"tracking_was_off\":true,"
         "\"hooks\":{\"unknown_frees\":1,\"dropped_records\":2,\"swallowed_exceptions\":3},\"unread\":[\"u\"],\"rows\":["
         "{\"sign\":\"+\",\"count\":1,\"bytes\":24,\"shape\":[2,3],\"dtype\":\"torch.float32\",\"role\":\"Parameter\","
-        "\"names\":[\"say \\\"hi\\\"\\u000a\"],\"producer\":\"aten::randn\",\"label\":\"\",\"adopted\":false},"
+        "\"names\":[\"say \\\"hi\\\"\\n\"],\"producer\":\"aten::randn\",\"label\":\"\",\"adopted\":false},"
         "{\"sign\":\"+\",\"count\":1,\"bytes\":5,\"shape\":null,\"dtype\":null,\"role\":\"Tensor\",\"names\":[],"
         "\"producer\":\"aten::randn\",\"label\":\"\",\"adopted\":false}]}");
 }
