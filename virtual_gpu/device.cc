@@ -488,3 +488,7 @@ PhysicalMemory* Machine::mapped_at(const void* pointer) {
 }
 
 }  // namespace memledger::virtual_gpu
+
+extern "C" void memledger_virtual_gpu_forget(const void* pointer, size_t bytes) {
+  memledger::virtual_gpu::Machine::get().kept().forget(reinterpret_cast<uintptr_t>(pointer), bytes);
+}

@@ -16,6 +16,14 @@
 #include "virtual_gpu/profiles.h"
 #include "virtual_gpu/specification.h"
 
+extern "C" {
+
+// What `keep` remembers of the range is forgotten. LibTorch gives memory of a freed tensor to the next without telling CUDA:
+// whoever sees that may call this, so that a new tensor reads as zeros. Found by name (dlsym), like all that is exported.
+__attribute__((visibility("default"))) void memledger_virtual_gpu_forget(const void* pointer, size_t bytes);
+
+}  // extern "C"
+
 namespace memledger::virtual_gpu {
 
 enum class MemoryKind { kDevice, kManaged, kPinned, kRegistered };

@@ -1,20 +1,29 @@
 #include "virtual_gpu/profiles.h"
 
+// clang-format off
 // Sources.
-//   [guide]  CUDA programming guide, table "Technical Specifications per Compute Capability": threads, blocks and shared memory
-//   of
-//            a multiprocessor. https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications
+//   [guide]  CUDA programming guide, table "Technical Specifications per Compute Capability": threads, blocks and shared memory.
+//            https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications
 //   [hopper] H100 architecture whitepaper: multiprocessors, L2, bus width. https://resources.nvidia.com/en-us-tensor-core
 //   [h200]   H200 datasheet: memory and its speed. https://www.nvidia.com/en-us/data-center/h200/
 //   [ampere] A100 architecture whitepaper.
-//   https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf [ada]    Ada
-//   architecture whitepaper (AD102, and AD104 of the L4).
-//   https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf [l4]     L4 datasheet.
-//   https://www.nvidia.com/en-us/data-center/l4/ [turing] Turing architecture whitepaper.
-//   https://images.nvidia.com/aem-dam/en-zz/Solutions/design-visualization/technologies/turing-architecture/NVIDIA-Turing-Architecture-Whitepaper.pdf
-//   [t4]     deviceQuery of a T4, with its bytes. https://chiemon.github.io/2024/12/25/%E6%98%BE%E5%8D%A1%E4%BF%A1%E6%81%AF.html
-// Total memory is what the CUDA runtime of a common driver says, whole MiB as programs print them; it moves by some MiB from
-// driver to driver. docs/virtual_gpu.md says which figures were seen on a device and which are derived.
+//            https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
+//   [ada]    Ada architecture whitepaper: AD102, and AD104 of the L4.
+//            https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf
+//   [l4]     L4 datasheet. https://www.nvidia.com/en-us/data-center/l4/
+//   [turing] Turing architecture whitepaper.
+//            https://images.nvidia.com/aem-dam/en-zz/Solutions/design-visualization/technologies/turing-architecture/NVIDIA-Turing-Architecture-Whitepaper.pdf
+//   [t4]     deviceQuery of a T4. https://chiemon.github.io/2024/12/25/%E6%98%BE%E5%8D%A1%E4%BF%A1%E6%81%AF.html
+// Total memory is what the CUDA runtime says, less than what is on the board and a few MiB different from driver to driver. Printed by
+// programs on such devices:
+//   h200     143156 MiB, weedge/achatbot, notes in src/llm/vllm/vlm/skywork_r1v.py
+//   h100     81089 MiB, stas00/ml-engineering, network benchmarks with torch 2.7 (others there: 81082 to 81090)
+//   a100     79.25 GiB, https://github.com/levihsu/OOTDiffusion/issues/235
+//   rtx4090  23.64 GiB, https://github.com/ali-vilab/VGen/issues/104
+//   t4       14.56 GiB, https://github.com/AlphaGPU/leetgpu-challenges/issues/52
+//   l4       derived: 1.5 % less than the 23034 MiB that nvidia-smi shows, https://github.com/lmstudio-ai/lmstudio-bug-tracker/issues/1638
+// Clocks are the boost clocks of the datasheets. Parts of L2 that can persist are derived (62.5, 75 and 69 % of it), as are engine counts.
+// clang-format on
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -53,7 +62,7 @@ constexpr Profile kProfiles[] = {
         /*major=*/9,
         /*minor=*/0,
         /*multiprocessors=*/132,
-        /*total_memory_bytes=*/mib(81079),
+        /*total_memory_bytes=*/mib(81089),
         /*nominal_memory_bytes=*/mib(81559),
         /*l2_cache_bytes=*/50 << 20,
         /*persisting_l2_cache_bytes=*/(50 << 20) / 8 * 5,
@@ -125,7 +134,7 @@ constexpr Profile kProfiles[] = {
         /*major=*/8,
         /*minor=*/9,
         /*multiprocessors=*/128,
-        /*total_memory_bytes=*/mib(24217),
+        /*total_memory_bytes=*/mib(24209),
         /*nominal_memory_bytes=*/mib(24564),
         /*l2_cache_bytes=*/72 << 20,
         /*persisting_l2_cache_bytes=*/(72 << 20) / 16 * 11,
@@ -149,7 +158,7 @@ constexpr Profile kProfiles[] = {
         /*major=*/7,
         /*minor=*/5,
         /*multiprocessors=*/40,
-        /*total_memory_bytes=*/15843721216,
+        /*total_memory_bytes=*/mib(14913),
         /*nominal_memory_bytes=*/mib(15360),
         /*l2_cache_bytes=*/4 << 20,
         /*persisting_l2_cache_bytes=*/0,

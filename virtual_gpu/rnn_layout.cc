@@ -69,8 +69,8 @@ RnnTemporaries rnn_temporaries(const RnnShape& s, int64_t sequence_length, int64
   const size_t gates = s.gates();
   const bool lstm = s.cell == RnnCell::kLstm;
   const bool simple = gates == 1;
-  const size_t step = batch_size * s.hidden_size * s.element_bytes;        // one hidden state of the batch
-  const size_t sequence = sequence_length * step;                          // one per time step
+  const size_t step = batch_size * s.hidden_size * s.element_bytes;  // one hidden state of the batch
+  const size_t sequence = sequence_length * step;                    // one per time step
   const size_t input = sequence_length * batch_size * s.input_size * s.element_bytes;
   const size_t projected = s.has_projection() ? sequence_length * batch_size * s.projection_size * s.element_bytes : 0;
   // With one bidirectional layer the backward pass finds room in what the forward pass takes.
@@ -81,11 +81,12 @@ RnnTemporaries rnn_temporaries(const RnnShape& s, int64_t sequence_length, int64
     // Gate values, cell states, the layers' outputs between layers, dropout's mask of one bit each.
     const size_t kept_gates = simple ? 1 : 4;
     const size_t kept_states = lstm ? 1 : s.cell == RnnCell::kGru ? 2 : 0;
-    result.reserve_bytes = kHeaderBytes + aligned(kept_gates * pseudo_layers * sequence) + aligned(kept_states * pseudo_layers * sequence) +
-                           aligned((s.layers - 1) * directions * sequence);
+    result.reserve_bytes = kHeaderBytes + aligned(kept_gates * pseudo_layers * sequence) +
+                           aligned(kept_states * pseudo_layers * sequence) + aligned((s.layers - 1) * directions * sequence);
     if (s.has_projection()) result.reserve_bytes += pseudo_layers * (aligned(sequence) + aligned(projected));
     if (s.dropout) {
-      result.reserve_bytes += aligned((s.layers - 1) * directions * directions * sequence_length * batch_size * s.hidden_size / 8);
+      result.reserve_bytes +=
+          aligned((s.layers - 1) * directions * directions * sequence_length * batch_size * s.hidden_size / 8);
     }
   }
 

@@ -41,8 +41,8 @@ constexpr uint64_t kWinogradHeader = 256;
 constexpr int64_t kWinogradFewestChannels = 32;
 
 bool winograd(const Convolution& c) {
-  return c.pass != ConvolutionPass::kBackwardFilter && c.type == ElementType::kFloat && c.w.size() == 4 && c.w[2] == 3 && c.w[3] == 3 &&
-         c.groups() == 1 && all_ones(c.strides) && all_ones(c.dilations) && c.w[0] >= kWinogradFewestChannels &&
+  return c.pass != ConvolutionPass::kBackwardFilter && c.type == ElementType::kFloat && c.w.size() == 4 && c.w[2] == 3 &&
+         c.w[3] == 3 && c.groups() == 1 && all_ones(c.strides) && all_ones(c.dilations) && c.w[0] >= kWinogradFewestChannels &&
          c.w[1] >= kWinogradFewestChannels;
 }
 
@@ -50,8 +50,8 @@ bool winograd(const Convolution& c) {
 constexpr uint64_t kTile = 128;
 constexpr uint64_t kMostSplits = 8;
 
-// Filter gradients have few outputs and long sums: the sum is split so that every multiprocessor has a tile, and each part has its own
-// float result. From compute capability 9.0 on the parts meet inside a cluster.
+// Filter gradients have few outputs and long sums: the sum is split so that every multiprocessor has a tile, and each part has
+// its own float result. From compute capability 9.0 on the parts meet inside a cluster.
 uint64_t split_sum_bytes(const Convolution& c, const DeviceFacts& device) {
   if (device.compute_capability >= 90) return 0;
   const uint64_t groups = c.groups();

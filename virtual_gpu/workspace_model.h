@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-// What cuDNN would ask for beside the tensors. Every rule, where it comes from and how far it was found from cuDNN's own answers is in
-// docs/virtual_gpu_workspaces.md. Pure functions: no device, no environment.
+// What cuDNN would ask for beside the tensors. Every rule, where it comes from and how far it was found from cuDNN's own answers
+// is in docs/virtual_gpu_workspaces.md. Pure functions: no device, no environment.
 namespace memledger::virtual_gpu {
 
 struct DeviceFacts {
@@ -21,7 +21,8 @@ enum class ElementType { kFloat, kDouble, kHalf, kBfloat16, kOther };
 
 enum class ConvolutionPass { kForward, kBackwardData, kBackwardFilter };
 
-// x is the input (or its gradient), y the output, w the filter, each as {batch, channels, spatial …}; of w {out, in per group, spatial …}.
+// x is the input (or its gradient), y the output, w the filter, each as {batch, channels, spatial …}; of w {out, in per group,
+// spatial …}.
 struct Convolution {
   ConvolutionPass pass = ConvolutionPass::kForward;
   ElementType type = ElementType::kFloat;
@@ -62,9 +63,7 @@ struct WorkspaceChoice {
   enum class Kind { kModel, kNone, kFixed } kind = Kind::kModel;
   uint64_t fixed_bytes = 0;
 
-  uint64_t apply(uint64_t modelled) const {
-    return kind == Kind::kNone ? 0 : kind == Kind::kFixed ? fixed_bytes : modelled;
-  }
+  uint64_t apply(uint64_t modelled) const { return kind == Kind::kNone ? 0 : kind == Kind::kFixed ? fixed_bytes : modelled; }
 };
 // `model`, `none` or a number of bytes; nothing for anything else.
 std::optional<WorkspaceChoice> parse_workspace_choice(std::string_view text);

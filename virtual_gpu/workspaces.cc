@@ -41,9 +41,9 @@ void print() {
   std::array<memledger_virtual_gpu_workspace, kKinds> rows;
   const size_t n = memledger_virtual_gpu_workspaces(rows.data(), rows.size());
   for (size_t i = 0; i < n; ++i) {
-    std::fprintf(stderr, "memledger virtual GPU: workspace of %s: at most %llu bytes, asked for %llu times, used %llu times\n", rows[i].name,
-                 static_cast<unsigned long long>(rows[i].largest_bytes), static_cast<unsigned long long>(rows[i].asked),
-                 static_cast<unsigned long long>(rows[i].used));
+    std::fprintf(stderr, "memledger virtual GPU: workspace of %s: at most %llu bytes, asked for %llu times, used %llu times\n",
+                 rows[i].name, static_cast<unsigned long long>(rows[i].largest_bytes),
+                 static_cast<unsigned long long>(rows[i].asked), static_cast<unsigned long long>(rows[i].used));
   }
 }
 

@@ -64,14 +64,25 @@ int give_info(int* info) {
 
 using namespace memledger::virtual_gpu;
 
-extern "C" int cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, int kind, void* stream);
+extern "C" int cudaMemsetAsync(void* to, int value, size_t bytes, void* stream);
+extern "C" int cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                                 int kind, void* stream);
 
 namespace {
 
-int copy_matrix(int rows, int columns, int element_size, const void* from, int from_rows, void* to, int to_rows, int kind, void* stream) {
+int copy_matrix(int rows, int columns, int element_size, const void* from, int from_rows, void* to, int to_rows, int kind,
+                void* stream) {
   if (rows <= 0 || columns <= 0) return 0;
   const size_t size = static_cast<size_t>(element_size);
-  return cudaMemcpy2DAsync(to, to_rows * size, from, from_rows * size, rows * size, columns, kind, stream) == 0 ? 0 : kMappingError;
+  return cudaMemcpy2DAsync(to, to_rows * size, from, from_rows * size, rows * size, columns, kind, stream) == 0 ? 0
+                                                                                                                : kMappingError;
+}
+
+// The info of each matrix lies on the device. Where small copies are remembered, what lay there before must not be taken for it.
+int clear_infos(const Cublas* handle, int* infos, int batch) {
+  if (handle == nullptr) return kNotInitialized;
+  if (infos == nullptr || batch < 1) return 0;
+  return cudaMemsetAsync(infos, 0, batch * sizeof(int), handle->stream) == 0 ? 0 : kMappingError;
 }
 
 }  // namespace
@@ -141,23 +152,29 @@ MEMLEDGER_ANSWER int cublasGetVersion_v2(const Cublas*, int* version) {
 MEMLEDGER_ANSWER const char* cublasGetStatusString(int status) { return status == 0 ? "CUBLAS_STATUS_SUCCESS" : "cuBLAS error"; }
 MEMLEDGER_ANSWER const char* cublasGetStatusName(int status) { return cublasGetStatusString(status); }
 
-MEMLEDGER_ANSWER int cublasSetMatrixAsync(int rows, int columns, int size, const void* from, int from_rows, void* to, int to_rows, void* stream) {
+MEMLEDGER_ANSWER int cublasSetMatrixAsync(int rows, int columns, int size, const void* from, int from_rows, void* to, int to_rows,
+                                          void* stream) {
   return copy_matrix(rows, columns, size, from, from_rows, to, to_rows, kCopyToDevice, stream);
 }
-MEMLEDGER_ANSWER int cublasGetMatrixAsync(int rows, int columns, int size, const void* from, int from_rows, void* to, int to_rows, void* stream) {
+MEMLEDGER_ANSWER int cublasGetMatrixAsync(int rows, int columns, int size, const void* from, int from_rows, void* to, int to_rows,
+                                          void* stream) {
   return copy_matrix(rows, columns, size, from, from_rows, to, to_rows, kCopyToHost, stream);
 }
 // A vector is a matrix with one row, its elements `increment` apart.
-MEMLEDGER_ANSWER int cublasSetVectorAsync(int n, int size, const void* from, int from_increment, void* to, int to_increment, void* stream) {
+MEMLEDGER_ANSWER int cublasSetVectorAsync(int n, int size, const void* from, int from_increment, void* to, int to_increment,
+                                          void* stream) {
   return copy_matrix(1, n, size, from, from_increment, to, to_increment, kCopyToDevice, stream);
 }
-MEMLEDGER_ANSWER int cublasGetVectorAsync(int n, int size, const void* from, int from_increment, void* to, int to_increment, void* stream) {
+MEMLEDGER_ANSWER int cublasGetVectorAsync(int n, int size, const void* from, int from_increment, void* to, int to_increment,
+                                          void* stream) {
   return copy_matrix(1, n, size, from, from_increment, to, to_increment, kCopyToHost, stream);
 }
 
 // Scalars.
-#define DOT(name, bytes) \
-  MEMLEDGER_ANSWER int name(const Cublas* h, int, const void*, int, const void*, int, void* result) { return give_result(h, result, bytes); }
+#define DOT(name, bytes)                                                                              \
+  MEMLEDGER_ANSWER int name(const Cublas* h, int, const void*, int, const void*, int, void* result) { \
+    return give_result(h, result, bytes);                                                             \
+  }
 DOT(cublasSdot_v2, 4)
 DOT(cublasDdot_v2, 8)
 DOT(cublasCdotu_v2, 8)
@@ -165,9 +182,9 @@ DOT(cublasCdotc_v2, 8)
 DOT(cublasZdotu_v2, 16)
 DOT(cublasZdotc_v2, 16)
 #undef DOT
-#define DOT_EX(name)                                                                                                                         \
+#define DOT_EX(name)                                                                                                           \
   MEMLEDGER_ANSWER int name(const Cublas* h, int, const void*, int, int, const void*, int, int, void* result, int type, int) { \
-    return give_result(h, result, size_of(type));                                                                                           \
+    return give_result(h, result, size_of(type));                                                                              \
   }
 DOT_EX(cublasDotEx)
 DOT_EX(cublasDotcEx)
@@ -197,46 +214,55 @@ INDEX(cublasIzamin_v2)
 
 // Batched factorizations and solvers: `info` is on the host, other than the per-matrix results.
 #define FOR_REAL_AND_COMPLEX(do_it) do_it(S) do_it(D) do_it(C) do_it(Z)
-#define BATCHED(T)                                                                                                                    \
-  MEMLEDGER_ANSWER int cublas##T##geqrfBatched(void*, int, int, void*, int, void*, int* info, int) { return give_info(info); }        \
-  MEMLEDGER_ANSWER int cublas##T##getrsBatched(void*, int, int, int, const void*, int, const int*, void*, int, int* info, int) {      \
-    return give_info(info);                                                                                                           \
-  }                                                                                                                                   \
-  MEMLEDGER_ANSWER int cublas##T##gelsBatched(void*, int, int, int, int, void*, int, void*, int, int* info, int*, int) {              \
-    return give_info(info);                                                                                                           \
-  }                                                                                                                                   \
-  MEMLEDGER_DOES_NOTHING(cublas##T##getrfBatched)                                                                                     \
-  MEMLEDGER_DOES_NOTHING(cublas##T##getriBatched)                                                                                     \
-  MEMLEDGER_DOES_NOTHING(cublas##T##matinvBatched)                                                                                    \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trsmBatched)                                                                                      \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemmBatched)                                                                                      \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemmStridedBatched)                                                                               \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemvBatched)                                                                                      \
+#define BATCHED(T)                                                                                                               \
+  MEMLEDGER_ANSWER int cublas##T##geqrfBatched(void*, int, int, void*, int, void*, int* info, int) { return give_info(info); }   \
+  MEMLEDGER_ANSWER int cublas##T##getrsBatched(void*, int, int, int, const void*, int, const int*, void*, int, int* info, int) { \
+    return give_info(info);                                                                                                      \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cublas##T##gelsBatched(const Cublas* h, int, int, int, int, void*, int, void*, int, int* info,            \
+                                              int* infos, int batch) {                                                           \
+    give_info(info);                                                                                                             \
+    return clear_infos(h, infos, batch);                                                                                         \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cublas##T##getrfBatched(const Cublas* h, int, void*, int, int*, int* infos, int batch) {                  \
+    return clear_infos(h, infos, batch);                                                                                         \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cublas##T##getriBatched(const Cublas* h, int, const void*, int, const int*, void*, int, int* infos,       \
+                                               int batch) {                                                                      \
+    return clear_infos(h, infos, batch);                                                                                         \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cublas##T##matinvBatched(const Cublas* h, int, const void*, int, void*, int, int* infos, int batch) {     \
+    return clear_infos(h, infos, batch);                                                                                         \
+  }                                                                                                                              \
+  MEMLEDGER_DOES_NOTHING(cublas##T##trsmBatched)                                                                                 \
+  MEMLEDGER_DOES_NOTHING(cublas##T##gemmBatched)                                                                                 \
+  MEMLEDGER_DOES_NOTHING(cublas##T##gemmStridedBatched)                                                                          \
+  MEMLEDGER_DOES_NOTHING(cublas##T##gemvBatched)                                                                                 \
   MEMLEDGER_DOES_NOTHING(cublas##T##gemvStridedBatched)
 FOR_REAL_AND_COMPLEX(BATCHED)
 #undef BATCHED
 
 // Everything else works on device memory alone.
-#define LEVELS(T)                            \
-  MEMLEDGER_DOES_NOTHING(cublas##T##axpy_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##copy_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##swap_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##scal_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##rot_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##rotg_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemv_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemm_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##symm_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##symv_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##syr_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##syr2_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##syrk_v2) \
+#define LEVELS(T)                             \
+  MEMLEDGER_DOES_NOTHING(cublas##T##axpy_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##copy_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##swap_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##scal_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##rot_v2)   \
+  MEMLEDGER_DOES_NOTHING(cublas##T##rotg_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##gemv_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##gemm_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##symm_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##symv_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##syr_v2)   \
+  MEMLEDGER_DOES_NOTHING(cublas##T##syr2_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##syrk_v2)  \
   MEMLEDGER_DOES_NOTHING(cublas##T##syr2k_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trmm_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trmv_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trsm_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trsv_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##geam)    \
+  MEMLEDGER_DOES_NOTHING(cublas##T##trmm_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##trmv_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##trsm_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##trsv_v2)  \
+  MEMLEDGER_DOES_NOTHING(cublas##T##geam)     \
   MEMLEDGER_DOES_NOTHING(cublas##T##dgmm)
 FOR_REAL_AND_COMPLEX(LEVELS)
 #undef LEVELS

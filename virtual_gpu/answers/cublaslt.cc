@@ -42,13 +42,15 @@ MEMLEDGER_ANSWER int cublasLtMatrixLayoutCreate(LtObject** layout, int, uint64_t
   return make_object(layout, kInvalidValue, kAllocFailed);
 }
 MEMLEDGER_ANSWER int cublasLtMatrixLayoutDestroy(LtObject* layout) { return drop_object(layout); }
-MEMLEDGER_ANSWER int cublasLtMatmulPreferenceCreate(LtObject** preference) { return make_object(preference, kInvalidValue, kAllocFailed); }
+MEMLEDGER_ANSWER int cublasLtMatmulPreferenceCreate(LtObject** preference) {
+  return make_object(preference, kInvalidValue, kAllocFailed);
+}
 MEMLEDGER_ANSWER int cublasLtMatmulPreferenceDestroy(LtObject* preference) { return drop_object(preference); }
 
-// The workspace that LibTorch hands to a product is its own choice (a fixed size for the device), made before it asks here. The answer
-// says 0, which fits any preference.
-MEMLEDGER_ANSWER int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int requested, LtHeuristicResult* results,
-                                                    int* returned) {
+// The workspace that LibTorch hands to a product is its own choice (a fixed size for the device), made before it asks here. The
+// answer says 0, which fits any preference.
+MEMLEDGER_ANSWER int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int requested,
+                                                    LtHeuristicResult* results, int* returned) {
   if (requested < 1 || results == nullptr || returned == nullptr) return kInvalidValue;
   results[0] = {};
   results[0].waves = 1;

@@ -12,8 +12,8 @@
 #include "virtual_gpu/workspace_model.h"
 #include "virtual_gpu/workspaces.h"
 
-// What the parts of cuDNN here share: the objects behind its opaque pointers, and its numbers. The types lie in a named namespace, as the
-// functions that take them are C functions of several files.
+// What the parts of cuDNN here share: the objects behind its opaque pointers, and its numbers. The types lie in a named
+// namespace, as the functions that take them are C functions of several files.
 namespace memledger::virtual_gpu::cudnn {
 
 constexpr int kSuccess = 0;

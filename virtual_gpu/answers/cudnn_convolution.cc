@@ -38,20 +38,23 @@ uint64_t bytes_of(ConvolutionPass pass, const Tensor* x, const Filter* w, const 
   return chosen_convolution_bytes(c, convolution_on_tensor_cores(c, device_facts()));
 }
 
-int give_bytes(ConvolutionPass pass, const Tensor* x, const Filter* w, const Tensor* y, const ConvolutionShape* shape, size_t* bytes) {
+int give_bytes(ConvolutionPass pass, const Tensor* x, const Filter* w, const Tensor* y, const ConvolutionShape* shape,
+               size_t* bytes) {
   if (x == nullptr || w == nullptr || y == nullptr || shape == nullptr || bytes == nullptr) return kNullPointer;
   *bytes = bytes_of(pass, x, w, y, shape);
   note_workspace_asked(workspace_kind(pass), *bytes);
   return kSuccess;
 }
 
-int give_algorithm(ConvolutionPass pass, const Tensor* x, const Filter* w, const Tensor* y, const ConvolutionShape* shape, int asked,
-                   int* returned, AlgorithmPerformance* results) {
-  if (x == nullptr || w == nullptr || y == nullptr || shape == nullptr || returned == nullptr || results == nullptr) return kNullPointer;
+int give_algorithm(ConvolutionPass pass, const Tensor* x, const Filter* w, const Tensor* y, const ConvolutionShape* shape,
+                   int asked, int* returned, AlgorithmPerformance* results) {
+  if (x == nullptr || w == nullptr || y == nullptr || shape == nullptr || returned == nullptr || results == nullptr)
+    return kNullPointer;
   *returned = 0;
   if (asked < 1) return fail(kBadParam, "memledger virtual GPU: no algorithm asked for");
   const Convolution c = convolution(pass, *x, *w, *y, *shape);
-  if (!convolution_supported(c, device_facts())) return fail(kNotSupported, "memledger virtual GPU: no bfloat16 before compute capability 8.0");
+  if (!convolution_supported(c, device_facts()))
+    return fail(kNotSupported, "memledger virtual GPU: no bfloat16 before compute capability 8.0");
   results[0] = {};
   results[0].algorithm = kAlgorithm;
   results[0].milliseconds = 1;
@@ -75,45 +78,52 @@ using namespace memledger::virtual_gpu::cudnn;
 using memledger::virtual_gpu::cudnn::Filter;
 using memledger::virtual_gpu::cudnn::Tensor;
 
-MEMLEDGER_ANSWER int cudnnGetConvolutionForwardWorkspaceSize(Handle*, const Tensor* x, const Filter* w, const ConvolutionShape* shape,
-                                                             const Tensor* y, int, size_t* bytes) {
+MEMLEDGER_ANSWER int cudnnGetConvolutionForwardWorkspaceSize(Handle*, const Tensor* x, const Filter* w,
+                                                             const ConvolutionShape* shape, const Tensor* y, int, size_t* bytes) {
   return give_bytes(ConvolutionPass::kForward, x, w, y, shape, bytes);
 }
-MEMLEDGER_ANSWER int cudnnGetConvolutionBackwardDataWorkspaceSize(Handle*, const Filter* w, const Tensor* dy, const ConvolutionShape* shape,
-                                                                  const Tensor* dx, int, size_t* bytes) {
+MEMLEDGER_ANSWER int cudnnGetConvolutionBackwardDataWorkspaceSize(Handle*, const Filter* w, const Tensor* dy,
+                                                                  const ConvolutionShape* shape, const Tensor* dx, int,
+                                                                  size_t* bytes) {
   return give_bytes(ConvolutionPass::kBackwardData, dx, w, dy, shape, bytes);
 }
-MEMLEDGER_ANSWER int cudnnGetConvolutionBackwardFilterWorkspaceSize(Handle*, const Tensor* x, const Tensor* dy, const ConvolutionShape* shape,
-                                                                    const Filter* dw, int, size_t* bytes) {
+MEMLEDGER_ANSWER int cudnnGetConvolutionBackwardFilterWorkspaceSize(Handle*, const Tensor* x, const Tensor* dy,
+                                                                    const ConvolutionShape* shape, const Filter* dw, int,
+                                                                    size_t* bytes) {
   return give_bytes(ConvolutionPass::kBackwardFilter, x, dw, dy, shape, bytes);
 }
 
-MEMLEDGER_ANSWER int cudnnGetConvolutionForwardAlgorithm_v7(Handle*, const Tensor* x, const Filter* w, const ConvolutionShape* shape,
-                                                            const Tensor* y, int asked, int* returned, AlgorithmPerformance* results) {
+MEMLEDGER_ANSWER int cudnnGetConvolutionForwardAlgorithm_v7(Handle*, const Tensor* x, const Filter* w,
+                                                            const ConvolutionShape* shape, const Tensor* y, int asked,
+                                                            int* returned, AlgorithmPerformance* results) {
   return give_algorithm(ConvolutionPass::kForward, x, w, y, shape, asked, returned, results);
 }
-MEMLEDGER_ANSWER int cudnnGetConvolutionBackwardDataAlgorithm_v7(Handle*, const Filter* w, const Tensor* dy, const ConvolutionShape* shape,
-                                                                 const Tensor* dx, int asked, int* returned, AlgorithmPerformance* results) {
+MEMLEDGER_ANSWER int cudnnGetConvolutionBackwardDataAlgorithm_v7(Handle*, const Filter* w, const Tensor* dy,
+                                                                 const ConvolutionShape* shape, const Tensor* dx, int asked,
+                                                                 int* returned, AlgorithmPerformance* results) {
   return give_algorithm(ConvolutionPass::kBackwardData, dx, w, dy, shape, asked, returned, results);
 }
-MEMLEDGER_ANSWER int cudnnGetConvolutionBackwardFilterAlgorithm_v7(Handle*, const Tensor* x, const Tensor* dy, const ConvolutionShape* shape,
-                                                                   const Filter* dw, int asked, int* returned, AlgorithmPerformance* results) {
+MEMLEDGER_ANSWER int cudnnGetConvolutionBackwardFilterAlgorithm_v7(Handle*, const Tensor* x, const Tensor* dy,
+                                                                   const ConvolutionShape* shape, const Filter* dw, int asked,
+                                                                   int* returned, AlgorithmPerformance* results) {
   return give_algorithm(ConvolutionPass::kBackwardFilter, x, dw, dy, shape, asked, returned, results);
 }
 
 MEMLEDGER_ANSWER int cudnnFindConvolutionForwardAlgorithmEx(Handle*, const Tensor* x, const void*, const Filter* w, const void*,
-                                                            const ConvolutionShape* shape, const Tensor* y, void*, int asked, int* returned,
-                                                            AlgorithmPerformance* results, void*, size_t) {
+                                                            const ConvolutionShape* shape, const Tensor* y, void*, int asked,
+                                                            int* returned, AlgorithmPerformance* results, void*, size_t) {
   return give_algorithm(ConvolutionPass::kForward, x, w, y, shape, asked, returned, results);
 }
-MEMLEDGER_ANSWER int cudnnFindConvolutionBackwardDataAlgorithmEx(Handle*, const Filter* w, const void*, const Tensor* dy, const void*,
-                                                                 const ConvolutionShape* shape, const Tensor* dx, void*, int asked,
-                                                                 int* returned, AlgorithmPerformance* results, void*, size_t) {
+MEMLEDGER_ANSWER int cudnnFindConvolutionBackwardDataAlgorithmEx(Handle*, const Filter* w, const void*, const Tensor* dy,
+                                                                 const void*, const ConvolutionShape* shape, const Tensor* dx,
+                                                                 void*, int asked, int* returned, AlgorithmPerformance* results,
+                                                                 void*, size_t) {
   return give_algorithm(ConvolutionPass::kBackwardData, dx, w, dy, shape, asked, returned, results);
 }
-MEMLEDGER_ANSWER int cudnnFindConvolutionBackwardFilterAlgorithmEx(Handle*, const Tensor* x, const void*, const Tensor* dy, const void*,
-                                                                   const ConvolutionShape* shape, const Filter* dw, void*, int asked,
-                                                                   int* returned, AlgorithmPerformance* results, void*, size_t) {
+MEMLEDGER_ANSWER int cudnnFindConvolutionBackwardFilterAlgorithmEx(Handle*, const Tensor* x, const void*, const Tensor* dy,
+                                                                   const void*, const ConvolutionShape* shape, const Filter* dw,
+                                                                   void*, int asked, int* returned, AlgorithmPerformance* results,
+                                                                   void*, size_t) {
   return give_algorithm(ConvolutionPass::kBackwardFilter, x, dw, dy, shape, asked, returned, results);
 }
 

@@ -37,7 +37,8 @@ MEMLEDGER_ANSWER int cudnnSetCTCLossDescriptor_v8(CtcLoss* loss, int, int, int, 
 MEMLEDGER_ANSWER int cudnnGetCTCLossWorkspaceSize(Handle*, const cudnn::Tensor* probabilities, const cudnn::Tensor*, const int*,
                                                   const int* label_lengths, const int*, int, const CtcLoss*, size_t* bytes) {
   if (probabilities == nullptr || label_lengths == nullptr || bytes == nullptr) return kNullPointer;
-  if (probabilities->extents.size() < 3) return fail(kBadParam, "memledger virtual GPU: probabilities need steps, batch and classes");
+  if (probabilities->extents.size() < 3)
+    return fail(kBadParam, "memledger virtual GPU: probabilities need steps, batch and classes");
   const auto& e = probabilities->extents;
   int64_t all = 0, longest = 0;
   for (int64_t i = 0; i < e[1]; ++i) {
@@ -49,7 +50,8 @@ MEMLEDGER_ANSWER int cudnnGetCTCLossWorkspaceSize(Handle*, const cudnn::Tensor* 
 MEMLEDGER_ANSWER int cudnnGetCTCLossWorkspaceSize_v8(Handle*, int, const CtcLoss* loss, const cudnn::Tensor* probabilities,
                                                      const cudnn::Tensor*, size_t* bytes) {
   if (loss == nullptr || probabilities == nullptr || bytes == nullptr) return kNullPointer;
-  if (probabilities->extents.size() < 3) return fail(kBadParam, "memledger virtual GPU: probabilities need steps, batch and classes");
+  if (probabilities->extents.size() < 3)
+    return fail(kBadParam, "memledger virtual GPU: probabilities need steps, batch and classes");
   const auto& e = probabilities->extents;
   return give(ctc_v8_workspace_bytes(e[0], e[1], e[2], loss->longest_label), bytes);
 }

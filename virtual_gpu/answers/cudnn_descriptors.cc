@@ -12,8 +12,8 @@
 namespace memledger::virtual_gpu::cudnn {
 namespace {
 
-// LibTorch refuses another major version than that it was built with, and an older minor one. 9.19.0 is what the wheels of LibTorch 2.11
-// require. The variable is for a LibTorch built with another: its number as cudnnGetVersion gives it.
+// LibTorch refuses another major version than that it was built with, and an older minor one. 9.19.0 is what the wheels of
+// LibTorch 2.11 require. The variable is for a LibTorch built with another: its number as cudnnGetVersion gives it.
 constexpr size_t kDefaultVersion = 91900;
 constexpr char kVersionVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_VERSION";
 
@@ -77,7 +77,8 @@ MEMLEDGER_ANSWER size_t cudnnGetVersion() { return version(); }
 MEMLEDGER_ANSWER size_t cudnnGetCudartVersion() { return 13000; }
 MEMLEDGER_ANSWER size_t cudnnGetMaxDeviceVersion() { return 1210; }
 MEMLEDGER_ANSWER int cudnnGetProperty(int type, int* value) {
-  const int parts[] = {static_cast<int>(version() / 10000), static_cast<int>(version() / 100 % 100), static_cast<int>(version() % 100)};
+  const int parts[] = {static_cast<int>(version() / 10000), static_cast<int>(version() / 100 % 100),
+                       static_cast<int>(version() % 100)};
   if (type < 0 || type > 2 || value == nullptr) return fail(kBadParam, "memledger virtual GPU: no such property");
   *value = parts[type];
   return kSuccess;
@@ -117,7 +118,7 @@ MEMLEDGER_ANSWER int cudnnGetStream(const Handle* handle, void** stream) {
   return kSuccess;
 }
 
-#define DESCRIPTOR(Name, Type)                                                                                           \
+#define DESCRIPTOR(Name, Type)                                                                                             \
   MEMLEDGER_ANSWER int cudnnCreate##Name##Descriptor(Type** out) { return make_object(out, kNullPointer, kNoHostMemory); } \
   MEMLEDGER_ANSWER int cudnnDestroy##Name##Descriptor(Type* descriptor) { return drop_object(descriptor); }
 DESCRIPTOR(Tensor, cudnn::Tensor)
@@ -132,8 +133,10 @@ DESCRIPTOR(Pooling, cudnn::Pooling)
 DESCRIPTOR(SpatialTransformer, cudnn::SpatialTransformer)
 #undef DESCRIPTOR
 
-MEMLEDGER_ANSWER int cudnnSetTensorNdDescriptor(cudnn::Tensor* tensor, int data_type, int n, const int* extents, const int* strides) {
-  if (tensor == nullptr || extents == nullptr || strides == nullptr) return fail(kNullPointer, "memledger virtual GPU: a tensor descriptor without extents");
+MEMLEDGER_ANSWER int cudnnSetTensorNdDescriptor(cudnn::Tensor* tensor, int data_type, int n, const int* extents,
+                                                const int* strides) {
+  if (tensor == nullptr || extents == nullptr || strides == nullptr)
+    return fail(kNullPointer, "memledger virtual GPU: a tensor descriptor without extents");
   if (n < 1) return fail(kBadParam, "memledger virtual GPU: a tensor descriptor without dimensions");
   tensor->data_type = data_type;
   tensor->extents.assign(extents, extents + n);
@@ -141,7 +144,8 @@ MEMLEDGER_ANSWER int cudnnSetTensorNdDescriptor(cudnn::Tensor* tensor, int data_
   return kSuccess;
 }
 // As many of the dimensions as were asked for; `n` tells how many there are.
-MEMLEDGER_ANSWER int cudnnGetTensorNdDescriptor(const cudnn::Tensor* tensor, int asked, int* data_type, int* n, int* extents, int* strides) {
+MEMLEDGER_ANSWER int cudnnGetTensorNdDescriptor(const cudnn::Tensor* tensor, int asked, int* data_type, int* n, int* extents,
+                                                int* strides) {
   if (tensor == nullptr) return kNullPointer;
   const size_t given = std::min<size_t>(asked < 0 ? 0 : asked, tensor->extents.size());
   if (data_type != nullptr) *data_type = tensor->data_type;
@@ -158,7 +162,8 @@ MEMLEDGER_ANSWER int cudnnSetFilterNdDescriptor(cudnn::Filter* filter, int data_
   filter->extents.assign(extents, extents + n);
   return kSuccess;
 }
-MEMLEDGER_ANSWER int cudnnGetFilterNdDescriptor(const cudnn::Filter* filter, int asked, int* data_type, int* format, int* n, int* extents) {
+MEMLEDGER_ANSWER int cudnnGetFilterNdDescriptor(const cudnn::Filter* filter, int asked, int* data_type, int* format, int* n,
+                                                int* extents) {
   if (filter == nullptr) return kNullPointer;
   const size_t given = std::min<size_t>(asked < 0 ? 0 : asked, filter->extents.size());
   if (data_type != nullptr) *data_type = filter->data_type;
@@ -195,13 +200,15 @@ MEMLEDGER_ANSWER int cudnnDropoutGetStatesSize(const Handle*, size_t* bytes) {
   note_workspace_asked(WorkspaceKind::kDropoutStates, *bytes);
   return kSuccess;
 }
-MEMLEDGER_ANSWER int cudnnSetDropoutDescriptor(Dropout* dropout, const Handle*, float probability, void* states, size_t, unsigned long long) {
+MEMLEDGER_ANSWER int cudnnSetDropoutDescriptor(Dropout* dropout, const Handle*, float probability, void* states, size_t,
+                                               unsigned long long) {
   if (dropout == nullptr) return kNullPointer;
   dropout->probability = probability;
   if (states != nullptr) note_workspace_used(WorkspaceKind::kDropoutStates);
   return kSuccess;
 }
-MEMLEDGER_ANSWER int cudnnRestoreDropoutDescriptor(Dropout* dropout, const Handle*, float probability, void*, size_t, unsigned long long) {
+MEMLEDGER_ANSWER int cudnnRestoreDropoutDescriptor(Dropout* dropout, const Handle*, float probability, void*, size_t,
+                                                   unsigned long long) {
   if (dropout == nullptr) return kNullPointer;
   dropout->probability = probability;
   return kSuccess;

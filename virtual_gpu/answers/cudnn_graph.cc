@@ -1,5 +1,5 @@
-// cuDNN: the graph interface. A descriptor keeps what is set and gives it back; what cuDNN would compute itself is computed when a
-// descriptor is finalized: which engines there are for an operation graph, their notes, and the workspace of a plan.
+// cuDNN: the graph interface. A descriptor keeps what is set and gives it back; what cuDNN would compute itself is computed when
+// a descriptor is finalized: which engines there are for an operation graph, their notes, and the workspace of a plan.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -102,11 +102,11 @@ struct Node {
 
 size_t attribute_size(int type) {
   switch (type) {
-    case 0:  // handle
-    case 3:  // int64
-    case 5:  // double
-    case 6:  // pointer
-    case 26: // fraction
+    case 0:   // handle
+    case 3:   // int64
+    case 5:   // double
+    case 6:   // pointer
+    case 26:  // fraction
     case kDescriptorType:
       return 8;
     case 2:   // bool
@@ -184,7 +184,8 @@ WorkspaceKind kind_of(const Node& graph) {
   if (operations == nullptr) return WorkspaceKind::kOtherGraph;
   int products = 0;
   for (const NodePointer& operation : operations->nodes) {
-    if (operation->type == kAttentionForwardOperation || operation->type == kAttentionBackwardOperation) return WorkspaceKind::kAttention;
+    if (operation->type == kAttentionForwardOperation || operation->type == kAttentionBackwardOperation)
+      return WorkspaceKind::kAttention;
     products += operation->type == kMatmulOperation ? 1 : 0;
   }
   return products >= 2 ? WorkspaceKind::kAttention : WorkspaceKind::kOtherGraph;
@@ -332,7 +333,8 @@ MEMLEDGER_ANSWER int cudnnBackendSetAttribute(Descriptor* descriptor, int name, 
     const auto* const descriptors = static_cast<Descriptor* const*>(elements);
     for (int64_t i = 0; i < count; ++i) {
       if (descriptors[i] == nullptr) return fail(kNullPointer, "memledger virtual GPU: a null descriptor as an attribute");
-      if (!descriptors[i]->node->finalized) return fail(kNotFinalized, "memledger virtual GPU: a descriptor as an attribute is not finalized");
+      if (!descriptors[i]->node->finalized)
+        return fail(kNotFinalized, "memledger virtual GPU: a descriptor as an attribute is not finalized");
       value.nodes.push_back(descriptors[i]->node);
     }
   } else {
@@ -357,7 +359,8 @@ MEMLEDGER_ANSWER int cudnnBackendFinalize(Descriptor* descriptor) {
   return kSuccess;
 }
 
-MEMLEDGER_ANSWER int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int, int64_t asked, int64_t* count, void* elements) {
+MEMLEDGER_ANSWER int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int, int64_t asked, int64_t* count,
+                                              void* elements) {
   if (descriptor == nullptr) return kNullPointer;
   const Node& node = *descriptor->node;
   if (node.type == kPlan && name == kPlanJson) {

@@ -26,7 +26,8 @@ MEMLEDGER_ANSWER int cudnnSetRNNDescriptor_v8(Rnn* rnn, int, int cell, int bias_
                                               int32_t input_size, int32_t hidden_size, int32_t projection_size, int32_t layers,
                                               const Dropout* dropout, uint32_t flags) {
   if (rnn == nullptr) return kNullPointer;
-  if (cell < 0 || cell > static_cast<int>(RnnCell::kGru) || input_size < 1 || hidden_size < 1 || projection_size < 0 || layers < 1) {
+  if (cell < 0 || cell > static_cast<int>(RnnCell::kGru) || input_size < 1 || hidden_size < 1 || projection_size < 0 ||
+      layers < 1) {
     return fail(kBadParam, "memledger virtual GPU: no such recurrent network");
   }
   rnn->data_type = data_type;
@@ -44,7 +45,8 @@ MEMLEDGER_ANSWER int cudnnSetRNNDescriptor_v8(Rnn* rnn, int, int cell, int bias_
   return kSuccess;
 }
 
-MEMLEDGER_ANSWER int cudnnSetRNNDataDescriptor(RnnData* data, int data_type, int, int longest, int batch, int vector_size, const int*, void*) {
+MEMLEDGER_ANSWER int cudnnSetRNNDataDescriptor(RnnData* data, int data_type, int, int longest, int batch, int vector_size,
+                                               const int*, void*) {
   if (data == nullptr) return kNullPointer;
   data->data_type = data_type;
   data->longest = longest;
@@ -60,9 +62,9 @@ MEMLEDGER_ANSWER int cudnnGetRNNWeightSpaceSize(const Handle*, const Rnn* rnn, s
 }
 
 // Addresses are offsets into the weight space that the caller names; a parameter that is not there has the address 0.
-MEMLEDGER_ANSWER int cudnnGetRNNWeightParams(const Handle*, const Rnn* rnn, int32_t pseudo_layer, size_t, const void* weight_space,
-                                             int32_t linear, cudnn::Tensor* matrix, void** matrix_address, cudnn::Tensor* bias,
-                                             void** bias_address) {
+MEMLEDGER_ANSWER int cudnnGetRNNWeightParams(const Handle*, const Rnn* rnn, int32_t pseudo_layer, size_t,
+                                             const void* weight_space, int32_t linear, cudnn::Tensor* matrix,
+                                             void** matrix_address, cudnn::Tensor* bias, void** bias_address) {
   if (rnn == nullptr) return kNullPointer;
   const auto begin = reinterpret_cast<uintptr_t>(weight_space);
   const auto found_matrix = rnn_matrix(rnn->shape, pseudo_layer, linear);
@@ -82,7 +84,8 @@ MEMLEDGER_ANSWER int cudnnGetRNNWeightParams(const Handle*, const Rnn* rnn, int3
   return kSuccess;
 }
 
-MEMLEDGER_ANSWER int cudnnGetRNNTempSpaceSizes(const Handle*, const Rnn* rnn, int mode, const RnnData* x, size_t* workspace, size_t* reserve) {
+MEMLEDGER_ANSWER int cudnnGetRNNTempSpaceSizes(const Handle*, const Rnn* rnn, int mode, const RnnData* x, size_t* workspace,
+                                               size_t* reserve) {
   if (rnn == nullptr || x == nullptr) return kNullPointer;
   const RnnTemporaries sizes = rnn_temporaries(rnn->shape, x->longest, x->batch, mode == kTraining);
   if (workspace != nullptr) {

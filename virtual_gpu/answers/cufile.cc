@@ -14,20 +14,20 @@ constexpr char kWhy[] = "GPUDirect Storage (cuFile) needs a real device.";
 
 }  // namespace
 
-#define REFUSES_FILE(name)                    \
-  MEMLEDGER_ANSWER FileError name() {         \
-    MEMLEDGER_SAY_REFUSED(kWhy);              \
-    return {kDriverNotInitialized, 0};        \
+#define REFUSES_FILE(name)             \
+  MEMLEDGER_ANSWER FileError name() {  \
+    MEMLEDGER_SAY_REFUSED(kWhy);       \
+    return {kDriverNotInitialized, 0}; \
   }
 REFUSES_FILE(cuFileBufRegister)
 REFUSES_FILE(cuFileBufDeregister)
 REFUSES_FILE(cuFileHandleRegister)
 #undef REFUSES_FILE
 
-#define REFUSES_TRANSFER(name)     \
-  MEMLEDGER_ANSWER long name() {   \
-    MEMLEDGER_SAY_REFUSED(kWhy);   \
-    return kFailed;                \
+#define REFUSES_TRANSFER(name)   \
+  MEMLEDGER_ANSWER long name() { \
+    MEMLEDGER_SAY_REFUSED(kWhy); \
+    return kFailed;              \
   }
 REFUSES_TRANSFER(cuFileRead)
 REFUSES_TRANSFER(cuFileWrite)

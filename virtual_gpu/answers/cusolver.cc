@@ -1,5 +1,5 @@
-// cuSOLVER: nothing is factorized; results and infos lie on the device. The sizes of work areas follow LAPACK's for the same algorithms,
-// see docs/virtual_gpu_workspaces.md.
+// cuSOLVER: nothing is factorized, and every info, on the device, says success. The sizes of work areas follow LAPACK's for the
+// same algorithms, see docs/virtual_gpu_workspaces.md.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,11 +12,12 @@
 namespace memledger::virtual_gpu {
 namespace {
 
+constexpr int kNotInitialized = 1;
 constexpr int kAllocFailed = 2;
 constexpr int kInvalidValue = 3;
 
 struct Solver {
-  int unused = 0;
+  void* stream = nullptr;
 };
 
 // Columns that a blocked algorithm works on at a time.
@@ -25,7 +26,9 @@ constexpr int kVectors = 1;
 
 int64_t panel(int64_t n) { return kPanel * n; }
 int64_t lu(int64_t m, int64_t n) { return panel(std::max(m, n)); }
-int64_t eigen_divide_and_conquer(int vectors, int64_t n) { return vectors == kVectors ? 1 + 6 * n + 2 * n * n : 1 + 2 * n + panel(n); }
+int64_t eigen_divide_and_conquer(int vectors, int64_t n) {
+  return vectors == kVectors ? 1 + 6 * n + 2 * n * n : 1 + 2 * n + panel(n);
+}
 int64_t eigen_jacobi(int64_t n) { return n * n + panel(n); }
 int64_t eigen_general(int64_t n) { return n * n + panel(n); }
 int64_t singular_values(int64_t m, int64_t n) {
@@ -72,6 +75,22 @@ int make(Solver** out) { return make_object(out, kInvalidValue, kAllocFailed); }
 
 using namespace memledger::virtual_gpu;
 
+extern "C" int cudaMemsetAsync(void* to, int value, size_t bytes, void* stream);
+
+namespace {
+
+constexpr int kExecutionFailed = 6;
+
+// Where small copies are remembered, what lay at the info's address before must not be taken for it.
+int succeed(const Solver* handle, int* info, int64_t infos = 1) {
+  if (handle == nullptr) return kNotInitialized;
+  note_workspace_used(WorkspaceKind::kCusolver);
+  if (info == nullptr || infos < 1) return 0;
+  return cudaMemsetAsync(info, 0, infos * sizeof(int), handle->stream) == 0 ? 0 : kExecutionFailed;
+}
+
+}  // namespace
+
 MEMLEDGER_ANSWER int cusolverDnCreate(Solver** handle) { return make(handle); }
 MEMLEDGER_ANSWER int cusolverDnDestroy(Solver* handle) { return drop_object(handle); }
 MEMLEDGER_ANSWER int cusolverDnCreateParams(Solver** params) { return make(params); }
@@ -80,7 +99,11 @@ MEMLEDGER_ANSWER int cusolverDnCreateGesvdjInfo(Solver** info) { return make(inf
 MEMLEDGER_ANSWER int cusolverDnDestroyGesvdjInfo(Solver* info) { return drop_object(info); }
 MEMLEDGER_ANSWER int cusolverDnCreateSyevjInfo(Solver** info) { return make(info); }
 MEMLEDGER_ANSWER int cusolverDnDestroySyevjInfo(Solver* info) { return drop_object(info); }
-MEMLEDGER_DOES_NOTHING(cusolverDnSetStream)
+MEMLEDGER_ANSWER int cusolverDnSetStream(Solver* handle, void* stream) {
+  if (handle == nullptr) return kNotInitialized;
+  handle->stream = stream;
+  return 0;
+}
 MEMLEDGER_DOES_NOTHING(cusolverDnXgesvdjSetMaxSweeps)
 MEMLEDGER_DOES_NOTHING(cusolverDnXgesvdjSetSortEig)
 MEMLEDGER_DOES_NOTHING(cusolverDnXgesvdjSetTolerance)
@@ -92,87 +115,134 @@ MEMLEDGER_ANSWER int cusolverGetVersion(int* version) {
 
 using Strided = long long;
 
-#define FOR_ALL(do_it, ...) do_it(S, 4, ##__VA_ARGS__) do_it(D, 8, ##__VA_ARGS__) do_it(C, 8, ##__VA_ARGS__) do_it(Z, 16, ##__VA_ARGS__)
-#define SIZES(T, size)                                                                                                                         \
-  MEMLEDGER_ANSWER int cusolverDn##T##getrf_bufferSize(void*, int m, int n, const void*, int, int* out) { return give(lu(m, n), size, out); }   \
-  MEMLEDGER_ANSWER int cusolverDn##T##geqrf_bufferSize(void*, int, int n, const void*, int, int* out) { return give(panel(n), size, out); }     \
-  MEMLEDGER_ANSWER int cusolverDn##T##potrf_bufferSize(void*, int, int n, const void*, int, int* out) { return give(panel(n), size, out); }     \
-  MEMLEDGER_ANSWER int cusolverDn##T##sytrf_bufferSize(void*, int n, const void*, int, int* out) { return give(panel(n), size, out); }          \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvd_bufferSize(void*, int m, int n, int* out) { return give(singular_values(m, n), size, out); }        \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvdj_bufferSize(void*, int, int, int m, int n, const void*, int, const void*, const void*, int,         \
-                                                        const void*, int, int* out, void*) {                                                    \
-    return give(singular_values_jacobi(m, n), size, out);                                                                                       \
-  }                                                                                                                                             \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvdjBatched_bufferSize(void*, int, int m, int n, const void*, int, const void*, const void*, int,       \
-                                                               const void*, int, int* out, void*, int batch) {                                  \
-    return give(singular_values_batched(m, n, batch), size, out);                                                                               \
-  }                                                                                                                                             \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched_bufferSize(void*, int, int, int m, int n, const void*, int, Strided, const void*,    \
-                                                                      Strided, const void*, int, Strided, const void*, int, Strided, int* out,  \
-                                                                      int batch) {                                                              \
-    return give(singular_values_batched(m, n, batch), size, out);                                                                               \
+#define FOR_ALL(do_it, ...) \
+  do_it(S, 4, ##__VA_ARGS__) do_it(D, 8, ##__VA_ARGS__) do_it(C, 8, ##__VA_ARGS__) do_it(Z, 16, ##__VA_ARGS__)
+#define SIZES(T, size)                                                                                                           \
+  MEMLEDGER_ANSWER int cusolverDn##T##getrf_bufferSize(void*, int m, int n, const void*, int, int* out) {                        \
+    return give(lu(m, n), size, out);                                                                                            \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##geqrf_bufferSize(void*, int, int n, const void*, int, int* out) {                          \
+    return give(panel(n), size, out);                                                                                            \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrf_bufferSize(void*, int, int n, const void*, int, int* out) {                          \
+    return give(panel(n), size, out);                                                                                            \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##sytrf_bufferSize(void*, int n, const void*, int, int* out) {                               \
+    return give(panel(n), size, out);                                                                                            \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvd_bufferSize(void*, int m, int n, int* out) {                                          \
+    return give(singular_values(m, n), size, out);                                                                               \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdj_bufferSize(void*, int, int, int m, int n, const void*, int, const void*,            \
+                                                        const void*, int, const void*, int, int* out, void*) {                   \
+    return give(singular_values_jacobi(m, n), size, out);                                                                        \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdjBatched_bufferSize(void*, int, int m, int n, const void*, int, const void*,          \
+                                                               const void*, int, const void*, int, int* out, void*, int batch) { \
+    return give(singular_values_batched(m, n, batch), size, out);                                                                \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched_bufferSize(void*, int, int, int m, int n, const void*, int, Strided,  \
+                                                                      const void*, Strided, const void*, int, Strided,           \
+                                                                      const void*, int, Strided, int* out, int batch) {          \
+    return give(singular_values_batched(m, n, batch), size, out);                                                                \
   }
 FOR_ALL(SIZES)
 #undef SIZES
 
-#define QR_SIZES(generate, multiply, size)                                                                                                    \
-  MEMLEDGER_ANSWER int cusolverDn##generate##_bufferSize(void*, int, int n, int, const void*, int, const void*, int* out) {                    \
-    return give(panel(n), size, out);                                                                                                          \
-  }                                                                                                                                            \
-  MEMLEDGER_ANSWER int cusolverDn##multiply##_bufferSize(void*, int, int, int m, int n, int, const void*, int, const void*, const void*, int,   \
-                                                         int* out) {                                                                           \
-    return give(panel(std::max(m, n)), size, out);                                                                                             \
-  }                                                                                                                                            \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##generate)                                                                                                 \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##multiply)
+#define QR_SIZES(generate, multiply, size)                                                                                  \
+  MEMLEDGER_ANSWER int cusolverDn##generate##_bufferSize(void*, int, int n, int, const void*, int, const void*, int* out) { \
+    return give(panel(n), size, out);                                                                                       \
+  }                                                                                                                         \
+  MEMLEDGER_ANSWER int cusolverDn##multiply##_bufferSize(void*, int, int, int m, int n, int, const void*, int, const void*, \
+                                                         const void*, int, int* out) {                                      \
+    return give(panel(std::max(m, n)), size, out);                                                                          \
+  }                                                                                                                         \
+  MEMLEDGER_ANSWER int cusolverDn##generate(Solver* h, int, int, int, void*, int, const void*, void*, int, int* info) {     \
+    return succeed(h, info);                                                                                                \
+  }                                                                                                                         \
+  MEMLEDGER_ANSWER int cusolverDn##multiply(Solver* h, int, int, int, int, int, const void*, int, const void*, void*, int,  \
+                                            void*, int, int* info) {                                                        \
+    return succeed(h, info);                                                                                                \
+  }
 QR_SIZES(Sorgqr, Sormqr, 4)
 QR_SIZES(Dorgqr, Dormqr, 8)
 QR_SIZES(Cungqr, Cunmqr, 8)
 QR_SIZES(Zungqr, Zunmqr, 16)
 #undef QR_SIZES
 
-#define EIGEN_SIZES(T, size)                                                                                                                \
-  MEMLEDGER_ANSWER int cusolverDn##T##evd_bufferSize(void*, int vectors, int, int n, const void*, int, const void*, int* out) {              \
-    return give(eigen_divide_and_conquer(vectors, n), size, out);                                                                           \
-  }                                                                                                                                         \
-  MEMLEDGER_ANSWER int cusolverDn##T##evj_bufferSize(void*, int, int, int n, const void*, int, const void*, int* out, void*) {               \
-    return give(eigen_jacobi(n), size, out);                                                                                                \
-  }                                                                                                                                         \
-  MEMLEDGER_ANSWER int cusolverDn##T##evjBatched_bufferSize(void*, int, int, int n, const void*, int, const void*, int* out, void*,          \
-                                                            int batch) {                                                                    \
-    return give(eigen_batched(n, batch), size, out);                                                                                        \
-  }                                                                                                                                         \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##evd)                                                                                                \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##evj)                                                                                                \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##evjBatched)
+#define EIGEN_SIZES(T, size)                                                                                                    \
+  MEMLEDGER_ANSWER int cusolverDn##T##evd_bufferSize(void*, int vectors, int, int n, const void*, int, const void*, int* out) { \
+    return give(eigen_divide_and_conquer(vectors, n), size, out);                                                               \
+  }                                                                                                                             \
+  MEMLEDGER_ANSWER int cusolverDn##T##evj_bufferSize(void*, int, int, int n, const void*, int, const void*, int* out, void*) {  \
+    return give(eigen_jacobi(n), size, out);                                                                                    \
+  }                                                                                                                             \
+  MEMLEDGER_ANSWER int cusolverDn##T##evjBatched_bufferSize(void*, int, int, int n, const void*, int, const void*, int* out,    \
+                                                            void*, int batch) {                                                 \
+    return give(eigen_batched(n, batch), size, out);                                                                            \
+  }                                                                                                                             \
+  MEMLEDGER_ANSWER int cusolverDn##T##evd(Solver* h, int, int, int, void*, int, void*, void*, int, int* info) {                 \
+    return succeed(h, info);                                                                                                    \
+  }                                                                                                                             \
+  MEMLEDGER_ANSWER int cusolverDn##T##evj(Solver* h, int, int, int, void*, int, void*, void*, int, int* info, void*) {          \
+    return succeed(h, info);                                                                                                    \
+  }                                                                                                                             \
+  MEMLEDGER_ANSWER int cusolverDn##T##evjBatched(Solver* h, int, int, int, void*, int, void*, void*, int, int* info, void*,     \
+                                                 int batch) {                                                                   \
+    return succeed(h, info, batch);                                                                                             \
+  }
 EIGEN_SIZES(Ssy, 4)
 EIGEN_SIZES(Dsy, 8)
 EIGEN_SIZES(Che, 8)
 EIGEN_SIZES(Zhe, 16)
 #undef EIGEN_SIZES
 
-#define COMPUTATIONS(T, size)                                \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##getrf)               \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##getrs)               \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##geqrf)               \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##potrf)               \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##potrs)               \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##potrfBatched)        \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##potrsBatched)        \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##sytrf)               \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##gesvd)               \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##gesvdj)              \
-  MEMLEDGER_DOES_NOTHING(cusolverDn##T##gesvdjBatched)
+#define COMPUTATIONS(T, size)                                                                                                    \
+  MEMLEDGER_ANSWER int cusolverDn##T##getrf(Solver* h, int, int, void*, int, void*, int*, int* info) {                           \
+    return succeed(h, info);                                                                                                     \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##getrs(Solver* h, int, int, int, const void*, int, const int*, void*, int, int* info) {     \
+    return succeed(h, info);                                                                                                     \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##geqrf(Solver* h, int, int, void*, int, void*, void*, int, int* info) {                     \
+    return succeed(h, info);                                                                                                     \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrf(Solver* h, int, int, void*, int, void*, int, int* info) { return succeed(h, info); } \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrs(Solver* h, int, int, int, const void*, int, void*, int, int* info) {                 \
+    return succeed(h, info);                                                                                                     \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrfBatched(Solver* h, int, int, void*, int, int* info, int batch) {                      \
+    return succeed(h, info, batch);                                                                                              \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrsBatched(Solver* h, int, int, int, void*, int, void*, int, int* info, int) {           \
+    return succeed(h, info);                                                                                                     \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##sytrf(Solver* h, int, int, void*, int, int*, void*, int, int* info) {                      \
+    return succeed(h, info);                                                                                                     \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvd(Solver* h, signed char, signed char, int, int, void*, int, void*, void*, int, void*, \
+                                            int, void*, int, void*, int* info) {                                                 \
+    return succeed(h, info);                                                                                                     \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdj(Solver* h, int, int, int, int, void*, int, void*, void*, int, void*, int, void*,    \
+                                             int, int* info, void*) {                                                            \
+    return succeed(h, info);                                                                                                     \
+  }                                                                                                                              \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdjBatched(Solver* h, int, int, int, void*, int, void*, void*, int, void*, int, void*,  \
+                                                    int, int* info, void*, int batch) {                                          \
+    return succeed(h, info, batch);                                                                                              \
+  }
 FOR_ALL(COMPUTATIONS)
 #undef COMPUTATIONS
 #undef FOR_ALL
 
 // Its error norms are written on the host, one for each matrix.
-#define STRIDED_SVD(T)                                                                                                                      \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched(void*, int, int, int, int, const void*, int, Strided, void*, Strided, void*, int,  \
-                                                           Strided, void*, int, Strided, void*, int, int*, double* norms, int batch) {       \
-    if (norms != nullptr) std::fill_n(norms, std::max(batch, 0), 0.0);                                                                      \
-    return 0;                                                                                                                               \
+#define STRIDED_SVD(T)                                                                                                      \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched(Solver* h, int, int, int, int, const void*, int, Strided, void*, \
+                                                           Strided, void*, int, Strided, void*, int, Strided, void*, int,   \
+                                                           int* info, double* norms, int batch) {                           \
+    if (norms != nullptr) std::fill_n(norms, std::max(batch, 0), 0.0);                                                      \
+    return succeed(h, info, batch);                                                                                         \
   }
 STRIDED_SVD(S)
 STRIDED_SVD(D)
@@ -181,39 +251,68 @@ STRIDED_SVD(Z)
 #undef STRIDED_SVD
 
 // The 64-bit interface: sizes in bytes, on the device and on the host.
-MEMLEDGER_ANSWER int cusolverDnXpotrf_bufferSize(void*, void*, int, int64_t n, int type, const void*, int64_t, int, size_t* device, size_t* host) {
-  return give_bytes(panel(n), type, device, host);
-}
-MEMLEDGER_ANSWER int cusolverDnXgetrf_bufferSize(void*, void*, int64_t m, int64_t n, int type, const void*, int64_t, int, size_t* device,
-                                                 size_t* host) {
-  return give_bytes(lu(m, n), type, device, host);
-}
-MEMLEDGER_ANSWER int cusolverDnXgeqrf_bufferSize(void*, void*, int64_t, int64_t n, int type, const void*, int64_t, int, const void*, int,
+MEMLEDGER_ANSWER int cusolverDnXpotrf_bufferSize(void*, void*, int, int64_t n, int type, const void*, int64_t, int,
                                                  size_t* device, size_t* host) {
   return give_bytes(panel(n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXsyevd_bufferSize(void*, void*, int vectors, int, int64_t n, int type, const void*, int64_t, int, const void*,
-                                                 int, size_t* device, size_t* host) {
+MEMLEDGER_ANSWER int cusolverDnXgetrf_bufferSize(void*, void*, int64_t m, int64_t n, int type, const void*, int64_t, int,
+                                                 size_t* device, size_t* host) {
+  return give_bytes(lu(m, n), type, device, host);
+}
+MEMLEDGER_ANSWER int cusolverDnXgeqrf_bufferSize(void*, void*, int64_t, int64_t n, int type, const void*, int64_t, int,
+                                                 const void*, int, size_t* device, size_t* host) {
+  return give_bytes(panel(n), type, device, host);
+}
+MEMLEDGER_ANSWER int cusolverDnXsyevd_bufferSize(void*, void*, int vectors, int, int64_t n, int type, const void*, int64_t, int,
+                                                 const void*, int, size_t* device, size_t* host) {
   return give_bytes(eigen_divide_and_conquer(vectors, n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXsyevBatched_bufferSize(void*, void*, int, int, int64_t n, int type, const void*, int64_t, int, const void*, int,
-                                                       size_t* device, size_t* host, int64_t batch) {
+MEMLEDGER_ANSWER int cusolverDnXsyevBatched_bufferSize(void*, void*, int, int, int64_t n, int type, const void*, int64_t, int,
+                                                       const void*, int, size_t* device, size_t* host, int64_t batch) {
   return give_bytes(eigen_batched(n, batch), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXgeev_bufferSize(void*, void*, int, int, int64_t n, int type, const void*, int64_t, int, const void*, int,
-                                                const void*, int64_t, int, const void*, int64_t, int, size_t* device, size_t* host) {
+MEMLEDGER_ANSWER int cusolverDnXgeev_bufferSize(void*, void*, int, int, int64_t n, int type, const void*, int64_t, int,
+                                                const void*, int, const void*, int64_t, int, const void*, int64_t, int,
+                                                size_t* device, size_t* host) {
   return give_bytes(eigen_general(n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXsytrs_bufferSize(void*, int, int64_t n, int64_t columns, int type, const void*, int64_t, const int64_t*, int,
-                                                 const void*, int64_t, size_t* device, size_t* host) {
+MEMLEDGER_ANSWER int cusolverDnXsytrs_bufferSize(void*, int, int64_t n, int64_t columns, int type, const void*, int64_t,
+                                                 const int64_t*, int, const void*, int64_t, size_t* device, size_t* host) {
   return give_bytes(n * columns, type, device, host);
 }
-MEMLEDGER_DOES_NOTHING(cusolverDnXpotrf)
-MEMLEDGER_DOES_NOTHING(cusolverDnXpotrs)
-MEMLEDGER_DOES_NOTHING(cusolverDnXgetrf)
-MEMLEDGER_DOES_NOTHING(cusolverDnXgetrs)
-MEMLEDGER_DOES_NOTHING(cusolverDnXgeqrf)
-MEMLEDGER_DOES_NOTHING(cusolverDnXsyevd)
-MEMLEDGER_DOES_NOTHING(cusolverDnXsyevBatched)
-MEMLEDGER_DOES_NOTHING(cusolverDnXgeev)
-MEMLEDGER_DOES_NOTHING(cusolverDnXsytrs)
+MEMLEDGER_ANSWER int cusolverDnXpotrf(Solver* h, void*, int, int64_t, int, void*, int64_t, int, void*, size_t, void*, size_t,
+                                      int* info) {
+  return succeed(h, info);
+}
+MEMLEDGER_ANSWER int cusolverDnXpotrs(Solver* h, void*, int, int64_t, int64_t, int, const void*, int64_t, int, void*, int64_t,
+                                      int* info) {
+  return succeed(h, info);
+}
+MEMLEDGER_ANSWER int cusolverDnXgetrf(Solver* h, void*, int64_t, int64_t, int, void*, int64_t, int64_t*, int, void*, size_t,
+                                      void*, size_t, int* info) {
+  return succeed(h, info);
+}
+MEMLEDGER_ANSWER int cusolverDnXgetrs(Solver* h, void*, int, int64_t, int64_t, int, const void*, int64_t, const int64_t*, int,
+                                      void*, int64_t, int* info) {
+  return succeed(h, info);
+}
+MEMLEDGER_ANSWER int cusolverDnXgeqrf(Solver* h, void*, int64_t, int64_t, int, void*, int64_t, int, void*, int, void*, size_t,
+                                      void*, size_t, int* info) {
+  return succeed(h, info);
+}
+MEMLEDGER_ANSWER int cusolverDnXsyevd(Solver* h, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t,
+                                      void*, size_t, int* info) {
+  return succeed(h, info);
+}
+MEMLEDGER_ANSWER int cusolverDnXsyevBatched(Solver* h, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*,
+                                            size_t, void*, size_t, int* info, int64_t batch) {
+  return succeed(h, info, batch);
+}
+MEMLEDGER_ANSWER int cusolverDnXgeev(Solver* h, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, int64_t,
+                                     int, void*, int64_t, int, void*, size_t, void*, size_t, int* info) {
+  return succeed(h, info);
+}
+MEMLEDGER_ANSWER int cusolverDnXsytrs(Solver* h, int, int64_t, int64_t, int, const void*, int64_t, const int64_t*, int, void*,
+                                      int64_t, void*, size_t, void*, size_t, int* info) {
+  return succeed(h, info);
+}

@@ -42,10 +42,12 @@ int describe(void* out, int64_t rows, int64_t columns, int type) {
 
 }  // namespace
 
-MEMLEDGER_ANSWER int cusparseLtStructuredDescriptorInit(const void*, void* out, int64_t rows, int64_t columns, int64_t, uint32_t, int type, int, int) {
+MEMLEDGER_ANSWER int cusparseLtStructuredDescriptorInit(const void*, void* out, int64_t rows, int64_t columns, int64_t, uint32_t,
+                                                        int type, int, int) {
   return describe(out, rows, columns, type);
 }
-MEMLEDGER_ANSWER int cusparseLtDenseDescriptorInit(const void*, void* out, int64_t rows, int64_t columns, int64_t, uint32_t, int type, int) {
+MEMLEDGER_ANSWER int cusparseLtDenseDescriptorInit(const void*, void* out, int64_t rows, int64_t columns, int64_t, uint32_t,
+                                                   int type, int) {
   return describe(out, rows, columns, type);
 }
 

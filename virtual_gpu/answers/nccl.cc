@@ -1,6 +1,6 @@
-// NCCL: communicators can be made, with any number of ranks, and their collectives succeed at once. Nothing is sent: one process can
-// stand for one rank of many, and what it receives is what it would receive if the others sent what it sends itself (of sums, one
-// rank's part). The memory that NCCL takes for itself, outside LibTorch's allocator, is not taken here.
+// NCCL: communicators can be made, with any number of ranks, and their collectives succeed at once. Nothing is sent: one process
+// can stand for one rank of many, and what it receives is what it would receive if the others sent what it sends itself (of sums,
+// one rank's part). The memory that NCCL takes for itself, outside LibTorch's allocator, is not taken here.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -100,8 +100,12 @@ MEMLEDGER_ANSWER const char* ncclGetLastError(const Communicator*) { return ""; 
 
 // The id is passed by value, in memory.
 MEMLEDGER_ANSWER int ncclCommInitRank(Communicator** out, int ranks, UniqueId, int rank) { return make(out, ranks, rank); }
-MEMLEDGER_ANSWER int ncclCommInitRankConfig(Communicator** out, int ranks, UniqueId, int rank, void*) { return make(out, ranks, rank); }
-MEMLEDGER_ANSWER int ncclCommInitRankScalable(Communicator** out, int ranks, int rank, int, const UniqueId*, void*) { return make(out, ranks, rank); }
+MEMLEDGER_ANSWER int ncclCommInitRankConfig(Communicator** out, int ranks, UniqueId, int rank, void*) {
+  return make(out, ranks, rank);
+}
+MEMLEDGER_ANSWER int ncclCommInitRankScalable(Communicator** out, int ranks, int rank, int, const UniqueId*, void*) {
+  return make(out, ranks, rank);
+}
 MEMLEDGER_ANSWER int ncclCommInitAll(Communicator** out, int devices, const int* list) {
   if (out == nullptr || devices < 1) return kInvalidArgument;
   for (int i = 0; i < devices; ++i) {
@@ -117,7 +121,8 @@ MEMLEDGER_ANSWER int ncclCommSplit(const Communicator* from, int color, int, Com
   *out = nullptr;
   return color == kNoColor ? 0 : make(out, from->ranks, from->rank);
 }
-MEMLEDGER_ANSWER int ncclCommShrink(const Communicator* from, const int* excluded, int excluded_ranks, Communicator** out, void*, int) {
+MEMLEDGER_ANSWER int ncclCommShrink(const Communicator* from, const int* excluded, int excluded_ranks, Communicator** out, void*,
+                                    int) {
   if (from == nullptr) return kInvalidArgument;
   int before = 0;
   for (int i = 0; i < excluded_ranks; ++i) before += excluded[i] < from->rank ? 1 : 0;
@@ -151,7 +156,9 @@ MEMLEDGER_ANSWER int ncclMemAlloc(void** out, size_t bytes) {
   *out = Machine::get().allocate(current_device(), bytes);
   return *out == nullptr ? kSystemError : 0;
 }
-MEMLEDGER_ANSWER int ncclMemFree(void* pointer) { return pointer == nullptr || Machine::get().free(pointer) ? 0 : kInvalidArgument; }
+MEMLEDGER_ANSWER int ncclMemFree(void* pointer) {
+  return pointer == nullptr || Machine::get().free(pointer) ? 0 : kInvalidArgument;
+}
 MEMLEDGER_ANSWER int ncclCommRegister(const Communicator*, void*, size_t, Registration** out) {
   return make_object(out, kInvalidArgument, kSystemError);
 }
@@ -179,8 +186,8 @@ MEMLEDGER_DOES_NOTHING(ncclGroupSimulateEnd)
 MEMLEDGER_ANSWER int ncclAllReduce(const void* from, void* to, size_t count, int type, int, const Communicator*, void* stream) {
   return copy(to, from, count * size_of(type), stream);
 }
-MEMLEDGER_ANSWER int ncclReduce(const void* from, void* to, size_t count, int type, int, int root, const Communicator* communicator,
-                                void* stream) {
+MEMLEDGER_ANSWER int ncclReduce(const void* from, void* to, size_t count, int type, int, int root,
+                                const Communicator* communicator, void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
   return root == communicator->rank ? copy(to, from, count * size_of(type), stream) : 0;
 }
@@ -189,7 +196,8 @@ MEMLEDGER_ANSWER int ncclBroadcast(const void* from, void* to, size_t count, int
   if (communicator == nullptr) return kInvalidArgument;
   return root == communicator->rank ? copy(to, from, count * size_of(type), stream) : 0;
 }
-MEMLEDGER_ANSWER int ncclAllGather(const void* from, void* to, size_t count, int type, const Communicator* communicator, void* stream) {
+MEMLEDGER_ANSWER int ncclAllGather(const void* from, void* to, size_t count, int type, const Communicator* communicator,
+                                   void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
   const size_t bytes = count * size_of(type);
   int status = 0;
@@ -202,12 +210,14 @@ MEMLEDGER_ANSWER int ncclReduceScatter(const void* from, void* to, size_t count,
   const size_t bytes = count * size_of(type);
   return copy(to, at(from, communicator->rank * bytes), bytes, stream);
 }
-MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int type, const Communicator* communicator, void* stream) {
+MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int type, const Communicator* communicator,
+                                  void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
   const size_t bytes = count * size_of(type);
   const size_t mine = communicator->rank * bytes;
   int status = 0;
-  for (int rank = 0; rank < communicator->ranks && status == 0; ++rank) status = copy(at(to, rank * bytes), at(from, mine), bytes, stream);
+  for (int rank = 0; rank < communicator->ranks && status == 0; ++rank)
+    status = copy(at(to, rank * bytes), at(from, mine), bytes, stream);
   return status;
 }
 MEMLEDGER_DOES_NOTHING(ncclBcast)

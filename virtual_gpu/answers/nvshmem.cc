@@ -19,10 +19,10 @@ MEMLEDGER_REFUSES(nvshmemx_set_attr_uniqueid_args, kFailed, kWhy)
 MEMLEDGER_REFUSES(nvshmemx_alltoallmem_on_stream, kFailed, kWhy)
 MEMLEDGER_REFUSES(nvshmemx_broadcastmem_on_stream, kFailed, kWhy)
 
-#define REFUSES_POINTER(name)        \
-  MEMLEDGER_ANSWER void* name() {    \
-    MEMLEDGER_SAY_REFUSED(kWhy);     \
-    return nullptr;                  \
+#define REFUSES_POINTER(name)     \
+  MEMLEDGER_ANSWER void* name() { \
+    MEMLEDGER_SAY_REFUSED(kWhy);  \
+    return nullptr;               \
   }
 REFUSES_POINTER(nvshmem_malloc)
 REFUSES_POINTER(nvshmem_ptr)

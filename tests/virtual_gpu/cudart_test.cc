@@ -1,0 +1,488 @@
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "virtual_gpu/device.h"
+
+// The runtime's and the driver's functions as a program calls them. The answers are linked in, no library is preloaded.
+
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+constexpr size_t kCapacity = 256 * kMiB;
+
+size_t free_bytes() {
+  size_t free_now = 0, total = 0;
+  REQUIRE(cudaMemGetInfo(&free_now, &total) == cudaSuccess);
+  CHECK(total == kCapacity);
+  return free_now;
+}
+
+void* allocate(size_t bytes) {
+  void* pointer = nullptr;
+  REQUIRE(cudaMalloc(&pointer, bytes) == cudaSuccess);
+  return pointer;
+}
+
+// Runs `action` with the error expected, and takes it from the thread.
+void expect(cudaError_t wanted, cudaError_t got) {
+  CHECK(got == wanted);
+  CHECK(cudaPeekAtLastError() == wanted);
+  CHECK(cudaGetLastError() == wanted);
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+TEST_CASE("no library of NVIDIA is in this process") {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    INFO(line);
+    for (const char* name : {"libcudart", "libcuda.so", "libcublas", "libcudnn", "libnvidia"})
+      CHECK(line.find(name) == std::string::npos);
+  }
+}
+
+TEST_CASE("devices and their numbers") {
+  int count = 0;
+  CHECK(cudaGetDeviceCount(&count) == cudaSuccess);
+  CHECK(count == 2);
+  int device = -1;
+  CHECK(cudaGetDevice(&device) == cudaSuccess);
+  CHECK(device == 0);
+  expect(cudaErrorInvalidDevice, cudaSetDevice(2));
+  expect(cudaErrorInvalidDevice, cudaSetDevice(-1));
+  CHECK(cudaSetDevice(1) == cudaSuccess);
+  // Each thread has its own.
+  std::thread([] {
+    int other = -1;
+    CHECK(cudaGetDevice(&other) == cudaSuccess);
+    CHECK(other == 0);
+  }).join();
+  CHECK(cudaGetDevice(&device) == cudaSuccess);
+  CHECK(device == 1);
+  CHECK(cudaSetDevice(0) == cudaSuccess);
+
+  int runtime = 0, driver = 0;
+  CHECK(cudaRuntimeGetVersion(&runtime) == cudaSuccess);
+  CHECK(cudaDriverGetVersion(&driver) == cudaSuccess);
+  CHECK(runtime == CUDART_VERSION);
+  CHECK(driver >= runtime);
+}
+
+TEST_CASE("properties are the profile's, and attributes agree with them") {
+  cudaDeviceProp p;
+  REQUIRE(cudaGetDeviceProperties(&p, 1) == cudaSuccess);
+  CHECK(std::string(p.name) == "NVIDIA A100-SXM4-80GB");
+  CHECK(p.major == 8);
+  CHECK(p.minor == 0);
+  CHECK(p.multiProcessorCount == 108);
+  CHECK(p.totalGlobalMem == kCapacity);
+  CHECK(p.sharedMemPerBlockOptin == 163 << 10);
+  const auto attribute = [](cudaDeviceAttr which) {
+    int value = -1;
+    CHECK(cudaDeviceGetAttribute(&value, which, 1) == cudaSuccess);
+    return value;
+  };
+  CHECK(attribute(cudaDevAttrMultiProcessorCount) == p.multiProcessorCount);
+  CHECK(attribute(cudaDevAttrComputeCapabilityMajor) == p.major);
+  CHECK(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) == static_cast<int>(p.sharedMemPerBlockOptin));
+  CHECK(attribute(cudaDevAttrMaxThreadsPerMultiProcessor) == p.maxThreadsPerMultiProcessor);
+  CHECK(attribute(cudaDevAttrL2CacheSize) == p.l2CacheSize);
+  CHECK(attribute(cudaDevAttrWarpSize) == 32);
+  CHECK(attribute(cudaDevAttrPciBusId) == p.pciBusID);
+  expect(cudaErrorInvalidDevice, cudaGetDeviceProperties(&p, 2));
+
+  char bus[32];
+  CHECK(cudaDeviceGetPCIBusId(bus, sizeof bus, 1) == cudaSuccess);
+  int device = -1;
+  CHECK(cudaDeviceGetByPCIBusId(&device, bus) == cudaSuccess);
+  CHECK(device == 1);
+  expect(cudaErrorInvalidDevice, cudaDeviceGetByPCIBusId(&device, "0000:FF:00.0"));
+}
+
+TEST_CASE("memory ends at the capacity") {
+  const size_t before = free_bytes();
+  void* const half = allocate(kCapacity / 2);
+  CHECK(free_bytes() == before - kCapacity / 2);
+  void* more = half;
+  expect(cudaErrorMemoryAllocation, cudaMalloc(&more, kCapacity));
+  CHECK(more == nullptr);
+  CHECK(cudaFree(half) == cudaSuccess);
+  CHECK(free_bytes() == before);
+  expect(cudaErrorInvalidValue, cudaFree(half));
+  CHECK(cudaFree(nullptr) == cudaSuccess);
+  CHECK(cudaMalloc(&more, 0) == cudaSuccess);
+  CHECK(more == nullptr);
+  expect(cudaErrorInvalidValue, cudaMalloc(nullptr, 1));
+}
+
+TEST_CASE("pointers know where they are from") {
+  void* const device = allocate(1000);
+  void* pinned = nullptr;
+  REQUIRE(cudaHostAlloc(&pinned, 1000, cudaHostAllocDefault) == cudaSuccess);
+  std::vector<char> own(1000);
+  const auto attributes = [](const void* pointer) {
+    cudaPointerAttributes a;
+    CHECK(cudaPointerGetAttributes(&a, pointer) == cudaSuccess);
+    return a;
+  };
+  CHECK(attributes(device).type == cudaMemoryTypeDevice);
+  CHECK(attributes(device).device == 0);
+  CHECK(attributes(static_cast<char*>(device) + 999).devicePointer == static_cast<char*>(device) + 999);
+  CHECK(attributes(pinned).type == cudaMemoryTypeHost);
+  CHECK(attributes(pinned).hostPointer == pinned);
+  CHECK(attributes(own.data()).type == cudaMemoryTypeUnregistered);
+  CHECK(cudaHostRegister(own.data(), own.size(), cudaHostRegisterDefault) == cudaSuccess);
+  CHECK(attributes(own.data()).type == cudaMemoryTypeHost);
+  expect(cudaErrorHostMemoryAlreadyRegistered, cudaHostRegister(own.data(), own.size(), cudaHostRegisterDefault));
+  CHECK(cudaHostUnregister(own.data()) == cudaSuccess);
+  expect(cudaErrorHostMemoryNotRegistered, cudaHostUnregister(own.data()));
+  expect(cudaErrorInvalidValue, cudaFree(pinned));
+  CHECK(cudaFreeHost(pinned) == cudaSuccess);
+  CHECK(cudaFree(device) == cudaSuccess);
+}
+
+TEST_CASE("copies") {
+  char* const device = static_cast<char*>(allocate(4 * kMiB));
+  char* const other = static_cast<char*>(allocate(4 * kMiB));
+  std::vector<char> host(4 * kMiB, 'x');
+  std::vector<char> back(4 * kMiB, 'y');
+
+  // More than is kept: accepted, and read back as zeros.
+  CHECK(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+  CHECK(cudaMemcpy(other, device, host.size(), cudaMemcpyDeviceToDevice) == cudaSuccess);
+  CHECK(cudaMemcpy(back.data(), other, back.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::all_of(back.begin(), back.end(), [](char c) { return c == 0; }));
+
+  // What is kept comes back, also through another block, and until its memory is freed.
+  CHECK(cudaMemcpyAsync(device + 100, "hello", 5, cudaMemcpyDefault, nullptr) == cudaSuccess);
+  CHECK(cudaMemcpy(other + 7, device + 100, 5, cudaMemcpyDeviceToDevice) == cudaSuccess);
+  std::memset(back.data(), 'y', 10);
+  CHECK(cudaMemcpy(back.data(), other + 6, 7, cudaMemcpyDefault) == cudaSuccess);
+  CHECK(std::string(back.data(), 8) == std::string("\0hello\0y", 8));
+  CHECK(cudaMemset(other + 8, '-', 3) == cudaSuccess);
+  CHECK(cudaMemcpy(back.data(), other + 7, 5, cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::string(back.data(), 5) == "h---o");
+  CHECK(cudaFree(other) == cudaSuccess);
+  char* const again = static_cast<char*>(allocate(4 * kMiB));
+  CHECK(again == other);
+  CHECK(cudaMemcpy(back.data(), again + 7, 5, cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::string(back.data(), 5) == std::string(5, '\0'));
+
+  // Who knows that an address has a new owner can say so.
+  CHECK(cudaMemcpy(again, "old", 3, cudaMemcpyHostToDevice) == cudaSuccess);
+  memledger_virtual_gpu_forget(again, 2);
+  CHECK(cudaMemcpy(back.data(), again, 3, cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::string(back.data(), 3) == std::string("\0\0d", 3));
+
+  // Rows.
+  CHECK(cudaMemcpy2D(device, 512, "abcdef", 3, 3, 2, cudaMemcpyHostToDevice) == cudaSuccess);
+  CHECK(cudaMemcpy(back.data(), device + 512, 3, cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::string(back.data(), 3) == "def");
+  expect(cudaErrorInvalidPitchValue, cudaMemcpy2D(device, 2, "abcdef", 3, 3, 2, cudaMemcpyHostToDevice));
+
+  // Host to host is a real copy.
+  CHECK(cudaMemcpy(back.data(), host.data(), host.size(), cudaMemcpyHostToHost) == cudaSuccess);
+  CHECK(back == host);
+  CHECK(cudaMemcpy(back.data(), "default", 7, cudaMemcpyDefault) == cudaSuccess);
+  CHECK(std::string(back.data(), 7) == "default");
+
+  // A wrong kind, a wrong address, a block's end.
+  expect(cudaErrorInvalidValue, cudaMemcpy(back.data(), device, 1, cudaMemcpyHostToDevice));
+  expect(cudaErrorInvalidValue, cudaMemcpy(device, back.data(), 1, cudaMemcpyDeviceToHost));
+  expect(cudaErrorInvalidValue, cudaMemcpy(back.data(), host.data(), 1, cudaMemcpyDeviceToDevice));
+  expect(cudaErrorInvalidValue, cudaMemcpy(device, host.data(), 4 * kMiB + 1, cudaMemcpyHostToDevice));
+  expect(cudaErrorInvalidValue, cudaMemset(back.data(), 0, 1));
+  expect(cudaErrorInvalidMemcpyDirection, cudaMemcpy(device, host.data(), 1, static_cast<cudaMemcpyKind>(77)));
+  CHECK(cudaMemcpy(nullptr, nullptr, 0, cudaMemcpyDefault) == cudaSuccess);
+  CHECK(cudaFree(again) == cudaSuccess);
+  CHECK(cudaFree(device) == cudaSuccess);
+}
+
+TEST_CASE("copies between devices") {
+  char* const on_zero = static_cast<char*>(allocate(100));
+  CHECK(cudaSetDevice(1) == cudaSuccess);
+  char* const on_one = static_cast<char*>(allocate(100));
+  CHECK(cudaSetDevice(0) == cudaSuccess);
+  int can = 0;
+  CHECK(cudaDeviceCanAccessPeer(&can, 0, 1) == cudaSuccess);
+  CHECK(can == 1);
+  CHECK(cudaDeviceCanAccessPeer(&can, 0, 0) == cudaSuccess);
+  CHECK(can == 0);
+  CHECK(cudaDeviceEnablePeerAccess(1, 0) == cudaSuccess);
+  expect(cudaErrorPeerAccessAlreadyEnabled, cudaDeviceEnablePeerAccess(1, 0));
+  expect(cudaErrorInvalidDevice, cudaDeviceEnablePeerAccess(0, 0));
+  CHECK(cudaMemcpy(on_zero, "peer", 4, cudaMemcpyHostToDevice) == cudaSuccess);
+  CHECK(cudaMemcpyPeerAsync(on_one, 1, on_zero, 0, 4, nullptr) == cudaSuccess);
+  char back[5] = {};
+  CHECK(cudaMemcpy(back, on_one, 4, cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::string(back) == "peer");
+  CHECK(cudaDeviceDisablePeerAccess(1) == cudaSuccess);
+  expect(cudaErrorPeerAccessNotEnabled, cudaDeviceDisablePeerAccess(1));
+  CHECK(cudaFree(on_zero) == cudaSuccess);
+  CHECK(cudaFree(on_one) == cudaSuccess);
+}
+
+TEST_CASE("streams") {
+  int least = 1, greatest = 1;
+  CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest) == cudaSuccess);
+  CHECK(least == 0);
+  CHECK(greatest < 0);
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -1) == cudaSuccess);
+  int priority = 0;
+  unsigned flags = 0;
+  CHECK(cudaStreamGetPriority(stream, &priority) == cudaSuccess);
+  CHECK(priority == -1);
+  CHECK(cudaStreamGetFlags(stream, &flags) == cudaSuccess);
+  CHECK(flags == cudaStreamNonBlocking);
+  for (cudaStream_t any : {stream, cudaStream_t(nullptr), cudaStreamLegacy, cudaStreamPerThread}) {
+    CHECK(cudaStreamQuery(any) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(any) == cudaSuccess);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    CHECK(cudaStreamIsCapturing(any, &status) == cudaSuccess);
+    CHECK(status == cudaStreamCaptureStatusNone);
+  }
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+  expect(cudaErrorInvalidResourceHandle, cudaStreamQuery(stream));
+  expect(cudaErrorInvalidResourceHandle, cudaStreamDestroy(stream));
+  expect(cudaErrorInvalidResourceHandle, cudaStreamDestroy(nullptr));
+}
+
+TEST_CASE("graph capture is refused, and leaves the stream as it was") {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
+  expect(cudaErrorNotSupported, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+  CHECK(cudaStreamIsCapturing(stream, &status) == cudaSuccess);
+  CHECK(status == cudaStreamCaptureStatusNone);
+  cudaGraph_t graph = nullptr;
+  expect(cudaErrorNotSupported, cudaGraphCreate(&graph, 0));
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+TEST_CASE("events") {
+  cudaEvent_t start = nullptr, end = nullptr, untimed = nullptr;
+  REQUIRE(cudaEventCreate(&start) == cudaSuccess);
+  REQUIRE(cudaEventCreate(&end) == cudaSuccess);
+  REQUIRE(cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming) == cudaSuccess);
+  float milliseconds = -1;
+  expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, end));
+  CHECK(cudaEventRecord(start, nullptr) == cudaSuccess);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  CHECK(cudaEventRecord(end, nullptr) == cudaSuccess);
+  CHECK(cudaEventRecord(untimed, nullptr) == cudaSuccess);
+  CHECK(cudaEventQuery(end) == cudaSuccess);
+  CHECK(cudaEventSynchronize(end) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(nullptr, end, 0) == cudaSuccess);
+  CHECK(cudaEventElapsedTime(&milliseconds, start, end) == cudaSuccess);
+  CHECK(milliseconds >= 2);
+  CHECK(milliseconds < 10000);
+  CHECK(cudaEventElapsedTime(&milliseconds, end, start) == cudaSuccess);
+  CHECK(milliseconds <= -2);
+  CHECK(cudaEventElapsedTime(&milliseconds, end, end) == cudaSuccess);
+  CHECK(milliseconds > 0);
+  expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, untimed));
+  cudaIpcEventHandle_t handle;
+  expect(cudaErrorNotSupported, cudaIpcGetEventHandle(&handle, start));
+
+  // Of another device than the stream's.
+  CHECK(cudaSetDevice(1) == cudaSuccess);
+  expect(cudaErrorInvalidResourceHandle, cudaEventRecord(start, nullptr));
+  CHECK(cudaSetDevice(0) == cudaSuccess);
+  for (cudaEvent_t event : {start, end, untimed}) CHECK(cudaEventDestroy(event) == cudaSuccess);
+  expect(cudaErrorInvalidResourceHandle, cudaEventQuery(start));
+}
+
+TEST_CASE("callbacks are called, and may call CUDA") {
+  static int called = 0;
+  const auto callback = [](void* data) {
+    CHECK(cudaStreamQuery(nullptr) == cudaSuccess);
+    *static_cast<int*>(data) += 1;
+  };
+  CHECK(cudaLaunchHostFunc(nullptr, callback, &called) == cudaSuccess);
+  CHECK(called == 1);
+}
+
+TEST_CASE("launches are checked, not run") {
+  const auto launch = [](dim3 grid, dim3 block, size_t shared = 0) {
+    return cudaLaunchKernel(reinterpret_cast<const void*>(&free_bytes), grid, block, nullptr, shared, nullptr);
+  };
+  CHECK(launch({1}, {256}) == cudaSuccess);
+  CHECK(launch({2147483647, 65535, 65535}, {32, 32}) == cudaSuccess);
+  expect(cudaErrorInvalidConfiguration, launch({0}, {256}));
+  expect(cudaErrorInvalidConfiguration, launch({1, 65536}, {256}));
+  expect(cudaErrorInvalidConfiguration, launch({1}, {1025}));
+  expect(cudaErrorInvalidConfiguration, launch({1}, {1, 1, 65}));
+  CHECK(launch({1}, {256}, 163 << 10) == cudaSuccess);
+  expect(cudaErrorInvalidValue, launch({1}, {256}, 164 << 10));
+
+  const void* const kernel = reinterpret_cast<const void*>(&free_bytes);
+  cudaFuncAttributes attributes;
+  CHECK(cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess);
+  CHECK(attributes.binaryVersion == 80);
+  CHECK(attributes.maxThreadsPerBlock == 1024);
+  int blocks = 0;
+  CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 256, 0) == cudaSuccess);
+  CHECK(blocks == 8);
+  CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 32, 0) == cudaSuccess);
+  CHECK(blocks == 32);
+  CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 128, 80 << 10) == cudaSuccess);
+  CHECK(blocks == 2);
+  // As many blocks as can run at once, and one more.
+  CHECK(cudaLaunchCooperativeKernel(kernel, {108 * 8}, {256}, nullptr, 0, nullptr) == cudaSuccess);
+  expect(cudaErrorCooperativeLaunchTooLarge, cudaLaunchCooperativeKernel(kernel, {108 * 8 + 1}, {256}, nullptr, 0, nullptr));
+}
+
+TEST_CASE("errors have names and texts, and belong to their thread") {
+  CHECK(std::string(cudaGetErrorName(cudaErrorMemoryAllocation)) == "cudaErrorMemoryAllocation");
+  CHECK(std::string(cudaGetErrorString(cudaErrorMemoryAllocation)) == "out of memory");
+  CHECK(std::string(cudaGetErrorString(cudaSuccess)) == "no error");
+  CHECK(std::string(cudaGetErrorString(static_cast<cudaError_t>(12345))) == "unrecognized error code");
+  CHECK(cudaSetDevice(99) == cudaErrorInvalidDevice);
+  std::thread([] { CHECK(cudaGetLastError() == cudaSuccess); }).join();
+  CHECK(cudaGetDevice(nullptr) == cudaErrorInvalidValue);
+  CHECK(cudaGetLastError() == cudaErrorInvalidValue);
+  // The driver's functions have no part in it.
+  CHECK(cuMemFree_v2(1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+template <typename F>
+F* driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult status;
+  REQUIRE(cudaGetDriverEntryPointByVersion(name, &function, CUDART_VERSION, cudaEnableDefault, &status) == cudaSuccess);
+  REQUIRE(status == cudaDriverEntryPointSuccess);
+  return reinterpret_cast<F*>(function);
+}
+
+TEST_CASE("the driver's functions are found by name, and make expandable segments") {
+  void* function = &function;
+  cudaDriverEntryPointQueryResult status;
+  CHECK(cudaGetDriverEntryPointByVersion("cuNoSuchFunction", &function, 12000, cudaEnableDefault, &status) == cudaSuccess);
+  CHECK(status == cudaDriverEntryPointSymbolNotFound);
+  CHECK(function == nullptr);
+
+  const size_t before = free_bytes();
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  size_t page = 0;
+  REQUIRE(driver_function<decltype(cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity")(
+              &page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS);
+  CHECK(page == 2 * kMiB);
+  CUdeviceptr range = 0;
+  REQUIRE(driver_function<decltype(cuMemAddressReserve)>("cuMemAddressReserve")(&range, 10 * kCapacity, 0, 0, 0) == CUDA_SUCCESS);
+  const auto create = driver_function<decltype(cuMemCreate)>("cuMemCreate");
+  CUmemGenericAllocationHandle handle = 0, too_much = 0;
+  CHECK(create(&handle, 20 * kMiB, &properties, 0) == CUDA_SUCCESS);
+  CHECK(create(&too_much, kCapacity, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(create(&too_much, 1, &properties, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(free_bytes() == before - 20 * kMiB);
+  CHECK(driver_function<decltype(cuMemMap)>("cuMemMap")(range, 20 * kMiB, 0, handle, 0) == CUDA_SUCCESS);
+  CUmemAccessDesc access{};
+  access.location = properties.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  CHECK(driver_function<decltype(cuMemSetAccess)>("cuMemSetAccess")(range, 20 * kMiB, &access, 1) == CUDA_SUCCESS);
+  cudaPointerAttributes attributes;
+  CHECK(cudaPointerGetAttributes(&attributes, reinterpret_cast<void*>(range)) == cudaSuccess);
+  CHECK(attributes.type == cudaMemoryTypeDevice);
+  CHECK(cudaMemset(reinterpret_cast<void*>(range), 0, 20 * kMiB) == cudaSuccess);
+  int file = 0;
+  CHECK(driver_function<decltype(cuMemExportToShareableHandle)>("cuMemExportToShareableHandle")(
+            &file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(driver_function<decltype(cuMemUnmap)>("cuMemUnmap")(range, 20 * kMiB) == CUDA_SUCCESS);
+  CHECK(driver_function<decltype(cuMemRelease)>("cuMemRelease")(handle) == CUDA_SUCCESS);
+  CHECK(driver_function<decltype(cuMemAddressFree)>("cuMemAddressFree")(range, 10 * kCapacity) == CUDA_SUCCESS);
+  CHECK(free_bytes() == before);
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+TEST_CASE("stream-ordered memory") {
+  const size_t before = free_bytes();
+  cudaMemPool_t pool = nullptr;
+  REQUIRE(cudaDeviceGetDefaultMemPool(&pool, 0) == cudaSuccess);
+  uint64_t threshold = ~0ULL;
+  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold) == cudaSuccess);
+  void* pointer = nullptr;
+  CHECK(cudaMallocAsync(&pointer, 40 * kMiB, nullptr) == cudaSuccess);
+  const auto attribute = [pool](cudaMemPoolAttr which) {
+    uint64_t value = 0;
+    CHECK(cudaMemPoolGetAttribute(pool, which, &value) == cudaSuccess);
+    return value;
+  };
+  CHECK(attribute(cudaMemPoolAttrUsedMemCurrent) == 40 * kMiB);
+  CHECK(attribute(cudaMemPoolAttrReservedMemCurrent) == 64 * kMiB);
+  CHECK(cudaFreeAsync(pointer, nullptr) == cudaSuccess);
+  CHECK(attribute(cudaMemPoolAttrUsedMemCurrent) == 0);
+  CHECK(attribute(cudaMemPoolAttrUsedMemHigh) == 40 * kMiB);
+  CHECK(free_bytes() == before - 64 * kMiB);
+  uint64_t zero = 0;
+  CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero) == cudaSuccess);
+  CHECK(attribute(cudaMemPoolAttrUsedMemHigh) == 0);
+  CHECK(cudaMemPoolTrimTo(pool, 0) == cudaSuccess);
+  CHECK(free_bytes() == before);
+  expect(cudaErrorMemoryAllocation, cudaMallocAsync(&pointer, 2 * kCapacity, nullptr));
+}
+
+TEST_CASE("other processes cannot share memory, and children find a whole device") {
+  void* const pointer = allocate(100);
+  cudaIpcMemHandle_t handle;
+  expect(cudaErrorNotSupported, cudaIpcGetMemHandle(&handle, pointer));
+  // Other threads allocate while this one forks.
+  std::atomic<bool> stop{false};
+  std::thread busy([&stop] {
+    while (!stop) cudaFree(allocate(1000));
+  });
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      void* mine = nullptr;
+      alarm(10);
+      _exit(cudaMalloc(&mine, 1000) == cudaSuccess && cudaFree(mine) == cudaSuccess ? 0 : 1);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+  }
+  stop = true;
+  busy.join();
+  CHECK(cudaFree(pointer) == cudaSuccess);
+}
+
+TEST_CASE("a reset frees everything of the device") {
+  CHECK(cudaSetDevice(1) == cudaSuccess);
+  void* const pointer = allocate(10 * kMiB);
+  CHECK(free_bytes() < kCapacity);
+  CHECK(cudaDeviceReset() == cudaSuccess);
+  int active = 1;
+  unsigned flags = 0;
+  CHECK(cuDevicePrimaryCtxGetState(1, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 0);
+  CHECK(free_bytes() == kCapacity);
+  CHECK(cuDevicePrimaryCtxGetState(1, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 1);
+  expect(cudaErrorInvalidValue, cudaFree(pointer));
+  CHECK(cudaSetDevice(0) == cudaSuccess);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Read at the first CUDA call.
+  setenv("MEMLEDGER_VIRTUAL_GPU", "a100:256MiB,count=2,keep=4KiB", 1);
+  return doctest::Context(argc, argv).run();
+}

@@ -1,0 +1,379 @@
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "virtual_gpu/device.h"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace memledger::virtual_gpu {
+namespace {
+
+constexpr size_t kKiB = 1 << 10;
+constexpr size_t kMiB = 1 << 20;
+
+Specification specification(const std::string& text) { return *parse_specification(text).specification; }
+
+uintptr_t address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+size_t used(Machine& machine, int device = 0) {
+  const MemoryInfo info = machine.memory_info(device);
+  return info.total_bytes - info.free_bytes;
+}
+
+TEST_CASE("large blocks take whole pages and are aligned to them") {
+  Machine machine(specification("h200:1GiB"));
+  CHECK(used(machine) == 0);
+  void* one = machine.allocate(0, 2 * kMiB + 1);
+  REQUIRE(one);
+  CHECK(address(one) % Machine::kPage == 0);
+  CHECK(used(machine) == 4 * kMiB);
+  void* two = machine.allocate(0, kMiB + 1);
+  CHECK(address(two) % Machine::kPage == 0);
+  CHECK(used(machine) == 6 * kMiB);
+  CHECK(machine.free(one));
+  CHECK(machine.free(two));
+  CHECK(used(machine) == 0);
+}
+
+TEST_CASE("small blocks share pages and do not overlap") {
+  Machine machine(specification("h200:1GiB"));
+  std::vector<void*> blocks;
+  for (int i = 0; i < 4096; ++i) {
+    blocks.push_back(machine.allocate(0, 1 + i % 512));
+    REQUIRE(blocks.back());
+    CHECK(address(blocks.back()) % 512 == 0);
+  }
+  CHECK(used(machine) == 2 * kMiB);
+  void* next = machine.allocate(0, 1);
+  CHECK(used(machine) == 4 * kMiB);
+  CHECK(machine.free(next));
+  CHECK(used(machine) == 2 * kMiB);
+  for (void* block : blocks) CHECK(machine.free(block));
+  CHECK(used(machine) == 0);
+}
+
+TEST_CASE("the capacity is a limit, and memory that comes back is given again") {
+  Machine machine(specification("h200:100MiB"));
+  std::vector<void*> blocks;
+  while (void* block = machine.allocate(0, 10 * kMiB)) blocks.push_back(block);
+  CHECK(blocks.size() == 10);
+  CHECK(machine.memory_info(0).free_bytes == 0);
+  CHECK(machine.allocate(0, 1) == nullptr);
+  void* const first = blocks.front();
+  CHECK(machine.free(first));
+  CHECK_FALSE(machine.free(first));
+  CHECK(machine.allocate(0, 11 * kMiB) == nullptr);
+  CHECK(machine.allocate(0, 10 * kMiB) == first);
+  CHECK(machine.allocate(0, std::numeric_limits<size_t>::max()) == nullptr);
+  CHECK(machine.allocate(0, std::numeric_limits<size_t>::max() - kMiB) == nullptr);
+}
+
+TEST_CASE("holes between blocks never cost capacity") {
+  Machine machine(specification("h200:128MiB"));
+  std::vector<void*> blocks;
+  while (void* block = machine.allocate(0, 2 * kMiB)) blocks.push_back(block);
+  REQUIRE(blocks.size() == 64);
+  for (size_t i = 0; i < blocks.size(); i += 2) CHECK(machine.free(blocks[i]));
+  // 64 MiB are free, in holes of 2 MiB.
+  void* const large = machine.allocate(0, 64 * kMiB);
+  CHECK(large);
+  CHECK(machine.memory_info(0).free_bytes == 0);
+}
+
+TEST_CASE("devices are apart") {
+  Machine machine(specification("a100:1GiB,count=3"));
+  CHECK(machine.device_count() == 3);
+  CHECK_FALSE(machine.is_device(3));
+  CHECK_FALSE(machine.is_device(-1));
+  void* on_two = machine.allocate(2, 4 * kMiB);
+  CHECK(used(machine, 0) == 0);
+  CHECK(used(machine, 2) == 4 * kMiB);
+  const auto region = machine.find(static_cast<char*>(on_two) + 4 * kMiB - 1);
+  REQUIRE(region);
+  CHECK(region->device == 2);
+  CHECK(region->kind == MemoryKind::kDevice);
+  CHECK_FALSE(machine.find(static_cast<char*>(on_two) + 4 * kMiB));
+  CHECK_FALSE(machine.has_context(0));
+  CHECK(machine.has_context(2));
+  machine.reset(2);
+  CHECK(used(machine, 2) == 0);
+  CHECK_FALSE(machine.has_context(2));
+  CHECK_FALSE(machine.find(on_two));
+  CHECK_FALSE(machine.free(on_two));
+}
+
+TEST_CASE("a context takes what the specification says, once") {
+  Machine machine(specification("h200:1GiB,context=300MiB,count=2"));
+  CHECK(used(machine) == 0);
+  machine.make_context(0);
+  machine.make_context(0);
+  CHECK(used(machine) == 300 * kMiB);
+  CHECK(used(machine, 1) == 0);
+  CHECK(machine.allocate(0, 800 * kMiB) == nullptr);
+}
+
+// What the signal is that ends a child which reads, or writes, at the address; 0 for none.
+int signal_of_touching(void* pointer, bool write) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGSEGV, SIG_DFL);
+    volatile char* const byte = static_cast<volatile char*>(pointer);
+    if (write) {
+      *byte = 1;
+    } else {
+      (void)*byte;
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+TEST_CASE("the host cannot touch device memory") {
+  Machine machine(specification("h200:1GiB"));
+  void* const large = machine.allocate(0, 4 * kMiB);
+  void* const small = machine.allocate(0, 16);
+  for (bool write : {false, true}) {
+    CHECK(signal_of_touching(large, write) == SIGSEGV);
+    CHECK(signal_of_touching(static_cast<char*>(large) + 4 * kMiB - 1, write) == SIGSEGV);
+    CHECK(signal_of_touching(small, write) == SIGSEGV);
+  }
+  machine.free(large);
+  CHECK(signal_of_touching(large, false) == SIGSEGV);
+  void* const pinned = machine.allocate_host(0, 100);
+  CHECK(signal_of_touching(pinned, true) == 0);
+}
+
+TEST_CASE("pinned, registered and managed memory") {
+  Machine machine(specification("h200:1GiB"));
+  void* const pinned = machine.allocate_host(0, 5000);
+  std::memset(pinned, 1, 5000);
+  CHECK(machine.find(static_cast<char*>(pinned) + 4999)->kind == MemoryKind::kPinned);
+  CHECK_FALSE(machine.find(static_cast<char*>(pinned) + 5000));
+  CHECK_FALSE(machine.free(pinned));
+  CHECK(machine.free_host(pinned));
+  CHECK_FALSE(machine.free_host(pinned));
+
+  std::vector<char> own(1000);
+  CHECK(machine.register_host(0, own.data(), own.size()));
+  CHECK_FALSE(machine.register_host(0, own.data() + 500, 1));
+  CHECK_FALSE(machine.register_host(0, own.data() - 1, 2));
+  CHECK(machine.find(own.data() + 500)->kind == MemoryKind::kRegistered);
+  CHECK_FALSE(machine.free_host(own.data()));
+  CHECK(machine.unregister_host(own.data()));
+  CHECK_FALSE(machine.unregister_host(own.data()));
+
+  void* const managed = machine.allocate_managed(0, 100);
+  std::memset(managed, 1, 100);
+  CHECK(machine.find(managed)->kind == MemoryKind::kManaged);
+  CHECK(machine.free(managed));
+  CHECK(used(machine) == 0);
+}
+
+TEST_CASE("physical memory is mapped at reserved addresses") {
+  Machine machine(specification("h200:64MiB"));
+  const size_t page = Machine::kPage;
+  const uintptr_t range = machine.reserve(1024 * page, 0);
+  REQUIRE(range);
+  CHECK(range % page == 0);
+  CHECK(used(machine) == 0);
+  CHECK_FALSE(machine.find(reinterpret_cast<void*>(range)));
+
+  PhysicalMemory* const one = machine.create_physical(0, 20 * kMiB);
+  PhysicalMemory* const two = machine.create_physical(0, 20 * kMiB);
+  REQUIRE(one);
+  REQUIRE(two);
+  CHECK(used(machine) == 40 * kMiB);
+  CHECK(machine.create_physical(0, 26 * kMiB) == nullptr);
+  CHECK(machine.map(range, 20 * kMiB, one));
+  CHECK_FALSE(machine.map(range, 20 * kMiB, two));
+  CHECK_FALSE(machine.map(range + 18 * kMiB, 20 * kMiB, two));
+  CHECK_FALSE(machine.map(range + 1024 * page - 18 * kMiB, 20 * kMiB, two));
+  CHECK_FALSE(machine.map(range + 512, 20 * kMiB, two));
+  CHECK(machine.map(range + 20 * kMiB, 20 * kMiB, two));
+  CHECK(machine.is_device_range(reinterpret_cast<void*>(range), 40 * kMiB));
+  CHECK_FALSE(machine.is_device_range(reinterpret_cast<void*>(range), 40 * kMiB + 1));
+  CHECK(signal_of_touching(reinterpret_cast<void*>(range), false) == SIGSEGV);
+  CHECK_FALSE(machine.free(reinterpret_cast<void*>(range)));
+  CHECK_FALSE(machine.release_reservation(range, 1024 * page));
+
+  // The memory lives as long as the program's handle or a mapping.
+  CHECK(machine.release_physical(one));
+  CHECK(used(machine) == 40 * kMiB);
+  CHECK(machine.retain_physical(one));
+  CHECK(machine.release_physical(one));
+  CHECK_FALSE(machine.unmap(range, 10 * kMiB));
+  CHECK(machine.unmap(range, 20 * kMiB));
+  CHECK(used(machine) == 20 * kMiB);
+  CHECK_FALSE(machine.release_physical(one));
+  CHECK(machine.unmap(range + 20 * kMiB, 20 * kMiB));
+  CHECK(used(machine) == 20 * kMiB);
+  CHECK(machine.release_physical(two));
+  CHECK(used(machine) == 0);
+  CHECK(machine.release_reservation(range, 1024 * page));
+  CHECK_FALSE(machine.release_reservation(range, 1024 * page));
+}
+
+TEST_CASE("a pool keeps what is freed up to its threshold") {
+  Machine machine(specification("h200:256MiB"));
+  MemoryPool* const pool = machine.default_pool(0);
+  void* const first = machine.allocate_from(pool, 1000);
+  REQUIRE(first);
+  CHECK(pool->used == 1024);
+  CHECK(pool->reserved == 32 * kMiB);
+  CHECK(used(machine) == 32 * kMiB);
+  CHECK(machine.free(first));
+  CHECK(pool->used == 0);
+  CHECK(used(machine) == 0);
+
+  pool->release_threshold = std::numeric_limits<size_t>::max();
+  void* const second = machine.allocate_from(pool, 40 * kMiB);
+  CHECK(machine.free(second));
+  CHECK(used(machine) == 64 * kMiB);
+  CHECK(pool->used_high == 40 * kMiB);
+  CHECK(machine.allocate_from(pool, 300 * kMiB) == nullptr);
+  // Near the end of the memory it takes what it needs instead of a whole step.
+  void* const most = machine.allocate_from(pool, 254 * kMiB);
+  CHECK(most);
+  CHECK(machine.allocate(0, 4 * kMiB) == nullptr);
+  CHECK(machine.free(most));
+  machine.trim(pool, 100 * kMiB);
+  CHECK(used(machine) == 100 * kMiB);
+  machine.trim(pool, 0);
+  CHECK(used(machine) == 0);
+}
+
+TEST_CASE("bytes that were copied are kept up to a size") {
+  KeptBytes kept(8);
+  const auto read = [&kept](uintptr_t at, size_t bytes) {
+    std::string text(bytes, '?');
+    kept.read(text.data(), at, bytes);
+    for (char& c : text) {
+      if (c == 0) c = '.';
+    }
+    return text;
+  };
+  CHECK(read(1000, 4) == "....");
+  kept.write(1000, "abcdefgh", 8);
+  CHECK(read(998, 12) == "..abcdefgh..");
+  kept.write(1002, "XY", 2);
+  CHECK(read(1000, 8) == "abXYefgh");
+  kept.fill(1006, '-', 4);
+  CHECK(read(1000, 10) == "abXYef----");
+  kept.copy(2001, 1000, 4);
+  CHECK(read(2000, 6) == ".abXY.");
+  kept.copy(1001, 1000, 4);
+  CHECK(read(1000, 10) == "aabXYf----");
+  kept.forget(1002, 2);
+  CHECK(read(1000, 10) == "aa..Yf----");
+  // Too long to be kept: what was there is no longer true.
+  kept.write(1004, "123456789", 9);
+  CHECK(read(1000, 10) == "aa........");
+  kept.fill(1000, 'x', 9);
+  CHECK(read(1000, 10) == "..........");
+  kept.copy(2000, 5000, 100);
+  CHECK(read(2000, 6) == "......");
+
+  KeptBytes none(0);
+  none.write(1000, "abcd", 4);
+  char byte = '?';
+  none.read(&byte, 1000, 1);
+  CHECK(byte == 0);
+}
+
+TEST_CASE("kept bytes are bounded, and the oldest go first") {
+  const size_t most = 1 * kMiB;
+  KeptBytes kept(most);
+  const std::vector<char> ones(most, 1);
+  for (uintptr_t i = 1; i <= 100; ++i) kept.write(i * most, ones.data(), most);
+  char byte = 0;
+  kept.read(&byte, 1 * most, 1);
+  CHECK(byte == 0);
+  kept.read(&byte, 36 * most, 1);
+  CHECK(byte == 0);
+  kept.read(&byte, 37 * most, 1);
+  CHECK(byte == 1);
+  kept.read(&byte, 100 * most, 1);
+  CHECK(byte == 1);
+}
+
+TEST_CASE("kept bytes agree with a plain array") {
+  constexpr size_t kSize = 200;
+  std::mt19937 random(7);
+  KeptBytes kept(16);
+  std::string truth(kSize, '\0');
+  for (int step = 0; step < 20000; ++step) {
+    const size_t at = random() % kSize;
+    const size_t bytes = std::min<size_t>(kSize - at, 1 + random() % 16);
+    switch (random() % 4) {
+      case 0: {
+        std::string text(bytes, '\0');
+        for (char& c : text) c = static_cast<char>(random());
+        kept.write(at, text.data(), bytes);
+        truth.replace(at, bytes, text);
+        break;
+      }
+      case 1: {
+        kept.fill(at, 'f', bytes);
+        truth.replace(at, bytes, std::string(bytes, 'f'));
+        break;
+      }
+      case 2: {
+        const size_t from = random() % (kSize - bytes + 1);
+        kept.copy(at, from, bytes);
+        truth.replace(at, bytes, truth.substr(from, bytes));
+        break;
+      }
+      default: {
+        kept.forget(at, bytes);
+        truth.replace(at, bytes, std::string(bytes, '\0'));
+        break;
+      }
+    }
+    std::string whole(kSize, '?');
+    kept.read(whole.data(), 0, kSize);
+    REQUIRE(whole == truth);
+  }
+}
+
+// Random blocks of all sizes, from several threads: the books are right at the end, and blocks never overlap.
+TEST_CASE("a storm of allocations") {
+  Machine machine(specification("h200:512MiB,count=2"));
+  const auto storm = [&machine](int device, unsigned seed) {
+    std::mt19937 random(seed);
+    std::map<void*, size_t> mine;
+    for (int step = 0; step < 5000; ++step) {
+      if (mine.empty() || random() % 2) {
+        const size_t bytes = 1 + random() % (random() % 4 ? 100 * kKiB : 8 * kMiB);
+        if (void* const block = machine.allocate(device, bytes)) mine[block] = bytes;
+      } else {
+        const auto victim = std::next(mine.begin(), random() % mine.size());
+        if (!machine.free(victim->first)) std::abort();
+        mine.erase(victim);
+      }
+      if (!mine.empty()) {
+        const auto& [block, bytes] = *mine.begin();
+        const auto region = machine.find(static_cast<char*>(block) + bytes - 1);
+        if (!region || region->begin != address(block) || region->bytes != bytes || region->device != device) std::abort();
+      }
+    }
+    for (const auto& [block, bytes] : mine) machine.free(block);
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 4; ++i) threads.emplace_back(storm, i % 2, i);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(used(machine, 0) == 0);
+  CHECK(used(machine, 1) == 0);
+}
+
+}  // namespace
+}  // namespace memledger::virtual_gpu
