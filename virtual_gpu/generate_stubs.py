@@ -116,6 +116,8 @@ def collect(folder, headers):
     """For each library a dictionary from version (or None) to the functions of that version."""
     paths = sorted(os.path.join(folder, name) for name in os.listdir(folder) if re.search(r"\.so(\.\d+)*$", name))
     present = {os.path.basename(path) for path in paths}
+    if "libc10_cuda.so" not in present:
+        return {}
     sonames = set()
     by_version = {}
     wanted = set()
@@ -124,11 +126,9 @@ def collect(folder, headers):
         sonames.update(name for name in libraries if NVIDIA.match(name) and name not in present)
         by_version.update(versions)
         wanted.update(undefined(path))
-    if not sonames:
-        return {}
     sonames.update(name for name in OPENED_BY_NAME if stem(name) not in {stem(other) for other in sonames})
     for path in paths:
-        if stem(os.path.basename(path)) == "c10_cuda":
+        if os.path.basename(path) == "libc10_cuda.so":
             wanted.update((name, None) for name in mentioned(path, rb"\bnvml[A-Z]\w+(?=\0)"))
 
     stubs = {soname: collections.defaultdict(set) for soname in sorted(sonames)}

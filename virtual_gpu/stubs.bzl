@@ -4,6 +4,10 @@ load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
 def _virtual_gpu_libraries_impl(ctx):
     folder = ctx.actions.declare_directory(ctx.attr.folder)
+    result = [DefaultInfo(files = depset([folder]), runfiles = ctx.runfiles(files = [folder]))]
+    if not ctx.attr.has_cuda:
+        ctx.actions.run_shell(outputs = [folder], command = ": > \"$1/preload.txt\"", arguments = [folder.path])
+        return result
     arguments = ctx.actions.args()
     arguments.add("--libtorch", ctx.attr.libtorch_lib)
     arguments.add("--answers", ctx.file.answers)
@@ -20,7 +24,7 @@ def _virtual_gpu_libraries_impl(ctx):
         progress_message = "Making stand-ins for NVIDIA's libraries",
         use_default_shell_env = True,
     )
-    return [DefaultInfo(files = depset([folder]), runfiles = ctx.runfiles(files = [folder]))]
+    return result
 
 virtual_gpu_libraries = rule(
     implementation = _virtual_gpu_libraries_impl,
@@ -29,6 +33,7 @@ virtual_gpu_libraries = rule(
         "cuda_headers": attr.label_list(allow_files = True, doc = "cuda_runtime_api.h and cuda.h"),
         "folder": attr.string(mandatory = True, doc = "its name"),
         "generator": attr.label(allow_single_file = True, default = "//virtual_gpu:generate_stubs.py"),
+        "has_cuda": attr.bool(mandatory = True, doc = "whether there is anything to stand in for"),
         "libtorch_lib": attr.string(mandatory = True, doc = "absolute path of LibTorch's libraries"),
         "libtorch_libraries": attr.label(allow_single_file = True, mandatory = True, doc = "changes when they do"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),

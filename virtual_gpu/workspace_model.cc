@@ -35,9 +35,8 @@ bool all_ones(const std::vector<int64_t>& values) {
   return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 1; });
 }
 
-// Filters of 3x3 without stride: transformed to 5x5, in float.
+// Filters of 3x3 without stride: transformed to 5x5, in float, and one value for each channel that is written.
 constexpr uint64_t kWinogradTile = 25;
-constexpr uint64_t kWinogradHeader = 256;
 constexpr int64_t kWinogradFewestChannels = 32;
 
 bool winograd(const Convolution& c) {
@@ -85,7 +84,8 @@ uint64_t convolution_workspace_bytes(const Convolution& c, const DeviceFacts& de
   if (!tensor_cores) {
     // Implicit products read the tensors where they lie.
     if (!winograd(c)) return 0;
-    const uint64_t filter = kWinogradTile * c.w[0] * c.w[1] * 4 + kWinogradHeader;
+    const uint64_t written_channels = c.pass == ConvolutionPass::kForward ? c.w[0] : c.w[1];
+    const uint64_t filter = (kWinogradTile * c.w[0] * c.w[1] + written_channels) * 4;
     return c.channels_last ? filter + (volume(c.x, 0) + volume(c.y, 0)) * element : filter;
   }
   const bool depthwise = c.groups() > 1 && c.w[1] == 1;

@@ -553,6 +553,22 @@ TEST_CASE("off: the allocator is as without us, what was seen is followed to its
   in_gap = at::Tensor();
   CHECK(rows() == 0);
   check_figures(device());
+
+  // Blocks that LibTorch was told not to cache are freed in another way, and known by it all the same.
+  if (is_caching()) {
+    registry().deactivate();
+    allocator().enable(false);
+    at::Tensor uncached = empty(3000);
+    allocator().enable(true);
+    REQUIRE(registry().activate().ok());
+    CHECK(registry().storage_id(uncached) != 0);
+    CHECK(rows() == 3000);
+    uncached = at::Tensor();
+    CHECK(rows() == 0);
+    at::Tensor cached = empty(1000);
+    check_figures(device());
+  }
+  check_figures(device());
   check_healthy();
 }
 

@@ -1,0 +1,425 @@
+// The math libraries' functions as a program calls them: the answers are linked in, no library is preloaded. A device of compute
+// capability 9.0, which is the default.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "virtual_gpu/workspaces.h"
+
+extern "C" {
+size_t cudnnGetVersion();
+int cudnnGetProperty(int, int*);
+void cudnnGetLastErrorString(char*, size_t);
+int cudnnCreate(void**);
+int cudnnDestroy(void*);
+int cudnnSetStream(void*, void*);
+int cudnnGetStream(void*, void**);
+int cudnnCreateTensorDescriptor(void**);
+int cudnnDestroyTensorDescriptor(void*);
+int cudnnSetTensorNdDescriptor(void*, int, int, const int*, const int*);
+int cudnnGetTensorNdDescriptor(void*, int, int*, int*, int*, int*);
+int cudnnCreateFilterDescriptor(void**);
+int cudnnDestroyFilterDescriptor(void*);
+int cudnnSetFilterNdDescriptor(void*, int, int, int, const int*);
+int cudnnCreateConvolutionDescriptor(void**);
+int cudnnDestroyConvolutionDescriptor(void*);
+int cudnnSetConvolutionNdDescriptor(void*, int, const int*, const int*, const int*, int, int);
+int cudnnGetConvolutionForwardWorkspaceSize(void*, void*, void*, void*, void*, int, size_t*);
+int cudnnCreateRNNDescriptor(void**);
+int cudnnDestroyRNNDescriptor(void*);
+int cudnnSetRNNDescriptor_v8(void*, int, int, int, int, int, int, int, int, int32_t, int32_t, int32_t, int32_t, void*, uint32_t);
+int cudnnGetRNNWeightSpaceSize(void*, void*, size_t*);
+int cudnnGetRNNWeightParams(void*, void*, int32_t, size_t, const void*, int32_t, void*, void**, void*, void**);
+int cudnnBackendCreateDescriptor(int, void**);
+int cudnnBackendDestroyDescriptor(void*);
+int cudnnBackendSetAttribute(void*, int, int, int64_t, const void*);
+int cudnnBackendGetAttribute(void*, int, int, int64_t, int64_t*, void*);
+int cudnnBackendFinalize(void*);
+int cudnnBackendExecute(void*, void*, void*);
+int cublasCreate_v2(void**);
+int cublasDestroy_v2(void*);
+int cublasSetPointerMode_v2(void*, int);
+int cublasSdot_v2(void*, int, const float*, int, const float*, int, float*);
+int cublasIsamax_v2(void*, int, const float*, int, int*);
+int cublasSgetrsBatched(void*, int, int, int, const void*, int, const int*, void*, int, int*, int);
+int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*, int*);
+int cufftCreate(int*);
+int cufftXtMakePlanMany(int, int, long long*, long long*, long long, long long, int, long long*, long long, long long, int, long long, size_t*, int);
+int cusolverDnCreate(void**);
+int cusolverDnDestroy(void*);
+int cusolverDnSgetrf_bufferSize(void*, int, int, float*, int, int*);
+int cusparseCreateCsr(void**, int64_t, int64_t, int64_t, void*, void*, void*, int, int, int, int);
+int cusparseSpMatGetSize(void*, int64_t*, int64_t*, int64_t*);
+int cusparseDestroySpMat(void*);
+struct UniqueId {
+  char bytes[128];
+};
+int ncclGetUniqueId(UniqueId*);
+int ncclCommInitRank(void**, int, UniqueId, int);
+int ncclCommCount(void*, int*);
+int ncclCommUserRank(void*, int*);
+int ncclCommSplit(void*, int, int, void**, void*);
+int ncclCommGetAsyncError(void*, int*);
+int ncclCommDestroy(void*);
+}
+
+namespace memledger::virtual_gpu {
+namespace {
+
+constexpr int kInt64 = 3, kDescriptorType = 15;
+
+// Frees descriptors when the test ends.
+class Graph {
+ public:
+  ~Graph() {
+    for (void* const descriptor : descriptors_) cudnnBackendDestroyDescriptor(descriptor);
+  }
+
+  void* make(int type) {
+    void* descriptor = nullptr;
+    REQUIRE(cudnnBackendCreateDescriptor(type, &descriptor) == 0);
+    descriptors_.push_back(descriptor);
+    return descriptor;
+  }
+  void set(void* descriptor, int name, const std::vector<int64_t>& values) {
+    REQUIRE(cudnnBackendSetAttribute(descriptor, name, kInt64, static_cast<int64_t>(values.size()), values.data()) == 0);
+  }
+  void set(void* descriptor, int name, void* value) { REQUIRE(cudnnBackendSetAttribute(descriptor, name, kDescriptorType, 1, &value) == 0); }
+  void set_enumerator(void* descriptor, int name, int type, int value) {
+    REQUIRE(cudnnBackendSetAttribute(descriptor, name, type, 1, &value) == 0);
+  }
+  void* finalized(void* descriptor) {
+    REQUIRE(cudnnBackendFinalize(descriptor) == 0);
+    return descriptor;
+  }
+
+  void* tensor(const std::vector<int64_t>& extents) {
+    std::vector<int64_t> strides(extents.size());
+    int64_t stride = 1;
+    for (size_t i = extents.size(); i-- > 0;) {
+      strides[i] = stride;
+      stride *= extents[i];
+    }
+    void* const result = make(17);
+    set_enumerator(result, 901, 1, 0);
+    set(result, 902, extents);
+    set(result, 903, strides);
+    return finalized(result);
+  }
+
+  // A forward convolution of 16 x 64 x 56 x 56 with 64 filters of 3 x 3.
+  void* forward() {
+    void* const description = make(1);
+    set(description, 102, {1, 1});
+    set(description, 103, {1, 1});
+    finalized(description);
+    void* const operation = make(10);
+    set(operation, 702, description);
+    set(operation, 703, tensor({64, 64, 3, 3}));
+    set(operation, 704, tensor({16, 64, 56, 56}));
+    set(operation, 705, tensor({16, 64, 56, 56}));
+    finalized(operation);
+    void* const graph = make(15);
+    set(graph, 801, operation);
+    return finalized(graph);
+  }
+
+  std::vector<void*> configs(void* graph) {
+    void* const heuristics = make(4);
+    set(heuristics, 201, graph);
+    finalized(heuristics);
+    int64_t count = 0;
+    REQUIRE(cudnnBackendGetAttribute(heuristics, 202, kDescriptorType, 0, &count, nullptr) == 0);
+    std::vector<void*> result;
+    for (int64_t i = 0; i < count; ++i) result.push_back(make(3));
+    REQUIRE(cudnnBackendGetAttribute(heuristics, 202, kDescriptorType, count, &count, result.data()) == 0);
+    return result;
+  }
+
+  std::vector<int> notes(void* config) {
+    void* engine = make(2);
+    int64_t count = 0;
+    REQUIRE(cudnnBackendGetAttribute(config, 300, kDescriptorType, 1, &count, &engine) == 0);
+    REQUIRE(count == 1);
+    std::array<int, 10> found;
+    REQUIRE(cudnnBackendGetAttribute(engine, 1303, 11, found.size(), &count, found.data()) == 0);
+    return {found.begin(), found.begin() + count};
+  }
+
+  void* plan(void* config) {
+    void* const result = make(5);
+    set(result, 401, config);
+    return finalized(result);
+  }
+
+  int64_t workspace(void* plan) {
+    int64_t count = 0, bytes = -1;
+    REQUIRE(cudnnBackendGetAttribute(plan, 402, kInt64, 1, &count, &bytes) == 0);
+    REQUIRE(count == 1);
+    return bytes;
+  }
+
+ private:
+  std::vector<void*> descriptors_;
+};
+
+const memledger_virtual_gpu_workspace* find_row(std::array<memledger_virtual_gpu_workspace, 32>& rows, const std::string& name) {
+  const size_t n = memledger_virtual_gpu_workspaces(rows.data(), rows.size());
+  for (size_t i = 0; i < n; ++i) {
+    if (rows[i].name == name) return &rows[i];
+  }
+  return nullptr;
+}
+
+TEST_CASE("handles are objects of their own, and keep their stream") {
+  std::set<void*> handles;
+  for (int i = 0; i < 100; ++i) {
+    void* handle = nullptr;
+    REQUIRE(cudnnCreate(&handle) == 0);
+    REQUIRE(handle != nullptr);
+    CHECK(handles.insert(handle).second);
+  }
+  void* const some = *handles.begin();
+  void* stream = nullptr;
+  CHECK(cudnnSetStream(some, &stream) == 0);
+  CHECK(cudnnGetStream(some, &stream) == 0);
+  CHECK(stream == &stream);
+  for (void* const handle : handles) CHECK(cudnnDestroy(handle) == 0);
+  CHECK(cudnnCreate(nullptr) != 0);
+}
+
+TEST_CASE("cuDNN's version is one number in two functions") {
+  int major = 0, minor = 0, patch = 0;
+  REQUIRE(cudnnGetProperty(0, &major) == 0);
+  REQUIRE(cudnnGetProperty(1, &minor) == 0);
+  REQUIRE(cudnnGetProperty(2, &patch) == 0);
+  CHECK(static_cast<size_t>(major * 10000 + minor * 100 + patch) == cudnnGetVersion());
+  CHECK(cudnnGetProperty(3, &major) != 0);
+}
+
+TEST_CASE("a tensor descriptor gives back what was set, no more than asked for") {
+  void* tensor = nullptr;
+  REQUIRE(cudnnCreateTensorDescriptor(&tensor) == 0);
+  const int extents[] = {2, 3, 4, 5}, strides[] = {60, 20, 5, 1};
+  REQUIRE(cudnnSetTensorNdDescriptor(tensor, 2, 4, extents, strides) == 0);
+  int type = -1, n = -1, got_extents[] = {-1, -1, -1, -1}, got_strides[] = {-1, -1, -1, -1};
+  REQUIRE(cudnnGetTensorNdDescriptor(tensor, 3, &type, &n, got_extents, got_strides) == 0);
+  CHECK(type == 2);
+  CHECK(n == 4);
+  CHECK(got_extents[2] == 4);
+  CHECK(got_strides[0] == 60);
+  CHECK(got_extents[3] == -1);
+  CHECK(cudnnSetTensorNdDescriptor(tensor, 2, 0, extents, strides) != 0);
+  char message[200];
+  cudnnGetLastErrorString(message, sizeof(message));
+  CHECK(std::string(message).find("without dimensions") != std::string::npos);
+  cudnnGetLastErrorString(message, sizeof(message));
+  CHECK(std::string(message).empty());
+  CHECK(cudnnDestroyTensorDescriptor(tensor) == 0);
+}
+
+TEST_CASE("a convolution's graph: two engines, the one with tensor cores has a note and the larger workspace") {
+  Graph g;
+  void* const graph = g.forward();
+  const auto configs = g.configs(graph);
+  REQUIRE(configs.size() == 2);
+  CHECK(g.notes(configs[0]) == std::vector<int>{0});
+  CHECK(g.notes(configs[1]).empty());
+  void* const plan = g.plan(configs[0]);
+  CHECK(g.workspace(plan) == (2 * 16 * 64 * 56 * 56 + 64 * 64 * 9) * 4);
+  CHECK(g.workspace(g.plan(configs[1])) == (25 * 64 * 64 + 64) * 4);
+
+  std::array<memledger_virtual_gpu_workspace, 32> rows;
+  const auto* const row = find_row(rows, "cuDNN convolution forward");
+  REQUIRE(row != nullptr);
+  const uint64_t used = row->used;
+  void* handle = nullptr;
+  REQUIRE(cudnnCreate(&handle) == 0);
+  CHECK(cudnnBackendExecute(handle, plan, g.finalized(g.make(16))) == 0);
+  CHECK(find_row(rows, "cuDNN convolution forward")->used == used + 1);
+  CHECK(cudnnDestroy(handle) == 0);
+}
+
+TEST_CASE("descriptors hold what they are made of, whoever destroys it") {
+  Graph outer;
+  void* plan = nullptr;
+  {
+    Graph inner;
+    plan = outer.plan(inner.configs(inner.forward())[0]);
+  }
+  CHECK(outer.workspace(plan) > 0);
+}
+
+TEST_CASE("misuse is refused: unfinalized parts, changes afterwards, plans of nothing") {
+  Graph g;
+  void* const operation = g.make(10);
+  void* const graph = g.make(15);
+  CHECK(cudnnBackendSetAttribute(graph, 801, kDescriptorType, 1, &operation) != 0);
+  void* const tensor = g.tensor({2, 3});
+  const int64_t extent = 4;
+  CHECK(cudnnBackendSetAttribute(tensor, 902, kInt64, 1, &extent) != 0);
+  CHECK(cudnnBackendFinalize(g.make(5)) != 0);
+  CHECK(cudnnBackendSetAttribute(nullptr, 902, kInt64, 1, &extent) != 0);
+  void* const unfinalized = g.make(5);
+  void* handle = nullptr;
+  REQUIRE(cudnnCreate(&handle) == 0);
+  CHECK(cudnnBackendExecute(handle, unfinalized, tensor) != 0);
+  CHECK(cudnnDestroy(handle) == 0);
+}
+
+TEST_CASE("the older interface's convolution has the same workspace") {
+  void *x = nullptr, *y = nullptr, *w = nullptr, *shape = nullptr;
+  REQUIRE(cudnnCreateTensorDescriptor(&x) == 0);
+  REQUIRE(cudnnCreateTensorDescriptor(&y) == 0);
+  REQUIRE(cudnnCreateFilterDescriptor(&w) == 0);
+  REQUIRE(cudnnCreateConvolutionDescriptor(&shape) == 0);
+  const int extents[] = {16, 64, 56, 56}, strides[] = {64 * 56 * 56, 56 * 56, 56, 1}, filter[] = {64, 64, 3, 3}, ones[] = {1, 1};
+  REQUIRE(cudnnSetTensorNdDescriptor(x, 0, 4, extents, strides) == 0);
+  REQUIRE(cudnnSetTensorNdDescriptor(y, 0, 4, extents, strides) == 0);
+  REQUIRE(cudnnSetFilterNdDescriptor(w, 0, 0, 4, filter) == 0);
+  REQUIRE(cudnnSetConvolutionNdDescriptor(shape, 2, ones, ones, ones, 1, 0) == 0);
+  size_t bytes = 0;
+  REQUIRE(cudnnGetConvolutionForwardWorkspaceSize(nullptr, x, w, shape, y, 1, &bytes) == 0);
+  CHECK(bytes == (2 * 16 * 64 * 56 * 56 + 64 * 64 * 9) * 4);
+  cudnnDestroyTensorDescriptor(x);
+  cudnnDestroyTensorDescriptor(y);
+  cudnnDestroyFilterDescriptor(w);
+  cudnnDestroyConvolutionDescriptor(shape);
+}
+
+TEST_CASE("recurrent weights have addresses in the space that is named") {
+  void *rnn = nullptr, *matrix = nullptr, *bias = nullptr;
+  REQUIRE(cudnnCreateRNNDescriptor(&rnn) == 0);
+  REQUIRE(cudnnCreateTensorDescriptor(&matrix) == 0);
+  REQUIRE(cudnnCreateTensorDescriptor(&bias) == 0);
+  REQUIRE(cudnnSetRNNDescriptor_v8(rnn, 0, 2, 2, 1, 0, 0, 0, 0, 5, 8, 3, 2, nullptr, 0) == 0);
+  size_t bytes = 0;
+  REQUIRE(cudnnGetRNNWeightSpaceSize(nullptr, rnn, &bytes) == 0);
+  CHECK(bytes == 5760);
+  auto* const space = reinterpret_cast<void*>(0x100000);
+  void *matrix_address = nullptr, *bias_address = nullptr;
+  REQUIRE(cudnnGetRNNWeightParams(nullptr, rnn, 1, bytes, space, 4, matrix, &matrix_address, bias, &bias_address) == 0);
+  CHECK(reinterpret_cast<uintptr_t>(matrix_address) == 0x100000 + 1760);
+  CHECK(reinterpret_cast<uintptr_t>(bias_address) == 0x100000 + 5120);
+  int type = -1, n = 0, extents[3] = {}, strides[3] = {};
+  REQUIRE(cudnnGetTensorNdDescriptor(matrix, 3, &type, &n, extents, strides) == 0);
+  CHECK(n == 3);
+  CHECK(extents[1] == 8);
+  CHECK(extents[2] == 3);
+  // The projection has no bias.
+  REQUIRE(cudnnGetRNNWeightParams(nullptr, rnn, 0, bytes, space, 8, matrix, &matrix_address, bias, &bias_address) == 0);
+  CHECK(bias_address == nullptr);
+  CHECK(cudnnGetRNNWeightParams(nullptr, rnn, 4, bytes, space, 0, matrix, &matrix_address, bias, &bias_address) != 0);
+  CHECK(cudnnSetRNNDescriptor_v8(rnn, 0, 7, 2, 1, 0, 0, 0, 0, 5, 8, 3, 2, nullptr, 0) != 0);
+  cudnnDestroyRNNDescriptor(rnn);
+  cudnnDestroyTensorDescriptor(matrix);
+  cudnnDestroyTensorDescriptor(bias);
+}
+
+TEST_CASE("cuBLAS: results on the host are zeros, on the device they are not touched") {
+  void* handle = nullptr;
+  REQUIRE(cublasCreate_v2(&handle) == 0);
+  float result = 7;
+  CHECK(cublasSdot_v2(handle, 3, nullptr, 1, nullptr, 1, &result) == 0);
+  CHECK(result == 0);
+  int index = 7;
+  CHECK(cublasIsamax_v2(handle, 3, nullptr, 1, &index) == 0);
+  CHECK(index == 1);
+  CHECK(cublasIsamax_v2(handle, 0, nullptr, 1, &index) == 0);
+  CHECK(index == 0);
+  int info = 7;
+  CHECK(cublasSgetrsBatched(handle, 0, 3, 1, nullptr, 3, nullptr, nullptr, 3, &info, 2) == 0);
+  CHECK(info == 0);
+  REQUIRE(cublasSetPointerMode_v2(handle, 1) == 0);
+  result = 7;
+  CHECK(cublasSdot_v2(handle, 3, nullptr, 1, nullptr, 1, &result) == 0);
+  CHECK(result == 7);
+  CHECK(cublasDestroy_v2(handle) == 0);
+}
+
+TEST_CASE("cuBLASLt has one algorithm for every product") {
+  std::vector<uint64_t> results(3 * 12, ~uint64_t{0});
+  int returned = 0;
+  REQUIRE(cublasLtMatmulAlgoGetHeuristic(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 3, results.data(), &returned) == 0);
+  CHECK(returned == 1);
+  CHECK(results[8] == 0);             // the workspace
+  CHECK((results[9] & 0xffffffff) == 0);  // the state
+  CHECK(results[12] == ~uint64_t{0});  // no second result is written
+  CHECK(cublasLtMatmulAlgoGetHeuristic(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0, results.data(), &returned) != 0);
+}
+
+TEST_CASE("cuFFT, cuSOLVER, cuSPARSE: sizes are given") {
+  int plan = 0;
+  REQUIRE(cufftCreate(&plan) == 0);
+  long long lengths[] = {64, 64};
+  size_t bytes = 0;
+  REQUIRE(cufftXtMakePlanMany(plan, 2, lengths, nullptr, 1, 1, 4, nullptr, 1, 1, 4, 3, &bytes, 4) == 0);
+  CHECK(bytes == 3 * 64 * 64 * 8);
+  CHECK(cufftXtMakePlanMany(plan, 4, lengths, nullptr, 1, 1, 4, nullptr, 1, 1, 4, 3, &bytes, 4) != 0);
+  CHECK(cufftXtMakePlanMany(0, 2, lengths, nullptr, 1, 1, 4, nullptr, 1, 1, 4, 3, &bytes, 4) != 0);
+
+  void* solver = nullptr;
+  REQUIRE(cusolverDnCreate(&solver) == 0);
+  int elements = 0;
+  CHECK(cusolverDnSgetrf_bufferSize(solver, 10, 30, nullptr, 10, &elements) == 0);
+  CHECK(elements == 64 * 30);
+  CHECK(cusolverDnDestroy(solver) == 0);
+
+  void* matrix = nullptr;
+  REQUIRE(cusparseCreateCsr(&matrix, 5, 7, 11, nullptr, nullptr, nullptr, 2, 2, 0, 0) == 0);
+  int64_t rows = 0, columns = 0, entries = 0;
+  REQUIRE(cusparseSpMatGetSize(matrix, &rows, &columns, &entries) == 0);
+  CHECK(rows == 5);
+  CHECK(columns == 7);
+  CHECK(entries == 11);
+  CHECK(cusparseDestroySpMat(matrix) == 0);
+}
+
+TEST_CASE("NCCL: one process stands for any rank") {
+  UniqueId id, other;
+  REQUIRE(ncclGetUniqueId(&id) == 0);
+  REQUIRE(ncclGetUniqueId(&other) == 0);
+  CHECK(std::memcmp(&id, &other, sizeof(id)) != 0);
+  void* world = nullptr;
+  REQUIRE(ncclCommInitRank(&world, 8, id, 3) == 0);
+  int ranks = 0, rank = 0, error = 7;
+  CHECK(ncclCommCount(world, &ranks) == 0);
+  CHECK(ranks == 8);
+  CHECK(ncclCommUserRank(world, &rank) == 0);
+  CHECK(rank == 3);
+  CHECK(ncclCommGetAsyncError(world, &error) == 0);
+  CHECK(error == 0);
+  void* part = world;
+  CHECK(ncclCommSplit(world, -1, 0, &part, nullptr) == 0);
+  CHECK(part == nullptr);
+  CHECK(ncclCommInitRank(&part, 8, id, 8) != 0);
+  CHECK(ncclCommDestroy(world) == 0);
+}
+
+TEST_CASE("many threads make, ask and destroy") {
+  std::vector<std::thread> threads;
+  std::array<int, 4> sums{};
+  for (size_t t = 0; t < sums.size(); ++t) {
+    threads.emplace_back([&sums, t] {
+      for (int i = 0; i < 200; ++i) {
+        void *handle = nullptr, *descriptor = nullptr;
+        sums[t] += cudnnCreate(&handle) + cudnnBackendCreateDescriptor(5, &descriptor);
+        note_workspace_asked(WorkspaceKind::kCufft, t * 1000 + i);
+        sums[t] += cudnnBackendDestroyDescriptor(descriptor) + cudnnDestroy(handle);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(sums == std::array<int, 4>{});
+}
+
+}  // namespace
+}  // namespace memledger::virtual_gpu
