@@ -10,4 +10,5 @@
 #include "graph/saved_tensors.h"
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
+#include "reporter/out_of_memory.h"
 #include "tracker/mem_tracker.h"

@@ -186,10 +186,7 @@ void* TrackingCudaAllocator::raw_watched(size_t nbytes, const Allocate& allocate
   }
   core::ThreadContext& thread = core::this_thread();
   const bool outermost = thread.wrapper_depth[static_cast<size_t>(WatchedType::kCuda)] == 0;
-  void* const data = [&] {
-    const InsideWrapped inside(thread, WatchedType::kCuda);
-    return allocate();
-  }();
+  void* const data = allocate_below(WatchedType::kCuda, thread, outermost, nbytes, allocate);
   if (outermost && data != nullptr) note_raw_allocated(thread, current_device(), data, nbytes, base_->raw_deleter());
   return data;
 }

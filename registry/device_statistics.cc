@@ -11,16 +11,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <new>
 #include <shared_mutex>
+#include <thread>
 #include <tuple>
 
 #include "registry/cuda_allocator.h"
 #include "registry/cuda_symbols.h"
 #include "registry/libtorch_version.h"
+#include "virtual_gpu/workspaces.h"
 #endif
 
 namespace memledger {
@@ -118,7 +121,13 @@ void add_workspaces(const char* mangled_table, std::string_view library, std::ve
   void* const symbol = find_symbol_of_loaded_library(mangled_table);
   if (symbol == nullptr) return;
   WorkspaceTable& table = reinterpret_cast<WorkspaceTable& (*)()>(symbol)();
-  const std::shared_lock<std::shared_mutex> hold(table.mutex);
+  // LibTorch may hold it on this very thread, when it is a workspace that finds no memory.
+  std::shared_lock<std::shared_mutex> hold(table.mutex, std::try_to_lock);
+  for (int tries = 0; !hold.owns_lock() && tries < 100; ++tries) {
+    std::this_thread::sleep_for(std::chrono::microseconds(10));
+    if (hold.try_lock()) break;
+  }
+  if (!hold.owns_lock()) return;
   for (const auto& [handle_and_stream, data] : table.workspaces) {
     LibraryWorkspace workspace;
     workspace.library = library;
@@ -179,6 +188,19 @@ std::optional<DeviceStatistics> device_statistics(c10::Device device) {
   });
 }
 
+std::optional<DeviceMemory> device_memory(c10::Device device) {
+#if MEMLEDGER_TORCH_AT_LEAST(10)
+  CUDAAllocator* const allocator = initialized_allocator(device);
+  if (allocator == nullptr) return std::nullopt;
+  return unless_it_throws([&] {
+    const auto [free_bytes, total_bytes] = allocator->getMemoryInfo(index_of(device));
+    return DeviceMemory{static_cast<int64_t>(total_bytes), static_cast<int64_t>(free_bytes)};
+  });
+#else
+  return std::nullopt;
+#endif
+}
+
 std::optional<DeviceBlocks> device_blocks(c10::Device device) {
   CUDAAllocator* const allocator = initialized_allocator(device);
   if (allocator == nullptr) return std::nullopt;
@@ -208,6 +230,21 @@ std::vector<LibraryWorkspace> library_workspaces() {
   return all;
 }
 
+std::vector<ModelledWorkspace> modelled_workspaces() {
+  std::vector<ModelledWorkspace> all;
+  if (CudaAllocator::in_use() == nullptr) return all;
+  void* const symbol = find_symbol_of_loaded_library("memledger_virtual_gpu_workspaces");
+  if (symbol == nullptr) return all;
+  const auto ask = reinterpret_cast<decltype(&memledger_virtual_gpu_workspaces)>(symbol);
+  std::vector<memledger_virtual_gpu_workspace> rows(ask(nullptr, 0));
+  rows.resize(std::min(rows.size(), ask(rows.data(), rows.size())));
+  for (const memledger_virtual_gpu_workspace& row : rows) {
+    if (row.largest_bytes == 0) continue;
+    all.push_back({row.name, static_cast<int64_t>(row.largest_bytes), static_cast<int64_t>(row.asked)});
+  }
+  return all;
+}
+
 std::optional<PinnedStatistics> pinned_statistics() {
   if (CudaAllocator::in_use() == nullptr) return std::nullopt;
   at::HostAllocator* const allocator = at::getHostAllocator(c10::DeviceType::CUDA);
@@ -225,8 +262,10 @@ std::optional<PinnedStatistics> pinned_statistics() {
 #else
 
 std::optional<DeviceStatistics> device_statistics(c10::Device) { return std::nullopt; }
+std::optional<DeviceMemory> device_memory(c10::Device) { return std::nullopt; }
 std::optional<DeviceBlocks> device_blocks(c10::Device) { return std::nullopt; }
 std::vector<LibraryWorkspace> library_workspaces() { return {}; }
+std::vector<ModelledWorkspace> modelled_workspaces() { return {}; }
 std::optional<PinnedStatistics> pinned_statistics() { return std::nullopt; }
 
 #endif

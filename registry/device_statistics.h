@@ -67,6 +67,15 @@ struct DeviceStatistics {
 // initialized (nothing was allocated yet) or keeps no statistics. Cost: one lock of that device's allocator, some microseconds.
 std::optional<DeviceStatistics> device_statistics(c10::Device device);
 
+// The device's own memory, whoever uses it: what nvidia-smi calls total and free.
+struct DeviceMemory {
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+};
+
+// Empty as device_statistics(), and where LibTorch is older than 2.10. Cost: a call of the driver, some ten microseconds.
+std::optional<DeviceMemory> device_memory(c10::Device device);
+
 enum class BlockState : uint8_t {
   kInUse,
   kAwaitingFree,  // freed by the program, and kept until the streams that it was recorded on have passed (recordStream)
@@ -130,8 +139,21 @@ struct LibraryWorkspace {
 
 // Those that exist now, read from LibTorch's own tables; a workspace that cuBLASLt shares with cuBLAS appears once. Empty also
 // where LibTorch is older than 2.11, whose tables cannot be read safely: such workspaces then are blocks made by an operator that
-// has ended, without a tensor. Cost: a lock of each table.
+// has ended, without a tensor. Cost: a lock of each table; a
+// table whose lock is held for a millisecond by someone else (LibTorch makes a workspace) is left out.
 std::vector<LibraryWorkspace> library_workspaces();
+
+// What libraries asked for while their operations ran, on the virtual GPU (docs/virtual_gpu_workspaces.md): LibTorch gives it
+// back when the operation ends, so it is part of peaks, and there it is the one part that is a model.
+struct ModelledWorkspace {
+  std::string_view name;      // "cuDNN convolution forward"
+  int64_t largest_bytes = 0;  // of one request
+  int64_t requests = 0;       // those of 0 bytes included
+};
+
+// Since the process began, on all devices together, only those that were ever more than 0 bytes. Empty on a real GPU, whose
+// libraries do not tell.
+std::vector<ModelledWorkspace> modelled_workspaces();
 
 // Pinned host memory: CPU memory that LibTorch takes through the CUDA driver (pin_memory(), copies to the host). It is in none of
 // the CPU's figures, as the CPU allocator never sees it. Blocks are rounded up to powers of two.

@@ -83,6 +83,21 @@ void note_unseen(WatchedType type) noexcept;
 // Enters what the allocator below has made, and makes its deleter ours.
 void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data, size_t nbytes) noexcept;
 
+// To be called in a catch handler: tells the observer of failures (registry/allocation_failure.h).
+void note_failed(WatchedType type, size_t nbytes) noexcept;
+
+// Calls the allocator below; what it throws goes on unchanged.
+template <typename Allocate>
+auto allocate_below(WatchedType type, core::ThreadContext& thread, bool outermost, size_t nbytes, const Allocate& allocate) {
+  try {
+    const InsideWrapped inside(thread, type);
+    return allocate();
+  } catch (...) {
+    if (outermost) note_failed(type, nbytes);
+    throw;
+  }
+}
+
 // Calls the allocator below and notes what it made, if we are active and the outermost.
 template <typename Allocate>
 c10::DataPtr allocate_watched(WatchedType type, size_t index, size_t nbytes, const Allocate& allocate) {
@@ -92,10 +107,7 @@ c10::DataPtr allocate_watched(WatchedType type, size_t index, size_t nbytes, con
   }
   core::ThreadContext& thread = core::this_thread();
   const bool outermost = thread.wrapper_depth[static_cast<size_t>(type)] == 0;
-  c10::DataPtr data = [&] {
-    const InsideWrapped inside(thread, type);
-    return allocate();
-  }();
+  c10::DataPtr data = allocate_below(type, thread, outermost, nbytes, allocate);
   if (outermost) note_allocated(type, index, thread, data, nbytes);
   return data;
 }

@@ -447,9 +447,11 @@ Report MemReporter::collect(ReportOptions options) const {
   report.unseen_before_tracking = snapshot.unseen_before_tracking();
   report.tracking_was_off = snapshot.tracking_was_off();
   if (const auto pinned = pinned_statistics()) {
-    report.pinned_in_use_bytes = pinned->in_use_bytes.current;
+    // Before 2.15 LibTorch's figure can exceed what is there.
+    report.pinned_in_use_bytes = std::min(pinned->in_use_bytes.current, pinned->reserved_bytes.current);
     report.pinned_reserved_bytes = pinned->reserved_bytes.current;
   }
+  report.modelled_workspaces = modelled_workspaces();
 
   // Storage → the claims on it, in order of registration. By id, as an address may belong to another storage by now.
   std::unordered_map<uint64_t, std::vector<const Claim*>> claims_by_storage;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "registry/counters.h"
+#include "registry/device_statistics.h"
 #include "registry/phase.h"
 #include "reporter/role.h"
 
@@ -137,8 +138,11 @@ struct Report {
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
   // Pinned host memory: in no device's figures. Nothing where LibTorch's CUDA library is not in the process.
+  // In use: at most, see PinnedStatistics.
   std::optional<int64_t> pinned_in_use_bytes;
   std::optional<int64_t> pinned_reserved_bytes;
+  // Virtual GPU: what libraries asked for while operators ran, and gave back.
+  std::vector<ModelledWorkspace> modelled_workspaces;
 
   // Sums over the devices of the report. Nothing as soon as one device has none: a sum of what is known would read as the whole.
   // The meta device takes no part, as no memory lies behind it. total_bytes(): of the rows whose bytes are known.

@@ -59,6 +59,13 @@ std::string Report::to_json() const {
   json += fmt::format("\"unseen_before_tracking\":{},\"tracking_was_off\":{},", unseen_before_tracking, tracking_was_off);
   json += fmt::format("\"pinned_in_use_bytes\":{},\"pinned_reserved_bytes\":{},", number(pinned_in_use_bytes),
                       number(pinned_reserved_bytes));
+  json += "\"modelled_workspaces\":[";
+  for (size_t i = 0; i < modelled_workspaces.size(); ++i) {
+    const ModelledWorkspace& workspace = modelled_workspaces[i];
+    json += fmt::format("{}{{\"name\":{},\"largest_bytes\":{},\"requests\":{}}}", i == 0 ? "" : ",", json_string(workspace.name),
+                        workspace.largest_bytes, workspace.requests);
+  }
+  json += "],";
   json += fmt::format("\"hooks\":{{\"unknown_frees\":{},\"dropped_records\":{},\"swallowed_exceptions\":{}}},\"devices\":[",
                       health.unknown_frees, health.dropped_records, health.swallowed_exceptions);
   for (size_t d = 0; d < devices.size(); ++d) {

@@ -189,8 +189,14 @@ std::ostream& operator<<(std::ostream& out, const Report& report) {
   }
   if (report.devices.empty()) out << rule << "\nNo tensor is alive.\n" << rule << '\n';
   if (report.pinned_in_use_bytes.has_value() && report.pinned_reserved_bytes.value_or(0) > 0) {
-    out << fmt::format("pinned host memory: {} in use, {} reserved\n", readable_size(*report.pinned_in_use_bytes),
-                       readable_size(*report.pinned_reserved_bytes));
+    out << fmt::format("pinned host memory: {} reserved, at most {} in use\n", readable_size(*report.pinned_reserved_bytes),
+                       readable_size(*report.pinned_in_use_bytes));
+  }
+  if (!report.modelled_workspaces.empty()) {
+    out << "library workspaces while operators ran (a model; part of peaks only), largest of each kind:\n";
+    for (const ModelledWorkspace& workspace : report.modelled_workspaces) {
+      out << fmt::format("  {}: {} ({} requests)\n", workspace.name, readable_size(workspace.largest_bytes), workspace.requests);
+    }
   }
   const HookHealth& health = report.health;
   if (health.unknown_frees + health.dropped_records + health.swallowed_exceptions > 0) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
+#include "reporter/out_of_memory.h"
 
 namespace memledger::inside {
 namespace {
@@ -24,7 +24,6 @@ namespace {
 struct Watch {
   pid_t process = 0;
   std::string folder;  // empty: standard error
-  std::atomic<int> out_of_memory_reports{0};
 };
 
 // Never destroyed: the report is written while the process goes down.
@@ -98,6 +97,11 @@ __attribute__((constructor(103))) void watch_if_asked() {
     if (const absl::Status status = Registry::global().activate(); !status.ok()) {
       fmt::print(stderr, "memledger: {}\n", std::string(status.message()));
       if (!Registry::global().active()) return;
+    }
+    OutOfMemoryOptions out_of_memory;
+    out_of_memory.folder = watch().folder;
+    if (const absl::Status status = write_out_of_memory_reports(out_of_memory); !status.ok()) {
+      fmt::print(stderr, "{}\n", std::string(status.message()));
     }
     std::atexit(&report_at_exit);
   } catch (const std::exception& error) {

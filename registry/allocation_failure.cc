@@ -1,0 +1,64 @@
+#include "registry/allocation_failure.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <exception>
+
+#include "registry/watched_blocks.h"
+
+namespace memledger {
+namespace {
+
+std::atomic<AllocationFailureObserver> observer_in_use{nullptr};
+
+// The allocator was asked for memory of the device that is current on this thread.
+c10::Device device_asked(WatchedType type) {
+  if (type == WatchedType::kCpu) return c10::Device(c10::DeviceType::CPU);
+  return c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice();
+}
+
+void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes, std::string_view message) noexcept {
+  RegistryState& state = RegistryState::get();
+  try {
+    const core::Birthplace place = core::this_thread().birthplace();
+    AllocationFailure failure;
+    failure.requested_bytes = static_cast<int64_t>(nbytes);
+    failure.device = device_asked(type);
+    failure.op = state.names.name(place.op);
+    failure.autograd_node = state.names.name(place.autograd_node);
+    failure.label = state.labels.name(place.label);
+    failure.phase = place.phase;
+    failure.message = message;
+    observer(failure);
+  } catch (...) {
+    state.swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace
+
+AllocationFailureObserver set_allocation_failure_observer(AllocationFailureObserver observer) noexcept {
+  return observer_in_use.exchange(observer, std::memory_order_acq_rel);
+}
+
+void note_failed(WatchedType type, size_t nbytes) noexcept {
+  static thread_local bool telling = false;
+  const AllocationFailureObserver observer = observer_in_use.load(std::memory_order_acquire);
+  if (observer == nullptr || telling) return;
+  telling = true;
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    // what() would name every frame of the stack first, which takes seconds.
+    tell(observer, type, nbytes, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    tell(observer, type, nbytes, error.what());
+  } catch (...) {
+    tell(observer, type, nbytes, "");
+  }
+  telling = false;
+}
+
+}  // namespace memledger

@@ -1,0 +1,302 @@
+#include "reporter/out_of_memory.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "registry/device_statistics.h"
+#include "reporter/mem_reporter.h"
+#include "reporter/report_format.h"
+
+namespace memledger {
+namespace {
+
+constexpr int kMostFilesInOneSecond = 1000;
+
+struct Holder {
+  int64_t bytes = 0;
+  size_t count = 0;
+};
+
+// The memory of the device or machine itself.
+struct Capacity {
+  std::optional<int64_t> total_bytes;
+  std::optional<int64_t> free_bytes;
+};
+
+std::string local_time(const char* format) {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  std::array<char, 64> text{};
+  std::strftime(text.data(), text.size(), format, &parts);
+  return text.data();
+}
+
+std::string both(int64_t bytes) { return fmt::format("{} ({} bytes)", readable_size(bytes), bytes); }
+
+// As producer() tells it of a row.
+std::string asked_by(const AllocationFailure& failure) {
+  ReportRow row;
+  row.op = failure.op;
+  row.autograd_node = failure.autograd_node;
+  row.label = failure.label;
+  row.phase = failure.phase;
+  const std::string text = producer(row);
+  return text.empty() ? "the program, outside any operator" : text;
+}
+
+Capacity capacity_of(c10::Device device) {
+  Capacity capacity;
+  if (device.is_cpu()) {
+    capacity.total_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+    return capacity;
+  }
+  if (const std::optional<DeviceMemory> memory = device_memory(device)) {
+    capacity.total_bytes = memory->total_bytes;
+    capacity.free_bytes = memory->free_bytes;
+  }
+  return capacity;
+}
+
+// What neither this process's allocator holds nor the driver has free.
+std::optional<int64_t> held_by_others(const Capacity& capacity, const DeviceReport& device) {
+  if (!capacity.total_bytes || !capacity.free_bytes || !device.reserved_bytes) return std::nullopt;
+  return std::max<int64_t>(0, *capacity.total_bytes - *capacity.free_bytes - *device.reserved_bytes);
+}
+
+int64_t bytes_of_phase(const DeviceReport& device, Phase phase) {
+  int64_t bytes = 0;
+  for (const ReportRow& row : device.rows) bytes += row.phase == phase ? row.nbytes.value_or(0) : 0;
+  return bytes;
+}
+
+// Only what the figures call for.
+std::vector<std::string> advice(const AllocationFailure& failure, const Capacity& capacity, const DeviceReport& device) {
+  const int64_t asked = failure.requested_bytes;
+  if (capacity.total_bytes && asked > *capacity.total_bytes) {
+    return {fmt::format("The request alone is more than the {} there are: look at the shapes of the operator's arguments.",
+                        readable_size(*capacity.total_bytes))};
+  }
+  std::vector<std::string> all;
+  const int64_t cached = device.cached_free_bytes.value_or(0);
+  const int64_t largest = device.largest_free_block.value_or(0);
+  if (cached >= asked && largest < asked) {
+    all.push_back(
+        fmt::format("The free blocks in the cache, {}, would be enough, but the largest has {}: the cache is fragmented. "
+                    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.",
+                    readable_size(cached), readable_size(largest)));
+  }
+  if (device.awaited_bytes >= asked) {
+    all.push_back(
+        fmt::format("{} were freed, but other streams may still use them (recordStream): synchronize those streams sooner.",
+                    readable_size(device.awaited_bytes)));
+  }
+  const std::optional<int64_t> others = held_by_others(capacity, device);
+  if (others && capacity.free_bytes && *others >= asked - *capacity.free_bytes && *others > *capacity.total_bytes / 10) {
+    all.push_back(
+        fmt::format("Other processes, and CUDA itself, hold {} of the device: nvidia-smi names them.", readable_size(*others)));
+  }
+  const int64_t forward = bytes_of_phase(device, Phase::kForward);
+  if (forward > device.total_bytes / 2 && failure.phase != Phase::kOther) {
+    all.push_back(
+        fmt::format("{} of {} were made in a forward pass and are still alive. If the graph holds them for backward, a smaller "
+                    "batch or checkpointing lowers that; if something else does, MemReporter::add_graph tells what.",
+                    readable_size(forward), readable_size(device.total_bytes)));
+  }
+  return all;
+}
+
+void write_device(std::ostream& out, const Capacity& capacity, const DeviceReport& device) {
+  if (capacity.total_bytes) out << fmt::format("Memory of {}: {}", device.device.str(), readable_size(*capacity.total_bytes));
+  if (capacity.free_bytes) out << fmt::format(", free for the driver to give: {}", readable_size(*capacity.free_bytes));
+  if (const auto others = held_by_others(capacity, device)) {
+    out << fmt::format(", other processes and CUDA itself: {}", readable_size(*others));
+  }
+  if (capacity.total_bytes) out << '\n';
+  if (device.reserved_bytes && device.cached_free_bytes && *device.reserved_bytes > 0) {
+    out << fmt::format("Held by this process: {}; of it not in use: {} ({:.1f} %), largest free block {}\n",
+                       readable_size(*device.reserved_bytes), readable_size(*device.cached_free_bytes),
+                       100.0 * static_cast<double>(*device.cached_free_bytes) / static_cast<double>(*device.reserved_bytes),
+                       readable_size(device.largest_free_block.value_or(0)));
+  }
+}
+
+void write_holders(std::ostream& out, const DeviceReport& device, size_t max_rows) {
+  std::map<std::string, Holder> by_birthplace;
+  for (const ReportRow& row : device.rows) {
+    if (row.nbytes.value_or(0) == 0) continue;
+    const std::string place = producer(row);
+    Holder& holder = by_birthplace[place.empty() ? "outside any operator" : place];
+    holder.bytes += *row.nbytes;
+    ++holder.count;
+  }
+  for (const ReportItem& item : device.items) {
+    if (item.kind == ReportItemKind::kRounding || item.kind == ReportItemKind::kUnsplitRemainder) continue;
+    Holder& holder = by_birthplace[item.name.empty() ? std::string(to_string(item.kind)) : item.name];
+    holder.bytes += item.bytes;
+    holder.count += item.count;
+  }
+  std::vector<std::pair<std::string, Holder>> holders(by_birthplace.begin(), by_birthplace.end());
+  std::stable_sort(holders.begin(), holders.end(), [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  out << "Who holds it, by birthplace:\n";
+  const size_t shown = std::min(holders.size(), max_rows);
+  for (size_t i = 0; i < shown; ++i) {
+    out << fmt::format("{:>12}  {:>6} x  {}\n", readable_size(holders[i].second.bytes), holders[i].second.count,
+                       holders[i].first);
+  }
+  Holder rest;
+  for (size_t i = shown; i < holders.size(); ++i) {
+    rest.bytes += holders[i].second.bytes;
+    rest.count += holders[i].second.count;
+  }
+  if (rest.count > 0)
+    out << fmt::format("{:>12}  {:>6} x  … {} more\n", readable_size(rest.bytes), rest.count, holders.size() - shown);
+  if (holders.empty()) out << "        nobody\n";
+}
+
+struct Writing {
+  std::mutex lock;  // of the fields below; not held while a report is made
+  bool on = false;
+  OutOfMemoryOptions options;
+  AllocationFailureObserver before = nullptr;
+
+  std::atomic<bool> busy{false};
+  std::atomic<int> reports{0};
+};
+
+// Never destroyed: programs run out of memory after main, too.
+Writing& writing() {
+  static auto* const one = new Writing;
+  return *one;
+}
+
+// Whole, so that what others write to the same terminal does not come in between.
+void write_to_standard_error(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+// The file's name; empty, and errno, if there can be none.
+std::string write_file(const std::string& folder, const std::string& text) {
+  const std::string stem = fmt::format("{}/oom-{}-{}", folder, local_time("%Y%m%d-%H%M%S"), getpid());
+  for (int number = 1; number <= kMostFilesInOneSecond; ++number) {
+    const std::string path = stem + (number == 1 ? "" : fmt::format("-{}", number)) + ".txt";
+    std::FILE* const file = std::fopen(path.c_str(), "wx");
+    if (file == nullptr && errno == EEXIST) continue;
+    if (file == nullptr) return "";
+    const bool wrote = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    return std::fclose(file) == 0 && wrote ? path : "";
+  }
+  return "";
+}
+
+void write_report(const AllocationFailure& failure) {
+  OutOfMemoryOptions options;
+  {
+    const std::lock_guard<std::mutex> hold(writing().lock);
+    if (!writing().on) return;
+    options = writing().options;
+  }
+  const int number = writing().reports.fetch_add(1) + 1;
+  if (number > options.max_reports) return;
+  std::string text = out_of_memory_report(failure, options.max_rows);
+  if (number == options.max_reports) text += "This was the last report of this process: further failures are not written down.\n";
+  if (options.folder.empty()) {
+    write_to_standard_error(text);
+    return;
+  }
+  const std::string path = write_file(options.folder, text);
+  if (path.empty()) {
+    write_to_standard_error(fmt::format("memledger: cannot write to {}: {}\n{}", options.folder, std::strerror(errno), text));
+  } else {
+    write_to_standard_error(fmt::format("memledger: out of memory on {}: asked for {} by {}; who holds it: {}\n",
+                                        failure.device.str(), readable_size(failure.requested_bytes), asked_by(failure), path));
+  }
+}
+
+void observe(const AllocationFailure& failure) noexcept {
+  if (writing().busy.exchange(true)) return;
+  try {
+    write_report(failure);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "memledger: out of memory (%lld bytes asked for), and no report: %s\n",
+                 static_cast<long long>(failure.requested_bytes), error.what());
+  }
+  writing().busy.store(false);
+}
+
+}  // namespace
+
+std::string out_of_memory_report(const AllocationFailure& failure, size_t max_rows) {
+  const MemReporter reporter;
+  ReportOptions options;
+  options.device = failure.device;
+  options.max_rows = max_rows;
+  const Report report = reporter.collect(options);
+  DeviceReport empty;
+  empty.device = failure.device;
+  const DeviceReport& device = report.devices.empty() ? empty : report.devices.front();
+  const Capacity capacity = capacity_of(failure.device);
+
+  std::ostringstream out;
+  out << fmt::format("memledger: out of memory on {}\n", failure.device.str());
+  out << fmt::format("Time: {}, process {}\n", local_time("%Y-%m-%d %H:%M:%S"), getpid());
+  out << fmt::format("Asked for: {} by {}\n", both(failure.requested_bytes), asked_by(failure));
+  write_device(out, capacity, device);
+  const std::string_view first_line = failure.message.substr(0, failure.message.find('\n'));
+  if (!first_line.empty()) out << "LibTorch says: " << first_line << '\n';
+  const std::vector<std::string> advised = advice(failure, capacity, device);
+  for (const std::string& sentence : advised) out << "Advice: " << sentence << '\n';
+  out << '\n';
+  write_holders(out, device, max_rows);
+  out << '\n' << report;
+  return std::move(out).str();
+}
+
+absl::Status write_out_of_memory_reports(const OutOfMemoryOptions& options) {
+  OutOfMemoryOptions checked = options;
+  if (!checked.folder.empty()) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    // The program may change its folder later.
+    checked.folder = fs::absolute(checked.folder, error).string();
+    if (!error) fs::create_directories(checked.folder, error);
+    if (error || access(checked.folder.c_str(), W_OK | X_OK) != 0) {
+      return absl::UnavailableError(fmt::format("memledger: cannot write out-of-memory reports to {}: {}", checked.folder,
+                                                error ? error.message() : std::strerror(errno)));
+    }
+  }
+  const std::lock_guard<std::mutex> hold(writing().lock);
+  writing().options = std::move(checked);
+  if (!writing().on) writing().before = set_allocation_failure_observer(&observe);
+  writing().on = true;
+  return absl::OkStatus();
+}
+
+void stop_out_of_memory_reports() {
+  const std::lock_guard<std::mutex> hold(writing().lock);
+  if (!writing().on) return;
+  set_allocation_failure_observer(writing().before);
+  writing().on = false;
+}
+
+}  // namespace memledger

@@ -1,0 +1,165 @@
+// Failed allocations on the CPU. The sizes are absurd, as a real exhaustion ends the process without an exception.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "tests/support/doctest_beside_torch.h"
+
+#include <ATen/Functions.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "registry/allocation_failure.h"
+#include "registry/registry.h"
+#include "reporter/out_of_memory.h"
+
+namespace memledger {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kAbsurd = int64_t{1} << 45;  // elements of one byte: 32 TiB
+
+std::string message_of(int64_t bytes) {
+  try {
+    at::empty({bytes}, at::kByte);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no exception";
+}
+
+std::vector<std::string> told;
+void note(const AllocationFailure& failure) noexcept {
+  told.push_back(std::to_string(failure.requested_bytes) + " " + failure.device.str() + " " + std::string(failure.op) + " " +
+                 std::string(failure.label) + " " + std::string(to_string(failure.phase)));
+  // Inside, nothing is told: this would never end.
+  CHECK(message_of(kAbsurd / 2) != "no exception");
+}
+
+struct Folder {
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "oom_XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::vector<std::string> files() const {
+    std::vector<std::string> all;
+    for (const auto& entry : fs::directory_iterator(path)) all.push_back(entry.path().string());
+    return all;
+  }
+  fs::path path;
+};
+
+std::string text_of(const std::string& file) {
+  std::ifstream in(file);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("the observer is told once, the program gets the same exception") {
+  const std::string bare = message_of(kAbsurd);
+  REQUIRE(has(bare, "allocate memory"));
+  const ScopedTracking tracking;
+  CHECK(message_of(kAbsurd) == bare);
+
+  CHECK((set_allocation_failure_observer(&note) == nullptr));
+  {
+    const ScopedLabel label("ingest");
+    CHECK(message_of(kAbsurd) == bare);
+  }
+  CHECK((set_allocation_failure_observer(nullptr) == &note));
+  CHECK(message_of(kAbsurd) == bare);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0] == std::to_string(kAbsurd) + " cpu aten::empty ingest forward");
+}
+
+TEST_CASE("the report") {
+  const ScopedTracking tracking;
+  Folder folder;
+  OutOfMemoryOptions options;
+  options.folder = (folder.path / "made" / "when missing").string();
+  options.max_reports = 3;
+  REQUIRE(write_out_of_memory_reports(options).ok());
+
+  std::vector<at::Tensor> held;
+  {
+    const ScopedLabel label("replay buffer");
+    for (int i = 0; i < 3; ++i) held.push_back(at::zeros({1 << 20}, at::kByte));
+  }
+  held.push_back(at::ones({2 << 20}, at::kByte));
+  message_of(kAbsurd);
+  folder.path = options.folder;
+  REQUIRE(folder.files().size() == 1);
+  const std::string name = fs::path(folder.files()[0]).filename().string();
+  CHECK(has(name, "oom-2"));
+  CHECK(has(name, "-" + std::to_string(getpid()) + ".txt"));
+  const std::string text = text_of(folder.files()[0]);
+  CAPTURE(text);
+  CHECK(has(text, "memledger: out of memory on cpu\n"));
+  CHECK(has(text, "Asked for: 32.00T (35184372088832 bytes) by aten::empty [forward]\n"));
+  CHECK(has(text, "LibTorch says: "));
+  CHECK(has(text, "Advice: The request alone is more than the "));
+  CHECK(
+      has(text, "       3.00M       3 x  aten::zeros [replay buffer, forward]\n       2.00M       1 x  aten::ones [forward]\n"));
+  CHECK(has(text, "The allocated memory on cpu: 5.00M\nExplained: 5.00M of 5.00M (0.00B unexplained)"));
+
+  // Two more in the same second have other names; then it is enough.
+  for (int i = 0; i < 4; ++i) message_of(kAbsurd);
+  REQUIRE(folder.files().size() == 3);
+  int last = 0;
+  for (const std::string& file : folder.files()) last += has(text_of(file), "This was the last report");
+  CHECK(last == 1);
+
+  stop_out_of_memory_reports();
+  options.max_reports = 100;
+  message_of(kAbsurd);
+  CHECK(folder.files().size() == 3);
+}
+
+TEST_CASE("a folder that cannot be") {
+  Folder folder;
+  std::ofstream(folder.path / "occupied") << "a file";
+  OutOfMemoryOptions options;
+  options.folder = (folder.path / "occupied" / "logs").string();
+  const absl::Status status = write_out_of_memory_reports(options);
+  CHECK_FALSE(status.ok());
+  CHECK(has(std::string(status.message()), options.folder));
+}
+
+TEST_CASE("threads that fail at once, and inactive") {
+  Folder folder;
+  OutOfMemoryOptions options;
+  options.folder = folder.path.string();
+  options.max_reports = 1000;
+  REQUIRE(write_out_of_memory_reports(options).ok());
+  {
+    const ScopedTracking tracking;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([] {
+        for (int j = 0; j < 20; ++j) CHECK(has(message_of(kAbsurd), "allocate memory"));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  const size_t files = folder.files().size();
+  CHECK(files >= 1);
+  CHECK(files <= 160);
+  message_of(kAbsurd);
+  CHECK(folder.files().size() == files);
+  CHECK(Registry::global().health().swallowed_exceptions == 0);
+  stop_out_of_memory_reports();
+}
+
+}  // namespace
+}  // namespace memledger

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# A program that needs more than its (virtual) GPU has: it dies as it would, and who held what is in a file.
+set -uo pipefail
+
+memledger="$PWD/$1"
+program="$PWD/$2"
+cd "$TEST_TMPDIR" || exit 1
+
+failures=0
+check() {  # WHAT CONDITION…
+  local what="$1"
+  shift
+  if ! "$@"; then
+    echo "FAILED: $what"
+    failures=$((failures + 1))
+  fi
+}
+has() { grep -qF -- "$2" "$1"; }
+equal() { [[ "$1" == "$2" ]] || { echo "  '$1' is not '$2'"; return 1; }; }
+ulimit -c 0
+
+"$memledger" run --virtual-gpu=h200:7GiB --log=logs -- "$program" >out 2>err
+check "the program is ended by its own exception" equal $? 134
+check "LibTorch's error reaches it" has err "CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of 7.00 GiB"
+check "one report" equal "$(echo logs/oom-*.txt | wc -w)" 1
+report="$(echo logs/oom-*.txt)"
+check "told where" has err "who holds it: $PWD/$report"
+check "what was asked for" has "$report" "Asked for: 1.00G (1073741824 bytes) by aten::zeros"
+check "who held it" has "$report" "       7.00G       7 x  aten::zeros"
+check "nothing unexplained" has "$report" "Explained: 7.00G of 7.00G (0.00B unexplained)"
+
+"$memledger" run --virtual-gpu=h200:7GiB -- "$program" >out 2>err
+check "without a folder, on standard error" has err "       7.00G       7 x  aten::zeros"
+"$memledger" run --quiet --virtual-gpu=h200:7GiB -- "$program" >out 2>err
+check "quiet" equal "$(grep -c 'Who holds it' err)" 0
+
+if ((failures)); then
+  echo "--- standard error of the last run"
+  cat err
+fi
+exit $((failures > 0))
