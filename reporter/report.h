@@ -31,7 +31,7 @@ namespace memledger {
 enum class SortBy : uint8_t { kBytes, kName, kBirth };
 
 struct ReportOptions {
-  bool verbose = false;               // every row, the sharing arrows, hook health
+  bool verbose = false;               // no limit of rows, the sharing arrows, hook health
   std::optional<c10::Device> device;  // only this one; without an index, all of its type
   size_t max_rows = 50;               // per device; ignored when verbose
   SortBy sort = SortBy::kBytes;
