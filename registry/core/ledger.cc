@@ -33,9 +33,34 @@ void Ledger::Shard::unlink(Slot slot) {
   free = slot;
 }
 
-void Ledger::drop(Shard& shard, Slot slot) {
+void Ledger::remember_for_peaks(ShardTotals& totals, const StorageRecord& record, DeviceCounters& counters,
+                                uint64_t death_order) noexcept {
+  // In this order, here and below: a reader pins a peak before the next one can be seen.
+  if (!counters.alive_at_a_peak(record.birth_order, death_order, record.peak_labels) && !counters.is_pinned()) return;
+  if (!keep_peaks_.load(std::memory_order_relaxed)) {
+    counters.note_lost_death(death_order);
+    return;
+  }
+  std::vector<PeakTombstone>& stones = totals.peak_tombstones;
+  try {
+    if (stones.size() >= totals.sweep_at) {
+      const auto worthless = std::partition(stones.begin(), stones.end(), [&](const PeakTombstone& stone) {
+        return counters.alive_at_a_peak(stone.record.birth_order, stone.death_order, stone.record.peak_labels);
+      });
+      if (!counters.is_pinned()) stones.erase(worthless, stones.end());
+      totals.sweep_at = std::max(kFewTombstones, 2 * stones.size());
+      if (stones.capacity() > 4 * totals.sweep_at) stones.shrink_to_fit();
+    }
+    stones.push_back({record, death_order});
+  } catch (...) {
+    counters.note_lost_death(death_order);
+  }
+}
+
+void Ledger::drop(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order) {
   StorageRecord& record = shard.entry(slot).record;
   ShardTotals& totals = shard.totals_of(record.device);
+  remember_for_peaks(totals, record, counters, death_order);
   totals.table_bytes -= record.nbytes;
   if (record.adopted) totals.adopted_bytes -= record.nbytes;
   if (record.birth_epoch <= newest_pin_) {
@@ -57,7 +82,9 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
     const auto [place, is_new] = shard.by_address.try_emplace(birth.address, kNone);
     if (!is_new && place->second != kNone) {
       // Its free went past us. The counter keeps its bytes, so the report shows them as unexplained.
-      drop(shard, place->second);
+      const DeviceKey device = shard.entry(place->second).record.device;
+      DeviceCounters& lost_from = counters_.at(device);
+      drop(shard, place->second, lost_from, lost_from.pass());
       place->second = kNone;
       note_dropped_record();
     }
@@ -84,6 +111,7 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
     record.raw_block = birth.raw_block;
     record.parameter_like = false;
     record.shape.clear();
+    record.peak_labels = birth.adopted ? 0 : birth.peak_labels;
     entry.older = shard.newest;
     entry.newer = kNone;
     (shard.newest == kNone ? shard.oldest : shard.entry(shard.newest).newer) = slot;
@@ -93,10 +121,11 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
     if (birth.adopted) totals.adopted_bytes += birth.nbytes;
     if (birth.adopted) {
       counters.add_adopted(birth.nbytes);
+      record.birth_order = 0;
     } else {
       totals.allocated_bytes += birth.nbytes;
       ++totals.allocated_count;
-      counters.add(birth.nbytes);
+      record.birth_order = counters.add(birth.nbytes, record.peak_labels);
     }
     return record.id;
   } catch (...) {
@@ -115,13 +144,13 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
   const StorageRecord& record = shard.entry(slot).record;
   const Death death{record.id, record.nbytes, record.base_deleter};
   const DeviceKey device = record.device;
-  drop(shard, slot);
+  DeviceCounters* const counters = counters_.find(device);  // made at its birth
+  drop(shard, slot, *counters, counters->subtract(death.nbytes, record.peak_labels));
   shard.by_address.erase(place);
 
   ShardTotals& totals = shard.totals_of(device);
   totals.freed_bytes += death.nbytes;
   ++totals.freed_count;
-  if (DeviceCounters* counters = counters_.find(device)) counters->subtract(death.nbytes);
   return death;
 }
 
@@ -339,7 +368,63 @@ Counters Ledger::counters(DeviceKey device) const {
 }
 
 void Ledger::reset_peak(DeviceKey device) noexcept {
+  const LockHolder hold(shards_[0].lock);
   if (DeviceCounters* own = counters_.find(device)) own->reset_peak();
+}
+
+void Ledger::reset_label(size_t label) noexcept {
+  const LockHolder hold(shards_[0].lock);
+  counters_.for_each([&](DeviceCounters& own) { own.reset_label(label); });
+}
+
+template <typename Pin>
+LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const Pin& pin) {
+  const LockHolder no_fork(instants_lock_);
+  LedgerPeak result;
+  DeviceCounters* const own = counters_.find(device);
+  if (own == nullptr) return result;
+  const Peak peak = [&] {
+    const LockHolder hold(shards_[0].lock);
+    return pin(*own);
+  }();
+  const std::unique_ptr<DeviceCounters, void (*)(DeviceCounters*)> unpin(own, [](DeviceCounters* one) { one->unpin(); });
+  result.bytes = peak.bytes;
+  const auto counts = [&](const StorageRecord& record) {
+    return record.device == device && record.birth_order <= peak.order && (label == 0 || (record.peak_labels & label) != 0);
+  };
+  for (Shard& shard : shards_) {
+    const LockHolder hold(shard.lock);
+    for (Slot slot = shard.oldest; slot != kNone; slot = shard.entry(slot).newer) {
+      const StorageRecord& record = shard.entry(slot).record;
+      if (counts(record)) result.records.push_back(record);
+    }
+    for (const PeakTombstone& stone : shard.totals_of(device).peak_tombstones) {
+      if (counts(stone.record) && peak.order < stone.death_order) result.records.push_back(stone.record);
+    }
+  }
+  std::sort(result.records.begin(), result.records.end(),
+            [](const StorageRecord& a, const StorageRecord& b) { return a.id < b.id; });
+  // Read last: what was lost meanwhile counts.
+  result.complete = own->last_lost_death() <= peak.order;
+  return result;
+}
+
+LedgerPeak Ledger::peak(DeviceKey device) {
+  return collect_peak(device, 0, [](DeviceCounters& own) { return own.pin_peak(); });
+}
+
+LedgerPeak Ledger::peak(DeviceKey device, size_t label) {
+  return collect_peak(device, LabelSet{1} << label, [label](DeviceCounters& own) { return own.pin_peak(label); });
+}
+
+size_t Ledger::tombstones() const noexcept {
+  size_t count = 0;
+  for (Shard& shard : shards_) {
+    const LockHolder hold(shard.lock);
+    count += shard.tombstones.size();
+    for (const ShardTotals& totals : shard.totals) count += totals.peak_tombstones.size();
+  }
+  return count;
 }
 
 void Ledger::lock_for_fork() {

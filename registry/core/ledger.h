@@ -35,6 +35,14 @@ struct LedgerSnapshot {
   std::vector<DeviceTotals> devices;
 };
 
+// Who was alive when a sum of bytes was highest.
+struct LedgerPeak {
+  int64_t bytes = 0;
+  // False: some of those freed since are missing, as peaks were not kept then or there was no memory.
+  bool complete = true;
+  std::vector<StorageRecord> records;  // in order of birth
+};
+
 // Between two instants, coalesced: what was born and died between them appears nowhere.
 struct LedgerChanges {
   // No earlier instant to compare with (first use, or lost for want of memory): `born` is everything alive, `died` is empty.
@@ -54,8 +62,13 @@ struct LedgerChanges {
 // born by then and still there, plus the tombstones of those that died since. Tombstones are kept only for storages that a
 // cursor (or a running snapshot) saw alive: at most one per storage alive at each cursor's instant.
 //
-// Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock, calls nothing of the program or of
-// LibTorch while holding it, and never throws.
+// Peaks work the same way, in another order: a device's births and deaths are numbered (DeviceCounters), and who was alive at the
+// peak is everyone born by its number and still there, plus the tombstones of those who were alive at it and died since. Every
+// new peak makes the tombstones of the one before worthless; they are swept out when a shard has twice as many as at the last
+// sweep.
+//
+// Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock and within it the device's, calls nothing
+// of the program or of LibTorch while holding them, and never throws. Who takes a device's lock holds a shard's.
 class Ledger {
  public:
   // All are held at once for an instant, and the thread sanitizer can follow at most 64 locks of one thread.
@@ -73,6 +86,7 @@ class Ledger {
     Birthplace birthplace;
     bool adopted = false;
     bool raw_block = false;
+    LabelSet peak_labels = 0;
   };
   // The new storage's id, 0 when there was no memory for a record (counted as dropped).
   // A record already at that address lost its free somewhere: it is dropped and counted.
@@ -108,7 +122,17 @@ class Ledger {
   LedgerChanges changes_since(uint64_t cursor);
 
   Counters counters(DeviceKey device) const;
+  // Of the device and of its labels.
   void reset_peak(DeviceKey device) noexcept;
+
+  // Whether tombstones are made for peaks; their heights are counted in any case.
+  void keep_peaks(bool keep) noexcept { keep_peaks_.store(keep, std::memory_order_relaxed); }
+  LedgerPeak peak(DeviceKey device);
+  LedgerPeak peak(DeviceKey device, size_t label);
+  // The label's bytes count from nothing, on all devices.
+  void reset_label(size_t label) noexcept;
+  // Tombstones that exist now, for peaks and for cursors.
+  size_t tombstones() const noexcept;
 
   int64_t dropped_records() const noexcept { return dropped_records_.load(std::memory_order_relaxed); }
   void note_dropped_record() noexcept { dropped_records_.fetch_add(1, std::memory_order_relaxed); }
@@ -120,6 +144,7 @@ class Ledger {
   using Slot = uint32_t;
   static constexpr Slot kNone = ~Slot{0};
   static constexpr size_t kChunk = 256;
+  static constexpr size_t kFewTombstones = 16;
 
   struct Entry {
     StorageRecord record;
@@ -130,8 +155,14 @@ class Ledger {
     StorageRecord record;
     uint64_t death_epoch = 0;
   };
+  struct PeakTombstone {
+    StorageRecord record;
+    uint64_t death_order = 0;
+  };
   struct ShardTotals {
     DeviceKey device;
+    std::vector<PeakTombstone> peak_tombstones;
+    size_t sweep_at = kFewTombstones;
     int64_t allocated_bytes = 0, freed_bytes = 0, allocated_count = 0, freed_count = 0;
     int64_t table_bytes = 0, adopted_bytes = 0;
   };
@@ -167,12 +198,18 @@ class Ledger {
   void unpin(uint64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   // Everything alive at the instant and born after `since`; with since > 0 also what was alive at `since` and is not any more.
   void collect(uint64_t since, uint64_t instant, std::vector<StorageRecord>& born, std::vector<StorageRecord>* died);
-  void drop(Shard& shard, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // Takes the record out of the shard; `death_order` is when the device's counters gave it up.
+  void drop(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  void remember_for_peaks(ShardTotals& totals, const StorageRecord& record, DeviceCounters& counters,
+                          uint64_t death_order) noexcept;
+  template <typename Pin>
+  LedgerPeak collect_peak(DeviceKey device, LabelSet label, const Pin& pin);
 
   mutable std::array<Shard, kShards> shards_;
   CountersByDevice counters_;
   std::atomic<uint64_t> next_id_{1};
   std::atomic<int64_t> dropped_records_{0};
+  std::atomic<bool> keep_peaks_{true};
   // Both change only while all shards are held, so holding any one shard's lock is enough to read them.
   uint64_t epoch_ = 1;
   uint64_t newest_pin_ = 0;  // 0: nothing pinned

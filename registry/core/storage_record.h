@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/container/inlined_vector.h"
@@ -28,6 +29,10 @@ struct Birthplace {
   bool phase_inferred = false;
 };
 
+// Labels whose peaks are kept, a bit each.
+constexpr size_t kMaxPeakLabels = 16;
+using LabelSet = uint32_t;
+
 constexpr int8_t kUnknownDtype = -1;
 
 // One live storage. `id` is never reused; `address` is, by the next storage put there.
@@ -37,7 +42,9 @@ struct StorageRecord {
   int64_t nbytes = 0;
   void* base_deleter = nullptr;  // how the wrapped allocator frees it; opaque here
   uint64_t birth_epoch = 0;
+  uint64_t birth_order = 0;  // among births and deaths of its device; 0: before counting began
   Birthplace birthplace;
+  LabelSet peak_labels = 0;
   DeviceKey device;
   int8_t dtype = kUnknownDtype;  // c10::ScalarType
   bool described = false;        // shape and dtype are known
