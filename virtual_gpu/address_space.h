@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_ADDRESS_SPACE_H_
-#define MEMLEDGER_VIRTUAL_GPU_ADDRESS_SPACE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -32,5 +31,3 @@ uintptr_t reserve_addresses(size_t bytes, size_t alignment);
 void release_addresses(uintptr_t begin, size_t bytes);
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_ADDRESS_SPACE_H_

@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_CONSIDERED_H_
-#define MEMLEDGER_VIRTUAL_GPU_CONSIDERED_H_
+#pragma once
 
 #include <atomic>
 
@@ -33,5 +32,3 @@ namespace memledger::virtual_gpu {
 void say_refused(std::atomic<bool>& said, const char* function, const char* why);
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_CONSIDERED_H_

@@ -20,6 +20,10 @@ constexpr size_t kPoolStep = size_t{32} << 20;
 // Device code's variables lie in the last part of a device's addresses, which takes no memory.
 constexpr size_t kSymbolBytes = size_t{64} << 20;
 
+// The largest copy that an exchange between ranks is followed through: what DistributedDataParallel tells of a model's
+// parameters.
+constexpr size_t kRecentBytesPerCopy = size_t{1} << 20;
+
 Machine* machine = nullptr;
 std::mutex* machine_mutex = nullptr;
 
@@ -55,12 +59,15 @@ Machine& Machine::get() {
         [] {
           machine_mutex->lock();
           machine->kept_.mutex().lock();
+          machine->recent_.mutex().lock();
         },
         [] {
+          machine->recent_.mutex().unlock();
           machine->kept_.mutex().unlock();
           machine_mutex->unlock();
         },
         [] {
+          machine->recent_.mutex().unlock();
           machine->kept_.mutex().unlock();
           machine_mutex->unlock();
         });
@@ -74,6 +81,7 @@ Machine::Machine(const Specification& specification)
       capacity_(specification.memory_bytes.value_or(profile_->total_memory_bytes)),
       context_bytes_(specification.context_bytes),
       kept_(specification.keep_bytes),
+      recent_(specification.keep_bytes ? 0 : kRecentBytesPerCopy),
       devices_(static_cast<size_t>(specification.count)) {
   for (int device = 0; device < device_count(); ++device) devices_[device].pool.device = device;
 }
@@ -190,7 +198,7 @@ void Machine::give_back(const Entry& entry) {
     return;
   }
   if (region.kind == MemoryKind::kRegistered) return;
-  kept_.forget(region.begin, region.bytes);
+  forget(region.begin, region.bytes);
   if (entry.physical) return drop_mapping(entry);
   Device& d = devices_[region.device];
   if (entry.pool) {
@@ -318,6 +326,30 @@ void* Machine::symbol_address(int device, const void* host_variable, size_t byte
   d.symbols[host_variable] = next;
   d.symbols[nullptr] = next + round_up(bytes, kSmallAlignment);  // where the next one goes
   return reinterpret_cast<void*>(next);
+}
+
+void Machine::copy_to_device(uintptr_t address, const void* source, size_t bytes) {
+  kept_.write(address, source, bytes);
+  recent_.write(address, source, bytes);
+}
+
+void Machine::copy_on_device(uintptr_t destination, uintptr_t source, size_t bytes) {
+  kept_.copy(destination, source, bytes);
+  recent_.copy(destination, source, bytes);
+}
+
+void Machine::copy_to_host(void* destination, uintptr_t address, size_t bytes) {
+  (exchanged_.load(std::memory_order_relaxed) && !kept_.is_on() ? recent_ : kept_).read(destination, address, bytes);
+}
+
+void Machine::fill(uintptr_t address, unsigned char value, size_t bytes) {
+  kept_.fill(address, value, bytes);
+  recent_.fill(address, value, bytes);
+}
+
+void Machine::forget(uintptr_t address, size_t bytes) {
+  kept_.forget(address, bytes);
+  recent_.forget(address, bytes);
 }
 
 MemoryPool* Machine::default_pool(int device) { return &devices_[device].pool; }
@@ -490,5 +522,5 @@ PhysicalMemory* Machine::mapped_at(const void* pointer) {
 }  // namespace memledger::virtual_gpu
 
 extern "C" void memledger_virtual_gpu_forget(const void* pointer, size_t bytes) {
-  memledger::virtual_gpu::Machine::get().kept().forget(reinterpret_cast<uintptr_t>(pointer), bytes);
+  memledger::virtual_gpu::Machine::get().forget(reinterpret_cast<uintptr_t>(pointer), bytes);
 }

@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_DEVICE_H_
-#define MEMLEDGER_VIRTUAL_GPU_DEVICE_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -125,7 +124,20 @@ class Machine {
   bool unmap(uintptr_t address, size_t bytes);
   PhysicalMemory* mapped_at(const void* pointer);
 
-  KeptBytes& kept() { return kept_; }
+  // The content of device memory, as far as it is known.
+  void copy_to_device(uintptr_t address, const void* source, size_t bytes);
+  void copy_on_device(uintptr_t destination, uintptr_t source, size_t bytes);
+  void copy_to_host(void* destination, uintptr_t address, size_t bytes);
+  void fill(uintptr_t address, unsigned char value, size_t bytes);
+  void forget(uintptr_t address, size_t bytes);
+
+  // Ranks check each other's sizes by an exchange of small copies, read back at once: until the next kernel, which could have
+  // written anything, copies are read back as they are, also without `keep`.
+  void note_exchange() { exchanged_.store(true, std::memory_order_relaxed); }
+  void note_kernel() {
+    exchanged_.store(false, std::memory_order_relaxed);
+    recent_.clear();
+  }
 
  private:
   struct Device {
@@ -157,7 +169,9 @@ class Machine {
   const Profile* profile_;
   size_t capacity_;
   size_t context_bytes_;
-  KeptBytes kept_;
+  KeptBytes kept_;    // by `keep`
+  KeptBytes recent_;  // without it: since the last kernel
+  std::atomic<bool> exchanged_{false};
 
   std::atomic<unsigned> contexts_{0};  // a bit for each device that has one
   std::mutex mutex_;
@@ -173,5 +187,3 @@ int current_device();
 void set_current_device(int device);
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_DEVICE_H_

@@ -50,6 +50,15 @@ void KeptBytes::forget(uintptr_t address, size_t bytes) {
   forget_locked(address, bytes);
 }
 
+void KeptBytes::clear() {
+  if (is_empty_.load(std::memory_order_relaxed)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  runs_.clear();
+  by_age_.clear();
+  total_ = 0;
+  is_empty_.store(true, std::memory_order_relaxed);
+}
+
 void KeptBytes::forget_locked(uintptr_t address, size_t bytes) {
   const uintptr_t end = address + bytes;
   auto run = runs_.upper_bound(address);
@@ -76,6 +85,7 @@ void KeptBytes::forget_locked(uintptr_t address, size_t bytes) {
 }
 
 void KeptBytes::keep_locked(uintptr_t address, std::vector<unsigned char> bytes, uint64_t order) {
+  is_empty_.store(false, std::memory_order_relaxed);
   total_ += bytes.size();
   runs_[address] = Run{std::move(bytes), order};
   by_age_.emplace_back(order, address);

@@ -1,6 +1,6 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_KEPT_BYTES_H_
-#define MEMLEDGER_VIRTUAL_GPU_KEPT_BYTES_H_
+#pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,11 +21,14 @@ class KeptBytes {
   // Copies of more than `most_bytes_per_copy` are not kept; with 0 nothing is.
   explicit KeptBytes(size_t most_bytes_per_copy) : most_bytes_per_copy_(most_bytes_per_copy) {}
 
+  bool is_on() const { return most_bytes_per_copy_ != 0; }
+
   void write(uintptr_t address, const void* source, size_t bytes);
   void fill(uintptr_t address, unsigned char value, size_t bytes);
   void copy(uintptr_t destination, uintptr_t source, size_t bytes);
   void read(void* destination, uintptr_t address, size_t bytes) const;
   void forget(uintptr_t address, size_t bytes);
+  void clear();
 
   std::mutex& mutex() const { return mutex_; }
 
@@ -41,6 +44,7 @@ class KeptBytes {
 
   const size_t most_bytes_per_copy_;
   mutable std::mutex mutex_;
+  std::atomic<bool> is_empty_{true};  // so that clearing nothing costs nothing
   std::map<uintptr_t, Run> runs_;
   std::deque<std::pair<uint64_t, uintptr_t>> by_age_;  // may name runs that are gone
   size_t total_ = 0;
@@ -48,5 +52,3 @@ class KeptBytes {
 };
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_KEPT_BYTES_H_

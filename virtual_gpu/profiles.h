@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_PROFILES_H_
-#define MEMLEDGER_VIRTUAL_GPU_PROFILES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -48,5 +47,3 @@ const Profile* find_profile(std::string_view name);
 std::string profile_names();
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_PROFILES_H_

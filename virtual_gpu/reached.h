@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_REACHED_H_
-#define MEMLEDGER_VIRTUAL_GPU_REACHED_H_
+#pragma once
 
 // The functions of NVIDIA's libraries that a program reached although virtual_gpu has no considered answer for them: each counts
 // itself (generate_stubs.py writes them), and they are named at exit.
@@ -26,5 +25,3 @@ inline constexpr char kUnconsideredVariable[] = "MEMLEDGER_VIRTUAL_GPU_UNCONSIDE
 void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_REACHED_H_

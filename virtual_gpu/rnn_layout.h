@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_RNN_LAYOUT_H_
-#define MEMLEDGER_VIRTUAL_GPU_RNN_LAYOUT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -51,5 +50,3 @@ struct RnnTemporaries {
 RnnTemporaries rnn_temporaries(const RnnShape& shape, int64_t sequence_length, int64_t batch_size, bool training);
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_RNN_LAYOUT_H_

@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_SPECIFICATION_H_
-#define MEMLEDGER_VIRTUAL_GPU_SPECIFICATION_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -32,5 +31,3 @@ struct ParsedSpecification {
 ParsedSpecification parse_specification(std::string_view text);
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_SPECIFICATION_H_

@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_WORKSPACE_MODEL_H_
-#define MEMLEDGER_VIRTUAL_GPU_WORKSPACE_MODEL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -69,5 +68,3 @@ struct WorkspaceChoice {
 std::optional<WorkspaceChoice> parse_workspace_choice(std::string_view text);
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_WORKSPACE_MODEL_H_

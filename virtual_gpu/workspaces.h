@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_WORKSPACES_H_
-#define MEMLEDGER_VIRTUAL_GPU_WORKSPACES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -50,5 +49,3 @@ void note_workspace_asked(WorkspaceKind kind, uint64_t bytes);
 void note_workspace_used(WorkspaceKind kind);
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_WORKSPACES_H_

@@ -19,6 +19,12 @@
 
 // The runtime's and the driver's functions as a program calls them. The answers are linked in, no library is preloaded.
 
+extern "C" {
+void** __cudaRegisterFatBinary(void*);
+void __cudaUnregisterFatBinary(void**);
+void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*);
+}
+
 namespace {
 
 constexpr size_t kMiB = 1 << 20;
@@ -314,6 +320,57 @@ TEST_CASE("callbacks are called, and may call CUDA") {
   };
   CHECK(cudaLaunchHostFunc(nullptr, callback, &called) == cudaSuccess);
   CHECK(called == 1);
+}
+
+// CUB looks for what a kernel says among the architectures it was compiled for.
+TEST_CASE("a kernel says which of its architectures would run here") {
+  struct Entry {
+    uint16_t kind, version;
+    uint32_t header_bytes;
+    uint64_t code_bytes;
+    uint32_t other[3], architecture;
+    char code[16];
+  };
+  static_assert(sizeof(Entry) == 48);
+  constexpr uint16_t kPtx = 1, kMachineCode = 2;
+  const auto entry = [](uint16_t kind, uint32_t architecture) { return Entry{kind, 1, 32, 16, {}, architecture, {}}; };
+  struct Code {
+    uint32_t magic;
+    uint16_t version, header_bytes;
+    uint64_t bytes;
+    Entry entries[4];
+  };
+  const auto says = [](const Code& code) {
+    const struct {
+      uint32_t magic, version;
+      const void* code;
+      void* file;
+    } description{0x466243b1, 1, &code, nullptr};
+    static char kernel;
+    void** const handle = __cudaRegisterFatBinary(const_cast<void*>(static_cast<const void*>(&description)));
+    __cudaRegisterFunction(handle, &kernel, nullptr, "kernel", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
+    cudaFuncAttributes attributes;
+    CHECK(cudaFuncGetAttributes(&attributes, &kernel) == cudaSuccess);
+    CHECK(attributes.binaryVersion == attributes.ptxVersion);
+    // Its address can be another kernel's now.
+    __cudaUnregisterFatBinary(handle);
+    return attributes.ptxVersion;
+  };
+  // The device is an A100, of 8.0.
+  Code code{0xba55ed50,
+            1,
+            16,
+            4 * sizeof(Entry),
+            {entry(kMachineCode, 75), entry(kMachineCode, 80), entry(kMachineCode, 86), entry(kPtx, 90)}};
+  CHECK(says(code) == 80);
+  code.entries[1] = entry(kPtx, 72);
+  CHECK(says(code) == 72);
+  code.entries[1] = entry(kPtx, 90);
+  CHECK(says(code) == 80);  // no code for this device: taken as if there was
+  code.entries[0].code_bytes = 1 << 20;
+  CHECK(says(code) == 80);
+  code.magic = 0;
+  CHECK(says(code) == 80);
 }
 
 TEST_CASE("launches are checked, not run") {

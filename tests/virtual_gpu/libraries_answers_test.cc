@@ -12,9 +12,13 @@
 #include <thread>
 #include <vector>
 
+#include "virtual_gpu/workspace_model.h"
 #include "virtual_gpu/workspaces.h"
 
 extern "C" {
+int cudaMalloc(void**, size_t);
+int cudaFree(void*);
+int cudaMemcpy(void*, const void*, size_t, int);
 size_t cudnnGetVersion();
 int cudnnGetProperty(int, int*);
 void cudnnGetLastErrorString(char*, size_t);
@@ -44,6 +48,15 @@ int cudnnBackendSetAttribute(void*, int, int, int64_t, const void*);
 int cudnnBackendGetAttribute(void*, int, int, int64_t, int64_t*, void*);
 int cudnnBackendFinalize(void*);
 int cudnnBackendExecute(void*, void*, void*);
+int cudnnCreateCTCLossDescriptor(void**);
+int cudnnDestroyCTCLossDescriptor(void*);
+int cudnnSetCTCLossDescriptor_v9(void*, int, int, int, int);
+int cudnnGetCTCLossWorkspaceSize(void*, void*, void*, const int*, const int*, const int*, int, void*, size_t*);
+int cudnnGetCTCLossWorkspaceSize_v8(void*, int, void*, void*, void*, size_t*);
+int cudnnDropoutGetStatesSize(void*, size_t*);
+int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void*, int, int, void*, void*, void*, void*, void*, size_t*);
+int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void*, int, int, void*, void*, void*, void*, void*, void*, void*, size_t*);
+int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void*, int, int, void*, void*, size_t*);
 int cublasCreate_v2(void**);
 int cublasDestroy_v2(void*);
 int cublasSetPointerMode_v2(void*, int);
@@ -52,13 +65,30 @@ int cublasIsamax_v2(void*, int, const float*, int, int*);
 int cublasSgetrsBatched(void*, int, int, int, const void*, int, const int*, void*, int, int*, int);
 int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*, int*);
 int cufftCreate(int*);
-int cufftXtMakePlanMany(int, int, long long*, long long*, long long, long long, int, long long*, long long, long long, int, long long, size_t*, int);
+int cufftXtMakePlanMany(int, int, long long*, long long*, long long, long long, int, long long*, long long, long long, int,
+                        long long, size_t*, int);
 int cusolverDnCreate(void**);
 int cusolverDnDestroy(void*);
+int cusolverDnSsyevd_bufferSize(void*, int, int, int, const float*, int, const float*, int*);
+int cusolverDnXgeqrf_bufferSize(void*, void*, int64_t, int64_t, int, const void*, int64_t, int, const void*, int, size_t*,
+                                size_t*);
+int cusolverDnSgesvdaStridedBatched(void*, int, int, int, int, const float*, int, long long, float*, long long, float*, int,
+                                    long long, float*, int, long long, float*, int, int*, double*, int);
 int cusolverDnSgetrf_bufferSize(void*, int, int, float*, int, int*);
 int cusparseCreateCsr(void**, int64_t, int64_t, int64_t, void*, void*, void*, int, int, int, int);
 int cusparseSpMatGetSize(void*, int64_t*, int64_t*, int64_t*);
 int cusparseDestroySpMat(void*);
+int cusparseSpGEMM_workEstimation(void*, int, int, const void*, void*, void*, const void*, void*, int, int, void*, size_t*,
+                                  void*);
+int cusparseSpGEMM_compute(void*, int, int, const void*, void*, void*, const void*, void*, int, int, void*, size_t*, void*);
+int cusparseXcsrgeam2Nnz(void*, int, int, const void*, int, const int*, const int*, const void*, int, const int*, const int*,
+                         const void*, int*, int*, void*);
+int cusparseLtStructuredDescriptorInit(const void*, void*, int64_t, int64_t, int64_t, uint32_t, int, int, int);
+int cusparseLtSpMMACompressedSize2(const void*, const void*, size_t*, size_t*);
+struct Extent {
+  unsigned x, y, z;
+};
+int cudaLaunchKernel(const void*, Extent, Extent, void**, size_t, void*);
 struct UniqueId {
   char bytes[128];
 };
@@ -68,6 +98,9 @@ int ncclCommCount(void*, int*);
 int ncclCommUserRank(void*, int*);
 int ncclCommSplit(void*, int, int, void**, void*);
 int ncclCommGetAsyncError(void*, int*);
+int ncclAllGather(const void*, void*, size_t, int, void*, void*);
+int ncclBcast(void*, size_t, int, int, void*, void*);
+int ncclBroadcast(const void*, void*, size_t, int, int, void*, void*);
 int ncclCommDestroy(void*);
 }
 
@@ -92,7 +125,9 @@ class Graph {
   void set(void* descriptor, int name, const std::vector<int64_t>& values) {
     REQUIRE(cudnnBackendSetAttribute(descriptor, name, kInt64, static_cast<int64_t>(values.size()), values.data()) == 0);
   }
-  void set(void* descriptor, int name, void* value) { REQUIRE(cudnnBackendSetAttribute(descriptor, name, kDescriptorType, 1, &value) == 0); }
+  void set(void* descriptor, int name, void* value) {
+    REQUIRE(cudnnBackendSetAttribute(descriptor, name, kDescriptorType, 1, &value) == 0);
+  }
   void set_enumerator(void* descriptor, int name, int type, int value) {
     REQUIRE(cudnnBackendSetAttribute(descriptor, name, type, 1, &value) == 0);
   }
@@ -348,18 +383,20 @@ TEST_CASE("cuBLAS: results on the host are zeros, on the device they are not tou
 TEST_CASE("cuBLASLt has one algorithm for every product") {
   std::vector<uint64_t> results(3 * 12, ~uint64_t{0});
   int returned = 0;
-  REQUIRE(cublasLtMatmulAlgoGetHeuristic(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 3, results.data(), &returned) == 0);
+  REQUIRE(cublasLtMatmulAlgoGetHeuristic(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 3, results.data(),
+                                         &returned) == 0);
   CHECK(returned == 1);
-  CHECK(results[8] == 0);             // the workspace
+  CHECK(results[8] == 0);                 // the workspace
   CHECK((results[9] & 0xffffffff) == 0);  // the state
-  CHECK(results[12] == ~uint64_t{0});  // no second result is written
-  CHECK(cublasLtMatmulAlgoGetHeuristic(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0, results.data(), &returned) != 0);
+  CHECK(results[12] == ~uint64_t{0});     // no second result is written
+  CHECK(cublasLtMatmulAlgoGetHeuristic(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0, results.data(),
+                                       &returned) != 0);
 }
 
 TEST_CASE("cuFFT, cuSOLVER, cuSPARSE: sizes are given") {
   int plan = 0;
   REQUIRE(cufftCreate(&plan) == 0);
-  long long lengths[] = {64, 64};
+  long long lengths[] = {64, 64, 64, 64};
   size_t bytes = 0;
   REQUIRE(cufftXtMakePlanMany(plan, 2, lengths, nullptr, 1, 1, 4, nullptr, 1, 1, 4, 3, &bytes, 4) == 0);
   CHECK(bytes == 3 * 64 * 64 * 8);
@@ -371,6 +408,20 @@ TEST_CASE("cuFFT, cuSOLVER, cuSPARSE: sizes are given") {
   int elements = 0;
   CHECK(cusolverDnSgetrf_bufferSize(solver, 10, 30, nullptr, 10, &elements) == 0);
   CHECK(elements == 64 * 30);
+  CHECK(cusolverDnSsyevd_bufferSize(solver, 1, 0, 10, nullptr, 10, nullptr, &elements) == 0);
+  CHECK(elements == 1 + 6 * 10 + 2 * 10 * 10);
+  CHECK(cusolverDnSsyevd_bufferSize(solver, 0, 0, 10, nullptr, 10, nullptr, &elements) == 0);
+  CHECK(elements == 1 + 2 * 10 + 64 * 10);
+  // More elements than the older interface can tell.
+  CHECK(cusolverDnSgetrf_bufferSize(solver, 1, 1 << 26, nullptr, 1, &elements) != 0);
+  size_t host_bytes = 7;
+  CHECK(cusolverDnXgeqrf_bufferSize(solver, nullptr, 5, 10, 1, nullptr, 5, 1, nullptr, 1, &bytes, &host_bytes) == 0);
+  CHECK(bytes == 64 * 10 * 8);
+  CHECK(host_bytes == 0);
+  std::array<double, 3> norms = {7, 7, 7};
+  CHECK(cusolverDnSgesvdaStridedBatched(solver, 0, 0, 2, 2, nullptr, 2, 4, nullptr, 2, nullptr, 2, 4, nullptr, 2, 4, nullptr, 0,
+                                        nullptr, norms.data(), 2) == 0);
+  CHECK(norms == std::array<double, 3>{0, 0, 7});
   CHECK(cusolverDnDestroy(solver) == 0);
 
   void* matrix = nullptr;
@@ -380,7 +431,65 @@ TEST_CASE("cuFFT, cuSOLVER, cuSPARSE: sizes are given") {
   CHECK(rows == 5);
   CHECK(columns == 7);
   CHECK(entries == 11);
+  // Asked without a buffer for its size, then with it.
+  CHECK(cusparseSpGEMM_workEstimation(nullptr, 0, 0, nullptr, matrix, matrix, nullptr, nullptr, 0, 0, nullptr, &bytes, nullptr) ==
+        0);
+  CHECK(bytes == 16);
+  CHECK(cusparseSpGEMM_compute(nullptr, 0, 0, nullptr, matrix, matrix, nullptr, nullptr, 0, 0, nullptr, &bytes, nullptr) == 0);
+  CHECK(bytes == 22 * 16 + 256);
+  bytes = 5;
+  CHECK(cusparseSpGEMM_compute(nullptr, 0, 0, nullptr, matrix, matrix, nullptr, nullptr, 0, 0, nullptr, &bytes, &bytes) == 0);
+  CHECK(bytes == 5);
+  CHECK(cusparseSpGEMM_compute(nullptr, 0, 0, nullptr, nullptr, matrix, nullptr, nullptr, 0, 0, nullptr, &bytes, nullptr) != 0);
+  int total = 0;
+  CHECK(cusparseXcsrgeam2Nnz(nullptr, 5, 7, nullptr, 3, nullptr, nullptr, nullptr, 4, nullptr, nullptr, nullptr, nullptr, &total,
+                             nullptr) == 0);
+  CHECK(total == 7);
   CHECK(cusparseDestroySpMat(matrix) == 0);
+
+  std::array<unsigned char, 11 << 10> descriptor{};
+  size_t compressed = 0;
+  CHECK(cusparseLtSpMMACompressedSize2(nullptr, descriptor.data(), &compressed, &bytes) != 0);
+  REQUIRE(cusparseLtStructuredDescriptorInit(nullptr, descriptor.data(), 128, 64, 64, 16, 2, 0, 0) == 0);
+  REQUIRE(cusparseLtSpMMACompressedSize2(nullptr, descriptor.data(), &compressed, &bytes) == 0);
+  CHECK(compressed == 128 * 64 / 2 * 2 + 128 * 64 / 2 * 2 / 8);
+  CHECK(bytes == 0);
+}
+
+TEST_CASE("batch norm, CTC and dropout: descriptors reach the model") {
+  void *x = nullptr, *loss = nullptr;
+  REQUIRE(cudnnCreateTensorDescriptor(&x) == 0);
+  const int extents[] = {16, 64, 112, 112}, channels_last[] = {64 * 112 * 112, 1, 112 * 64, 64};
+  const int elements = 16 * 64 * 112 * 112;
+  REQUIRE(cudnnSetTensorNdDescriptor(x, 0, 4, extents, channels_last) == 0);
+  size_t bytes = 7;
+  const auto forward = [&](int mode) {
+    return cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(nullptr, mode, 0, x, x, x, x, nullptr, &bytes);
+  };
+  CHECK(forward(2) == 0);
+  CHECK(bytes == elements / 8 + 1024);
+  CHECK(forward(1) == 0);
+  CHECK(bytes == 0);
+  CHECK(cudnnGetBatchNormalizationBackwardExWorkspaceSize(nullptr, 2, 0, x, x, x, x, x, x, nullptr, &bytes) == 0);
+  CHECK(bytes == elements / 12 + 1024);
+  CHECK(cudnnGetBatchNormalizationTrainingExReserveSpaceSize(nullptr, 2, 0, nullptr, x, &bytes) == 0);
+  CHECK(bytes == 0);
+
+  const int probabilities[] = {50, 3, 20}, strides[] = {60, 20, 1}, lengths[] = {4, 10, 7};
+  REQUIRE(cudnnSetTensorNdDescriptor(x, 0, 3, probabilities, strides) == 0);
+  REQUIRE(cudnnCreateCTCLossDescriptor(&loss) == 0);
+  REQUIRE(cudnnSetCTCLossDescriptor_v9(loss, 0, 0, 0, 255) == 0);
+  REQUIRE(cudnnGetCTCLossWorkspaceSize(nullptr, x, x, nullptr, lengths, nullptr, 0, loss, &bytes) == 0);
+  CHECK(bytes == ctc_workspace_bytes(50, 3, 20, 21, 10));
+  REQUIRE(cudnnGetCTCLossWorkspaceSize_v8(nullptr, 0, loss, x, x, &bytes) == 0);
+  CHECK(bytes == ctc_v8_workspace_bytes(50, 3, 20, 255));
+  REQUIRE(cudnnSetTensorNdDescriptor(x, 0, 2, probabilities, strides) == 0);
+  CHECK(cudnnGetCTCLossWorkspaceSize_v8(nullptr, 0, loss, x, x, &bytes) != 0);
+  cudnnDestroyCTCLossDescriptor(loss);
+  cudnnDestroyTensorDescriptor(x);
+
+  REQUIRE(cudnnDropoutGetStatesSize(nullptr, &bytes) == 0);
+  CHECK(bytes == 24 * 132 * 2048);
 }
 
 TEST_CASE("NCCL: one process stands for any rank") {
@@ -401,6 +510,50 @@ TEST_CASE("NCCL: one process stands for any rank") {
   CHECK(ncclCommSplit(world, -1, 0, &part, nullptr) == 0);
   CHECK(part == nullptr);
   CHECK(ncclCommInitRank(&part, 8, id, 8) != 0);
+  CHECK(ncclCommDestroy(world) == 0);
+}
+
+// As DistributedDataParallel does, before it trusts that the model is the same everywhere.
+TEST_CASE("NCCL: what ranks tell each other is read back, until a kernel runs") {
+  constexpr int kToDevice = 1, kToHost = 2, kLong = 4;
+  UniqueId id;
+  REQUIRE(ncclGetUniqueId(&id) == 0);
+  void *world = nullptr, *mine = nullptr, *all = nullptr;
+  REQUIRE(ncclCommInitRank(&world, 3, id, 1) == 0);
+  REQUIRE(cudaMalloc(&mine, sizeof(int64_t)) == 0);
+  REQUIRE(cudaMalloc(&all, 3 * sizeof(int64_t)) == 0);
+  const int64_t count = 42;
+  std::array<int64_t, 3> read;
+  const auto check_read = [&](const std::array<int64_t, 3>& expected) {
+    read.fill(7);
+    REQUIRE(cudaMemcpy(read.data(), all, sizeof(read), kToHost) == 0);
+    CHECK(read == expected);
+  };
+  // Without an exchange a copy is not remembered.
+  REQUIRE(cudaMemcpy(all, &count, sizeof(count), kToDevice) == 0);
+  check_read({0, 0, 0});
+  REQUIRE(cudaMemcpy(mine, &count, sizeof(count), kToDevice) == 0);
+  REQUIRE(ncclAllGather(mine, all, 1, kLong, world, nullptr) == 0);
+  check_read({42, 42, 42});
+  REQUIRE(cudaLaunchKernel(nullptr, {1, 1, 1}, {1, 1, 1}, nullptr, 0, nullptr) == 0);
+  check_read({0, 0, 0});
+  // In place, from another rank: what this one has stays.
+  REQUIRE(cudaMemcpy(all, &count, sizeof(count), kToDevice) == 0);
+  REQUIRE(ncclBroadcast(all, all, 1, kLong, 0, world, nullptr) == 0);
+  check_read({42, 0, 0});
+  REQUIRE(cudaLaunchKernel(nullptr, {1, 1, 1}, {1, 1, 1}, nullptr, 0, nullptr) == 0);
+  REQUIRE(cudaMemcpy(all, &count, sizeof(count), kToDevice) == 0);
+  check_read({0, 0, 0});
+  REQUIRE(ncclBcast(all, 1, kLong, 1, world, nullptr) == 0);
+  check_read({42, 0, 0});
+  // Freed memory is forgotten.
+  REQUIRE(cudaFree(all) == 0);
+  void* again = nullptr;
+  REQUIRE(cudaMalloc(&again, 3 * sizeof(int64_t)) == 0);
+  CHECK(again == all);
+  check_read({0, 0, 0});
+  CHECK(cudaFree(all) == 0);
+  CHECK(cudaFree(mine) == 0);
   CHECK(ncclCommDestroy(world) == 0);
 }
 

@@ -1,5 +1,5 @@
-// The model of workspaces. Figures marked "cuDNN" are its own answers: 9.19 was asked without a device, as docs/virtual_gpu_workspaces.md
-// tells, so they hold the model to something that is not itself.
+// The model of workspaces. Figures marked "cuDNN" are its own answers: 9.19 was asked without a device, as
+// docs/virtual_gpu_workspaces.md tells, so they hold the model to something that is not itself.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "virtual_gpu/workspace_model.h"
 
@@ -98,6 +98,9 @@ TEST_CASE("filter gradients: partial sums until 9.0, no more of them than multip
   const uint64_t w = 64 * 64 * 9 * 4;
   CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, middle), kH200) == 0);
   CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, middle), kA100) == 8 * w);
+  // 2 x 18 tiles: three parts for 108 multiprocessors.
+  CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, {16, 256, 14, 256, 3, 1, 1}), kA100) ==
+        3 * 256 * 256 * 9 * 4);
   // 4 x 36 tiles are more than 108 multiprocessors.
   CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, {16, 512, 7, 512, 3, 1, 1}), kA100) == 0);
 }

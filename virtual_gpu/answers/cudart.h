@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_ANSWERS_CUDART_H_
-#define MEMLEDGER_VIRTUAL_GPU_ANSWERS_CUDART_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -55,5 +54,3 @@ inline constexpr char kNoSharing[] =
     "memory and events of a virtual GPU cannot be shared with other processes. Each process has its own virtual GPU.";
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_ANSWERS_CUDART_H_

@@ -5,7 +5,10 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "virtual_gpu/answers/cudart.h"
 
@@ -35,6 +38,71 @@ Variables& variables() {
   return *made;
 }
 
+// A file's device code, and for which architectures it was compiled. Libraries (CUB) choose among those they were compiled for by
+// what a kernel says of itself, and fail where that is another: on a device of 8.9 code for 8.6 runs and says 8.6.
+struct Binary {
+  const unsigned char* code = nullptr;
+  int chosen = 0;  // as 86; 0 until asked for
+  bool loaded = true;
+};
+
+struct Kernels {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Binary>> owned;
+  std::vector<std::pair<const void*, Binary*>> binaries;  // by the address of the kernel's stub on the host
+  bool sorted = true;
+};
+
+Kernels& kernels() {
+  static Kernels* const made = new Kernels;
+  return *made;
+}
+
+template <typename T>
+T read_at(const unsigned char* from, size_t offset) {
+  T value;
+  std::memcpy(&value, from + offset, sizeof value);
+  return value;
+}
+
+// The layout of a "fat binary": a header, then entries of a header and code each.
+int choose_architecture(const unsigned char* code, int capability) {
+  constexpr uint32_t kMagic = 0xba55ed50;
+  constexpr uint16_t kPtx = 1, kMachineCode = 2;
+  constexpr size_t kLeastHeader = 32;
+  if (!code || read_at<uint32_t>(code, 0) != kMagic) return capability;
+  const unsigned char* entry = code + read_at<uint16_t>(code, 6);
+  uint64_t left = read_at<uint64_t>(code, 8);
+  int machine_code = 0, ptx = 0;
+  while (left >= kLeastHeader) {
+    const int architecture = static_cast<int>(read_at<uint32_t>(entry, 28));
+    const uint64_t bytes = read_at<uint32_t>(entry, 4) + read_at<uint64_t>(entry, 8);
+    if (architecture <= capability) {
+      const uint16_t kind = read_at<uint16_t>(entry, 0);
+      if (kind == kMachineCode && architecture / 10 == capability / 10) machine_code = std::max(machine_code, architecture);
+      if (kind == kPtx) ptx = std::max(ptx, architecture);
+    }
+    if (bytes < kLeastHeader || bytes > left) break;
+    entry += bytes;
+    left -= bytes;
+  }
+  return machine_code ? machine_code : ptx ? ptx : capability;
+}
+
+int architecture_of(const void* kernel) {
+  const int capability = Machine::get().profile().compute_capability();
+  Kernels& k = kernels();
+  std::lock_guard<std::mutex> lock(k.mutex);
+  if (!k.sorted) std::sort(k.binaries.begin(), k.binaries.end());
+  k.sorted = true;
+  auto found = std::lower_bound(k.binaries.begin(), k.binaries.end(), std::pair<const void*, Binary*>(kernel, nullptr));
+  while (found != k.binaries.end() && found->first == kernel && !found->second->loaded) ++found;
+  if (found == k.binaries.end() || found->first != kernel) return capability;
+  Binary& binary = *found->second;
+  if (!binary.chosen) binary.chosen = choose_architecture(binary.code, capability);
+  return binary.chosen;
+}
+
 std::optional<size_t> variable_bytes(const void* symbol) {
   Variables& v = variables();
   std::lock_guard<std::mutex> lock(v.mutex);
@@ -55,6 +123,7 @@ cudaError_t symbol_address(void** pointer, const void* symbol) {
 cudaError_t launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
   if (const cudaError_t error = ready()) return error;
   if (!is_stream(stream)) return cudaErrorInvalidResourceHandle;
+  Machine::get().note_kernel();
   return check_launch(grid, block, shared_bytes);
 }
 
@@ -86,18 +155,35 @@ int active_blocks(int block_size, size_t shared_bytes) {
 
 using namespace memledger::virtual_gpu;
 
-// What compiled device code calls at load: it is noted, not looked at.
+// What compiled device code calls at load: it is noted, and looked at only when a kernel is asked about.
 
-MEMLEDGER_ANSWER void** __cudaRegisterFatBinary(void*) {
-  static void* binary = nullptr;
-  return &binary;
+MEMLEDGER_ANSWER void** __cudaRegisterFatBinary(void* description) {
+  constexpr uint32_t kMagic = 0x466243b1;
+  auto binary = std::make_unique<Binary>();
+  const auto* const words = static_cast<const unsigned char*>(description);
+  if (words && read_at<uint32_t>(words, 0) == kMagic) binary->code = read_at<const unsigned char*>(words, 8);
+  Kernels& k = kernels();
+  std::lock_guard<std::mutex> lock(k.mutex);
+  k.owned.push_back(std::move(binary));
+  return reinterpret_cast<void**>(k.owned.back().get());
 }
 
 MEMLEDGER_ANSWER void __cudaRegisterFatBinaryEnd(void**) {}
-MEMLEDGER_ANSWER void __cudaUnregisterFatBinary(void**) {}
+// Kept, as taking its kernels out would cost every program time at its end.
+MEMLEDGER_ANSWER void __cudaUnregisterFatBinary(void** handle) {
+  Kernels& k = kernels();
+  std::lock_guard<std::mutex> lock(k.mutex);
+  reinterpret_cast<Binary*>(handle)->loaded = false;
+}
 MEMLEDGER_ANSWER char __cudaInitModule(void**) { return 1; }
 
-MEMLEDGER_ANSWER void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*) {}
+MEMLEDGER_ANSWER void __cudaRegisterFunction(void** handle, const char* kernel, char*, const char*, int, uint3*, uint3*, dim3*,
+                                             dim3*, int*) {
+  Kernels& k = kernels();
+  std::lock_guard<std::mutex> lock(k.mutex);
+  k.binaries.emplace_back(kernel, reinterpret_cast<Binary*>(handle));
+  k.sorted = false;
+}
 
 MEMLEDGER_ANSWER void __cudaRegisterVar(void**, char* host_variable, char*, const char*, int, size_t bytes, int, int) {
   Variables& v = variables();
@@ -153,14 +239,13 @@ MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void*, dim3 grid,
   return result(uint64_t{grid.x} * grid.y * grid.z > at_once ? cudaErrorCooperativeLaunchTooLarge : cudaSuccess);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
   if (!attributes) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
   std::memset(attributes, 0, sizeof *attributes);
-  const Profile& profile = Machine::get().profile();
   attributes->maxThreadsPerBlock = kMaxThreadsPerBlock;
   attributes->numRegs = kRegistersPerThread;
-  attributes->ptxVersion = attributes->binaryVersion = profile.compute_capability();
+  attributes->ptxVersion = attributes->binaryVersion = architecture_of(kernel);
   attributes->maxDynamicSharedSizeBytes = kSharedMemoryPerBlock;
   attributes->preferredShmemCarveout = -1;
   return cudaSuccess;

@@ -35,11 +35,11 @@ cudaError_t transfer(void* destination, const void* source, size_t bytes, cudaMe
   const uintptr_t to_address = reinterpret_cast<uintptr_t>(destination);
   const uintptr_t from_address = reinterpret_cast<uintptr_t>(source);
   if (to_device && from_device) {
-    machine.kept().copy(to_address, from_address, bytes);
+    machine.copy_on_device(to_address, from_address, bytes);
   } else if (to_device) {
-    machine.kept().write(to_address, source, bytes);
+    machine.copy_to_device(to_address, source, bytes);
   } else if (from_device) {
-    machine.kept().read(destination, from_address, bytes);
+    machine.copy_to_host(destination, from_address, bytes);
   } else {
     std::memmove(destination, source, bytes);
   }
@@ -58,9 +58,9 @@ cudaError_t fill(void* pointer, unsigned value, size_t width_bytes, size_t count
     if (!machine.is_device_range(pointer, bytes)) return cudaErrorInvalidValue;
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     if (one_value) {
-      machine.kept().fill(address, static_cast<unsigned char>(value), bytes);
+      machine.fill(address, static_cast<unsigned char>(value), bytes);
     } else {
-      machine.kept().forget(address, bytes);
+      machine.forget(address, bytes);
     }
     return cudaSuccess;
   }

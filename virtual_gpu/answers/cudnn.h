@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_ANSWERS_CUDNN_H_
-#define MEMLEDGER_VIRTUAL_GPU_ANSWERS_CUDNN_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -127,5 +126,3 @@ uint64_t chosen_convolution_bytes(const Convolution& convolution, bool tensor_co
 WorkspaceKind workspace_kind(ConvolutionPass pass);
 
 }  // namespace memledger::virtual_gpu::cudnn
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_ANSWERS_CUDNN_H_

@@ -253,6 +253,7 @@ int give(const Value& value, int64_t asked, int64_t* count, void* out) {
   if (count != nullptr) *count = value.count;
   if (out == nullptr || asked <= 0) return kSuccess;
   const int64_t given = std::min(asked, value.count);
+  if (given == 0) return kSuccess;
   if (value.type == kDescriptorType) {
     // The caller makes the descriptors that are filled in.
     auto* const descriptors = static_cast<Descriptor**>(out);

@@ -513,6 +513,7 @@ CUresult make_module(CUmodule* module) {
 CUresult launch(dim3 grid, dim3 block, unsigned shared_bytes, CUstream stream) {
   if (const cudaError_t error = ready()) return driver(error);
   if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  Machine::get().note_kernel();
   return check_launch(grid, block, shared_bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 

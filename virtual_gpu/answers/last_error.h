@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_ANSWERS_LAST_ERROR_H_
-#define MEMLEDGER_VIRTUAL_GPU_ANSWERS_LAST_ERROR_H_
+#pragma once
 
 namespace memledger::virtual_gpu {
 
@@ -7,5 +6,3 @@ namespace memledger::virtual_gpu {
 int runtime_result(int error);
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_ANSWERS_LAST_ERROR_H_

@@ -74,6 +74,7 @@ constexpr int kDeviceToDevice = 3;
 constexpr int kUnhandledCudaError = 1;
 
 int copy(void* to, const void* from, size_t bytes, void* stream) {
+  Machine::get().note_exchange();
   if (to == from || bytes == 0) return 0;
   return cudaMemcpyAsync(to, from, bytes, kDeviceToDevice, stream) == 0 ? 0 : kUnhandledCudaError;
 }
@@ -194,7 +195,7 @@ MEMLEDGER_ANSWER int ncclReduce(const void* from, void* to, size_t count, int ty
 MEMLEDGER_ANSWER int ncclBroadcast(const void* from, void* to, size_t count, int type, int root, const Communicator* communicator,
                                    void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
-  return root == communicator->rank ? copy(to, from, count * size_of(type), stream) : 0;
+  return copy(to, root == communicator->rank ? from : to, count * size_of(type), stream);
 }
 MEMLEDGER_ANSWER int ncclAllGather(const void* from, void* to, size_t count, int type, const Communicator* communicator,
                                    void* stream) {
@@ -220,6 +221,8 @@ MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int 
     status = copy(at(to, rank * bytes), at(from, mine), bytes, stream);
   return status;
 }
-MEMLEDGER_DOES_NOTHING(ncclBcast)
+MEMLEDGER_ANSWER int ncclBcast(void* buffer, size_t count, int type, int root, const Communicator* communicator, void* stream) {
+  return ncclBroadcast(buffer, buffer, count, type, root, communicator, stream);
+}
 MEMLEDGER_DOES_NOTHING(ncclSend)
 MEMLEDGER_DOES_NOTHING(ncclRecv)

@@ -1,5 +1,4 @@
-#ifndef MEMLEDGER_VIRTUAL_GPU_ANSWERS_OBJECTS_H_
-#define MEMLEDGER_VIRTUAL_GPU_ANSWERS_OBJECTS_H_
+#pragma once
 
 #include <new>
 
@@ -20,5 +19,3 @@ int drop_object(T* object) {
 }
 
 }  // namespace memledger::virtual_gpu
-
-#endif  // MEMLEDGER_VIRTUAL_GPU_ANSWERS_OBJECTS_H_
