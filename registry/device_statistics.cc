@@ -31,7 +31,8 @@ namespace memledger {
 std::string LibraryWorkspace::name() const {
   char where[32];
   std::snprintf(where, sizeof(where), stream == 0 ? "%" PRIu64 : "0x%" PRIx64, stream);
-  return std::string(library) + " workspace (stream " + where + ")";
+  const std::string of_handle = handle == 1 ? "" : ", handle " + std::to_string(handle);
+  return std::string(library) + " workspace (stream " + where + of_handle + ")";
 }
 
 #if MEMLEDGER_LIBTORCH_HAS_CUDA
@@ -128,8 +129,12 @@ void add_workspaces(const char* mangled_table, std::string_view library, std::ve
     if (hold.try_lock()) break;
   }
   if (!hold.owns_lock()) return;
+  std::vector<void*> handles;
   for (const auto& [handle_and_stream, data] : table.workspaces) {
     LibraryWorkspace workspace;
+    void* const handle = std::get<0>(handle_and_stream);
+    if (handles.empty() || handles.back() != handle) handles.push_back(handle);  // they come sorted
+    workspace.handle = static_cast<int>(handles.size());
     workspace.library = library;
     workspace.address = reinterpret_cast<uintptr_t>(data.get());
     workspace.device = data.device();

@@ -132,8 +132,9 @@ struct LibraryWorkspace {
   uintptr_t address = 0;     // the registry's row at this address tells its size
   c10::Device device = c10::Device(c10::DeviceType::CUDA, 0);
   uint64_t stream = 0;  // the CUDA stream's handle; 0 is the default stream
+  int handle = 1;       // of the library: LibTorch has one for each thread that uses it, autograd's too; in no particular order
 
-  // "cuBLAS workspace (stream 0)"; other streams by their handle in hexadecimal.
+  // "cuBLAS workspace (stream 0)", "cuBLAS workspace (stream 0, handle 2)"; other streams by their handle in hexadecimal.
   std::string name() const;
 };
 

@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <chrono>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "registry/core/lock.h"
@@ -38,10 +40,12 @@ void before_fork() {
   state.ledger.lock_for_fork();
   state.names.lock_for_fork();
   state.labels.lock_for_fork();
+  state.peak_labels.lock_for_fork();
 }
 
 void after_fork() {
   RegistryState& state = RegistryState::get();
+  state.peak_labels.unlock_after_fork();
   state.labels.unlock_after_fork();
   state.names.unlock_after_fork();
   state.ledger.unlock_after_fork();
@@ -100,6 +104,36 @@ void note_what_went_unseen(const RegistryState& state, Value& value) {
   value.tracking_was_off = cpu.in_gap.load(std::memory_order_relaxed);
   value.cuda_unseen_before_tracking = cuda.before.load(std::memory_order_relaxed);
   value.cuda_tracking_was_off = cuda.in_gap.load(std::memory_order_relaxed);
+}
+
+void add_rows(const std::vector<core::StorageRecord>& records, Snapshot::Data& data) {
+  data.by_address.reserve(records.size());
+  for (const core::StorageRecord& record : records) {
+    StorageInfo info = to_value(record);
+    std::vector<StorageInfo>& rows = data.storages[{info.device.type(), info.device.index()}];
+    data.by_address[info.address] = {&rows, rows.size()};
+    rows.push_back(std::move(info));
+  }
+}
+
+// Of two storages at one address at different times the later one is found there; at one peak there is only one.
+Snapshot to_snapshot(const core::LedgerPeak& peak, c10::Device device) {
+  const RegistryState& state = RegistryState::get();
+  auto data = std::make_shared<Snapshot::Data>();
+  data->time = std::chrono::system_clock::now();
+  data->complete = peak.complete;
+  note_what_went_unseen(state, *data);
+  add_rows(peak.records, *data);
+  DeviceInfo info;
+  info.device = device.is_cpu() ? c10::Device(c10::kCPU) : device;
+  info.counters.current_bytes = info.counters.peak_bytes = peak.bytes;
+  info.counters.current_count = static_cast<int64_t>(peak.records.size());
+  for (const core::StorageRecord& record : peak.records) {
+    info.table_bytes += record.nbytes;
+    if (record.adopted) info.adopted_bytes += record.nbytes;
+  }
+  data->devices.push_back(info);
+  return Snapshot(std::move(data));
 }
 
 // The program may have set an allocator of its own since the activation: what came through it went unseen, what comes will not.
@@ -161,6 +195,7 @@ absl::Status Registry::activate(const RegistryOptions& options) {
   } catch (const std::exception& error) {
     return absl::InternalError(std::string("memledger could not begin to watch: ") + error.what());
   }
+  state.ledger.keep_peaks(options.peaks);
   activation.count = 1;
   state.ever_active.store(true, std::memory_order_relaxed);
   state.active.store(true, std::memory_order_relaxed);
@@ -187,14 +222,27 @@ Snapshot Registry::snapshot() const {
   data->time = taken.time;
   data->devices = to_values(taken.devices);
   note_what_went_unseen(state, *data);
-  data->by_address.reserve(taken.records.size());
-  for (const core::StorageRecord& record : taken.records) {
-    StorageInfo info = to_value(record);
-    std::vector<StorageInfo>& rows = data->storages[{info.device.type(), info.device.index()}];
-    data->by_address[info.address] = {&rows, rows.size()};
-    rows.push_back(std::move(info));
-  }
+  add_rows(taken.records, *data);
   return Snapshot(std::move(data));
+}
+
+Snapshot Registry::peak_snapshot(c10::Device device) const {
+  return to_snapshot(RegistryState::get().ledger.peak(key_of(device)), device);
+}
+
+Snapshot Registry::peak_snapshot(c10::Device device, const std::string& label) const {
+  RegistryState& state = RegistryState::get();
+  const std::optional<size_t> kept = state.peak_labels.find(label);
+  return kept ? to_snapshot(state.ledger.peak(key_of(device), *kept), device) : Snapshot();
+}
+
+absl::Status Registry::keep_label_peak(const std::string& label) {
+  if (label.empty()) return absl::InvalidArgumentError("memledger: an empty label has no peak of its own");
+  if (!RegistryState::get().peak_labels.keep(label)) {
+    return absl::ResourceExhaustedError("memledger: no peak is kept of the label `" + label +
+                                        "`: " + std::to_string(core::kMaxPeakLabels) + " labels keep one already");
+  }
+  return absl::OkStatus();
 }
 
 Changes Registry::changes_since(Cursor& cursor) const {

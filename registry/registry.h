@@ -22,6 +22,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "registry/changes.h"
@@ -36,6 +37,9 @@ struct RegistryOptions {
   bool operators = true;
   // Adopt storages born before tracking when an operator consumes them. Costs a comparison per operator argument.
   bool adopt_inputs = true;
+  // Remember who was alive at peaks: one record (some 150 bytes) per storage alive at the peak and freed since, twice as many at
+  // most. Without it peak_snapshot() misses those freed since.
+  bool peaks = true;
 };
 
 class Registry {
@@ -63,7 +67,16 @@ class Registry {
   // Whether allocations on that device are seen at all: the CPU's, and a CUDA device's once LibTorch's CUDA library is in the
   // process and an operator, an activation or a snapshot has found it there.
   bool follows(c10::Device device) const;
-  // Peaks count anew from now.
+  // Who was alive when the device's requested bytes were highest, since activation or reset_peak(): total_bytes() is the peak's
+  // height. Exact, and of the instant right after the allocation that made the peak; a later one of the same height does not
+  // count. Shapes and phases as known now. Allocates by the number of storages; other threads go on meanwhile.
+  Snapshot peak_snapshot(c10::Device device) const;
+  // The same for what was born under a label (`encoder`, `epoch 3/encoder`: whole parts of a path, wherever they stand in it),
+  // since keep_label_peak(). Empty for a label that is not kept.
+  Snapshot peak_snapshot(c10::Device device, const std::string& label) const;
+  // From now on. At most 16 labels, for the life of the process; ResourceExhausted beyond. Again for the same label: no change.
+  absl::Status keep_label_peak(const std::string& label);
+  // Peaks count anew from now, those of labels as well.
   void reset_peak(c10::Device device);
   HookHealth health() const;
 

@@ -55,6 +55,8 @@ const StorageInfo* Snapshot::find_address(c10::Device device, const void* addres
   return row.device == canonical(device) ? &row : nullptr;
 }
 
+bool Snapshot::complete() const { return !data_ || data_->complete; }
+
 std::chrono::system_clock::time_point Snapshot::time() const {
   return data_ ? data_->time : std::chrono::system_clock::time_point();
 }

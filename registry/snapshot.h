@@ -71,6 +71,8 @@ class Snapshot {
   const StorageInfo* find(uint64_t id) const;
   const StorageInfo* find_address(c10::Device device, const void* data) const;
 
+  // False only for a peak (Registry::peak_snapshot) some of whose storages were freed while peaks were not kept.
+  bool complete() const;
   std::chrono::system_clock::time_point time() const;
   // True if storages may have been made on devices of that type (CPU or CUDA) before the first activation, or in a gap after it:
   // those that no module, tensor, graph or operator input has led to are not among the rows. On CUDA the allocator's own

@@ -14,6 +14,7 @@ struct Snapshot::Data {
   std::vector<DeviceInfo> devices;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<StorageInfo>> storages;  // each in order of birth
   absl::flat_hash_map<uintptr_t, std::pair<const std::vector<StorageInfo>*, size_t>> by_address;
+  bool complete = true;
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
   bool cuda_unseen_before_tracking = false;

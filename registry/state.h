@@ -7,6 +7,7 @@
 
 #include "registry/core/ledger.h"
 #include "registry/core/name_table.h"
+#include "registry/core/peak_labels.h"
 #include "registry/core/thread_context.h"
 
 namespace memledger {
@@ -35,6 +36,7 @@ struct RegistryState {
 
   core::NameTable names;   // operators and autograd nodes: as many as LibTorch has
   core::NameTable labels;  // as many as the program makes up
+  core::PeakLabels peak_labels;
   core::Ledger ledger;
   core::RunningOperators running;
 

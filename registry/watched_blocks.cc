@@ -62,7 +62,10 @@ core::DeviceKey key_of(WatchedType type, c10::Device device) noexcept {
 }
 
 uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, core::Ledger::Birth birth) noexcept {
-  if (!birth.adopted) birth.birthplace = thread.birthplace();
+  if (!birth.adopted) {
+    birth.birthplace = thread.birthplace();
+    birth.peak_labels = state.peak_labels.of(birth.birthplace.label, state.labels);
+  }
   const uint64_t id = state.ledger.note_birth(birth);
   if (birth.adopted || id == 0) return id;
   ++thread.births;

@@ -340,7 +340,9 @@ struct MemReporter::Impl {
   void add_graph(const at::Tensor& loss);
   void prune_graphs();
   Claims read_claims();
-  void number(const std::vector<uint64_t>& anonymous_by_birth, const Snapshot& snapshot);
+  void number(const std::vector<uint64_t>& anonymous_by_birth);
+  void forget_numbers(const Snapshot& alive);
+  Report make_report(ReportOptions options, const std::vector<Claim>& claims, const Looked& looked, bool of_peak);
 };
 
 void MemReporter::Impl::add_graph(const at::Tensor& loss) {
@@ -382,8 +384,11 @@ MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
   return result;
 }
 
-void MemReporter::Impl::number(const std::vector<uint64_t>& anonymous_by_birth, const Snapshot& snapshot) {
-  for (auto it = numbers.begin(); it != numbers.end();) it = snapshot.find(it->first) ? std::next(it) : numbers.erase(it);
+void MemReporter::Impl::forget_numbers(const Snapshot& alive) {
+  for (auto it = numbers.begin(); it != numbers.end();) it = alive.find(it->first) ? std::next(it) : numbers.erase(it);
+}
+
+void MemReporter::Impl::number(const std::vector<uint64_t>& anonymous_by_birth) {
   for (const uint64_t id : anonymous_by_birth) {
     if (numbers.try_emplace(id, next_number).second) ++next_number;
   }
@@ -433,15 +438,34 @@ MemReporter& MemReporter::remove(const torch::optim::Optimizer& optimizer) {
 
 Report MemReporter::collect(ReportOptions options) const {
   const std::lock_guard<std::mutex> hold(impl_->collect_lock);
+  Impl::Claims claimed = impl_->read_claims();
+  const Looked looked = look_at_registry_and_allocators(Registry::global());
+  claimed.release();
+  impl_->forget_numbers(looked.snapshot);
+  return impl_->make_report(options, claimed.claims, looked, /*of_peak=*/false);
+}
+
+Report MemReporter::collect_peak(c10::Device device, ReportOptions options, const std::string& label) const {
+  const std::lock_guard<std::mutex> hold(impl_->collect_lock);
+  Impl::Claims claimed = impl_->read_claims();
+  const Registry& registry = Registry::global();
+  Looked looked;
+  looked.snapshot = label.empty() ? registry.peak_snapshot(device) : registry.peak_snapshot(device, label);
+  claimed.release();
+  options.device = std::nullopt;
+  return impl_->make_report(options, claimed.claims, looked, /*of_peak=*/true);
+}
+
+Report MemReporter::Impl::make_report(ReportOptions options, const std::vector<Claim>& claims, const Looked& looked,
+                                      bool of_peak) {
   Report report;
   report.options = options;
+  report.of_peak = of_peak;
   const Registry& registry = Registry::global();
   const bool active = registry.active();
-  Impl::Claims claimed = impl_->read_claims();
-  const Looked looked = look_at_registry_and_allocators(registry);
   const Snapshot& snapshot = looked.snapshot;
   const std::map<c10::DeviceIndex, AllocatorView>& views = looked.views;
-  claimed.release();
+  report.complete = snapshot.complete();
   report.time = snapshot.time();
   report.health = registry.health();
   report.unseen_before_tracking = snapshot.unseen_before_tracking();
@@ -456,9 +480,9 @@ Report MemReporter::collect(ReportOptions options) const {
   // Storage → the claims on it, in order of registration. By id, as an address may belong to another storage by now.
   std::unordered_map<uint64_t, std::vector<const Claim*>> claims_by_storage;
   std::vector<const Claim*> elsewhere;  // no row in the registry
-  for (const Claim& claim : claimed.claims) {
+  for (const Claim& claim : claims) {
     if (claim.storage_id == 0) {
-      elsewhere.push_back(&claim);
+      if (!of_peak) elsewhere.push_back(&claim);
     } else if (snapshot.find(claim.storage_id) != nullptr) {
       claims_by_storage[claim.storage_id].push_back(&claim);
     }
@@ -536,12 +560,12 @@ Report MemReporter::collect(ReportOptions options) const {
   }
 
   std::sort(anonymous.begin(), anonymous.end());
-  impl_->number(anonymous, snapshot);
+  number(anonymous);
   for (auto& [key, one] : devices) {
     std::vector<RowGroup>& device_groups = groups[key];
     for (RowGroup& group : device_groups) {
       for (ReportRow& row : group.rows) {
-        if (row.anonymous) row.name = "Tensor" + std::to_string(impl_->numbers.at(row.storage_id));
+        if (row.anonymous) row.name = "Tensor" + std::to_string(numbers.at(row.storage_id));
       }
     }
     sort_groups(device_groups, options.sort);
@@ -570,5 +594,7 @@ void MemReporter::report(std::ostream& out, bool verbose, std::optional<c10::Dev
 }
 
 void MemReporter::report(std::ostream& out, const ReportOptions& options) const { out << collect(options); }
+
+void MemReporter::report_peak(std::ostream& out, c10::Device device) const { out << collect_peak(device); }
 
 }  // namespace memledger

@@ -75,6 +75,13 @@ class MemReporter {
   void report(std::ostream& out, bool verbose = false, std::optional<c10::Device> device = std::nullopt) const;
   void report(std::ostream& out, const ReportOptions& options) const;
 
+  // Who was alive when the device's requested bytes were highest (Registry::peak_snapshot). Names are of tensors that still live
+  // on those storages; the others are TensorN with what made them. Memory outside storages that libraries took for an operator is
+  // a row of that operator without shape. options.device is ignored. With a label: of what was born under it
+  // (Registry::keep_label_peak).
+  Report collect_peak(c10::Device device, ReportOptions options = {}, const std::string& label = "") const;
+  void report_peak(std::ostream& out, c10::Device device) const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -269,6 +269,8 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   out << '\n';
   write_holders(out, device, max_rows);
   out << '\n' << report;
+  // Where memory runs out step by step the peak is now.
+  if (device.counters.peak_bytes > device.counters.current_bytes) out << '\n' << reporter.collect_peak(failure.device, options);
   return std::move(out).str();
 }
 

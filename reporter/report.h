@@ -130,6 +130,9 @@ struct DeviceReport {
 
 struct Report {
   ReportOptions options;
+  // Of who was alive when the device's requested bytes were highest; allocator_bytes then is the peak's height.
+  bool of_peak = false;
+  bool complete = true;  // of a peak: see Snapshot::complete()
   std::chrono::system_clock::time_point time;
   std::vector<DeviceReport> devices;
   HookHealth health;

@@ -56,7 +56,8 @@ std::string row_json(const ReportRow& row) {
 std::string Report::to_json() const {
   const auto seconds = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
   std::string json = fmt::format("{{\"schema\":\"memledger.report\",\"version\":{},\"time_ms\":{},", kSchemaVersion, seconds);
-  json += fmt::format("\"unseen_before_tracking\":{},\"tracking_was_off\":{},", unseen_before_tracking, tracking_was_off);
+  json += fmt::format("\"of_peak\":{},\"complete\":{},\"unseen_before_tracking\":{},\"tracking_was_off\":{},", of_peak, complete,
+                      unseen_before_tracking, tracking_was_off);
   json += fmt::format("\"pinned_in_use_bytes\":{},\"pinned_reserved_bytes\":{},", number(pinned_in_use_bytes),
                       number(pinned_reserved_bytes));
   json += "\"modelled_workspaces\":[";

@@ -156,9 +156,18 @@ void write_account(std::ostream& out, const DeviceReport& device) {
   }
 }
 
+// Memory that operators or libraries took for themselves: no tensor was seen on it.
+int64_t bytes_without_tensor(const DeviceReport& device) {
+  int64_t bytes = 0;
+  for (const ReportRow& row : device.rows)
+    bytes += row.anonymous && !row.shape.has_value() && !row.adopted ? row.nbytes.value_or(0) : 0;
+  return bytes;
+}
+
 void write_footer(std::ostream& out, const Report& report, const DeviceReport& device) {
   out << fmt::format("Total Tensors: {} \tUsed Memory: {}\n", device.elements, size_or_unknown(device.shown_used_bytes()));
-  out << fmt::format("The allocated memory on {}: {}\n", device.device.str(), size_or_unknown(device.allocator_bytes));
+  out << fmt::format("{} on {}: {}\n", report.of_peak ? "The peak of requested bytes" : "The allocated memory",
+                     device.device.str(), size_or_unknown(device.allocator_bytes));
   if (device.allocator_bytes.has_value() && device.unexplained_bytes.has_value()) {
     out << fmt::format("Explained: {} of {} ({} unexplained)\n",
                        readable_size(*device.allocator_bytes - *device.unexplained_bytes), readable_size(*device.allocator_bytes),
@@ -171,6 +180,11 @@ void write_footer(std::ostream& out, const Report& report, const DeviceReport& d
   }
   if (device.adopted_bytes > 0) out << fmt::format("  of it made before tracking: {}\n", readable_size(device.adopted_bytes));
   if (device.external_bytes > 0) out << fmt::format("external: {}\n", readable_size(device.external_bytes));
+  if (!report.complete) out << "freed while peaks were not kept: ?\n";
+  if (report.of_peak) {
+    const int64_t without_tensor = bytes_without_tensor(device);
+    if (without_tensor > 0) out << fmt::format("  of it workspaces, not of a tensor: {}\n", readable_size(without_tensor));
+  }
   if (report.unseen_before_tracking && device.device.is_cpu()) out << "before tracking: ?\n";
   if (report.tracking_was_off && device.device.is_cpu()) out << "tracking was off: ?\n";
 }
@@ -181,7 +195,7 @@ std::ostream& operator<<(std::ostream& out, const Report& report) {
   const std::string rule(kWidth, '-');
   out << fmt::format("{:<40s}{:>20s}{:>10s}\n", "Element type", "Size", "Used MEM");
   for (const DeviceReport& device : report.devices) {
-    out << rule << "\nStorage on " << device.device.str() << '\n';
+    out << rule << (report.of_peak ? "\nAt the peak on " : "\nStorage on ") << device.device.str() << '\n';
     write_rows(out, device, report.options);
     out << rule << '\n';
     write_footer(out, report, device);

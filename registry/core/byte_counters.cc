@@ -71,12 +71,6 @@ void DeviceCounters::reset_peak() noexcept {
   for (Sum& label : labels_) label.restart(order_);
 }
 
-void DeviceCounters::reset_label(size_t label) noexcept {
-  const LockHolder hold(lock_);
-  labels_[label].current.store(0, kRelaxed);
-  labels_[label].restart(order_);
-}
-
 bool DeviceCounters::alive_at_a_peak(uint64_t birth_order, uint64_t death_order, LabelSet labels) const noexcept {
   const auto alive_at = [&](const Sum& sum) {
     const uint64_t peak = sum.peak_order.load(std::memory_order_acquire);

@@ -37,8 +37,6 @@ class alignas(64) DeviceCounters {
   // Alive since before counting began, so it was alive at the peak, too. Has number 0.
   void add_adopted(int64_t nbytes) noexcept;
   void reset_peak() noexcept;
-  // The label starts with nothing.
-  void reset_label(size_t label) noexcept;
 
   // Whether someone who was born and died at these numbers was alive at the device's peak or at one of the labels'. May say yes
   // for a peak that was just exceeded.
@@ -97,13 +95,6 @@ class CountersByDevice {
   DeviceCounters& at(DeviceKey device);                         // makes it; throws std::bad_alloc
   const DeviceCounters* find(DeviceKey device) const noexcept;  // null: nothing happened on that device
   DeviceCounters* find(DeviceKey device) noexcept;
-
-  template <typename Visit>
-  void for_each(const Visit& visit) noexcept {
-    for (std::atomic<DeviceCounters*>& entry : counters_) {
-      if (DeviceCounters* const there = entry.load(std::memory_order_acquire)) visit(*there);
-    }
-  }
 
  private:
   static constexpr size_t kTypes = 32;

@@ -372,11 +372,6 @@ void Ledger::reset_peak(DeviceKey device) noexcept {
   if (DeviceCounters* own = counters_.find(device)) own->reset_peak();
 }
 
-void Ledger::reset_label(size_t label) noexcept {
-  const LockHolder hold(shards_[0].lock);
-  counters_.for_each([&](DeviceCounters& own) { own.reset_label(label); });
-}
-
 template <typename Pin>
 LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const Pin& pin) {
   const LockHolder no_fork(instants_lock_);

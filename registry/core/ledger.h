@@ -129,8 +129,6 @@ class Ledger {
   void keep_peaks(bool keep) noexcept { keep_peaks_.store(keep, std::memory_order_relaxed); }
   LedgerPeak peak(DeviceKey device);
   LedgerPeak peak(DeviceKey device, size_t label);
-  // The label's bytes count from nothing, on all devices.
-  void reset_label(size_t label) noexcept;
   // Tombstones that exist now, for peaks and for cursors.
   size_t tombstones() const noexcept;
 

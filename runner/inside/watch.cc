@@ -21,6 +21,8 @@
 namespace memledger::inside {
 namespace {
 
+constexpr size_t kPeakRows = 20;
+
 struct Watch {
   pid_t process = 0;
   std::string folder;  // empty: standard error
@@ -61,6 +63,11 @@ std::string report_text(std::string_view when) {
     out << fmt::format("Peak on {}: {} bytes requested\n", device.device.str(), device.counters.peak_bytes);
   }
   out << report;
+  ReportOptions few;
+  few.max_rows = kPeakRows;
+  for (const DeviceReport& device : report.devices) {
+    if (device.counters.peak_bytes > device.counters.current_bytes) out << reporter.collect_peak(device.device, few);
+  }
   return std::move(out).str();
 }
 
