@@ -1,0 +1,318 @@
+#include "tracker/memory_expectations.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "registry/registry.h"
+#include "tracker/birthplace.h"
+#include "tracker/log_text.h"
+
+namespace memledger {
+namespace {
+
+constexpr size_t kMostHolders = 10;
+
+std::atomic<FailureHandler> failure_handler{nullptr};
+
+void abort_with(const ExpectationFailure& failure) {
+  std::fprintf(stderr, "%s:%d: %s\n", failure.where.file(), failure.where.line(), failure.message.c_str());
+  std::abort();
+}
+
+void tell(const ExpectationFailure& failure) noexcept {
+  const FailureHandler handler = failure_handler.load();
+  try {
+    (handler != nullptr ? handler : &abort_with)(failure);
+  } catch (...) {
+    std::fprintf(stderr, "memledger: the failure handler threw; the failure was:\n%s:%d: %s\n", failure.where.file(),
+                 failure.where.line(), failure.message.c_str());
+  }
+}
+
+// Counted as every activation is, and loud about what ScopedTracking keeps to itself.
+class Tracking {
+ public:
+  Tracking() {
+    const absl::Status status = Registry::global().activate();
+    TORCH_CHECK(status.ok() || Registry::global().active(), "memledger: cannot begin tracking: ", std::string(status.message()));
+  }
+  ~Tracking() { Registry::global().deactivate(); }
+  Tracking(const Tracking&) = delete;
+  Tracking& operator=(const Tracking&) = delete;
+};
+
+std::string size_text(int64_t bytes) { return binary_size(static_cast<double>(bytes)); }
+
+std::string counted(size_t count, const char* what) { return std::to_string(count) + " " + what + (count == 1 ? "" : "s"); }
+
+std::string line_text(SourceLocation where) {
+  const std::string_view path = where.file();
+  return "line " + std::to_string(where.line()) + " of " + log_text::printable(path.substr(path.find_last_of('/') + 1));
+}
+
+// The largest groups of the storages, a line each; without the last line's end.
+std::string holders(const std::vector<const StorageInfo*>& storages) {
+  struct Group {
+    int64_t bytes = 0;
+    size_t count = 0;
+  };
+  absl::flat_hash_map<Birthplace, Group, BirthplaceHash> groups;
+  for (const StorageInfo* const storage : storages) {
+    Group& group = groups[birthplace_of(*storage)];
+    group.bytes += storage->nbytes;
+    ++group.count;
+  }
+  using Row = std::tuple<int64_t, std::string, size_t>;  // minus the bytes: sorts as printed
+  std::vector<Row> rows;
+  rows.reserve(groups.size());
+  for (const auto& [place, group] : groups) rows.emplace_back(-group.bytes, to_string(place), group.count);
+  std::sort(rows.begin(), rows.end());
+  std::string text;
+  const auto add_line = [&text](const std::string& line) { text += (text.empty() ? "  " : "\n  ") + line; };
+  int64_t rest = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto& [minus_bytes, place, count] = rows[i];
+    if (i < kMostHolders) {
+      add_line(size_text(-minus_bytes) + " in " + std::to_string(count) + ": " + place);
+    } else {
+      rest -= minus_bytes;
+    }
+  }
+  if (rows.size() > kMostHolders) add_line("… and " + counted(rows.size() - kMostHolders, "more group") + ", " + size_text(rest));
+  return text;
+}
+
+bool is_on(c10::Device device, const std::optional<c10::Device>& wanted) {
+  return !wanted.has_value() ||
+         (device.type() == wanted->type() && (device.is_cpu() || !wanted->has_index() || device.index() == wanted->index()));
+}
+
+}  // namespace
+
+FailureHandler set_failure_handler(FailureHandler handler) { return failure_handler.exchange(handler); }
+
+struct NoLeak::State {
+  Tracking tracking;
+  Cursor cursor;
+  LeakOptions options;
+  SourceLocation where;
+  absl::flat_hash_set<uint64_t> meant_to_stay;
+  // Of those that were born in the scope and alive at the last check: the cursor moves.
+  absl::flat_hash_map<uint64_t, StorageInfo> survivors;
+  bool checked = false;
+  int exceptions = std::uncaught_exceptions();
+
+  TestVerdict look() {
+    const Changes changes = Registry::global().changes_since(cursor);
+    if (changes.from_snapshot) {
+      survivors.clear();
+      return TestVerdict::failed("no leak expected since " + line_text(where) +
+                                 ", but it cannot be told: what was alive then has been lost (fork, or no memory)");
+    }
+    for (const StorageInfo& storage : changes.died) survivors.erase(storage.id);
+    for (const StorageInfo& storage : changes.born) {
+      if (!storage.adopted && is_on(storage.device, options.device)) survivors.emplace(storage.id, storage);
+    }
+    std::vector<const StorageInfo*> leaked;
+    int64_t bytes = 0;
+    for (const auto& [id, storage] : survivors) {
+      if (meant_to_stay.contains(id)) continue;
+      leaked.push_back(&storage);
+      bytes += storage.nbytes;
+    }
+    if (leaked.empty() || bytes <= options.tolerance_bytes) return {};
+    std::string message = "no leak expected, but " + counted(leaked.size(), "storage") + " (" + size_text(bytes) +
+                          ") born since " + line_text(where) + (leaked.size() == 1 ? " is" : " are") + " alive:\n";
+    return TestVerdict::failed(message + holders(leaked));
+  }
+};
+
+NoLeak::NoLeak(const LeakOptions& options, SourceLocation where) : state_(std::make_unique<State>()) {
+  state_->options = options;
+  state_->where = where;
+  Registry::global().changes_since(state_->cursor);
+}
+
+NoLeak::~NoLeak() {
+  if (state_->checked || std::uncaught_exceptions() > state_->exceptions) return;
+  try {
+    const TestVerdict verdict = state_->look();
+    if (!verdict) tell({state_->where, verdict.message()});
+  } catch (const std::exception& error) {
+    tell({state_->where, std::string("memledger could not look for leaks: ") + error.what()});
+  }
+}
+
+void NoLeak::keep(const at::Tensor& tensor) {
+  if (const uint64_t id = Registry::global().storage_id(tensor); id != 0) state_->meant_to_stay.insert(id);
+}
+
+TestVerdict NoLeak::check() {
+  state_->checked = true;
+  return state_->look();
+}
+
+namespace {
+
+// One of the peaks that someone waits for. All share the device's one peak: before it is reset, everyone notes it.
+struct PeakWatch {
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  int64_t limit = 0;         // of all live tensors
+  uint64_t last_before = 0;  // the newest storage when it began
+  int64_t highest = 0;       // above the limit, before the last reset; else 0
+  // Found by an operator or a report since, but older: it is no part of a budget. Nothing: it counts.
+  std::optional<int64_t> adopted_before;
+  std::string holders;  // at that moment
+};
+
+struct PeakWatches {
+  std::mutex lock;
+  std::vector<PeakWatch*> all;
+};
+
+PeakWatches& peak_watches() {
+  static auto* const watches = new PeakWatches;
+  return *watches;
+}
+
+// Adopted storages are in all counts but that of what was allocated, and raise the peak by as much as the current bytes.
+int64_t adopted_ever(const Counters& counters) {
+  return counters.current_bytes - counters.allocated_bytes + counters.freed_bytes;
+}
+
+std::string holders_at_peak(const Snapshot& peak, const PeakWatch& watch) {
+  std::vector<const StorageInfo*> inside;
+  int64_t before = 0;
+  for (const StorageInfo& storage : peak.storages(watch.device)) {
+    if (storage.id > watch.last_before && !storage.adopted) {
+      inside.push_back(&storage);
+    } else {
+      before += storage.nbytes;
+    }
+  }
+  std::string text = holders(inside);
+  if (before > 0) text += (text.empty() ? "  " : "\n  ") + size_text(before) + " of it was alive before the scope";
+  if (!peak.complete()) text += "\n  some of those freed since are missing: peaks were not kept then (RegistryOptions::peaks)";
+  return text;
+}
+
+// Under the lock. The device's peak is within the scope of `watch` if it is above its limit: when the scope began, it was not.
+void note_peak(PeakWatch& watch) {
+  if (Registry::global().counters(watch.device).peak_bytes <= std::max(watch.limit, watch.highest)) return;
+  const Counters counters = Registry::global().snapshot().counters(watch.device);
+  const int64_t bytes = counters.peak_bytes - (watch.adopted_before ? adopted_ever(counters) - *watch.adopted_before : 0);
+  if (bytes <= std::max(watch.limit, watch.highest)) return;
+  const Snapshot peak = Registry::global().peak_snapshot(watch.device);
+  watch.highest = bytes;
+  watch.holders = holders_at_peak(peak, watch);
+}
+
+void begin_to_watch(PeakWatch& watch) {
+  PeakWatches& watches = peak_watches();
+  const std::lock_guard<std::mutex> hold(watches.lock);
+  watches.all.reserve(watches.all.size() + 1);
+  if (Registry::global().counters(watch.device).peak_bytes > watch.limit) {
+    for (PeakWatch* const other : watches.all) {
+      if (other->device == watch.device) note_peak(*other);
+    }
+    Registry::global().reset_peak(watch.device);
+  }
+  watches.all.push_back(&watch);
+}
+
+void stop_watching(PeakWatch& watch) {
+  PeakWatches& watches = peak_watches();
+  const std::lock_guard<std::mutex> hold(watches.lock);
+  watches.all.erase(std::remove(watches.all.begin(), watches.all.end(), &watch), watches.all.end());
+}
+
+uint64_t newest_storage(const Snapshot& snapshot) {
+  uint64_t newest = 0;
+  for (const DeviceInfo& device : snapshot.devices()) {
+    const auto storages = snapshot.storages(device.device);
+    if (!storages.empty()) newest = std::max(newest, storages.back().id);
+  }
+  return newest;
+}
+
+c10::Device with_index(c10::Device device) {
+  if (device.is_cpu()) return c10::Device(c10::DeviceType::CPU);
+  return device.has_index() ? device : c10::Device(device.type(), 0);
+}
+
+}  // namespace
+
+struct PeakAtMost::State {
+  Tracking tracking;
+  PeakWatch watch;
+  int64_t at_start = 0;
+  int64_t bytes = 0;
+  PeakOver over = PeakOver::kNothing;
+  SourceLocation where;
+  bool checked = false;
+  int exceptions = std::uncaught_exceptions();
+
+  ~State() { stop_watching(watch); }
+
+  TestVerdict look() {
+    const std::lock_guard<std::mutex> hold(peak_watches().lock);
+    note_peak(watch);
+    if (watch.highest <= watch.limit) return {};
+    const std::string expected = over == PeakOver::kStart
+                                     ? "a budget of " + size_text(bytes) + " (above " + size_text(at_start) + ")"
+                                     : "a peak of at most " + size_text(bytes);
+    const int64_t base = over == PeakOver::kStart ? at_start : 0;
+    return TestVerdict::failed(expected + " expected on " + watch.device.str() + " since " + line_text(where) + ", but it was " +
+                               size_text(watch.highest - base) + ", " + std::to_string(watch.highest - watch.limit) +
+                               " bytes more. Alive then:\n" + watch.holders);
+  }
+};
+
+PeakAtMost::PeakAtMost(c10::Device device, int64_t bytes, PeakOver over, SourceLocation where)
+    : state_(std::make_unique<State>()) {
+  const Snapshot start = Registry::global().snapshot();
+  State& state = *state_;
+  state.watch.device = with_index(device);
+  TORCH_CHECK(Registry::global().follows(state.watch.device), "memledger: cannot expect a peak on ", device,
+              ": memledger does not follow that device");
+  state.watch.last_before = newest_storage(start);
+  state.bytes = bytes;
+  state.over = over;
+  state.where = where;
+  const Counters counters = start.counters(state.watch.device);
+  state.at_start = counters.current_bytes;
+  if (over == PeakOver::kStart) state.watch.adopted_before = adopted_ever(counters);
+  state.watch.limit = bytes + (over == PeakOver::kStart ? state.at_start : 0);
+  begin_to_watch(state.watch);
+}
+
+PeakAtMost::~PeakAtMost() {
+  if (state_->checked || std::uncaught_exceptions() > state_->exceptions) return;
+  try {
+    const TestVerdict verdict = state_->look();
+    if (!verdict) tell({state_->where, verdict.message()});
+  } catch (const std::exception& error) {
+    tell({state_->where, std::string("memledger could not look at the peak: ") + error.what()});
+  }
+}
+
+TestVerdict PeakAtMost::check() {
+  state_->checked = true;
+  return state_->look();
+}
+
+}  // namespace memledger
