@@ -11,4 +11,6 @@
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
+#include "tracker/growth_finder.h"
 #include "tracker/mem_tracker.h"
+#include "tracker/memory_expectations.h"

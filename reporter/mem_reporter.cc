@@ -15,6 +15,7 @@
 #include "graph/saved_tensors.h"
 #include "registry/device_statistics.h"
 #include "registry/registry.h"
+#include "registry/stacks.h"
 #include "registry/tensor_storages.h"
 #include "reporter/device_account.h"
 #include "reporter/name_book.h"
@@ -123,6 +124,9 @@ void add_birthplace(ReportRow& row, const StorageInfo& storage) {
   row.storage_id = storage.id;
   row.op = storage.op;
   row.autograd_node = storage.autograd_node;
+  row.forward_op = storage.forward_op;
+  row.forward_label = storage.forward_label;
+  if (storage.stack != 0) row.where = to_string(program_frame(storage.stack));
   row.label = storage.label;
   row.phase = storage.phase;
   row.phase_inferred = storage.phase_inferred;

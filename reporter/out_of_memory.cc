@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "registry/device_statistics.h"
+#include "registry/stacks.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/report_format.h"
 
@@ -261,6 +262,8 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   out << fmt::format("memledger: out of memory on {}\n", failure.device.str());
   out << fmt::format("Time: {}, process {}\n", local_time("%Y-%m-%d %H:%M:%S"), getpid());
   out << fmt::format("Asked for: {} by {}\n", both(failure.requested_bytes), asked_by(failure));
+  const StackFrame from = program_frame(failure.stack);
+  if (!from.function.empty() || from.line > 0) out << "At: " << to_string(from) << '\n';
   write_device(out, capacity, device);
   const std::string_view first_line = failure.message.substr(0, failure.message.find('\n'));
   if (!first_line.empty()) out << "LibTorch says: " << first_line << '\n';

@@ -67,6 +67,8 @@ struct ReportRow {
   std::optional<int64_t> more_references;  // tensors on this storage beyond those with a row; nullopt: not known
   // Where it was made.
   std::string op, autograd_node, label;
+  std::string forward_op, forward_label;  // of what made the autograd node
+  std::string where;                      // the program's line, where a stack was taken: train.cc:42 main
   Phase phase = Phase::kOther;
   bool phase_inferred = false;
   bool adopted = false;  // born before tracking

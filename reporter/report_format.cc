@@ -41,10 +41,13 @@ std::string producer(const ReportRow& row) {
   const auto add = [&where](const std::string& part) {
     if (!part.empty()) where += (where.empty() ? "" : ", ") + part;
   };
-  add(row.autograd_node);
+  const std::string forward_label = row.forward_label.empty() || row.forward_label == row.label ? "" : " in " + row.forward_label;
+  add(row.autograd_node.empty() || row.forward_op.empty() ? row.autograd_node
+                                                          : row.autograd_node + " of " + row.forward_op + forward_label);
   if (row.phase != Phase::kOther) add(std::string(to_string(row.phase)) + (row.phase_inferred ? " (inferred)" : ""));
   std::string text = row.op;
   if (!where.empty()) text += (text.empty() ? "[" : " [") + where + "]";
+  if (!row.where.empty()) text += (text.empty() ? "at " : " at ") + row.where;
   return text;
 }
 

@@ -45,9 +45,9 @@ std::string row_json(const ReportRow& row) {
   json += row.dtype.has_value() ? ",\"dtype\":" + json_string(dtype_text(row.dtype)) : ",\"dtype\":null";
   json += fmt::format(",\"offset_bytes\":{},\"extent_bytes\":{}", row.storage_offset_bytes, row.extent_bytes);
   json += ",\"more_references\":" + number(row.more_references);
-  json += fmt::format(",\"op\":{},\"autograd_node\":{},\"label\":{},\"phase\":{},\"phase_inferred\":{},\"adopted\":{}}}",
-                      json_string(row.op), json_string(row.autograd_node), json_string(row.label),
-                      json_string(to_string(row.phase)), row.phase_inferred, row.adopted);
+  json += fmt::format(",\"op\":{},\"autograd_node\":{},\"forward_op\":{},\"forward_label\":{},\"label\":{},\"phase\":{},\"phase_inferred\":{},\"adopted\":{},\"where\":{}}}",
+                      json_string(row.op), json_string(row.autograd_node), json_string(row.forward_op), json_string(row.forward_label), json_string(row.label),
+                      json_string(to_string(row.phase)), row.phase_inferred, row.adopted, json_string(row.where));
   return json;
 }
 

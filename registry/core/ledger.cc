@@ -1,7 +1,9 @@
 #include "registry/core/ledger.h"
 
 #include <algorithm>
+#include <functional>
 #include <new>
+#include <queue>
 
 namespace memledger::core {
 
@@ -24,53 +26,74 @@ Ledger::Slot Ledger::Shard::take_slot() {
   return used++;
 }
 
-void Ledger::Shard::unlink(Slot slot) {
-  Entry& gone = entry(slot);
-  (gone.older == kNone ? oldest : entry(gone.older).newer) = gone.newer;
-  (gone.newer == kNone ? newest : entry(gone.newer).older) = gone.older;
-  gone.newer = free;
-  gone.older = kNone;
+void Ledger::Shard::append(List& list, Slot slot) {
+  Entry& one = entry(slot);
+  one.older = list.newest;
+  one.newer = kNone;
+  (list.newest == kNone ? list.oldest : entry(list.newest).newer) = slot;
+  list.newest = slot;
+  ++list.size;
+}
+
+void Ledger::Shard::unlink(List& list, Slot slot) {
+  const Entry& one = entry(slot);
+  (one.older == kNone ? list.oldest : entry(one.older).newer) = one.newer;
+  (one.newer == kNone ? list.newest : entry(one.newer).older) = one.older;
+  --list.size;
+}
+
+void Ledger::Shard::give_back(Slot slot) {
+  entry(slot).newer = free;
   free = slot;
 }
 
-void Ledger::remember_for_peaks(ShardTotals& totals, const StorageRecord& record, DeviceCounters& counters,
-                                uint64_t death_order) noexcept {
-  // In this order, here and below: a reader pins a peak before the next one can be seen.
-  if (!counters.alive_at_a_peak(record.birth_order, death_order, record.peak_labels) && !counters.is_pinned()) return;
-  if (!keep_peaks_.load(std::memory_order_relaxed)) {
-    counters.note_lost_death(death_order);
-    return;
-  }
-  std::vector<PeakTombstone>& stones = totals.peak_tombstones;
-  try {
-    if (stones.size() >= totals.sweep_at) {
-      const auto worthless = std::partition(stones.begin(), stones.end(), [&](const PeakTombstone& stone) {
-        return counters.alive_at_a_peak(stone.record.birth_order, stone.death_order, stone.record.peak_labels);
-      });
-      if (!counters.is_pinned()) stones.erase(worthless, stones.end());
-      totals.sweep_at = std::max(kFewTombstones, 2 * stones.size());
-      if (stones.capacity() > 4 * totals.sweep_at) stones.shrink_to_fit();
-    }
-    stones.push_back({record, death_order});
-  } catch (...) {
-    counters.note_lost_death(death_order);
-  }
+bool Ledger::is_wanted_for_peaks(const Entry& entry) const noexcept {
+  const DeviceCounters* const counters = counters_.find(entry.record.device);
+  // In this order: a reader pins a peak before the next one can be seen.
+  return counters->alive_at_a_peak(entry.record.birth_order, entry.death_order, entry.record.peak_labels) ||
+         counters->is_pinned();
 }
 
-void Ledger::drop(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order) {
-  StorageRecord& record = shard.entry(slot).record;
-  ShardTotals& totals = shard.totals_of(record.device);
-  remember_for_peaks(totals, record, counters, death_order);
-  totals.table_bytes -= record.nbytes;
-  if (record.adopted) totals.adopted_bytes -= record.nbytes;
-  if (record.birth_epoch <= newest_pin_) {
-    try {
-      shard.tombstones.push_back({std::move(record), epoch_});
-    } catch (...) {
-      lost_epoch_.store(epoch_, std::memory_order_relaxed);
+template <typename Wanted>
+void Ledger::sweep(Shard& shard, const Wanted& wanted_for_instants) {
+  shard.dead_for_instants = 0;
+  for (Slot slot = shard.dead.oldest; slot != kNone;) {
+    const Entry& entry = shard.entry(slot);
+    const Slot next = entry.newer;
+    if (wanted_for_instants(entry)) {
+      ++shard.dead_for_instants;
+    } else if (!is_wanted_for_peaks(entry)) {
+      shard.unlink(shard.dead, slot);
+      shard.give_back(slot);
     }
+    slot = next;
   }
-  shard.unlink(slot);
+  shard.sweep_at = std::max(kFewTombstones, 2 * shard.dead.size);
+}
+
+void Ledger::bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order) {
+  Entry& entry = shard.entry(slot);
+  ShardTotals& totals = shard.totals_of(entry.record.device);
+  totals.table_bytes -= entry.record.nbytes;
+  if (entry.record.adopted) totals.adopted_bytes -= entry.record.nbytes;
+  shard.unlink(shard.live, slot);
+  entry.death_epoch = epoch_;
+  entry.death_order = death_order;
+  const bool for_instants = entry.record.birth_epoch <= newest_pin_;
+  bool for_peaks = is_wanted_for_peaks(entry);
+  if (for_peaks && !keep_peaks_.load(std::memory_order_relaxed)) {
+    counters.note_lost_death(death_order);
+    for_peaks = false;
+  }
+  if (!for_peaks && !for_instants) {
+    shard.give_back(slot);
+    return;
+  }
+  shard.append(shard.dead, slot);
+  shard.dead_for_instants += for_instants;
+  if (shard.dead.size < shard.sweep_at) return;
+  // Which instants are pinned cannot be asked here: none after this one.
+  sweep(shard, [this](const Entry& one) { return one.record.birth_epoch <= newest_pin_; });
 }
 
 uint64_t Ledger::note_birth(const Birth& birth) noexcept {
@@ -84,7 +107,7 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
       // Its free went past us. The counter keeps its bytes, so the report shows them as unexplained.
       const DeviceKey device = shard.entry(place->second).record.device;
       DeviceCounters& lost_from = counters_.at(device);
-      drop(shard, place->second, lost_from, lost_from.pass());
+      bury(shard, place->second, lost_from, lost_from.pass());
       place->second = kNone;
       note_dropped_record();
     }
@@ -111,11 +134,10 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
     record.raw_block = birth.raw_block;
     record.parameter_like = false;
     record.shape.clear();
+    record.stack = birth.stack;
+    record.stack_weight = birth.stack_weight;
     record.peak_labels = birth.adopted ? 0 : birth.peak_labels;
-    entry.older = shard.newest;
-    entry.newer = kNone;
-    (shard.newest == kNone ? shard.oldest : shard.entry(shard.newest).newer) = slot;
-    shard.newest = slot;
+    shard.append(shard.live, slot);
 
     totals.table_bytes += birth.nbytes;
     if (birth.adopted) totals.adopted_bytes += birth.nbytes;
@@ -145,7 +167,7 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
   const Death death{record.id, record.nbytes, record.base_deleter};
   const DeviceKey device = record.device;
   DeviceCounters* const counters = counters_.find(device);  // made at its birth
-  drop(shard, slot, *counters, counters->subtract(death.nbytes, record.peak_labels));
+  bury(shard, slot, *counters, counters->subtract(death.nbytes, record.peak_labels));
   shard.by_address.erase(place);
 
   ShardTotals& totals = shard.totals_of(device);
@@ -269,36 +291,85 @@ void Ledger::unpin(uint64_t epoch) {
   newest_pin_ = newest;
   unlock_all();
   // A tombstone is of interest while some pinned instant saw the storage alive.
-  const auto wanted = [&](const Tombstone& stone) {
-    const auto first = pins_.lower_bound(stone.record.birth_epoch);
-    return first != pins_.end() && first->first < stone.death_epoch;
+  const auto wanted = [&](const Entry& one) {
+    const auto first = pins_.lower_bound(one.record.birth_epoch);
+    return first != pins_.end() && first->first < one.death_epoch;
   };
   for (Shard& shard : shards_) {
     const LockHolder hold(shard.lock);
-    if (shard.tombstones.empty()) continue;
-    const auto keep = std::partition(shard.tombstones.begin(), shard.tombstones.end(), wanted);
-    shard.tombstones.erase(keep, shard.tombstones.end());
-    if (shard.tombstones.empty()) shard.tombstones.shrink_to_fit();
+    if (shard.dead_for_instants > 0) sweep(shard, wanted);
   }
 }
 
-void Ledger::collect(uint64_t since, uint64_t instant, std::vector<StorageRecord>& born, std::vector<StorageRecord>* died) {
-  for (Shard& shard : shards_) {
-    const LockHolder hold(shard.lock);
-    for (Slot slot = shard.newest; slot != kNone; slot = shard.entry(slot).older) {
-      const StorageRecord& record = shard.entry(slot).record;
-      if (record.birth_epoch <= since) break;
-      if (record.birth_epoch <= instant) born.push_back(record);
-    }
-    for (const Tombstone& stone : shard.tombstones) {
-      const uint64_t birth = stone.record.birth_epoch;
-      if (birth > since && birth <= instant && stone.death_epoch > instant) born.push_back(stone.record);
-      if (died && birth <= since && stone.death_epoch > since && stone.death_epoch <= instant) died->push_back(stone.record);
-    }
+namespace {
+
+// Of parts that are each in order of birth.
+std::vector<StorageRecord> merge(std::vector<std::vector<StorageRecord>>& parts) {
+  using Head = std::pair<uint64_t, size_t>;  // the id of a part's next record, and which part
+  std::priority_queue<Head, std::vector<Head>, std::greater<>> heads;
+  std::vector<size_t> next(parts.size(), 0);
+  size_t count = 0;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    count += parts[part].size();
+    if (!parts[part].empty()) heads.emplace(parts[part][0].id, part);
   }
-  const auto by_birth = [](const StorageRecord& a, const StorageRecord& b) { return a.id < b.id; };
-  std::sort(born.begin(), born.end(), by_birth);
-  if (died) std::sort(died->begin(), died->end(), by_birth);
+  std::vector<StorageRecord> merged;
+  merged.reserve(count);
+  while (!heads.empty()) {
+    const size_t part = heads.top().second;
+    heads.pop();
+    merged.push_back(std::move(parts[part][next[part]++]));
+    if (next[part] < parts[part].size()) heads.emplace(parts[part][next[part]].id, part);
+  }
+  return merged;
+}
+
+}  // namespace
+
+template <typename IsPast, typename Live, typename Dead>
+std::vector<StorageRecord> Ledger::gather(const IsPast& is_past, const Live& live, const Dead& dead) {
+  std::vector<std::vector<StorageRecord>> parts;
+  for (Shard& shard : shards_) {
+    std::vector<StorageRecord> alive, died;
+    size_t most = 0;
+    {
+      const LockHolder hold(shard.lock);
+      for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot).record); slot = shard.entry(slot).older)
+        ++most;
+    }
+    // Growing it would copy all of it while the shard is held.
+    alive.reserve(most + most / 8 + kFewTombstones);
+    {
+      const LockHolder hold(shard.lock);
+      for (Slot slot = shard.live.newest; slot != kNone; slot = shard.entry(slot).older) {
+        const StorageRecord& record = shard.entry(slot).record;
+        if (is_past(record)) break;
+        if (live(record)) alive.push_back(record);
+      }
+      for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer) {
+        if (dead(shard.entry(slot))) died.push_back(shard.entry(slot).record);
+      }
+    }
+    std::reverse(alive.begin(), alive.end());
+    std::sort(died.begin(), died.end(), [](const StorageRecord& a, const StorageRecord& b) { return a.id < b.id; });
+    parts.push_back(std::move(alive));
+    parts.push_back(std::move(died));
+  }
+  return merge(parts);
+}
+
+void Ledger::collect(uint64_t since, uint64_t instant, std::vector<StorageRecord>& born, std::vector<StorageRecord>* died) {
+  born = gather([&](const StorageRecord& record) { return record.birth_epoch <= since; },
+                [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
+                [&](const Entry& stone) {
+                  const uint64_t birth = stone.record.birth_epoch;
+                  return birth > since && birth <= instant && stone.death_epoch > instant;
+                });
+  if (died == nullptr) return;
+  *died = gather([](const StorageRecord&) { return true; }, [](const StorageRecord&) { return false; },
+                 [&](const Entry& stone) {
+                   return stone.record.birth_epoch <= since && stone.death_epoch > since && stone.death_epoch <= instant;
+                 });
 }
 
 LedgerSnapshot Ledger::snapshot() {
@@ -307,9 +378,6 @@ LedgerSnapshot Ledger::snapshot() {
   LedgerSnapshot snapshot;
   snapshot.time = instant.time;
   snapshot.devices = std::move(instant.devices);
-  size_t count = 0;
-  for (const DeviceTotals& device : snapshot.devices) count += static_cast<size_t>(device.counters.current_count);
-  snapshot.records.reserve(count);
   collect(0, instant.epoch, snapshot.records, nullptr);
   unpin(instant.epoch);
   return snapshot;
@@ -334,15 +402,14 @@ LedgerChanges Ledger::changes_since(uint64_t cursor) {
   const LockHolder hold(instants_lock_);
   LedgerChanges changes;
   uint64_t& epoch = cursors_[cursor];
-  const uint64_t last = epoch;
+  const uint64_t since = epoch;
   Instant instant = take_instant();
   epoch = instant.epoch;
-  const uint64_t since = last < lost_epoch_.load(std::memory_order_relaxed) ? 0 : last;
   changes.time = instant.time;
   changes.devices = std::move(instant.devices);
   changes.from_snapshot = since == 0;
   collect(since, instant.epoch, changes.born, since == 0 ? nullptr : &changes.died);
-  if (last != 0) unpin(last);
+  if (since != 0) unpin(since);
   return changes;
 }
 
@@ -387,18 +454,8 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const Pin& pin
   const auto counts = [&](const StorageRecord& record) {
     return record.device == device && record.birth_order <= peak.order && (label == 0 || (record.peak_labels & label) != 0);
   };
-  for (Shard& shard : shards_) {
-    const LockHolder hold(shard.lock);
-    for (Slot slot = shard.oldest; slot != kNone; slot = shard.entry(slot).newer) {
-      const StorageRecord& record = shard.entry(slot).record;
-      if (counts(record)) result.records.push_back(record);
-    }
-    for (const PeakTombstone& stone : shard.totals_of(device).peak_tombstones) {
-      if (counts(stone.record) && peak.order < stone.death_order) result.records.push_back(stone.record);
-    }
-  }
-  std::sort(result.records.begin(), result.records.end(),
-            [](const StorageRecord& a, const StorageRecord& b) { return a.id < b.id; });
+  result.records = gather([](const StorageRecord&) { return false; }, counts,
+                          [&](const Entry& stone) { return counts(stone.record) && peak.order < stone.death_order; });
   // Read last: what was lost meanwhile counts.
   result.complete = own->last_lost_death() <= peak.order;
   return result;
@@ -416,8 +473,7 @@ size_t Ledger::tombstones() const noexcept {
   size_t count = 0;
   for (Shard& shard : shards_) {
     const LockHolder hold(shard.lock);
-    count += shard.tombstones.size();
-    for (const ShardTotals& totals : shard.totals) count += totals.peak_tombstones.size();
+    count += shard.dead.size;
   }
   return count;
 }

@@ -45,7 +45,7 @@ struct LedgerPeak {
 
 // Between two instants, coalesced: what was born and died between them appears nowhere.
 struct LedgerChanges {
-  // No earlier instant to compare with (first use, or lost for want of memory): `born` is everything alive, `died` is empty.
+  // No earlier instant to compare with: `born` is everything alive, `died` is empty.
   bool from_snapshot = false;
   std::chrono::system_clock::time_point time;
   std::vector<StorageRecord> born;
@@ -87,6 +87,8 @@ class Ledger {
     bool adopted = false;
     bool raw_block = false;
     LabelSet peak_labels = 0;
+    uint32_t stack = 0;
+    float stack_weight = 0;
   };
   // The new storage's id, 0 when there was no memory for a record (counted as dropped).
   // A record already at that address lost its free somewhere: it is dropped and counted.
@@ -144,23 +146,21 @@ class Ledger {
   static constexpr size_t kChunk = 256;
   static constexpr size_t kFewTombstones = 16;
 
+  // A tombstone is the entry itself, in another list: a death allocates nothing.
   struct Entry {
     StorageRecord record;
-    Slot older = kNone;  // doubly linked in order of birth; `newer` also links the free entries
+    uint64_t death_epoch = 0;
+    uint64_t death_order = 0;
+    Slot older = kNone;  // doubly linked; `newer` also links the free entries
     Slot newer = kNone;
   };
-  struct Tombstone {
-    StorageRecord record;
-    uint64_t death_epoch = 0;
-  };
-  struct PeakTombstone {
-    StorageRecord record;
-    uint64_t death_order = 0;
+  struct List {
+    Slot oldest = kNone;
+    Slot newest = kNone;
+    size_t size = 0;
   };
   struct ShardTotals {
     DeviceKey device;
-    std::vector<PeakTombstone> peak_tombstones;
-    size_t sweep_at = kFewTombstones;
     int64_t allocated_bytes = 0, freed_bytes = 0, allocated_count = 0, freed_count = 0;
     int64_t table_bytes = 0, adopted_bytes = 0;
   };
@@ -171,15 +171,18 @@ class Ledger {
     std::vector<std::unique_ptr<Entry[]>> chunks ABSL_GUARDED_BY(lock);
     Slot used ABSL_GUARDED_BY(lock) = 0;
     Slot free ABSL_GUARDED_BY(lock) = kNone;
-    Slot oldest ABSL_GUARDED_BY(lock) = kNone;
-    Slot newest ABSL_GUARDED_BY(lock) = kNone;
-    std::vector<Tombstone> tombstones ABSL_GUARDED_BY(lock);
+    List live ABSL_GUARDED_BY(lock);                     // by birth
+    List dead ABSL_GUARDED_BY(lock);                     // tombstones, by death
+    size_t dead_for_instants ABSL_GUARDED_BY(lock) = 0;  // at most so many of them are there for an instant
+    size_t sweep_at ABSL_GUARDED_BY(lock) = kFewTombstones;
     std::vector<ShardTotals> totals ABSL_GUARDED_BY(lock);
 
     Entry& entry(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) { return chunks[slot / kChunk][slot % kChunk]; }
     ShardTotals& totals_of(DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
     Slot take_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    void unlink(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    void append(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    void unlink(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    void give_back(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
   };
 
   struct Instant {
@@ -196,10 +199,15 @@ class Ledger {
   void unpin(uint64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   // Everything alive at the instant and born after `since`; with since > 0 also what was alive at `since` and is not any more.
   void collect(uint64_t since, uint64_t instant, std::vector<StorageRecord>& born, std::vector<StorageRecord>* died);
-  // Takes the record out of the shard; `death_order` is when the device's counters gave it up.
-  void drop(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  void remember_for_peaks(ShardTotals& totals, const StorageRecord& record, DeviceCounters& counters,
-                          uint64_t death_order) noexcept;
+  // Copies the wanted records of all shards, one shard at a time, in order of birth. `is_past` ends a shard's live ones, the
+  // newest first.
+  template <typename IsPast, typename Live, typename Dead>
+  std::vector<StorageRecord> gather(const IsPast& is_past, const Live& live, const Dead& dead);
+  // Takes the record out of the living; `death_order` is when the device's counters gave it up.
+  void bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  bool is_wanted_for_peaks(const Entry& entry) const noexcept;
+  template <typename Wanted>
+  void sweep(Shard& shard, const Wanted& wanted_for_instants) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   template <typename Pin>
   LedgerPeak collect_peak(DeviceKey device, LabelSet label, const Pin& pin);
 
@@ -211,8 +219,6 @@ class Ledger {
   // Both change only while all shards are held, so holding any one shard's lock is enough to read them.
   uint64_t epoch_ = 1;
   uint64_t newest_pin_ = 0;  // 0: nothing pinned
-  // The last epoch in which there was no memory for a tombstone: cursors from before it cannot tell what died.
-  std::atomic<uint64_t> lost_epoch_{0};
 
   Lock instants_lock_;                                                    // before the shards' locks
   std::map<uint64_t, int> pins_ ABSL_GUARDED_BY(instants_lock_);          // epoch → how many

@@ -37,6 +37,7 @@ NameId NameTable::intern(std::string_view name) noexcept {
 }
 
 std::string_view NameTable::name(NameId id) const {
+  if (id == 0) return {};
   LockHolder hold(lock_);
   return id < names_.size() ? std::string_view(*names_[id]) : std::string_view();
 }

@@ -23,6 +23,8 @@ struct Birthplace {
   NameId op = 0;             // outermost operator running on the thread
   NameId autograd_node = 0;  // backward node running on the thread
   NameId label = 0;          // path of ScopedLabels and user scopes
+  NameId forward_op = 0;     // outermost operator that made autograd_node
+  NameId forward_label = 0;  // and its label
   uint32_t thread = 0;       // numbered by first use, from 1
   uint32_t op_sequence = 0;  // which run of an operator on that thread; 0: outside operators
   Phase phase = Phase::kOther;
@@ -45,6 +47,8 @@ struct StorageRecord {
   uint64_t birth_order = 0;  // among births and deaths of its device; 0: before counting began
   Birthplace birthplace;
   LabelSet peak_labels = 0;
+  uint32_t stack = 0;      // StackId; 0: none was taken
+  float stack_weight = 0;  // how many such storages it stands for
   DeviceKey device;
   int8_t dtype = kUnknownDtype;  // c10::ScalarType
   bool described = false;        // shape and dtype are known

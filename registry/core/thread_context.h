@@ -18,6 +18,8 @@ struct ThreadContext {
   struct Frame {
     NameId op;
     NameId autograd_node;
+    NameId forward_op;
+    NameId forward_label;
     uint32_t op_depth;
     uint32_t op_sequence;
   };
@@ -39,6 +41,8 @@ struct ThreadContext {
   NameId op;
   NameId autograd_node;
   NameId label;
+  NameId forward_op;
+  NameId forward_label;
   uint32_t op_depth;     // operators running one inside the other
   uint32_t op_sequence;  // run of the outermost one; 0 outside
   uint32_t last_sequence;
@@ -53,6 +57,9 @@ struct ThreadContext {
   std::array<uint8_t, kWatchedTypes> wrapper_depth;  // inside the wrapped allocator: a wrapper below passes through
   bool optimizer_region;                             // under no_grad, an in-place write to a parameter was seen
   bool grad_off;                                     // the running outermost operator began under no_grad, outside backward
+  uint64_t sampling_state;  // of the stack sampler
+  int64_t sampling_mean;    // 0 until first used
+  double bytes_to_sample;
   uint32_t region_births;
   std::array<RegionBirth, kMaxRegionBirths> region;  // made under no_grad since it began; see Phase::kOptimizer
   std::array<Frame, kMaxFrames> frames;
@@ -63,6 +70,8 @@ struct ThreadContext {
     place.op = op;
     place.autograd_node = autograd_node;
     place.label = label;
+    place.forward_op = forward_op;
+    place.forward_label = forward_label;
     place.thread = thread;
     place.op_sequence = op_sequence;
     place.phase = phase_is_set ? set_phase : op_depth > 0 ? phase : node_depth > 0 ? Phase::kBackward : Phase::kOther;
@@ -90,6 +99,42 @@ class RunningOperators {
   // Neighbouring threads on different cache lines.
   static size_t place(uint32_t thread) noexcept { return (thread * 16 + thread / (kThreads / 16)) % kThreads; }
   std::array<std::atomic<uint32_t>, kThreads> running_{};
+};
+
+// Which outermost operator made an autograd node, by the node's sequence number and the thread that it was made on. The last kPlaces
+// of all threads; an older one is forgotten. A reader on another thread never takes one operator for another.
+class ForwardOperators {
+ public:
+  static constexpr size_t kPlaces = size_t{1} << 16;
+  struct Made {
+    NameId op = 0;
+    NameId label = 0;
+  };
+  void note(uint64_t thread, uint64_t sequence, Made made) noexcept {
+    Place& place = places_[index(thread, sequence)];
+    place.key.store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    place.made.store(uint64_t{made.op} << 32 | made.label, std::memory_order_relaxed);
+    place.key.store(key(thread, sequence), std::memory_order_release);
+  }
+  Made find(uint64_t thread, uint64_t sequence) const noexcept {
+    const Place& place = places_[index(thread, sequence)];
+    if (place.key.load(std::memory_order_acquire) != key(thread, sequence)) return {};
+    const uint64_t made = place.made.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (place.key.load(std::memory_order_relaxed) != key(thread, sequence)) return {};
+    return {static_cast<NameId>(made >> 32), static_cast<NameId>(made)};
+  }
+
+ private:
+  struct Place {
+    std::atomic<uint64_t> key{0};
+    std::atomic<uint64_t> made{0};
+  };
+  // Never 0: LibTorch numbers threads from 1. Both counts would have to pass their parts for two nodes to share a key.
+  static uint64_t key(uint64_t thread, uint64_t sequence) noexcept { return thread << 40 | (sequence & ((uint64_t{1} << 40) - 1)); }
+  static size_t index(uint64_t thread, uint64_t sequence) noexcept { return (sequence + thread * 40503) % kPlaces; }
+  std::array<Place, kPlaces> places_{};
 };
 
 // Interns a C string through the thread's cache. The cache compares the text, not only the pointer: a name's memory can be

@@ -5,11 +5,14 @@
 //
 // Bare is the registry switched off: its allocator wrapper then passes calls through after one flag read.
 
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
 #include <iostream>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
@@ -25,7 +28,7 @@ namespace memledger::bench {
 namespace {
 
 void show(const char* name, const PairedRatio& ratio) {
-  fmt::print("{:<44}{:>12.3f}{:>12.3f}   {:.4f} [{:.4f}, {:.4f}]  {} pairs\n", name, ratio.first_ms, ratio.second_ms, ratio.ratio,
+  fmt::print("{:<72}{:>12.3f}{:>12.3f}   {:.4f} [{:.4f}, {:.4f}]  {} pairs\n", name, ratio.first_ms, ratio.second_ms, ratio.ratio,
              ratio.low, ratio.high, ratio.pairs);
   std::cout.flush();
 }
@@ -50,8 +53,61 @@ std::function<void()> training_step(Net net, at::Tensor input, int repeats) {
   };
 }
 
+// What LibTorch takes for telling anyone of its operators, their inputs and results: nobody who names them can take less.
+class NothingButCallbacks {
+ public:
+  NothingButCallbacks()
+      : handle_(at::addGlobalCallback(
+            at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; },
+                                       [](const at::RecordFunction&, at::ObserverContext*) {})
+                .needsInputs(true)
+                .needsOutputs(true)
+                .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}))) {}
+  ~NothingButCallbacks() { at::removeCallback(handle_); }
+  NothingButCallbacks(const NothingButCallbacks&) = delete;
+  NothingButCallbacks& operator=(const NothingButCallbacks&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+// The smallest operator that makes a tensor, in one thread or in several that share nothing but the registry.
+void small_adds(bool smoke, int threads) {
+  const int adds = smoke ? 1000 : 20000;
+  const auto work = [=] {
+    const auto add = [=] {
+      const torch::NoGradGuard no_grad;
+      const auto a = torch::ones({16, 16});
+      for (int i = 0; i < adds; ++i) a.add(a);
+    };
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(add);
+    add();
+    for (std::thread& other : others) other.join();
+  };
+  const size_t pairs = smoke ? 3 : 60;
+  const auto show_adds = [&](const char* how, const PairedRatio& ratio) {
+    show(fmt::format("{} adds of 16x16 in {}, {}", adds, threads == 1 ? "one thread" : "each of 2 threads", how).c_str(), ratio);
+    fmt::print("  per add: {:.0f} ns bare, {:+.0f} ns\n", ratio.first_ms * 1e6 / adds,
+               (ratio.second_ms - ratio.first_ms) * 1e6 / adds);
+  };
+  RegistryOptions options;
+  show_adds("peaks kept", bare_against_watched(pairs, options, work));
+  options.peaks = false;
+  show_adds("peaks not kept", bare_against_watched(pairs, options, work));
+  options.operators = false;
+  show_adds("allocator hook only", bare_against_watched(pairs, options, work));
+  show_adds("callbacks that do nothing", compare(pairs, work, [&] {
+              const NothingButCallbacks callbacks;
+              work();
+            }));
+  options = {};
+  options.stacks = StackOptions::sampled(512 << 10);
+  show_adds("stacks sampled every 512 KiB", bare_against_watched(pairs, options, work));
+}
+
 void run(bool smoke) {
-  fmt::print("{:<44}{:>12}{:>12}   ratio [95 % interval]\n", "", "bare ms", "watched ms");
+  fmt::print("{:<72}{:>12}{:>12}   ratio [95 % interval]\n", "", "bare ms", "watched ms");
   {
     models::MlpOptions options;
     const auto mlp = models::Mlp(options);
@@ -61,18 +117,7 @@ void run(bool smoke) {
     allocator_only.operators = false;
     show("the same, allocator hook only", bare_against_watched(smoke ? 3 : 100, allocator_only, step));
   }
-  {
-    const auto a = torch::ones({16, 16});
-    const torch::NoGradGuard no_grad;
-    const int adds = smoke ? 1000 : 20000;
-    const auto work = [&] {
-      for (int i = 0; i < adds; ++i) a.add(a);
-    };
-    const PairedRatio ratio = bare_against_watched(smoke ? 3 : 60, {}, work);
-    show(fmt::format("{} adds of 16x16", adds).c_str(), ratio);
-    fmt::print("  per add: {:.0f} ns bare, {:+.0f} ns watched\n", ratio.first_ms * 1e6 / adds,
-               (ratio.second_ms - ratio.first_ms) * 1e6 / adds);
-  }
+  for (const int threads : {1, 2}) small_adds(smoke, threads);
   {
     const auto net = models::resnet18();
     const auto step = training_step(net, torch::randn({8, 3, smoke ? 64 : 224, smoke ? 64 : 224}), 1);

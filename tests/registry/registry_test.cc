@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <array>
 #include <chrono>
 #include <thread>
 
@@ -153,6 +154,53 @@ TEST_CASE("a row tells the outermost operator, shape, dtype, phase, label and us
     const torch::NoGradGuard no_grad;
     CHECK(row_of(registry().snapshot(), torch::ones({3}))->phase == Phase::kOther);
   }
+}
+
+TEST_CASE("what backward makes names the operator of the forward pass that caused it") {
+  torch::nn::Conv2d first(torch::nn::Conv2dOptions(3, 8, 3).bias(false)), second(torch::nn::Conv2dOptions(8, 8, 3).bias(false));
+  const auto train = [&](const std::string& where) {
+    first->zero_grad();
+    second->zero_grad();
+    at::Tensor x = torch::randn({1, 3, 12, 12});
+    {
+      const ScopedLabel label(where + "first");
+      x = first->forward(x);
+    }
+    {
+      const ScopedLabel label(where + "second");
+      x = second->forward(x * 2);
+      x = torch::log_softmax(x, 1);
+    }
+    return x.mean();
+  };
+  const auto check = [](const at::Tensor& grad, std::string_view op, std::string_view label) {
+    const Snapshot snapshot = registry().snapshot();
+    const StorageInfo* row = row_of(snapshot, grad);
+    REQUIRE(row != nullptr);
+    CHECK(row->phase == Phase::kBackward);
+    CHECK(row->forward_op == op);
+    CHECK(row->forward_label == label);
+  };
+  train("").backward();
+  check(first->weight.grad(), "aten::conv2d", "first");
+  check(second->weight.grad(), "aten::conv2d", "second");
+
+  // Graphs made on other threads have numbers of their own; backward on this one.
+  std::array<at::Tensor, 2> losses;
+  std::thread([&] {
+    const testing::AllocationCount::Scope scope(truth());
+    losses[0] = train("a thread/");
+  }).join();
+  losses[1] = torch::linear(torch::randn({2, 3}), torch::randn({4, 3}).requires_grad_()).exp().sum();
+  losses[0].backward();
+  check(second->weight.grad(), "aten::conv2d", "a thread/second");
+  // An operator that makes no node between, and one of several nodes.
+  at::Tensor weight = torch::randn({4, 3}).requires_grad_();
+  at::Tensor x = torch::linear(torch::randn({2, 3}), weight);
+  torch::ones({3});
+  at::layer_norm(x, {4}).sum().backward();
+  check(weight.grad(), "aten::linear", "");
+  CHECK(row_of(registry().snapshot(), torch::ones({3}))->forward_op.empty());
 }
 
 TEST_CASE("the optimizer's phase: given by a scope, else inferred and marked so") {

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "registry/core/lock.h"
+
+namespace memledger::core {
+
+// Stands for a stack in a StackTable. 0 is no stack.
+using StackId = uint32_t;
+
+// Call stacks as return addresses, each kept once, for the life of the process. Thread-safe.
+class StackTable {
+ public:
+  static constexpr size_t kMaxStacks = size_t{1} << 18;
+
+  // Never throws: 0 when there are kMaxStacks, or no memory for one more.
+  StackId intern(std::vector<void*>&& frames) noexcept;
+  std::vector<void*> frames(StackId id) const;  // innermost first; empty for 0
+  size_t size() const noexcept;
+
+  // For fork: no other thread may hold the lock in the child.
+  void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.lock(); }
+  void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
+
+ private:
+  mutable Lock lock_;
+  std::vector<std::unique_ptr<const std::vector<void*>>> stacks_ ABSL_GUARDED_BY(lock_);
+  absl::flat_hash_map<uint64_t, StackId> by_hash_ ABSL_GUARDED_BY(lock_);
+};
+
+}  // namespace memledger::core

@@ -1,0 +1,228 @@
+#include "registry/stack_sampler.h"
+
+#include <torch/csrc/profiler/unwind/unwind.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+#include <string_view>
+
+#include "registry/copies.h"
+#include "registry/state.h"
+
+namespace memledger {
+namespace {
+
+using Policy = StackOptions::Policy;
+
+std::atomic<Policy> policy{Policy::kNone};
+std::atomic<int64_t> policy_bytes{0};
+
+// Held shared while LibTorch unwinds.
+std::shared_mutex& unwinding() {
+  static auto* const one = new std::shared_mutex;
+  return *one;
+}
+
+// xorshift64*: the quality of the samples does not hang on more.
+double uniform(uint64_t& state) {
+  state ^= state >> 12;
+  state ^= state << 25;
+  state ^= state >> 27;
+  // In (0, 1].
+  return static_cast<double>((state * 0x2545f4914f6cdd1dull >> 11) + 1) * 0x1p-53;
+}
+
+double distance_to_next(core::ThreadContext& thread, int64_t mean) {
+  return -std::log(uniform(thread.sampling_state)) * static_cast<double>(mean);
+}
+
+bool is_sampled(core::ThreadContext& thread, int64_t nbytes, int64_t mean) {
+  if (thread.sampling_mean != mean) {
+    thread.sampling_mean = mean;
+    thread.sampling_state = 0x9e3779b97f4a7c15ull * (thread.thread + 1);
+    thread.bytes_to_sample = distance_to_next(thread, mean);
+  }
+  thread.bytes_to_sample -= static_cast<double>(nbytes);
+  if (thread.bytes_to_sample > 0) return false;
+  // The distance has no memory: what this storage is longer than it does not matter.
+  thread.bytes_to_sample = distance_to_next(thread, mean);
+  return true;
+}
+
+bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+
+std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+bool is_memledgers(const StackFrame& frame) {
+  // A function that the linker kept under another name is not recognised, and shown.
+  return frame.function.find("memledger::") != std::string::npos &&
+         (frame.function.find("memledger::Tracking") != std::string::npos ||
+          frame.function.find("memledger::StackSampler") != std::string::npos ||
+          starts_with(frame.function, "memledger::(anonymous") || frame.function.find("memledger::note_") != std::string::npos ||
+          frame.function.find("memledger::allocate_") != std::string::npos);
+}
+
+// LibTorch's headers, and the C++ library's.
+bool is_foreign_source(const std::string& file) {
+  for (const char* const part : {"/ATen/", "/c10/", "/torch/", "/include/c++/"}) {
+    if (file.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+bool is_programs(const StackFrame& frame) {
+  const std::string_view file = base_name(frame.file);
+  for (const std::string_view library : {"libtorch", "libc10", "libstdc++", "libc.so"}) {
+    if (starts_with(file, library)) return false;
+  }
+  if (frame.function.empty()) return frame.line > 0 && !is_foreign_source(frame.file);
+  for (const std::string_view space : {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "memledger::Tracking"}) {
+    // A template's name begins with its result's: of `std::vector<int> Net::parts<int>()` the caller is shown.
+    if (starts_with(frame.function, space)) return false;
+  }
+  return true;
+}
+
+// Address → what is known of it.
+struct Symbols {
+  std::mutex lock;
+  std::map<void*, StackFrame> known;
+};
+
+Symbols& symbols() {
+  static auto* const one = new Symbols;
+  return *one;
+}
+
+}  // namespace
+
+void StackSampler::set(StackOptions options) noexcept {
+  const bool needs_bytes = options.policy == Policy::kSampled;
+  policy_bytes.store(options.bytes, std::memory_order_relaxed);
+  policy.store(needs_bytes && options.bytes <= 0 ? Policy::kAll : options.policy, std::memory_order_relaxed);
+}
+
+StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbytes) noexcept {
+  const int64_t bytes = policy_bytes.load(std::memory_order_relaxed);
+  Taken taken;
+  switch (policy.load(std::memory_order_relaxed)) {
+    case Policy::kNone:
+      return taken;
+    case Policy::kFrom:
+      if (nbytes < bytes) return taken;
+      break;
+    case Policy::kSampled:
+      if (nbytes <= 0 || !is_sampled(thread, nbytes, bytes)) return taken;
+      break;
+    case Policy::kAll:
+      break;
+  }
+  taken.stack = take_now();
+  if (taken.stack == 0) return taken;
+  taken.weight = 1;
+  if (policy.load(std::memory_order_relaxed) == Policy::kSampled) {
+    taken.weight = static_cast<float>(-1 / std::expm1(-static_cast<double>(nbytes) / static_cast<double>(bytes)));
+  }
+  return taken;
+}
+
+core::StackId StackSampler::take_now() noexcept {
+  try {
+    const std::shared_lock<std::shared_mutex> hold(unwinding());
+    return table().intern(torch::unwind::unwind());
+  } catch (...) {
+    RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+    return 0;
+  }
+}
+
+core::StackTable& StackSampler::table() noexcept {
+  static auto* const one = new core::StackTable;
+  return *one;
+}
+
+namespace {
+pid_t forking = 0;
+}  // namespace
+
+void StackSampler::lock_for_fork() {
+  unwinding().lock();
+  forking = getpid();
+  symbols().lock.lock();
+  table().lock_for_fork();
+}
+
+void StackSampler::unlock_after_fork() {
+  table().unlock_after_fork();
+  symbols().lock.unlock();
+  if (getpid() == forking) {
+    unwinding().unlock();
+  } else {
+    // The lock knows its writer by the thread's number, which is another in the child: it would take us for a reader.
+    new (&unwinding()) std::shared_mutex;
+  }
+}
+
+std::string to_string(const StackFrame& frame) {
+  std::string text(base_name(frame.file));
+  if (frame.line > 0) text += ":" + std::to_string(frame.line);
+  if (!frame.function.empty()) text += (text.empty() ? "" : " ") + frame.function;
+  return text;
+}
+
+std::vector<StackFrame> stack_frames(uint32_t stack) {
+  if (const CopyOffer* const first = first_copy()) return first->services->stack_frames(stack);
+  const std::vector<void*> addresses = StackSampler::table().frames(stack);
+  std::vector<StackFrame> frames;
+  const std::lock_guard<std::mutex> hold(symbols().lock);
+  std::vector<void*> unknown;
+  for (void* const address : addresses) {
+    if (symbols().known.count(address) == 0) unknown.push_back(address);
+  }
+  if (!unknown.empty()) {
+    std::vector<torch::unwind::Frame> found;
+    try {
+      const std::shared_lock<std::shared_mutex> unwind(unwinding());
+      found = torch::unwind::symbolize(unknown, torch::unwind::Mode::fast);
+    } catch (...) {
+      found.clear();
+    }
+    for (size_t i = 0; i < unknown.size(); ++i) {
+      StackFrame frame;
+      if (i < found.size()) {
+        // Where there is no line LibTorch gives an offset, or none.
+        const bool has_source = found[i].lineno > 0 && found[i].filename.find(".so") == std::string::npos;
+        frame = {found[i].funcname, found[i].filename, has_source ? static_cast<int64_t>(found[i].lineno) : 0};
+      }
+      symbols().known[unknown[i]] = std::move(frame);
+    }
+  }
+  for (void* const address : addresses) {
+    const StackFrame& frame = symbols().known[address];
+    // Only at the inner end: a program may have functions of such names, too.
+    if (frames.empty() && (is_memledgers(frame) || frame.function.find("torch::unwind::") != std::string::npos)) continue;
+    frames.push_back(frame);
+  }
+  return frames;
+}
+
+StackFrame program_frame(uint32_t stack) {
+  for (StackFrame& frame : stack_frames(stack)) {
+    if (!is_programs(frame)) continue;
+    if (is_foreign_source(frame.file)) {
+      // A header's function was inlined here: the line is the header's.
+      frame.file.clear();
+      frame.line = 0;
+    }
+    return std::move(frame);
+  }
+  return {};
+}
+
+}  // namespace memledger

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "registry/core/stack_table.h"
+#include "registry/core/thread_context.h"
+#include "registry/stacks.h"
+
+namespace memledger {
+
+// Takes stacks by the policy of the activation.
+class StackSampler {
+ public:
+  struct Taken {
+    core::StackId stack = 0;
+    float weight = 0;
+  };
+
+  static void set(StackOptions options) noexcept;
+  static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept;
+
+  // Whatever the policy; 0 where it cannot be taken.
+  static core::StackId take_now() noexcept;
+
+  static core::StackTable& table() noexcept;
+
+  // Around fork: no other thread may be inside LibTorch's unwinder, which has a lock of its own.
+  static void lock_for_fork();
+  static void unlock_after_fork();
+};
+
+}  // namespace memledger
