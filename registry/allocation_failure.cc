@@ -6,6 +6,8 @@
 #include <atomic>
 #include <exception>
 
+#include "registry/copies.h"
+#include "registry/stack_sampler.h"
 #include "registry/watched_blocks.h"
 
 namespace memledger {
@@ -30,6 +32,7 @@ void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes, s
     failure.autograd_node = state.names.name(place.autograd_node);
     failure.label = state.labels.name(place.label);
     failure.phase = place.phase;
+    failure.stack = StackSampler::take_now();
     failure.message = message;
     observer(failure);
   } catch (...) {
@@ -40,6 +43,7 @@ void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes, s
 }  // namespace
 
 AllocationFailureObserver set_allocation_failure_observer(AllocationFailureObserver observer) noexcept {
+  if (const CopyOffer* const first = first_copy()) return first->services->set_failure_observer(observer);
   return observer_in_use.exchange(observer, std::memory_order_acq_rel);
 }
 

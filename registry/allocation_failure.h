@@ -30,6 +30,7 @@ struct AllocationFailure {
   std::string_view autograd_node;
   std::string_view label;
   Phase phase = Phase::kOther;
+  uint32_t stack = 0;        // for stack_frames(): taken whatever the policy
   std::string_view message;  // of the exception; valid during the call
 };
 

@@ -39,4 +39,6 @@ bool TrackingCpuAllocator::is_simple_data_ptr(const c10::DataPtr& data) const { 
 
 void TrackingCpuAllocator::copy_data(void* dest, const void* src, size_t count) const { base_->copy_data(dest, src, count); }
 
+const CopyOffer* TrackingCpuAllocator::memledger_copy() const noexcept { return ::memledger_copy(); }
+
 }  // namespace memledger

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "registry/copies.h"
+
 namespace memledger {
 
 // Stands before LibTorch's CPU allocator and notes every allocation and free; the memory itself comes from the allocator found
@@ -13,7 +15,7 @@ namespace memledger {
 // calls through. It has LibTorch's lowest priority, so an allocator that the program sets later takes effect as ever; the next
 // snapshot puts a new wrapper before that one. Wrappers nest when the program's allocator stands on ours: only the outermost
 // notes. What it notes about frees it notes before the memory goes back, since the address can be given out again at once.
-class TrackingCpuAllocator final : public c10::Allocator {
+class TrackingCpuAllocator final : public c10::Allocator, public CopyInFront {
  public:
   // Puts a wrapper before the allocator that is in place now, unless one of ours is. Not to be called by two threads at once, nor
   // while another sets allocators. Throws std::bad_alloc. After Wrappers::kMax the program's allocator is left alone, and
@@ -25,6 +27,7 @@ class TrackingCpuAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override;
   bool is_simple_data_ptr(const c10::DataPtr& data) const override;
   void copy_data(void* dest, const void* src, size_t count) const override;
+  const CopyOffer* memledger_copy() const noexcept override;
 
  private:
   TrackingCpuAllocator(c10::Allocator* base, size_t index) : base_(base), index_(index) {}

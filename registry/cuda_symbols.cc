@@ -26,19 +26,21 @@ int add_name(dl_phdr_info* library, size_t, void* names) {
 
 }  // namespace
 
-void* find_symbol_of_loaded_library(const char* mangled_name) noexcept {
+void* find_symbol_of_loaded_library(const char* mangled_name, AcceptSymbol accept) noexcept {
   try {
+    const auto accepted = [accept](void* symbol) { return symbol != nullptr && (accept == nullptr || accept(symbol)); };
     void* symbol = dlsym(RTLD_DEFAULT, mangled_name);
-    if (symbol == nullptr) {
+    if (!accepted(symbol)) {
       std::vector<std::string> names;
       dl_iterate_phdr(&add_name, &names);
       for (const std::string& name : names) {
         void* const library = dlopen(name.c_str(), kLoadedOnly);
         if (library == nullptr) continue;
         symbol = dlsym(library, mangled_name);
-        if (symbol != nullptr) keep_loaded(symbol);
+        const bool found = accepted(symbol);
+        if (found) keep_loaded(symbol);
         dlclose(library);
-        if (symbol != nullptr) return symbol;
+        if (found) return symbol;
       }
       return nullptr;
     }

@@ -93,10 +93,13 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
 
 void push_node(ThreadContext& thread, const char* name) {
   if (thread.node_depth < ThreadContext::kMaxFrames) {
-    thread.frames[thread.node_depth] = {thread.op, thread.autograd_node, thread.op_depth, thread.op_sequence};
+    thread.frames[thread.node_depth] = {thread.op,          thread.autograd_node, thread.forward_op, thread.forward_label,
+                                        thread.op_depth, thread.op_sequence};
     thread.op = 0;
     thread.op_depth = 0;
     thread.op_sequence = 0;
+    thread.forward_op = 0;
+    thread.forward_label = 0;
     thread.autograd_node = core::intern_cached(thread, RegistryState::get().names, name);
   }
   ++thread.node_depth;
@@ -109,10 +112,21 @@ void pop_node(ThreadContext& thread) {
     const ThreadContext::Frame& frame = thread.frames[thread.node_depth];
     thread.op = frame.op;
     thread.autograd_node = frame.autograd_node;
+    thread.forward_op = frame.forward_op;
+    thread.forward_label = frame.forward_label;
     thread.op_depth = frame.op_depth;
     thread.op_sequence = frame.op_sequence;
     RegistryState::get().running.set(thread.thread, thread.op_sequence);
   }
+}
+
+// The node that a backward pass now runs was made by an operator of the forward pass.
+void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (fn.seqNr() < 0) return;
+  const auto [op, label] =
+      RegistryState::get().forward_operators.find(fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
+  thread.forward_op = op;
+  thread.forward_label = label;
 }
 
 void enter_optimizer_region(ThreadContext& thread) {
@@ -163,8 +177,17 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
+// The next node made on this thread has the number that the operator was given, be it the outermost or one within.
+void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (fn.seqNr() < 0 || thread.node_depth > 0) return;
+  RegistryState::get().forward_operators.note(fn.threadId(), static_cast<uint64_t>(fn.seqNr()), {thread.op, thread.label});
+}
+
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
-  if (thread.op_depth++ > 0) return;
+  if (thread.op_depth++ > 0) {
+    note_next_node(thread, fn);
+    return;
+  }
   // A program may load its CUDA library long after activation (Python does), and the next operator is its first allocation.
   if (CudaAllocator::has_appeared()) CudaAllocator::put_in_front();
   RegistryState& state = RegistryState::get();
@@ -187,6 +210,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
                  : grad_on                 ? Phase::kForward
                  : thread.optimizer_region ? Phase::kOptimizer
                                            : Phase::kOther;
+  note_next_node(thread, fn);
   look_at_inputs(thread, fn);
 }
 
@@ -246,6 +270,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     switch (fn.scope()) {
       case at::RecordScope::BACKWARD_FUNCTION:
         push_node(thread, fn.name());
+        note_forward_operator(thread, fn);
         break;
       case at::RecordScope::USER_SCOPE:
         return start_user_scope(thread, fn);

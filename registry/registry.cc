@@ -9,11 +9,14 @@
 #include <optional>
 #include <string>
 
+#include "registry/allocation_failure.h"
+#include "registry/copies.h"
 #include "registry/core/lock.h"
 #include "registry/cpu_allocator.h"
 #include "registry/cuda_allocator.h"
 #include "registry/operator_observer.h"
 #include "registry/snapshot_data.h"
+#include "registry/stack_sampler.h"
 #include "registry/state.h"
 #include "registry/watched_blocks.h"
 
@@ -35,6 +38,7 @@ Activation& activation() {
 void before_fork() {
   activation().lock.lock();
   CudaAllocator::lock_for_fork();
+  StackSampler::lock_for_fork();
   lock_adoption_for_fork();
   RegistryState& state = RegistryState::get();
   state.ledger.lock_for_fork();
@@ -50,6 +54,7 @@ void after_fork() {
   state.names.unlock_after_fork();
   state.ledger.unlock_after_fork();
   unlock_adoption_after_fork();
+  StackSampler::unlock_after_fork();
   CudaAllocator::unlock_after_fork();
   activation().lock.unlock();
 }
@@ -74,7 +79,11 @@ StorageInfo to_value(const core::StorageRecord& record) {
   info.op = state.names.name(birthplace.op);
   info.autograd_node = state.names.name(birthplace.autograd_node);
   info.label = state.labels.name(birthplace.label);
+  info.forward_op = state.names.name(birthplace.forward_op);
+  info.forward_label = state.labels.name(birthplace.forward_label);
   info.thread = birthplace.thread;
+  info.stack = record.stack;
+  info.stack_weight = record.stack_weight;
   info.phase = birthplace.phase;
   info.phase_inferred = birthplace.phase_inferred;
   info.temporary = state.running.is_running(birthplace.thread, birthplace.op_sequence);
@@ -157,9 +166,71 @@ void stay_loaded() {
   }
 }
 
+class OwnServices final : public CopyServices {
+ public:
+  uint32_t enter_label(const std::string& label) override {
+    core::ThreadContext& thread = core::this_thread();
+    core::NameTable& labels = RegistryState::get().labels;
+    const uint32_t before = thread.label;
+    std::string path(labels.name(before));
+    if (!path.empty()) path += '/';
+    path += label;
+    thread.label = labels.intern(path);
+    return before;
+  }
+  void leave_label(uint32_t before) override { core::this_thread().label = before; }
+
+  PhaseBefore enter_phase(Phase phase) override {
+    core::ThreadContext& thread = core::this_thread();
+    const PhaseBefore before{thread.phase_is_set, thread.set_phase};
+    thread.phase_is_set = true;
+    thread.set_phase = phase;
+    return before;
+  }
+  void leave_phase(PhaseBefore before) override {
+    core::ThreadContext& thread = core::this_thread();
+    thread.phase_is_set = before.was_set;
+    thread.set_phase = before.phase;
+  }
+
+  void close_cursor(uint64_t number) override { RegistryState::get().ledger.close_cursor(number); }
+  AllocationFailureObserver set_failure_observer(AllocationFailureObserver observer) noexcept override {
+    return set_allocation_failure_observer(observer);
+  }
+  std::vector<StackFrame> stack_frames(uint32_t stack) override { return memledger::stack_frames(stack); }
+  bool take_exit_report() noexcept override { return !exit_report_taken_.exchange(true, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> exit_report_taken_{false};
+};
+
+OwnServices& own_services() {
+  static auto* const services = new OwnServices;
+  return *services;
+}
+
+// Of the copy that watches. Labels and cursors go straight to it, as all other things do through Registry::global().
+CopyServices& services() {
+  Registry::global();
+  const CopyOffer* const first = first_copy();
+  return first == nullptr ? own_services() : *first->services;
+}
+
+bool is_refused() {
+  const CopyDecision* const decision = copy_decision();
+  return decision != nullptr && decision->role == CopyDecision::Role::kRefused;
+}
+
 // Before the program's own static objects, so that an allocation before the first activation is not overlooked.
 __attribute__((constructor(101))) void at_load() {
   stay_loaded();
+  Registry::global();
+  if (first_copy() != nullptr) return;
+  if (is_refused()) {
+    note_unseen(WatchedType::kCpu);
+    note_unseen(WatchedType::kCuda);
+    return;
+  }
   if (c10::GetAllocator(c10::DeviceType::CPU) != nullptr) {
     TrackingCpuAllocator::put_in_front();
   } else {
@@ -171,12 +242,19 @@ __attribute__((constructor(101))) void at_load() {
 
 }  // namespace
 
+bool take_exit_report() noexcept { return services().take_exit_report(); }
+
 Registry& Registry::global() {
-  static auto* const registry = new Registry;
-  return *registry;
+  static auto* const own = new Registry;
+  static Registry& in_use = [&]() -> Registry& {
+    const CopyDecision& decision = decide_who_watches(*own, own_services());
+    return decision.role == CopyDecision::Role::kHandsOver ? *decision.watching->registry : *own;
+  }();
+  return in_use;
 }
 
 absl::Status Registry::activate(const RegistryOptions& options) {
+  if (is_refused()) return absl::FailedPreconditionError(copy_decision()->refusal);
   CudaAllocator::put_in_front();
   Activation& activation = memledger::activation();
   const core::LockHolder hold(activation.lock);
@@ -196,6 +274,7 @@ absl::Status Registry::activate(const RegistryOptions& options) {
     return absl::InternalError(std::string("memledger could not begin to watch: ") + error.what());
   }
   state.ledger.keep_peaks(options.peaks);
+  StackSampler::set(options.stacks);
   activation.count = 1;
   state.ever_active.store(true, std::memory_order_relaxed);
   state.active.store(true, std::memory_order_relaxed);
@@ -264,7 +343,9 @@ Changes Registry::changes_since(Cursor& cursor) const {
 
 Counters Registry::counters(c10::Device device) const { return RegistryState::get().ledger.counters(key_of(device)); }
 
-bool Registry::follows(c10::Device device) const { return device.is_cpu() || (device.is_cuda() && CudaAllocator::is_in_front()); }
+bool Registry::follows(c10::Device device) const {
+  return !is_refused() && (device.is_cpu() || (device.is_cuda() && CudaAllocator::is_in_front()));
+}
 
 void Registry::reset_peak(c10::Device device) { RegistryState::get().ledger.reset_peak(key_of(device)); }
 
@@ -286,7 +367,7 @@ uint64_t Registry::storage_id(const at::Tensor& tensor) const {
 }
 
 Cursor::~Cursor() {
-  if (number_ != 0) RegistryState::get().ledger.close_cursor(number_);
+  if (number_ != 0) services().close_cursor(number_);
 }
 
 Cursor& Cursor::operator=(Cursor&& other) noexcept {
@@ -301,30 +382,16 @@ ScopedTracking::~ScopedTracking() {
   if (activated_) Registry::global().deactivate();
 }
 
-ScopedLabel::ScopedLabel(const std::string& label) {
-  core::ThreadContext& thread = core::this_thread();
-  core::NameTable& labels = RegistryState::get().labels;
-  before_ = thread.label;
-  std::string path(labels.name(thread.label));
-  if (!path.empty()) path += '/';
-  path += label;
-  thread.label = labels.intern(path);
-}
+ScopedLabel::ScopedLabel(const std::string& label) : before_(services().enter_label(label)) {}
 
-ScopedLabel::~ScopedLabel() { core::this_thread().label = before_; }
+ScopedLabel::~ScopedLabel() { services().leave_label(before_); }
 
 ScopedPhase::ScopedPhase(Phase phase) {
-  core::ThreadContext& thread = core::this_thread();
-  was_set_ = thread.phase_is_set;
-  before_ = thread.set_phase;
-  thread.phase_is_set = true;
-  thread.set_phase = phase;
+  const CopyServices::PhaseBefore before = services().enter_phase(phase);
+  was_set_ = before.was_set;
+  before_ = before.phase;
 }
 
-ScopedPhase::~ScopedPhase() {
-  core::ThreadContext& thread = core::this_thread();
-  thread.phase_is_set = was_set_;
-  thread.set_phase = before_;
-}
+ScopedPhase::~ScopedPhase() { services().leave_phase({was_set_, before_}); }
 
 }  // namespace memledger

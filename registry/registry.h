@@ -29,6 +29,7 @@
 #include "registry/counters.h"
 #include "registry/scoped.h"
 #include "registry/snapshot.h"
+#include "registry/stacks.h"
 
 namespace memledger {
 
@@ -40,8 +41,11 @@ struct RegistryOptions {
   // Remember who was alive at peaks: one record (some 150 bytes) per storage alive at the peak and freed since, twice as many at
   // most. Without it peak_snapshot() misses those freed since.
   bool peaks = true;
+  // Take the C++ call stacks of allocations (registry/stacks.h).
+  StackOptions stacks;
 };
 
+// Its functions are virtual as another copy of memledger in the process may answer (registry/copies.h).
 class Registry {
  public:
   static Registry& global();
@@ -50,42 +54,44 @@ class Registry {
   // program sets afterwards (c10::SetAllocator) is obeyed, and watched from the next snapshot on; it must not be set while
   // another thread activates or takes snapshots (c10::SetAllocator is not thread-safe). Errors: Internal, and nothing is
   // activated, when LibTorch refuses the operator callback; ResourceExhausted, and all is active, when there is no memory for
-  // fork handlers (a child of fork could then hang).
-  absl::Status activate(const RegistryOptions& options = {});
+  // fork handlers (a child of fork could then hang); FailedPrecondition, and this copy of memledger stays off for good, when another
+  // version was in the process first: the message names both.
+  virtual absl::Status activate(const RegistryOptions& options = {});
   // Storages already seen are followed to their end; new ones go unseen. A call without an activation is an error in the program
   // and does nothing.
-  void deactivate();
-  bool active() const;
+  virtual void deactivate();
+  virtual bool active() const;
 
   // Of one consistent instant: all threads are held for the moment it takes to note it (32 locks), not while rows are copied.
-  Snapshot snapshot() const;
+  virtual Snapshot snapshot() const;
   // What happened since the cursor's last use, and moves it. The first use gives everything alive.
-  Changes changes_since(Cursor& cursor) const;
+  virtual Changes changes_since(Cursor& cursor) const;
 
   // Cheap, and of no one instant: parts may differ by what happened while they were read. snapshot() is exact.
-  Counters counters(c10::Device device) const;
+  virtual Counters counters(c10::Device device) const;
   // Whether allocations on that device are seen at all: the CPU's, and a CUDA device's once LibTorch's CUDA library is in the
   // process and an operator, an activation or a snapshot has found it there.
-  bool follows(c10::Device device) const;
+  virtual bool follows(c10::Device device) const;
   // Who was alive when the device's requested bytes were highest, since activation or reset_peak(): total_bytes() is the peak's
   // height. Exact, and of the instant right after the allocation that made the peak; a later one of the same height does not
   // count. Shapes and phases as known now. Allocates by the number of storages; other threads go on meanwhile.
-  Snapshot peak_snapshot(c10::Device device) const;
+  virtual Snapshot peak_snapshot(c10::Device device) const;
   // The same for what was born under a label (`encoder`, `epoch 3/encoder`: whole parts of a path, wherever they stand in it),
   // since keep_label_peak(). Empty for a label that is not kept.
-  Snapshot peak_snapshot(c10::Device device, const std::string& label) const;
+  virtual Snapshot peak_snapshot(c10::Device device, const std::string& label) const;
   // From now on. At most 16 labels, for the life of the process; ResourceExhausted beyond. Again for the same label: no change.
-  absl::Status keep_label_peak(const std::string& label);
+  virtual absl::Status keep_label_peak(const std::string& label);
   // Peaks count anew from now, those of labels as well.
-  void reset_peak(c10::Device device);
-  HookHealth health() const;
+  virtual void reset_peak(c10::Device device);
+  virtual HookHealth health() const;
 
   // The storage behind a tensor, adopted if it was born before tracking: its id, or 0 if it has none of LibTorch's memory
   // (undefined, zero bytes, from_blob, sparse or opaque). Never throws; materializes nothing.
-  uint64_t storage_id(const at::Tensor& tensor) const;
+  virtual uint64_t storage_id(const at::Tensor& tensor) const;
 
  private:
   Registry() = default;
+  ~Registry() = default;
 };
 
 // Active while alive; the registry is then as it was before.

@@ -34,7 +34,13 @@ struct StorageInfo {
   // Where it was made. Empty for storages adopted later.
   std::string_view op;             // outermost operator, e.g. aten::conv2d
   std::string_view autograd_node;  // e.g. ConvolutionBackward0
+  // The outermost operator of the forward pass that made the autograd node, and its label: e.g. aten::conv2d. Empty for nodes that
+  // 65536 others were made after, and where operators were not watched at that time.
+  std::string_view forward_op;
+  std::string_view forward_label;
   std::string_view label;          // ScopedLabels and user scopes, outermost first, with '/' between
+  uint32_t stack = 0;              // for stack_frames(); 0: none was taken
+  float stack_weight = 0;          // how many such storages it stands for, see StackOptions::sampled
   uint32_t thread = 0;             // numbered by first use, from 1
   Phase phase = Phase::kOther;
   bool phase_inferred = false;

@@ -9,11 +9,19 @@
 
 namespace memledger {
 
+// Not Abseil's, whose values differ between two copies of memledger in one process: one reads the snapshots of the other.
+struct AddressHash {
+  size_t operator()(uintptr_t address) const noexcept {
+    const uint64_t mixed = (address >> 4) * 0x9E3779B97F4A7C15ull;
+    return mixed ^ mixed >> 32;
+  }
+};
+
 struct Snapshot::Data {
   std::chrono::system_clock::time_point time;
   std::vector<DeviceInfo> devices;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<StorageInfo>> storages;  // each in order of birth
-  absl::flat_hash_map<uintptr_t, std::pair<const std::vector<StorageInfo>*, size_t>> by_address;
+  absl::flat_hash_map<uintptr_t, std::pair<const std::vector<StorageInfo>*, size_t>, AddressHash> by_address;
   bool complete = true;
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;

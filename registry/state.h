@@ -39,11 +39,13 @@ struct RegistryState {
   core::PeakLabels peak_labels;
   core::Ledger ledger;
   core::RunningOperators running;
+  core::ForwardOperators forward_operators;
 
   Unseen& unseen_of(WatchedType type) noexcept { return unseen[static_cast<size_t>(type)]; }
   const Unseen& unseen_of(WatchedType type) const noexcept { return unseen[static_cast<size_t>(type)]; }
 
-  static RegistryState& get() noexcept {
+  // Hidden, so that the loader does not make one of two copies' (registry/copies.h).
+  __attribute__((visibility("hidden"))) static RegistryState& get() noexcept {
     static RegistryState* const state = new RegistryState;
     return *state;
   }

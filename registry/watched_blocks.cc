@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "registry/core/lock.h"
+#include "registry/stack_sampler.h"
 
 namespace memledger {
 namespace {
@@ -65,6 +66,9 @@ uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, core::Led
   if (!birth.adopted) {
     birth.birthplace = thread.birthplace();
     birth.peak_labels = state.peak_labels.of(birth.birthplace.label, state.labels);
+    const StackSampler::Taken taken = StackSampler::take(thread, birth.nbytes);
+    birth.stack = taken.stack;
+    birth.stack_weight = taken.weight;
   }
   const uint64_t id = state.ledger.note_birth(birth);
   if (birth.adopted || id == 0) return id;

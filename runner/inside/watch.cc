@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "absl/strings/numbers.h"
+#include "registry/copies.h"
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
@@ -99,9 +100,11 @@ void prepare_folder(const char* pattern) {
 __attribute__((constructor(103))) void watch_if_asked() {
   if (!is_on(std::getenv("MEMLEDGER"))) return;
   try {
+    if (!take_exit_report()) return;  // another copy of memledger in this process does all this
     watch().process = getpid();
     if (const char* const pattern = std::getenv("MEMLEDGER_LOG"); pattern != nullptr && *pattern != '\0') prepare_folder(pattern);
     if (const absl::Status status = Registry::global().activate(); !status.ok()) {
+      if (absl::IsFailedPrecondition(status)) return;  // told at load
       fmt::print(stderr, "memledger: {}\n", std::string(status.message()));
       if (!Registry::global().active()) return;
     }

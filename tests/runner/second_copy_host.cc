@@ -1,0 +1,50 @@
+// A program without a memledger of its own that opens plugins.
+//
+//   second_copy_host (PLUGIN | allocator)…     `allocator`: the program sets a CPU allocator of its own
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/Allocator.h>
+#include <dlfcn.h>
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace {
+
+class Delegating : public c10::Allocator {
+ public:
+  explicit Delegating(c10::Allocator* base) : base_(base) {}
+  c10::DataPtr allocate(size_t nbytes) override { return base_->allocate(nbytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return base_->raw_deleter(); }
+  void copy_data(void* dest, const void* src, size_t count) const override { base_->copy_data(dest, src, count); }
+
+ private:
+  c10::Allocator* const base_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<at::Tensor> tensors{at::ones({1000})};
+  for (int i = 1; i < argc; ++i) {
+    if (std::string(argv[i]) == "allocator") {
+      c10::SetAllocator(c10::DeviceType::CPU, new Delegating(c10::GetAllocator(c10::DeviceType::CPU)));
+      continue;
+    }
+    void* const plugin = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
+    void* const use = plugin == nullptr ? nullptr : dlsym(plugin, "use_memledger");
+    if (use == nullptr) {
+      std::cerr << dlerror() << '\n';
+      return 1;
+    }
+    reinterpret_cast<void (*)()>(use)();
+    tensors.push_back(at::add(tensors.back(), tensors.front()));
+    dlclose(plugin);
+  }
+  const double last = tensors.back().data_ptr<float>()[999];
+  tensors.clear();
+  std::cout << "result: " << last << '\n';
+  return 0;
+}
