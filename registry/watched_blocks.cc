@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
 #include "registry/stack_sampler.h"
 
@@ -34,7 +34,7 @@ class ContextAliases {
  private:
   core::Lock lock_;
   std::atomic<size_t> count_{0};
-  absl::flat_hash_map<void*, void*> data_of_;
+  core::GrowingMap<void*, void*> data_of_;
 };
 
 ContextAliases& context_aliases() {

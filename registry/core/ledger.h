@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "registry/core/byte_counters.h"
+#include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
 #include "registry/core/name_table.h"
 #include "registry/core/storage_record.h"
@@ -167,7 +167,7 @@ class Ledger {
 
   struct alignas(64) Shard {
     mutable Lock lock;
-    absl::flat_hash_map<uintptr_t, Slot> by_address ABSL_GUARDED_BY(lock);
+    GrowingMap<uintptr_t, Slot> by_address ABSL_GUARDED_BY(lock);
     std::vector<std::unique_ptr<Entry[]>> chunks ABSL_GUARDED_BY(lock);
     Slot used ABSL_GUARDED_BY(lock) = 0;
     Slot free ABSL_GUARDED_BY(lock) = kNone;

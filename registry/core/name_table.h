@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
+#include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
 
 namespace memledger::core {
@@ -38,7 +38,7 @@ class NameTable {
 
  private:
   mutable Lock lock_;
-  absl::flat_hash_map<std::string_view, NameId> ids_ ABSL_GUARDED_BY(lock_);
+  GrowingMap<std::string_view, NameId> ids_ ABSL_GUARDED_BY(lock_);
   std::vector<std::unique_ptr<const std::string>> names_ ABSL_GUARDED_BY(lock_);
 };
 

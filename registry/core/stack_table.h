@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
+#include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
 
 namespace memledger::core {
@@ -31,7 +31,7 @@ class StackTable {
  private:
   mutable Lock lock_;
   std::vector<std::unique_ptr<const std::vector<void*>>> stacks_ ABSL_GUARDED_BY(lock_);
-  absl::flat_hash_map<uint64_t, StackId> by_hash_ ABSL_GUARDED_BY(lock_);
+  GrowingMap<uint64_t, StackId> by_hash_ ABSL_GUARDED_BY(lock_);
 };
 
 }  // namespace memledger::core
