@@ -226,6 +226,7 @@ __attribute__((constructor(101))) void at_load() {
   stay_loaded();
   Registry::global();
   if (first_copy() != nullptr) return;
+  RegistryState::get();  // made now, while there is memory
   if (is_refused()) {
     note_unseen(WatchedType::kCpu);
     note_unseen(WatchedType::kCuda);

@@ -37,14 +37,17 @@ class ContextAliases {
   core::GrowingMap<void*, void*> data_of_;
 };
 
+// In memory of their own: the first call may be a free while there is none.
 ContextAliases& context_aliases() {
-  static auto* const aliases = new ContextAliases;
+  alignas(ContextAliases) static std::array<std::byte, sizeof(ContextAliases)> memory;
+  static auto* const aliases = new (memory.data()) ContextAliases;
   return *aliases;
 }
 
 // Two adopters of one storage must not both find it unknown.
 core::Lock& adoption_lock() {
-  static auto* const lock = new core::Lock;
+  alignas(core::Lock) static std::array<std::byte, sizeof(core::Lock)> memory;
+  static auto* const lock = new (memory.data()) core::Lock;
   return *lock;
 }
 

@@ -92,13 +92,19 @@ class Workers {
     for (int i = 0; i < count; ++i) {
       threads_.emplace_back([this] {
         std::vector<at::Tensor> kept;
+        bool counted = false;
         while (!stop_.load(std::memory_order_relaxed)) {
           const ScopedLabel label("worker");
           kept.push_back(at::add(at::ones({16}), 1));
+          if (!counted) ++begun_;
+          counted = true;
           if (kept.size() == 50) kept.clear();
         }
       });
     }
+    // A thread's first operator takes a lock of LibTorch's (of its RecordFunction callbacks), which LibTorch does not free in a
+    // child.
+    while (begun_.load() < count) std::this_thread::yield();
   }
   ~Workers() {
     stop_.store(true);
@@ -107,6 +113,7 @@ class Workers {
 
  private:
   std::atomic<bool> stop_{false};
+  std::atomic<int> begun_{0};
   std::vector<std::thread> threads_;
 };
 
@@ -187,11 +194,14 @@ TEST_CASE("a deleter is called with nothing") {
 
 TEST_CASE("no memory where the tables grow: counted, never thrown, and the program's memory is its own") {
   c10::Allocator* const allocator = c10::GetAllocator(at::kCPU);
-  const int64_t before = total();
-  const int64_t dropped = registry().health().dropped_records;
   constexpr size_t kBlocks = 20000;
   std::vector<c10::DataPtr> blocks;
   blocks.reserve(kBlocks);
+  // The tables have room for some.
+  for (size_t i = 0; i < 3000; ++i) blocks.push_back(allocator->allocate(64));
+  blocks.clear();
+  const int64_t before = total();
+  const int64_t dropped = registry().health().dropped_records;
   no_memory_for_us = true;
   for (size_t i = 0; i < kBlocks; ++i) {
     blocks.push_back(allocator->allocate(64));
@@ -239,8 +249,9 @@ TEST_CASE("no memory while operators and cursors are watched") {
   CHECK(refused.load() > 0);
   for (const at::Tensor& tensor : kept) REQUIRE(tensor.data_ptr<float>()[15] == 2);
   CHECK(books_agree());
-  // What died cannot be told, which the reader is told.
-  CHECK(registry().changes_since(cursor).from_snapshot);
+  // What died is told, or that it cannot be.
+  const Changes changes = registry().changes_since(cursor);
+  CHECK((changes.from_snapshot || changes.died.size() == 2000));
   kept.clear();
   CHECK(books_agree());
 }
