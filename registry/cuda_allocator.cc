@@ -1,6 +1,7 @@
 #include "registry/cuda_allocator.h"
 
 #include "registry/core/lock.h"
+#include "registry/forget_cuda.h"
 
 #if MEMLEDGER_LIBTORCH_HAS_CUDA
 #include <dlfcn.h>
@@ -19,6 +20,8 @@ std::atomic<const c10::impl::DeviceGuardImplInterface*> CudaAllocator::seen_guar
 
 namespace {
 
+std::atomic<bool> forgotten{false};
+
 core::Lock& install_lock() {
   static auto* const lock = new core::Lock;
   return *lock;
@@ -29,6 +32,8 @@ const c10::impl::DeviceGuardImplInterface* current_guard() noexcept {
 }
 
 }  // namespace
+
+void forget_cuda() noexcept { forgotten.store(true, std::memory_order_release); }
 
 void CudaAllocator::lock_for_fork() { install_lock().lock(); }
 void CudaAllocator::unlock_after_fork() { install_lock().unlock(); }
@@ -50,6 +55,7 @@ std::atomic<AllocatorSlot*> allocator_slot{nullptr};
 
 // Null: not in the process, or not up yet.
 void* CudaAllocator::find_slot() noexcept {
+  if (forgotten.load(std::memory_order_acquire)) return nullptr;
   AllocatorSlot* slot = allocator_slot.load(std::memory_order_acquire);
   // The library registers its guard while it comes up.
   const auto* const guard = current_guard();
@@ -65,6 +71,7 @@ void* CudaAllocator::find_slot() noexcept {
 }
 
 bool CudaAllocator::is_in_front() noexcept {
+  if (forgotten.load(std::memory_order_acquire)) return false;
   const AllocatorSlot* const slot = allocator_slot.load(std::memory_order_acquire);
   return slot != nullptr && wrappers().contains(slot->load(std::memory_order_relaxed));
 }

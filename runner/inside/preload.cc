@@ -1,5 +1,6 @@
 // libmemledger_preload.so: brought into a program by LD_PRELOAD, and into its children (shells, Python, launchers). Brings
-// libmemledger.so (MEMLEDGER_LIBRARY) in as soon as LibTorch is there and initialised; does nothing in a program without LibTorch.
+// libmemledger.so (MEMLEDGER_LIBRARY) in as soon as LibTorch is there and initialised; does nothing in a program without
+// LibTorch.
 //
 // Knows neither LibTorch nor the C++ library, so that it can go into anything.
 //
@@ -36,9 +37,12 @@ using Dlopen = void* (*)(const char*, int);
 
 Dlopen real_dlopen() {
   static void* found = nullptr;
-  if (__atomic_load_n(&found, __ATOMIC_RELAXED) == nullptr) __atomic_store_n(&found, dlsym(RTLD_NEXT, "dlopen"), __ATOMIC_RELAXED);
+  if (__atomic_load_n(&found, __ATOMIC_RELAXED) == nullptr)
+    __atomic_store_n(&found, dlsym(RTLD_NEXT, "dlopen"), __ATOMIC_RELAXED);
   return reinterpret_cast<Dlopen>(__atomic_load_n(&found, __ATOMIC_RELAXED));
 }
+
+void* memledger_handle = nullptr;
 
 // Set before anything is loaded, so that what memledger's own loading opens does not come back here.
 bool done = false;
@@ -50,9 +54,28 @@ void bring_memledger_in() {
   if (!loaded.libtorch || __atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL)) return;
   const char* const library = getenv("MEMLEDGER_LIBRARY");
   if (loaded.memledger || library == nullptr || real_dlopen() == nullptr) return;
-  if (real_dlopen()(library, RTLD_NOW | RTLD_LOCAL) == nullptr) {
+  void* const handle = real_dlopen()(library, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
     fprintf(stderr, "memledger: this program is not watched: %s\n", dlerror());
+    return;
   }
+  __atomic_store_n(&memledger_handle, handle, __ATOMIC_RELEASE);
+}
+
+// What libmemledger.so does at exit must come before the destructors of libraries that it does not depend on (LibTorch's CUDA
+// library), and exit handlers run in reverse: it is told when the program itself begins, or already runs.
+void tell_that_main_has_begun() {
+  void* const handle = __atomic_load_n(&memledger_handle, __ATOMIC_ACQUIRE);
+  const auto begins = reinterpret_cast<void (*)()>(dlsym(handle == nullptr ? RTLD_DEFAULT : handle, "memledger_main_begins"));
+  if (begins != nullptr) begins();
+}
+
+using Main = int (*)(int, char**, char**);
+Main program_main = nullptr;
+
+int main_of_program(int argc, char** argv, char** environment) {
+  tell_that_main_has_begun();
+  return program_main(argc, argv, environment);
 }
 
 }  // namespace
@@ -65,7 +88,8 @@ __attribute__((visibility("default"))) int __libc_start_main(int (*main)(int, ch
   using Start = decltype(&__libc_start_main);
   const auto start = reinterpret_cast<Start>(dlsym(RTLD_NEXT, "__libc_start_main"));
   bring_memledger_in();
-  return start(main, argc, argv, init, fini, rtld_fini, stack_end);
+  program_main = main;
+  return start(&main_of_program, argc, argv, init, fini, rtld_fini, stack_end);
 }
 
 // A name without a slash is looked up along the run path of the caller, whom the real dlopen recognises by its return address:
@@ -76,6 +100,7 @@ __attribute__((visibility("default"), optimize("O2"))) void* dlopen(const char* 
   }
   void* const handle = real_dlopen()(file, mode);
   bring_memledger_in();
+  if (program_main != nullptr && __atomic_load_n(&done, __ATOMIC_ACQUIRE)) tell_that_main_has_begun();
   return handle;
 }
 

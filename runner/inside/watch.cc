@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 
 #include "absl/strings/numbers.h"
 #include "registry/copies.h"
+#include "registry/forget_cuda.h"
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
@@ -27,6 +29,8 @@ constexpr size_t kPeakRows = 20;
 struct Watch {
   pid_t process = 0;
   std::string folder;  // empty: standard error
+  std::atomic<bool> main_has_begun{false};
+  std::atomic<bool> reported{false};
 };
 
 // Never destroyed: the report is written while the process goes down.
@@ -73,7 +77,9 @@ std::string report_text(std::string_view when) {
 }
 
 void report_at_exit() {
-  if (getpid() != watch().process) return;
+  if (getpid() != watch().process || watch().reported.exchange(true)) return;
+  // Without a handler from after main began this is the last of all, and LibTorch's CUDA library may be gone.
+  if (!watch().main_has_begun.load()) forget_cuda();
   try {
     write("memledger-exit.txt", report_text("at its end"));
   } catch (const std::exception& error) {
@@ -148,3 +154,10 @@ std::string expand_log_folder(std::string_view pattern, int rank, int process) {
 }
 
 }  // namespace memledger::inside
+
+// Called by libmemledger_preload.so when the program's main begins, or finds it running.
+extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
+  memledger::inside::Watch& watch = memledger::inside::watch();
+  if (watch.process == 0 || watch.main_has_begun.exchange(true)) return;
+  std::atexit(&memledger::inside::report_at_exit);
+}

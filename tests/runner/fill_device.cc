@@ -1,10 +1,21 @@
-// A stranger's LibTorch program, which knows nothing of memledger: takes 1 GiB after the other of its GPU, until it dies of it.
+// A stranger's LibTorch program, which knows nothing of memledger: takes 1 GiB after the other of its GPU, as many as it is told, or
+// until it dies of it.
+//
+//   fill_device [COUNT]
 
 #include <ATen/ops/zeros.h>
 
+#include <cstddef>
+#include <cstdlib>
 #include <vector>
 
-int main() {
-  std::vector<at::Tensor> held;
-  for (;;) held.push_back(at::zeros({1 << 28}, at::TensorOptions(at::kCUDA).dtype(at::kFloat)));
+namespace {
+// Never destroyed, so that they are still there when the process ends.
+std::vector<at::Tensor>* const held = new std::vector<at::Tensor>;
+}  // namespace
+
+int main(int argc, char** argv) {
+  const size_t wanted = argc > 1 ? static_cast<size_t>(std::atoi(argv[1])) : 1000000;
+  while (held->size() < wanted) held->push_back(at::zeros({1 << 28}, at::TensorOptions(at::kCUDA).dtype(at::kFloat)));
+  return 5;
 }
