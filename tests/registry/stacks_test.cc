@@ -100,7 +100,8 @@ TEST_CASE("sampled: the estimate is as good as it is said to be") {
   }
   double decoder_estimate = 0, encoder_estimate = 0;
   size_t samples = 0;
-  for (const StorageInfo& row : registry().snapshot().storages(at::kCPU)) {
+  const Snapshot snapshot = registry().snapshot();
+  for (const StorageInfo& row : snapshot.storages(at::kCPU)) {
     if (row.stack == 0) continue;
     ++samples;
     const bool is_decoder = program_frame(row.stack).function.find("decoder") != std::string::npos;
