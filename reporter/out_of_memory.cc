@@ -126,6 +126,13 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
   return all;
 }
 
+// The part of the free memory that one request cannot have, as it is not in the largest block.
+std::string fragmentation(const DeviceReport& device) {
+  if (device.cached_free_bytes.value_or(0) <= 0 || !device.largest_free_block) return "";
+  return fmt::format(" (fragmentation {:.1f} %)", 100.0 * (1 - static_cast<double>(*device.largest_free_block) /
+                                                                   static_cast<double>(*device.cached_free_bytes)));
+}
+
 void write_device(std::ostream& out, const Capacity& capacity, const DeviceReport& device) {
   if (capacity.total_bytes) out << fmt::format("Memory of {}: {}", device.device.str(), readable_size(*capacity.total_bytes));
   if (capacity.free_bytes) out << fmt::format(", free for the driver to give: {}", readable_size(*capacity.free_bytes));
@@ -134,11 +141,28 @@ void write_device(std::ostream& out, const Capacity& capacity, const DeviceRepor
   }
   if (capacity.total_bytes) out << '\n';
   if (device.reserved_bytes && device.cached_free_bytes && *device.reserved_bytes > 0) {
-    out << fmt::format("Held by this process: {}; of it not in use: {} ({:.1f} %), largest free block {}\n",
+    out << fmt::format("Held by this process: {}; of it not in use: {} ({:.1f} %), largest free block {}{}\n",
                        readable_size(*device.reserved_bytes), readable_size(*device.cached_free_bytes),
                        100.0 * static_cast<double>(*device.cached_free_bytes) / static_cast<double>(*device.reserved_bytes),
-                       readable_size(device.largest_free_block.value_or(0)));
+                       readable_size(device.largest_free_block.value_or(0)), fragmentation(device));
   }
+}
+
+void write_roles(std::ostream& out, const DeviceReport& device) {
+  std::vector<std::pair<Role, Holder>> holders;
+  for (size_t role = 0; role < device.bytes_by_role.size(); ++role) holders.push_back({static_cast<Role>(role), {}});
+  for (const ReportRow& row : device.rows) {
+    if (row.nbytes.value_or(0) == 0) continue;
+    Holder& holder = holders.at(static_cast<size_t>(row.role)).second;
+    holder.bytes += *row.nbytes;
+    holder.count += row.count;
+  }
+  std::stable_sort(holders.begin(), holders.end(), [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  out << "Who holds it, by role:\n";
+  for (const auto& [role, holder] : holders) {
+    if (holder.bytes > 0) out << fmt::format("{:>12}  {:>6} x  {}\n", readable_size(holder.bytes), holder.count, to_string(role));
+  }
+  out << '\n';
 }
 
 void write_holders(std::ostream& out, const DeviceReport& device, size_t max_rows) {
@@ -219,7 +243,7 @@ void write_report(const AllocationFailure& failure) {
   }
   const int number = writing().reports.fetch_add(1) + 1;
   if (number > options.max_reports) return;
-  std::string text = out_of_memory_report(failure, options.max_rows);
+  std::string text = out_of_memory_report(failure, options.max_rows, options.reporter);
   if (number == options.max_reports) text += "This was the last report of this process: further failures are not written down.\n";
   if (options.folder.empty()) {
     write_to_standard_error(text);
@@ -247,8 +271,9 @@ void observe(const AllocationFailure& failure) noexcept {
 
 }  // namespace
 
-std::string out_of_memory_report(const AllocationFailure& failure, size_t max_rows) {
-  const MemReporter reporter;
+std::string out_of_memory_report(const AllocationFailure& failure, size_t max_rows, const MemReporter* named) {
+  const MemReporter nameless;
+  const MemReporter& reporter = named == nullptr ? nameless : *named;
   ReportOptions options;
   options.device = failure.device;
   options.max_rows = max_rows;
@@ -270,6 +295,8 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   const std::vector<std::string> advised = advice(failure, capacity, device);
   for (const std::string& sentence : advised) out << "Advice: " << sentence << '\n';
   out << '\n';
+  // Without names every role would read as `tensor`.
+  if (named != nullptr) write_roles(out, device);
   write_holders(out, device, max_rows);
   out << '\n' << report;
   // Where memory runs out step by step the peak is now.

@@ -25,10 +25,15 @@
 
 namespace memledger {
 
+class MemReporter;
+
 struct OutOfMemoryOptions {
   std::string folder;    // made if missing; empty: standard error instead of files
   int max_reports = 8;   // of the process
   size_t max_rows = 20;  // holders by birthplace, and rows of the table
+  // Gives rows their names and roles (parameters, gradients, optimizer state …); null: none are known. Not owned: call
+  // stop_out_of_memory_reports(), or this function without it, before the reporter ends.
+  const MemReporter* reporter = nullptr;
 };
 
 // From now on until the process ends; a further call replaces the options. Takes the place of the observer of allocation
@@ -38,6 +43,6 @@ absl::Status write_out_of_memory_reports(const OutOfMemoryOptions& options);
 void stop_out_of_memory_reports();
 
 // The text of such a report, for programs with an observer of their own.
-std::string out_of_memory_report(const AllocationFailure& failure, size_t max_rows = 20);
+std::string out_of_memory_report(const AllocationFailure& failure, size_t max_rows = 20, const MemReporter* reporter = nullptr);
 
 }  // namespace memledger

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "registry/stacks.h"
 #include "tracker/log_text.h"
 
 namespace memledger {
@@ -19,6 +20,7 @@ size_t BirthplaceHash::operator()(const Birthplace& place) const {
   mix(of_text(place.autograd_node));
   mix(of_text(place.label));
   mix(static_cast<size_t>(place.phase) << 2 | static_cast<size_t>(place.adopted) << 1 | static_cast<size_t>(place.raw_block));
+  mix(place.stack);
   mix(place.dtype.has_value() ? static_cast<size_t>(*place.dtype) : 255);
   if (place.shape.has_value()) {
     for (const int64_t size : *place.shape) mix(static_cast<size_t>(size));
@@ -54,7 +56,11 @@ std::string maker_text(const Birthplace& place) {
 }
 
 std::string to_string(const Birthplace& place) {
-  return maker_text(place) + " " + log_text::size(place.shape) + " " + log_text::dtype(place.dtype) + " on " + place.device.str();
+  const std::string text =
+      maker_text(place) + " " + log_text::size(place.shape) + " " + log_text::dtype(place.dtype) + " on " + place.device.str();
+  if (place.stack == 0) return text;
+  const std::string line = to_string(program_frame(place.stack));
+  return line.empty() ? text + " at an unknown line" : text + " at " + line;
 }
 
 std::string binary_size(double bytes) {

@@ -27,13 +27,15 @@ struct Birthplace {
   Phase phase = Phase::kOther;
   bool adopted = false;    // born before tracking: nothing else is known
   bool raw_block = false;  // made past tensors, see StorageInfo
+  uint32_t stack = 0;      // for stack_frames(); 0: not cut by stack
   // Nothing: unknown.
   std::optional<c10::ScalarType> dtype;
   std::optional<std::vector<int64_t>> shape;
 
   friend bool operator==(const Birthplace& a, const Birthplace& b) {
     return a.device == b.device && a.op == b.op && a.autograd_node == b.autograd_node && a.label == b.label &&
-           a.phase == b.phase && a.adopted == b.adopted && a.raw_block == b.raw_block && a.dtype == b.dtype && a.shape == b.shape;
+           a.phase == b.phase && a.adopted == b.adopted && a.raw_block == b.raw_block && a.stack == b.stack && a.dtype == b.dtype &&
+           a.shape == b.shape;
   }
 };
 
@@ -41,9 +43,10 @@ struct BirthplaceHash {
   size_t operator()(const Birthplace& place) const;
 };
 
+// Not cut by stack.
 Birthplace birthplace_of(const StorageInfo& storage);
 
-// aten::mul [encoder, forward] (1024, 3) torch.float32 on cpu
+// aten::mul [encoder, forward] (1024, 3) torch.float32 on cpu; with a stack also `at train.cc:42 main`, which symbolizes it.
 std::string to_string(const Birthplace& place);
 // The part before the shape.
 std::string maker_text(const Birthplace& place);

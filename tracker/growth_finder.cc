@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <mutex>
 #include <ostream>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "registry/json_string.h"
 #include "registry/registry.h"
+#include "registry/stacks.h"
 #include "tracker/log_text.h"
 
 namespace memledger {
@@ -24,12 +26,13 @@ constexpr size_t kMostRowsInText = 20;
 // Of the sum's slope: the rest is not worth a row of its own.
 constexpr double kExplained = 0.5;
 
-// A node of the tree device ← operator ← group. Sums hold all that is below.
+// A node of the tree device ← operator ← group ← stack. Sums hold all that is below.
 struct Group {
   GrowthLevel level = GrowthLevel::kGroup;
   Group* parent = nullptr;
   int64_t bytes = 0;
   int64_t count = 0;
+  size_t children = 0;
   bool changed = false;
   GrowthSeries series;
 
@@ -37,6 +40,11 @@ struct Group {
 };
 
 using GroupTable = absl::flat_hash_map<Birthplace, std::unique_ptr<Group>, BirthplaceHash>;
+
+Birthplace of_group(Birthplace place) {
+  place.stack = 0;
+  return place;
+}
 
 Birthplace of_operator(const Birthplace& place) {
   Birthplace maker;
@@ -98,7 +106,7 @@ class GrowthFinder::Groups {
   void take(const Changes& changes) {
     if (changes.from_snapshot) {
       alive_.clear();
-      for (GroupTable* const table : {&groups_, &operators_, &devices_}) {
+      for (GroupTable* const table : tables()) {
         for (auto& [place, group] : *table) {
           group->bytes = group->count = 0;
           note_changed(*group);
@@ -114,7 +122,10 @@ class GrowthFinder::Groups {
     for (const StorageInfo& storage : changes.born) {
       // Older than tracking: it came to light, not into being.
       if (storage.adopted || (options_.device.has_value() && !is_on(storage.device))) continue;
-      Group& group = group_of(birthplace_of(storage));
+      Birthplace place = birthplace_of(storage);
+      // A weight other than 1 is a sample's.
+      if (storage.stack_weight == 1) place.stack = storage.stack;
+      Group& group = place.stack == 0 ? group_of(std::move(place)) : stack_of(std::move(place));
       alive_[storage.id] = {&group, storage.nbytes};
       add(&group, storage.nbytes, 1);
     }
@@ -133,6 +144,8 @@ class GrowthFinder::Groups {
     }
   }
 
+  std::array<GroupTable*, 4> tables() { return {&stacks_, &groups_, &operators_, &devices_}; }
+
   void note_changed(Group& group) {
     if (!group.changed) changed_.push_back(&group);
     group.changed = true;
@@ -145,16 +158,25 @@ class GrowthFinder::Groups {
 
   void begin_to_judge() {
     forget_what_changed();
-    for (GroupTable* const table : {&groups_, &operators_, &devices_}) {
+    for (GroupTable* const table : tables()) {
       for (auto& [place, group] : *table) group->series = GrowthSeries(group->bytes);
     }
+  }
+
+  Group& stack_of(Birthplace place) {
+    const auto known = stacks_.find(place);
+    if (known != stacks_.end()) return *known->second;
+    Group& group = group_of(of_group(place));
+    // No place for the group: its operator got it. Or none for the stack, which then counts in its group only.
+    if (group.level != GrowthLevel::kGroup || (stacks_.size() >= options_.max_groups && !make_room(stacks_))) return group;
+    return make(stacks_, std::move(place), GrowthLevel::kStack, &group);
   }
 
   Group& group_of(Birthplace place) {
     const auto known = groups_.find(place);
     if (known != groups_.end()) return *known->second;
     Group& maker = operator_of(place);
-    if (groups_.size() >= options_.max_groups && !make_room()) {
+    if (groups_.size() >= options_.max_groups && !make_room(groups_)) {
       ++left_out_;
       return maker;
     }
@@ -178,26 +200,30 @@ class GrowthFinder::Groups {
     Group& group = *made->second;
     group.level = level;
     group.parent = parent;
+    if (parent != nullptr) ++parent->children;
     return group;
   }
 
   // The half of the empty groups that has been quiet longest. Not at every turn: what emptied since the last time would hardly
   // pay for looking at them all.
-  bool make_room() {
-    if (step_ < next_look_) return false;
-    next_look_ = step_ + 1;
+  bool make_room(GroupTable& table) {
+    int64_t& next_look = &table == &stacks_ ? next_look_at_stacks_ : next_look_at_groups_;
+    if (step_ < next_look) return false;
+    next_look = step_ + 1;
+    const auto can_go = [](const Group& group) { return group.is_empty() && !group.changed && group.children == 0; };
     std::vector<int64_t> quiet_since;
-    for (const auto& [place, group] : groups_) {
-      if (group->is_empty() && !group->changed) quiet_since.push_back(group->series.last_change());
+    for (const auto& [place, group] : table) {
+      if (can_go(*group)) quiet_since.push_back(group->series.last_change());
     }
     if (quiet_since.empty()) return false;
     const auto middle = quiet_since.begin() + static_cast<std::ptrdiff_t>(quiet_since.size() / 2);
     std::nth_element(quiet_since.begin(), middle, quiet_since.end());
     const int64_t limit = *middle;
-    for (auto it = groups_.begin(); it != groups_.end();) {
+    for (auto it = table.begin(); it != table.end();) {
       const Group& group = *it->second;
-      if (group.is_empty() && !group.changed && group.series.last_change() <= limit) {
-        groups_.erase(it++);
+      if (can_go(group) && group.series.last_change() <= limit) {
+        --group.parent->children;
+        table.erase(it++);
       } else {
         ++it;
       }
@@ -209,8 +235,10 @@ class GrowthFinder::Groups {
   mutable std::mutex lock_;
   Cursor cursor_;
   int64_t step_ = 0;
-  int64_t next_look_ = 0;
+  int64_t next_look_at_groups_ = 0;
+  int64_t next_look_at_stacks_ = 0;
   int64_t left_out_ = 0;
+  GroupTable stacks_;
   GroupTable groups_;
   GroupTable operators_;
   GroupTable devices_;
@@ -227,7 +255,7 @@ GrowthReport GrowthFinder::Groups::report() const {
   report.groups = groups_.size();
   report.groups_left_out = left_out_;
   absl::flat_hash_map<const Group*, double> explained;  // bytes per step that rows below tell of
-  for (const GroupTable* const table : {&groups_, &operators_, &devices_}) {
+  for (const GroupTable* const table : {&stacks_, &groups_, &operators_, &devices_}) {
     for (const auto& [place, group] : *table) {
       const Growth growth = group->series.growth(step_, options_.rule);
       double told = explained[group.get()];
@@ -259,6 +287,7 @@ std::string GrowthRow::where() const {
     case GrowthLevel::kOperator:
       return maker_text(place) + " of several shapes or labels on " + place.device.str();
     case GrowthLevel::kGroup:
+    case GrowthLevel::kStack:
       break;
   }
   return to_string(place);
@@ -313,6 +342,8 @@ const char* level_name(GrowthLevel level) {
       return "operator";
     case GrowthLevel::kDevice:
       return "device";
+    case GrowthLevel::kStack:
+      return "stack";
     case GrowthLevel::kGroup:
       break;
   }
@@ -325,9 +356,11 @@ std::string json_row(const GrowthRow& row) {
   const bool has_maker = row.level != GrowthLevel::kDevice;
   std::string json = "{\"level\":" + json_string(level_name(row.level)) + ",\"device\":" + json_string(row.place.device.str());
   json += ",\"op\":" + text(row.place.op, has_maker) + ",\"autograd_node\":" + text(row.place.autograd_node, has_maker);
-  json += ",\"label\":" + text(row.place.label, row.level == GrowthLevel::kGroup);
+  json += ",\"label\":" + text(row.place.label, row.level <= GrowthLevel::kGroup);
   json += ",\"phase\":" + text(to_string(row.place.phase), has_maker) + ",\"shape\":" + json_shape(row.place.shape);
   json += ",\"dtype\":" + text(row.place.dtype.has_value() ? log_text::dtype(row.place.dtype) : "", row.place.dtype.has_value());
+  const std::string line = row.place.stack == 0 ? "" : to_string(program_frame(row.place.stack));
+  json += ",\"line\":" + text(line, !line.empty());
   json += ",\"bytes_per_step\":" + fmt::format("{}", row.growth.bytes_per_step);
   json += ",\"since_step\":" + std::to_string(row.growth.since_step) +
           ",\"grown_bytes\":" + std::to_string(row.growth.grown_bytes) + ",\"bytes\":" + std::to_string(row.bytes);

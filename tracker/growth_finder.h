@@ -15,7 +15,9 @@
 //   CHECK(memledger::no_growth(finder));                // in a test: doctest; EXPECT_TRUE(…) in googletest
 //
 // Live storages are looked at when step() is called, in groups of one device, operator, autograd node, label, phase, shape and
-// dtype. A storage keeps the group it was first seen in. When growth is spread over many such groups (a buffer of sequences of
+// dtype, and where a stack was taken of every storage or of all above a size (RegistryOptions::stacks), of one stack: then the row
+// ends with the program's line, `at replay.cc:17 ReplayBuffer::push`. Sampled stacks do not cut groups, as growth would be seen
+// in a part of the storages only. A storage keeps the group it was first seen in. When growth is spread over many such groups (a buffer of sequences of
 // all lengths, a label per request), it shows in the sum of all that one operator made, and is told as that: `of several shapes
 // or labels`; failing that, as `all of cpu`. growth_series.h says which groups count as growing, and why. Storages adopted from
 // before tracking count as no growth.
@@ -54,18 +56,18 @@ struct GrowthOptions {
   size_t max_groups = 4096;
 };
 
-// How much a row takes together. Stacks, once there are any, will cut below kGroup.
-enum class GrowthLevel : uint8_t { kGroup, kOperator, kDevice };
+// How much a row takes together.
+enum class GrowthLevel : uint8_t { kStack, kGroup, kOperator, kDevice };
 
 struct GrowthRow {
   GrowthLevel level = GrowthLevel::kGroup;
-  // Of kOperator: device, op, autograd_node and phase only; of kDevice: the device only.
+  // Its stack is of kStack only. Of kOperator: device, op, autograd_node and phase only; of kDevice: the device only.
   Birthplace place;
   Growth growth;
   int64_t bytes = 0;  // alive at the last step, as requested
   int64_t count = 0;  // storages
 
-  // aten::mul [replay, forward] (1024, 3) torch.float32 on cpu
+  // aten::mul [replay, forward] (1024, 3) torch.float32 on cpu; symbolizes the stack of a kStack row.
   std::string where() const;
 };
 

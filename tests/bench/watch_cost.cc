@@ -20,6 +20,7 @@
 #include "examples/models/models.h"
 #include "registry/registry.h"
 #include "tests/bench/paired_ratio.h"
+#include "tracker/growth_finder.h"
 
 ABSL_FLAG(bool, smoke, false, "A few rounds only: shows that the benchmark runs, not what things cost.");
 ABSL_FLAG(int, threads, 0, "Threads that LibTorch may use within an operator; 0: its own choice.");
@@ -106,6 +107,37 @@ void small_adds(bool smoke, int threads) {
   show_adds("stacks sampled every 512 KiB", bare_against_watched(pairs, options, work));
 }
 
+// What is left where memledger is linked in and nothing is active: a flag read in the allocator and one in the deleter it passes on.
+void switched_off(bool smoke) {
+  c10::Allocator* const own = c10::GetDefaultCPUAllocator();
+  c10::Allocator* const front = c10::GetAllocator(c10::kCPU);
+  TORCH_CHECK(front != own, "memledger's wrapper does not stand before LibTorch's allocator");
+  const int blocks = smoke ? 1000 : 200000;
+  const auto allocate = [blocks](c10::Allocator* allocator) {
+    for (int i = 0; i < blocks; ++i) allocator->allocate(1024).clear();
+  };
+  const PairedRatio ratio = compare(smoke ? 3 : 60, [&] { allocate(own); }, [&] { allocate(front); });
+  show(fmt::format("{} blocks of 1 KiB made and freed, memledger switched off", blocks).c_str(), ratio);
+  fmt::print("  per block: {:.0f} ns bare, {:+.1f} ns\n", ratio.first_ms * 1e6 / blocks,
+             (ratio.second_ms - ratio.first_ms) * 1e6 / blocks);
+}
+
+// A step of GrowthFinder beside much that lives and does not change.
+void growth_steps(bool smoke) {
+  constexpr int kChanges = 100;
+  const int live = smoke ? 1000 : 100000;
+  const ScopedTracking tracking;
+  std::vector<at::Tensor> kept;
+  for (int i = 0; i < live; ++i) kept.push_back(torch::empty({1}));
+  GrowthFinder finder;
+  std::vector<double> times;
+  for (int step = 0; step < (smoke ? 5 : 200); ++step) {
+    for (int i = 0; i < kChanges; ++i) kept[static_cast<size_t>(i)] = torch::empty({1});
+    times.push_back(seconds([&] { finder.step(); }));
+  }
+  fmt::print("GrowthFinder::step(), {} storages alive, {} replaced: {:.3f} ms (median)\n", live, kChanges, median(times) * 1e3);
+}
+
 void run(bool smoke) {
   fmt::print("{:<72}{:>12}{:>12}   ratio [95 % interval]\n", "", "bare ms", "watched ms");
   {
@@ -117,7 +149,9 @@ void run(bool smoke) {
     allocator_only.operators = false;
     show("the same, allocator hook only", bare_against_watched(smoke ? 3 : 100, allocator_only, step));
   }
+  switched_off(smoke);
   for (const int threads : {1, 2}) small_adds(smoke, threads);
+  growth_steps(smoke);
   {
     const auto net = models::resnet18();
     const auto step = training_step(net, torch::randn({8, 3, smoke ? 64 : 224, smoke ? 64 : 224}), 1);

@@ -16,6 +16,7 @@
 
 #include "registry/allocation_failure.h"
 #include "registry/registry.h"
+#include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
 
 namespace memledger {
@@ -124,6 +125,28 @@ TEST_CASE("the report") {
   options.max_reports = 100;
   message_of(kAbsurd);
   CHECK(folder.files().size() == 3);
+}
+
+TEST_CASE("with a reporter that knows names: by role") {
+  const ScopedTracking tracking;
+  Folder folder;
+  MemReporter reporter;
+  const at::Tensor weight = at::ones({3 << 18}, at::kFloat);
+  const at::Tensor input = at::ones({1 << 18}, at::kFloat);
+  const at::Tensor other = at::ones({1 << 17}, at::kFloat);
+  reporter.add_tensor("weight", weight);
+  reporter.add_tensor("input", input);
+  OutOfMemoryOptions options;
+  options.folder = folder.path.string();
+  options.reporter = &reporter;
+  REQUIRE(write_out_of_memory_reports(options).ok());
+  message_of(kAbsurd);
+  stop_out_of_memory_reports();
+  REQUIRE(folder.files().size() == 1);
+  const std::string text = text_of(folder.files()[0]);
+  CAPTURE(text);
+  CHECK(has(text, "Who holds it, by role:\n       3.50M       2 x  Tensor\n       1.00M       1 x  Input\n"));
+  CHECK(has(text, "\nweight "));
 }
 
 TEST_CASE("a folder that cannot be") {
