@@ -16,6 +16,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -505,9 +506,19 @@ TEST_CASE("hooks are not run: what they packed is listed, not opened") {
   CHECK(unpacked == 1);
 }
 
+// LibTorch counts references to nodes with std::shared_ptr up to 2.11, with its own intrusive_ptr in 2.15.
+template <typename Pointer>
+Pointer owning(typename Pointer::element_type* node) {
+  if constexpr (std::is_constructible_v<Pointer, typename Pointer::element_type*>) {
+    return Pointer(node);
+  } else {
+    return Pointer::unsafe_steal_from_new(node);
+  }
+}
+
 TEST_CASE("a node of a type closed to us is listed by name") {
   Tensor x = param({16});
-  std::shared_ptr<PrivateNode> node(new PrivateNode, torch::autograd::deleteNode);
+  const auto node = owning<std::decay_t<decltype(torch::autograd::Edge().function)>>(new PrivateNode);
   node->set_next_edges(torch::autograd::collect_next_edges(x));
   Tensor y = x.detach().clone();
   torch::autograd::create_gradient_edge(y, node);
