@@ -19,6 +19,7 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -148,41 +149,41 @@ void write_device(std::ostream& out, const Capacity& capacity, const DeviceRepor
   }
 }
 
-void write_roles(std::ostream& out, const DeviceReport& device) {
-  std::vector<std::pair<Role, Holder>> holders;
-  for (size_t role = 0; role < device.bytes_by_role.size(); ++role) holders.push_back({static_cast<Role>(role), {}});
+using Holders = std::map<std::string, Holder>;
+
+Holders by_role(const DeviceReport& device) {
+  Holders holders;
   for (const ReportRow& row : device.rows) {
     if (row.nbytes.value_or(0) == 0) continue;
-    Holder& holder = holders.at(static_cast<size_t>(row.role)).second;
+    Holder& holder = holders[std::string(to_string(row.role))];
     holder.bytes += *row.nbytes;
-    holder.count += row.count;
+    ++holder.count;
   }
-  std::stable_sort(holders.begin(), holders.end(), [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
-  out << "Who holds it, by role:\n";
-  for (const auto& [role, holder] : holders) {
-    if (holder.bytes > 0) out << fmt::format("{:>12}  {:>6} x  {}\n", readable_size(holder.bytes), holder.count, to_string(role));
-  }
-  out << '\n';
+  return holders;
 }
 
-void write_holders(std::ostream& out, const DeviceReport& device, size_t max_rows) {
-  std::map<std::string, Holder> by_birthplace;
+Holders by_birthplace(const DeviceReport& device) {
+  Holders holders;
   for (const ReportRow& row : device.rows) {
     if (row.nbytes.value_or(0) == 0) continue;
     const std::string place = producer(row);
-    Holder& holder = by_birthplace[place.empty() ? "outside any operator" : place];
+    Holder& holder = holders[place.empty() ? "outside any operator" : place];
     holder.bytes += *row.nbytes;
     ++holder.count;
   }
   for (const ReportItem& item : device.items) {
     if (item.kind == ReportItemKind::kRounding || item.kind == ReportItemKind::kUnsplitRemainder) continue;
-    Holder& holder = by_birthplace[item.name.empty() ? std::string(to_string(item.kind)) : item.name];
+    Holder& holder = holders[item.name.empty() ? std::string(to_string(item.kind)) : item.name];
     holder.bytes += item.bytes;
     holder.count += item.count;
   }
-  std::vector<std::pair<std::string, Holder>> holders(by_birthplace.begin(), by_birthplace.end());
+  return holders;
+}
+
+void write_holders(std::ostream& out, std::string_view what, const Holders& named, size_t max_rows) {
+  std::vector<std::pair<std::string, Holder>> holders(named.begin(), named.end());
   std::stable_sort(holders.begin(), holders.end(), [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
-  out << "Who holds it, by birthplace:\n";
+  out << "Who holds it, by " << what << ":\n";
   const size_t shown = std::min(holders.size(), max_rows);
   for (size_t i = 0; i < shown; ++i) {
     out << fmt::format("{:>12}  {:>6} x  {}\n", readable_size(holders[i].second.bytes), holders[i].second.count,
@@ -204,7 +205,8 @@ struct Writing {
   OutOfMemoryOptions options;
   AllocationFailureObserver before = nullptr;
 
-  std::atomic<bool> busy{false};
+  // The process in which a report is being made, 0 if none is: a child of fork has no thread that would finish its parent's.
+  std::atomic<pid_t> busy{0};
   std::atomic<int> reports{0};
 };
 
@@ -259,14 +261,21 @@ void write_report(const AllocationFailure& failure) {
 }
 
 void observe(const AllocationFailure& failure) noexcept {
-  if (writing().busy.exchange(true)) return;
+  const pid_t process = getpid();
+  pid_t busy = writing().busy.load();
+  if (busy == process || !writing().busy.compare_exchange_strong(busy, process)) return;
   try {
     write_report(failure);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "memledger: out of memory (%lld bytes asked for), and no report: %s\n",
                  static_cast<long long>(failure.requested_bytes), error.what());
   }
-  writing().busy.store(false);
+  writing().busy.store(0);
+}
+
+// Until no report is made that was begun with options of before: its reporter may end then.
+void wait_for_running_report() {
+  while (writing().busy.load() == getpid()) std::this_thread::yield();
 }
 
 }  // namespace
@@ -295,9 +304,12 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   const std::vector<std::string> advised = advice(failure, capacity, device);
   for (const std::string& sentence : advised) out << "Advice: " << sentence << '\n';
   out << '\n';
-  // Without names every role would read as `tensor`.
-  if (named != nullptr) write_roles(out, device);
-  write_holders(out, device, max_rows);
+  // Without names every role would read as `Tensor`.
+  if (named != nullptr) {
+    write_holders(out, "role", by_role(device), max_rows);
+    out << '\n';
+  }
+  write_holders(out, "birthplace", by_birthplace(device), max_rows);
   out << '\n' << report;
   // Where memory runs out step by step the peak is now.
   if (device.counters.peak_bytes > device.counters.current_bytes) out << '\n' << reporter.collect_peak(failure.device, options);
@@ -317,18 +329,24 @@ absl::Status write_out_of_memory_reports(const OutOfMemoryOptions& options) {
                                                 error ? error.message() : std::strerror(errno)));
     }
   }
-  const std::lock_guard<std::mutex> hold(writing().lock);
-  writing().options = std::move(checked);
-  if (!writing().on) writing().before = set_allocation_failure_observer(&observe);
-  writing().on = true;
+  {
+    const std::lock_guard<std::mutex> hold(writing().lock);
+    writing().options = std::move(checked);
+    if (!writing().on) writing().before = set_allocation_failure_observer(&observe);
+    writing().on = true;
+  }
+  wait_for_running_report();
   return absl::OkStatus();
 }
 
 void stop_out_of_memory_reports() {
-  const std::lock_guard<std::mutex> hold(writing().lock);
-  if (!writing().on) return;
-  set_allocation_failure_observer(writing().before);
-  writing().on = false;
+  {
+    const std::lock_guard<std::mutex> hold(writing().lock);
+    if (!writing().on) return;
+    set_allocation_failure_observer(writing().before);
+    writing().on = false;
+  }
+  wait_for_running_report();
 }
 
 }  // namespace memledger

@@ -32,7 +32,8 @@ struct OutOfMemoryOptions {
   int max_reports = 8;   // of the process
   size_t max_rows = 20;  // holders by birthplace, and rows of the table
   // Gives rows their names and roles (parameters, gradients, optimizer state …); null: none are known. Not owned: call
-  // stop_out_of_memory_reports(), or this function without it, before the reporter ends.
+  // stop_out_of_memory_reports(), or write_out_of_memory_reports() with another one, before it ends. Both wait for a report that
+  // is being made on another thread.
   const MemReporter* reporter = nullptr;
 };
 

@@ -34,7 +34,6 @@ check "without a folder, on standard error" has err "       7.00G       7 x  ate
 "$memledger" run --quiet --virtual-gpu=h200:7GiB -- "$program" >out 2>err
 check "quiet" equal "$(grep -c 'Who holds it' err)" 0
 
-
 # A program that fits: the report at its end, while CUDA's allocator is still there.
 "$memledger" run --virtual-gpu=h200:7GiB -- "$program" 3 >out 2>err
 check "a program that fits: status" equal $? 5
