@@ -98,6 +98,8 @@ class GrowthFinder::Groups {
   GrowthReport report() const;
 
  private:
+  GrowthReport unsorted_report() const;
+
   struct Alive {
     Group* group;
     int64_t nbytes;
@@ -123,7 +125,7 @@ class GrowthFinder::Groups {
       // Older than tracking: it came to light, not into being.
       if (storage.adopted || (options_.device.has_value() && !is_on(storage.device))) continue;
       Birthplace place = birthplace_of(storage);
-      // A weight other than 1 is a sample's.
+      // A weight other than 1 is a sample's, of which others like it have no stack.
       if (storage.stack_weight == 1) place.stack = storage.stack;
       Group& group = place.stack == 0 ? group_of(std::move(place)) : stack_of(std::move(place));
       alive_[storage.id] = {&group, storage.nbytes};
@@ -246,7 +248,7 @@ class GrowthFinder::Groups {
   std::vector<Group*> changed_;
 };
 
-GrowthReport GrowthFinder::Groups::report() const {
+GrowthReport GrowthFinder::Groups::unsorted_report() const {
   const std::lock_guard<std::mutex> hold(lock_);
   GrowthReport report;
   report.unit = options_.unit;
@@ -266,6 +268,12 @@ GrowthReport GrowthFinder::Groups::report() const {
       if (group->parent != nullptr) explained[group->parent] += told;
     }
   }
+  return report;
+}
+
+GrowthReport GrowthFinder::Groups::report() const {
+  GrowthReport report = unsorted_report();
+  // Without the lock: to name a stack's line may take LibTorch a tenth of a second.
   std::vector<std::pair<std::string, size_t>> order;
   for (size_t i = 0; i < report.rows.size(); ++i) order.emplace_back(report.rows[i].where(), i);
   std::sort(order.begin(), order.end(), [&report](const auto& a, const auto& b) {

@@ -16,11 +16,11 @@
 //
 // Live storages are looked at when step() is called, in groups of one device, operator, autograd node, label, phase, shape and
 // dtype, and where a stack was taken of every storage or of all above a size (RegistryOptions::stacks), of one stack: then the row
-// ends with the program's line, `at replay.cc:17 ReplayBuffer::push`. Sampled stacks do not cut groups, as growth would be seen
-// in a part of the storages only. A storage keeps the group it was first seen in. When growth is spread over many such groups (a buffer of sequences of
-// all lengths, a label per request), it shows in the sum of all that one operator made, and is told as that: `of several shapes
-// or labels`; failing that, as `all of cpu`. growth_series.h says which groups count as growing, and why. Storages adopted from
-// before tracking count as no growth.
+// ends with the program's line, `at replay.cc:17 ReplayBuffer::push`. Sampled stacks cut only groups of storages so large that all
+// of them are taken, as else growth would be seen in a part. A storage keeps the group it was first seen in. When growth is spread
+// over many such groups (a buffer of sequences of all lengths, a label per request), it shows in the sum of all that one operator
+// made, and is told as that: `of several shapes or labels`; failing that, as `all of cpu`. growth_series.h says which groups count
+// as growing, and why. Storages adopted from before tracking count as no growth.
 //
 // Memory that a program gives back between two calls of step() is never seen, so call it where little is alive: after backward,
 // after the response was sent. With requests side by side, one call per finished request is right: what the others have in flight
@@ -30,7 +30,8 @@
 //
 // Thread-safety: every function may be called from any thread. Errors: the constructor throws c10::Error if tracking cannot
 // begin. Ownership: holds no tensor; activates the registry while it lives. Cost: step() by the storages born and freed since the
-// last one, not by those alive; report() by the number of groups, some microseconds each. Memory: 24 bytes or so per live storage
+// last one, not by those alive; report() by the number of groups, some microseconds each, and for rows of stacks what looking up
+// their lines takes (registry/stacks.h); step() on other threads does not wait for that. Memory: 24 bytes or so per live storage
 // (and what the registry keeps for a cursor), some hundred bytes per group, and up to 16 KiB for one that grows.
 
 #include <cstddef>

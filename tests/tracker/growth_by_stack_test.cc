@@ -71,6 +71,14 @@ TEST_CASE("stacks beyond max_groups count in their group") {
   CHECK(report.rows[0].count == 50);
 }
 
+TEST_CASE("sampled, but so large that all are taken: by line") {
+  const GrowthReport report = after_steps(StackOptions::sampled(64));
+  CAPTURE(to_string(report));
+  REQUIRE(report.rows.size() == 1);
+  CHECK(report.rows[0].level == GrowthLevel::kStack);
+  CHECK(report.rows[0].count == 40);
+}
+
 TEST_CASE("sampled or small: by operator and shape") {
   for (const StackOptions& stacks : {StackOptions::sampled(1 << 20), StackOptions::from(1 << 20), StackOptions::none()}) {
     const GrowthReport report = after_steps(stacks);
