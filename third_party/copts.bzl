@@ -21,3 +21,10 @@ MEMLEDGER_COPTS = [
 # LibTorch is built with NDEBUG. Its RecordFunction has a member that exists only without NDEBUG,
 # so a file that reads an operator's inputs must be built the same way whatever the Bazel mode is.
 SEES_LIBTORCH_INLINES_COPTS = MEMLEDGER_COPTS + ["-DNDEBUG"]
+
+# For tests of stacks: a tail call leaves no frame of the caller, an inlined function no line.
+EXACT_STACKS_COPTS = MEMLEDGER_COPTS + [
+    "-g",
+    "-fno-inline",
+    "-fno-optimize-sibling-calls",
+]

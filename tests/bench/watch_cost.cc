@@ -108,7 +108,7 @@ void small_adds(bool smoke, int threads) {
   show_adds("stacks sampled every 512 KiB", bare_against_watched(pairs, options, work));
 }
 
-// What is left where memledger is linked in and nothing is active: a flag read in the allocator and one in the deleter it passes on.
+// What is left where memledger is linked in and nothing is active: a call and a flag read. The deleter is LibTorch's own then.
 void switched_off(bool smoke) {
   c10::Allocator* const own = c10::GetDefaultCPUAllocator();
   c10::Allocator* const front = c10::GetAllocator(c10::kCPU);

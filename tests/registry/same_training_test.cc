@@ -4,44 +4,25 @@
 
 #include "tests/support/doctest_beside_torch.h"
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
-
-#include <algorithm>
-#include <cstring>
-#include <memory>
+#include <atomic>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "examples/models/models.h"
 #include "registry/registry.h"
+#include "tests/support/allocation_count.h"
 
 namespace memledger {
 namespace {
 
 constexpr int kSteps = 20;
 
-// LibTorch's own report of every allocation and free of the thread.
-class PeakOfReports : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t nbytes, size_t, size_t, c10::Device) override {
-    bytes_ += nbytes;
-    peak_bytes = std::max(peak_bytes, bytes_);
-    events += 1;
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-
-  int64_t peak_bytes = 0;
-  int64_t events = 0;
-
- private:
-  int64_t bytes_ = 0;
-};
-
 struct Trained {
   std::vector<std::string> bits;  // of each parameter and buffer
   int64_t peak_bytes = 0;
-  int64_t events = 0;
+  int64_t reports = 0;
 };
 
 std::string bits_of(const at::Tensor& tensor) {
@@ -53,9 +34,9 @@ template <typename Make, typename Optimizer>
 Trained train(const Make& make, const Optimizer& optimizer_of, const at::Tensor& input) {
   torch::manual_seed(7);
   Trained trained;
-  const auto reports = std::make_shared<PeakOfReports>();
+  testing::AllocationCount count;
   {
-    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, reports);
+    const testing::AllocationCount::Scope scope(count);
     auto net = make();
     auto optimizer = optimizer_of(net->parameters());
     for (int step = 0; step < kSteps; ++step) {
@@ -67,15 +48,15 @@ Trained train(const Make& make, const Optimizer& optimizer_of, const at::Tensor&
     for (const at::Tensor& parameter : net->parameters()) trained.bits.push_back(bits_of(parameter));
     for (const at::Tensor& buffer : net->buffers()) trained.bits.push_back(bits_of(buffer));
   }
-  trained.peak_bytes = reports->peak_bytes;
-  trained.events = reports->events;
+  trained.peak_bytes = count.peak_bytes();
+  trained.reports = count.reports();
   return trained;
 }
 
 void check_same(const Trained& a, const Trained& b) {
   CHECK((a.bits == b.bits));
   CHECK(a.peak_bytes == b.peak_bytes);
-  CHECK(a.events == b.events);
+  CHECK(a.reports == b.reports);
 }
 
 template <typename Train>
@@ -101,7 +82,15 @@ void check_watched(const Train& train) {
     const ScopedTracking tracking(options);
     REQUIRE(registry.keep_label_peak("training").ok());
     const ScopedLabel label("training");
+    std::atomic<bool> trained{false};
+    std::atomic<int> looks{0};
+    std::thread onlooker([&] {
+      for (; !trained.load(); ++looks) registry.peak_snapshot(at::kCPU).total_bytes(at::kCPU);
+    });
     check_same(bare, train());
+    trained = true;
+    onlooker.join();
+    CHECK(looks.load() > 0);
     CHECK(registry.peak_snapshot(at::kCPU, "training").total_bytes(at::kCPU) > 0);
   }
   CHECK(registry.health().swallowed_exceptions == 0);

@@ -23,10 +23,13 @@ class AllocationCount {
 
   int64_t live_bytes() const { return info_->bytes.load(); }
   int64_t peak_bytes() const { return info_->peak.load(); }
+  // Allocations and frees.
+  int64_t reports() const { return info_->reports.load(); }
 
  private:
   struct Info : c10::MemoryReportingInfoBase {
     void reportMemoryUsage(void*, int64_t nbytes, size_t, size_t, c10::Device) override {
+      ++reports;
       const int64_t now = bytes.fetch_add(nbytes) + nbytes;
       int64_t seen = peak.load();
       while (now > seen && !peak.compare_exchange_weak(seen, now)) {
@@ -35,6 +38,7 @@ class AllocationCount {
     bool memoryProfilingEnabled() const override { return true; }
     std::atomic<int64_t> bytes{0};
     std::atomic<int64_t> peak{0};
+    std::atomic<int64_t> reports{0};
   };
   std::shared_ptr<Info> info_ = std::make_shared<Info>();
 };
