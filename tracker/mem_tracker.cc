@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdio>
+#include <iostream>
 #include <mutex>
 #include <ostream>
 
@@ -32,6 +33,8 @@ LogWriter::Options writer_options(const TrackerOptions& options) {
   LogWriter::Options result;
   result.folder = options.path;
   result.file_name = options.file_name;
+  result.colons = options.colons;
+  result.echo = options.echo ? &std::cout : nullptr;
   result.time = options.clock ? options.clock() : std::chrono::system_clock::now();
   result.detail.rows = options.detail;
   result.detail.verbose = options.verbose;
@@ -202,6 +205,7 @@ std::string MemTracker::log_path() const { return impl_->writer.path(); }
 
 void MemTracker::clear_cache() {
   device_cache::release(impl_->device);
+  device_cache::release_pinned(c10::DeviceType::CUDA);
 #if defined(__GLIBC__)
   malloc_trim(0);
 #endif
