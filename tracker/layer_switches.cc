@@ -91,6 +91,13 @@ std::optional<size_t> LayerSwitches::at(uint32_t thread, int64_t time_ns) const 
   return std::prev(after)->layer;
 }
 
+void LayerSwitches::leave_all() {
+  const std::lock_guard<std::mutex> hold(lock_of_all());
+  for (auto& [thread, switches] : threads_) {
+    if (!switches.empty() && switches.back().layer.has_value()) switches.push_back({recording_clock_ns(), std::nullopt});
+  }
+}
+
 void LayerSwitches::forget_before(int64_t time_ns) {
   const std::lock_guard<std::mutex> hold(lock_of_all());
   for (auto& [thread, switches] : threads_) {

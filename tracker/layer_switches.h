@@ -27,6 +27,8 @@ class LayerSwitches {
 
   // The layer that a thread (StorageInfo::thread) was in at a time; nothing: in none.
   std::optional<size_t> at(uint32_t thread, int64_t time_ns) const;
+  // From now on, until a parameter is consumed again, no thread is in a layer.
+  void leave_all();
   // What is before is not needed any more, save where each thread is then.
   void forget_before(int64_t time_ns);
 

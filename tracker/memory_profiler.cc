@@ -124,6 +124,7 @@ struct MemoryProfiler::Impl {
     for (const NamedTensor& one : book.read()) {
       for_each_part(one.tensor, [&](const char*, const at::Tensor& part) { named.insert(registry.storage_id(part)); });
     }
+    switches.leave_all();
     const Recording recording = recorder->take();
     stats.dropped_events = recording.dropped_events;
     if (recording.dropped_events > 0) forget_the_dead();

@@ -68,7 +68,7 @@ class Before {
  private:
   struct Buffer {
     at::Tensor now, before;
-    uint32_t version;
+    int64_t version;
   };
 
   void remember(at::Generator generator) {

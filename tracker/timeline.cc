@@ -94,10 +94,13 @@ absl::Status Timeline::write(const std::string& path) {
   const std::string extension = final_path.extension().string();
   std::error_code error;
   if (final_path.has_parent_path()) std::filesystem::create_directories(final_path.parent_path(), error);
-  const std::string beside = path + "." + std::to_string(::getpid()) + ".part";
+  // A device or a pipe is written to, not replaced.
+  const std::filesystem::file_status there = std::filesystem::status(final_path, error);
+  const bool in_place = std::filesystem::exists(there) && !std::filesystem::is_regular_file(there);
+  const std::string beside = in_place ? path : path + "." + std::to_string(::getpid()) + ".part";
   const auto failed = [&](const char* what) {
     const int number = errno;
-    std::filesystem::remove(beside, error);
+    if (!in_place) std::filesystem::remove(beside, error);
     return absl::ErrnoToStatus(number == 0 ? EIO : number, std::string("memledger: cannot ") + what + " the timeline " + path);
   };
   errno = 0;
@@ -112,6 +115,7 @@ absl::Status Timeline::write(const std::string& path) {
   errno = 0;
   file.close();
   if (!file) return failed("write");
+  if (in_place) return absl::OkStatus();
   std::filesystem::rename(beside, final_path, error);
   if (error) {
     errno = error.value();

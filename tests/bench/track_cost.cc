@@ -1,0 +1,108 @@
+// What a call of MemTracker::track() costs: by what changed since the last one, not by what is alive.
+//
+//   ./bazelw run //tests/bench:track_cost
+//
+// Also what recording births and deaths (Timeline, MemoryProfiler) adds to the smallest operator.
+
+#include <ATen/Functions.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "registry/recording.h"
+#include "registry/registry.h"
+#include "tests/bench/paired_ratio.h"
+#include "tracker/mem_tracker.h"
+
+ABSL_FLAG(int, live, 1000000, "Tensors that are alive meanwhile.");
+ABSL_FLAG(int, fresh, 50000, "Tensors that are all new.");
+ABSL_FLAG(int, rounds, 20, "Repetitions.");
+ABSL_FLAG(bool, smoke, false, "Only sees that all of it runs.");
+
+namespace memledger {
+namespace {
+
+double milliseconds(const std::function<void()>& work) { return bench::seconds(work) * 1e3; }
+
+void print(const std::string& what, const std::vector<double>& times) {
+  fmt::print("{:<66} median {:8.3f} ms, most {:8.3f} ms\n", what, bench::median(times), *std::max_element(times.begin(), times.end()));
+}
+
+void run(int live, int fresh, int rounds, const std::string& folder) {
+  TrackerOptions options;
+  options.device = at::kCPU;
+  options.path = folder;
+  const ScopedTracking tracking;
+  {
+    std::vector<at::Tensor> held;
+    held.reserve(static_cast<size_t>(live));
+    for (int i = 0; i < live; ++i) held.push_back(at::empty({1 + i % 16}));
+    MemTracker tracker(options);
+    print(fmt::format("the first track(), nothing changed since the tracker, {} alive", live), {milliseconds([&] { tracker.track(); })});
+    std::vector<double> times;
+    for (int round = 0; round < rounds; ++round) {
+      // 50 go, 50 come.
+      for (int i = 0; i < 50; ++i) held[static_cast<size_t>((round * 7919 + i * 104729) % live)] = at::empty({1 + i % 16});
+      times.push_back(milliseconds([&] { tracker.track(); }));
+    }
+    print(fmt::format("track() with {} alive and 100 changes", live), times);
+    times.clear();
+    for (int round = 0; round < rounds; ++round) times.push_back(milliseconds([&] { tracker.track(); }));
+    print(fmt::format("track() with {} alive and no change", live), times);
+  }
+  std::vector<double> times, one_shape;
+  for (int round = 0; round < std::min(rounds, 10); ++round) {
+    MemTracker tracker(options);
+    std::vector<at::Tensor> held;
+    held.reserve(static_cast<size_t>(fresh));
+    for (int i = 0; i < fresh; ++i) held.push_back(at::empty({1 + i % 1000}));
+    times.push_back(milliseconds([&] { tracker.track(); }));
+    held.clear();
+    tracker.track();
+    for (int i = 0; i < fresh; ++i) held.push_back(at::empty({8}));
+    one_shape.push_back(milliseconds([&] { tracker.track(); }));
+  }
+  print(fmt::format("track() with {} alive, all new, of 1000 shapes", fresh), times);
+  print(fmt::format("track() with {} alive, all new, of one shape", fresh), one_shape);
+
+  const at::Tensor a = at::ones({16, 16}), b = at::ones({16, 16});
+  const int operators = live / 100;
+  const auto work = [&] {
+    for (int i = 0; i < operators; ++i) at::add(a, b);
+  };
+  work();
+  const auto recorded = [&] {
+    const Recorder recorder;
+    work();
+  };
+  const bench::PairedRatio ratio = bench::compare(static_cast<size_t>(rounds), work, recorded);
+  fmt::print("{:<66} {:8.3f} [{:.3f}, {:.3f}]\n", "16x16 add watched and recorded, against watched", ratio.ratio, ratio.low, ratio.high);
+}
+
+}  // namespace
+}  // namespace memledger
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("What MemTracker::track() costs.");
+  absl::ParseCommandLine(argc, argv);
+  std::string folder = (std::filesystem::temp_directory_path() / "track_cost_XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr) return 1;
+  if (absl::GetFlag(FLAGS_smoke)) {
+    memledger::run(2000, 500, 2, folder);
+  } else {
+    memledger::run(absl::GetFlag(FLAGS_live), absl::GetFlag(FLAGS_fresh), absl::GetFlag(FLAGS_rounds), folder);
+  }
+  std::filesystem::remove_all(folder);
+}
