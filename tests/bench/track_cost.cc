@@ -10,6 +10,7 @@
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -34,11 +35,27 @@ ABSL_FLAG(bool, smoke, false, "Only sees that all of it runs.");
 namespace memledger {
 namespace {
 
-double milliseconds(const std::function<void()>& work) { return bench::seconds(work) * 1e3; }
+// Of the clock, and of this thread's own work, which a busy machine does not lengthen as much.
+struct Times {
+  std::vector<double> wall_ms, cpu_ms;
 
-void print(const std::string& what, const std::vector<double>& times) {
-  fmt::print("{:<66} median {:8.3f} ms, most {:8.3f} ms\n", what, bench::median(times), *std::max_element(times.begin(), times.end()));
-}
+  void add(const std::function<void()>& work) {
+    const double before = cpu();
+    wall_ms.push_back(bench::seconds(work) * 1e3);
+    cpu_ms.push_back(cpu() - before);
+  }
+  void print(const std::string& what) const {
+    fmt::print("{:<66} median {:8.3f} ms, most {:8.3f} ms; CPU {:8.3f} ms\n", what, bench::median(wall_ms),
+               *std::max_element(wall_ms.begin(), wall_ms.end()), bench::median(cpu_ms));
+  }
+
+ private:
+  static double cpu() {
+    struct timespec now;
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
+  }
+};
 
 void run(int live, int fresh, int rounds, const std::string& folder) {
   TrackerOptions options;
@@ -50,32 +67,34 @@ void run(int live, int fresh, int rounds, const std::string& folder) {
     held.reserve(static_cast<size_t>(live));
     for (int i = 0; i < live; ++i) held.push_back(at::empty({1 + i % 16}));
     MemTracker tracker(options);
-    print(fmt::format("the first track(), nothing changed since the tracker, {} alive", live), {milliseconds([&] { tracker.track(); })});
-    std::vector<double> times;
+    Times first;
+    first.add([&] { tracker.track(); });
+    first.print(fmt::format("the first track(), nothing changed since the tracker, {} alive", live));
+    Times times;
     for (int round = 0; round < rounds; ++round) {
       // 50 go, 50 come.
       for (int i = 0; i < 50; ++i) held[static_cast<size_t>((round * 7919 + i * 104729) % live)] = at::empty({1 + i % 16});
-      times.push_back(milliseconds([&] { tracker.track(); }));
+      times.add([&] { tracker.track(); });
     }
-    print(fmt::format("track() with {} alive and 100 changes", live), times);
-    times.clear();
-    for (int round = 0; round < rounds; ++round) times.push_back(milliseconds([&] { tracker.track(); }));
-    print(fmt::format("track() with {} alive and no change", live), times);
+    times.print(fmt::format("track() with {} alive and 100 changes", live));
+    Times none;
+    for (int round = 0; round < rounds; ++round) none.add([&] { tracker.track(); });
+    none.print(fmt::format("track() with {} alive and no change", live));
   }
-  std::vector<double> times, one_shape;
+  Times times, one_shape;
   for (int round = 0; round < std::min(rounds, 10); ++round) {
     MemTracker tracker(options);
     std::vector<at::Tensor> held;
     held.reserve(static_cast<size_t>(fresh));
     for (int i = 0; i < fresh; ++i) held.push_back(at::empty({1 + i % 1000}));
-    times.push_back(milliseconds([&] { tracker.track(); }));
+    times.add([&] { tracker.track(); });
     held.clear();
     tracker.track();
     for (int i = 0; i < fresh; ++i) held.push_back(at::empty({8}));
-    one_shape.push_back(milliseconds([&] { tracker.track(); }));
+    one_shape.add([&] { tracker.track(); });
   }
-  print(fmt::format("track() with {} alive, all new, of 1000 shapes", fresh), times);
-  print(fmt::format("track() with {} alive, all new, of one shape", fresh), one_shape);
+  times.print(fmt::format("track() with {} alive, all new, of 1000 shapes", fresh));
+  one_shape.print(fmt::format("track() with {} alive, all new, of one shape", fresh));
 
   const at::Tensor a = at::ones({16, 16}), b = at::ones({16, 16});
   const int operators = live / 100;

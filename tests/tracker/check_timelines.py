@@ -1,10 +1,10 @@
 """Reads timelines with what they are for, and checks sums. Argument: the folder of write_timelines."""
 
-import glob
 import importlib.util
 import json
 import os
 import pickle
+import pickletools
 import sys
 
 folder = sys.argv[1]
@@ -77,20 +77,22 @@ def check_trace(path, final_bytes):
 
 def load_memory_viz():
     """PyTorch's own functions, without the rest of torch."""
-    places = glob.glob("external/libtorch/torch/cuda/_memory_viz.py") + glob.glob("../libtorch/torch/cuda/_memory_viz.py")
-    root = os.environ.get("LIBTORCH")
-    if root:
-        places.append(root + "/cuda/_memory_viz.py")
-    for place in places:
-        if os.path.exists(place):
-            spec = importlib.util.spec_from_file_location("memory_viz", place)
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return module
-    return None
+    root = os.path.dirname(os.path.dirname(os.path.realpath(expected["libtorch"])))
+    place = root + "/cuda/_memory_viz.py"
+    if not os.path.exists(place):
+        return None  # a LibTorch without Python
+    spec = importlib.util.spec_from_file_location("memory_viz", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def check_pickle(path, final_bytes):
+    # All that the page's own unpickler knows of what we use.
+    known = {"PROTO", "EMPTY_DICT", "EMPTY_LIST", "MARK", "BINUNICODE", "LONG_BINPUT", "LONG_BINGET", "BININT", "BININT1", "LONG1",
+             "NEWFALSE", "NEWTRUE", "APPENDS", "SETITEMS", "TUPLE2", "STOP"}
+    used = {opcode.name for opcode, _, _ in pickletools.genops(open(path, "rb").read())}
+    check(f"opcodes {used - known}", used <= known)
     snapshot = pickle.load(open(path, "rb"))
     check("keys", {"segments", "device_traces", "allocator_settings", "external_annotations"} <= set(snapshot))
     check("alive", sum(s["total_size"] for s in snapshot["segments"]) == final_bytes)

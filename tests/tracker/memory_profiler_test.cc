@@ -84,8 +84,8 @@ TEST_CASE("the frame of pytorch_mem_profiler's README") {
 struct Net : nn::Module {
   Net() {
     one = register_module("one", nn::Linear(32, 64));
-    two = register_module("two", nn::Linear(64, 16));
-    norm = register_module("norm", nn::BatchNorm1d(16));
+    two = register_module("two", nn::Linear(64, 64));
+    norm = register_module("norm", nn::BatchNorm1d(64));
   }
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor hidden = one(x);
@@ -113,15 +113,15 @@ TEST_CASE("figures of one step, by hand") {
     for (const NamedBytes& row : stats.weights) weights[row.name] = row.bytes;
     for (const NamedBytes& row : stats.weight_gradients) gradients[row.name] = row.bytes;
     for (const NamedBytes& row : stats.feature_maps) maps[row.name] = row.bytes;
-    CHECK(weights == std::map<std::string, int64_t>{{"one.weight", 32 * 64 * 4}, {"one.bias", 64 * 4}, {"two.weight", 64 * 16 * 4},
-                                                    {"two.bias", 16 * 4},        {"norm.weight", 64},  {"norm.bias", 64}});
+    CHECK(weights == std::map<std::string, int64_t>{{"one.weight", 32 * 64 * 4}, {"one.bias", 64 * 4}, {"two.weight", 64 * 64 * 4},
+                                                    {"two.bias", 64 * 4},        {"norm.weight", 256}, {"norm.bias", 256}});
     for (const auto& [name, bytes] : weights) CHECK(gradients[name + " grad"] == bytes);
     // relu's result, as the first addmm's is gone before the second's is there; addmm's; norm's, its mean and inverse deviation, and
     // what the kernel takes for itself.
     CHECK(maps["one"] == 8 * 64 * 4);
-    CHECK(maps["two"] == 8 * 16 * 4);
-    CHECK(maps["norm"] >= 8 * 16 * 4 + 2 * 16 * 4);
-    CHECK(maps["norm"] <= 8 * 16 * 4 + 2 * 16 * 4 + 512);
+    CHECK(maps["two"] == 8 * 64 * 4);
+    CHECK(maps["norm"] >= 8 * 64 * 4 + 2 * 64 * 4);
+    CHECK(maps["norm"] <= 8 * 64 * 4 + 2 * 64 * 4 + 1024);
     CHECK(stats.feature_map_bytes == maps["one"] + maps["two"] + maps["norm"]);
     // The gradient of addmm's result, at least, and never more than all that backward makes at once.
     CHECK(stats.intermediate_gradient_bytes >= 8 * 64 * 4);

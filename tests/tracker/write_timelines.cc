@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include <cstdio>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,12 @@
 
 int main(int /*argc*/, char** argv) {
   const std::string folder = argv[1];
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/libtorch_cpu.so") == std::string::npos) continue;
+    std::printf("libtorch %s\n", line.substr(line.find('/')).c_str());
+    break;
+  }
   memledger::Registry& registry = memledger::Registry::global();
   registry.activate().IgnoreError();
   const at::Tensor before = at::ones({1000});
