@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,7 +72,12 @@ absl::Status set_environment(const RunArguments& arguments) {
     setenv("MEMLEDGER", "1", 1);
   }
   if (!arguments.log_folder.empty()) setenv("MEMLEDGER_LOG", arguments.log_folder.c_str(), 1);
-  if (!arguments.timeline.empty()) setenv("MEMLEDGER_TIMELINE", arguments.timeline.c_str(), 1);
+  if (!arguments.timeline.empty()) {
+    // The caller's folder, wherever the program stands when it ends.
+    std::error_code error;
+    const std::filesystem::path file = std::filesystem::absolute(arguments.timeline, error);
+    setenv("MEMLEDGER_TIMELINE", error ? arguments.timeline.c_str() : file.c_str(), 1);
+  }
   return preload(libraries);
 }
 

@@ -25,11 +25,11 @@ Memory Usage for Iteration 5 of Epoch 2"
 
 # As in the original's README, from the rule to the weights of the last frame; figures that depend on the batch aside.
 sed -n '/Iteration 5 of Epoch 2/,$p' out >frame
-same "the frame's lines in order" "$(sed -n '2,$p' frame | sed 's/[0-9]* MB$/N MB/; /feature maps[.]/d' | head -4)" "\
+same "the frame's lines in order" "$(sed -n '2,$p' frame | sed 's/[.]*[0-9]* MB$//; /feature maps$/d' | head -4)" "\
 *******************************************
-Peak cached..........................N MB
-Current cached.......................N MB
-Total feature map usage..............N MB"
+Peak cached
+Current cached
+Total feature map usage"
 weights() {  # SUFFIX
   local name
   while read -r name megabytes; do
