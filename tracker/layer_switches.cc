@@ -2,6 +2,8 @@
 #include "tracker/layer_switches.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <pthread.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -49,6 +51,10 @@ struct LayerSwitches::Hooks {
 };
 
 LayerSwitches::LayerSwitches(const torch::nn::Module& module) : module_(module) {
+  // A child of fork must not find the lock held by a thread that it does not have.
+  static const int fork_handlers =
+      pthread_atfork([] { lock_of_all().lock(); }, [] { lock_of_all().unlock(); }, [] { lock_of_all().unlock(); });
+  TORCH_CHECK(fork_handlers == 0, "memledger: no memory for fork handlers");
   read_module();
   const std::lock_guard<std::mutex> hold(lock_of_all());
   all().push_back(this);

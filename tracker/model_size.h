@@ -92,7 +92,7 @@ namespace model_size_internal {
 // One measurement: all that does not depend on the types of module and inputs.
 class Run {
  public:
-  // `module` may be null (a callable): parameters are then the leaves that require grad and were consumed.
+  // `module` may be null (a callable): it has no parameters that could be known, so what is kept of them counts as kept.
   Run(torch::nn::Module* module, std::string name, const ModelSizeOptions& options);
   ~Run();
   Run(const Run&) = delete;
