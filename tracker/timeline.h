@@ -13,7 +13,7 @@
 //
 // Units: bytes as requested; times in the files are microseconds. Errors: the constructor throws c10::Error when there is no memory
 // for the events; write() returns a status with the path. Ownership: holds no tensor; modules on the stack and optimizers must
-// outlive it. Thread-safety: any function from any thread, one at a time. Cost: some 50 ns per allocation and per free; mark() and
+// outlive it. Thread-safety: any function from any thread, one at a time. Cost: about 0.1 µs per allocation and per free; mark() and
 // read() by registered tensors, read() also by events and live storages.
 
 #include <ATen/core/Tensor.h>
