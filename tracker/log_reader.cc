@@ -17,6 +17,8 @@ namespace memledger {
 namespace {
 
 constexpr double kBytesPerMib = 1048576.0;
+constexpr double kMostMib = 1e7;  // ten tebibytes
+constexpr int64_t kMostStorages = 1000000000;
 
 absl::string_view trimmed(absl::string_view text) { return absl::StripAsciiWhitespace(text); }
 std::string to_string(absl::string_view text) { return std::string(text); }
@@ -35,6 +37,8 @@ std::optional<double> number(absl::string_view text) {
   double value = 0;
   // Not the locale's.
   if (!absl::SimpleAtod(trimmed(text), &value)) return std::nullopt;
+  // What no machine has is no figure of a log's.
+  if (!(value >= 0 && value <= kMostMib)) return std::nullopt;
   return value;
 }
 
@@ -95,7 +99,8 @@ std::optional<LogRow> row_of(absl::string_view line) {
   std::vector<absl::string_view> columns = absl::StrSplit(line, absl::MaxSplits(" | ", 5));
   if (columns.size() < 5) return std::nullopt;
   const std::vector<absl::string_view> count_and_size = absl::StrSplit(columns[1], absl::MaxSplits(" * Size:", 1));
-  if (count_and_size.size() != 2 || !absl::SimpleAtoi(count_and_size[0], &row.count) || row.count <= 0) return std::nullopt;
+  if (count_and_size.size() != 2 || !absl::SimpleAtoi(count_and_size[0], &row.count)) return std::nullopt;
+  if (row.count <= 0 || row.count > kMostStorages) return std::nullopt;
   row.size = to_string(trimmed(count_and_size[1]));
   absl::string_view memory = trimmed(columns[2]);
   if (!absl::ConsumePrefix(&memory, "Memory: ") || !absl::ConsumeSuffix(&memory, " M")) return std::nullopt;

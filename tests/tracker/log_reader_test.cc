@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
+#include <random>
 #include <string>
 
 namespace memledger {
@@ -145,6 +147,34 @@ TEST_CASE("several runs in one file, a cut block, windows line ends and lines of
     REQUIRE(part.ok());
     REQUIRE(part->runs[0].blocks.size() <= 3);
     REQUIRE_FALSE(log_summary(*part).empty());
+  }
+}
+
+TEST_CASE("whatever bytes stand in a log, it is read or refused") {
+  std::mt19937 random(7);
+  const std::string pieces[] = {"1e300", "-1", "99999999999999999999", " | ", "Size:(", "Memory: ", "\n", "nan", "(", "inf", "?", "At "};
+  for (int round = 0; round < 3000; ++round) {
+    std::string text(kOurs);
+    for (int change = 0; change < 4; ++change) {
+      const size_t at = random() % text.size();
+      switch (random() % 3) {
+        case 0:
+          text[at] = static_cast<char>(random());
+          break;
+        case 1:
+          text.erase(at, random() % 40);
+          break;
+        default:
+          text.insert(at, pieces[random() % std::size(pieces)]);
+      }
+      if (text.empty()) text = "x";
+    }
+    const absl::StatusOr<MemoryLog> log = parse_log(text, "noise");
+    if (!log.ok()) continue;
+    REQUIRE_FALSE(log_summary(*log).empty());
+    REQUIRE_FALSE(log_svg(*log).empty());
+    REQUIRE_FALSE(log_comparison(*log, parsed(kOurs)).empty());
+    for (const LogRun& run : log->runs) log_plot(run);
   }
 }
 
