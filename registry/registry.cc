@@ -407,11 +407,12 @@ absl::Status Registry::keep_label_peak(const std::string& label) {
   return absl::OkStatus();
 }
 
-Changes Registry::changes_since(Cursor& cursor) const {
+namespace {
+
+Changes changes_of(uint64_t cursor, bool rows) {
   stay_in_front();
   RegistryState& state = RegistryState::get();
-  if (cursor.number_ == 0) cursor.number_ = state.ledger.open_cursor();
-  core::LedgerChanges taken = state.ledger.changes_since(cursor.number_);
+  core::LedgerChanges taken = state.ledger.changes_since(cursor, rows);
   Changes changes;
   changes.from_snapshot = taken.from_snapshot;
   changes.time = taken.time;
@@ -422,6 +423,18 @@ Changes Registry::changes_since(Cursor& cursor) const {
   for (const core::StorageRecord& record : taken.died) changes.died.push_back(to_value(record));
   note_what_went_unseen(state, changes);
   return changes;
+}
+
+}  // namespace
+
+Changes Registry::changes_since(Cursor& cursor) const {
+  if (cursor.number_ == 0) cursor.number_ = RegistryState::get().ledger.open_cursor();
+  return changes_of(cursor.number_, /*rows=*/true);
+}
+
+Changes Registry::skip_changes(Cursor& cursor) const {
+  if (cursor.number_ == 0) cursor.number_ = RegistryState::get().ledger.open_cursor();
+  return changes_of(cursor.number_, /*rows=*/false);
 }
 
 Counters Registry::counters(c10::Device device) const { return RegistryState::get().ledger.counters(key_of(device)); }

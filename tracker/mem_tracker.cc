@@ -124,9 +124,7 @@ c10::Device default_device() { return device_cache::default_device(); }
 
 struct MemTracker::Impl {
   explicit Impl(const TrackerOptions& options) : device(with_index(options.device)), writer(writer_options(options)) {
-    Changes changes = Registry::global().changes_since(cursor);
-    changes.born.clear();  // only the totals are of interest
-    const SnapshotDiff start = diff(changes, {});
+    const SnapshotDiff start = diff(Registry::global().skip_changes(cursor), {});  // only the totals are of interest
     writer.write_header(start.tensor_bytes, start.allocated_bytes);
   }
 

@@ -401,7 +401,7 @@ void Ledger::close_cursor(uint64_t cursor) {
   if (epoch != 0) unpin(epoch);
 }
 
-LedgerChanges Ledger::changes_since(uint64_t cursor) {
+LedgerChanges Ledger::changes_since(uint64_t cursor, bool rows) {
   const LockHolder hold(instants_lock_);
   LedgerChanges changes;
   uint64_t& epoch = cursors_[cursor];
@@ -411,7 +411,7 @@ LedgerChanges Ledger::changes_since(uint64_t cursor) {
   changes.time = instant.time;
   changes.devices = std::move(instant.devices);
   changes.from_snapshot = since == 0;
-  collect(since, instant.epoch, changes.born, since == 0 ? nullptr : &changes.died);
+  if (rows) collect(since, instant.epoch, changes.born, since == 0 ? nullptr : &changes.died);
   if (since != 0) unpin(since);
   return changes;
 }

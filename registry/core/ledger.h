@@ -139,8 +139,9 @@ class Ledger {
   // A cursor is a number from open_cursor; the caller closes it.
   uint64_t open_cursor();
   void close_cursor(uint64_t cursor);
-  // Moves the cursor to now. Cost: by what changed, plus a fixed part for the shards.
-  LedgerChanges changes_since(uint64_t cursor);
+  // Moves the cursor to now. Cost: by what changed, plus a fixed part for the shards; without `rows`, which are then empty, the
+  // latter alone.
+  LedgerChanges changes_since(uint64_t cursor, bool rows = true);
 
   // Keeps births and deaths with their times, the last `events` of them, until as many stop_recording() calls. The largest number
   // asked for holds. Throws std::bad_alloc, and then nothing has begun.
