@@ -58,18 +58,22 @@ struct SavedTensorOptions {
   // Only what lies here; a device without an index means all of its type.
   std::optional<c10::Device> device = std::nullopt;
   Rounding rounding = Rounding::kRequested;
+  // As `exclude`, and told apart: what the program feeds the network with.
+  std::vector<at::Tensor> inputs = {};
 };
 
 // Whom a storage belongs to: the first that fits.
 enum class SavedRole {
   kParameter,   // of the module that was given
   kBuffer,      // of the module that was given
+  kInput,       // given by the options as one
+  kGradient,    // of the module's parameters, or of a leaf that the graph reaches
   kExcluded,    // by the options
   kRoot,        // the storage of a root itself
   kActivation,  // held by the graph, whoever else may hold it
 };
 
-// "parameter", "buffer", "excluded", "root", "activation".
+// "parameter", "buffer", "input", "gradient", "excluded", "root", "activation".
 const char* to_string(SavedRole role);
 
 // One saved tensor; for sparse and nested ones one row per part, the part's
@@ -96,6 +100,7 @@ struct SavedTensorRow {
   bool counted = false;               // the first holder of its storage
   std::optional<size_t> shares_with;  // else the first holder's place in rows()
   bool in_place_modified = false;     // after saving: backward() would throw
+  bool inferred = false;  // born in the TorchScript method of a node that cannot be read: probably held by it
   SavedRole role = SavedRole::kActivation;
 };
 
@@ -103,10 +108,12 @@ enum class UnreadReason {
   kPacked,       // held by saved-variable hooks, which were not run
   kReleased,     // backward has freed what the node had saved
   kUnknownType,  // a node whose type is closed to us
+  kTorchScript,  // what it holds is inferred, or not known
+  kBusy,         // backward() is running on it, in another thread or further up
   kFailed,       // a custom Function that could not be read to its end
 };
 
-// "packed, not opened", "released", "unknown type", "failed".
+// "packed, not opened", "released", "unknown type", "TorchScript", "in use", "failed".
 const char* to_string(UnreadReason reason);
 
 struct UnreadNode {
@@ -134,6 +141,7 @@ class SavedTensors {
   // The activations, each storage once, rounded as the options say.
   int64_t total_bytes() const;
   int64_t bytes(SavedRole role) const;  // kActivation: total_bytes()
+  int64_t inferred_bytes() const;         // of the activations
   // Rows whose bytes are not known: they are in no total.
   size_t unknown_rows() const;
 
@@ -145,6 +153,13 @@ class SavedTensors {
   // {"schema":"memledger.saved_tensors/1","total_bytes":…,"rows":[…],…}. Bytes
   // are exact integers, null where unknown.
   std::string to_json() const;
+
+  // A line per row under a fixed header, exact bytes; empty where unknown. Quoted as RFC 4180 says.
+  std::string to_csv() const;
+
+  // The graph as a drawing for Graphviz: a box per node with the bytes it is the first to hold, on the edges the bytes of the
+  // tensor that flowed from one operator into the next. c10::Error for more than `max_nodes`, which nobody could read.
+  std::string to_dot(size_t max_nodes = 500) const;
 
   // A table, biggest first, 50 rows at most; sizes in powers of 1024.
   friend std::ostream& operator<<(std::ostream& out, const SavedTensors& saved);
