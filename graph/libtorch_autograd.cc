@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "graph/counted_hooks.h"
 
 namespace memledger::graph_internal {
 struct ContextAccess;
@@ -35,6 +36,16 @@ namespace {
 
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
+
+// SavedVariable shows its tensor only as a copy, and its hooks not at all. An explicit instantiation may name private members.
+template <auto Data, auto Hooks>
+struct SavedVariableMembers {
+  friend const at::Tensor& data_of(const SavedVariable& slot) { return slot.*Data; }
+  friend const torch::autograd::SavedVariableHooks* hooks_of(const SavedVariable& slot) { return (slot.*Hooks).get(); }
+};
+const at::Tensor& data_of(const SavedVariable& slot);
+const torch::autograd::SavedVariableHooks* hooks_of(const SavedVariable& slot);
+template struct SavedVariableMembers<&SavedVariable::data_, &SavedVariable::hooks_>;
 
 bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 
@@ -227,16 +238,25 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
 
  private:
   void read_slot(const char* name, int index, const SavedVariable& slot) {
-    const std::optional<at::Tensor> data = slot.get_raw_data();
-    if (!data.has_value()) {
+    if (const auto* hooks = hooks_of(slot)) {
       holds_something_ = true;
-      contents_->packed(name, index);
-    } else if (data->defined()) {
+      read_hooks(name, index, *hooks);
+    } else if (const at::Tensor& data = data_of(slot); data.defined()) {
       holds_something_ = true;
-      contents_->tensor(name, index, *data, is_modified(slot, *data, *node_));
+      contents_->tensor(name, index, data, is_modified(slot, data, *node_));
     } else {
       has_empty_ = true;
     }
+  }
+
+  void read_hooks(const char* name, int index, const torch::autograd::SavedVariableHooks& hooks) {
+    const auto* counted = dynamic_cast<const CountedHooks*>(&hooks);
+    if (counted == nullptr) {
+      contents_->packed(name, index);
+      return;
+    }
+    const char* slot = contents_->keep(std::string(name) + ".packed");
+    for (const at::Tensor& tensor : counted->packed_tensors()) contents_->tensor(slot, index, tensor, false);
   }
 
   const NodePtr* node_ = nullptr;
@@ -245,7 +265,40 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
   bool has_empty_ = false;
 };
 
-NodeReader::NodeReader() : slot_reader_(std::make_unique<SlotReader>()) {}
+class NodeReader::SlotPrefetcher final : public SavedSlotVisitor {
+ public:
+  void one(const char* /*name*/, const SavedVariable& slot) override { prefetch(data_of(slot)); }
+  void list(const char* /*name*/, const std::vector<SavedVariable>& slots, bool /*released*/) override {
+    for (const SavedVariable& slot : slots) prefetch(data_of(slot));
+  }
+  Step step = Step::kTensors;
+
+ private:
+  void prefetch(const at::Tensor& tensor) const {
+    if (!tensor.defined()) return;
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    if (step == Step::kTensors) {
+      const auto* bytes = reinterpret_cast<const char*>(impl);
+      for (size_t at = 0; at < sizeof(c10::TensorImpl); at += 64) __builtin_prefetch(bytes + at);
+      return;
+    }
+    __builtin_prefetch(impl->autograd_meta());
+    if (!impl->has_storage()) return;
+    const auto* storage = reinterpret_cast<const char*>(impl->unsafe_storage().unsafeGetStorageImpl());
+    __builtin_prefetch(storage);
+    __builtin_prefetch(storage + 64);
+  }
+};
+
+void NodeReader::prefetch(const Node& node, Step step) {
+  const Type& type = type_of(node);
+  if (type.kind != Kind::kGenerated || type.visit == &visit_nothing) return;
+  prefetcher_->step = step;
+  type.visit(node, *prefetcher_);
+}
+
+NodeReader::NodeReader()
+    : slot_reader_(std::make_unique<SlotReader>()), prefetcher_(std::make_unique<SlotPrefetcher>()) {}
 NodeReader::~NodeReader() = default;
 
 NodeReader::Type NodeReader::classify(const std::type_info& type) {

@@ -34,7 +34,7 @@ class NodeContents {
   virtual const char* keep(std::string name) = 0;
   // A node that is kept alive otherwise than by an edge.
   virtual void held_node(const NodePtr& node) = 0;
-  // Held through a hook that packed it: nothing is known of its bytes.
+  // Held through hooks that do not say what they made of it (CountedHooks do).
   virtual void packed(const char* slot, int index) = 0;
   // Nothing is saved where something may have been: ask is_released().
   virtual void empty() = 0;
@@ -61,6 +61,10 @@ class NodeReader {
 
   void read(const NodePtr& node, NodeContents& contents);
 
+  // Brings into the cache what read() will need, some nodes later: first the tensors, then what they stand on.
+  enum class Step { kTensors, kStorages };
+  void prefetch(const torch::autograd::Node& node, Step step);
+
   // True where backward has freed what the node had saved. Slow, some 20 us,
   // where the answer is yes.
   bool is_released(const NodePtr& node);
@@ -81,6 +85,7 @@ class NodeReader {
     const char* why;
   };
   class SlotReader;
+  class SlotPrefetcher;
 
   static Type classify(const std::type_info& type);
   const Type& type_of(const torch::autograd::Node& node);
@@ -89,6 +94,7 @@ class NodeReader {
   const std::type_info* last_type_ = nullptr;  // nodes of a type come in rows
   const Type* last_ = nullptr;
   std::unique_ptr<SlotReader> slot_reader_;
+  std::unique_ptr<SlotPrefetcher> prefetcher_;
 };
 
 // The node that computed the tensor, null for a leaf. A view whose base was

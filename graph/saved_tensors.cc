@@ -33,6 +33,7 @@ class Walk final : public NodeContents {
   }
 
   void add_parameter(const std::string& name, const at::Tensor& parameter) {
+    if (!parameter.defined()) return;
     parameters_.emplace(parameter.unsafeGetTensorImpl(), static_cast<int32_t>(data_->parameters.size()));
     data_->parameters.push_back(name);
     add_owner(parameter, SavedRole::kParameter);
@@ -40,19 +41,29 @@ class Walk final : public NodeContents {
 
   void run(const std::vector<NodePtr>& roots) {
     for (auto root = roots.rbegin(); root != roots.rend(); ++root) push(*root);
-    while (!stack_.empty()) {
-      std::tie(node_, place_) = stack_.back();
-      stack_.pop_back();
-      const Node& node = **node_;
-      // A graph is spread over memory: the next nodes come while this one is read.
-      for (const auto& edge : node.next_edges()) prefetch(edge.function.get());
-      note_node(node);
+    // A graph is spread over memory, so a node is read some nodes after it was found, when what it saved has come into the cache.
+    std::deque<Found> found;
+    while (!stack_.empty() || !found.empty()) {
+      if (!stack_.empty()) {
+        std::tie(node_, place_) = stack_.back();
+        stack_.pop_back();
+        const Node& node = **node_;
+        for (const auto& edge : node.next_edges()) prefetch(edge.function.get());
+        reader_.prefetch(node, NodeReader::Step::kTensors);
+        note_node(node);
+        follow(node.next_edges());
+        found.emplace_back(node_, place_);
+        if (found.size() > kAhead / 2) reader_.prefetch(**found[found.size() - 1 - kAhead / 2].first, NodeReader::Step::kStorages);
+        if (found.size() <= kAhead) continue;
+      }
+      std::tie(node_, place_) = found.front();
+      found.pop_front();
       packed_slots_.clear();
       reader_.read(*node_, *this);
       if (!packed_slots_.empty()) {
         note(UnreadReason::kPacked, packed_slots_);
       }
-      follow(node.next_edges());
+      measure_edges();
     }
     find_released();
     note_gradients();
@@ -67,6 +78,11 @@ class Walk final : public NodeContents {
   void tensor(const char* slot, int index, const at::Tensor& tensor, bool in_place_modified) override {
     found_something_ = true;
     edge_ = static_cast<int16_t>(edge_of(**node_, tensor));
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    if (edge_ >= 0 && impl->layout() == c10::kStrided && !impl->is_nested() && !impl->has_symbolic_sizes_strides()) {
+      data_->edges[data_->nodes[place_].edges_begin + static_cast<uint32_t>(edge_)].bytes =
+          impl->numel() * static_cast<int64_t>(impl->itemsize());
+    }
     for_each_part(tensor,
                   [&](const char* part, const at::Tensor& dense) { add_row(slot, index, part, dense, in_place_modified); });
     // What came in by an edge is reached by it.
@@ -124,12 +140,8 @@ class Walk final : public NodeContents {
   }
 
  private:
-  struct SeenStorage {
-    uint32_t first_row;
-    int64_t bytes;  // -1: unknown
-    uint64_t id;
-    SavedRole role;
-  };
+  using Found = std::pair<const NodePtr*, uint32_t>;  // a node and its place
+  static constexpr size_t kAhead = 16;
 
   static void prefetch(const Node* node) {
     if (node == nullptr) return;
@@ -169,7 +181,17 @@ class Walk final : public NodeContents {
     data_->edges.resize(begin + edges.size());
     for (size_t i = edges.size(); i-- > 0;) {
       if (!edges[i].function) continue;
-      data_->edges[begin + i] = {push(edges[i].function), edges[i].input_nr, bytes_along(edges[i])};
+      data_->edges[begin + i] = {push(edges[i].function), edges[i].input_nr, CompactEdge::kNotMeasured};
+    }
+  }
+
+  // Of the tensors that came in and were not saved, the producer knows the size.
+  void measure_edges() {
+    const CompactNode& node = data_->nodes[place_];
+    const auto& edges = (*node_)->next_edges();
+    for (uint32_t i = 0; i < node.edge_count; ++i) {
+      CompactEdge& edge = data_->edges[node.edges_begin + i];
+      if (edge.bytes == CompactEdge::kNotMeasured && edges[i].function) edge.bytes = bytes_along(edges[i]);
     }
   }
 
@@ -193,12 +215,13 @@ class Walk final : public NodeContents {
   void note_gradients() {
     for (const StorageKey& key : gradients_) {
       const auto found = seen_.find(key);
-      if (found == seen_.end() || found->second.role != SavedRole::kActivation) continue;
-      found->second.role = SavedRole::kGradient;
-      add_bytes(SavedRole::kActivation, found->second.bytes, 0);
-      add_bytes(SavedRole::kGradient, 0, found->second.bytes);
+      if (found == seen_.end()) continue;
+      const uint32_t first = found->second;
+      if (data_->rows[first].role != SavedRole::kActivation) continue;
+      add_bytes(SavedRole::kActivation, data_->rows[first].storage_bytes, 0);
+      add_bytes(SavedRole::kGradient, 0, data_->rows[first].storage_bytes);
       for (CompactRow& row : data_->rows) {
-        if (row.first_holder == found->second.first_row) row.role = SavedRole::kGradient;
+        if (row.first_holder == first) row.role = SavedRole::kGradient;
       }
     }
   }
@@ -252,7 +275,7 @@ class Walk final : public NodeContents {
 
   void add_birth(const StorageKey& key, const StorageInfo& birth, size_t index) {
     CompactRow row;
-    row.slot = "captures";
+    row.slot = "inferred";
     row.slot_index = static_cast<int32_t>(index);
     row.node = place_;
     row.device = birth.device;
@@ -267,7 +290,7 @@ class Walk final : public NodeContents {
       data_->shapes.insert(data_->shapes.end(), birth.shape.begin(), birth.shape.end());
       row.rank = static_cast<int16_t>(birth.shape.size());
     }
-    seen_.try_emplace(key, SeenStorage{row.first_holder, row.storage_bytes, birth.id, SavedRole::kActivation});
+    seen_.try_emplace(key, row.first_holder);
     add_bytes(SavedRole::kActivation, 0, row.storage_bytes);
     data_->inferred_bytes += data_->rounded(row.storage_bytes);
     data_->rows.push_back(row);
@@ -335,26 +358,23 @@ class Walk final : public NodeContents {
   }
 
   void count(const StorageKey& key, const at::Tensor& tensor, CompactRow& row) {
-    auto [found, is_new] =
-        seen_.try_emplace(key, SeenStorage{row.first_holder, row.storage_bytes, 0, SavedRole::kActivation});
-    SeenStorage& seen = found->second;
+    const auto [found, is_new] = seen_.try_emplace(key, row.first_holder);
     if (is_new) {
-      seen.id = storage_id_of(tensor);
-      if (auto owner = owners_.find(key); owner != owners_.end()) {
-        seen.role = owner->second;
-      }
-      add_bytes(seen.role, 0, row.storage_bytes);
-    } else {
-      row.counted = false;
-      row.first_holder = seen.first_row;
-      if (row.storage_bytes > seen.bytes) {
-        // Two storages over one address, as from_blob() makes them.
-        add_bytes(seen.role, seen.bytes, row.storage_bytes);
-        seen.bytes = row.storage_bytes;
-      }
+      row.storage_id = storage_id_of(tensor);
+      if (auto owner = owners_.find(key); owner != owners_.end()) row.role = owner->second;
+      add_bytes(row.role, 0, row.storage_bytes);
+      return;
     }
-    row.role = seen.role;
-    row.storage_id = seen.id;
+    CompactRow& first = data_->rows[found->second];
+    row.counted = false;
+    row.first_holder = found->second;
+    row.role = first.role;
+    row.storage_id = first.storage_id;
+    if (row.storage_bytes > first.storage_bytes) {
+      // Two storages over one address, as from_blob() makes them.
+      add_bytes(first.role, first.storage_bytes, row.storage_bytes);
+      first.storage_bytes = row.storage_bytes;
+    }
   }
 
   void add_bytes(SavedRole role, int64_t before, int64_t now) {
@@ -367,7 +387,7 @@ class Walk final : public NodeContents {
   std::shared_ptr<SavedTensorsData> data_ = std::make_shared<SavedTensorsData>();
   NodeReader reader_;
   absl::flat_hash_map<StorageKey, SavedRole> owners_;
-  absl::flat_hash_map<StorageKey, SeenStorage> seen_;
+  absl::flat_hash_map<StorageKey, uint32_t> seen_;  // their first holders
   absl::flat_hash_map<const Node*, uint32_t> visited_;  // their places in data_->nodes
   absl::flat_hash_map<const std::type_info*, uint32_t> names_of_types_;
   absl::flat_hash_map<const c10::TensorImpl*, int32_t> parameters_;
@@ -410,14 +430,16 @@ SavedTensors walk_graph(const char* caller, at::ArrayRef<at::Tensor> roots, cons
 
   Walk walk(options);
   for (const auto& [name, tensor] : owned.parameters) walk.add_parameter(name, tensor);
-  for (const at::Tensor& tensor : owned.buffers) {
-    walk.add_owner(tensor, SavedRole::kBuffer);
-  }
+  for (const auto& [name, tensor] : options.parameters) walk.add_parameter(name, tensor);
+  for (const at::Tensor& tensor : owned.buffers) walk.add_owner(tensor, SavedRole::kBuffer);
+  for (const at::Tensor& tensor : options.buffers) walk.add_owner(tensor, SavedRole::kBuffer);
   for (const at::Tensor& tensor : options.inputs) {
     walk.add_owner(tensor, SavedRole::kInput);
   }
-  for (const auto& [name, tensor] : owned.parameters) {
-    with_gradient_of(tensor, [&walk](const at::Tensor& gradient) { walk.add_owner(gradient, SavedRole::kGradient); });
+  for (const auto* parameters : {&owned.parameters, &options.parameters}) {
+    for (const auto& [name, tensor] : *parameters) {
+      with_gradient_of(tensor, [&walk](const at::Tensor& gradient) { walk.add_owner(gradient, SavedRole::kGradient); });
+    }
   }
   for (const at::Tensor& tensor : options.exclude) {
     walk.add_owner(tensor, SavedRole::kExcluded);

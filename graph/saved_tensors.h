@@ -8,18 +8,21 @@
 //          share it, and whole, however little of it a saved view shows: that is what stays in memory.
 // Harmless The graph is read where it stands. No unpack hook runs, nothing is recomputed, no tensor is kept, use counts are
 //          as before after return.
-// Complete All of LibTorch's own nodes with their lists and optional slots; custom Functions (saved variables, tensors and
-//          lists of tensors in saved_data); in-place operations on views. What cannot be read is listed by unread_nodes(),
-//          and is not in the totals: TorchScript's graphs, Python's Functions, custom Functions that mark their outputs or
-//          whose saved tensors were modified in place. LibTorch shows nothing of tensors in a tuple or an object in
-//          saved_data, and does not tell a custom Function that backward() freed from one that saved nothing.
+// Complete All of LibTorch's own nodes with their lists and optional slots; custom Functions (saved variables, tensors in
+//          saved_data however deep in lists, tuples, dictionaries and objects); in-place operations on views. What cannot be
+//          read is listed by unread_nodes(): Python's Functions, node classes of others, what saved-variable hooks packed
+//          (graph/counted_hooks.h: those that say what they hold are counted). It is not in the totals. TorchScript's nodes are
+//          closed, too: what their methods made in the forward pass and still lives is taken for theirs, and marked
+//          `inferred`, if the registry was active then; else there is a row of `?`.
 // Errors   c10::Error: no root given, an undefined root, a root without a graph, a graph that backward() has freed. A graph
 //          freed in part gives what is left, and names the freed nodes in unread_nodes().
 // Threads  Values may be read by any number of threads. A graph may be read while other threads build or run other graphs,
-//          also over the same parameters; not while backward() runs on it, or an in-place operation on a tensor of it, in
-//          another thread.
-// Cost     About a microsecond per node, and some 150 bytes of host memory per row; no recursion, so a graph may be as deep
-//          as memory allows.
+//          also over the same parameters, but not while they set or clear gradients otherwise than by backward(). If backward()
+//          runs on the graph itself, nodes it is at are listed as in use and those it has freed as released: nothing is torn,
+//          but the account is of no one instant. Not detected: an in-place operation, in another thread, on a tensor of the
+//          graph.
+// Cost     See tests/bench/saved_tensors_cost.cc: well under a microsecond per node while the graph fits into the cache, some
+//          200 bytes of host memory per node and row; no recursion, so a graph may be as deep as memory allows.
 
 #ifndef MEMLEDGER_GRAPH_SAVED_TENSORS_H_
 #define MEMLEDGER_GRAPH_SAVED_TENSORS_H_
@@ -35,6 +38,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::nn {
@@ -60,6 +64,10 @@ struct SavedTensorOptions {
   Rounding rounding = Rounding::kRequested;
   // As `exclude`, and told apart: what the program feeds the network with.
   std::vector<at::Tensor> inputs = {};
+  // Besides those of the module that is given, if one is: of several modules, or of one that is no torch::nn::Module. Names as
+  // `encoder.weight`; layers are made of them.
+  std::vector<std::pair<std::string, at::Tensor>> parameters = {};
+  std::vector<at::Tensor> buffers = {};
 };
 
 // Whom a storage belongs to: the first that fits.

@@ -33,10 +33,11 @@ struct CompactNode {
 
 // An edge as backward() follows it, towards what computed the operator's input.
 struct CompactEdge {
-  uint32_t node = kNone;    // in SavedTensorsData::nodes
+  uint32_t node = kNone;       // in SavedTensorsData::nodes
   uint32_t output_number = 0;  // of that node's operator
-  int64_t bytes = -1;       // of the tensor that came this way; -1: unknown
+  int64_t bytes = -1;          // of the tensor that came this way; -1: unknown
 
+  static constexpr int64_t kNotMeasured = -2;
   static constexpr uint32_t kNone = ~uint32_t{0};  // needed no gradient
 };
 
