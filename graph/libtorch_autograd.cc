@@ -293,6 +293,8 @@ class NodeReader::SlotPrefetcher final : public SavedSlotVisitor {
 void NodeReader::prefetch(const Node& node, Step step) {
   const Type& type = type_of(node);
   if (type.kind != Kind::kGenerated || type.visit == &visit_nothing) return;
+  const std::unique_lock<std::mutex> lock(NodeLock::of(node), std::try_to_lock);
+  if (!lock.owns_lock()) return;
   prefetcher_->step = step;
   type.visit(node, *prefetcher_);
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "graph/saved_tensors.h"
+#include "registry/registry.h"
 #include "tests/graph/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
 
@@ -102,6 +103,9 @@ class RandomGraph {
   const Tensor& any() { return pool_[static_cast<size_t>(below(static_cast<int64_t>(pool_.size())))]; }
   int64_t any_dim(const Tensor& x) { return below(x.dim()); }
   Tensor indices(int64_t count, int64_t end) { return at::randint(end, {count}, at::kLong); }
+  // What writes to a tensor comes from leaves only. Had it been computed from that tensor, the node that saved the tensor would be
+  // held by the tensor's new history, and hold it: a cycle, which LibTorch never frees and no root may lead to.
+  Tensor leaf_mean() { return leaves_[static_cast<size_t>(below(static_cast<int64_t>(leaves_.size())))].mean(); }
   // Two dimensions, and not too large.
   Tensor flat(const Tensor& x) { return x.dim() == 2 ? x : x.reshape({x.dim() == 0 ? 1 : x.size(0), -1}); }
 
@@ -148,10 +152,10 @@ class RandomGraph {
       case 26: return add("diagonal", flat(x).diagonal().unsqueeze(0));
       case 27: return add("contiguous", x.transpose(0, -1).contiguous());
       case 28: return add("mul_", any().mul_(1.5));
-      case 29: return add("mul_ by", any().mul_(x));
+      case 29: return add("mul_ by", any().mul_(leaf_mean()));
       case 30: return add("sigmoid_", any().sigmoid_());
       case 31: return add("relu_", any().relu_());
-      case 32: return add("add_", any().add_(x));
+      case 32: return add("add_", any().add_(leaf_mean()));
       case 33: return add("zero_", any().zero_());
       case 34: return add("slice mul_", any().slice(0, 0, 1).mul_(2));
       case 35: {
@@ -202,12 +206,27 @@ int64_t bytes_of(const std::vector<Tensor>& roots) {
   return bytes;
 }
 
+// For whoever has to find out why: what is alive and in no row.
+std::string missed(const memledger::SavedTensors& saved, const std::vector<Tensor>& elsewhere) {
+  std::set<uintptr_t> known;
+  for (const memledger::SavedTensorRow& row : saved.rows()) known.insert(row.storage_address);
+  for (const Tensor& tensor : elsewhere) known.insert(reinterpret_cast<uintptr_t>(tensor.storage().data()));
+  std::string text;
+  const memledger::Snapshot snapshot = memledger::Registry::global().snapshot();
+  for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU)) {
+    if (known.count(storage.address) > 0) continue;
+    text += std::to_string(storage.nbytes) + " bytes of " + std::string(storage.op) + "; ";
+  }
+  return text;
+}
+
 }  // namespace
 
 TEST_CASE("saved bytes are what the forward pass leaves allocated, on any graph") {
   at::set_num_threads(1);
   const bool full = std::getenv("MEMLEDGER_FULL") != nullptr;
   const uint64_t seeds = full ? 1000 : 200;
+  const memledger::ScopedTracking tracking;
   int refused = 0;
   size_t nodes = 0;
   int64_t bytes = 0;
@@ -215,13 +234,20 @@ TEST_CASE("saved bytes are what the forward pass leaves allocated, on any graph"
     CAPTURE(seed);
     RandomGraph graph(seed);
     memledger::testing::AllocationCount count;
-    const std::vector<Tensor> roots = graph.build(200);
+    std::vector<Tensor> roots = graph.build(200);
     const int64_t growth = count.growth() - bytes_of(roots);
     const memledger::SavedTensors saved = memledger::saved_for_backward(roots, {/*exclude=*/graph.outside()});
     CAPTURE(graph.log());
     CHECK(saved.complete());
     CHECK(saved.unread_nodes().empty());
-    REQUIRE(saved.total_bytes() == growth);
+    if (saved.total_bytes() != growth) {
+      std::vector<Tensor> elsewhere = graph.outside();
+      elsewhere.insert(elsewhere.end(), roots.begin(), roots.end());
+      CAPTURE(missed(saved, elsewhere));
+      REQUIRE(saved.total_bytes() == growth);
+    }
+    roots.clear();
+    CHECK(count.growth() == 0);  // looking at the graph has kept nothing of it
     refused += graph.refused();
     nodes += saved.node_count();
     bytes += saved.total_bytes();

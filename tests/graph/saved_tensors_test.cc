@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -688,6 +690,30 @@ TEST_CASE("a node that backward() is running on is not read, and named") {
   CHECK(seen.total_bytes() == 256);  // exp's result, held by its own node as well
   CHECK_FALSE(seen.complete());
   CHECK(saved_for_backward(loss).complete());
+}
+
+TEST_CASE("a graph can be read while others train over the same parameters, and while backward() runs on it") {
+  Tensor weight = param({64, 64});
+  const Tensor mine = (weight.exp() * weight.sin()).sum();
+  const int64_t bytes = saved_for_backward(mine, {{weight}}).total_bytes();
+  CHECK(bytes == 2 * 64 * 64 * 4);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) (weight.cos() * 2).sum().backward();
+  });
+  std::thread same([&] {
+    while (!stop) mine.backward({}, /*retain_graph=*/true);
+  });
+  for (int i = 0; i < 300; ++i) {
+    const SavedTensors seen = saved_for_backward(mine, {{weight}});
+    CHECK(seen.total_bytes() <= bytes);
+    CHECK((seen.total_bytes() == bytes || !seen.unread_nodes().empty()));
+    for (const memledger::UnreadNode& node : seen.unread_nodes()) CHECK(node.reason == UnreadReason::kBusy);
+  }
+  stop = true;
+  other.join();
+  same.join();
+  CHECK(saved_for_backward(mine, {{weight}}).total_bytes() == bytes);
 }
 
 TEST_CASE("a deep graph needs no stack") {
