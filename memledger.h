@@ -8,6 +8,7 @@
 //   reporter.report();
 
 #include "graph/saved_tensors.h"
+#include "graph/saved_views.h"
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"

@@ -244,14 +244,15 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-// Restores the label that a user scope was opened under.
+// Restores the label that a user scope, or the method of a TorchScript module, was opened under.
 struct LabelBefore : at::ObserverContext {
   uint32_t thread = 0;
   core::NameId before = 0;
   core::NameId inside = 0;
 };
 
-std::unique_ptr<at::ObserverContext> start_user_scope(ThreadContext& thread, const at::RecordFunction& fn) {
+std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread, const at::RecordFunction& fn,
+                                                          std::string_view kind = "") {
   if (fn.isAsync()) return nullptr;
   core::NameTable& names = RegistryState::get().labels;
   auto context = std::make_unique<LabelBefore>();
@@ -259,7 +260,7 @@ std::unique_ptr<at::ObserverContext> start_user_scope(ThreadContext& thread, con
   context->before = thread.label;
   std::string path(names.name(thread.label));
   if (!path.empty()) path += '/';
-  path += fn.name();
+  path.append(kind).append(fn.name());
   thread.label = context->inside = names.intern(path);
   RegistryState::get().label_history.note(thread.thread, thread.label);
   return context;
@@ -274,7 +275,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
         note_forward_operator(thread, fn);
         break;
       case at::RecordScope::USER_SCOPE:
-        return start_user_scope(thread, fn);
+        return start_labelled_scope(thread, fn);
+      case at::RecordScope::TORCHSCRIPT_FUNCTION:
+        return start_labelled_scope(thread, fn, "TorchScript ");
       default:
         if (is_engine_scope(fn.name())) {
           push_node(thread, fn.name() + kEngineScope.size());
@@ -296,6 +299,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
         pop_node(thread);
         break;
       case at::RecordScope::USER_SCOPE:
+      case at::RecordScope::TORCHSCRIPT_FUNCTION:
         if (const auto* label = static_cast<LabelBefore*>(context)) {
           if (label->thread == thread.thread && label->inside == thread.label) {
             thread.label = label->before;
@@ -329,7 +333,8 @@ void OperatorObserver::start(const Options& options) {
       at::RecordFunctionCallback(&on_start, &on_end)
           .needsInputs(true)
           .needsOutputs(true)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE,
+                   at::RecordScope::TORCHSCRIPT_FUNCTION}));
 }
 
 void OperatorObserver::stop() {

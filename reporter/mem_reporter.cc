@@ -380,7 +380,7 @@ MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
     if (!held) continue;
     result.roots.emplace_back(std::move(held));
     try {
-      for (const SavedTensorRow& row : saved_for_backward(result.roots.back()).rows()) result.claims.push_back(claim_of(row));
+      for (const SavedTensorRow& row : memledger::saved_for_backward(result.roots.back()).rows()) result.claims.push_back(claim_of(row));
     } catch (const c10::Error&) {
       // No graph any more: backward has freed it.
     }
@@ -422,6 +422,18 @@ MemReporter& MemReporter::add_tensor(std::string name, const at::Tensor& tensor)
 MemReporter& MemReporter::add_input(std::string name, const at::Tensor& tensor) {
   impl_->names.add_input(std::move(name), tensor);
   return *this;
+}
+
+SavedTensors MemReporter::saved_for_backward(const at::Tensor& loss, SavedTensorOptions options) const {
+  {
+    const std::lock_guard<std::mutex> hold(impl_->collect_lock);
+    for (NamedTensor& named : impl_->names.read()) {
+      if (named.role == Role::kParameter) options.parameters.emplace_back(std::move(named.name), std::move(named.tensor));
+      if (named.role == Role::kBuffer) options.buffers.push_back(std::move(named.tensor));
+      if (named.role == Role::kInput) options.inputs.push_back(std::move(named.tensor));
+    }
+  }
+  return memledger::saved_for_backward(loss, options);
 }
 
 MemReporter& MemReporter::add_graph(const at::Tensor& loss) {

@@ -32,6 +32,7 @@
 #include <string_view>
 #include <utility>
 
+#include "graph/saved_tensors.h"
 #include "reporter/report.h"
 
 namespace torch {
@@ -66,6 +67,9 @@ class MemReporter {
   // else that is registered explains. The graph is followed while `loss` lives; a graph that has been freed adds nothing, nor
   // does the same loss a second time.
   MemReporter& add_graph(const at::Tensor& loss);
+  // saved_for_backward(loss, options) where all that is registered here stands apart: parameters by their names, buffers, inputs.
+  // Errors as there.
+  SavedTensors saved_for_backward(const at::Tensor& loss, SavedTensorOptions options = {}) const;
   // Forgets a module's prefix or a tensor's name; throws c10::Error if there is none that lives.
   MemReporter& remove(std::string_view name);
   MemReporter& remove(const torch::optim::Optimizer& optimizer);
