@@ -162,7 +162,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
       if (storage == nullptr) return;
       if (adopting && can_adopt(*storage)) adopt(*storage);
       if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad() && tensor.is_leaf()) {
-        state.ledger.mark_parameter_like(address_of(*storage));
+        thread.parameter = state.ledger.mark_parameter_like(address_of(*storage));
         state.any_parameter_like.store(true, std::memory_order_relaxed);
       }
       if (!may_step) return;
@@ -195,6 +195,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (++thread.last_sequence == 0) ++thread.last_sequence;
   thread.op_sequence = thread.last_sequence;
   state.running.set(thread.thread, thread.op_sequence);
+  thread.parameter = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 
