@@ -11,7 +11,7 @@ using torch::jit::Module;
 
 std::string pair(int64_t value) { return "[" + std::to_string(value) + ", " + std::to_string(value) + "]"; }
 
-at::Tensor parameter(at::IntArrayRef sizes) { return (at::randn(sizes) * 0.05).requires_grad_(); }
+at::Tensor parameter(at::IntArrayRef sizes) { return at::mul(at::randn(sizes), 0.05).requires_grad_(); }
 
 Module convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
   Module module("Conv2d");
