@@ -49,8 +49,8 @@ std::ostream& operator<<(std::ostream& out, const Changes& changes) {
   int64_t born = 0, died = 0;
   for (const StorageInfo& storage : changes.born) born += storage.nbytes;
   for (const StorageInfo& storage : changes.died) died += storage.nbytes;
-  return out << fmt::format("{} storages born, {} bytes; {} died, {} bytes{}", changes.born.size(), born, changes.died.size(), died,
-                            changes.from_snapshot ? "; there was nothing to compare with" : "");
+  return out << fmt::format("{} storages born, {} bytes; {} died, {} bytes{}", changes.born.size(), born, changes.died.size(),
+                            died, changes.from_snapshot ? "; there was nothing to compare with" : "");
 }
 
 std::ostream& operator<<(std::ostream& out, const Statistic& statistic) {
@@ -58,8 +58,9 @@ std::ostream& operator<<(std::ostream& out, const Statistic& statistic) {
 }
 
 std::ostream& operator<<(std::ostream& out, const DeviceStatistics& statistics) {
-  return out << statistics.allocator << ": requested " << statistics.requested_bytes << "; allocated " << statistics.allocated_bytes
-             << "; active " << statistics.active_bytes << "; reserved " << statistics.reserved_bytes << " bytes";
+  return out << statistics.allocator << ": requested " << statistics.requested_bytes << "; allocated "
+             << statistics.allocated_bytes << "; active " << statistics.active_bytes << "; reserved " << statistics.reserved_bytes
+             << " bytes";
 }
 
 std::ostream& operator<<(std::ostream& out, const DeviceMemory& memory) {

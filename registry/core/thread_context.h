@@ -44,6 +44,9 @@ struct ThreadContext {
   NameId forward_op;
   NameId forward_label;
   uint64_t parameter;    // of the running outermost operator: see Birthplace
+  // The last parameter consumed, and where it lies: views of it (weight.t()) are no leaves.
+  uint64_t last_parameter;
+  uintptr_t last_parameter_address;
   uint32_t op_depth;     // operators running one inside the other
   uint32_t op_sequence;  // run of the outermost one; 0 outside
   uint32_t last_sequence;
