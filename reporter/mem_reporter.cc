@@ -224,8 +224,8 @@ MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
   for (const NamedTensor& named : result.named) {
     for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
       if (!tensor.defined()) return;
-      result.claims.push_back(claim_of(part[0] == '\0' ? named.name : named.name + "." + part, named.role, tensor,
-                                       result.may_be_pinned));
+      result.claims.push_back(
+          claim_of(part[0] == '\0' ? named.name : named.name + "." + part, named.role, tensor, result.may_be_pinned));
       result.claims.back().module = named.module;
     });
   }
@@ -278,8 +278,8 @@ WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target, cons
     }
     if (claim.references.has_value()) why.storage_references = claim.references;
     if (claim.role != Role::kSaved) {
-      why.names.push_back({claim.name, claim.role, tensor != nullptr && claim.tensor == target.tensor,
-                           claim.offset_bytes, claim.extent_bytes.value_or(0)});
+      why.names.push_back({claim.name, claim.role, tensor != nullptr && claim.tensor == target.tensor, claim.offset_bytes,
+                           claim.extent_bytes.value_or(0)});
       continue;
     }
     SavedReference saved;
@@ -398,8 +398,8 @@ WhyAlive MemReporter::why(const at::Tensor& tensor) const {
   });
   const bool is_its_own_part = target.has_value() && target->tensor == reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl());
   if (!target.has_value()) target = claim_of("the tensor", Role::kTensor, tensor, false);
-  WhyAlive why = impl_->why(claimed, *target, is_its_own_part ? &tensor : nullptr,
-                            look_at_registry_and_allocators(Registry::global()));
+  WhyAlive why =
+      impl_->why(claimed, *target, is_its_own_part ? &tensor : nullptr, look_at_registry_and_allocators(Registry::global()));
   return why;
 }
 

@@ -31,9 +31,9 @@ MemoryMaps::MemoryMaps() {
                             starts_with(mapping.path, "/SYSV") || starts_with(mapping.path, "/dev/zero");
     mappings_.push_back(std::move(mapping));
   }
-  mappings_.erase(std::remove_if(mappings_.begin(), mappings_.end(),
-                                 [&](const Mapping& mapping) { return code.count(mapping.path) > 0; }),
-                  mappings_.end());
+  mappings_.erase(
+      std::remove_if(mappings_.begin(), mappings_.end(), [&](const Mapping& mapping) { return code.count(mapping.path) > 0; }),
+      mappings_.end());
 }
 
 const MemoryMaps::Mapping* MemoryMaps::find(uintptr_t address) const {

@@ -91,8 +91,7 @@ std::vector<ReportRow> rows_of(std::vector<const Claim*> claims, Role least) {
 }
 
 // What is known of a storage that the registry does not have.
-void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, bool followed,
-                       std::optional<MemoryMaps>& maps) {
+void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, bool followed, std::optional<MemoryMaps>& maps) {
   std::optional<int64_t> bytes;
   bool has_storage = false;
   bool pinned = false;

@@ -46,8 +46,8 @@ struct Instant {
   Snapshot snapshot;
   std::map<c10::DeviceIndex, AllocatorView> views;  // of CUDA devices
   bool of_peak = false;
-  bool active = false;                               // the registry watches
-  std::function<bool(c10::Device)> follows;          // whether it sees a device's allocations
+  bool active = false;                       // the registry watches
+  std::function<bool(c10::Device)> follows;  // whether it sees a device's allocations
 };
 
 std::vector<uint64_t> ids_alive(const Snapshot& snapshot);

@@ -31,12 +31,12 @@ std::string Report::to_csv() const {
   for (const DeviceReport& device : devices) {
     const std::string device_name = device.device.str();
     for (const ReportRow& row : device.rows) {
-      fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", kSchemaVersion,
-                     device_name, to_string(row.kind), row.storage_id, quoted(row.name), quoted(row.owner), to_string(row.role),
-                     number(row.nbytes), row.external_bytes, quoted(shape_text(row.shape)), dtype_text(row.dtype),
-                     row.storage_offset_bytes, row.extent_bytes, number(row.more_references), quoted(row.module),
-                     row.is_output ? 1 : 0, quoted(row.op), quoted(row.autograd_node), quoted(row.forward_op), quoted(row.label),
-                     to_string(row.phase), row.adopted ? 1 : 0);
+      fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+                     kSchemaVersion, device_name, to_string(row.kind), row.storage_id, quoted(row.name), quoted(row.owner),
+                     to_string(row.role), number(row.nbytes), row.external_bytes, quoted(shape_text(row.shape)),
+                     dtype_text(row.dtype), row.storage_offset_bytes, row.extent_bytes, number(row.more_references),
+                     quoted(row.module), row.is_output ? 1 : 0, quoted(row.op), quoted(row.autograd_node), quoted(row.forward_op),
+                     quoted(row.label), to_string(row.phase), row.adopted ? 1 : 0);
     }
   }
   return csv;

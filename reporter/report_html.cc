@@ -112,8 +112,8 @@ std::string Report::to_html() const {
   for (size_t role = 0; role <= static_cast<size_t>(Role::kTensor); ++role)
     json += (role == 0 ? "" : ",") + json_string(to_string(static_cast<Role>(role)));
   const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-  json += "],\"title\":" + json_string(fmt::format("{}{:%Y-%m-%d %H:%M:%S} UTC", of_peak ? "at the peak, read " : "",
-                                                   fmt::gmtime(seconds)));
+  json += "],\"title\":" +
+          json_string(fmt::format("{}{:%Y-%m-%d %H:%M:%S} UTC", of_peak ? "at the peak, read " : "", fmt::gmtime(seconds)));
   json += ",\"devices\":[";
   for (size_t d = 0; d < devices.size(); ++d) {
     const DeviceReport& device = devices[d];

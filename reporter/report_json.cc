@@ -97,9 +97,9 @@ std::string Report::to_json() const {
                     number(device.reserved_bytes));
     json += fmt::format("\"cached_free_bytes\":{},\"largest_free_block\":{},\"fragmented_bytes\":{},",
                         number(device.cached_free_bytes), number(device.largest_free_block), number(device.fragmented_bytes));
-    json += fmt::format("\"outside_allocator_bytes\":{},\"device_used_bytes\":{},\"device_total_bytes\":{},",
-                        number(device.outside_allocator_bytes), number(device.device_used_bytes),
-                        number(device.device_total_bytes));
+    json +=
+        fmt::format("\"outside_allocator_bytes\":{},\"device_used_bytes\":{},\"device_total_bytes\":{},",
+                    number(device.outside_allocator_bytes), number(device.device_used_bytes), number(device.device_total_bytes));
     json += fmt::format("\"named_bytes\":{},\"anonymous_bytes\":{},\"mapped_bytes\":{},\"shared_bytes\":{},\"items\":[",
                         device.named_bytes, device.anonymous_bytes, device.mapped_bytes, device.shared_bytes);
     for (size_t i = 0; i < device.items.size(); ++i) {

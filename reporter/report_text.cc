@@ -99,11 +99,11 @@ Style style_of(const ReportRow& row) {
 // A line of the table: one storage's row, or several in one.
 struct ShownRow {
   const ReportRow* row;
-  std::string group;          // GroupBy::kRole …: what they have in common
-  std::string first_member;   // of anonymous rows alike
+  std::string group;         // GroupBy::kRole …: what they have in common
+  std::string first_member;  // of anonymous rows alike
   size_t count = 1;
-  size_t unknown = 0;         // of these, those whose bytes nobody knows
-  int64_t nbytes = 0;         // as shown: see DeviceReport::shown_bytes
+  size_t unknown = 0;  // of these, those whose bytes nobody knows
+  int64_t nbytes = 0;  // as shown: see DeviceReport::shown_bytes
 };
 
 std::string key_of(const ReportRow& row, GroupBy group) {
@@ -123,8 +123,7 @@ void add_to(ShownRow& shown, const ReportRow& row, const DeviceReport& device) {
 }
 
 std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& options) {
-  using Likeness =
-      std::tuple<Role, std::string, std::string_view, std::optional<c10::DimVector>, std::optional<c10::ScalarType>>;
+  using Likeness = std::tuple<Role, std::string, std::string_view, std::optional<c10::DimVector>, std::optional<c10::ScalarType>>;
   std::vector<ShownRow> shown;
   std::map<Likeness, size_t> place_of_likeness;
   std::map<std::string, size_t> place_of_key;
@@ -239,7 +238,8 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
     out << paint(is_group ? Style::kPlain : style_of(row), fmt::format("{:<40s}", first_column(shown[i])))
         << fmt::format("{:>20s}{:>10s}", what, size);
     if (is_group) {
-      if (shown[i].unknown > 0 && shown[i].unknown < shown[i].count) out << fmt::format("  and {} of unknown size", shown[i].unknown);
+      if (shown[i].unknown > 0 && shown[i].unknown < shown[i].count)
+        out << fmt::format("  and {} of unknown size", shown[i].unknown);
       out << '\n';
       continue;
     }
@@ -249,7 +249,8 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
     if (i + 1 < count && shown[i + 1].row->kind == RowKind::kShared) continue;
     const ReportRow& counted = *shown[owner].row;
     if (pins_what_it_does_not_show(counted, options.verbose)) {
-      out << fmt::format("  a view of {} keeps {} alive\n", readable_size(*counted.visible_bytes), readable_size(*counted.nbytes));
+      out << fmt::format("  a view of {} keeps {} alive\n", readable_size(*counted.visible_bytes),
+                         readable_size(*counted.nbytes));
     }
     if (options.verbose && counted.more_references.value_or(0) > 0)
       out << fmt::format("  and {} more references\n", *counted.more_references);

@@ -30,7 +30,8 @@ class ScriptModuleRef {
   // Of the class, without its namespaces; empty when it has ended.
   std::string type_name() const;
 
-  // `module` is the path of the module within this one that has the tensor, empty for this one. Parameters, buffers, other attributes
+  // `module` is the path of the module within this one that has the tensor, empty for this one. Parameters, buffers, other
+  // attributes
   // (`scales.0` of a list, `table.key` of a dictionary), and the constants that freezing or tracing has put into the methods'
   // graphs (`forward.constant.0`; Role::kBuffer). Defined tensors only. The module is alive during the call.
   using Visit = std::function<void(const std::string& path, const std::string& module, Role role, const at::Tensor& tensor)>;

@@ -61,8 +61,7 @@ std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
                        saved.path.empty() ? "?" : path_text(saved.path));
   }
   if (why.saved.size() > kMostSlots) out << fmt::format("  and {} more saved slots\n", why.saved.size() - kMostSlots);
-  if (why.tensor_references.has_value())
-    out << fmt::format("  references to the tensor: {}\n", *why.tensor_references);
+  if (why.tensor_references.has_value()) out << fmt::format("  references to the tensor: {}\n", *why.tensor_references);
   out << fmt::format("  tensors on the storage: {}, of which {} known\n", count(why.storage_references), why.known_tensors);
   out << "  held by you: ";
   if (!why.held_by_you.has_value()) {

@@ -109,7 +109,8 @@ TEST_SUITE("the table") {
     CAPTURE(shown);
     CHECK(contains(shown, line("encoder.weight", "(1048576,)", "4.00M")));
     CHECK_FALSE(contains(shown, "decoder.weight"));
-    CHECK(contains(shown, "\n2 x Tensor3 …" + std::string(40 - 13, ' ') + "           (262144,)     2.00M  aten::mul [forward]\n"));
+    CHECK(
+        contains(shown, "\n2 x Tensor3 …" + std::string(40 - 13, ' ') + "           (262144,)     2.00M  aten::mul [forward]\n"));
     CHECK(contains(shown, line("Tensor5", "(262144,)", "1.00M", "  aten::conv2d [output of conv1, forward]")));
     CHECK(contains(shown, "  named: 8.00M; anonymous: 3.00M\n  by role: Parameter 4.00M, Gradient 4.00M, Tensor 3.00M\n"));
     report.options.verbose = true;
@@ -343,8 +344,7 @@ TEST_SUITE("values in streams and fmt") {
     CHECK(fmt::format("{}", ReportItem{ReportItemKind::kRounding, "", 508, 1}) == "rounding 508.00B");
     Counters counters;
     counters.current_bytes = 12;
-    CHECK(fmt::format("{}", counters) ==
-          "current 12 bytes in 0, peak 0 bytes in 0, allocated 0 bytes in 0, freed 0 bytes in 0");
+    CHECK(fmt::format("{}", counters) == "current 12 bytes in 0, peak 0 bytes in 0, allocated 0 bytes in 0, freed 0 bytes in 0");
     CHECK(fmt::format("{}", HookHealth{1, 2, 3}) == "1 unknown frees, 2 dropped records, 3 swallowed exceptions");
   }
 

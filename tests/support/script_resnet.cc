@@ -38,7 +38,8 @@ Module downsample(int64_t in, int64_t out, int64_t stride) {
   module.register_module("0", convolution(in, out, 1, stride));
   module.register_module("1", batch_norm(out));
   // Attributes with digits for names cannot be written in TorchScript.
-  module.define("def forward(self, x: Tensor) -> Tensor:\n    return getattr(self, \"1\").forward(getattr(self, \"0\").forward(x))\n");
+  module.define(
+      "def forward(self, x: Tensor) -> Tensor:\n    return getattr(self, \"1\").forward(getattr(self, \"0\").forward(x))\n");
   return module;
 }
 
