@@ -10,6 +10,7 @@
 #include "graph/saved_tensors.h"
 #include "graph/saved_views.h"
 #include "registry/registry.h"
+#include "registry/values_text.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
 #include "tracker/growth_finder.h"

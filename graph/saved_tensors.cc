@@ -344,6 +344,7 @@ class Walk final : public NodeContents {
     row.counted = true;
     if (storage) {
       row.extent_bytes = extent_bytes_of(tensor).value_or(-1);
+      if (row.extent_bytes >= 0) row.offset_bytes = impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
       row.storage_bytes = storage->bytes.value_or(-1);
       row.address = storage->key.address;
       row.tensor = reinterpret_cast<uintptr_t>(impl);
@@ -530,6 +531,7 @@ SavedTensorRow SavedTensorsData::row(size_t index) const {
   row.tensor = compact.tensor;
   if (compact.storage_bytes >= 0) row.storage_bytes = compact.storage_bytes;
   if (compact.extent_bytes >= 0) row.extent_bytes = compact.extent_bytes;
+  row.storage_offset_bytes = compact.offset_bytes;
   row.view = compact.view;
   row.counted = compact.counted;
   if (compact.first_holder != index) row.shares_with = compact.first_holder;

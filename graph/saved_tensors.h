@@ -103,6 +103,7 @@ struct SavedTensorRow {
   uintptr_t tensor = 0;                  // identity of the tensor object, while the graph lives
   std::optional<int64_t> storage_bytes;  // as asked for; none = unknown
   std::optional<int64_t> extent_bytes;   // first to last element of the tensor
+  int64_t storage_offset_bytes = 0;      // where the tensor begins in its storage
   bool view = false;                     // the tensor shows part of its storage
 
   bool counted = false;               // the first holder of its storage

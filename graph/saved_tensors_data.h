@@ -51,6 +51,7 @@ struct CompactRow {
   uint64_t storage_id = 0;
   int64_t storage_bytes = -1;  // -1: unknown
   int64_t extent_bytes = -1;   // -1: unknown
+  int64_t offset_bytes = 0;
   uint32_t node = 0;           // in SavedTensorsData::nodes
   uint32_t first_holder = 0;
   uint32_t shape_begin = 0;

@@ -161,9 +161,16 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
       c10::StorageImpl* const storage = storage_of(tensor);
       if (storage == nullptr) return;
       if (adopting && can_adopt(*storage)) adopt(*storage);
-      if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad() && tensor.is_leaf()) {
-        state.ledger.mark_parameter_like(address_of(*storage));
-        state.any_parameter_like.store(true, std::memory_order_relaxed);
+      if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
+        const uintptr_t address = address_of(*storage);
+        if (tensor.is_leaf()) {
+          thread.parameter = thread.last_parameter = state.ledger.mark_parameter_like(address);
+          thread.last_parameter_address = address;
+          state.any_parameter_like.store(true, std::memory_order_relaxed);
+        } else if (address == thread.last_parameter_address) {
+          // Should another storage have taken the place of a parameter that ended, the id leads to nothing.
+          thread.parameter = thread.last_parameter;
+        }
       }
       if (!may_step) return;
       if (kind == OperatorKind::kInPlaceStep && first && !thread.optimizer_region) {
@@ -195,6 +202,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (++thread.last_sequence == 0) ++thread.last_sequence;
   thread.op_sequence = thread.last_sequence;
   state.running.set(thread.thread, thread.op_sequence);
+  thread.parameter = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 

@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "registry/allocation_failure.h"
 #include "registry/copies.h"
@@ -86,6 +88,7 @@ StorageInfo to_value(const core::StorageRecord& record) {
   info.label = state.labels.name(birthplace.label);
   info.forward_op = state.names.name(birthplace.forward_op);
   info.forward_label = state.labels.name(birthplace.forward_label);
+  info.parameter = birthplace.parameter;
   info.thread = birthplace.thread;
   info.stack = record.stack;
   info.stack_weight = record.stack_weight;
@@ -121,12 +124,23 @@ void note_what_went_unseen(const RegistryState& state, Value& value) {
 }
 
 void add_rows(const std::vector<core::StorageRecord>& records, Snapshot::Data& data) {
-  data.by_address.reserve(records.size());
+  std::vector<std::pair<core::DeviceKey, size_t>> counts;
+  const auto place_of = [&](core::DeviceKey device) {
+    return std::find_if(counts.begin(), counts.end(), [&](const auto& count) { return count.first == device; });
+  };
   for (const core::StorageRecord& record : records) {
-    StorageInfo info = to_value(record);
-    std::vector<StorageInfo>& rows = data.storages[{info.device.type(), info.device.index()}];
-    data.by_address[info.address] = {&rows, rows.size()};
-    rows.push_back(std::move(info));
+    auto place = place_of(record.device);
+    if (place == counts.end()) place = counts.insert(place, {record.device, 0});
+    ++place->second;
+  }
+  std::vector<std::vector<StorageInfo>*> rows;
+  for (const auto& [device, count] : counts) {
+    const c10::Device of = device_of(device);
+    rows.push_back(&data.storages[{of.type(), of.index()}]);
+    rows.back()->reserve(count);
+  }
+  for (const core::StorageRecord& record : records) {
+    rows[static_cast<size_t>(place_of(record.device) - counts.begin())]->push_back(to_value(record));
   }
 }
 

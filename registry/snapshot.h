@@ -39,6 +39,8 @@ struct StorageInfo {
   std::string_view forward_op;
   std::string_view forward_label;
   std::string_view label;          // ScopedLabels and user scopes, outermost first, with '/' between
+  // The storage of the parameter (a leaf that requires grad) that the operator consumed, the last of several: its id; 0: none.
+  uint64_t parameter = 0;
   uint32_t stack = 0;              // for stack_frames(); 0: none was taken
   float stack_weight = 0;          // how many such storages it stands for, see StackOptions::sampled
   uint32_t thread = 0;             // numbered by first use, from 1

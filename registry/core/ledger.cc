@@ -208,11 +208,14 @@ void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferre
   record.birthplace.phase_inferred = inferred;
 }
 
-void Ledger::mark_parameter_like(uintptr_t address) noexcept {
+uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
   const auto place = shard.by_address.find(address);
-  if (place != shard.by_address.end()) shard.entry(place->second).record.parameter_like = true;
+  if (place == shard.by_address.end()) return 0;
+  StorageRecord& record = shard.entry(place->second).record;
+  record.parameter_like = true;
+  return record.id;
 }
 
 bool Ledger::is_parameter_like(uintptr_t address) const noexcept {

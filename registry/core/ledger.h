@@ -127,8 +127,9 @@ class Ledger {
                 int8_t dtype) noexcept;
   void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
 
-  // Remembers that an operator consumed the storage as a leaf that requires grad; the second tells whether one did.
-  void mark_parameter_like(uintptr_t address) noexcept;
+  // Remembers that an operator consumed the storage as a leaf that requires grad, and returns its id; the second tells whether
+  // one did.
+  uint64_t mark_parameter_like(uintptr_t address) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
 
   uint64_t id_at(uintptr_t address) const noexcept;         // 0: none
