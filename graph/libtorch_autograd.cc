@@ -427,8 +427,10 @@ int64_t bytes_along(const torch::autograd::Edge& edge) {
 int edge_of(const Node& node, const at::Tensor& tensor) {
   const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
   if (meta == nullptr) return -1;
+  // The caller keeps the place in 16 bits, and a node of thousands of edges that saves all its inputs must not cost their square.
+  constexpr size_t kMost = 1024;
   const auto& edges = node.next_edges();
-  for (size_t i = 0; i < edges.size(); ++i) {
+  for (size_t i = 0; i < std::min(edges.size(), kMost); ++i) {
     const Node* producer = edges[i].function.get();
     if (producer == nullptr) continue;
     if (meta->grad_fn_ ? producer == meta->grad_fn_.get() && edges[i].input_nr == meta->output_nr_

@@ -109,8 +109,8 @@ void with_gradient_of(const at::Tensor& leaf, const std::function<void(const at:
 // the node on the other end does not know.
 int64_t bytes_along(const torch::autograd::Edge& edge);
 
-// The place among the node's edges that the tensor came in by; -1 for leaves
-// that need no gradient, and for what the node itself has made.
+// The place among the node's first 1024 edges that the tensor came in by; -1 for
+// leaves that need no gradient, and for what the node itself has made.
 int edge_of(const torch::autograd::Node& node, const at::Tensor& tensor);
 
 // The nodes that a tensor keeps alive: its own as it stands now (never
