@@ -111,9 +111,9 @@ row "weight_hh_l0.grad(->weight_ih_l0.grad)" "(4096, 1024)" 0.00B "offset 167772
 row "bias_ih_l0.grad(->weight_ih_l0.grad)" "(4096,)" 0.00B "offset 33554432, extent 16384"
 row "bias_hh_l0.grad(->weight_ih_l0.grad)" "(4096,)" 0.00B "offset 33570816, extent 16384"
 row Tensor0 "(10, 10, 1024)" 400.00K "aten::to [forward]"
-row Tensor1 "(10, 10, 1024)" 400.00K "aten::lstm [forward]"
+row Tensor1 "(10, 10, 1024)" 400.00K "aten::lstm [output of LSTM, forward]"
 # 40 columns; bash would count the bytes.
-row "2 x Tensor2 …$(printf '%27s' '')" "(1, 10, 1024)" 80.00K "aten::lstm [forward]"
+row "2 x Tensor2 …$(printf '%27s' '')" "(1, 10, 1024)" 80.00K "aten::lstm [output of LSTM, forward]"
 sums $((2 * LSTM_ELEMENTS + 2 * 10 * 10 * 1024 + 2 * 10 * 1024)) 64.92M ""
 
 seen() {  # TITLE NAME
