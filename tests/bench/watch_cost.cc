@@ -6,6 +6,7 @@
 // Bare is the registry switched off: its allocator wrapper then passes calls through after one flag read.
 
 #include <ATen/record_function.h>
+#include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
