@@ -88,6 +88,7 @@ void report_at_exit() {
   if (getpid() != watch().process || watch().reported.exchange(true)) return;
   // Without a handler from after main began this is the last of all, and LibTorch's CUDA library may be gone.
   if (!watch().main_has_begun.load()) forget_cuda();
+  forget_device_memory();
   if (watch().timeline.has_value()) {
     const absl::Status status = watch().timeline->write(watch().timeline_path);
     if (!status.ok()) fmt::print(stderr, "{}\n", std::string(status.message()));
