@@ -1,7 +1,10 @@
 #include "registry/device_statistics.h"
 
+#include <atomic>
 #include <cinttypes>
 #include <cstdio>
+
+#include "registry/forget_cuda.h"
 
 #if MEMLEDGER_LIBTORCH_HAS_CUDA
 #include <ATen/core/CachingHostAllocator.h>
@@ -10,7 +13,6 @@
 #include <c10/util/env.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <exception>
 #include <map>
@@ -27,6 +29,13 @@
 #endif
 
 namespace memledger {
+namespace {
+
+std::atomic<bool> device_memory_is_forgotten{false};
+
+}  // namespace
+
+void forget_device_memory() noexcept { device_memory_is_forgotten.store(true, std::memory_order_relaxed); }
 
 std::string LibraryWorkspace::name() const {
   char where[32];
@@ -195,6 +204,7 @@ std::optional<DeviceStatistics> device_statistics(c10::Device device) {
 
 std::optional<DeviceMemory> device_memory(c10::Device device) {
 #if MEMLEDGER_TORCH_AT_LEAST(10)
+  if (device_memory_is_forgotten.load(std::memory_order_relaxed)) return std::nullopt;
   CUDAAllocator* const allocator = initialized_allocator(device);
   if (allocator == nullptr) return std::nullopt;
   return unless_it_throws([&] {

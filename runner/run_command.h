@@ -12,6 +12,7 @@ struct RunArguments {
   bool quiet = false;
   std::string virtual_gpu;  // empty: the GPUs that are there
   std::string log_folder;   // empty: standard error
+  std::string timeline;     // file; empty: none
   std::vector<std::string> program;
 };
 

@@ -29,12 +29,13 @@ TEST_CASE("the program begins after --, or at the first word that is no option")
 
 TEST_CASE("options take their value after = or as the next word") {
   for (const Words& arguments :
-       {Words{"--virtual-gpu=a100:24GiB,count=2", "--log=out/%r", "-q", "./train"},
-        Words{"--virtual-gpu", "a100:24GiB,count=2", "--log", "out/%r", "--quiet", "--", "./train"}}) {
+       {Words{"--virtual-gpu=a100:24GiB,count=2", "--log=out/%r", "--timeline=t.json", "-q", "./train"},
+        Words{"--virtual-gpu", "a100:24GiB,count=2", "--log", "out/%r", "--timeline", "t.json", "--quiet", "--", "./train"}}) {
     const auto parsed = parse_run_arguments(arguments);
     REQUIRE(parsed.ok());
     CHECK(parsed->virtual_gpu == "a100:24GiB,count=2");
     CHECK(parsed->log_folder == "out/%r");
+    CHECK(parsed->timeline == "t.json");
     CHECK(parsed->quiet);
     CHECK(parsed->program == Words{"./train"});
   }
