@@ -10,6 +10,7 @@
 // How they meet: the wrapper before LibTorch's CPU allocator says whose it is (an executable's symbols cannot be looked up), and
 // where the program's own allocator stands before it, the C symbol memledger_copy of the libraries does.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,7 +21,11 @@
 
 namespace memledger {
 
+namespace core {
+struct RecordingMark;
+}
 class Registry;
+struct Recording;
 
 // What a copy does for another one, beside Registry's functions.
 class CopyServices {
@@ -39,6 +44,11 @@ class CopyServices {
   virtual void close_cursor(uint64_t number) = 0;
   virtual AllocationFailureObserver set_failure_observer(AllocationFailureObserver observer) noexcept = 0;
   virtual std::vector<StackFrame> stack_frames(uint32_t stack) = 0;
+  virtual void start_recording(size_t max_events, core::RecordingMark& mark) = 0;
+  virtual void stop_recording() noexcept = 0;
+  // Moves the mark to the end, unless everything alive is asked for.
+  virtual Recording read_recording(core::RecordingMark& since, bool with_alive) = 0;
+  virtual uint32_t this_thread_number() noexcept = 0;
   // True for the first who asks: a process has one report at its end.
   virtual bool take_exit_report() noexcept = 0;
 
@@ -72,6 +82,9 @@ struct CopyDecision {
 // Made at the first call, by the registry at load, which offers itself for the case that it watches; a refusal is told on
 // standard error then. Takes the loader's lock.
 const CopyDecision& decide_who_watches(Registry& registry, CopyServices& services);
+
+// Of the copy that watches: this one's own, or the first's.
+CopyServices& copy_services();
 
 // Null until it is made.
 const CopyDecision* copy_decision() noexcept;

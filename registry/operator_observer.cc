@@ -261,6 +261,7 @@ std::unique_ptr<at::ObserverContext> start_user_scope(ThreadContext& thread, con
   if (!path.empty()) path += '/';
   path += fn.name();
   thread.label = context->inside = names.intern(path);
+  RegistryState::get().label_history.note(thread.thread, thread.label);
   return context;
 }
 
@@ -296,7 +297,10 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
         break;
       case at::RecordScope::USER_SCOPE:
         if (const auto* label = static_cast<LabelBefore*>(context)) {
-          if (label->thread == thread.thread && label->inside == thread.label) thread.label = label->before;
+          if (label->thread == thread.thread && label->inside == thread.label) {
+            thread.label = label->before;
+            RegistryState::get().label_history.note(thread.thread, thread.label);
+          }
         }
         break;
       default:

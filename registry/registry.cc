@@ -3,11 +3,13 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 
 #include "registry/allocation_failure.h"
 #include "registry/copies.h"
@@ -15,6 +17,7 @@
 #include "registry/cpu_allocator.h"
 #include "registry/cuda_allocator.h"
 #include "registry/operator_observer.h"
+#include "registry/recording.h"
 #include "registry/snapshot_data.h"
 #include "registry/stack_sampler.h"
 #include "registry/state.h"
@@ -45,10 +48,12 @@ void before_fork() {
   state.names.lock_for_fork();
   state.labels.lock_for_fork();
   state.peak_labels.lock_for_fork();
+  state.label_history.lock_for_fork();
 }
 
 void after_fork() {
   RegistryState& state = RegistryState::get();
+  state.label_history.unlock_after_fork();
   state.peak_labels.unlock_after_fork();
   state.labels.unlock_after_fork();
   state.names.unlock_after_fork();
@@ -176,9 +181,14 @@ class OwnServices final : public CopyServices {
     if (!path.empty()) path += '/';
     path += label;
     thread.label = labels.intern(path);
+    RegistryState::get().label_history.note(thread.thread, thread.label);
     return before;
   }
-  void leave_label(uint32_t before) override { core::this_thread().label = before; }
+  void leave_label(uint32_t before) override {
+    core::ThreadContext& thread = core::this_thread();
+    thread.label = before;
+    RegistryState::get().label_history.note(thread.thread, before);
+  }
 
   PhaseBefore enter_phase(Phase phase) override {
     core::ThreadContext& thread = core::this_thread();
@@ -197,6 +207,23 @@ class OwnServices final : public CopyServices {
   AllocationFailureObserver set_failure_observer(AllocationFailureObserver observer) noexcept override {
     return set_allocation_failure_observer(observer);
   }
+  void start_recording(size_t max_events, core::RecordingMark& mark) override {
+    RegistryState& state = RegistryState::get();
+    mark = state.ledger.start_recording(max_events);
+    try {
+      state.label_history.start();
+    } catch (...) {
+      state.ledger.stop_recording();
+      throw;
+    }
+  }
+  void stop_recording() noexcept override {
+    RegistryState& state = RegistryState::get();
+    state.label_history.stop();
+    state.ledger.stop_recording();
+  }
+  Recording read_recording(core::RecordingMark& since, bool with_alive) override;
+  uint32_t this_thread_number() noexcept override { return core::this_thread().thread; }
   std::vector<StackFrame> stack_frames(uint32_t stack) override { return memledger::stack_frames(stack); }
   bool take_exit_report() noexcept override { return !exit_report_taken_.exchange(true, std::memory_order_relaxed); }
 
@@ -204,17 +231,66 @@ class OwnServices final : public CopyServices {
   std::atomic<bool> exit_report_taken_{false};
 };
 
+StorageInfo to_value(const core::LedgerEvent& event) {
+  core::StorageRecord record;
+  record.id = event.id;
+  record.address = event.address;
+  record.nbytes = event.nbytes;
+  record.birthplace = event.birthplace;
+  record.stack = event.stack;
+  record.device = event.device;
+  record.adopted = event.adopted;
+  record.raw_block = event.raw_block;
+  record.described = event.described;
+  record.dtype = event.dtype;
+  record.shape.assign(event.shape.begin(), event.shape.begin() + event.dims);
+  return to_value(record);
+}
+
+Recording OwnServices::read_recording(core::RecordingMark& since, bool with_alive) {
+  stay_in_front();
+  RegistryState& state = RegistryState::get();
+  core::LedgerRecording read = state.ledger.recording(since, with_alive);
+  Recording result;
+  result.begin_ns = read.complete_since_ns;
+  result.end_ns = read.end.time_ns;
+  result.end_time = std::chrono::system_clock::now();
+  result.dropped_events = read.dropped;
+  result.devices = to_values(read.devices);
+  std::unordered_map<uint64_t, size_t> places;
+  places.reserve(read.events.size() + read.alive.size());
+  const auto life_of = [&](uint64_t id) -> Lifetime& {
+    const auto [place, is_new] = places.try_emplace(id, result.lifetimes.size());
+    if (is_new) result.lifetimes.emplace_back();
+    return result.lifetimes[place->second];
+  };
+  for (const core::LedgerEvent& event : read.events) {
+    Lifetime& life = life_of(event.id);
+    life.storage = to_value(event);
+    life.used_as_parameter = event.parameter_like;
+    (event.birth ? life.born_ns : life.died_ns) = event.time_ns;
+  }
+  for (const core::StorageRecord& record : read.alive) {
+    Lifetime& life = life_of(record.id);
+    life.storage = to_value(record);
+    life.used_as_parameter = record.parameter_like;
+  }
+  std::sort(result.lifetimes.begin(), result.lifetimes.end(),
+            [](const Lifetime& a, const Lifetime& b) { return a.storage.id < b.storage.id; });
+  for (const core::LabelHistory::Change& change : state.label_history.read(result.begin_ns)) {
+    result.label_changes.push_back({change.time_ns, change.thread, state.labels.name(change.label)});
+  }
+  if (!with_alive) since = read.end;
+  return result;
+}
+
 OwnServices& own_services() {
   static auto* const services = new OwnServices;
   return *services;
 }
 
 // Of the copy that watches. Labels and cursors go straight to it, as all other things do through Registry::global().
-CopyServices& services() {
-  Registry::global();
-  const CopyOffer* const first = first_copy();
-  return first == nullptr ? own_services() : *first->services;
-}
+CopyServices& services() { return copy_services(); }
 
 bool is_refused() {
   const CopyDecision* const decision = copy_decision();
@@ -242,6 +318,12 @@ __attribute__((constructor(101))) void at_load() {
 }
 
 }  // namespace
+
+CopyServices& copy_services() {
+  Registry::global();
+  const CopyOffer* const first = first_copy();
+  return first == nullptr ? own_services() : *first->services;
+}
 
 bool take_exit_report() noexcept { return services().take_exit_report(); }
 

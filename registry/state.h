@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "registry/core/event_ring.h"
 #include "registry/core/ledger.h"
 #include "registry/core/name_table.h"
 #include "registry/core/peak_labels.h"
@@ -37,6 +38,7 @@ struct RegistryState {
   core::NameTable names;   // operators and autograd nodes: as many as LibTorch has
   core::NameTable labels;  // as many as the program makes up
   core::PeakLabels peak_labels;
+  core::LabelHistory label_history;
   core::Ledger ledger;
   core::RunningOperators running;
   core::ForwardOperators forward_operators;

@@ -73,6 +73,7 @@ void Ledger::sweep(Shard& shard, const Wanted& wanted_for_instants) {
 
 void Ledger::bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order) {
   Entry& entry = shard.entry(slot);
+  if (shard.ring != nullptr) shard.ring->add(entry.record, /*birth=*/false);
   ShardTotals& totals = shard.totals_of(entry.record.device);
   totals.table_bytes -= entry.record.nbytes;
   if (entry.record.adopted) totals.adopted_bytes -= entry.record.nbytes;
@@ -149,6 +150,7 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
       ++totals.allocated_count;
       record.birth_order = counters.add(birth.nbytes, record.peak_labels);
     }
+    if (shard.ring != nullptr) shard.ring->add(record, /*birth=*/true);
     return record.id;
   } catch (...) {
     // No memory for it. Whatever it is, it must not reach the program.
@@ -242,7 +244,7 @@ void Ledger::unlock_all() const {
   for (Shard& shard : shards_) shard.lock.unlock();
 }
 
-Ledger::Instant Ledger::take_instant() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+Ledger::Instant Ledger::take_instant(RecordingMark* mark) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Instant instant;
   // Room for every device a shard may know, so that nothing is allocated while all shards are held.
   instant.devices.reserve(kShards);
@@ -274,6 +276,7 @@ Ledger::Instant Ledger::take_instant() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   instant.epoch = epoch_++;
   newest_pin_ = instant.epoch;
   instant.time = std::chrono::system_clock::now();
+  if (mark != nullptr) mark_recording(*mark);
   unlock_all();
   ++pins_[instant.epoch];
   std::sort(instant.devices.begin(), instant.devices.end(), [](const DeviceTotals& a, const DeviceTotals& b) {
@@ -411,6 +414,87 @@ LedgerChanges Ledger::changes_since(uint64_t cursor) {
   collect(since, instant.epoch, changes.born, since == 0 ? nullptr : &changes.died);
   if (since != 0) unpin(since);
   return changes;
+}
+
+void Ledger::mark_recording(RecordingMark& mark) const {
+  static_assert(RecordingMark::kRings == kShards);
+  for (size_t i = 0; i < kShards; ++i) mark.written[i] = shards_[i].ring == nullptr ? 0 : shards_[i].ring->written();
+  mark.time_ns = steady_ns();
+}
+
+RecordingMark Ledger::start_recording(size_t events) {
+  const LockHolder hold(instants_lock_);
+  const size_t capacity = events / kShards + 1;
+  std::array<std::unique_ptr<EventRing>, kShards> rings;
+  if (recorders_ == 0) {
+    for (std::unique_ptr<EventRing>& ring : rings) ring = std::make_unique<EventRing>(capacity);
+  }
+  for (size_t i = 0; i < kShards; ++i) {
+    const LockHolder hold_shard(shards_[i].lock);
+    if (recorders_ == 0) {
+      shards_[i].ring = std::move(rings[i]);
+    } else {
+      shards_[i].ring->grow(capacity);
+    }
+  }
+  ++recorders_;
+  RecordingMark mark;
+  lock_all();
+  mark_recording(mark);
+  unlock_all();
+  return mark;
+}
+
+void Ledger::stop_recording() noexcept {
+  const LockHolder hold(instants_lock_);
+  if (recorders_ == 0 || --recorders_ > 0) return;
+  for (Shard& shard : shards_) {
+    std::unique_ptr<EventRing> ring;  // freed without the lock
+    const LockHolder hold_shard(shard.lock);
+    ring.swap(shard.ring);
+  }
+}
+
+LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
+  const LockHolder hold(instants_lock_);
+  LedgerRecording result;
+  if (with_alive) {
+    Instant instant = take_instant(&result.end);
+    result.devices = std::move(instant.devices);
+    collect(0, instant.epoch, result.alive, nullptr);
+    unpin(instant.epoch);
+  } else {
+    lock_all();
+    mark_recording(result.end);
+    unlock_all();
+  }
+  result.complete_since_ns = since.time_ns;
+  uint64_t all = 0;
+  for (size_t i = 0; i < kShards; ++i) {
+    if (result.end.written[i] <= since.written[i]) continue;
+    const uint64_t count = result.end.written[i] - since.written[i];
+    all += count;
+    Shard& shard = shards_[i];
+    size_t room = 0;
+    {
+      const LockHolder hold_shard(shard.lock);
+      if (shard.ring == nullptr) continue;
+      room = static_cast<size_t>(std::min<uint64_t>(count, shard.ring->capacity()));
+    }
+    // Growing it would copy all of it while the shard is held.
+    result.events.reserve(std::max(result.events.capacity(), result.events.size() + room));
+    const LockHolder hold_shard(shard.lock);
+    shard.ring->copy(since.written[i], result.end.written[i], result.events);
+    result.complete_since_ns = std::max(result.complete_since_ns, shard.ring->last_dropped_ns());
+  }
+  // What is left of a time of which one shard has dropped something does not fit together.
+  result.events.erase(std::remove_if(result.events.begin(), result.events.end(),
+                                     [&](const LedgerEvent& event) { return event.time_ns < result.complete_since_ns; }),
+                      result.events.end());
+  std::stable_sort(result.events.begin(), result.events.end(),
+                   [](const LedgerEvent& a, const LedgerEvent& b) { return a.time_ns < b.time_ns; });
+  result.dropped = static_cast<int64_t>(all - result.events.size());
+  return result;
 }
 
 Counters Ledger::counters(DeviceKey device) const {

@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "registry/core/byte_counters.h"
+#include "registry/core/event_ring.h"
 #include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
 #include "registry/core/name_table.h"
@@ -50,6 +51,24 @@ struct LedgerChanges {
   std::chrono::system_clock::time_point time;
   std::vector<StorageRecord> born;
   std::vector<StorageRecord> died;
+  std::vector<DeviceTotals> devices;
+};
+
+// A reader's place in what is being recorded.
+struct RecordingMark {
+  static constexpr size_t kRings = 32;
+  int64_t time_ns = 0;
+  std::array<uint64_t, kRings> written{};
+};
+
+// Births and deaths between two marks.
+struct LedgerRecording {
+  RecordingMark end;
+  std::vector<LedgerEvent> events;   // by time
+  int64_t dropped = 0;               // older ones, for which there was no room
+  int64_t complete_since_ns = 0;     // where events begin: the first mark, or later if some were dropped
+  // At the end, if asked for.
+  std::vector<StorageRecord> alive;  // in order of birth
   std::vector<DeviceTotals> devices;
 };
 
@@ -123,6 +142,13 @@ class Ledger {
   // Moves the cursor to now. Cost: by what changed, plus a fixed part for the shards.
   LedgerChanges changes_since(uint64_t cursor);
 
+  // Keeps births and deaths with their times, the last `events` of them, until as many stop_recording() calls. The largest number
+  // asked for holds. Throws std::bad_alloc, and then nothing has begun.
+  RecordingMark start_recording(size_t events);
+  void stop_recording() noexcept;
+  // What happened since the mark. One that was made before recording began gives what there is.
+  LedgerRecording recording(const RecordingMark& since, bool with_alive);
+
   Counters counters(DeviceKey device) const;
   // Of the device and of its labels.
   void reset_peak(DeviceKey device) noexcept;
@@ -176,6 +202,7 @@ class Ledger {
     size_t dead_for_instants ABSL_GUARDED_BY(lock) = 0;  // at most so many of them are there for an instant
     size_t sweep_at ABSL_GUARDED_BY(lock) = kFewTombstones;
     std::vector<ShardTotals> totals ABSL_GUARDED_BY(lock);
+    std::unique_ptr<EventRing> ring ABSL_GUARDED_BY(lock);  // null: nothing is recorded
 
     Entry& entry(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) { return chunks[slot / kChunk][slot % kChunk]; }
     ShardTotals& totals_of(DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
@@ -194,8 +221,8 @@ class Ledger {
   Shard& shard_of(uintptr_t address) const noexcept { return shards_[(address >> 6) * 0x9E3779B97F4A7C15ull >> 59]; }
   void lock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void unlock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Ends the current epoch and pins it: tombstones of what it saw alive are kept until unpin().
-  Instant take_instant() ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
+  // Ends the current epoch and pins it: tombstones of what it saw alive are kept until unpin(). Also where recording is then.
+  Instant take_instant(RecordingMark* mark = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   void unpin(uint64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   // Everything alive at the instant and born after `since`; with since > 0 also what was alive at `since` and is not any more.
   void collect(uint64_t since, uint64_t instant, std::vector<StorageRecord>& born, std::vector<StorageRecord>* died);
@@ -208,6 +235,7 @@ class Ledger {
   bool is_wanted_for_peaks(const Entry& entry) const noexcept;
   template <typename Wanted>
   void sweep(Shard& shard, const Wanted& wanted_for_instants) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  void mark_recording(RecordingMark& mark) const ABSL_NO_THREAD_SAFETY_ANALYSIS;  // all shards are held
   template <typename Pin>
   LedgerPeak collect_peak(DeviceKey device, LabelSet label, const Pin& pin);
 
@@ -224,6 +252,7 @@ class Ledger {
   std::map<uint64_t, int> pins_ ABSL_GUARDED_BY(instants_lock_);          // epoch → how many
   std::map<uint64_t, uint64_t> cursors_ ABSL_GUARDED_BY(instants_lock_);  // cursor → epoch, 0: not used yet
   uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
+  int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
 };
 
 }  // namespace memledger::core

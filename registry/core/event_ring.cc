@@ -1,0 +1,98 @@
+#include "registry/core/event_ring.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <type_traits>
+
+namespace memledger::core {
+
+static_assert(std::is_trivially_copyable_v<LedgerEvent> && std::is_trivially_destructible_v<LedgerEvent>);
+
+int64_t steady_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+EventRing::Memory EventRing::memory_for(size_t capacity) {
+  // Untouched pages of it are not memory yet.
+  void* const memory = std::calloc(capacity, sizeof(LedgerEvent));
+  if (memory == nullptr) throw std::bad_alloc();
+  return Memory(static_cast<LedgerEvent*>(memory), &std::free);
+}
+
+EventRing::EventRing(size_t capacity) : capacity_(std::max<size_t>(capacity, 1)), events_(memory_for(capacity_)) {}
+
+void EventRing::grow(size_t capacity) {
+  if (capacity <= capacity_) return;
+  Memory larger = memory_for(capacity);
+  for (uint64_t i = first_; i < written_; ++i) larger[i % capacity] = events_[i % capacity_];
+  events_ = std::move(larger);
+  capacity_ = capacity;
+}
+
+void EventRing::add(const StorageRecord& record, bool birth) noexcept {
+  LedgerEvent& event = events_[written_ % capacity_];
+  if (written_ - first_ == capacity_) {
+    last_dropped_ns_ = event.time_ns;
+    ++first_;
+  }
+  ++written_;
+  event.time_ns = steady_ns();
+  event.id = record.id;
+  event.address = record.address;
+  event.nbytes = record.nbytes;
+  event.birthplace = record.birthplace;
+  event.stack = record.stack;
+  event.device = record.device;
+  event.dtype = record.dtype;
+  event.birth = birth;
+  event.described = record.described && record.shape.size() <= LedgerEvent::kMaxDims;
+  event.adopted = record.adopted;
+  event.raw_block = record.raw_block;
+  event.parameter_like = record.parameter_like;
+  event.dims = event.described ? static_cast<uint8_t>(record.shape.size()) : 0;
+  std::copy_n(record.shape.begin(), event.dims, event.shape.begin());
+}
+
+void EventRing::copy(uint64_t begin, uint64_t end, std::vector<LedgerEvent>& events) const {
+  for (uint64_t i = std::max(begin, first_); i < end; ++i) events.push_back(events_[i % capacity_]);
+}
+
+void LabelHistory::start() {
+  const LockHolder hold(lock_);
+  if (users_ == 0) {
+    changes_.resize(kChanges);
+    written_ = 0;
+  }
+  ++users_;
+  on_.store(true, std::memory_order_relaxed);
+}
+
+void LabelHistory::stop() noexcept {
+  std::vector<Change> freed;
+  const LockHolder hold(lock_);
+  if (users_ == 0 || --users_ > 0) return;
+  on_.store(false, std::memory_order_relaxed);
+  freed.swap(changes_);
+}
+
+void LabelHistory::add(uint32_t thread, NameId label) noexcept {
+  const LockHolder hold(lock_);
+  if (changes_.empty()) return;
+  changes_[written_++ % kChanges] = {steady_ns(), thread, label};
+}
+
+std::vector<LabelHistory::Change> LabelHistory::read(int64_t since_ns) const {
+  std::vector<Change> result;
+  result.reserve(kChanges);
+  const LockHolder hold(lock_);
+  if (changes_.empty()) return result;
+  for (uint64_t i = written_ > kChanges ? written_ - kChanges : 0; i < written_; ++i) {
+    const Change& change = changes_[i % kChanges];
+    if (change.time_ns >= since_ns) result.push_back(change);
+  }
+  return result;
+}
+
+}  // namespace memledger::core

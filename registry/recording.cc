@@ -1,0 +1,34 @@
+#include "registry/recording.h"
+
+#include <c10/util/Exception.h>
+
+#include <new>
+
+#include "registry/copies.h"
+#include "registry/core/ledger.h"
+
+namespace memledger {
+
+struct Recorder::Place {
+  core::RecordingMark mark;
+};
+
+Recorder::Recorder(size_t max_events) : place_(std::make_unique<Place>()) {
+  try {
+    copy_services().start_recording(max_events, place_->mark);
+  } catch (const std::bad_alloc&) {
+    TORCH_CHECK(false, "memledger: no memory to record ", max_events, " births and deaths of storages");
+  }
+}
+
+Recorder::~Recorder() { copy_services().stop_recording(); }
+
+Recording Recorder::read() const { return copy_services().read_recording(place_->mark, /*with_alive=*/true); }
+
+Recording Recorder::take() { return copy_services().read_recording(place_->mark, /*with_alive=*/false); }
+
+int64_t recording_clock_ns() noexcept { return core::steady_ns(); }
+
+uint32_t this_thread_number() noexcept { return copy_services().this_thread_number(); }
+
+}  // namespace memledger
