@@ -11,6 +11,8 @@
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
+#include "tracker/courtesy.h"
 #include "tracker/growth_finder.h"
+#include "tracker/line_profiler.h"
 #include "tracker/mem_tracker.h"
 #include "tracker/memory_expectations.h"
