@@ -8,11 +8,17 @@
 //   reporter.report();
 
 #include "graph/saved_tensors.h"
+#include "graph/saved_views.h"
 #include "registry/registry.h"
+#include "registry/values_text.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
 #include "tracker/courtesy.h"
 #include "tracker/growth_finder.h"
 #include "tracker/line_profiler.h"
+#include "tracker/log_reader.h"
 #include "tracker/mem_tracker.h"
 #include "tracker/memory_expectations.h"
+#include "tracker/memory_profiler.h"
+#include "tracker/model_size.h"
+#include "tracker/timeline.h"

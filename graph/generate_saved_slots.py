@@ -211,8 +211,6 @@ def write(classes):
         "namespace generated = torch::autograd::generated;",
         "using torch::autograd::Node;",
         "",
-        "void visit_nothing(const Node&, SavedSlotVisitor&) {}",
-        "",
     ]
     for name, ones, lists, names in classes:
         if not ones and not lists:

@@ -2,15 +2,34 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
-#include <torch/csrc/autograd/engine.h>
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/tensor.h>
-#include <torch/csrc/dynamo/compiled_autograd.h>
 
-#include <exception>
+#include <algorithm>
+#include <cstddef>
+#include <mutex>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "graph/counted_hooks.h"
+
+namespace memledger::graph_internal {
+struct ContextAccess;
+}
+
+// Every CppNode<T> may see the private parts of an AutogradContext, and so may
+// this one, which is no node.
+template <>
+struct torch::autograd::CppNode<memledger::graph_internal::ContextAccess> {
+  static const std::vector<SavedVariable>& saved_variables(const AutogradContext& context) { return context.saved_variables_; }
+  static bool has_freed_buffers(const AutogradContext& context) { return context.has_freed_buffers_; }
+  static bool belongs_to(const AutogradContext& context, const Node& node) { return context.grad_fn_.lock().get() == &node; }
+};
 
 namespace memledger::graph_internal {
 namespace {
@@ -18,21 +37,17 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 
-bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+// SavedVariable shows its tensor only as a copy, and its hooks not at all. An explicit instantiation may name private members.
+template <auto Data, auto Hooks>
+struct SavedVariableMembers {
+  friend const at::Tensor& data_of(const SavedVariable& slot) { return slot.*Data; }
+  friend const torch::autograd::SavedVariableHooks* hooks_of(const SavedVariable& slot) { return (slot.*Hooks).get(); }
+};
+const at::Tensor& data_of(const SavedVariable& slot);
+const torch::autograd::SavedVariableHooks* hooks_of(const SavedVariable& slot);
+template struct SavedVariableMembers<&SavedVariable::data_, &SavedVariable::hooks_>;
 
-// What kept compiled_args() from its end, in one line.
-std::string trouble_of(const std::exception& error) {
-  std::string text;
-  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
-    text = torch_error->what_without_backtrace();
-  } else {
-    text = error.what();
-  }
-  if (text.find("non_differentiable_") != std::string::npos || text.find("dirty_inputs_") != std::string::npos) {
-    return "its forward calls mark_non_differentiable() or mark_dirty(), and LibTorch then lists saved_data only";
-  }
-  return text.substr(0, text.find('\n'));
-}
+bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 
 // backward clears a slot; a slot that never held anything looks the same from
 // outside. Only unpack() tells them apart, and with no data and no hook it
@@ -85,39 +100,91 @@ bool is_modified(const SavedVariable& slot, const at::Tensor& data, const NodePt
   return false;
 }
 
-// A custom Function's node can only be read by compiled_args(), which unpacks
-// its saved variables. Variables saved by a custom Function are private, so the
-// only hooks they can have are those the engine hands out by default: none from
-// LibTorch's own engine, and from Python's, hooks that compiled_args() lists
-// without running them.
-bool custom_functions_are_readable() {
-  const torch::autograd::Engine& engine = torch::autograd::Engine::get_default_engine();
-  return typeid(engine) == typeid(torch::autograd::Engine) ||
-         c10::demangle(typeid(engine).name()) == "torch::autograd::python::PythonEngine";
+using Context = torch::autograd::AutogradContext;
+using ContextAccessor = torch::autograd::CppNode<ContextAccess>;
+
+// Any Function: where its node keeps the context does not depend on which it is.
+struct SomeFunction : torch::autograd::Function<SomeFunction> {
+  static torch::autograd::variable_list forward(Context*, torch::autograd::variable_list inputs) { return inputs; }
+  static torch::autograd::variable_list backward(Context*, torch::autograd::variable_list grads) { return grads; }
+};
+
+// Null where the node is laid out otherwise than LibTorch's headers say.
+const Context* context_of(const Node& node) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+  constexpr size_t kOffset = offsetof(torch::autograd::CppNode<SomeFunction>, ctx_);
+#pragma GCC diagnostic pop
+  const auto* context = reinterpret_cast<const Context*>(reinterpret_cast<const char*>(&node) + kOffset);
+  return ContextAccessor::belongs_to(*context, node) ? context : nullptr;
 }
 
-void read_custom_function(const NodePtr& node, NodeContents& contents) {
-  namespace dynamo = torch::dynamo::autograd;
-  if (!custom_functions_are_readable()) {
-    contents.packed("saved", -1);
-    return;
+// Shows the tensors in one entry of saved_data, however deep in lists, tuples,
+// dictionaries and objects. Named `saved_data.key`, with `#i` for each level.
+class SavedDataReader {
+ public:
+  explicit SavedDataReader(NodeContents& contents) : contents_(contents) {}
+
+  void read(const std::string& key, const c10::IValue& value) {
+    todo_.emplace_back("saved_data." + key, value);
+    while (!todo_.empty()) {
+      const auto [name, next] = std::move(todo_.back());
+      todo_.pop_back();
+      look_at(name, next);
+    }
   }
-  dynamo::AutogradCompilerCall call(dynamo::SizeInput::STATIC);
-  dynamo::NodeCall node_call(0, node);
-  std::string trouble;
-  try {
-    dynamo::CompiledNodeArgs arguments(call, node_call);
-    node->compiled_args(arguments);
-  } catch (const std::exception& error) {
-    trouble = trouble_of(error);
+
+ private:
+  void look_at(const std::string& name, const c10::IValue& value) {
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) contents_.tensor(contents_.keep(name), -1, value.toTensor(), false);
+    } else if (value.isList()) {
+      push_all(name, value.toListRef());
+    } else if (value.isTuple()) {
+      push_all(name, value.toTupleRef().elements());
+    } else if (value.isGenericDict()) {
+      size_t i = 0;
+      for (const auto& entry : value.toGenericDict()) {
+        const std::string place = name + "#" + std::to_string(i++);
+        todo_.emplace_back(place, entry.value());
+        todo_.emplace_back(place + ".key", entry.key());
+      }
+    } else if (value.isObject()) {
+      const c10::ivalue::Object& object = value.toObjectRef();
+      if (seen_.insert(&object).second) push_all(name, object.slots());
+    } else if (value.isStorage() || value.isCapsule() || value.isFuture() || value.isPyObject() || value.isRRef() ||
+               value.isAwait()) {
+      contents_.failed(name + " is a " + value.tagKind() + ", which may hold tensors");
+    }
   }
-  int index = 0;
-  for (const at::Tensor& tensor : call.tensor_args.inputs) {
-    contents.tensor("saved", index++, tensor, false);
+
+  template <typename Values>
+  void push_all(const std::string& name, const Values& values) {
+    for (size_t i = values.size(); i-- > 0;) todo_.emplace_back(name + "#" + std::to_string(i), values[i]);
   }
-  if (!call.sv_to_hooks.empty()) contents.packed("saved", -1);
-  if (!trouble.empty()) contents.failed(trouble);
+
+  NodeContents& contents_;
+  std::vector<std::pair<std::string, c10::IValue>> todo_;
+  absl::flat_hash_set<const void*> seen_;  // objects may hold each other
+};
+
+void read_saved_data(const Context& context, NodeContents& contents) {
+  std::vector<const std::string*> keys;
+  for (const auto& entry : context.saved_data) keys.push_back(&entry.first);
+  std::sort(keys.begin(), keys.end(), [](const std::string* a, const std::string* b) { return *a < *b; });
+  SavedDataReader reader(contents);
+  for (const std::string* key : keys) reader.read(*key, context.saved_data.at(*key));
 }
+
+void read_leaf(const at::Tensor& leaf, NodeContents& contents) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(leaf);
+  contents.leaf(leaf, meta != nullptr ? meta->grad_ : at::Tensor());
+}
+
+// backward() holds it while it runs a node and while it frees what it saved.
+struct NodeLock : Node {
+  static std::mutex& of(const Node& node) { return const_cast<Node&>(node).*(&NodeLock::mutex_); }
+};
 
 void read_copy_slices(const Node& node, NodeContents& contents) {
   const auto& slices = static_cast<const torch::autograd::CopySlices&>(node);
@@ -146,6 +213,21 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
     if (has_empty_ && !holds_something_) contents.empty();
   }
 
+  void read_custom_function(const NodePtr& node, NodeContents& contents) {
+    const Context* context = context_of(*node);
+    if (context == nullptr) {
+      contents.failed("its layout is not that of LibTorch's headers");
+      return;
+    }
+    node_ = &node;
+    contents_ = &contents;
+    holds_something_ = false;
+    has_empty_ = false;
+    list("saved", ContextAccessor::saved_variables(*context), false);
+    read_saved_data(*context, contents);
+    if (ContextAccessor::has_freed_buffers(*context)) contents.empty();
+  }
+
   void one(const char* name, const SavedVariable& slot) override { read_slot(name, -1, slot); }
 
   void list(const char* name, const std::vector<SavedVariable>& slots, bool released) override {
@@ -156,16 +238,25 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
 
  private:
   void read_slot(const char* name, int index, const SavedVariable& slot) {
-    const std::optional<at::Tensor> data = slot.get_raw_data();
-    if (!data.has_value()) {
+    if (const auto* hooks = hooks_of(slot)) {
       holds_something_ = true;
-      contents_->packed(name, index);
-    } else if (data->defined()) {
+      read_hooks(name, index, *hooks);
+    } else if (const at::Tensor& data = data_of(slot); data.defined()) {
       holds_something_ = true;
-      contents_->tensor(name, index, *data, is_modified(slot, *data, *node_));
+      contents_->tensor(name, index, data, is_modified(slot, data, *node_));
     } else {
       has_empty_ = true;
     }
+  }
+
+  void read_hooks(const char* name, int index, const torch::autograd::SavedVariableHooks& hooks) {
+    const auto* counted = dynamic_cast<const CountedHooks*>(&hooks);
+    if (counted == nullptr) {
+      contents_->packed(name, index);
+      return;
+    }
+    const char* slot = contents_->keep(std::string(name) + ".packed");
+    for (const at::Tensor& tensor : counted->packed_tensors()) contents_->tensor(slot, index, tensor, false);
   }
 
   const NodePtr* node_ = nullptr;
@@ -174,7 +265,42 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
   bool has_empty_ = false;
 };
 
-NodeReader::NodeReader() : slot_reader_(std::make_unique<SlotReader>()) {}
+class NodeReader::SlotPrefetcher final : public SavedSlotVisitor {
+ public:
+  void one(const char* /*name*/, const SavedVariable& slot) override { prefetch(data_of(slot)); }
+  void list(const char* /*name*/, const std::vector<SavedVariable>& slots, bool /*released*/) override {
+    for (const SavedVariable& slot : slots) prefetch(data_of(slot));
+  }
+  Step step = Step::kTensors;
+
+ private:
+  void prefetch(const at::Tensor& tensor) const {
+    if (!tensor.defined()) return;
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    if (step == Step::kTensors) {
+      const auto* bytes = reinterpret_cast<const char*>(impl);
+      for (size_t at = 0; at < sizeof(c10::TensorImpl); at += 64) __builtin_prefetch(bytes + at);
+      return;
+    }
+    __builtin_prefetch(impl->autograd_meta());
+    if (!impl->has_storage()) return;
+    const auto* storage = reinterpret_cast<const char*>(impl->unsafe_storage().unsafeGetStorageImpl());
+    __builtin_prefetch(storage);
+    __builtin_prefetch(storage + 64);
+  }
+};
+
+void NodeReader::prefetch(const Node& node, Step step) {
+  const Type& type = type_of(node);
+  if (type.kind != Kind::kGenerated || type.visit == &visit_nothing) return;
+  const std::unique_lock<std::mutex> lock(NodeLock::of(node), std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  prefetcher_->step = step;
+  type.visit(node, *prefetcher_);
+}
+
+NodeReader::NodeReader()
+    : slot_reader_(std::make_unique<SlotReader>()), prefetcher_(std::make_unique<SlotPrefetcher>()) {}
 NodeReader::~NodeReader() = default;
 
 NodeReader::Type NodeReader::classify(const std::type_info& type) {
@@ -186,8 +312,11 @@ NodeReader::Type NodeReader::classify(const std::type_info& type) {
     return {Kind::kCopySlices, nullptr, nullptr};
   }
   // AccumulateGrad refers to the leaf whose gradient it adds up: not saved.
+  if (type == typeid(ag::AccumulateGrad)) {
+    return {Kind::kLeaf, nullptr, nullptr};
+  }
   for (const std::type_info* known :
-       {&typeid(ag::AccumulateGrad), &typeid(ag::CopyBackwards), &typeid(ag::Error), &typeid(ag::NotImplemented),
+       {&typeid(ag::CopyBackwards), &typeid(ag::Error), &typeid(ag::NotImplemented),
         &typeid(ag::DelayedError), &typeid(ag::UndefinedGrad), &typeid(ag::UndefinedGradBackward), &typeid(ag::Identity)}) {
     if (type == *known) return {Kind::kSavesNothing, nullptr, nullptr};
   }
@@ -199,7 +328,7 @@ NodeReader::Type NodeReader::classify(const std::type_info& type) {
     return {Kind::kSavesNothing, nullptr, nullptr};
   }
   if (starts_with(name, "torch::jit::")) {
-    return {Kind::kUnknown, nullptr, "a TorchScript graph, whose node LibTorch keeps private"};
+    return {Kind::kTorchScript, nullptr, nullptr};
   }
   if (name == "torch::autograd::PyNode") {
     return {Kind::kUnknown, nullptr, "a Function written in Python"};
@@ -209,17 +338,24 @@ NodeReader::Type NodeReader::classify(const std::type_info& type) {
 
 const NodeReader::Type& NodeReader::type_of(const Node& node) {
   const std::type_info& type = typeid(node);
+  if (&type == last_type_) return *last_;
   auto found = types_.find(&type);
   if (found == types_.end()) {
-    found = types_.emplace(&type, classify(type)).first;
+    found = types_.emplace(&type, std::make_unique<Type>(classify(type))).first;
   }
-  return found->second;
+  last_type_ = &type;
+  last_ = found->second.get();
+  return *last_;
 }
 
 bool NodeReader::is_released(const NodePtr& node) {
   const Type& type = type_of(*node);
   if (type.kind == Kind::kCopySlices) {
     return !static_cast<const torch::autograd::CopySlices&>(*node).fn;
+  }
+  if (type.kind == Kind::kCustomFunction) {
+    const Context* context = context_of(*node);
+    return context != nullptr && ContextAccessor::has_freed_buffers(*context);
   }
   if (type.kind != Kind::kGenerated) return false;
   ReleaseFinder finder;
@@ -229,6 +365,12 @@ bool NodeReader::is_released(const NodePtr& node) {
 
 void NodeReader::read(const NodePtr& node, NodeContents& contents) {
   const Type& type = type_of(*node);
+  if (type.kind == Kind::kSavesNothing || type.visit == &visit_nothing) return;
+  const std::unique_lock<std::mutex> lock(NodeLock::of(*node), std::try_to_lock);
+  if (!lock.owns_lock()) {
+    if (type.kind != Kind::kLeaf) contents.busy();
+    return;
+  }
   switch (type.kind) {
     case Kind::kGenerated:
       slot_reader_->read(node, type.visit, contents);
@@ -239,7 +381,13 @@ void NodeReader::read(const NodePtr& node, NodeContents& contents) {
       read_copy_slices(*node, contents);
       break;
     case Kind::kCustomFunction:
-      read_custom_function(node, contents);
+      slot_reader_->read_custom_function(node, contents);
+      break;
+    case Kind::kLeaf:
+      read_leaf(static_cast<const torch::autograd::AccumulateGrad&>(*node).variable, contents);
+      break;
+    case Kind::kTorchScript:
+      contents.torchscript();
       break;
     case Kind::kUnknown:
       contents.unknown_type(type.why);
@@ -248,5 +396,51 @@ void NodeReader::read(const NodePtr& node, NodeContents& contents) {
 }
 
 NodePtr grad_fn_of(const at::Tensor& tensor) { return tensor.grad_fn(); }
+
+void with_gradient_of(const at::Tensor& leaf, const std::function<void(const at::Tensor&)>& callback) {
+  namespace impl = torch::autograd::impl;
+  const auto* meta = impl::get_autograd_meta(leaf);
+  if (meta == nullptr) return;
+  const auto accumulator = impl::try_get_grad_accumulator(leaf);
+  std::unique_lock<std::mutex> lock;
+  if (accumulator) {
+    lock = std::unique_lock<std::mutex>(NodeLock::of(*accumulator), std::try_to_lock);
+    if (!lock.owns_lock()) return;
+  }
+  if (meta->grad_.defined()) callback(meta->grad_);
+}
+
+int64_t bytes_along(const torch::autograd::Edge& edge) {
+  const Node& node = *edge.function;
+  if (edge.input_nr >= node.num_inputs()) return -1;
+  const auto& metadata = node.input_metadata(edge.input_nr);
+  if (metadata.was_default_constructed() || metadata.is_nested_tensor()) return -1;
+  int64_t bytes = static_cast<int64_t>(metadata.dtype().itemsize());
+  for (const c10::SymInt& size : metadata.shape_as_dim_vector()) {
+    const auto known = size.maybe_as_int();
+    if (!known) return -1;
+    bytes *= *known;
+  }
+  return bytes;
+}
+
+int edge_of(const Node& node, const at::Tensor& tensor) {
+  const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  if (meta == nullptr) return -1;
+  // The caller keeps the place in 16 bits, and a node of thousands of edges that saves all its inputs must not cost their square.
+  constexpr size_t kMost = 1024;
+  const auto& edges = node.next_edges();
+  for (size_t i = 0; i < std::min(edges.size(), kMost); ++i) {
+    const Node* producer = edges[i].function.get();
+    if (producer == nullptr) continue;
+    if (meta->grad_fn_ ? producer == meta->grad_fn_.get() && edges[i].input_nr == meta->output_nr_
+                       : meta->requires_grad_ && typeid(*producer) == typeid(torch::autograd::AccumulateGrad) &&
+                             static_cast<const torch::autograd::AccumulateGrad&>(*producer).variable.unsafeGetTensorImpl() ==
+                                 tensor.unsafeGetTensorImpl()) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
 
 }  // namespace memledger::graph_internal

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -27,20 +28,30 @@ using NodePtr = std::decay_t<decltype(torch::autograd::Edge().function)>;
 class NodeContents {
  public:
   virtual ~NodeContents() = default;
-  // `slot` is a string literal; `index` the place in a list, or -1.
+  // `slot` is a string literal or comes from keep(); `index` the place in a list, or -1.
   virtual void tensor(const char* slot, int index, const at::Tensor& tensor, bool in_place_modified) = 0;
+  // A name for tensor() that is no literal, as long-lived as the contents.
+  virtual const char* keep(std::string name) = 0;
   // A node that is kept alive otherwise than by an edge.
   virtual void held_node(const NodePtr& node) = 0;
-  // Held through a hook that packed it: nothing is known of its bytes.
+  // Held through hooks that do not say what they made of it (CountedHooks do).
   virtual void packed(const char* slot, int index) = 0;
   // Nothing is saved where something may have been: ask is_released().
   virtual void empty() = 0;
+  // A node that adds up the gradient of this leaf, which may be undefined yet.
+  virtual void leaf(const at::Tensor& leaf, const at::Tensor& gradient) = 0;
   virtual void unknown_type(const char* why) = 0;
+  // What a TorchScript node holds is closed to us.
+  virtual void torchscript() = 0;
+  // backward() is at work on this very node, in another thread or further up.
+  virtual void busy() = 0;
   virtual void failed(const std::string& why) = 0;
 };
 
 // Reads nodes one at a time; keeps what it learns about types, nothing else.
-// No unpack hook is run. Not thread-safe: one reader per walk.
+// No unpack hook is run. A node is read under its own lock, which backward()
+// holds while it uses or frees what the node saved. Not thread-safe: one reader
+// per walk.
 class NodeReader {
  public:
   NodeReader();
@@ -49,6 +60,10 @@ class NodeReader {
   NodeReader& operator=(const NodeReader&) = delete;
 
   void read(const NodePtr& node, NodeContents& contents);
+
+  // Brings into the cache what read() will need, some nodes later: first the tensors, then what they stand on.
+  enum class Step { kTensors, kStorages };
+  void prefetch(const torch::autograd::Node& node, Step step);
 
   // True where backward has freed what the node had saved. Slow, some 20 us,
   // where the answer is yes.
@@ -60,6 +75,8 @@ class NodeReader {
     kSavesNothing,
     kCopySlices,
     kCustomFunction,
+    kLeaf,
+    kTorchScript,
     kUnknown,
   };
   struct Type {
@@ -68,17 +85,33 @@ class NodeReader {
     const char* why;
   };
   class SlotReader;
+  class SlotPrefetcher;
 
   static Type classify(const std::type_info& type);
   const Type& type_of(const torch::autograd::Node& node);
 
-  absl::flat_hash_map<const std::type_info*, Type> types_;
+  absl::flat_hash_map<const std::type_info*, std::unique_ptr<Type>> types_;
+  const std::type_info* last_type_ = nullptr;  // nodes of a type come in rows
+  const Type* last_ = nullptr;
   std::unique_ptr<SlotReader> slot_reader_;
+  std::unique_ptr<SlotPrefetcher> prefetcher_;
 };
 
 // The node that computed the tensor, null for a leaf. A view whose base was
 // written to gets its node renewed by LibTorch here, as backward() would do.
 NodePtr grad_fn_of(const at::Tensor& tensor);
+
+// The storage behind a leaf's gradient, where it has one that no backward() is
+// just now writing.
+void with_gradient_of(const at::Tensor& leaf, const std::function<void(const at::Tensor&)>& callback);
+
+// Bytes of the tensor that flowed along this edge in the forward pass; -1 where
+// the node on the other end does not know.
+int64_t bytes_along(const torch::autograd::Edge& edge);
+
+// The place among the node's first 1024 edges that the tensor came in by; -1 for
+// leaves that need no gradient, and for what the node itself has made.
+int edge_of(const torch::autograd::Node& node, const at::Tensor& tensor);
 
 // The nodes that a tensor keeps alive: its own as it stands now (never
 // renewed) and, for a view, its base's.

@@ -6,7 +6,12 @@
 namespace memledger {
 namespace {
 
-graph_internal::Owned owned_by(const torch::nn::Module& net) { return {net.parameters(), net.buffers()}; }
+graph_internal::Owned owned_by(const torch::nn::Module& net) {
+  graph_internal::Owned owned;
+  for (const auto& parameter : net.named_parameters()) owned.parameters.emplace_back(parameter.key(), parameter.value());
+  owned.buffers = net.buffers();
+  return owned;
+}
 
 }  // namespace
 

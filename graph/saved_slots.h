@@ -30,6 +30,9 @@ class SavedSlotVisitor {
 
 using VisitFunction = void (*)(const torch::autograd::Node&, SavedSlotVisitor&);
 
+// For the nodes that save nothing.
+void visit_nothing(const torch::autograd::Node& node, SavedSlotVisitor& visitor);
+
 struct SavedSlotType {
   const std::type_info* type;
   VisitFunction visit;

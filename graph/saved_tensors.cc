@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "graph/libtorch_autograd.h"
 #include "graph/saved_tensors_data.h"
 #include "graph/storage_ids.h"
@@ -22,8 +22,6 @@ using torch::autograd::Node;
 
 constexpr int64_t kCudaBlockBytes = 512;
 
-size_t place_of(SavedRole role) { return static_cast<size_t>(role); }
-
 class Walk final : public NodeContents {
  public:
   explicit Walk(const SavedTensorOptions& options) : options_(options) { data_->rounding = options.rounding; }
@@ -34,24 +32,42 @@ class Walk final : public NodeContents {
     });
   }
 
+  void add_parameter(const std::string& name, const at::Tensor& parameter) {
+    if (!parameter.defined()) return;
+    parameters_.emplace(parameter.unsafeGetTensorImpl(), static_cast<int32_t>(data_->parameters.size()));
+    data_->parameters.push_back(name);
+    add_owner(parameter, SavedRole::kParameter);
+  }
+
   void run(const std::vector<NodePtr>& roots) {
     for (auto root = roots.rbegin(); root != roots.rend(); ++root) push(*root);
-    while (!stack_.empty()) {
-      node_ = stack_.back();
-      stack_.pop_back();
-      ++data_->node_count;
-      node_has_rows_ = false;
+    // A graph is spread over memory, so a node is read some nodes after it was found, when what it saved has come into the cache.
+    std::deque<Found> found;
+    while (!stack_.empty() || !found.empty()) {
+      if (!stack_.empty()) {
+        std::tie(node_, place_) = stack_.back();
+        stack_.pop_back();
+        const Node& node = **node_;
+        for (const auto& edge : node.next_edges()) prefetch(edge.function.get());
+        reader_.prefetch(node, NodeReader::Step::kTensors);
+        note_node(node);
+        follow(node.next_edges());
+        found.emplace_back(node_, place_);
+        if (found.size() > kAhead / 2) reader_.prefetch(**found[found.size() - 1 - kAhead / 2].first, NodeReader::Step::kStorages);
+        if (found.size() <= kAhead) continue;
+      }
+      std::tie(node_, place_) = found.front();
+      found.pop_front();
       packed_slots_.clear();
       reader_.read(*node_, *this);
       if (!packed_slots_.empty()) {
         note(UnreadReason::kPacked, packed_slots_);
       }
-      const auto& edges = (*node_)->next_edges();
-      for (auto edge = edges.rbegin(); edge != edges.rend(); ++edge) {
-        push(edge->function);
-      }
+      measure_edges();
     }
     find_released();
+    note_gradients();
+    infer_torchscript();
   }
 
   bool found_something() const { return found_something_; }
@@ -61,9 +77,28 @@ class Walk final : public NodeContents {
   // NodeContents:
   void tensor(const char* slot, int index, const at::Tensor& tensor, bool in_place_modified) override {
     found_something_ = true;
+    edge_ = static_cast<int16_t>(edge_of(**node_, tensor));
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    if (edge_ >= 0 && impl->layout() == c10::kStrided && !impl->is_nested() && !impl->has_symbolic_sizes_strides()) {
+      data_->edges[data_->nodes[place_].edges_begin + static_cast<uint32_t>(edge_)].bytes =
+          impl->numel() * static_cast<int64_t>(impl->itemsize());
+    }
     for_each_part(tensor,
                   [&](const char* part, const at::Tensor& dense) { add_row(slot, index, part, dense, in_place_modified); });
-    for_each_node_held_by(tensor, [this](const NodePtr& node) { held_node(node); });
+    // What came in by an edge is reached by it.
+    if (edge_ < 0 || tensor.is_view()) {
+      for_each_node_held_by(tensor, [this](const NodePtr& node) { held_node(node); });
+    }
+  }
+
+  const char* keep(std::string name) override { return data_->own_slots->insert(std::move(name)).first->c_str(); }
+
+  void leaf(const at::Tensor& leaf, const at::Tensor& gradient) override {
+    const auto parameter = parameters_.find(leaf.unsafeGetTensorImpl());
+    data_->nodes[place_].parameter = parameter == parameters_.end() ? CompactNode::kOtherLeaf : parameter->second;
+    for_each_part(gradient, [&](const char*, const at::Tensor& part) {
+      if (auto storage = storage_of(part)) gradients_.push_back(storage->key);
+    });
   }
 
   void held_node(const NodePtr& node) override {
@@ -89,20 +124,75 @@ class Walk final : public NodeContents {
     note(UnreadReason::kUnknownType, why);
   }
 
+  void torchscript() override {
+    found_something_ = true;
+    torchscript_nodes_.emplace_back(node_, place_);
+  }
+
+  void busy() override {
+    found_something_ = true;
+    note(UnreadReason::kBusy, "backward() is running on it");
+  }
+
   void failed(const std::string& why) override {
     found_something_ = true;
     note(UnreadReason::kFailed, why);
   }
 
  private:
-  struct SeenStorage {
-    uint32_t first_row;
-    int64_t bytes;  // -1: unknown
-    SavedRole role;
-  };
+  using Found = std::pair<const NodePtr*, uint32_t>;  // a node and its place
+  static constexpr size_t kAhead = 16;
 
-  void push(const NodePtr& node) {
-    if (node && visited_.insert(node.get()).second) stack_.push_back(&node);
+  static void prefetch(const Node* node) {
+    if (node == nullptr) return;
+    const auto* bytes = reinterpret_cast<const char*>(node);
+    for (int line = 0; line < 6; ++line) __builtin_prefetch(bytes + line * 64);
+  }
+
+  // The place of a node, which is given to it when it is first heard of.
+  uint32_t push(const NodePtr& node) {
+    const auto [found, is_new] = visited_.try_emplace(node.get(), static_cast<uint32_t>(data_->nodes.size()));
+    if (is_new) {
+      data_->nodes.emplace_back();
+      stack_.emplace_back(&node, found->second);
+    }
+    return found->second;
+  }
+
+  void note_node(const Node& node) {
+    const std::type_info* type = &typeid(node);
+    if (type != last_type_) {
+      const auto next_name = static_cast<uint32_t>(data_->names.size());
+      const auto [name, is_new] = names_of_types_.try_emplace(type, next_name);
+      if (is_new) data_->names.push_back(node.name());
+      last_type_ = type;
+      last_name_ = name->second;
+    }
+    CompactNode& compact = data_->nodes[place_];
+    compact.sequence_number = node.sequence_nr();
+    compact.forward_thread = node.thread_id();
+    compact.name = last_name_;
+  }
+
+  void follow(const torch::autograd::edge_list& edges) {
+    const auto begin = static_cast<uint32_t>(data_->edges.size());
+    data_->nodes[place_].edges_begin = begin;
+    data_->nodes[place_].edge_count = static_cast<uint32_t>(edges.size());
+    data_->edges.resize(begin + edges.size());
+    for (size_t i = edges.size(); i-- > 0;) {
+      if (!edges[i].function) continue;
+      data_->edges[begin + i] = {push(edges[i].function), edges[i].input_nr, CompactEdge::kNotMeasured};
+    }
+  }
+
+  // Of the tensors that came in and were not saved, the producer knows the size.
+  void measure_edges() {
+    const CompactNode& node = data_->nodes[place_];
+    const auto& edges = (*node_)->next_edges();
+    for (uint32_t i = 0; i < node.edge_count; ++i) {
+      CompactEdge& edge = data_->edges[node.edges_begin + i];
+      if (edge.bytes == CompactEdge::kNotMeasured && edges[i].function) edge.bytes = bytes_along(edges[i]);
+    }
   }
 
   // Asked at the end, for where nothing at all is left one answer will do.
@@ -121,18 +211,89 @@ class Walk final : public NodeContents {
     data_->unread.push_back({node.name(), node.sequence_nr(), node.thread_id(), reason, std::move(detail)});
   }
 
-  // The place in data_->nodes of the node being read. Nodes that have rows are
-  // of types whose nodes all have one name.
-  uint32_t place_of_node() {
-    if (!node_has_rows_) {
-      node_has_rows_ = true;
-      const Node& node = **node_;
-      const auto next_name = static_cast<uint32_t>(data_->names.size());
-      const auto [name, is_new] = names_of_types_.try_emplace(&typeid(node), next_name);
-      if (is_new) data_->names.push_back(node.name());
-      data_->nodes.push_back({node.sequence_nr(), node.thread_id(), name->second});
+  // Of the leaves that the graph reaches: known only now.
+  void note_gradients() {
+    for (const StorageKey& key : gradients_) {
+      const auto found = seen_.find(key);
+      if (found == seen_.end()) continue;
+      const uint32_t first = found->second;
+      if (data_->rows[first].role != SavedRole::kActivation) continue;
+      add_bytes(SavedRole::kActivation, data_->rows[first].storage_bytes, 0);
+      add_bytes(SavedRole::kGradient, 0, data_->rows[first].storage_bytes);
+      for (CompactRow& row : data_->rows) {
+        if (row.first_holder == first) row.role = SavedRole::kGradient;
+      }
     }
-    return static_cast<uint32_t>(data_->nodes.size() - 1);
+  }
+
+  // A TorchScript node is closed to us. What its method made in the forward pass and is still alive, it has captured, or
+  // somebody else holds it.
+  void infer_torchscript() {
+    if (torchscript_nodes_.empty()) return;
+    std::sort(torchscript_nodes_.begin(), torchscript_nodes_.end(), [this](const auto& a, const auto& b) {
+      return data_->nodes[a.second].sequence_number < data_->nodes[b.second].sequence_number;
+    });
+    std::vector<uint64_t> made_before;  // the latest storage that each of them found there
+    for (const auto& [node, place] : torchscript_nodes_) made_before.push_back(latest_storage_before(data_->nodes[place]));
+    std::vector<size_t> counts(torchscript_nodes_.size());
+    for (const StorageInfo& birth : alive_births_in_torchscript()) {
+      const StorageKey key{birth.address, birth.device};
+      if (seen_.contains(key) || owners_.contains(key) || !wanted(birth.device)) continue;
+      size_t owner = 0;
+      for (size_t i = 1; i < torchscript_nodes_.size(); ++i) {
+        if (made_before[i] < birth.id) owner = i;
+      }
+      std::tie(node_, place_) = torchscript_nodes_[owner];
+      add_birth(key, birth, counts[owner]++);
+    }
+    for (size_t i = 0; i < torchscript_nodes_.size(); ++i) {
+      std::tie(node_, place_) = torchscript_nodes_[i];
+      if (counts[i] > 0) {
+        note(UnreadReason::kTorchScript, "inferred from births in TorchScript methods: " + std::to_string(counts[i]));
+        continue;
+      }
+      note(UnreadReason::kTorchScript, "no births seen in a TorchScript method, so what it holds is not known");
+      CompactRow row;
+      row.slot = "captures";
+      row.node = place_;
+      row.first_holder = static_cast<uint32_t>(data_->rows.size());
+      ++data_->unknown_rows;
+      data_->rows.push_back(row);
+    }
+  }
+
+  uint64_t latest_storage_before(const CompactNode& node) const {
+    uint64_t latest = 0;
+    for (const CompactRow& row : data_->rows) {
+      const CompactNode& other = data_->nodes[row.node];
+      if (other.forward_thread == node.forward_thread && other.sequence_number < node.sequence_number) {
+        latest = std::max(latest, row.storage_id);
+      }
+    }
+    return latest;
+  }
+
+  void add_birth(const StorageKey& key, const StorageInfo& birth, size_t index) {
+    CompactRow row;
+    row.slot = "inferred";
+    row.slot_index = static_cast<int32_t>(index);
+    row.node = place_;
+    row.device = birth.device;
+    row.address = birth.address;
+    row.storage_id = birth.id;
+    row.storage_bytes = birth.nbytes;
+    row.inferred = row.counted = true;
+    row.first_holder = static_cast<uint32_t>(data_->rows.size());
+    if (birth.dtype) row.dtype = *birth.dtype;
+    row.shape_begin = static_cast<uint32_t>(data_->shapes.size());
+    if (birth.dtype) {
+      data_->shapes.insert(data_->shapes.end(), birth.shape.begin(), birth.shape.end());
+      row.rank = static_cast<int16_t>(birth.shape.size());
+    }
+    seen_.try_emplace(key, row.first_holder);
+    add_bytes(SavedRole::kActivation, 0, row.storage_bytes);
+    data_->inferred_bytes += data_->rounded(row.storage_bytes);
+    data_->rows.push_back(row);
   }
 
   bool wanted(c10::Device device) const {
@@ -173,7 +334,8 @@ class Walk final : public NodeContents {
     row.slot = slot;
     row.slot_index = index;
     row.part = part;
-    row.node = place_of_node();
+    row.node = place_;
+    row.edge = edge_;
     row.device = device;
     row.dtype = c10::typeMetaToScalarType(impl->dtype());
     row.in_place_modified = in_place_modified;
@@ -182,12 +344,12 @@ class Walk final : public NodeContents {
     row.counted = true;
     if (storage) {
       row.extent_bytes = extent_bytes_of(tensor).value_or(-1);
+      if (row.extent_bytes >= 0) row.offset_bytes = impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
       row.storage_bytes = storage->bytes.value_or(-1);
       row.address = storage->key.address;
       row.tensor = reinterpret_cast<uintptr_t>(impl);
-      row.storage_id = storage_id_of(tensor);
       row.view = row.extent_bytes >= 0 && row.extent_bytes < row.storage_bytes;
-      count(storage->key, row);
+      count(storage->key, tensor, row);
     }
     if (row.storage_bytes < 0) {
       ++data_->unknown_rows;
@@ -196,24 +358,24 @@ class Walk final : public NodeContents {
     data_->rows.push_back(row);
   }
 
-  void count(const StorageKey& key, CompactRow& row) {
-    auto [found, is_new] = seen_.try_emplace(key, SeenStorage{row.first_holder, row.storage_bytes, SavedRole::kActivation});
-    SeenStorage& seen = found->second;
+  void count(const StorageKey& key, const at::Tensor& tensor, CompactRow& row) {
+    const auto [found, is_new] = seen_.try_emplace(key, row.first_holder);
     if (is_new) {
-      if (auto owner = owners_.find(key); owner != owners_.end()) {
-        seen.role = owner->second;
-      }
-      add_bytes(seen.role, 0, row.storage_bytes);
-    } else {
-      row.counted = false;
-      row.first_holder = seen.first_row;
-      if (row.storage_bytes > seen.bytes) {
-        // Two storages over one address, as from_blob() makes them.
-        add_bytes(seen.role, seen.bytes, row.storage_bytes);
-        seen.bytes = row.storage_bytes;
-      }
+      row.storage_id = storage_id_of(tensor);
+      if (auto owner = owners_.find(key); owner != owners_.end()) row.role = owner->second;
+      add_bytes(row.role, 0, row.storage_bytes);
+      return;
     }
-    row.role = seen.role;
+    CompactRow& first = data_->rows[found->second];
+    row.counted = false;
+    row.first_holder = found->second;
+    row.role = first.role;
+    row.storage_id = first.storage_id;
+    if (row.storage_bytes > first.storage_bytes) {
+      // Two storages over one address, as from_blob() makes them.
+      add_bytes(first.role, first.storage_bytes, row.storage_bytes);
+      first.storage_bytes = row.storage_bytes;
+    }
   }
 
   void add_bytes(SavedRole role, int64_t before, int64_t now) {
@@ -226,15 +388,21 @@ class Walk final : public NodeContents {
   std::shared_ptr<SavedTensorsData> data_ = std::make_shared<SavedTensorsData>();
   NodeReader reader_;
   absl::flat_hash_map<StorageKey, SavedRole> owners_;
-  absl::flat_hash_map<StorageKey, SeenStorage> seen_;
-  absl::flat_hash_set<const Node*> visited_;
+  absl::flat_hash_map<StorageKey, uint32_t> seen_;  // their first holders
+  absl::flat_hash_map<const Node*, uint32_t> visited_;  // their places in data_->nodes
   absl::flat_hash_map<const std::type_info*, uint32_t> names_of_types_;
-  std::vector<const NodePtr*> stack_;
+  absl::flat_hash_map<const c10::TensorImpl*, int32_t> parameters_;
+  std::vector<StorageKey> gradients_;
+  std::vector<std::pair<const NodePtr*, uint32_t>> stack_;
+  std::vector<std::pair<const NodePtr*, uint32_t>> torchscript_nodes_;
   std::deque<NodePtr> kept_;
   std::vector<const NodePtr*> empty_;
 
   const NodePtr* node_ = nullptr;  // the one being read
-  bool node_has_rows_ = false;
+  uint32_t place_ = 0;             // its
+  int16_t edge_ = -1;              // of it, that the tensor being read came in by
+  const std::type_info* last_type_ = nullptr;
+  uint32_t last_name_ = 0;
   std::string packed_slots_;
   bool found_something_ = false;
   bool found_released_ = false;
@@ -262,11 +430,17 @@ SavedTensors walk_graph(const char* caller, at::ArrayRef<at::Tensor> roots, cons
   }
 
   Walk walk(options);
-  for (const at::Tensor& tensor : owned.parameters) {
-    walk.add_owner(tensor, SavedRole::kParameter);
+  for (const auto& [name, tensor] : owned.parameters) walk.add_parameter(name, tensor);
+  for (const auto& [name, tensor] : options.parameters) walk.add_parameter(name, tensor);
+  for (const at::Tensor& tensor : owned.buffers) walk.add_owner(tensor, SavedRole::kBuffer);
+  for (const at::Tensor& tensor : options.buffers) walk.add_owner(tensor, SavedRole::kBuffer);
+  for (const at::Tensor& tensor : options.inputs) {
+    walk.add_owner(tensor, SavedRole::kInput);
   }
-  for (const at::Tensor& tensor : owned.buffers) {
-    walk.add_owner(tensor, SavedRole::kBuffer);
+  for (const auto* parameters : {&owned.parameters, &options.parameters}) {
+    for (const auto& [name, tensor] : *parameters) {
+      with_gradient_of(tensor, [&walk](const at::Tensor& gradient) { walk.add_owner(gradient, SavedRole::kGradient); });
+    }
   }
   for (const at::Tensor& tensor : options.exclude) {
     walk.add_owner(tensor, SavedRole::kExcluded);
@@ -357,10 +531,12 @@ SavedTensorRow SavedTensorsData::row(size_t index) const {
   row.tensor = compact.tensor;
   if (compact.storage_bytes >= 0) row.storage_bytes = compact.storage_bytes;
   if (compact.extent_bytes >= 0) row.extent_bytes = compact.extent_bytes;
+  row.storage_offset_bytes = compact.offset_bytes;
   row.view = compact.view;
   row.counted = compact.counted;
   if (compact.first_holder != index) row.shares_with = compact.first_holder;
   row.in_place_modified = compact.in_place_modified;
+  row.inferred = compact.inferred;
   row.role = compact.role;
   return row;
 }
@@ -373,6 +549,10 @@ const char* to_string(SavedRole role) {
       return "parameter";
     case SavedRole::kBuffer:
       return "buffer";
+    case SavedRole::kInput:
+      return "input";
+    case SavedRole::kGradient:
+      return "gradient";
     case SavedRole::kExcluded:
       return "excluded";
     case SavedRole::kRoot:
@@ -391,6 +571,10 @@ const char* to_string(UnreadReason reason) {
       return "released";
     case UnreadReason::kUnknownType:
       return "unknown type";
+    case UnreadReason::kTorchScript:
+      return "TorchScript";
+    case UnreadReason::kBusy:
+      return "in use";
     case UnreadReason::kFailed:
       return "failed";
   }
@@ -409,11 +593,13 @@ std::vector<SavedTensorRow> SavedTensors::rows() const {
 }
 
 size_t SavedTensors::row_count() const { return data_->rows.size(); }
-size_t SavedTensors::node_count() const { return data_->node_count; }
+size_t SavedTensors::node_count() const { return data_->nodes.size(); }
 
 int64_t SavedTensors::total_bytes() const { return bytes(SavedRole::kActivation); }
 
 int64_t SavedTensors::bytes(SavedRole role) const { return data_->bytes[graph_internal::place_of(role)]; }
+
+int64_t SavedTensors::inferred_bytes() const { return data_->inferred_bytes; }
 
 size_t SavedTensors::unknown_rows() const { return data_->unknown_rows; }
 

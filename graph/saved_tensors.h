@@ -8,18 +8,21 @@
 //          share it, and whole, however little of it a saved view shows: that is what stays in memory.
 // Harmless The graph is read where it stands. No unpack hook runs, nothing is recomputed, no tensor is kept, use counts are
 //          as before after return.
-// Complete All of LibTorch's own nodes with their lists and optional slots; custom Functions (saved variables, tensors and
-//          lists of tensors in saved_data); in-place operations on views. What cannot be read is listed by unread_nodes(),
-//          and is not in the totals: TorchScript's graphs, Python's Functions, custom Functions that mark their outputs or
-//          whose saved tensors were modified in place. LibTorch shows nothing of tensors in a tuple or an object in
-//          saved_data, and does not tell a custom Function that backward() freed from one that saved nothing.
+// Complete All of LibTorch's own nodes with their lists and optional slots; custom Functions (saved variables, tensors in
+//          saved_data however deep in lists, tuples, dictionaries and objects); in-place operations on views. What cannot be
+//          read is listed by unread_nodes(): Python's Functions, node classes of others, what saved-variable hooks packed
+//          (graph/counted_hooks.h: those that say what they hold are counted). It is not in the totals. TorchScript's nodes are
+//          closed, too: what their methods made in the forward pass and still lives is taken for theirs, and marked
+//          `inferred`, if the registry was active then; else there is a row of `?`.
 // Errors   c10::Error: no root given, an undefined root, a root without a graph, a graph that backward() has freed. A graph
 //          freed in part gives what is left, and names the freed nodes in unread_nodes().
 // Threads  Values may be read by any number of threads. A graph may be read while other threads build or run other graphs,
-//          also over the same parameters; not while backward() runs on it, or an in-place operation on a tensor of it, in
-//          another thread.
-// Cost     About a microsecond per node, and some 150 bytes of host memory per row; no recursion, so a graph may be as deep
-//          as memory allows.
+//          also over the same parameters, but not while they set or clear gradients otherwise than by backward(). If backward()
+//          runs on the graph itself, nodes it is at are listed as in use and those it has freed as released: nothing is torn,
+//          but the account is of no one instant. Not detected: an in-place operation, in another thread, on a tensor of the
+//          graph.
+// Cost     See tests/bench/saved_tensors_cost.cc: well under a microsecond per node while the graph fits into the cache, some
+//          200 bytes of host memory per node and row; no recursion, so a graph may be as deep as memory allows.
 
 #ifndef MEMLEDGER_GRAPH_SAVED_TENSORS_H_
 #define MEMLEDGER_GRAPH_SAVED_TENSORS_H_
@@ -35,6 +38,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::nn {
@@ -58,18 +62,26 @@ struct SavedTensorOptions {
   // Only what lies here; a device without an index means all of its type.
   std::optional<c10::Device> device = std::nullopt;
   Rounding rounding = Rounding::kRequested;
+  // As `exclude`, and told apart: what the program feeds the network with.
+  std::vector<at::Tensor> inputs = {};
+  // Besides those of the module that is given, if one is: of several modules, or of one that is no torch::nn::Module. Names as
+  // `encoder.weight`; layers are made of them.
+  std::vector<std::pair<std::string, at::Tensor>> parameters = {};
+  std::vector<at::Tensor> buffers = {};
 };
 
 // Whom a storage belongs to: the first that fits.
 enum class SavedRole {
   kParameter,   // of the module that was given
   kBuffer,      // of the module that was given
+  kInput,       // given by the options as one
+  kGradient,    // of the module's parameters, or of a leaf that the graph reaches
   kExcluded,    // by the options
   kRoot,        // the storage of a root itself
   kActivation,  // held by the graph, whoever else may hold it
 };
 
-// "parameter", "buffer", "excluded", "root", "activation".
+// "parameter", "buffer", "input", "gradient", "excluded", "root", "activation".
 const char* to_string(SavedRole role);
 
 // One saved tensor; for sparse and nested ones one row per part, the part's
@@ -91,11 +103,13 @@ struct SavedTensorRow {
   uintptr_t tensor = 0;                  // identity of the tensor object, while the graph lives
   std::optional<int64_t> storage_bytes;  // as asked for; none = unknown
   std::optional<int64_t> extent_bytes;   // first to last element of the tensor
+  int64_t storage_offset_bytes = 0;      // where the tensor begins in its storage
   bool view = false;                     // the tensor shows part of its storage
 
   bool counted = false;               // the first holder of its storage
   std::optional<size_t> shares_with;  // else the first holder's place in rows()
   bool in_place_modified = false;     // after saving: backward() would throw
+  bool inferred = false;  // born in the TorchScript method of a node that cannot be read: probably held by it
   SavedRole role = SavedRole::kActivation;
 };
 
@@ -103,10 +117,12 @@ enum class UnreadReason {
   kPacked,       // held by saved-variable hooks, which were not run
   kReleased,     // backward has freed what the node had saved
   kUnknownType,  // a node whose type is closed to us
+  kTorchScript,  // what it holds is inferred, or not known
+  kBusy,         // backward() is running on it, in another thread or further up
   kFailed,       // a custom Function that could not be read to its end
 };
 
-// "packed, not opened", "released", "unknown type", "failed".
+// "packed, not opened", "released", "unknown type", "TorchScript", "in use", "failed".
 const char* to_string(UnreadReason reason);
 
 struct UnreadNode {
@@ -134,6 +150,7 @@ class SavedTensors {
   // The activations, each storage once, rounded as the options say.
   int64_t total_bytes() const;
   int64_t bytes(SavedRole role) const;  // kActivation: total_bytes()
+  int64_t inferred_bytes() const;         // of the activations
   // Rows whose bytes are not known: they are in no total.
   size_t unknown_rows() const;
 
@@ -145,6 +162,13 @@ class SavedTensors {
   // {"schema":"memledger.saved_tensors/1","total_bytes":…,"rows":[…],…}. Bytes
   // are exact integers, null where unknown.
   std::string to_json() const;
+
+  // A line per row under a fixed header, exact bytes; empty where unknown. Quoted as RFC 4180 says.
+  std::string to_csv() const;
+
+  // The graph as a drawing for Graphviz: a box per node with the bytes it is the first to hold, on the edges the bytes of the
+  // tensor that flowed from one operator into the next. c10::Error for more than `max_nodes`, which nobody could read.
+  std::string to_dot(size_t max_nodes = 500) const;
 
   // A table, biggest first, 50 rows at most; sizes in powers of 1024.
   friend std::ostream& operator<<(std::ostream& out, const SavedTensors& saved);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,34 +15,60 @@
 
 namespace memledger::graph_internal {
 
+constexpr size_t kRoleCount = 7;
+constexpr size_t place_of(SavedRole role) { return static_cast<size_t>(role); }
+
 struct CompactNode {
   uint64_t sequence_number = 0;
   uint64_t forward_thread = 0;
   uint32_t name = 0;  // in SavedTensorsData::names
+  uint32_t edges_begin = 0;
+  uint32_t edge_count = 0;
+  int32_t parameter = kNoParameter;  // in SavedTensorsData::parameters, for the node of a leaf
+
+  static constexpr int32_t kNoParameter = -1;
+  static constexpr int32_t kOtherLeaf = -2;  // a leaf that is no parameter of the module
+  bool is_leaf() const { return parameter != kNoParameter; }
+};
+
+// An edge as backward() follows it, towards what computed the operator's input.
+struct CompactEdge {
+  uint32_t node = kNone;       // in SavedTensorsData::nodes
+  uint32_t output_number = 0;  // of that node's operator
+  int64_t bytes = -1;          // of the tensor that came this way; -1: unknown
+
+  static constexpr int64_t kNotMeasured = -2;
+  static constexpr uint32_t kNone = ~uint32_t{0};  // needed no gradient
 };
 
 // A row with what others share kept elsewhere, since graphs have a million
 // nodes.
 struct CompactRow {
-  const char* slot = "";  // string literals of the generated visitor
+  const char* slot = "";  // string literals of the generated visitor, or in own_slots
   const char* part = "";  // "" for a tensor that is its own only part
   uintptr_t address = 0;
   uintptr_t tensor = 0;
   uint64_t storage_id = 0;
   int64_t storage_bytes = -1;  // -1: unknown
   int64_t extent_bytes = -1;   // -1: unknown
+  int64_t offset_bytes = 0;
   uint32_t node = 0;           // in SavedTensorsData::nodes
   uint32_t first_holder = 0;
   uint32_t shape_begin = 0;
   int32_t slot_index = -1;
   int16_t rank = -1;  // -1: unknown
+  int16_t edge = -1;  // among its node's, that the tensor came in by
   c10::Device device = c10::Device(c10::kCPU);
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   SavedRole role = SavedRole::kActivation;
   bool counted = false;
   bool view = false;
   bool in_place_modified = false;
+  bool inferred = false;
 };
+
+// Slots of custom Functions' saved_data. Strings stay where they are.
+using OwnSlots = std::set<std::string>;
 
 struct SavedTensorsData {
   static SavedTensors make(std::shared_ptr<const SavedTensorsData> data) { return SavedTensors(std::move(data)); }
@@ -55,18 +82,21 @@ struct SavedTensorsData {
   int64_t elements(const CompactRow& row) const;
 
   std::vector<CompactRow> rows;
-  std::vector<CompactNode> nodes;  // those with rows
+  std::vector<CompactNode> nodes;  // all
+  std::vector<CompactEdge> edges;
   std::vector<int64_t> shapes;
   std::vector<std::string> names;
+  std::vector<std::string> parameters;  // names, where a module was given
+  std::shared_ptr<OwnSlots> own_slots = std::make_shared<OwnSlots>();
   std::vector<UnreadNode> unread;
-  std::array<int64_t, 5> bytes = {};  // by SavedRole
-  size_t node_count = 0;
+  std::array<int64_t, kRoleCount> bytes = {};  // by SavedRole
+  int64_t inferred_bytes = 0;
   size_t unknown_rows = 0;
   Rounding rounding = Rounding::kRequested;
 };
 
 struct Owned {
-  std::vector<at::Tensor> parameters;
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
   std::vector<at::Tensor> buffers;
 };
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <ostream>
 #include <string_view>
 
+#include "graph/human_bytes.h"
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
 #include "registry/dtype_name.h"
@@ -17,8 +17,9 @@ namespace graph_internal {
 namespace {
 
 constexpr size_t kTableRows = 50;
-constexpr std::array<SavedRole, 5> kRoles = {SavedRole::kActivation, SavedRole::kParameter, SavedRole::kBuffer,
-                                             SavedRole::kExcluded, SavedRole::kRoot};
+constexpr std::array<SavedRole, kRoleCount> kRoles = {SavedRole::kActivation, SavedRole::kParameter, SavedRole::kBuffer,
+                                                      SavedRole::kInput,      SavedRole::kGradient,  SavedRole::kExcluded,
+                                                      SavedRole::kRoot};
 
 std::string number_or_null(const std::optional<int64_t>& value) { return value ? std::to_string(*value) : "null"; }
 
@@ -49,22 +50,12 @@ std::string json_row(const SavedTensorRow& row) {
   out += std::string(",\"counted\":") + json_bool(row.counted);
   out += ",\"shares_with\":" + (row.shares_with ? std::to_string(*row.shares_with) : "null");
   out += std::string(",\"in_place_modified\":") + json_bool(row.in_place_modified);
+  out += std::string(",\"inferred\":") + json_bool(row.inferred);
   out += ",\"role\":" + json_string(to_string(row.role));
   return out + "}";
 }
 
-std::string human(int64_t bytes) {
-  const char* const units = "BKMGTP";
-  auto value = static_cast<double>(bytes);
-  int unit = 0;
-  while (value >= 1024 && unit < 5) {
-    value /= 1024;
-    ++unit;
-  }
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f%c", value, units[unit]);
-  return text;
-}
+std::string human(int64_t bytes) { return human_bytes(bytes); }
 
 std::string human_shape(const std::optional<std::vector<int64_t>>& shape) {
   if (!shape) return "?";
@@ -104,6 +95,7 @@ std::string remarks_on(const SavedTensorsData& data, const SavedTensorRow& row) 
     add("shows " + human(*row.extent_bytes) + " of it");
   }
   if (row.in_place_modified) add("modified in place");
+  if (row.inferred) add("inferred");
   return out;
 }
 
@@ -121,6 +113,7 @@ std::string SavedTensors::to_json() const {
     out += json_string(to_string(role)) + ":" + std::to_string(bytes(role));
   }
   out += "},\"nodes\":" + std::to_string(node_count());
+  out += ",\"inferred_bytes\":" + std::to_string(inferred_bytes());
   out += ",\"unknown_rows\":" + std::to_string(unknown_rows());
   out += std::string(",\"complete\":") + json_bool(complete());
   out += ",\"rows\":[";
@@ -145,7 +138,8 @@ std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
   using namespace graph_internal;  // NOLINT: the file's own helpers
   const SavedTensorsData& data = *saved.data_;
   out << "Saved for backward: " << human(saved.total_bytes()) << " (" << saved.total_bytes() << " bytes), " << data.rows.size()
-      << " saved tensors, " << data.node_count << " nodes\n";
+      << " saved tensors, " << data.nodes.size() << " nodes\n";
+  if (saved.inferred_bytes() > 0) out << "Of it inferred: " << human(saved.inferred_bytes()) << '\n';
   for (const SavedRole role : kRoles) {
     if (role == SavedRole::kActivation || saved.bytes(role) == 0) continue;
     out << "Apart from it, " << to_string(role) << ": " << human(saved.bytes(role)) << '\n';

@@ -162,9 +162,16 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
       c10::StorageImpl* const storage = storage_of(tensor);
       if (storage == nullptr) return;
       if (adopting && can_adopt(*storage)) adopt(*storage);
-      if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad() && tensor.is_leaf()) {
-        state.ledger.mark_parameter_like(address_of(*storage));
-        state.any_parameter_like.store(true, std::memory_order_relaxed);
+      if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
+        const uintptr_t address = address_of(*storage);
+        if (tensor.is_leaf()) {
+          thread.parameter = thread.last_parameter = state.ledger.mark_parameter_like(address);
+          thread.last_parameter_address = address;
+          state.any_parameter_like.store(true, std::memory_order_relaxed);
+        } else if (address == thread.last_parameter_address) {
+          // Should another storage have taken the place of a parameter that ended, the id leads to nothing.
+          thread.parameter = thread.last_parameter;
+        }
       }
       if (!may_step) return;
       if (kind == OperatorKind::kInPlaceStep && first && !thread.optimizer_region) {
@@ -196,6 +203,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (++thread.last_sequence == 0) ++thread.last_sequence;
   thread.op_sequence = thread.last_sequence;
   state.running.set(thread.thread, thread.op_sequence);
+  thread.parameter = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 
@@ -248,14 +256,15 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-// Restores the label that a user scope was opened under.
+// Restores the label that a user scope, or the method of a TorchScript module, was opened under.
 struct LabelBefore : at::ObserverContext {
   uint32_t thread = 0;
   core::NameId before = 0;
   core::NameId inside = 0;
 };
 
-std::unique_ptr<at::ObserverContext> start_user_scope(ThreadContext& thread, const at::RecordFunction& fn) {
+std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread, const at::RecordFunction& fn,
+                                                          std::string_view kind = "") {
   if (fn.isAsync()) return nullptr;
   core::NameTable& names = RegistryState::get().labels;
   auto context = std::make_unique<LabelBefore>();
@@ -263,7 +272,7 @@ std::unique_ptr<at::ObserverContext> start_user_scope(ThreadContext& thread, con
   context->before = thread.label;
   std::string path(names.name(thread.label));
   if (!path.empty()) path += '/';
-  path += fn.name();
+  path.append(kind).append(fn.name());
   thread.label = context->inside = names.intern(path);
   RegistryState::get().label_history.note(thread.thread, thread.label);
   return context;
@@ -278,7 +287,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
         note_forward_operator(thread, fn);
         break;
       case at::RecordScope::USER_SCOPE:
-        return start_user_scope(thread, fn);
+        return start_labelled_scope(thread, fn);
+      case at::RecordScope::TORCHSCRIPT_FUNCTION:
+        return start_labelled_scope(thread, fn, "TorchScript ");
       default:
         if (is_engine_scope(fn.name())) {
           push_node(thread, fn.name() + kEngineScope.size());
@@ -300,6 +311,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
         pop_node(thread);
         break;
       case at::RecordScope::USER_SCOPE:
+      case at::RecordScope::TORCHSCRIPT_FUNCTION:
         if (const auto* label = static_cast<LabelBefore*>(context)) {
           if (label->thread == thread.thread && label->inside == thread.label) {
             thread.label = label->before;
@@ -333,7 +345,8 @@ void OperatorObserver::start(const Options& options) {
       at::RecordFunctionCallback(&on_start, &on_end)
           .needsInputs(true)
           .needsOutputs(true)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE,
+                   at::RecordScope::TORCHSCRIPT_FUNCTION}));
 }
 
 void OperatorObserver::stop() {

@@ -12,7 +12,7 @@
 //
 // Units: bytes as requested; nanoseconds of the steady clock. Errors: the constructor throws c10::Error when there is no memory
 // for the rings. Ownership: holds no tensor. Thread-safety: reading and recording from any thread; one thread at a time for one
-// Recorder. Events of two threads within the same microsecond may come in either order. Cost: some 50 ns per allocation and per
+// Recorder. Events of two threads within the same microsecond may come in either order. Cost: about 0.1 µs per allocation and per
 // free; reading by the number of events, and by live storages where they are asked for.
 
 #include <chrono>

@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "registry/allocation_failure.h"
 #include "registry/copies.h"
@@ -86,6 +88,7 @@ StorageInfo to_value(const core::StorageRecord& record) {
   info.label = state.labels.name(birthplace.label);
   info.forward_op = state.names.name(birthplace.forward_op);
   info.forward_label = state.labels.name(birthplace.forward_label);
+  info.parameter = birthplace.parameter;
   info.thread = birthplace.thread;
   info.stack = record.stack;
   info.stack_weight = record.stack_weight;
@@ -121,12 +124,23 @@ void note_what_went_unseen(const RegistryState& state, Value& value) {
 }
 
 void add_rows(const std::vector<core::StorageRecord>& records, Snapshot::Data& data) {
-  data.by_address.reserve(records.size());
+  std::vector<std::pair<core::DeviceKey, size_t>> counts;
+  const auto place_of = [&](core::DeviceKey device) {
+    return std::find_if(counts.begin(), counts.end(), [&](const auto& count) { return count.first == device; });
+  };
   for (const core::StorageRecord& record : records) {
-    StorageInfo info = to_value(record);
-    std::vector<StorageInfo>& rows = data.storages[{info.device.type(), info.device.index()}];
-    data.by_address[info.address] = {&rows, rows.size()};
-    rows.push_back(std::move(info));
+    auto place = place_of(record.device);
+    if (place == counts.end()) place = counts.insert(place, {record.device, 0});
+    ++place->second;
+  }
+  std::vector<std::vector<StorageInfo>*> rows;
+  for (const auto& [device, count] : counts) {
+    const c10::Device of = device_of(device);
+    rows.push_back(&data.storages[{of.type(), of.index()}]);
+    rows.back()->reserve(count);
+  }
+  for (const core::StorageRecord& record : records) {
+    rows[static_cast<size_t>(place_of(record.device) - counts.begin())]->push_back(to_value(record));
   }
 }
 
@@ -420,11 +434,12 @@ absl::Status Registry::keep_label_peak(const std::string& label) {
   return absl::OkStatus();
 }
 
-Changes Registry::changes_since(Cursor& cursor) const {
+namespace {
+
+Changes changes_of(uint64_t cursor, bool rows) {
   stay_in_front();
   RegistryState& state = RegistryState::get();
-  if (cursor.number_ == 0) cursor.number_ = state.ledger.open_cursor();
-  core::LedgerChanges taken = state.ledger.changes_since(cursor.number_);
+  core::LedgerChanges taken = state.ledger.changes_since(cursor, rows);
   Changes changes;
   changes.from_snapshot = taken.from_snapshot;
   changes.time = taken.time;
@@ -435,6 +450,18 @@ Changes Registry::changes_since(Cursor& cursor) const {
   for (const core::StorageRecord& record : taken.died) changes.died.push_back(to_value(record));
   note_what_went_unseen(state, changes);
   return changes;
+}
+
+}  // namespace
+
+Changes Registry::changes_since(Cursor& cursor) const {
+  if (cursor.number_ == 0) cursor.number_ = RegistryState::get().ledger.open_cursor();
+  return changes_of(cursor.number_, /*rows=*/true);
+}
+
+Changes Registry::skip_changes(Cursor& cursor) const {
+  if (cursor.number_ == 0) cursor.number_ = RegistryState::get().ledger.open_cursor();
+  return changes_of(cursor.number_, /*rows=*/false);
 }
 
 Counters Registry::counters(c10::Device device) const { return RegistryState::get().ledger.counters(key_of(device)); }

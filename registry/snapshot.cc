@@ -49,10 +49,19 @@ const StorageInfo* Snapshot::find(uint64_t id) const {
 
 const StorageInfo* Snapshot::find_address(c10::Device device, const void* address) const {
   if (!data_ || address == nullptr) return nullptr;
+  std::call_once(data_->addresses_are_known, [this] {
+    size_t count = 0;
+    for (const auto& [one, rows] : data_->storages) count += rows.size();
+    data_->by_address.reserve(count);
+    for (const auto& [one, rows] : data_->storages) {
+      for (const StorageInfo& row : rows) {
+        const StorageInfo*& known = data_->by_address[row.address];
+        if (known == nullptr || known->id < row.id) known = &row;
+      }
+    }
+  });
   const auto found = data_->by_address.find(reinterpret_cast<uintptr_t>(address));
-  if (found == data_->by_address.end()) return nullptr;
-  const StorageInfo& row = (*found->second.first)[found->second.second];
-  return row.device == canonical(device) ? &row : nullptr;
+  return found != data_->by_address.end() && found->second->device == canonical(device) ? found->second : nullptr;
 }
 
 bool Snapshot::complete() const { return !data_ || data_->complete; }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,9 @@ struct Snapshot::Data {
   std::chrono::system_clock::time_point time;
   std::vector<DeviceInfo> devices;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<StorageInfo>> storages;  // each in order of birth
-  absl::flat_hash_map<uintptr_t, std::pair<const std::vector<StorageInfo>*, size_t>, AddressHash> by_address;
+  // Made by the first who asks: most never do. Of several storages at one address (of a peak) the last born.
+  mutable std::once_flag addresses_are_known;
+  mutable absl::flat_hash_map<uintptr_t, const StorageInfo*, AddressHash> by_address;
   bool complete = true;
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;

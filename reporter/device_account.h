@@ -19,6 +19,7 @@ struct AllocatorView {
   std::optional<DeviceStatistics> statistics;
   std::optional<DeviceBlocks> blocks;
   std::vector<LibraryWorkspace> workspaces;  // of any device
+  std::optional<DeviceMemory> memory;        // what the driver says of the whole device
 };
 
 // The lines between the rows and the allocator's figure, in the order of the chain.

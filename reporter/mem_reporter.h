@@ -32,9 +32,14 @@
 #include <string_view>
 #include <utility>
 
+#include "graph/saved_tensors.h"
 #include "reporter/report.h"
+#include "reporter/why_alive.h"
 
 namespace torch {
+namespace jit {
+struct Module;
+}
 namespace optim {
 class Optimizer;
 }
@@ -48,6 +53,7 @@ class MemReporter {
   explicit MemReporter(const torch::nn::Module& module);
   template <class M>
   explicit MemReporter(const torch::nn::ModuleHolder<M>& module) : MemReporter(*module) {}
+  explicit MemReporter(const torch::jit::Module& module);
   ~MemReporter();
   MemReporter(MemReporter&&) noexcept;
   MemReporter& operator=(MemReporter&&) noexcept;
@@ -57,6 +63,8 @@ class MemReporter {
   MemReporter& add_module(std::string prefix, const torch::nn::ModuleHolder<M>& module) {
     return add_module(std::move(prefix), *module);
   }
+  // A TorchScript module: parameters, buffers, attributes and constants. Held weakly: other handles keep it alive.
+  MemReporter& add_module(std::string prefix, const torch::jit::Module& module);
   // Read at each report, so it may come before the first step. Adam.weight.exp_avg …
   MemReporter& add_optimizer(const torch::optim::Optimizer& optimizer);
   // A name in use for another tensor passes to this one, whether add_tensor or add_input gave it. A name ends with its tensor.
@@ -66,6 +74,9 @@ class MemReporter {
   // else that is registered explains. The graph is followed while `loss` lives; a graph that has been freed adds nothing, nor
   // does the same loss a second time.
   MemReporter& add_graph(const at::Tensor& loss);
+  // saved_for_backward(loss, options) where all that is registered here stands apart: parameters by their names, buffers, inputs.
+  // Errors as there.
+  SavedTensors saved_for_backward(const at::Tensor& loss, SavedTensorOptions options = {}) const;
   // Forgets a module's prefix or a tensor's name; throws c10::Error if there is none that lives.
   MemReporter& remove(std::string_view name);
   MemReporter& remove(const torch::optim::Optimizer& optimizer);
@@ -81,6 +92,13 @@ class MemReporter {
   // (Registry::keep_label_peak).
   Report collect_peak(c10::Device device, ReportOptions options = {}, const std::string& label = "") const;
   void report_peak(std::ostream& out, c10::Device device) const;
+
+  // Who keeps the tensor's storage alive: names, optimizer slots, slots of the graphs that were added and the way there from
+  // their root, and how many references nothing of that explains. Of a sparse tensor, its largest part. A name is one of a
+  // report: weight, a+b, ReluBackward0.result, Tensor7 of the last report. Throws c10::Error for an undefined tensor and for a
+  // name that no living tensor has. Cost: as collect(), and a walk of the graph for each slot.
+  WhyAlive why(const at::Tensor& tensor) const;
+  WhyAlive why(std::string_view name) const;
 
  private:
   struct Impl;

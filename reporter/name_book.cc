@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <list>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "reporter/optimizer_state.h"
+#include "reporter/prototype_layers.h"
+#include "reporter/script_module.h"
 
 namespace memledger {
 namespace {
@@ -33,13 +36,36 @@ struct ModuleEntry {
   }
 };
 
+struct ScriptEntry {
+  std::string prefix;
+  ScriptModuleRef module;
+};
+
 struct TensorEntry {
   std::string name;
   Role role;
   WeakTensor tensor;
 };
 
-std::string join(const std::string& prefix, const std::string& path) { return prefix.empty() ? path : prefix + "." + path; }
+std::string join(const std::string& prefix, const std::string& path) {
+  return prefix.empty() ? path : path.empty() ? prefix : prefix + "." + path;
+}
+
+// Linear for torch::nn::LinearImpl.
+std::string type_name(const torch::nn::Module& module) {
+  std::string name = module.name();
+  if (const size_t colon = name.rfind(':'); colon != std::string::npos) name.erase(0, colon + 1);
+  constexpr std::string_view kImpl = "Impl";
+  if (name.size() > kImpl.size() && name.compare(name.size() - kImpl.size(), kImpl.size(), kImpl) == 0)
+    name.resize(name.size() - kImpl.size());
+  return name;
+}
+
+// Of encoder.0.weight: encoder.0; the names of parameters have no dots.
+std::string path_of_owner(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
 
 at::Tensor lock(const WeakTensor& weak) {
   auto held = weak.lock();
@@ -50,6 +76,7 @@ at::Tensor lock(const WeakTensor& weak) {
 
 struct NameBook::Entries {
   std::vector<ModuleEntry> modules;
+  std::vector<ScriptEntry> scripts;
   std::vector<const torch::optim::Optimizer*> optimizers;
   std::list<TensorEntry> tensors;  // in order of registration
   std::unordered_map<std::string, std::list<TensorEntry>::iterator> tensor_of_name;
@@ -64,14 +91,16 @@ struct NameBook::Entries {
   void prune() {
     modules.erase(std::remove_if(modules.begin(), modules.end(), [](const ModuleEntry& entry) { return entry.ended(); }),
                   modules.end());
+    scripts.erase(std::remove_if(scripts.begin(), scripts.end(), [](const ScriptEntry& entry) { return entry.module.ended(); }),
+                  scripts.end());
     for (auto entry = tensors.begin(); entry != tensors.end();) {
       entry = entry->tensor.expired() ? erase(entry) : std::next(entry);
     }
-    prune_at = std::max<size_t>(64, 2 * (modules.size() + tensors.size()));
+    prune_at = std::max<size_t>(64, 2 * (modules.size() + scripts.size() + tensors.size()));
   }
 
   void prune_sometimes() {
-    if (modules.size() + tensors.size() >= prune_at) prune();
+    if (modules.size() + scripts.size() + tensors.size() >= prune_at) prune();
   }
 
   void add(std::string name, Role role, const at::Tensor& tensor) {
@@ -95,6 +124,11 @@ void NameBook::add_module(std::string prefix, const torch::nn::Module& module) {
   entries_->modules.push_back({std::move(prefix), &module, std::move(owner), owned});
 }
 
+void NameBook::add_module(std::string prefix, const torch::jit::Module& module) {
+  entries_->prune_sometimes();
+  entries_->scripts.push_back({std::move(prefix), ScriptModuleRef(module)});
+}
+
 void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) { entries_->optimizers.push_back(&optimizer); }
 
 void NameBook::add_tensor(std::string name, const at::Tensor& tensor) { entries_->add(std::move(name), Role::kTensor, tensor); }
@@ -104,11 +138,13 @@ void NameBook::add_input(std::string name, const at::Tensor& tensor) { entries_-
 void NameBook::remove(std::string_view name) {
   entries_->prune();  // whether a dead one is an error must not depend on when it was last looked for
   auto& modules = entries_->modules;
-  const size_t before = modules.size();
-  modules.erase(std::remove_if(modules.begin(), modules.end(), [&](const ModuleEntry& entry) { return entry.prefix == name; }),
-                modules.end());
+  auto& scripts = entries_->scripts;
+  const size_t before = modules.size() + scripts.size();
+  const auto has_prefix = [&](const auto& entry) { return entry.prefix == name; };
+  modules.erase(std::remove_if(modules.begin(), modules.end(), has_prefix), modules.end());
+  scripts.erase(std::remove_if(scripts.begin(), scripts.end(), has_prefix), scripts.end());
   const auto found = entries_->tensor_of_name.find(std::string(name));
-  TORCH_CHECK(modules.size() < before || found != entries_->tensor_of_name.end(),
+  TORCH_CHECK(modules.size() + scripts.size() < before || found != entries_->tensor_of_name.end(),
               "memledger: nothing that lives was added under the name \"", name, "\"");
   if (found != entries_->tensor_of_name.end()) entries_->erase(found->second);
 }
@@ -123,29 +159,60 @@ void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
 std::vector<NamedTensor> NameBook::read() const {
   entries_->prune();
   std::vector<NamedTensor> found;
-  std::unordered_map<const c10::TensorImpl*, std::string> parameter_names;
-  const auto add = [&](std::string name, Role role, const at::Tensor& tensor) {
-    if (tensor.defined()) found.push_back({std::move(name), role, tensor});
+  struct Known {
+    std::string name, module;
   };
-  const auto add_with_grad = [&](const std::string& name, Role role, const at::Tensor& tensor) {
+  std::unordered_map<const c10::TensorImpl*, Known> parameters;
+  const auto add = [&](std::string name, Role role, const std::string& module, const at::Tensor& tensor) {
+    if (tensor.defined()) found.push_back({std::move(name), role, module, tensor});
+  };
+  const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
-    add(name, role, tensor);
-    if (tensor.requires_grad() && tensor.is_leaf()) add(name + ".grad", Role::kGradient, tensor.grad());
+    add(name, role, module, tensor);
+    if (tensor.requires_grad() && tensor.is_leaf()) add(name + ".grad", Role::kGradient, module, tensor.grad());
+  };
+  const auto add_parameter = [&](const std::string& name, const std::string& module, const at::Tensor& tensor) {
+    add_with_grad(name, Role::kParameter, module, tensor);
+    if (tensor.defined()) parameters.emplace(tensor.unsafeGetTensorImpl(), Known{name, module});
   };
   for (const ModuleEntry& entry : entries_->modules) {
     const auto [held, module] = entry.lock();
     if (module == nullptr) continue;
+    const auto owner_of = [&, root = module](const std::string& name) {
+      const std::string path = path_of_owner(name);
+      return path.empty() ? type_name(*root) : path;
+    };
     for (const auto& parameter : module->named_parameters()) {
       const std::string name = join(entry.prefix, parameter.key());
-      add_with_grad(name, Role::kParameter, parameter.value());
-      if (parameter.value().defined()) parameter_names.emplace(parameter.value().unsafeGetTensorImpl(), name);
+      add_parameter(name, owner_of(name), parameter.value());
     }
-    for (const auto& buffer : module->named_buffers()) add(join(entry.prefix, buffer.key()), Role::kBuffer, buffer.value());
+    for (const auto& buffer : module->named_buffers()) {
+      const std::string name = join(entry.prefix, buffer.key());
+      add(name, Role::kBuffer, owner_of(name), buffer.value());
+    }
+    for_each_prototype_layer(*module, [&](const std::string& path, const torch::nn::Module& prototype) {
+      const std::string owner = join(entry.prefix, path);
+      for (const auto& parameter : prototype.named_parameters())
+        add_with_grad(join(owner, parameter.key()), Role::kTensor, owner, parameter.value());
+      for (const auto& buffer : prototype.named_buffers()) add(join(owner, buffer.key()), Role::kTensor, owner, buffer.value());
+    });
+  }
+  for (const ScriptEntry& entry : entries_->scripts) {
+    entry.module.for_each_tensor([&](const std::string& path, const std::string& module, Role role, const at::Tensor& tensor) {
+      const std::string name = join(entry.prefix, path);
+      std::string owner = join(entry.prefix, module);
+      if (owner.empty()) owner = entry.module.type_name();
+      if (role == Role::kParameter) {
+        add_parameter(name, owner, tensor);
+      } else {
+        add_with_grad(name, role, owner, tensor);
+      }
+    });
   }
   std::unordered_map<const c10::TensorImpl*, std::string> given_names;
   for (const TensorEntry& entry : entries_->tensors) {
     const at::Tensor tensor = lock(entry.tensor);
-    add_with_grad(entry.name, entry.role, tensor);
+    add_with_grad(entry.name, entry.role, "", tensor);
     if (tensor.defined()) given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
   }
   for (const torch::optim::Optimizer* optimizer : entries_->optimizers) {
@@ -156,15 +223,17 @@ std::vector<NamedTensor> NameBook::read() const {
       for (size_t index = 0; index < params.size(); ++index) {
         const at::Tensor& param = params[index];
         if (!param.defined()) continue;
-        std::string name = "param" + std::to_string(group) + "." + std::to_string(index);
-        if (const auto named = parameter_names.find(param.unsafeGetTensorImpl()); named != parameter_names.end()) {
-          name = named->second;
+        Known known{"param" + std::to_string(group) + "." + std::to_string(index), ""};
+        if (const auto named = parameters.find(param.unsafeGetTensorImpl()); named != parameters.end()) {
+          known = named->second;
         } else {
-          if (const auto given = given_names.find(param.unsafeGetTensorImpl()); given != given_names.end()) name = given->second;
-          add_with_grad(name, Role::kParameter, param);
+          if (const auto given = given_names.find(param.unsafeGetTensorImpl()); given != given_names.end())
+            known.name = given->second;
+          known.module = known.name;
+          add_with_grad(known.name, Role::kParameter, known.module, param);
         }
         for_each_state(*optimizer, param, [&](const std::string& slot, const at::Tensor& tensor) {
-          add(optimizer_name + "." + name + "." + slot, Role::kOptimizerState, tensor);
+          add(optimizer_name + "." + known.name + "." + slot, Role::kOptimizerState, known.module, tensor);
         });
       }
     }

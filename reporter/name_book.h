@@ -6,7 +6,8 @@
 //   names.add_module("", *net);
 //   for (const memledger::NamedTensor& named : names.read()) { ... named.name, named.role, named.tensor ... }
 //
-// Holds no tensor alive. A module owned by a ModuleHolder (or any shared_ptr) may end: its names end with it. A module on the
+// Holds no tensor alive. A module owned by a ModuleHolder (or any shared_ptr) and a TorchScript module may end: its names end with
+// it. A module on the
 // stack, and an optimizer, must outlive the book or be removed from it. Tensors are held weakly; a name ends with its tensor and
 // is then forgotten. Not thread-safe, not even two read() calls at once; the modules must not be changed by another thread during
 // read(). Cost of read(): by the number of registered tensors that live, about a microsecond each; a dead one costs once.
@@ -23,6 +24,9 @@
 #include "reporter/role.h"
 
 namespace torch {
+namespace jit {
+struct Module;
+}
 namespace optim {
 class Optimizer;
 }
@@ -33,6 +37,7 @@ namespace memledger {
 struct NamedTensor {
   std::string name;  // weight, encoder.0.bias.grad, Adam.weight.exp_avg …
   Role role = Role::kTensor;
+  std::string module;  // encoder.0, or the module's type where it has no path; of the parameter, for its gradient and state
   at::Tensor tensor;  // defined; a strong reference: drop it soon
 };
 
@@ -44,7 +49,10 @@ class NameBook {
   NameBook& operator=(NameBook&&) noexcept;
 
   // Names are `prefix.path`, or `path` with an empty prefix; gradients have `.grad` behind.
+  // The layers that a TransformerEncoder's and TransformerDecoder's options keep are `encoder.options.encoder_layer.…`.
   void add_module(std::string prefix, const torch::nn::Module& module);
+  // Attributes and constants of a TorchScript module as well.
+  void add_module(std::string prefix, const torch::jit::Module& module);
   // Names are `Adam.<parameter's name>.exp_avg`; a parameter outside any module is `param<group>.<index>`. The state is read at
   // each use, so this may come before the first step.
   void add_optimizer(const torch::optim::Optimizer& optimizer);

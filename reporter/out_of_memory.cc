@@ -155,7 +155,7 @@ void write_roles(std::ostream& out, const DeviceReport& device) {
     if (row.nbytes.value_or(0) == 0) continue;
     Holder& holder = holders.at(static_cast<size_t>(row.role)).second;
     holder.bytes += *row.nbytes;
-    holder.count += row.count;
+    ++holder.count;
   }
   std::stable_sort(holders.begin(), holders.end(), [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
   out << "Who holds it, by role:\n";

@@ -17,6 +17,31 @@ std::optional<int64_t> sum(const std::vector<DeviceReport>& devices, std::option
 
 }  // namespace
 
+std::string_view to_string(RowKind kind) {
+  switch (kind) {
+    case RowKind::kShared:
+      return "shared";
+    case RowKind::kExternal:
+      return "external";
+    case RowKind::kUnknown:
+      return "unknown";
+    case RowKind::kNotFollowed:
+      return "not_followed";
+    case RowKind::kMeta:
+      return "meta";
+    case RowKind::kStorage:
+      break;
+  }
+  return "storage";
+}
+
+int64_t ReportRow::elements() const {
+  if (!shape.has_value()) return 0;
+  int64_t product = 1;
+  for (const int64_t size : *shape) product *= std::max<int64_t>(size, 0);
+  return product;
+}
+
 std::string_view to_string(ReportItemKind kind) {
   switch (kind) {
     case ReportItemKind::kLibraryWorkspace:

@@ -5,12 +5,14 @@
 //   memledger::Report report = reporter.collect();
 //   for (const memledger::DeviceReport& device : report.devices) CHECK(device.unexplained_bytes.value_or(0) == 0);
 //   std::cout << report;
+//   std::ofstream("memory.html") << report.to_html();
 //
 // Units: bytes as requested; a std::optional without a value is "nobody knows", never zero. Holds no tensor. Copyable;
-// thread-safe as any value.
+// thread-safe as any value. std::string_views are of texts that live as long as the process.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/DimVector.h>
 
 #include <chrono>
 #include <cstddef>
@@ -24,17 +26,36 @@
 #include "registry/counters.h"
 #include "registry/device_statistics.h"
 #include "registry/phase.h"
+#include "reporter/process_memory.h"
 #include "reporter/role.h"
 
 namespace memledger {
 
-enum class SortBy : uint8_t { kBytes, kName, kBirth };
+// The largest first by bytes and by size (number of elements); names and births ascend.
+enum class SortBy : uint8_t { kBytes, kSize, kName, kBirth };
+
+// What the table puts into one line.
+enum class GroupBy : uint8_t {
+  kAlike,     // anonymous rows of equal role, producer, shape, dtype and label; named rows never
+  kNothing,
+  // Everything of one …
+  kRole,
+  kModule,    // parameters, buffers, gradients, optimizer state and the outputs of one module
+  kOperator,  // that made it
+};
+
+// Of the table. kAuto: only for std::cout, std::cerr and std::clog on a terminal, and not where the environment has NO_COLOR.
+enum class Colour : uint8_t { kAuto, kNever, kAlways };
 
 struct ReportOptions {
-  bool verbose = false;               // no limit of rows, the sharing arrows, hook health
+  bool verbose = false;               // no limit of rows, the sharing arrows with offset and extent, hook health
   std::optional<c10::Device> device;  // only this one; without an index, all of its type
   size_t max_rows = 50;               // per device; ignored when verbose
   SortBy sort = SortBy::kBytes;
+  GroupBy group = GroupBy::kAlike;
+  Colour colour = Colour::kAuto;
+  // A line on what the process holds besides tensors. It varies from one report to the next though no tensor does.
+  bool process_memory = false;
 };
 
 // How the memory of a row came to be known.
@@ -47,31 +68,52 @@ enum class RowKind : uint8_t {
   kMeta,         // a named meta tensor: no memory lies behind it, 0 bytes
 };
 
+// storage, shared, external, unknown, not_followed, meta.
+std::string_view to_string(RowKind kind);
+
+// Whose memory a kExternal row is.
+enum class ExternalMemory : uint8_t {
+  kProgram,       // the program's own: from_blob
+  kMappedFile,    // pages of a file
+  kSharedMemory,  // shared with other processes
+  kPinned,        // taken through the CUDA driver for copies; part of the pinned host memory
+};
+
 struct ReportRow {
   RowKind kind = RowKind::kStorage;
-  std::string name;   // weight, a+b, Tensor7; empty in a group
+  std::string name;   // weight, a+b, Tensor7
   std::string owner;  // kShared: the name of the row that is counted
   // Of the storage: the first that fits any tensor on it, whatever gave the name. kShared: of this row's own tensor.
   Role role = Role::kTensor;
   bool anonymous = false;                // no registered name reaches it
+  bool adopted = false;                  // born before tracking
   uint64_t storage_id = 0;               // 0: not in the registry
-  std::optional<int64_t> nbytes;         // counted bytes of all of `count`; nullopt: unknown
+  std::optional<int64_t> nbytes;         // counted bytes; nullopt: unknown
   int64_t external_bytes = 0;            // kExternal: what is there, but not counted
+  ExternalMemory external = ExternalMemory::kProgram;
+  std::string mapped_from;               // kMappedFile, kSharedMemory: the path, where there is one
   std::optional<int64_t> claimed_bytes;  // kNotFollowed, kMeta: what the storage says of its own size; counted nowhere
-  size_t count = 1;                      // anonymous rows alike, shown together
-  std::vector<std::string> members;      // names of a group, by birth
-  std::optional<std::vector<int64_t>> shape;
+  std::optional<c10::DimVector> shape;   // nothing: unknown
   std::optional<c10::ScalarType> dtype;
   int64_t storage_offset_bytes = 0;        // where the tensor begins in its storage
   int64_t extent_bytes = 0;                // first to last element; less than nbytes: a view of a part
+  // How much of the storage all the tensors with a row can reach. Less than nbytes: views keep alive what they do not show.
+  // Nothing for anonymous rows.
+  std::optional<int64_t> visible_bytes;
   std::optional<int64_t> more_references;  // tensors on this storage beyond those with a row; nullopt: not known
+  // The module that has the parameter, buffer, gradient or optimizer state: its path (encoder.layers.0), or its type where it
+  // has no path. Else the one whose output this is: the operator that made it consumed a parameter of it.
+  std::string module;
+  bool is_output = false;  // of `module`
   // Where it was made.
-  std::string op, autograd_node, label;
-  std::string forward_op, forward_label;  // of what made the autograd node
-  std::string where;                      // the program's line, where a stack was taken: train.cc:42 main
+  std::string_view op, autograd_node, label;
+  std::string_view forward_op, forward_label;  // of what made the autograd node
+  std::string where;                           // the program's line, where a stack was taken: train.cc:42 main
   Phase phase = Phase::kOther;
   bool phase_inferred = false;
-  bool adopted = false;  // born before tracking
+
+  // Of its shape; 0 where that is not known.
+  int64_t elements() const;
 };
 
 // What stands between the rows and the allocator's figure.
@@ -94,11 +136,18 @@ struct ReportItem {
 
 std::string_view to_string(ReportItemKind kind);
 
-// One device. Where it is followed the parts add up: Σ rows' nbytes + Σ items + unexplained_bytes = allocator_bytes.
+// One device. Where it is followed the parts add up, each line exact:
+//   named_bytes + anonymous_bytes            = total_bytes, the sum of the rows
+//   + items up to kBeforeTracking + awaited  = requested_bytes − unexplained_requested_bytes   (CUDA)
+//   total_bytes + all items                  = allocator_bytes − unexplained_bytes
+//   allocator_bytes + awaited blocks + cached_free_bytes = reserved_bytes                      (CUDA)
+//   reserved_bytes + outside_allocator_bytes = device_used_bytes                               (CUDA)
 struct DeviceReport {
   c10::Device device = c10::Device(c10::kCPU);
   bool followed = false;    // the registry sees its allocations
   int64_t total_bytes = 0;  // of the rows whose bytes are known; see used_bytes()
+  int64_t named_bytes = 0;
+  int64_t anonymous_bytes = 0;
   // Both nothing where the device is not followed.
   // CPU: the wrapper's own counter. CUDA: allocated_bytes of LibTorch's statistics; where it keeps none, the wrapper's counter.
   std::optional<int64_t> allocator_bytes;
@@ -114,8 +163,17 @@ struct DeviceReport {
   std::optional<int64_t> reserved_bytes;
   std::optional<int64_t> cached_free_bytes;
   std::optional<int64_t> largest_free_block;
+  // Of cached_free_bytes: pieces of segments that are in use elsewhere, so that they cannot go back to the driver.
+  std::optional<int64_t> fragmented_bytes;
+  // What the driver says of the whole device, and what of it is not this allocator's: the CUDA context, libraries' own memory
+  // (NCCL, cuDNN's handles), other allocators and other processes; nobody can tell these apart.
+  std::optional<int64_t> device_total_bytes;
+  std::optional<int64_t> device_used_bytes;
+  std::optional<int64_t> outside_allocator_bytes;
   int64_t adopted_bytes = 0;   // of total_bytes: in storages born before tracking
   int64_t external_bytes = 0;  // named tensors on memory that is not LibTorch's; in neither total
+  int64_t mapped_bytes = 0;    // of these: of files
+  int64_t shared_bytes = 0;    // of these: shared memory
   int64_t would_be_bytes = 0;  // of meta tensors, had they memory; in no total
   int64_t elements = 0;  // of all tensors that have a row, shared ones included; a saved slot counts only if it is all there is
   std::vector<int64_t> bytes_by_role;  // indexed by Role
@@ -146,6 +204,8 @@ struct Report {
   // In use: at most, see PinnedStatistics.
   std::optional<int64_t> pinned_in_use_bytes;
   std::optional<int64_t> pinned_reserved_bytes;
+  // What the CPU's tensors are part of. Nothing where the system does not tell, and in a report of a peak.
+  std::optional<ProcessMemory> process;
   // Virtual GPU: what libraries asked for while operators ran, and gave back.
   std::vector<ModelledWorkspace> modelled_workspaces;
 
@@ -155,12 +215,22 @@ struct Report {
   std::optional<int64_t> allocator_bytes() const;
   std::optional<int64_t> unexplained_bytes() const;
 
-  // {"schema": "memledger.report", "version": 1, …}; every row, ungrouped.
+  // {"schema": "memledger.report", "version": 2, …}; every row, ungrouped.
   std::string to_json() const;
   // Fixed columns, a header line, every row, ungrouped. RFC 4180 quoting.
   std::string to_csv() const;
+  // One file that needs no network: a treemap by role and module, and a table to sort and search. Every row, ungrouped.
+  std::string to_html() const;
   // The printed table.
   friend std::ostream& operator<<(std::ostream& out, const Report& report);
 };
+
+// One line, as in the table.
+std::ostream& operator<<(std::ostream& out, const ReportRow& row);
+std::ostream& operator<<(std::ostream& out, const ReportItem& item);
+std::ostream& operator<<(std::ostream& out, Role role);
+std::ostream& operator<<(std::ostream& out, RowKind kind);
+std::ostream& operator<<(std::ostream& out, ReportItemKind kind);
+std::ostream& operator<<(std::ostream& out, const ProcessMemory& memory);
 
 }  // namespace memledger

@@ -23,7 +23,7 @@ std::string readable_size(int64_t bytes) {
   return fmt::format("{:.2f}{}", size, kUnits[unit]);
 }
 
-std::string shape_text(const std::optional<std::vector<int64_t>>& shape) {
+std::string shape_text(const std::optional<c10::DimVector>& shape) {
   if (!shape.has_value()) return "(?)";
   if (shape->empty()) return "(1,)";
   if (shape->size() == 1) return fmt::format("({},)", shape->front());
@@ -35,17 +35,27 @@ std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
   return "torch." + dtype_name(*dtype);
 }
 
+std::string range_text(int64_t offset_bytes, int64_t extent_bytes) {
+  return fmt::format("offset {}, extent {}", offset_bytes, extent_bytes);
+}
+
 std::string producer(const ReportRow& row) {
   if (row.adopted) return "before tracking";
-  std::string where = row.label;
-  const auto add = [&where](const std::string& part) {
-    if (!part.empty()) where += (where.empty() ? "" : ", ") + part;
+  std::string where(row.label);
+  const auto add = [&where](std::string_view part) {
+    if (!part.empty()) where.append(where.empty() ? "" : ", ").append(part);
   };
-  const std::string forward_label = row.forward_label.empty() || row.forward_label == row.label ? "" : " in " + row.forward_label;
-  add(row.autograd_node.empty() || row.forward_op.empty() ? row.autograd_node
-                                                          : row.autograd_node + " of " + row.forward_op + forward_label);
+  if (row.is_output) add("output of " + row.module);
+  if (row.autograd_node.empty() || row.forward_op.empty()) {
+    add(row.autograd_node);
+  } else {
+    std::string node(row.autograd_node);
+    node.append(" of ").append(row.forward_op);
+    if (!row.forward_label.empty() && row.forward_label != row.label) node.append(" in ").append(row.forward_label);
+    add(node);
+  }
   if (row.phase != Phase::kOther) add(std::string(to_string(row.phase)) + (row.phase_inferred ? " (inferred)" : ""));
-  std::string text = row.op;
+  std::string text(row.op);
   if (!where.empty()) text += (text.empty() ? "[" : " [") + where + "]";
   if (!row.where.empty()) text += (text.empty() ? "at " : " at ") + row.where;
   return text;

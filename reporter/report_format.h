@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "reporter/report.h"
 
@@ -15,12 +14,15 @@ namespace memledger {
 std::string readable_size(int64_t bytes);
 
 // (1024, 1024), (1024,), (1,) for a scalar, (?) where unknown.
-std::string shape_text(const std::optional<std::vector<int64_t>>& shape);
+std::string shape_text(const std::optional<c10::DimVector>& shape);
 
 // torch.float32, as Python writes it; ? where unknown.
 std::string dtype_text(const std::optional<c10::ScalarType>& dtype);
 
-// aten::mul [encoder.layer3, forward]; "before tracking" for an adopted storage.
+// offset 4096, extent 1024: where a tensor lies in its storage, in bytes.
+std::string range_text(int64_t offset_bytes, int64_t extent_bytes);
+
+// aten::mul [encoder.layer3, forward], aten::conv2d [output of conv1, forward]; "before tracking" for an adopted storage.
 std::string producer(const ReportRow& row);
 
 }  // namespace memledger

@@ -11,43 +11,46 @@
 namespace memledger {
 namespace {
 
-constexpr int kSchemaVersion = 1;
+constexpr int kSchemaVersion = 2;
 
-std::string_view kind_text(RowKind kind) {
-  switch (kind) {
-    case RowKind::kShared:
-      return "shared";
-    case RowKind::kExternal:
-      return "external";
-    case RowKind::kUnknown:
-      return "unknown";
-    case RowKind::kNotFollowed:
-      return "not_followed";
-    case RowKind::kMeta:
-      return "meta";
-    case RowKind::kStorage:
+std::string_view external_text(ExternalMemory external) {
+  switch (external) {
+    case ExternalMemory::kMappedFile:
+      return "mapped_file";
+    case ExternalMemory::kSharedMemory:
+      return "shared_memory";
+    case ExternalMemory::kPinned:
+      return "pinned";
+    case ExternalMemory::kProgram:
       break;
   }
-  return "storage";
+  return "program";
 }
 
 std::string number(std::optional<int64_t> value) { return value.has_value() ? std::to_string(*value) : "null"; }
 
 std::string row_json(const ReportRow& row) {
   std::string json =
-      fmt::format("{{\"kind\":{},\"name\":{},\"role\":{},\"anonymous\":{},\"storage_id\":{}", json_string(kind_text(row.kind)),
+      fmt::format("{{\"kind\":{},\"name\":{},\"role\":{},\"anonymous\":{},\"storage_id\":{}", json_string(to_string(row.kind)),
                   json_string(row.name), json_string(to_string(row.role)), row.anonymous, row.storage_id);
   json += ",\"bytes\":" + number(row.nbytes);
   if (!row.owner.empty()) json += ",\"owner\":" + json_string(row.owner);
-  if (row.kind == RowKind::kExternal) json += fmt::format(",\"external_bytes\":{}", row.external_bytes);
+  if (row.kind == RowKind::kExternal) {
+    json += fmt::format(",\"external_bytes\":{},\"external\":{}", row.external_bytes, json_string(external_text(row.external)));
+    if (!row.mapped_from.empty()) json += ",\"mapped_from\":" + json_string(row.mapped_from);
+  }
   if (row.kind == RowKind::kNotFollowed || row.kind == RowKind::kMeta) json += ",\"claimed_bytes\":" + number(row.claimed_bytes);
   json += row.shape.has_value() ? fmt::format(",\"shape\":[{}]", fmt::join(*row.shape, ",")) : ",\"shape\":null";
   json += row.dtype.has_value() ? ",\"dtype\":" + json_string(dtype_text(row.dtype)) : ",\"dtype\":null";
   json += fmt::format(",\"offset_bytes\":{},\"extent_bytes\":{}", row.storage_offset_bytes, row.extent_bytes);
   json += ",\"more_references\":" + number(row.more_references);
-  json += fmt::format(",\"op\":{},\"autograd_node\":{},\"forward_op\":{},\"forward_label\":{},\"label\":{},\"phase\":{},\"phase_inferred\":{},\"adopted\":{},\"where\":{}}}",
-                      json_string(row.op), json_string(row.autograd_node), json_string(row.forward_op), json_string(row.forward_label), json_string(row.label),
-                      json_string(to_string(row.phase)), row.phase_inferred, row.adopted, json_string(row.where));
+  json += ",\"visible_bytes\":" + number(row.visible_bytes);
+  json += fmt::format(",\"module\":{},\"is_output\":{}", json_string(row.module), row.is_output);
+  json += fmt::format(
+      ",\"op\":{},\"autograd_node\":{},\"forward_op\":{},\"forward_label\":{},\"label\":{},\"phase\":{},\"phase_inferred\":{},"
+      "\"adopted\":{},\"where\":{}}}",
+      json_string(row.op), json_string(row.autograd_node), json_string(row.forward_op), json_string(row.forward_label),
+      json_string(row.label), json_string(to_string(row.phase)), row.phase_inferred, row.adopted, json_string(row.where));
   return json;
 }
 
@@ -60,6 +63,12 @@ std::string Report::to_json() const {
                       unseen_before_tracking, tracking_was_off);
   json += fmt::format("\"pinned_in_use_bytes\":{},\"pinned_reserved_bytes\":{},", number(pinned_in_use_bytes),
                       number(pinned_reserved_bytes));
+  if (process.has_value()) {
+    json += fmt::format("\"process\":{{\"resident_bytes\":{},\"anonymous_bytes\":{},\"file_bytes\":{},\"shared_bytes\":{}}},",
+                        process->resident_bytes, process->anonymous_bytes, process->file_bytes, process->shared_bytes);
+  } else {
+    json += "\"process\":null,";
+  }
   json += "\"modelled_workspaces\":[";
   for (size_t i = 0; i < modelled_workspaces.size(); ++i) {
     const ModelledWorkspace& workspace = modelled_workspaces[i];
@@ -86,8 +95,13 @@ std::string Report::to_json() const {
         fmt::format("}},\"requested_bytes\":{},\"unexplained_requested_bytes\":{},\"awaited_bytes\":{},\"reserved_bytes\":{},",
                     number(device.requested_bytes), number(device.unexplained_requested_bytes), device.awaited_bytes,
                     number(device.reserved_bytes));
-    json += fmt::format("\"cached_free_bytes\":{},\"largest_free_block\":{},\"items\":[", number(device.cached_free_bytes),
-                        number(device.largest_free_block));
+    json += fmt::format("\"cached_free_bytes\":{},\"largest_free_block\":{},\"fragmented_bytes\":{},",
+                        number(device.cached_free_bytes), number(device.largest_free_block), number(device.fragmented_bytes));
+    json +=
+        fmt::format("\"outside_allocator_bytes\":{},\"device_used_bytes\":{},\"device_total_bytes\":{},",
+                    number(device.outside_allocator_bytes), number(device.device_used_bytes), number(device.device_total_bytes));
+    json += fmt::format("\"named_bytes\":{},\"anonymous_bytes\":{},\"mapped_bytes\":{},\"shared_bytes\":{},\"items\":[",
+                        device.named_bytes, device.anonymous_bytes, device.mapped_bytes, device.shared_bytes);
     for (size_t i = 0; i < device.items.size(); ++i) {
       const ReportItem& item = device.items[i];
       json += fmt::format("{}{{\"kind\":{},\"name\":{},\"bytes\":{},\"count\":{}}}", i == 0 ? "" : ",",

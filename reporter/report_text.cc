@@ -1,11 +1,15 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <iostream>
 #include <map>
 #include <ostream>
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "reporter/report.h"
 #include "reporter/report_format.h"
@@ -15,28 +19,135 @@ namespace {
 
 constexpr size_t kWidth = 79;
 
-// A row as it is shown: one storage's, or several anonymous ones alike.
+// As they were when the program began: a program may put another buffer behind std::cout.
+const std::streambuf* const terminal_out = std::cout.rdbuf();
+const std::streambuf* const terminal_error = std::cerr.rdbuf();
+
+bool is_terminal(const std::ostream& out) {
+  if (out.rdbuf() == terminal_out) return isatty(STDOUT_FILENO) != 0;
+  if (out.rdbuf() == terminal_error) return isatty(STDERR_FILENO) != 0;
+  return false;
+}
+
+bool wants_colour(const std::ostream& out, Colour colour) {
+  if (colour != Colour::kAuto) return colour == Colour::kAlways;
+  const char* const no_color = std::getenv("NO_COLOR");
+  const char* const terminal = std::getenv("TERM");
+  return (no_color == nullptr || *no_color == '\0') && terminal != nullptr && std::string_view(terminal) != "dumb" &&
+         is_terminal(out);
+}
+
+enum class Style : uint8_t { kPlain, kHeader, kFaint, kParameter, kGradient, kState, kSaved, kAnonymous, kGood, kBad };
+
+// Wraps texts in escape sequences, or not.
+class Palette {
+ public:
+  explicit Palette(bool on) : on_(on) {}
+
+  std::string operator()(Style style, std::string text) const {
+    if (!on_ || style == Style::kPlain || text.empty()) return text;
+    return fmt::format("\x1b[{}m{}\x1b[0m", code(style), text);
+  }
+
+ private:
+  static std::string_view code(Style style) {
+    switch (style) {
+      case Style::kHeader:
+        return "1";
+      case Style::kFaint:
+        return "2";
+      case Style::kParameter:
+        return "34";
+      case Style::kGradient:
+        return "35";
+      case Style::kState:
+        return "36";
+      case Style::kSaved:
+      case Style::kGood:
+        return "32";
+      case Style::kAnonymous:
+        return "33";
+      case Style::kBad:
+        return "1;31";
+      case Style::kPlain:
+        break;
+    }
+    return "0";
+  }
+
+  bool on_;
+};
+
+Style style_of(const ReportRow& row) {
+  if (row.kind == RowKind::kShared) return Style::kFaint;
+  if (row.anonymous) return Style::kAnonymous;
+  switch (row.role) {
+    case Role::kParameter:
+    case Role::kBuffer:
+      return Style::kParameter;
+    case Role::kGradient:
+      return Style::kGradient;
+    case Role::kOptimizerState:
+      return Style::kState;
+    case Role::kSaved:
+      return Style::kSaved;
+    default:
+      return Style::kPlain;
+  }
+}
+
+// A line of the table: one storage's row, or several in one.
 struct ShownRow {
   const ReportRow* row;
-  std::vector<std::string> members;
+  std::string group;         // GroupBy::kRole …: what they have in common
+  std::string first_member;  // of anonymous rows alike
+  size_t count = 1;
+  size_t unknown = 0;  // of these, those whose bytes nobody knows
   int64_t nbytes = 0;  // as shown: see DeviceReport::shown_bytes
 };
 
-std::vector<ShownRow> group_rows(const DeviceReport& device, const ReportOptions& options) {
-  using Likeness =
-      std::tuple<Role, std::string, std::string, std::optional<std::vector<int64_t>>, std::optional<c10::ScalarType>>;
+std::string key_of(const ReportRow& row, GroupBy group) {
+  switch (group) {
+    case GroupBy::kRole:
+      return std::string(to_string(row.role));
+    case GroupBy::kModule:
+      return row.module.empty() ? "(of no module)" : row.module;
+    default:
+      return row.adopted ? "(before tracking)" : row.op.empty() ? "(outside operators)" : std::string(row.op);
+  }
+}
+
+void add_to(ShownRow& shown, const ReportRow& row, const DeviceReport& device) {
+  shown.nbytes += device.shown_bytes(row.nbytes.value_or(0));
+  shown.unknown += row.nbytes.has_value() ? 0 : 1;
+}
+
+std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& options) {
+  using Likeness = std::tuple<Role, std::string, std::string_view, std::optional<c10::DimVector>, std::optional<c10::ScalarType>>;
   std::vector<ShownRow> shown;
-  std::map<Likeness, size_t> place_of;
+  std::map<Likeness, size_t> place_of_likeness;
+  std::map<std::string, size_t> place_of_key;
+  const bool by_key = options.group != GroupBy::kAlike && options.group != GroupBy::kNothing;
   for (const ReportRow& row : device.rows) {
-    if (row.kind == RowKind::kShared && !options.verbose) continue;
-    if (!row.anonymous) {
-      shown.push_back({&row, {}, device.shown_bytes(row.nbytes.value_or(0))});
-      continue;
+    if (row.kind == RowKind::kShared && (!options.verbose || by_key)) continue;
+    size_t place = shown.size();
+    bool is_new = true;
+    if (by_key) {
+      const auto [found, inserted] = place_of_key.try_emplace(key_of(row, options.group), place);
+      place = found->second;
+      is_new = inserted;
+      if (is_new) shown.push_back({&row, found->first, "", 0});
+    } else if (row.anonymous && options.group == GroupBy::kAlike) {
+      const auto [found, inserted] =
+          place_of_likeness.try_emplace({row.role, producer(row), row.label, row.shape, row.dtype}, place);
+      place = found->second;
+      is_new = inserted;
+      if (is_new) shown.push_back({&row, "", row.name, 0});
+    } else {
+      shown.push_back({&row, "", "", 0});
     }
-    const auto [place, is_new] = place_of.try_emplace({row.role, producer(row), row.label, row.shape, row.dtype}, shown.size());
-    if (is_new) shown.push_back({&row, {}, 0});
-    shown[place->second].members.push_back(row.name);
-    shown[place->second].nbytes += device.shown_bytes(row.nbytes.value_or(0));
+    ++shown[place].count;
+    add_to(shown[place], row, device);
   }
   if (options.sort == SortBy::kBytes) {
     // Groups have grown. Sharing rows (0 bytes) stay behind the row they point at.
@@ -51,23 +162,43 @@ std::vector<ShownRow> group_rows(const DeviceReport& device, const ReportOptions
     // Rows of equal bytes keep their places, and with them their sharing rows.
     for (const auto& [bytes, i] : order) sorted.push_back(std::move(shown[i]));
     shown = std::move(sorted);
+  } else if (by_key && options.sort == SortBy::kName) {
+    std::sort(shown.begin(), shown.end(), [](const ShownRow& a, const ShownRow& b) { return a.group < b.group; });
   }
   return shown;
 }
 
+std::string first_column(const ReportRow& row) {
+  return row.kind == RowKind::kShared ? row.name + "(->" + row.owner + ")" : row.name;
+}
+
 std::string first_column(const ShownRow& shown) {
-  const ReportRow& row = *shown.row;
-  if (row.kind == RowKind::kShared) return row.name + "(->" + row.owner + ")";
-  if (shown.members.size() > 1) return fmt::format("{} x {} …", shown.members.size(), shown.members.front());
-  return row.name;
+  if (!shown.group.empty()) return shown.group;
+  if (shown.count > 1) return fmt::format("{} x {} …", shown.count, shown.first_member);
+  return first_column(*shown.row);
 }
 
 std::string size_or_unknown(std::optional<int64_t> bytes) { return bytes.has_value() ? readable_size(*bytes) : "?"; }
 
-std::string note(const ReportRow& row) {
+std::string external_note(const ReportRow& row) {
+  const std::string size = readable_size(row.external_bytes);
+  switch (row.external) {
+    case ExternalMemory::kMappedFile:
+      return fmt::format("  external, mapped from {}: {}", row.mapped_from, size);
+    case ExternalMemory::kSharedMemory:
+      return fmt::format("  external, shared memory {}: {}", row.mapped_from, size);
+    case ExternalMemory::kPinned:
+      return fmt::format("  external, pinned host memory: {}", size);
+    case ExternalMemory::kProgram:
+      break;
+  }
+  return fmt::format("  external, not LibTorch's memory: {}", size);
+}
+
+std::string note(const ReportRow& row, bool verbose) {
   switch (row.kind) {
     case RowKind::kExternal:
-      return fmt::format("  external, not LibTorch's memory: {}", readable_size(row.external_bytes));
+      return external_note(row);
     case RowKind::kUnknown:
       return "  cannot be looked into";
     case RowKind::kNotFollowed:
@@ -76,7 +207,7 @@ std::string note(const ReportRow& row) {
     case RowKind::kMeta:
       return "  would be " + size_or_unknown(row.claimed_bytes);
     case RowKind::kShared:
-      return "";
+      return verbose ? "  " + range_text(row.storage_offset_bytes, row.extent_bytes) : "";
     case RowKind::kStorage:
       break;
   }
@@ -87,26 +218,42 @@ std::string note(const ReportRow& row) {
   return "";
 }
 
-void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptions& options) {
-  const std::vector<ShownRow> shown = group_rows(device, options);
+// Whether to say that its tensors show a part only: any part when verbose, else where most of it is out of their reach.
+bool pins_what_it_does_not_show(const ReportRow& row, bool verbose) {
+  if (row.kind != RowKind::kStorage || !row.visible_bytes.has_value() || !row.nbytes.has_value()) return false;
+  return verbose ? *row.visible_bytes < *row.nbytes : *row.visible_bytes < *row.nbytes / 2;
+}
+
+void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptions& options, const Palette& paint) {
+  const std::vector<ShownRow> shown = lines_of(device, options);
   const size_t count = options.verbose ? shown.size() : std::min(shown.size(), options.max_rows);
+  size_t owner = 0;
   for (size_t i = 0; i < count; ++i) {
     const ReportRow& row = *shown[i].row;
-    const std::string size = row.nbytes.has_value() ? readable_size(shown[i].nbytes) : "?";
-    out << fmt::format("{:<40s}{:>20s}{:>10s}{}\n", first_column(shown[i]), shape_text(row.shape), size, note(row));
-    const bool ends_storage = i + 1 == count || shown[i + 1].row->kind != RowKind::kShared;
-    if (!options.verbose) continue;
-    if (row.kind == RowKind::kStorage && row.extent_bytes > 0 && row.nbytes.has_value() && !row.anonymous &&
-        row.extent_bytes < *row.nbytes && ends_storage) {
-      out << fmt::format("  a view of {} keeps {} alive\n", readable_size(row.extent_bytes), readable_size(*row.nbytes));
+    const bool is_group = !shown[i].group.empty();
+    const std::string size = shown[i].unknown == shown[i].count ? "?" : readable_size(shown[i].nbytes);
+    const std::string what = !is_group             ? shape_text(row.shape)
+                             : shown[i].count == 1 ? "1 storage"
+                                                   : fmt::format("{} storages", shown[i].count);
+    out << paint(is_group ? Style::kPlain : style_of(row), fmt::format("{:<40s}", first_column(shown[i])))
+        << fmt::format("{:>20s}{:>10s}", what, size);
+    if (is_group) {
+      if (shown[i].unknown > 0 && shown[i].unknown < shown[i].count)
+        out << fmt::format("  and {} of unknown size", shown[i].unknown);
+      out << '\n';
+      continue;
     }
-    // The count belongs to the storage, so it comes after its last row.
-    if (ends_storage) {
-      size_t owner = i;
-      while (shown[owner].row->kind == RowKind::kShared && owner > 0) --owner;
-      const auto more = shown[owner].row->more_references;
-      if (more.value_or(0) > 0) out << fmt::format("  and {} more references\n", *more);
+    out << paint(Style::kFaint, note(row, options.verbose)) << '\n';
+    if (row.kind != RowKind::kShared) owner = i;
+    // What is of the storage comes after its last row.
+    if (i + 1 < count && shown[i + 1].row->kind == RowKind::kShared) continue;
+    const ReportRow& counted = *shown[owner].row;
+    if (pins_what_it_does_not_show(counted, options.verbose)) {
+      out << fmt::format("  a view of {} keeps {} alive\n", readable_size(*counted.visible_bytes),
+                         readable_size(*counted.nbytes));
     }
+    if (options.verbose && counted.more_references.value_or(0) > 0)
+      out << fmt::format("  and {} more references\n", *counted.more_references);
   }
   if (count < shown.size()) {
     int64_t bytes = 0;
@@ -137,6 +284,16 @@ void write_item(std::ostream& out, std::string_view what, const std::vector<Repo
 
 // The chain from the rows to what was taken from the driver.
 void write_account(std::ostream& out, const DeviceReport& device) {
+  if (device.total_bytes > 0) {
+    out << fmt::format("  named: {}; anonymous: {}\n", readable_size(device.named_bytes), readable_size(device.anonymous_bytes));
+    std::string roles;
+    for (size_t role = 0; role < device.bytes_by_role.size(); ++role) {
+      if (device.bytes_by_role[role] == 0) continue;
+      roles += fmt::format("{}{} {}", roles.empty() ? "" : ", ", to_string(static_cast<Role>(role)),
+                           readable_size(device.bytes_by_role[role]));
+    }
+    out << "  by role: " << roles << '\n';
+  }
   if (!device.items.empty()) out << fmt::format("  tensors, as requested: {}\n", readable_size(device.total_bytes));
   write_item(out, "library workspaces", device.items, ReportItemKind::kLibraryWorkspace);
   write_item(out, "raw blocks (not storages)", device.items, ReportItemKind::kRawBlocks);
@@ -150,10 +307,27 @@ void write_account(std::ostream& out, const DeviceReport& device) {
   if (device.awaited_bytes > 0) out << fmt::format("freed, awaited by other streams: {}\n", readable_size(device.awaited_bytes));
   if (device.reserved_bytes.has_value()) {
     out << fmt::format("cached, free: {}", size_or_unknown(device.cached_free_bytes));
-    if (device.largest_free_block.value_or(0) > 0)
-      out << fmt::format(" (largest block {})", readable_size(*device.largest_free_block));
+    if (device.largest_free_block.value_or(0) > 0) {
+      out << fmt::format(" (largest block {}, fragments of segments in use {})", readable_size(*device.largest_free_block),
+                         size_or_unknown(device.fragmented_bytes));
+    }
     out << fmt::format("; reserved: {}\n", readable_size(*device.reserved_bytes));
+    out << fmt::format("context, libraries, other processes: {}; used on the device: {} of {}\n",
+                       size_or_unknown(device.outside_allocator_bytes), size_or_unknown(device.device_used_bytes),
+                       size_or_unknown(device.device_total_bytes));
   }
+}
+
+std::string process_text(const ProcessMemory& memory) {
+  return fmt::format("{} (heap, stacks and tensors {}, files {}, shared {})", readable_size(memory.resident_bytes),
+                     readable_size(memory.anonymous_bytes), readable_size(memory.file_bytes), readable_size(memory.shared_bytes));
+}
+
+// What of the process's memory the tensors are. Pages that were never written to are not resident, so there is no remainder to be
+// exact about.
+void write_process(std::ostream& out, const Report& report, const DeviceReport& device) {
+  out << fmt::format("resident memory of the process: {}; tensors: {}\n", process_text(*report.process),
+                     size_or_unknown(device.allocator_bytes));
 }
 
 // Memory that operators or libraries took for themselves: no tensor was seen on it.
@@ -164,14 +338,15 @@ int64_t bytes_without_tensor(const DeviceReport& device) {
   return bytes;
 }
 
-void write_footer(std::ostream& out, const Report& report, const DeviceReport& device) {
+void write_footer(std::ostream& out, const Report& report, const DeviceReport& device, const Palette& paint) {
   out << fmt::format("Total Tensors: {} \tUsed Memory: {}\n", device.elements, size_or_unknown(device.shown_used_bytes()));
   out << fmt::format("{} on {}: {}\n", report.of_peak ? "The peak of requested bytes" : "The allocated memory",
                      device.device.str(), size_or_unknown(device.allocator_bytes));
   if (device.allocator_bytes.has_value() && device.unexplained_bytes.has_value()) {
-    out << fmt::format("Explained: {} of {} ({} unexplained)\n",
-                       readable_size(*device.allocator_bytes - *device.unexplained_bytes), readable_size(*device.allocator_bytes),
-                       readable_size(*device.unexplained_bytes));
+    const std::string explained =
+        fmt::format("Explained: {} of {} ({} unexplained)", readable_size(*device.allocator_bytes - *device.unexplained_bytes),
+                    readable_size(*device.allocator_bytes), readable_size(*device.unexplained_bytes));
+    out << paint(*device.unexplained_bytes == 0 ? Style::kGood : Style::kBad, explained) << '\n';
     write_account(out, device);
   } else if (device.device.is_meta()) {
     out << fmt::format("Explained: ? of ? (no memory; would be {})\n", readable_size(device.would_be_bytes));
@@ -179,7 +354,13 @@ void write_footer(std::ostream& out, const Report& report, const DeviceReport& d
     out << "Explained: ? of ? (not followed)\n";
   }
   if (device.adopted_bytes > 0) out << fmt::format("  of it made before tracking: {}\n", readable_size(device.adopted_bytes));
-  if (device.external_bytes > 0) out << fmt::format("external: {}\n", readable_size(device.external_bytes));
+  if (device.external_bytes > 0) {
+    out << fmt::format("external: {}", readable_size(device.external_bytes));
+    if (device.mapped_bytes > 0) out << fmt::format(", of it mapped files {}", readable_size(device.mapped_bytes));
+    if (device.shared_bytes > 0) out << fmt::format(", of it shared memory {}", readable_size(device.shared_bytes));
+    out << '\n';
+  }
+  if (report.options.process_memory && device.device.is_cpu() && report.process.has_value()) write_process(out, report, device);
   if (!report.complete) out << "freed while peaks were not kept: ?\n";
   if (report.of_peak) {
     const int64_t without_tensor = bytes_without_tensor(device);
@@ -189,16 +370,36 @@ void write_footer(std::ostream& out, const Report& report, const DeviceReport& d
   if (report.tracking_was_off && device.device.is_cpu()) out << "tracking was off: ?\n";
 }
 
+std::ostream& write_row(std::ostream& out, const ReportRow& row) {
+  return out << fmt::format("{:<40s}{:>20s}{:>10s}{}", first_column(row), shape_text(row.shape), size_or_unknown(row.nbytes),
+                            note(row, true));
+}
+
 }  // namespace
 
+std::ostream& operator<<(std::ostream& out, const ReportRow& row) { return write_row(out, row); }
+
+std::ostream& operator<<(std::ostream& out, const ReportItem& item) {
+  out << to_string(item.kind);
+  if (!item.name.empty()) out << ' ' << item.name;
+  return out << ' ' << readable_size(item.bytes);
+}
+
+std::ostream& operator<<(std::ostream& out, Role role) { return out << to_string(role); }
+std::ostream& operator<<(std::ostream& out, RowKind kind) { return out << to_string(kind); }
+std::ostream& operator<<(std::ostream& out, ReportItemKind kind) { return out << to_string(kind); }
+
+std::ostream& operator<<(std::ostream& out, const ProcessMemory& memory) { return out << process_text(memory); }
+
 std::ostream& operator<<(std::ostream& out, const Report& report) {
+  const Palette paint(wants_colour(out, report.options.colour));
   const std::string rule(kWidth, '-');
-  out << fmt::format("{:<40s}{:>20s}{:>10s}\n", "Element type", "Size", "Used MEM");
+  out << paint(Style::kHeader, fmt::format("{:<40s}{:>20s}{:>10s}", "Element type", "Size", "Used MEM")) << '\n';
   for (const DeviceReport& device : report.devices) {
     out << rule << (report.of_peak ? "\nAt the peak on " : "\nStorage on ") << device.device.str() << '\n';
-    write_rows(out, device, report.options);
+    write_rows(out, device, report.options, paint);
     out << rule << '\n';
-    write_footer(out, report, device);
+    write_footer(out, report, device, paint);
     out << rule << '\n';
   }
   if (report.devices.empty()) out << rule << "\nNo tensor is alive.\n" << rule << '\n';

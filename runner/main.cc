@@ -1,6 +1,7 @@
 // memledger: the command.
 //
 //   memledger run [--virtual-gpu=SPECIFICATION] -- PROGRAM [ARGUMENT]…
+//   memledger log FILE [FILE2]
 
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "runner/log_command.h"
 #include "runner/run_command.h"
 
 namespace {
@@ -21,6 +23,7 @@ constexpr int kUsageError = 2;
 constexpr char kUsage[] = R"(memledger keeps the books of a LibTorch program's tensor memory.
 
   memledger run [OPTION]… [--] PROGRAM [ARGUMENT]…   runs an unmodified program and reports its memory when it ends
+  memledger log [--svg=FILE] FILE [FILE2]            sums up a log of MemTracker, or compares two
   memledger help                                     this text
 
 Options of run:
@@ -37,6 +40,11 @@ Options of run:
   -r FILE, --json=FILE                     as JSON
   --html=FILE                              as a page with bars beside the source
   --report                                 the report beside the line profile
+  --timeline=FILE                          births and deaths of all storages with their times, for ui.perfetto.dev (a .json file)
+                                           or pytorch.org/memory_viz (a .pickle file); %r and %p as in FOLDER
+
+Options of log:
+  --svg=FILE                               draws the totals into FILE; - is standard output, and then nothing else goes there
 
 Without --virtual-gpu the program uses the GPUs that are there. Exit status, signals and standard streams are the program's own.
 )";
@@ -63,11 +71,12 @@ int main(int argc, char** argv) {
     std::fputs(kUsage, stderr);
     return kUsageError;
   }
-  if (command != "run") {
+  if (command != "run" && command != "log") {
     std::fprintf(stderr, "memledger: there is no command `%s`; `memledger help` lists them\n", arguments[0].c_str());
     return kUsageError;
   }
   return_to_callers_folder();
+  if (command == "log") return memledger::runner::log_command({arguments.begin() + 1, arguments.end()});
   const auto parsed = memledger::runner::parse_run_arguments({arguments.begin() + 1, arguments.end()});
   if (!parsed.ok()) {
     std::fprintf(stderr, "memledger run: %s\n", std::string(parsed.status().message()).c_str());

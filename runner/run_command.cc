@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -88,6 +90,12 @@ absl::Status set_environment(const RunArguments& arguments) {
     unsetenv("MEMLEDGER_LINES");
   }
   if (!arguments.log_folder.empty()) setenv("MEMLEDGER_LOG", arguments.log_folder.c_str(), 1);
+  if (!arguments.timeline.empty()) {
+    // The caller's folder, wherever the program stands when it ends.
+    std::error_code error;
+    const std::filesystem::path file = std::filesystem::absolute(arguments.timeline, error);
+    setenv("MEMLEDGER_TIMELINE", error ? arguments.timeline.c_str() : file.c_str(), 1);
+  }
   return preload(libraries);
 }
 
@@ -165,7 +173,7 @@ absl::StatusOr<RunArguments> parse_run_arguments(const std::vector<std::string>&
          {std::pair{"--virtual-gpu", &result.virtual_gpu}, std::pair{"--log", &result.log_folder},
           std::pair{"--html", &result.html_file}, std::pair{"--text", &result.text_file}, std::pair{"-T", &result.text_file},
           std::pair{"--json", &result.json_file}, std::pair{"-r", &result.json_file}, std::pair{"--gpu", &result.gpu},
-          std::pair{"-g", &result.gpu}}) {
+          std::pair{"-g", &result.gpu}, std::pair{"--timeline", &result.timeline}}) {
       absl::StatusOr<std::optional<std::string>> value = value_of(name, arguments, i);
       if (!value.ok()) return value.status();
       if (!value->has_value()) continue;

@@ -17,6 +17,7 @@ struct RunArguments {
   std::string text_file, json_file, html_file;
   std::string virtual_gpu;  // empty: the GPUs that are there
   std::string log_folder;   // empty: standard error
+  std::string timeline;     // file; empty: none
   std::vector<std::string> program;
 };
 

@@ -1,5 +1,6 @@
 #include "tracker/device_cache.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -29,6 +30,12 @@ std::optional<int64_t> allocated_bytes(c10::Device device) {
 
 void release(c10::Device device) {
   if (c10::DeviceAllocator* const allocator = allocator_of(device)) allocator->emptyCache();
+}
+
+void release_pinned(c10::DeviceType type) {
+  // Without the device's library there is none, and LibTorch may say so by an exception.
+  if (type == c10::DeviceType::CUDA && !at::detail::getCUDAHooks().hasCUDA()) return;
+  if (at::HostAllocator* const allocator = at::getHostAllocator(type)) allocator->empty_cache();
 }
 
 }  // namespace memledger::device_cache

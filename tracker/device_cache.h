@@ -17,4 +17,7 @@ std::optional<int64_t> allocated_bytes(c10::Device device);
 // Hands cached, free blocks back to the driver. Does nothing where there is no cache, or none in use.
 void release(c10::Device device);
 
+// Hands cached, free pinned host memory back, that of the device type's own allocator for it.
+void release_pinned(c10::DeviceType type);
+
 }  // namespace memledger::device_cache

@@ -2,13 +2,17 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <ostream>
 #include <sstream>
 #include <system_error>
 
@@ -31,6 +35,17 @@ int open_retrying(const std::string& path, int flags) {
     file = ::open(path.c_str(), flags | O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   } while (file < 0 && errno == EINTR);
   return file;
+}
+
+bool ends_within_a_line(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return false;
+  struct stat status;
+  char last = '\n';
+  const bool read = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0 &&
+                    ::pread(file, &last, 1, status.st_size - 1) == 1;
+  ::close(file);
+  return read && last != '\n';
 }
 
 std::string unread_text(const std::vector<std::string>& unread) {
@@ -77,43 +92,84 @@ std::string resolved_folder(const std::string& folder) {
   return (error ? path : absolute).lexically_normal().string();
 }
 
-LogWriter::LogWriter(const Options& options) : time_(options.time), detail_(options.detail) {
+LogWriter::LogWriter(const Options& options) : options_(options), process_(::getpid()) {
   const fs::path folder = resolved_folder(options.folder);
   std::error_code error;
   fs::create_directories(folder, error);
   TORCH_CHECK(!error, "memledger: cannot make the folder ", folder.string(), " for the log: ", error.message(),
               ". Give TrackerOptions::path a folder that can be written.");
-  if (!options.file_name.empty()) {
-    path_ = (folder / options.file_name).string();
-    file_ = open_retrying(path_, 0);
-  } else {
-    const std::string stem = (folder / (log_text::date(options.time) + "-gpu_mem_track")).string();
-    for (int number = 1; number <= kMostFilesInOneSecond; ++number) {
-      path_ = stem + (number == 1 ? "" : "-" + std::to_string(number)) + ".txt";
-      // Exclusive: two trackers, or two processes, never share a log.
-      file_ = open_retrying(path_, O_EXCL);
-      if (file_ >= 0 || errno != EEXIST) break;
-    }
-  }
-  TORCH_CHECK(file_ >= 0, "memledger: cannot make the log ", path_, ": ", reason(errno),
+  const int failure = open(options.time);
+  TORCH_CHECK(failure == 0, "memledger: cannot make the log ", path_, ": ", reason(failure),
               ". Give TrackerOptions::path a folder that can be written.");
 }
 
-LogWriter::~LogWriter() { ::close(file_); }
+LogWriter::~LogWriter() {
+  if (file_ >= 0) ::close(file_);
+}
+
+int LogWriter::open(std::chrono::system_clock::time_point time) {
+  const fs::path folder = resolved_folder(options_.folder);
+  if (!options_.file_name.empty()) {
+    // Not again: a forked child may stand in another folder.
+    if (path_.empty()) path_ = (folder / options_.file_name).string();
+    file_ = open_retrying(path_, 0);
+    if (file_ < 0) return errno;
+    // A process that was killed may have left half a block.
+    if (ends_within_a_line(path_)) missing_header_ = "\n";
+    return 0;
+  }
+  std::string date = log_text::date(time);
+  if (!options_.colons) std::replace(date.begin(), date.end(), ':', '-');
+  const fs::path own_folder = path_.empty() ? folder : fs::path(path_).parent_path();
+  const std::string stem = (own_folder / (date + "-gpu_mem_track")).string();
+  for (int number = 1; number <= kMostFilesInOneSecond; ++number) {
+    path_ = stem + (number == 1 ? "" : "-" + std::to_string(number)) + ".txt";
+    // Exclusive: two trackers, or two processes, never share a log.
+    file_ = open_retrying(path_, O_EXCL);
+    if (file_ >= 0 || errno != EEXIST) break;
+  }
+  return file_ < 0 ? errno : 0;
+}
+
+void LogWriter::begin_in_forked_child(const SnapshotDiff& diff) {
+  process_ = ::getpid();
+  if (file_ >= 0) ::close(file_);  // the parent has its own
+  missing_header_.clear();
+  missing_blocks_ = 0;
+  below_header_ = true;
+  const int failure = open(diff.time);
+  if (failure != 0) {
+    std::fprintf(stderr, "memledger: process %d was forked and cannot make a log of its own, %s: %s. It goes on without.\n",
+                 static_cast<int>(process_), path_.c_str(), reason(failure).c_str());
+    return;
+  }
+  if (options_.file_name.empty()) {
+    std::fprintf(stderr, "memledger: process %d was forked; its log is %s\n", static_cast<int>(process_), path_.c_str());
+  }
+  const int64_t change = diff.born_bytes() - diff.died_bytes();
+  std::optional<int64_t> before = diff.tensor_bytes;
+  if (before.has_value()) *before -= change;
+  missing_header_ += log_header(diff.time, before, diff.allocated_bytes - change);
+}
 
 void LogWriter::write_header(std::optional<int64_t> tensor_bytes, int64_t allocated_bytes) {
-  const std::string header = log_header(time_, tensor_bytes, allocated_bytes);
-  if (!append(header)) missing_header_ = header;
+  const std::string header = missing_header_ + log_header(options_.time, tensor_bytes, allocated_bytes);
+  if (options_.echo != nullptr) *options_.echo << header << std::flush;
+  missing_header_ = append(header) ? "" : header;
 }
 
 void LogWriter::write(const SnapshotDiff& diff) {
-  report_if_deleted();
+  if (::getpid() != process_) begin_in_forked_child(diff);
+  const std::string block = log_block(diff, options_.detail, below_header_ && missing_blocks_ == 0);
+  if (options_.echo != nullptr) *options_.echo << block << std::flush;
+  if (file_ < 0) return;
+  report_if_gone();
   std::string text = missing_header_;
   if (missing_blocks_ > 0) {
     text += (below_header_ ? "" : "\n") + std::string("  ") + std::to_string(missing_blocks_) +
             " blocks are missing here: the file could not be written\n";
   }
-  text += log_block(diff, detail_, below_header_ && missing_blocks_ == 0);
+  text += block;
   if (!append(text)) {
     ++missing_blocks_;
     return;
@@ -124,7 +180,10 @@ void LogWriter::write(const SnapshotDiff& diff) {
 }
 
 bool LogWriter::append(const std::string& text) {
+  // What is taken back after half a write must not be another process's. Where locks do not work, there are none.
+  const bool shared = !options_.file_name.empty() && ::flock(file_, LOCK_EX) == 0;
   size_t written = 0;
+  int error = 0;
   while (written < text.size()) {
     const ssize_t count = ::write(file_, text.data() + written, text.size() - written);
     if (count > 0) {
@@ -132,28 +191,36 @@ bool LogWriter::append(const std::string& text) {
       continue;
     }
     if (count < 0 && errno == EINTR) continue;
-    const int error = count < 0 ? errno : ENOSPC;
+    error = count < 0 ? errno : ENOSPC;
     struct stat status;
     if (written > 0 && ::fstat(file_, &status) == 0 && S_ISREG(status.st_mode)) {
       // Half a block is worse than none.
       if (::ftruncate(file_, status.st_size - static_cast<off_t>(written)) != 0) errno = 0;
     }
-    if (!reported_failure_) {
-      std::fprintf(stderr, "memledger: cannot write the log %s: %s. The program goes on; blocks may be missing from the log.\n",
-                   path_.c_str(), reason(error).c_str());
-    }
-    reported_failure_ = true;
-    return false;
+    break;
   }
-  return true;
+  if (shared) ::flock(file_, LOCK_UN);
+  if (error == 0) return true;
+  if (!reported_failure_) {
+    std::fprintf(stderr, "memledger: cannot write the log %s: %s. The program goes on; blocks may be missing from the log.\n",
+                 path_.c_str(), reason(error).c_str());
+  }
+  reported_failure_ = true;
+  return false;
 }
 
-void LogWriter::report_if_deleted() {
-  struct stat status;
-  if (reported_deletion_ || ::fstat(file_, &status) != 0 || status.st_nlink > 0) return;
-  std::fprintf(stderr, "memledger: the log %s was deleted. The program goes on; what is logged from now on cannot be found.\n",
-               path_.c_str());
-  reported_deletion_ = true;
+void LogWriter::report_if_gone() {
+  struct stat ours, there;
+  if (reported_gone_ || ::fstat(file_, &ours) != 0 || !S_ISREG(ours.st_mode)) return;
+  if (ours.st_nlink == 0) {
+    std::fprintf(stderr, "memledger: the log %s was deleted. The program goes on; what is logged from now on cannot be found.\n",
+                 path_.c_str());
+  } else if (::stat(path_.c_str(), &there) != 0 || there.st_ino != ours.st_ino || there.st_dev != ours.st_dev) {
+    std::fprintf(stderr, "memledger: the log %s was moved. It goes on in its new place.\n", path_.c_str());
+  } else {
+    return;
+  }
+  reported_gone_ = true;
 }
 
 }  // namespace memledger

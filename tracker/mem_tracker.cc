@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdio>
+#include <iostream>
 #include <mutex>
 #include <ostream>
 
@@ -32,6 +33,8 @@ LogWriter::Options writer_options(const TrackerOptions& options) {
   LogWriter::Options result;
   result.folder = options.path;
   result.file_name = options.file_name;
+  result.colons = options.colons;
+  result.echo = options.echo ? &std::cout : nullptr;
   result.time = options.clock ? options.clock() : std::chrono::system_clock::now();
   result.detail.rows = options.detail;
   result.detail.verbose = options.verbose;
@@ -121,9 +124,7 @@ c10::Device default_device() { return device_cache::default_device(); }
 
 struct MemTracker::Impl {
   explicit Impl(const TrackerOptions& options) : device(with_index(options.device)), writer(writer_options(options)) {
-    Changes changes = Registry::global().changes_since(cursor);
-    changes.born.clear();  // only the totals are of interest
-    const SnapshotDiff start = diff(changes, {});
+    const SnapshotDiff start = diff(Registry::global().skip_changes(cursor), {});  // only the totals are of interest
     writer.write_header(start.tensor_bytes, start.allocated_bytes);
   }
 
@@ -202,6 +203,7 @@ std::string MemTracker::log_path() const { return impl_->writer.path(); }
 
 void MemTracker::clear_cache() {
   device_cache::release(impl_->device);
+  device_cache::release_pinned(c10::DeviceType::CUDA);
 #if defined(__GLIBC__)
   malloc_trim(0);
 #endif

@@ -60,6 +60,8 @@ struct TrackerOptions {
   c10::Device device = default_device();
   // Empty: the time, as 30-Apr-21-20:25:29-gpu_mem_track.txt, with -2, -3 … if taken. Given: that file in `path`, appended to.
   std::string file_name;
+  bool colons = true;  // in the name: false writes 30-Apr-21-20-25-29-…, for file systems that refuse colons
+  bool echo = false;   // all that goes into the log goes to std::cout, too
   // Of the header and the file's name. Empty: the system's clock.
   std::function<std::chrono::system_clock::time_point()> clock;
 };
@@ -93,7 +95,8 @@ class MemTracker {
 
   std::string log_path() const;  // absolute
 
-  // Gives free memory that the device's caching allocator keeps back to the driver, and the heap's back to the system.
+  // Gives memory that nobody uses back: what the device's caching allocator keeps, and LibTorch's cache of pinned host memory, to the
+  // driver; the heap's (malloc_trim) to the system.
   void clear_cache();
   // One line for each live storage of the device, in order of birth: torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875
   // features.0.weight Cost: by the number of live storages.

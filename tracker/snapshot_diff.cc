@@ -1,7 +1,6 @@
 #include "tracker/snapshot_diff.h"
 
 #include <algorithm>
-#include <memory>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -11,14 +10,12 @@
 namespace memledger {
 namespace {
 
-using Shape = std::optional<std::vector<int64_t>>;
-
-// Points into Changes and into the row it belongs to, which outlive it.
+// Points into Changes and names, which outlive it.
 struct GroupKey {
   char sign;
   Role role;
   int dtype;  // -1: unknown
-  const Shape* shape;
+  const std::vector<int64_t>* shape;  // null: unknown
   bool named;
   bool adopted;
   std::string_view producer;
@@ -26,12 +23,13 @@ struct GroupKey {
 
   friend bool operator==(const GroupKey& a, const GroupKey& b) {
     return a.sign == b.sign && a.role == b.role && a.dtype == b.dtype && a.named == b.named && a.adopted == b.adopted &&
-           a.producer == b.producer && a.label == b.label && *a.shape == *b.shape;
+           a.producer == b.producer && a.label == b.label &&
+           (a.shape == b.shape || (a.shape != nullptr && b.shape != nullptr && *a.shape == *b.shape));
   }
   template <typename H>
   friend H AbslHashValue(H state, const GroupKey& key) {
     state = H::combine(std::move(state), key.sign, key.role, key.dtype, key.named, key.adopted, key.producer, key.label);
-    return key.shape->has_value() ? H::combine(std::move(state), **key.shape) : std::move(state);
+    return key.shape != nullptr ? H::combine(std::move(state), *key.shape) : std::move(state);
   }
 };
 
@@ -46,13 +44,16 @@ class Grouping {
     const StorageName* const name = found == names_.end() ? nullptr : &found->second;
     const std::string_view producer = producer_of(storage);
 
-    TensorLooks looks = looks_of(storage, name);
+    const bool by_name = name != nullptr && (name->whole || !storage.dtype.has_value());
+    const std::optional<c10::ScalarType> dtype = by_name ? name->dtype : storage.dtype;
+    const std::vector<int64_t>* shape = !by_name && dtype.has_value() ? &storage.shape : nullptr;
+    if (by_name && name->shape.has_value()) shape = &*name->shape;
 
     GroupKey key;
     key.sign = sign;
     key.role = name != nullptr ? name->role : storage.temporary ? Role::kTemporary : Role::kTensor;
-    key.dtype = looks.dtype.has_value() ? static_cast<int>(*looks.dtype) : -1;
-    key.shape = &looks.shape;
+    key.dtype = dtype.has_value() ? static_cast<int>(*dtype) : -1;
+    key.shape = shape;
     key.named = name != nullptr;
     key.adopted = storage.adopted && (sign == '+' || name == nullptr);
     if (name == nullptr) {
@@ -60,23 +61,20 @@ class Grouping {
       key.label = storage.label;
     }
 
-    size_t index = rows_.size();
-    if (const auto group = groups_.find(key); group != groups_.end()) {
-      index = group->second;
-    } else {
+    const auto [group, is_new] = groups_.try_emplace(key, rows_.size());
+    const size_t index = group->second;
+    if (is_new) {
       DiffRow row;
       row.sign = sign;
-      row.shape = std::move(looks.shape);
-      row.dtype = looks.dtype;
+      if (shape != nullptr) row.shape = *shape;
+      row.dtype = dtype;
       row.role = key.role;
       row.producer = producer;
       row.label = storage.label;
       row.adopted = key.adopted;
-      rows_.push_back(std::make_unique<DiffRow>(std::move(row)));
-      key.shape = &rows_.back()->shape;
-      groups_.emplace(key, index);
+      rows_.push_back(std::move(row));
     }
-    DiffRow& row = *rows_[index];
+    DiffRow& row = rows_[index];
     ++row.count;
     row.bytes += storage.nbytes;
     if (name != nullptr) {
@@ -87,22 +85,19 @@ class Grouping {
   }
 
   std::vector<DiffRow> sorted() && {
-    std::vector<DiffRow> result;
-    result.reserve(rows_.size());
-    for (std::unique_ptr<DiffRow>& row : rows_) result.push_back(std::move(*row));
-    std::stable_sort(result.begin(), result.end(), [](const DiffRow& a, const DiffRow& b) {
+    std::stable_sort(rows_.begin(), rows_.end(), [](const DiffRow& a, const DiffRow& b) {
       // '+' is before '-' in ASCII.
       if (a.sign != b.sign) return a.sign < b.sign;
       if (a.bytes != b.bytes) return a.bytes > b.bytes;
       return std::tie(a.shape, a.role, a.dtype, a.adopted, a.names, a.producer, a.label) <
              std::tie(b.shape, b.role, b.dtype, b.adopted, b.names, b.producer, b.label);
     });
-    return result;
+    return std::move(rows_);
   }
 
  private:
   const StorageNames& names_;
-  std::vector<std::unique_ptr<DiffRow>> rows_;  // by pointer: the keys point into them
+  std::vector<DiffRow> rows_;
   absl::flat_hash_map<GroupKey, size_t> groups_;
 };
 
@@ -112,7 +107,8 @@ std::vector<const StorageInfo*> by_birth(const std::vector<StorageInfo>& storage
   for (const StorageInfo& storage : storages) {
     if (is_same_device(storage.device, device)) result.push_back(&storage);
   }
-  std::sort(result.begin(), result.end(), [](const StorageInfo* a, const StorageInfo* b) { return a->id < b->id; });
+  const auto older = [](const StorageInfo* a, const StorageInfo* b) { return a->id < b->id; };
+  if (!std::is_sorted(result.begin(), result.end(), older)) std::sort(result.begin(), result.end(), older);
   return result;
 }
 

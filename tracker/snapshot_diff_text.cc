@@ -25,6 +25,7 @@ std::string last_column(const DiffRow& row) {
   if (!row.names.empty()) {
     std::string text = log_text::printable(row.names.front());
     if (row.names.size() > 1) text += " …";
+    if (row.sign == '+' && row.producer.rfind("aten::resize", 0) == 0) text += " (resized)";
     return row.adopted ? text + " (before tracking)" : text;
   }
   std::string text = row.adopted ? "before tracking" : row.producer.empty() ? "?" : log_text::printable(row.producer);

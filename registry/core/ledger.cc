@@ -228,11 +228,14 @@ void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferre
   record.birthplace.phase_inferred = inferred;
 }
 
-void Ledger::mark_parameter_like(uintptr_t address) noexcept {
+uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
   const auto place = shard.by_address.find(address);
-  if (place != shard.by_address.end()) shard.entry(place->second).record.parameter_like = true;
+  if (place == shard.by_address.end()) return 0;
+  StorageRecord& record = shard.entry(place->second).record;
+  record.parameter_like = true;
+  return record.id;
 }
 
 bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
@@ -421,7 +424,7 @@ void Ledger::close_cursor(uint64_t cursor) {
   if (epoch != 0) unpin(epoch);
 }
 
-LedgerChanges Ledger::changes_since(uint64_t cursor) {
+LedgerChanges Ledger::changes_since(uint64_t cursor, bool rows) {
   const LockHolder hold(instants_lock_);
   LedgerChanges changes;
   uint64_t& epoch = cursors_[cursor];
@@ -431,7 +434,7 @@ LedgerChanges Ledger::changes_since(uint64_t cursor) {
   changes.time = instant.time;
   changes.devices = std::move(instant.devices);
   changes.from_snapshot = since == 0;
-  collect(since, instant.epoch, changes.born, since == 0 ? nullptr : &changes.died);
+  if (rows) collect(since, instant.epoch, changes.born, since == 0 ? nullptr : &changes.died);
   if (since != 0) unpin(since);
   return changes;
 }

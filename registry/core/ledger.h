@@ -142,8 +142,9 @@ class Ledger {
   }
   void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
 
-  // Remembers that an operator consumed the storage as a leaf that requires grad; the second tells whether one did.
-  void mark_parameter_like(uintptr_t address) noexcept;
+  // Remembers that an operator consumed the storage as a leaf that requires grad, and returns its id; the second tells whether
+  // one did.
+  uint64_t mark_parameter_like(uintptr_t address) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
 
   uint64_t id_at(uintptr_t address) const noexcept;         // 0: none
@@ -154,8 +155,16 @@ class Ledger {
   // A cursor is a number from open_cursor; the caller closes it.
   uint64_t open_cursor();
   void close_cursor(uint64_t cursor);
-  // Moves the cursor to now. Cost: by what changed, plus a fixed part for the shards.
-  LedgerChanges changes_since(uint64_t cursor);
+  // Moves the cursor to now. Cost: by what changed, plus a fixed part for the shards; without `rows`, which are then empty, the
+  // latter alone.
+  LedgerChanges changes_since(uint64_t cursor, bool rows = true);
+
+  // Keeps births and deaths with their times, the last `events` of them, until as many stop_recording() calls. The largest number
+  // asked for holds. Throws std::bad_alloc, and then nothing has begun.
+  RecordingMark start_recording(size_t events);
+  void stop_recording() noexcept;
+  // What happened since the mark. One that was made before recording began gives what there is.
+  LedgerRecording recording(const RecordingMark& since, bool with_alive);
 
   // Keeps births and deaths with their times, the last `events` of them, until as many stop_recording() calls. The largest number
   // asked for holds. Throws std::bad_alloc, and then nothing has begun.

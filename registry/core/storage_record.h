@@ -20,6 +20,7 @@ struct DeviceKey {
 
 // Where and by what a storage was made. Names are ids of the ledger's NameTable.
 struct Birthplace {
+  uint64_t parameter = 0;    // id of the last parameter's storage that the operator consumed
   NameId op = 0;             // outermost operator running on the thread
   NameId autograd_node = 0;  // backward node running on the thread
   NameId label = 0;          // path of ScopedLabels and user scopes

@@ -43,6 +43,10 @@ struct ThreadContext {
   NameId label;
   NameId forward_op;
   NameId forward_label;
+  uint64_t parameter;    // of the running outermost operator: see Birthplace
+  // The last parameter consumed, and where it lies: views of it (weight.t()) are no leaves.
+  uint64_t last_parameter;
+  uintptr_t last_parameter_address;
   uint32_t op_depth;     // operators running one inside the other
   uint32_t op_sequence;  // run of the outermost one; 0 outside
   uint32_t last_sequence;
@@ -72,6 +76,7 @@ struct ThreadContext {
     place.label = label;
     place.forward_op = forward_op;
     place.forward_label = forward_label;
+    place.parameter = op_depth > 0 && node_depth == 0 ? parameter : 0;
     place.thread = thread;
     place.op_sequence = op_sequence;
     place.phase = phase_is_set ? set_phase : op_depth > 0 ? phase : node_depth > 0 ? Phase::kBackward : Phase::kOther;

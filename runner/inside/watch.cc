@@ -11,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -24,14 +25,21 @@
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
 #include "tracker/line_profiler.h"
+#include "tracker/timeline.h"
 
 namespace memledger::inside {
 namespace {
 
 constexpr size_t kPeakRows = 20;
 
+// 75 MB if it fills.
+constexpr size_t kTimelineEvents = size_t{1} << 19;
+
 struct Watch {
   pid_t process = 0;
+  bool reports = false;
+  std::string timeline_path;           // empty: none
+  std::optional<Timeline> timeline;    // never destroyed
   std::string folder;  // empty: standard error
   bool reports = false;
   // The line profile.
@@ -143,6 +151,10 @@ void report_at_exit() {
   if (getpid() != watch().process || watch().reported.exchange(true)) return;
   // Without a handler from after main began this is the last of all, and LibTorch's CUDA library may be gone.
   if (!watch().main_has_begun.load()) forget_cuda();
+  if (watch().timeline.has_value()) {
+    const absl::Status status = watch().timeline->write(watch().timeline_path);
+    if (!status.ok()) fmt::print(stderr, "{}\n", std::string(status.message()));
+  }
   try {
     if (watch().lines != nullptr) write_lines();
     if (watch().reports) write("memledger-exit.txt", report_text("at its end"));
@@ -168,8 +180,11 @@ void prepare_folder(const char* pattern) {
 
 // After the registry's own work at load (101, 102).
 __attribute__((constructor(103))) void watch_if_asked() {
-  const bool reports = is_on(std::getenv("MEMLEDGER")), lines = *value_of("MEMLEDGER_LINES") != '\0';
-  if (!reports && !lines) return;
+  const bool reports = is_on(std::getenv("MEMLEDGER"));
+  const char* const timeline = std::getenv("MEMLEDGER_TIMELINE");
+  const bool has_timeline = timeline != nullptr && *timeline != '\0';
+  const bool lines = *value_of("MEMLEDGER_LINES") != '\0';
+  if (!reports && !has_timeline && !lines) return;
   try {
     if (!take_exit_report()) return;  // another copy of memledger in this process does all this
     watch().process = getpid();
@@ -181,12 +196,18 @@ __attribute__((constructor(103))) void watch_if_asked() {
       if (!Registry::global().active()) return;
     }
     if (lines) begin_lines();
-    OutOfMemoryOptions out_of_memory;
-    out_of_memory.folder = watch().folder;
-    if (const absl::Status status = reports ? write_out_of_memory_reports(out_of_memory) : absl::OkStatus(); !status.ok()) {
-      fmt::print(stderr, "{}\n", std::string(status.message()));
+    if (has_timeline) {
+      // The program may change its folder later.
+      watch().timeline_path = std::filesystem::absolute(expand_log_folder(timeline, rank_of_this_process(), watch().process)).string();
+      watch().timeline.emplace(TimelineOptions{kTimelineEvents});
     }
     std::atexit(&report_at_exit);
+    if (!reports) return;
+    OutOfMemoryOptions out_of_memory;
+    out_of_memory.folder = watch().folder;
+    if (const absl::Status status = write_out_of_memory_reports(out_of_memory); !status.ok()) {
+      fmt::print(stderr, "{}\n", std::string(status.message()));
+    }
   } catch (const std::exception& error) {
     fmt::print(stderr, "memledger: this program is not watched: {}\n", error.what());
   }

@@ -95,25 +95,25 @@ sums $((2 * 1024 * 1024 + 4 * 1024 + 512 * 1024 + 1)) 10.02M 508.00B
 readonly LSTM_ELEMENTS=$((2 * 4096 * 1024 + 2 * 4096))
 table "LSTM, before forward"
 row weight_ih_l0 "(4096, 1024)" 32.03M
-row "weight_hh_l0(->weight_ih_l0)" "(4096, 1024)" 0.00B
-row "bias_ih_l0(->weight_ih_l0)" "(4096,)" 0.00B
-row "bias_hh_l0(->weight_ih_l0)" "(4096,)" 0.00B
+row "weight_hh_l0(->weight_ih_l0)" "(4096, 1024)" 0.00B "offset 16777216, extent 16777216"
+row "bias_ih_l0(->weight_ih_l0)" "(4096,)" 0.00B "offset 33554432, extent 16384"
+row "bias_hh_l0(->weight_ih_l0)" "(4096,)" 0.00B "offset 33570816, extent 16384"
 sums "$LSTM_ELEMENTS" 32.03M ""
 
 # 2 * 33587200 + 2 * 409600 + 2 * 40960 = 68075520 = 64.92M
 table "LSTM, after backward"
 row weight_ih_l0 "(4096, 1024)" 32.03M
-row "weight_hh_l0(->weight_ih_l0)" "(4096, 1024)" 0.00B
-row "bias_ih_l0(->weight_ih_l0)" "(4096,)" 0.00B
-row "bias_hh_l0(->weight_ih_l0)" "(4096,)" 0.00B
+row "weight_hh_l0(->weight_ih_l0)" "(4096, 1024)" 0.00B "offset 16777216, extent 16777216"
+row "bias_ih_l0(->weight_ih_l0)" "(4096,)" 0.00B "offset 33554432, extent 16384"
+row "bias_hh_l0(->weight_ih_l0)" "(4096,)" 0.00B "offset 33570816, extent 16384"
 row weight_ih_l0.grad "(4096, 1024)" 32.03M
-row "weight_hh_l0.grad(->weight_ih_l0.grad)" "(4096, 1024)" 0.00B
-row "bias_ih_l0.grad(->weight_ih_l0.grad)" "(4096,)" 0.00B
-row "bias_hh_l0.grad(->weight_ih_l0.grad)" "(4096,)" 0.00B
+row "weight_hh_l0.grad(->weight_ih_l0.grad)" "(4096, 1024)" 0.00B "offset 16777216, extent 16777216"
+row "bias_ih_l0.grad(->weight_ih_l0.grad)" "(4096,)" 0.00B "offset 33554432, extent 16384"
+row "bias_hh_l0.grad(->weight_ih_l0.grad)" "(4096,)" 0.00B "offset 33570816, extent 16384"
 row Tensor0 "(10, 10, 1024)" 400.00K "aten::to [forward]"
-row Tensor1 "(10, 10, 1024)" 400.00K "aten::lstm [forward]"
+row Tensor1 "(10, 10, 1024)" 400.00K "aten::lstm [output of LSTM, forward]"
 # 40 columns; bash would count the bytes.
-row "2 x Tensor2 …$(printf '%27s' '')" "(1, 10, 1024)" 80.00K "aten::lstm [forward]"
+row "2 x Tensor2 …$(printf '%27s' '')" "(1, 10, 1024)" 80.00K "aten::lstm [output of LSTM, forward]"
 sums $((2 * LSTM_ELEMENTS + 2 * 10 * 10 * 1024 + 2 * 10 * 1024)) 64.92M ""
 
 seen() {  # TITLE NAME

@@ -4,6 +4,8 @@
 #include "tests/support/doctest_beside_torch.h"
 
 #include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <torch/csrc/jit/api/module.h>
 
 #include <cstdio>
 #include <map>
@@ -14,6 +16,8 @@
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "tests/gpu/training_step.h"
+#include "tests/support/named_share.h"
+#include "tests/support/script_resnet.h"
 
 namespace memledger {
 namespace {
@@ -144,6 +148,14 @@ void check(const StandardModel& model, const Training& training, const PhaseFigu
   CHECK(rows + items.workspaces == figures.requested.current);
   CHECK(rows + items.workspaces + items.rounding + items.unsplit == figures.allocated.current);
   CHECK(report.counters.peak_bytes == figures.requested.peak);
+  CHECK(testing::named_share(report) >= 0.99);
+  // The chain up to the device: what the driver gave, and what is beside the allocator. On the virtual GPU nothing is.
+  CHECK(report.named_bytes + report.anonymous_bytes == rows);
+  REQUIRE(report.device_used_bytes.has_value());
+  CHECK(*report.reserved_bytes + *report.outside_allocator_bytes == *report.device_used_bytes);
+  CHECK(*report.device_used_bytes <= *report.device_total_bytes);
+  CHECK(*report.cached_free_bytes == *report.reserved_bytes - *report.allocator_bytes);
+  CHECK(report.fragmented_bytes.has_value());
   std::ostringstream text;
   text << whole;
   CHECK(text.str().find("(0.00B unexplained)") != std::string::npos);
@@ -175,6 +187,19 @@ void check(const StandardModel& model, const Training& training, const PhaseFigu
   CHECK(items.unsplit == figures.allocated.current - rest.rounded - items.workspaces);
 }
 
+// The fifth moment, after zero_grad, and all five of a TorchScript network.
+void check_explained(const MemReporter& reporter) {
+  ReportOptions options;
+  options.device = kCuda0;
+  const Report whole = reporter.collect(options);
+  REQUIRE(whole.devices.size() == 1);
+  const DeviceReport& report = whole.devices[0];
+  CHECK(report.unexplained_bytes == 0);
+  CHECK(report.unexplained_requested_bytes == 0);
+  check_items(report);
+  CHECK(testing::named_share(report) >= 0.99);
+}
+
 TEST_CASE("a training step of each network is explained to the byte") {
   const c10::DeviceIndex device = kCuda0.index();
   REQUIRE(device == 0);
@@ -189,6 +214,13 @@ TEST_CASE("a training step of each network is explained to the byte") {
     const auto phases = testing::train(model, kCuda0, [&](const Training& training, const PhaseFigures& figures) {
       CAPTURE(figures.phase);
       check(model, training, figures);
+      if (figures.phase == "step") {
+        training.adam->zero_grad();
+        MemReporter reporter(*training.net);
+        reporter.add_optimizer(*training.adam);
+        for (const auto& [name, input] : training.inputs) reporter.add_input(name, input);
+        check_explained(reporter);
+      }
       Registry::global().reset_peak(kCuda0);
     });
     for (const PhaseFigures& phase : phases) {
@@ -202,6 +234,50 @@ TEST_CASE("a training step of each network is explained to the byte") {
   CHECK(health.unknown_frees == 0);
   CHECK(health.dropped_records == 0);
   CHECK(health.swallowed_exceptions == 0);
+}
+
+TEST_CASE("a TorchScript ResNet-50 at five moments") {
+  testing::start_clean(kCuda0);
+  torch::jit::Module net = testing::script_resnet();
+  net.to(kCuda0);
+  const at::Tensor images = at::randn({16, 3, 224, 224}, kCuda0);
+  std::vector<at::Tensor> parameters;
+  for (const auto& parameter : net.parameters()) parameters.push_back(parameter);
+  torch::optim::Adam adam(parameters);
+  MemReporter reporter(net);
+  reporter.add_optimizer(adam).add_input("images", images);
+  check_explained(reporter);
+  {
+    const at::Tensor loss = net.forward({images}).toTensor().sum();
+    reporter.add_graph(loss);
+    check_explained(reporter);
+    loss.backward();
+    check_explained(reporter);
+  }
+  adam.step();
+  check_explained(reporter);
+  adam.zero_grad();
+  check_explained(reporter);
+}
+
+TEST_CASE("pinned host memory is told apart from the program's own") {
+  const at::Tensor pinned = at::empty({1000}, at::TensorOptions().device(at::kCPU).pinned_memory(true));
+  MemReporter reporter;
+  reporter.add_tensor("pinned", pinned);
+  const Report report = reporter.collect();
+  bool found = false;
+  for (const DeviceReport& device : report.devices) {
+    for (const ReportRow& row : device.rows) {
+      if (row.name != "pinned") continue;
+      found = true;
+      CHECK(row.kind == RowKind::kExternal);
+      CHECK(row.external == ExternalMemory::kPinned);
+      CHECK(row.external_bytes == 4000);
+    }
+  }
+  CHECK(found);
+  REQUIRE(report.pinned_reserved_bytes.has_value());
+  CHECK(*report.pinned_reserved_bytes >= 4000);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -217,7 +219,7 @@ TEST_CASE("a custom Function: saved variables and saved_data, lists included") {
   CHECK(saved.bytes(SavedRole::kExcluded) == kMiB);
   for (const SavedTensorRow& row : saved.rows()) {
     CHECK(contains(row.node, "Keep"));
-    CHECK(row.slot.rfind("saved#", 0) == 0);
+    CHECK((row.slot.rfind("saved#", 0) == 0 || row.slot.rfind("saved_data.", 0) == 0));
   }
   measured.loss.backward();
   CHECK(torch::allclose(x.grad(), x.exp()));
@@ -230,7 +232,7 @@ TEST_CASE("a custom Function that saves nothing is silently fine") {
   CHECK(saved.complete());
 }
 
-TEST_CASE("a custom Function whose tensor was modified in place is listed") {
+TEST_CASE("a custom Function whose tensor was modified in place is counted, and flagged") {
   Tensor x = param({64});
   Tensor kept = torch::ones({64});
   struct Mutable : torch::autograd::Function<Mutable> {
@@ -243,31 +245,104 @@ TEST_CASE("a custom Function whose tensor was modified in place is listed") {
     }
   };
   Tensor loss = Mutable::apply(x, kept).sum();
+  CHECK_FALSE(saved_for_backward(loss).rows().at(0).in_place_modified);
   kept.add_(1);
   const SavedTensors saved = saved_for_backward(loss);
-  REQUIRE(saved.unread_nodes().size() == 1);
-  CHECK(saved.unread_nodes()[0].reason == UnreadReason::kFailed);
-  CHECK(contains(saved.unread_nodes()[0].detail, "inplace"));
-  CHECK_FALSE(saved.complete());
+  CHECK(saved.total_bytes() == 256);
+  CHECK(saved.rows().at(0).in_place_modified);
+  CHECK(saved.complete());
 }
 
-TEST_CASE("a custom Function that marks an output cannot be read, and is listed") {
+TEST_CASE("a custom Function that marks outputs or inputs is read like any other") {
   struct Marking : torch::autograd::Function<Marking> {
-    static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const Tensor& x) {
+    static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const Tensor& x, Tensor written) {
       Tensor indices = torch::arange(8);
       ctx->save_for_backward({indices});
       ctx->mark_non_differentiable({indices});
-      return {x * 2, indices};
+      written.mul_(2);
+      ctx->mark_dirty({written});
+      return {x * 2, indices, written};
     }
     static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
-      return {grads[0]};
+      return {grads[0], grads[2]};
     }
   };
-  const SavedTensors saved = saved_for_backward(Marking::apply(param({8}))[0].sum());
-  REQUIRE(saved.unread_nodes().size() == 1);
-  CHECK(saved.unread_nodes()[0].reason == UnreadReason::kFailed);
-  CHECK(contains(saved.unread_nodes()[0].detail, "mark_non_differentiable()"));
-  CHECK_FALSE(saved.complete());
+  Tensor x = param({8});
+  Tensor loss;
+  {
+    const auto outputs = Marking::apply(x, x.sigmoid());
+    loss = outputs[0].sum() + outputs[2].sum();
+  }
+  const SavedTensors saved = saved_for_backward(loss);
+  CHECK(find_row(saved, saved.rows().at(0).node, "saved#0")->storage_bytes == 64);
+  CHECK(saved.total_bytes() == 64 + 32);  // the indices, and sigmoid's result, which was written to
+  CHECK(find_row(saved, "SigmoidBackward0", "result")->in_place_modified);
+  CHECK(saved.complete());
+}
+
+TEST_CASE("saved_data: tensors in tuples, dictionaries and optional places count, what cannot be seen is named") {
+  struct Deep : torch::autograd::Function<Deep> {
+    static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, bool with_storage) {
+      ctx->saved_data["tuple"] = std::make_tuple(torch::ones({10}), std::make_tuple(torch::ones({20}), int64_t{7}));
+      c10::Dict<std::string, Tensor> dict;
+      dict.insert("mask", torch::ones({30}));
+      ctx->saved_data["dict"] = dict;
+      ctx->saved_data["optional"] = std::optional<Tensor>(torch::ones({40}));
+      ctx->saved_data["nothing"] = std::optional<Tensor>();
+      ctx->saved_data["undefined"] = Tensor();
+      ctx->saved_data["list"] = std::vector<Tensor>{torch::ones({50}), torch::ones({60})};
+      if (with_storage) ctx->saved_data["storage"] = torch::ones({70}).storage();
+      return x * 2;
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+      return {grads[0], Tensor()};
+    }
+  };
+  Tensor x = param({8});
+  const Measured measured = measure([&] { return Deep::apply(x, false).sum(); });
+  const SavedTensors saved = saved_for_backward(measured.loss);
+  CHECK(measured.growth == (10 + 20 + 30 + 40 + 50 + 60) * 4);
+  CHECK(saved.total_bytes() == measured.growth);
+  CHECK(saved.complete());
+  const std::string node = saved.rows().at(0).node;
+  CHECK(find_row(saved, node, "saved_data.tuple#1#0")->storage_bytes == 80);
+  CHECK(find_row(saved, node, "saved_data.dict#0")->storage_bytes == 120);
+  CHECK(find_row(saved, node, "saved_data.list#1")->storage_bytes == 240);
+  // Slot names outlive the graph and the first value.
+  SavedTensors raw = memledger::get_tensors_saved_for_backward(EmptyNet(), measured.loss, false);
+  CHECK(find_row(raw, node, "saved_data.optional")->storage_bytes == 160);
+
+  const SavedTensors unseen = saved_for_backward(Deep::apply(x, true).sum());
+  REQUIRE(unseen.unread_nodes().size() == 1);
+  CHECK(unseen.unread_nodes()[0].reason == UnreadReason::kFailed);
+  CHECK(contains(unseen.unread_nodes()[0].detail, "saved_data.storage is a Storage"));
+}
+
+TEST_CASE("a custom Function that backward has freed is known as freed") {
+  Tensor x = param({64});
+  Tensor loss = Nothing::apply(x.exp()).sum();
+  loss.backward();
+  CHECK(contains(message_of([&] { saved_for_backward(loss); }), "freed by backward()"));
+}
+
+TEST_CASE("inputs and gradients stand apart, each storage with the first role that fits") {
+  torch::nn::Linear net(8, 8);
+  Tensor input = torch::ones({4, 8});
+  net->forward(input).sum().backward();
+  Tensor grad = net->weight.grad();
+  Tensor leaf = param({16});
+  (leaf * 2).sum().backward();
+  SavedTensorOptions options;
+  options.inputs = {input};
+  options.exclude = {input};  // the first that fits: input
+  Tensor loss = (net->forward(input) * (net->weight * grad).sum()).sum() + (leaf * leaf.grad()).sum();
+  const SavedTensors saved = saved_for_backward(net, loss, options);
+  CHECK(saved.bytes(SavedRole::kInput) == 4 * 8 * 4);
+  CHECK(saved.bytes(SavedRole::kExcluded) == 0);
+  CHECK(saved.bytes(SavedRole::kGradient) == 8 * 8 * 4 + 16 * 4);  // the parameter's, and that of a leaf the graph reaches
+  CHECK(saved.bytes(SavedRole::kParameter) == 0);  // no gradient goes to the input or to the gradient
+  CHECK(saved.total_bytes() == 4 * 8 * 4 + 4);     // the two factors of the first product
+  CHECK(contains(saved.to_json(), "\"gradient\":320"));
 }
 
 TEST_CASE("a slice of 40 bytes holds its storage of 16 MiB") {
@@ -587,6 +662,58 @@ TEST_CASE("backward gives the same gradients with and without the call") {
   for (size_t i = 0; i < with.size(); ++i) {
     CHECK(torch::equal(with[i], without[i]));
   }
+}
+
+TEST_CASE("a node that backward() is running on is not read, and named") {
+  struct Looking : torch::autograd::Function<Looking> {
+    static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x) {
+      ctx->save_for_backward({x});
+      return x * 2;
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+      looking()();
+      return {grads[0] * 2};
+    }
+    static std::function<void()>& looking() {
+      static std::function<void()> callback;
+      return callback;
+    }
+  };
+  Tensor x = param({64});
+  Tensor loss = Looking::apply(x.exp()).sum();
+  SavedTensors seen;
+  Looking::looking() = [&] { seen = saved_for_backward(loss); };
+  loss.backward({}, /*retain_graph=*/true);
+  REQUIRE(seen.unread_nodes().size() == 1);
+  CHECK(seen.unread_nodes()[0].reason == UnreadReason::kBusy);
+  CHECK(contains(seen.unread_nodes()[0].node, "Looking"));
+  CHECK(seen.total_bytes() == 256);  // exp's result, held by its own node as well
+  CHECK_FALSE(seen.complete());
+  CHECK(saved_for_backward(loss).complete());
+}
+
+TEST_CASE("a graph can be read while others train over the same parameters, and while backward() runs on it") {
+  Tensor weight = param({64, 64});
+  const Tensor mine = (weight.exp() * weight.sin()).sum();
+  const int64_t bytes = saved_for_backward(mine, {{weight}}).total_bytes();
+  CHECK(bytes == 2 * 64 * 64 * 4);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) (weight.cos() * 2).sum().backward();
+  });
+  std::thread same([&] {
+    while (!stop) mine.backward({}, /*retain_graph=*/true);
+  });
+  for (int i = 0; i < 300; ++i) {
+    const SavedTensors seen = saved_for_backward(mine, {{weight}});
+    CHECK(seen.total_bytes() <= bytes);
+    CHECK((seen.total_bytes() == bytes || !seen.unread_nodes().empty()));
+    for (const memledger::UnreadNode& node : seen.unread_nodes()) CHECK(node.reason == UnreadReason::kBusy);
+  }
+  stop = true;
+  other.join();
+  same.join();
+  CHECK(saved_for_backward(mine, {{weight}}).total_bytes() == bytes);
 }
 
 TEST_CASE("a deep graph needs no stack") {

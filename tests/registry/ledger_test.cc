@@ -40,6 +40,25 @@ int64_t sum(const std::vector<StorageRecord>& records) {
 }
 
 TEST_SUITE("ledger") {
+  TEST_CASE("a cursor may be moved without telling what happened") {
+    Ledger ledger;
+    const uint64_t cursor = ledger.open_cursor();
+    bear(ledger, 0x1000, 64);
+    const LedgerChanges first = ledger.changes_since(cursor, /*rows=*/false);
+    CHECK(first.born.empty());
+    CHECK(first.from_snapshot);
+    REQUIRE(first.devices.size() == 1);
+    CHECK(first.devices[0].table_bytes == 64);
+    bear(ledger, 0x2000, 32);
+    ledger.note_death(0x1000);
+    CHECK(ledger.changes_since(cursor, /*rows=*/false).devices[0].table_bytes == 32);
+    CHECK(ledger.tombstones() == 1);  // of the peak, not of the cursor
+    ledger.note_death(0x2000);
+    const LedgerChanges later = ledger.changes_since(cursor);
+    CHECK(later.born.empty());
+    CHECK(sum(later.died) == 32);
+  }
+
   TEST_CASE("an address is reused, an id never") {
     Ledger ledger;
     const uint64_t first = bear(ledger, 0x1000, 64);

@@ -110,7 +110,7 @@ void check_watched(const Train& train) {
 TEST_CASE("convolutions, batch norms and Adam") {
   at::set_num_threads(1);
   torch::manual_seed(1);
-  const at::Tensor input = torch::randn({2, 3, 64, 64});
+  const at::Tensor input = torch::randn({2, 3, 32, 32});
   check_watched([&] {
     return train([] { return models::resnet18(10); },
                  [](std::vector<at::Tensor> all) { return torch::optim::Adam(std::move(all), torch::optim::AdamOptions(1e-3)); }, input);

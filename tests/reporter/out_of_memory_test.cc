@@ -135,7 +135,7 @@ TEST_CASE("with a reporter that knows names: by role") {
   const at::Tensor input = at::ones({1 << 18}, at::kFloat);
   const at::Tensor other = at::ones({1 << 17}, at::kFloat);
   reporter.add_tensor("weight", weight);
-  reporter.add_tensor("input", input);
+  reporter.add_input("input", input);
   OutOfMemoryOptions options;
   options.folder = folder.path.string();
   options.reporter = &reporter;

@@ -48,12 +48,14 @@ TEST_CASE("the line profile's options") {
 }
 
 TEST_CASE("options take their value after = or as the next word") {
-  for (const Words& arguments : {Words{"--virtual-gpu=a100:24GiB,count=2", "--log=out/%r", "-q", "./train"},
-                                 Words{"--virtual-gpu", "a100:24GiB,count=2", "--log", "out/%r", "--quiet", "--", "./train"}}) {
+  for (const Words& arguments :
+       {Words{"--virtual-gpu=a100:24GiB,count=2", "--log=out/%r", "--timeline=t.json", "-q", "./train"},
+        Words{"--virtual-gpu", "a100:24GiB,count=2", "--log", "out/%r", "--timeline", "t.json", "--quiet", "--", "./train"}}) {
     const auto parsed = parse_run_arguments(arguments);
     REQUIRE(parsed.ok());
     CHECK(parsed->virtual_gpu == "a100:24GiB,count=2");
     CHECK(parsed->log_folder == "out/%r");
+    CHECK(parsed->timeline == "t.json");
     CHECK(parsed->quiet);
     CHECK(parsed->program == Words{"./train"});
   }

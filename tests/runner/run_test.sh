@@ -63,6 +63,58 @@ check "a folder that cannot be: the report all the same" has err "The allocated 
 MEMLEDGER=0 "$memledger" run --quiet -- "$program" exit 0 </dev/null >out 2>err
 check "MEMLEDGER=0" has_not err "allocated memory"
 
+# A timeline, with and without reports; the program's own folder does not matter.
+mkdir -p elsewhere
+"$memledger" run --quiet --timeline=t-%r.json -- sh -c "cd elsewhere && exec '$program' exit 5" </dev/null >out 2>err
+check "a timeline: status" equal $? 5
+check "a timeline: no report" equal "$(cat err)" "to standard error"
+check "a timeline: in the folder of the runner" test -s t-0.json
+check "a timeline: the last total" equal "$(python3 - <<'END'
+import json
+events = json.load(open("t-0.json"))["traceEvents"]
+print([e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"] == "all"][-1])
+END
+)" 1048576
+"$memledger" run --timeline=t.pickle -- "$program" exit 0 </dev/null >out 2>err
+check "a timeline with a report" has err "The allocated memory on cpu: 1.00M"
+check "a timeline for memory_viz" equal "$(python3 -c 'import pickle
+print(sum(s["total_size"] for s in pickle.load(open("t.pickle", "rb"))["segments"]))')" 1048576
+"$memledger" run --quiet --timeline=occupied/t.json -- "$program" exit 4 </dev/null >out 2>err
+check "a timeline that cannot be: status" equal $? 4
+check "a timeline that cannot be: the reason" has err "occupied/t.json"
+
+# Logs.
+cat >log.txt <<'END'
+GPU Memory Track | 30-Apr-21-20:25:29 | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb
+
+
+At main.cpp line 10: main                             Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb
+
++ | 3 * Size:(256, 256, 3, 3)     | Memory: 6.75 M | Parameter            | torch.float32 | features.5.weight …
+
+At main.cpp line 12: main                             Total Tensor Used Memory:6.8    Mb Total Allocated Memory:6.8    Mb
+
+END
+"$memledger" log log.txt --svg=log.svg >out 2>err
+check "log: status" equal $? 0
+check "log: the biggest step" has out "Biggest step: +6.8 MiB, of 6.8 MiB born and 0.0 MiB gone, at main.cpp line 12: main"
+check "log: a plot" has out "MiB, 2 blocks: # in tensors"
+check "log: a drawing" has log.svg "main.cpp line 12: main: 6.8 MiB"
+"$memledger" log --svg=- log.txt >out 2>err
+check "log: a drawing alone" equal "$(head -c 5 out)" "<svg "
+"$memledger" log log.txt log.txt >out 2>err
+check "log: two" has out "Alive at the end: the same in both"
+"$memledger" log no_such.txt >out 2>err
+check "log: none: status" equal $? 1
+check "log: none: named" has err "no_such.txt"
+"$memledger" log occupied >out 2>err
+check "log: something else" has err "occupied: this is no log"
+"$memledger" log --svg=/dev/full log.txt >out 2>err
+check "log: a full disk" equal $? 1
+"$memledger" log >out 2>err
+check "log: which: status" equal $? 2
+check "log: which: said" has err "which log?"
+
 # What cannot be run.
 "$memledger" run -- ./no_such_program >out 2>err
 check "no such program: status" equal $? 127

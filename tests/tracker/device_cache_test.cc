@@ -2,6 +2,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tracker/device_cache.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -41,6 +42,26 @@ TEST_CASE("a device's own allocator is asked, once it is in use") {
   fake.in_use = true;
   CHECK(device_cache::allocated_bytes(kDevice) == 1002);
   device_cache::release(kDevice);
+  CHECK(fake.emptied == 1);
+}
+
+struct FakeHostAllocator final : at::HostAllocator {
+  c10::DataPtr allocate(size_t) override { return {}; }
+  void copy_data(void*, const void*, size_t) const override {}
+  bool record_event(void*, void*, c10::Stream) override { return false; }
+  void empty_cache() override { ++emptied; }
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
+
+  int emptied = 0;
+};
+
+TEST_CASE("the cache of pinned memory is handed back, too") {
+  device_cache::release_pinned(c10::DeviceType::CUDA);
+  static FakeHostAllocator fake;
+  at::setHostAllocator(kDevice.type(), &fake);
+  device_cache::release_pinned(kDevice.type());
   CHECK(fake.emptied == 1);
 }
 

@@ -3,7 +3,10 @@
 #include "tracker/log_writer.h"
 
 #include <c10/util/Exception.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <clocale>
@@ -272,17 +275,35 @@ TEST_CASE("a label stands in brackets; the location is padded by characters, not
   CHECK(diff.at_line().substr(0, 91) == "At main.cpp line 10: main [" + std::string(60, 'x') + "] To");
 }
 
+// Made from its sources where the system has none ready.
+bool speak_german(const Folder& folder) {
+  if (std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr || std::setlocale(LC_ALL, "de_DE.utf8") != nullptr) return true;
+  const std::string make = "localedef -i de_DE -f UTF-8 --no-archive '" + (folder / "de_DE.UTF-8") + "' >/dev/null 2>&1";
+  if (std::system(make.c_str()) == -1) return false;
+  ::setenv("LOCPATH", folder.path().c_str(), 1);
+  return std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr;
+}
+
 TEST_CASE("months are English and points are points whatever the locale") {
-  if (std::setlocale(LC_ALL, "de_DE.UTF-8") == nullptr && std::setlocale(LC_ALL, "de_DE.utf8") == nullptr) {
-    MESSAGE("skipped: there is no locale de_DE here");
+  const Folder folder;
+  if (!speak_german(folder)) {
+    MESSAGE("skipped: there is no locale de_DE here, and none can be made");
     return;
   }
+  CHECK(std::string(std::localeconv()->decimal_point) == ",");
+  SnapshotDiff diff = at_line_10();
+  diff.rows = {parameter_row()};
+  diff.tensor_bytes = diff.allocated_bytes = kMiB * 9 / 4;
+  const std::string german = log_block(diff, {}, false);
   const std::time_t december = 1639000000;
   sample_time();
   CHECK(log_text::date(std::chrono::system_clock::from_time_t(december)) == "08-Dec-21-21:46:40");
   CHECK(log_text::memory(kMiB * 9 / 4) == "2.25");
   CHECK(log_text::total(kMiB * 9 / 4) == "2.2    ");
   std::setlocale(LC_ALL, "C");
+  ::unsetenv("LOCPATH");
+  CHECK(german == log_block(diff, {}, false));
+  CHECK(german.find("Memory: 6.75 M") != std::string::npos);
 }
 
 TEST_CASE("without detail there are At lines only") {
@@ -410,6 +431,228 @@ TEST_CASE("a deleted log is reported once") {
   writer.write(at_line_10());
   writer.write(at_line_10());
   CHECK(occurrences(capture.text(), "was deleted") == 1);
+}
+
+TEST_CASE("a moved log goes on in its new place, and that is told once") {
+  const Folder folder;
+  LogWriter writer(options_in(folder));
+  writer.write_header(0, 0);
+  writer.write(at_line_10());
+  const std::string moved = folder / "moved.txt";
+  fs::rename(writer.path(), moved);
+  StderrCapture capture;
+  writer.write(at_line_10());
+  writer.write(at_line_10());
+  CHECK(occurrences(capture.text(), "was moved. It goes on in its new place.") == 1);
+  CHECK(occurrences(contents(moved), at_line_10().at_line()) == 3);
+}
+
+TEST_CASE("a clock that is set back meets a log of that name: another is begun, the first stays") {
+  const Folder folder;
+  LogWriter::Options options = options_in(folder);
+  LogWriter first(options);
+  first.write_header(0, 0);
+  first.write(at_line_10());
+  const std::string before = contents(first.path());
+  options.time += std::chrono::seconds(1);
+  LogWriter second(options);
+  options.time -= std::chrono::seconds(1);
+  LogWriter third(options);
+  third.write_header(0, 0);
+  CHECK(third.path() == folder / "30-Apr-21-20:25:29-gpu_mem_track-2.txt");
+  CHECK(contents(first.path()) == before);
+}
+
+TEST_CASE("a name without colons") {
+  const Folder folder;
+  LogWriter::Options options = options_in(folder);
+  options.colons = false;
+  LogWriter writer(options);
+  CHECK(writer.path() == folder / "30-Apr-21-20-25-29-gpu_mem_track.txt");
+  writer.write_header(0, 0);
+  CHECK(occurrences(contents(writer.path()), "| 30-Apr-21-20:25:29 |") == 1);
+}
+
+TEST_CASE("an echo gets all that the log gets, also what the disk has no room for") {
+  const Folder folder;
+  std::ostringstream echo;
+  LogWriter::Options options = options_in(folder);
+  options.echo = &echo;
+  {
+    LogWriter writer(options);
+    writer.write_header(0, 0);
+    writer.write(at_line_10());
+    CHECK(echo.str() == contents(writer.path()));
+  }
+  echo.str("");
+  options.file_name = "/dev/full";
+  StderrCapture capture;
+  LogWriter writer(options);
+  writer.write_header(0, 0);
+  writer.write(at_line_10());
+  CHECK(occurrences(echo.str(), at_line_10().at_line()) == 1);
+}
+
+TEST_CASE("a full tmpfs takes no block in half") {
+  const Folder folder;
+  // Mounted in a namespace of the child's own; where that is not allowed, the case is skipped.
+  int pipe_ends[2];
+  REQUIRE(::pipe(pipe_ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(pipe_ends[0]);
+    const std::string user = "0 " + std::to_string(::geteuid()) + " 1";
+    bool mounted = ::unshare(CLONE_NEWNS) == 0;
+    if (!mounted && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0) {
+      std::ofstream("/proc/self/uid_map") << user;
+      mounted = true;
+    }
+    mounted = mounted && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+              ::mount("none", folder.path().c_str(), "tmpfs", 0, "size=8k") == 0;
+    if (!mounted) ::_exit(42);
+    ::dup2(pipe_ends[1], 2);
+    LogWriter writer(options_in(folder));
+    writer.write_header(0, 0);
+    for (int i = 0; i < 200; ++i) writer.write(at_line_10());
+    const std::string log = contents(writer.path());
+    const std::string end = at_line_10().at_line() + "\n\n";
+    const bool whole = log.size() > 2000 && log.size() <= 8192 && log.substr(log.size() - end.size()) == end;
+    ::_exit(whole ? 0 : 1);
+  }
+  ::close(pipe_ends[1]);
+  std::string told(10000, '\0');
+  size_t size = 0;
+  for (ssize_t count = 1; count > 0; size += static_cast<size_t>(count)) {
+    count = ::read(pipe_ends[0], told.data() + size, told.size() - size);
+    if (count < 0) break;
+  }
+  told.resize(size);
+  ::close(pipe_ends[0]);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 42) {
+    MESSAGE("SKIPPED: no tmpfs may be mounted here");
+    return;
+  }
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(occurrences(told, "No space left on device") == 1);
+}
+
+TEST_CASE("a forked child's blocks go to a log of its own; the parent's is untouched by them") {
+  const Folder folder;
+  LogWriter writer(options_in(folder));
+  writer.write_header(0, 0);
+  writer.write(at_line_10());
+  const std::string before = contents(writer.path());
+  SnapshotDiff diff = at_line_10();
+  diff.time = sample_time();
+  diff.rows = {parameter_row()};
+  diff.tensor_bytes = diff.allocated_bytes = parameter_row().bytes + kMiB;
+  StderrCapture capture;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    writer.write(diff);
+    writer.write(at_line_10());
+    std::fflush(stderr);
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(contents(writer.path()) == before);
+  const std::string own = folder / "30-Apr-21-20:25:29-gpu_mem_track-2.txt";
+  CHECK(occurrences(capture.text(), "process " + std::to_string(child) + " was forked; its log is " + own) == 1);
+  const std::string log = contents(own);
+  CHECK(log.substr(0, log.find('\n')) ==
+        "GPU Memory Track | 30-Apr-21-20:25:29 | Total Tensor Used Memory:1.0    Mb Total Allocated Memory:1.0    Mb");
+  CHECK(occurrences(log, "\nAt main.cpp line 10: main ") == 2);
+  writer.write(at_line_10());
+  CHECK(occurrences(contents(writer.path()), "\nAt main.cpp line 10: main ") == 2);
+}
+
+TEST_CASE("two processes with the same path have a log each; with the same given file their blocks stay whole") {
+  const Folder folder;
+  const std::string shared = folder / "shared.txt";
+  std::vector<pid_t> children;
+  constexpr int kBlocks = 300;
+  for (int process = 0; process < 2; ++process) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      LogWriter own(options_in(folder));
+      LogWriter::Options options = options_in(folder);
+      options.file_name = "shared.txt";
+      LogWriter both(options);
+      own.write_header(0, 0);
+      both.write_header(0, 0);
+      SnapshotDiff diff = at_line_10();
+      diff.label = "process " + std::to_string(process);
+      diff.rows = {parameter_row(), tensor_row()};
+      for (int i = 0; i < kBlocks; ++i) {
+        own.write(diff);
+        both.write(diff);
+      }
+      ::_exit(0);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+  for (const char* name : {"30-Apr-21-20:25:29-gpu_mem_track.txt", "30-Apr-21-20:25:29-gpu_mem_track-2.txt"}) {
+    const std::string log = contents(folder / name);
+    const bool first = log.find("[process 0]") != std::string::npos;
+    CHECK(occurrences(log, first ? "[process 0]" : "[process 1]") == kBlocks);
+    CHECK(occurrences(log, first ? "[process 1]" : "[process 0]") == 0);
+  }
+  const std::string log = contents(shared);
+  const std::string rows = to_string(parameter_row()) + "\n" + to_string(tensor_row()) + "\n\nAt main.cpp line 10: main [process ";
+  CHECK(occurrences(log, rows) == 2 * kBlocks);
+}
+
+TEST_CASE("SIGKILL in the middle of a block takes at most that block, and the next run goes on below it") {
+  const Folder folder;
+  LogWriter::Options options = options_in(folder);
+  options.file_name = "log.txt";
+  SnapshotDiff big = at_line_10();
+  for (int i = 0; i < 20000; ++i) big.rows.push_back(parameter_row());
+  const std::string block = log_block(big, {}, false);
+  for (int round = 0; round < 5; ++round) {
+    const std::string path = folder / "log.txt";
+    fs::remove(path);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      LogWriter writer(options);
+      writer.write_header(0, 0);
+      for (;;) writer.write(big);
+    }
+    std::error_code error;
+    while (fs::file_size(path, error) < (3 + static_cast<size_t>(round)) * block.size() || error) ::usleep(300);
+    ::kill(child, SIGKILL);
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    std::string log = contents(path);
+    const std::string first = log_block(big, {}, true);
+    REQUIRE(log.find(first) != std::string::npos);
+    size_t at = log.find(first) + first.size();
+    size_t whole = 1;
+    while (log.compare(at, block.size(), block) == 0) {
+      at += block.size();
+      ++whole;
+    }
+    CHECK(whole >= 2);
+    // What follows is the beginning of one more.
+    CHECK(block.compare(0, log.size() - at, log, at, log.size() - at) == 0);
+    fs::resize_file(path, at + 5);
+    LogWriter next(options);
+    next.write_header(0, 0);
+    next.write(at_line_10());
+    log = contents(path);
+    CHECK(log.substr(at + 5, 18) == "\nGPU Memory Track ");
+    CHECK(occurrences(log, block) == whole);
+  }
 }
 
 TEST_SUITE_END();

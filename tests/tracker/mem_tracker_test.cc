@@ -4,6 +4,7 @@
 
 #include <malloc.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <random>
 #include <set>
@@ -135,6 +137,60 @@ TEST_CASE("by identity") {
     CHECK(diff.born_bytes() == 4000);
     CHECK(diff.died_bytes() == 400);
   }
+}
+
+TEST_CASE("a resize says so: the old size goes, the new one comes, and the name tells that it is the same tensor") {
+  MemTracker tracker(options_here());
+  at::Tensor mine = torch::ones({100});
+  tracker.add_tensor("mine", mine);
+  tracker.track();
+  mine.resize_({1000});
+  CHECK(in_words(tracker.track()) ==
+        "+ | 1 * Size:(1000,)              | Memory: 0.0038 M | Tensor               | torch.float32 | mine (resized)\n"
+        "- | 1 * Size:(100,)               | Memory: 0.0003 M | Tensor               | torch.float32 | mine\n");
+  const at::Tensor other = torch::ones({100});
+  tracker.track();
+  other.resize_({2000});
+  CHECK(in_words(tracker.track()).find("| torch.float32 | aten::resize_\n") != std::string::npos);
+  // Into what it has already: nothing happens to its memory.
+  other.resize_({10});
+  CHECK(tracker.track().rows.empty());
+}
+
+TEST_CASE("an echo on standard output, a name without colons") {
+  TrackerOptions options = options_here();
+  options.echo = true;
+  options.colons = false;
+  std::ostringstream captured;
+  std::streambuf* const before = std::cout.rdbuf(captured.rdbuf());
+  MemTracker tracker(options);
+  const at::Tensor a = torch::ones({100});
+  tracker.track("echoed");
+  std::cout.rdbuf(before);
+  CHECK(captured.str() == contents(tracker.log_path()));
+  CHECK(captured.str().find("[echoed]") != std::string::npos);
+  CHECK(fs::path(tracker.log_path()).filename() == "30-Apr-21-20-25-29-gpu_mem_track.txt");
+}
+
+TEST_CASE("after fork the child goes on in a log of its own, with what it did itself") {
+  MemTracker tracker(options_here());
+  const at::Tensor a = torch::ones({100});
+  const int64_t total = tracker.track().tensor_bytes.value();
+  const std::string before = contents(tracker.log_path());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const at::Tensor b = torch::ones({25});
+    const SnapshotDiff diff = tracker.track();
+    const bool right = diff.born_bytes() == 100 && diff.died_bytes() == 0 && diff.tensor_bytes == total + 100 &&
+                       contents(tracker.log_path()).find("| 1 * Size:(25,)") != std::string::npos;
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(contents(tracker.log_path()) == before);
+  CHECK(tracker.track().rows.empty());
 }
 
 TEST_CASE("names, roles and last known names") {

@@ -1,0 +1,40 @@
+#include "graph/graph_path.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "graph/libtorch_autograd.h"
+
+namespace memledger {
+
+std::vector<std::string> path_to_node(const at::Tensor& root, const GraphNode& wanted) {
+  using torch::autograd::Node;
+  struct Step {
+    const Node* node;
+    size_t before;  // place of the step that led here; its own for the first
+  };
+  const graph_internal::NodePtr first = graph_internal::grad_fn_of(root);
+  if (!first) return {};
+  absl::flat_hash_set<const Node*> seen = {first.get()};
+  std::vector<Step> steps = {{first.get(), 0}};
+  for (size_t at = 0; at < steps.size(); ++at) {
+    const Node* const node = steps[at].node;
+    if (node->sequence_nr() == wanted.sequence_number && node->thread_id() == wanted.forward_thread &&
+        node->name() == wanted.name) {
+      std::vector<std::string> path;
+      for (size_t step = at;; step = steps[step].before) {
+        path.push_back(steps[step].node->name());
+        if (step == 0) break;
+      }
+      std::reverse(path.begin(), path.end());
+      return path;
+    }
+    for (const auto& edge : node->next_edges()) {
+      if (edge.function && seen.insert(edge.function.get()).second) steps.push_back({edge.function.get(), at});
+    }
+  }
+  return {};
+}
+
+}  // namespace memledger

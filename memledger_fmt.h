@@ -1,0 +1,72 @@
+#pragma once
+
+// Formatters of memledger's values for fmt, which is all that needs fmt among the public headers.
+//
+//   #include "memledger_fmt.h"
+//
+//   fmt::print("{}", reporter.collect());
+//   fmt::print("{:>14} {}\n", row.role, row);
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <string_view>
+
+#include "memledger.h"
+
+namespace memledger {
+
+// Texts that `{:>12}` can pad.
+template <typename Value>
+struct TextFormatter : fmt::formatter<fmt::string_view> {
+  template <typename Context>
+  auto format(const Value& value, Context& context) const {
+    const std::string_view text = to_string(value);
+    return fmt::formatter<fmt::string_view>::format(fmt::string_view(text.data(), text.size()), context);
+  }
+};
+
+}  // namespace memledger
+
+template <>
+struct fmt::formatter<memledger::Role> : memledger::TextFormatter<memledger::Role> {};
+template <>
+struct fmt::formatter<memledger::Phase> : memledger::TextFormatter<memledger::Phase> {};
+template <>
+struct fmt::formatter<memledger::RowKind> : memledger::TextFormatter<memledger::RowKind> {};
+template <>
+struct fmt::formatter<memledger::ReportItemKind> : memledger::TextFormatter<memledger::ReportItemKind> {};
+template <>
+struct fmt::formatter<memledger::SavedRole> : memledger::TextFormatter<memledger::SavedRole> {};
+template <>
+struct fmt::formatter<memledger::UnreadReason> : memledger::TextFormatter<memledger::UnreadReason> {};
+template <>
+struct fmt::formatter<memledger::Report> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::ReportRow> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::ReportItem> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::WhyAlive> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::ProcessMemory> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Counters> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::HookHealth> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::StorageInfo> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::DeviceInfo> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Snapshot> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Changes> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::SavedTensors> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::DiffRow> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::SnapshotDiff> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::GrowthReport> : fmt::ostream_formatter {};

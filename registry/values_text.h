@@ -1,0 +1,30 @@
+#pragma once
+
+// What std::cout << value prints of the registry's values: a line each, bytes exact, without the line's end. A Snapshot and
+// Changes print a line for each device and their number of rows, not the rows. For fmt see memledger_fmt.h.
+
+#include <iosfwd>
+
+#include "registry/changes.h"
+#include "registry/counters.h"
+#include "registry/device_statistics.h"
+#include "registry/phase.h"
+#include "registry/snapshot.h"
+
+namespace memledger {
+
+std::ostream& operator<<(std::ostream& out, Phase phase);
+std::ostream& operator<<(std::ostream& out, const Counters& counters);
+std::ostream& operator<<(std::ostream& out, const HookHealth& health);
+std::ostream& operator<<(std::ostream& out, const StorageInfo& storage);
+std::ostream& operator<<(std::ostream& out, const DeviceInfo& device);
+std::ostream& operator<<(std::ostream& out, const Snapshot& snapshot);
+std::ostream& operator<<(std::ostream& out, const Changes& changes);
+std::ostream& operator<<(std::ostream& out, const Statistic& statistic);
+std::ostream& operator<<(std::ostream& out, const DeviceStatistics& statistics);
+std::ostream& operator<<(std::ostream& out, const DeviceMemory& memory);
+std::ostream& operator<<(std::ostream& out, const LibraryWorkspace& workspace);
+std::ostream& operator<<(std::ostream& out, const ModelledWorkspace& workspace);
+std::ostream& operator<<(std::ostream& out, const PinnedStatistics& pinned);
+
+}  // namespace memledger

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reporter/report.h"
+#include "reporter/role.h"
+
+namespace memledger {
+
+// A tensor that somebody can name, as seen at one report.
+struct Claim {
+  std::string name;
+  Role role = Role::kTensor;
+  std::string module;  // see ReportRow::module
+  c10::Device device = c10::Device(c10::kCPU);
+  uintptr_t tensor = 0;     // identity of the tensor object; 0: not known
+  uint64_t storage_id = 0;  // 0: not in the registry
+  uintptr_t address = 0;    // of its storage's data; 0: none to be seen
+  bool has_storage = false;
+  bool pinned = false;
+  std::optional<int64_t> storage_bytes;
+  std::optional<int64_t> references;  // to the storage, ours not counted
+  std::optional<std::vector<int64_t>> shape;
+  std::optional<c10::ScalarType> dtype;
+  int64_t offset_bytes = 0;
+  std::optional<int64_t> extent_bytes;  // first to last element; nothing where it cannot be known
+  // kSaved: the graph's node, and which of the reporter's graphs it was found in.
+  uint64_t node_sequence = 0;
+  uint64_t node_thread = 0;
+  size_t graph = 0;
+};
+
+}  // namespace memledger

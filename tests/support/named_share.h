@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "reporter/report.h"
+
+namespace memledger::testing {
+
+// Of the rows' bytes, those that carry a name or a role better than TensorN, or the layer whose output they are; from 0 to 1.
+inline double named_share(const DeviceReport& device) {
+  int64_t named = 0, all = 0;
+  for (const ReportRow& row : device.rows) {
+    const int64_t bytes = row.nbytes.value_or(0);
+    all += bytes;
+    if (!row.anonymous || row.role != Role::kTensor || row.is_output) named += bytes;
+  }
+  return all == 0 ? 1 : static_cast<double>(named) / static_cast<double>(all);
+}
+
+}  // namespace memledger::testing

@@ -1,0 +1,263 @@
+// Logs read back: ours, and the Python tool's own from its README.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "tracker/log_reader.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+
+namespace memledger {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+MemoryLog parsed(const std::string& text) {
+  absl::StatusOr<MemoryLog> log = parse_log(text, "log.txt");
+  REQUIRE_MESSAGE(log.ok(), std::string(log.status().message()));
+  return *std::move(log);
+}
+
+const char kOurs[] =
+    "GPU Memory Track | 30-Apr-21-20:25:29 | Total Tensor Used Memory:1.0    Mb Total Allocated Memory:2.0    Mb\n"
+    "\n"
+    "\n"
+    "At main.cpp line 10: main                             Total Tensor Used Memory:1.0    Mb Total Allocated Memory:2.0    Mb\n"
+    "\n"
+    "+ | 3 * Size:(256, 256, 3, 3)     | Memory: 6.75 M | Parameter            | torch.float32 | features.5.weight …\n"
+    "+ | 2 * Size:(1024, 1024)         | Memory: 8.0 M | Tensor               | torch.float32 | aten::randn [warm | up]\n"
+    "\n"
+    "At main.cpp line 12: main [step 1]                    Total Tensor Used Memory:15.8   Mb Total Allocated Memory:17.8   Mb\n"
+    "  hooks: 0 unknown frees, 0 dropped records, 0 swallowed exceptions\n"
+    "\n"
+    "- | 1 * Size:(1024, 1024)         | Memory: 4.0 M | Tensor               | torch.float32 | aten::randn\n"
+    "\n"
+    "At main.cpp line 14: main                             Total Tensor Used Memory:11.8   Mb Total Allocated Memory:?      Mb\n"
+    "\n";
+
+TEST_SUITE_BEGIN("log reader");
+
+TEST_CASE("header, rows, At lines and notes of our log") {
+  const MemoryLog log = parsed(kOurs);
+  REQUIRE(log.runs.size() == 1);
+  CHECK(log.unread_lines == 0);
+  const LogRun& run = log.runs[0];
+  CHECK(run.date == "30-Apr-21-20:25:29");
+  CHECK(run.tensor_mib == 1.0);
+  CHECK(run.allocated_mib == 2.0);
+  REQUIRE(run.blocks.size() == 3);
+  CHECK(run.blocks[0].where == "main.cpp line 10: main");
+  const LogBlock& second = run.blocks[1];
+  CHECK(second.where == "main.cpp line 12: main [step 1]");
+  CHECK(second.tensor_mib == 15.8);
+  REQUIRE(second.rows.size() == 2);
+  CHECK(second.rows[0].count == 3);
+  CHECK(second.rows[0].bytes == 3 * 256 * 256 * 9 * 4);
+  CHECK(second.rows[0].exact);
+  CHECK(second.rows[0].size == "(256, 256, 3, 3)");
+  CHECK(second.rows[0].role == "Parameter");
+  CHECK(second.rows[1].last == "aten::randn [warm | up]");
+  CHECK(second.born_bytes() == 3 * 256 * 256 * 9 * 4 + 8 * kMiB);
+  REQUIRE(second.notes.size() == 1);
+  CHECK(run.blocks[2].died_bytes() == 4 * kMiB);
+  CHECK_FALSE(run.blocks[2].allocated_mib.has_value());
+  CHECK(run.cut_rows == 0);
+}
+
+TEST_CASE("the log of Pytorch-Memory-Utils' README adds up, rows against totals") {
+  const absl::StatusOr<MemoryLog> log = read_log("tests/tracker/python_gpu_mem_track.txt");
+  REQUIRE(log.ok());
+  REQUIRE(log->runs.size() == 1);
+  CHECK(log->unread_lines == 0);
+  const LogRun& run = log->runs[0];
+  REQUIRE(run.blocks.size() == 5);
+  CHECK(run.allocated_mib == 0.0);  // that header says Total Used Memory
+  CHECK(run.blocks[1].rows.size() == 12);
+  CHECK(run.blocks[1].rows[0].role == "Parameter");
+  CHECK(run.blocks[2].rows[0].role == "Tensor");
+  int64_t bytes = 0;
+  for (const LogBlock& block : run.blocks) {
+    bytes += block.born_bytes() - block.died_bytes();
+    REQUIRE(block.tensor_mib.has_value());
+    // 76.387 is shown as 76.4.
+    CHECK(std::abs(static_cast<double>(bytes) / kMiB - *block.tensor_mib) <= 0.05);
+  }
+  CHECK(bytes == 80097536 + (90 + 180 + 240) * kMiB);
+
+  const std::string summary = log_summary(*log);
+  CHECK(has(summary, "5 blocks"));
+  CHECK(has(summary, "Total Tensor Used Memory: from 0.0 to 586.4 MiB, highest 1066.4 at main.py line 23: <module>"));
+  CHECK(has(summary, "Biggest step: +600.0 MiB, of 600.0 MiB born and 0.0 MiB gone, at main.py line 23: <module>"));
+  CHECK(has(summary, "What never came back: 586.4 MiB born in this log and alive at its end"));
+  CHECK(has(summary, "  240.0 MiB, 1 * Tensor (80, 3, 512, 512) torch.float32, born before main.py line 23: <module>"));
+  CHECK_FALSE(has(summary, "(40, 3, 512, 512) torch.float32, born"));
+}
+
+TEST_CASE("bytes are exact where size and dtype agree with the column, else they are the column's") {
+  const auto row = [](const std::string& text) {
+    const MemoryLog log = parsed(std::string("GPU Memory Track | x | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb\n") +
+                                 text + "\nAt a line 1: f  Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb\n");
+    REQUIRE(log.runs[0].blocks.size() == 1);
+    REQUIRE(log.runs[0].blocks[0].rows.size() == 1);
+    return log.runs[0].blocks[0].rows[0];
+  };
+  CHECK(row("+ | 1 * Size:(10,)                | Memory: 3.815e-05 M | Tensor               | torch.float32 | a").bytes == 40);
+  CHECK(row("+ | 1 * Size:()                   | Memory: 3.815e-06 M | Tensor               | torch.float32 | a").bytes == 4);
+  CHECK(row("+ | 2 * Size:(64,)                | Memory: 0.0004 M | Parameter            | torch.float32 | a").bytes == 512);
+  CHECK(row("+ | 1 * Size:(1000003,)           | Memory: 3.8147 M | Tensor               | torch.float32 | a").bytes == 4000012);
+  // A view was described, the storage is larger.
+  const LogRow larger = row("+ | 1 * Size:(10,)                | Memory: 16.0 M | Tensor               | torch.float32 | a");
+  CHECK(larger.bytes == 16 * kMiB);
+  CHECK_FALSE(larger.exact);
+  CHECK(row("+ | 1 * Size:(?)                  | Memory: 2.0 M | Tensor               | ? | a").bytes == 2 * kMiB);
+  CHECK(row("+ | 1 * Size:(99999999999, 99999999999, 99) | Memory: 1.0 M | Tensor               | torch.float32 | a").bytes == kMiB);
+}
+
+TEST_CASE("several runs in one file, a cut block, windows line ends and lines of another kind") {
+  std::string text(kOurs);
+  text += "+ | 1 * Size:(1024, 1024)         | Memory: 4.0 M | Tensor               | torch.float32 | aten::ra";
+  text += "\n";
+  text += kOurs;
+  text += "something else\n";
+  MemoryLog log = parsed(text);
+  REQUIRE(log.runs.size() == 2);
+  CHECK(log.runs[0].cut_rows == 1);
+  CHECK(log.runs[1].cut_rows == 0);
+  CHECK(log.unread_lines == 1);
+  const std::string summary = log_summary(log);
+  CHECK(has(summary, "The log ends within a block: 1 row without"));
+  CHECK(has(summary, "1 line of it could not be read"));
+
+  std::string windows;
+  for (const char c : std::string(kOurs)) windows += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  CHECK(parsed(windows).runs[0].blocks.size() == 3);
+
+  // Cut anywhere, it is read as far as it goes.
+  const std::string ours(kOurs);
+  for (size_t length = ours.find("\n\n") + 2; length < ours.size(); ++length) {
+    const absl::StatusOr<MemoryLog> part = parse_log(ours.substr(0, length), "part");
+    REQUIRE(part.ok());
+    REQUIRE(part->runs[0].blocks.size() <= 3);
+    REQUIRE_FALSE(log_summary(*part).empty());
+  }
+}
+
+TEST_CASE("whatever bytes stand in a log, it is read or refused") {
+  std::mt19937 random(7);
+  const std::string pieces[] = {"1e300", "-1", "99999999999999999999", " | ", "Size:(", "Memory: ", "\n", "nan", "(", "inf", "?", "At "};
+  for (int round = 0; round < 3000; ++round) {
+    std::string text(kOurs);
+    for (int change = 0; change < 4; ++change) {
+      const size_t at = random() % text.size();
+      switch (random() % 3) {
+        case 0:
+          text[at] = static_cast<char>(random());
+          break;
+        case 1:
+          text.erase(at, random() % 40);
+          break;
+        default:
+          text.insert(at, pieces[random() % std::size(pieces)]);
+      }
+      if (text.empty()) text = "x";
+    }
+    const absl::StatusOr<MemoryLog> log = parse_log(text, "noise");
+    if (!log.ok()) continue;
+    REQUIRE_FALSE(log_summary(*log).empty());
+    REQUIRE_FALSE(log_svg(*log).empty());
+    REQUIRE_FALSE(log_comparison(*log, parsed(kOurs)).empty());
+    for (const LogRun& run : log->runs) log_plot(run);
+  }
+}
+
+TEST_CASE("what is no log is an error that names the file") {
+  CHECK_FALSE(parse_log("", "empty.txt").ok());
+  const absl::StatusOr<MemoryLog> other = parse_log("hello\nworld\n", "other.txt");
+  REQUIRE_FALSE(other.ok());
+  CHECK(has(std::string(other.status().message()), "other.txt: this is no log"));
+  const absl::StatusOr<MemoryLog> missing = read_log("/no/such/log.txt");
+  REQUIRE_FALSE(missing.ok());
+  CHECK(has(std::string(missing.status().message()), "/no/such/log.txt"));
+  CHECK_FALSE(read_log("/").ok());
+}
+
+TEST_CASE("what grew is summed by line; what has gone is taken from the oldest births") {
+  std::string text = "GPU Memory Track | d | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb\n\n\n";
+  for (int step = 1; step <= 4; ++step) {
+    text += "+ | 2 * Size:(1024, 256)          | Memory: 2.0 M | Tensor               | torch.float32 | aten::ones\n";
+    if (step > 1) text += "- | 1 * Size:(1024, 256)          | Memory: 1.0 M | Tensor               | torch.float32 | aten::ones\n";
+    text += "\nAt loop.cc line 7: main   Total Tensor Used Memory:" + std::to_string(step + 1) +
+            ".0    Mb Total Allocated Memory:9.0    Mb\n\n";
+  }
+  const MemoryLog log = parsed(text);
+  const std::string summary = log_summary(log);
+  CHECK(has(summary, "  +5.0 MiB in 4 blocks, 4 of which grew: loop.cc line 7: main\n"));
+  CHECK(has(summary, "What never came back: 5.0 MiB born"));
+  CHECK(has(summary, "  5.0 MiB, 5 * Tensor (1024, 256) torch.float32, born before loop.cc line 7: main: aten::ones\n"));
+}
+
+TEST_CASE("the plot's columns are as high as the totals") {
+  const MemoryLog log = parsed(kOurs);
+  const std::string plot = log_plot(log.runs[0], 52, 10);
+  CHECK(has(plot, "      17.8 |"));
+  CHECK(has(plot, "       0.0 |"));
+  // Four values (the header's is the first) in forty columns: ten each. 15.8 of 17.8 in ten lines are nine, 11.8 seven.
+  size_t tall = 0, medium = 0, line_number = 0;
+  size_t at = 0;
+  for (size_t end = plot.find('\n'); end != std::string::npos; at = end + 1, end = plot.find('\n', at), ++line_number) {
+    const std::string line = plot.substr(at, end - at);
+    if (line_number >= 10) break;
+    tall += line.size() > 12 + 25 && line[12 + 25] == '#';
+    medium += line.size() > 12 + 35 && line[12 + 35] == '#';
+  }
+  CHECK(line_number == 10);
+  CHECK(tall == 9);
+  CHECK(medium == 7);
+  CHECK(log_plot(LogRun()).empty());
+}
+
+TEST_CASE("the SVG has a point for each block, and escapes names") {
+  MemoryLog log = parsed(kOurs);
+  log.runs[0].blocks[0].where = "a<b>&\"c\" line 1: f";
+  const std::string svg = log_svg(log);
+  CHECK(svg.rfind("<svg ", 0) == 0);
+  CHECK(has(svg, "a&lt;b&gt;&amp;&quot;c&quot; line 1: f: 1.0 MiB"));
+  size_t points = 0;
+  for (size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1)) ++points;
+  CHECK(points == 3);
+  CHECK(has(svg, "<polyline"));
+}
+
+TEST_CASE("two logs: the same places side by side, what is only in one, and what is left at the end") {
+  const MemoryLog before = parsed(kOurs);
+  std::string changed(kOurs);
+  const std::string freed = "- | 1 * Size:(1024, 1024)         | Memory: 4.0 M ";
+  changed.replace(changed.find(freed), freed.size(), "- | 2 * Size:(1024, 1024)         | Memory: 8.0 M ");
+  changed.replace(changed.find("Memory:11.8"), 11, "Memory:7.8 ");
+  changed += "At other.cpp line 3: g   Total Tensor Used Memory:7.8    Mb Total Allocated Memory:9.0    Mb\n";
+  const MemoryLog after = parsed(changed);
+  const std::string text = log_comparison(before, after);
+  CHECK(has(text, "        15.8        15.8        +0.0  main.cpp line 12: main [step 1]\n"));
+  CHECK(has(text, "        11.8         7.8        -4.0  main.cpp line 14: main\n"));
+  CHECK(has(text, "           -         7.8              other.cpp line 3: g\n"));
+  CHECK(has(text, "Alive at the end, B - A:\n  -4.0 MiB, -1 * Tensor (1024, 1024) torch.float32\n"));
+  CHECK(has(log_comparison(before, before), "Alive at the end: the same in both\n"));
+
+  // Lines that moved are matched by function and label.
+  std::string moved(kOurs);
+  for (const char* line : {"line 10", "line 12", "line 14"}) moved.replace(moved.find(line), 7, std::string("line 9") + line[6]);
+  CHECK(has(log_comparison(before, parsed(moved)), "main.cpp line 12: main [step 1] | main.cpp line 92: main [step 1]\n"));
+}
+
+TEST_SUITE_END();
+
+}  // namespace
+}  // namespace memledger

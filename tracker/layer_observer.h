@@ -1,0 +1,80 @@
+#pragma once
+
+// Which layer of a module the calling thread is in, found from what its operators consume: C++ modules have no forward hooks.
+//
+// A layer is a module that owns a parameter, from the operator that consumes the parameter until one that consumes another
+// module's; and, where SequentialProbes stand in, each child of a Sequential. Operators that consume no parameter belong to the
+// layer before them.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace memledger::layers {
+
+struct ModuleLayer {
+  std::string name;  // its path; empty for the module itself
+  std::string type;  // without namespace and Impl
+  int64_t parameters = 0;  // elements of its own, not its children's
+};
+
+// `torch::nn::SequentialImpl` is Sequential.
+std::string plain_type_name(std::string_view demangled);
+
+// Every module below (and including) one, and whose the parameters are.
+class ModuleTree {
+ public:
+  explicit ModuleTree(torch::nn::Module& module);
+
+  const std::vector<ModuleLayer>& layers() const { return layers_; }
+  std::optional<size_t> owner_of(const c10::TensorImpl* parameter) const;
+  size_t index_of(const torch::nn::Module& module) const { return indices_.at(&module); }
+  const std::vector<torch::nn::Module*>& modules() const { return modules_; }
+
+ private:
+  void add(torch::nn::Module& module, const std::string& path);
+
+  std::vector<ModuleLayer> layers_;
+  std::vector<torch::nn::Module*> modules_;
+  std::unordered_map<const torch::nn::Module*, size_t> indices_;
+  std::unordered_map<const c10::TensorImpl*, size_t> owners_;
+};
+
+// What operators of the calling thread do; an operator within another one is not told at its start.
+class OperatorListener {
+ public:
+  // An outermost operator begins; `layer` is the owner of the first parameter among its inputs. Its name lives as long as the
+  // operator.
+  virtual void on_operator(const char* name, std::optional<size_t> layer) = 0;
+  // Of any operator, inner ones first.
+  virtual void on_result(const at::Tensor& tensor, bool outermost) = 0;
+
+ protected:
+  ~OperatorListener() = default;
+};
+
+// While it lives, the listener hears of the calling thread's operators. One per thread. Nothing that it throws gets out.
+class ScopedOperators {
+ public:
+  ScopedOperators(const ModuleTree* tree, OperatorListener& listener);
+  ~ScopedOperators();
+  ScopedOperators(const ScopedOperators&) = delete;
+  ScopedOperators& operator=(const ScopedOperators&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+// The owner of the first parameter among an operator's inputs.
+std::optional<size_t> consumed_layer(const ModuleTree& tree, const at::RecordFunction& fn);
+
+}  // namespace memledger::layers

@@ -1,0 +1,49 @@
+#pragma once
+
+// When which thread was in which layer of a module, for programs whose forward() we do not call: see layer_observer.h.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tracker/layer_observer.h"
+
+namespace memledger::layers {
+
+// Follows all threads while it lives. Outside the forward phase (backward, no_grad) a thread is in no layer.
+class LayerSwitches {
+ public:
+  explicit LayerSwitches(const torch::nn::Module& module);
+  ~LayerSwitches();
+  LayerSwitches(const LayerSwitches&) = delete;
+  LayerSwitches& operator=(const LayerSwitches&) = delete;
+
+  const ModuleTree& tree() const { return *tree_; }
+  // For a module whose parameters were replaced.
+  void read_module();
+
+  // The layer that a thread (StorageInfo::thread) was in at a time; nothing: in none.
+  std::optional<size_t> at(uint32_t thread, int64_t time_ns) const;
+  // From now on, until a parameter is consumed again, no thread is in a layer.
+  void leave_all();
+  // What is before is not needed any more, save where each thread is then.
+  void forget_before(int64_t time_ns);
+
+  struct Hooks;
+
+ private:
+  struct Switch {
+    int64_t time_ns;
+    std::optional<size_t> layer;
+  };
+  void note(uint32_t thread, std::optional<size_t> layer, bool in_forward);
+
+  const torch::nn::Module& module_;
+  std::unique_ptr<ModuleTree> tree_;
+  std::map<uint32_t, std::vector<Switch>> threads_;  // guarded by the lock of all
+};
+
+}  // namespace memledger::layers
