@@ -17,6 +17,8 @@
 
 #include "registry/allocation_failure.h"
 #include "registry/phase.h"
+#include "registry/block_observer.h"
+#include "registry/live_storages.h"
 #include "registry/stacks.h"
 
 namespace memledger {
@@ -49,6 +51,11 @@ class CopyServices {
   // Moves the mark to the end, unless everything alive is asked for.
   virtual Recording read_recording(core::RecordingMark& since, bool with_alive) = 0;
   virtual uint32_t this_thread_number() noexcept = 0;
+  virtual BlockObserver set_block_observer(BlockObserver observer) noexcept = 0;
+  virtual std::vector<LiveStorage> live_storages(c10::Device device) = 0;
+  virtual void know_storage(c10::StorageImpl& storage) = 0;
+  virtual uint32_t take_stack() noexcept = 0;
+  virtual std::vector<void*> stack_addresses(uint32_t stack) = 0;
   // True for the first who asks: a process has one report at its end.
   virtual bool take_exit_report() noexcept = 0;
 

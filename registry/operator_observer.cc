@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "registry/cuda_allocator.h"
+#include "registry/live_storages.h"
 #include "registry/state.h"
 #include "registry/watched_blocks.h"
 
@@ -231,8 +232,11 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
       const uintptr_t address = address_of(*storage);
       if (address == 0 || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
       const at::IntArrayRef sizes = tensor.sizes();
-      state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(), sizes.size(),
-                            static_cast<int8_t>(tensor.scalar_type()));
+      const bool owns = owns_watched_block(*storage);
+      if (state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(), sizes.size(),
+                                static_cast<int8_t>(tensor.scalar_type()), owns ? storage : nullptr)) {
+        c10::raw::weak_intrusive_ptr::incref(storage);
+      }
     });
   }
 }

@@ -239,6 +239,13 @@ class OwnServices final : public CopyServices {
   Recording read_recording(core::RecordingMark& since, bool with_alive) override;
   uint32_t this_thread_number() noexcept override { return core::this_thread().thread; }
   std::vector<StackFrame> stack_frames(uint32_t stack) override { return memledger::stack_frames(stack); }
+  BlockObserver set_block_observer(BlockObserver observer) noexcept override {
+    return RegistryState::get().block_observer.exchange(observer, std::memory_order_acq_rel);
+  }
+  std::vector<LiveStorage> live_storages(c10::Device device) override { return live_storages_here(device); }
+  void know_storage(c10::StorageImpl& storage) override { know_storage_here(storage); }
+  uint32_t take_stack() noexcept override { return StackSampler::take_now(); }
+  std::vector<void*> stack_addresses(uint32_t stack) override { return StackSampler::table().frames(stack); }
   bool take_exit_report() noexcept override { return !exit_report_taken_.exchange(true, std::memory_order_relaxed); }
 
  private:
@@ -338,6 +345,12 @@ CopyServices& copy_services() {
   const CopyOffer* const first = first_copy();
   return first == nullptr ? own_services() : *first->services;
 }
+
+BlockObserver set_block_observer(BlockObserver observer) noexcept { return services().set_block_observer(observer); }
+std::vector<LiveStorage> live_storages(c10::Device device) { return services().live_storages(device); }
+void know_storage(c10::StorageImpl& storage) { services().know_storage(storage); }
+uint32_t take_stack() noexcept { return services().take_stack(); }
+std::vector<void*> stack_addresses(uint32_t stack) { return services().stack_addresses(stack); }
 
 bool take_exit_report() noexcept { return services().take_exit_report(); }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <new>
@@ -87,6 +88,18 @@ bool is_programs(const StackFrame& frame) {
     if (starts_with(frame.function, space)) return false;
   }
   return true;
+}
+
+// A program or library, not a source file.
+bool is_compiled(const std::string& path) {
+  if (path.find(".so") != std::string::npos) return true;
+  static auto* const known = new std::map<std::string, bool>;  // under the symbols' lock
+  const auto [place, is_new] = known->try_emplace(path, false);
+  if (!is_new) return place->second;
+  char begin[4] = {};
+  std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
+  place->second = std::string_view(begin, sizeof begin) == "\x7f" "ELF";
+  return place->second;
 }
 
 // Address → what is known of it.
@@ -178,7 +191,16 @@ std::string to_string(const StackFrame& frame) {
 
 std::vector<StackFrame> stack_frames(uint32_t stack) {
   if (const CopyOffer* const first = first_copy()) return first->services->stack_frames(stack);
-  const std::vector<void*> addresses = StackSampler::table().frames(stack);
+  std::vector<StackFrame> frames;
+  for (StackFrame& frame : frames_at(StackSampler::table().frames(stack))) {
+    // Only at the inner end: a program may have functions of such names, too.
+    if (frames.empty() && (is_memledgers(frame) || frame.function.find("torch::unwind::") != std::string::npos)) continue;
+    frames.push_back(std::move(frame));
+  }
+  return frames;
+}
+
+std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
   std::vector<StackFrame> frames;
   const std::lock_guard<std::mutex> hold(symbols().lock);
   std::vector<void*> unknown;
@@ -197,18 +219,14 @@ std::vector<StackFrame> stack_frames(uint32_t stack) {
       StackFrame frame;
       if (i < found.size()) {
         // Where there is no line LibTorch gives an offset, or none.
-        const bool has_source = found[i].lineno > 0 && found[i].filename.find(".so") == std::string::npos;
+        const bool has_source = found[i].lineno > 0 && !is_compiled(found[i].filename);
         frame = {found[i].funcname, found[i].filename, has_source ? static_cast<int64_t>(found[i].lineno) : 0};
       }
       symbols().known[unknown[i]] = std::move(frame);
     }
   }
-  for (void* const address : addresses) {
-    const StackFrame& frame = symbols().known[address];
-    // Only at the inner end: a program may have functions of such names, too.
-    if (frames.empty() && (is_memledgers(frame) || frame.function.find("torch::unwind::") != std::string::npos)) continue;
-    frames.push_back(frame);
-  }
+  frames.reserve(addresses.size());
+  for (void* const address : addresses) frames.push_back(symbols().known[address]);
   return frames;
 }
 

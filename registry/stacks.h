@@ -47,6 +47,13 @@ std::string to_string(const StackFrame& frame);
 // Innermost first, memledger's own left out. Empty for 0.
 std::vector<StackFrame> stack_frames(uint32_t stack);
 
+// The calling thread's stack now, whatever the policy of the activation; 0: it could not be taken. With memledger's own frames.
+uint32_t take_stack() noexcept;
+// Its return addresses, innermost first.
+std::vector<void*> stack_addresses(uint32_t stack);
+// Function, file and line of return addresses, one each.
+std::vector<StackFrame> frames_at(const std::vector<void*>& addresses);
+
 // The innermost frame that is neither LibTorch's nor the C++ library's: the program's line. Empty function and file if there is none.
 // In optimised code a function that was inlined, or called last, has no frame of its own; where a function of LibTorch's headers was
 // inlined, the frame has no line.

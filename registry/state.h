@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "registry/core/event_ring.h"
+#include "registry/block_observer.h"
 #include "registry/core/ledger.h"
 #include "registry/core/name_table.h"
 #include "registry/core/peak_labels.h"
@@ -29,6 +30,7 @@ struct RegistryState {
   std::atomic<bool> active{false};
   std::atomic<bool> ever_active{false};
   std::array<Unseen, kWatchedTypes> unseen;
+  std::atomic<BlockObserver> block_observer{nullptr};
   std::atomic<int64_t> unknown_frees{0};
   std::atomic<int64_t> swallowed_exceptions{0};
 

@@ -1,5 +1,6 @@
 #include "registry/watched_blocks.h"
 
+#include <algorithm>
 #include <new>
 #include <optional>
 #include <utility>
@@ -65,6 +66,11 @@ core::DeviceKey key_of(WatchedType type, c10::Device device) noexcept {
   return {static_cast<int8_t>(c10::DeviceType::CUDA), static_cast<int8_t>(device.index())};
 }
 
+// The registry's reference to the storage object. Its last one: the object is only memory by then.
+void let_go(void* owner) noexcept {
+  if (owner != nullptr) c10::raw::weak_intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner));
+}
+
 uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, core::Ledger::Birth birth) noexcept {
   if (!birth.adopted) {
     birth.birthplace = thread.birthplace();
@@ -73,7 +79,9 @@ uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, core::Led
     birth.stack = taken.stack;
     birth.stack_weight = taken.weight;
   }
-  const uint64_t id = state.ledger.note_birth(birth);
+  void* lost_owner = nullptr;
+  const uint64_t id = state.ledger.note_birth(birth, &lost_owner);
+  let_go(lost_owner);
   if (birth.adopted || id == 0) return id;
   ++thread.births;
   if (thread.grad_off && !thread.optimizer_region && thread.region_births < core::ThreadContext::kMaxRegionBirths) {
@@ -82,23 +90,44 @@ uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, core::Led
   return id;
 }
 
+c10::Device device_of(core::DeviceKey key) noexcept {
+  return c10::Device(static_cast<c10::DeviceType>(key.type), static_cast<c10::DeviceIndex>(key.index));
+}
+
+void tell_observer(uint64_t id, int64_t nbytes, core::DeviceKey device, bool birth) noexcept {
+  const BlockObserver observer = RegistryState::get().block_observer.load(std::memory_order_acquire);
+  if (observer == nullptr) return;
+  BlockEvent event;
+  event.id = id;
+  event.nbytes = nbytes;
+  event.device = device_of(device);
+  event.birth = birth;
+  observer(event);
+}
+
 // oneDNN calls the deleter with nullptr; so may anyone.
 template <WatchedType kType, size_t kWrapper>
 void free_tracked(void* context) {
   core::ThreadContext& thread = core::this_thread();
   c10::DeleterFnPtr deleter = Wrappers::of(kType).base_deleter(kWrapper);
+  core::Ledger::Death freed;
   if (context != nullptr) {
     RegistryState& state = RegistryState::get();
     if (const auto death = state.ledger.note_death(address_of(context_aliases().take(context)))) {
       deleter = reinterpret_cast<c10::DeleterFnPtr>(death->base_deleter);
+      let_go(death->owner);
+      freed = *death;
     } else if (const Unseen& unseen = state.unseen_of(kType); thread.wrapper_depth[static_cast<size_t>(kType)] == 0 &&
                                                               !unseen.before.load(std::memory_order_relaxed) &&
                                                               !unseen.in_gap.load(std::memory_order_relaxed)) {
       state.unknown_frees.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  const InsideWrapped inside(thread, kType);
-  if (deleter != nullptr) deleter(context);
+  {
+    const InsideWrapped inside(thread, kType);
+    if (deleter != nullptr) deleter(context);
+  }
+  if (freed.id != 0) tell_observer(freed.id, freed.nbytes, freed.device, /*birth=*/false);
 }
 
 template <WatchedType kType, size_t... kWrapper>
@@ -198,7 +227,8 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
   birth.nbytes = static_cast<int64_t>(nbytes);
   birth.device = key_of(type, data.device());
   birth.base_deleter = reinterpret_cast<void*>(deleter);
-  if (note_birth(state, thread, birth) == 0) return;
+  const uint64_t id = note_birth(state, thread, birth);
+  if (id == 0) return;
   if (context != address) {
     try {
       context_aliases().add(context, address);
@@ -211,7 +241,9 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
   if (!data.compare_exchange_deleter(deleter, tracked_deleter(type, index))) {
     state.ledger.note_death(address_of(address));
     state.ledger.note_dropped_record();
+    return;
   }
+  tell_observer(id, birth.nbytes, birth.device, /*birth=*/true);
 }
 
 void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data, size_t nbytes,
@@ -223,11 +255,16 @@ void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, con
   birth.device = device;
   birth.base_deleter = reinterpret_cast<void*>(base_deleter);
   birth.raw_block = true;
-  note_birth(RegistryState::get(), thread, birth);
+  const uint64_t id = note_birth(RegistryState::get(), thread, birth);
+  if (id != 0) tell_observer(id, birth.nbytes, birth.device, /*birth=*/true);
 }
 
 void note_raw_freed(const void* data) noexcept {
-  if (data != nullptr) RegistryState::get().ledger.note_death(address_of(data));
+  if (data == nullptr) return;
+  const auto death = RegistryState::get().ledger.note_death(address_of(data));
+  if (!death) return;
+  let_go(death->owner);
+  tell_observer(death->id, death->nbytes, death->device, /*birth=*/false);
 }
 
 bool can_adopt(const c10::StorageImpl& storage) noexcept {
@@ -258,8 +295,45 @@ bool adopt(c10::StorageImpl& storage) noexcept {
     state.ledger.note_death(address_of(data.get()));
     return false;
   }
+  if (state.ledger.set_owner(address_of(data.get()), &storage)) c10::raw::weak_intrusive_ptr::incref(&storage);
   if (storage.allocator() == wrappers.base(wrapper)) storage.set_allocator(wrappers.wrapper(wrapper));
   return true;
+}
+
+bool owns_watched_block(const c10::StorageImpl& storage) noexcept {
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  const std::optional<WatchedType> type = watched_type_of(data.device());
+  return type && data.get() != nullptr && is_tracked_deleter(*type, data.get_deleter());
+}
+
+void know_storage_here(c10::StorageImpl& storage) {
+  if (RegistryState::get().active.load(std::memory_order_relaxed) && can_adopt(storage)) {
+    adopt(storage);
+  } else if (owns_watched_block(storage)) {
+    const uintptr_t address = address_of(storage._mutable_data_ptr_no_checks().get());
+    if (RegistryState::get().ledger.set_owner(address, &storage)) c10::raw::weak_intrusive_ptr::incref(&storage);
+  }
+}
+
+std::vector<LiveStorage> live_storages_here(c10::Device device) {
+  const std::optional<WatchedType> type = watched_type_of(device);
+  std::vector<LiveStorage> result;
+  if (!type) return result;
+  RegistryState::get().ledger.visit_live(key_of(*type, device), [&](const core::StorageRecord& record) {
+    LiveStorage one;
+    one.id = record.id;
+    one.address = record.address;
+    one.nbytes = record.nbytes;
+    one.raw_block = record.raw_block;
+    if (record.owner != nullptr) {
+      one.storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim(
+          c10::raw::weak_intrusive_ptr::lock(static_cast<c10::StorageImpl*>(record.owner)));
+    }
+    // A reference let go of here could be the last: moved, never dropped, while the shard is locked.
+    result.push_back(std::move(one));
+  });
+  std::sort(result.begin(), result.end(), [](const LiveStorage& a, const LiveStorage& b) { return a.id < b.id; });
+  return result;
 }
 
 void lock_adoption_for_fork() {

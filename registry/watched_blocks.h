@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "registry/live_storages.h"
 #include "registry/state.h"
 
 namespace memledger {
@@ -125,6 +126,10 @@ bool can_adopt(const c10::StorageImpl& storage) noexcept;
 // if it is in the table afterwards. The caller holds a reference to the storage. Thread-safe among adopters; the program must not
 // resize or swap this storage's data at the same moment, which would be a race of its own with any reader.
 bool adopt(c10::StorageImpl& storage) noexcept;
+
+// As live_storages(), of this copy.
+std::vector<LiveStorage> live_storages_here(c10::Device device);
+void know_storage_here(c10::StorageImpl& storage);
 
 // Around fork: no other thread may hold these locks in the child.
 void lock_adoption_for_fork();

@@ -30,9 +30,18 @@ Options of run:
   --virtual-gpu=GPU[:CAPACITY][,count=N]   on N virtual GPUs instead of real ones: h200, h100, a100, l4, rtx4090, t4;
                                            for instance --virtual-gpu=h200:24GiB,count=2. Kernels do not run: values are zeros.
   --log=FOLDER                             reports go to files in FOLDER instead of standard error; %r is the rank, %p the process
+  --quiet, -q                              no reports on standard error; what goes to files is written all the same
+  -f FUNCTION, --function=FUNCTION         the memory of each line of that function, by the end of its qualified name; again for
+                                           more. The report then comes only with --report
+  -c COLUMN, --column=COLUMN               a column of the line profile, as torch.cuda.memory_stats() names it; again for more
+  -D, --no-default-columns                 without active_bytes.all.peak and reserved_bytes.all.peak
+  -g GPU, --gpu=GPU                        the GPU that the line profile is of; 0 without, the CPU where there is none
+  -T FILE, --text=FILE                     the line profile as text; in names of files %r is the rank, %p the process
+  -r FILE, --json=FILE                     as JSON
+  --html=FILE                              as a page with bars beside the source
+  --report                                 the report beside the line profile
   --timeline=FILE                          births and deaths of all storages with their times, for ui.perfetto.dev (a .json file)
                                            or pytorch.org/memory_viz (a .pickle file); %r and %p as in FOLDER
-  --quiet                                  no reports; the program is watched only where it asks for it
 
 Options of log:
   --svg=FILE                               draws the totals into FILE; - is standard output, and then nothing else goes there

@@ -12,11 +12,14 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "runner/locations.h"
+#include "runner/program_file.h"
+#include "tracker/line_table.h"
 #include "virtual_gpu/specification.h"
 
 namespace memledger::runner {
@@ -26,7 +29,8 @@ constexpr int kCannotRun = 126;
 constexpr int kNotFound = 127;
 
 // The value of `--name=value` or `--name value`; moves `i` over what it took.
-absl::StatusOr<std::optional<std::string>> value_of(absl::string_view name, const std::vector<std::string>& arguments, size_t& i) {
+absl::StatusOr<std::optional<std::string>> value_of(absl::string_view name, const std::vector<std::string>& arguments,
+                                                    size_t& i) {
   absl::string_view rest = arguments[i];
   if (!absl::ConsumePrefix(&rest, name)) return std::nullopt;
   if (rest.empty()) {
@@ -66,10 +70,24 @@ absl::Status set_environment(const RunArguments& arguments) {
     setenv(virtual_gpu::kSpecificationVariable, arguments.virtual_gpu.c_str(), 1);
   }
   setenv("MEMLEDGER_LIBRARY", locations->library.c_str(), 1);
-  if (arguments.quiet) {
+  setenv("MEMLEDGER_LIBTORCH", MEMLEDGER_LIBTORCH, 1);
+  const bool lines = !arguments.functions.empty();
+  if (arguments.quiet || (lines && !arguments.report)) {
     unsetenv("MEMLEDGER");
   } else {
     setenv("MEMLEDGER", "1", 1);
+  }
+  if (lines) {
+    setenv("MEMLEDGER_LINES", absl::StrJoin(arguments.functions, "\n").c_str(), 1);
+    setenv("MEMLEDGER_LINE_COLUMNS", absl::StrJoin(arguments.columns, "\n").c_str(), 1);
+    for (const auto& [variable, value] :
+         {std::pair{"MEMLEDGER_LINES_GPU", arguments.gpu}, std::pair{"MEMLEDGER_LINES_TEXT", arguments.text_file},
+          std::pair{"MEMLEDGER_LINES_JSON", arguments.json_file}, std::pair{"MEMLEDGER_LINES_HTML", arguments.html_file},
+          std::pair{"MEMLEDGER_LINES_QUIET", std::string(arguments.quiet ? "1" : "")}}) {
+      setenv(variable, value.c_str(), 1);
+    }
+  } else {
+    unsetenv("MEMLEDGER_LINES");
   }
   if (!arguments.log_folder.empty()) setenv("MEMLEDGER_LOG", arguments.log_folder.c_str(), 1);
   if (!arguments.timeline.empty()) {
@@ -81,10 +99,41 @@ absl::Status set_environment(const RunArguments& arguments) {
   return preload(libraries);
 }
 
+// Sets the columns, too.
+absl::Status check_line_profile(RunArguments& arguments, const std::vector<std::string>& columns, bool default_columns) {
+  if (arguments.functions.empty()) {
+    const bool asked = !columns.empty() || !default_columns || !arguments.gpu.empty() || !arguments.text_file.empty() ||
+                       !arguments.json_file.empty() || !arguments.html_file.empty();
+    if (asked)
+      return absl::InvalidArgumentError("-c, -D, -g, -r, -T and --html are of the line profile: of which function? -f FUNCTION");
+    return absl::OkStatus();
+  }
+  for (const std::string& function : arguments.functions) {
+    if (function.find('\n') != std::string::npos) return absl::InvalidArgumentError("-f: a function's name has no line break");
+  }
+  if (default_columns) {
+    for (const LineColumn column : default_line_columns()) arguments.columns.push_back(column.name());
+  }
+  for (const std::string& column : columns) {
+    if (!LineColumn::parse(column)) {
+      return absl::InvalidArgumentError(absl::StrCat("-c ", column, ": there is no such column; there are ", all_column_names()));
+    }
+    arguments.columns.push_back(column);
+  }
+  if (arguments.columns.empty()) return absl::InvalidArgumentError("-D leaves no column: name one with -c");
+  int gpu = 0;
+  if (!arguments.gpu.empty() && (!absl::SimpleAtoi(arguments.gpu, &gpu) || gpu < 0 || gpu > 127)) {
+    return absl::InvalidArgumentError(absl::StrCat("-g ", arguments.gpu, ": a GPU is a number from 0"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<RunArguments> parse_run_arguments(const std::vector<std::string>& arguments) {
   RunArguments result;
+  bool default_columns = true;
+  std::vector<std::string> columns;
   size_t i = 0;
   for (; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -101,10 +150,30 @@ absl::StatusOr<RunArguments> parse_run_arguments(const std::vector<std::string>&
       result.quiet = true;
       continue;
     }
+    if (argument == "-D" || argument == "--no-default-columns") {
+      default_columns = false;
+      continue;
+    }
+    if (argument == "--report") {
+      result.report = true;
+      continue;
+    }
     bool known = false;
+    for (const auto& [name, target] : {std::pair{"--function", &result.functions}, std::pair{"-f", &result.functions},
+                                       std::pair{"--column", &columns}, std::pair{"-c", &columns}}) {
+      absl::StatusOr<std::optional<std::string>> value = value_of(name, arguments, i);
+      if (!value.ok()) return value.status();
+      if (!value->has_value()) continue;
+      target->push_back(**std::move(value));
+      known = true;
+      break;
+    }
+    if (known) continue;
     for (const auto& [name, target] :
          {std::pair{"--virtual-gpu", &result.virtual_gpu}, std::pair{"--log", &result.log_folder},
-          std::pair{"--timeline", &result.timeline}}) {
+          std::pair{"--html", &result.html_file}, std::pair{"--text", &result.text_file}, std::pair{"-T", &result.text_file},
+          std::pair{"--json", &result.json_file}, std::pair{"-r", &result.json_file}, std::pair{"--gpu", &result.gpu},
+          std::pair{"-g", &result.gpu}, std::pair{"--timeline", &result.timeline}}) {
       absl::StatusOr<std::optional<std::string>> value = value_of(name, arguments, i);
       if (!value.ok()) return value.status();
       if (!value->has_value()) continue;
@@ -116,6 +185,7 @@ absl::StatusOr<RunArguments> parse_run_arguments(const std::vector<std::string>&
   }
   result.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   if (result.program.empty()) return absl::InvalidArgumentError("which program? memledger run [OPTION]… -- PROGRAM [ARGUMENT]…");
+  if (const absl::Status status = check_line_profile(result, columns, default_columns); !status.ok()) return status;
   if (!result.virtual_gpu.empty()) {
     const virtual_gpu::ParsedSpecification parsed = virtual_gpu::parse_specification(result.virtual_gpu);
     if (!parsed.specification.has_value()) {
@@ -128,6 +198,10 @@ absl::StatusOr<RunArguments> parse_run_arguments(const std::vector<std::string>&
 int run_program(const RunArguments& arguments) {
   if (const absl::Status status = set_environment(arguments); !status.ok()) {
     fmt::print(stderr, "memledger run: {}\n", std::string(status.message()));
+    return kCannotRun;
+  }
+  if (const std::string reason = why_not_watched(arguments.program[0]); !reason.empty()) {
+    fmt::print(stderr, "memledger run: {}\n", reason);
     return kCannotRun;
   }
   std::vector<char*> argv;

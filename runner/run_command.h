@@ -10,6 +10,11 @@ namespace memledger::runner {
 struct RunArguments {
   bool help = false;
   bool quiet = false;
+  bool report = false;                 // beside the line profile
+  std::vector<std::string> functions;  // whose lines are profiled
+  std::vector<std::string> columns;    // of the line profile: all of them
+  std::string gpu;                     // that the line profile is of; empty: the first
+  std::string text_file, json_file, html_file;
   std::string virtual_gpu;  // empty: the GPUs that are there
   std::string log_folder;   // empty: standard error
   std::string timeline;     // file; empty: none

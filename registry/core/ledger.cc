@@ -4,6 +4,7 @@
 #include <functional>
 #include <new>
 #include <queue>
+#include <utility>
 
 namespace memledger::core {
 
@@ -97,7 +98,7 @@ void Ledger::bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t de
   sweep(shard, [this](const Entry& one) { return one.record.birth_epoch <= newest_pin_; });
 }
 
-uint64_t Ledger::note_birth(const Birth& birth) noexcept {
+uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
   Shard& shard = shard_of(birth.address);
   try {
     DeviceCounters& counters = counters_.at(birth.device);
@@ -106,7 +107,10 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
     const auto [place, is_new] = shard.by_address.try_emplace(birth.address, kNone);
     if (!is_new && place->second != kNone) {
       // Its free went past us. The counter keeps its bytes, so the report shows them as unexplained.
-      const DeviceKey device = shard.entry(place->second).record.device;
+      StorageRecord& lost = shard.entry(place->second).record;
+      const DeviceKey device = lost.device;
+      void* const owner = std::exchange(lost.owner, nullptr);
+      if (lost_owner != nullptr) *lost_owner = owner;
       DeviceCounters& lost_from = counters_.at(device);
       bury(shard, place->second, lost_from, lost_from.pass());
       place->second = kNone;
@@ -126,6 +130,7 @@ uint64_t Ledger::note_birth(const Birth& birth) noexcept {
     record.address = birth.address;
     record.nbytes = birth.nbytes;
     record.base_deleter = birth.base_deleter;
+    record.owner = nullptr;
     record.birth_epoch = epoch_;
     record.birthplace = birth.birthplace;
     record.device = birth.device;
@@ -165,8 +170,9 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
   const auto place = shard.by_address.find(address);
   if (place == shard.by_address.end()) return std::nullopt;
   const Slot slot = place->second;
-  const StorageRecord& record = shard.entry(slot).record;
-  const Death death{record.id, record.nbytes, record.base_deleter};
+  StorageRecord& record = shard.entry(slot).record;
+  const Death death{record.id, record.nbytes, record.base_deleter, std::exchange(record.owner, nullptr),
+                    record.device};
   const DeviceKey device = record.device;
   DeviceCounters* const counters = counters_.find(device);  // made at its birth
   bury(shard, slot, *counters, counters->subtract(death.nbytes, record.peak_labels));
@@ -178,23 +184,37 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
   return death;
 }
 
-void Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes, size_t dims,
-                      int8_t dtype) noexcept {
+bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes, size_t dims, int8_t dtype,
+                      void* owner) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
   const auto place = shard.by_address.find(address);
-  if (place == shard.by_address.end()) return;
+  if (place == shard.by_address.end()) return false;
   StorageRecord& record = shard.entry(place->second).record;
+  const bool takes_owner = owner != nullptr && record.owner == nullptr;
+  if (takes_owner) record.owner = owner;
   const bool made_by_this_run = record.birthplace.thread == thread && record.birthplace.op_sequence == op_sequence;
-  if (record.described && !made_by_this_run) return;
+  if (record.described && !made_by_this_run) return takes_owner;
   try {
     record.shape.assign(sizes, sizes + dims);
   } catch (const std::bad_alloc&) {
     note_dropped_record();
-    return;
+    return takes_owner;
   }
   record.dtype = dtype;
   record.described = true;
+  return takes_owner;
+}
+
+bool Ledger::set_owner(uintptr_t address, void* owner) noexcept {
+  Shard& shard = shard_of(address);
+  const LockHolder hold(shard.lock);
+  const auto place = shard.by_address.find(address);
+  if (place == shard.by_address.end()) return false;
+  StorageRecord& record = shard.entry(place->second).record;
+  if (record.owner != nullptr) return false;
+  record.owner = owner;
+  return true;
 }
 
 void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept {

@@ -110,21 +110,36 @@ class Ledger {
     float stack_weight = 0;
   };
   // The new storage's id, 0 when there was no memory for a record (counted as dropped).
-  // A record already at that address lost its free somewhere: it is dropped and counted.
-  uint64_t note_birth(const Birth& birth) noexcept;
+  // A record already at that address lost its free somewhere: it is dropped and counted, and its owner handed out.
+  uint64_t note_birth(const Birth& birth, void** lost_owner = nullptr) noexcept;
 
   struct Death {
     uint64_t id = 0;
     int64_t nbytes = 0;
     void* base_deleter = nullptr;
+    void* owner = nullptr;
+    DeviceKey device;
   };
   // To be called before the memory is handed back, as its address can be given out again at once.
   std::optional<Death> note_death(uintptr_t address) noexcept;
 
   // Adds shape and dtype to the record at `address`. A later description replaces an earlier one only if the same run of an
   // operator (thread, op_sequence) made the storage: the operator's result says more than the buffer it began with.
-  void describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes, size_t dims,
-                int8_t dtype) noexcept;
+  // True: the storage's owner was not known, and is now `owner`; the caller has entered a reference, and gets it back at the death.
+  bool describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes, size_t dims, int8_t dtype,
+                void* owner = nullptr) noexcept;
+  bool set_owner(uintptr_t address, void* owner) noexcept;
+  // Calls back with every live record of a device, in no order, while its shard is locked: for a few instructions each.
+  template <typename Visit>
+  void visit_live(DeviceKey device, const Visit& visit) const {
+    for (Shard& shard : shards_) {
+      const LockHolder hold(shard.lock);
+      for (Slot slot = shard.live.oldest; slot != kNone; slot = shard.entry(slot).newer) {
+        const StorageRecord& record = shard.entry(slot).record;
+        if (record.device == device) visit(record);
+      }
+    }
+  }
   void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
 
   // Remembers that an operator consumed the storage as a leaf that requires grad, and returns its id; the second tells whether

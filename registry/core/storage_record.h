@@ -44,6 +44,7 @@ struct StorageRecord {
   uintptr_t address = 0;
   int64_t nbytes = 0;
   void* base_deleter = nullptr;  // how the wrapped allocator frees it; opaque here
+  void* owner = nullptr;         // the object that holds the memory; opaque here, only of a live storage
   uint64_t birth_epoch = 0;
   uint64_t birth_order = 0;  // among births and deaths of its device; 0: before counting began
   Birthplace birthplace;

@@ -22,15 +22,49 @@ bool has_file_name(const char* path, const char* name) {
 
 struct Loaded {
   bool libtorch = false;
+  char folder[4096] = "";  // that LibTorch's libraries lie in
   bool memledger = false;
 };
 
 int note_loaded(dl_phdr_info* info, size_t /*size*/, void* result) {
   Loaded& loaded = *static_cast<Loaded*>(result);
   if (info->dlpi_name == nullptr) return 0;
-  if (has_file_name(info->dlpi_name, "libtorch_cpu.so")) loaded.libtorch = true;
+  if (has_file_name(info->dlpi_name, "libtorch_cpu.so")) {
+    loaded.libtorch = true;
+    const char* const slash = strrchr(info->dlpi_name, '/');
+    if (slash != nullptr)
+      snprintf(loaded.folder, sizeof loaded.folder, "%.*s", static_cast<int>(slash - info->dlpi_name), info->dlpi_name);
+  }
   if (has_file_name(info->dlpi_name, "libmemledger.so")) loaded.memledger = true;
   return 0;
+}
+
+// Beside LibTorch's libraries lies what says its version: `2.11.0+cu130` in build-version, `__version__ = '2.11.0+cu130'` in
+// version.py. False, with what it says: not the release that memledger was built for.
+bool is_our_release(const char* folder, char* found, size_t size) {
+  const char* const ours = getenv("MEMLEDGER_LIBTORCH");
+  if (ours == nullptr) return true;
+  const char* const names[] = {"build-version", "version.py"};
+  for (const char* const name : names) {
+    char path[4200];
+    snprintf(path, sizeof path, "%s/../%s", folder, name);
+    FILE* const file = fopen(path, "re");
+    if (file == nullptr) continue;
+    char line[256];
+    bool is_known = false;
+    while (!is_known && fgets(line, sizeof line, file) != nullptr) {
+      if (strcmp(name, "version.py") == 0 && strncmp(line, "__version__", strlen("__version__")) != 0) continue;
+      const char* const digits = strpbrk(line, "0123456789");
+      if (digits == nullptr) continue;
+      snprintf(found, size, "%.*s", static_cast<int>(strcspn(digits, "'\"\n")), digits);
+      is_known = true;
+    }
+    fclose(file);
+    if (!is_known) continue;
+    const size_t length = strlen(ours);
+    return strncmp(found, ours, length) == 0 && (found[length] < '0' || found[length] > '9');
+  }
+  return true;
 }
 
 using Dlopen = void* (*)(const char*, int);
@@ -54,6 +88,12 @@ void bring_memledger_in() {
   if (!loaded.libtorch || __atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL)) return;
   const char* const library = getenv("MEMLEDGER_LIBRARY");
   if (loaded.memledger || library == nullptr || real_dlopen() == nullptr) return;
+  char found[64];
+  if (!is_our_release(loaded.folder, found, sizeof found)) {
+    fprintf(stderr, "memledger: this program is not watched: its LibTorch is %s, and this memledger was built for %s\n", found,
+            getenv("MEMLEDGER_LIBTORCH"));
+    return;
+  }
   void* const handle = real_dlopen()(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     fprintf(stderr, "memledger: this program is not watched: %s\n", dlerror());

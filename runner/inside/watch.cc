@@ -10,10 +10,13 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "registry/copies.h"
@@ -21,6 +24,7 @@
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
+#include "tracker/line_profiler.h"
 #include "tracker/timeline.h"
 
 namespace memledger::inside {
@@ -37,6 +41,10 @@ struct Watch {
   std::string timeline_path;           // empty: none
   std::optional<Timeline> timeline;    // never destroyed
   std::string folder;  // empty: standard error
+  bool reports = false;
+  // The line profile.
+  LineProfiler* lines = nullptr;
+  std::vector<std::string> columns;
   std::atomic<bool> main_has_begun{false};
   std::atomic<bool> reported{false};
 };
@@ -84,6 +92,61 @@ std::string report_text(std::string_view when) {
   return std::move(out).str();
 }
 
+const char* value_of(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
+// A file's name means what it meant when the program began.
+std::map<std::string, std::string>& line_files() {
+  static auto* const one = new std::map<std::string, std::string>;
+  return *one;
+}
+
+void write_lines() {
+  Watch& watch = inside::watch();
+  watch.lines->disable();
+  std::ostringstream text, json, html;
+  const absl::Status status = watch.lines->print_stats(text, watch.columns);
+  if (!status.ok()) {
+    fmt::print(stderr, "{}\n", std::string(status.message()));
+    return;
+  }
+  if (*value_of("MEMLEDGER_LINES_QUIET") == '\0') write("memledger-lines.txt", text.str());
+  watch.lines->write_json(json, watch.columns).IgnoreError();
+  watch.lines->write_html(html, watch.columns).IgnoreError();
+  for (const auto& [variable, content] : {std::pair<const char*, std::string>{"MEMLEDGER_LINES_TEXT", text.str()},
+                                          {"MEMLEDGER_LINES_JSON", json.str()},
+                                          {"MEMLEDGER_LINES_HTML", html.str()}}) {
+    const std::string& path = line_files()[variable];
+    if (path.empty() || write_file(path, content)) continue;
+    fmt::print(stderr, "memledger: cannot write {}: {}\n", path, std::strerror(errno));
+  }
+}
+
+void begin_lines() {
+  Watch& watch = inside::watch();
+  const auto words = [](const char* variable) {
+    std::vector<std::string> result;
+    std::istringstream in(value_of(variable));
+    for (std::string word; std::getline(in, word);) result.push_back(word);
+    return result;
+  };
+  for (const char* const variable : {"MEMLEDGER_LINES_TEXT", "MEMLEDGER_LINES_JSON", "MEMLEDGER_LINES_HTML"}) {
+    std::error_code error;
+    if (*value_of(variable) == '\0') continue;
+    line_files()[variable] =
+        std::filesystem::absolute(expand_log_folder(value_of(variable), rank_of_this_process(), watch.process), error);
+  }
+  watch.columns = words("MEMLEDGER_LINE_COLUMNS");
+  int gpu = 0;
+  if (absl::SimpleAtoi(value_of("MEMLEDGER_LINES_GPU"), &gpu)) {
+    set_target_device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
+  }
+  watch.lines = new LineProfiler(words("MEMLEDGER_LINES"));
+  watch.lines->enable().release();
+}
+
 void report_at_exit() {
   if (getpid() != watch().process || watch().reported.exchange(true)) return;
   // Without a handler from after main began this is the last of all, and LibTorch's CUDA library may be gone.
@@ -93,9 +156,9 @@ void report_at_exit() {
     const absl::Status status = watch().timeline->write(watch().timeline_path);
     if (!status.ok()) fmt::print(stderr, "{}\n", std::string(status.message()));
   }
-  if (!watch().reports) return;
   try {
-    write("memledger-exit.txt", report_text("at its end"));
+    if (watch().lines != nullptr) write_lines();
+    if (watch().reports) write("memledger-exit.txt", report_text("at its end"));
   } catch (const std::exception& error) {
     fmt::print(stderr, "memledger: no report: {}\n", error.what());
   }
@@ -121,7 +184,8 @@ __attribute__((constructor(103))) void watch_if_asked() {
   const bool reports = is_on(std::getenv("MEMLEDGER"));
   const char* const timeline = std::getenv("MEMLEDGER_TIMELINE");
   const bool has_timeline = timeline != nullptr && *timeline != '\0';
-  if (!reports && !has_timeline) return;
+  const bool lines = *value_of("MEMLEDGER_LINES") != '\0';
+  if (!reports && !has_timeline && !lines) return;
   try {
     if (!take_exit_report()) return;  // another copy of memledger in this process does all this
     watch().process = getpid();
@@ -132,19 +196,19 @@ __attribute__((constructor(103))) void watch_if_asked() {
       fmt::print(stderr, "memledger: {}\n", std::string(status.message()));
       if (!Registry::global().active()) return;
     }
+    if (lines) begin_lines();
     if (has_timeline) {
       // The program may change its folder later.
       watch().timeline_path = std::filesystem::absolute(expand_log_folder(timeline, rank_of_this_process(), watch().process)).string();
       watch().timeline.emplace(TimelineOptions{kTimelineEvents});
-      std::atexit(&report_at_exit);
     }
+    std::atexit(&report_at_exit);
     if (!reports) return;
     OutOfMemoryOptions out_of_memory;
     out_of_memory.folder = watch().folder;
     if (const absl::Status status = write_out_of_memory_reports(out_of_memory); !status.ok()) {
       fmt::print(stderr, "{}\n", std::string(status.message()));
     }
-    if (!has_timeline) std::atexit(&report_at_exit);
   } catch (const std::exception& error) {
     fmt::print(stderr, "memledger: this program is not watched: {}\n", error.what());
   }

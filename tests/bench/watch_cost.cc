@@ -22,6 +22,7 @@
 #include "registry/registry.h"
 #include "tests/bench/paired_ratio.h"
 #include "tracker/growth_finder.h"
+#include "tracker/line_profiler.h"
 
 ABSL_FLAG(bool, smoke, false, "A few rounds only: shows that the benchmark runs, not what things cost.");
 ABSL_FLAG(int, threads, 0, "Threads that LibTorch may use within an operator; 0: its own choice.");
@@ -108,6 +109,14 @@ void small_adds(bool smoke, int threads) {
   show_adds("stacks sampled every 512 KiB", bare_against_watched(pairs, options, work));
 }
 
+PairedRatio bare_against_line_profiled(size_t pairs, const std::function<void()>& work) {
+  return compare(pairs, work, [&work] {
+    LineProfiler profiler;
+    const auto on = profiler.enable();
+    work();
+  });
+}
+
 // What is left where memledger is linked in and nothing is active: a call and a flag read. The deleter is LibTorch's own then.
 void switched_off(bool smoke) {
   c10::Allocator* const own = c10::GetDefaultCPUAllocator();
@@ -117,7 +126,8 @@ void switched_off(bool smoke) {
   const auto allocate = [blocks](c10::Allocator* allocator) {
     for (int i = 0; i < blocks; ++i) allocator->allocate(1024).clear();
   };
-  const PairedRatio ratio = compare(smoke ? 3 : 60, [&] { allocate(own); }, [&] { allocate(front); });
+  const PairedRatio ratio = compare(
+      smoke ? 3 : 60, [&] { allocate(own); }, [&] { allocate(front); });
   show(fmt::format("{} blocks of 1 KiB made and freed, memledger switched off", blocks).c_str(), ratio);
   fmt::print("  per block: {:.0f} ns bare, {:+.1f} ns\n", ratio.first_ms * 1e6 / blocks,
              (ratio.second_ms - ratio.first_ms) * 1e6 / blocks);
@@ -149,6 +159,7 @@ void run(bool smoke) {
     RegistryOptions allocator_only;
     allocator_only.operators = false;
     show("the same, allocator hook only", bare_against_watched(smoke ? 3 : 100, allocator_only, step));
+    show("the same, line profiler on", bare_against_line_profiled(smoke ? 3 : 100, step));
   }
   switched_off(smoke);
   for (const int threads : {1, 2}) small_adds(smoke, threads);
@@ -157,6 +168,7 @@ void run(bool smoke) {
     const auto net = models::resnet18();
     const auto step = training_step(net, torch::randn({8, 3, smoke ? 64 : 224, smoke ? 64 : 224}), 1);
     show("ResNet-18 step (batch 8)", bare_against_watched(smoke ? 2 : 40, {}, step));
+    show("the same, line profiler on", bare_against_line_profiled(smoke ? 2 : 40, step));
   }
 }
 

@@ -27,6 +27,26 @@ TEST_CASE("the program begins after --, or at the first word that is no option")
   }
 }
 
+TEST_CASE("the line profile's options") {
+  const auto parsed = parse_run_arguments({"-f", "train", "--function=Net::forward", "-c", "line.left", "-g", "1", "-T", "t",
+                                           "-r", "j", "--html=h", "--report", "./train", "-f", "x"});
+  REQUIRE(parsed.ok());
+  CHECK(parsed->functions == Words{"train", "Net::forward"});
+  CHECK(parsed->columns == Words{"active_bytes.all.peak", "reserved_bytes.all.peak", "line.left"});
+  CHECK(parsed->gpu == "1");
+  CHECK(parsed->text_file == "t");
+  CHECK(parsed->json_file == "j");
+  CHECK(parsed->html_file == "h");
+  CHECK(parsed->report);
+  CHECK(parsed->program == Words{"./train", "-f", "x"});
+  CHECK(parse_run_arguments({"-f", "g", "-D", "-c", "line.left", "p"})->columns == Words{"line.left"});
+  CHECK(error_of({"-f", "g", "-D", "p"}).find("-c") != std::string::npos);
+  CHECK(error_of({"-f", "g", "-c", "active_bytes.al.peak", "p"}).find("small_pool") != std::string::npos);
+  CHECK(error_of({"-f", "g", "-g", "one", "p"}).find("-g one") != std::string::npos);
+  CHECK(error_of({"-T", "file", "p"}).find("-f FUNCTION") != std::string::npos);
+  CHECK(error_of({"-f"}).find("-f needs a value") != std::string::npos);
+}
+
 TEST_CASE("options take their value after = or as the next word") {
   for (const Words& arguments :
        {Words{"--virtual-gpu=a100:24GiB,count=2", "--log=out/%r", "--timeline=t.json", "-q", "./train"},

@@ -1,0 +1,90 @@
+#include "runner/program_file.h"
+
+#include <elf.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace memledger::runner {
+namespace {
+
+// Of the function through which LibTorch's allocators are found.
+constexpr std::string_view kLibTorchFunction = "_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh";
+
+std::string path_of(const std::string& program) {
+  if (program.find('/') != std::string::npos) return program;
+  const char* const folders = std::getenv("PATH");
+  std::istringstream in(folders == nullptr ? "/usr/bin:/bin" : folders);
+  for (std::string folder; std::getline(in, folder, ':');) {
+    std::string path = absl::StrCat(folder.empty() ? "." : folder, "/", program);
+    if (access(path.c_str(), X_OK) == 0) return path;
+  }
+  return program;
+}
+
+template <typename T>
+bool read_at(std::ifstream& file, uint64_t offset, T* values, size_t count = 1) {
+  file.clear();
+  file.seekg(static_cast<std::streamoff>(offset));
+  return static_cast<bool>(file.read(reinterpret_cast<char*>(values), static_cast<std::streamsize>(count * sizeof(T))));
+}
+
+// The program's own symbol table, where it has not been stripped of it.
+bool defines(std::ifstream& file, const Elf64_Ehdr& header, std::string_view name) {
+  std::vector<Elf64_Shdr> sections(header.e_shnum);
+  if (sections.empty() || !read_at(file, header.e_shoff, sections.data(), sections.size())) return false;
+  for (const Elf64_Shdr& section : sections) {
+    if ((section.sh_type != SHT_SYMTAB && section.sh_type != SHT_DYNSYM) || section.sh_link >= sections.size()) continue;
+    const Elf64_Shdr& strings = sections[section.sh_link];
+    constexpr uint64_t kMost = uint64_t{1} << 30;
+    if (section.sh_size > kMost || strings.sh_size > kMost) continue;
+    std::vector<Elf64_Sym> symbols(section.sh_size / sizeof(Elf64_Sym));
+    std::vector<char> text(strings.sh_size);
+    if (!read_at(file, section.sh_offset, symbols.data(), symbols.size()) ||
+        !read_at(file, strings.sh_offset, text.data(), text.size())) {
+      continue;
+    }
+    for (const Elf64_Sym& symbol : symbols) {
+      if (symbol.st_shndx == SHN_UNDEF || symbol.st_name + name.size() >= text.size()) continue;
+      if (std::memcmp(text.data() + symbol.st_name, name.data(), name.size()) == 0 && text[symbol.st_name + name.size()] == '\0')
+        return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string why_not_watched(const std::string& program) {
+  const std::string path = path_of(program);
+  std::ifstream file(path, std::ios::binary);
+  char begin[2] = {};
+  if (!file || !read_at(file, 0, begin, 2) || access(path.c_str(), X_OK) != 0) return "";
+  if (std::memcmp(begin, "#!", 2) == 0) return "";
+  Elf64_Ehdr header;
+  if (!read_at(file, 0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
+    return absl::StrCat(path, " is not a program: neither an ELF file nor a script that begins with #!");
+  }
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64) {
+    return absl::StrCat(path, " is a program for another kind of machine than x86-64");
+  }
+  std::vector<Elf64_Phdr> parts(header.e_phnum);
+  if (parts.empty() || !read_at(file, header.e_phoff, parts.data(), parts.size())) return "";
+  bool loader = false;
+  for (const Elf64_Phdr& part : parts) loader = loader || part.p_type == PT_INTERP;
+  if (!loader) return absl::StrCat(path, " is linked statically: no library can be brought into it");
+  if (defines(file, header, kLibTorchFunction)) {
+    return absl::StrCat(
+        path, " has LibTorch linked into it statically: link memledger into it as well, or link it with libtorch_cpu.so");
+  }
+  return "";
+}
+
+}  // namespace memledger::runner

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# The line profile of a program that was not built for it, on a virtual GPU. The figures are those of pytorch_memlab's README: a
+# Linear of 100 by 100 takes 40000 bytes in a block of 40448 and 400 in one of 512, together 40.00K, in a segment of 2.00M.
+set -uo pipefail
+memledger="$PWD/$1" program="$PWD/$2"
+cd "$TEST_TMPDIR" || exit 1
+
+failures=0
+check() {  # WHAT CONDITION…
+  local what="$1"
+  shift
+  if ! "$@"; then
+    echo "FAILED: $what"
+    failures=$((failures + 1))
+  fi
+}
+has() { grep -qF -- "$2" "$1"; }
+has_not() { ! grep -qF -- "$2" "$1"; }
+equal() { [[ "$1" == "$2" ]] || { echo "  '$1' is not '$2'"; return 1; }; }
+# figures FUNCTION PATTERN: those of the row whose code has that in it
+figures() { awk -v title="## $1" -v code="$2" '/^## /{ inside = $0 == title } inside && index($0, code) { print $1, $2 }' err; }
+
+"$memledger" run --virtual-gpu=h200 -f outer -f inner -r profile.json -T profile.txt --html profile.html -- "$program" >out 2>err
+check "exit status" equal $? 0
+check "standard output" equal "$(cat out)" ""
+check "outer begins" equal "$(figures outer 'static void outer()')" "0.00B 0.00B"
+check "the first" equal "$(figures outer ' linear = ')" "40.00K 2.00M"
+check "the second" equal "$(figures outer 'linear2 =')" "80.00K 2.00M"
+check "the call" equal "$(figures outer 'inner();')" "120.00K 2.00M"
+check "inner begins" equal "$(figures inner 'static void inner()')" "80.00K 2.00M"
+check "inner's line" equal "$(figures inner 'linear =')" "120.00K 2.00M"
+check "the heads" has err "active_bytes reserved_bytes line  code"
+check "no report beside it" has_not err "Storage on"
+check "the text in its file" equal "$(cat profile.txt)" "$(cat err)"
+check "JSON" python3 - <<'EOF'
+import json
+profile = json.load(open("profile.json"))
+assert profile["device"] == "cuda:0", profile["device"]
+for function in profile["functions"]:
+    lines = function["lines"]
+    for figure in ("allocated_bytes", "freed_bytes", "left_bytes"):
+        assert sum(line.get(figure, 0) for line in lines) == function["total"][figure], (function["function"], figure)
+outer = next(f for f in profile["functions"] if f["function"] == "outer")
+assert outer["total"]["allocated_bytes"] == 3 * 40400, outer["total"]
+assert outer["total"]["left_bytes"] == 0
+assert max(l.get("active_bytes.all.peak", 0) for l in outer["lines"]) == 3 * 40960
+EOF
+check "HTML" has profile.html "void outer()"
+check "HTML without anything from elsewhere" has_not profile.html "http"
+
+"$memledger" run --virtual-gpu=h200 -q -f outer -D -c line.allocated -T lines-%p.txt -- "$program" >out 2>err
+check "quiet" equal "$(cat err)" ""
+check "a file by process" has "$(echo lines-*.txt)" "118.36K"
+check "only that column" has_not "$(echo lines-*.txt)" "active_bytes"
+
+"$memledger" run --virtual-gpu=h200 --report -f outer --log logs -- "$program" >out 2>err
+check "the profile in the log's folder" has logs/memledger-lines.txt "## outer"
+check "the report beside it" has logs/memledger-exit.txt "cuda:0"
+
+"$memledger" run --virtual-gpu=h200 -f outter -- "$program" >out 2>err
+check "a function that is not there: status" equal $? 0
+check "a function that is not there" has err 'there is no function `outter`'
+check "a near one" has err '`outer`'
+
+"$memledger" run -f f -c active_bytes.all -- "$program" >out 2>err
+check "a wrong column: status" equal $? 2
+check "a wrong column" has err "line.allocated, line.freed, line.left"
+"$memledger" run -r x.json -- "$program" >out 2>err
+check "no function: status" equal $? 2
+check "no function" has err "-f FUNCTION"
+
+printf 'nothing' >data && chmod +x data
+"$memledger" run -- ./data >out 2>err
+check "not a program: status" equal $? 126
+check "not a program" has err "./data is not a program: neither an ELF file nor a script"
+if echo 'int main() { return 0; }' | ${CC:-gcc} -static -x c - -o static 2>/dev/null; then
+  "$memledger" run -- ./static >out 2>err
+  check "a static program: status" equal $? 126
+  check "a static program" has err "is linked statically"
+fi
+if echo 'extern "C" void _ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh() {} int main() { return 0; }' | ${CXX:-g++} -x c++ - -o inside 2>/dev/null; then
+  "$memledger" run -- ./inside >out 2>err
+  check "LibTorch inside: status" equal $? 126
+  check "LibTorch inside" has err "has LibTorch linked into it statically"
+fi
+
+((failures == 0)) || cat err
+exit "$((failures > 0))"

@@ -1,0 +1,318 @@
+#include "tracker/line_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+#include <string>
+
+namespace memledger {
+namespace {
+
+using Figure = LineColumn::Figure;
+
+struct FigureName {
+  Figure figure;
+  std::string_view name;
+};
+constexpr std::array<FigureName, 4> kFigureNames = {
+    {{Figure::kCurrent, "current"}, {Figure::kPeak, "peak"}, {Figure::kAllocated, "allocated"}, {Figure::kFreed, "freed"}}};
+constexpr std::array<FigureName, 3> kLineFigureNames = {
+    {{Figure::kLineAllocated, "line.allocated"}, {Figure::kLineFreed, "line.freed"}, {Figure::kLineLeft, "line.left"}}};
+
+std::string text_of(const LineFigures& figures, LineColumn column) {
+  const int64_t value = figures.value(column);
+  if (value == LineFigures::kUnknown) return "?";
+  return column.is_bytes() ? human_bytes(value) : std::to_string(value);
+}
+
+std::vector<std::string> heads_of(LineColumn column) {
+  std::vector<std::string> heads;
+  const std::string name = column.name();
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    heads.push_back(name.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  heads.resize(3);
+  return heads;
+}
+
+// No control characters of the source get into a terminal or a file.
+std::string printable(const std::string& code) {
+  std::string result;
+  for (const char c : code) {
+    if (c == '\t') {
+      result += "    ";
+    } else if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) {
+      result += c;
+    }
+  }
+  return result;
+}
+
+std::string json(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      result += '\\';
+      result += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      result += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      result += c;
+    }
+  }
+  return result + "\"";
+}
+
+std::string html(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
+std::string json_figures(const LineFigures& figures, const std::vector<LineColumn>& columns) {
+  std::string result = fmt::format("\"allocated_bytes\": {}, \"freed_bytes\": {}, \"left_bytes\": {}", figures.line_allocated,
+                                   figures.line_freed, figures.line_left);
+  for (const LineColumn column : columns) {
+    const int64_t value = figures.value(column);
+    result += fmt::format(", {}: {}", json(column.name()), value == LineFigures::kUnknown ? "null" : std::to_string(value));
+  }
+  return result;
+}
+
+template <typename Lines>
+std::string json_list(const Lines& lines) {
+  std::string result = "[";
+  for (const std::string& line : lines) result += (result.size() > 1 ? ", " : "") + json(line);
+  return result + "]";
+}
+
+}  // namespace
+
+std::optional<LineColumn> LineColumn::parse(std::string_view name) {
+  for (const FigureName& one : kLineFigureNames) {
+    if (one.name == name) return LineColumn{0, one.figure};
+  }
+  for (size_t stat = 0; stat < kDeviceStats; ++stat) {
+    for (const FigureName& one : kFigureNames) {
+      const LineColumn column{stat, one.figure};
+      if (column.name() == name) return column;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string LineColumn::name() const {
+  for (const FigureName& one : kLineFigureNames) {
+    if (one.figure == figure) return std::string(one.name);
+  }
+  const auto one =
+      std::find_if(kFigureNames.begin(), kFigureNames.end(), [&](const FigureName& f) { return f.figure == figure; });
+  return fmt::format("{}.{}.{}", kDeviceStatNames[stat / kPoolNames.size()], kPoolNames[stat % kPoolNames.size()], one->name);
+}
+
+bool LineColumn::is_bytes() const {
+  if (figure >= Figure::kLineAllocated) return true;
+  const std::string_view stat_name = kDeviceStatNames[stat / kPoolNames.size()];
+  return stat_name.size() > 6 && stat_name.substr(stat_name.size() - 6) == "_bytes";
+}
+
+std::string all_column_names() {
+  std::string result;
+  for (const std::string_view name : kDeviceStatNames) result += fmt::format("{}{}", result.empty() ? "" : ", ", name);
+  return fmt::format(
+      "({}).(all, small_pool, large_pool).(current, peak, allocated, freed), line.allocated, line.freed, line.left", result);
+}
+
+std::vector<LineColumn> default_line_columns() {
+  return {*LineColumn::parse("active_bytes.all.peak"), *LineColumn::parse("reserved_bytes.all.peak")};
+}
+
+void LineFigures::fold(const LineFigures& other) {
+  for (size_t i = 0; i < kDeviceStats; ++i) {
+    if (i == kActiveBytes && other.peak[i] > peak[i]) peak_time_ns = other.peak_time_ns;
+    current[i] = std::max(current[i], other.current[i]);
+    peak[i] = std::max(peak[i], other.peak[i]);
+    allocated[i] += other.allocated[i];
+    freed[i] += other.freed[i];
+  }
+  if (events == 0) {
+    current = other.current;
+    peak = other.peak;
+    peak_time_ns = other.peak_time_ns;
+  }
+  line_allocated += other.line_allocated;
+  line_freed += other.line_freed;
+  line_left += other.line_left;
+  events += other.events;
+}
+
+int64_t LineFigures::value(LineColumn column) const {
+  switch (column.figure) {
+    case Figure::kLineAllocated:
+      return line_allocated;
+    case Figure::kLineFreed:
+      return line_freed;
+    case Figure::kLineLeft:
+      return line_left;
+    default:
+      break;
+  }
+  if (current[column.stat] == kUnknown) return kUnknown;
+  switch (column.figure) {
+    case Figure::kCurrent:
+      return current[column.stat];
+    case Figure::kPeak:
+      return peak[column.stat];
+    case Figure::kAllocated:
+      return allocated[column.stat];
+    default:
+      return freed[column.stat];
+  }
+}
+
+std::string human_bytes(int64_t bytes) {
+  constexpr std::array<char, 6> kUnits = {'B', 'K', 'M', 'G', 'T', 'P'};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while ((value >= 1024 || value <= -1024) && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.2f}{}", value, kUnits[unit]);
+}
+
+void write_text(std::ostream& out, const LineTable& table, const std::vector<LineColumn>& columns) {
+  out << "## " << table.function << "\n\n";
+  std::vector<std::vector<std::string>> heads;
+  std::vector<size_t> widths;
+  for (const LineColumn column : columns) {
+    heads.push_back(heads_of(column));
+    size_t width = 0;
+    for (const std::string& head : heads.back()) width = std::max(width, head.size());
+    for (const LineRow& row : table.rows) {
+      if (row.figures) width = std::max(width, text_of(*row.figures, column).size());
+    }
+    widths.push_back(width);
+  }
+  for (size_t level = 0; level < 3; ++level) {
+    std::string line;
+    for (size_t i = 0; i < columns.size(); ++i) line += fmt::format("{:>{}} ", heads[i][level], widths[i]);
+    if (level == 0) line += fmt::format("{:>4}  {}", "line", "code");
+    line.resize(line.find_last_not_of(' ') + 1);
+    out << line << '\n';
+  }
+  for (const LineRow& row : table.rows) {
+    std::string line;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      line += fmt::format("{:>{}} ", row.figures ? text_of(*row.figures, columns[i]) : "", widths[i]);
+    }
+    line += fmt::format("{:>4}  {}", row.line > 0 ? std::to_string(row.line) : "?", printable(row.code));
+    line.resize(line.find_last_not_of(' ') + 1);
+    out << line << '\n';
+  }
+  out << fmt::format("allocated {}, freed {}, left behind {}\n", human_bytes(table.total.line_allocated),
+                     human_bytes(table.total.line_freed), human_bytes(table.total.line_left));
+  for (const std::string& note : table.notes) out << note << '\n';
+}
+
+void write_text(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns) {
+  bool first = true;
+  for (const LineTable& table : profile.tables) {
+    if (!first) out << "\n\n";
+    first = false;
+    write_text(out, table, columns);
+  }
+  for (const std::string& note : profile.notes) out << note << '\n';
+}
+
+void write_json(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns) {
+  out << "{\"schema\": 1, \"device\": " << json(profile.device) << ", \"functions\": [";
+  bool first = true;
+  for (const LineTable& table : profile.tables) {
+    out << (first ? "\n" : ",\n") << "{\"function\": " << json(table.function) << ", \"file\": " << json(table.file)
+        << ", \"total\": {" << json_figures(table.total, columns) << "}, \"lines\": [";
+    first = false;
+    bool first_row = true;
+    for (const LineRow& row : table.rows) {
+      out << (first_row ? "\n  " : ",\n  ") << "{\"line\": " << (row.line > 0 ? std::to_string(row.line) : "null")
+          << ", \"code\": " << json(row.code);
+      first_row = false;
+      if (row.figures) out << ", " << json_figures(*row.figures, columns);
+      out << '}';
+    }
+    out << "], \"notes\": " << json_list(table.notes) << '}';
+  }
+  out << "], \"notes\": " << json_list(profile.notes) << "}\n";
+}
+
+void write_html(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns) {
+  out << "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>memledger: memory of each line</title>\n"
+         "<style>\n"
+         "body{font:14px/1.4 sans-serif;margin:2em;color:#222;background:#fff}\n"
+         "table{border-collapse:collapse;font:13px/1.35 monospace}\n"
+         "th,td{padding:1px 8px;text-align:right;white-space:pre}\n"
+         "td.code,th.code{text-align:left}\n"
+         "td.bar{min-width:11em;background-repeat:no-repeat}\n"
+         "tr:nth-child(even) td{background-color:#f6f6f6}\n"
+         "thead th{border-bottom:1px solid #888}\n"
+         ".note{color:#666}\n"
+         "</style></head><body>\n<h1>Memory of each line, on "
+      << html(profile.device) << "</h1>\n";
+  for (const LineTable& table : profile.tables) {
+    out << "<h2>" << html(table.function) << "</h2>\n<p class=\"note\">" << html(table.file) << "</p>\n<table><thead><tr>";
+    std::vector<int64_t> highest;
+    for (const LineColumn column : columns) {
+      out << "<th>" << html(column.name()) << "</th>";
+      int64_t most = 1;
+      for (const LineRow& row : table.rows) {
+        if (row.figures) most = std::max(most, row.figures->value(column));
+      }
+      highest.push_back(most);
+    }
+    out << "<th>line</th><th class=\"code\">code</th></tr></thead><tbody>\n";
+    for (const LineRow& row : table.rows) {
+      out << "<tr>";
+      for (size_t i = 0; i < columns.size(); ++i) {
+        if (!row.figures) {
+          out << "<td></td>";
+          continue;
+        }
+        const int64_t value = std::max<int64_t>(row.figures->value(columns[i]), 0);
+        out << fmt::format(
+            "<td class=\"bar\" style=\"background-image:linear-gradient(#8ecae6,#8ecae6);background-size:{:.1f}% 100%\">{}</td>",
+            100.0 * static_cast<double>(value) / static_cast<double>(highest[i]), text_of(*row.figures, columns[i]));
+      }
+      out << "<td>" << (row.line > 0 ? std::to_string(row.line) : "?") << "</td><td class=\"code\">" << html(printable(row.code))
+          << "</td></tr>\n";
+    }
+    out << "</tbody></table>\n<p>"
+        << fmt::format("allocated {}, freed {}, left behind {}", human_bytes(table.total.line_allocated),
+                       human_bytes(table.total.line_freed), human_bytes(table.total.line_left))
+        << "</p>\n";
+    for (const std::string& note : table.notes) out << "<p class=\"note\">" << html(note) << "</p>\n";
+  }
+  for (const std::string& note : profile.notes) out << "<p class=\"note\">" << html(note) << "</p>\n";
+  out << "</body></html>\n";
+}
+
+}  // namespace memledger

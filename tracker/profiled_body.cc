@@ -1,0 +1,146 @@
+// MEMLEDGER_PROFILE() and MEMLEDGER_PROFILE_EVERY(): the profiler of the whole process, and when it prints.
+
+#include <c10/util/Exception.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tracker/line_profiler.h"
+
+namespace memledger {
+namespace {
+
+LineProfiler& global_profiler() {
+  static auto* const one = new LineProfiler;
+  return *one;
+}
+
+std::atomic<bool> printed{false};
+pid_t owner = 0;
+int wake_up[2] = {-1, -1};
+struct sigaction action_before;
+
+void print_once() noexcept {
+  if (getpid() != owner || printed.exchange(true)) return;
+  try {
+    global_profiler().print_stats(std::cout).IgnoreError();
+  } catch (const std::exception& error) {
+    std::cerr << "memledger: no line profile: " << error.what() << '\n';
+  }
+}
+
+// Only wakes the thread that prints, as nothing else can be done here. A forked child has no such thread.
+void on_interrupt(int) {
+  const int error = errno;
+  if (getpid() != owner || write(wake_up[1], "", 1) != 1) {
+    sigaction(SIGINT, &action_before, nullptr);
+    raise(SIGINT);
+  }
+  errno = error;
+}
+
+void print_and_end() {
+  char byte;
+  while (read(wake_up[0], &byte, 1) != 1) {
+  }
+  print_once();
+  // As the program would have ended without us.
+  sigaction(SIGINT, &action_before, nullptr);
+  kill(getpid(), SIGINT);
+}
+
+// A program with a handler of its own keeps it.
+void print_on_interrupt() {
+  if (sigaction(SIGINT, nullptr, &action_before) != 0 || action_before.sa_handler != SIG_DFL || pipe(wake_up) != 0) return;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread(&print_and_end).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  struct sigaction action = {};
+  action.sa_handler = &on_interrupt;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+}
+
+void print_at_the_end() {
+  static const bool arranged = [] {
+    owner = getpid();
+    std::atexit(&print_once);
+    print_on_interrupt();
+    return true;
+  }();
+  static_cast<void>(arranged);
+}
+
+}  // namespace
+
+void clear_global_line_profiler() { global_profiler().clear(); }
+
+namespace internal {
+
+struct ProfiledBody::State {
+  bool enabled = true;
+  int64_t interval = 0;  // 0: at the end
+  std::vector<std::string> columns;
+  LineProfiler* profiler = nullptr;  // as long as the process
+  std::mutex lock;
+  bool known = false;
+  int64_t runs = 0;
+};
+
+ProfiledBody::ProfiledBody() : state_(new State) {
+  state_->profiler = &global_profiler();
+  print_at_the_end();
+}
+
+ProfiledBody::ProfiledBody(int64_t interval, bool enable, std::initializer_list<const char*> columns) : state_(new State) {
+  TORCH_CHECK(interval > 0, "memledger: MEMLEDGER_PROFILE_EVERY(", interval, "): the interval is a number of runs, 1 or more");
+  state_->interval = interval;
+  state_->enabled = enable;
+  state_->columns.assign(columns.begin(), columns.end());
+  const auto parsed = parse_line_columns(state_->columns);
+  TORCH_CHECK(parsed.ok(), std::string(parsed.status().message()));
+  state_->profiler = new LineProfiler;
+}
+
+ProfiledRun::ProfiledRun(ProfiledBody& body) : body_(body) {
+  ProfiledBody::State& state = *body_.state_;
+  if (!state.enabled) return;
+  {
+    const std::lock_guard<std::mutex> hold(state.lock);
+    if (!state.known) state.profiler->add_function(static_cast<const char*>(__builtin_return_address(0)) - 1);
+    state.known = true;
+  }
+  state.profiler->enable().release();
+}
+
+ProfiledRun::~ProfiledRun() {
+  ProfiledBody::State& state = *body_.state_;
+  if (!state.enabled) return;
+  state.profiler->disable();
+  if (state.interval == 0) return;
+  bool print = false;
+  {
+    const std::lock_guard<std::mutex> hold(state.lock);
+    print = ++state.runs % state.interval == 0;
+  }
+  if (!print) return;
+  try {
+    state.profiler->print_stats(std::cout, state.columns).IgnoreError();
+  } catch (const std::exception& error) {
+    std::cerr << "memledger: no line profile: " << error.what() << '\n';
+  }
+}
+
+}  // namespace internal
+}  // namespace memledger

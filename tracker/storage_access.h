@@ -1,0 +1,20 @@
+#pragma once
+
+// The one place that reaches into c10::StorageImpl beyond its public functions: it can be told to throw when its data is asked for
+// (release_data_and_set_meta_custom_data_ptr_error_msg_), but not to stop doing so.
+
+#include <c10/core/StorageImpl.h>
+
+namespace memledger::storage_access {
+
+template <bool c10::StorageImpl::*kMember>
+struct Member {
+  friend bool& throws_on_access(c10::StorageImpl& storage) { return storage.*kMember; }
+};
+// An explicit instantiation may name private members.
+template struct Member<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
+// Takes effect with the next set_data_ptr_noswap().
+bool& throws_on_access(c10::StorageImpl& storage);
+
+}  // namespace memledger::storage_access
