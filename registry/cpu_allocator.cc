@@ -15,7 +15,6 @@ bool TrackingCpuAllocator::is_in_front() noexcept {
 }
 
 void TrackingCpuAllocator::put_in_front() {
-  constexpr uint8_t kLowestPriority = 0;
   c10::Allocator* const current = c10::GetAllocator(c10::DeviceType::CPU);
   if (wrappers().contains(current)) return;
   const size_t index = wrappers().count();
@@ -24,7 +23,7 @@ void TrackingCpuAllocator::put_in_front() {
   if (index == Wrappers::kMax || current == nullptr) return;
   auto* const wrapper = new TrackingCpuAllocator(current, index);
   wrappers().add(wrapper, current, current->raw_deleter());
-  c10::SetAllocator(c10::DeviceType::CPU, wrapper, kLowestPriority);
+  register_wrapper(c10::DeviceType::CPU, wrapper);
 }
 
 c10::DataPtr TrackingCpuAllocator::allocate(size_t nbytes) {

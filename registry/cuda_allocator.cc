@@ -87,7 +87,6 @@ void CudaAllocator::put_in_front() noexcept {
   CUDAAllocator* const current = slot->load(std::memory_order_acquire);
   if (wrappers().contains(current)) return;
   const c10::DeleterFnPtr base_deleter = current->raw_deleter();
-  constexpr uint8_t kLowestPriority = 0;
   const core::LockHolder hold(install_lock());
   if (slot->load(std::memory_order_acquire) != current) return;  // another thread was faster
   const size_t count = wrappers().count();
@@ -106,9 +105,7 @@ void CudaAllocator::put_in_front() noexcept {
   try {
     // c10's own slot follows, unless the program has put something else there.
     c10::Allocator* const registered = c10::GetAllocator(c10::DeviceType::CUDA);
-    if (registered == current || wrappers().contains(registered)) {
-      c10::SetAllocator(c10::DeviceType::CUDA, wrapper, kLowestPriority);
-    }
+    if (registered == current || wrappers().contains(registered)) register_wrapper(c10::DeviceType::CUDA, wrapper);
   } catch (const std::exception&) {  // nothing is registered there: LibTorch says so by throwing
   }
 }

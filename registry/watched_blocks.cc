@@ -267,6 +267,13 @@ void note_raw_freed(const void* data) noexcept {
   tell_observer(death->id, death->nbytes, death->device, /*birth=*/false);
 }
 
+void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper) {
+  for (int priority = 0; priority <= UINT8_MAX; ++priority) {
+    c10::SetAllocator(type, wrapper, static_cast<uint8_t>(priority));
+    if (c10::GetAllocator(type) == wrapper) return;
+  }
+}
+
 bool can_adopt(const c10::StorageImpl& storage) noexcept {
   // The unchecked accessor neither throws on fake storages nor materializes copy-on-write ones.
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();

@@ -58,6 +58,11 @@ class Wrappers {
   std::atomic<size_t> count_{0};
 };
 
+// Makes the wrapper LibTorch's allocator of that device type, with the priority of the one that is: LibTorch does not tell priorities,
+// but takes an allocator from that of the present one on. What the program sets later is taken or refused as without us. LibTorch's
+// own have priority 0; its CUDA allocator 1 from 2.15 on.
+void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper);
+
 // The deleter of blocks that this wrapper made and the table follows. A function of its own for each wrapper, since a block that
 // the table does not know must go back to the allocator whose raw_deleter() this is.
 c10::DeleterFnPtr tracked_deleter(WatchedType type, size_t index) noexcept;

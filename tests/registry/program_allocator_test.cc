@@ -101,9 +101,25 @@ TEST_CASE("allocators of the program's own, set at any time, are obeyed and watc
   CHECK(after->calls > 30);
   CHECK(registry().snapshot().tracking_was_off());
 
+  // The wrapper takes the priority of what it stands before.
+  auto* const important = new Delegating(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
+  c10::SetAllocator(at::kCPU, important, /*priority=*/7);
+  check_bookkeeping();
+  CHECK(c10::GetAllocator(at::kCPU) != important);
+  CHECK(important->calls > 30);
+  c10::Allocator* const in_place = c10::GetAllocator(at::kCPU);
+  auto* const too_low = new Delegating(in_place, /*with_raw_deleter=*/true);
+  c10::SetAllocator(at::kCPU, too_low, /*priority=*/6);
+  CHECK(c10::GetAllocator(at::kCPU) == in_place);
+  delete too_low;
+  auto* const as_important = new Delegating(in_place, /*with_raw_deleter=*/true);
+  c10::SetAllocator(at::kCPU, as_important, /*priority=*/7);
+  CHECK(c10::GetAllocator(at::kCPU) == as_important);
+  check_bookkeeping();
+
   registry().deactivate();
   auto* const in_gap = new Delegating(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
-  set(in_gap);
+  c10::SetAllocator(at::kCPU, in_gap, /*priority=*/7);
   auto gap = at::ones({100});
   REQUIRE(registry().activate().ok());
   check_bookkeeping();

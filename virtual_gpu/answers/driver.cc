@@ -66,6 +66,17 @@ MEMLEDGER_ANSWER CUresult cuGetProcAddress_v2(const char* name, void** function,
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
+// The driver has nothing to log.
+
+MEMLEDGER_ANSWER CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*, CUlogsCallbackHandle* handle) {
+  static char nothing;
+  if (!callback) return CUDA_ERROR_INVALID_VALUE;
+  if (handle) *handle = reinterpret_cast<CUlogsCallbackHandle>(&nothing);
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle) { return CUDA_SUCCESS; }
+
 // Devices and contexts.
 
 MEMLEDGER_ANSWER CUresult cuDeviceGetCount(int* count) {
