@@ -105,7 +105,8 @@ bool run_on(at::Device device, int batch, int size) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("What a ResNet-50 keeps for the backward pass: estimated and measured, on the CPU and on cuda:0 if there is one.");
+  absl::SetProgramUsageMessage(
+      "What a ResNet-50 keeps for the backward pass: estimated and measured, on the CPU and on cuda:0 if there is one.");
   absl::ParseCommandLine(argc, argv);
   const int batch = absl::GetFlag(FLAGS_batch);
   const int size = absl::GetFlag(FLAGS_size);

@@ -1,8 +1,8 @@
 #include "graph/libtorch_autograd.h"
 
+#include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
-#include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
@@ -299,8 +299,7 @@ void NodeReader::prefetch(const Node& node, Step step) {
   type.visit(node, *prefetcher_);
 }
 
-NodeReader::NodeReader()
-    : slot_reader_(std::make_unique<SlotReader>()), prefetcher_(std::make_unique<SlotPrefetcher>()) {}
+NodeReader::NodeReader() : slot_reader_(std::make_unique<SlotReader>()), prefetcher_(std::make_unique<SlotPrefetcher>()) {}
 NodeReader::~NodeReader() = default;
 
 NodeReader::Type NodeReader::classify(const std::type_info& type) {
@@ -316,8 +315,8 @@ NodeReader::Type NodeReader::classify(const std::type_info& type) {
     return {Kind::kLeaf, nullptr, nullptr};
   }
   for (const std::type_info* known :
-       {&typeid(ag::CopyBackwards), &typeid(ag::Error), &typeid(ag::NotImplemented),
-        &typeid(ag::DelayedError), &typeid(ag::UndefinedGrad), &typeid(ag::UndefinedGradBackward), &typeid(ag::Identity)}) {
+       {&typeid(ag::CopyBackwards), &typeid(ag::Error), &typeid(ag::NotImplemented), &typeid(ag::DelayedError),
+        &typeid(ag::UndefinedGrad), &typeid(ag::UndefinedGradBackward), &typeid(ag::Identity)}) {
     if (type == *known) return {Kind::kSavesNothing, nullptr, nullptr};
   }
   const std::string name = c10::demangle(type.name());

@@ -53,7 +53,8 @@ class Walk final : public NodeContents {
         note_node(node);
         follow(node.next_edges());
         found.emplace_back(node_, place_);
-        if (found.size() > kAhead / 2) reader_.prefetch(**found[found.size() - 1 - kAhead / 2].first, NodeReader::Step::kStorages);
+        if (found.size() > kAhead / 2)
+          reader_.prefetch(**found[found.size() - 1 - kAhead / 2].first, NodeReader::Step::kStorages);
         if (found.size() <= kAhead) continue;
       }
       std::tie(node_, place_) = found.front();
@@ -388,7 +389,7 @@ class Walk final : public NodeContents {
   std::shared_ptr<SavedTensorsData> data_ = std::make_shared<SavedTensorsData>();
   NodeReader reader_;
   absl::flat_hash_map<StorageKey, SavedRole> owners_;
-  absl::flat_hash_map<StorageKey, uint32_t> seen_;  // their first holders
+  absl::flat_hash_map<StorageKey, uint32_t> seen_;      // their first holders
   absl::flat_hash_map<const Node*, uint32_t> visited_;  // their places in data_->nodes
   absl::flat_hash_map<const std::type_info*, uint32_t> names_of_types_;
   absl::flat_hash_map<const c10::TensorImpl*, int32_t> parameters_;

@@ -109,7 +109,7 @@ struct SavedTensorRow {
   bool counted = false;               // the first holder of its storage
   std::optional<size_t> shares_with;  // else the first holder's place in rows()
   bool in_place_modified = false;     // after saving: backward() would throw
-  bool inferred = false;  // born in the TorchScript method of a node that cannot be read: probably held by it
+  bool inferred = false;              // born in the TorchScript method of a node that cannot be read: probably held by it
   SavedRole role = SavedRole::kActivation;
 };
 
@@ -150,7 +150,7 @@ class SavedTensors {
   // The activations, each storage once, rounded as the options say.
   int64_t total_bytes() const;
   int64_t bytes(SavedRole role) const;  // kActivation: total_bytes()
-  int64_t inferred_bytes() const;         // of the activations
+  int64_t inferred_bytes() const;       // of the activations
   // Rows whose bytes are not known: they are in no total.
   size_t unknown_rows() const;
 

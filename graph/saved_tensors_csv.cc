@@ -46,9 +46,8 @@ std::string SavedTensors::to_csv() const {
     out += quoted(row.node) + ',' + std::to_string(row.sequence_number) + ',' + std::to_string(row.forward_thread) + ',' +
            quoted(row.slot) + ',' + shape_of(row) + ',' + dtype_name(row.dtype) + ',' + row.device.str() + ',' +
            std::to_string(row.storage_address) + ',' + std::to_string(row.storage_id) + ',' + or_empty(row.storage_bytes) + ',' +
-           or_empty(row.extent_bytes) + ',' + (row.view ? "1," : "0,") + (row.counted ? "1," : "0,") +
-           or_empty(row.shares_with) + ',' + (row.in_place_modified ? "1," : "0,") + (row.inferred ? "1," : "0,") +
-           to_string(row.role) + '\n';
+           or_empty(row.extent_bytes) + ',' + (row.view ? "1," : "0,") + (row.counted ? "1," : "0,") + or_empty(row.shares_with) +
+           ',' + (row.in_place_modified ? "1," : "0,") + (row.inferred ? "1," : "0,") + to_string(row.role) + '\n';
   }
   return out;
 }

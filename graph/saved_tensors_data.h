@@ -52,7 +52,7 @@ struct CompactRow {
   int64_t storage_bytes = -1;  // -1: unknown
   int64_t extent_bytes = -1;   // -1: unknown
   int64_t offset_bytes = 0;
-  uint32_t node = 0;           // in SavedTensorsData::nodes
+  uint32_t node = 0;  // in SavedTensorsData::nodes
   uint32_t first_holder = 0;
   uint32_t shape_begin = 0;
   int32_t slot_index = -1;

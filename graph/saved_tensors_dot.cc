@@ -43,8 +43,10 @@ std::string SavedTensors::to_dot(size_t max_nodes) const {
       out += escaped(data.parameters[static_cast<size_t>(node.parameter)]) + "\", style=filled, fillcolor=lightblue];\n";
     } else {
       out += escaped(node.is_leaf() ? "leaf" : data.names[node.name]);
-      if (held[i] > 0) out += "\\n" + human_bytes(held[i]) + "\", style=filled, fillcolor=lightyellow];\n";
-      else out += "\"];\n";
+      if (held[i] > 0)
+        out += "\\n" + human_bytes(held[i]) + "\", style=filled, fillcolor=lightyellow];\n";
+      else
+        out += "\"];\n";
     }
   }
   for (size_t i = 0; i < data.nodes.size(); ++i) {

@@ -80,12 +80,28 @@ std::string first_parts(const std::string& path, size_t depth) {
 
 // Operators that only pass a parameter on in another shape or type.
 bool passes_on(std::string_view node) {
-  static const std::set<std::string_view> kNames = {
-      "TBackward0",        "TransposeBackward0",  "PermuteBackward0",   "ViewBackward0",           "ReshapeAliasBackward0",
-      "ExpandBackward0",   "ToCopyBackward0",     "AliasBackward0",     "UnsqueezeBackward0",      "SqueezeBackward0",
-      "SqueezeBackward1",  "SliceBackward0",      "SelectBackward0",    "SplitBackward0",          "SplitWithSizesBackward0",
-      "UnbindBackward0",   "UnsafeViewBackward0", "AsStridedBackward0", "UnsafeSplitBackward0",    "CloneBackward0",
-      "NarrowBackward0",   "CudnnRnnFlattenWeightBackward0"};
+  static const std::set<std::string_view> kNames = {"TBackward0",
+                                                    "TransposeBackward0",
+                                                    "PermuteBackward0",
+                                                    "ViewBackward0",
+                                                    "ReshapeAliasBackward0",
+                                                    "ExpandBackward0",
+                                                    "ToCopyBackward0",
+                                                    "AliasBackward0",
+                                                    "UnsqueezeBackward0",
+                                                    "SqueezeBackward0",
+                                                    "SqueezeBackward1",
+                                                    "SliceBackward0",
+                                                    "SelectBackward0",
+                                                    "SplitBackward0",
+                                                    "SplitWithSizesBackward0",
+                                                    "UnbindBackward0",
+                                                    "UnsafeViewBackward0",
+                                                    "AsStridedBackward0",
+                                                    "UnsafeSplitBackward0",
+                                                    "CloneBackward0",
+                                                    "NarrowBackward0",
+                                                    "CudnnRnnFlattenWeightBackward0"};
   return kNames.count(node) > 0;
 }
 
@@ -266,8 +282,8 @@ class Block {
 
   const SavedTensorsData& data_;
   const Layers& layers_;
-  std::vector<char> inside_;   // by node
-  std::vector<char> holders_;  // by first holder
+  std::vector<char> inside_;                               // by node
+  std::vector<char> holders_;                              // by first holder
   std::map<std::pair<uint32_t, uint32_t>, Input> inputs_;  // by node and number of its result
   std::set<uint32_t> kept_;
   CheckpointEstimate result_;

@@ -34,7 +34,7 @@ struct SavedGroup {
 };
 
 struct SavedGroups {
-  std::string by;  // "node kind", "layer", "birthplace"
+  std::string by;                  // "node kind", "layer", "birthplace"
   std::vector<SavedGroup> groups;  // the biggest first, then by name
 
   int64_t total_bytes() const;

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "registry/allocation_failure.h"
-#include "registry/phase.h"
 #include "registry/block_observer.h"
 #include "registry/live_storages.h"
+#include "registry/phase.h"
 #include "registry/stacks.h"
 
 namespace memledger {

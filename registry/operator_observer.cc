@@ -94,7 +94,7 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
 
 void push_node(ThreadContext& thread, const char* name) {
   if (thread.node_depth < ThreadContext::kMaxFrames) {
-    thread.frames[thread.node_depth] = {thread.op,          thread.autograd_node, thread.forward_op, thread.forward_label,
+    thread.frames[thread.node_depth] = {thread.op,       thread.autograd_node, thread.forward_op, thread.forward_label,
                                         thread.op_depth, thread.op_sequence};
     thread.op = 0;
     thread.op_depth = 0;
@@ -124,8 +124,7 @@ void pop_node(ThreadContext& thread) {
 // The node that a backward pass now runs was made by an operator of the forward pass.
 void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0) return;
-  const auto [op, label] =
-      RegistryState::get().forward_operators.find(fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
+  const auto [op, label] = RegistryState::get().forward_operators.find(fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
   thread.forward_op = op;
   thread.forward_label = label;
 }
@@ -341,12 +340,11 @@ void OperatorObserver::start(const Options& options) {
     at::reenableCallback(handle);
     return;
   }
-  handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(&on_start, &on_end)
-          .needsInputs(true)
-          .needsOutputs(true)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE,
-                   at::RecordScope::TORCHSCRIPT_FUNCTION}));
+  handle = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                     .needsInputs(true)
+                                     .needsOutputs(true)
+                                     .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                                              at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
 }
 
 void OperatorObserver::stop() {

@@ -28,10 +28,10 @@
 namespace memledger {
 
 struct Lifetime {
-  StorageInfo storage;                // as known at its death, or at the end
-  std::optional<int64_t> born_ns;     // nothing: before the recording began
-  std::optional<int64_t> died_ns;     // nothing: alive at the end
-  bool used_as_parameter = false;     // an operator consumed it as a leaf that requires grad
+  StorageInfo storage;             // as known at its death, or at the end
+  std::optional<int64_t> born_ns;  // nothing: before the recording began
+  std::optional<int64_t> died_ns;  // nothing: alive at the end
+  bool used_as_parameter = false;  // an operator consumed it as a leaf that requires grad
 };
 
 // From then on the thread's label was this one.

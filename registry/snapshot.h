@@ -38,12 +38,12 @@ struct StorageInfo {
   // 65536 others were made after, and where operators were not watched at that time.
   std::string_view forward_op;
   std::string_view forward_label;
-  std::string_view label;          // ScopedLabels, user scopes, `TorchScript forward`; outermost first, with '/' between
+  std::string_view label;  // ScopedLabels, user scopes, `TorchScript forward`; outermost first, with '/' between
   // The storage of the parameter (a leaf that requires grad) that the operator consumed, the last of several: its id; 0: none.
   uint64_t parameter = 0;
-  uint32_t stack = 0;              // for stack_frames(); 0: none was taken
-  float stack_weight = 0;          // how many such storages it stands for, see StackOptions::sampled
-  uint32_t thread = 0;             // numbered by first use, from 1
+  uint32_t stack = 0;      // for stack_frames(); 0: none was taken
+  float stack_weight = 0;  // how many such storages it stands for, see StackOptions::sampled
+  uint32_t thread = 0;     // numbered by first use, from 1
   Phase phase = Phase::kOther;
   bool phase_inferred = false;
   bool temporary = false;  // the operator that made it is still running

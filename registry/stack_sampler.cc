@@ -98,7 +98,9 @@ bool is_compiled(const std::string& path) {
   if (!is_new) return place->second;
   char begin[4] = {};
   std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
-  place->second = std::string_view(begin, sizeof begin) == "\x7f" "ELF";
+  place->second = std::string_view(begin, sizeof begin) ==
+                  "\x7f"
+                  "ELF";
   return place->second;
 }
 

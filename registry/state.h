@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "registry/core/event_ring.h"
 #include "registry/block_observer.h"
+#include "registry/core/event_ring.h"
 #include "registry/core/ledger.h"
 #include "registry/core/name_table.h"
 #include "registry/core/peak_labels.h"

@@ -38,7 +38,7 @@ struct NamedTensor {
   std::string name;  // weight, encoder.0.bias.grad, Adam.weight.exp_avg …
   Role role = Role::kTensor;
   std::string module;  // encoder.0, or the module's type where it has no path; of the parameter, for its gradient and state
-  at::Tensor tensor;  // defined; a strong reference: drop it soon
+  at::Tensor tensor;   // defined; a strong reference: drop it soon
 };
 
 class NameBook {

@@ -36,7 +36,7 @@ enum class SortBy : uint8_t { kBytes, kSize, kName, kBirth };
 
 // What the table puts into one line.
 enum class GroupBy : uint8_t {
-  kAlike,     // anonymous rows of equal role, producer, shape, dtype and label; named rows never
+  kAlike,  // anonymous rows of equal role, producer, shape, dtype and label; named rows never
   kNothing,
   // Everything of one …
   kRole,
@@ -85,18 +85,18 @@ struct ReportRow {
   std::string owner;  // kShared: the name of the row that is counted
   // Of the storage: the first that fits any tensor on it, whatever gave the name. kShared: of this row's own tensor.
   Role role = Role::kTensor;
-  bool anonymous = false;                // no registered name reaches it
-  bool adopted = false;                  // born before tracking
-  uint64_t storage_id = 0;               // 0: not in the registry
-  std::optional<int64_t> nbytes;         // counted bytes; nullopt: unknown
-  int64_t external_bytes = 0;            // kExternal: what is there, but not counted
+  bool anonymous = false;         // no registered name reaches it
+  bool adopted = false;           // born before tracking
+  uint64_t storage_id = 0;        // 0: not in the registry
+  std::optional<int64_t> nbytes;  // counted bytes; nullopt: unknown
+  int64_t external_bytes = 0;     // kExternal: what is there, but not counted
   ExternalMemory external = ExternalMemory::kProgram;
   std::string mapped_from;               // kMappedFile, kSharedMemory: the path, where there is one
   std::optional<int64_t> claimed_bytes;  // kNotFollowed, kMeta: what the storage says of its own size; counted nowhere
   std::optional<c10::DimVector> shape;   // nothing: unknown
   std::optional<c10::ScalarType> dtype;
-  int64_t storage_offset_bytes = 0;        // where the tensor begins in its storage
-  int64_t extent_bytes = 0;                // first to last element; less than nbytes: a view of a part
+  int64_t storage_offset_bytes = 0;  // where the tensor begins in its storage
+  int64_t extent_bytes = 0;          // first to last element; less than nbytes: a view of a part
   // How much of the storage all the tensors with a row can reach. Less than nbytes: views keep alive what they do not show.
   // Nothing for anonymous rows.
   std::optional<int64_t> visible_bytes;

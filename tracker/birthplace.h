@@ -34,8 +34,8 @@ struct Birthplace {
 
   friend bool operator==(const Birthplace& a, const Birthplace& b) {
     return a.device == b.device && a.op == b.op && a.autograd_node == b.autograd_node && a.label == b.label &&
-           a.phase == b.phase && a.adopted == b.adopted && a.raw_block == b.raw_block && a.stack == b.stack && a.dtype == b.dtype &&
-           a.shape == b.shape;
+           a.phase == b.phase && a.adopted == b.adopted && a.raw_block == b.raw_block && a.stack == b.stack &&
+           a.dtype == b.dtype && a.shape == b.shape;
   }
 };
 

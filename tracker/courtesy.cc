@@ -104,7 +104,8 @@ class Segments {
 
 class Telling {
  public:
-  Telling(const CourtesyOptions& options, bool restoring, int64_t total) : options_(options), begun_(Clock::now()), told_(begun_) {
+  Telling(const CourtesyOptions& options, bool restoring, int64_t total)
+      : options_(options), begun_(Clock::now()), told_(begun_) {
     progress_.restoring = restoring;
     progress_.total_bytes = total;
     to_terminal_ = !options.progress && total >= kSlowBytes && isatty(STDERR_FILENO) != 0;
@@ -236,14 +237,15 @@ absl::Status Courtesy::State::check() const {
         fmt::format("memledger: memory of {} cannot be yielded: only CUDA devices' and the CPU's", options.device->str()));
   }
   if (cpu && options.place != CourtesyOptions::Place::kFile) {
-    return absl::InvalidArgumentError("memledger: the CPU's memory can be yielded to a file only (CourtesyOptions::Place::kFile)");
+    return absl::InvalidArgumentError(
+        "memledger: the CPU's memory can be yielded to a file only (CourtesyOptions::Place::kFile)");
   }
   if (options.device && options.device->is_cuda() && options.device->has_index()) {
     const c10::DeviceIndex count =
         at::detail::getCUDAHooks().hasCUDA() ? c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount() : 0;
     if (options.device->index() >= count) {
-      return absl::InvalidArgumentError(
-          fmt::format("memledger: there is no {}: LibTorch sees {} CUDA devices", options.device->str(), static_cast<int>(count)));
+      return absl::InvalidArgumentError(fmt::format("memledger: there is no {}: LibTorch sees {} CUDA devices",
+                                                    options.device->str(), static_cast<int>(count)));
     }
   }
   return absl::OkStatus();
@@ -315,7 +317,8 @@ std::vector<Moving> Courtesy::State::find() {
     }
     const auto statistics = device_statistics(device);
     if (!only_added && statistics && statistics->requested_bytes.current > known_bytes) {
-      unmoved.push_back({device, statistics->requested_bytes.current - known_bytes, 0, "made before tracking, or awaited by streams"});
+      unmoved.push_back(
+          {device, statistics->requested_bytes.current - known_bytes, 0, "made before tracking, or awaited by streams"});
     }
   }
   return result;
@@ -326,7 +329,8 @@ absl::StatusOr<YieldedBytes> Courtesy::State::make_place() const {
     case CourtesyOptions::Place::kFile:
       return YieldedBytes::in_file(folder_of(options));
     case CourtesyOptions::Place::kPinned:
-      if (!at::detail::getCUDAHooks().hasCUDA()) return absl::InvalidArgumentError("memledger: without CUDA there is no pinned memory");
+      if (!at::detail::getCUDAHooks().hasCUDA())
+        return absl::InvalidArgumentError("memledger: without CUDA there is no pinned memory");
       return YieldedBytes::in_memory(at::detail::getCUDAHooks().getPinnedMemoryAllocator());
     case CourtesyOptions::Place::kPageable:
       break;
@@ -344,7 +348,8 @@ absl::Status Courtesy::State::copy_away(std::vector<Moving>& moving, YieldedByte
     absl::StatusOr<YieldedBytes::Place> place = bytes.reserve(one.yielded.nbytes);
     if (!place.ok()) return place.status();
     one.yielded.place = *place;
-    const c10::OptionalDeviceGuard guard(one.yielded.device.is_cuda() ? std::optional<c10::Device>(one.yielded.device) : std::nullopt);
+    const c10::OptionalDeviceGuard guard(one.yielded.device.is_cuda() ? std::optional<c10::Device>(one.yielded.device)
+                                                                      : std::nullopt);
     const absl::Status status = copier.away(one.storage->_mutable_data_ptr_no_checks().get(), one.yielded);
     if (!status.ok()) return status;
     one.storage->get_extra_meta().custom_data_ptr_error_msg_ = away;
@@ -376,7 +381,8 @@ absl::Status Courtesy::State::restore(Trip& trip, Telling& telling) {
         stream.reset_stream(c10::Stream(c10::Stream::UNSAFE, one.device, static_cast<c10::StreamId>(one.stream)));
       }
       c10::Allocator* const own = storage->allocator();
-      c10::DataPtr data = (own != nullptr ? own : c10::GetAllocator(one.device.type()))->allocate(static_cast<size_t>(one.nbytes));
+      c10::DataPtr data =
+          (own != nullptr ? own : c10::GetAllocator(one.device.type()))->allocate(static_cast<size_t>(one.nbytes));
       status = copier.back(data.get(), one);
       if (!status.ok()) break;
       give_data(*storage, std::move(data));
@@ -457,7 +463,8 @@ absl::Status Courtesy::restore() {
     if (!status.ok()) break;
   }
   auto& trips = state_->trips;
-  trips.erase(std::remove_if(trips.begin(), trips.end(), [](const State::Trip& trip) { return trip.storages.empty(); }), trips.end());
+  trips.erase(std::remove_if(trips.begin(), trips.end(), [](const State::Trip& trip) { return trip.storages.empty(); }),
+              trips.end());
   if (status.ok()) return status;
   return absl::Status(status.code(), fmt::format("{}; {} bytes are still yielded, restore() can be called again",
                                                  std::string(status.message()), yielded_bytes()));

@@ -107,10 +107,8 @@ std::optional<size_t> consumed_layer(const ModuleTree& tree, const at::RecordFun
 ScopedOperators::ScopedOperators(const ModuleTree* tree, OperatorListener& listener) {
   TORCH_CHECK(listening.listener == nullptr, "memledger: this thread's operators are already being listened to");
   listening = {tree, &listener, 0};
-  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&on_start, &on_end)
-                                           .needsInputs(true)
-                                           .needsOutputs(true)
-                                           .scopes({at::RecordScope::FUNCTION}));
+  handle_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&on_start, &on_end).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 ScopedOperators::~ScopedOperators() {

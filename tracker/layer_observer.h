@@ -22,8 +22,8 @@
 namespace memledger::layers {
 
 struct ModuleLayer {
-  std::string name;  // its path; empty for the module itself
-  std::string type;  // without namespace and Impl
+  std::string name;        // its path; empty for the module itself
+  std::string type;        // without namespace and Impl
   int64_t parameters = 0;  // elements of its own, not its children's
 };
 

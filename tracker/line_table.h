@@ -15,8 +15,8 @@ namespace memledger {
 
 // The statistics of LibTorch's DeviceStats that have `current`, `peak`, `allocated`, `freed`, each for three pools.
 constexpr std::array<std::string_view, 9> kDeviceStatNames = {
-    "allocation",     "segment",      "active",               "inactive_split",  "allocated_bytes",
-    "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes"};
+    "allocation",           "segment",        "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
+    "inactive_split_bytes", "requested_bytes"};
 constexpr std::array<std::string_view, 3> kPoolNames = {"all", "small_pool", "large_pool"};
 constexpr size_t kDeviceStats = kDeviceStatNames.size() * kPoolNames.size();
 constexpr size_t kActiveBytes = 6 * kPoolNames.size();  // active_bytes.all
@@ -45,8 +45,8 @@ struct LineFigures {
   // Requested bytes, over all runs.
   int64_t line_allocated = 0;
   int64_t line_freed = 0;
-  int64_t line_left = 0;      // allocated by this line and alive now
-  int64_t peak_time_ns = 0;   // of active_bytes.all; registry/recording.h's clock
+  int64_t line_left = 0;     // allocated by this line and alive now
+  int64_t peak_time_ns = 0;  // of active_bytes.all; registry/recording.h's clock
   int64_t events = 0;
 
   void fold(const LineFigures& other);

@@ -61,9 +61,10 @@ std::optional<Totals> totals_of(absl::string_view line) {
 
 const std::map<std::string, int64_t, std::less<>>& element_sizes() {
   static const auto* const sizes = new std::map<std::string, int64_t, std::less<>>{
-      {"float64", 8}, {"float32", 4}, {"float16", 2},   {"bfloat16", 2},  {"int64", 8},  {"int32", 4},      {"int16", 2},
-      {"int8", 1},    {"uint8", 1},   {"bool", 1},      {"complex32", 4}, {"uint16", 2}, {"complex64", 8},  {"complex128", 16},
-      {"uint32", 4},  {"uint64", 8},  {"float8_e5m2", 1}, {"float8_e4m3fn", 1}, {"qint8", 1}, {"quint8", 1}, {"qint32", 4}};
+      {"float64", 8},   {"float32", 4},     {"float16", 2}, {"bfloat16", 2}, {"int64", 8},       {"int32", 4},
+      {"int16", 2},     {"int8", 1},        {"uint8", 1},   {"bool", 1},     {"complex32", 4},   {"uint16", 2},
+      {"complex64", 8}, {"complex128", 16}, {"uint32", 4},  {"uint64", 8},   {"float8_e5m2", 1}, {"float8_e4m3fn", 1},
+      {"qint8", 1},     {"quint8", 1},      {"qint32", 4}};
   return *sizes;
 }
 
@@ -193,7 +194,8 @@ absl::StatusOr<MemoryLog> parse_log(std::string_view text, std::string name) {
   size_t blocks = 0;
   for (const LogRun& run : log.runs) blocks += run.blocks.size();
   if (log.runs.empty() || (blocks == 0 && log.runs.front().date.empty())) {
-    return absl::InvalidArgumentError(log.name + ": this is no log of MemTracker or gpu_mem_track: neither its header nor an At line is in it");
+    return absl::InvalidArgumentError(
+        log.name + ": this is no log of MemTracker or gpu_mem_track: neither its header nor an At line is in it");
   }
   return log;
 }

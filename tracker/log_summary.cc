@@ -159,9 +159,10 @@ std::string run_summary(const LogRun& run) {
     }
   }
   if (!run.blocks.empty()) {
-    text += fmt::format("Total Tensor Used Memory: from {} to {} MiB{}\n",
-                        known(run.tensor_mib ? run.tensor_mib : run.blocks.front().tensor_mib), known(run.blocks.back().tensor_mib),
-                        highest == nullptr ? "" : fmt::format(", highest {:.1f} at {}", *highest->tensor_mib, highest->where));
+    text +=
+        fmt::format("Total Tensor Used Memory: from {} to {} MiB{}\n",
+                    known(run.tensor_mib ? run.tensor_mib : run.blocks.front().tensor_mib), known(run.blocks.back().tensor_mib),
+                    highest == nullptr ? "" : fmt::format(", highest {:.1f} at {}", *highest->tensor_mib, highest->where));
     text += biggest_step(run) + what_grew(run) + never_came_back(run);
   }
   if (run.cut_rows > 0) {
@@ -236,7 +237,8 @@ std::string svg_of(const LogRun& run, const std::string& title) {
   std::string svg = fmt::format("<text x=\"{}\" y=\"24\" font-weight=\"bold\">{}</text>\n", kLeft, escaped(title));
   for (double value = 0; value <= top * 1.0001; value += step) {
     const double y = kSvgHeight - kBottom - value / top * height;
-    svg += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n", kLeft, kSvgWidth - kRight, y, y);
+    svg +=
+        fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n", kLeft, kSvgWidth - kRight, y, y);
     svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:g} MiB</text>\n", kLeft - 8, y + 4, value);
   }
   svg += svg_line(series.allocated, top, "#d95f02") + svg_line(series.tensor, top, "#1b6ca8");
@@ -303,7 +305,9 @@ std::string log_plot(const LogRun& run, size_t width, size_t height) {
     // A cell is filled if the value reaches its middle.
     const double level = highest * (static_cast<double>(line) + 0.5) / static_cast<double>(height);
     const bool labelled = line + 1 == height || line == height / 2 || line == 0;
-    const double value = line + 1 == height ? highest : line == 0 ? 0 : highest * static_cast<double>(line) / static_cast<double>(height);
+    const double value = line + 1 == height ? highest
+                         : line == 0        ? 0
+                                            : highest * static_cast<double>(line) / static_cast<double>(height);
     text += labelled ? fmt::format("{:>10.1f} |", value) : fmt::format("{:>10} |", "");
     std::string cells;
     for (size_t column = 0; column < columns; ++column) {
@@ -314,8 +318,8 @@ std::string log_plot(const LogRun& run, size_t width, size_t height) {
     cells.erase(cells.find_last_not_of(' ') + 1);
     text += cells + "\n";
   }
-  return text + fmt::format("{:>10} +{}\n{:>12}MiB, {}: # in tensors, . allocated beyond them\n", "", std::string(columns, '-'), "",
-                            several(run.blocks.size(), "block"));
+  return text + fmt::format("{:>10} +{}\n{:>12}MiB, {}: # in tensors, . allocated beyond them\n", "", std::string(columns, '-'),
+                            "", several(run.blocks.size(), "block"));
 }
 
 std::string log_svg(const MemoryLog& log) {
@@ -365,7 +369,8 @@ std::string log_comparison(const MemoryLog& before, const MemoryLog& after) {
     }
     // What B has before it and A has not.
     for (; next_b < found->second; ++next_b) {
-      if (in_a.count(b_keys[next_b]) == 0 && told.insert(next_b).second) line(std::nullopt, b.blocks[next_b].tensor_mib, b.blocks[next_b].where);
+      if (in_a.count(b_keys[next_b]) == 0 && told.insert(next_b).second)
+        line(std::nullopt, b.blocks[next_b].tensor_mib, b.blocks[next_b].where);
     }
     told.insert(found->second);
     const std::string& where = a.blocks[i].where;

@@ -41,15 +41,16 @@ class CsvFile {
     std::tm local = {};
     localtime_r(&seconds, &local);
     char date[32];
-    std::snprintf(date, sizeof date, "%04d%02d%02d-%02d%02d%02d", local.tm_year + 1900, local.tm_mon + 1, local.tm_mday, local.tm_hour,
-                  local.tm_min, local.tm_sec);
+    std::snprintf(date, sizeof date, "%04d%02d%02d-%02d%02d%02d", local.tm_year + 1900, local.tm_mon + 1, local.tm_mday,
+                  local.tm_hour, local.tm_min, local.tm_sec);
     const std::string stem = (path / (std::string(date) + "-" + std::to_string(::getpid()))).string();
     for (int number = 1; number <= kMostFilesInOneSecond; ++number) {
       path_ = stem + (number == 1 ? "" : "-" + std::to_string(number)) + ".csv";
       file_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
       if (file_ >= 0 || errno != EEXIST) break;
     }
-    TORCH_CHECK(file_ >= 0, "memledger: cannot make the profiler's CSV file ", path_, ": ", std::generic_category().message(errno));
+    TORCH_CHECK(file_ >= 0, "memledger: cannot make the profiler's CSV file ", path_, ": ",
+                std::generic_category().message(errno));
     write(kProfilerCsvHeader);
   }
   ~CsvFile() { ::close(file_); }
@@ -222,7 +223,8 @@ struct MemoryProfiler::Impl {
     std::vector<NamedTensor> tensors = book.read();
     std::vector<std::pair<uint64_t, size_t>> ids;  // and whose
     for (size_t i = 0; i < tensors.size(); ++i) {
-      for_each_part(tensors[i].tensor, [&](const char*, const at::Tensor& part) { ids.emplace_back(registry.storage_id(part), i); });
+      for_each_part(tensors[i].tensor,
+                    [&](const char*, const at::Tensor& part) { ids.emplace_back(registry.storage_id(part), i); });
     }
     const Snapshot snapshot = registry.snapshot();
     std::vector<int64_t> bytes(tensors.size(), 0);

@@ -59,9 +59,9 @@ struct ProfilerOptions {
   bool csv = false;      // reports go to memory_csv_data/%Y%m%d-%H%M%S-<pid>.csv, too
   // Nothing: where the module's first parameter is.
   std::optional<c10::Device> device = std::nullopt;
-  std::string csv_folder = "memory_csv_data";  // relative to $BUILD_WORKING_DIRECTORY under `bazel run`
-  std::ostream* out = nullptr;                 // std::cout
-  size_t max_events = size_t{1} << 18;         // births and deaths in one iteration that are kept
+  std::string csv_folder = "memory_csv_data";                         // relative to $BUILD_WORKING_DIRECTORY under `bazel run`
+  std::ostream* out = nullptr;                                        // std::cout
+  size_t max_events = size_t{1} << 18;                                // births and deaths in one iteration that are kept
   std::function<std::chrono::system_clock::time_point()> clock = {};  // of the file's name; empty: the system's
 };
 

@@ -51,7 +51,8 @@ std::string to_string(const IterationStats& stats) {
   text += "\n" + line("Total layer weight gradient usage", stats.weight_gradient_bytes()) + lines(stats.weight_gradients);
   text += line("Intermediate gradients", stats.intermediate_gradient_bytes);
   if (stats.dropped_events > 0) {
-    text += fmt::format("({} events were dropped: feature maps and intermediate gradients are at least these)\n", stats.dropped_events);
+    text += fmt::format("({} events were dropped: feature maps and intermediate gradients are at least these)\n",
+                        stats.dropped_events);
   }
   return text;
 }

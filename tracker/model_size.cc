@@ -188,9 +188,7 @@ class Rows final : public layers::OperatorListener {
     size_t row;
   };
 
-  static Weak weak(c10::StorageImpl* storage) {
-    return Weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
-  }
+  static Weak weak(c10::StorageImpl* storage) { return Weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)); }
 
   static void note_shape(LayerSize& layer, const at::Tensor& tensor) {
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
@@ -337,7 +335,8 @@ ModelSize Run::end() {
     for (const SavedTensorRow& row : saved.rows()) {
       if (!row.counted || row.role != SavedRole::kActivation || !row.storage_bytes.has_value()) continue;
       const auto maker = makers.find(row.storage_address);
-      (maker == makers.end() ? state.size.other_saved_bytes : state.rows.layers()[maker->second].saved_bytes) += *row.storage_bytes;
+      (maker == makers.end() ? state.size.other_saved_bytes : state.rows.layers()[maker->second].saved_bytes) +=
+          *row.storage_bytes;
     }
     state.size.saved_bytes = saved.total_bytes();
     state.size.saved_is_complete = saved.complete();

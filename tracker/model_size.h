@@ -57,14 +57,14 @@ struct ModelSizeOptions {
 };
 
 struct LayerSize {
-  std::string name;       // features.0; the operator's name for what is no module
-  std::string type;       // Conv2d; empty for an operator
-  bool is_module = true;  // false: operators of that name, under the last module above
-  int64_t calls = 0;      // how often it began, or how many operators
+  std::string name;                                  // features.0; the operator's name for what is no module
+  std::string type;                                  // Conv2d; empty for an operator
+  bool is_module = true;                             // false: operators of that name, under the last module above
+  int64_t calls = 0;                                 // how often it began, or how many operators
   std::optional<std::vector<int64_t>> output_shape;  // of its last result
-  int64_t parameters = 0;        // elements, of its own
-  int64_t activation_bytes = 0;  // results that it made, each storage once
-  int64_t saved_bytes = 0;       // what it made (results, indices, masks, statistics) and autograd keeps
+  int64_t parameters = 0;                            // elements, of its own
+  int64_t activation_bytes = 0;                      // results that it made, each storage once
+  int64_t saved_bytes = 0;                           // what it made (results, indices, masks, statistics) and autograd keeps
 };
 
 struct ModelSize {
@@ -73,12 +73,12 @@ struct ModelSize {
   int64_t parameter_bytes = 0;
   int64_t intermediate_bytes = 0;  // without backward
 
-  int64_t parameters = 0;        // elements
-  int64_t activation_bytes = 0;  // Σ layers
-  int64_t saved_bytes = 0;       // kept for backward; Σ layers + other_saved_bytes
-  int64_t other_saved_bytes = 0; // made where no operator was seen: on other threads
-  bool saved_is_complete = true; // false: the graph has nodes that cannot be read, so saved_bytes is a lower bound
-  std::vector<LayerSize> layers; // in the order in which they ran first
+  int64_t parameters = 0;         // elements
+  int64_t activation_bytes = 0;   // Σ layers
+  int64_t saved_bytes = 0;        // kept for backward; Σ layers + other_saved_bytes
+  int64_t other_saved_bytes = 0;  // made where no operator was seen: on other threads
+  bool saved_is_complete = true;  // false: the graph has nodes that cannot be read, so saved_bytes is a lower bound
+  std::vector<LayerSize> layers;  // in the order in which they ran first
 
   // One object with "schema" and "version", bytes as integers.
   std::string to_json() const;

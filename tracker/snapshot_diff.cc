@@ -14,7 +14,7 @@ namespace {
 struct GroupKey {
   char sign;
   Role role;
-  int dtype;  // -1: unknown
+  int dtype;                          // -1: unknown
   const std::vector<int64_t>* shape;  // null: unknown
   bool named;
   bool adopted;

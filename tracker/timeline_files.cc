@@ -73,8 +73,8 @@ class ChromeTrace {
     // Microseconds with all the clock's digits.
     const int64_t since = std::max<int64_t>(0, time_ns - begin_ns_);
     out_ << (first_ ? "\n" : ",\n")
-         << fmt::format("{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03},\"name\":{}{}}}", phase, process, thread, since / 1000,
-                        since % 1000, json_string(name), rest);
+         << fmt::format("{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03},\"name\":{}{}}}", phase, process, thread,
+                        since / 1000, since % 1000, json_string(name), rest);
     first_ = false;
   }
   void process_name(int process, const std::string& name) {
@@ -132,7 +132,8 @@ void write_device(ChromeTrace& trace, const TimelineData& data, int process, con
     const TimelineName* const known = name_of(*life, data);
     const std::string name = known == nullptr ? maker_of(life->storage) : known->name;
     const std::string id = fmt::format(",\"cat\":\"storage\",\"id\":\"{:#x}\"", life->storage.id);
-    trace.event('b', process, 0, is_born(*life) ? *life->born_ns : begin_ns, name, id + slice_arguments(*life, data, series[life]));
+    trace.event('b', process, 0, is_born(*life) ? *life->born_ns : begin_ns, name,
+                id + slice_arguments(*life, data, series[life]));
     trace.event('e', process, 0, life->died_ns.value_or(end_ns), name, id);
   }
 }
@@ -158,7 +159,8 @@ void write_labels(ChromeTrace& trace, const TimelineData& data, int process) {
     const std::vector<std::string_view> parts = parts_of(change.label);
     size_t common = 0;
     while (common < stack.size() && common < parts.size() && stack[common] == parts[common]) ++common;
-    for (; stack.size() > common; stack.pop_back()) trace.event('E', process, change.thread, change.time_ns, std::string(stack.back()), "");
+    for (; stack.size() > common; stack.pop_back())
+      trace.event('E', process, change.thread, change.time_ns, std::string(stack.back()), "");
     for (; stack.size() < parts.size(); stack.push_back(parts[stack.size()])) {
       trace.event('B', process, change.thread, change.time_ns, std::string(parts[stack.size()]), "");
     }
@@ -325,8 +327,9 @@ void write_chrome_trace(const TimelineData& data, std::ostream& out) {
   }
   write_labels(trace, data, process);
   const auto end_us = std::chrono::duration_cast<std::chrono::microseconds>(data.recording.end_time.time_since_epoch()).count();
-  trace.end(fmt::format("{{\"schema\":\"memledger.timeline\",\"version\":1,\"dropped_events\":{},\"end_time_us\":{},\"unit\":\"bytes\"}}",
-                        data.recording.dropped_events, end_us));
+  trace.end(fmt::format(
+      "{{\"schema\":\"memledger.timeline\",\"version\":1,\"dropped_events\":{},\"end_time_us\":{},\"unit\":\"bytes\"}}",
+      data.recording.dropped_events, end_us));
 }
 
 void write_memory_viz(const TimelineData& data, std::ostream& out) {

@@ -34,7 +34,8 @@ absl::StatusOr<YieldedBytes> YieldedBytes::in_file(const std::string& folder) {
   std::string path = folder + "/memledger-yielded-XXXXXX";
   bytes.file_ = mkostemp(path.data(), O_CLOEXEC);
   if (bytes.file_ < 0) {
-    return absl::UnavailableError(fmt::format("memledger: no file for yielded memory can be made in {}: {}", folder, std::strerror(errno)));
+    return absl::UnavailableError(
+        fmt::format("memledger: no file for yielded memory can be made in {}: {}", folder, std::strerror(errno)));
   }
   unlink(path.c_str());
   return bytes;
@@ -78,8 +79,8 @@ absl::StatusOr<YieldedBytes::Place> YieldedBytes::reserve(int64_t nbytes) {
       }
       slabs_.push_back(std::move(slab));
     } catch (const std::exception& error) {
-      return absl::ResourceExhaustedError(
-          fmt::format("memledger: no {} host memory for {} bytes: {}", pinned_ != nullptr ? "pinned" : "pageable", slab.nbytes, error.what()));
+      return absl::ResourceExhaustedError(fmt::format("memledger: no {} host memory for {} bytes: {}",
+                                                      pinned_ != nullptr ? "pinned" : "pageable", slab.nbytes, error.what()));
     }
   }
   Slab& slab = slabs_.back();
@@ -110,8 +111,8 @@ absl::Status YieldedBytes::read(Place place, void* data, int64_t nbytes) {
     const ssize_t got = pread(file_, to + done, static_cast<size_t>(nbytes - done), place.offset + done);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
-      return absl::DataLossError(
-          fmt::format("memledger: cannot read yielded memory back from {}: {}", folder_, got < 0 ? std::strerror(errno) : "it is shorter than written"));
+      return absl::DataLossError(fmt::format("memledger: cannot read yielded memory back from {}: {}", folder_,
+                                             got < 0 ? std::strerror(errno) : "it is shorter than written"));
     }
     done += got;
   }

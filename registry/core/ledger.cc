@@ -171,8 +171,7 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
   if (place == shard.by_address.end()) return std::nullopt;
   const Slot slot = place->second;
   StorageRecord& record = shard.entry(slot).record;
-  const Death death{record.id, record.nbytes, record.base_deleter, std::exchange(record.owner, nullptr),
-                    record.device};
+  const Death death{record.id, record.nbytes, record.base_deleter, std::exchange(record.owner, nullptr), record.device};
   const DeviceKey device = record.device;
   DeviceCounters* const counters = counters_.find(device);  // made at its birth
   bury(shard, slot, *counters, counters->subtract(death.nbytes, record.peak_labels));

@@ -64,9 +64,9 @@ struct RecordingMark {
 // Births and deaths between two marks.
 struct LedgerRecording {
   RecordingMark end;
-  std::vector<LedgerEvent> events;   // by time
-  int64_t dropped = 0;               // older ones, for which there was no room
-  int64_t complete_since_ns = 0;     // where events begin: the first mark, or later if some were dropped
+  std::vector<LedgerEvent> events;  // by time
+  int64_t dropped = 0;              // older ones, for which there was no room
+  int64_t complete_since_ns = 0;    // where events begin: the first mark, or later if some were dropped
   // At the end, if asked for.
   std::vector<StorageRecord> alive;  // in order of birth
   std::vector<DeviceTotals> devices;

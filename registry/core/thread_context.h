@@ -43,7 +43,7 @@ struct ThreadContext {
   NameId label;
   NameId forward_op;
   NameId forward_label;
-  uint64_t parameter;    // of the running outermost operator: see Birthplace
+  uint64_t parameter;  // of the running outermost operator: see Birthplace
   // The last parameter consumed, and where it lies: views of it (weight.t()) are no leaves.
   uint64_t last_parameter;
   uintptr_t last_parameter_address;
@@ -61,8 +61,8 @@ struct ThreadContext {
   std::array<uint8_t, kWatchedTypes> wrapper_depth;  // inside the wrapped allocator: a wrapper below passes through
   bool optimizer_region;                             // under no_grad, an in-place write to a parameter was seen
   bool grad_off;                                     // the running outermost operator began under no_grad, outside backward
-  uint64_t sampling_state;  // of the stack sampler
-  int64_t sampling_mean;    // 0 until first used
+  uint64_t sampling_state;                           // of the stack sampler
+  int64_t sampling_mean;                             // 0 until first used
   double bytes_to_sample;
   uint32_t region_births;
   std::array<RegionBirth, kMaxRegionBirths> region;  // made under no_grad since it began; see Phase::kOptimizer
@@ -137,7 +137,9 @@ class ForwardOperators {
     std::atomic<uint64_t> made{0};
   };
   // Never 0: LibTorch numbers threads from 1. Both counts would have to pass their parts for two nodes to share a key.
-  static uint64_t key(uint64_t thread, uint64_t sequence) noexcept { return thread << 40 | (sequence & ((uint64_t{1} << 40) - 1)); }
+  static uint64_t key(uint64_t thread, uint64_t sequence) noexcept {
+    return thread << 40 | (sequence & ((uint64_t{1} << 40) - 1));
+  }
   static size_t index(uint64_t thread, uint64_t sequence) noexcept { return (sequence + thread * 40503) % kPlaces; }
   std::array<Place, kPlaces> places_{};
 };

@@ -38,9 +38,9 @@ constexpr size_t kTimelineEvents = size_t{1} << 19;
 struct Watch {
   pid_t process = 0;
   bool reports = false;
-  std::string timeline_path;           // empty: none
-  std::optional<Timeline> timeline;    // never destroyed
-  std::string folder;  // empty: standard error
+  std::string timeline_path;         // empty: none
+  std::optional<Timeline> timeline;  // never destroyed
+  std::string folder;                // empty: standard error
   bool reports = false;
   // The line profile.
   LineProfiler* lines = nullptr;
@@ -199,7 +199,8 @@ __attribute__((constructor(103))) void watch_if_asked() {
     if (lines) begin_lines();
     if (has_timeline) {
       // The program may change its folder later.
-      watch().timeline_path = std::filesystem::absolute(expand_log_folder(timeline, rank_of_this_process(), watch().process)).string();
+      watch().timeline_path =
+          std::filesystem::absolute(expand_log_folder(timeline, rank_of_this_process(), watch().process)).string();
       watch().timeline.emplace(TimelineOptions{kTimelineEvents});
     }
     std::atexit(&report_at_exit);

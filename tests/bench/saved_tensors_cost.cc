@@ -71,9 +71,10 @@ int run(bool smoke) {
     int runs;
     double promised;  // milliseconds
   };
-  const std::vector<Size> sizes = smoke ? std::vector<Size>{{1000, 1, 0.5}}
-                                        : std::vector<Size>{{1000, 101, 0.5}, {50000, 21, 30}, {1000000, 5, 1500}};
-  fmt::print("{:>9}  {:>6}  {:>12}  {:>12}  {:>9}  {:>9}\n", "nodes", "shape", "best, CPU", "median, wall", "per node", "promised");
+  const std::vector<Size> sizes =
+      smoke ? std::vector<Size>{{1000, 1, 0.5}} : std::vector<Size>{{1000, 101, 0.5}, {50000, 21, 30}, {1000000, 5, 1500}};
+  fmt::print("{:>9}  {:>6}  {:>12}  {:>12}  {:>9}  {:>9}\n", "nodes", "shape", "best, CPU", "median, wall", "per node",
+             "promised");
   for (const Size& size : sizes) {
     for (const bool wide : {false, true}) {
       at::Tensor root = wide ? fan(size.nodes) : chain(size.nodes);

@@ -123,41 +123,76 @@ class RandomGraph {
     const Tensor x = any();
     const Tensor y = any();
     switch (below(56)) {
-      case 0: return add("sin", x.sin());
-      case 1: return add("exp", (x * 0.1).exp());
-      case 2: return add("sigmoid", x.sigmoid());
-      case 3: return add("tanh", x.tanh());
-      case 4: return add("relu", x.relu());
-      case 5: return add("abs", x.abs());
-      case 6: return add("pow", x.pow(2));
-      case 7: return add("softmax", x.softmax(-1));
-      case 8: return add("log_softmax", x.log_softmax(-1));
-      case 9: return add("clone", x.clone());
-      case 10: return add("double", x.to(at::kDouble).to(at::kFloat));
-      case 11: return add("dropout", at::dropout(x, 0.3, true));
-      case 12: return add("mul", x * y);
-      case 13: return add("add", x + y);
-      case 14: return add("div", x / (y.abs() + 1));
-      case 15: return add("maximum", at::maximum(x, y));
-      case 16: return add("where", at::where(x > 0, x, y));
-      case 17: return add("mul self", x * x);
-      case 18: return add("mul constant", x * constants_[1]);
-      case 19: return add("view", x.view(-1));
-      case 20: return add("transpose", x.transpose(0, -1));
-      case 21: return add("slice", x.slice(any_dim(x), 0, 1 + below(4)));
-      case 22: return add("select", x.select(any_dim(x), 0).unsqueeze(0));
-      case 23: return add("expand", x.unsqueeze(0).expand({2, -1, -1}));
-      case 24: return add("chunk", x.chunk(3, -1).front());
-      case 25: return add("unbind", x.unbind(0).back().unsqueeze(0));
-      case 26: return add("diagonal", flat(x).diagonal().unsqueeze(0));
-      case 27: return add("contiguous", x.transpose(0, -1).contiguous());
-      case 28: return add("mul_", any().mul_(1.5));
-      case 29: return add("mul_ by", any().mul_(leaf_mean()));
-      case 30: return add("sigmoid_", any().sigmoid_());
-      case 31: return add("relu_", any().relu_());
-      case 32: return add("add_", any().add_(leaf_mean()));
-      case 33: return add("zero_", any().zero_());
-      case 34: return add("slice mul_", any().slice(0, 0, 1).mul_(2));
+      case 0:
+        return add("sin", x.sin());
+      case 1:
+        return add("exp", (x * 0.1).exp());
+      case 2:
+        return add("sigmoid", x.sigmoid());
+      case 3:
+        return add("tanh", x.tanh());
+      case 4:
+        return add("relu", x.relu());
+      case 5:
+        return add("abs", x.abs());
+      case 6:
+        return add("pow", x.pow(2));
+      case 7:
+        return add("softmax", x.softmax(-1));
+      case 8:
+        return add("log_softmax", x.log_softmax(-1));
+      case 9:
+        return add("clone", x.clone());
+      case 10:
+        return add("double", x.to(at::kDouble).to(at::kFloat));
+      case 11:
+        return add("dropout", at::dropout(x, 0.3, true));
+      case 12:
+        return add("mul", x * y);
+      case 13:
+        return add("add", x + y);
+      case 14:
+        return add("div", x / (y.abs() + 1));
+      case 15:
+        return add("maximum", at::maximum(x, y));
+      case 16:
+        return add("where", at::where(x > 0, x, y));
+      case 17:
+        return add("mul self", x * x);
+      case 18:
+        return add("mul constant", x * constants_[1]);
+      case 19:
+        return add("view", x.view(-1));
+      case 20:
+        return add("transpose", x.transpose(0, -1));
+      case 21:
+        return add("slice", x.slice(any_dim(x), 0, 1 + below(4)));
+      case 22:
+        return add("select", x.select(any_dim(x), 0).unsqueeze(0));
+      case 23:
+        return add("expand", x.unsqueeze(0).expand({2, -1, -1}));
+      case 24:
+        return add("chunk", x.chunk(3, -1).front());
+      case 25:
+        return add("unbind", x.unbind(0).back().unsqueeze(0));
+      case 26:
+        return add("diagonal", flat(x).diagonal().unsqueeze(0));
+      case 27:
+        return add("contiguous", x.transpose(0, -1).contiguous());
+      case 28:
+        return add("mul_", any().mul_(1.5));
+      case 29:
+        return add("mul_ by", any().mul_(leaf_mean()));
+      case 30:
+        return add("sigmoid_", any().sigmoid_());
+      case 31:
+        return add("relu_", any().relu_());
+      case 32:
+        return add("add_", any().add_(leaf_mean()));
+      case 33:
+        return add("zero_", any().zero_());
+      case 34:
+        return add("slice mul_", any().slice(0, 0, 1).mul_(2));
       case 35: {
         const Tensor base = x.clone();
         base.select(0, 0).copy_(y.reshape({-1}).slice(0, 0, base.select(0, 0).numel()).reshape(base.select(0, 0).sizes()));
@@ -168,25 +203,44 @@ class RandomGraph {
         base.slice(0, 0, 2).exp_().mul_(base.slice(0, 0, 2).detach().clone());
         return add("in place on a view, twice", base);
       }
-      case 37: return add("cat", at::cat({x.reshape({-1}), y.reshape({-1})}));
-      case 38: return add("stack", at::stack({x, x.cos(), x.cos()}));
-      case 39: return add("index", x.index({indices(5, x.size(0))}));
-      case 40: return add("index two", flat(x).index({indices(6, flat(x).size(0)), indices(6, flat(x).size(1))}).unsqueeze(0));
-      case 41: return add("index_select", x.index_select(0, indices(3, x.size(0))));
-      case 42: return add("gather", flat(x).gather(0, at::randint(flat(x).size(0), {2, flat(x).size(1)}, at::kLong)));
-      case 43: return add("masked_fill", x.masked_fill(x > 0.5, 0.1));
-      case 44: return add("mean", x.mean(any_dim(x), true));
-      case 45: return add("max", std::get<0>(x.max(any_dim(x), true)));
-      case 46: return add("sort", std::get<0>(x.sort(-1)));
-      case 47: return add("topk", std::get<0>(x.topk(1)));
-      case 48: return add("var", x.var(any_dim(x), false, true));
-      case 49: return add("norm", x.norm().reshape({1, 1}));
-      case 50: return add("cumsum", x.cumsum(0));
-      case 51: return add("matmul", at::matmul(flat(x), at::randn({flat(x).size(1), 6})));
-      case 52: return add("linear", at::linear(x, at::randn({7, x.size(-1)}), at::randn({7})));
-      case 53: return add("layer_norm", at::layer_norm(x, {x.size(-1)}));
-      case 54: return add("custom", Keeping::apply(x));
-      default: return add("custom in place", Writing::apply(x.clone())[0]);
+      case 37:
+        return add("cat", at::cat({x.reshape({-1}), y.reshape({-1})}));
+      case 38:
+        return add("stack", at::stack({x, x.cos(), x.cos()}));
+      case 39:
+        return add("index", x.index({indices(5, x.size(0))}));
+      case 40:
+        return add("index two", flat(x).index({indices(6, flat(x).size(0)), indices(6, flat(x).size(1))}).unsqueeze(0));
+      case 41:
+        return add("index_select", x.index_select(0, indices(3, x.size(0))));
+      case 42:
+        return add("gather", flat(x).gather(0, at::randint(flat(x).size(0), {2, flat(x).size(1)}, at::kLong)));
+      case 43:
+        return add("masked_fill", x.masked_fill(x > 0.5, 0.1));
+      case 44:
+        return add("mean", x.mean(any_dim(x), true));
+      case 45:
+        return add("max", std::get<0>(x.max(any_dim(x), true)));
+      case 46:
+        return add("sort", std::get<0>(x.sort(-1)));
+      case 47:
+        return add("topk", std::get<0>(x.topk(1)));
+      case 48:
+        return add("var", x.var(any_dim(x), false, true));
+      case 49:
+        return add("norm", x.norm().reshape({1, 1}));
+      case 50:
+        return add("cumsum", x.cumsum(0));
+      case 51:
+        return add("matmul", at::matmul(flat(x), at::randn({flat(x).size(1), 6})));
+      case 52:
+        return add("linear", at::linear(x, at::randn({7, x.size(-1)}), at::randn({7})));
+      case 53:
+        return add("layer_norm", at::layer_norm(x, {x.size(-1)}));
+      case 54:
+        return add("custom", Keeping::apply(x));
+      default:
+        return add("custom in place", Writing::apply(x.clone())[0]);
     }
   }
 

@@ -84,7 +84,8 @@ struct UNetImpl : torch::nn::Module {
     using torch::nn::Conv2d;
     using torch::nn::Conv2dOptions;
     return torch::nn::Sequential(Conv2d(Conv2dOptions(in, out, 3).padding(1)), torch::nn::BatchNorm2d(out), torch::nn::ReLU(true),
-                                 Conv2d(Conv2dOptions(out, out, 3).padding(1)), torch::nn::BatchNorm2d(out), torch::nn::ReLU(true));
+                                 Conv2d(Conv2dOptions(out, out, 3).padding(1)), torch::nn::BatchNorm2d(out),
+                                 torch::nn::ReLU(true));
   }
 
   Tensor forward(const Tensor& images) {
@@ -114,7 +115,8 @@ TEST_CASE("ResNet-50 at 16x3x224x224, with the input and without") {
   net->to(device());
   Tensor input = torch::randn({16, 3, 224, 224}, device());
   Tensor loss;
-  const int64_t without = checked(*net, {input}, [&] { return net->forward(input).sum(); }, &loss);
+  const int64_t without = checked(
+      *net, {input}, [&] { return net->forward(input).sum(); }, &loss);
   CHECK(memory_for_backward(*net, loss, {{input}}) == without);
   CHECK(memory_for_backward(*net, loss) == without + 16 * 3 * 224 * 224 * 4);
   if (!on_cpu()) return;  // cuDNN keeps other things than oneDNN
@@ -129,7 +131,8 @@ TEST_CASE("VGG-19's features at 1x3x512x512, without the input") {
   net->to(device());
   Tensor input = torch::randn({1, 3, 512, 512}, device());
   Tensor loss;
-  const int64_t bytes = checked(*net, {input}, [&] { return net->features->forward(input).sum(); }, &loss);
+  const int64_t bytes = checked(
+      *net, {input}, [&] { return net->features->forward(input).sum(); }, &loss);
   if (!on_cpu()) return;
   CHECK(bytes == 405798912);
   int64_t indices = 0;

@@ -341,8 +341,8 @@ TEST_CASE("inputs and gradients stand apart, each storage with the first role th
   CHECK(saved.bytes(SavedRole::kInput) == 4 * 8 * 4);
   CHECK(saved.bytes(SavedRole::kExcluded) == 0);
   CHECK(saved.bytes(SavedRole::kGradient) == 8 * 8 * 4 + 16 * 4);  // the parameter's, and that of a leaf the graph reaches
-  CHECK(saved.bytes(SavedRole::kParameter) == 0);  // no gradient goes to the input or to the gradient
-  CHECK(saved.total_bytes() == 4 * 8 * 4 + 4);     // the two factors of the first product
+  CHECK(saved.bytes(SavedRole::kParameter) == 0);                  // no gradient goes to the input or to the gradient
+  CHECK(saved.total_bytes() == 4 * 8 * 4 + 4);                     // the two factors of the first product
   CHECK(contains(saved.to_json(), "\"gradient\":320"));
 }
 

@@ -105,8 +105,7 @@ struct Stack : torch::nn::Module {
   Tensor forward(const Tensor& input, int checkpointed = -1) {
     Tensor x = input;
     for (int i = 0; i < 3; ++i) {
-      x = i == checkpointed ? Checkpoint::apply(x, &blocks[static_cast<size_t>(i)])
-                            : blocks[static_cast<size_t>(i)].forward(x);
+      x = i == checkpointed ? Checkpoint::apply(x, &blocks[static_cast<size_t>(i)]) : blocks[static_cast<size_t>(i)].forward(x);
     }
     return x.sum();
   }
@@ -141,7 +140,8 @@ TEST_CASE("by node kind and by layer the groups add up, and are as by hand") {
 
   CHECK(contains(text_of(kinds), "Saved for backward by node kind: 14.00K"));
   CHECK(contains(text_of(kinds), "    12.00K       2 in 2 storages  AddmmBackward0"));
-  CHECK(contains(layers.to_json(), "{\"schema\":\"memledger.saved_groups/1\",\"by\":\"layer\",\"total_bytes\":14336,\"groups\":["));
+  CHECK(
+      contains(layers.to_json(), "{\"schema\":\"memledger.saved_groups/1\",\"by\":\"layer\",\"total_bytes\":14336,\"groups\":["));
   CHECK(contains(layers.to_csv(), "layer,\"0\",4096,1,2\n"));
 }
 
@@ -203,7 +203,8 @@ TEST_CASE("what a checkpoint gives back is what a real one does") {
   CHECK(contains(text_of(candidates[0]), " back ("));
   CHECK(contains(text_of(candidates[0]), " operators run again"));
   CHECK(contains(message_of([&] { memledger::if_checkpointed(saved, "block7"); }), "no layer 'block7'; it has block0.linear"));
-  CHECK(contains(message_of([&] { memledger::if_checkpointed(saved_for_backward(param({2}).exp().sum()), "x"); }), "pass the module"));
+  CHECK(contains(message_of([&] { memledger::if_checkpointed(saved_for_backward(param({2}).exp().sum()), "x"); }),
+                 "pass the module"));
 }
 
 TEST_CASE("a checkpoint by hand is read like any custom Function") {
@@ -292,7 +293,6 @@ TEST_CASE("TorchScript: what its closed node holds is inferred from births, and 
   CHECK_FALSE(saved.complete());
   for (const SavedTensorRow& row : saved.rows()) CHECK(row.inferred == (row.role == memledger::SavedRole::kActivation));
   CHECK(contains(text_of(saved), "Of it inferred: "));
-
 }
 
 TEST_CASE("TorchScript that nobody watched: not known, which is not 0") {
@@ -319,7 +319,9 @@ TEST_CASE("index with a list of two: they say 8 bytes") {
   const Tensor p = param({300, 300});
   Tensor loss;  // the factor is a tensor of 8 bytes, as Python makes one of a number
   memledger::testing::AllocationCount count;
-  loss = (p * torch::scalar_tensor(2, torch::kDouble)).index({torch::randint(0, 300, {100000}), torch::randint(0, 300, {100000})}).sum();
+  loss = (p * torch::scalar_tensor(2, torch::kDouble))
+             .index({torch::randint(0, 300, {100000}), torch::randint(0, 300, {100000})})
+             .sum();
   CHECK(saved_for_backward(loss).total_bytes() == 1600008);
   CHECK(count.growth() - kFloat == 1600008);
 }

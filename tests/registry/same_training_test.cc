@@ -102,7 +102,8 @@ TEST_CASE("convolutions, batch norms and Adam") {
   const at::Tensor input = torch::randn({2, 3, 32, 32});
   check_watched([&] {
     return train([] { return models::resnet18(10); },
-                 [](std::vector<at::Tensor> all) { return torch::optim::Adam(std::move(all), torch::optim::AdamOptions(1e-3)); }, input);
+                 [](std::vector<at::Tensor> all) { return torch::optim::Adam(std::move(all), torch::optim::AdamOptions(1e-3)); },
+                 input);
   });
 }
 

@@ -14,15 +14,11 @@
 
 namespace program {
 
-constexpr int kLineOfDecoder = 19;
-__attribute__((noinline)) at::Tensor decoder(int64_t bytes) {
-  return at::empty({bytes}, at::kByte);
-}
+constexpr int kLineOfDecoder = __LINE__ + 1;
+__attribute__((noinline)) at::Tensor decoder(int64_t bytes) { return at::empty({bytes}, at::kByte); }
 
-constexpr int kLineOfEncoder = 24;
-__attribute__((noinline)) at::Tensor encoder(int64_t bytes) {
-  return at::ones({bytes}, at::kByte);
-}
+constexpr int kLineOfEncoder = __LINE__ + 1;
+__attribute__((noinline)) at::Tensor encoder(int64_t bytes) { return at::ones({bytes}, at::kByte); }
 
 }  // namespace program
 

@@ -103,8 +103,8 @@ TEST_SUITE("the printed table") {
     torch::nn::Sequential container(first, second);
     const MemReporter reporter(container);
     CHECK_FALSE(contains(text(reporter), "1.weight"));
-    CHECK(contains(verbose_text(reporter), row_text("1.weight(->0.weight)", "(1024, 1024)", "0.00B").substr(0, 70) +
-                                                  "  offset 0, extent 4194304\n"));
+    CHECK(contains(verbose_text(reporter),
+                   row_text("1.weight(->0.weight)", "(1024, 1024)", "0.00B").substr(0, 70) + "  offset 0, extent 4194304\n"));
     CHECK(cpu(reporter.collect()).total_bytes == truth().live_bytes());
   }
 

@@ -264,8 +264,11 @@ TEST_SUITE("layers") {
       FAIL("no row");
       return ReportRow();
     };
-    for (const auto& [tensor, module] : {std::make_pair(convolved, "net.conv"), {first, "net.linear"}, {batched, "net.linear"},
-                                         {bare, "bare"}, {third, "norm"}}) {
+    for (const auto& [tensor, module] : {std::make_pair(convolved, "net.conv"),
+                                         {first, "net.linear"},
+                                         {batched, "net.linear"},
+                                         {bare, "bare"},
+                                         {third, "norm"}}) {
       CAPTURE(module);
       CHECK(row_of(tensor).module == module);
       CHECK(row_of(tensor).is_output);

@@ -13,10 +13,8 @@
 
 namespace program {
 
-constexpr int kLineOfLeak = 19;
-__attribute__((noinline)) at::Tensor remember() {
-  return at::ones({1024});
-}
+constexpr int kLineOfLeak = __LINE__ + 1;
+__attribute__((noinline)) at::Tensor remember() { return at::ones({1024}); }
 
 __attribute__((noinline)) at::Tensor recycle() { return at::ones({1024}); }
 

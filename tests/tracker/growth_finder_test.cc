@@ -439,7 +439,8 @@ TEST_CASE("JSON has fixed keys and escaped names") {
         "{\"schema\":\"memledger.growth\",\"version\":1,\"unit\":\"step\",\"steps\":30,\"steps_needed\":15,\"groups\":1,"
         "\"groups_left_out\":0,\"verdict\":\"growing 16.0 B per step since step 6\",\"rows\":[{\"level\":\"group\","
         "\"device\":\"cpu\",\"op\":\"aten::zeros\",\"autograd_node\":\"\",\"label\":\"a \\\"b\\\"\",\"phase\":\"forward\","
-        "\"shape\":[4],\"dtype\":\"torch.float32\",\"line\":null,\"bytes_per_step\":16,\"since_step\":6,\"grown_bytes\":400,\"bytes\":480,"
+        "\"shape\":[4],\"dtype\":\"torch.float32\",\"line\":null,\"bytes_per_step\":16,\"since_step\":6,\"grown_bytes\":400,"
+        "\"bytes\":480,"
         "\"count\":30}]}");
 }
 

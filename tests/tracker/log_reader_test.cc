@@ -103,8 +103,9 @@ TEST_CASE("the log of Pytorch-Memory-Utils' README adds up, rows against totals"
 
 TEST_CASE("bytes are exact where size and dtype agree with the column, else they are the column's") {
   const auto row = [](const std::string& text) {
-    const MemoryLog log = parsed(std::string("GPU Memory Track | x | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb\n") +
-                                 text + "\nAt a line 1: f  Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb\n");
+    const MemoryLog log =
+        parsed(std::string("GPU Memory Track | x | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb\n") +
+               text + "\nAt a line 1: f  Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb\n");
     REQUIRE(log.runs[0].blocks.size() == 1);
     REQUIRE(log.runs[0].blocks[0].rows.size() == 1);
     return log.runs[0].blocks[0].rows[0];
@@ -118,7 +119,8 @@ TEST_CASE("bytes are exact where size and dtype agree with the column, else they
   CHECK(larger.bytes == 16 * kMiB);
   CHECK_FALSE(larger.exact);
   CHECK(row("+ | 1 * Size:(?)                  | Memory: 2.0 M | Tensor               | ? | a").bytes == 2 * kMiB);
-  CHECK(row("+ | 1 * Size:(99999999999, 99999999999, 99) | Memory: 1.0 M | Tensor               | torch.float32 | a").bytes == kMiB);
+  CHECK(row("+ | 1 * Size:(99999999999, 99999999999, 99) | Memory: 1.0 M | Tensor               | torch.float32 | a").bytes ==
+        kMiB);
 }
 
 TEST_CASE("several runs in one file, a cut block, windows line ends and lines of another kind") {
@@ -152,7 +154,8 @@ TEST_CASE("several runs in one file, a cut block, windows line ends and lines of
 
 TEST_CASE("whatever bytes stand in a log, it is read or refused") {
   std::mt19937 random(7);
-  const std::string pieces[] = {"1e300", "-1", "99999999999999999999", " | ", "Size:(", "Memory: ", "\n", "nan", "(", "inf", "?", "At "};
+  const std::string pieces[] = {"1e300", "-1", "99999999999999999999", " | ", "Size:(", "Memory: ", "\n", "nan", "(", "inf",
+                                "?",     "At "};
   for (int round = 0; round < 3000; ++round) {
     std::string text(kOurs);
     for (int change = 0; change < 4; ++change) {
@@ -193,7 +196,8 @@ TEST_CASE("what grew is summed by line; what has gone is taken from the oldest b
   std::string text = "GPU Memory Track | d | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb\n\n\n";
   for (int step = 1; step <= 4; ++step) {
     text += "+ | 2 * Size:(1024, 256)          | Memory: 2.0 M | Tensor               | torch.float32 | aten::ones\n";
-    if (step > 1) text += "- | 1 * Size:(1024, 256)          | Memory: 1.0 M | Tensor               | torch.float32 | aten::ones\n";
+    if (step > 1)
+      text += "- | 1 * Size:(1024, 256)          | Memory: 1.0 M | Tensor               | torch.float32 | aten::ones\n";
     text += "\nAt loop.cc line 7: main   Total Tensor Used Memory:" + std::to_string(step + 1) +
             ".0    Mb Total Allocated Memory:9.0    Mb\n\n";
   }

@@ -607,7 +607,8 @@ TEST_CASE("two processes with the same path have a log each; with the same given
     CHECK(occurrences(log, first ? "[process 1]" : "[process 0]") == 0);
   }
   const std::string log = contents(shared);
-  const std::string rows = to_string(parameter_row()) + "\n" + to_string(tensor_row()) + "\n\nAt main.cpp line 10: main [process ";
+  const std::string rows =
+      to_string(parameter_row()) + "\n" + to_string(tensor_row()) + "\n\nAt main.cpp line 10: main [process ";
   CHECK(occurrences(log, rows) == 2 * kBlocks);
 }
 

@@ -113,8 +113,12 @@ TEST_CASE("figures of one step, by hand") {
     for (const NamedBytes& row : stats.weights) weights[row.name] = row.bytes;
     for (const NamedBytes& row : stats.weight_gradients) gradients[row.name] = row.bytes;
     for (const NamedBytes& row : stats.feature_maps) maps[row.name] = row.bytes;
-    CHECK(weights == std::map<std::string, int64_t>{{"one.weight", 32 * 64 * 4}, {"one.bias", 64 * 4}, {"two.weight", 64 * 64 * 4},
-                                                    {"two.bias", 64 * 4},        {"norm.weight", 256}, {"norm.bias", 256}});
+    CHECK(weights == std::map<std::string, int64_t>{{"one.weight", 32 * 64 * 4},
+                                                    {"one.bias", 64 * 4},
+                                                    {"two.weight", 64 * 64 * 4},
+                                                    {"two.bias", 64 * 4},
+                                                    {"norm.weight", 256},
+                                                    {"norm.bias", 256}});
     for (const auto& [name, bytes] : weights) CHECK(gradients[name + " grad"] == bytes);
     // relu's result, as the first addmm's is gone before the second's is there; addmm's; norm's, its mean and inverse deviation, and
     // what the kernel takes for itself.
@@ -146,7 +150,8 @@ TEST_CASE("periods and epochs; a period below one and a module without parameter
   for (std::string line; std::getline(lines, line);) {
     if (line.rfind("Memory Usage", 0) == 0) told += line.substr(13) + "; ";
   }
-  CHECK(told == "for Iteration 3 of Epoch 1; for Iteration 6 of Epoch 1; for Iteration 3 of Epoch 2; for Iteration 6 of Epoch 2; ");
+  CHECK(told ==
+        "for Iteration 3 of Epoch 1; for Iteration 6 of Epoch 1; for Iteration 3 of Epoch 2; for Iteration 6 of Epoch 2; ");
 
   for (const int period : {0, -5}) {
     options.print_period = period;
@@ -287,7 +292,8 @@ TEST_SUITE_END();
 int main(int argc, char** argv) {
   const char* const base = std::getenv("TEST_TMPDIR");
   std::string pattern =
-      (std::filesystem::path(base != nullptr ? base : std::filesystem::temp_directory_path().string()) / "profiler_XXXXXX").string();
+      (std::filesystem::path(base != nullptr ? base : std::filesystem::temp_directory_path().string()) / "profiler_XXXXXX")
+          .string();
   if (::mkdtemp(pattern.data()) == nullptr) return 1;
   memledger::scratch = pattern;
   const int result = doctest::Context(argc, argv).run();

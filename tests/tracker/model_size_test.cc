@@ -140,7 +140,8 @@ TEST_CASE("a module that is no Sequential: operators stand under the layer befor
   CHECK(size.model == "Net");
   std::vector<std::string> names;
   for (const LayerSize& layer : size.layers) names.push_back(layer.name + " " + std::to_string(layer.calls));
-  CHECK(names == std::vector<std::string>{"first 1", "aten::relu 1", "aten::mul 1", "second 2", "aten::relu 2", "aten::sigmoid 1"});
+  CHECK(names ==
+        std::vector<std::string>{"first 1", "aten::relu 1", "aten::mul 1", "second 2", "aten::relu 2", "aten::sigmoid 1"});
   CHECK(size.intermediate_bytes == 8 * 3 * 16 * 4);
   CHECK(text_of(size).find("second (Linear) x 2") != std::string::npos);
 }
@@ -168,7 +169,8 @@ TEST_CASE("ResNet-50, LSTM, Transformer and NeuMF: columns add up, and kept is w
   }
   SUBCASE("LSTM, with a state among its inputs and a tuple as its result") {
     nn::LSTM lstm(nn::LSTMOptions(8, 16));
-    const ModelSize size = modelsize(lstm, torch::ones({4, 2, 8}), std::make_optional(std::make_tuple(torch::ones({1, 2, 16}), torch::ones({1, 2, 16}))));
+    const ModelSize size = modelsize(lstm, torch::ones({4, 2, 8}),
+                                     std::make_optional(std::make_tuple(torch::ones({1, 2, 16}), torch::ones({1, 2, 16}))));
     CHECK(size.model == "LSTM");
     CHECK(size.parameters == 4 * 16 * (8 + 16 + 2));
     CHECK(size.intermediate_bytes >= 4 * 2 * 16 * 4);
@@ -200,7 +202,8 @@ TEST_CASE("ResNet-50, LSTM, Transformer and NeuMF: columns add up, and kept is w
 }
 
 TEST_CASE("afterwards all is as it was") {
-  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(1, 2, 3)), nn::BatchNorm2d(2), nn::ReLU(nn::ReLUOptions(true)), nn::Dropout(0.5));
+  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(1, 2, 3)), nn::BatchNorm2d(2), nn::ReLU(nn::ReLUOptions(true)),
+                     nn::Dropout(0.5));
   net[1]->eval();
   const at::Tensor input = torch::ones({2, 1, 8, 8}).set_requires_grad(true);
   const at::Tensor statistics = net->named_buffers()["1.running_mean"];
