@@ -12,6 +12,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
+#include <c10/util/DimVector.h>
 
 #include <chrono>
 #include <cstdint>
@@ -52,7 +53,7 @@ struct StorageInfo {
   bool raw_block = false;
   // Of the tensor it was made for; nothing if no operator has shown one (raw blocks, scratch memory).
   std::optional<c10::ScalarType> dtype;
-  std::vector<int64_t> shape;
+  c10::DimVector shape;
 };
 
 // One device at that instant.

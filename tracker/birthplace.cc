@@ -38,7 +38,7 @@ Birthplace birthplace_of(const StorageInfo& storage) {
   place.adopted = storage.adopted;
   place.raw_block = storage.raw_block;
   place.dtype = storage.dtype;
-  if (storage.dtype.has_value()) place.shape = storage.shape;
+  if (storage.dtype.has_value()) place.shape.emplace(storage.shape.begin(), storage.shape.end());
   return place;
 }
 

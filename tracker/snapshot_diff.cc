@@ -14,8 +14,9 @@ namespace {
 struct GroupKey {
   char sign;
   Role role;
-  int dtype;                          // -1: unknown
-  const std::vector<int64_t>* shape;  // null: unknown
+  int dtype;  // -1: unknown
+  bool has_shape;
+  c10::IntArrayRef shape;
   bool named;
   bool adopted;
   std::string_view producer;
@@ -23,13 +24,13 @@ struct GroupKey {
 
   friend bool operator==(const GroupKey& a, const GroupKey& b) {
     return a.sign == b.sign && a.role == b.role && a.dtype == b.dtype && a.named == b.named && a.adopted == b.adopted &&
-           a.producer == b.producer && a.label == b.label &&
-           (a.shape == b.shape || (a.shape != nullptr && b.shape != nullptr && *a.shape == *b.shape));
+           a.producer == b.producer && a.label == b.label && a.has_shape == b.has_shape && a.shape == b.shape;
   }
   template <typename H>
   friend H AbslHashValue(H state, const GroupKey& key) {
-    state = H::combine(std::move(state), key.sign, key.role, key.dtype, key.named, key.adopted, key.producer, key.label);
-    return key.shape != nullptr ? H::combine(std::move(state), *key.shape) : std::move(state);
+    state = H::combine(std::move(state), key.sign, key.role, key.dtype, key.named, key.adopted, key.producer, key.label,
+                       key.has_shape);
+    return H::combine_contiguous(std::move(state), key.shape.data(), key.shape.size());
   }
 };
 
@@ -46,14 +47,13 @@ class Grouping {
 
     const bool by_name = name != nullptr && (name->whole || !storage.dtype.has_value());
     const std::optional<c10::ScalarType> dtype = by_name ? name->dtype : storage.dtype;
-    const std::vector<int64_t>* shape = !by_name && dtype.has_value() ? &storage.shape : nullptr;
-    if (by_name && name->shape.has_value()) shape = &*name->shape;
 
     GroupKey key;
+    key.has_shape = by_name ? name->shape.has_value() : dtype.has_value();
+    if (key.has_shape) key.shape = by_name ? c10::IntArrayRef(*name->shape) : c10::IntArrayRef(storage.shape);
     key.sign = sign;
     key.role = name != nullptr ? name->role : storage.temporary ? Role::kTemporary : Role::kTensor;
     key.dtype = dtype.has_value() ? static_cast<int>(*dtype) : -1;
-    key.shape = shape;
     key.named = name != nullptr;
     key.adopted = storage.adopted && (sign == '+' || name == nullptr);
     if (name == nullptr) {
@@ -66,7 +66,7 @@ class Grouping {
     if (is_new) {
       DiffRow row;
       row.sign = sign;
-      if (shape != nullptr) row.shape = *shape;
+      if (key.has_shape) row.shape = key.shape.vec();
       row.dtype = dtype;
       row.role = key.role;
       row.producer = producer;
@@ -129,7 +129,7 @@ bool is_same_device(c10::Device a, c10::Device b) {
 TensorLooks looks_of(const StorageInfo& storage, const StorageName* name) {
   if (name != nullptr && (name->whole || !storage.dtype.has_value())) return {name->dtype, name->shape};
   if (!storage.dtype.has_value()) return {};
-  return {storage.dtype, storage.shape};
+  return {storage.dtype, c10::IntArrayRef(storage.shape).vec()};
 }
 
 SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device, const StorageNames& names) {

@@ -61,7 +61,7 @@ const TimelineName* name_of(const Lifetime& life, const TimelineData& data) {
 
 std::string shape_text(const StorageInfo& storage) {
   if (!storage.dtype.has_value()) return "?";
-  return log_text::size(storage.shape) + " " + log_text::dtype(storage.dtype);
+  return log_text::size(c10::IntArrayRef(storage.shape).vec()) + " " + log_text::dtype(storage.dtype);
 }
 
 // One JSON object after the other, with commas between.

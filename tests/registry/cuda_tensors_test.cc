@@ -68,7 +68,7 @@ TEST_CASE("rows say where tensors come from") {
   const StorageInfo* const row = snapshot.find(registry().storage_id(tensor));
   REQUIRE(row != nullptr);
   CHECK(row->op == "aten::ones");
-  CHECK(row->shape == std::vector<int64_t>{3, 5});
+  CHECK(row->shape == c10::DimVector{3, 5});
   CHECK((row->dtype == at::kDouble));
   CHECK(row->nbytes == 120);
   CHECK_FALSE(row->raw_block);

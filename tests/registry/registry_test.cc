@@ -78,7 +78,7 @@ TEST_CASE("resize_, in-place work and views that outlive their base") {
   const Snapshot snapshot = registry().snapshot();
   REQUIRE(row_of(snapshot, view) != nullptr);
   CHECK(row_of(snapshot, view)->nbytes == 256 * 256 * 4);
-  CHECK(row_of(snapshot, view)->shape == std::vector<int64_t>{256, 256});
+  CHECK(row_of(snapshot, view)->shape == c10::DimVector{256, 256});
 }
 
 TEST_CASE("copy-on-write: a lazy clone adds nothing until it is written to") {
@@ -135,7 +135,7 @@ TEST_CASE("a row tells the outermost operator, shape, dtype, phase, label and us
   const StorageInfo* row = row_of(snapshot, out);
   REQUIRE(row != nullptr);
   CHECK(row->op == "aten::linear");
-  CHECK(row->shape == std::vector<int64_t>{2, 8});
+  CHECK(row->shape == c10::DimVector{2, 8});
   CHECK(row->dtype == c10::ScalarType::Float);
   CHECK(row->phase == Phase::kForward);
   CHECK(row->label == "epoch/encoder/block");
@@ -277,7 +277,7 @@ TEST_CASE("changes_since reports births and deaths by identity") {
   REQUIRE(changes.died.size() == 1);
   CHECK(changes.born[0].nbytes == 36);
   CHECK(changes.born[0].id != changes.died[0].id);
-  CHECK(changes.died[0].shape == std::vector<int64_t>{9});
+  CHECK(changes.died[0].shape == c10::DimVector{9});
 }
 
 TEST_CASE("peak and totals agree with LibTorch's count") {

@@ -18,7 +18,7 @@ StorageInfo storage(uint64_t id, std::vector<int64_t> shape, int64_t nbytes, std
   info.nbytes = nbytes;
   info.op = op;
   info.dtype = at::kFloat;
-  info.shape = std::move(shape);
+  info.shape.assign(shape.begin(), shape.end());
   return info;
 }
 
