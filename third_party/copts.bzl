@@ -5,7 +5,8 @@ load("@libtorch//:version.bzl", "LIBTORCH_VERSION")
 # LibTorch's headers need C++20 from 2.14 on; before, the workspace's C++17 is enough.
 _STANDARD = ["-std=c++20"] if LIBTORCH_VERSION >= (2, 14) else []
 
-# A user's compiler may know warnings that ours does not: they are errors only where `--config=werror` asks for it, as CI does.
+# A user's compiler may know warnings that ours does not: they are errors only where `--config=werror` asks for it, as CI does in
+# one of its builds.
 _WARNINGS_ARE_ERRORS = select({
     "//third_party:werror": ["-Werror"],
     "//conditions:default": [],
@@ -21,6 +22,9 @@ MEMLEDGER_COPTS = [
 # LibTorch is built with NDEBUG. Its RecordFunction has a member that exists only without NDEBUG,
 # so a file that reads an operator's inputs must be built the same way whatever the Bazel mode is.
 SEES_LIBTORCH_INLINES_COPTS = MEMLEDGER_COPTS + ["-DNDEBUG"]
+
+# Tests spend their time in LibTorch, and a third of their compile time went to optimising them.
+TEST_COPTS = SEES_LIBTORCH_INLINES_COPTS + ["-O0"]
 
 # For tests of stacks: a tail call leaves no frame of the caller, an inlined function no line.
 EXACT_STACKS_COPTS = MEMLEDGER_COPTS + [

@@ -41,7 +41,6 @@ struct Watch {
   std::string timeline_path;         // empty: none
   std::optional<Timeline> timeline;  // never destroyed
   std::string folder;                // empty: standard error
-  bool reports = false;
   // The line profile.
   LineProfiler* lines = nullptr;
   std::vector<std::string> columns;
