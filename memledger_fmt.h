@@ -70,3 +70,33 @@ template <>
 struct fmt::formatter<memledger::SnapshotDiff> : fmt::ostream_formatter {};
 template <>
 struct fmt::formatter<memledger::GrowthReport> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::DeviceReport> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::NamedReference> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::SavedReference> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::SavedTensorRow> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::UnreadNode> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::SavedGroups> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::CheckpointEstimate> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::ModelSize> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::TestVerdict> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Statistic> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::DeviceStatistics> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::DeviceMemory> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LibraryWorkspace> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::ModelledWorkspace> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::PinnedStatistics> : fmt::ostream_formatter {};

@@ -256,7 +256,14 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
       return;
     }
     const char* slot = contents_->keep(std::string(name) + ".packed");
-    for (const at::Tensor& tensor : counted->packed_tensors()) contents_->tensor(slot, index, tensor, false);
+    std::vector<at::Tensor> tensors;
+    try {
+      tensors = counted->packed_tensors();
+    } catch (...) {  // the program's code; what it holds is not known then
+      contents_->packed(name, index);
+      return;
+    }
+    for (const at::Tensor& tensor : tensors) contents_->tensor(slot, index, tensor, false);
   }
 
   const NodePtr* node_ = nullptr;

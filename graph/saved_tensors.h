@@ -124,6 +124,8 @@ enum class UnreadReason {
 
 // "packed, not opened", "released", "unknown type", "TorchScript", "in use", "failed".
 const char* to_string(UnreadReason reason);
+std::ostream& operator<<(std::ostream& out, SavedRole role);
+std::ostream& operator<<(std::ostream& out, UnreadReason reason);
 
 struct UnreadNode {
   std::string node;
@@ -132,6 +134,10 @@ struct UnreadNode {
   UnreadReason reason = UnreadReason::kUnknownType;
   std::string detail;  // the slots, or what went wrong
 };
+
+// One line each, without its end.
+std::ostream& operator<<(std::ostream& out, const SavedTensorRow& row);
+std::ostream& operator<<(std::ostream& out, const UnreadNode& node);
 
 namespace graph_internal {
 struct SavedTensorsData;

@@ -134,6 +134,26 @@ std::string SavedTensors::to_json() const {
   return out + "]}";
 }
 
+std::ostream& operator<<(std::ostream& out, SavedRole role) { return out << to_string(role); }
+std::ostream& operator<<(std::ostream& out, UnreadReason reason) { return out << to_string(reason); }
+
+std::ostream& operator<<(std::ostream& out, const SavedTensorRow& row) {
+  out << row.node << '.' << row.slot << ": " << graph_internal::human_shape(row.shape) << ' ' << dtype_name(row.dtype) << " on "
+      << row.device.str() << ", ";
+  if (row.storage_bytes) {
+    out << graph_internal::human(*row.storage_bytes);
+  } else {
+    out << '?';
+  }
+  return out << (row.shares_with ? " shared, " : ", ") << row.role;
+}
+
+std::ostream& operator<<(std::ostream& out, const UnreadNode& node) {
+  out << node.node << " (" << node.reason;
+  if (!node.detail.empty()) out << ": " << node.detail;
+  return out << ')';
+}
+
 std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
   using namespace graph_internal;  // NOLINT: the file's own helpers
   const SavedTensorsData& data = *saved.data_;
@@ -190,9 +210,7 @@ std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
       out << "… and " << data.unread.size() - kTableRows << " more nodes not read\n";
       break;
     }
-    out << "Not read: " << node.node << " (" << to_string(node.reason);
-    if (!node.detail.empty()) out << ": " << node.detail;
-    out << ")\n";
+    out << "Not read: " << node << '\n';
   }
   return out;
 }

@@ -108,18 +108,40 @@ bool passes_on(std::string_view node) {
 class Layers {
  public:
   explicit Layers(const SavedTensorsData& data) : data_(data), of_(data.nodes.size(), kUnknown), carries_(data.nodes.size()) {
-    std::vector<uint32_t> order(data.nodes.size());
-    for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
-    // An operator runs after those whose results it takes. Leaves have the highest numbers of all.
-    std::sort(order.begin(), order.end(), [&data](uint32_t a, uint32_t b) {
-      const uint64_t left = data.nodes[a].sequence_number, right = data.nodes[b].sequence_number;
-      return left != right ? left < right : a > b;
+    // Each node after those whose results it takes. Sequence numbers would not do: every thread counts its own.
+    const size_t count = data.nodes.size();
+    std::vector<uint32_t> takes(count), consumers_begin(count + 1), order;
+    const auto for_each_edge = [&](const auto& visit) {
+      for (uint32_t node = 0; node < count; ++node) {
+        const CompactNode& compact = data.nodes[node];
+        for (uint32_t e = 0; e < compact.edge_count; ++e) {
+          const uint32_t from = data.edges[compact.edges_begin + e].node;
+          if (from != CompactEdge::kNone) visit(from, node);
+        }
+      }
+    };
+    for_each_edge([&](uint32_t from, uint32_t to) {
+      ++consumers_begin[from + 1];
+      ++takes[to];
     });
-    for (const uint32_t node : order) {
-      if (data.nodes[node].is_leaf()) settle_leaf(node);
+    for (size_t i = 0; i < count; ++i) consumers_begin[i + 1] += consumers_begin[i];
+    std::vector<uint32_t> consumers(consumers_begin[count]);
+    std::vector<uint32_t> next(consumers_begin.begin(), consumers_begin.end() - 1);
+    for_each_edge([&](uint32_t from, uint32_t to) { consumers[next[from]++] = to; });
+    order.reserve(count);
+    for (uint32_t node = 0; node < count; ++node) {
+      if (takes[node] == 0) order.push_back(node);
     }
-    for (const uint32_t node : order) {
-      if (!data.nodes[node].is_leaf()) settle(node);
+    for (size_t i = 0; i < order.size(); ++i) {
+      const uint32_t node = order[i];
+      if (data.nodes[node].is_leaf()) {
+        settle_leaf(node);
+      } else {
+        settle(node);
+      }
+      for (uint32_t c = consumers_begin[node]; c < consumers_begin[node + 1]; ++c) {
+        if (--takes[consumers[c]] == 0) order.push_back(consumers[c]);
+      }
     }
   }
 

@@ -244,7 +244,13 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (thread.op_depth == 0) return;
   const bool outermost = thread.op_depth == 1;
   // Most operators make nothing (views, in-place) or made what an operator inside them has already shown.
-  if (thread.births != (outermost ? thread.births_at_op : thread.births_seen)) describe_outputs(thread, fn);
+  if (thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
+    try {
+      describe_outputs(thread, fn);
+    } catch (...) {  // a tensor that cannot be looked into; the operator has ended all the same
+      RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
   thread.births_seen = thread.births;
   --thread.op_depth;
   if (outermost) {

@@ -70,9 +70,11 @@ c10::Device device_of(core::DeviceKey key) {
   return c10::Device(static_cast<c10::DeviceType>(key.type), static_cast<c10::DeviceIndex>(key.index));
 }
 
+// Without an index: the first, as in registry/device_statistics.h.
 core::DeviceKey key_of(c10::Device device) {
   const bool indexed = !device.is_cpu() && !device.is_meta();
-  return {static_cast<int8_t>(device.type()), static_cast<int8_t>(indexed ? device.index() : -1)};
+  const c10::DeviceIndex index = device.has_index() ? device.index() : c10::DeviceIndex{0};
+  return {static_cast<int8_t>(device.type()), static_cast<int8_t>(indexed ? index : -1)};
 }
 
 StorageInfo to_value(const core::StorageRecord& record) {
@@ -153,7 +155,7 @@ Snapshot to_snapshot(const core::LedgerPeak& peak, c10::Device device) {
   note_what_went_unseen(state, *data);
   add_rows(peak.records, *data);
   DeviceInfo info;
-  info.device = device.is_cpu() ? c10::Device(c10::kCPU) : device;
+  info.device = device_of(key_of(device));
   info.counters.current_bytes = info.counters.peak_bytes = peak.bytes;
   info.counters.current_count = static_cast<int64_t>(peak.records.size());
   for (const core::StorageRecord& record : peak.records) {

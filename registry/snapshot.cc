@@ -9,8 +9,11 @@ namespace {
 
 std::pair<c10::DeviceType, c10::DeviceIndex> key_of(c10::Device device) { return {device.type(), device.index()}; }
 
-// A CPU device is the same with and without an index; other devices need theirs.
-c10::Device canonical(c10::Device device) { return device.is_cpu() || device.is_meta() ? c10::Device(device.type()) : device; }
+// A CPU device is the same with and without an index; of others the first is meant without.
+c10::Device canonical(c10::Device device) {
+  if (device.is_cpu() || device.is_meta()) return c10::Device(device.type());
+  return device.has_index() ? device : c10::Device(device.type(), 0);
+}
 
 }  // namespace
 

@@ -122,12 +122,14 @@ Instant instant_of(const Registry& registry) {
   return instant;
 }
 
-// Registry and allocators, at one instant where no thread allocated meanwhile.
+// Registry and allocators, at one instant. A device on which threads allocate each time is left to the registry alone: figures of
+// two instants would not add up.
 Instant look_at_registry_and_allocators(const Registry& registry) {
   constexpr int kAttempts = 3;
   Instant looked = instant_of(registry);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     looked.views.clear();
+    looked.moved.clear();
     for (c10::DeviceIndex index = 0;; ++index) {
       AllocatorView view;
       view.statistics = device_statistics(c10::Device(c10::kCUDA, index));
@@ -135,16 +137,17 @@ Instant look_at_registry_and_allocators(const Registry& registry) {
       looked.views.emplace(index, std::move(view));
     }
     looked.snapshot = registry.snapshot();
-    bool still = true;
     for (auto& [index, view] : looked.views) {
       const c10::Device device(c10::kCUDA, index);
       view.blocks = device_blocks(device);
-      view.memory = device_memory(device);
+      // Elsewhere the question would make a CUDA context, of hundreds of megabytes.
+      if (view.statistics->reserved_bytes.allocated > 0) view.memory = device_memory(device);
       view.workspaces = library_workspaces();
-      still = still && is_same(view.statistics, device_statistics(device));
+      if (!is_same(view.statistics, device_statistics(device))) looked.moved.insert(index);
     }
-    if (still) break;
+    if (looked.moved.empty()) break;
   }
+  for (const c10::DeviceIndex index : looked.moved) looked.views.erase(index);
   return looked;
 }
 
@@ -176,13 +179,12 @@ struct MemReporter::Impl {
     }
   };
 
+  std::mutex lock;  // an out-of-memory report may be made meanwhile, by the thread that failed
   NameBook names;
   std::vector<WeakTensor> graphs;
   std::unordered_set<const c10::TensorImpl*>
       graph_roots;  // of `graphs`, whose weak references keep the addresses from being reused
   size_t prune_graphs_at = 64;
-  // Guarded, as collect() is const.
-  std::mutex collect_lock;
   AnonymousNumbers numbers;
   bool activated = false;  // and so has to be deactivated
 
@@ -319,33 +321,38 @@ MemReporter::MemReporter(MemReporter&&) noexcept = default;
 MemReporter& MemReporter::operator=(MemReporter&&) noexcept = default;
 
 MemReporter& MemReporter::add_module(std::string prefix, const torch::nn::Module& module) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   impl_->names.add_module(std::move(prefix), module);
   return *this;
 }
 
 MemReporter& MemReporter::add_module(std::string prefix, const torch::jit::Module& module) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   impl_->names.add_module(std::move(prefix), module);
   return *this;
 }
 
 MemReporter& MemReporter::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   impl_->names.add_optimizer(optimizer);
   return *this;
 }
 
 MemReporter& MemReporter::add_tensor(std::string name, const at::Tensor& tensor) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   impl_->names.add_tensor(std::move(name), tensor);
   return *this;
 }
 
 MemReporter& MemReporter::add_input(std::string name, const at::Tensor& tensor) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   impl_->names.add_input(std::move(name), tensor);
   return *this;
 }
 
 SavedTensors MemReporter::saved_for_backward(const at::Tensor& loss, SavedTensorOptions options) const {
   {
-    const std::lock_guard<std::mutex> hold(impl_->collect_lock);
+    const std::lock_guard<std::mutex> hold(impl_->lock);
     for (NamedTensor& named : impl_->names.read()) {
       if (named.role == Role::kParameter) options.parameters.emplace_back(std::move(named.name), std::move(named.tensor));
       if (named.role == Role::kBuffer) options.buffers.push_back(std::move(named.tensor));
@@ -357,22 +364,25 @@ SavedTensors MemReporter::saved_for_backward(const at::Tensor& loss, SavedTensor
 
 MemReporter& MemReporter::add_graph(const at::Tensor& loss) {
   TORCH_CHECK(loss.defined(), "memledger: add_graph was given an undefined tensor");
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   impl_->add_graph(loss);
   return *this;
 }
 
 MemReporter& MemReporter::remove(std::string_view name) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   impl_->names.remove(name);
   return *this;
 }
 
 MemReporter& MemReporter::remove(const torch::optim::Optimizer& optimizer) {
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   impl_->names.remove_optimizer(optimizer);
   return *this;
 }
 
 Report MemReporter::collect(ReportOptions options) const {
-  const std::lock_guard<std::mutex> hold(impl_->collect_lock);
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   Impl::Claims claimed = impl_->read_claims();
   const Registry& registry = Registry::global();
   const Instant instant = look_at_registry_and_allocators(registry);
@@ -384,7 +394,7 @@ Report MemReporter::collect(ReportOptions options) const {
 }
 
 Report MemReporter::collect_peak(c10::Device device, ReportOptions options, const std::string& label) const {
-  const std::lock_guard<std::mutex> hold(impl_->collect_lock);
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   Impl::Claims claimed = impl_->read_claims();
   const Registry& registry = Registry::global();
   Instant instant = instant_of(registry);
@@ -399,7 +409,7 @@ Report MemReporter::collect_peak(c10::Device device, ReportOptions options, cons
 
 WhyAlive MemReporter::why(const at::Tensor& tensor) const {
   TORCH_CHECK(tensor.defined(), "memledger: why() was given an undefined tensor");
-  const std::lock_guard<std::mutex> hold(impl_->collect_lock);
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   const Impl::Claims claimed = impl_->read_claims();
   // Of a sparse tensor the part that is largest.
   std::optional<Claim> target;
@@ -416,7 +426,7 @@ WhyAlive MemReporter::why(const at::Tensor& tensor) const {
 }
 
 WhyAlive MemReporter::why(std::string_view name) const {
-  const std::lock_guard<std::mutex> hold(impl_->collect_lock);
+  const std::lock_guard<std::mutex> hold(impl_->lock);
   const Impl::Claims claimed = impl_->read_claims();
   const Instant instant = look_at_registry_and_allocators(Registry::global());
   // a+b: any of the names will do.

@@ -169,7 +169,8 @@ std::vector<NamedTensor> NameBook::read() const {
   const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     add(name, role, module, tensor);
-    if (tensor.requires_grad() && tensor.is_leaf()) add(name + ".grad", Role::kGradient, module, tensor.grad());
+    // Frozen parameters keep theirs. Asked of others LibTorch would warn.
+    if (tensor.is_leaf() || tensor.retains_grad()) add(name + ".grad", Role::kGradient, module, tensor.grad());
   };
   const auto add_parameter = [&](const std::string& name, const std::string& module, const at::Tensor& tensor) {
     add_with_grad(name, Role::kParameter, module, tensor);

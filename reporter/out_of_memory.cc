@@ -203,6 +203,7 @@ struct Writing {
   std::mutex lock;  // of the fields below; not held while a report is made
   bool on = false;
   OutOfMemoryOptions options;
+  pid_t process = 0;  // that the options were set in
   AllocationFailureObserver before = nullptr;
 
   // The process in which a report is being made, 0 if none is: a child of fork has no thread that would finish its parent's.
@@ -242,6 +243,8 @@ void write_report(const AllocationFailure& failure) {
     const std::lock_guard<std::mutex> hold(writing().lock);
     if (!writing().on) return;
     options = writing().options;
+    // A child of fork has the reporter as it was at that moment, in the middle of a change perhaps.
+    if (writing().process != getpid()) options.reporter = nullptr;
   }
   const int number = writing().reports.fetch_add(1) + 1;
   if (number > options.max_reports) return;
@@ -330,8 +333,12 @@ absl::Status write_out_of_memory_reports(const OutOfMemoryOptions& options) {
     }
   }
   {
+    static const int has_fork_handlers =
+        pthread_atfork([] { writing().lock.lock(); }, [] { writing().lock.unlock(); }, [] { writing().lock.unlock(); });
+    static_cast<void>(has_fork_handlers);
     const std::lock_guard<std::mutex> hold(writing().lock);
     writing().options = std::move(checked);
+    writing().process = getpid();
     if (!writing().on) writing().before = set_allocation_failure_observer(&observe);
     writing().on = true;
   }

@@ -152,6 +152,9 @@ struct DeviceReport {
   // CPU: the wrapper's own counter. CUDA: allocated_bytes of LibTorch's statistics; where it keeps none, the wrapper's counter.
   std::optional<int64_t> allocator_bytes;
   std::optional<int64_t> unexplained_bytes;
+  // CUDA: threads allocated each time LibTorch's figures were read, so that they belong to no instant of the rows. Then
+  // allocator_bytes is the wrapper's counter, and what only LibTorch could tell is missing.
+  bool allocator_moved = false;
   std::vector<ReportItem> items;  // CUDA
   // LibTorch's requested_bytes, and what rows, items of the first kinds and awaited_bytes leave of it. Nothing where it keeps
   // none.
@@ -225,7 +228,8 @@ struct Report {
   friend std::ostream& operator<<(std::ostream& out, const Report& report);
 };
 
-// One line, as in the table.
+// One line each, as in the table; of a device its totals.
+std::ostream& operator<<(std::ostream& out, const DeviceReport& device);
 std::ostream& operator<<(std::ostream& out, const ReportRow& row);
 std::ostream& operator<<(std::ostream& out, const ReportItem& item);
 std::ostream& operator<<(std::ostream& out, Role role);

@@ -245,6 +245,7 @@ class Builder {
     if (one.followed) one.allocator_bytes = one.counters.current_bytes;
     if (const auto view = instant_.views.find(device.index()); device.is_cuda() && view != instant_.views.end())
       take_figures(one, view->second);
+    one.allocator_moved = device.is_cuda() && instant_.moved.count(device.index()) > 0;
     return one;
   }
 

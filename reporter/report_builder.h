@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,7 @@ class AnonymousNumbers {
 struct Instant {
   Snapshot snapshot;
   std::map<c10::DeviceIndex, AllocatorView> views;  // of CUDA devices
+  std::set<c10::DeviceIndex> moved;                 // without a view, as threads allocated while it was taken
   bool of_peak = false;
   bool active = false;                       // the registry watches
   std::function<bool(c10::Device)> follows;  // whether it sees a device's allocations

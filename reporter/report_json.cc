@@ -91,10 +91,11 @@ std::string Report::to_json() const {
       json += fmt::format("{}{}:{}", role == 0 ? "" : ",", json_string(to_string(static_cast<Role>(role))),
                           device.bytes_by_role[role]);
     }
-    json +=
-        fmt::format("}},\"requested_bytes\":{},\"unexplained_requested_bytes\":{},\"awaited_bytes\":{},\"reserved_bytes\":{},",
-                    number(device.requested_bytes), number(device.unexplained_requested_bytes), device.awaited_bytes,
-                    number(device.reserved_bytes));
+    json += fmt::format(
+        "}},\"allocator_moved\":{},\"requested_bytes\":{},\"unexplained_requested_bytes\":{},\"awaited_bytes\":{},\"reserved_"
+        "bytes\":{},",
+        device.allocator_moved, number(device.requested_bytes), number(device.unexplained_requested_bytes), device.awaited_bytes,
+        number(device.reserved_bytes));
     json += fmt::format("\"cached_free_bytes\":{},\"largest_free_block\":{},\"fragmented_bytes\":{},",
                         number(device.cached_free_bytes), number(device.largest_free_block), number(device.fragmented_bytes));
     json +=

@@ -353,6 +353,7 @@ void write_footer(std::ostream& out, const Report& report, const DeviceReport& d
   } else {
     out << "Explained: ? of ? (not followed)\n";
   }
+  if (device.allocator_moved) out << "LibTorch's figures: ? (other threads allocated each time they were read)\n";
   if (device.adopted_bytes > 0) out << fmt::format("  of it made before tracking: {}\n", readable_size(device.adopted_bytes));
   if (device.external_bytes > 0) {
     out << fmt::format("external: {}", readable_size(device.external_bytes));
@@ -376,6 +377,12 @@ std::ostream& write_row(std::ostream& out, const ReportRow& row) {
 }
 
 }  // namespace
+
+std::ostream& operator<<(std::ostream& out, const DeviceReport& device) {
+  return out << fmt::format("{}: {} rows, {}; allocated {} ({} unexplained)", device.device.str(), device.rows.size(),
+                            size_or_unknown(device.used_bytes()), size_or_unknown(device.allocator_bytes),
+                            size_or_unknown(device.unexplained_bytes));
+}
 
 std::ostream& operator<<(std::ostream& out, const ReportRow& row) { return write_row(out, row); }
 

@@ -43,6 +43,15 @@ std::string bytes_text(const ReportRow& row) {
 
 }  // namespace
 
+std::ostream& operator<<(std::ostream& out, const NamedReference& name) {
+  out << fmt::format("{} [{}]", name.name, to_string(name.role));
+  return name.same_tensor ? out : out << ", " << range_text(name.offset_bytes, name.extent_bytes);
+}
+
+std::ostream& operator<<(std::ostream& out, const SavedReference& saved) {
+  return out << saved.slot << ", from " << saved.root << ": " << (saved.path.empty() ? "?" : path_text(saved.path));
+}
+
 std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
   const ReportRow& row = why.row;
   out << fmt::format("{}: {} {} on {}, {}, {}\n", row.name, shape_text(row.shape), dtype_text(row.dtype), why.device.str(),
@@ -50,15 +59,11 @@ std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
   const std::string made_by = producer(row);
   if (!made_by.empty()) out << "  made by: " << made_by << '\n';
   for (const NamedReference& name : why.names) {
-    out << fmt::format("  {}: {} [{}]", name.same_tensor ? "name" : "also on its storage", name.name, to_string(name.role));
-    if (!name.same_tensor) out << fmt::format(", {}", range_text(name.offset_bytes, name.extent_bytes));
-    out << '\n';
+    out << (name.same_tensor ? "  name: " : "  also on its storage: ") << name << '\n';
   }
   constexpr size_t kMostSlots = 20;
   for (size_t i = 0; i < std::min(why.saved.size(), kMostSlots); ++i) {
-    const SavedReference& saved = why.saved[i];
-    out << fmt::format("  saved for backward: {}, from {}: {}\n", saved.slot, saved.root,
-                       saved.path.empty() ? "?" : path_text(saved.path));
+    out << "  saved for backward: " << why.saved[i] << '\n';
   }
   if (why.saved.size() > kMostSlots) out << fmt::format("  and {} more saved slots\n", why.saved.size() - kMostSlots);
   if (why.tensor_references.has_value()) out << fmt::format("  references to the tensor: {}\n", *why.tensor_references);

@@ -57,6 +57,9 @@ struct WhyAlive {
   std::string to_json() const;
 };
 
+// One line, without its end.
+std::ostream& operator<<(std::ostream& out, const NamedReference& name);
+std::ostream& operator<<(std::ostream& out, const SavedReference& saved);
 std::ostream& operator<<(std::ostream& out, const WhyAlive& why);
 
 }  // namespace memledger

@@ -13,6 +13,7 @@
 #include <functional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "graph/counted_hooks.h"
@@ -230,6 +231,38 @@ TEST_CASE("a reporter knows parameters, buffers and inputs that were registered"
   CHECK(saved.bytes(memledger::SavedRole::kBuffer) == 2 * 8 * 4);
   CHECK(saved.total_bytes() == memledger::memory_for_backward(net, loss, {{input}}));
   CHECK(group(memledger::by_layer(saved), "1").bytes > 0);
+}
+
+TEST_CASE("what another thread made of a layer's result is of that layer, though it counts operators from 0") {
+  torch::nn::Linear net(16, 16);
+  for (int i = 0; i < 20; ++i) static_cast<void>(net->forward(torch::randn({8, 16})));  // high numbers here
+  torch::nn::Sequential model;
+  model->push_back("tower", net);
+  const Tensor result = model->forward(torch::randn({8, 16}));
+  Tensor further;
+  std::thread([&] { further = result.tanh().exp(); }).join();
+  REQUIRE(further.grad_fn()->sequence_nr() < result.grad_fn()->sequence_nr());
+  const SavedGroups layers = memledger::by_layer(saved_for_backward(*model, further));
+  CHECK(group(layers, "tower").bytes == 3 * 8 * 16 * kFloat);  // its input, tanh's result, exp's result
+  CHECK(layers.groups.size() == 1);
+}
+
+TEST_CASE("hooks that cannot say what they hold are listed, and keep nobody from reading the rest") {
+  struct Failing final : memledger::CountedHooks {
+    void call_pack_hook(const Tensor&) override {}
+    Tensor call_unpack_hook() override { return {}; }
+    std::vector<Tensor> packed_tensors() const override { throw 42; }
+  };
+  const Tensor x = param({1024});
+  const Tensor loss = x.exp().tanh().sum();
+  auto* tanh = dynamic_cast<torch::autograd::generated::TanhBackward0*>(loss.grad_fn()->next_edge(0).function.get());
+  REQUIRE(tanh != nullptr);
+  tanh->result_.register_hooks(std::make_unique<Failing>());
+  const SavedTensors saved = saved_for_backward(loss);
+  CHECK(saved.total_bytes() == 1024 * kFloat);  // exp's result
+  CHECK_FALSE(saved.complete());
+  REQUIRE(saved.unread_nodes().size() == 1);
+  CHECK(saved.unread_nodes()[0].reason == UnreadReason::kPacked);
 }
 
 TEST_CASE("hooks that say what they hold are counted, and not run") {

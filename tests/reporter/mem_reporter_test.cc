@@ -312,6 +312,26 @@ TEST_SUITE("names and roles") {
     CHECK(find_row(reporter.collect(), "net.weight") == nullptr);
   }
 
+  TEST_CASE("gradients of frozen parameters, and retained ones of results, have names") {
+    torch::nn::Linear net(4, 3);
+    net->forward(torch::ones({2, 4})).sum().backward();
+    for (auto& parameter : net->parameters()) parameter.requires_grad_(false);
+    auto weight = torch::ones({7}, torch::requires_grad());
+    auto result = weight * 2;
+    result.retain_grad();
+    result.sum().backward();
+    MemReporter reporter;
+    reporter.add_module("net", *net).add_tensor("result", result);
+    const Report report = reporter.collect();
+    for (const std::string name : {"net.weight.grad", "net.bias.grad", "result.grad"}) {
+      CAPTURE(name);
+      const auto& rows = cpu(report).rows;
+      const auto found = std::find_if(rows.begin(), rows.end(), [&](const ReportRow& row) { return row.name == name; });
+      REQUIRE(found != rows.end());
+      CHECK(found->role == Role::kGradient);
+    }
+  }
+
   TEST_CASE("a registered tensor that a graph saves keeps its name in the default report, and is Saved") {
     auto weight = torch::ones({8}, torch::requires_grad());
     auto activation = weight.exp();

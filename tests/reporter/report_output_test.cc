@@ -346,6 +346,27 @@ TEST_SUITE("values in streams and fmt") {
     counters.current_bytes = 12;
     CHECK(fmt::format("{}", counters) == "current 12 bytes in 0, peak 0 bytes in 0, allocated 0 bytes in 0, freed 0 bytes in 0");
     CHECK(fmt::format("{}", HookHealth{1, 2, 3}) == "1 unknown frees, 2 dropped records, 3 swallowed exceptions");
+    DeviceReport device;
+    device.followed = true;
+    device.total_bytes = 1024;
+    device.allocator_bytes = 2048;
+    CHECK(fmt::format("{}", device) == "cpu: 0 rows, 1.00K; allocated 2.00K (? unexplained)");
+    CHECK(fmt::format("{}", NamedReference{"part", Role::kTensor, false, 8, 16}) == "part [Tensor], offset 8, extent 16");
+    CHECK(fmt::format("{}", SavedReference{"A.self", "loss", {}}) == "A.self, from loss: ?");
+    UnreadNode node;
+    node.node = "MyFunction";
+    node.reason = UnreadReason::kFailed;
+    node.detail = "saved_data";
+    CHECK(fmt::format("{}", node) == "MyFunction (failed: saved_data)");
+    SavedTensorRow saved;
+    saved.node = "MulBackward0";
+    saved.slot = "self";
+    saved.shape = {3, 5};
+    saved.dtype = at::kFloat;
+    saved.storage_bytes = 60;
+    CHECK(fmt::format("{}", saved).find("MulBackward0.self: (3, 5) float32 on cpu, 60") == 0);
+    CHECK(fmt::format("{}", SavedRole::kRoot) == "root");
+    CHECK_FALSE(fmt::format("{}", DeviceStatistics()).empty());
   }
 
   TEST_CASE("why a storage is alive") {
