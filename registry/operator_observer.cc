@@ -231,7 +231,7 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
       const uintptr_t address = address_of(*storage);
       if (address == 0 || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
       const at::IntArrayRef sizes = tensor.sizes();
-      const bool owns = owns_watched_block(*storage);
+      const bool owns = owns_watched_block_here(*storage);
       if (state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(), sizes.size(),
                                 static_cast<int8_t>(tensor.scalar_type()), owns ? storage : nullptr)) {
         c10::raw::weak_intrusive_ptr::incref(storage);

@@ -246,6 +246,7 @@ class OwnServices final : public CopyServices {
   }
   std::vector<LiveStorage> live_storages(c10::Device device) override { return live_storages_here(device); }
   void know_storage(c10::StorageImpl& storage) override { know_storage_here(storage); }
+  bool owns_watched_block(const c10::StorageImpl& storage) noexcept override { return owns_watched_block_here(storage); }
   uint32_t take_stack() noexcept override { return StackSampler::take_now(); }
   std::vector<void*> stack_addresses(uint32_t stack) override { return StackSampler::table().frames(stack); }
   bool take_exit_report() noexcept override { return !exit_report_taken_.exchange(true, std::memory_order_relaxed); }
@@ -351,6 +352,7 @@ CopyServices& copy_services() {
 BlockObserver set_block_observer(BlockObserver observer) noexcept { return services().set_block_observer(observer); }
 std::vector<LiveStorage> live_storages(c10::Device device) { return services().live_storages(device); }
 void know_storage(c10::StorageImpl& storage) { services().know_storage(storage); }
+bool owns_watched_block(const c10::StorageImpl& storage) noexcept { return services().owns_watched_block(storage); }
 uint32_t take_stack() noexcept { return services().take_stack(); }
 std::vector<void*> stack_addresses(uint32_t stack) { return services().stack_addresses(stack); }
 

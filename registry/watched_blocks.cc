@@ -307,7 +307,7 @@ bool adopt(c10::StorageImpl& storage) noexcept {
   return true;
 }
 
-bool owns_watched_block(const c10::StorageImpl& storage) noexcept {
+bool owns_watched_block_here(const c10::StorageImpl& storage) noexcept {
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const std::optional<WatchedType> type = watched_type_of(data.device());
   return type && data.get() != nullptr && is_tracked_deleter(*type, data.get_deleter());
@@ -316,7 +316,7 @@ bool owns_watched_block(const c10::StorageImpl& storage) noexcept {
 void know_storage_here(c10::StorageImpl& storage) {
   if (RegistryState::get().active.load(std::memory_order_relaxed) && can_adopt(storage)) {
     adopt(storage);
-  } else if (owns_watched_block(storage)) {
+  } else if (owns_watched_block_here(storage)) {
     const uintptr_t address = address_of(storage._mutable_data_ptr_no_checks().get());
     if (RegistryState::get().ledger.set_owner(address, &storage)) c10::raw::weak_intrusive_ptr::incref(&storage);
   }

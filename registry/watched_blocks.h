@@ -135,6 +135,7 @@ bool adopt(c10::StorageImpl& storage) noexcept;
 // As live_storages(), of this copy.
 std::vector<LiveStorage> live_storages_here(c10::Device device);
 void know_storage_here(c10::StorageImpl& storage);
+bool owns_watched_block_here(const c10::StorageImpl& storage) noexcept;
 
 // Around fork: no other thread may hold these locks in the child.
 void lock_adoption_for_fork();
