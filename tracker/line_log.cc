@@ -25,6 +25,9 @@ struct Reading {
 struct Shared {
   std::mutex lock;
   std::vector<std::shared_ptr<LineLog>> logs;
+  std::vector<std::shared_ptr<LineLog>> ended;  // not written any more, but what they saw born is still alive
+  // Of the two, for a look without the lock.
+  std::atomic<bool> recording{false}, following{false};
   std::optional<Reading> last;  // of the target
   int64_t last_ns = 0;
   // CPU: what LibTorch keeps no statistics of.
@@ -101,6 +104,26 @@ Reading read(c10::Device device) {
   return reading;
 }
 
+// Once it is no longer in `alive` its line has not left it behind.
+void forget(LineLog& log, const BlockEvent& event) {
+  const auto born = log.alive.find(event.id);
+  if (born == log.alive.end()) return;
+  born->second->figures.line_left -= event.nbytes;
+  log.alive.erase(born);
+}
+
+// The lock is held.
+void watch_what_is_needed(Shared& s) {
+  s.recording.store(!s.logs.empty(), std::memory_order_relaxed);
+  s.following.store(!s.ended.empty(), std::memory_order_relaxed);
+}
+
+// Deaths that no profiler is on for, of whatever device: the target may have changed since.
+void forget_in_ended(Shared& s, const BlockEvent& event) {
+  const std::lock_guard<std::mutex> hold(s.lock);
+  for (const std::shared_ptr<LineLog>& log : s.ended) forget(*log, event);
+}
+
 void note(LineLog& log, StackPair pair, const Reading& before, const Reading& after, const BlockEvent& event, int64_t before_ns,
           int64_t now) {
   LineCell& cell = log.cells[pair];
@@ -125,10 +148,7 @@ void note(LineLog& log, StackPair pair, const Reading& before, const Reading& af
     return;
   }
   figures.line_freed += event.nbytes;
-  const auto born = log.alive.find(event.id);
-  if (born == log.alive.end()) return;
-  born->second->figures.line_left -= event.nbytes;
-  log.alive.erase(born);
+  forget(log, event);
 }
 
 // The lock is held.
@@ -145,6 +165,8 @@ void choose_first_gpu(Shared& s, const Reading& before) {
 void observe(const BlockEvent& event) noexcept {
   if (busy) return;
   Shared& s = shared();
+  if (!event.birth && s.following.load(std::memory_order_relaxed)) forget_in_ended(s, event);
+  if (!s.recording.load(std::memory_order_relaxed)) return;
   if (event.device == kFirstGpu && !s.chosen.load(std::memory_order_relaxed)) {
     const std::lock_guard<std::mutex> hold(s.lock);
     choose_first_gpu(s, Reading{});
@@ -216,16 +238,29 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
   if (s.logs.empty()) {
     s.last = now;
     s.last_ns = recording_clock_ns();
-    set_block_observer(&observe);
   }
   s.logs.push_back(log);
+  s.ended.erase(std::remove(s.ended.begin(), s.ended.end(), log), s.ended.end());
+  watch_what_is_needed(s);
+  set_block_observer(&observe);
 }
 
 void LineLogs::stop(const std::shared_ptr<LineLog>& log) {
   Shared& s = shared();
   const std::lock_guard<std::mutex> hold(s.lock);
   s.logs.erase(std::remove(s.logs.begin(), s.logs.end(), log), s.logs.end());
-  if (s.logs.empty()) set_block_observer(nullptr);
+  if (!log->alive.empty()) s.ended.push_back(log);
+  watch_what_is_needed(s);
+  if (s.logs.empty() && s.ended.empty()) set_block_observer(nullptr);
+}
+
+void LineLogs::drop(const std::shared_ptr<LineLog>& log) {
+  Shared& s = shared();
+  const std::lock_guard<std::mutex> hold(s.lock);
+  s.logs.erase(std::remove(s.logs.begin(), s.logs.end(), log), s.logs.end());
+  s.ended.erase(std::remove(s.ended.begin(), s.ended.end(), log), s.ended.end());
+  watch_what_is_needed(s);
+  if (s.logs.empty() && s.ended.empty()) set_block_observer(nullptr);
 }
 
 void LineLogs::clear(const std::shared_ptr<LineLog>& log) {

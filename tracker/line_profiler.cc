@@ -290,7 +290,7 @@ LineProfiler::LineProfiler(std::vector<std::string> functions, LineProfilerOptio
 
 LineProfiler::~LineProfiler() {
   const std::lock_guard<std::mutex> hold(state_->lock);
-  if (state_->enabled > 0) LineLogs::stop(state_->log);
+  LineLogs::drop(state_->log);
 }
 
 LineProfiler& LineProfiler::add_function(std::string name) {

@@ -265,6 +265,32 @@ TEST_CASE("clear forgets, the maximum of several runs is shown, sums go on") {
   kept.clear();
 }
 
+TEST_CASE("what is freed after the profiler was disabled is not left behind") {
+  LineProfiler profiler({"profiled::outer"});
+  std::vector<at::Tensor> kept;
+  {
+    const auto on = profiler.enable();
+    profiled::outer(kept);
+  }
+  CHECK(table_of(profiler.profile(), "profiled::outer").total.line_left == 1500);
+  kept.pop_back();
+  CHECK(table_of(profiler.profile(), "profiled::outer").total.line_left == 1000);
+  {
+    // While only another one is on, and on it again.
+    LineProfiler other({"profiled::inner"});
+    const auto on_other = other.enable();
+    kept.clear();
+    CHECK(table_of(profiler.profile(), "profiled::outer").total.line_left == 0);
+    const auto on_again = profiler.enable();
+    profiled::outer(kept);
+  }
+  kept.clear();
+  const LineProfile profile = profiler.profile();
+  CHECK(table_of(profile, "profiled::outer").total.line_left == 0);
+  CHECK(table_of(profile, "profiled::outer").total.line_allocated == 9000);
+  CHECK(table_of(profile, "profiled::outer").total.line_freed == 6000);
+}
+
 TEST_CASE("who was alive at a line's peak") {
   const at::Tensor older = profiled::bytes(11111);
   LineProfiler profiler({"profiled::inner"}, {/*who_was_alive=*/true});
