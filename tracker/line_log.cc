@@ -28,6 +28,7 @@ struct Shared {
   std::vector<std::shared_ptr<LineLog>> ended;  // not written any more, but what they saw born is still alive
   // Of the two, for a look without the lock.
   std::atomic<bool> recording{false}, following{false};
+  uint64_t generation = 0;      // of LineLog::begun
   std::optional<Reading> last;  // of the target
   int64_t last_ns = 0;
   // CPU: what LibTorch keeps no statistics of.
@@ -42,7 +43,7 @@ Shared& shared() {
 }
 
 thread_local uint32_t stack_before = 0;
-thread_local bool before_is_chosen = false;
+thread_local uint64_t generation_before = 0;  // when stack_before was taken
 thread_local bool busy = false;
 
 int32_t packed(c10::Device device) {
@@ -104,7 +105,10 @@ Reading read(c10::Device device) {
   return reading;
 }
 
-// Once it is no longer in `alive` its line has not left it behind.
+// What it has not seen must not tell it where a function begins.
+void begin_anew(Shared& s, LineLog& log) { log.begun = ++s.generation; }
+
+// Its line has not left it behind.
 void forget(LineLog& log, const BlockEvent& event) {
   const auto born = log.alive.find(event.id);
   if (born == log.alive.end()) return;
@@ -159,6 +163,7 @@ void choose_first_gpu(Shared& s, const Reading& before) {
   for (const std::shared_ptr<LineLog>& log : s.logs) {
     log->alive.clear();
     log->cells.clear();
+    begin_anew(s, *log);
   }
 }
 
@@ -188,15 +193,15 @@ void observe(const BlockEvent& event) noexcept {
       busy = false;
       return;
     }
-    // What happened on the CPU before the first use of the GPU is forgotten.
-    const bool chosen = s.chosen.load(std::memory_order_relaxed);
-    if (chosen != before_is_chosen) stack_before = 0;
-    before_is_chosen = chosen;
     const Reading before = s.last.value_or(after);
-    for (const std::shared_ptr<LineLog>& log : s.logs) note(*log, {stack_before, stack}, before, after, event, s.last_ns, now);
+    for (const std::shared_ptr<LineLog>& log : s.logs) {
+      const uint32_t known_before = generation_before < log->begun ? 0 : stack_before;
+      note(*log, {known_before, stack}, before, after, event, s.last_ns, now);
+    }
     s.last = after;
     s.last_ns = now;
     stack_before = stack;
+    generation_before = s.generation;
   } catch (...) {
     // No memory: this event is not in the tables.
   }
@@ -239,6 +244,7 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
     s.last = now;
     s.last_ns = recording_clock_ns();
   }
+  begin_anew(s, *log);
   s.logs.push_back(log);
   s.ended.erase(std::remove(s.ended.begin(), s.ended.end(), log), s.ended.end());
   watch_what_is_needed(s);
@@ -264,9 +270,11 @@ void LineLogs::drop(const std::shared_ptr<LineLog>& log) {
 }
 
 void LineLogs::clear(const std::shared_ptr<LineLog>& log) {
-  const std::lock_guard<std::mutex> hold(shared().lock);
+  Shared& s = shared();
+  const std::lock_guard<std::mutex> hold(s.lock);
   log->cells.clear();
   log->alive.clear();
+  begin_anew(s, *log);
 }
 
 std::vector<std::pair<StackPair, LineCell>> LineLogs::read(const std::shared_ptr<LineLog>& log) {
@@ -284,6 +292,7 @@ void LineLogs::set_target(c10::Device device) {
   s.chosen.store(true);
   s.target.store(packed(device), std::memory_order_relaxed);
   s.last = now;
+  for (const std::shared_ptr<LineLog>& log : s.logs) begin_anew(s, *log);
 }
 
 }  // namespace memledger

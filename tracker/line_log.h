@@ -40,6 +40,7 @@ struct LineCell {
 struct LineLog {
   std::unordered_map<StackPair, LineCell, StackPairHash> cells;
   std::unordered_map<uint64_t, LineCell*> alive;  // by storage: whose `line_left` it is in
+  uint64_t begun = 0;                             // stacks from before this generation are not its own
 };
 
 // The logs that are being written. Thread-safe.

@@ -291,6 +291,37 @@ TEST_CASE("what is freed after the profiler was disabled is not left behind") {
   CHECK(table_of(profile, "profiled::outer").total.line_freed == 6000);
 }
 
+#ifdef EXPECT_LINES
+TEST_CASE("the first row is of every run: after disable() and enable(), and after clear()") {
+  LineProfiler profiler({"profiled::outer"});
+  const auto peak = *LineColumn::parse("active_bytes.all.peak");
+  const auto first_row = [&]() -> int64_t {
+    const LineProfile profile = profiler.profile();
+    const LineRow& row = table_of(profile, "profiled::outer").rows.front();
+    return row.figures ? row.figures->value(peak) : -1;
+  };
+  std::vector<at::Tensor> kept;
+  const int64_t before = counters().current_bytes;
+  {
+    const auto on = profiler.enable();
+    profiled::outer(kept);
+  }
+  CHECK(first_row() == before);
+  const at::Tensor more = profiled::bytes(10000);
+  const int64_t then = counters().current_bytes;
+  REQUIRE(then == before + 1500 + 10000);
+  {
+    const auto on = profiler.enable();
+    profiled::outer(kept);
+    CHECK(first_row() == then);
+    profiler.clear();
+    const int64_t cleared = counters().current_bytes;
+    profiled::outer(kept);
+    CHECK(first_row() == cleared);
+  }
+}
+#endif
+
 TEST_CASE("who was alive at a line's peak") {
   const at::Tensor older = profiled::bytes(11111);
   LineProfiler profiler({"profiled::inner"}, {/*who_was_alive=*/true});
