@@ -20,6 +20,7 @@ namespace {
 
 struct Reading {
   DeviceFigures current, allocated, freed;
+  uint64_t begun = 0, ended = 0;  // Shared::readings before and after it was read
 };
 
 struct Shared {
@@ -31,6 +32,7 @@ struct Shared {
   uint64_t generation = 0;      // of LineLog::begun
   std::optional<Reading> last;  // of the target
   int64_t last_ns = 0;
+  std::atomic<uint64_t> readings{0};
   // CPU: what LibTorch keeps no statistics of.
   std::atomic<int64_t> cpu_bytes{0}, cpu_count{0}, cpu_allocated{0}, cpu_freed{0}, cpu_births{0}, cpu_deaths{0};
   std::atomic<int32_t> target{0};   // type and index; the CPU
@@ -87,7 +89,7 @@ Reading read_cpu() {
   return reading;
 }
 
-Reading read(c10::Device device) {
+Reading read_unordered(c10::Device device) {
   if (device.is_cpu()) return read_cpu();
   Reading reading{};
   auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
@@ -126,6 +128,24 @@ void watch_what_is_needed(Shared& s) {
 void forget_in_ended(Shared& s, const BlockEvent& event) {
   const std::lock_guard<std::mutex> hold(s.lock);
   for (const std::shared_ptr<LineLog>& log : s.ended) forget(*log, event);
+}
+
+Reading read(c10::Device device) {
+  const uint64_t begun = shared().readings.fetch_add(1) + 1;
+  Reading reading = read_unordered(device);
+  reading.begun = begun;
+  reading.ended = shared().readings.load();
+  return reading;
+}
+
+// Whether it was read before `last` was, by another thread that came first to the lock. What began after `last` had been read is
+// newer, and smaller only because the program has reset LibTorch's statistics.
+bool is_overtaken(const Reading& reading, const Reading& last) {
+  if (reading.begun > last.ended) return false;
+  for (size_t i = 0; i < kDeviceStats; ++i) {
+    if (reading.allocated[i] < last.allocated[i] || reading.freed[i] < last.freed[i]) return true;
+  }
+  return false;
 }
 
 void note(LineLog& log, StackPair pair, const Reading& before, const Reading& after, const BlockEvent& event, int64_t before_ns,
@@ -186,7 +206,7 @@ void observe(const BlockEvent& event) noexcept {
       (event.birth ? s.cpu_births : s.cpu_deaths).fetch_add(1, std::memory_order_relaxed);
     }
     const uint32_t stack = take_stack();
-    const Reading after = read(event.device);
+    Reading after = read(event.device);
     const int64_t now = recording_clock_ns();
     const std::lock_guard<std::mutex> hold(s.lock);
     if (packed(event.device) != s.target.load(std::memory_order_relaxed)) {
@@ -194,12 +214,20 @@ void observe(const BlockEvent& event) noexcept {
       return;
     }
     const Reading before = s.last.value_or(after);
+    const bool overtaken = is_overtaken(after, before);
+    if (overtaken) {
+      // Its peak counts; its sums are in the later reading.
+      after.allocated = before.allocated;
+      after.freed = before.freed;
+    }
     for (const std::shared_ptr<LineLog>& log : s.logs) {
       const uint32_t known_before = generation_before < log->begun ? 0 : stack_before;
       note(*log, {known_before, stack}, before, after, event, s.last_ns, now);
     }
-    s.last = after;
-    s.last_ns = now;
+    if (!overtaken) {
+      s.last = after;
+      s.last_ns = now;
+    }
     stack_before = stack;
     generation_before = s.generation;
   } catch (...) {

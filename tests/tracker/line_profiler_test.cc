@@ -228,6 +228,24 @@ TEST_CASE("methods, templates, lambdas, recursions and threads") {
   CHECK(lambdas.tables.front().function.find("{lambda#") != std::string::npos);
 }
 
+TEST_CASE("the statistics' sums count no event twice, however many threads") {
+  LineProfiler profiler({"profiled::inner"});
+  const auto on = profiler.enable();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int j = 0; j < 500; ++j) profiled::inner();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const LineProfile profile = profiler.profile();
+  const LineTable& table = table_of(profile, "profiled::inner");
+  CHECK(sum_of(table) == 4 * 500 * 3000);
+  CHECK(table.total.value(*LineColumn::parse("requested_bytes.all.allocated")) == 4 * 500 * 3000);
+  CHECK(table.total.value(*LineColumn::parse("requested_bytes.all.freed")) == 4 * 500 * 3000);
+  CHECK(table.total.value(*LineColumn::parse("allocation.all.allocated")) == 4 * 500);
+}
+
 TEST_CASE("a library that is opened later") {
   LineProfiler profiler({"plugin_makes"});
   CHECK(absl::IsNotFound(profiler.check_functions()));
