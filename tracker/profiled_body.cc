@@ -24,18 +24,22 @@ LineProfiler& global_profiler() {
   return *one;
 }
 
-std::atomic<bool> printed{false};
+std::once_flag printed;
 pid_t owner = 0;
 int wake_up[2] = {-1, -1};
 struct sigaction action_before;
 
-void print_once() noexcept {
-  if (getpid() != owner || printed.exchange(true)) return;
+void print() noexcept {
   try {
     global_profiler().print_stats(std::cout).IgnoreError();
   } catch (const std::exception& error) {
     std::cerr << "memledger: no line profile: " << error.what() << '\n';
   }
+}
+
+// The second of Ctrl-C and the program's end waits for the first. A forked child would wait for a thread that it does not have.
+void print_once() noexcept {
+  if (getpid() == owner) std::call_once(printed, &print);
 }
 
 // Only wakes the thread that prints, as nothing else can be done here. A forked child has no such thread.
