@@ -328,6 +328,12 @@ void LineProfiler::disable() {
 
 void LineProfiler::clear() { LineLogs::clear(state_->log); }
 
+void LineProfiler::clear_functions() {
+  const std::lock_guard<std::mutex> hold(state_->lock);
+  state_->functions.clear();
+  state_->addresses.clear();
+}
+
 LineProfile LineProfiler::profile() const { return state_->maker().make(LineLogs::read(state_->log)); }
 
 absl::Status LineProfiler::display(const std::string& function, const std::vector<std::string>& columns) const {

@@ -90,6 +90,8 @@ class LineProfiler {
   void disable();
   // Forgets what was recorded.
   void clear();
+  // Forgets which functions are shown; what was recorded stays.
+  void clear_functions();
 
   LineProfile profile() const;
   // Of one function, or of all ("").
@@ -112,7 +114,7 @@ class LineProfiler {
 // Empty: the default ones. InvalidArgument names the one that is wrong, and the right ones.
 absl::StatusOr<std::vector<LineColumn>> parse_line_columns(const std::vector<std::string>& names);
 
-// Of MEMLEDGER_PROFILE(): what it recorded, and the functions.
+// Of MEMLEDGER_PROFILE(): forgets what it recorded, and the functions. Those that begin to run afterwards are there again.
 void clear_global_line_profiler();
 
 namespace internal {

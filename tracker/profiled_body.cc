@@ -24,6 +24,7 @@ LineProfiler& global_profiler() {
   return *one;
 }
 
+std::atomic<int64_t> clearings{0};
 std::once_flag printed;
 pid_t owner = 0;
 int wake_up[2] = {-1, -1};
@@ -88,7 +89,12 @@ void print_at_the_end() {
 
 }  // namespace
 
-void clear_global_line_profiler() { global_profiler().clear(); }
+void clear_global_line_profiler() {
+  global_profiler().clear();
+  global_profiler().clear_functions();
+  // After that: a body that still sees the old number has not added its function since.
+  ++clearings;
+}
 
 namespace internal {
 
@@ -98,7 +104,7 @@ struct ProfiledBody::State {
   std::vector<std::string> columns;
   LineProfiler* profiler = nullptr;  // as long as the process
   std::mutex lock;
-  bool known = false;
+  int64_t known_since = -1;  // by `clearings`
   int64_t runs = 0;
 };
 
@@ -122,8 +128,9 @@ ProfiledRun::ProfiledRun(ProfiledBody& body) : body_(body) {
   if (!state.enabled) return;
   {
     const std::lock_guard<std::mutex> hold(state.lock);
-    if (!state.known) state.profiler->add_function(static_cast<const char*>(__builtin_return_address(0)) - 1);
-    state.known = true;
+    const int64_t now = state.interval == 0 ? clearings.load() : 0;
+    if (state.known_since != now) state.profiler->add_function(static_cast<const char*>(__builtin_return_address(0)) - 1);
+    state.known_since = now;
   }
   state.profiler->enable().release();
 }
