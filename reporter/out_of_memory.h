@@ -35,6 +35,7 @@ struct OutOfMemoryOptions {
   // stop_out_of_memory_reports(), or write_out_of_memory_reports() with another one, before it ends. Both wait for a report that
   // is being made on another thread.
   const MemReporter* reporter = nullptr;
+  bool quiet = false;  // on standard error only why a file cannot be written
 };
 
 // From now on until the process ends; a further call replaces the options. Takes the place of the observer of allocation

@@ -38,6 +38,7 @@ constexpr size_t kTimelineEvents = size_t{1} << 19;
 struct Watch {
   pid_t process = 0;
   bool reports = false;
+  bool quiet = false;                // no report on standard error; why one cannot be written is said all the same
   std::string timeline_path;         // empty: none
   std::optional<Timeline> timeline;  // never destroyed
   std::string folder;                // empty: standard error
@@ -70,6 +71,7 @@ void write(const std::string& file_name, const std::string& text) {
     if (write_file(path, text)) return;
     fmt::print(stderr, "memledger: cannot write {}: {}\n", path, std::strerror(errno));
   }
+  if (watch().quiet) return;
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
 }
@@ -111,7 +113,7 @@ void write_lines() {
     fmt::print(stderr, "{}\n", std::string(status.message()));
     return;
   }
-  if (*value_of("MEMLEDGER_LINES_QUIET") == '\0') write("memledger-lines.txt", text.str());
+  write("memledger-lines.txt", text.str());
   watch.lines->write_json(json, watch.columns).IgnoreError();
   watch.lines->write_html(html, watch.columns).IgnoreError();
   for (const auto& [variable, content] : {std::pair<const char*, std::string>{"MEMLEDGER_LINES_TEXT", text.str()},
@@ -174,8 +176,9 @@ void prepare_folder(const char* pattern) {
     watch.folder = folder;
     return;
   }
-  fmt::print(stderr, "memledger: MEMLEDGER_LOG={}: cannot write to {}: {}; reports go to standard error\n", pattern,
-             folder.string(), error ? error.message() : std::strerror(errno));
+  fmt::print(stderr, "memledger: MEMLEDGER_LOG={}: cannot write to {}: {}; {}\n", pattern, folder.string(),
+             error ? error.message() : std::strerror(errno),
+             watch.quiet ? "there will be no reports" : "reports go to standard error");
 }
 
 // After the registry's own work at load (101, 102).
@@ -188,8 +191,9 @@ __attribute__((constructor(103))) void watch_if_asked() {
   try {
     if (!take_exit_report()) return;  // another copy of memledger in this process does all this
     watch().process = getpid();
-    watch().reports = reports;
+    watch().quiet = is_on(std::getenv("MEMLEDGER_QUIET"));
     if (const char* const pattern = std::getenv("MEMLEDGER_LOG"); pattern != nullptr && *pattern != '\0') prepare_folder(pattern);
+    watch().reports = reports && !(watch().quiet && watch().folder.empty());
     if (const absl::Status status = Registry::global().activate(); !status.ok()) {
       if (absl::IsFailedPrecondition(status)) return;  // told at load
       fmt::print(stderr, "memledger: {}\n", std::string(status.message()));
@@ -203,9 +207,10 @@ __attribute__((constructor(103))) void watch_if_asked() {
       watch().timeline.emplace(TimelineOptions{kTimelineEvents});
     }
     std::atexit(&report_at_exit);
-    if (!reports) return;
+    if (!watch().reports) return;
     OutOfMemoryOptions out_of_memory;
     out_of_memory.folder = watch().folder;
+    out_of_memory.quiet = watch().quiet;
     if (const absl::Status status = write_out_of_memory_reports(out_of_memory); !status.ok()) {
       fmt::print(stderr, "{}\n", std::string(status.message()));
     }

@@ -53,6 +53,14 @@ check "quiet" equal "$(cat err)" ""
 check "a file by process" has "$(echo lines-*.txt)" "118.36K"
 check "only that column" has_not "$(echo lines-*.txt)" "active_bytes"
 
+"$memledger" run --virtual-gpu=h200 -q -f outer --log quiet-logs -- "$program" >out 2>err
+check "quiet with a folder" equal "$(cat err)" ""
+check "quiet with a folder: the profile in it" has quiet-logs/memledger-lines.txt "## outer"
+check "quiet with a folder: no report without --report" equal "$(ls quiet-logs)" memledger-lines.txt
+"$memledger" run --virtual-gpu=h200 -q --report -f outer --log quiet-both -- "$program" >out 2>err
+check "quiet with --report" equal "$(cat err)" ""
+check "quiet with --report: the report in the folder" has quiet-both/memledger-exit.txt "cuda:0"
+
 "$memledger" run --virtual-gpu=h200 --report -f outer --log logs -- "$program" >out 2>err
 check "the profile in the log's folder" has logs/memledger-lines.txt "## outer"
 check "the report beside it" has logs/memledger-exit.txt "cuda:0"
