@@ -1,5 +1,6 @@
 #include "runner/inside/watch.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -45,6 +46,7 @@ struct Watch {
   // The line profile.
   LineProfiler* lines = nullptr;
   std::vector<std::string> columns;
+  std::optional<int> gpu;  // that was asked for
   std::atomic<bool> main_has_begun{false};
   std::atomic<bool> reported{false};
 };
@@ -141,11 +143,26 @@ void begin_lines() {
   }
   watch.columns = words("MEMLEDGER_LINE_COLUMNS");
   int gpu = 0;
-  if (absl::SimpleAtoi(value_of("MEMLEDGER_LINES_GPU"), &gpu)) {
-    set_target_device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
-  }
+  if (absl::SimpleAtoi(value_of("MEMLEDGER_LINES_GPU"), &gpu)) watch.gpu = gpu;
+  // The first is the target from its first use on anyway, and the CPU where there is none.
+  if (gpu > 0) set_target_device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
   watch.lines = new LineProfiler(words("MEMLEDGER_LINES"));
   watch.lines->enable().release();
+}
+
+// Not before main: LibTorch would remember an answer that was too early.
+void check_gpu() noexcept {
+  const std::optional<int> gpu = watch().gpu;
+  if (!gpu) return;
+  const auto* const guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
+  const int count = guard == nullptr ? 0 : guard->deviceCount();
+  if (*gpu < count) return;
+  try {
+    fmt::print(stderr, "memledger: -g {}: LibTorch sees {} CUDA devices{}\n", *gpu, count,
+               count == 0 ? "; the line profile is of the CPU" : "");
+    if (count == 0 && *gpu > 0) set_target_device(c10::Device(c10::DeviceType::CPU));
+  } catch (const std::exception&) {  // standard error is closed
+  }
 }
 
 void report_at_exit() {
@@ -253,5 +270,6 @@ std::string expand_log_folder(std::string_view pattern, int rank, int process) {
 extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::Watch& watch = memledger::inside::watch();
   if (watch.process == 0 || watch.main_has_begun.exchange(true)) return;
+  memledger::inside::check_gpu();
   std::atexit(&memledger::inside::report_at_exit);
 }

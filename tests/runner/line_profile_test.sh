@@ -70,6 +70,13 @@ check "a function that is not there: status" equal $? 0
 check "a function that is not there" has err 'there is no function `outter`'
 check "a near one" has err '`outer`'
 
+"$memledger" run --virtual-gpu=h200 -f outer -g 7 -- "$program" >out 2>err
+check "a GPU that is not there: status" equal $? 0
+check "a GPU that is not there" has err "memledger: -g 7: LibTorch sees 1 CUDA devices"
+"$memledger" run --virtual-gpu=h200 -f outer -g 0 -- "$program" >out 2>err
+check "the first GPU by its number" equal "$(figures outer 'inner();')" "120.00K 2.00M"
+check "the first GPU by its number: nothing said" has_not err "LibTorch sees"
+
 "$memledger" run -f f -c active_bytes.all -- "$program" >out 2>err
 check "a wrong column: status" equal $? 2
 check "a wrong column" has err "line.allocated, line.freed, line.left"
