@@ -206,10 +206,12 @@ int run_program(const RunArguments& arguments) {
     fmt::print(stderr, "memledger run: {}\n", std::string(status.message()));
     return kCannotRun;
   }
-  if (const std::string reason = why_not_watched(arguments.program[0]); !reason.empty()) {
-    fmt::print(stderr, "memledger run: {}\n", reason);
+  const Fitness fitness = check_program(arguments.program[0]);
+  if (!fitness.refusal.empty()) {
+    fmt::print(stderr, "memledger run: {}\n", fitness.refusal);
     return kCannotRun;
   }
+  if (!fitness.note.empty() && !arguments.quiet) fmt::print(stderr, "memledger run: {}\n", fitness.note);
   std::vector<char*> argv;
   for (const std::string& word : arguments.program) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

@@ -88,10 +88,17 @@ printf 'nothing' >data && chmod +x data
 "$memledger" run -- ./data >out 2>err
 check "not a program: status" equal $? 126
 check "not a program" has err "./data is not a program: neither an ELF file nor a script"
-if echo 'int main() { return 0; }' | ${CC:-gcc} -static -x c - -o static 2>/dev/null; then
+if echo 'int main() { return 3; }' | ${CC:-gcc} -static -x c - -o static 2>/dev/null; then
   "$memledger" run -- ./static >out 2>err
-  check "a static program: status" equal $? 126
+  check "a static program runs: status" equal $? 3
   check "a static program" has err "is linked statically"
+  "$memledger" run -q -- ./static >out 2>err
+  check "a static program, quiet" equal "$(cat err)" ""
+fi
+if [[ -x /lib64/ld-linux-x86-64.so.2 ]]; then
+  "$memledger" run -- /lib64/ld-linux-x86-64.so.2 /bin/sh -c 'exit 4' >out 2>err
+  check "a loader starts its program: status" equal $? 4
+  check "a loader" has err "is linked statically, or a loader"
 fi
 if echo 'extern "C" void _ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh() {} int main() { return 0; }' | ${CXX:-g++} -x c++ - -o inside 2>/dev/null; then
   "$memledger" run -- ./inside >out 2>err
