@@ -232,8 +232,46 @@ TEST_SUITE("courtesy on the CPU") {
     courtesy.add_tensor(one);
     REQUIRE(courtesy.yield_memory().ok());
     CHECK(courtesy.yielded_bytes() == 0);
+    REQUIRE(courtesy.unmoved().size() == 1);
+    CHECK(courtesy.unmoved()[0].nbytes == 256);
+    CHECK(courtesy.unmoved()[0].reason.find("copy-on-write") != std::string::npos);
     CHECK(one.sum().item<float>() == 64);
     CHECK(lazy.sum().item<float>() == 64);
+  }
+
+  TEST_CASE("what was added and cannot be moved is listed") {
+    float foreign[6] = {1, 2, 3, 4, 5, 6};
+    const at::Tensor borrowed = torch::from_blob(foreign, {6});
+    const at::Tensor own = torch::ones({10});
+    Courtesy courtesy(cpu_to_file());
+    courtesy.add_tensor(borrowed).add_tensor(own);
+    REQUIRE(courtesy.yield_memory().ok());
+    CHECK(courtesy.yielded_bytes() == 40);
+    REQUIRE(courtesy.unmoved().size() == 1);
+    CHECK(courtesy.unmoved()[0].device.is_cpu());
+    CHECK(courtesy.unmoved()[0].nbytes == 24);
+    CHECK(courtesy.unmoved()[0].reason.find("not from a watched allocator") != std::string::npos);
+    CHECK(borrowed.sum().item<float>() == 21);
+    // What is away already is not listed.
+    REQUIRE(courtesy.yield_memory().ok());
+    CHECK(courtesy.unmoved().size() == 1);
+  }
+
+  TEST_CASE("sparse tensors that were added move: their indices and values") {
+    const at::Tensor coo = torch::eye(4).to_sparse();
+    const at::Tensor csr = torch::eye(3).to_sparse_csr();
+    const at::Tensor dense = coo.to_dense();
+    Courtesy courtesy(cpu_to_file());
+    courtesy.add_tensor(coo).add_tensor(csr);
+    REQUIRE(courtesy.yield_memory().ok());
+    for (const at::Tensor& part : {coo._indices(), coo._values(), csr.crow_indices(), csr.col_indices(), csr.values()}) {
+      CHECK(address(part) == nullptr);
+    }
+    CHECK(courtesy.yielded_bytes() >= 2 * 4 * 8 + 4 * 4 + 4 * 8 + 3 * 8 + 3 * 4);
+    CHECK(courtesy.unmoved().empty());
+    REQUIRE(courtesy.restore().ok());
+    CHECK(coo.to_dense().equal(dense));
+    CHECK(csr.to_dense().equal(torch::eye(3)));
   }
 
   TEST_CASE("options that do not fit are refused by name") {
