@@ -406,10 +406,10 @@ absl::Status Courtesy::State::restore(Trip& trip, Telling& telling) {
     const Yielded& one = trip.storages[done];
     const StoragePtr storage = one.storage.lock();
     if (!storage) continue;
-    if (!storage_access::throws_on_access(*storage) || storage->_mutable_data_ptr_no_checks().get() != nullptr) {
-      // The program has put data of its own there.
-      storage_access::throws_on_access(*storage) = false;
-      storage->set_data_ptr_noswap(std::move(storage->_mutable_data_ptr_no_checks()));
+    const bool emptied = !storage->sym_nbytes().is_heap_allocated() && storage->nbytes() == 0;
+    if (emptied || !storage_access::throws_on_access(*storage) || storage->_mutable_data_ptr_no_checks().get() != nullptr) {
+      // The program has put data of its own there, or resized it to nothing.
+      give_data(*storage, std::move(storage->_mutable_data_ptr_no_checks()));
       continue;
     }
     try {

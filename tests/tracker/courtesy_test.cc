@@ -199,6 +199,7 @@ TEST_SUITE("courtesy on the CPU") {
   TEST_CASE("what dies while it is away is not brought back, what was resized or replaced stays so") {
     at::Tensor dies = torch::ones({1000});
     const at::Tensor replaced = torch::ones({8});
+    const at::Tensor resized = torch::ones({16});
     Courtesy courtesy(cpu_to_file());
     REQUIRE(courtesy.yield_memory().ok());
     const int64_t all = courtesy.yielded_bytes();
@@ -207,8 +208,15 @@ TEST_SUITE("courtesy on the CPU") {
     c10::StorageImpl* const storage = replaced.storage().unsafeGetStorageImpl();
     storage->set_data_ptr_noswap(c10::GetAllocator(at::kCPU)->allocate(32));
     static_cast<float*>(storage->_mutable_data_ptr_no_checks().get())[0] = 5;
+    // What resize_(0) of a CUDA storage does; the CPU's asks for the data, and throws.
+    c10::StorageImpl* const emptied = resized.storage().unsafeGetStorageImpl();
+    emptied->set_data_ptr_noswap(c10::DataPtr(nullptr, at::kCPU));
+    emptied->set_nbytes(0);
     REQUIRE(courtesy.restore().ok());
     CHECK(replaced.data_ptr<float>()[0] == 5);
+    CHECK(address(resized) == nullptr);
+    CHECK(emptied->nbytes() == 0);
+    CHECK_NOTHROW(emptied->mutable_data());
   }
 
   TEST_CASE("only a module's tensors, with their gradients") {
