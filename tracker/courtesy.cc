@@ -87,6 +87,7 @@ class Segments {
   explicit Segments(c10::Device device) {
     if (!device.is_cuda()) return;
     std::optional<DeviceBlocks> blocks = device_blocks(device);
+    known_ = blocks.has_value();
     if (!blocks) return;
     segments_ = std::move(blocks->segments);
     std::sort(segments_.begin(), segments_.end(), [](const auto& a, const auto& b) { return a.address < b.address; });
@@ -99,7 +100,11 @@ class Segments {
     return address < segment.address + static_cast<uintptr_t>(segment.nbytes) ? &segment : nullptr;
   }
 
+  // False: where there is no snapshot. A block from a stream that is not known could be freed while that stream still uses it.
+  bool known() const { return known_; }
+
  private:
+  bool known_ = true;
   std::vector<DeviceSegment> segments_;
 };
 
@@ -330,6 +335,8 @@ std::vector<Moving> Courtesy::State::find() {
         reason = kCopyOnWrite;
       } else if (one.storage->sym_nbytes().is_heap_allocated() || static_cast<int64_t>(one.storage->nbytes()) > one.nbytes) {
         reason = "its size is not known";
+      } else if (!segments.known()) {
+        reason = "its stream is not known (the allocator has no snapshot)";
       }
       if (!reason.empty()) {
         unmoved.push_back({device, one.nbytes, one.id, std::move(reason)});

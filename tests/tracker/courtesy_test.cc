@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "registry/device_statistics.h"
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
 
@@ -389,6 +390,21 @@ TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_availabl
       CHECK(device_bytes(device) == before);
       CHECK(net->first->weight.device() == device);
     }
+  }
+
+  // Of courtesy_malloc_async_test.
+  TEST_CASE("an allocator without a snapshot: nothing moves, and all is listed") {
+    const c10::Device device(at::kCUDA, 0);
+    const at::Tensor one = torch::empty({1000}, at::TensorOptions(device).dtype(at::kByte));
+    if (memledger::device_blocks(device)) return;
+    Courtesy courtesy;
+    courtesy.add_tensor(one);
+    REQUIRE(courtesy.yield_memory().ok());
+    CHECK(courtesy.yielded_bytes() == 0);
+    CHECK(address(one) != nullptr);
+    REQUIRE(courtesy.unmoved().size() == 1);
+    CHECK(courtesy.unmoved()[0].nbytes == 1000);
+    CHECK(courtesy.unmoved()[0].reason.find("no snapshot") != std::string::npos);
   }
 
   TEST_CASE("the cache is empty afterwards") {
