@@ -2,7 +2,7 @@
 # The line profile of a program that was not built for it, on a virtual GPU. The figures are those of pytorch_memlab's README: a
 # Linear of 100 by 100 takes 40000 bytes in a block of 40448 and 400 in one of 512, together 40.00K, in a segment of 2.00M.
 set -uo pipefail
-memledger="$PWD/$1" program="$PWD/$2"
+memledger="$PWD/$1" program="$PWD/$2" profiled="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
 
 failures=0
@@ -83,6 +83,39 @@ check "a wrong column" has err "line.allocated, line.freed, line.left"
 "$memledger" run -r x.json -- "$program" >out 2>err
 check "no function: status" equal $? 2
 check "no function" has err "-f FUNCTION"
+
+# MEMLEDGER_PROFILE(), without the runner.
+"$profiled" exit >out 2>err
+check "a profiled program: status" equal $? 7
+check "a profiled program: its functions" equal "$(grep '^## ' out)" "$(printf '## work\n## other')"
+check "a profiled program: its bytes" has out "allocated 4.14K, freed 4.14K, left behind 0.00B"
+check "a profiled program: the other's bytes" has out "allocated 2.07K, freed 2.07K, left behind 0.00B"
+"$profiled" clear >out 2>err
+check "what was cleared is gone, what runs again is there" equal "$(grep '^## ' out)" "## other"
+check "and from then on" has out "allocated 2.07K, freed 2.07K, left behind 0.00B"
+# A background process of a shell ignores Ctrl-C: Python starts it as a terminal would.
+check "Ctrl-C" python3 - "$profiled" <<'EOF'
+import signal, subprocess, sys
+
+def start(mode):
+    return subprocess.Popen([sys.argv[1], mode], stdout=subprocess.PIPE, text=True,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+
+def check(text):
+    assert text.count("## work\n") == 1 and text.count("## other\n") == 1, text
+    assert text.count("left behind 0.00B\n") == 2, text
+
+child = start("wait")
+assert child.stdout.readline() == "ready\n"
+child.send_signal(signal.SIGINT)
+check(child.communicate(timeout=60)[0])
+assert child.returncode == -signal.SIGINT, child.returncode
+# It ends at the same moment: the tables are whole, and printed once.
+for _ in range(5):
+    child = start("interrupt")
+    check(child.communicate(timeout=60)[0])
+    assert child.returncode in (-signal.SIGINT, 7), child.returncode
+EOF
 
 printf 'nothing' >data && chmod +x data
 "$memledger" run -- ./data >out 2>err
