@@ -166,22 +166,23 @@ namespace {
 pid_t forking = 0;
 }  // namespace
 
+// In the order of frames_at(): it holds the symbols while it asks LibTorch.
 void StackSampler::lock_for_fork() {
+  symbols().lock.lock();
   unwinding().lock();
   forking = getpid();
-  symbols().lock.lock();
   table().lock_for_fork();
 }
 
 void StackSampler::unlock_after_fork() {
   table().unlock_after_fork();
-  symbols().lock.unlock();
   if (getpid() == forking) {
     unwinding().unlock();
   } else {
     // The lock knows its writer by the thread's number, which is another in the child: it would take us for a reader.
     new (&unwinding()) std::shared_mutex;
   }
+  symbols().lock.unlock();
 }
 
 std::string to_string(const StackFrame& frame) {

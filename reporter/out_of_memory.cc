@@ -251,13 +251,14 @@ void write_report(const AllocationFailure& failure) {
   std::string text = out_of_memory_report(failure, options.max_rows, options.reporter);
   if (number == options.max_reports) text += "This was the last report of this process: further failures are not written down.\n";
   if (options.folder.empty()) {
-    write_to_standard_error(text);
+    if (!options.quiet) write_to_standard_error(text);
     return;
   }
   const std::string path = write_file(options.folder, text);
   if (path.empty()) {
-    write_to_standard_error(fmt::format("memledger: cannot write to {}: {}\n{}", options.folder, std::strerror(errno), text));
-  } else {
+    write_to_standard_error(
+        fmt::format("memledger: cannot write to {}: {}\n{}", options.folder, std::strerror(errno), options.quiet ? "" : text));
+  } else if (!options.quiet) {
     write_to_standard_error(fmt::format("memledger: out of memory on {}: asked for {} by {}; who holds it: {}\n",
                                         failure.device.str(), readable_size(failure.requested_bytes), asked_by(failure), path));
   }

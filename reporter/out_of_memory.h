@@ -37,6 +37,7 @@ struct OutOfMemoryOptions {
   // zero_grad() on another thread at that moment are a data race in the program, so in programs where helper threads allocate
   // pass null, or let only those that train fail. Not used in a child of fork.
   const MemReporter* reporter = nullptr;
+  bool quiet = false;  // on standard error only why a file cannot be written
 };
 
 // From now on until the process ends; a further call replaces the options. Takes the place of the observer of allocation

@@ -62,29 +62,31 @@ bool defines(std::ifstream& file, const Elf64_Ehdr& header, std::string_view nam
 
 }  // namespace
 
-std::string why_not_watched(const std::string& program) {
+Fitness check_program(const std::string& program) {
   const std::string path = path_of(program);
   std::ifstream file(path, std::ios::binary);
   char begin[2] = {};
-  if (!file || !read_at(file, 0, begin, 2) || access(path.c_str(), X_OK) != 0) return "";
-  if (std::memcmp(begin, "#!", 2) == 0) return "";
+  if (!file || !read_at(file, 0, begin, 2) || access(path.c_str(), X_OK) != 0) return {};
+  if (std::memcmp(begin, "#!", 2) == 0) return {};
   Elf64_Ehdr header;
   if (!read_at(file, 0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    return absl::StrCat(path, " is not a program: neither an ELF file nor a script that begins with #!");
+    return {absl::StrCat(path, " is not a program: neither an ELF file nor a script that begins with #!"), ""};
   }
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64) {
-    return absl::StrCat(path, " is a program for another kind of machine than x86-64");
+    return {absl::StrCat(path, " is a program for another kind of machine than x86-64"), ""};
   }
   std::vector<Elf64_Phdr> parts(header.e_phnum);
-  if (parts.empty() || !read_at(file, header.e_phoff, parts.data(), parts.size())) return "";
-  bool loader = false;
-  for (const Elf64_Phdr& part : parts) loader = loader || part.p_type == PT_INTERP;
-  if (!loader) return absl::StrCat(path, " is linked statically: no library can be brought into it");
+  if (parts.empty() || !read_at(file, header.e_phoff, parts.data(), parts.size())) return {};
   if (defines(file, header, kLibTorchFunction)) {
-    return absl::StrCat(
-        path, " has LibTorch linked into it statically: link memledger into it as well, or link it with libtorch_cpu.so");
+    return {absl::StrCat(
+                path, " has LibTorch linked into it statically: link memledger into it as well, or link it with libtorch_cpu.so"),
+            ""};
   }
-  return "";
+  for (const Elf64_Phdr& part : parts) {
+    if (part.p_type == PT_INTERP) return {};
+  }
+  // It may be a launcher, as tini and ld-linux.so are.
+  return {"", absl::StrCat(path, " is linked statically, or a loader: not it is watched, but the programs that it starts")};
 }
 
 }  // namespace memledger::runner

@@ -4,8 +4,14 @@
 
 namespace memledger::runner {
 
-// Why memledger cannot get into this program (looked up in PATH as the shell does): not a program, for another machine, linked
-// statically, with LibTorch inside. Empty: nothing speaks against it, or it does not exist.
-std::string why_not_watched(const std::string& program);
+// Both empty: nothing speaks against it, or it does not exist.
+struct Fitness {
+  std::string
+      refusal;       // why it cannot be run, or could never be watched: not a program, for another machine, with LibTorch inside
+  std::string note;  // what the caller should know: it is not watched itself
+};
+
+// Of a program, looked up in PATH as the shell does.
+Fitness check_program(const std::string& program);
 
 }  // namespace memledger::runner

@@ -72,18 +72,24 @@ absl::Status set_environment(const RunArguments& arguments) {
   setenv("MEMLEDGER_LIBRARY", locations->library.c_str(), 1);
   setenv("MEMLEDGER_LIBTORCH", MEMLEDGER_LIBTORCH, 1);
   const bool lines = !arguments.functions.empty();
-  if (arguments.quiet || (lines && !arguments.report)) {
-    unsetenv("MEMLEDGER");
-  } else {
+  const char* const callers_folder = std::getenv("MEMLEDGER_LOG");
+  const bool to_files = !arguments.log_folder.empty() || (callers_folder != nullptr && *callers_folder != '\0');
+  if ((arguments.report || !lines) && (!arguments.quiet || to_files)) {
     setenv("MEMLEDGER", "1", 1);
+  } else {
+    unsetenv("MEMLEDGER");
+  }
+  if (arguments.quiet) {
+    setenv("MEMLEDGER_QUIET", "1", 1);
+  } else {
+    unsetenv("MEMLEDGER_QUIET");
   }
   if (lines) {
     setenv("MEMLEDGER_LINES", absl::StrJoin(arguments.functions, "\n").c_str(), 1);
     setenv("MEMLEDGER_LINE_COLUMNS", absl::StrJoin(arguments.columns, "\n").c_str(), 1);
     for (const auto& [variable, value] :
          {std::pair{"MEMLEDGER_LINES_GPU", arguments.gpu}, std::pair{"MEMLEDGER_LINES_TEXT", arguments.text_file},
-          std::pair{"MEMLEDGER_LINES_JSON", arguments.json_file}, std::pair{"MEMLEDGER_LINES_HTML", arguments.html_file},
-          std::pair{"MEMLEDGER_LINES_QUIET", std::string(arguments.quiet ? "1" : "")}}) {
+          std::pair{"MEMLEDGER_LINES_JSON", arguments.json_file}, std::pair{"MEMLEDGER_LINES_HTML", arguments.html_file}}) {
       setenv(variable, value.c_str(), 1);
     }
   } else {
@@ -200,10 +206,12 @@ int run_program(const RunArguments& arguments) {
     fmt::print(stderr, "memledger run: {}\n", std::string(status.message()));
     return kCannotRun;
   }
-  if (const std::string reason = why_not_watched(arguments.program[0]); !reason.empty()) {
-    fmt::print(stderr, "memledger run: {}\n", reason);
+  const Fitness fitness = check_program(arguments.program[0]);
+  if (!fitness.refusal.empty()) {
+    fmt::print(stderr, "memledger run: {}\n", fitness.refusal);
     return kCannotRun;
   }
+  if (!fitness.note.empty() && !arguments.quiet) fmt::print(stderr, "memledger run: {}\n", fitness.note);
   std::vector<char*> argv;
   for (const std::string& word : arguments.program) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

@@ -37,6 +37,7 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, at::UndefinedTensorI
 
 constexpr char kAway[] =
     "memledger: this tensor's memory was lent back (Courtesy::yield_memory()); its data is not there before restore()";
+constexpr char kCopyOnWrite[] = "its data is shared with other storages (copy-on-write)";
 constexpr int64_t kStagingBytes = int64_t{16} << 20;
 constexpr int64_t kSlowBytes = int64_t{1} << 30;
 
@@ -86,6 +87,7 @@ class Segments {
   explicit Segments(c10::Device device) {
     if (!device.is_cuda()) return;
     std::optional<DeviceBlocks> blocks = device_blocks(device);
+    known_ = blocks.has_value();
     if (!blocks) return;
     segments_ = std::move(blocks->segments);
     std::sort(segments_.begin(), segments_.end(), [](const auto& a, const auto& b) { return a.address < b.address; });
@@ -98,7 +100,11 @@ class Segments {
     return address < segment.address + static_cast<uintptr_t>(segment.nbytes) ? &segment : nullptr;
   }
 
+  // False: where there is no snapshot. A block from a stream that is not known could be freed while that stream still uses it.
+  bool known() const { return known_; }
+
  private:
+  bool known_ = true;
   std::vector<DeviceSegment> segments_;
 };
 
@@ -223,7 +229,7 @@ struct Courtesy::State {
   explicit State(CourtesyOptions given) : options(std::move(given)) {}
 
   absl::Status check() const;
-  std::unordered_set<const c10::StorageImpl*> wanted() const;
+  std::vector<StoragePtr> wanted() const;
   std::vector<Moving> find();
   absl::StatusOr<YieldedBytes> make_place() const;
   absl::Status copy_away(std::vector<Moving>& moving, YieldedBytes& bytes);
@@ -251,13 +257,39 @@ absl::Status Courtesy::State::check() const {
   return absl::OkStatus();
 }
 
-std::unordered_set<const c10::StorageImpl*> Courtesy::State::wanted() const {
-  std::unordered_set<const c10::StorageImpl*> result;
-  const auto want = [&](const at::Tensor& tensor) {
+// Of what was added: each once.
+std::vector<StoragePtr> Courtesy::State::wanted() const {
+  std::vector<StoragePtr> result;
+  std::unordered_set<const c10::StorageImpl*> known;
+  const auto want_dense = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return;
     c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-    if (storage == nullptr || !result.insert(storage).second) return;
+    if (storage == nullptr || !known.insert(storage).second) return;
     know_storage(*storage);
+    result.push_back(StoragePtr::reclaim_copy(storage));
+  };
+  const auto want = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    switch (tensor.layout()) {
+      case c10::Layout::Sparse:
+        want_dense(tensor._indices());
+        want_dense(tensor._values());
+        break;
+      case c10::Layout::SparseCsr:
+      case c10::Layout::SparseBsr:
+        want_dense(tensor.crow_indices());
+        want_dense(tensor.col_indices());
+        want_dense(tensor.values());
+        break;
+      case c10::Layout::SparseCsc:
+      case c10::Layout::SparseBsc:
+        want_dense(tensor.ccol_indices());
+        want_dense(tensor.row_indices());
+        want_dense(tensor.values());
+        break;
+      default:
+        want_dense(tensor);
+    }
   };
   for (const WeakTensor& weak : added) {
     const auto tensor = weak.lock();
@@ -273,7 +305,9 @@ std::unordered_set<const c10::StorageImpl*> Courtesy::State::wanted() const {
 std::vector<Moving> Courtesy::State::find() {
   unmoved.clear();
   std::vector<Moving> result;
-  const std::unordered_set<const c10::StorageImpl*> wanted = this->wanted();
+  const std::vector<StoragePtr> wanted = this->wanted();
+  std::unordered_set<const c10::StorageImpl*> not_seen;
+  for (const StoragePtr& storage : wanted) not_seen.insert(storage.get());
   std::unordered_map<uintptr_t, std::string> workspaces;
   if (!only_added) {
     for (const LibraryWorkspace& one : library_workspaces()) workspaces[one.address] = one.name();
@@ -284,7 +318,7 @@ std::vector<Moving> Courtesy::State::find() {
     int64_t known_bytes = 0;
     for (LiveStorage& one : live_storages(device)) {
       known_bytes += one.nbytes;
-      if (only_added && wanted.count(one.storage.get()) == 0) continue;
+      if (only_added && not_seen.erase(one.storage.get()) == 0) continue;
       const DeviceSegment* const segment = segments.of(one.address);
       const auto workspace = workspaces.find(one.address);
       std::string reason;
@@ -298,9 +332,11 @@ std::vector<Moving> Courtesy::State::find() {
         reason = "no operator has shown its storage";
       } else if (!owns_watched_block(*one.storage) ||
                  reinterpret_cast<uintptr_t>(one.storage->_mutable_data_ptr_no_checks().get()) != one.address) {
-        reason = "its data is shared with other storages (copy-on-write)";
+        reason = kCopyOnWrite;
       } else if (one.storage->sym_nbytes().is_heap_allocated() || static_cast<int64_t>(one.storage->nbytes()) > one.nbytes) {
         reason = "its size is not known";
+      } else if (!segments.known()) {
+        reason = "its stream is not known (the allocator has no snapshot)";
       }
       if (!reason.empty()) {
         unmoved.push_back({device, one.nbytes, one.id, std::move(reason)});
@@ -319,6 +355,16 @@ std::vector<Moving> Courtesy::State::find() {
     if (!only_added && statistics && statistics->requested_bytes.current > known_bytes) {
       unmoved.push_back(
           {device, statistics->requested_bytes.current - known_bytes, 0, "made before tracking, or awaited by streams"});
+    }
+    for (const StoragePtr& storage : wanted) {
+      const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+      const bool is_here = data.device() == device || (data.device().is_cpu() && device.is_cpu());
+      if (!is_here || data.get() == nullptr || not_seen.count(storage.get()) == 0) continue;
+      const int64_t nbytes = storage->sym_nbytes().is_heap_allocated() ? 0 : static_cast<int64_t>(storage->nbytes());
+      unmoved.push_back({device, nbytes, 0,
+                         c10::impl::cow::is_cow_data_ptr(data)
+                             ? kCopyOnWrite
+                             : "not from a watched allocator (foreign, or from before tracking)"});
     }
   }
   return result;
@@ -367,10 +413,10 @@ absl::Status Courtesy::State::restore(Trip& trip, Telling& telling) {
     const Yielded& one = trip.storages[done];
     const StoragePtr storage = one.storage.lock();
     if (!storage) continue;
-    if (!storage_access::throws_on_access(*storage) || storage->_mutable_data_ptr_no_checks().get() != nullptr) {
-      // The program has put data of its own there.
-      storage_access::throws_on_access(*storage) = false;
-      storage->set_data_ptr_noswap(std::move(storage->_mutable_data_ptr_no_checks()));
+    const bool emptied = !storage->sym_nbytes().is_heap_allocated() && storage->nbytes() == 0;
+    if (emptied || !storage_access::throws_on_access(*storage) || storage->_mutable_data_ptr_no_checks().get() != nullptr) {
+      // The program has put data of its own there, or resized it to nothing.
+      give_data(*storage, std::move(storage->_mutable_data_ptr_no_checks()));
       continue;
     }
     try {

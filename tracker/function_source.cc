@@ -14,13 +14,21 @@ std::string find_source(const std::string& path) {
   std::error_code error;
   if (fs::is_regular_file(path, error)) return path;
   const fs::path relative = path;
-  if (relative.is_absolute()) return "";
   if (const char* const folders = std::getenv("MEMLEDGER_SOURCES")) {
     std::istringstream in(folders);
-    for (std::string folder; std::getline(in, folder, ':');) {
-      if (fs::is_regular_file(folder / relative, error)) return folder / relative;
+    for (std::string text; std::getline(in, text, ':');) {
+      if (text.empty()) continue;
+      const fs::path folder = text;
+      // Compiled elsewhere: of /build/app/src/net.cc all but the begin may be the same here. The longest end first.
+      const fs::path below = relative.relative_path();
+      for (auto begin = below.begin(); begin != below.end(); ++begin) {
+        fs::path end;
+        for (auto part = begin; part != below.end(); ++part) end /= *part;
+        if (fs::is_regular_file(folder / end, error)) return folder / end;
+      }
     }
   }
+  if (relative.is_absolute()) return "";
   for (fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path(); !folder.empty();
        folder = folder.parent_path()) {
     if (fs::is_regular_file(folder / relative, error)) return folder / relative;

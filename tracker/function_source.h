@@ -9,7 +9,8 @@
 namespace memledger {
 
 // A source file as the debug information names it, which may be by a path in the folder that it was compiled in. Looked for as it
-// is, in the folders of MEMLEDGER_SOURCES (with ':' between), and in the folders that the program lies in. Empty: not found.
+// is (an existing file at an absolute path comes first); in each folder of MEMLEDGER_SOURCES (with ':' between) by every end of
+// the path, the longest first; and, a relative path, in the folders that the program lies in. Empty: not found.
 std::string find_source(const std::string& path);
 
 // Empty if it cannot be read.

@@ -20,13 +20,19 @@ namespace {
 
 struct Reading {
   DeviceFigures current, allocated, freed;
+  uint64_t begun = 0, ended = 0;  // Shared::readings before and after it was read
 };
 
 struct Shared {
   std::mutex lock;
   std::vector<std::shared_ptr<LineLog>> logs;
+  std::vector<std::shared_ptr<LineLog>> ended;  // not written any more, but what they saw born is still alive
+  // Of the two, for a look without the lock.
+  std::atomic<bool> recording{false}, following{false};
+  uint64_t generation = 0;      // of LineLog::begun
   std::optional<Reading> last;  // of the target
   int64_t last_ns = 0;
+  std::atomic<uint64_t> readings{0};
   // CPU: what LibTorch keeps no statistics of.
   std::atomic<int64_t> cpu_bytes{0}, cpu_count{0}, cpu_allocated{0}, cpu_freed{0}, cpu_births{0}, cpu_deaths{0};
   std::atomic<int32_t> target{0};   // type and index; the CPU
@@ -39,7 +45,7 @@ Shared& shared() {
 }
 
 thread_local uint32_t stack_before = 0;
-thread_local bool before_is_chosen = false;
+thread_local uint64_t generation_before = 0;  // when stack_before was taken
 thread_local bool busy = false;
 
 int32_t packed(c10::Device device) {
@@ -83,7 +89,7 @@ Reading read_cpu() {
   return reading;
 }
 
-Reading read(c10::Device device) {
+Reading read_unordered(c10::Device device) {
   if (device.is_cpu()) return read_cpu();
   Reading reading{};
   auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
@@ -99,6 +105,47 @@ Reading read(c10::Device device) {
   put(reading, 7, stats.inactive_split_bytes);
   put(reading, 8, stats.requested_bytes);
   return reading;
+}
+
+// What it has not seen must not tell it where a function begins.
+void begin_anew(Shared& s, LineLog& log) { log.begun = ++s.generation; }
+
+// Its line has not left it behind.
+void forget(LineLog& log, const BlockEvent& event) {
+  const auto born = log.alive.find(event.id);
+  if (born == log.alive.end()) return;
+  born->second->figures.line_left -= event.nbytes;
+  log.alive.erase(born);
+}
+
+// The lock is held.
+void watch_what_is_needed(Shared& s) {
+  s.recording.store(!s.logs.empty(), std::memory_order_relaxed);
+  s.following.store(!s.ended.empty(), std::memory_order_relaxed);
+}
+
+// Deaths that no profiler is on for, of whatever device: the target may have changed since.
+void forget_in_ended(Shared& s, const BlockEvent& event) {
+  const std::lock_guard<std::mutex> hold(s.lock);
+  for (const std::shared_ptr<LineLog>& log : s.ended) forget(*log, event);
+}
+
+Reading read(c10::Device device) {
+  const uint64_t begun = shared().readings.fetch_add(1) + 1;
+  Reading reading = read_unordered(device);
+  reading.begun = begun;
+  reading.ended = shared().readings.load();
+  return reading;
+}
+
+// Whether it was read before `last` was, by another thread that came first to the lock. What began after `last` had been read is
+// newer, and smaller only because the program has reset LibTorch's statistics.
+bool is_overtaken(const Reading& reading, const Reading& last) {
+  if (reading.begun > last.ended) return false;
+  for (size_t i = 0; i < kDeviceStats; ++i) {
+    if (reading.allocated[i] < last.allocated[i] || reading.freed[i] < last.freed[i]) return true;
+  }
+  return false;
 }
 
 void note(LineLog& log, StackPair pair, const Reading& before, const Reading& after, const BlockEvent& event, int64_t before_ns,
@@ -125,10 +172,7 @@ void note(LineLog& log, StackPair pair, const Reading& before, const Reading& af
     return;
   }
   figures.line_freed += event.nbytes;
-  const auto born = log.alive.find(event.id);
-  if (born == log.alive.end()) return;
-  born->second->figures.line_left -= event.nbytes;
-  log.alive.erase(born);
+  forget(log, event);
 }
 
 // The lock is held.
@@ -139,12 +183,15 @@ void choose_first_gpu(Shared& s, const Reading& before) {
   for (const std::shared_ptr<LineLog>& log : s.logs) {
     log->alive.clear();
     log->cells.clear();
+    begin_anew(s, *log);
   }
 }
 
 void observe(const BlockEvent& event) noexcept {
   if (busy) return;
   Shared& s = shared();
+  if (!event.birth && s.following.load(std::memory_order_relaxed)) forget_in_ended(s, event);
+  if (!s.recording.load(std::memory_order_relaxed)) return;
   if (event.device == kFirstGpu && !s.chosen.load(std::memory_order_relaxed)) {
     const std::lock_guard<std::mutex> hold(s.lock);
     choose_first_gpu(s, Reading{});
@@ -159,22 +206,30 @@ void observe(const BlockEvent& event) noexcept {
       (event.birth ? s.cpu_births : s.cpu_deaths).fetch_add(1, std::memory_order_relaxed);
     }
     const uint32_t stack = take_stack();
-    const Reading after = read(event.device);
+    Reading after = read(event.device);
     const int64_t now = recording_clock_ns();
     const std::lock_guard<std::mutex> hold(s.lock);
     if (packed(event.device) != s.target.load(std::memory_order_relaxed)) {
       busy = false;
       return;
     }
-    // What happened on the CPU before the first use of the GPU is forgotten.
-    const bool chosen = s.chosen.load(std::memory_order_relaxed);
-    if (chosen != before_is_chosen) stack_before = 0;
-    before_is_chosen = chosen;
     const Reading before = s.last.value_or(after);
-    for (const std::shared_ptr<LineLog>& log : s.logs) note(*log, {stack_before, stack}, before, after, event, s.last_ns, now);
-    s.last = after;
-    s.last_ns = now;
+    const bool overtaken = is_overtaken(after, before);
+    if (overtaken) {
+      // Its peak counts; its sums are in the later reading.
+      after.allocated = before.allocated;
+      after.freed = before.freed;
+    }
+    for (const std::shared_ptr<LineLog>& log : s.logs) {
+      const uint32_t known_before = generation_before < log->begun ? 0 : stack_before;
+      note(*log, {known_before, stack}, before, after, event, s.last_ns, now);
+    }
+    if (!overtaken) {
+      s.last = after;
+      s.last_ns = now;
+    }
     stack_before = stack;
+    generation_before = s.generation;
   } catch (...) {
     // No memory: this event is not in the tables.
   }
@@ -216,22 +271,38 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
   if (s.logs.empty()) {
     s.last = now;
     s.last_ns = recording_clock_ns();
-    set_block_observer(&observe);
   }
+  begin_anew(s, *log);
   s.logs.push_back(log);
+  s.ended.erase(std::remove(s.ended.begin(), s.ended.end(), log), s.ended.end());
+  watch_what_is_needed(s);
+  set_block_observer(&observe);
 }
 
 void LineLogs::stop(const std::shared_ptr<LineLog>& log) {
   Shared& s = shared();
   const std::lock_guard<std::mutex> hold(s.lock);
   s.logs.erase(std::remove(s.logs.begin(), s.logs.end(), log), s.logs.end());
-  if (s.logs.empty()) set_block_observer(nullptr);
+  if (!log->alive.empty()) s.ended.push_back(log);
+  watch_what_is_needed(s);
+  if (s.logs.empty() && s.ended.empty()) set_block_observer(nullptr);
+}
+
+void LineLogs::drop(const std::shared_ptr<LineLog>& log) {
+  Shared& s = shared();
+  const std::lock_guard<std::mutex> hold(s.lock);
+  s.logs.erase(std::remove(s.logs.begin(), s.logs.end(), log), s.logs.end());
+  s.ended.erase(std::remove(s.ended.begin(), s.ended.end(), log), s.ended.end());
+  watch_what_is_needed(s);
+  if (s.logs.empty() && s.ended.empty()) set_block_observer(nullptr);
 }
 
 void LineLogs::clear(const std::shared_ptr<LineLog>& log) {
-  const std::lock_guard<std::mutex> hold(shared().lock);
+  Shared& s = shared();
+  const std::lock_guard<std::mutex> hold(s.lock);
   log->cells.clear();
   log->alive.clear();
+  begin_anew(s, *log);
 }
 
 std::vector<std::pair<StackPair, LineCell>> LineLogs::read(const std::shared_ptr<LineLog>& log) {
@@ -249,6 +320,7 @@ void LineLogs::set_target(c10::Device device) {
   s.chosen.store(true);
   s.target.store(packed(device), std::memory_order_relaxed);
   s.last = now;
+  for (const std::shared_ptr<LineLog>& log : s.logs) begin_anew(s, *log);
 }
 
 }  // namespace memledger

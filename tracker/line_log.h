@@ -36,17 +36,21 @@ struct LineCell {
   DeviceFigures at_entry{};  // before the event: the highest
 };
 
-// Of one profiler. Guarded by LineLogs' lock while it is among them.
+// Of one profiler. Guarded by LineLogs' lock.
 struct LineLog {
   std::unordered_map<StackPair, LineCell, StackPairHash> cells;
   std::unordered_map<uint64_t, LineCell*> alive;  // by storage: whose `line_left` it is in
+  uint64_t begun = 0;                             // stacks from before this generation are not its own
 };
 
 // The logs that are being written. Thread-safe.
 class LineLogs {
  public:
   static void start(const std::shared_ptr<LineLog>& log);
+  // Nothing is added any more, but deaths are still followed: `line_left` stays true.
   static void stop(const std::shared_ptr<LineLog>& log);
+  // Nor that.
+  static void drop(const std::shared_ptr<LineLog>& log);
   static void clear(const std::shared_ptr<LineLog>& log);
   // A copy of its cells.
   static std::vector<std::pair<StackPair, LineCell>> read(const std::shared_ptr<LineLog>& log);

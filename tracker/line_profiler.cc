@@ -290,7 +290,7 @@ LineProfiler::LineProfiler(std::vector<std::string> functions, LineProfilerOptio
 
 LineProfiler::~LineProfiler() {
   const std::lock_guard<std::mutex> hold(state_->lock);
-  if (state_->enabled > 0) LineLogs::stop(state_->log);
+  LineLogs::drop(state_->log);
 }
 
 LineProfiler& LineProfiler::add_function(std::string name) {
@@ -327,6 +327,12 @@ void LineProfiler::disable() {
 }
 
 void LineProfiler::clear() { LineLogs::clear(state_->log); }
+
+void LineProfiler::clear_functions() {
+  const std::lock_guard<std::mutex> hold(state_->lock);
+  state_->functions.clear();
+  state_->addresses.clear();
+}
 
 LineProfile LineProfiler::profile() const { return state_->maker().make(LineLogs::read(state_->log)); }
 

@@ -24,18 +24,23 @@ LineProfiler& global_profiler() {
   return *one;
 }
 
-std::atomic<bool> printed{false};
+std::atomic<int64_t> clearings{0};
+std::once_flag printed;
 pid_t owner = 0;
 int wake_up[2] = {-1, -1};
 struct sigaction action_before;
 
-void print_once() noexcept {
-  if (getpid() != owner || printed.exchange(true)) return;
+void print() noexcept {
   try {
     global_profiler().print_stats(std::cout).IgnoreError();
   } catch (const std::exception& error) {
     std::cerr << "memledger: no line profile: " << error.what() << '\n';
   }
+}
+
+// The second of Ctrl-C and the program's end waits for the first. A forked child would wait for a thread that it does not have.
+void print_once() noexcept {
+  if (getpid() == owner) std::call_once(printed, &print);
 }
 
 // Only wakes the thread that prints, as nothing else can be done here. A forked child has no such thread.
@@ -84,7 +89,12 @@ void print_at_the_end() {
 
 }  // namespace
 
-void clear_global_line_profiler() { global_profiler().clear(); }
+void clear_global_line_profiler() {
+  global_profiler().clear();
+  global_profiler().clear_functions();
+  // After that: a body that still sees the old number has not added its function since.
+  ++clearings;
+}
 
 namespace internal {
 
@@ -94,7 +104,7 @@ struct ProfiledBody::State {
   std::vector<std::string> columns;
   LineProfiler* profiler = nullptr;  // as long as the process
   std::mutex lock;
-  bool known = false;
+  int64_t known_since = -1;  // by `clearings`
   int64_t runs = 0;
 };
 
@@ -118,8 +128,9 @@ ProfiledRun::ProfiledRun(ProfiledBody& body) : body_(body) {
   if (!state.enabled) return;
   {
     const std::lock_guard<std::mutex> hold(state.lock);
-    if (!state.known) state.profiler->add_function(static_cast<const char*>(__builtin_return_address(0)) - 1);
-    state.known = true;
+    const int64_t now = state.interval == 0 ? clearings.load() : 0;
+    if (state.known_since != now) state.profiler->add_function(static_cast<const char*>(__builtin_return_address(0)) - 1);
+    state.known_since = now;
   }
   state.profiler->enable().release();
 }

@@ -25,12 +25,19 @@ struct Module {
 
 bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
 
+// By whole families: a user's library may be a libcustom_ops.so or a libtorchvision.so.
 bool is_others(std::string_view path) {
   const std::string_view file = path.substr(path.rfind('/') + 1);
   for (const std::string_view name :
-       {"libtorch",   "libc10",     "libstdc++", "libc.so", "libm.so",  "libgcc", "libgomp",      "libdl.so",
-        "librt.so",   "libpthread", "libcu",     "libnv",   "libnccl",  "libshm", "libmemledger", "ld-linux",
-        "linux-vdso", "libpython",  "libz.so",   "libasan", "libubsan", "libtsan"}) {
+       {"libtorch.so",      "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libtorch_global_deps",
+        "libtorch_nvshmem", "libc10.so",    "libc10_cuda",   "libshm.so",       "libcuda.so",
+        "libcudart",        "libcublas",    "libcudnn",      "libcufft",        "libcufile",
+        "libcupti",         "libcurand",    "libcusolver",   "libcusparse",     "libcudss",
+        "libnvrtc",         "libnvJitLink", "libnvToolsExt", "libnvshmem",      "libnvidia",
+        "libnccl",          "libstdc++",    "libc.so",       "libm.so",         "libgcc_s",
+        "libgomp",          "libdl.so",     "librt.so",      "libpthread",      "libmemledger",
+        "ld-linux",         "linux-vdso",   "libpython",     "libz.so",         "libasan",
+        "libubsan",         "libtsan"}) {
     if (starts_with(file, name)) return true;
   }
   return false;

@@ -1,5 +1,6 @@
 #include "runner/inside/watch.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -38,12 +39,14 @@ constexpr size_t kTimelineEvents = size_t{1} << 19;
 struct Watch {
   pid_t process = 0;
   bool reports = false;
+  bool quiet = false;                // no report on standard error; why one cannot be written is said all the same
   std::string timeline_path;         // empty: none
   std::optional<Timeline> timeline;  // never destroyed
   std::string folder;                // empty: standard error
   // The line profile.
   LineProfiler* lines = nullptr;
   std::vector<std::string> columns;
+  std::optional<int> gpu;  // that was asked for
   std::atomic<bool> main_has_begun{false};
   std::atomic<bool> reported{false};
 };
@@ -70,6 +73,7 @@ void write(const std::string& file_name, const std::string& text) {
     if (write_file(path, text)) return;
     fmt::print(stderr, "memledger: cannot write {}: {}\n", path, std::strerror(errno));
   }
+  if (watch().quiet) return;
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
 }
@@ -111,7 +115,7 @@ void write_lines() {
     fmt::print(stderr, "{}\n", std::string(status.message()));
     return;
   }
-  if (*value_of("MEMLEDGER_LINES_QUIET") == '\0') write("memledger-lines.txt", text.str());
+  write("memledger-lines.txt", text.str());
   watch.lines->write_json(json, watch.columns).IgnoreError();
   watch.lines->write_html(html, watch.columns).IgnoreError();
   for (const auto& [variable, content] : {std::pair<const char*, std::string>{"MEMLEDGER_LINES_TEXT", text.str()},
@@ -139,11 +143,26 @@ void begin_lines() {
   }
   watch.columns = words("MEMLEDGER_LINE_COLUMNS");
   int gpu = 0;
-  if (absl::SimpleAtoi(value_of("MEMLEDGER_LINES_GPU"), &gpu)) {
-    set_target_device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
-  }
+  if (absl::SimpleAtoi(value_of("MEMLEDGER_LINES_GPU"), &gpu)) watch.gpu = gpu;
+  // The first is the target from its first use on anyway, and the CPU where there is none.
+  if (gpu > 0) set_target_device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
   watch.lines = new LineProfiler(words("MEMLEDGER_LINES"));
   watch.lines->enable().release();
+}
+
+// Not before main: LibTorch would remember an answer that was too early.
+void check_gpu() noexcept {
+  const std::optional<int> gpu = watch().gpu;
+  if (!gpu) return;
+  const auto* const guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
+  const int count = guard == nullptr ? 0 : guard->deviceCount();
+  if (*gpu < count) return;
+  try {
+    fmt::print(stderr, "memledger: -g {}: LibTorch sees {} CUDA devices{}\n", *gpu, count,
+               count == 0 ? "; the line profile is of the CPU" : "");
+    if (count == 0 && *gpu > 0) set_target_device(c10::Device(c10::DeviceType::CPU));
+  } catch (const std::exception&) {  // standard error is closed
+  }
 }
 
 void report_at_exit() {
@@ -174,8 +193,9 @@ void prepare_folder(const char* pattern) {
     watch.folder = folder;
     return;
   }
-  fmt::print(stderr, "memledger: MEMLEDGER_LOG={}: cannot write to {}: {}; reports go to standard error\n", pattern,
-             folder.string(), error ? error.message() : std::strerror(errno));
+  fmt::print(stderr, "memledger: MEMLEDGER_LOG={}: cannot write to {}: {}; {}\n", pattern, folder.string(),
+             error ? error.message() : std::strerror(errno),
+             watch.quiet ? "there will be no reports" : "reports go to standard error");
 }
 
 // After the registry's own work at load (101, 102).
@@ -188,8 +208,9 @@ __attribute__((constructor(103))) void watch_if_asked() {
   try {
     if (!take_exit_report()) return;  // another copy of memledger in this process does all this
     watch().process = getpid();
-    watch().reports = reports;
+    watch().quiet = is_on(std::getenv("MEMLEDGER_QUIET"));
     if (const char* const pattern = std::getenv("MEMLEDGER_LOG"); pattern != nullptr && *pattern != '\0') prepare_folder(pattern);
+    watch().reports = reports && !(watch().quiet && watch().folder.empty());
     if (const absl::Status status = Registry::global().activate(); !status.ok()) {
       if (absl::IsFailedPrecondition(status)) return;  // told at load
       fmt::print(stderr, "memledger: {}\n", std::string(status.message()));
@@ -203,9 +224,10 @@ __attribute__((constructor(103))) void watch_if_asked() {
       watch().timeline.emplace(TimelineOptions{kTimelineEvents});
     }
     std::atexit(&report_at_exit);
-    if (!reports) return;
+    if (!watch().reports) return;
     OutOfMemoryOptions out_of_memory;
     out_of_memory.folder = watch().folder;
+    out_of_memory.quiet = watch().quiet;
     if (const absl::Status status = write_out_of_memory_reports(out_of_memory); !status.ok()) {
       fmt::print(stderr, "{}\n", std::string(status.message()));
     }
@@ -248,5 +270,6 @@ std::string expand_log_folder(std::string_view pattern, int rank, int process) {
 extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::Watch& watch = memledger::inside::watch();
   if (watch.process == 0 || watch.main_has_begun.exchange(true)) return;
+  memledger::inside::check_gpu();
   std::atexit(&memledger::inside::report_at_exit);
 }

@@ -8,7 +8,8 @@
 //                              made if missing.
 //   MEMLEDGER_LINES=f          the memory of each line of these functions (one a line), written when the process ends; see
 //                              tracker/line_profiler.h. With MEMLEDGER_LINE_COLUMNS (one a line), MEMLEDGER_LINES_GPU, and files
-//                              MEMLEDGER_LINES_TEXT, MEMLEDGER_LINES_JSON, MEMLEDGER_LINES_HTML; MEMLEDGER_LINES_QUIET=1: files only
+//                              MEMLEDGER_LINES_TEXT, MEMLEDGER_LINES_JSON, MEMLEDGER_LINES_HTML
+//   MEMLEDGER_QUIET=1          what would go to standard error is left out; files are written
 //   MEMLEDGER_TIMELINE=FILE    births and deaths of storages with their times go there when the process ends: `.pickle` for
 //                              pytorch.org/memory_viz, else a Chrome trace. %r and %p as above. With or without MEMLEDGER=1.
 //

@@ -4,10 +4,14 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "registry/registry.h"
@@ -63,6 +67,29 @@ TEST_CASE("all: the program's line, one stack for many storages of a place") {
   for (int i = 0; i < 10; ++i) stacks.insert(row_of(snapshot, kept[i]).stack);
   CHECK(stacks.size() == 1);
   CHECK(row_of(snapshot, kept[0]).stack_weight == 1);
+}
+
+TEST_CASE("forks while another thread looks lines up") {
+  const ScopedTracking tracking = with(StackOptions::all());
+  std::atomic<bool> end{false};
+  std::thread looking([&] {
+    // New addresses each time: what is known is not looked up.
+    auto* address = reinterpret_cast<char*>(&program::decoder);
+    while (!end.load()) {
+      frames_at({++address});
+      std::this_thread::yield();
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    const pid_t child = fork();
+    if (child == 0) _exit(frames_at({reinterpret_cast<void*>(&program::encoder)}).size() == 1 ? 0 : 1);
+    REQUIRE(child > 0);
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+  end.store(true);
+  looking.join();
 }
 
 TEST_CASE("above a size, and none") {

@@ -2,7 +2,7 @@
 # The line profile of a program that was not built for it, on a virtual GPU. The figures are those of pytorch_memlab's README: a
 # Linear of 100 by 100 takes 40000 bytes in a block of 40448 and 400 in one of 512, together 40.00K, in a segment of 2.00M.
 set -uo pipefail
-memledger="$PWD/$1" program="$PWD/$2"
+memledger="$PWD/$1" program="$PWD/$2" profiled="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
 
 failures=0
@@ -53,6 +53,14 @@ check "quiet" equal "$(cat err)" ""
 check "a file by process" has "$(echo lines-*.txt)" "118.36K"
 check "only that column" has_not "$(echo lines-*.txt)" "active_bytes"
 
+"$memledger" run --virtual-gpu=h200 -q -f outer --log quiet-logs -- "$program" >out 2>err
+check "quiet with a folder" equal "$(cat err)" ""
+check "quiet with a folder: the profile in it" has quiet-logs/memledger-lines.txt "## outer"
+check "quiet with a folder: no report without --report" equal "$(ls quiet-logs)" memledger-lines.txt
+"$memledger" run --virtual-gpu=h200 -q --report -f outer --log quiet-both -- "$program" >out 2>err
+check "quiet with --report" equal "$(cat err)" ""
+check "quiet with --report: the report in the folder" has quiet-both/memledger-exit.txt "cuda:0"
+
 "$memledger" run --virtual-gpu=h200 --report -f outer --log logs -- "$program" >out 2>err
 check "the profile in the log's folder" has logs/memledger-lines.txt "## outer"
 check "the report beside it" has logs/memledger-exit.txt "cuda:0"
@@ -62,6 +70,13 @@ check "a function that is not there: status" equal $? 0
 check "a function that is not there" has err 'there is no function `outter`'
 check "a near one" has err '`outer`'
 
+"$memledger" run --virtual-gpu=h200 -f outer -g 7 -- "$program" >out 2>err
+check "a GPU that is not there: status" equal $? 0
+check "a GPU that is not there" has err "memledger: -g 7: LibTorch sees 1 CUDA devices"
+"$memledger" run --virtual-gpu=h200 -f outer -g 0 -- "$program" >out 2>err
+check "the first GPU by its number" equal "$(figures outer 'inner();')" "120.00K 2.00M"
+check "the first GPU by its number: nothing said" has_not err "LibTorch sees"
+
 "$memledger" run -f f -c active_bytes.all -- "$program" >out 2>err
 check "a wrong column: status" equal $? 2
 check "a wrong column" has err "line.allocated, line.freed, line.left"
@@ -69,14 +84,54 @@ check "a wrong column" has err "line.allocated, line.freed, line.left"
 check "no function: status" equal $? 2
 check "no function" has err "-f FUNCTION"
 
+# MEMLEDGER_PROFILE(), without the runner.
+"$profiled" exit >out 2>err
+check "a profiled program: status" equal $? 7
+check "a profiled program: its functions" equal "$(grep '^## ' out)" "$(printf '## work\n## other')"
+check "a profiled program: its bytes" has out "allocated 4.14K, freed 4.14K, left behind 0.00B"
+check "a profiled program: the other's bytes" has out "allocated 2.07K, freed 2.07K, left behind 0.00B"
+"$profiled" clear >out 2>err
+check "what was cleared is gone, what runs again is there" equal "$(grep '^## ' out)" "## other"
+check "and from then on" has out "allocated 2.07K, freed 2.07K, left behind 0.00B"
+# A background process of a shell ignores Ctrl-C: Python starts it as a terminal would.
+check "Ctrl-C" python3 - "$profiled" <<'EOF'
+import signal, subprocess, sys
+
+def start(mode):
+    return subprocess.Popen([sys.argv[1], mode], stdout=subprocess.PIPE, text=True,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+
+def check(text):
+    assert text.count("## work\n") == 1 and text.count("## other\n") == 1, text
+    assert text.count("left behind 0.00B\n") == 2, text
+
+child = start("wait")
+assert child.stdout.readline() == "ready\n"
+child.send_signal(signal.SIGINT)
+check(child.communicate(timeout=60)[0])
+assert child.returncode == -signal.SIGINT, child.returncode
+# It ends at the same moment: the tables are whole, and printed once.
+for _ in range(5):
+    child = start("interrupt")
+    check(child.communicate(timeout=60)[0])
+    assert child.returncode in (-signal.SIGINT, 7), child.returncode
+EOF
+
 printf 'nothing' >data && chmod +x data
 "$memledger" run -- ./data >out 2>err
 check "not a program: status" equal $? 126
 check "not a program" has err "./data is not a program: neither an ELF file nor a script"
-if echo 'int main() { return 0; }' | ${CC:-gcc} -static -x c - -o static 2>/dev/null; then
+if echo 'int main() { return 3; }' | ${CC:-gcc} -static -x c - -o static 2>/dev/null; then
   "$memledger" run -- ./static >out 2>err
-  check "a static program: status" equal $? 126
+  check "a static program runs: status" equal $? 3
   check "a static program" has err "is linked statically"
+  "$memledger" run -q -- ./static >out 2>err
+  check "a static program, quiet" equal "$(cat err)" ""
+fi
+if [[ -x /lib64/ld-linux-x86-64.so.2 ]]; then
+  "$memledger" run -- /lib64/ld-linux-x86-64.so.2 /bin/sh -c 'exit 4' >out 2>err
+  check "a loader starts its program: status" equal $? 4
+  check "a loader" has err "is linked statically, or a loader"
 fi
 if echo 'extern "C" void _ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh() {} int main() { return 0; }' | ${CXX:-g++} -x c++ - -o inside 2>/dev/null; then
   "$memledger" run -- ./inside >out 2>err

@@ -34,6 +34,11 @@ check "without a folder, on standard error" has err "       7.00G       7 x  ate
 "$memledger" run --quiet --virtual-gpu=h200:7GiB -- "$program" >out 2>err
 check "quiet" equal "$(grep -c 'Who holds it' err)" 0
 
+"$memledger" run --quiet --virtual-gpu=h200:7GiB --log=quiet-logs -- "$program" >out 2>err
+check "quiet with a folder" equal "$(grep -c 'who holds it' err)" 0
+check "quiet with a folder: the report in it" equal "$(echo quiet-logs/oom-*.txt | wc -w)" 1
+check "quiet with a folder: who held it" has "$(echo quiet-logs/oom-*.txt)" "       7.00G       7 x  aten::zeros"
+
 # A program that fits: the report at its end, while CUDA's allocator is still there.
 "$memledger" run --virtual-gpu=h200:7GiB -- "$program" 3 >out 2>err
 check "a program that fits: status" equal $? 5

@@ -53,11 +53,17 @@ RANK=3 "$memledger" run --log=logs/%r-%p -- "$program" exit 0 </dev/null >out 2>
 check "quiet standard error" equal "$(cat err)" "to standard error"
 check "a folder by rank and process" equal "$(echo logs/3-*/memledger-exit.txt | wc -w)" 1
 check "the report in it" has "$(echo logs/3-*/memledger-exit.txt)" "The allocated memory on cpu: 1.00M"
+"$memledger" run -q --log=quiet-logs -- "$program" exit 0 </dev/null >out 2>err
+check "quiet with a folder: standard error" equal "$(cat err)" "to standard error"
+check "quiet with a folder: the report in it" has quiet-logs/memledger-exit.txt "The allocated memory on cpu: 1.00M"
 echo file >occupied
 "$memledger" run --log=occupied/logs -- "$program" exit 0 </dev/null >out 2>err
 check "a folder that cannot be: status" equal $? 0
 check "a folder that cannot be: the reason" has err "MEMLEDGER_LOG=occupied/logs: cannot write to"
 check "a folder that cannot be: the report all the same" has err "The allocated memory on cpu: 1.00M"
+"$memledger" run -q --log=occupied/logs -- "$program" exit 0 </dev/null >out 2>err
+check "quiet with a folder that cannot be: the reason" has err "MEMLEDGER_LOG=occupied/logs: cannot write to"
+check "quiet with a folder that cannot be: no report" has_not err "allocated memory"
 
 # The environment alone does it where the library is there; 0 is off.
 MEMLEDGER=0 "$memledger" run --quiet -- "$program" exit 0 </dev/null >out 2>err

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "registry/device_statistics.h"
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
 
@@ -199,6 +200,7 @@ TEST_SUITE("courtesy on the CPU") {
   TEST_CASE("what dies while it is away is not brought back, what was resized or replaced stays so") {
     at::Tensor dies = torch::ones({1000});
     const at::Tensor replaced = torch::ones({8});
+    const at::Tensor resized = torch::ones({16});
     Courtesy courtesy(cpu_to_file());
     REQUIRE(courtesy.yield_memory().ok());
     const int64_t all = courtesy.yielded_bytes();
@@ -207,8 +209,15 @@ TEST_SUITE("courtesy on the CPU") {
     c10::StorageImpl* const storage = replaced.storage().unsafeGetStorageImpl();
     storage->set_data_ptr_noswap(c10::GetAllocator(at::kCPU)->allocate(32));
     static_cast<float*>(storage->_mutable_data_ptr_no_checks().get())[0] = 5;
+    // What resize_(0) of a CUDA storage does; the CPU's asks for the data, and throws.
+    c10::StorageImpl* const emptied = resized.storage().unsafeGetStorageImpl();
+    emptied->set_data_ptr_noswap(c10::DataPtr(nullptr, at::kCPU));
+    emptied->set_nbytes(0);
     REQUIRE(courtesy.restore().ok());
     CHECK(replaced.data_ptr<float>()[0] == 5);
+    CHECK(address(resized) == nullptr);
+    CHECK(emptied->nbytes() == 0);
+    CHECK_NOTHROW(emptied->mutable_data());
   }
 
   TEST_CASE("only a module's tensors, with their gradients") {
@@ -232,8 +241,46 @@ TEST_SUITE("courtesy on the CPU") {
     courtesy.add_tensor(one);
     REQUIRE(courtesy.yield_memory().ok());
     CHECK(courtesy.yielded_bytes() == 0);
+    REQUIRE(courtesy.unmoved().size() == 1);
+    CHECK(courtesy.unmoved()[0].nbytes == 256);
+    CHECK(courtesy.unmoved()[0].reason.find("copy-on-write") != std::string::npos);
     CHECK(one.sum().item<float>() == 64);
     CHECK(lazy.sum().item<float>() == 64);
+  }
+
+  TEST_CASE("what was added and cannot be moved is listed") {
+    float foreign[6] = {1, 2, 3, 4, 5, 6};
+    const at::Tensor borrowed = torch::from_blob(foreign, {6});
+    const at::Tensor own = torch::ones({10});
+    Courtesy courtesy(cpu_to_file());
+    courtesy.add_tensor(borrowed).add_tensor(own);
+    REQUIRE(courtesy.yield_memory().ok());
+    CHECK(courtesy.yielded_bytes() == 40);
+    REQUIRE(courtesy.unmoved().size() == 1);
+    CHECK(courtesy.unmoved()[0].device.is_cpu());
+    CHECK(courtesy.unmoved()[0].nbytes == 24);
+    CHECK(courtesy.unmoved()[0].reason.find("not from a watched allocator") != std::string::npos);
+    CHECK(borrowed.sum().item<float>() == 21);
+    // What is away already is not listed.
+    REQUIRE(courtesy.yield_memory().ok());
+    CHECK(courtesy.unmoved().size() == 1);
+  }
+
+  TEST_CASE("sparse tensors that were added move: their indices and values") {
+    const at::Tensor coo = torch::eye(4).to_sparse();
+    const at::Tensor csr = torch::eye(3).to_sparse_csr();
+    const at::Tensor dense = coo.to_dense();
+    Courtesy courtesy(cpu_to_file());
+    courtesy.add_tensor(coo).add_tensor(csr);
+    REQUIRE(courtesy.yield_memory().ok());
+    for (const at::Tensor& part : {coo._indices(), coo._values(), csr.crow_indices(), csr.col_indices(), csr.values()}) {
+      CHECK(address(part) == nullptr);
+    }
+    CHECK(courtesy.yielded_bytes() >= 2 * 4 * 8 + 4 * 4 + 4 * 8 + 3 * 8 + 3 * 4);
+    CHECK(courtesy.unmoved().empty());
+    REQUIRE(courtesy.restore().ok());
+    CHECK(coo.to_dense().equal(dense));
+    CHECK(csr.to_dense().equal(torch::eye(3)));
   }
 
   TEST_CASE("options that do not fit are refused by name") {
@@ -343,6 +390,21 @@ TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_availabl
       CHECK(device_bytes(device) == before);
       CHECK(net->first->weight.device() == device);
     }
+  }
+
+  // Of courtesy_malloc_async_test.
+  TEST_CASE("an allocator without a snapshot: nothing moves, and all is listed") {
+    const c10::Device device(at::kCUDA, 0);
+    const at::Tensor one = torch::empty({1000}, at::TensorOptions(device).dtype(at::kByte));
+    if (memledger::device_blocks(device)) return;
+    Courtesy courtesy;
+    courtesy.add_tensor(one);
+    REQUIRE(courtesy.yield_memory().ok());
+    CHECK(courtesy.yielded_bytes() == 0);
+    CHECK(address(one) != nullptr);
+    REQUIRE(courtesy.unmoved().size() == 1);
+    CHECK(courtesy.unmoved()[0].nbytes == 1000);
+    CHECK(courtesy.unmoved()[0].reason.find("no snapshot") != std::string::npos);
   }
 
   TEST_CASE("the cache is empty afterwards") {

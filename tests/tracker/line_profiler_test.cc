@@ -3,6 +3,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tracker/line_profiler.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <dlfcn.h>
 
@@ -29,6 +30,13 @@ using memledger::LineTable;
 namespace profiled {
 
 at::Tensor bytes(int64_t n) { return at::empty({n}, at::kByte); }
+
+KEPT at::Tensor bytes_on(int gpu, int64_t n) {
+  at::Tensor result =
+      at::empty({n}, at::TensorOptions(c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu))).dtype(at::kByte));
+  asm volatile("nop");
+  return result;
+}
 
 int line_of_first = 0, line_of_second = 0, line_of_call = 0;
 
@@ -66,6 +74,13 @@ KEPT void recurse(int depth, std::vector<at::Tensor>& kept) {
   kept.push_back(bytes(100));
   if (depth > 1) recurse(depth - 1, kept);
   asm volatile("nop");
+}
+
+__attribute__((always_inline)) inline at::Tensor inlined_bytes(int64_t n) { return at::empty({n}, at::kByte); }
+
+KEPT int64_t with_inlined(int64_t n) {
+  const at::Tensor one = inlined_bytes(n);
+  return one.numel();
 }
 
 KEPT int64_t body_with_macro() {
@@ -228,6 +243,24 @@ TEST_CASE("methods, templates, lambdas, recursions and threads") {
   CHECK(lambdas.tables.front().function.find("{lambda#") != std::string::npos);
 }
 
+TEST_CASE("the statistics' sums count no event twice, however many threads") {
+  LineProfiler profiler({"profiled::inner"});
+  const auto on = profiler.enable();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int j = 0; j < 500; ++j) profiled::inner();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const LineProfile profile = profiler.profile();
+  const LineTable& table = table_of(profile, "profiled::inner");
+  CHECK(sum_of(table) == 4 * 500 * 3000);
+  CHECK(table.total.value(*LineColumn::parse("requested_bytes.all.allocated")) == 4 * 500 * 3000);
+  CHECK(table.total.value(*LineColumn::parse("requested_bytes.all.freed")) == 4 * 500 * 3000);
+  CHECK(table.total.value(*LineColumn::parse("allocation.all.allocated")) == 4 * 500);
+}
+
 TEST_CASE("a library that is opened later") {
   LineProfiler profiler({"plugin_makes"});
   CHECK(absl::IsNotFound(profiler.check_functions()));
@@ -263,6 +296,84 @@ TEST_CASE("clear forgets, the maximum of several runs is shown, sums go on") {
   profiler.clear();
   CHECK(table_of(profiler.profile(), "profiled::outer").total.line_allocated == 0);
   kept.clear();
+}
+
+TEST_CASE("what is freed after the profiler was disabled is not left behind") {
+  LineProfiler profiler({"profiled::outer"});
+  std::vector<at::Tensor> kept;
+  {
+    const auto on = profiler.enable();
+    profiled::outer(kept);
+  }
+  CHECK(table_of(profiler.profile(), "profiled::outer").total.line_left == 1500);
+  kept.pop_back();
+  CHECK(table_of(profiler.profile(), "profiled::outer").total.line_left == 1000);
+  {
+    // While only another one is on, and on it again.
+    LineProfiler other({"profiled::inner"});
+    const auto on_other = other.enable();
+    kept.clear();
+    CHECK(table_of(profiler.profile(), "profiled::outer").total.line_left == 0);
+    const auto on_again = profiler.enable();
+    profiled::outer(kept);
+  }
+  kept.clear();
+  const LineProfile profile = profiler.profile();
+  CHECK(table_of(profile, "profiled::outer").total.line_left == 0);
+  CHECK(table_of(profile, "profiled::outer").total.line_allocated == 9000);
+  CHECK(table_of(profile, "profiled::outer").total.line_freed == 6000);
+}
+
+#ifdef EXPECT_LINES
+TEST_CASE("the first row is of every run: after disable() and enable(), and after clear()") {
+  LineProfiler profiler({"profiled::outer"});
+  const auto peak = *LineColumn::parse("active_bytes.all.peak");
+  const auto first_row = [&]() -> int64_t {
+    const LineProfile profile = profiler.profile();
+    const LineRow& row = table_of(profile, "profiled::outer").rows.front();
+    return row.figures ? row.figures->value(peak) : -1;
+  };
+  std::vector<at::Tensor> kept;
+  const int64_t before = counters().current_bytes;
+  {
+    const auto on = profiler.enable();
+    profiled::outer(kept);
+  }
+  CHECK(first_row() == before);
+  const at::Tensor more = profiled::bytes(10000);
+  const int64_t then = counters().current_bytes;
+  REQUIRE(then == before + 1500 + 10000);
+  {
+    const auto on = profiler.enable();
+    profiled::outer(kept);
+    CHECK(first_row() == then);
+    profiler.clear();
+    const int64_t cleared = counters().current_bytes;
+    profiled::outer(kept);
+    CHECK(first_row() == cleared);
+  }
+}
+#endif
+
+#ifndef EXPECT_NO_LINES
+TEST_CASE("code that was inlined: its bytes are its caller's line's, and a note names it") {
+  LineProfiler profiler({"profiled::with_inlined"});
+  const auto on = profiler.enable();
+  CHECK(profiled::with_inlined(321) == 321);
+  const LineProfile profile = profiler.profile();
+  const LineTable& table = table_of(profile, "profiled::with_inlined");
+  CHECK(sum_of(table) == 321);
+  std::string notes;
+  for (const std::string& note : table.notes) notes += note + '\n';
+  CHECK_MESSAGE(notes.find(": with code of ") != std::string::npos, notes);
+  CHECK_MESSAGE(notes.find(", which was inlined") != std::string::npos, notes);
+}
+#endif
+
+TEST_CASE("a target that is not there is refused") {
+  CHECK_THROWS_AS(memledger::set_target_gpu(-1), c10::Error);
+  CHECK_THROWS_AS(memledger::set_target_gpu(128), c10::Error);
+  CHECK_THROWS_AS(memledger::set_target_device(at::kMeta), c10::Error);
 }
 
 TEST_CASE("who was alive at a line's peak") {
@@ -303,6 +414,27 @@ TEST_CASE("the macros, mixed") {
   CHECK(text.find("allocated 1000.00B") != std::string::npos);
   CHECK(text.find("body_never") == std::string::npos);
   CHECK(profiled::body_with_macro() == 4242);
+}
+
+// Of line_profiler_cuda_test.
+TEST_SUITE("on a CUDA device" * doctest::skip(!at::hasCUDA())) {
+  TEST_CASE("the target: the first GPU once it is used, and any other at any point") {
+    const at::Tensor early = profiled::bytes(5);
+    LineProfiler profiler({"profiled::bytes_on"});
+    const auto on = profiler.enable();
+    const auto peak = *LineColumn::parse("active_bytes.all.peak");
+    const at::Tensor first = profiled::bytes_on(0, 1000);
+    CHECK(profiler.profile().device == "cuda:0");
+    CHECK(table_of(profiler.profile(), "profiled::bytes_on").total.line_allocated == 1000);
+    memledger::set_target_gpu(1);
+    profiler.clear();
+    const at::Tensor second = profiled::bytes_on(1, 3000);
+    const at::Tensor elsewhere = profiled::bytes_on(0, 7000);
+    const LineProfile profile = profiler.profile();
+    CHECK(profile.device == "cuda:1");
+    CHECK(table_of(profile, "profiled::bytes_on").total.line_allocated == 3000);
+    CHECK(table_of(profile, "profiled::bytes_on").total.value(peak) == 3072);
+  }
 }
 
 }  // namespace

@@ -2,7 +2,11 @@
 #include "tracker/line_table.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -151,6 +155,27 @@ TEST_CASE("functions of this program, by name and by address") {
   CHECK(found.front()->begin == address);
   CHECK(functions.at(address + 1) == found.front());
   CHECK(functions.at(0) == nullptr);
+}
+
+TEST_CASE("sources: as they are, then by the ends of their paths in MEMLEDGER_SOURCES") {
+  namespace fs = std::filesystem;
+  const char* const temporary = std::getenv("TEST_TMPDIR");
+  const fs::path folder = fs::path(temporary == nullptr ? "/tmp" : temporary) / ("sources-" + std::to_string(getpid()));
+  const fs::path near = folder / "near", far = folder / "far";
+  fs::create_directories(near);
+  fs::create_directories(far / "src");
+  for (const fs::path& file : {near / "net.cc", far / "net.cc", far / "src" / "net.cc"}) std::ofstream(file) << "int main() {}\n";
+  setenv("MEMLEDGER_SOURCES", far.c_str(), 1);
+  CHECK(memledger::find_source(near / "net.cc") == near / "net.cc");
+  CHECK(memledger::find_source("/no/such/app/src/net.cc") == far / "src" / "net.cc");
+  CHECK(memledger::find_source("/no/such/app/other/net.cc") == far / "net.cc");
+  CHECK(memledger::find_source("../app/src/net.cc") == far / "src" / "net.cc");
+  CHECK(memledger::find_source("/no/such/app/none.cc").empty());
+  setenv("MEMLEDGER_SOURCES", (near.string() + ":" + far.string()).c_str(), 1);
+  CHECK(memledger::find_source("/no/such/app/src/net.cc") == near / "net.cc");
+  unsetenv("MEMLEDGER_SOURCES");
+  CHECK(memledger::find_source("/no/such/app/src/net.cc").empty());
+  fs::remove_all(folder);
 }
 
 TEST_CASE("a function ends at its brace, not at one in a string or comment") {
