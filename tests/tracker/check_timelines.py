@@ -80,7 +80,8 @@ def load_memory_viz():
     root = os.path.dirname(os.path.dirname(os.path.realpath(expected["libtorch"])))
     place = root + "/cuda/_memory_viz.py"
     if not os.path.exists(place):
-        return None  # a LibTorch without Python
+        return None  # a LibTorch that was not unpacked from a wheel
+    sys.dont_write_bytecode = True  # LibTorch's folder is not ours
     spec = importlib.util.spec_from_file_location("memory_viz", place)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
