@@ -210,9 +210,10 @@ class Pickle {
       get(found->second);
       return;
     }
+    const std::string utf8 = valid_utf8(text);
     out_ << 'X';
-    bytes(text.size(), 4);
-    out_.write(text.data(), static_cast<std::streamsize>(text.size()));
+    bytes(utf8.size(), 4);
+    out_ << utf8;
     if (strings_.size() < kMostStrings) strings_.emplace(std::string(text), put());
   }
   void pair(int64_t a, int64_t b) {
