@@ -328,9 +328,10 @@ void write_chrome_trace(const TimelineData& data, std::ostream& out) {
   }
   write_labels(trace, data, process);
   const auto end_us = std::chrono::duration_cast<std::chrono::microseconds>(data.recording.end_time.time_since_epoch()).count();
-  trace.end(fmt::format(
-      "{{\"schema\":\"memledger.timeline\",\"version\":1,\"dropped_events\":{},\"end_time_us\":{},\"unit\":\"bytes\"}}",
-      data.recording.dropped_events, end_us));
+  trace.end(
+      fmt::format("{{\"schema\":\"memledger.timeline\",\"version\":1,\"dropped_events\":{},"
+                  "\"dropped_label_changes\":{},\"end_time_us\":{},\"unit\":\"bytes\"}}",
+                  data.recording.dropped_events, data.recording.dropped_label_changes, end_us));
 }
 
 void write_memory_viz(const TimelineData& data, std::ostream& out) {
