@@ -112,7 +112,6 @@ absl::Status Timeline::write(const std::string& path) {
   } else {
     write_chrome_trace(data, file);
   }
-  errno = 0;
   file.close();
   if (!file) return failed("write");
   if (in_place) return absl::OkStatus();
