@@ -330,8 +330,8 @@ void write_chrome_trace(const TimelineData& data, std::ostream& out) {
   const auto end_us = std::chrono::duration_cast<std::chrono::microseconds>(data.recording.end_time.time_since_epoch()).count();
   trace.end(
       fmt::format("{{\"schema\":\"memledger.timeline\",\"version\":1,\"dropped_events\":{},"
-                  "\"dropped_label_changes\":{},\"end_time_us\":{},\"unit\":\"bytes\"}}",
-                  data.recording.dropped_events, data.recording.dropped_label_changes, end_us));
+                  "\"dropped_label_changes\":{},\"dropped_marks\":{},\"end_time_us\":{},\"unit\":\"bytes\"}}",
+                  data.recording.dropped_events, data.recording.dropped_label_changes, data.dropped_marks, end_us));
 }
 
 void write_memory_viz(const TimelineData& data, std::ostream& out) {

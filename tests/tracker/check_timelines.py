@@ -128,7 +128,7 @@ def check_pickle(path, final_bytes):
 
 final = int(expected["bytes"])
 trace, slices, series, labels = check_trace(folder + "/timeline.json", final)
-for what in ("events", "label_changes"):
+for what in ("events", "label_changes", "marks"):
     check(f"no {what} were dropped", trace["otherData"]["dropped_" + what] == 0)
 alive = [s for s in slices.values() if s["args"]["alive_at_the_end"]]
 check("as many storages", len(alive) == int(expected["storages"]))
