@@ -45,6 +45,7 @@ struct Recording {
   int64_t begin_ns = 0;  // of what is here: later than asked for, if events were dropped
   int64_t end_ns = 0;
   int64_t dropped_events = 0;
+  int64_t dropped_label_changes = 0;  // of this time, at most: the last 65536 changes in the process are kept
   std::chrono::system_clock::time_point end_time;
   std::vector<Lifetime> lifetimes;         // by id: in order of birth
   std::vector<LabelChange> label_changes;  // by time

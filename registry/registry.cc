@@ -228,6 +228,7 @@ class OwnServices final : public CopyServices {
     mark = state.ledger.start_recording(max_events);
     try {
       state.label_history.start();
+      mark.label_changes = state.label_history.written();
     } catch (...) {
       state.ledger.stop_recording();
       throw;
@@ -301,10 +302,15 @@ Recording OwnServices::read_recording(core::RecordingMark& since, bool with_aliv
   }
   std::sort(result.lifetimes.begin(), result.lifetimes.end(),
             [](const Lifetime& a, const Lifetime& b) { return a.storage.id < b.storage.id; });
-  for (const core::LabelHistory::Change& change : state.label_history.read(result.begin_ns)) {
+  const core::LabelHistory::Reading labels = state.label_history.read(since.label_changes, result.begin_ns, result.end_ns);
+  for (const core::LabelHistory::Change& change : labels.changes) {
     result.label_changes.push_back({change.time_ns, change.thread, state.labels.name(change.label)});
   }
-  if (!with_alive) since = read.end;
+  result.dropped_label_changes = static_cast<int64_t>(labels.overwritten);
+  if (!with_alive) {
+    since = read.end;
+    since.label_changes = labels.end;
+  }
   return result;
 }
 

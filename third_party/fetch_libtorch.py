@@ -16,6 +16,8 @@ import zipfile
 
 # What a C++ program uses of the wheels. The rest (Python files, licences of the Python side) stays packed.
 KEEP = ("torch/include/", "torch/lib/", "torch/share/", "nvidia/")
+# Reads the pickles that timelines are written to; //tests/tracker:timeline_test runs it. It needs nothing else of torch.
+KEEP_FILE = "torch/cuda/_memory_viz.py"
 # The wheels are tagged for one CPython, but nothing of CPython is used: name one that has a wheel in every release.
 PYTHON_VERSION = "3.11"
 
@@ -52,7 +54,8 @@ def check(wheel, expected):
 def unpack(wheel, dest):
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
-            if member.filename.startswith(KEEP) and not member.filename.endswith(".py"):
+            name = member.filename
+            if name == KEEP_FILE or (name.startswith(KEEP) and not name.endswith(".py")):
                 archive.extract(member, dest)
 
 

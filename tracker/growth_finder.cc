@@ -16,6 +16,7 @@
 #include "registry/json_string.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
+#include "tracker/fork_safe_mutex.h"
 #include "tracker/log_text.h"
 
 namespace memledger {
@@ -67,22 +68,14 @@ Birthplace of_device(const Birthplace& place) {
 class GrowthFinder::Groups {
  public:
   explicit Groups(GrowthOptions options) : options_(std::move(options)) {
-    const absl::Status status = Registry::global().activate();
-    TORCH_CHECK(status.ok() || Registry::global().active(), "memledger: cannot begin tracking: ", std::string(status.message()));
-    try {
-      take(Registry::global().changes_since(cursor_));
-      if (options_.rule.warm_up_steps <= 0) begin_to_judge();
-    } catch (...) {
-      Registry::global().deactivate();
-      throw;
-    }
+    take(Registry::global().changes_since(cursor_));
+    if (options_.rule.warm_up_steps <= 0) begin_to_judge();
   }
-  ~Groups() { Registry::global().deactivate(); }
   Groups(const Groups&) = delete;
   Groups& operator=(const Groups&) = delete;
 
   void step() {
-    const std::lock_guard<std::mutex> hold(lock_);
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
     take(Registry::global().changes_since(cursor_));
     ++step_;
     if (step_ < options_.rule.warm_up_steps) {
@@ -233,8 +226,20 @@ class GrowthFinder::Groups {
     return true;
   }
 
+  struct Tracking {
+    Tracking() {
+      const absl::Status status = Registry::global().activate();
+      TORCH_CHECK(status.ok() || Registry::global().active(),
+                  "memledger: cannot begin tracking: ", std::string(status.message()));
+    }
+    ~Tracking() { Registry::global().deactivate(); }
+    Tracking(const Tracking&) = delete;
+    Tracking& operator=(const Tracking&) = delete;
+  };
+
   const GrowthOptions options_;
-  mutable std::mutex lock_;
+  const Tracking tracking_;
+  mutable ForkSafeMutex lock_;  // after the registry is active
   Cursor cursor_;
   int64_t step_ = 0;
   int64_t next_look_at_groups_ = 0;
@@ -249,7 +254,7 @@ class GrowthFinder::Groups {
 };
 
 GrowthReport GrowthFinder::Groups::unsorted_report() const {
-  const std::lock_guard<std::mutex> hold(lock_);
+  const std::lock_guard<ForkSafeMutex> hold(lock_);
   GrowthReport report;
   report.unit = options_.unit;
   report.steps = step_;

@@ -78,6 +78,7 @@ void LayerSwitches::read_module() {
   auto tree = std::make_unique<ModuleTree>(const_cast<torch::nn::Module&>(module_));
   const std::lock_guard<std::mutex> hold(lock_of_all());
   tree_.swap(tree);
+  threads_.clear();  // the layers in them are the old tree's
 }
 
 void LayerSwitches::note(uint32_t thread, std::optional<size_t> layer, bool in_forward) {

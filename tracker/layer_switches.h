@@ -22,7 +22,7 @@ class LayerSwitches {
   LayerSwitches& operator=(const LayerSwitches&) = delete;
 
   const ModuleTree& tree() const { return *tree_; }
-  // For a module whose parameters were replaced.
+  // For a module whose parameters or children were replaced. Forgets where the threads were.
   void read_module();
 
   // The layer that a thread (StorageInfo::thread) was in at a time; nothing: in none.

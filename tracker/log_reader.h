@@ -26,7 +26,8 @@ struct LogRow {
   std::string dtype;  // torch.float32
   std::string last;   // names, or producer and label; empty in Python's logs
 
-  // What must be equal for a `-` to undo a `+`. Names are not in it: they are those of the moment.
+  // A `-` undoes a `+` that is equal in this, or, as roles change, in size and dtype. Names are not in it: they are those of the
+  // moment.
   std::string group() const { return role + " " + size + " " + dtype; }
 };
 

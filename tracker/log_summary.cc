@@ -31,27 +31,42 @@ struct Remains {
 };
 using RemainsByGroup = std::map<std::string, Remains>;
 
+// Takes up to `count` of what is left, and gives back how many are missing. The log does not say which: the oldest first.
+int64_t take(Remains& group, int64_t count) {
+  for (auto& [where, birth] : group.births) {
+    const int64_t gone = std::min(count, birth.count);
+    if (gone <= 0) continue;
+    const int64_t bytes = gone == birth.count ? birth.bytes : birth.bytes / birth.count * gone;
+    birth.count -= gone;
+    birth.bytes -= bytes;
+    group.count -= gone;
+    group.bytes -= bytes;
+    count -= gone;
+  }
+  return count;
+}
+
 RemainsByGroup remains_of(const LogRun& run) {
   RemainsByGroup groups;
+  std::map<std::string, std::vector<Remains*>> by_looks;  // size and dtype
+  const auto looks_of = [](const LogRow& row) { return row.size + " " + row.dtype; };
   for (const LogBlock& block : run.blocks) {
     // A block's own births come before its deaths: what died in it was born earlier.
     for (const LogRow& row : block.rows) {
       if (row.sign != '-') continue;
-      Remains& group = groups[row.group()];
       int64_t count = row.count;
-      group.count -= row.count;
-      group.bytes -= row.bytes;
-      // The log does not say which: the oldest first.
-      for (auto& [where, birth] : group.births) {
-        const int64_t gone = std::min(count, birth.count);
-        birth.bytes -= birth.count == 0 ? 0 : birth.bytes / birth.count * gone;
-        birth.count -= gone;
-        count -= gone;
+      if (const auto found = groups.find(row.group()); found != groups.end()) count = take(found->second, count);
+      // Its role may have changed since it was born: a tensor that became a parameter.
+      if (const auto found = by_looks.find(looks_of(row)); found != by_looks.end()) {
+        for (Remains* const group : found->second) count = take(*group, count);
       }
+      // The rest was there before the log began.
     }
     for (const LogRow& row : block.rows) {
       if (row.sign != '+') continue;
-      Remains& group = groups[row.group()];
+      const auto [place, is_new] = groups.try_emplace(row.group());
+      Remains& group = place->second;
+      if (is_new) by_looks[looks_of(row)].push_back(&group);
       group.count += row.count;
       group.bytes += row.bytes;
       group.births.emplace_back(block.where, row);

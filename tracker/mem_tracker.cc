@@ -12,6 +12,7 @@
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
 #include "tracker/device_cache.h"
+#include "tracker/fork_safe_mutex.h"
 #include "tracker/log_text.h"
 #include "tracker/log_writer.h"
 
@@ -136,7 +137,7 @@ struct MemTracker::Impl {
   }
 
   SnapshotDiff track(std::string label, SourceLocation where) {
-    const std::lock_guard<std::mutex> hold(lock);
+    const std::lock_guard<ForkSafeMutex> hold(lock);
     Naming naming = read_names(book, device);
     const Changes changes = Registry::global().changes_since(cursor);
     naming.tensors.clear();
@@ -154,9 +155,9 @@ struct MemTracker::Impl {
   }
 
   const c10::Device device;
-  mutable std::mutex lock;
   LogWriter writer;  // before the activation: a log that cannot be made leaves no trace
   const Activation activation;
+  mutable ForkSafeMutex lock;  // after the registry is active
   Cursor cursor;
   NameBook book;
   // Of storages that were alive and named at the last track(), or earlier and still live: their last names.
@@ -168,30 +169,30 @@ MemTracker::MemTracker(TrackerOptions options) : impl_(std::make_unique<Impl>(op
 MemTracker::~MemTracker() = default;
 
 MemTracker& MemTracker::add_module(std::string prefix, const torch::nn::Module& module) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_module(std::move(prefix), module);
   return *this;
 }
 
 MemTracker& MemTracker::add_optimizer(const torch::optim::Optimizer& optimizer) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_optimizer(optimizer);
   return *this;
 }
 
 MemTracker& MemTracker::add_tensor(std::string name, const at::Tensor& tensor) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_tensor(std::move(name), tensor);
   return *this;
 }
 
 void MemTracker::remove(std::string_view name) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.remove(name);
 }
 
 void MemTracker::remove_optimizer(const torch::optim::Optimizer& optimizer) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.remove_optimizer(optimizer);
 }
 
@@ -210,7 +211,7 @@ void MemTracker::clear_cache() {
 }
 
 void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   const Naming naming = read_names(impl_->book, impl_->device);
   const Snapshot snapshot = Registry::global().snapshot();
   for (const StorageInfo& storage : snapshot.storages(impl_->device)) {

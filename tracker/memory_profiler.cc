@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <torch/nn/module.h>
 #include <unistd.h>
 
@@ -57,16 +58,27 @@ class CsvFile {
   CsvFile(const CsvFile&) = delete;
   CsvFile& operator=(const CsvFile&) = delete;
 
+  // All or nothing. A child of fork writes nothing: the rows are its parent's.
   void write(const std::string& text) {
+    if (::getpid() != process_) {
+      if (!reported_fork_) {
+        std::fprintf(stderr, "memledger: process %d was forked; its iterations are not in %s, which is its parent's.\n",
+                     static_cast<int>(::getpid()), path_.c_str());
+      }
+      reported_fork_ = true;
+      return;
+    }
     size_t written = 0;
     while (written < text.size()) {
       const ssize_t count = ::write(file_, text.data() + written, text.size() - written);
       if (count > 0) {
         written += static_cast<size_t>(count);
       } else if (count == 0 || errno != EINTR) {
+        const int error = count == 0 ? ENOSPC : errno;
+        take_back(written);
         if (!reported_) {
           std::fprintf(stderr, "memledger: cannot write %s: %s. The program goes on; rows are missing.\n", path_.c_str(),
-                       std::generic_category().message(errno).c_str());
+                       std::generic_category().message(error).c_str());
         }
         reported_ = true;
         return;
@@ -76,9 +88,18 @@ class CsvFile {
   const std::string& path() const { return path_; }
 
  private:
+  // Half a row is worse than none.
+  void take_back(size_t written) const {
+    struct stat status;
+    if (written == 0 || ::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) return;
+    if (::ftruncate(file_, status.st_size - static_cast<off_t>(written)) != 0) errno = 0;
+  }
+
+  const pid_t process_ = ::getpid();
   std::string path_;
   int file_ = -1;
   bool reported_ = false;
+  bool reported_fork_ = false;
 };
 
 c10::Device device_of(const torch::nn::Module& module) {
@@ -202,6 +223,20 @@ struct MemoryProfiler::Impl {
     switches.forget_before(recording.end_ns);
   }
 
+  // What happened since the last iteration is nobody's, and the module may have other layers now.
+  void begin_epoch() {
+    IterationStats nobody;
+    measure(nobody);
+    const std::vector<layers::ModuleLayer> before = switches.tree().layers();
+    switches.read_module();
+    std::unordered_map<std::string, size_t> now;
+    for (size_t i = 0; i < switches.tree().layers().size(); ++i) now.emplace(switches.tree().layers()[i].name, i);
+    for (auto& [id, one] : alive) {
+      const auto found = now.find(before[one.layer].name);
+      one.layer = found == now.end() ? 0 : found->second;  // of a layer that has gone: the module itself
+    }
+  }
+
   int64_t sum_of(Class kind) const {
     int64_t bytes = 0;
     for (const auto& [id, one] : alive) bytes += one.kind == kind ? one.bytes : 0;
@@ -248,15 +283,20 @@ struct MemoryProfiler::Impl {
         case Role::kGradient:
           gradient_bytes_[row.name] = row.bytes;
           break;
-        default:
+        case Role::kOptimizerState:
           stats.optimizer_state.push_back(row);
+          break;
+        default:
+          stats.other_bytes += row.bytes;  // a prototype layer in a Transformer's options
       }
     }
     // One for each weight, in their order, there or not.
     for (const NamedBytes& weight : stats.weights) {
       const auto found = gradient_bytes_.find(weight.name + ".grad");
       stats.weight_gradients.push_back({weight.name + " grad", found == gradient_bytes_.end() ? 0 : found->second});
+      if (found != gradient_bytes_.end()) gradient_bytes_.erase(found);
     }
+    for (const auto& [name, bytes_of_prototype] : gradient_bytes_) stats.other_bytes += bytes_of_prototype;
     gradient_bytes_.clear();
     stats.current_bytes = snapshot.total_bytes(device);
     for (const StorageInfo& storage : snapshot.storages(device)) {
@@ -315,7 +355,7 @@ void MemoryProfiler::record_stats() {
 void MemoryProfiler::epoch_end() {
   ++impl_->epoch;
   impl_->iteration = 0;
-  impl_->switches.read_module();
+  impl_->begin_epoch();
 }
 
 const IterationStats& MemoryProfiler::last() const { return impl_->last; }

@@ -23,10 +23,11 @@
 // - weights and weight gradients: as they are when record_stats() is called: call it before the gradients are dropped.
 //
 // Units: bytes in CSV and values; each storage once, at its first name. Errors: c10::Error for a print period below 1, a module
-// without parameters, and a CSV file that cannot be made; later trouble with the file is told once on stderr. Ownership: holds no
+// without parameters, and a CSV file that cannot be made; later trouble with the file is told once on stderr, and there is
+// never half a row; a child of fork writes none. Ownership: holds no
 // tensor; the module (if it is on the stack) and the optimizer must outlive the profiler. Thread-safety: one thread at a time.
 // Cost: while it lives, about 0.1 µs per allocation and per free, a look at the inputs of each operator (about a microsecond), 37 MB for events;
-// record_stats() by the events since the last one, and by all live storages where it prints.
+// record_stats() and epoch_end() by the events since the last one, record_stats() by all live storages where it prints.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -84,7 +85,7 @@ struct IterationStats {
   // With weights and weight gradients these are all that was alive: the registry's bytes of the device.
   std::vector<NamedBytes> buffers;
   std::vector<NamedBytes> optimizer_state;
-  int64_t other_bytes = 0;
+  int64_t other_bytes = 0;  // of all else, the prototype layers in a Transformer's options among it
   int64_t current_bytes = 0;
   // More was born and freed than max_events: the two measured figures are at least these.
   int64_t dropped_events = 0;
@@ -117,7 +118,8 @@ class MemoryProfiler {
 
   // Ends an iteration: reports it if it is its turn.
   void record_stats();
-  // Ends an epoch: iterations count from 1 again.
+  // Ends an epoch: iterations count from 1 again. What was done since the last record_stats(), such as a validation pass, is in no
+  // iteration; parameters and children that the module has by now are those of the next epoch.
   void epoch_end();
 
   // Of the last iteration that was reported.

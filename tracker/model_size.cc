@@ -4,15 +4,18 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "graph/saved_tensors.h"
 #include "tracker/layer_observer.h"
@@ -35,7 +38,7 @@ class Before {
       for (torch::nn::Module* one : modules) modes_.emplace_back(one, one->is_training());
       for (const at::Tensor& buffer : module->buffers()) {
         if (!buffer.defined()) continue;
-        buffers_.push_back({buffer, buffer.detach().clone(), buffer._version()});
+        buffers_.push_back({buffer, buffer.detach().clone(), version_of(buffer)});
       }
       for (const at::Tensor& parameter : module->parameters()) {
         if (parameter.defined() && parameter.is_cuda()) cuda.insert(parameter.device().index());
@@ -50,25 +53,47 @@ class Before {
     remember(at::globalContext().defaultGenerator(device));
   }
 
+  // As much as can be, and then throws what stood in the way of the rest.
   void put_back() {
     const at::NoGradGuard no_grad;
-    for (const auto& [module, training] : modes_) {
-      if (module->is_training() != training) module->train(training);
-    }
-    for (Buffer& buffer : buffers_) {
-      // Batch normalization writes its statistics without counting a version.
-      if (buffer.now._version() != buffer.version || !at::equal(buffer.now, buffer.before)) buffer.now.copy_(buffer.before);
-    }
     for (auto& [generator, state] : generators_) {
       const std::lock_guard<std::mutex> hold(generator.mutex());
       generator.set_state(state);
     }
+    for (const auto& [module, training] : modes_) {
+      if (module->is_training() != training) module->train(training);
+    }
+    std::exception_ptr failure;
+    for (Buffer& buffer : buffers_) {
+      try {
+        if (!buffer.has_changed()) continue;
+        if (buffer.is_strided() && buffer.now.sizes() != buffer.before.sizes()) buffer.now.resize_(buffer.before.sizes());
+        buffer.now.copy_(buffer.before);
+      } catch (...) {
+        if (failure == nullptr) failure = std::current_exception();
+      }
+    }
+    if (failure != nullptr) std::rethrow_exception(failure);
   }
 
  private:
+  static int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+
   struct Buffer {
     at::Tensor now, before;
     int64_t version;
+
+    bool is_strided() const { return now.layout() == at::kStrided && before.layout() == at::kStrided && !now.is_nested(); }
+    bool has_changed() const {
+      if (version_of(now) != version) return true;
+      if (!is_strided()) return false;
+      try {
+        // Batch normalization writes its statistics without counting a version.
+        return !at::equal(now, before);
+      } catch (...) {
+        return true;  // a dtype that cannot be compared, or is another now
+      }
+    }
   };
 
   void remember(at::Generator generator) {
@@ -246,8 +271,7 @@ struct Run::State {
     operators.reset();
     probes.reset();
     grad.reset();
-    if (begun) before.put_back();
-    begun = false;
+    if (std::exchange(begun, false)) before.put_back();
   }
 
   torch::nn::Module* const module;
@@ -264,8 +288,14 @@ struct Run::State {
   std::optional<layers::ScopedOperators> operators;
 };
 
-Run::Run(torch::nn::Module* module, std::string name, const ModelSizeOptions& options)
-    : state_(std::make_unique<State>(module, std::move(name), options)) {}
+Run::Run(torch::nn::Module* module, std::string name, const ModelSizeOptions& options) {
+  TORCH_CHECK(
+      !c10::InferenceMode::is_enabled(),
+      "memledger: modelsize() was called under c10::InferenceMode, where autograd keeps nothing for backward. Call it outside.");
+  TORCH_CHECK(options.type_size.value_or(1) > 0, "memledger: type_size is ", *options.type_size,
+              "; it is the bytes of an element, 1 or more");
+  state_ = std::make_unique<State>(module, std::move(name), options);
+}
 
 Run::~Run() {
   try {

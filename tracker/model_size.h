@@ -22,7 +22,8 @@
 // that consume no parameter stand by name under the last such row. What an operator makes belongs to the row it ran in, so the
 // columns add up.
 //
-// Units: bytes; MB (10^6) in the text, as in the Python tool. Errors: what forward() throws gets out, and all is put back before.
+// Units: bytes; MB (10^6) in the text, as in the Python tool. Errors: what forward() throws gets out, and all is put back before;
+// c10::Error under c10::InferenceMode, for a type_size below 1, and where a buffer cannot be put back.
 // Ownership: the result is a plain value. Thread-safety: nobody else may use the module meanwhile. Cost: one forward pass, a copy of
 // inputs and buffers, about a microsecond per operator.
 
@@ -193,7 +194,7 @@ void find_outputs(Run& run, const std::map<K, T>& values) {
 template <class... In>
 struct IsTensorAndSize : std::false_type {};
 template <class Size>
-struct IsTensorAndSize<at::Tensor, Size> : std::is_integral<Size> {};
+struct IsTensorAndSize<at::Tensor, Size> : std::bool_constant<std::is_integral_v<Size> && !std::is_same_v<Size, bool>> {};
 
 template <class M>
 struct IsHolder : std::false_type {};
@@ -267,9 +268,11 @@ ModelSize modelsize(M&& module, In&&... inputs) {
 }
 
 // As in Python: modelsize(net, input, 2). For a module whose forward() takes an integer beside a tensor, say
-// modelsize(ModelSizeOptions{}, net, input, 2).
+// modelsize(ModelSizeOptions{}, net, input, 2); a bool is forward()'s.
 template <class M, class Size,
-          std::enable_if_t<!std::is_same_v<std::decay_t<M>, ModelSizeOptions> && std::is_integral_v<Size>, int> = 0>
+          std::enable_if_t<!std::is_same_v<std::decay_t<M>, ModelSizeOptions> &&
+                               model_size_internal::IsTensorAndSize<at::Tensor, Size>::value,
+                           int> = 0>
 ModelSize modelsize(M&& module, const at::Tensor& input, Size type_size) {
   ModelSizeOptions options;
   options.type_size = static_cast<int64_t>(type_size);

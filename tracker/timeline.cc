@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -12,11 +14,22 @@
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
+#include "tracker/fork_safe_mutex.h"
 
 namespace memledger {
 
 struct Timeline::Impl {
-  explicit Impl(const TimelineOptions& options) : recorder(options.max_events) {}
+  explicit Impl(const TimelineOptions& options)
+      : max_events(std::max<size_t>(options.max_events, 1)), recorder(options.max_events), prune_at(max_events) {}
+
+  void add_mark(std::string label) {
+    if (marks.size() >= max_events) {
+      last_dropped_mark_ns = marks.front().time_ns;
+      ++dropped_marks;
+      marks.pop_front();
+    }
+    marks.push_back({recording_clock_ns(), std::move(label)});
+  }
 
   void read_names() {
     Registry& registry = Registry::global();
@@ -30,16 +43,33 @@ struct Timeline::Impl {
         if (!is_first && place->second.role == named.role && place->second.name != name) place->second.name += "+" + name;
       });
     }
-    now.merge(names);  // names of now go before earlier ones
-    names = std::move(now);
+    // Names of now go before earlier ones.
+    for (auto& [id, name] : now) names.insert_or_assign(id, std::move(name));
   }
 
-  std::mutex lock;
+  // Names of storages that the rings know no more, and marks from before them, are of no use to a later reading.
+  void forget_what_is_before(const Recording& recording) {
+    std::unordered_map<uint64_t, TimelineName> known;
+    for (const Lifetime& life : recording.lifetimes) {
+      const auto found = names.find(life.storage.id);
+      if (found != names.end()) known.insert(std::move(*found));
+    }
+    names = std::move(known);
+    while (!marks.empty() && marks.front().time_ns < recording.begin_ns) marks.pop_front();
+    if (last_dropped_mark_ns < recording.begin_ns) dropped_marks = 0;
+    prune_at = 2 * names.size() + max_events;
+  }
+
+  const size_t max_events;
   const ScopedTracking tracking;
+  ForkSafeMutex lock;  // after the registry is active
   Recorder recorder;
   NameBook book;
-  std::vector<TimelineMark> marks;
+  std::deque<TimelineMark> marks;
+  int64_t dropped_marks = 0;
+  int64_t last_dropped_mark_ns = 0;
   std::unordered_map<uint64_t, TimelineName> names;
+  size_t prune_at;  // of names: so that looking for those to forget costs little on average
 };
 
 Timeline::Timeline(const TimelineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
@@ -47,45 +77,39 @@ Timeline::Timeline(const TimelineOptions& options) : impl_(std::make_unique<Impl
 Timeline::~Timeline() = default;
 
 Timeline& Timeline::add_module(std::string prefix, const torch::nn::Module& module) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_module(std::move(prefix), module);
   return *this;
 }
 
 Timeline& Timeline::add_optimizer(const torch::optim::Optimizer& optimizer) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_optimizer(optimizer);
   return *this;
 }
 
 Timeline& Timeline::add_tensor(std::string name, const at::Tensor& tensor) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_tensor(std::move(name), tensor);
   return *this;
 }
 
 void Timeline::mark(std::string label) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
-  impl_->marks.push_back({recording_clock_ns(), std::move(label)});
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
+  impl_->add_mark(std::move(label));
   impl_->read_names();
+  if (impl_->names.size() > impl_->prune_at) impl_->forget_what_is_before(impl_->recorder.read());
 }
 
 TimelineData Timeline::read() {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->read_names();
   TimelineData data;
   data.recording = impl_->recorder.read();
+  impl_->forget_what_is_before(data.recording);
   data.names = impl_->names;
-  for (const TimelineMark& mark : impl_->marks) {
-    if (mark.time_ns >= data.recording.begin_ns) data.marks.push_back(mark);
-  }
-  // Names of storages that the rings know no more are of no use to the next reading either.
-  std::unordered_map<uint64_t, TimelineName> known;
-  for (const Lifetime& life : data.recording.lifetimes) {
-    const auto found = impl_->names.find(life.storage.id);
-    if (found != impl_->names.end()) known.insert(*found);
-  }
-  impl_->names = std::move(known);
+  data.marks.assign(impl_->marks.begin(), impl_->marks.end());
+  data.dropped_marks = impl_->dropped_marks;
   return data;
 }
 
@@ -112,7 +136,6 @@ absl::Status Timeline::write(const std::string& path) {
   } else {
     write_chrome_trace(data, file);
   }
-  errno = 0;
   file.close();
   if (!file) return failed("write");
   if (in_place) return absl::OkStatus();

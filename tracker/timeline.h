@@ -8,13 +8,13 @@
 //   timeline.write("step.json").IgnoreError();       // Perfetto, chrome://tracing
 //   timeline.write("step.pickle").IgnoreError();     // memory_viz; for the CPU as for CUDA
 //
-// Bounded: the last TimelineOptions::max_events births and deaths are kept, some 140 bytes each; what was dropped is counted, and the
-// timeline begins where nothing is missing any more.
+// Bounded: the last TimelineOptions::max_events births and deaths are kept, some 140 bytes each, and as many marks; what was dropped
+// is counted, and the timeline begins where no birth or death is missing any more.
 //
 // Units: bytes as requested; times in the files are microseconds. Errors: the constructor throws c10::Error when there is no memory
 // for the events; write() returns a status with the path. Ownership: holds no tensor; modules on the stack and optimizers must
-// outlive it. Thread-safety: any function from any thread, one at a time. Cost: about 0.1 µs per allocation and per free; mark() and
-// read() by registered tensors, read() also by events and live storages.
+// outlive it. Thread-safety: any function from any thread, one at a time; a child of fork may go on. Cost: about 0.1 µs per allocation
+// and per free; mark() by registered tensors, read() also by events and live storages.
 
 #include <ATen/core/Tensor.h>
 
@@ -62,6 +62,7 @@ struct TimelineName {
 struct TimelineData {
   Recording recording;
   std::vector<TimelineMark> marks;
+  int64_t dropped_marks = 0;                         // of this time, at most: the last max_events are kept
   std::unordered_map<uint64_t, TimelineName> names;  // by storage id; of the last mark, or the end
 };
 

@@ -210,9 +210,10 @@ class Pickle {
       get(found->second);
       return;
     }
+    const std::string utf8 = valid_utf8(text);
     out_ << 'X';
-    bytes(text.size(), 4);
-    out_.write(text.data(), static_cast<std::streamsize>(text.size()));
+    bytes(utf8.size(), 4);
+    out_ << utf8;
     if (strings_.size() < kMostStrings) strings_.emplace(std::string(text), put());
   }
   void pair(int64_t a, int64_t b) {
@@ -327,9 +328,10 @@ void write_chrome_trace(const TimelineData& data, std::ostream& out) {
   }
   write_labels(trace, data, process);
   const auto end_us = std::chrono::duration_cast<std::chrono::microseconds>(data.recording.end_time.time_since_epoch()).count();
-  trace.end(fmt::format(
-      "{{\"schema\":\"memledger.timeline\",\"version\":1,\"dropped_events\":{},\"end_time_us\":{},\"unit\":\"bytes\"}}",
-      data.recording.dropped_events, end_us));
+  trace.end(
+      fmt::format("{{\"schema\":\"memledger.timeline\",\"version\":1,\"dropped_events\":{},"
+                  "\"dropped_label_changes\":{},\"dropped_marks\":{},\"end_time_us\":{},\"unit\":\"bytes\"}}",
+                  data.recording.dropped_events, data.recording.dropped_label_changes, data.dropped_marks, end_us));
 }
 
 void write_memory_viz(const TimelineData& data, std::ostream& out) {

@@ -64,6 +64,7 @@ void LabelHistory::start() {
   if (users_ == 0) {
     changes_.resize(kChanges);
     written_ = 0;
+    last_overwritten_ns_ = 0;
   }
   ++users_;
   on_.store(true, std::memory_order_relaxed);
@@ -80,19 +81,32 @@ void LabelHistory::stop() noexcept {
 void LabelHistory::add(uint32_t thread, NameId label) noexcept {
   const LockHolder hold(lock_);
   if (changes_.empty()) return;
-  changes_[written_++ % kChanges] = {steady_ns(), thread, label};
+  Change& change = changes_[written_ % kChanges];
+  if (written_++ >= kChanges) last_overwritten_ns_ = change.time_ns;
+  change = {steady_ns(), thread, label};
 }
 
-std::vector<LabelHistory::Change> LabelHistory::read(int64_t since_ns) const {
-  std::vector<Change> result;
-  result.reserve(kChanges);
+LabelHistory::Reading LabelHistory::read(uint64_t begin, int64_t since_ns, int64_t until_ns) const {
+  Reading result;
+  result.changes.reserve(kChanges);
   const LockHolder hold(lock_);
+  result.end = begin;
   if (changes_.empty()) return result;
-  for (uint64_t i = written_ > kChanges ? written_ - kChanges : 0; i < written_; ++i) {
+  const uint64_t first = written_ > kChanges ? written_ - kChanges : 0;
+  if (begin < first && last_overwritten_ns_ >= since_ns) result.overwritten = first - begin;
+  for (uint64_t i = std::max(begin, first); i < written_; ++i) {
     const Change& change = changes_[i % kChanges];
-    if (change.time_ns >= since_ns) result.push_back(change);
+    if (change.time_ns > until_ns) break;
+    if (change.time_ns >= since_ns) result.changes.push_back(change);
+    result.end = i + 1;
   }
+  result.end = std::max(result.end, first);
   return result;
+}
+
+uint64_t LabelHistory::written() const {
+  const LockHolder hold(lock_);
+  return written_;
 }
 
 }  // namespace memledger::core

@@ -76,7 +76,15 @@ class LabelHistory {
   void note(uint32_t thread, NameId label) noexcept {
     if (on_.load(std::memory_order_relaxed)) add(thread, label);
   }
-  std::vector<Change> read(int64_t since_ns) const;  // by time
+  struct Reading {
+    std::vector<Change> changes;  // by time
+    uint64_t overwritten = 0;     // that were noted in the time asked for; some of them may have been before it
+    uint64_t end = 0;             // where the next reading begins
+  };
+  // From the place `begin` on, which is written() of a moment before, and within these times, both inclusive.
+  Reading read(uint64_t begin, int64_t since_ns, int64_t until_ns) const;
+  // Of all changes ever noted, the next one's place.
+  uint64_t written() const;
 
   void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.lock(); }
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
@@ -89,6 +97,7 @@ class LabelHistory {
   int users_ ABSL_GUARDED_BY(lock_) = 0;
   std::vector<Change> changes_ ABSL_GUARDED_BY(lock_);
   uint64_t written_ ABSL_GUARDED_BY(lock_) = 0;
+  int64_t last_overwritten_ns_ ABSL_GUARDED_BY(lock_) = 0;
 };
 
 int64_t steady_ns() noexcept;

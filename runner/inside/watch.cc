@@ -170,11 +170,11 @@ void report_at_exit() {
   // Without a handler from after main began this is the last of all, and LibTorch's CUDA library may be gone.
   if (!watch().main_has_begun.load()) forget_cuda();
   forget_device_memory();
-  if (watch().timeline.has_value()) {
-    const absl::Status status = watch().timeline->write(watch().timeline_path);
-    if (!status.ok()) fmt::print(stderr, "{}\n", std::string(status.message()));
-  }
   try {
+    if (watch().timeline.has_value()) {
+      const absl::Status status = watch().timeline->write(watch().timeline_path);
+      if (!status.ok()) fmt::print(stderr, "{}\n", std::string(status.message()));
+    }
     if (watch().lines != nullptr) write_lines();
     if (watch().reports) write("memledger-exit.txt", report_text("at its end"));
   } catch (const std::exception& error) {

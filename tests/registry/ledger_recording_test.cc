@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
 #include <thread>
 #include <vector>
 
+#include "registry/core/event_ring.h"
 #include "registry/core/ledger.h"
 
 namespace memledger::core {
@@ -153,17 +155,40 @@ TEST_CASE("a recording taken while threads allocate and free fits what is alive 
 }
 
 TEST_CASE("label changes") {
+  constexpr int64_t kEver = std::numeric_limits<int64_t>::max();
   LabelHistory history;
   history.note(1, 5);
-  CHECK(history.read(0).empty());
+  CHECK(history.read(0, 0, kEver).changes.empty());
   history.start();
-  for (uint32_t i = 0; i < LabelHistory::kChanges + 10; ++i) history.note(1, i);
-  const std::vector<LabelHistory::Change> changes = history.read(0);
-  REQUIRE(changes.size() == LabelHistory::kChanges);
-  CHECK(changes.front().label == 10);
-  CHECK(changes.back().label == LabelHistory::kChanges + 9);
+  for (uint32_t i = 0; i < LabelHistory::kChanges; ++i) history.note(1, i);
+  const LabelHistory::Reading full = history.read(0, 0, kEver);
+  CHECK(full.changes.size() == LabelHistory::kChanges);
+  CHECK(full.overwritten == 0);
+  CHECK(full.end == LabelHistory::kChanges);
+  for (uint32_t i = 0; i < 10; ++i) history.note(1, LabelHistory::kChanges + i);
+  const LabelHistory::Reading all = history.read(0, 0, kEver);
+  REQUIRE(all.changes.size() == LabelHistory::kChanges);
+  CHECK(all.changes.front().label == 10);
+  CHECK(all.changes.back().label == LabelHistory::kChanges + 9);
+  CHECK(all.overwritten == 10);
+  CHECK(history.read(4, 0, kEver).overwritten == 6);
+  CHECK(history.read(10, 0, kEver).overwritten == 0);
+  // What was overwritten had been before the time that is asked for.
+  CHECK(history.read(0, steady_ns(), kEver).overwritten == 0);
+  CHECK(history.read(full.end, 0, kEver).changes.size() == 10);
+
+  // What comes after the end is the next reading's.
+  const int64_t end_ns = steady_ns();
+  while (steady_ns() == end_ns) {
+  }
+  history.note(1, 7);
+  const LabelHistory::Reading before = history.read(all.end, 0, end_ns);
+  CHECK(before.changes.empty());
+  CHECK(before.end == all.end);
+  CHECK(history.read(before.end, 0, kEver).changes.size() == 1);
+  CHECK(history.written() == LabelHistory::kChanges + 11);
   history.stop();
-  CHECK(history.read(0).empty());
+  CHECK(history.read(0, 0, kEver).changes.empty());
 }
 
 TEST_SUITE_END();

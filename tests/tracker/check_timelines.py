@@ -24,7 +24,7 @@ def check(what, condition):
 
 def check_trace(path, final_bytes):
     """The fields that the trace event format asks for, by phase; counters against slices."""
-    trace = json.load(open(path))
+    trace = json.load(open(path, encoding="utf-8"))
     events = trace["traceEvents"]
     needed = {
         "C": {"args"}, "b": {"cat", "id", "args"}, "e": {"cat", "id"}, "M": {"args"}, "i": {"s"}, "B": set(), "E": set(),
@@ -80,7 +80,8 @@ def load_memory_viz():
     root = os.path.dirname(os.path.dirname(os.path.realpath(expected["libtorch"])))
     place = root + "/cuda/_memory_viz.py"
     if not os.path.exists(place):
-        return None  # a LibTorch without Python
+        return None  # a LibTorch that was not unpacked from a wheel
+    sys.dont_write_bytecode = True  # LibTorch's folder is not ours
     spec = importlib.util.spec_from_file_location("memory_viz", place)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -127,7 +128,8 @@ def check_pickle(path, final_bytes):
 
 final = int(expected["bytes"])
 trace, slices, series, labels = check_trace(folder + "/timeline.json", final)
-check("nothing was dropped", trace["otherData"]["dropped_events"] == 0)
+for what in ("events", "label_changes", "marks"):
+    check(f"no {what} were dropped", trace["otherData"]["dropped_" + what] == 0)
 alive = [s for s in slices.values() if s["args"]["alive_at_the_end"]]
 check("as many storages", len(alive) == int(expected["storages"]))
 names = {s["args"]["name"] for s in slices.values()}
@@ -141,7 +143,10 @@ before = [s for s in slices.values() if s["args"]["name"] == "before"]
 check("what was there before", len(before) == 1 and before[0]["ts"] == 0 and before[0]["args"]["bytes"] == 4000)
 gone = [s for s in slices.values() if s["ts"] == 0 and not s["args"]["alive_at_the_end"]]
 check("what was there before and went", [s["args"]["bytes"] for s in gone] == [2000])
-check("labels", labels == [x for i in range(3) for x in (f"step {i}", f"step {i}/forward")])
+check("labels", labels == [x for i in range(3) for x in (f"step {i}", f"step {i}/forward")] + ["caf\ufffd"])
+check("a mark that is no UTF-8", [e for e in trace["traceEvents"] if e["ph"] == "i" and e["name"] == "fianc\ufffd"])
+check("a name and a label that are no UTF-8",
+      [s["args"]["label"] for s in slices.values() if s["args"]["name"] == "na\ufffdve"] == ["caf\ufffd"])
 check("marks", sum(1 for e in trace["traceEvents"] if e["ph"] == "i" and e["name"] == "after backward") == 3)
 relu = [s for s in slices.values() if s["args"]["operator"] == "aten::relu"]
 check("an operator with its label", len(relu) == 3 and relu[1]["args"]["label"] == "step 1/forward")
@@ -152,6 +157,8 @@ births = [e for e in snapshot["device_traces"][0] if e["action"] == "alloc"]
 check("births in the pickle", len(births) == int(expected["births"]))
 check("a frame per fact", {"filename": "operator", "line": 0, "name": "aten::relu"} in
       [f for e in births for f in e["frames"]])
+for fact in ({"filename": "name", "line": 0, "name": "na\ufffdve"}, {"filename": "label", "line": 0, "name": "caf\ufffd"}):
+    check(f"what is no UTF-8: {fact}", fact in [f for e in births for f in e["frames"]])
 
 check("a file that cannot be", "/dev/null/timeline.json" in expected["unwritable"])
 check("a full device is no success", expected["full"] == "failed")

@@ -2,8 +2,11 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tracker/growth_finder.h"
 
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <deque>
 #include <list>
 #include <mutex>
@@ -427,6 +430,30 @@ TEST_CASE("steps may end on any thread, side by side") {
   CHECK(report.steps == 100);
   CHECK_FALSE(no_growth(report));
   CHECK(row_like(report, "aten::zeros") != nullptr);
+}
+
+TEST_CASE("fork while another thread steps: the child can, too") {
+  GrowthFinder finder;
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) finder.step();
+  });
+  int good = 0;
+  constexpr int kForks = 20;
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      finder.step();
+      ::_exit(finder.report().steps > 0 ? 0 : 1);
+    }
+    int status = 1;
+    good += ::waitpid(child, &status, 0) == child && status == 0;
+    if (good <= i) break;
+  }
+  stop = true;
+  other.join();
+  CHECK(good == kForks);
 }
 
 TEST_CASE("JSON has fixed keys and escaped names") {

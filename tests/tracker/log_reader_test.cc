@@ -208,6 +208,37 @@ TEST_CASE("what grew is summed by line; what has gone is taken from the oldest b
   CHECK(has(summary, "  5.0 MiB, 5 * Tensor (1024, 256) torch.float32, born before loop.cc line 7: main: aten::ones\n"));
 }
 
+TEST_CASE("what never came back: deaths from before the log undo nothing, and roles may change") {
+  const std::string header = "GPU Memory Track | d | Total Tensor Used Memory:9.0    Mb Total Allocated Memory:9.0    Mb\n\n\n";
+  const auto block = [](const std::string& rows) {
+    return rows + "\nAt a.cc line 1: f   Total Tensor Used Memory:9.0    Mb Total Allocated Memory:9.0    Mb\n\n";
+  };
+  const auto row = [](char sign, int count, const std::string& role, const std::string& size) {
+    return std::string(1, sign) + " | " + std::to_string(count) + " * Size:" + size + " | Memory: " + std::to_string(count) +
+           ".0 M | " + role + " | torch.float32 | x\n";
+  };
+  const std::string size = "(1024, 256)";
+  const std::string before_the_log =
+      log_summary(parsed(header + block(row('-', 2, "Tensor", size)) + block(row('+', 1, "Tensor", size))));
+  CHECK(has(before_the_log, "  1.0 MiB, 1 * Tensor (1024, 256) torch.float32, born before a.cc line 1: f: x\n"));
+
+  const std::string became =
+      log_summary(parsed(header + block(row('+', 1, "Tensor", size)) + block(row('-', 1, "Parameter", size))));
+  CHECK(has(became, "What never came back: nothing\n"));
+
+  // Its own role first; what is of another size stays.
+  const std::string both = log_summary(
+      parsed(header + block(row('+', 2, "Tensor", size) + row('+', 2, "Parameter", size) + row('+', 1, "Tensor", "(256, 1024)")) +
+             block(row('-', 3, "Parameter", size))));
+  CHECK(has(both, "What never came back: 2.0 MiB born"));
+  CHECK(has(both, "  1.0 MiB, 1 * Tensor (1024, 256) torch.float32"));
+  CHECK(has(both, "  1.0 MiB, 1 * Tensor (256, 1024) torch.float32"));
+  CHECK_FALSE(has(both, "* Parameter"));
+
+  const MemoryLog none = parsed(header + block(""));
+  CHECK(has(log_comparison(none, parsed(header + block(row('-', 1, "Tensor", size)))), "Alive at the end: the same in both\n"));
+}
+
 TEST_CASE("the plot's columns are as high as the totals") {
   const MemoryLog log = parsed(kOurs);
   const std::string plot = log_plot(log.runs[0], 52, 10);

@@ -193,6 +193,32 @@ TEST_CASE("after fork the child goes on in a log of its own, with what it did it
   CHECK(tracker.track().rows.empty());
 }
 
+TEST_CASE("fork while another thread tracks: the child can, too") {
+  TrackerOptions options = options_here();
+  options.file_name = "shared.txt";
+  MemTracker tracker(options);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) tracker.track("other");
+  });
+  int good = 0;
+  constexpr int kForks = 20;
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      tracker.track("child");
+      ::_exit(0);
+    }
+    int status = 1;
+    good += ::waitpid(child, &status, 0) == child && status == 0;
+    if (good <= i) break;
+  }
+  stop = true;
+  other.join();
+  CHECK(good == kForks);
+}
+
 TEST_CASE("names, roles and last known names") {
   MemTracker tracker(options_here());
   torch::nn::Sequential net;

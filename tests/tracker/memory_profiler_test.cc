@@ -4,16 +4,25 @@
 
 #include <ATen/Functions.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros_like.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/transformer.h>
+#include <torch/nn/modules/transformercoder.h>
+#include <torch/nn/modules/transformerlayer.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -237,6 +246,126 @@ TEST_CASE("feature maps that are kept show in the next iteration, until they go"
   profiler.record_stats();
   profiler.record_stats();
   CHECK(profiler.last().feature_map_bytes == 0);
+}
+
+TEST_CASE("what is kept over the end of an epoch keeps its layer, or is the module's if the layer has gone") {
+  struct Changing : nn::Module {
+    Changing() {
+      one = register_module("one", nn::Linear(4, 100));
+      two = register_module("two", nn::Linear(100, 1000));
+    }
+    using nn::Module::unregister_module;
+    nn::Linear one = nullptr, two = nullptr;
+  };
+  auto net = std::make_shared<Changing>();
+  std::ostringstream out;
+  MemoryProfiler profiler(*net, quiet(out));
+  const at::Tensor middle = net->one(torch::ones({1, 4}));
+  const at::Tensor kept = net->two(middle);
+  profiler.record_stats();
+  const auto maps = [&] {
+    std::map<std::string, int64_t> result;
+    for (const NamedBytes& row : profiler.last().feature_maps) result[row.name] = row.bytes;
+    return result;
+  };
+  using Maps = std::map<std::string, int64_t>;
+  CHECK(maps() == Maps{{"one", 400}, {"two", 4000}});
+  net->unregister_module("two");
+  profiler.epoch_end();
+  profiler.record_stats();
+  CHECK(profiler.last().feature_map_bytes == 4400);
+  CHECK(maps() == Maps{{"one", 400}, {"", 4000}});
+
+  // Others before it: the same layer has another number.
+  net->unregister_module("one");
+  net->register_module("zero", nn::Linear(2, 2));
+  net->register_module("one", net->one);
+  profiler.epoch_end();
+  profiler.record_stats();
+  CHECK(maps() == Maps{{"zero", 0}, {"one", 400}, {"", 4000}});
+}
+
+TEST_CASE("a validation pass before the end of the epoch is in no iteration") {
+  nn::Linear net(4, 1000);
+  std::ostringstream out;
+  MemoryProfiler profiler(net, quiet(out));
+  const auto pass = [&](int64_t batch) {
+    net->zero_grad();
+    net(torch::ones({batch, 4})).sum().backward();
+  };
+  pass(1);
+  profiler.record_stats();
+  const int64_t features = profiler.last().feature_map_bytes, gradients = profiler.last().intermediate_gradient_bytes;
+  CHECK(features >= 4000);
+  pass(50);
+  profiler.epoch_end();
+  pass(1);
+  profiler.record_stats();
+  CHECK(profiler.last().epoch == 2);
+  CHECK(profiler.last().iteration == 1);
+  CHECK(profiler.last().feature_map_bytes == features);
+  CHECK(profiler.last().intermediate_gradient_bytes == gradients);
+}
+
+TEST_CASE("the prototype layer in a Transformer's options is no optimizer's state") {
+  nn::TransformerEncoderLayer prototype(nn::TransformerEncoderLayerOptions(16, 2).dim_feedforward(32));
+  nn::TransformerEncoder net(nn::TransformerEncoderOptions(prototype, 2));
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  int64_t bytes = 0;
+  for (const at::Tensor& parameter : prototype->parameters()) bytes += static_cast<int64_t>(parameter.storage().nbytes());
+  std::ostringstream out;
+  MemoryProfiler profiler(net, quiet(out));
+  profiler.add_optimizer(sgd);
+  net(torch::ones({5, 2, 16})).sum().backward();
+  sgd.step();
+  profiler.record_stats();
+  const auto all_of = [&] {
+    int64_t sum = profiler.last().weight_bytes() + profiler.last().weight_gradient_bytes() + profiler.last().other_bytes;
+    for (const NamedBytes& row : profiler.last().buffers) sum += row.bytes;
+    return sum;
+  };
+  CHECK(profiler.last().optimizer_state.empty());
+  CHECK(profiler.last().other_bytes == bytes);
+  CHECK(all_of() == profiler.last().current_bytes);
+  // Gradients of the prototype have no weight beside which they would stand.
+  for (const at::Tensor& parameter : prototype->parameters()) parameter.mutable_grad() = torch::zeros_like(parameter);
+  profiler.record_stats();
+  CHECK(profiler.last().other_bytes == 2 * bytes);
+  CHECK(all_of() == profiler.last().current_bytes);
+}
+
+TEST_CASE("a full disk leaves no half row, and a child of fork none at all") {
+  nn::Linear net(4, 4);
+  std::ostringstream out;
+  ProfilerOptions options = quiet(out);
+  options.csv = true;
+  options.csv_folder = scratch + "/full";
+  MemoryProfiler profiler(net, options);
+  profiler.record_stats();
+  const std::string before = contents(profiler.csv_path());
+  CHECK(before.back() == '\n');
+  ::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit old;
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  struct rlimit tight = old;
+  tight.rlim_cur = before.size() + 10;
+  ::setrlimit(RLIMIT_FSIZE, &tight);
+  profiler.record_stats();
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  CHECK(contents(profiler.csv_path()) == before);
+  profiler.record_stats();
+  const std::string after = contents(profiler.csv_path());
+  CHECK(after.rfind(before + "1,3,", 0) == 0);
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    profiler.record_stats();
+    ::_exit(0);
+  }
+  int status = 1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(contents(profiler.csv_path()) == after);
 }
 
 TEST_CASE("the registry is active while a profiler lives") {

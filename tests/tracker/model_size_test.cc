@@ -5,8 +5,10 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -239,6 +241,55 @@ TEST_CASE("afterwards all is as it was") {
   CHECK(net->at<nn::Conv2dImpl>(0).weight.defined());
   CHECK(net->forward(torch::ones({2, 1, 8, 8})).sizes() == at::IntArrayRef({2, 2, 6, 6}));
   CHECK(at::GradMode::is_enabled());
+}
+
+TEST_CASE("buffers that are sparse or change their size are put back, and random numbers in any case") {
+  struct Net : nn::Module {
+    Net() {
+      sparse = register_buffer("sparse", at::eye(4).to_sparse());
+      list = register_buffer("list", at::ones({3}));
+      dropout = register_module("dropout", nn::Dropout(0.5));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      if (changes) {
+        sparse.zero_();
+        list.resize_({7}).fill_(2);
+      }
+      return dropout(x);
+    }
+    bool changes = true;
+    at::Tensor sparse, list;
+    nn::Dropout dropout = nullptr;
+  };
+  auto net = std::make_shared<Net>();
+  SUBCASE("changed") { net->changes = true; }
+  SUBCASE("as they were") { net->changes = false; }
+  torch::manual_seed(3);
+  const at::Tensor expected = torch::randn({5});
+  torch::manual_seed(3);
+  modelsize(net, torch::ones({4, 4}));
+  CHECK(torch::randn({5}).equal(expected));
+  CHECK(net->sparse.is_sparse());
+  CHECK(net->sparse.to_dense().equal(at::eye(4)));
+  CHECK(net->list.equal(at::ones({3})));
+}
+
+TEST_CASE("under InferenceMode nothing can be measured, and a type has bytes: errors that say so") {
+  nn::Linear linear(4, 4);
+  const at::Tensor input = torch::ones({2, 4});
+  for (const int size : {0, -4})
+    CHECK_THROWS_WITH_AS(modelsize(linear, input, size), doctest::Contains("type_size is"), c10::Error);
+  const c10::InferenceMode inference;
+  CHECK_THROWS_WITH_AS(modelsize(linear, input), doctest::Contains("c10::InferenceMode"), c10::Error);
+}
+
+TEST_CASE("a bool beside a tensor is forward()'s, no size of a type") {
+  struct Flagged : nn::Module {
+    at::Tensor forward(const at::Tensor& x, bool twice) { return twice ? (x * 2) * 2 : x * 2; }
+  };
+  auto net = std::make_shared<Flagged>();
+  CHECK(modelsize(net, torch::ones({3}), true).intermediate_bytes == 2 * 3 * 4);
+  CHECK(modelsize(net, torch::ones({3}), false).intermediate_bytes == 3 * 4);
 }
 
 TEST_CASE("an input that forward() writes to is untouched") {

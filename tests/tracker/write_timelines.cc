@@ -46,6 +46,13 @@ int main(int /*argc*/, char** argv) {
       kept.push_back(at::zeros({step + 1, 100}));
     }
     freed.reset();
+    at::Tensor latin1;
+    {
+      const memledger::ScopedLabel label("caf\xe9");  // no UTF-8
+      latin1 = at::zeros({10});
+    }
+    timeline.add_tensor("na\xefve", latin1);
+    timeline.mark("fianc\xe9");
     int64_t births = 0;
     const memledger::TimelineData data = timeline.read();
     for (const memledger::Lifetime& life : data.recording.lifetimes) births += life.born_ns.has_value();
