@@ -224,6 +224,8 @@ void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
   }
 }
 
+void MemTracker::print_all_gpu_tensor() const { print_all_gpu_tensor(std::cout); }
+
 double MemTracker::get_tensor_usage() const {
   return static_cast<double>(Registry::global().snapshot().total_bytes(impl_->device)) / kBytesPerMib;
 }

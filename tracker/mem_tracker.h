@@ -101,6 +101,7 @@ class MemTracker {
   // One line for each live storage of the device, in order of birth: torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875
   // features.0.weight Cost: by the number of live storages.
   void print_all_gpu_tensor(std::ostream& out) const;
+  void print_all_gpu_tensor() const;  // to std::cout
   // The two totals of the At line, in MiB. Cost of the first: by the number of live storages.
   double get_tensor_usage() const;
   double get_allocate_usage() const;

@@ -370,6 +370,11 @@ TEST_CASE("print_all_gpu_tensor lists live storages as Python prints them") {
   tracker.print_all_gpu_tensor(out);
   CHECK(out.str().find("torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875 a\n") != std::string::npos);
   CHECK(out.str().find("torch.Size([]) torch.float32 3.814697265625e-06\n") != std::string::npos);
+  std::ostringstream captured;
+  std::streambuf* const standard = std::cout.rdbuf(captured.rdbuf());
+  tracker.print_all_gpu_tensor();
+  std::cout.rdbuf(standard);
+  CHECK(captured.str() == out.str());
   tracker.clear_cache();
 }
 
