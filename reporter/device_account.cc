@@ -1,5 +1,6 @@
 #include "reporter/device_account.h"
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -25,6 +26,18 @@ void add(std::vector<ReportItem>& items, ReportItemKind kind, std::string name, 
 }
 
 }  // namespace
+
+std::vector<uintptr_t> unclaimed_blocks(c10::Device device, const Snapshot& snapshot, const AllocatorView& view) {
+  BlocksByAddress blocks = blocks_in_use(view.blocks);
+  for (const LibraryWorkspace& workspace : view.workspaces) {
+    if (workspace.device == device) blocks.erase(workspace.address);
+  }
+  for (const StorageInfo& storage : snapshot.storages(device)) blocks.erase(storage.address);
+  std::vector<uintptr_t> addresses;
+  for (const auto& [address, block] : blocks) addresses.push_back(address);
+  std::sort(addresses.begin(), addresses.end());
+  return addresses;
+}
 
 DeviceAccount account_of(c10::Device device, const Snapshot& snapshot, const AllocatorView& view) {
   DeviceAccount account;

@@ -29,6 +29,10 @@ struct DeviceAccount {
   std::unordered_set<uint64_t> not_rows;
 };
 
+// Addresses of the blocks in use that neither a storage nor a library's workspace accounts for, ascending: born before tracking, or
+// of a thread that was allocating or freeing at that moment.
+std::vector<uintptr_t> unclaimed_blocks(c10::Device device, const Snapshot& snapshot, const AllocatorView& view);
+
 DeviceAccount account_of(c10::Device device, const Snapshot& snapshot, const AllocatorView& view);
 
 }  // namespace memledger

@@ -122,11 +122,17 @@ Instant instant_of(const Registry& registry) {
   return instant;
 }
 
+bool is_same(const Counters& a, const Counters& b) {
+  return a.allocated_count == b.allocated_count && a.freed_count == b.freed_count && a.current_bytes == b.current_bytes;
+}
+
 // Registry and allocators, at one instant. A device on which threads allocate each time is left to the registry alone: figures of
-// two instants would not add up.
+// two instants would not add up. A thread may be anywhere between the allocator and the registry: a block of which nobody knows is
+// only believed if it is there a second time.
 Instant look_at_registry_and_allocators(const Registry& registry) {
-  constexpr int kAttempts = 3;
+  constexpr int kAttempts = 4;
   Instant looked = instant_of(registry);
+  std::map<c10::DeviceIndex, std::vector<uintptr_t>> unclaimed;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     looked.views.clear();
     looked.moved.clear();
@@ -143,7 +149,12 @@ Instant look_at_registry_and_allocators(const Registry& registry) {
       // Elsewhere the question would make a CUDA context, of hundreds of megabytes.
       if (view.statistics->reserved_bytes.allocated > 0) view.memory = device_memory(device);
       view.workspaces = library_workspaces();
-      if (!is_same(view.statistics, device_statistics(device))) looked.moved.insert(index);
+      std::vector<uintptr_t> blocks = unclaimed_blocks(device, looked.snapshot, view);
+      if (!is_same(view.statistics, device_statistics(device)) ||
+          !is_same(looked.snapshot.counters(device), registry.counters(device)) || blocks != unclaimed[index]) {
+        looked.moved.insert(index);
+      }
+      unclaimed[index] = std::move(blocks);
     }
     if (looked.moved.empty()) break;
   }

@@ -9,7 +9,7 @@ import sys
 
 folder = sys.argv[1]
 expected = {}
-for line in open(folder + "/expected"):
+for line in open(folder + "/expected", encoding="utf-8"):
     key, _, value = line.strip().partition(" ")
     expected[key] = value
 failures = 0
