@@ -3,9 +3,11 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <tuple>
 #include <unordered_set>
 #include <vector>
@@ -157,6 +159,8 @@ Instant look_at_registry_and_allocators(const Registry& registry) {
       unclaimed[index] = std::move(blocks);
     }
     if (looked.moved.empty()) break;
+    // One that waits for the allocator's lock, which we have just let go, would not come to it.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   for (const c10::DeviceIndex index : looked.moved) looked.views.erase(index);
   return looked;

@@ -143,7 +143,7 @@ before = [s for s in slices.values() if s["args"]["name"] == "before"]
 check("what was there before", len(before) == 1 and before[0]["ts"] == 0 and before[0]["args"]["bytes"] == 4000)
 gone = [s for s in slices.values() if s["ts"] == 0 and not s["args"]["alive_at_the_end"]]
 check("what was there before and went", [s["args"]["bytes"] for s in gone] == [2000])
-check("labels", labels == [x for i in range(3) for x in (f"step {i}", f"step {i}/forward")] + ["caf\ufffd"])
+check(f"labels {labels}", labels == [x for i in range(3) for x in (f"step {i}", f"step {i}/forward")] + ["caf\ufffd"])
 check("a mark that is no UTF-8", [e for e in trace["traceEvents"] if e["ph"] == "i" and e["name"] == "fianc\ufffd"])
 check("a name and a label that are no UTF-8",
       [s["args"]["label"] for s in slices.values() if s["args"]["name"] == "na\ufffdve"] == ["caf\ufffd"])
