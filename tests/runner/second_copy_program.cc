@@ -1,6 +1,6 @@
 // A program with a memledger of its own, linked in: reports by itself, then opens plugins and reports again.
 //
-//   second_copy_program [PLUGIN…]
+//   second_copy_program [PLUGIN | allocator]…     `allocator`: the program sets a CPU allocator of its own
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -14,6 +14,17 @@
 #include "reporter/mem_reporter.h"
 
 namespace {
+
+class Delegating : public c10::Allocator {
+ public:
+  explicit Delegating(c10::Allocator* base) : base_(base) {}
+  c10::DataPtr allocate(size_t nbytes) override { return base_->allocate(nbytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return base_->raw_deleter(); }
+  void copy_data(void* dest, const void* src, size_t count) const override { base_->copy_data(dest, src, count); }
+
+ private:
+  c10::Allocator* const base_;
+};
 
 // Made before main.
 at::Tensor early = at::ones({1024});
@@ -52,6 +63,10 @@ int main(int argc, char** argv) {
   std::cout << "activated: " << activated << '\n';
   tell(*kept);
   for (int i = 1; i < argc; ++i) {
+    if (std::string(argv[i]) == "allocator") {
+      c10::SetAllocator(c10::DeviceType::CPU, new Delegating(c10::GetAllocator(c10::DeviceType::CPU)));
+      continue;
+    }
     void* const plugin = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
     void* const use = plugin == nullptr ? nullptr : dlsym(plugin, "use_memledger");
     if (use == nullptr) {

@@ -126,5 +126,17 @@ check "behind an allocator: refused by the symbol" count err "$refusal" 1
 check "behind an allocator: status of the same version" equal $? 0
 check "behind an allocator: watched" count out '^plugin: watched$' 2
 check "behind an allocator: the result" has out '^result: 3$'
+# So it is with the copy in a program: its symbols cannot be looked up, but for that one.
+"$program" allocator ./first.so >out 2>err
+check "a program behind an allocator: status" equal $? 0
+check "a program behind an allocator: watched" count out '^plugin: watched$' 1
+check "a program behind an allocator: rows of plugins" has out '^of_plugin +\(2048,\) +8\.00K'
+check "a program behind an allocator: one memledger" count out '^allocator of second_copy_program$' 2
+check "a program behind an allocator: nothing unexplained" reports_agree out
+check "a program behind an allocator: no trouble" has out '^trouble: 0$'
+check "a program behind an allocator: quiet" equal "$(grep -v '^$' err)" ""
+"$program" allocator ./other.so >out 2>err
+check "another version beside a program behind an allocator: status" equal $? 0
+check "another version beside a program behind an allocator: refused" count err "$refusal" 1
 
 exit $((failures > 0))
