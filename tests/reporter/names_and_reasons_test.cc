@@ -152,7 +152,9 @@ TEST_SUITE("pytorch_memlab's faults") {
       REQUIRE(device.rows.size() == 1);
       CHECK(device.rows[0].name.rfind("Tensor", 0) == 0);
     }
+#if !defined(__SANITIZE_ADDRESS__)  // which keeps freed memory back
     CHECK(reused);
+#endif
   }
 }
 
