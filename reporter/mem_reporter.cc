@@ -129,12 +129,13 @@ bool is_same(const Counters& a, const Counters& b) {
 }
 
 // Registry and allocators, at one instant. A device on which threads allocate each time is left to the registry alone: figures of
-// two instants would not add up. A thread may be anywhere between the allocator and the registry: a block of which nobody knows is
-// only believed if it is there a second time.
+// two instants would not add up. A thread may be anywhere between the allocator and the registry, and lose the processor there: a
+// block of which nobody knows is only believed if it is there a second time, and where nothing can have gone unseen, every time.
 Instant look_at_registry_and_allocators(const Registry& registry) {
   constexpr int kAttempts = 4;
   Instant looked = instant_of(registry);
   std::map<c10::DeviceIndex, std::vector<uintptr_t>> unclaimed;
+  std::map<c10::DeviceIndex, int> times_same;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     looked.views.clear();
     looked.moved.clear();
@@ -145,6 +146,8 @@ Instant look_at_registry_and_allocators(const Registry& registry) {
       looked.views.emplace(index, std::move(view));
     }
     looked.snapshot = registry.snapshot();
+    const bool may_be_unseen = looked.snapshot.unseen_before_tracking(c10::kCUDA) || looked.snapshot.tracking_was_off(c10::kCUDA);
+    std::chrono::milliseconds pause(1);
     for (auto& [index, view] : looked.views) {
       const c10::Device device(c10::kCUDA, index);
       view.blocks = device_blocks(device);
@@ -152,15 +155,19 @@ Instant look_at_registry_and_allocators(const Registry& registry) {
       if (view.statistics->reserved_bytes.allocated > 0) view.memory = device_memory(device);
       view.workspaces = library_workspaces();
       std::vector<uintptr_t> blocks = unclaimed_blocks(device, looked.snapshot, view);
-      if (!is_same(view.statistics, device_statistics(device)) ||
-          !is_same(looked.snapshot.counters(device), registry.counters(device)) || blocks != unclaimed[index]) {
+      int& same = times_same[index];
+      same = blocks.empty() || blocks != unclaimed[index] ? 0 : same + 1;
+      if (same > 0) pause = std::chrono::milliseconds(1 << 2 * attempt);
+      const bool believed = blocks.empty() || same >= (may_be_unseen ? 1 : kAttempts - 1);
+      if (!believed || !is_same(view.statistics, device_statistics(device)) ||
+          !is_same(looked.snapshot.counters(device), registry.counters(device))) {
         looked.moved.insert(index);
       }
       unclaimed[index] = std::move(blocks);
     }
-    if (looked.moved.empty()) break;
+    if (looked.moved.empty() || attempt == kAttempts - 1) break;
     // One that waits for the allocator's lock, which we have just let go, would not come to it.
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(pause);
   }
   for (const c10::DeviceIndex index : looked.moved) looked.views.erase(index);
   return looked;
