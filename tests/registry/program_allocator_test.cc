@@ -8,29 +8,14 @@
 #include <string>
 
 #include "registry/registry.h"
+#include "tests/support/delegating_allocator.h"
 
 namespace memledger {
 namespace {
 
 Registry& registry() { return Registry::global(); }
 
-// Counts and passes on; with or without a raw deleter, as both kinds exist.
-class Delegating : public c10::Allocator {
- public:
-  Delegating(c10::Allocator* base, bool with_raw_deleter) : base_(base), with_raw_deleter_(with_raw_deleter) {}
-  c10::DataPtr allocate(size_t nbytes) override {
-    ++calls;
-    return base_->allocate(nbytes);
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return with_raw_deleter_ ? base_->raw_deleter() : nullptr; }
-  void copy_data(void* dest, const void* src, size_t count) const override { base_->copy_data(dest, src, count); }
-
-  int calls = 0;
-
- private:
-  c10::Allocator* const base_;
-  const bool with_raw_deleter_;
-};
+using testing::DelegatingAllocator;
 
 int64_t resident_kib() {
   FILE* status = fopen("/proc/self/status", "r");
@@ -82,7 +67,7 @@ void set(c10::Allocator* allocator) { c10::SetAllocator(at::kCPU, allocator); }
 
 TEST_CASE("allocators of the program's own, set at any time, are obeyed and watched") {
   auto early = at::ones({100});
-  auto* const before = new Delegating(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/false);
+  auto* const before = new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/false);
   set(before);
   auto through_it = at::ones({100});
   CHECK(before->calls == 1);
@@ -92,7 +77,7 @@ TEST_CASE("allocators of the program's own, set at any time, are obeyed and watc
   CHECK(before->calls > 1);
   check_raw_calls();
 
-  auto* const after = new Delegating(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
+  auto* const after = new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
   set(after);
   auto unwatched_yet = at::ones({100});
   CHECK(after->calls == 1);
@@ -102,23 +87,23 @@ TEST_CASE("allocators of the program's own, set at any time, are obeyed and watc
   CHECK(registry().snapshot().tracking_was_off());
 
   // The wrapper takes the priority of what it stands before.
-  auto* const important = new Delegating(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
+  auto* const important = new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
   c10::SetAllocator(at::kCPU, important, /*priority=*/7);
   check_bookkeeping();
   CHECK(c10::GetAllocator(at::kCPU) != important);
   CHECK(important->calls > 30);
   c10::Allocator* const in_place = c10::GetAllocator(at::kCPU);
-  auto* const too_low = new Delegating(in_place, /*with_raw_deleter=*/true);
+  auto* const too_low = new DelegatingAllocator(in_place, /*with_raw_deleter=*/true);
   c10::SetAllocator(at::kCPU, too_low, /*priority=*/6);
   CHECK(c10::GetAllocator(at::kCPU) == in_place);
   delete too_low;
-  auto* const as_important = new Delegating(in_place, /*with_raw_deleter=*/true);
+  auto* const as_important = new DelegatingAllocator(in_place, /*with_raw_deleter=*/true);
   c10::SetAllocator(at::kCPU, as_important, /*priority=*/7);
   CHECK(c10::GetAllocator(at::kCPU) == as_important);
   check_bookkeeping();
 
   registry().deactivate();
-  auto* const in_gap = new Delegating(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
+  auto* const in_gap = new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
   c10::SetAllocator(at::kCPU, in_gap, /*priority=*/7);
   auto gap = at::ones({100});
   REQUIRE(registry().activate().ok());

@@ -11,26 +11,14 @@
 #include <string>
 #include <vector>
 
-namespace {
-
-class Delegating : public c10::Allocator {
- public:
-  explicit Delegating(c10::Allocator* base) : base_(base) {}
-  c10::DataPtr allocate(size_t nbytes) override { return base_->allocate(nbytes); }
-  c10::DeleterFnPtr raw_deleter() const override { return base_->raw_deleter(); }
-  void copy_data(void* dest, const void* src, size_t count) const override { base_->copy_data(dest, src, count); }
-
- private:
-  c10::Allocator* const base_;
-};
-
-}  // namespace
+#include "tests/support/delegating_allocator.h"
 
 int main(int argc, char** argv) {
   std::vector<at::Tensor> tensors{at::ones({1000})};
   for (int i = 1; i < argc; ++i) {
     if (std::string(argv[i]) == "allocator") {
-      c10::SetAllocator(c10::DeviceType::CPU, new Delegating(c10::GetAllocator(c10::DeviceType::CPU)));
+      c10::SetAllocator(c10::DeviceType::CPU,
+                        new memledger::testing::DelegatingAllocator(c10::GetAllocator(c10::DeviceType::CPU)));
       continue;
     }
     void* const plugin = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);

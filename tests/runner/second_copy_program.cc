@@ -12,19 +12,9 @@
 
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
+#include "tests/support/delegating_allocator.h"
 
 namespace {
-
-class Delegating : public c10::Allocator {
- public:
-  explicit Delegating(c10::Allocator* base) : base_(base) {}
-  c10::DataPtr allocate(size_t nbytes) override { return base_->allocate(nbytes); }
-  c10::DeleterFnPtr raw_deleter() const override { return base_->raw_deleter(); }
-  void copy_data(void* dest, const void* src, size_t count) const override { base_->copy_data(dest, src, count); }
-
- private:
-  c10::Allocator* const base_;
-};
 
 // Made before main.
 at::Tensor early = at::ones({1024});
@@ -64,7 +54,8 @@ int main(int argc, char** argv) {
   tell(*kept);
   for (int i = 1; i < argc; ++i) {
     if (std::string(argv[i]) == "allocator") {
-      c10::SetAllocator(c10::DeviceType::CPU, new Delegating(c10::GetAllocator(c10::DeviceType::CPU)));
+      c10::SetAllocator(c10::DeviceType::CPU,
+                        new memledger::testing::DelegatingAllocator(c10::GetAllocator(c10::DeviceType::CPU)));
       continue;
     }
     void* const plugin = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
