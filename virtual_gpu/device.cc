@@ -13,7 +13,8 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-// Room for holes between blocks: a real device has none, as it can put any page behind any address.
+// Room for holes between blocks: a real device has none, as it can put any page behind any address. Where the process has
+// too few addresses left (the thread sanitizer's shadow, `ulimit -v`) a device makes do with less, down to its own size.
 constexpr size_t kAddressesPerByte = 8;
 // The step in which CUDA's stream-ordered pools take memory from the device.
 constexpr size_t kPoolStep = size_t{32} << 20;
@@ -141,15 +142,18 @@ bool Machine::charge(int device, size_t bytes) {
 bool Machine::has_addresses(int device) {
   Device& d = devices_[device];
   if (d.begin) return true;
-  const size_t bytes = round_up(capacity_, kPage) * kAddressesPerByte;
-  d.begin = reserve_addresses(bytes + kSymbolBytes, kPage);
-  if (!d.begin) {
-    say("device %d cannot have its %zu GiB of addresses. Is the process's address space limited (ulimit -v)?", device,
-        bytes >> 30);
-    return false;
+  const size_t capacity = round_up(capacity_, kPage);
+  for (size_t per_byte = kAddressesPerByte; per_byte; per_byte /= 2) {
+    const size_t bytes = capacity * per_byte;
+    d.begin = reserve_addresses(bytes + kSymbolBytes, kPage);
+    if (!d.begin) continue;
+    d.addresses.emplace(d.begin, bytes);
+    d.symbols_begin = d.begin + bytes;
+    return true;
   }
-  d.addresses.emplace(d.begin, bytes);
-  return true;
+  say("device %d cannot have its %zu GiB of addresses. Is the process's address space limited (ulimit -v)?", device,
+      capacity >> 30);
+  return false;
 }
 
 void* Machine::allocate(int device, size_t bytes) {
@@ -290,8 +294,9 @@ std::optional<Region> Machine::find(const void* pointer) {
   for (int device = 0; device < device_count(); ++device) {
     const Device& d = devices_[device];
     if (!d.begin) continue;
-    const uintptr_t symbols = d.begin + round_up(capacity_, kPage) * kAddressesPerByte;
-    if (address >= symbols && address < symbols + kSymbolBytes) return Region{symbols, kSymbolBytes, device, MemoryKind::kDevice};
+    if (address >= d.symbols_begin && address < d.symbols_begin + kSymbolBytes) {
+      return Region{d.symbols_begin, kSymbolBytes, device, MemoryKind::kDevice};
+    }
   }
   return std::nullopt;
 }
@@ -319,7 +324,7 @@ void* Machine::symbol_address(int device, const void* host_variable, size_t byte
   Device& d = devices_[device];
   const auto found = d.symbols.find(host_variable);
   if (found != d.symbols.end()) return reinterpret_cast<void*>(found->second);
-  uintptr_t next = d.begin + round_up(capacity_, kPage) * kAddressesPerByte;
+  uintptr_t next = d.symbols_begin;
   const uintptr_t end = next + kSymbolBytes;
   if (!d.symbols.empty()) next = d.symbols.at(nullptr);
   if (round_up(bytes, kSmallAlignment) > end - next) return nullptr;

@@ -144,6 +144,7 @@ class Machine {
     size_t used = 0;
     uintptr_t begin = 0;  // of the addresses; 0 until the first allocation
     std::optional<AddressSpace> addresses;
+    uintptr_t symbols_begin = 0;  // behind the addresses of blocks
     std::map<uintptr_t, AddressSpace> small_pages;
     std::map<const void*, uintptr_t> symbols;
     MemoryPool pool;

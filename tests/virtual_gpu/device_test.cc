@@ -3,9 +3,11 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <random>
@@ -86,6 +88,36 @@ TEST_CASE("holes between blocks never cost capacity") {
   void* const large = machine.allocate(0, 64 * kMiB);
   CHECK(large);
   CHECK(machine.memory_info(0).free_bytes == 0);
+}
+
+// As under `ulimit -v` or a sanitizer whose shadow leaves few addresses.
+TEST_CASE("a process with few addresses left has its device, and one with too few is told") {
+  const auto in_child_with = [](size_t more_addresses, auto check) {
+    const pid_t child = fork();
+    if (child == 0) {
+      size_t pages = 0;
+      FILE* statm = fopen("/proc/self/statm", "r");
+      if (!statm || fscanf(statm, "%zu", &pages) != 1) _exit(10);
+      fclose(statm);
+      const size_t limit = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + more_addresses;
+      const rlimit addresses{limit, limit};
+      if (setrlimit(RLIMIT_AS, &addresses) != 0) _exit(11);
+      Machine machine(specification("h200:1GiB"));
+      _exit(check(machine));
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    return WEXITSTATUS(status);
+  };
+  CHECK(in_child_with(size_t{3} << 30, [](Machine& machine) {
+          std::vector<void*> blocks;
+          while (void* block = machine.allocate(0, 64 * kMiB)) blocks.push_back(block);
+          static int variable;
+          const void* const symbol = machine.symbol_address(0, &variable, 4);
+          return blocks.size() == 16 && symbol && machine.is_device_range(symbol, 4) ? 0 : 1;
+        }) == 0);
+  CHECK(in_child_with(size_t{1} << 29, [](Machine& machine) { return machine.allocate(0, kMiB) ? 1 : 0; }) == 0);
 }
 
 TEST_CASE("devices are apart") {
