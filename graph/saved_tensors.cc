@@ -22,6 +22,11 @@ using torch::autograd::Node;
 
 constexpr int64_t kCudaBlockBytes = 512;
 
+template <typename Key, typename Value>
+using LargeMap =
+    absl::flat_hash_map<Key, Value, absl::container_internal::hash_default_hash<Key>,
+                        absl::container_internal::hash_default_eq<Key>, core::HugePageAllocator<std::pair<const Key, Value>>>;
+
 class Walk final : public NodeContents {
  public:
   explicit Walk(const SavedTensorOptions& options) : options_(options) { data_->rounding = options.rounding; }
@@ -389,8 +394,8 @@ class Walk final : public NodeContents {
   std::shared_ptr<SavedTensorsData> data_ = std::make_shared<SavedTensorsData>();
   NodeReader reader_;
   absl::flat_hash_map<StorageKey, SavedRole> owners_;
-  absl::flat_hash_map<StorageKey, uint32_t> seen_;      // their first holders
-  absl::flat_hash_map<const Node*, uint32_t> visited_;  // their places in data_->nodes
+  LargeMap<StorageKey, uint32_t> seen_;      // their first holders
+  LargeMap<const Node*, uint32_t> visited_;  // their places in data_->nodes
   absl::flat_hash_map<const std::type_info*, uint32_t> names_of_types_;
   absl::flat_hash_map<const c10::TensorImpl*, int32_t> parameters_;
   std::vector<StorageKey> gradients_;

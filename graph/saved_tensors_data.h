@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "graph/saved_tensors.h"
+#include "registry/core/huge_pages.h"
 
 namespace memledger::graph_internal {
 
@@ -81,10 +82,10 @@ struct SavedTensorsData {
   const std::string& node_name(const CompactRow& row) const;
   int64_t elements(const CompactRow& row) const;
 
-  std::vector<CompactRow> rows;
-  std::vector<CompactNode> nodes;  // all
-  std::vector<CompactEdge> edges;
-  std::vector<int64_t> shapes;
+  core::LargeVector<CompactRow> rows;
+  core::LargeVector<CompactNode> nodes;  // all
+  core::LargeVector<CompactEdge> edges;
+  core::LargeVector<int64_t> shapes;
   std::vector<std::string> names;
   std::vector<std::string> parameters;  // names, where a module was given
   std::shared_ptr<OwnSlots> own_slots = std::make_shared<OwnSlots>();

@@ -77,10 +77,9 @@ core::DeviceKey key_of(c10::Device device) {
   return {static_cast<int8_t>(device.type()), static_cast<int8_t>(indexed ? index : -1)};
 }
 
-StorageInfo to_value(const core::StorageRecord& record) {
+void fill(StorageInfo& info, const core::StorageRecord& record) {
   const RegistryState& state = RegistryState::get();
   const core::Birthplace& birthplace = record.birthplace;
-  StorageInfo info;
   info.id = record.id;
   info.address = record.address;
   info.nbytes = record.nbytes;
@@ -103,6 +102,11 @@ StorageInfo to_value(const core::StorageRecord& record) {
     info.dtype = static_cast<c10::ScalarType>(record.dtype);
     info.shape.assign(record.shape.begin(), record.shape.end());
   }
+}
+
+StorageInfo to_value(const core::StorageRecord& record) {
+  StorageInfo info;
+  fill(info, record);
   return info;
 }
 
@@ -125,7 +129,7 @@ void note_what_went_unseen(const RegistryState& state, Value& value) {
   value.cuda_tracking_was_off = cuda.in_gap.load(std::memory_order_relaxed);
 }
 
-void add_rows(const std::vector<core::StorageRecord>& records, Snapshot::Data& data) {
+void add_rows(const core::RecordList& records, Snapshot::Data& data) {
   std::vector<std::pair<core::DeviceKey, size_t>> counts;
   const auto place_of = [&](core::DeviceKey device) {
     return std::find_if(counts.begin(), counts.end(), [&](const auto& count) { return count.first == device; });
@@ -135,14 +139,14 @@ void add_rows(const std::vector<core::StorageRecord>& records, Snapshot::Data& d
     if (place == counts.end()) place = counts.insert(place, {record.device, 0});
     ++place->second;
   }
-  std::vector<std::vector<StorageInfo>*> rows;
+  std::vector<core::LargeVector<StorageInfo>*> rows;
   for (const auto& [device, count] : counts) {
     const c10::Device of = device_of(device);
     rows.push_back(&data.storages[{of.type(), of.index()}]);
     rows.back()->reserve(count);
   }
   for (const core::StorageRecord& record : records) {
-    rows[static_cast<size_t>(place_of(record.device) - counts.begin())]->push_back(to_value(record));
+    fill(rows[static_cast<size_t>(place_of(record.device) - counts.begin())]->emplace_back(), record);
   }
 }
 

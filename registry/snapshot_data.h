@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "registry/core/huge_pages.h"
 #include "registry/snapshot.h"
 
 namespace memledger {
@@ -21,7 +22,7 @@ struct AddressHash {
 struct Snapshot::Data {
   std::chrono::system_clock::time_point time;
   std::vector<DeviceInfo> devices;
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<StorageInfo>> storages;  // each in order of birth
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, core::LargeVector<StorageInfo>> storages;  // each in order of birth
   // Made by the first who asks: most never do. Of several storages at one address (of a peak) the last born.
   mutable std::once_flag addresses_are_known;
   mutable absl::flat_hash_map<uintptr_t, const StorageInfo*, AddressHash> by_address;

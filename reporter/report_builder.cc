@@ -7,6 +7,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "registry/core/ascending.h"
+#include "registry/core/huge_pages.h"
 #include "registry/stacks.h"
 #include "reporter/memory_maps.h"
 
@@ -185,6 +187,7 @@ struct Draft {
   size_t number = 0;            // of an anonymous one
   uint32_t named = kAnonymous;  // place of its rows
 };
+using Drafts = core::LargeVector<Draft>;
 
 class Builder {
  public:
@@ -270,7 +273,7 @@ class Builder {
 
   void draft_storages(c10::Device device, const DeviceAccount& account) {
     const c10::ArrayRef<StorageInfo> storages = snapshot_.storages(device);
-    std::vector<Draft>& drafts = drafts_[{device.type(), device.index()}];
+    Drafts& drafts = drafts_[{device.type(), device.index()}];
     drafts.reserve(storages.size());
     // Both ascend. Claims on storages that are not there: freed before the instant of the snapshot, by a thread that runs
     // backward, say.
@@ -307,7 +310,7 @@ class Builder {
       if (row.external == ExternalMemory::kMappedFile) one.mapped_bytes += row.external_bytes;
       if (row.external == ExternalMemory::kSharedMemory) one.shared_bytes += row.external_bytes;
       if (row.kind == RowKind::kMeta) one.would_be_bytes += row.claimed_bytes.value_or(0);
-      std::vector<Draft>& drafts = drafts_[{device.type(), device.index()}];
+      Drafts& drafts = drafts_[{device.type(), device.index()}];
       Draft draft;
       draft.named = keep(std::move(rows));
       drafts.push_back(draft);
@@ -370,15 +373,16 @@ class Builder {
     add_birthplace(row, storage);
   }
 
+  // Stable.
   template <typename Key>
-  static void sort_by(std::vector<Draft>& drafts, const Key& key) {
-    std::vector<std::pair<decltype(key(drafts.front())), size_t>> order;
+  static void sort_by(Drafts& drafts, const Key& key) {
+    core::LargeVector<core::Keyed> order;
     order.reserve(drafts.size());
-    for (size_t i = 0; i < drafts.size(); ++i) order.emplace_back(key(drafts[i]), i);
-    std::sort(order.begin(), order.end());
-    std::vector<Draft> sorted;
+    for (size_t i = 0; i < drafts.size(); ++i) order.push_back({key(drafts[i]), static_cast<uint32_t>(i)});
+    core::sort_ascending(order);
+    Drafts sorted;
     sorted.reserve(drafts.size());
-    for (const auto& [value, i] : order) sorted.push_back(drafts[i]);
+    for (const core::Keyed& one : order) sorted.push_back(drafts[one.place]);
     drafts = std::move(sorted);
   }
 
@@ -390,16 +394,27 @@ class Builder {
     return elements;
   }
 
-  void sort(std::vector<Draft>& drafts) const {
+  void sort_by_name(Drafts& drafts) const {
+    std::vector<std::pair<std::string, size_t>> order;
+    order.reserve(drafts.size());
+    for (const Draft& draft : drafts) {
+      order.emplace_back(draft.named != Draft::kAnonymous ? named_[draft.named].front().name : name_of(draft), order.size());
+    }
+    std::sort(order.begin(), order.end());
+    Drafts sorted;
+    sorted.reserve(drafts.size());
+    for (const auto& [name, i] : order) sorted.push_back(drafts[i]);
+    drafts = std::move(sorted);
+  }
+
+  void sort(Drafts& drafts) const {
     switch (options_.sort) {
       case SortBy::kBytes:
-        return sort_by(drafts, [](const Draft& draft) { return -draft.bytes; });
+        return sort_by(drafts, [](const Draft& draft) { return ~static_cast<uint64_t>(draft.bytes); });
       case SortBy::kSize:
-        return sort_by(drafts, [this](const Draft& draft) { return -elements_of(draft); });
+        return sort_by(drafts, [this](const Draft& draft) { return ~static_cast<uint64_t>(elements_of(draft)); });
       case SortBy::kName:
-        return sort_by(drafts, [this](const Draft& draft) {
-          return draft.named != Draft::kAnonymous ? named_[draft.named].front().name : name_of(draft);
-        });
+        return sort_by_name(drafts);
       case SortBy::kBirth:
         return sort_by(drafts, [](const Draft& draft) { return draft.storage == nullptr ? 0 : draft.storage->id; });
     }
@@ -415,11 +430,12 @@ class Builder {
   }
 
   // Sharing rows stay behind the row they point at.
-  void emit(DeviceReport& one, std::vector<Draft>& drafts) {
+  void emit(DeviceReport& one, Drafts& drafts) {
     sort(drafts);
     size_t rows = drafts.size();
     for (const Draft& draft : drafts) rows += draft.named == Draft::kAnonymous ? 0 : named_[draft.named].size() - 1;
     one.rows.reserve(rows);
+    core::prefer_huge_pages(one.rows.data(), rows * sizeof(ReportRow));
     for (const Draft& draft : drafts) {
       if (draft.named == Draft::kAnonymous) {
         fill_anonymous(one.rows.emplace_back(), draft);
@@ -442,7 +458,7 @@ class Builder {
   std::vector<std::pair<uint64_t, const Claim*>> by_storage_;
   std::vector<const Claim*> elsewhere_;  // no row in the registry
   std::map<DeviceId, DeviceReport> devices_;
-  std::map<DeviceId, std::vector<Draft>> drafts_;
+  std::map<DeviceId, Drafts> drafts_;
   std::vector<std::vector<ReportRow>> named_;
   Report report_;
 };

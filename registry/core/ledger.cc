@@ -1,9 +1,7 @@
 #include "registry/core/ledger.h"
 
 #include <algorithm>
-#include <functional>
 #include <new>
-#include <queue>
 #include <utility>
 
 namespace memledger::core {
@@ -326,64 +324,38 @@ void Ledger::unpin(uint64_t epoch) {
   }
 }
 
-namespace {
-
-// Of parts that are each in order of birth.
-std::vector<StorageRecord> merge(std::vector<std::vector<StorageRecord>>& parts) {
-  using Head = std::pair<uint64_t, size_t>;  // the id of a part's next record, and which part
-  std::priority_queue<Head, std::vector<Head>, std::greater<>> heads;
-  std::vector<size_t> next(parts.size(), 0);
-  size_t count = 0;
-  for (size_t part = 0; part < parts.size(); ++part) {
-    count += parts[part].size();
-    if (!parts[part].empty()) heads.emplace(parts[part][0].id, part);
-  }
-  std::vector<StorageRecord> merged;
-  merged.reserve(count);
-  while (!heads.empty()) {
-    const size_t part = heads.top().second;
-    heads.pop();
-    merged.push_back(std::move(parts[part][next[part]++]));
-    if (next[part] < parts[part].size()) heads.emplace(parts[part][next[part]].id, part);
-  }
-  return merged;
-}
-
-}  // namespace
-
 template <typename IsPast, typename Live, typename Dead>
-std::vector<StorageRecord> Ledger::gather(const IsPast& is_past, const Live& live, const Dead& dead) {
-  std::vector<std::vector<StorageRecord>> parts;
+RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& dead) {
+  // Which records are wanted was settled by an instant or a peak before: until they are copied they can die, but none is added. So
+  // their number is known, and nothing grows while a shard is held.
+  size_t most = 0;
   for (Shard& shard : shards_) {
-    std::vector<StorageRecord> alive, died;
-    size_t most = 0;
-    {
-      const LockHolder hold(shard.lock);
+    const LockHolder hold(shard.lock);
+    if (shard.live.oldest != kNone && !is_past(shard.entry(shard.live.oldest).record)) {
+      most += shard.live.size;
+    } else {
       for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot).record); slot = shard.entry(slot).older)
         ++most;
     }
-    // Growing it would copy all of it while the shard is held.
-    alive.reserve(most + most / 8 + kFewTombstones);
-    {
-      const LockHolder hold(shard.lock);
-      for (Slot slot = shard.live.newest; slot != kNone; slot = shard.entry(slot).older) {
-        const StorageRecord& record = shard.entry(slot).record;
-        if (is_past(record)) break;
-        if (live(record)) alive.push_back(record);
-      }
-      for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer) {
-        if (dead(shard.entry(slot))) died.push_back(shard.entry(slot).record);
-      }
-    }
-    std::reverse(alive.begin(), alive.end());
-    std::sort(died.begin(), died.end(), [](const StorageRecord& a, const StorageRecord& b) { return a.id < b.id; });
-    parts.push_back(std::move(alive));
-    parts.push_back(std::move(died));
+    for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer) most += dead(shard.entry(slot));
   }
-  return merge(parts);
+  LargeVector<StorageRecord> records;
+  records.reserve(most);
+  for (Shard& shard : shards_) {
+    const LockHolder hold(shard.lock);
+    for (Slot slot = shard.live.newest; slot != kNone; slot = shard.entry(slot).older) {
+      const StorageRecord& record = shard.entry(slot).record;
+      if (is_past(record)) break;
+      if (live(record)) records.push_back(record);
+    }
+    for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer) {
+      if (dead(shard.entry(slot))) records.push_back(shard.entry(slot).record);
+    }
+  }
+  return RecordList(std::move(records));
 }
 
-void Ledger::collect(uint64_t since, uint64_t instant, std::vector<StorageRecord>& born, std::vector<StorageRecord>* died) {
+void Ledger::collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died) {
   born = gather([&](const StorageRecord& record) { return record.birth_epoch <= since; },
                 [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
                 [&](const Entry& stone) {

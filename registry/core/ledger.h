@@ -17,6 +17,7 @@
 #include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
 #include "registry/core/name_table.h"
+#include "registry/core/record_list.h"
 #include "registry/core/storage_record.h"
 #include "registry/counters.h"
 
@@ -32,7 +33,7 @@ struct DeviceTotals {
 
 struct LedgerSnapshot {
   std::chrono::system_clock::time_point time;
-  std::vector<StorageRecord> records;  // in order of birth
+  RecordList records;
   std::vector<DeviceTotals> devices;
 };
 
@@ -41,7 +42,7 @@ struct LedgerPeak {
   int64_t bytes = 0;
   // False: some of those freed since are missing, as peaks were not kept then or there was no memory.
   bool complete = true;
-  std::vector<StorageRecord> records;  // in order of birth
+  RecordList records;
 };
 
 // Between two instants, coalesced: what was born and died between them appears nowhere.
@@ -49,8 +50,8 @@ struct LedgerChanges {
   // No earlier instant to compare with: `born` is everything alive, `died` is empty.
   bool from_snapshot = false;
   std::chrono::system_clock::time_point time;
-  std::vector<StorageRecord> born;
-  std::vector<StorageRecord> died;
+  RecordList born;
+  RecordList died;
   std::vector<DeviceTotals> devices;
 };
 
@@ -69,7 +70,7 @@ struct LedgerRecording {
   int64_t dropped = 0;              // older ones, for which there was no room
   int64_t complete_since_ns = 0;    // where events begin: the first mark, or later if some were dropped
   // At the end, if asked for.
-  std::vector<StorageRecord> alive;  // in order of birth
+  RecordList alive;
   std::vector<DeviceTotals> devices;
 };
 
@@ -243,11 +244,10 @@ class Ledger {
   Instant take_instant(RecordingMark* mark = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   void unpin(uint64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   // Everything alive at the instant and born after `since`; with since > 0 also what was alive at `since` and is not any more.
-  void collect(uint64_t since, uint64_t instant, std::vector<StorageRecord>& born, std::vector<StorageRecord>* died);
-  // Copies the wanted records of all shards, one shard at a time, in order of birth. `is_past` ends a shard's live ones, the
-  // newest first.
+  void collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died);
+  // Copies the wanted records of all shards, one shard at a time. `is_past` ends a shard's live ones, the newest first.
   template <typename IsPast, typename Live, typename Dead>
-  std::vector<StorageRecord> gather(const IsPast& is_past, const Live& live, const Dead& dead);
+  RecordList gather(const IsPast& is_past, const Live& live, const Dead& dead);
   // Takes the record out of the living; `death_order` is when the device's counters gave it up.
   void bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   bool is_wanted_for_peaks(const Entry& entry) const noexcept;

@@ -27,13 +27,13 @@ uint64_t bear(Ledger& ledger, uintptr_t address, int64_t nbytes, LabelSet labels
   return ledger.note_birth(birth);
 }
 
-std::vector<uint64_t> ids(const std::vector<StorageRecord>& records) {
+std::vector<uint64_t> ids(const RecordList& records) {
   std::vector<uint64_t> result;
   for (const StorageRecord& record : records) result.push_back(record.id);
   return result;
 }
 
-int64_t sum(const std::vector<StorageRecord>& records) {
+int64_t sum(const RecordList& records) {
   int64_t bytes = 0;
   for (const StorageRecord& record : records) bytes += record.nbytes;
   return bytes;

