@@ -245,6 +245,7 @@ MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
   result.named = names.read();
   const auto pinned = pinned_statistics();
   result.may_be_pinned = pinned.has_value() && pinned->reserved_bytes.current > 0;
+  result.claims.reserve(result.named.size());
   for (const NamedTensor& named : result.named) {
     for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
       if (!tensor.defined()) return;

@@ -159,6 +159,7 @@ void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
 std::vector<NamedTensor> NameBook::read() const {
   entries_->prune();
   std::vector<NamedTensor> found;
+  found.reserve(entries_->tensors.size());
   struct Known {
     std::string name, module;
   };
@@ -170,7 +171,8 @@ std::vector<NamedTensor> NameBook::read() const {
     if (!tensor.defined()) return;
     add(name, role, module, tensor);
     // Frozen parameters keep theirs. Asked of others LibTorch would warn.
-    if (tensor.is_leaf() || tensor.retains_grad()) add(name + ".grad", Role::kGradient, module, tensor.grad());
+    if (!tensor.is_leaf() && !tensor.retains_grad()) return;
+    if (const at::Tensor& grad = tensor.grad(); grad.defined()) add(name + ".grad", Role::kGradient, module, grad);
   };
   const auto add_parameter = [&](const std::string& name, const std::string& module, const at::Tensor& tensor) {
     add_with_grad(name, Role::kParameter, module, tensor);
@@ -214,7 +216,7 @@ std::vector<NamedTensor> NameBook::read() const {
   for (const TensorEntry& entry : entries_->tensors) {
     const at::Tensor tensor = lock(entry.tensor);
     add_with_grad(entry.name, entry.role, "", tensor);
-    if (tensor.defined()) given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
+    if (tensor.defined() && !entries_->optimizers.empty()) given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
   }
   for (const torch::optim::Optimizer* optimizer : entries_->optimizers) {
     const std::string optimizer_name = name_of(*optimizer);

@@ -100,12 +100,15 @@ int run(bool smoke) {
   const int64_t only = absl::GetFlag(FLAGS_nodes);
   fmt::print("{:>9}  {:>6}  {:>12}  {:>12}  {:>9}  {:>12}  {:>9}\n", "nodes", "shape", "best, CPU", "median, wall", "per node",
              "edges alone", "promised");
-  for (const Size& size : only > 0 ? std::vector<Size>{{only, static_cast<int>(std::max<int64_t>(21, 2000000 / only)), std::max(0.5, 0.0006 * static_cast<double>(only))}} : sizes) {
+  for (const Size& size : only > 0 ? std::vector<Size>{{only, static_cast<int>(std::max<int64_t>(21, 2000000 / only)),
+                                                        std::max(0.5, 0.0006 * static_cast<double>(only))}}
+                                   : sizes) {
     for (const bool wide : {false, true}) {
       at::Tensor root = wide ? fan(size.nodes) : chain(size.nodes);
       const Times times = times_of(root, size.runs);
-      fmt::print("{:>9}  {:>6}  {:>9.3f} ms  {:>9.3f} ms  {:>6.0f} ns  {:>9.3f} ms  {:>6.1f} ms\n", size.nodes, wide ? "fan" : "chain",
-                 times.best_cpu, times.median_wall, times.best_cpu * 1e6 / static_cast<double>(size.nodes), times.bare_cpu, size.promised);
+      fmt::print("{:>9}  {:>6}  {:>9.3f} ms  {:>9.3f} ms  {:>6.0f} ns  {:>9.3f} ms  {:>6.1f} ms\n", size.nodes,
+                 wide ? "fan" : "chain", times.best_cpu, times.median_wall,
+                 times.best_cpu * 1e6 / static_cast<double>(size.nodes), times.bare_cpu, size.promised);
     }
   }
   return 0;

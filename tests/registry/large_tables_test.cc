@@ -1,0 +1,95 @@
+// What tables of many rows stand on: their order and their memory.
+
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "registry/core/ascending.h"
+#include "registry/core/huge_pages.h"
+
+namespace memledger::core {
+namespace {
+
+void check_sorted(const std::vector<uint64_t>& keys) {
+  LargeVector<Keyed> keyed;
+  std::vector<uint32_t> expected;
+  for (const uint64_t key : keys) {
+    expected.push_back(static_cast<uint32_t>(keyed.size()));
+    keyed.push_back({key, expected.back()});
+  }
+  std::stable_sort(expected.begin(), expected.end(), [&](uint32_t a, uint32_t b) { return keys[a] < keys[b]; });
+  sort_ascending(keyed);
+  std::vector<uint32_t> places;
+  bool keys_stayed = true;
+  for (const Keyed& one : keyed) {
+    places.push_back(one.place);
+    keys_stayed = keys_stayed && keys[one.place] == one.key;
+  }
+  REQUIRE(keys_stayed);
+  REQUIRE(places == expected);
+}
+
+// As /proc/self/smaps says of the mapping: hg is what madvise(MADV_HUGEPAGE) leaves.
+bool prefers_huge_pages(const void* address) {
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  bool here = false;
+  while (std::getline(maps, line)) {
+    unsigned long begin = 0, end = 0;
+    if (sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      const auto wanted = reinterpret_cast<unsigned long>(address);
+      here = begin <= wanted && wanted < end;
+    } else if (here && line.rfind("VmFlags:", 0) == 0) {
+      std::istringstream flags(line);
+      for (std::string flag; flags >> flag;) {
+        if (flag == "hg") return true;
+      }
+    }
+  }
+  return false;
+}
+
+TEST_CASE("rows are sorted as std::stable_sort would, whatever the keys") {
+  check_sorted({});
+  check_sorted({7});
+  check_sorted({5, 5, 5});
+  check_sorted({~uint64_t{0}, 0, uint64_t{1} << 63, 1});
+  std::mt19937_64 random(42);
+  for (int round = 0; round < 300; ++round) {
+    const uint64_t mask = ~uint64_t{0} >> random() % 64;
+    const uint64_t offset = random() >> random() % 64;
+    std::vector<uint64_t> keys(random() % 5000);
+    for (uint64_t& key : keys) key = (random() & mask) + offset;
+    if (round % 3 == 0) std::sort(keys.begin(), keys.end());
+    if (round % 3 == 1) std::transform(keys.begin(), keys.end(), keys.begin(), [](uint64_t key) { return ~key; });
+    check_sorted(keys);
+  }
+}
+
+TEST_CASE("large tables ask for huge pages, small ones do not, and nobody's errno changes") {
+  if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) {
+    MESSAGE("NOT CHECKED: this system has no transparent huge pages");
+    return;
+  }
+  errno = ENOENT;
+  LargeVector<char> large(size_t{64} << 20);
+  CHECK(errno == ENOENT);
+  CHECK(prefers_huge_pages(large.data() + large.size() / 2));
+  LargeVector<char> small(size_t{1} << 20);
+  CHECK(!prefers_huge_pages(small.data() + small.size() / 2));
+  prefer_huge_pages(nullptr, size_t{64} << 20);
+  prefer_huge_pages(large.data() + 1, 1);
+  CHECK(errno == ENOENT);
+}
+
+}  // namespace
+}  // namespace memledger::core
