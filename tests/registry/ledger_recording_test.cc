@@ -13,19 +13,10 @@
 
 #include "registry/core/event_ring.h"
 #include "registry/core/ledger.h"
+#include "tests/registry/records.h"
 
 namespace memledger::core {
 namespace {
-
-constexpr DeviceKey kCpu{0, -1};
-
-uint64_t bear(Ledger& ledger, uintptr_t address, int64_t nbytes) {
-  Ledger::Birth birth;
-  birth.address = address;
-  birth.nbytes = nbytes;
-  birth.device = kCpu;
-  return ledger.note_birth(birth);
-}
 
 uintptr_t address_of(size_t i) { return 0x7f0000000000 + i * 64; }
 

@@ -12,32 +12,10 @@
 #include <vector>
 
 #include "registry/core/thread_context.h"
+#include "tests/registry/records.h"
 
 namespace memledger::core {
 namespace {
-
-constexpr DeviceKey kCpu{0, -1};
-constexpr DeviceKey kCuda0{1, 0};
-
-uint64_t bear(Ledger& ledger, uintptr_t address, int64_t nbytes, DeviceKey device = kCpu) {
-  Ledger::Birth birth;
-  birth.address = address;
-  birth.nbytes = nbytes;
-  birth.device = device;
-  return ledger.note_birth(birth);
-}
-
-std::vector<uint64_t> ids(const RecordList& records) {
-  std::vector<uint64_t> result;
-  for (const StorageRecord& record : records) result.push_back(record.id);
-  return result;
-}
-
-int64_t sum(const RecordList& records) {
-  int64_t total = 0;
-  for (const StorageRecord& record : records) total += record.nbytes;
-  return total;
-}
 
 TEST_SUITE("ledger") {
   TEST_CASE("a cursor may be moved without telling what happened") {

@@ -11,33 +11,10 @@
 #include <vector>
 
 #include "registry/core/ledger.h"
+#include "tests/registry/records.h"
 
 namespace memledger::core {
 namespace {
-
-constexpr DeviceKey kCpu{0, -1};
-constexpr DeviceKey kCuda0{1, 0};
-
-uint64_t bear(Ledger& ledger, uintptr_t address, int64_t nbytes, LabelSet labels = 0, DeviceKey device = kCpu) {
-  Ledger::Birth birth;
-  birth.address = address;
-  birth.nbytes = nbytes;
-  birth.device = device;
-  birth.peak_labels = labels;
-  return ledger.note_birth(birth);
-}
-
-std::vector<uint64_t> ids(const RecordList& records) {
-  std::vector<uint64_t> result;
-  for (const StorageRecord& record : records) result.push_back(record.id);
-  return result;
-}
-
-int64_t sum(const RecordList& records) {
-  int64_t bytes = 0;
-  for (const StorageRecord& record : records) bytes += record.nbytes;
-  return bytes;
-}
 
 // Copies everything that is alive whenever the sum is higher than ever.
 class Reference {
@@ -157,7 +134,7 @@ TEST_CASE("random programs: row for row as the reference, for two devices and la
         const int device = random() % 4 == 0;
         const LabelSet set = device == 0 ? random() % 8 : 0;
         const auto nbytes = static_cast<int64_t>(random() % 1000);
-        const uint64_t id = bear(ledger, address, nbytes, set, device == 0 ? kCpu : kCuda0);
+        const uint64_t id = bear(ledger, address, nbytes, device == 0 ? kCpu : kCuda0, set);
         live[address] = {id, set, device};
         devices[device].born(id, nbytes);
         for (size_t label = 0; label < labels.size(); ++label) {
@@ -203,7 +180,7 @@ TEST_CASE("threads: the rows add up to the peak at any time") {
         // More and more of them, so that peaks go on coming.
         if (mine.size() < 10 + static_cast<size_t>(step) / 100 && random() % 2 == 0) {
           mine.push_back((static_cast<uintptr_t>(t + 1) << 40) + static_cast<uintptr_t>(step) * 64);
-          bear(ledger, mine.back(), 1 + static_cast<int64_t>(random() % 100), LabelSet{1} << t);
+          bear(ledger, mine.back(), 1 + static_cast<int64_t>(random() % 100), kCpu, LabelSet{1} << t);
         } else if (!mine.empty()) {
           std::swap(mine[random() % mine.size()], mine.back());
           ledger.note_death(mine.back());

@@ -17,47 +17,19 @@
 
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
+#include "tests/reporter/report_parts.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/script_resnet.h"
 
 namespace memledger {
 namespace {
 
-testing::AllocationCount& truth() {
-  static auto* const count = new testing::AllocationCount;
-  return *count;
-}
-
-std::string text(const MemReporter& reporter, ReportOptions options = {}) {
-  std::ostringstream out;
-  reporter.report(out, options);
-  return out.str();
-}
-
-std::string verbose_text(const MemReporter& reporter) {
-  ReportOptions options;
-  options.verbose = true;
-  return text(reporter, options);
-}
-
-const ReportRow* find_row(const Report& report, const std::string& name) {
-  for (const DeviceReport& device : report.devices) {
-    for (const ReportRow& row : device.rows) {
-      if (row.name == name) return &row;
-    }
-  }
-  return nullptr;
-}
-
-const DeviceReport& cpu(const Report& report) {
-  for (const DeviceReport& device : report.devices) {
-    if (device.device.is_cpu()) return device;
-  }
-  FAIL("no report of the CPU");
-  return report.devices.front();
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using testing::contains;
+using testing::cpu;
+using testing::find_row;
+using testing::text;
+using testing::truth;
+using testing::verbose_text;
 
 size_t count_of(const std::string& text, const std::string& part) {
   size_t count = 0;

@@ -1,0 +1,23 @@
+"""A benchmark: the program, and a test that it runs at all."""
+
+load("//third_party:copts.bzl", "MEMLEDGER_COPTS")
+
+def benchmark(name, deps):
+    """Makes NAME from NAME.cc, and NAME_smoke_test, which runs it with --smoke."""
+    native.cc_library(
+        name = name + "_main",
+        testonly = True,
+        srcs = [name + ".cc"],
+        copts = MEMLEDGER_COPTS,
+        deps = deps,
+    )
+    native.cc_binary(
+        name = name,
+        testonly = True,
+        deps = [":%s_main" % name],
+    )
+    native.cc_test(
+        name = name + "_smoke_test",
+        args = ["--smoke"],
+        deps = [":%s_main" % name],
+    )
