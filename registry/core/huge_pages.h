@@ -11,6 +11,10 @@ namespace memledger::core {
 // Never fails; errno stays.
 void prefer_huge_pages(void* begin, size_t bytes) noexcept;
 
+// For memory that will be filled while a lock is held: takes the page faults now, where the system can (Linux 5.14). What lies there
+// stays. Never fails; errno stays.
+void take_page_faults(void* begin, size_t bytes) noexcept;
+
 // std::allocator's memory, huge pages preferred.
 template <typename T>
 struct HugePageAllocator {

@@ -341,6 +341,7 @@ RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& d
   }
   LargeVector<StorageRecord> records;
   records.reserve(most);
+  take_page_faults(records.data(), most * sizeof(StorageRecord));
   for (Shard& shard : shards_) {
     const LockHolder hold(shard.lock);
     for (Slot slot = shard.live.newest; slot != kNone; slot = shard.entry(slot).older) {

@@ -88,7 +88,11 @@ TEST_CASE("large tables ask for huge pages, small ones do not, and nobody's errn
   CHECK(!prefers_huge_pages(small.data() + small.size() / 2));
   prefer_huge_pages(nullptr, size_t{64} << 20);
   prefer_huge_pages(large.data() + 1, 1);
+  large[12345678] = 'x';
+  take_page_faults(large.data(), large.size());
+  take_page_faults(nullptr, size_t{64} << 20);
   CHECK(errno == ENOENT);
+  CHECK(large[12345678] == 'x');
 }
 
 }  // namespace
