@@ -8,14 +8,18 @@
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <type_traits>
 #include <typeinfo>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
 #include "graph/saved_slots.h"
 
 namespace memledger::graph_internal {
@@ -34,6 +38,8 @@ class NodeContents {
   virtual const char* keep(std::string name) = 0;
   // A node that is kept alive otherwise than by an edge.
   virtual void held_node(const NodePtr& node) = 0;
+  // The program's own code runs next, in which no lock must be held but the node's.
+  virtual void calling_out() = 0;
   // Held through hooks that do not say what they made of it (CountedHooks do).
   virtual void packed(const char* slot, int index) = 0;
   // Nothing is saved where something may have been: ask is_released().
@@ -48,54 +54,56 @@ class NodeContents {
   virtual void failed(const std::string& why) = 0;
 };
 
-// Reads nodes one at a time; keeps what it learns about types, nothing else.
-// No unpack hook is run. A node is read under its own lock, which backward()
-// holds while it uses or frees what the node saved. Not thread-safe: one reader
-// per walk.
+// Reads nodes; keeps what it learns about types, nothing else. No unpack hook is run. A node is read under its own lock, which
+// backward() holds while it uses or frees what the node saved, and which is only ever tried. Not thread-safe: one reader per walk.
 class NodeReader {
  public:
+  struct Type;
+
+  // A node between open() and the end of read(), which leaves it locked or not: the caller unlocks.
+  struct Reading {
+    const NodePtr* node = nullptr;
+    const Type* type = nullptr;
+    std::unique_lock<std::mutex> lock;
+  };
+
   NodeReader();
   ~NodeReader();
   NodeReader(const NodeReader&) = delete;
   NodeReader& operator=(const NodeReader&) = delete;
 
-  void read(const NodePtr& node, NodeContents& contents);
+  void open(const NodePtr& node, Reading& reading);
 
-  // Brings into the cache what read() will need, some nodes later: first the tensors, then what they stand on.
-  enum class Step { kTensors, kStorages };
-  void prefetch(const torch::autograd::Node& node, Step step);
+  // For those who prefetch: locks the node, and shows the first tensors in its slots, which stay there while it is locked. How many;
+  // none where the node is in use.
+  size_t peek(Reading& reading, absl::Span<const at::Tensor*> tensors);
+
+  // Whether or not it was peeked at.
+  void read(Reading& reading, NodeContents& contents);
+
+  // Types are numbered from 0 on, as they are opened.
+  static uint32_t number_of(const Type& type);
 
   // True where backward has freed what the node had saved. Slow, some 20 us,
   // where the answer is yes.
   bool is_released(const NodePtr& node);
 
  private:
-  enum class Kind {
-    kGenerated,
-    kSavesNothing,
-    kCopySlices,
-    kCustomFunction,
-    kLeaf,
-    kTorchScript,
-    kUnknown,
-  };
-  struct Type {
-    Kind kind;
-    VisitFunction visit;
-    const char* why;
-  };
   class SlotReader;
-  class SlotPrefetcher;
 
-  static Type classify(const std::type_info& type);
   const Type& type_of(const torch::autograd::Node& node);
 
   absl::flat_hash_map<const std::type_info*, std::unique_ptr<Type>> types_;
-  const std::type_info* last_type_ = nullptr;  // nodes of a type come in rows
-  const Type* last_ = nullptr;
+  std::array<std::pair<const std::type_info*, const Type*>, 64> latest_types_ = {};  // by their addresses
   std::unique_ptr<SlotReader> slot_reader_;
-  std::unique_ptr<SlotPrefetcher> prefetcher_;
 };
+
+// What is not in the cache takes half as long to come as a node takes to be read. These ask for it ahead; they look at nothing but
+// what their argument itself holds.
+void prefetch_edges(const torch::autograd::Node& node);  // where they are, and what else the node is known by
+void prefetch_slots(const torch::autograd::Node& node);
+void prefetch_tensor(const at::Tensor& tensor);
+void prefetch_storage(const at::Tensor& tensor);  // and its place in the graph
 
 // The node that computed the tensor, null for a leaf. A view whose base was
 // written to gets its node renewed by LibTorch here, as backward() would do.
@@ -124,10 +132,20 @@ void for_each_node_held_by(const at::Tensor& tensor, Callback callback);
 
 namespace memledger::graph_internal {
 
+// torch::autograd::impl::get_autograd_meta(), which is asked for every saved tensor, without the call. Null for what needs no gradient.
+inline const torch::autograd::AutogradMeta* autograd_meta_of(const at::Tensor& tensor) {
+  return static_cast<const torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
+}
+
+inline bool is_view(const at::Tensor& tensor) {
+  const torch::autograd::AutogradMeta* meta = autograd_meta_of(tensor);
+  return meta != nullptr && meta->is_view_;
+}
+
 template <typename Callback>
 void for_each_node_held_by(const at::Tensor& tensor, Callback callback) {
   namespace impl = torch::autograd::impl;
-  const torch::autograd::AutogradMeta* meta = impl::get_autograd_meta(tensor);
+  const torch::autograd::AutogradMeta* meta = autograd_meta_of(tensor);
   if (meta == nullptr) return;
   if (meta->grad_fn_) callback(meta->grad_fn_);
   if (!meta->is_view_) return;

@@ -4,11 +4,13 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
 #include "graph/libtorch_autograd.h"
 #include "graph/saved_tensors_data.h"
 #include "graph/storage_ids.h"
@@ -27,13 +29,22 @@ using LargeMap =
     absl::flat_hash_map<Key, Value, absl::container_internal::hash_default_hash<Key>,
                         absl::container_internal::hash_default_eq<Key>, core::HugePageAllocator<std::pair<const Key, Value>>>;
 
+// Room that is not used yet is not in memory yet, while to grow copies everything: where little is used, grow far.
+template <typename T>
+void make_room(core::LargeVector<T>& values, size_t count = 1) {
+  constexpr size_t kLittle = (size_t{64} << 20) / sizeof(T);
+  const size_t factor = values.capacity() < kLittle ? 4 : 2;
+  if (values.size() + count > values.capacity()) values.reserve(std::max(factor * values.capacity(), values.size() + count + 64));
+}
+
 class Walk final : public NodeContents {
  public:
   explicit Walk(const SavedTensorOptions& options) : options_(options) { data_->rounding = options.rounding; }
 
   void add_owner(const at::Tensor& tensor, SavedRole role) {
     for_each_part(tensor, [&](const char*, const at::Tensor& part) {
-      if (auto storage = storage_of(part)) owners_.emplace(storage->key, role);
+      if (auto storage = storage_of(part))
+        storages_on(storage->key.device).try_emplace(storage->key.address, Counted{kNone, role});
     });
   }
 
@@ -45,31 +56,23 @@ class Walk final : public NodeContents {
   }
 
   void run(const std::vector<NodePtr>& roots) {
+    visited_.reserve(kUsualNodes);
+    storages_on(c10::Device(c10::kCPU)).reserve(kUsualNodes);
     for (auto root = roots.rbegin(); root != roots.rend(); ++root) push(*root);
-    // A graph is spread over memory, so a node is read some nodes after it was found, when what it saved has come into the cache.
-    std::deque<Found> found;
-    while (!stack_.empty() || !found.empty()) {
-      if (!stack_.empty()) {
-        std::tie(node_, place_) = stack_.back();
-        stack_.pop_back();
-        const Node& node = **node_;
-        for (const auto& edge : node.next_edges()) prefetch(edge.function.get());
-        reader_.prefetch(node, NodeReader::Step::kTensors);
-        note_node(node);
-        follow(node.next_edges());
-        found.emplace_back(node_, place_);
-        if (found.size() > kAhead / 2)
-          reader_.prefetch(**found[found.size() - 1 - kAhead / 2].first, NodeReader::Step::kStorages);
-        if (found.size() <= kAhead) continue;
+    // A graph is spread over memory, and most of the time would be spent waiting for it. So a node is read kAhead nodes after it was
+    // opened; meanwhile what reading it needs is asked for, in steps, each of which looks at what the one before has brought. For the
+    // next node's edges the time that the oldest takes to be read is used.
+    while (!stack_.empty() || opened_ != read_) {
+      if (stack_.empty()) {
+        read_oldest();
+        continue;
       }
-      std::tie(node_, place_) = found.front();
-      found.pop_front();
-      packed_slots_.clear();
-      reader_.read(*node_, *this);
-      if (!packed_slots_.empty()) {
-        note(UnreadReason::kPacked, packed_slots_);
-      }
-      measure_edges();
+      open_next();
+      if (opened_ - read_ > kAhead) read_oldest();
+      follow(opened(opened_ - 1));
+      __builtin_prefetch(edges_in_stack(0));
+      __builtin_prefetch(edges_in_stack(kDeep / 2));
+      look_ahead();
     }
     find_released();
     note_gradients();
@@ -85,14 +88,18 @@ class Walk final : public NodeContents {
     found_something_ = true;
     edge_ = static_cast<int16_t>(edge_of(**node_, tensor));
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    if (edge_ >= 0 && impl->layout() == c10::kStrided && !impl->is_nested() && !impl->has_symbolic_sizes_strides()) {
-      data_->edges[data_->nodes[place_].edges_begin + static_cast<uint32_t>(edge_)].bytes =
-          impl->numel() * static_cast<int64_t>(impl->itemsize());
+    if (impl->layout() == c10::kStrided && !impl->is_nested()) {
+      if (edge_ >= 0 && !impl->has_symbolic_sizes_strides()) {
+        data_->edges[data_->nodes[place_].edges_begin + static_cast<uint32_t>(edge_)].bytes =
+            impl->numel() * static_cast<int64_t>(impl->itemsize());
+      }
+      add_row(slot, index, "", tensor, in_place_modified);
+    } else {
+      for_each_part_of_odd_tensor(
+          tensor, [&](const char* part, const at::Tensor& dense) { add_row(slot, index, part, dense, in_place_modified); });
     }
-    for_each_part(tensor,
-                  [&](const char* part, const at::Tensor& dense) { add_row(slot, index, part, dense, in_place_modified); });
     // What came in by an edge is reached by it.
-    if (edge_ < 0 || tensor.is_view()) {
+    if (edge_ < 0 || is_view(tensor)) {
       for_each_node_held_by(tensor, [this](const NodePtr& node) { held_node(node); });
     }
   }
@@ -114,6 +121,13 @@ class Walk final : public NodeContents {
     }
     kept_.push_back(node);
     push(kept_.back());
+  }
+
+  void calling_out() override {
+    for (size_t i = read_; i != opened_; ++i) {
+      opened(i).reading.lock = {};
+      opened(i).tensor_count = 0;
+    }
   }
 
   void packed(const char* slot, int index) override {
@@ -146,48 +160,112 @@ class Walk final : public NodeContents {
   }
 
  private:
-  using Found = std::pair<const NodePtr*, uint32_t>;  // a node and its place
-  static constexpr size_t kAhead = 16;
+  struct Found {
+    const NodePtr* node = nullptr;
+    uint32_t place = 0;
+  };
+  struct Opened {
+    NodeReader::Reading reading;
+    uint32_t place = 0;
+    size_t tensor_count = 0;  // of them, while the node is locked
+    std::array<const at::Tensor*, 4> tensors;
+  };
+  // A storage that some row holds, or somebody else owns.
+  struct Counted {
+    uint32_t first_holder = kNone;
+    SavedRole role = SavedRole::kActivation;
+  };
+  using Storages = LargeMap<uintptr_t, Counted>;
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  static constexpr size_t kAhead = 16;        // nodes; 8 and 32 gain nothing
+  static constexpr size_t kDeep = 8;          // nodes in the stack
+  static constexpr size_t kUsualNodes = 800;  // for which the tables need not grow
 
-  static void prefetch(const Node* node) {
-    if (node == nullptr) return;
-    const auto* bytes = reinterpret_cast<const char*>(node);
-    for (int line = 0; line < 6; ++line) __builtin_prefetch(bytes + line * 64);
+  Opened& opened(size_t number) { return ring_[number % ring_.size()]; }
+
+  void open_next() {
+    if (stack_.size() > kDeep) prefetch_edges(**stack_[stack_.size() - 1 - kDeep].node);
+    Opened& next = opened(opened_++);
+    next.place = stack_.back().place;
+    next.tensor_count = 0;
+    reader_.open(*stack_.back().node, next.reading);
+    stack_.pop_back();
+    const Node& node = **next.reading.node;
+    const auto& edges = node.next_edges();
+    for (size_t i = 0; i < std::min(edges.size(), kDeep); ++i) {
+      if (!edges[i].function) continue;
+      prefetch_edges(*edges[i].function);
+      visited_.prefetch(edges[i].function.get());
+    }
+    prefetch_slots(node);
+  }
+
+  // Of the node that lies so deep. (gcc 12 drops the call of a function that only prefetches.)
+  const void* edges_in_stack(size_t depth) const {
+    return stack_.size() > depth ? (*stack_[stack_.size() - 1 - depth].node)->next_edges().data() : nullptr;
+  }
+
+  void look_ahead() {
+    if (Opened* const node = opened_before(kAhead / 4)) {
+      node->tensor_count = reader_.peek(node->reading, absl::MakeSpan(node->tensors));
+      for (size_t i = 0; i < node->tensor_count; ++i) prefetch_tensor(*node->tensors[i]);
+    }
+    if (const Opened* const node = opened_before(kAhead / 2)) {
+      for (size_t i = 0; i < node->tensor_count; ++i) prefetch_storage(*node->tensors[i]);
+    }
+    if (const Opened* const node = opened_before(3 * kAhead / 4)) {
+      for (size_t i = 0; i < node->tensor_count; ++i) {
+        if (const auto storage = storage_of(*node->tensors[i])) storages_on(storage->key.device).prefetch(storage->key.address);
+      }
+    }
+  }
+
+  // So many nodes ago, if it has not been read yet.
+  Opened* opened_before(size_t count) { return opened_ - read_ >= count ? &opened(opened_ - count) : nullptr; }
+
+  void read_oldest() {
+    Opened& oldest = opened(read_++);
+    node_ = oldest.reading.node;
+    place_ = oldest.place;
+    packed_slots_.clear();
+    reader_.read(oldest.reading, *this);
+    oldest.reading.lock = {};
+    if (!packed_slots_.empty()) note(UnreadReason::kPacked, packed_slots_);
+    measure_edges();
   }
 
   // The place of a node, which is given to it when it is first heard of.
   uint32_t push(const NodePtr& node) {
     const auto [found, is_new] = visited_.try_emplace(node.get(), static_cast<uint32_t>(data_->nodes.size()));
     if (is_new) {
+      make_room(data_->nodes);
       data_->nodes.emplace_back();
-      stack_.emplace_back(&node, found->second);
+      stack_.push_back({&node, found->second});
     }
     return found->second;
   }
 
-  void note_node(const Node& node) {
-    const std::type_info* type = &typeid(node);
-    if (type != last_type_) {
-      const auto next_name = static_cast<uint32_t>(data_->names.size());
-      const auto [name, is_new] = names_of_types_.try_emplace(type, next_name);
-      if (is_new) data_->names.push_back(node.name());
-      last_type_ = type;
-      last_name_ = name->second;
-    }
-    CompactNode& compact = data_->nodes[place_];
+  void follow(const Opened& opened) {
+    const Node& node = **opened.reading.node;
+    const uint32_t name = NodeReader::number_of(*opened.reading.type);  // numbered when it was opened, just now
+    if (name == data_->names.size()) data_->names.push_back(node.name());
+    const auto& edges = node.next_edges();
+    const auto begin = static_cast<uint32_t>(data_->edges.size());
+    make_room(data_->edges, edges.size());
+    data_->edges.resize(begin + edges.size());
+    CompactNode& compact = data_->nodes[opened.place];
     compact.sequence_number = node.sequence_nr();
     compact.forward_thread = node.thread_id();
-    compact.name = last_name_;
-  }
-
-  void follow(const torch::autograd::edge_list& edges) {
-    const auto begin = static_cast<uint32_t>(data_->edges.size());
-    data_->nodes[place_].edges_begin = begin;
-    data_->nodes[place_].edge_count = static_cast<uint32_t>(edges.size());
-    data_->edges.resize(begin + edges.size());
+    compact.name = name;
+    compact.edges_begin = begin;
+    compact.edge_count = static_cast<uint32_t>(edges.size());
     for (size_t i = edges.size(); i-- > 0;) {
       if (!edges[i].function) continue;
-      data_->edges[begin + i] = {push(edges[i].function), edges[i].input_nr, CompactEdge::kNotMeasured};
+      CompactEdge& edge = data_->edges[begin + i];
+      const bool as_before = i + 1 < edges.size() && edges[i].function == edges[i + 1].function;  // x * x
+      edge.node = as_before ? data_->edges[begin + i + 1].node : push(edges[i].function);
+      edge.output_number = edges[i].input_nr;
+      edge.bytes = CompactEdge::kNotMeasured;
     }
   }
 
@@ -220,9 +298,8 @@ class Walk final : public NodeContents {
   // Of the leaves that the graph reaches: known only now.
   void note_gradients() {
     for (const StorageKey& key : gradients_) {
-      const auto found = seen_.find(key);
-      if (found == seen_.end()) continue;
-      const uint32_t first = found->second;
+      const uint32_t first = first_holder_of(key);
+      if (first == kNone) continue;
       if (data_->rows[first].role != SavedRole::kActivation) continue;
       add_bytes(SavedRole::kActivation, data_->rows[first].storage_bytes, 0);
       add_bytes(SavedRole::kGradient, 0, data_->rows[first].storage_bytes);
@@ -244,7 +321,7 @@ class Walk final : public NodeContents {
     std::vector<size_t> counts(torchscript_nodes_.size());
     for (const StorageInfo& birth : alive_births_in_torchscript()) {
       const StorageKey key{birth.address, birth.device};
-      if (seen_.contains(key) || owners_.contains(key) || !wanted(birth.device)) continue;
+      if (storages_on(key.device).contains(key.address) || !wanted(birth.device)) continue;
       size_t owner = 0;
       for (size_t i = 1; i < torchscript_nodes_.size(); ++i) {
         if (made_before[i] < birth.id) owner = i;
@@ -296,7 +373,7 @@ class Walk final : public NodeContents {
       data_->shapes.insert(data_->shapes.end(), birth.shape.begin(), birth.shape.end());
       row.rank = static_cast<int16_t>(birth.shape.size());
     }
-    seen_.try_emplace(key, row.first_holder);
+    storages_on(key.device).try_emplace(key.address, Counted{row.first_holder, row.role});
     add_bytes(SavedRole::kActivation, 0, row.storage_bytes);
     data_->inferred_bytes += data_->rounded(row.storage_bytes);
     data_->rows.push_back(row);
@@ -321,7 +398,8 @@ class Walk final : public NodeContents {
         row.rank = static_cast<int16_t>(sizes.size());
       } else {
         const c10::IntArrayRef sizes = impl->sizes();
-        data_->shapes.insert(data_->shapes.end(), sizes.begin(), sizes.end());
+        make_room(data_->shapes, sizes.size());
+        for (const int64_t size : sizes) data_->shapes.push_back(size);
         row.rank = static_cast<int16_t>(sizes.size());
       }
     } catch (const c10::Error&) {
@@ -332,11 +410,14 @@ class Walk final : public NodeContents {
   void add_row(const char* slot, int index, const char* part, const at::Tensor& tensor, bool in_place_modified) {
     if (!tensor.defined()) return;
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    const std::optional<StorageFacts> storage = storage_of(tensor);
     const c10::Device device = tensor_device(tensor);
     if (!wanted(device)) return;
 
-    CompactRow row;
+    make_room(data_->rows);
+    const auto place = static_cast<uint32_t>(data_->rows.size());
+    static const CompactRow kEmpty;  // gcc 12 clears one by `rep stos`, which takes longer than to copy this
+    CompactRow& row = data_->rows.emplace_back(kEmpty);
+    __builtin_prefetch(&row + 8, 1);
     row.slot = slot;
     row.slot_index = index;
     row.part = part;
@@ -346,9 +427,9 @@ class Walk final : public NodeContents {
     row.dtype = c10::typeMetaToScalarType(impl->dtype());
     row.in_place_modified = in_place_modified;
     add_shape(tensor, row);
-    row.first_holder = static_cast<uint32_t>(data_->rows.size());
+    row.first_holder = place;
     row.counted = true;
-    if (storage) {
+    if (const std::optional<StorageFacts> storage = storage_of(tensor)) {
       row.extent_bytes = extent_bytes_of(tensor).value_or(-1);
       if (row.extent_bytes >= 0) row.offset_bytes = impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
       row.storage_bytes = storage->bytes.value_or(-1);
@@ -361,20 +442,33 @@ class Walk final : public NodeContents {
       ++data_->unknown_rows;
       row.counted = false;
     }
-    data_->rows.push_back(row);
+  }
+
+  Storages& storages_on(c10::Device device) {
+    for (auto& [known, storages] : storages_) {
+      if (known == device) return storages;
+    }
+    return storages_.emplace_back(device, Storages()).second;
+  }
+
+  uint32_t first_holder_of(const StorageKey& key) {
+    const Storages& storages = storages_on(key.device);
+    const auto found = storages.find(key.address);
+    return found == storages.end() ? kNone : found->second.first_holder;
   }
 
   void count(const StorageKey& key, const at::Tensor& tensor, CompactRow& row) {
-    const auto [found, is_new] = seen_.try_emplace(key, row.first_holder);
-    if (is_new) {
+    Counted& counted = storages_on(key.device).try_emplace(key.address).first->second;
+    if (counted.first_holder == kNone) {
+      counted.first_holder = row.first_holder;
+      row.role = counted.role;
       row.storage_id = storage_id_of(tensor);
-      if (auto owner = owners_.find(key); owner != owners_.end()) row.role = owner->second;
       add_bytes(row.role, 0, row.storage_bytes);
       return;
     }
-    CompactRow& first = data_->rows[found->second];
+    CompactRow& first = data_->rows[counted.first_holder];
     row.counted = false;
-    row.first_holder = found->second;
+    row.first_holder = counted.first_holder;
     row.role = first.role;
     row.storage_id = first.storage_id;
     if (row.storage_bytes > first.storage_bytes) {
@@ -393,22 +487,20 @@ class Walk final : public NodeContents {
   const SavedTensorOptions& options_;
   std::shared_ptr<SavedTensorsData> data_ = std::make_shared<SavedTensorsData>();
   NodeReader reader_;
-  absl::flat_hash_map<StorageKey, SavedRole> owners_;
-  LargeMap<StorageKey, uint32_t> seen_;      // their first holders
-  LargeMap<const Node*, uint32_t> visited_;  // their places in data_->nodes
-  absl::flat_hash_map<const std::type_info*, uint32_t> names_of_types_;
+  std::vector<std::pair<c10::Device, Storages>> storages_;  // by address
+  LargeMap<const Node*, uint32_t> visited_;                 // their places in data_->nodes
   absl::flat_hash_map<const c10::TensorImpl*, int32_t> parameters_;
   std::vector<StorageKey> gradients_;
-  std::vector<std::pair<const NodePtr*, uint32_t>> stack_;
+  std::vector<Found> stack_;
   std::vector<std::pair<const NodePtr*, uint32_t>> torchscript_nodes_;
   std::deque<NodePtr> kept_;
+  std::array<Opened, 2 * kAhead> ring_;
+  size_t opened_ = 0, read_ = 0;  // how many nodes
   std::vector<const NodePtr*> empty_;
 
   const NodePtr* node_ = nullptr;  // the one being read
   uint32_t place_ = 0;             // its
   int16_t edge_ = -1;              // of it, that the tensor being read came in by
-  const std::type_info* last_type_ = nullptr;
-  uint32_t last_name_ = 0;
   std::string packed_slots_;
   bool found_something_ = false;
   bool found_released_ = false;

@@ -9,22 +9,29 @@
 namespace memledger {
 
 std::optional<StorageFacts> storage_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return std::nullopt;
-  const c10::Storage& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
-  const c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
-  if (impl == nullptr) return std::nullopt;
-  StorageFacts facts;
+  // Filled in place, and the bytes not by way of another optional: to read back as one word what was just written as two waits until
+  // everything written before has reached the cache.
+  std::optional<StorageFacts> facts;
+  if (!tensor.defined()) return facts;
+  const c10::StorageImpl* impl = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (impl == nullptr) return facts;
+  facts.emplace();
   const void* data = nullptr;
   try {
     data = impl->data_ptr().get();
-    facts.key.device = impl->device();
+    facts->key.device = impl->device();
   } catch (const c10::Error&) {
     // A storage that forbids access to its data, as fake tensors have.
     data = nullptr;
-    facts.key.device = tensor_device(tensor);
+    facts->key.device = tensor_device(tensor);
   }
-  facts.key.address = reinterpret_cast<uintptr_t>(data != nullptr ? data : static_cast<const void*>(impl));
-  facts.bytes = impl->sym_nbytes().maybe_as_int();
+  facts->key.address = reinterpret_cast<uintptr_t>(data != nullptr ? data : static_cast<const void*>(impl));
+  const c10::SymInt bytes = impl->sym_nbytes();
+  if (bytes.is_heap_allocated()) {
+    facts->bytes = bytes.maybe_as_int();
+  } else {
+    facts->bytes.emplace(bytes.as_int_unchecked());
+  }
   return facts;
 }
 

@@ -243,6 +243,7 @@ bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
 }
 
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {
+  if (next_id_.load(std::memory_order_relaxed) == 1) return 0;  // nothing was ever written down
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
   const auto place = shard.by_address.find(address);

@@ -289,6 +289,30 @@ TEST_CASE("hooks that say what they hold are counted, and not run") {
   CHECK(saved.rows().at(0).slot == "result.packed");
 }
 
+TEST_CASE("hooks that are asked what they hold may look at the graph themselves") {
+  struct Looking final : memledger::CountedHooks {
+    void call_pack_hook(const Tensor&) override {}
+    Tensor call_unpack_hook() override { return {}; }
+    std::vector<Tensor> packed_tensors() const override {
+      below_is_complete = saved_for_backward(below).complete();
+      return {};
+    }
+    Tensor below;
+    mutable bool below_is_complete = false;
+  };
+  Tensor below = param({16});
+  for (int i = 0; i < 40; ++i) below = below.sin();
+  const Tensor exp = below.exp();
+  auto hooks = std::make_unique<Looking>();
+  const Looking& looking = *hooks;
+  hooks->below = below;
+  dynamic_cast<torch::autograd::generated::ExpBackward0&>(*exp.grad_fn()).result_.register_hooks(std::move(hooks));
+  const SavedTensors saved = saved_for_backward(exp.sum());
+  CHECK(looking.below_is_complete);
+  CHECK(saved.complete());
+  CHECK(saved.total_bytes() == 40 * 16 * kFloat);  // what each sin() was given
+}
+
 TEST_CASE("CSV has a line per row, DOT a box per node and bytes on the edges") {
   torch::nn::Linear net(8, 8);
   const Tensor input = torch::ones({4, 8});
