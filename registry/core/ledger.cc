@@ -325,18 +325,18 @@ void Ledger::unpin(uint64_t epoch) {
   }
 }
 
-template <typename IsPast, typename Live, typename Dead>
+template <Ledger::Share share, typename IsPast, typename Live, typename Dead>
 RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& dead) {
   // Which records are wanted was settled by an instant or a peak before: until they are copied they can die, but none is added. So
   // their number is known, and nothing grows while a shard is held.
   size_t most = 0;
   for (Shard& shard : shards_) {
     const LockHolder hold(shard.lock);
-    if (shard.live.oldest != kNone && !is_past(shard.entry(shard.live.oldest).record)) {
+    if (share == Share::kMost && shard.live.oldest != kNone && !is_past(shard.entry(shard.live.oldest).record)) {
       most += shard.live.size;
     } else {
       for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot).record); slot = shard.entry(slot).older)
-        ++most;
+        most += share == Share::kMost || live(shard.entry(slot).record);
     }
     for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer) most += dead(shard.entry(slot));
   }
@@ -358,17 +358,18 @@ RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& d
 }
 
 void Ledger::collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died) {
-  born = gather([&](const StorageRecord& record) { return record.birth_epoch <= since; },
-                [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
-                [&](const Entry& stone) {
-                  const uint64_t birth = stone.record.birth_epoch;
-                  return birth > since && birth <= instant && stone.death_epoch > instant;
-                });
+  born = gather<Share::kMost>([&](const StorageRecord& record) { return record.birth_epoch <= since; },
+                              [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
+                              [&](const Entry& stone) {
+                                const uint64_t birth = stone.record.birth_epoch;
+                                return birth > since && birth <= instant && stone.death_epoch > instant;
+                              });
   if (died == nullptr) return;
-  *died = gather([](const StorageRecord&) { return true; }, [](const StorageRecord&) { return false; },
-                 [&](const Entry& stone) {
-                   return stone.record.birth_epoch <= since && stone.death_epoch > since && stone.death_epoch <= instant;
-                 });
+  *died = gather<Share::kMost>([](const StorageRecord&) { return true; }, [](const StorageRecord&) { return false; },
+                               [&](const Entry& stone) {
+                                 return stone.record.birth_epoch <= since && stone.death_epoch > since &&
+                                        stone.death_epoch <= instant;
+                               });
 }
 
 LedgerSnapshot Ledger::snapshot() {
@@ -534,8 +535,9 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const Pin& pin
   const auto counts = [&](const StorageRecord& record) {
     return record.device == device && record.birth_order <= peak.order && (label == 0 || (record.peak_labels & label) != 0);
   };
-  result.records = gather([](const StorageRecord&) { return false; }, counts,
-                          [&](const Entry& stone) { return counts(stone.record) && peak.order < stone.death_order; });
+  result.records =
+      gather<Share::kSome>([](const StorageRecord&) { return false; }, counts,
+                           [&](const Entry& stone) { return counts(stone.record) && peak.order < stone.death_order; });
   // Read last: what was lost meanwhile counts.
   result.complete = own->last_lost_death() <= peak.order;
   return result;

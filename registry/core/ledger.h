@@ -245,8 +245,10 @@ class Ledger {
   void unpin(uint64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   // Everything alive at the instant and born after `since`; with since > 0 also what was alive at `since` and is not any more.
   void collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died);
-  // Copies the wanted records of all shards, one shard at a time. `is_past` ends a shard's live ones, the newest first.
-  template <typename IsPast, typename Live, typename Dead>
+  // Copies the wanted records of all shards, one shard at a time. `is_past` ends a shard's live ones, the newest first. Of these most
+  // are wanted, and room is made for all, or some, which are counted first.
+  enum class Share { kMost, kSome };
+  template <Share share, typename IsPast, typename Live, typename Dead>
   RecordList gather(const IsPast& is_past, const Live& live, const Dead& dead);
   // Takes the record out of the living; `death_order` is when the device's counters gave it up.
   void bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);

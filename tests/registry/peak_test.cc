@@ -1,6 +1,7 @@
 // Who was alive at the peak, against a reference that remembers every event.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -164,6 +165,21 @@ TEST_CASE("random programs: row for row as the reference, for two devices and la
       REQUIRE(ledger.tombstones() <= 2 * wanted + 2 * Ledger::kShards * 17);
     }
   }
+}
+
+TEST_CASE("who was alive on one device is found without room for what lives on the others") {
+  constexpr size_t kOthers = 200000;
+  const auto most_kib = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  Ledger ledger;
+  for (size_t i = 0; i < kOthers; ++i) bear(ledger, 0x1000 + 64 * i, 8);
+  for (size_t i = 0; i < 10; ++i) bear(ledger, 0x900000000 + 64 * i, 8, kCuda0);
+  const int64_t before = most_kib();
+  CHECK(ledger.peak(kCuda0).records.size() == 10);
+  CHECK(most_kib() - before < static_cast<int64_t>(kOthers * sizeof(StorageRecord) / 1024 / 4));
 }
 
 TEST_CASE("threads: the rows add up to the peak at any time") {
