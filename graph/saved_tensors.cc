@@ -29,12 +29,14 @@ using LargeMap =
     absl::flat_hash_map<Key, Value, absl::container_internal::hash_default_hash<Key>,
                         absl::container_internal::hash_default_eq<Key>, core::HugePageAllocator<std::pair<const Key, Value>>>;
 
-// Room that is not used yet is not in memory yet, while to grow copies everything: where little is used, grow far.
+// Room that is not used yet takes addresses and no memory, while to grow copies everything and takes new pages for it. So what has
+// become large gets room for a large graph at once.
 template <typename T>
 void make_room(core::LargeVector<T>& values, size_t count = 1) {
-  constexpr size_t kLittle = (size_t{64} << 20) / sizeof(T);
-  const size_t factor = values.capacity() < kLittle ? 4 : 2;
-  if (values.size() + count > values.capacity()) values.reserve(std::max(factor * values.capacity(), values.size() + count + 64));
+  constexpr size_t kLarge = 4096, kLargeGraph = 262144;
+  if (values.capacity() - values.size() >= count) return;
+  const size_t more = values.capacity() < kLarge ? 4 * values.capacity() : std::max(kLargeGraph, 2 * values.capacity());
+  values.reserve(std::max(more, values.size() + count + 64));
 }
 
 class Walk final : public NodeContents {
