@@ -59,7 +59,6 @@ class Walk final : public NodeContents {
 
   void run(const std::vector<NodePtr>& roots) {
     visited_.reserve(kUsualNodes);
-    storages_on(c10::Device(c10::kCPU)).reserve(kUsualNodes);
     for (auto root = roots.rbegin(); root != roots.rend(); ++root) push(*root);
     // A graph is spread over memory, and most of the time would be spent waiting for it. So a node is read kAhead nodes after it was
     // opened; meanwhile what reading it needs is asked for, in steps, each of which looks at what the one before has brought. For the
@@ -69,9 +68,9 @@ class Walk final : public NodeContents {
         read_oldest();
         continue;
       }
-      open_next();
+      const Opened& newest = open_next();
       if (opened_ - read_ > kAhead) read_oldest();
-      follow(opened(opened_ - 1));
+      follow(newest);
       __builtin_prefetch(edges_in_stack(0));
       __builtin_prefetch(edges_in_stack(kDeep / 2));
       look_ahead();
@@ -90,16 +89,12 @@ class Walk final : public NodeContents {
     found_something_ = true;
     edge_ = static_cast<int16_t>(edge_of(**node_, tensor));
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    if (impl->layout() == c10::kStrided && !impl->is_nested()) {
-      if (edge_ >= 0 && !impl->has_symbolic_sizes_strides()) {
-        data_->edges[data_->nodes[place_].edges_begin + static_cast<uint32_t>(edge_)].bytes =
-            impl->numel() * static_cast<int64_t>(impl->itemsize());
-      }
-      add_row(slot, index, "", tensor, in_place_modified);
-    } else {
-      for_each_part_of_odd_tensor(
-          tensor, [&](const char* part, const at::Tensor& dense) { add_row(slot, index, part, dense, in_place_modified); });
+    if (edge_ >= 0 && impl->layout() == c10::kStrided && !impl->is_nested() && !impl->has_symbolic_sizes_strides()) {
+      data_->edges[data_->nodes[place_].edges_begin + static_cast<uint32_t>(edge_)].bytes =
+          impl->numel() * static_cast<int64_t>(impl->itemsize());
     }
+    for_each_part(tensor,
+                  [&](const char* part, const at::Tensor& dense) { add_row(slot, index, part, dense, in_place_modified); });
     // What came in by an edge is reached by it.
     if (edge_ < 0 || is_view(tensor)) {
       for_each_node_held_by(tensor, [this](const NodePtr& node) { held_node(node); });
@@ -185,7 +180,7 @@ class Walk final : public NodeContents {
 
   Opened& opened(size_t number) { return ring_[number % ring_.size()]; }
 
-  void open_next() {
+  const Opened& open_next() {
     if (stack_.size() > kDeep) prefetch_edges(**stack_[stack_.size() - 1 - kDeep].node);
     Opened& next = opened(opened_++);
     next.place = stack_.back().place;
@@ -200,6 +195,7 @@ class Walk final : public NodeContents {
       visited_.prefetch(edges[i].function.get());
     }
     prefetch_slots(node);
+    return next;
   }
 
   // Of the node that lies so deep. (gcc 12 drops the call of a function that only prefetches.)
@@ -247,15 +243,15 @@ class Walk final : public NodeContents {
     return found->second;
   }
 
-  void follow(const Opened& opened) {
-    const Node& node = **opened.reading.node;
-    const uint32_t name = NodeReader::number_of(*opened.reading.type);  // numbered when it was opened, just now
+  void follow(const Opened& newest) {
+    const Node& node = **newest.reading.node;
+    const uint32_t name = NodeReader::number_of(*newest.reading.type);  // numbered when it was opened, just now
     if (name == data_->names.size()) data_->names.push_back(node.name());
     const auto& edges = node.next_edges();
     const auto begin = static_cast<uint32_t>(data_->edges.size());
     make_room(data_->edges, edges.size());
     data_->edges.resize(begin + edges.size());
-    CompactNode& compact = data_->nodes[opened.place];
+    CompactNode& compact = data_->nodes[newest.place];
     compact.sequence_number = node.sequence_nr();
     compact.forward_thread = node.thread_id();
     compact.name = name;
@@ -450,7 +446,7 @@ class Walk final : public NodeContents {
     for (auto& [known, storages] : storages_) {
       if (known == device) return storages;
     }
-    return storages_.emplace_back(device, Storages()).second;
+    return storages_.emplace_back(device, Storages(kUsualNodes)).second;
   }
 
   uint32_t first_holder_of(const StorageKey& key) {

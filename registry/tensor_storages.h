@@ -23,12 +23,6 @@ namespace memledger {
 struct StorageKey {
   uintptr_t address = 0;
   c10::Device device = c10::Device(c10::kCPU);
-
-  friend bool operator==(const StorageKey& a, const StorageKey& b) { return a.address == b.address && a.device == b.device; }
-  template <typename H>
-  friend H AbslHashValue(H state, const StorageKey& key) {
-    return H::combine(std::move(state), key.address, static_cast<int>(key.device.type()), static_cast<int>(key.device.index()));
-  }
 };
 
 struct StorageFacts {
