@@ -331,6 +331,17 @@ TEST_CASE("CSV has a line per row, DOT a box per node and bytes on the edges") {
   CHECK(contains(message_of([&] { saved.to_dot(2); }), "more than the 2"));
 }
 
+TEST_CASE("a tensor that an operator takes twice comes in by two edges from one node") {
+  const Tensor y = param({16}).exp();
+  const std::string dot = saved_for_backward((y * y).sum()).to_dot();
+  const std::string edge = "n2 -> n1 [label=\"64.00B\"];";  // from exp to mul
+  const size_t first = dot.find(edge);
+  REQUIRE(first != std::string::npos);
+  const size_t second = dot.find(edge, first + 1);
+  REQUIRE(second != std::string::npos);
+  CHECK(dot.find(edge, second + 1) == std::string::npos);
+}
+
 TEST_CASE("TorchScript: what its closed node holds is inferred from births, and marked") {
   torch::jit::Module module("Keeping");
   module.define("def forward(self, x):\n    return torch.sigmoid(x * 2 + 1) * 3\n");
