@@ -7,7 +7,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/tree" "$work/tools" "$work/caller"
 cp -L "$1" "$work/tree/bazelw"
 # The rest of what bazelw calls. No apt-get, so nothing can be installed.
-for tool in bash dirname readlink sed env; do
+for tool in awk bash cut dirname env find mkdir readlink rm sed sha256sum sort touch uname xargs; do
   ln -s "$(command -v "$tool")" "$work/tools/$tool"
 done
 for tool in g++ pkg-config python3 cmake make; do
@@ -35,11 +35,13 @@ PROGRAM
   chmod +x "$work/$1/$2"
 }
 
-# What bazelw prints with FOLDER's programs, called from another folder; ENVIRONMENT is NAME=VALUE or empty.
+# What bazelw prints with FOLDER's programs, called from another folder; ENVIRONMENT is some NAME=VALUE.
 bazelw() {  # FOLDER ENVIRONMENT ARGUMENTS…
-  local folder="$1" environment="$2"
+  local folder="$1" environment
+  read -ra environment <<<"$2"
   shift 2
-  (cd "$work/caller" && env -i PATH="$work/$folder:$work/tools" LIBTORCH=/somewhere ${environment:+"$environment"} "$work/tree/bazelw" "$@" 2>&1) || echo "rc $?"
+  (cd "$work/caller" && env -i PATH="$work/$folder:$work/tools" LIBTORCH=/somewhere MEMLEDGER_CACHE=off "${environment[@]}" \
+    "$work/tree/bazelw" "$@" 2>&1) || echo "rc $?"
 }
 
 # Options: none before Bazel 6, one from there, two from 8; always right after the verb.
@@ -99,5 +101,42 @@ mkdir "$work/caller/torch"
 program "plain" bazel-4 'version=4.2.3; [[ "${1:-}" == --version ]] || echo "LIBTORCH=$LIBTORCH"'
 check "relative LIBTORCH" "LIBTORCH=$work/caller/torch
 bazel-4 4.2.3: build x" "$(bazelw plain "LIBTORCH=torch" build x)"
+
+# Clones share compiled files, one folder for each toolchain, and the unpacked LibTorch.
+program "plain" bazel-4 'version=4.2.3'
+cache="$work/cache"
+shared="$(bazelw plain "MEMLEDGER_CACHE=$cache" test x)"
+[[ "$shared" =~ ^"bazel-4 4.2.3: test --disk_cache=$cache/bazel/"[0-9a-f]{12}" x"$ ]] || check "disk cache" "--disk_cache=$cache/bazel/…" "$shared"
+check "disk cache, again" "$shared" "$(bazelw plain "MEMLEDGER_CACHE=$cache" test x)"
+check "disk cache of a relative folder" "${shared//$cache/$work/caller/../cache}" "$(bazelw plain "MEMLEDGER_CACHE=../cache" test x)"
+check "disk cache in HOME" "${shared//$cache/$work/home/.cache/memledger}" "$(bazelw plain "MEMLEDGER_CACHE= HOME=$work/home" test x)"
+check "no home" "bazel-4 4.2.3: test x" "$(bazelw plain "MEMLEDGER_CACHE=" test x)"
+check "disk cache of no use" "bazel-4 4.2.3: query x" "$(bazelw plain "MEMLEDGER_CACHE=$cache" query x)"
+printf '#!/usr/bin/env bash\necho another compiler\n' >"$work/tools/g++"
+[[ "$(bazelw plain "MEMLEDGER_CACHE=$cache" test x)" != "$shared" ]] || check "another compiler" "another folder" "$shared"
+touch "$work/file"
+check "a cache that cannot be written" "bazelw: cannot write to $work/file/cache: this build shares nothing with other clones
+bazel-4 4.2.3: test x" "$(bazelw plain "MEMLEDGER_CACHE=$work/file/cache" test x)"
+
+# Of two files of 0.6 GB, one GB has room for that which was used last.
+mkdir "$cache/bazel"
+touch "$cache/bazel/.pruned"
+truncate -s 600M "$cache/bazel/old" "$cache/bazel/new"
+touch -a -d yesterday "$cache/bazel/old"
+bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=1" test x >/dev/null
+check "within an hour of the last look nothing is removed" "new old" "$(cd "$cache/bazel" && echo *)"
+rm "$cache/bazel/.pruned"
+bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=2" test x >/dev/null
+check "what fits stays" "new old" "$(cd "$cache/bazel" && echo *)"
+rm "$cache/bazel/.pruned"
+bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=1" test x >/dev/null
+check "what was used longest ago goes" "new" "$(cd "$cache/bazel" && echo *)"
+
+program "plain" bazel-4 'version=4.2.3; [[ "${1:-}" == --version ]] || echo "LIBTORCH=$LIBTORCH"'
+printf '#!/usr/bin/env bash\n[[ "$*" == *" --shared "* ]] || exit 0\necho "/unpacked by $*"\n' >"$work/tools/python3"
+check "shared LibTorch" "LIBTORCH=/unpacked by third_party/fetch_libtorch.py --shared $cache/libtorch 2.15.0
+bazel-4 4.2.3: query x" "$(bazelw plain "MEMLEDGER_CACHE=$cache LIBTORCH= LIBTORCH_VERSION=2.15.0" query x)"
+printf '#!/usr/bin/env bash\n[[ "$*" != *" --shared "* ]] || exit 1\n' >"$work/tools/python3"
+check "a LibTorch that cannot be had" "rc 1" "$(bazelw plain "MEMLEDGER_CACHE=$cache LIBTORCH=" query x)"
 
 [[ "$failures" == 0 ]] && echo "all passed"

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# fetch_libtorch.py --shared with a stand-in for pip: one download for all who ask, checked, whole or not at all, bounded.
+set -euo pipefail
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+cp -L "$1" "$work/fetch_libtorch.py"
+store="$work/store"
+
+failures=0
+check() {  # WHAT EXPECTED ACTUAL
+  if [[ "$2" != "$3" ]]; then
+    printf 'FAILED: %s\n  expected: %s\n  got:      %s\n' "$1" "$2" "$3"
+    failures=$((failures + 1))
+  fi
+}
+
+# `pip download … --dest FOLDER torch==N`: hands over the wheel and counts.
+mkdir "$work/pip"
+touch "$work/pip/__init__.py"
+cat >"$work/pip/__main__.py" <<PIP
+import os, pathlib, shutil, sys, time
+arguments = sys.argv
+dest = pathlib.Path(arguments[arguments.index("--dest") + 1])
+with open("$work/downloads", "a") as log:
+    log.write(arguments[-1] + "\n")
+time.sleep(float(os.environ.get("SLOW", "0")))
+if os.environ.get("NO_NETWORK"):
+    sys.exit("no network")
+shutil.copy("$work/torch.whl", dest / ("torch-" + arguments[-1].split("==")[1] + "-any.whl"))
+PIP
+python3 - "$work/torch.whl" <<'WHEEL'
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], "w") as wheel:
+    wheel.writestr("torch/lib/libtorch.so", "library")
+    wheel.writestr("torch/include/ATen/ATen.h", "header")
+    wheel.writestr("torch/nn.py", "python")
+WHEEL
+sum="$(sha256sum "$work/torch.whl" | cut -d' ' -f1)"
+{
+  echo 'DEFAULT_LIBTORCH_VERSION = "1"'
+  echo 'LIBTORCH_WHEELS = {'
+  for version in 1 2 3 4 5 6; do printf '"%s": [("torch==%s", "any", "%s")],\n' "$version" "$version" "$sum"; done
+  echo '"bad": [("torch==7", "any", "00")],'
+  echo '}'
+} >"$work/libtorch_versions.bzl"
+
+fetch() { PYTHONPATH="$work" python3 "$work/fetch_libtorch.py" --shared "$store" "$@" 2>>"$work/stderr"; }
+downloads() { if [[ -e "$work/downloads" ]]; then wc -l <"$work/downloads"; else echo 0; fi; }
+
+# Two that ask at once get one folder and one download.
+SLOW=1 fetch >"$work/first" &
+SLOW=1 fetch "" >"$work/second"
+wait $!
+torch="$(cat "$work/first")"
+check "both get the same folder" "$torch" "$(cat "$work/second")"
+check "one download" 1 "$(downloads)"
+check "what is kept" "$torch/include/ATen/ATen.h $torch/lib/libtorch.so" "$(echo $(find "$torch" -type f | sort))"
+check "a later one downloads nothing" "$torch 1" "$(NO_NETWORK=1 fetch 1) $(downloads)"
+
+# Whoever is killed while it downloads leaves nothing that the next one takes for whole.
+PYTHONPATH="$work" SLOW=5 python3 "$work/fetch_libtorch.py" --shared "$store" 2 2>/dev/null &
+until [[ "$(downloads)" == 2 ]]; do sleep 0.1; done
+kill -9 $!
+wait $! 2>/dev/null || true
+second="$(fetch 2)"
+check "after a kill" "library" "$(cat "$second/lib/libtorch.so")"
+check "nothing half unpacked stays" "" "$(find "$store" -name '.unpacking-*')"
+
+# Failures name what is wrong and leave nothing.
+check "no network" "1 0" "$(NO_NETWORK=1 fetch 3 >/dev/null || echo $?) $(find "$store" -name 'torch-3-*' | wc -l)"
+check "the wrong checksum" "1 0" "$(fetch bad >/dev/null || echo $?) $(find "$store" -name 'torch-bad-*' | wc -l)"
+check "an unknown release" 1 "$(fetch 99 || echo $?)"
+for text in "could not download torch==3" "refusing to use it" "LIBTORCH_VERSION=99 is not one of 1, 2"; do
+  grep -q "$text" "$work/stderr" || check "message" "$text" "$(cat "$work/stderr")"
+done
+
+# Four releases stay: those used last.
+touch -d '4 days ago' "$store"/torch-2-*
+for version in 3 4; do fetch "$version" >/dev/null; done
+touch -d '3 days ago' "$store"/torch-3-*
+touch -d '5 days ago' "$store"/torch-1-*
+fetch 1 >/dev/null
+fetch 5 >/dev/null
+check "the releases used last" "torch-1 torch-3 torch-4 torch-5" "$(cd "$store" && echo $(ls | sed 's/-[0-9a-f]*$//'))"
+
+if [[ "$failures" != 0 ]]; then cat "$work/stderr"; exit 1; fi
+echo "all passed"
