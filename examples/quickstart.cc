@@ -19,7 +19,10 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "examples/models/models.h"
-#include "memledger.h"
+#include "graph/saved_tensors.h"
+#include "registry/registry.h"
+#include "reporter/mem_reporter.h"
+#include "tracker/mem_tracker.h"
 
 ABSL_FLAG(int, batch, 16, "Images in the batch.");
 ABSL_FLAG(int, size, 224, "Height and width of an image, in pixels.");

@@ -23,8 +23,15 @@ MEMLEDGER_COPTS = [
 # so a file that reads an operator's inputs must be built the same way whatever the Bazel mode is.
 SEES_LIBTORCH_INLINES_COPTS = MEMLEDGER_COPTS + ["-DNDEBUG"]
 
+# For files that include torch/nn/module.h or as much, which take five times as long to read as the rest:
+# they depend on //third_party/precompiled:torch_module, too.
+PRECOMPILED_MODULE_COPTS = SEES_LIBTORCH_INLINES_COPTS + ["-include", "third_party/precompiled/torch_module.h"]
+
 # Tests spend their time in LibTorch, and a third of their compile time went to optimising them.
 TEST_COPTS = SEES_LIBTORCH_INLINES_COPTS + ["-O0"]
+
+# For tests that include torch/torch.h or nearly as much; with //third_party/precompiled:torch_in_tests.
+PRECOMPILED_TEST_COPTS = TEST_COPTS + ["-include", "third_party/precompiled/torch_in_tests.h"]
 
 # For tests of stacks: a tail call leaves no frame of the caller, an inlined function no line.
 EXACT_STACKS_COPTS = MEMLEDGER_COPTS + [

@@ -1,6 +1,6 @@
 """A benchmark: the program, and a test that it runs at all."""
 
-load("//third_party:copts.bzl", "MEMLEDGER_COPTS")
+load("//third_party:copts.bzl", "PRECOMPILED_MODULE_COPTS")
 
 def benchmark(name, deps):
     """Makes NAME from NAME.cc, and NAME_smoke_test, which runs it with --smoke."""
@@ -8,8 +8,8 @@ def benchmark(name, deps):
         name = name + "_main",
         testonly = True,
         srcs = [name + ".cc"],
-        copts = MEMLEDGER_COPTS,
-        deps = deps,
+        copts = PRECOMPILED_MODULE_COPTS,
+        deps = deps + ["//third_party/precompiled:torch_module"],
     )
     native.cc_binary(
         name = name,
