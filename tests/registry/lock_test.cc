@@ -89,7 +89,7 @@ TEST_CASE("children of fork find fork-safe mutexes free, and what they guard who
   ForkSafeMutex one, other;
   int twice_the_same[2][2] = {};
   std::atomic<bool> stop{false};
-  const auto work = [&](ForkSafeMutex& lock, int (&numbers)[2]) {
+  const auto work = [&](ForkSafeMutex& lock, int(&numbers)[2]) {
     while (!stop.load()) {
       const std::lock_guard<ForkSafeMutex> hold(lock);
       ++numbers[0];
