@@ -180,8 +180,8 @@ TEST_CASE("a second activation that asks for no more is fine, and changes nothin
   REQUIRE(registry().activate(with(StackOptions::all())).ok());
   RegistryOptions little;
   little.operators = little.adopt_inputs = little.peaks = false;
-  for (const RegistryOptions& asked : {RegistryOptions(), little, with(StackOptions::from(1000)), with(StackOptions::sampled(1 << 20)),
-                                       with(StackOptions::all())}) {
+  for (const RegistryOptions& asked : {RegistryOptions(), little, with(StackOptions::from(1000)),
+                                       with(StackOptions::sampled(1 << 20)), with(StackOptions::all())}) {
     REQUIRE(registry().activate(asked).ok());
     const auto made = at::ones({10});
     CHECK(row_of(registry().snapshot(), made).stack != 0);
