@@ -17,6 +17,7 @@
 namespace memledger {
 
 std::atomic<const c10::impl::DeviceGuardImplInterface*> CudaAllocator::seen_guard_{nullptr};
+std::atomic<bool> CudaAllocator::half_made_{false};
 
 namespace {
 
@@ -155,6 +156,15 @@ c10::DataPtr TrackingCudaAllocator::allocateWithAddress(size_t nbytes, void* add
 
 c10::DeleterFnPtr TrackingCudaAllocator::raw_deleter() const {
   return raw_deleter_of(WatchedType::kCuda, index_, base_->raw_deleter());
+}
+
+void TrackingCudaAllocator::init(int device_count) {
+  try {
+    base_->init(device_count);
+  } catch (...) {
+    CudaAllocator::note_half_made();
+    throw;
+  }
 }
 
 void TrackingCudaAllocator::emptyCache(MempoolId_t pool) {
