@@ -432,6 +432,7 @@ class Walk final : public NodeContents {
       if (row.extent_bytes >= 0) row.offset_bytes = impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
       row.storage_bytes = storage->bytes.value_or(-1);
       row.address = storage->key.address;
+      row.lent = storage->lent;
       row.tensor = reinterpret_cast<uintptr_t>(impl);
       row.view = row.extent_bytes >= 0 && row.extent_bytes < row.storage_bytes;
       count(storage->key, tensor, row);
@@ -632,6 +633,7 @@ SavedTensorRow SavedTensorsData::row(size_t index) const {
   row.counted = compact.counted;
   if (compact.first_holder != index) row.shares_with = compact.first_holder;
   row.in_place_modified = compact.in_place_modified;
+  row.lent = compact.lent;
   row.inferred = compact.inferred;
   row.role = compact.role;
   return row;

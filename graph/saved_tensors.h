@@ -106,6 +106,7 @@ struct SavedTensorRow {
   std::optional<int64_t> extent_bytes;   // first to last element of the tensor
   int64_t storage_offset_bytes = 0;      // where the tensor begins in its storage
   bool view = false;                     // the tensor shows part of its storage
+  bool lent = false;                     // Courtesy has taken the storage's data away for a while
 
   bool counted = false;               // the first holder of its storage
   std::optional<size_t> shares_with;  // else the first holder's place in rows()

@@ -61,6 +61,7 @@ struct CompactRow {
   int16_t edge = -1;  // among its node's, that the tensor came in by
   c10::Device device = c10::Device(c10::kCPU);
   c10::ScalarType dtype = c10::ScalarType::Undefined;
+  bool lent = false;  // here, where it costs no room
   SavedRole role = SavedRole::kActivation;
   bool counted = false;
   bool view = false;

@@ -9,21 +9,26 @@ Wrappers& wrappers() { return Wrappers::of(WatchedType::kCpu); }
 
 }  // namespace
 
-bool TrackingCpuAllocator::is_in_front() noexcept {
-  c10::Allocator* const front = wrappers().front();
-  return front != nullptr && c10::GetAllocator(c10::DeviceType::CPU) == front;
-}
+bool TrackingCpuAllocator::is_in_front() noexcept { return wrappers().contains(c10::GetAllocator(c10::DeviceType::CPU)); }
 
 void TrackingCpuAllocator::put_in_front() {
+  core::calling_out();
   c10::Allocator* const current = c10::GetAllocator(c10::DeviceType::CPU);
   if (wrappers().contains(current)) return;
-  const size_t index = wrappers().count();
   // The program has set an allocator of its own: what came through it until now went unseen.
-  if (index > 0) note_unseen(WatchedType::kCpu);
-  if (index == Wrappers::kMax || current == nullptr) return;
-  auto* const wrapper = new TrackingCpuAllocator(current, index);
-  wrappers().add(wrapper, current, current->raw_deleter());
-  register_wrapper(c10::DeviceType::CPU, wrapper);
+  const size_t count = wrappers().count();
+  if (count > 0) note_unseen(WatchedType::kCpu);
+  if (current == nullptr) return;
+  size_t place = wrappers().standing_before(current);
+  if (place < Wrappers::kMax) {
+    // It may be another one, at the address of one that ended.
+    wrappers().set_base_deleter(place, current->raw_deleter());
+  } else {
+    if (count == Wrappers::kMax) return;
+    wrappers().add(new TrackingCpuAllocator(current, count), current, current->raw_deleter());
+    place = count;
+  }
+  register_wrapper(c10::DeviceType::CPU, wrappers().wrapper(place));
 }
 
 c10::DataPtr TrackingCpuAllocator::allocate(size_t nbytes) {

@@ -17,6 +17,7 @@
 namespace memledger {
 
 std::atomic<const c10::impl::DeviceGuardImplInterface*> CudaAllocator::seen_guard_{nullptr};
+std::atomic<bool> CudaAllocator::half_made_{false};
 
 namespace {
 
@@ -87,21 +88,26 @@ void CudaAllocator::put_in_front() noexcept {
   CUDAAllocator* const current = slot->load(std::memory_order_acquire);
   if (wrappers().contains(current)) return;
   const c10::DeleterFnPtr base_deleter = current->raw_deleter();
-  const core::LockHolder hold(install_lock());
-  if (slot->load(std::memory_order_acquire) != current) return;  // another thread was faster
-  const size_t count = wrappers().count();
-  // The program has set an allocator of its own: what came through it until now went unseen.
-  if (count > 0) note_unseen(WatchedType::kCuda);
-  auto* wrapper = static_cast<CUDAAllocator*>(wrappers().standing_before(current));
-  if (wrapper == nullptr) {
-    if (count < Wrappers::kMax) wrapper = new (std::nothrow) TrackingCudaAllocator(current, count);
-    if (wrapper == nullptr) {
-      note_unseen(WatchedType::kCuda);
-      return;
+  c10::Allocator* wrapper = nullptr;
+  {
+    const core::LockHolder hold(install_lock());
+    if (slot->load(std::memory_order_acquire) != current) return;  // another thread was faster
+    const size_t count = wrappers().count();
+    // The program has set an allocator of its own: what came through it until now went unseen.
+    if (count > 0) note_unseen(WatchedType::kCuda);
+    size_t place = wrappers().standing_before(current);
+    if (place == Wrappers::kMax) {
+      auto* const made = count < Wrappers::kMax ? new (std::nothrow) TrackingCudaAllocator(current, count) : nullptr;
+      if (made == nullptr) {
+        note_unseen(WatchedType::kCuda);
+        return;
+      }
+      wrappers().add(made, current, base_deleter);
+      place = count;
     }
-    wrappers().add(wrapper, current, base_deleter);
+    wrapper = wrappers().wrapper(place);
+    slot->store(static_cast<CUDAAllocator*>(wrapper), std::memory_order_release);
   }
-  slot->store(wrapper, std::memory_order_release);
   try {
     // c10's own slot follows, unless the program has put something else there.
     c10::Allocator* const registered = c10::GetAllocator(c10::DeviceType::CUDA);
@@ -152,6 +158,15 @@ c10::DeleterFnPtr TrackingCudaAllocator::raw_deleter() const {
   return raw_deleter_of(WatchedType::kCuda, index_, base_->raw_deleter());
 }
 
+void TrackingCudaAllocator::init(int device_count) {
+  try {
+    base_->init(device_count);
+  } catch (...) {
+    CudaAllocator::note_half_made();
+    throw;
+  }
+}
+
 void TrackingCudaAllocator::emptyCache(MempoolId_t pool) {
   const InsideWrapped inside(core::this_thread(), WatchedType::kCuda);
   base_->emptyCache(pool);
@@ -184,6 +199,7 @@ void TrackingCudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CU
 
 template <typename Allocate>
 void* TrackingCudaAllocator::raw_watched(size_t nbytes, const Allocate& allocate) {
+  core::calling_out();
   if (!RegistryState::get().active.load(std::memory_order_relaxed)) {
     if (nbytes > 0) note_unseen(WatchedType::kCuda);
     return allocate();

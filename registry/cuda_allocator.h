@@ -24,6 +24,11 @@ class __attribute__((visibility("default"))) CudaAllocator {
   // The allocator that LibTorch's CUDA code calls at this moment, a CUDAAllocator: ours or not. Null: no CUDA in this process.
   static c10::Allocator* in_use() noexcept;
 
+  // LibTorch's allocator threw while it was initialized (settings that it cannot read). It then says that it is, but has devices that are
+  // null, and crashes when asked for their figures.
+  static bool is_half_made() noexcept { return half_made_.load(std::memory_order_acquire); }
+  static void note_half_made() noexcept { half_made_.store(true, std::memory_order_release); }
+
   // For hot paths: LibTorch's CUDA library has come up since the last put_in_front() looked for it in vain.
   static bool has_appeared() noexcept {
     const auto& guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)];
@@ -38,6 +43,7 @@ class __attribute__((visibility("default"))) CudaAllocator {
   static void* find_slot() noexcept;
 
   static std::atomic<const c10::impl::DeviceGuardImplInterface*> seen_guard_;
+  static std::atomic<bool> half_made_;
 };
 
 }  // namespace memledger

@@ -69,7 +69,7 @@ c10::DeviceIndex index_of(c10::Device device) { return device.has_index() ? devi
 CUDAAllocator* initialized_allocator(c10::Device device) {
   if (!device.is_cuda()) return nullptr;
   auto* const allocator = static_cast<CUDAAllocator*>(CudaAllocator::in_use());
-  if (allocator == nullptr || !allocator->initialized()) return nullptr;
+  if (allocator == nullptr || CudaAllocator::is_half_made() || !allocator->initialized()) return nullptr;
   const auto* const guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
   return guard != nullptr && index_of(device) < guard->deviceCount() ? allocator : nullptr;
 }
@@ -235,6 +235,10 @@ std::optional<DeviceBlocks> device_blocks(c10::Device device) {
   });
 }
 
+bool allocator_is_usable(c10::DeviceType type) noexcept {
+  return type != c10::DeviceType::CUDA || !CudaAllocator::is_half_made();
+}
+
 std::vector<LibraryWorkspace> library_workspaces() {
   std::vector<LibraryWorkspace> all;
 #if MEMLEDGER_TORCH_AT_LEAST(11)
@@ -277,6 +281,7 @@ std::optional<PinnedStatistics> pinned_statistics() {
 #else
 
 std::optional<DeviceStatistics> device_statistics(c10::Device) { return std::nullopt; }
+bool allocator_is_usable(c10::DeviceType) noexcept { return true; }
 std::optional<DeviceMemory> device_memory(c10::Device) { return std::nullopt; }
 std::optional<DeviceBlocks> device_blocks(c10::Device) { return std::nullopt; }
 std::vector<LibraryWorkspace> library_workspaces() { return {}; }

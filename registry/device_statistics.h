@@ -67,6 +67,9 @@ struct DeviceStatistics {
 // initialized (nothing was allocated yet) or keeps no statistics. Cost: one lock of that device's allocator, some microseconds.
 std::optional<DeviceStatistics> device_statistics(c10::Device device);
 
+// False: LibTorch's allocator threw while it was initialized, and would crash if it were asked anything (its settings could not be read).
+bool allocator_is_usable(c10::DeviceType type) noexcept;
+
 // The device's own memory, whoever uses it: what nvidia-smi calls total and free.
 struct DeviceMemory {
   int64_t total_bytes = 0;

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "registry/core/lock.h"
 #include "registry/cuda_allocator.h"
 #include "registry/live_storages.h"
 #include "registry/state.h"
@@ -25,7 +26,7 @@ namespace {
 
 using core::ThreadContext;
 
-std::atomic<bool> adopt_inputs{true};
+std::atomic<bool> adopts_inputs{true};
 
 // The engine brackets each node's work, gradient accumulation included, in an operator-like scope of this name.
 constexpr std::string_view kEngineScope = "autograd::engine::evaluate_function: ";
@@ -151,7 +152,7 @@ void leave_optimizer_region(ThreadContext& thread) {
 
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState& state = RegistryState::get();
-  const bool adopting = adopt_inputs.load(std::memory_order_relaxed);
+  const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
   const bool grad_on = thread.phase == Phase::kForward;
   const bool may_step = thread.grad_off && !thread.phase_is_set && state.any_parameter_like.load(std::memory_order_relaxed);
   const OperatorKind kind = may_step ? kind_of(thread.op, fn.name()) : OperatorKind::kOther;
@@ -284,6 +285,7 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  core::calling_out();  // as somebody else has, to come here
   ThreadContext& thread = core::this_thread();
   try {
     switch (fn.scope()) {
@@ -309,6 +311,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  core::calling_out();
   ThreadContext& thread = core::this_thread();
   try {
     switch (fn.scope()) {
@@ -340,8 +343,8 @@ at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 
 }  // namespace
 
-void OperatorObserver::start(const Options& options) {
-  adopt_inputs.store(options.adopt_inputs, std::memory_order_relaxed);
+void OperatorObserver::start() {
+  core::calling_out();
   if (handle != at::INVALID_CALLBACK_HANDLE) {
     at::reenableCallback(handle);
     return;
@@ -353,7 +356,10 @@ void OperatorObserver::start(const Options& options) {
                                               at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
 }
 
+void OperatorObserver::adopt_inputs(bool adopt) noexcept { adopts_inputs.store(adopt, std::memory_order_relaxed); }
+
 void OperatorObserver::stop() {
+  core::calling_out();
   if (handle != at::INVALID_CALLBACK_HANDLE) at::disableCallback(handle);
 }
 

@@ -10,12 +10,10 @@ namespace memledger {
 // start() and stop() come in pairs and may be repeated; not to be called from several threads at once.
 class OperatorObserver {
  public:
-  struct Options {
-    // Storages born before tracking are adopted when an operator consumes them.
-    bool adopt_inputs = true;
-  };
-  static void start(const Options& options);
+  static void start();
   static void stop();
+  // Whether storages born before tracking are adopted when an operator consumes them. At any time.
+  static void adopt_inputs(bool adopt) noexcept;
 };
 
 }  // namespace memledger

@@ -4,18 +4,20 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "registry/allocation_failure.h"
 #include "registry/copies.h"
-#include "registry/core/lock.h"
 #include "registry/cpu_allocator.h"
 #include "registry/cuda_allocator.h"
 #include "registry/operator_observer.h"
@@ -28,11 +30,29 @@
 namespace memledger {
 namespace {
 
-// Not in Registry itself, so that its header stays free of locks.
-struct Activation {
-  core::Lock lock;
+// Not in Registry itself, so that its header stays free of locks. Only for the thread whose turn it is.
+//
+// A turn is no lock of ours: LibTorch and the program's allocator are called meanwhile. Other threads wait for its end; the one whose it
+// is may come back from there, and goes on at once.
+class Activation {
+ public:
   int count = 0;
   bool observing = false;
+  RegistryOptions options;
+
+  // False: it is this thread's already.
+  bool begin_turn() noexcept {
+    const std::thread::id mine = std::this_thread::get_id();
+    if (turn_of_.load(std::memory_order_relaxed) == mine) return false;
+    for (std::thread::id nobody; !turn_of_.compare_exchange_weak(nobody, mine, std::memory_order_acquire); nobody = {}) {
+      std::this_thread::yield();
+    }
+    return true;
+  }
+  void end_turn() noexcept { turn_of_.store({}, std::memory_order_release); }
+
+ private:
+  std::atomic<std::thread::id> turn_of_{};
 };
 
 Activation& activation() {
@@ -40,8 +60,50 @@ Activation& activation() {
   return *one;
 }
 
+class Turn {
+ public:
+  Turn() noexcept : begun_(activation().begin_turn()) {}
+  ~Turn() {
+    if (begun_) activation().end_turn();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  const bool begun_;
+};
+
+// Stacks that serve both. Nothing where there are none: those from a size on, and samples.
+std::optional<StackOptions> wider(StackOptions a, StackOptions b) {
+  using Policy = StackOptions::Policy;
+  if (a.policy == Policy::kNone) return b;
+  if (b.policy == Policy::kNone) return a;
+  // Every stack has its own weight, so estimates from all of them, or from samples of two densities, are right as well.
+  if (a.policy == Policy::kAll || b.policy == Policy::kAll) return StackOptions::all();
+  if (a.policy != b.policy) return std::nullopt;
+  return a.bytes <= b.bytes ? a : b;
+}
+
+absl::StatusOr<RegistryOptions> wider(const RegistryOptions& present, const RegistryOptions& asked) {
+  const std::optional<StackOptions> stacks = wider(present.stacks, asked.stacks);
+  if (!stacks) {
+    return absl::FailedPreconditionError(
+        "memledger: RegistryOptions::stacks cannot be had: an activation that has not ended takes stacks from a size on, this "
+        "one asks "
+        "for samples, or the reverse; StackOptions::all() serves both");
+  }
+  RegistryOptions both;
+  both.operators = present.operators || asked.operators;
+  both.adopt_inputs = present.adopt_inputs || asked.adopt_inputs;
+  both.peaks = present.peaks || asked.peaks;
+  both.stacks = *stacks;
+  return both;
+}
+
+bool fork_in_own_turn = false;
+
 void before_fork() {
-  activation().lock.lock();
+  fork_in_own_turn = !activation().begin_turn();
   CudaAllocator::lock_for_fork();
   StackSampler::lock_for_fork();
   lock_adoption_for_fork();
@@ -63,7 +125,13 @@ void after_fork() {
   unlock_adoption_after_fork();
   StackSampler::unlock_after_fork();
   CudaAllocator::unlock_after_fork();
-  activation().lock.unlock();
+  if (!fork_in_own_turn) activation().end_turn();
+}
+
+// At load, so that whatever takes locks before ours registers its handlers later: those run in the reverse order.
+bool watch_forks() {
+  static const bool watched = pthread_atfork(&before_fork, &after_fork, &after_fork) == 0;
+  return watched;
 }
 
 c10::Device device_of(core::DeviceKey key) {
@@ -175,7 +243,7 @@ void stay_in_front() {
   if (!RegistryState::get().active.load(std::memory_order_relaxed)) return;
   if (!CudaAllocator::is_in_front()) CudaAllocator::put_in_front();
   if (TrackingCpuAllocator::is_in_front()) return;
-  const core::LockHolder hold(activation().lock);
+  const Turn turn;
   try {
     TrackingCpuAllocator::put_in_front();
   } catch (const std::exception&) {
@@ -337,6 +405,7 @@ __attribute__((constructor(101))) void at_load() {
   Registry::global();
   if (first_copy() != nullptr) return;
   RegistryState::get();  // made now, while there is memory
+  watch_forks();
   if (is_refused()) {
     note_unseen(WatchedType::kCpu);
     note_unseen(WatchedType::kCuda);
@@ -380,35 +449,36 @@ Registry& Registry::global() {
 absl::Status Registry::activate(const RegistryOptions& options) {
   if (is_refused()) return absl::FailedPreconditionError(copy_decision()->refusal);
   CudaAllocator::put_in_front();
+  const Turn turn;
   Activation& activation = memledger::activation();
-  const core::LockHolder hold(activation.lock);
-  if (activation.count > 0) {
-    ++activation.count;
-    return absl::OkStatus();
-  }
-  static const int fork_handlers = pthread_atfork(&before_fork, &after_fork, &after_fork);
+  const bool is_first = activation.count == 0;
+  const absl::StatusOr<RegistryOptions> wanted = is_first ? options : wider(activation.options, options);
+  if (!wanted.ok()) return wanted.status();
   RegistryState& state = RegistryState::get();
   try {
-    TrackingCpuAllocator::put_in_front();
-    if (options.operators) {
-      OperatorObserver::start({options.adopt_inputs});
-      activation.observing = true;
-    }
+    if (is_first) TrackingCpuAllocator::put_in_front();
+    OperatorObserver::adopt_inputs(wanted->adopt_inputs);
+    if (wanted->operators && !activation.observing) OperatorObserver::start();
   } catch (const std::exception& error) {
     return absl::InternalError(std::string("memledger could not begin to watch: ") + error.what());
   }
-  state.ledger.keep_peaks(options.peaks);
-  StackSampler::set(options.stacks);
-  activation.count = 1;
-  state.ever_active.store(true, std::memory_order_relaxed);
-  state.active.store(true, std::memory_order_relaxed);
-  if (fork_handlers != 0) return absl::ResourceExhaustedError("memledger is active, but pthread_atfork failed: do not fork");
+  activation.observing = wanted->operators;
+  activation.options = *wanted;
+  ++activation.count;
+  state.ledger.keep_peaks(wanted->peaks);
+  StackSampler::set(wanted->stacks);
+  if (is_first) {
+    state.ledger.restart_peaks();
+    state.ever_active.store(true, std::memory_order_relaxed);
+    state.active.store(true, std::memory_order_relaxed);
+  }
+  if (!watch_forks()) return absl::ResourceExhaustedError("memledger is active, but pthread_atfork failed: do not fork");
   return absl::OkStatus();
 }
 
 void Registry::deactivate() {
+  const Turn turn;
   Activation& activation = memledger::activation();
-  const core::LockHolder hold(activation.lock);
   if (activation.count == 0 || --activation.count > 0) return;
   RegistryState::get().active.store(false, std::memory_order_relaxed);
   if (activation.observing) OperatorObserver::stop();
@@ -450,9 +520,29 @@ absl::Status Registry::keep_label_peak(const std::string& label) {
 
 namespace {
 
+// Where a cursor was: it goes back there unless all has been told.
+class CursorBefore {
+ public:
+  CursorBefore(core::Ledger& ledger, uint64_t cursor) : ledger_(ledger), cursor_(cursor), before_(ledger.copy_cursor(cursor)) {}
+  ~CursorBefore() {
+    if (!told_) ledger_.swap_cursors(cursor_, before_);
+    ledger_.close_cursor(before_);
+  }
+  CursorBefore(const CursorBefore&) = delete;
+  CursorBefore& operator=(const CursorBefore&) = delete;
+  void told() noexcept { told_ = true; }
+
+ private:
+  core::Ledger& ledger_;
+  const uint64_t cursor_;
+  const uint64_t before_;
+  bool told_ = false;
+};
+
 Changes changes_of(uint64_t cursor, bool rows) {
   stay_in_front();
   RegistryState& state = RegistryState::get();
+  CursorBefore before(state.ledger, cursor);
   core::LedgerChanges taken = state.ledger.changes_since(cursor, rows);
   Changes changes;
   changes.from_snapshot = taken.from_snapshot;
@@ -463,10 +553,17 @@ Changes changes_of(uint64_t cursor, bool rows) {
   changes.died.reserve(taken.died.size());
   for (const core::StorageRecord& record : taken.died) changes.died.push_back(to_value(record));
   note_what_went_unseen(state, changes);
+  before.told();
   return changes;
 }
 
 }  // namespace
+
+Cursor Registry::copy(const Cursor& cursor) const {
+  Cursor made;
+  if (cursor.number_ != 0) made.number_ = RegistryState::get().ledger.copy_cursor(cursor.number_);
+  return made;
+}
 
 Changes Registry::changes_since(Cursor& cursor) const {
   if (cursor.number_ == 0) cursor.number_ = RegistryState::get().ledger.open_cursor();
@@ -513,7 +610,10 @@ Cursor& Cursor::operator=(Cursor&& other) noexcept {
 }
 
 ScopedTracking::ScopedTracking(const RegistryOptions& options)
-    : activated_(!absl::IsInternal(Registry::global().activate(options))) {}
+    : activated_([&] {
+        const absl::Status status = Registry::global().activate(options);
+        return status.ok() || absl::IsResourceExhausted(status);
+      }()) {}
 
 ScopedTracking::~ScopedTracking() {
   if (activated_) Registry::global().deactivate();

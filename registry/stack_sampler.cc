@@ -8,12 +8,12 @@
 #include <cmath>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <new>
 #include <shared_mutex>
 #include <string_view>
 
 #include "registry/copies.h"
+#include "registry/core/lock.h"
 #include "registry/state.h"
 
 namespace memledger {
@@ -104,9 +104,9 @@ bool is_compiled(const std::string& path) {
   return place->second;
 }
 
-// Address → what is known of it.
+// Address → what is known of it. LibTorch is asked without the lock.
 struct Symbols {
-  std::mutex lock;
+  core::Lock lock;
   std::map<void*, StackFrame> known;
 };
 
@@ -166,7 +166,6 @@ namespace {
 pid_t forking = 0;
 }  // namespace
 
-// In the order of frames_at(): it holds the symbols while it asks LibTorch.
 void StackSampler::lock_for_fork() {
   symbols().lock.lock();
   unwinding().lock();
@@ -204,31 +203,35 @@ std::vector<StackFrame> stack_frames(uint32_t stack) {
 }
 
 std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
-  std::vector<StackFrame> frames;
-  const std::lock_guard<std::mutex> hold(symbols().lock);
   std::vector<void*> unknown;
-  for (void* const address : addresses) {
-    if (symbols().known.count(address) == 0) unknown.push_back(address);
+  {
+    const core::LockHolder hold(symbols().lock);
+    for (void* const address : addresses) {
+      if (symbols().known.count(address) == 0) unknown.push_back(address);
+    }
   }
+  std::vector<torch::unwind::Frame> found;
   if (!unknown.empty()) {
-    std::vector<torch::unwind::Frame> found;
+    core::calling_out();
     try {
       const std::shared_lock<std::shared_mutex> unwind(unwinding());
       found = torch::unwind::symbolize(unknown, torch::unwind::Mode::fast);
     } catch (...) {
       found.clear();
     }
-    for (size_t i = 0; i < unknown.size(); ++i) {
-      StackFrame frame;
-      if (i < found.size()) {
-        // Where there is no line LibTorch gives an offset, or none.
-        const bool has_source = found[i].lineno > 0 && !is_compiled(found[i].filename);
-        frame = {found[i].funcname, found[i].filename, has_source ? static_cast<int64_t>(found[i].lineno) : 0};
-      }
-      symbols().known[unknown[i]] = std::move(frame);
-    }
   }
+  std::vector<StackFrame> frames;
   frames.reserve(addresses.size());
+  const core::LockHolder hold(symbols().lock);
+  for (size_t i = 0; i < unknown.size(); ++i) {
+    StackFrame frame;
+    if (i < found.size()) {
+      // Where there is no line LibTorch gives an offset, or none.
+      const bool has_source = found[i].lineno > 0 && !is_compiled(found[i].filename);
+      frame = {found[i].funcname, found[i].filename, has_source ? static_cast<int64_t>(found[i].lineno) : 0};
+    }
+    symbols().known[unknown[i]] = std::move(frame);
+  }
   for (void* const address : addresses) frames.push_back(symbols().known[address]);
   return frames;
 }

@@ -6,6 +6,8 @@
 #include <c10/core/Layout.h>
 #include <c10/util/Exception.h>
 
+#include "registry/lent_memory.h"
+
 namespace memledger {
 
 std::optional<StorageFacts> storage_of(const at::Tensor& tensor) {
@@ -20,8 +22,9 @@ std::optional<StorageFacts> storage_of(const at::Tensor& tensor) {
   try {
     data = impl->data_ptr().get();
     facts->key.device = impl->device();
-  } catch (const c10::Error&) {
+  } catch (const c10::Error& error) {
     // A storage that forbids access to its data, as fake tensors have.
+    facts->lent = says_lent(error.what_without_backtrace());
     data = nullptr;
     facts->key.device = tensor_device(tensor);
   }

@@ -28,6 +28,7 @@ struct StorageKey {
 struct StorageFacts {
   StorageKey key;
   std::optional<int64_t> bytes;  // none: symbolic
+  bool lent = false;             // Courtesy has taken the data away for a while
 };
 
 // None where the tensor has no storage that can be seen (mkldnn, XLA, …).

@@ -78,7 +78,7 @@ class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDA
 #endif
 
   // Settings
-  void init(int device_count) override { base_->init(device_count); }
+  void init(int device_count) override;
   double getMemoryFraction(DeviceIndex device) override { return base_->getMemoryFraction(device); }
   void setMemoryFraction(double fraction, DeviceIndex device) override { base_->setMemoryFraction(fraction, device); }
   void enable(bool value) override;

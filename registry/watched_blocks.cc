@@ -7,6 +7,7 @@
 
 #include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
+#include "registry/libtorch_storages.h"
 #include "registry/stack_sampler.h"
 
 namespace memledger {
@@ -68,21 +69,20 @@ core::DeviceKey key_of(WatchedType type, c10::Device device) noexcept {
 
 // The registry's reference to the storage object. Its last one: the object is only memory by then.
 void let_go(void* owner) noexcept {
+  core::calling_out();
   if (owner != nullptr) c10::raw::weak_intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner));
 }
 
 uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, core::Ledger::Birth birth) noexcept {
-  if (!birth.adopted) {
-    birth.birthplace = thread.birthplace();
-    birth.peak_labels = state.peak_labels.of(birth.birthplace.label, state.labels);
-    const StackSampler::Taken taken = StackSampler::take(thread, birth.nbytes);
-    birth.stack = taken.stack;
-    birth.stack_weight = taken.weight;
-  }
+  birth.birthplace = thread.birthplace();
+  birth.peak_labels = state.peak_labels.of(birth.birthplace.label, state.labels);
+  const StackSampler::Taken taken = StackSampler::take(thread, birth.nbytes);
+  birth.stack = taken.stack;
+  birth.stack_weight = taken.weight;
   void* lost_owner = nullptr;
   const uint64_t id = state.ledger.note_birth(birth, &lost_owner);
   let_go(lost_owner);
-  if (birth.adopted || id == 0) return id;
+  if (id == 0) return id;
   ++thread.births;
   if (thread.grad_off && !thread.optimizer_region && thread.region_births < core::ThreadContext::kMaxRegionBirths) {
     thread.region[thread.region_births++] = {birth.address, id};
@@ -97,6 +97,7 @@ c10::Device device_of(core::DeviceKey key) noexcept {
 void tell_observer(uint64_t id, int64_t nbytes, core::DeviceKey device, bool birth) noexcept {
   const BlockObserver observer = RegistryState::get().block_observer.load(std::memory_order_acquire);
   if (observer == nullptr) return;
+  core::calling_out();
   BlockEvent event;
   event.id = id;
   event.nbytes = nbytes;
@@ -108,6 +109,7 @@ void tell_observer(uint64_t id, int64_t nbytes, core::DeviceKey device, bool bir
 // oneDNN calls the deleter with nullptr; so may anyone.
 template <WatchedType kType, size_t kWrapper>
 void free_tracked(void* context) {
+  core::calling_out();
   core::ThreadContext& thread = core::this_thread();
   c10::DeleterFnPtr deleter = Wrappers::of(kType).base_deleter(kWrapper);
   core::Ledger::Death freed;
@@ -178,11 +180,11 @@ size_t Wrappers::freeing_with(c10::DeleterFnPtr deleter) const noexcept {
   return kMax;
 }
 
-c10::Allocator* Wrappers::standing_before(const c10::Allocator* allocator) const noexcept {
+size_t Wrappers::standing_before(const c10::Allocator* allocator) const noexcept {
   for (size_t i = 0, n = count(); i < n; ++i) {
-    if (base(i) == allocator) return wrapper(i);
+    if (base(i) == allocator) return i;
   }
-  return nullptr;
+  return kMax;
 }
 
 void Wrappers::add(c10::Allocator* wrapper, c10::Allocator* base, c10::DeleterFnPtr base_deleter) noexcept {
@@ -213,6 +215,8 @@ void note_unseen(WatchedType type) noexcept {
   Unseen& unseen = state.unseen_of(type);
   std::atomic<bool>& flag = state.ever_active.load(std::memory_order_relaxed) ? unseen.in_gap : unseen.before;
   if (!flag.load(std::memory_order_relaxed)) flag.store(true, std::memory_order_relaxed);
+  // Not in a gap that an activation ends, but behind its back.
+  if (state.active.load(std::memory_order_relaxed)) state.ledger.note_unseen_births();
 }
 
 void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data, size_t nbytes) noexcept {
@@ -260,6 +264,7 @@ void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, con
 }
 
 void note_raw_freed(const void* data) noexcept {
+  core::calling_out();
   if (data == nullptr) return;
   const auto death = RegistryState::get().ledger.note_death(address_of(data));
   if (!death) return;
@@ -268,6 +273,7 @@ void note_raw_freed(const void* data) noexcept {
 }
 
 void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper) {
+  core::calling_out();
   for (int priority = 0; priority <= UINT8_MAX; ++priority) {
     c10::SetAllocator(type, wrapper, static_cast<uint8_t>(priority));
     if (c10::GetAllocator(type) == wrapper) return;
@@ -278,18 +284,20 @@ bool can_adopt(const c10::StorageImpl& storage) noexcept {
   // The unchecked accessor neither throws on fake storages nor materializes copy-on-write ones.
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const std::optional<WatchedType> type = watched_type_of(data.device());
-  return type && Wrappers::of(*type).freeing_with(data.get_deleter()) < Wrappers::kMax && data.get() != nullptr &&
-         data.get_context() == data.get();
+  return type && Wrappers::of(*type).freeing_with(libtorch_storages::deleter_of(data)) < Wrappers::kMax &&
+         data.get() != nullptr && data.get_context() == data.get();
 }
 
-bool adopt(c10::StorageImpl& storage) noexcept {
+namespace {
+
+bool adopt_one(c10::StorageImpl& storage, void*& lost_owner) noexcept {
   RegistryState& state = RegistryState::get();
   const core::LockHolder hold(adoption_lock());
   if (!can_adopt(storage) || storage.sym_nbytes().is_heap_allocated()) return false;
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   const WatchedType type = *watched_type_of(data.device());
   const Wrappers& wrappers = Wrappers::of(type);
-  const c10::DeleterFnPtr deleter = data.get_deleter();
+  const c10::DeleterFnPtr deleter = libtorch_storages::deleter_of(data);
   const size_t wrapper = wrappers.freeing_with(deleter);
   core::Ledger::Birth birth;
   birth.address = address_of(data.get());
@@ -297,20 +305,27 @@ bool adopt(c10::StorageImpl& storage) noexcept {
   birth.device = key_of(type, data.device());
   birth.base_deleter = reinterpret_cast<void*>(deleter);
   birth.adopted = true;
-  if (note_birth(state, core::this_thread(), birth) == 0) return false;
-  if (!data.compare_exchange_deleter(deleter, tracked_deleter(type, wrapper))) {
-    state.ledger.note_death(address_of(data.get()));
-    return false;
-  }
-  if (state.ledger.set_owner(address_of(data.get()), &storage)) c10::raw::weak_intrusive_ptr::incref(&storage);
-  if (storage.allocator() == wrappers.base(wrapper)) storage.set_allocator(wrappers.wrapper(wrapper));
+  if (state.ledger.note_birth(birth, &lost_owner) == 0) return false;
+  if (state.ledger.set_owner(birth.address, &storage)) c10::raw::weak_intrusive_ptr::incref(&storage);
+  if (storage.allocator() == wrappers.base(wrapper)) libtorch_storages::set_allocator(storage, wrappers.wrapper(wrapper));
+  // Last: who sees it finds the storage in the table.
+  libtorch_storages::set_deleter(data, tracked_deleter(type, wrapper));
   return true;
+}
+
+}  // namespace
+
+bool adopt(c10::StorageImpl& storage) noexcept {
+  void* lost_owner = nullptr;
+  const bool adopted = adopt_one(storage, lost_owner);
+  let_go(lost_owner);
+  return adopted;
 }
 
 bool owns_watched_block_here(const c10::StorageImpl& storage) noexcept {
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const std::optional<WatchedType> type = watched_type_of(data.device());
-  return type && data.get() != nullptr && is_tracked_deleter(*type, data.get_deleter());
+  return type && data.get() != nullptr && is_tracked_deleter(*type, libtorch_storages::deleter_of(data));
 }
 
 void know_storage_here(c10::StorageImpl& storage) {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "registry/core/lock.h"
 #include "registry/live_storages.h"
 #include "registry/state.h"
 
@@ -29,7 +30,6 @@ class Wrappers {
   size_t count() const noexcept { return count_.load(std::memory_order_acquire); }
   c10::Allocator* wrapper(size_t index) const noexcept { return entries_[index].wrapper.load(std::memory_order_relaxed); }
   c10::Allocator* base(size_t index) const noexcept { return entries_[index].base.load(std::memory_order_relaxed); }
-  c10::Allocator* front() const noexcept { return count() == 0 ? nullptr : wrapper(count() - 1); }
   bool contains(const c10::Allocator* allocator) const noexcept;
 
   // How the wrapped allocator frees blocks that nobody follows; null if it has no such function.
@@ -41,8 +41,8 @@ class Wrappers {
   // The wrapper whose base frees with this deleter; kMax if there is none.
   size_t freeing_with(c10::DeleterFnPtr deleter) const noexcept;
 
-  // The wrapper that was made for this allocator; null if none was.
-  c10::Allocator* standing_before(const c10::Allocator* base) const noexcept;
+  // The wrapper that was made for this allocator; kMax if none was.
+  size_t standing_before(const c10::Allocator* base) const noexcept;
 
   // Takes the place `count()`, which is below kMax. By one thread at a time.
   void add(c10::Allocator* wrapper, c10::Allocator* base, c10::DeleterFnPtr base_deleter) noexcept;
@@ -74,6 +74,7 @@ c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnP
 class InsideWrapped {
  public:
   InsideWrapped(core::ThreadContext& thread, WatchedType type) : depth_(thread.wrapper_depth[static_cast<size_t>(type)]) {
+    core::calling_out();
     ++depth_;
   }
   ~InsideWrapped() { --depth_; }
@@ -107,6 +108,7 @@ auto allocate_below(WatchedType type, core::ThreadContext& thread, bool outermos
 // Calls the allocator below and notes what it made, if we are active and the outermost.
 template <typename Allocate>
 c10::DataPtr allocate_watched(WatchedType type, size_t index, size_t nbytes, const Allocate& allocate) {
+  core::calling_out();  // as somebody else has, to come here
   if (!RegistryState::get().active.load(std::memory_order_relaxed)) {
     if (nbytes > 0) note_unseen(type);
     return allocate();

@@ -24,6 +24,7 @@ struct Claim {
   uintptr_t address = 0;    // of its storage's data; 0: none to be seen
   bool has_storage = false;
   bool pinned = false;
+  bool lent = false;  // StorageFacts::lent
   std::optional<int64_t> storage_bytes;
   std::optional<int64_t> references;  // to the storage, ours not counted
   std::optional<std::vector<int64_t>> shape;

@@ -77,6 +77,7 @@ Claim claim_of(std::string name, Role role, const at::Tensor& tensor, bool may_b
     claim.has_storage = true;
     claim.address = storage->key.address;
     claim.storage_bytes = storage->bytes;
+    claim.lent = storage->lent;
     claim.references = static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().use_count());
     claim.storage_id = Registry::global().storage_id(tensor);  // adopts what was born before tracking
     if (may_be_pinned && claim.storage_id == 0 && claim.device.is_cpu()) claim.pinned = is_pinned(tensor);
@@ -94,6 +95,7 @@ Claim claim_of(const SavedTensorRow& row, size_t graph) {
   claim.storage_id = row.storage_id;
   claim.address = row.storage_address;
   claim.storage_bytes = row.storage_bytes;
+  claim.lent = row.lent;
   claim.shape = row.shape;
   claim.dtype = row.dtype;
   claim.offset_bytes = row.storage_offset_bytes;

@@ -29,6 +29,8 @@ std::string_view to_string(RowKind kind) {
       return "not_followed";
     case RowKind::kMeta:
       return "meta";
+    case RowKind::kLent:
+      return "lent";
     case RowKind::kStorage:
       break;
   }

@@ -66,9 +66,10 @@ enum class RowKind : uint8_t {
   kUnknown,      // a named tensor that cannot be looked into (opaque): bytes unknown
   kNotFollowed,  // a named tensor on a device that nobody follows, or met while nothing is active: bytes unknown
   kMeta,         // a named meta tensor: no memory lies behind it, 0 bytes
+  kLent,         // a named tensor whose memory was lent back for a while (Courtesy): 0 bytes
 };
 
-// storage, shared, external, unknown, not_followed, meta.
+// storage, shared, external, unknown, not_followed, meta, lent.
 std::string_view to_string(RowKind kind);
 
 // Whose memory a kExternal row is.
@@ -92,7 +93,7 @@ struct ReportRow {
   int64_t external_bytes = 0;     // kExternal: what is there, but not counted
   ExternalMemory external = ExternalMemory::kProgram;
   std::string mapped_from;               // kMappedFile, kSharedMemory: the path, where there is one
-  std::optional<int64_t> claimed_bytes;  // kNotFollowed, kMeta: what the storage says of its own size; counted nowhere
+  std::optional<int64_t> claimed_bytes;  // kNotFollowed, kMeta, kLent: what the storage says of its own size; counted nowhere
   std::optional<c10::DimVector> shape;   // nothing: unknown
   std::optional<c10::ScalarType> dtype;
   int64_t storage_offset_bytes = 0;  // where the tensor begins in its storage

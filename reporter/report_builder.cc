@@ -97,16 +97,18 @@ void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, 
   std::optional<int64_t> bytes;
   bool has_storage = false;
   bool pinned = false;
+  bool lent = false;
   for (const Claim* claim : claims) {
     has_storage = has_storage || claim->has_storage;
+    lent = lent || claim->lent;
     pinned = pinned || claim->pinned;
     if (claim->storage_bytes.has_value()) bytes = std::max(bytes.value_or(0), *claim->storage_bytes);
   }
   const bool is_empty = has_storage ? bytes == 0 : row.shape.has_value() && row.elements() == 0;
   if (is_empty) return;
   const c10::Device device = claims.front()->device;
-  if (device.is_meta()) {
-    row.kind = RowKind::kMeta;
+  if (device.is_meta() || lent) {
+    row.kind = lent ? RowKind::kLent : RowKind::kMeta;
     row.claimed_bytes = bytes;
   } else if (!followed) {
     row.kind = RowKind::kNotFollowed;
@@ -481,6 +483,7 @@ void AnonymousNumbers::forget_all_but(const std::vector<uint64_t>& alive) {
 
 void AnonymousNumbers::number(const std::vector<uint64_t>& anonymous) {
   const size_t before = numbers_.size();
+  numbers_.reserve(before + anonymous.size());  // all or nothing
   size_t known = 0;
   for (const uint64_t id : anonymous) {
     while (known < before && numbers_[known].first < id) ++known;

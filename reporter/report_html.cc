@@ -48,6 +48,8 @@ std::string note(const ReportRow& row) {
       return "not followed, its storage says " + size_or_unknown(row.claimed_bytes);
     case RowKind::kMeta:
       return "would be " + size_or_unknown(row.claimed_bytes);
+    case RowKind::kLent:
+      return "lent back (Courtesy): " + size_or_unknown(row.claimed_bytes);
     default:
       break;
   }

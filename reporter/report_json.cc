@@ -39,7 +39,8 @@ std::string row_json(const ReportRow& row) {
     json += fmt::format(",\"external_bytes\":{},\"external\":{}", row.external_bytes, json_string(external_text(row.external)));
     if (!row.mapped_from.empty()) json += ",\"mapped_from\":" + json_string(row.mapped_from);
   }
-  if (row.kind == RowKind::kNotFollowed || row.kind == RowKind::kMeta) json += ",\"claimed_bytes\":" + number(row.claimed_bytes);
+  if (row.kind == RowKind::kNotFollowed || row.kind == RowKind::kMeta || row.kind == RowKind::kLent)
+    json += ",\"claimed_bytes\":" + number(row.claimed_bytes);
   json += row.shape.has_value() ? fmt::format(",\"shape\":[{}]", fmt::join(*row.shape, ",")) : ",\"shape\":null";
   json += row.dtype.has_value() ? ",\"dtype\":" + json_string(dtype_text(row.dtype)) : ",\"dtype\":null";
   json += fmt::format(",\"offset_bytes\":{},\"extent_bytes\":{}", row.storage_offset_bytes, row.extent_bytes);

@@ -206,6 +206,8 @@ std::string note(const ReportRow& row, bool verbose) {
                                            : "  not followed";
     case RowKind::kMeta:
       return "  would be " + size_or_unknown(row.claimed_bytes);
+    case RowKind::kLent:
+      return "  lent back (Courtesy), comes back with restore(): " + size_or_unknown(row.claimed_bytes);
     case RowKind::kShared:
       return verbose ? "  " + range_text(row.storage_offset_bytes, row.extent_bytes) : "";
     case RowKind::kStorage:

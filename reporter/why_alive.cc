@@ -36,6 +36,8 @@ std::string bytes_text(const ReportRow& row) {
       return readable_size(row.external_bytes) + ", not LibTorch's memory";
     case RowKind::kMeta:
       return "0.00B, a meta tensor";
+    case RowKind::kLent:
+      return "0.00B, lent back (Courtesy)";
     default:
       return row.nbytes.has_value() ? readable_size(*row.nbytes) : "?";
   }

@@ -21,6 +21,7 @@
 #include <unordered_set>
 
 #include "registry/device_statistics.h"
+#include "registry/lent_memory.h"
 #include "registry/live_storages.h"
 #include "registry/registry.h"
 #include "tracker/device_cache.h"
@@ -35,8 +36,6 @@ using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, at::UndefinedTensorImpl>;
 
-constexpr char kAway[] =
-    "memledger: this tensor's memory was lent back (Courtesy::yield_memory()); its data is not there before restore()";
 constexpr char kCopyOnWrite[] = "its data is shared with other storages (copy-on-write)";
 constexpr int64_t kStagingBytes = int64_t{16} << 20;
 constexpr int64_t kSlowBytes = int64_t{1} << 30;
@@ -389,7 +388,7 @@ absl::Status Courtesy::State::copy_away(std::vector<Moving>& moving, YieldedByte
   for (const Moving& one : moving) total += one.yielded.nbytes;
   Telling telling(options, /*restoring=*/false, total);
   Copier copier(bytes, options.place == CourtesyOptions::Place::kPinned);
-  const std::string away = kAway;
+  const std::string away = kLentMemory;
   for (Moving& one : moving) {
     absl::StatusOr<YieldedBytes::Place> place = bytes.reserve(one.yielded.nbytes);
     if (!place.ok()) return place.status();

@@ -5,12 +5,14 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include "registry/device_statistics.h"
+
 namespace memledger::device_cache {
 namespace {
 
 // Null unless the device's allocator caches and is in use.
 c10::DeviceAllocator* allocator_of(c10::Device device) {
-  if (device.is_cpu()) return nullptr;
+  if (device.is_cpu() || !allocator_is_usable(device.type())) return nullptr;
   auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
   return allocator != nullptr && allocator->initialized() ? allocator : nullptr;
 }

@@ -8,11 +8,11 @@
 #include <ostream>
 
 #include "absl/status/status.h"
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
 #include "tracker/device_cache.h"
-#include "tracker/fork_safe_mutex.h"
 #include "tracker/log_text.h"
 #include "tracker/log_writer.h"
 
@@ -112,6 +112,23 @@ Naming read_names(const NameBook& book, c10::Device device) {
   return naming;
 }
 
+// Puts the cursor back if what was read from there could not be passed on, for want of memory: the next call tells it.
+class UntilTold {
+ public:
+  explicit UntilTold(Cursor& cursor) : cursor_(cursor), before_(Registry::global().copy(cursor)) {}
+  ~UntilTold() {
+    if (!told_) cursor_ = std::move(before_);
+  }
+  UntilTold(const UntilTold&) = delete;
+  UntilTold& operator=(const UntilTold&) = delete;
+  void told() noexcept { told_ = true; }
+
+ private:
+  Cursor& cursor_;
+  Cursor before_;
+  bool told_ = false;
+};
+
 std::string python_size(const std::optional<std::vector<int64_t>>& shape) {
   if (!shape.has_value()) return "torch.Size(?)";
   std::string text = "torch.Size([";
@@ -139,6 +156,8 @@ struct MemTracker::Impl {
   SnapshotDiff track(std::string label, SourceLocation where) {
     const std::lock_guard<ForkSafeMutex> hold(lock);
     Naming naming = read_names(book, device);
+    naming.names.reserve(naming.names.size() + known.size());  // for merge()
+    UntilTold until_told(cursor);
     const Changes changes = Registry::global().changes_since(cursor);
     naming.tensors.clear();
     if (changes.from_snapshot) known.clear();
@@ -151,6 +170,7 @@ struct MemTracker::Impl {
     result.health = Registry::global().health();
     result.unread = std::move(naming.unread);
     writer.write(result);
+    until_told.told();
     return result;
   }
 

@@ -56,12 +56,19 @@ uint64_t DeviceCounters::pass() noexcept {
   return ++order_;
 }
 
-void DeviceCounters::add_adopted(int64_t nbytes) noexcept {
+uint64_t DeviceCounters::add_adopted(int64_t nbytes) noexcept {
   const LockHolder hold(lock_);
   bytes_.current.store(bytes_.current.load(kRelaxed) + nbytes, kRelaxed);
   bytes_.peak.store(bytes_.peak.load(kRelaxed) + nbytes, kRelaxed);
   current_count_.store(current_count_.load(kRelaxed) + 1, kRelaxed);
   peak_count_.store(peak_count_.load(kRelaxed) + 1, kRelaxed);
+  return 0;
+}
+
+void DeviceCounters::reset_device_peak() noexcept {
+  const LockHolder hold(lock_);
+  bytes_.restart(order_);
+  peak_count_.store(current_count_.load(kRelaxed), kRelaxed);
 }
 
 void DeviceCounters::reset_peak() noexcept {
@@ -118,8 +125,9 @@ DeviceCounters& CountersByDevice::at(DeviceKey device) {
   if (DeviceCounters* there = entry.load(std::memory_order_acquire)) return *there;
   auto made = std::make_unique<DeviceCounters>();
   DeviceCounters* expected = nullptr;
-  if (entry.compare_exchange_strong(expected, made.get(), std::memory_order_acq_rel)) return *made.release();
-  return *expected;
+  if (!entry.compare_exchange_strong(expected, made.get(), std::memory_order_acq_rel)) return *expected;
+  count_.fetch_add(1, std::memory_order_relaxed);
+  return *made.release();
 }
 
 const DeviceCounters* CountersByDevice::find(DeviceKey device) const noexcept {

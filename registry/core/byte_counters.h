@@ -34,9 +34,14 @@ class alignas(64) DeviceCounters {
   uint64_t subtract(int64_t nbytes, LabelSet labels) noexcept;
   // A death that nobody told of: the bytes stay counted.
   uint64_t pass() noexcept;
-  // Alive since before counting began, so it was alive at the peak, too. Has number 0.
-  void add_adopted(int64_t nbytes) noexcept;
+  // Alive since before counting began, so it was alive at the peak, too. Returns its number, 0.
+  uint64_t add_adopted(int64_t nbytes) noexcept;
+  // Born unseen, nobody knows when: it counts from now on, so that a peak is at most too low. Returns its number.
+  uint64_t add_unseen(int64_t nbytes) noexcept { return add(nbytes, 0); }
+  // With those of labels.
   void reset_peak() noexcept;
+  // Those of labels stay.
+  void reset_device_peak() noexcept;
 
   // Whether someone who was born and died at these numbers was alive at the device's peak or at one of the labels'. May say yes
   // for a peak that was just exceeded.
@@ -95,6 +100,13 @@ class CountersByDevice {
   DeviceCounters& at(DeviceKey device);                         // makes it; throws std::bad_alloc
   const DeviceCounters* find(DeviceKey device) const noexcept;  // null: nothing happened on that device
   DeviceCounters* find(DeviceKey device) noexcept;
+  size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+  template <typename Visit>
+  void for_each(const Visit& visit) noexcept {
+    for (const std::atomic<DeviceCounters*>& entry : counters_) {
+      if (DeviceCounters* const there = entry.load(std::memory_order_acquire)) visit(*there);
+    }
+  }
 
  private:
   static constexpr size_t kTypes = 32;
@@ -103,6 +115,7 @@ class CountersByDevice {
     return static_cast<size_t>(device.type) % kTypes * kIndices + static_cast<size_t>(device.index + 1);
   }
   std::array<std::atomic<DeviceCounters*>, kTypes * kIndices> counters_{};
+  std::atomic<size_t> count_{0};
 };
 
 }  // namespace memledger::core

@@ -146,8 +146,8 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
     totals.table_bytes += birth.nbytes;
     if (birth.adopted) totals.adopted_bytes += birth.nbytes;
     if (birth.adopted) {
-      counters.add_adopted(birth.nbytes);
-      record.birth_order = 0;
+      record.birth_order =
+          unseen_births_.load(std::memory_order_relaxed) ? counters.add_unseen(birth.nbytes) : counters.add_adopted(birth.nbytes);
     } else {
       totals.allocated_bytes += birth.nbytes;
       ++totals.allocated_count;
@@ -265,10 +265,28 @@ void Ledger::unlock_all() const {
   for (Shard& shard : shards_) shard.lock.unlock();
 }
 
+// Unpins an instant, unless it is kept.
+class Ledger::Pin {
+ public:
+  Pin(Ledger& ledger, uint64_t epoch) : ledger_(ledger), epoch_(epoch) {}
+  ~Pin() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (epoch_ != 0) ledger_.unpin(epoch_);
+  }
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+  uint64_t keep() noexcept { return std::exchange(epoch_, 0); }
+
+ private:
+  Ledger& ledger_;
+  uint64_t epoch_;
+};
+
 Ledger::Instant Ledger::take_instant(RecordingMark* mark) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Instant instant;
-  // Room for every device a shard may know, so that nothing is allocated while all shards are held.
-  instant.devices.reserve(kShards);
+  // Room for every device a shard may know, and for some that are new by then: nothing is allocated while all shards are held, nor
+  // after the epoch has ended, which nobody else does meanwhile.
+  instant.devices.reserve(counters_.count() + kShards);
+  pins_.emplace(epoch_, 1);
   lock_all();
   const auto merge = [&](const ShardTotals& totals) {
     auto one = std::find_if(instant.devices.begin(), instant.devices.end(),
@@ -299,17 +317,16 @@ Ledger::Instant Ledger::take_instant(RecordingMark* mark) ABSL_NO_THREAD_SAFETY_
   instant.time = std::chrono::system_clock::now();
   if (mark != nullptr) mark_recording(*mark);
   unlock_all();
-  ++pins_[instant.epoch];
   std::sort(instant.devices.begin(), instant.devices.end(), [](const DeviceTotals& a, const DeviceTotals& b) {
     return std::pair(a.device.type, a.device.index) < std::pair(b.device.type, b.device.index);
   });
   return instant;
 }
 
-void Ledger::unpin(uint64_t epoch) {
+void Ledger::unpin(uint64_t epoch) noexcept {
   const auto pin = pins_.find(epoch);
-  if (pin == pins_.end()) return;
-  if (--pin->second == 0) pins_.erase(pin);
+  if (pin == pins_.end() || --pin->second > 0) return;
+  pins_.erase(pin);
   const uint64_t newest = pins_.empty() ? 0 : pins_.rbegin()->first;
   lock_all();
   newest_pin_ = newest;
@@ -375,11 +392,11 @@ void Ledger::collect(uint64_t since, uint64_t instant, RecordList& born, RecordL
 LedgerSnapshot Ledger::snapshot() {
   const LockHolder hold(instants_lock_);
   Instant instant = take_instant();
+  const Pin pin(*this, instant.epoch);
   LedgerSnapshot snapshot;
   snapshot.time = instant.time;
   snapshot.devices = std::move(instant.devices);
   collect(0, instant.epoch, snapshot.records, nullptr);
-  unpin(instant.epoch);
   return snapshot;
 }
 
@@ -389,7 +406,22 @@ uint64_t Ledger::open_cursor() {
   return next_cursor_++;
 }
 
-void Ledger::close_cursor(uint64_t cursor) {
+uint64_t Ledger::copy_cursor(uint64_t cursor) {
+  const LockHolder hold(instants_lock_);
+  const auto found = cursors_.find(cursor);
+  const uint64_t epoch = found == cursors_.end() ? 0 : found->second;
+  cursors_.emplace(next_cursor_, epoch);
+  if (epoch != 0) ++pins_.find(epoch)->second;
+  return next_cursor_++;
+}
+
+void Ledger::swap_cursors(uint64_t one, uint64_t other) noexcept {
+  const LockHolder hold(instants_lock_);
+  const auto first = cursors_.find(one), second = cursors_.find(other);
+  if (first != cursors_.end() && second != cursors_.end()) std::swap(first->second, second->second);
+}
+
+void Ledger::close_cursor(uint64_t cursor) noexcept {
   const LockHolder hold(instants_lock_);
   const auto found = cursors_.find(cursor);
   if (found == cursors_.end()) return;
@@ -404,11 +436,12 @@ LedgerChanges Ledger::changes_since(uint64_t cursor, bool rows) {
   uint64_t& epoch = cursors_[cursor];
   const uint64_t since = epoch;
   Instant instant = take_instant();
-  epoch = instant.epoch;
+  Pin pin(*this, instant.epoch);
   changes.time = instant.time;
   changes.devices = std::move(instant.devices);
   changes.from_snapshot = since == 0;
   if (rows) collect(since, instant.epoch, changes.born, since == 0 ? nullptr : &changes.died);
+  epoch = pin.keep();
   if (since != 0) unpin(since);
   return changes;
 }
@@ -457,9 +490,9 @@ LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
   LedgerRecording result;
   if (with_alive) {
     Instant instant = take_instant(&result.end);
+    const Pin pin(*this, instant.epoch);
     result.devices = std::move(instant.devices);
     collect(0, instant.epoch, result.alive, nullptr);
-    unpin(instant.epoch);
   } else {
     lock_all();
     mark_recording(result.end);
@@ -520,8 +553,14 @@ void Ledger::reset_peak(DeviceKey device) noexcept {
   if (DeviceCounters* own = counters_.find(device)) own->reset_peak();
 }
 
-template <typename Pin>
-LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const Pin& pin) {
+void Ledger::restart_peaks() noexcept {
+  const LockHolder hold(shards_[0].lock);
+  unseen_births_.store(false, std::memory_order_relaxed);
+  counters_.for_each([](DeviceCounters& own) { own.reset_device_peak(); });
+}
+
+template <typename PinPeak>
+LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak& pin) {
   const LockHolder no_fork(instants_lock_);
   LedgerPeak result;
   DeviceCounters* const own = counters_.find(device);

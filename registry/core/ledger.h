@@ -152,11 +152,15 @@ class Ledger {
   uint64_t id_at(uintptr_t address) const noexcept;         // 0: none
   void* base_deleter_at(uintptr_t address) const noexcept;  // null: none
 
+  // Readers throw std::bad_alloc, and then nothing has changed: no cursor has moved, nothing stays pinned.
   LedgerSnapshot snapshot();
 
   // A cursor is a number from open_cursor; the caller closes it.
   uint64_t open_cursor();
-  void close_cursor(uint64_t cursor);
+  void close_cursor(uint64_t cursor) noexcept;
+  // Another cursor at the same place.
+  uint64_t copy_cursor(uint64_t cursor);
+  void swap_cursors(uint64_t one, uint64_t other) noexcept;
   // Moves the cursor to now. Cost: by what changed, plus a fixed part for the shards; without `rows`, which are then empty, the
   // latter alone.
   LedgerChanges changes_since(uint64_t cursor, bool rows = true);
@@ -171,6 +175,11 @@ class Ledger {
   Counters counters(DeviceKey device) const;
   // Of the device and of its labels.
   void reset_peak(DeviceKey device) noexcept;
+  // Counting begins anew: the peaks of all devices are of what comes now, and what is adopted later was alive before it. Labels' peaks
+  // stay.
+  void restart_peaks() noexcept;
+  // Storages may have been born unseen since peaks were restarted: what is adopted from now on counts as born then.
+  void note_unseen_births() noexcept { unseen_births_.store(true, std::memory_order_relaxed); }
 
   // Whether tombstones are made for peaks; their heights are counted in any case.
   void keep_peaks(bool keep) noexcept { keep_peaks_.store(keep, std::memory_order_relaxed); }
@@ -180,7 +189,10 @@ class Ledger {
   size_t tombstones() const noexcept;
 
   int64_t dropped_records() const noexcept { return dropped_records_.load(std::memory_order_relaxed); }
-  void note_dropped_record() noexcept { dropped_records_.fetch_add(1, std::memory_order_relaxed); }
+  void note_dropped_record() noexcept {
+    dropped_records_.fetch_add(1, std::memory_order_relaxed);
+    note_unseen_births();
+  }
 
   void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -231,6 +243,7 @@ class Ledger {
     void give_back(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
   };
 
+  class Pin;
   struct Instant {
     uint64_t epoch = 0;
     std::chrono::system_clock::time_point time;
@@ -240,9 +253,10 @@ class Ledger {
   Shard& shard_of(uintptr_t address) const noexcept { return shards_[(address >> 6) * 0x9E3779B97F4A7C15ull >> 59]; }
   void lock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void unlock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Ends the current epoch and pins it: tombstones of what it saw alive are kept until unpin(). Also where recording is then.
+  // Ends the current epoch and pins it: tombstones of what it saw alive are kept until unpin(). Also where recording is then. Throws
+  // std::bad_alloc, and then nothing is pinned.
   Instant take_instant(RecordingMark* mark = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
-  void unpin(uint64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
+  void unpin(uint64_t epoch) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   // Everything alive at the instant and born after `since`; with since > 0 also what was alive at `since` and is not any more.
   void collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died);
   // Copies the wanted records of all shards, one shard at a time. `is_past` ends a shard's live ones, the newest first. Of these most
@@ -256,14 +270,15 @@ class Ledger {
   template <typename Wanted>
   void sweep(Shard& shard, const Wanted& wanted_for_instants) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   void mark_recording(RecordingMark& mark) const ABSL_NO_THREAD_SAFETY_ANALYSIS;  // all shards are held
-  template <typename Pin>
-  LedgerPeak collect_peak(DeviceKey device, LabelSet label, const Pin& pin);
+  template <typename PinPeak>
+  LedgerPeak collect_peak(DeviceKey device, LabelSet label, const PinPeak& pin);
 
   mutable std::array<Shard, kShards> shards_;
   CountersByDevice counters_;
   std::atomic<uint64_t> next_id_{1};
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<bool> keep_peaks_{true};
+  std::atomic<bool> unseen_births_{false};
   // Both change only while all shards are held, so holding any one shard's lock is enough to read them.
   uint64_t epoch_ = 1;
   uint64_t newest_pin_ = 0;  // 0: nothing pinned

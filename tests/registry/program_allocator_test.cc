@@ -116,6 +116,27 @@ TEST_CASE("allocators of the program's own, set at any time, are obeyed and watc
   registry().deactivate();
 }
 
+TEST_CASE("a program may change between its allocators as often as it likes: each is watched again") {
+  REQUIRE(registry().activate().ok());
+  c10::Allocator* const found = c10::GetAllocator(at::kCPU);
+  auto* const one = new DelegatingAllocator(found);
+  auto* const other = new DelegatingAllocator(found);
+  for (int i = 0; i < 40; ++i) {
+    CAPTURE(i);
+    DelegatingAllocator* const set_now = i % 2 == 0 ? one : other;
+    c10::SetAllocator(at::kCPU, set_now, /*priority=*/7);
+    const int64_t before = registry().snapshot().total_bytes(at::kCPU);
+    const int calls = set_now->calls;
+    const auto tensor = at::ones({100});
+    CHECK(set_now->calls == calls + 1);
+    CHECK(c10::GetAllocator(at::kCPU) != set_now);
+    CHECK(registry().snapshot().total_bytes(at::kCPU) == before + 400);
+  }
+  CHECK(registry().snapshot().total_bytes(at::kCPU) == 0);
+  CHECK(registry().health().unknown_frees == 0);
+  registry().deactivate();
+}
+
 }  // namespace
 }  // namespace memledger
 
