@@ -56,6 +56,7 @@ struct StorageRecord {
   bool described = false;        // shape and dtype are known
   bool adopted = false;          // born before tracking, or while it was off
   bool raw_block = false;        // made by a raw allocation, not for a storage
+  bool library_workspace = false;  // LibTorch keeps it for a library
   bool parameter_like = false;   // an operator consumed it as a leaf that requires grad
   absl::InlinedVector<int64_t, 4> shape;
 };

@@ -66,7 +66,7 @@ same "its header" "$(head -1 "$csv")" "epoch,iteration,kind,name,bytes"
 awk -F, -v epoch=2 '
   NR > 1 && $1 == epoch { sum[$3] += $5; row[$3 " " $4] = $5 }
   END {
-    named = sum["weight"] + sum["weight_grad"] + sum["buffer"] + sum["optimizer_state"] + sum["other"]
+    named = sum["weight"] + sum["weight_grad"] + sum["buffer"] + sum["optimizer_state"] + sum["workspace"] + sum["other"]
     # Two batches of 131072 int64, and as many floats.
     batch = 131072 * (8 + 8 + 4)
     # Four looks into tables, the two halves side by side, the product, three layers and their ReLU, the last layer: kept all at once.
