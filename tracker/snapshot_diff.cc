@@ -24,8 +24,9 @@ struct GroupKey {
   std::string_view label;
 
   friend bool operator==(const GroupKey& a, const GroupKey& b) {
-    return a.sign == b.sign && a.kind == b.kind && a.role == b.role && a.dtype == b.dtype && a.named == b.named && a.adopted == b.adopted &&
-           a.producer == b.producer && a.label == b.label && a.has_shape == b.has_shape && a.shape == b.shape;
+    return a.sign == b.sign && a.kind == b.kind && a.role == b.role && a.dtype == b.dtype && a.named == b.named &&
+           a.adopted == b.adopted && a.producer == b.producer && a.label == b.label && a.has_shape == b.has_shape &&
+           a.shape == b.shape;
   }
   template <typename H>
   friend H AbslHashValue(H state, const GroupKey& key) {

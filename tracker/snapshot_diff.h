@@ -56,7 +56,7 @@ struct SnapshotDiff {
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   // In live storages, at the later instant: library workspaces and raw blocks are not in it. None on a device that nobody follows.
   std::optional<int64_t> tensor_bytes = 0;
-  int64_t allocated_bytes = 0;              // as the allocator counts them
+  int64_t allocated_bytes = 0;  // as the allocator counts them
   SourceLocation where;
   std::string label;
   std::chrono::system_clock::time_point time;

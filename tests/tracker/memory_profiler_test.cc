@@ -227,7 +227,8 @@ TEST_CASE("the CSV file has exact bytes, and adds up to the registry's") {
   }
   CHECK(sums.size() == 12 - 1);  // NeuMF has no buffers
   CHECK(sums["optimizer_state"] == 2 * sums["weight"]);
-  CHECK(sums["weight"] + sums["weight_grad"] + sums["buffer"] + sums["optimizer_state"] + sums["workspace"] + sums["other"] == sums["current_bytes"]);
+  CHECK(sums["weight"] + sums["weight_grad"] + sums["buffer"] + sums["optimizer_state"] + sums["workspace"] + sums["other"] ==
+        sums["current_bytes"]);
   CHECK(sums["current_cached"] == sums["current_bytes"]);
   CHECK(sums["peak_cached"] >= sums["current_cached"] + sums["feature_map"] - sums["weight_grad"]);
   CHECK(sums["feature_map"] > 0);
