@@ -185,11 +185,11 @@ TEST_CASE("workspaces and raw blocks have rows of their own, and are in no sum o
   CHECK(diff.died_bytes() == 0);
   std::ostringstream out;
   out << diff;
-  CHECK(out.str().find("| 1 * Size:(?)                 | Memory: 3.815e-05 M | LibraryWorkspace     | ? | ") !=
+  CHECK(out.str().find("| 1 * Size:(?)                  | Memory: 3.815e-05 M | LibraryWorkspace     | ? | ") !=
         std::string::npos);
-  CHECK(out.str().find("| 1 * Size:(?)                 | Memory: 3.815e-05 M | RawBlock             | ? | ") !=
+  CHECK(out.str().find("| 1 * Size:(?)                  | Memory: 3.815e-05 M | RawBlock             | ? | ") !=
         std::string::npos);
-  CHECK(out.str().find("| 1 * Size:(?)                 | Memory: 3.815e-05 M | Tensor               | ? | ") !=
+  CHECK(out.str().find("| 1 * Size:(?)                  | Memory: 3.815e-05 M | Tensor               | ? | ") !=
         std::string::npos);
   CHECK(diff.to_json().find("\"role\":\"LibraryWorkspace\"") != std::string::npos);
 }
