@@ -64,7 +64,7 @@ struct DeviceInfo {
   Counters counters;          // the allocator wrapper's own count, kept apart from the table
   int64_t table_bytes = 0;    // sum over the table's rows
   int64_t adopted_bytes = 0;  // of these, in storages born before tracking or while it was off
-  // Of table_bytes, too.
+  // Parts of table_bytes, too.
   int64_t raw_block_bytes = 0;
   int64_t library_workspace_bytes = 0;
 

@@ -167,7 +167,7 @@ class Rows final : public layers::OperatorListener {
     note_known(leaf);
     leaves_.push_back(leaf);
   }
-  // Of a callable.
+  // What a callable consumed.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
 
   void on_result(const at::Tensor& tensor, bool outermost) override {

@@ -69,7 +69,7 @@ struct SnapshotDiff {
   // Names of registered tensors whose memory is not LibTorch's, or cannot be seen (from_blob, opaque layouts).
   std::vector<std::string> unread;
 
-  // Of tensors: what tensor_bytes changes by.
+  // Sums over tensors: what tensor_bytes changes by.
   int64_t born_bytes() const;
   int64_t died_bytes() const;
 
