@@ -35,7 +35,7 @@ std::string plain_type_name(std::string_view demangled);
 class ModuleTree {
  public:
   explicit ModuleTree(torch::nn::Module& module);
-  // Of a module that has ended: nothing but itself.
+  // For a module that has ended: nothing but itself.
   explicit ModuleTree(ModuleLayer ended);
 
   const std::vector<ModuleLayer>& layers() const { return layers_; }

@@ -329,7 +329,7 @@ TEST_CASE("a callable's parameters are the leaves that its operators consumed: e
   CHECK(saved_of_layers(size) == size.saved_bytes);
   CHECK(modelsize(forward, input, 2).parameter_bytes == (4 * 8 + 8 + 8 * 8) * 2);
   CHECK(text_of(size).find("where no operator was seen") == std::string::npos);
-  // As for a module with the same layers.
+  // The same as for a module with these layers.
   nn::Sequential net(one, nn::ReLU(), two, two);
   const ModelSize as_module = modelsize([&](const at::Tensor& x) { return net->forward(x).exp(); }, input);
   CHECK(as_module.parameters == size.parameters);
