@@ -11,6 +11,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/env.h>
+#include <link.h>
 
 #include <algorithm>
 #include <chrono>
@@ -127,8 +128,40 @@ struct WorkspaceTable {
   std::shared_mutex mutex;
 };
 
-void add_workspaces(const char* mangled_table, std::string_view library, std::vector<LibraryWorkspace>& all) {
-  void* const symbol = find_symbol_of_loaded_library(mangled_table);
+// Changes when libraries are loaded.
+unsigned long long loaded_libraries() {
+  unsigned long long loaded = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* library, size_t, void* result) {
+        *static_cast<unsigned long long*>(result) = library->dlpi_adds;
+        return 1;
+      },
+      &loaded);
+  return loaded;
+}
+
+// A function of LibTorch's CUDA library, looked for again only when libraries were loaded since: each reading of the registry asks.
+class TableFunction {
+ public:
+  constexpr explicit TableFunction(const char* mangled) : mangled_(mangled) {}
+  void* get() {
+    if (void* const known = symbol_.load(std::memory_order_acquire)) return known;
+    const unsigned long long loaded = loaded_libraries();
+    if (looked_among_.load(std::memory_order_relaxed) == loaded) return nullptr;
+    void* const symbol = find_symbol_of_loaded_library(mangled_);
+    if (symbol != nullptr) symbol_.store(symbol, std::memory_order_release);
+    looked_among_.store(loaded, std::memory_order_relaxed);
+    return symbol;
+  }
+
+ private:
+  const char* const mangled_;
+  std::atomic<void*> symbol_{nullptr};
+  std::atomic<unsigned long long> looked_among_{0};
+};
+
+void add_workspaces(TableFunction& table_function, std::string_view library, std::vector<LibraryWorkspace>& all) {
+  void* const symbol = table_function.get();
   if (symbol == nullptr) return;
   WorkspaceTable& table = reinterpret_cast<WorkspaceTable& (*)()>(symbol)();
   // LibTorch may hold it on this very thread, when it is a workspace that finds no memory.
@@ -243,8 +276,10 @@ std::vector<LibraryWorkspace> library_workspaces() {
   std::vector<LibraryWorkspace> all;
 #if MEMLEDGER_TORCH_AT_LEAST(11)
   if (CudaAllocator::in_use() == nullptr) return all;
-  add_workspaces("_ZN2at4cuda33cublas_handle_stream_to_workspaceEv", "cuBLAS", all);
-  add_workspaces("_ZN2at4cuda35cublaslt_handle_stream_to_workspaceEv", "cuBLASLt", all);
+  static TableFunction cublas("_ZN2at4cuda33cublas_handle_stream_to_workspaceEv");
+  static TableFunction cublaslt("_ZN2at4cuda35cublaslt_handle_stream_to_workspaceEv");
+  add_workspaces(cublas, "cuBLAS", all);
+  add_workspaces(cublaslt, "cuBLASLt", all);
 #endif
   return all;
 }

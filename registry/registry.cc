@@ -20,6 +20,7 @@
 #include "registry/copies.h"
 #include "registry/cpu_allocator.h"
 #include "registry/cuda_allocator.h"
+#include "registry/device_statistics.h"
 #include "registry/operator_observer.h"
 #include "registry/recording.h"
 #include "registry/snapshot_data.h"
@@ -145,6 +146,14 @@ core::DeviceKey key_of(c10::Device device) {
   return {static_cast<int8_t>(device.type()), static_cast<int8_t>(indexed ? index : -1)};
 }
 
+StorageKind kind_of(const core::StorageRecord& record, bool temporary) {
+  if (record.library_workspace) return StorageKind::kLibraryWorkspace;
+  if (record.raw_block) return StorageKind::kRawBlock;
+  const bool from_an_operator = record.birthplace.op != 0 && !record.adopted && !temporary;
+  // Not `described`: an event has no room for long shapes.
+  return from_an_operator && record.dtype == core::kUnknownDtype ? StorageKind::kScratch : StorageKind::kTensor;
+}
+
 void fill(StorageInfo& info, const core::StorageRecord& record) {
   const RegistryState& state = RegistryState::get();
   const core::Birthplace& birthplace = record.birthplace;
@@ -166,6 +175,7 @@ void fill(StorageInfo& info, const core::StorageRecord& record) {
   info.temporary = state.running.is_running(birthplace.thread, birthplace.op_sequence);
   info.adopted = record.adopted;
   info.raw_block = record.raw_block;
+  info.kind = kind_of(record, info.temporary);
   if (record.described) {
     info.dtype = static_cast<c10::ScalarType>(record.dtype);
     info.shape.assign(record.shape.begin(), record.shape.end());
@@ -182,7 +192,8 @@ std::vector<DeviceInfo> to_values(const std::vector<core::DeviceTotals>& devices
   std::vector<DeviceInfo> result;
   result.reserve(devices.size());
   for (const core::DeviceTotals& one : devices) {
-    result.push_back({device_of(one.device), one.counters, one.table_bytes, one.adopted_bytes});
+    result.push_back({device_of(one.device), one.counters, one.table_bytes, one.adopted_bytes, one.raw_block_bytes,
+                      one.library_workspace_bytes});
   }
   return result;
 }
@@ -233,6 +244,8 @@ Snapshot to_snapshot(const core::LedgerPeak& peak, c10::Device device) {
   for (const core::StorageRecord& record : peak.records) {
     info.table_bytes += record.nbytes;
     if (record.adopted) info.adopted_bytes += record.nbytes;
+    if (record.raw_block) info.raw_block_bytes += record.nbytes;
+    if (record.library_workspace) info.library_workspace_bytes += record.nbytes;
   }
   data->devices.push_back(info);
   return Snapshot(std::move(data));
@@ -249,6 +262,12 @@ void stay_in_front() {
   } catch (const std::exception&) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
   }
+}
+
+// LibTorch makes and drops them without a word: each reading of the table begins with what it has now.
+void note_library_workspaces() {
+  core::Ledger& ledger = RegistryState::get().ledger;
+  for (const LibraryWorkspace& one : library_workspaces()) ledger.mark_library_workspace(one.address, key_of(one.device));
 }
 
 // Storages keep pointers into this code, and LibTorch keeps the callbacks: a plugin that brings memledger must not be unloaded.
@@ -338,14 +357,18 @@ StorageInfo to_value(const core::LedgerEvent& event) {
   record.device = event.device;
   record.adopted = event.adopted;
   record.raw_block = event.raw_block;
+  record.library_workspace = event.library_workspace;
   record.described = event.described;
   record.dtype = event.dtype;
   record.shape.assign(event.shape.begin(), event.shape.begin() + event.dims);
-  return to_value(record);
+  StorageInfo info = to_value(record);
+  if (!event.complete && info.kind == StorageKind::kScratch) info.kind = StorageKind::kTensor;
+  return info;
 }
 
 Recording OwnServices::read_recording(core::RecordingMark& since, bool with_alive) {
   stay_in_front();
+  note_library_workspaces();
   RegistryState& state = RegistryState::get();
   core::LedgerRecording read = state.ledger.recording(since, with_alive);
   Recording result;
@@ -489,6 +512,7 @@ bool Registry::active() const { return RegistryState::get().active.load(std::mem
 
 Snapshot Registry::snapshot() const {
   stay_in_front();
+  note_library_workspaces();
   RegistryState& state = RegistryState::get();
   core::LedgerSnapshot taken = state.ledger.snapshot();
   auto data = std::make_shared<Snapshot::Data>();
@@ -500,12 +524,14 @@ Snapshot Registry::snapshot() const {
 }
 
 Snapshot Registry::peak_snapshot(c10::Device device) const {
+  note_library_workspaces();
   return to_snapshot(RegistryState::get().ledger.peak(key_of(device)), device);
 }
 
 Snapshot Registry::peak_snapshot(c10::Device device, const std::string& label) const {
   RegistryState& state = RegistryState::get();
   const std::optional<size_t> kept = state.peak_labels.find(label);
+  note_library_workspaces();
   return kept ? to_snapshot(state.ledger.peak(key_of(device), *kept), device) : Snapshot();
 }
 
@@ -541,6 +567,7 @@ class CursorBefore {
 
 Changes changes_of(uint64_t cursor, bool rows) {
   stay_in_front();
+  note_library_workspaces();
   RegistryState& state = RegistryState::get();
   CursorBefore before(state.ledger, cursor);
   core::LedgerChanges taken = state.ledger.changes_since(cursor, rows);

@@ -23,6 +23,7 @@
 
 #include "registry/counters.h"
 #include "registry/phase.h"
+#include "registry/storage_kind.h"
 
 namespace memledger {
 
@@ -51,6 +52,7 @@ struct StorageInfo {
   bool adopted = false;    // born before tracking, or while it was off
   // Made by a raw allocation of the device's allocator (raw_alloc: Thrust, NCCL, caching_allocator_alloc), not for a storage.
   bool raw_block = false;
+  StorageKind kind = StorageKind::kTensor;
   // Of the tensor it was made for; nothing if no operator has shown one (raw blocks, scratch memory).
   std::optional<c10::ScalarType> dtype;
   c10::DimVector shape;
@@ -62,6 +64,12 @@ struct DeviceInfo {
   Counters counters;          // the allocator wrapper's own count, kept apart from the table
   int64_t table_bytes = 0;    // sum over the table's rows
   int64_t adopted_bytes = 0;  // of these, in storages born before tracking or while it was off
+  // Parts of table_bytes, too.
+  int64_t raw_block_bytes = 0;
+  int64_t library_workspace_bytes = 0;
+
+  // What is left: memory of tensors.
+  int64_t tensor_bytes() const { return table_bytes - raw_block_bytes - library_workspace_bytes; }
 };
 
 class Snapshot {

@@ -26,6 +26,7 @@ std::ostream& operator<<(std::ostream& out, const StorageInfo& storage) {
   out << fmt::format("storage {} on {}: {} bytes", storage.id, storage.device.str(), storage.nbytes);
   if (storage.dtype.has_value())
     out << fmt::format(", ({}) {}", fmt::join(storage.shape.begin(), storage.shape.end(), ", "), dtype_name(*storage.dtype));
+  if (storage.kind != StorageKind::kTensor) out << ", " << to_string(storage.kind);
   if (storage.adopted) return out << ", before tracking";
   if (!storage.op.empty()) out << ", " << storage.op;
   if (!storage.autograd_node.empty()) out << " in " << storage.autograd_node;

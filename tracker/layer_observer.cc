@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <memory>
+#include <utility>
 
 namespace memledger::layers {
 namespace {
@@ -32,10 +33,19 @@ struct Listening {
 };
 thread_local Listening listening;
 
+void tell_leaves(const at::RecordFunction& fn, OperatorListener& listener) {
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      if (tensor.requires_grad() && tensor.is_leaf()) listener.on_leaf(tensor);
+    });
+  }
+}
+
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   Listening& mine = listening;
   if (mine.listener == nullptr || mine.depth++ > 0) return nullptr;
   try {
+    if (mine.tree == nullptr) tell_leaves(fn, *mine.listener);
     mine.listener->on_operator(fn.name(), mine.tree == nullptr ? std::nullopt : consumed_layer(*mine.tree, fn));
   } catch (...) {
     // An operator must not fail because it is watched.
@@ -70,6 +80,11 @@ std::string plain_type_name(std::string_view demangled) {
 
 ModuleTree::ModuleTree(torch::nn::Module& module) { add(module, ""); }
 
+ModuleTree::ModuleTree(ModuleLayer ended) {
+  ended.parameters = 0;
+  layers_.push_back(std::move(ended));
+}
+
 void ModuleTree::add(torch::nn::Module& module, const std::string& path) {
   if (!indices_.try_emplace(&module, layers_.size()).second) return;
   const size_t index = layers_.size();
@@ -80,7 +95,9 @@ void ModuleTree::add(torch::nn::Module& module, const std::string& path) {
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
     if (!parameter.value().defined()) continue;
     // Tied: its first owner's.
-    if (owners_.try_emplace(parameter.value().unsafeGetTensorImpl(), index).second) {
+    const at::Tensor& tensor = parameter.value();
+    Owner owner{index, decltype(Owner::parameter)(tensor.getIntrusivePtr())};
+    if (owners_.try_emplace(tensor.unsafeGetTensorImpl(), std::move(owner)).second) {
       layers_[index].parameters += parameter.value().numel();
     }
   }
@@ -90,7 +107,7 @@ void ModuleTree::add(torch::nn::Module& module, const std::string& path) {
 std::optional<size_t> ModuleTree::owner_of(const c10::TensorImpl* parameter) const {
   const auto found = owners_.find(parameter);
   if (found == owners_.end()) return std::nullopt;
-  return found->second;
+  return found->second.layer;
 }
 
 std::optional<size_t> consumed_layer(const ModuleTree& tree, const at::RecordFunction& fn) {

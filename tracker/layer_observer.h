@@ -30,10 +30,13 @@ struct ModuleLayer {
 // `torch::nn::SequentialImpl` is Sequential.
 std::string plain_type_name(std::string_view demangled);
 
-// Every module below (and including) one, and whose the parameters are.
+// Every module below (and including) one, and whose the parameters are. Of parameters it keeps the objects' places, so that no other
+// tensor comes to be there; not their memory. modules() and index_of() are for as long as the module lives.
 class ModuleTree {
  public:
   explicit ModuleTree(torch::nn::Module& module);
+  // For a module that has ended: nothing but itself.
+  explicit ModuleTree(ModuleLayer ended);
 
   const std::vector<ModuleLayer>& layers() const { return layers_; }
   std::optional<size_t> owner_of(const c10::TensorImpl* parameter) const;
@@ -43,10 +46,14 @@ class ModuleTree {
  private:
   void add(torch::nn::Module& module, const std::string& path);
 
+  struct Owner {
+    size_t layer;
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter;
+  };
   std::vector<ModuleLayer> layers_;
   std::vector<torch::nn::Module*> modules_;
   std::unordered_map<const torch::nn::Module*, size_t> indices_;
-  std::unordered_map<const c10::TensorImpl*, size_t> owners_;
+  std::unordered_map<const c10::TensorImpl*, Owner> owners_;
 };
 
 // What operators of the calling thread do; an operator within another one is not told at its start.
@@ -55,6 +62,8 @@ class OperatorListener {
   // An outermost operator begins; `layer` is the owner of the first parameter among its inputs. Its name lives as long as the
   // operator.
   virtual void on_operator(const char* name, std::optional<size_t> layer) = 0;
+  // A leaf that requires grad, among an outermost operator's inputs. Told only where there is no tree.
+  virtual void on_leaf(const at::Tensor& /*leaf*/) {}
   // Of any operator, inner ones first.
   virtual void on_result(const at::Tensor& tensor, bool outermost) = 0;
 

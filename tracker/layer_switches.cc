@@ -7,111 +7,187 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
 
 #include "registry/recording.h"
 
 namespace memledger::layers {
+
+// Where the threads were, by one module's tree.
+class LayerSwitches::Threads {
+ public:
+  // What operators still find by another tree is not taken any more.
+  void begin(const ModuleTree* tree) {
+    const std::lock_guard<std::mutex> hold(lock);
+    tree_ = tree;
+    switches_.clear();
+  }
+  void note(const ModuleTree* tree, uint32_t thread, std::optional<size_t> layer) {
+    const std::lock_guard<std::mutex> hold(lock);
+    if (tree != tree_) return;
+    std::vector<Switch>& mine = switches_[thread];
+    const std::optional<size_t> before = mine.empty() ? std::nullopt : mine.back().layer;
+    if (before != layer) mine.push_back({recording_clock_ns(), layer});
+  }
+  std::optional<size_t> at(uint32_t thread, int64_t time_ns) const {
+    const std::lock_guard<std::mutex> hold(lock);
+    const auto found = switches_.find(thread);
+    if (found == switches_.end()) return std::nullopt;
+    const auto after = first_after(found->second, time_ns);
+    if (after == found->second.begin()) return std::nullopt;
+    return std::prev(after)->layer;
+  }
+  void leave_all() {
+    const std::lock_guard<std::mutex> hold(lock);
+    for (auto& [thread, switches] : switches_) {
+      if (!switches.empty() && switches.back().layer.has_value()) switches.push_back({recording_clock_ns(), std::nullopt});
+    }
+  }
+  void forget_before(int64_t time_ns) {
+    const std::lock_guard<std::mutex> hold(lock);
+    for (auto& [thread, switches] : switches_) {
+      const auto after = first_after(switches, time_ns);
+      if (after != switches.begin()) switches.erase(switches.begin(), std::prev(after));
+    }
+  }
+
+  mutable std::mutex lock;
+
+ private:
+  struct Switch {
+    int64_t time_ns;
+    std::optional<size_t> layer;
+  };
+  static std::vector<Switch>::const_iterator first_after(const std::vector<Switch>& switches, int64_t time_ns) {
+    return std::upper_bound(switches.begin(), switches.end(), time_ns,
+                            [](int64_t time, const Switch& one) { return time < one.time_ns; });
+  }
+
+  const ModuleTree* tree_ = nullptr;  // compared only
+  std::map<uint32_t, std::vector<Switch>> switches_;
+};
+
 namespace {
 
-std::mutex& lock_of_all() {
-  static auto* const lock = new std::mutex;
-  return *lock;
+struct Follower {
+  std::shared_ptr<LayerSwitches::Threads> threads;
+  std::shared_ptr<const ModuleTree> tree;
+};
+using Followers = std::vector<Follower>;
+
+// Who follows is a value that is replaced, never changed: an operator takes it with it, and looks at its inputs without a lock.
+struct All {
+  std::mutex lock;
+  std::shared_ptr<const Followers> followers = std::make_shared<const Followers>();
+};
+
+// Never destroyed: operators run while the program ends.
+All& all() {
+  static auto* const one = new All;
+  return *one;
 }
 
-std::vector<LayerSwitches*>& all() {
-  static auto* const switches = new std::vector<LayerSwitches*>;
-  return *switches;
+std::shared_ptr<const Followers> followers() {
+  const std::lock_guard<std::mutex> hold(all().lock);
+  return all().followers;
 }
 
-at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+// `tree` is null for one that follows no more.
+void follow(const std::shared_ptr<LayerSwitches::Threads>& threads, std::shared_ptr<const ModuleTree> tree) {
+  std::shared_ptr<const Followers> before;  // let go of without the lock
+  const std::lock_guard<std::mutex> hold(all().lock);
+  auto now = std::make_shared<Followers>();
+  for (const Follower& one : *all().followers) {
+    if (one.threads != threads) now->push_back(one);
+  }
+  if (tree != nullptr) now->push_back({threads, std::move(tree)});
+  before = std::exchange(all().followers, std::move(now));
+}
+
 thread_local int depth = 0;
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  if (depth++ > 0) return nullptr;
+  try {
+    const bool in_forward = at::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() == -1;
+    const uint32_t thread = this_thread_number();
+    for (const Follower& one : *followers()) {
+      const std::optional<size_t> layer = in_forward ? consumed_layer(*one.tree, fn) : std::nullopt;
+      if (!in_forward || layer.has_value()) one.threads->note(one.tree.get(), thread, layer);
+    }
+  } catch (...) {
+    // An operator must not fail because it is watched.
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction& /*fn*/, at::ObserverContext* /*context*/) {
+  if (depth > 0) --depth;
+}
+
+// LibTorch calls back while somebody follows. It is told so without a lock of ours: whoever told it last looks again.
+void match_callback() {
+  static const at::CallbackHandle handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  for (bool wanted = !followers()->empty();;) {
+    wanted ? at::reenableCallback(handle) : at::disableCallback(handle);
+    const bool told = std::exchange(wanted, !followers()->empty());
+    if (told == wanted) return;
+  }
+}
+
+void before_fork() {
+  all().lock.lock();
+  for (const Follower& one : *all().followers) one.threads->lock.lock();
+}
+
+void after_fork() {
+  for (const Follower& one : *all().followers) one.threads->lock.unlock();
+  all().lock.unlock();
+}
 
 }  // namespace
 
-struct LayerSwitches::Hooks {
-  static std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
-    if (depth++ > 0) return nullptr;
-    try {
-      const bool in_forward = at::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() == -1;
-      const uint32_t thread = this_thread_number();
-      const std::lock_guard<std::mutex> hold(lock_of_all());
-      for (LayerSwitches* one : all()) {
-        one->note(thread, in_forward ? consumed_layer(*one->tree_, fn) : std::nullopt, in_forward);
-      }
-    } catch (...) {
-      // An operator must not fail because it is watched.
-    }
-    return nullptr;
-  }
-  static void on_end(const at::RecordFunction& /*fn*/, at::ObserverContext* /*context*/) {
-    if (depth > 0) --depth;
-  }
-};
-
-LayerSwitches::LayerSwitches(const torch::nn::Module& module) : module_(module) {
-  // A child of fork must not find the lock held by a thread that it does not have.
-  static const int fork_handlers =
-      pthread_atfork([] { lock_of_all().lock(); }, [] { lock_of_all().unlock(); }, [] { lock_of_all().unlock(); });
+LayerSwitches::LayerSwitches(const torch::nn::Module& module) : module_(module), threads_(std::make_shared<Threads>()) {
+  // A child of fork must not find a lock held by a thread that it does not have.
+  static const int fork_handlers = pthread_atfork(&before_fork, &after_fork, &after_fork);
   TORCH_CHECK(fork_handlers == 0, "memledger: no memory for fork handlers");
   read_module();
-  const std::lock_guard<std::mutex> hold(lock_of_all());
-  all().push_back(this);
-  if (all().size() > 1) return;
-  if (handle != at::INVALID_CALLBACK_HANDLE) {
-    at::reenableCallback(handle);
-  } else {
-    handle = at::addGlobalCallback(
-        at::RecordFunctionCallback(&Hooks::on_start, &Hooks::on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
-  }
+  match_callback();
 }
 
 LayerSwitches::~LayerSwitches() {
-  const std::lock_guard<std::mutex> hold(lock_of_all());
-  all().erase(std::remove(all().begin(), all().end(), this), all().end());
-  if (all().empty()) at::disableCallback(handle);
+  try {
+    follow(threads_, nullptr);
+    match_callback();
+  } catch (const std::bad_alloc&) {
+    // It goes on, for nobody.
+  }
 }
 
 void LayerSwitches::read_module() {
-  // Names and parameters are read only.
-  auto tree = std::make_unique<ModuleTree>(const_cast<torch::nn::Module&>(module_));
-  const std::lock_guard<std::mutex> hold(lock_of_all());
-  tree_.swap(tree);
-  threads_.clear();  // the layers in them are the old tree's
-}
-
-void LayerSwitches::note(uint32_t thread, std::optional<size_t> layer, bool in_forward) {
-  if (in_forward && !layer.has_value()) return;
-  std::vector<Switch>& mine = threads_[thread];
-  const std::optional<size_t> before = mine.empty() ? std::nullopt : mine.back().layer;
-  if (before != layer) mine.push_back({recording_clock_ns(), layer});
-}
-
-std::optional<size_t> LayerSwitches::at(uint32_t thread, int64_t time_ns) const {
-  const std::lock_guard<std::mutex> hold(lock_of_all());
-  const auto found = threads_.find(thread);
-  if (found == threads_.end()) return std::nullopt;
-  const auto after = std::upper_bound(found->second.begin(), found->second.end(), time_ns,
-                                      [](int64_t time, const Switch& one) { return time < one.time_ns; });
-  if (after == found->second.begin()) return std::nullopt;
-  return std::prev(after)->layer;
-}
-
-void LayerSwitches::leave_all() {
-  const std::lock_guard<std::mutex> hold(lock_of_all());
-  for (auto& [thread, switches] : threads_) {
-    if (!switches.empty() && switches.back().layer.has_value()) switches.push_back({recording_clock_ns(), std::nullopt});
+  std::shared_ptr<const ModuleTree> tree;
+  if (const auto module = module_.lock()) {
+    // Names and parameters are read only.
+    tree = std::make_shared<const ModuleTree>(const_cast<torch::nn::Module&>(*module));
+  } else {
+    tree = std::make_shared<const ModuleTree>(tree_->layers().front());
   }
+  threads_->begin(tree.get());  // the layers in it are the old tree's
+  follow(threads_, tree);
+  tree_ = std::move(tree);
 }
 
-void LayerSwitches::forget_before(int64_t time_ns) {
-  const std::lock_guard<std::mutex> hold(lock_of_all());
-  for (auto& [thread, switches] : threads_) {
-    const auto after = std::upper_bound(switches.begin(), switches.end(), time_ns,
-                                        [](int64_t time, const Switch& one) { return time < one.time_ns; });
-    if (after != switches.begin()) switches.erase(switches.begin(), std::prev(after));
-  }
-}
+std::optional<size_t> LayerSwitches::at(uint32_t thread, int64_t time_ns) const { return threads_->at(thread, time_ns); }
+
+void LayerSwitches::leave_all() { threads_->leave_all(); }
+
+void LayerSwitches::forget_before(int64_t time_ns) { threads_->forget_before(time_ns); }
 
 }  // namespace memledger::layers

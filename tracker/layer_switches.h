@@ -4,16 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "tracker/layer_observer.h"
+#include "tracker/module_ref.h"
 
 namespace memledger::layers {
 
-// Follows all threads while it lives. Outside the forward phase (backward, no_grad) a thread is in no layer.
+// Follows all threads while it lives. Outside the forward phase (backward, no_grad) a thread is in no layer. The module may end
+// before, if somebody owns it (ModuleRef). Its functions are for one thread at a time; operators of others go on meanwhile.
 class LayerSwitches {
  public:
   explicit LayerSwitches(const torch::nn::Module& module);
@@ -22,7 +22,7 @@ class LayerSwitches {
   LayerSwitches& operator=(const LayerSwitches&) = delete;
 
   const ModuleTree& tree() const { return *tree_; }
-  // For a module whose parameters or children were replaced. Forgets where the threads were.
+  // For a module whose parameters or children were replaced, or that has ended. Forgets where the threads were.
   void read_module();
 
   // The layer that a thread (StorageInfo::thread) was in at a time; nothing: in none.
@@ -32,18 +32,12 @@ class LayerSwitches {
   // What is before is not needed any more, save where each thread is then.
   void forget_before(int64_t time_ns);
 
-  struct Hooks;
+  class Threads;
 
  private:
-  struct Switch {
-    int64_t time_ns;
-    std::optional<size_t> layer;
-  };
-  void note(uint32_t thread, std::optional<size_t> layer, bool in_forward);
-
-  const torch::nn::Module& module_;
-  std::unique_ptr<ModuleTree> tree_;
-  std::map<uint32_t, std::vector<Switch>> threads_;  // guarded by the lock of all
+  const ModuleRef module_;
+  std::shared_ptr<const ModuleTree> tree_;
+  const std::shared_ptr<Threads> threads_;
 };
 
 }  // namespace memledger::layers

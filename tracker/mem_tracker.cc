@@ -15,6 +15,7 @@
 #include "tracker/device_cache.h"
 #include "tracker/log_text.h"
 #include "tracker/log_writer.h"
+#include "tracker/module_ref.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -57,10 +58,15 @@ class Activation {
   Activation& operator=(const Activation&) = delete;
 };
 
+// Keeps storages alive, and so their ids good, until the registry has been read. To be let go of without the lock: each may be the
+// last reference by then, and deleters and destructors are the program's.
+struct Held {
+  OwnedModules::Held modules;
+  std::vector<NamedTensor> tensors;
+};
+
 // What the registered modules, optimizers and tensors call the storages of one device, at one moment.
 struct Naming {
-  // Keeps the storages alive, and so their ids good, until the registry has been read.
-  std::vector<NamedTensor> tensors;
   StorageNames names;
   std::vector<std::string> unread;
 };
@@ -79,12 +85,11 @@ void describe(const at::Tensor& tensor, StorageName& name) {
   }
 }
 
-Naming read_names(const NameBook& book, c10::Device device) {
+Naming read_names(const std::vector<NamedTensor>& tensors, c10::Device device) {
   Naming naming;
-  naming.tensors = book.read();
-  naming.names.reserve(naming.tensors.size());
+  naming.names.reserve(tensors.size());
   Registry& registry = Registry::global();
-  for (const NamedTensor& named : naming.tensors) {
+  for (const NamedTensor& named : tensors) {
     if (!is_same_device(tensor_device(named.tensor), device)) continue;
     bool seen = false;
     for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
@@ -153,13 +158,22 @@ struct MemTracker::Impl {
     return result;
   }
 
-  SnapshotDiff track(std::string label, SourceLocation where) {
+  Held hold_registered() const {
+    Held held;  // before the lock
     const std::lock_guard<ForkSafeMutex> hold(lock);
-    Naming naming = read_names(book, device);
+    held.modules = modules.lock();
+    held.tensors = book.read();
+    return held;
+  }
+
+  SnapshotDiff track(std::string label, SourceLocation where) {
+    const Held held = hold_registered();
+    // Without the lock: a tensor may ask the program for its sizes.
+    Naming naming = read_names(held.tensors, device);
+    const std::lock_guard<ForkSafeMutex> hold(lock);
     naming.names.reserve(naming.names.size() + known.size());  // for merge()
     UntilTold until_told(cursor);
     const Changes changes = Registry::global().changes_since(cursor);
-    naming.tensors.clear();
     if (changes.from_snapshot) known.clear();
     naming.names.merge(known);  // names of now go before earlier ones
     known = std::move(naming.names);
@@ -180,6 +194,7 @@ struct MemTracker::Impl {
   mutable ForkSafeMutex lock;  // after the registry is active
   Cursor cursor;
   NameBook book;
+  OwnedModules modules;  // those in the book
   // Of storages that were alive and named at the last track(), or earlier and still live: their last names.
   StorageNames known;
 };
@@ -191,6 +206,7 @@ MemTracker::~MemTracker() = default;
 MemTracker& MemTracker::add_module(std::string prefix, const torch::nn::Module& module) {
   const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_module(std::move(prefix), module);
+  impl_->modules.add(module);
   return *this;
 }
 
@@ -231,10 +247,11 @@ void MemTracker::clear_cache() {
 }
 
 void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
-  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
-  const Naming naming = read_names(impl_->book, impl_->device);
+  const Held held = impl_->hold_registered();
+  const Naming naming = read_names(held.tensors, impl_->device);
   const Snapshot snapshot = Registry::global().snapshot();
   for (const StorageInfo& storage : snapshot.storages(impl_->device)) {
+    if (storage.kind == StorageKind::kLibraryWorkspace || storage.kind == StorageKind::kRawBlock) continue;
     const auto found = naming.names.find(storage.id);
     const StorageName* const name = found == naming.names.end() ? nullptr : &found->second;
     const TensorLooks looks = looks_of(storage, name);
@@ -247,7 +264,11 @@ void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
 void MemTracker::print_all_gpu_tensor() const { print_all_gpu_tensor(std::cout); }
 
 double MemTracker::get_tensor_usage() const {
-  return static_cast<double>(Registry::global().snapshot().total_bytes(impl_->device)) / kBytesPerMib;
+  const Snapshot snapshot = Registry::global().snapshot();
+  for (const DeviceInfo& one : snapshot.devices()) {
+    if (is_same_device(one.device, impl_->device)) return static_cast<double>(one.tensor_bytes()) / kBytesPerMib;
+  }
+  return 0;
 }
 
 double MemTracker::get_allocate_usage() const {

@@ -13,13 +13,15 @@
 // row; what has gone keeps its last one. Tensors made before tracking began are found through what is registered here; their rows
 // say so.
 //
-// Units: MiB (2^20 bytes) in the log and from get_*_usage(), bytes in SnapshotDiff. On the CPU, `Total Tensor Used Memory` is the
-// sum of the live storages and `Total Allocated Memory` what the allocator wrapper counted by itself; on other devices the second
-// is what LibTorch's own allocator says, and rows are of the storages that the registry follows there. Errors: the constructor
+// Units: MiB (2^20 bytes) in the log and from get_*_usage(), bytes in SnapshotDiff. `Total Tensor Used Memory` is the sum of the
+// live storages that the registry follows: what LibTorch keeps for cuBLAS and raw blocks have rows, of the roles LibraryWorkspace and
+// RawBlock, but are no tensor's memory. `Total Allocated Memory` is on the CPU what the allocator wrapper counted by itself, on other
+// devices what LibTorch's own allocator says. Errors: the constructor
 // throws c10::Error naming path and reason when the log cannot be made. After that nothing throws because of the file: trouble
 // with it is reported once on stderr, and the program goes on. Ownership: holds no tensor. A module in a ModuleHolder or
 // shared_ptr may end; a module on the stack, and an optimizer, must outlive the tracker or be removed from it. Thread-safety: any
-// function from any thread; registered modules and optimizers must not be changed by another thread during a call. Several
+// function from any thread, the deleter of a registered tensor included; registered modules and optimizers must not be changed by
+// another thread during a call. Several
 // trackers do not disturb each other. Cost of track(): by changes since the last call and by registered tensors, not by live
 // tensors; see tests/bench.
 
@@ -98,7 +100,7 @@ class MemTracker {
   // Gives memory that nobody uses back: what the device's caching allocator keeps, and LibTorch's cache of pinned host memory, to the
   // driver; the heap's (malloc_trim) to the system.
   void clear_cache();
-  // One line for each live storage of the device, in order of birth: torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875
+  // One line for each live storage of the device (workspaces and raw blocks are none), in order of birth: torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875
   // features.0.weight Cost: by the number of live storages.
   void print_all_gpu_tensor(std::ostream& out) const;
   void print_all_gpu_tensor() const;  // to std::cout

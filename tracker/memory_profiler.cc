@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
@@ -109,17 +110,24 @@ c10::Device device_of(const torch::nn::Module& module) {
   return c10::Device(c10::DeviceType::CPU);
 }
 
+// No tensor's from its first to its last byte. What an operator took for itself and still holds may be a tensor that cannot be
+// looked into (mkldnn): in a sum of what is alive it is none of these.
+bool is_workspace(StorageKind kind) { return kind == StorageKind::kLibraryWorkspace || kind == StorageKind::kRawBlock; }
+
 }  // namespace
 
 struct MemoryProfiler::Impl {
   Impl(const torch::nn::Module& module, ProfilerOptions given)
-      : module(module), options(std::move(given)), device(options.device.value_or(device_of(module))), switches(module) {
+      : options(std::move(given)), device(options.device.value_or(device_of(module))), switches(module) {
     if (device.is_cuda() && !device.has_index()) device.set_index(0);
     if (options.csv) {
       csv.emplace(options.csv_folder, options.clock ? options.clock() : std::chrono::system_clock::now());
     }
     book.add_module("", module);
     recorder.emplace(options.max_events);
+    for (const StorageInfo& storage : Registry::global().snapshot().storages(device)) {
+      if (is_workspace(storage.kind)) alive[storage.id] = {Class::kWorkspace, storage.nbytes, 0};
+    }
   }
 
   static void check(const torch::nn::Module& module, const ProfilerOptions& options) {
@@ -132,7 +140,8 @@ struct MemoryProfiler::Impl {
                 " has no parameters, so there are no layers to profile. Has it been built?");
   }
 
-  enum class Class { kFeatureMap, kGradient };
+  enum class Class { kFeatureMap, kGradient, kWorkspace };
+  static constexpr size_t kClasses = 3;
   struct Tracked {
     Class kind;
     int64_t bytes;
@@ -172,13 +181,17 @@ struct MemoryProfiler::Impl {
       found = born.find(id);
       return found == born.end() ? nullptr : &found->second;
     };
-    int64_t features = sum_of(Class::kFeatureMap), gradients = sum_of(Class::kGradient);
-    int64_t most_features = features, most_gradients = gradients;
+    std::array<int64_t, kClasses> now{};
+    for (const auto& [id, one] : alive) now[static_cast<size_t>(one.kind)] += one.bytes;
+    std::array<int64_t, kClasses> most = now;
     size_t at_most_features = 0;  // events before it
     for (size_t i = 0; i < events.size(); ++i) {
       const StorageInfo& storage = events[i].life->storage;
+      if (events[i].birth && alive.count(storage.id) > 0) continue;  // seen when the profiler was made
       if (events[i].birth && !storage.adopted && named.count(storage.id) == 0) {
-        if (storage.phase == Phase::kBackward) {
+        if (storage.kind != StorageKind::kTensor) {
+          born[storage.id] = {Class::kWorkspace, storage.nbytes, 0};
+        } else if (storage.phase == Phase::kBackward) {
           born[storage.id] = {Class::kGradient, storage.nbytes, 0};
         } else if (storage.phase == Phase::kForward) {
           const std::optional<size_t> layer = switches.at(storage.thread, events[i].time_ns);
@@ -187,16 +200,15 @@ struct MemoryProfiler::Impl {
       }
       const Tracked* const tracked = find(storage.id);
       if (tracked == nullptr) continue;
-      const int64_t change = events[i].birth ? tracked->bytes : -tracked->bytes;
-      (tracked->kind == Class::kFeatureMap ? features : gradients) += change;
-      most_gradients = std::max(most_gradients, gradients);
-      if (features > most_features) {
-        most_features = features;
-        at_most_features = i + 1;
-      }
+      const auto place = static_cast<size_t>(tracked->kind);
+      now[place] += events[i].birth ? tracked->bytes : -tracked->bytes;
+      if (now[place] <= most[place]) continue;
+      most[place] = now[place];
+      if (tracked->kind == Class::kFeatureMap) at_most_features = i + 1;
     }
-    stats.feature_map_bytes = most_features;
-    stats.intermediate_gradient_bytes = most_gradients;
+    stats.feature_map_bytes = most[static_cast<size_t>(Class::kFeatureMap)];
+    stats.intermediate_gradient_bytes = most[static_cast<size_t>(Class::kGradient)];
+    stats.most_workspace_bytes = most[static_cast<size_t>(Class::kWorkspace)];
 
     std::vector<int64_t> by_layer(switches.tree().layers().size(), 0);
     for (const auto& [id, one] : alive) {
@@ -235,12 +247,6 @@ struct MemoryProfiler::Impl {
       const auto found = now.find(before[one.layer].name);
       one.layer = found == now.end() ? 0 : found->second;  // of a layer that has gone: the module itself
     }
-  }
-
-  int64_t sum_of(Class kind) const {
-    int64_t bytes = 0;
-    for (const auto& [id, one] : alive) bytes += one.kind == kind ? one.bytes : 0;
-    return bytes;
   }
 
   // After deaths went unseen.
@@ -300,7 +306,8 @@ struct MemoryProfiler::Impl {
     gradient_bytes_.clear();
     stats.current_bytes = snapshot.total_bytes(device);
     for (const StorageInfo& storage : snapshot.storages(device)) {
-      if (told.count(storage.id) == 0) stats.other_bytes += storage.nbytes;
+      if (told.count(storage.id) > 0) continue;
+      (is_workspace(storage.kind) ? stats.workspace_bytes : stats.other_bytes) += storage.nbytes;
     }
     const Counters counters = snapshot.counters(device);
     stats.peak_cached_bytes = counters.peak_bytes;
@@ -311,7 +318,6 @@ struct MemoryProfiler::Impl {
     }
   }
 
-  const torch::nn::Module& module;
   const ProfilerOptions options;
   c10::Device device;
   const ScopedTracking tracking;
@@ -319,7 +325,7 @@ struct MemoryProfiler::Impl {
   NameBook book;
   std::optional<CsvFile> csv;
   std::optional<Recorder> recorder;
-  std::unordered_map<uint64_t, Tracked> alive;  // feature maps and intermediate gradients that outlived their iteration
+  std::unordered_map<uint64_t, Tracked> alive;  // of what outlived its iteration
   mutable std::unordered_map<std::string, int64_t> gradient_bytes_;
   int64_t epoch = 1;
   int64_t iteration = 0;

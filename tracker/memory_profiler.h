@@ -18,14 +18,17 @@
 //   batch is none), at the moment when there were most of them. A storage belongs to the layer whose parameter was consumed last.
 // - intermediate gradients: storages born in backward that are not the gradients of the module's parameters, at the moment when
 //   there were most of them. What a checkpoint computes again during backward is among them.
+// - workspaces: memory that is no tensor's (registry/storage_kind.h): what LibTorch keeps for cuBLAS, what operators take for
+//   themselves while they run (cuDNN), raw blocks; at the moment when there was most of it. Shown where there was any.
 // - peak and current cached: what the device's caching allocator has reserved; on the CPU, which has no cache, the registry's peak
 //   and current bytes.
 // - weights and weight gradients: as they are when record_stats() is called: call it before the gradients are dropped.
 //
 // Units: bytes in CSV and values; each storage once, at its first name. Errors: c10::Error for a print period below 1, a module
 // without parameters, and a CSV file that cannot be made; later trouble with the file is told once on stderr, and there is
-// never half a row; a child of fork writes none. Ownership: holds no
-// tensor; the module (if it is on the stack) and the optimizer must outlive the profiler. Thread-safety: one thread at a time.
+// never half a row; a child of fork writes none. Ownership: holds no tensor. A module in a ModuleHolder or shared_ptr may end, and
+// has no layers from the next epoch on; a module on the stack, and the optimizer, must outlive the profiler. Thread-safety: one
+// thread at a time; other threads may run, make and drop modules meanwhile.
 // Cost: while it lives, about 0.1 µs per allocation and per free, a look at the inputs of each operator (about a microsecond), 37 MB for events;
 // record_stats() and epoch_end() by the events since the last one, record_stats() by all live storages where it prints.
 
@@ -82,10 +85,12 @@ struct IterationStats {
   std::vector<NamedBytes> weights;
   std::vector<NamedBytes> weight_gradients;
   int64_t intermediate_gradient_bytes = 0;
+  int64_t most_workspace_bytes = 0;
   // With weights and weight gradients these are all that was alive: the registry's bytes of the device.
   std::vector<NamedBytes> buffers;
   std::vector<NamedBytes> optimizer_state;
-  int64_t other_bytes = 0;  // of all else, the prototype layers in a Transformer's options among it
+  int64_t workspace_bytes = 0;  // library workspaces and raw blocks: no tensor's
+  int64_t other_bytes = 0;      // of all else, the prototype layers in a Transformer's options among it
   int64_t current_bytes = 0;
   // More was born and freed than max_events: the two measured figures are at least these.
   int64_t dropped_events = 0;
@@ -97,8 +102,8 @@ struct IterationStats {
 // As it is printed.
 std::string to_string(const IterationStats& stats);
 // Rows of the CSV file, which begins with kProfilerCsvHeader. Kinds: peak_cached, current_cached, feature_map (one for each layer),
-// weight, weight_grad, intermediate_grad; then buffer, optimizer_state, other, and current_bytes, which is the sum of weight,
-// weight_grad, buffer, optimizer_state and other.
+// weight, weight_grad, intermediate_grad, most_workspace; then buffer, optimizer_state, workspace, other, and current_bytes, which is
+// the sum of weight, weight_grad, buffer, optimizer_state, workspace and other.
 std::string to_csv(const IterationStats& stats);
 constexpr char kProfilerCsvHeader[] = "epoch,iteration,kind,name,bytes\n";
 

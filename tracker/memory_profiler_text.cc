@@ -50,6 +50,7 @@ std::string to_string(const IterationStats& stats) {
   text += "\n" + line("Total layer weight usage", stats.weight_bytes()) + lines(stats.weights);
   text += "\n" + line("Total layer weight gradient usage", stats.weight_gradient_bytes()) + lines(stats.weight_gradients);
   text += line("Intermediate gradients", stats.intermediate_gradient_bytes);
+  if (stats.most_workspace_bytes > 0) text += line("Workspaces", stats.most_workspace_bytes);
   if (stats.dropped_events > 0) {
     text += fmt::format("({} events were dropped: feature maps and intermediate gradients are at least these)\n",
                         stats.dropped_events);
@@ -71,8 +72,10 @@ std::string to_csv(const IterationStats& stats) {
   rows("weight", stats.weights);
   rows("weight_grad", stats.weight_gradients);
   row("intermediate_grad", "", stats.intermediate_gradient_bytes);
+  row("most_workspace", "", stats.most_workspace_bytes);
   rows("buffer", stats.buffers);
   rows("optimizer_state", stats.optimizer_state);
+  row("workspace", "", stats.workspace_bytes);
   row("other", "", stats.other_bytes);
   row("current_bytes", "", stats.current_bytes);
   return text;

@@ -161,6 +161,15 @@ class Rows final : public layers::OperatorListener {
     ++layers_[running_].calls;
   }
 
+  void on_leaf(const at::Tensor& leaf) override {
+    c10::StorageImpl* const storage = storage_of(leaf);
+    if (storage != nullptr && known_.count(storage) > 0) return;  // an input, or had already
+    note_known(leaf);
+    leaves_.push_back(leaf);
+  }
+  // What a callable consumed.
+  const std::vector<at::Tensor>& leaves() const { return leaves_; }
+
   void on_result(const at::Tensor& tensor, bool outermost) override {
     if (running_ == kNobody) return;
     LayerSize& layer = layers_[running_];
@@ -169,9 +178,10 @@ class Rows final : public layers::OperatorListener {
       const auto [place, is_new] = known_.try_emplace(storage, Made{weak(storage), running_});
       if (is_new) fresh_.insert(storage);
       if (outermost && fresh_.erase(storage) > 0) {
-        const auto bytes = static_cast<int64_t>(storage->nbytes());
+        auto bytes = static_cast<int64_t>(storage->nbytes());
+        if (type_size_) bytes = bytes / static_cast<int64_t>(tensor.itemsize()) * *type_size_;
         layer.activation_bytes += bytes;
-        intermediate_bytes_ += type_size_ ? bytes / static_cast<int64_t>(tensor.itemsize()) * *type_size_ : bytes;
+        intermediate_bytes_ += bytes;
       }
     }
     if (outermost) note_shape(layer, tensor);
@@ -246,6 +256,7 @@ class Rows final : public layers::OperatorListener {
   std::unordered_map<size_t, size_t> modules_;
   std::map<std::pair<size_t, std::string>, size_t> operators_;
   std::unordered_map<c10::StorageImpl*, Made> known_;
+  std::vector<at::Tensor> leaves_;
   std::unordered_set<c10::StorageImpl*> fresh_;  // shown by an inner operator, not by an outermost one yet
   std::vector<size_t> inside_;                   // children of Sequentials that run
   size_t last_ = kNobody;                        // module's row
@@ -264,6 +275,11 @@ struct Run::State {
         before(module, tree == nullptr ? std::vector<torch::nn::Module*>() : tree->modules()),
         rows(tree.get(), options.type_size) {
     size.model = std::move(name);
+  }
+
+  void note_parameter(const at::Tensor& parameter) {
+    size.parameters += parameter.numel();
+    size.parameter_bytes += parameter.numel() * options.type_size.value_or(static_cast<int64_t>(parameter.itemsize()));
   }
 
   // In this order: nothing is told of what putting back does.
@@ -327,9 +343,7 @@ void Run::begin() {
     for (const at::Tensor& parameter : state.module->parameters()) {
       note(parameter);
       if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-      state.size.parameters += parameter.numel();
-      state.size.parameter_bytes +=
-          parameter.numel() * state.options.type_size.value_or(static_cast<int64_t>(parameter.itemsize()));
+      state.note_parameter(parameter);
     }
     for (const at::Tensor& buffer : state.module->buffers()) note(buffer);
   }
@@ -352,6 +366,7 @@ void Run::note_output(const at::Tensor& output) {
 ModelSize Run::end() {
   State& state = *state_;
   state.operators.reset();
+  for (const at::Tensor& leaf : state.rows.leaves()) state.note_parameter(leaf);
   std::vector<at::Tensor> roots;
   for (const at::Tensor& output : state.outputs) {
     if (output.grad_fn() != nullptr) roots.push_back(output);
@@ -359,6 +374,7 @@ ModelSize Run::end() {
   if (!roots.empty()) {
     SavedTensorOptions options;
     options.exclude = state.inputs;
+    for (const at::Tensor& leaf : state.rows.leaves()) options.parameters.emplace_back("", leaf);
     const SavedTensors saved =
         state.module == nullptr ? saved_for_backward(roots, options) : saved_for_backward(*state.module, roots, options);
     const std::unordered_map<uintptr_t, size_t> makers = state.rows.makers();

@@ -22,6 +22,9 @@
 // that consume no parameter stand by name under the last such row. What an operator makes belongs to the row it ran in, so the
 // columns add up.
 //
+// A callable's parameters are the leaves that require grad, none of the inputs, which its operators consume; frozen ones cannot be
+// told from constants.
+//
 // Units: bytes; MB (10^6) in the text, as in the Python tool. Errors: what forward() throws gets out, and all is put back before;
 // c10::Error under c10::InferenceMode, for a type_size below 1, and where a buffer cannot be put back.
 // Ownership: the result is a plain value. Thread-safety: nobody else may use the module meanwhile. Cost: one forward pass, a copy of
@@ -51,7 +54,8 @@ class AnyModule;
 namespace memledger {
 
 struct ModelSizeOptions {
-  // Bytes of an element in the three lines, whatever its type. Nothing: each tensor's own.
+  // Bytes of an element in the first three lines and the table's activations, whatever its type. Nothing: each tensor's own. What
+  // is kept for backward is measured, and so in bytes that were there.
   std::optional<int64_t> type_size;
   // Nothing: the mode the module is in.
   std::optional<bool> training;
@@ -64,7 +68,7 @@ struct LayerSize {
   int64_t calls = 0;                                 // how often it began, or how many operators
   std::optional<std::vector<int64_t>> output_shape;  // of its last result
   int64_t parameters = 0;                            // elements, of its own
-  int64_t activation_bytes = 0;                      // results that it made, each storage once
+  int64_t activation_bytes = 0;                      // results that it made, each storage once; by type_size, or their own
   int64_t saved_bytes = 0;                           // what it made (results, indices, masks, statistics) and autograd keeps
 };
 
@@ -75,7 +79,7 @@ struct ModelSize {
   int64_t intermediate_bytes = 0;  // without backward
 
   int64_t parameters = 0;         // elements
-  int64_t activation_bytes = 0;   // Σ layers
+  int64_t activation_bytes = 0;   // Σ layers: intermediate_bytes
   int64_t saved_bytes = 0;        // kept for backward; Σ layers + other_saved_bytes
   int64_t other_saved_bytes = 0;  // made where no operator was seen: on other threads
   bool saved_is_complete = true;  // false: the graph has nodes that cannot be read, so saved_bytes is a lower bound
@@ -93,7 +97,7 @@ namespace model_size_internal {
 // One measurement: all that does not depend on the types of module and inputs.
 class Run {
  public:
-  // `module` may be null (a callable): it has no parameters that could be known, so what is kept of them counts as kept.
+  // `module` may be null (a callable): its parameters are the leaves that require grad which operators consume.
   Run(torch::nn::Module* module, std::string name, const ModelSizeOptions& options);
   ~Run();
   Run(const Run&) = delete;

@@ -13,6 +13,7 @@ namespace {
 // Points into Changes and names, which outlive it.
 struct GroupKey {
   char sign;
+  StorageKind kind;
   Role role;
   int dtype;  // -1: unknown
   bool has_shape;
@@ -23,16 +24,20 @@ struct GroupKey {
   std::string_view label;
 
   friend bool operator==(const GroupKey& a, const GroupKey& b) {
-    return a.sign == b.sign && a.role == b.role && a.dtype == b.dtype && a.named == b.named && a.adopted == b.adopted &&
-           a.producer == b.producer && a.label == b.label && a.has_shape == b.has_shape && a.shape == b.shape;
+    return a.sign == b.sign && a.kind == b.kind && a.role == b.role && a.dtype == b.dtype && a.named == b.named &&
+           a.adopted == b.adopted && a.producer == b.producer && a.label == b.label && a.has_shape == b.has_shape &&
+           a.shape == b.shape;
   }
   template <typename H>
   friend H AbslHashValue(H state, const GroupKey& key) {
-    state = H::combine(std::move(state), key.sign, key.role, key.dtype, key.named, key.adopted, key.producer, key.label,
+    state = H::combine(std::move(state), key.sign, key.kind, key.role, key.dtype, key.named, key.adopted, key.producer, key.label,
                        key.has_shape);
     return H::combine_contiguous(std::move(state), key.shape.data(), key.shape.size());
   }
 };
+
+// What operators made for themselves and is still there may be a tensor that cannot be looked into: it counts as one.
+bool is_of_tensors(StorageKind kind) { return kind == StorageKind::kTensor || kind == StorageKind::kScratch; }
 
 std::string_view producer_of(const StorageInfo& storage) { return storage.op.empty() ? storage.autograd_node : storage.op; }
 
@@ -52,6 +57,7 @@ class Grouping {
     key.has_shape = by_name ? name->shape.has_value() : dtype.has_value();
     if (key.has_shape) key.shape = by_name ? c10::IntArrayRef(*name->shape) : c10::IntArrayRef(storage.shape);
     key.sign = sign;
+    key.kind = is_of_tensors(storage.kind) ? StorageKind::kTensor : storage.kind;
     key.role = name != nullptr ? name->role : storage.temporary ? Role::kTemporary : Role::kTensor;
     key.dtype = dtype.has_value() ? static_cast<int>(*dtype) : -1;
     key.named = name != nullptr;
@@ -69,6 +75,7 @@ class Grouping {
       if (key.has_shape) row.shape = key.shape.vec();
       row.dtype = dtype;
       row.role = key.role;
+      row.kind = key.kind;
       row.producer = producer;
       row.label = storage.label;
       row.adopted = key.adopted;
@@ -89,8 +96,8 @@ class Grouping {
       // '+' is before '-' in ASCII.
       if (a.sign != b.sign) return a.sign < b.sign;
       if (a.bytes != b.bytes) return a.bytes > b.bytes;
-      return std::tie(a.shape, a.role, a.dtype, a.adopted, a.names, a.producer, a.label) <
-             std::tie(b.shape, b.role, b.dtype, b.adopted, b.names, b.producer, b.label);
+      return std::tie(a.shape, a.kind, a.role, a.dtype, a.adopted, a.names, a.producer, a.label) <
+             std::tie(b.shape, b.kind, b.role, b.dtype, b.adopted, b.names, b.producer, b.label);
     });
     return std::move(rows_);
   }
@@ -115,7 +122,7 @@ std::vector<const StorageInfo*> by_birth(const std::vector<StorageInfo>& storage
 int64_t sum_of(const std::vector<DiffRow>& rows, char sign) {
   int64_t bytes = 0;
   for (const DiffRow& row : rows) {
-    if (row.sign == sign) bytes += row.bytes;
+    if (row.sign == sign && is_of_tensors(row.kind)) bytes += row.bytes;
   }
   return bytes;
 }
@@ -141,7 +148,7 @@ SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device, cons
   diff.tracking_was_off = changes.tracking_was_off;
   for (const DeviceInfo& one : changes.devices) {
     if (!is_same_device(one.device, device)) continue;
-    diff.tensor_bytes = one.table_bytes;
+    diff.tensor_bytes = one.tensor_bytes();
     diff.allocated_bytes = one.counters.current_bytes;
   }
   Grouping grouping(names);

@@ -41,6 +41,8 @@ struct DiffRow {
   std::optional<std::vector<int64_t>> shape;  // of one; nothing if unknown
   std::optional<c10::ScalarType> dtype;
   Role role = Role::kTensor;
+  // Other than kTensor and kScratch: no tensor's memory, and in no sum of tensors.
+  StorageKind kind = StorageKind::kTensor;
   // One for each storage, in order of birth; tied ones as `a+b`. Empty: anonymous. Of what has gone: its last known name.
   std::vector<std::string> names;
   std::string producer;  // operator, e.g. aten::conv2d; empty if unknown, or if the named storages of this row have several
@@ -52,8 +54,9 @@ struct DiffRow {
 struct SnapshotDiff {
   std::vector<DiffRow> rows;  // first + then -, each by bytes, then by shape
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  std::optional<int64_t> tensor_bytes = 0;  // in live storages, at the later instant; none on a device that nobody follows
-  int64_t allocated_bytes = 0;              // as the allocator counts them
+  // In live storages, at the later instant: library workspaces and raw blocks are not in it. None on a device that nobody follows.
+  std::optional<int64_t> tensor_bytes = 0;
+  int64_t allocated_bytes = 0;  // as the allocator counts them
   SourceLocation where;
   std::string label;
   std::chrono::system_clock::time_point time;
@@ -66,6 +69,7 @@ struct SnapshotDiff {
   // Names of registered tensors whose memory is not LibTorch's, or cannot be seen (from_blob, opaque layouts).
   std::vector<std::string> unread;
 
+  // Sums over tensors: what tensor_bytes changes by.
   int64_t born_bytes() const;
   int64_t died_bytes() const;
 

@@ -33,6 +33,19 @@ std::string last_column(const DiffRow& row) {
   return text;
 }
 
+std::string_view role_text(const DiffRow& row) {
+  switch (row.kind) {
+    case StorageKind::kLibraryWorkspace:
+      return "LibraryWorkspace";
+    case StorageKind::kRawBlock:
+      return "RawBlock";
+    case StorageKind::kTensor:
+    case StorageKind::kScratch:
+      break;
+  }
+  return to_string(row.role);
+}
+
 const char* json_bool(bool value) { return value ? "true" : "false"; }
 
 std::string json_strings(const std::vector<std::string>& values) {
@@ -53,7 +66,7 @@ std::string json_row(const DiffRow& row) {
   json += ",\"count\":" + std::to_string(row.count) + ",\"bytes\":" + std::to_string(row.bytes);
   json += ",\"shape\":" + json_shape(row.shape);
   json += ",\"dtype\":" + (row.dtype.has_value() ? json_string(log_text::dtype(row.dtype)) : "null");
-  json += ",\"role\":" + json_string(to_string(row.role)) + ",\"names\":" + json_strings(row.names);
+  json += ",\"role\":" + json_string(role_text(row)) + ",\"names\":" + json_strings(row.names);
   json += ",\"producer\":" + json_string(row.producer) + ",\"label\":" + json_string(row.label);
   return json + ",\"adopted\":" + json_bool(row.adopted) + "}";
 }
@@ -63,7 +76,7 @@ std::string json_row(const DiffRow& row) {
 std::string to_string(const DiffRow& row) {
   return std::string(1, row.sign) + " | " + std::to_string(row.count) +
          " * Size:" + log_text::padded(log_text::size(row.shape), 20) + " | Memory: " + log_text::memory(row.bytes) + " M | " +
-         log_text::padded(std::string(to_string(row.role)), 20) + " | " + log_text::dtype(row.dtype) + " | " + last_column(row);
+         log_text::padded(std::string(role_text(row)), 20) + " | " + log_text::dtype(row.dtype) + " | " + last_column(row);
 }
 
 std::string SnapshotDiff::at_line() const {

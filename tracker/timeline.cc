@@ -15,6 +15,7 @@
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
+#include "tracker/module_ref.h"
 
 namespace memledger {
 
@@ -22,19 +23,30 @@ struct Timeline::Impl {
   explicit Impl(const TimelineOptions& options)
       : max_events(std::max<size_t>(options.max_events, 1)), recorder(options.max_events), prune_at(max_events) {}
 
-  void add_mark(std::string label) {
+  void add_mark(int64_t time_ns, std::string label) {
     if (marks.size() >= max_events) {
       last_dropped_mark_ns = marks.front().time_ns;
       ++dropped_marks;
       marks.pop_front();
     }
-    marks.push_back({recording_clock_ns(), std::move(label)});
+    marks.push_back({time_ns, std::move(label)});
   }
 
-  void read_names() {
+  using Names = std::unordered_map<uint64_t, TimelineName>;
+
+  // To be called without the lock: what is read here may be the last reference to a module or tensor by the time it is let go of, and
+  // their deleters are the program's.
+  Names read_names() const {
+    OwnedModules::Held held;
+    std::vector<NamedTensor> tensors;
+    {
+      const std::lock_guard<ForkSafeMutex> hold(lock);
+      held = modules.lock();
+      tensors = book.read();
+    }
     Registry& registry = Registry::global();
-    std::unordered_map<uint64_t, TimelineName> now;
-    for (const NamedTensor& named : book.read()) {
+    Names now;
+    for (const NamedTensor& named : tensors) {
       for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
         const uint64_t id = registry.storage_id(tensor);
         if (id == 0) return;
@@ -43,13 +55,17 @@ struct Timeline::Impl {
         if (!is_first && place->second.role == named.role && place->second.name != name) place->second.name += "+" + name;
       });
     }
-    // Names of now go before earlier ones.
+    return now;
+  }
+
+  // Names of now go before earlier ones.
+  void take_names(Names now) {
     for (auto& [id, name] : now) names.insert_or_assign(id, std::move(name));
   }
 
   // Names of storages that the rings know no more, and marks from before them, are of no use to a later reading.
   void forget_what_is_before(const Recording& recording) {
-    std::unordered_map<uint64_t, TimelineName> known;
+    Names known;
     for (const Lifetime& life : recording.lifetimes) {
       const auto found = names.find(life.storage.id);
       if (found != names.end()) known.insert(std::move(*found));
@@ -62,13 +78,14 @@ struct Timeline::Impl {
 
   const size_t max_events;
   const ScopedTracking tracking;
-  ForkSafeMutex lock;  // after the registry is active
+  mutable ForkSafeMutex lock;  // after the registry is active
   Recorder recorder;
   NameBook book;
+  OwnedModules modules;  // those in the book
   std::deque<TimelineMark> marks;
   int64_t dropped_marks = 0;
   int64_t last_dropped_mark_ns = 0;
-  std::unordered_map<uint64_t, TimelineName> names;
+  Names names;
   size_t prune_at;  // of names: so that looking for those to forget costs little on average
 };
 
@@ -79,6 +96,7 @@ Timeline::~Timeline() = default;
 Timeline& Timeline::add_module(std::string prefix, const torch::nn::Module& module) {
   const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_module(std::move(prefix), module);
+  impl_->modules.add(module);
   return *this;
 }
 
@@ -95,15 +113,18 @@ Timeline& Timeline::add_tensor(std::string name, const at::Tensor& tensor) {
 }
 
 void Timeline::mark(std::string label) {
+  const int64_t time_ns = recording_clock_ns();
+  Impl::Names names = impl_->read_names();
   const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
-  impl_->add_mark(std::move(label));
-  impl_->read_names();
+  impl_->add_mark(time_ns, std::move(label));
+  impl_->take_names(std::move(names));
   if (impl_->names.size() > impl_->prune_at) impl_->forget_what_is_before(impl_->recorder.read());
 }
 
 TimelineData Timeline::read() {
+  Impl::Names names = impl_->read_names();
   const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
-  impl_->read_names();
+  impl_->take_names(std::move(names));
   TimelineData data;
   data.recording = impl_->recorder.read();
   impl_->forget_what_is_before(data.recording);

@@ -67,7 +67,8 @@ struct TimelineData {
 };
 
 // The series that a storage's bytes are in: its role if it has a name (`Gradient`); `Parameter` if an operator consumed it as a
-// leaf that requires grad; else `Tensor [forward]`, by the phase it was born in, or `raw block`.
+// leaf that requires grad; else `Tensor [forward]`, by the phase it was born in; what is no tensor's by its kind: `raw block`,
+// `library workspace`, `scratch` (registry/storage_kind.h).
 std::string series_of(const Lifetime& life, const TimelineData& data);
 
 // Chrome's trace event format, as JSON: for each device, a process with a counter per series and one of all bytes, and an async

@@ -314,7 +314,7 @@ std::string series_of(const Lifetime& life, const TimelineData& data) {
   if (const TimelineName* const name = name_of(life, data)) {
     if (name->role != Role::kTensor) return std::string(to_string(name->role));
   }
-  if (life.storage.raw_block) return "raw block";
+  if (life.storage.kind != StorageKind::kTensor) return std::string(to_string(life.storage.kind));
   if (life.used_as_parameter) return std::string(to_string(Role::kParameter));
   return "Tensor [" + std::string(to_string(life.storage.phase)) + "]";
 }

@@ -39,6 +39,12 @@ void EventRing::add(const StorageRecord& record, bool birth) noexcept {
   }
   ++written_;
   event.time_ns = steady_ns();
+  event.birth = birth;
+  fill(event, record);
+  event.complete = !birth;
+}
+
+void EventRing::fill(LedgerEvent& event, const StorageRecord& record) noexcept {
   event.id = record.id;
   event.address = record.address;
   event.nbytes = record.nbytes;
@@ -46,13 +52,14 @@ void EventRing::add(const StorageRecord& record, bool birth) noexcept {
   event.stack = record.stack;
   event.device = record.device;
   event.dtype = record.dtype;
-  event.birth = birth;
   event.described = record.described && record.shape.size() <= LedgerEvent::kMaxDims;
   event.adopted = record.adopted;
   event.raw_block = record.raw_block;
+  event.library_workspace = record.library_workspace;
   event.parameter_like = record.parameter_like;
   event.dims = event.described ? static_cast<uint8_t>(record.shape.size()) : 0;
   std::copy_n(record.shape.begin(), event.dims, event.shape.begin());
+  event.complete = true;
 }
 
 void EventRing::copy(uint64_t begin, uint64_t end, std::vector<LedgerEvent>& events) const {

@@ -29,7 +29,10 @@ struct LedgerEvent {
   bool described = false;  // dtype and shape are known
   bool adopted = false;
   bool raw_block = false;
+  bool library_workspace = false;
   bool parameter_like = false;
+  // All that was learnt of the storage is in it. Not so at a birth, before Ledger::recording() has looked again.
+  bool complete = false;
   std::array<int64_t, kMaxDims> shape{};
 };
 
@@ -41,6 +44,8 @@ class EventRing {
   void grow(size_t capacity);
 
   void add(const StorageRecord& record, bool birth) noexcept;
+  // What the record says now.
+  static void fill(LedgerEvent& event, const StorageRecord& record) noexcept;
   // Of all events ever added, the next one's place.
   uint64_t written() const noexcept { return written_; }
   // Appends those from `begin` to `end`, as far as they are still here; the others are dropped.

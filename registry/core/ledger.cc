@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <unordered_set>
 #include <utility>
 
 namespace memledger::core {
@@ -76,6 +77,8 @@ void Ledger::bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t de
   ShardTotals& totals = shard.totals_of(entry.record.device);
   totals.table_bytes -= entry.record.nbytes;
   if (entry.record.adopted) totals.adopted_bytes -= entry.record.nbytes;
+  if (entry.record.raw_block) totals.raw_block_bytes -= entry.record.nbytes;
+  if (entry.record.library_workspace) totals.library_workspace_bytes -= entry.record.nbytes;
   shard.unlink(shard.live, slot);
   entry.death_epoch = epoch_;
   entry.death_order = death_order;
@@ -136,6 +139,7 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
     record.described = false;
     record.adopted = birth.adopted;
     record.raw_block = birth.raw_block;
+    record.library_workspace = false;
     record.parameter_like = false;
     record.shape.clear();
     record.stack = birth.stack;
@@ -145,6 +149,7 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
 
     totals.table_bytes += birth.nbytes;
     if (birth.adopted) totals.adopted_bytes += birth.nbytes;
+    if (birth.raw_block) totals.raw_block_bytes += birth.nbytes;
     if (birth.adopted) {
       record.birth_order =
           unseen_births_.load(std::memory_order_relaxed) ? counters.add_unseen(birth.nbytes) : counters.add_adopted(birth.nbytes);
@@ -235,6 +240,17 @@ uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   return record.id;
 }
 
+uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noexcept {
+  Shard& shard = shard_of(address);
+  const LockHolder hold(shard.lock);
+  const auto place = shard.by_address.find(address);
+  if (place == shard.by_address.end()) return 0;
+  StorageRecord& record = shard.entry(place->second).record;
+  if (record.device != device || record.described || record.raw_block) return 0;
+  if (!std::exchange(record.library_workspace, true)) shard.totals_of(device).library_workspace_bytes += record.nbytes;
+  return record.id;
+}
+
 bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
@@ -304,6 +320,8 @@ Ledger::Instant Ledger::take_instant(RecordingMark* mark) ABSL_NO_THREAD_SAFETY_
     }
     one->table_bytes += totals.table_bytes;
     one->adopted_bytes += totals.adopted_bytes;
+    one->raw_block_bytes += totals.raw_block_bytes;
+    one->library_workspace_bytes += totals.library_workspace_bytes;
     one->counters.allocated_bytes += totals.allocated_bytes;
     one->counters.allocated_count += totals.allocated_count;
     one->counters.freed_bytes += totals.freed_bytes;
@@ -524,7 +542,24 @@ LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
   std::stable_sort(result.events.begin(), result.events.end(),
                    [](const LedgerEvent& a, const LedgerEvent& b) { return a.time_ns < b.time_ns; });
   result.dropped = static_cast<int64_t>(all - result.events.size());
+  if (!with_alive) complete_births(result.events);
   return result;
+}
+
+void Ledger::complete_births(std::vector<LedgerEvent>& events) {
+  std::unordered_set<uint64_t> died;
+  for (const LedgerEvent& event : events) {
+    if (!event.birth) died.insert(event.id);
+  }
+  for (LedgerEvent& event : events) {
+    if (!event.birth || died.count(event.id) > 0) continue;
+    Shard& shard = shard_of(event.address);
+    const LockHolder hold(shard.lock);
+    const auto place = shard.by_address.find(event.address);
+    if (place == shard.by_address.end()) continue;
+    const StorageRecord& record = shard.entry(place->second).record;
+    if (record.id == event.id) EventRing::fill(event, record);
+  }
 }
 
 Counters Ledger::counters(DeviceKey device) const {

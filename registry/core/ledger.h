@@ -29,6 +29,8 @@ struct DeviceTotals {
   Counters counters;          // the wrapper's own
   int64_t table_bytes = 0;    // sum over the table's rows
   int64_t adopted_bytes = 0;  // of these, born before tracking or while it was off
+  int64_t raw_block_bytes = 0;
+  int64_t library_workspace_bytes = 0;
 };
 
 struct LedgerSnapshot {
@@ -149,6 +151,10 @@ class Ledger {
   uint64_t mark_parameter_like(uintptr_t address) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
 
+  // LibTorch says that it keeps this block for a library. Its id; 0 if there is none, or if a tensor was seen on it: then the
+  // block that was meant has gone, and this is another.
+  uint64_t mark_library_workspace(uintptr_t address, DeviceKey device) noexcept;
+
   uint64_t id_at(uintptr_t address) const noexcept;         // 0: none
   void* base_deleter_at(uintptr_t address) const noexcept;  // null: none
 
@@ -219,7 +225,7 @@ class Ledger {
   struct ShardTotals {
     DeviceKey device;
     int64_t allocated_bytes = 0, freed_bytes = 0, allocated_count = 0, freed_count = 0;
-    int64_t table_bytes = 0, adopted_bytes = 0;
+    int64_t table_bytes = 0, adopted_bytes = 0, raw_block_bytes = 0, library_workspace_bytes = 0;
   };
 
   struct alignas(64) Shard {
@@ -269,6 +275,8 @@ class Ledger {
   bool is_wanted_for_peaks(const Entry& entry) const noexcept;
   template <typename Wanted>
   void sweep(Shard& shard, const Wanted& wanted_for_instants) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // An event of a birth tells what was known then: of what is still alive the rest is in the table by now.
+  void complete_births(std::vector<LedgerEvent>& events);
   void mark_recording(RecordingMark& mark) const ABSL_NO_THREAD_SAFETY_ANALYSIS;  // all shards are held
   template <typename PinPeak>
   LedgerPeak collect_peak(DeviceKey device, LabelSet label, const PinPeak& pin);

@@ -52,11 +52,12 @@ struct StorageRecord {
   uint32_t stack = 0;      // StackId; 0: none was taken
   float stack_weight = 0;  // how many such storages it stands for
   DeviceKey device;
-  int8_t dtype = kUnknownDtype;  // c10::ScalarType
-  bool described = false;        // shape and dtype are known
-  bool adopted = false;          // born before tracking, or while it was off
-  bool raw_block = false;        // made by a raw allocation, not for a storage
-  bool parameter_like = false;   // an operator consumed it as a leaf that requires grad
+  int8_t dtype = kUnknownDtype;    // c10::ScalarType
+  bool described = false;          // shape and dtype are known
+  bool adopted = false;            // born before tracking, or while it was off
+  bool raw_block = false;          // made by a raw allocation, not for a storage
+  bool library_workspace = false;  // LibTorch keeps it for a library
+  bool parameter_like = false;     // an operator consumed it as a leaf that requires grad
   absl::InlinedVector<int64_t, 4> shape;
 };
 

@@ -76,6 +76,32 @@ TEST_CASE("births and deaths since the mark, in order of time; a death tells wha
   ledger.stop_recording();
 }
 
+TEST_CASE("a birth tells what is known by now of what is alive, and says so where nothing more can be known") {
+  Ledger ledger;
+  const RecordingMark mark = ledger.start_recording(1000);
+  bear(ledger, 0x1000, 64);
+  bear(ledger, 0x2000, 32);
+  const int64_t size = 8;
+  ledger.describe(0x2000, 1, 1, &size, 1, /*dtype=*/6);
+  ledger.mark_library_workspace(0x1000, kCpu);
+  const LedgerRecording alive = ledger.recording(mark, /*with_alive=*/false);
+  REQUIRE(alive.events.size() == 2);
+  CHECK(alive.events[0].library_workspace);
+  CHECK(alive.events[1].described);
+  CHECK(alive.events[1].shape[0] == 8);
+  for (const LedgerEvent& event : alive.events) {
+    CHECK(event.birth);
+    CHECK(event.complete);
+  }
+  ledger.note_death(0x1000);
+  const LedgerRecording dead = ledger.recording(mark, /*with_alive=*/false);
+  REQUIRE(dead.events.size() == 3);
+  CHECK_FALSE(dead.events[0].complete);  // its death tells all of it
+  CHECK(dead.events[2].complete);
+  CHECK(dead.events[2].library_workspace);
+  ledger.stop_recording();
+}
+
 TEST_CASE("the oldest are dropped and counted, and what is left begins at one time in all shards") {
   Ledger ledger;
   const RecordingMark mark = ledger.start_recording(320);

@@ -37,6 +37,43 @@ TEST_SUITE("ledger") {
     CHECK(sum(later.died) == 32);
   }
 
+  TEST_CASE("a library's workspace is marked while it lives, and its end takes it out of the sums") {
+    Ledger ledger;
+    const uint64_t cursor = ledger.open_cursor();
+    const uint64_t workspace = bear(ledger, 0x1000, 64, kCuda0);
+    bear(ledger, 0x2000, 32, kCuda0);
+    const int64_t size = 8;
+    ledger.describe(0x2000, 1, 1, &size, 1, /*dtype=*/0);
+    Ledger::Birth raw;
+    raw.address = 0x3000;
+    raw.nbytes = 16;
+    raw.device = kCuda0;
+    raw.raw_block = true;
+    ledger.note_birth(raw);
+
+    CHECK(ledger.mark_library_workspace(0x1000, kCuda0) == workspace);
+    CHECK(ledger.mark_library_workspace(0x1000, kCuda0) == workspace);  // counted once
+    CHECK(ledger.mark_library_workspace(0x2000, kCuda0) == 0);          // a tensor came to the address
+    CHECK(ledger.mark_library_workspace(0x3000, kCuda0) == 0);
+    CHECK(ledger.mark_library_workspace(0x1000, kCpu) == 0);
+    CHECK(ledger.mark_library_workspace(0x4000, kCuda0) == 0);
+    const LedgerChanges first = ledger.changes_since(cursor);
+    REQUIRE(first.devices.size() == 1);
+    CHECK(first.devices[0].table_bytes == 64 + 32 + 16);
+    CHECK(first.devices[0].library_workspace_bytes == 64);
+    CHECK(first.devices[0].raw_block_bytes == 16);
+
+    ledger.note_death(0x1000);
+    ledger.note_death(0x3000);
+    bear(ledger, 0x1000, 8, kCuda0);  // no workspace, though it is where one was
+    const LedgerChanges later = ledger.changes_since(cursor);
+    CHECK(later.devices[0].library_workspace_bytes == 0);
+    CHECK(later.devices[0].raw_block_bytes == 0);
+    REQUIRE(ids(later.died).size() == 2);
+    for (const StorageRecord& record : later.died) CHECK(record.library_workspace == (record.id == workspace));
+    for (const StorageRecord& record : later.born) CHECK_FALSE(record.library_workspace);
+  }
+
   TEST_CASE("an address is reused, an id never") {
     Ledger ledger;
     const uint64_t first = bear(ledger, 0x1000, 64);

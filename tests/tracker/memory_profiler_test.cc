@@ -22,11 +22,13 @@
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <sstream>
 #include <thread>
 
@@ -223,9 +225,10 @@ TEST_CASE("the CSV file has exact bytes, and adds up to the registry's") {
     REQUIRE(cells.size() == 5);
     if (cells[1] == "3") sums[cells[2]] += std::stoll(cells[4]);
   }
-  CHECK(sums.size() == 10 - 1);  // NeuMF has no buffers
+  CHECK(sums.size() == 12 - 1);  // NeuMF has no buffers
   CHECK(sums["optimizer_state"] == 2 * sums["weight"]);
-  CHECK(sums["weight"] + sums["weight_grad"] + sums["buffer"] + sums["optimizer_state"] + sums["other"] == sums["current_bytes"]);
+  CHECK(sums["weight"] + sums["weight_grad"] + sums["buffer"] + sums["optimizer_state"] + sums["workspace"] + sums["other"] ==
+        sums["current_bytes"]);
   CHECK(sums["current_cached"] == sums["current_bytes"]);
   CHECK(sums["peak_cached"] >= sums["current_cached"] + sums["feature_map"] - sums["weight_grad"]);
   CHECK(sums["feature_map"] > 0);
@@ -398,6 +401,74 @@ TEST_CASE("under no_grad nothing is a feature map, and what was dropped is said"
   profiler.record_stats();
   CHECK(profiler.last().dropped_events == 0);
   CHECK(profiler.last().feature_map_bytes == 0);
+}
+
+TEST_CASE("a module in a holder may end before its profiler: what it had is gone, and what was kept is the module's") {
+  nn::Linear net(4, 100);
+  std::ostringstream out;
+  MemoryProfiler profiler(net, quiet(out));
+  const at::Tensor kept = net(torch::ones({1, 4})).detach();
+  profiler.record_stats();
+  CHECK(profiler.last().feature_map_bytes == 400);
+  net = nn::Linear(8, 8);
+  profiler.epoch_end();
+  net(torch::ones({2, 8})).sum().backward();
+  profiler.record_stats();
+  CHECK(profiler.last().weights.empty());
+  CHECK(profiler.last().feature_map_bytes == 400);
+  REQUIRE(profiler.last().feature_maps.size() == 1);
+  CHECK(profiler.last().feature_maps[0].name.empty());
+}
+
+TEST_CASE("what gets the place of a parameter that has ended is no layer of the module's") {
+  nn::Linear net(4, 100);
+  std::ostringstream out;
+  MemoryProfiler profiler(net, quiet(out));
+  net = nn::Linear(4, 100);  // the first has gone, and its tensors' memory is free for others
+  std::vector<at::Tensor> results;
+  for (int i = 0; i < 50; ++i) {
+    const nn::Linear another(4, 100);
+    results.push_back(at::linear(torch::ones({1, 4}), another->weight, another->bias));
+  }
+  profiler.record_stats();
+  CHECK(profiler.last().feature_map_bytes == 0);
+}
+
+TEST_CASE("profilers beside threads that make, run and drop modules") {
+  std::atomic<bool> stop{false};
+  std::mutex lock;
+  std::shared_ptr<Net> shared;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      while (!stop) {
+        auto made = std::make_shared<Net>();
+        made->forward(torch::ones({4, 32}));
+        const std::lock_guard<std::mutex> hold(lock);
+        shared = std::move(made);  // drops the one before
+      }
+    });
+  }
+  std::ostringstream out;
+  nn::Linear own(4, 100);
+  MemoryProfiler outer(own, quiet(out));
+  for (int i = 0; i < 60; ++i) {
+    std::shared_ptr<Net> net;
+    while (net == nullptr) {
+      const std::lock_guard<std::mutex> hold(lock);
+      net = std::move(shared);
+    }
+    MemoryProfiler profiler(*net, quiet(out));
+    profiler.record_stats();
+    std::thread([&] { net.reset(); }).join();
+    profiler.epoch_end();
+    profiler.record_stats();
+    const at::Tensor result = own(torch::ones({1, 4}));
+    outer.record_stats();
+    CHECK(outer.last().feature_map_bytes == 400);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_CASE("forward on another thread, and two profilers at once") {

@@ -85,7 +85,7 @@ TEST_CASE("VGG-19's features at 1x3x512x512: the figures of the Python tool's ru
   CHECK(size.layers[36].saved_bytes == 512 * 16 * 16 * 8);  // its result is the module's
 }
 
-TEST_CASE("type_size is of the three lines only") {
+TEST_CASE("type_size is of the three lines and the table's activations, which add up; what is kept is measured") {
   nn::Sequential net(nn::Linear(10, 20));
   const ModelSize own = modelsize(net, torch::ones({4, 10}));
   CHECK(own.parameter_bytes == 220 * 4);
@@ -93,7 +93,9 @@ TEST_CASE("type_size is of the three lines only") {
   const ModelSize half = modelsize(net, torch::ones({4, 10}), 2);
   CHECK(half.parameter_bytes == 220 * 2);
   CHECK(half.intermediate_bytes == 4 * 20 * 2);
-  CHECK(half.activation_bytes == 4 * 20 * 4);
+  CHECK(half.activation_bytes == half.intermediate_bytes);
+  CHECK(half.layers.at(0).activation_bytes == 4 * 20 * 2);
+  CHECK(half.saved_bytes == own.saved_bytes);
   ModelSizeOptions options;
   options.type_size = 8;
   CHECK(modelsize(options, net, torch::ones({4, 10})).parameter_bytes == 220 * 8);
@@ -311,8 +313,27 @@ TEST_CASE("measured under no_grad it is the same, and a callable will do") {
   }
   const ModelSize called = modelsize([&](const at::Tensor& x) { return linear(x).exp().sum(); }, input);
   CHECK(called.model == "callable");
-  CHECK(called.saved_bytes == 2 * 4 * 4);
-  CHECK(called.parameters == 0);
+}
+
+TEST_CASE("a callable's parameters are the leaves that its operators consumed: each once, and none of them kept for backward") {
+  nn::Linear one(4, 8), two(8, 8);
+  two->bias.set_requires_grad(false);  // frozen: nobody can tell it from a constant
+  const at::Tensor input = torch::ones({2, 4}).set_requires_grad(true);
+  const auto forward = [&](const at::Tensor& x) { return two(two(one(x).relu())).exp(); };
+  const ModelSize size = modelsize(forward, input);
+  CHECK(size.parameters == 4 * 8 + 8 + 8 * 8);
+  CHECK(size.parameter_bytes == (4 * 8 + 8 + 8 * 8) * 4);
+  // relu's result and that of the first `two`; exp saves its own, which is what is returned.
+  CHECK(size.saved_bytes == 2 * (2 * 8 * 4));
+  CHECK(size.other_saved_bytes == 0);
+  CHECK(saved_of_layers(size) == size.saved_bytes);
+  CHECK(modelsize(forward, input, 2).parameter_bytes == (4 * 8 + 8 + 8 * 8) * 2);
+  CHECK(text_of(size).find("where no operator was seen") == std::string::npos);
+  // The same as for a module with these layers.
+  nn::Sequential net(one, nn::ReLU(), two, two);
+  const ModelSize as_module = modelsize([&](const at::Tensor& x) { return net->forward(x).exp(); }, input);
+  CHECK(as_module.parameters == size.parameters);
+  CHECK(as_module.saved_bytes == size.saved_bytes);
 }
 
 TEST_CASE("tied parameters count once; JSON has the exact bytes") {

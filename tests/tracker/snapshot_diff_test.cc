@@ -166,6 +166,34 @@ TEST_CASE("other devices stay out; the totals are the device's own") {
   CHECK(make_snapshot_diff(changes, c10::Device(c10::DeviceType::CUDA, 1), {}).rows.empty());
 }
 
+TEST_CASE("workspaces and raw blocks have rows of their own, and are in no sum of tensors") {
+  Changes changes;
+  changes.born = {storage(1, {10}, 40), storage(2, {10}, 40), storage(3, {10}, 40), storage(4, {10}, 40)};
+  for (size_t i = 1; i < 4; ++i) changes.born[i].dtype.reset();
+  changes.born[1].kind = StorageKind::kLibraryWorkspace;
+  changes.born[2].kind = StorageKind::kRawBlock;
+  changes.born[3].kind = StorageKind::kScratch;  // alive, so it may be a tensor that cannot be looked into
+  changes.died = {storage(5, {10}, 7)};
+  changes.died[0].kind = StorageKind::kLibraryWorkspace;
+  DeviceInfo info;
+  info.table_bytes = 160;
+  info.library_workspace_bytes = info.raw_block_bytes = 40;
+  changes.devices = {info};
+  const SnapshotDiff diff = make_snapshot_diff(changes, kCpu, {});
+  CHECK(diff.tensor_bytes == 80);
+  CHECK(diff.born_bytes() == 80);
+  CHECK(diff.died_bytes() == 0);
+  std::ostringstream out;
+  out << diff;
+  CHECK(out.str().find("| 1 * Size:(?)                  | Memory: 3.815e-05 M | LibraryWorkspace     | ? | ") !=
+        std::string::npos);
+  CHECK(out.str().find("| 1 * Size:(?)                  | Memory: 3.815e-05 M | RawBlock             | ? | ") !=
+        std::string::npos);
+  CHECK(out.str().find("| 1 * Size:(?)                  | Memory: 3.815e-05 M | Tensor               | ? | ") !=
+        std::string::npos);
+  CHECK(diff.to_json().find("\"role\":\"LibraryWorkspace\"") != std::string::npos);
+}
+
 TEST_CASE("an empty block prints its At line only") {
   SnapshotDiff diff;
   std::ostringstream out;
