@@ -69,6 +69,12 @@ void after_fork() {
   activation().lock.unlock();
 }
 
+// At load, so that whatever takes locks before ours registers its handlers later: those run in the reverse order.
+bool watch_forks() {
+  static const bool watched = pthread_atfork(&before_fork, &after_fork, &after_fork) == 0;
+  return watched;
+}
+
 c10::Device device_of(core::DeviceKey key) {
   return c10::Device(static_cast<c10::DeviceType>(key.type), static_cast<c10::DeviceIndex>(key.index));
 }
@@ -340,6 +346,7 @@ __attribute__((constructor(101))) void at_load() {
   Registry::global();
   if (first_copy() != nullptr) return;
   RegistryState::get();  // made now, while there is memory
+  watch_forks();
   if (is_refused()) {
     note_unseen(WatchedType::kCpu);
     note_unseen(WatchedType::kCuda);
@@ -389,7 +396,6 @@ absl::Status Registry::activate(const RegistryOptions& options) {
     ++activation.count;
     return absl::OkStatus();
   }
-  static const int fork_handlers = pthread_atfork(&before_fork, &after_fork, &after_fork);
   RegistryState& state = RegistryState::get();
   try {
     TrackingCpuAllocator::put_in_front();
@@ -405,7 +411,7 @@ absl::Status Registry::activate(const RegistryOptions& options) {
   activation.count = 1;
   state.ever_active.store(true, std::memory_order_relaxed);
   state.active.store(true, std::memory_order_relaxed);
-  if (fork_handlers != 0) return absl::ResourceExhaustedError("memledger is active, but pthread_atfork failed: do not fork");
+  if (!watch_forks()) return absl::ResourceExhaustedError("memledger is active, but pthread_atfork failed: do not fork");
   return absl::OkStatus();
 }
 

@@ -12,12 +12,20 @@ _WARNINGS_ARE_ERRORS = select({
     "//conditions:default": [],
 })
 
+_CHECK_LOCKS = select({
+    "//third_party:debug": ["-DMEMLEDGER_CHECK_LOCKS"],
+    "//conditions:default": [],
+}) + select({
+    "//third_party:check_locks": ["-DMEMLEDGER_CHECK_LOCKS"],
+    "//conditions:default": [],
+})
+
 # For our code only: external headers come in as system headers.
 MEMLEDGER_COPTS = [
     "-Wall",
     "-Wextra",
     "-Wnon-virtual-dtor",
-] + _STANDARD + _WARNINGS_ARE_ERRORS
+] + _STANDARD + _WARNINGS_ARE_ERRORS + _CHECK_LOCKS
 
 # LibTorch is built with NDEBUG. Its RecordFunction has a member that exists only without NDEBUG,
 # so a file that reads an operator's inputs must be built the same way whatever the Bazel mode is.

@@ -13,10 +13,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/json_string.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
-#include "tracker/fork_safe_mutex.h"
 #include "tracker/log_text.h"
 
 namespace memledger {

@@ -8,11 +8,11 @@
 #include <ostream>
 
 #include "absl/status/status.h"
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
 #include "tracker/device_cache.h"
-#include "tracker/fork_safe_mutex.h"
 #include "tracker/log_text.h"
 #include "tracker/log_writer.h"
 

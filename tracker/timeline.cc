@@ -11,10 +11,10 @@
 #include <mutex>
 #include <system_error>
 
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
-#include "tracker/fork_safe_mutex.h"
 
 namespace memledger {
 

@@ -4,15 +4,47 @@
 
 #include "absl/base/thread_annotations.h"
 
+// The rule: a thread that holds a lock of memledger's calls nothing of the program's or of LibTorch's (docs/design.md, "Locks").
+// Builds with -c dbg, with the address or the thread sanitizer, or with --config=check_locks check it.
+#if defined(MEMLEDGER_CHECK_LOCKS) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MEMLEDGER_LOCKS_ARE_CHECKED 1
+#else
+#define MEMLEDGER_LOCKS_ARE_CHECKED 0
+#endif
+
 namespace memledger::core {
+
+// To be said before a deleter, a destructor of tensors, an allocator, an observer … is called. Our hooks say it when they are
+// entered: whoever comes there with a lock has called out without saying so. Ends a checking build with the place and the number
+// of locks held; does nothing in others.
+#if MEMLEDGER_LOCKS_ARE_CHECKED
+void calling_out(const char* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept;
+void note_locked() noexcept;
+void note_unlocked() noexcept;
+#else
+inline void calling_out() noexcept {}
+inline void note_locked() noexcept {}
+inline void note_unlocked() noexcept {}
+#endif
 
 // std::mutex with Abseil's annotations. Not absl::Mutex: distributions build Abseil without NDEBUG, and its deadlock detector
 // then costs more than the rest of an allocation's bookkeeping; and the thread sanitizer cannot see into a library built without
 // it.
 class ABSL_LOCKABLE Lock {
  public:
-  void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
-  void unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
+  void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    mutex_.lock();
+    note_locked();
+  }
+  bool try_lock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) {
+    const bool taken = mutex_.try_lock();
+    if (taken) note_locked();
+    return taken;
+  }
+  void unlock() ABSL_UNLOCK_FUNCTION() {
+    note_unlocked();
+    mutex_.unlock();
+  }
 
  private:
   std::mutex mutex_;
