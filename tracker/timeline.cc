@@ -10,6 +10,7 @@
 #include <fstream>
 #include <mutex>
 #include <system_error>
+#include <vector>
 
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
@@ -31,10 +32,12 @@ struct Timeline::Impl {
     marks.push_back({recording_clock_ns(), std::move(label)});
   }
 
-  void read_names() {
+  // Leaves what was read to the caller, to be let go of without the lock.
+  void read_names(std::vector<NamedTensor>& tensors) {
     Registry& registry = Registry::global();
     std::unordered_map<uint64_t, TimelineName> now;
-    for (const NamedTensor& named : book.read()) {
+    tensors = book.read();
+    for (const NamedTensor& named : tensors) {
       for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
         const uint64_t id = registry.storage_id(tensor);
         if (id == 0) return;
@@ -95,15 +98,17 @@ Timeline& Timeline::add_tensor(std::string name, const at::Tensor& tensor) {
 }
 
 void Timeline::mark(std::string label) {
+  std::vector<NamedTensor> tensors;
   const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->add_mark(std::move(label));
-  impl_->read_names();
+  impl_->read_names(tensors);
   if (impl_->names.size() > impl_->prune_at) impl_->forget_what_is_before(impl_->recorder.read());
 }
 
 TimelineData Timeline::read() {
+  std::vector<NamedTensor> tensors;
   const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
-  impl_->read_names();
+  impl_->read_names(tensors);
   TimelineData data;
   data.recording = impl_->recorder.read();
   impl_->forget_what_is_before(data.recording);
