@@ -43,7 +43,7 @@ using Net = torch::nn::Sequential;
 
 Net make_net() { return Net(torch::nn::Linear(64, 48), torch::nn::ReLU(), torch::nn::Linear(48, 40)); }
 
-at::Tensor loss_of(const Net& net) { return net->forward(at::ones({8, 64})).square().sum(); }
+at::Tensor loss_of(Net net) { return net->forward(at::ones({8, 64})).square().sum(); }
 
 // Bytes by the parameter's name, by hand.
 const std::map<std::string, int64_t> kParameters = {
@@ -145,7 +145,7 @@ size_t count_of(const Report& report, Role role) {
 
 // First, as here the main thread has not trained yet.
 TEST_CASE("a gradient set by hand has a name for the thread that set it, and bytes for others") {
-  auto parameter = at::ones({10}, at::TensorOptions().requires_grad(true));
+  auto parameter = at::ones({10}).set_requires_grad(true);
   MemReporter reporter;
   reporter.add_tensor("parameter", parameter);
   Worker trainer;
@@ -163,7 +163,7 @@ TEST_CASE("a gradient set by hand has a name for the thread that set it, and byt
 }
 
 TEST_CASE("a thread that has ended trains no more: what it set by hand is read") {
-  auto parameter = at::ones({10}, at::TensorOptions().requires_grad(true));
+  auto parameter = at::ones({10}).set_requires_grad(true);
   MemReporter reporter;
   reporter.add_tensor("parameter", parameter);
   {
@@ -390,7 +390,7 @@ TEST_CASE("hooks and deleters that a report calls may use the reporter themselve
   reporter.add_tensor("mine", mine);
   bool inside = false;
   int called = 0;
-  const at::Tensor leaf = at::ones({4}, at::TensorOptions().requires_grad(true));
+  const at::Tensor leaf = at::ones({4}).set_requires_grad(true);
   const at::Tensor loss = leaf.exp().sum();
   auto& exp = dynamic_cast<torch::autograd::generated::ExpBackward0&>(*loss.grad_fn()->next_edge(0).function);
   exp.result_.register_hooks(std::make_unique<CallingHooks>([&] {

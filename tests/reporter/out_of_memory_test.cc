@@ -129,7 +129,7 @@ TEST_CASE("the report") {
 
 TEST_CASE("without names: by the role that operators show") {
   const ScopedTracking tracking;
-  const at::Tensor weight = at::ones({1 << 18}, at::TensorOptions(at::kFloat).requires_grad(true));
+  const at::Tensor weight = at::ones({1 << 18}, at::kFloat).set_requires_grad(true);
   const at::Tensor result = weight * weight;
   result.backward(at::ones_like(result));
   AllocationFailure failure;
