@@ -141,8 +141,6 @@ at::Tensor GradientNotes::find(const at::Tensor& leaf) {
   return held ? at::Tensor(std::move(held)) : at::Tensor();
 }
 
-bool was_used_as_parameter(uintptr_t address) noexcept { return RegistryState::get().ledger.is_parameter_like(address); }
-
 at::Tensor gradient_of(const at::Tensor& leaf) {
   if (!no_other_thread_trains()) return GradientNotes::find(leaf);
   const AutogradMeta* const meta = meta_of(leaf);

@@ -9,8 +9,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-
 #include "registry/core/lock.h"
 
 namespace memledger {
@@ -41,9 +39,6 @@ class GradientNotes {
   // looked into. The reference is strong: let go of it soon.
   static at::Tensor find(const at::Tensor& leaf);
 };
-
-// An operator has consumed the storage at this address as a leaf that requires grad.
-bool was_used_as_parameter(uintptr_t address) noexcept;
 
 // The gradient as the calling thread may know it: read where no other thread trains, else as noted. Undefined: none, or unknown.
 at::Tensor gradient_of(const at::Tensor& leaf);

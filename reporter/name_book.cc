@@ -256,16 +256,17 @@ std::vector<NamedTensor> NameBook::read() const {
   for (const ScriptEntry& entry : entries_->scripts) {
     const size_t first = found.size();
     may_be_read = entry.may_be_read();
-    auto held = entry.module.for_each_tensor([&](const std::string& path, const std::string& module, Role role, const at::Tensor& tensor) {
-      const std::string name = join(entry.prefix, path);
-      std::string owner = join(entry.prefix, module);
-      if (owner.empty()) owner = entry.module.type_name();
-      if (role == Role::kParameter) {
-        add_parameter(name, owner, tensor);
-      } else {
-        add_with_grad(name, role, owner, tensor);
-      }
-    });
+    auto held = entry.module.for_each_tensor(
+        [&](const std::string& path, const std::string& module, Role role, const at::Tensor& tensor) {
+          const std::string name = join(entry.prefix, path);
+          std::string owner = join(entry.prefix, module);
+          if (owner.empty()) owner = entry.module.type_name();
+          if (role == Role::kParameter) {
+            add_parameter(name, owner, tensor);
+          } else {
+            add_with_grad(name, role, owner, tensor);
+          }
+        });
     keep_with_what_it_has(first, std::move(held));
   }
   std::unordered_map<const c10::TensorImpl*, std::string> given_names;

@@ -180,7 +180,8 @@ void OptimizerWatch::on_write(const at::Tensor& written) noexcept {
     // Whose step it is cannot be seen. Another thread could be in that of an optimizer that shares the parameter, or that it has
     // stepped before.
     const Watch* const first = found->second.front()->watch;
-    const bool shared = std::any_of(found->second.begin(), found->second.end(), [&](const auto* one) { return one->watch != first; });
+    const bool shared =
+        std::any_of(found->second.begin(), found->second.end(), [&](const auto* one) { return one->watch != first; });
     if (shared && !no_other_thread_trains()) return;
     for (Watch::Parameter* const parameter : found->second) {
       Watch& watch = *parameter->watch;

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <exception>
@@ -25,9 +24,7 @@
 #include <vector>
 
 #include "registry/device_statistics.h"
-#include "registry/registry.h"
 #include "registry/stacks.h"
-#include "registry/training_notes.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/report_format.h"
 
@@ -94,29 +91,6 @@ int64_t bytes_of_phase(const DeviceReport& device, Phase phase) {
   return bytes;
 }
 
-// What was asked for in the environment, by either name; the program may have asked otherwise since.
-bool environment_asks_for_expandable_segments() {
-  for (const char* const name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
-    const char* const value = std::getenv(name);
-    if (value == nullptr) continue;
-    std::string text;
-    for (const char* c = value; *c != '\0'; ++c) {
-      if (*c != ' ') text += *c;
-    }
-    if (text.find("expandable_segments:True") != std::string::npos) return true;
-  }
-  return false;
-}
-
-// Only LibTorch's own allocator has them, and they help only where there are none yet.
-bool expandable_segments_would_help(c10::Device device) {
-  const std::optional<DeviceStatistics> statistics = device_statistics(device);
-  if (!statistics || statistics->allocator != "native" || environment_asks_for_expandable_segments()) return false;
-  const std::optional<DeviceBlocks> blocks = device_blocks(device);
-  return blocks && std::none_of(blocks->segments.begin(), blocks->segments.end(),
-                                [](const DeviceSegment& segment) { return segment.expandable; });
-}
-
 // Only what the figures call for.
 std::vector<std::string> advice(const AllocationFailure& failure, const Capacity& capacity, const DeviceReport& device) {
   const int64_t asked = failure.requested_bytes;
@@ -129,11 +103,9 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
   const int64_t largest = device.largest_free_block.value_or(0);
   if (cached >= asked && largest < asked) {
     all.push_back(
-        fmt::format("The free blocks in the cache, {}, would be enough, but the largest has {}: the cache is fragmented.{}",
-                    readable_size(cached), readable_size(largest),
-                    expandable_segments_would_help(device.device)
-                        ? " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow."
-                        : ""));
+        fmt::format("The free blocks in the cache, {}, would be enough, but the largest has {}: the cache is fragmented. "
+                    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.",
+                    readable_size(cached), readable_size(largest)));
   }
   if (device.awaited_bytes >= asked) {
     all.push_back(
@@ -184,36 +156,6 @@ Holders by_role(const DeviceReport& device) {
   for (const ReportRow& row : device.rows) {
     if (row.nbytes.value_or(0) == 0) continue;
     Holder& holder = holders[std::string(to_string(row.role))];
-    holder.bytes += *row.nbytes;
-    ++holder.count;
-  }
-  return holders;
-}
-
-std::string_view role_shown_by_operators(const ReportRow& row, const StorageInfo* storage) {
-  if (storage != nullptr && was_used_as_parameter(storage->address)) return "used as a parameter";
-  if (row.role == Role::kTemporary) return to_string(row.role);
-  if (row.adopted) return "made before tracking";
-  switch (row.phase) {
-    case Phase::kForward:
-      return "made in a forward pass";
-    case Phase::kBackward:
-      return "made in a backward pass (gradients)";
-    case Phase::kOptimizer:
-      return "made by an optimizer (its state)";
-    case Phase::kOther:
-      break;
-  }
-  return "made elsewhere";
-}
-
-// Where nothing is registered.
-Holders by_role_shown_by_operators(const DeviceReport& device) {
-  const Snapshot snapshot = Registry::global().snapshot();
-  Holders holders;
-  for (const ReportRow& row : device.rows) {
-    if (row.nbytes.value_or(0) == 0) continue;
-    Holder& holder = holders[std::string(role_shown_by_operators(row, snapshot.find(row.storage_id)))];
     holder.bytes += *row.nbytes;
     ++holder.count;
   }
@@ -366,12 +308,11 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   const std::vector<std::string> advised = advice(failure, capacity, device);
   for (const std::string& sentence : advised) out << "Advice: " << sentence << '\n';
   out << '\n';
+  // Without names every role would read as `Tensor`.
   if (named != nullptr) {
     write_holders(out, "role", by_role(device), max_rows);
-  } else {
-    write_holders(out, "role, as operators show it", by_role_shown_by_operators(device), max_rows);
+    out << '\n';
   }
-  out << '\n';
   write_holders(out, "birthplace", by_birthplace(device), max_rows);
   out << '\n' << report;
   // Where memory runs out step by step the peak is now.

@@ -120,9 +120,9 @@ void check_rows(const Report& report) {
     for (const auto& [name, bytes] : kParameters) {
       if (row.name != name && row.name != name + ".grad" && row.name.find("." + name + ".") == std::string::npos) continue;
       CHECK(row.nbytes == bytes);
-      CHECK(row.role == (row.name == name              ? Role::kParameter
+      CHECK(row.role == (row.name == name             ? Role::kParameter
                          : row.name == name + ".grad" ? Role::kGradient
-                                                       : Role::kOptimizerState));
+                                                      : Role::kOptimizerState));
     }
   }
   CHECK(sum == cpu(report).total_bytes);

@@ -103,18 +103,6 @@ TEST_CASE("LibTorch's error, the log, who held what, and going on") {
   }
   CAPTURE(newest);
   CHECK(has(newest, "Advice: The free blocks in the cache, 1.00G, would be enough, but the largest has 512.00M"));
-  CHECK(has(newest, "expandable_segments:True lets blocks grow"));
-  // Who has asked for them is not told to.
-  for (const char* const name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
-    setenv(name, "max_split_size_mb:512, expandable_segments : True", 1);
-    AllocationFailure failure;
-    failure.device = c10::Device(at::kCUDA, 0);
-    failure.requested_bytes = kGiB;
-    const std::string again = out_of_memory_report(failure);
-    CHECK(has(again, "the cache is fragmented.\n"));
-    CHECK_FALSE(has(again, "lets blocks grow"));
-    unsetenv(name);
-  }
   stop_out_of_memory_reports();
   fs::remove_all(folder);
 }

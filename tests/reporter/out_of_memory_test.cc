@@ -127,21 +127,6 @@ TEST_CASE("the report") {
   CHECK(folder.files().size() == 3);
 }
 
-TEST_CASE("without names: by the role that operators show") {
-  const ScopedTracking tracking;
-  const at::Tensor weight = at::ones({1 << 18}, at::kFloat).set_requires_grad(true);
-  const at::Tensor result = weight * weight;
-  result.backward(at::ones_like(result));
-  AllocationFailure failure;
-  failure.requested_bytes = kAbsurd;
-  const std::string text = out_of_memory_report(failure);
-  CAPTURE(text);
-  CHECK(has(text, "Who holds it, by role, as operators show it:\n"));
-  CHECK(has(text, "       1.00M       1 x  used as a parameter\n"));
-  CHECK(has(text, "       1.00M       1 x  made in a backward pass (gradients)\n"));
-  CHECK(has(text, "       1.00M       1 x  made in a forward pass\n"));
-}
-
 TEST_CASE("with a reporter that knows names: by role") {
   const ScopedTracking tracking;
   Folder folder;
