@@ -18,6 +18,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "graph/counted_hooks.h"
+#include "registry/training_notes.h"
 
 namespace memledger::graph_internal {
 struct ContextAccess;
@@ -177,11 +178,6 @@ void read_saved_data(const Context& context, NodeContents& contents) {
   std::sort(keys.begin(), keys.end(), [](const std::string* a, const std::string* b) { return *a < *b; });
   SavedDataReader reader(contents);
   for (const std::string* key : keys) reader.read(*key, context.saved_data.at(*key));
-}
-
-void read_leaf(const at::Tensor& leaf, NodeContents& contents) {
-  const auto* meta = torch::autograd::impl::get_autograd_meta(leaf);
-  contents.leaf(leaf, meta != nullptr ? meta->grad_ : at::Tensor());
 }
 
 // backward() holds it while it runs a node and while it frees what it saved.
@@ -434,9 +430,11 @@ void NodeReader::read(Reading& reading, NodeContents& contents) {
     case Kind::kCustomFunction:
       slot_reader_->read_custom_function(node, contents);
       break;
-    case Kind::kLeaf:
-      read_leaf(static_cast<const torch::autograd::AccumulateGrad&>(*node).variable, contents);
+    case Kind::kLeaf: {
+      const at::Tensor& leaf = static_cast<const torch::autograd::AccumulateGrad&>(*node).variable;
+      contents.leaf(leaf, gradient_of(leaf));
       break;
+    }
     case Kind::kTorchScript:
       contents.torchscript();
       break;
@@ -472,16 +470,16 @@ void prefetch_storage(const at::Tensor& tensor) {
 NodePtr grad_fn_of(const at::Tensor& tensor) { return tensor.grad_fn(); }
 
 void with_gradient_of(const at::Tensor& leaf, const std::function<void(const at::Tensor&)>& callback) {
-  namespace impl = torch::autograd::impl;
-  const auto* meta = impl::get_autograd_meta(leaf);
-  if (meta == nullptr) return;
-  const auto accumulator = impl::try_get_grad_accumulator(leaf);
+  // What another thread trains is known by its notes, and has an accumulator that may not be asked for.
   std::unique_lock<std::mutex> lock;
-  if (accumulator) {
-    lock = std::unique_lock<std::mutex>(NodeLock::of(*accumulator), std::try_to_lock);
-    if (!lock.owns_lock()) return;
+  if (no_other_thread_trains()) {
+    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
+    if (accumulator) {
+      lock = std::unique_lock<std::mutex>(NodeLock::of(*accumulator), std::try_to_lock);
+      if (!lock.owns_lock()) return;
+    }
   }
-  if (meta->grad_.defined()) callback(meta->grad_);
+  if (const at::Tensor gradient = gradient_of(leaf); gradient.defined()) callback(gradient);
 }
 
 int64_t bytes_along(const torch::autograd::Edge& edge) {

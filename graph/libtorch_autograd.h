@@ -109,8 +109,8 @@ void prefetch_storage(const at::Tensor& tensor);  // and its place in the graph
 // written to gets its node renewed by LibTorch here, as backward() would do.
 NodePtr grad_fn_of(const at::Tensor& tensor);
 
-// The storage behind a leaf's gradient, where it has one that no backward() is
-// just now writing.
+// A leaf's gradient, where it has one that no backward() is just now writing and
+// that the calling thread may know of (registry/training_notes.h).
 void with_gradient_of(const at::Tensor& leaf, const std::function<void(const at::Tensor&)>& callback);
 
 // Bytes of the tensor that flowed along this edge in the forward pass; -1 where

@@ -16,9 +16,11 @@
 #include <string_view>
 
 #include "registry/core/lock.h"
+#include "registry/core/training_threads.h"
 #include "registry/cuda_allocator.h"
 #include "registry/live_storages.h"
 #include "registry/state.h"
+#include "registry/training_notes.h"
 #include "registry/watched_blocks.h"
 
 namespace memledger {
@@ -30,6 +32,8 @@ std::atomic<bool> adopts_inputs{true};
 
 // The engine brackets each node's work, gradient accumulation included, in an operator-like scope of this name.
 constexpr std::string_view kEngineScope = "autograd::engine::evaluate_function: ";
+// The node that sets or adds to a leaf's gradient.
+constexpr const char* kAccumulateGrad = "torch::autograd::AccumulateGrad";
 // In-place operators that give a tensor its first or a copied value; optimizers do not step with these.
 constexpr std::string_view kInitializers[] = {"aten::copy_",    "aten::fill_",      "aten::zero_",   "aten::normal_",
                                               "aten::uniform_", "aten::bernoulli_", "aten::random_", "aten::requires_grad_",
@@ -132,6 +136,7 @@ void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) 
 
 void enter_optimizer_region(ThreadContext& thread) {
   RegistryState& state = RegistryState::get();
+  core::TrainingThreads::note(thread);
   thread.optimizer_region = true;
   thread.phase = Phase::kOptimizer;
   thread.phase_inferred = true;
@@ -155,7 +160,8 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
   const bool grad_on = thread.phase == Phase::kForward;
   const bool may_step = thread.grad_off && !thread.phase_is_set && state.any_parameter_like.load(std::memory_order_relaxed);
-  const OperatorKind kind = may_step ? kind_of(thread.op, fn.name()) : OperatorKind::kOther;
+  const StepObserver step_observer = thread.grad_off ? state.step_observer.load(std::memory_order_relaxed) : nullptr;
+  const OperatorKind kind = may_step || step_observer != nullptr ? kind_of(thread.op, fn.name()) : OperatorKind::kOther;
   bool first = true;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
@@ -163,6 +169,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
       if (storage == nullptr) return;
       if (adopting && can_adopt(*storage)) adopt(*storage);
       if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
+        core::TrainingThreads::note(thread);
         const uintptr_t address = address_of(*storage);
         if (tensor.is_leaf()) {
           thread.parameter = thread.last_parameter = state.ledger.mark_parameter_like(address);
@@ -173,6 +180,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
           thread.parameter = thread.last_parameter;
         }
       }
+      if (first && step_observer != nullptr && kind == OperatorKind::kInPlaceStep) step_observer(tensor);
       if (!may_step) return;
       if (kind == OperatorKind::kInPlaceStep && first && !thread.optimizer_region) {
         if (state.ledger.is_parameter_like(address_of(*storage))) enter_optimizer_region(thread);
@@ -330,6 +338,11 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
       default:
         if (is_engine_scope(fn.name())) {
           pop_node(thread);
+          // With the hooks behind it, which may have put another tensor in the gradient's place.
+          if (RegistryState::get().gradients_wanted.load(std::memory_order_relaxed) > 0 &&
+              std::strcmp(fn.name() + kEngineScope.size(), kAccumulateGrad) == 0) {
+            GradientNotes::note_running_node();
+          }
         } else {
           end_operator(thread, fn);
         }

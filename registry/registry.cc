@@ -26,6 +26,7 @@
 #include "registry/snapshot_data.h"
 #include "registry/stack_sampler.h"
 #include "registry/state.h"
+#include "registry/training_notes.h"
 #include "registry/watched_blocks.h"
 
 namespace memledger {
@@ -114,9 +115,11 @@ void before_fork() {
   state.labels.lock_for_fork();
   state.peak_labels.lock_for_fork();
   state.label_history.lock_for_fork();
+  training_notes_lock().lock();
 }
 
 void after_fork() {
+  training_notes_lock().unlock();
   RegistryState& state = RegistryState::get();
   state.label_history.unlock_after_fork();
   state.peak_labels.unlock_after_fork();

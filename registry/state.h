@@ -11,6 +11,7 @@
 #include "registry/core/name_table.h"
 #include "registry/core/peak_labels.h"
 #include "registry/core/thread_context.h"
+#include "registry/step_observer.h"
 
 namespace memledger {
 
@@ -31,6 +32,8 @@ struct RegistryState {
   std::atomic<bool> ever_active{false};
   std::array<Unseen, kWatchedTypes> unseen;
   std::atomic<BlockObserver> block_observer{nullptr};
+  std::atomic<StepObserver> step_observer{nullptr};
+  std::atomic<int> gradients_wanted{0};  // by how many
   std::atomic<int64_t> unknown_frees{0};
   std::atomic<int64_t> swallowed_exceptions{0};
 

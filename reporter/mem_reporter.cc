@@ -15,9 +15,11 @@
 #include "absl/status/status.h"
 #include "graph/graph_path.h"
 #include "graph/saved_tensors.h"
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/device_statistics.h"
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
+#include "registry/training_notes.h"
 #include "reporter/claim.h"
 #include "reporter/device_account.h"
 #include "reporter/name_book.h"
@@ -190,6 +192,8 @@ void add_process(Report& report, const Registry& registry) {
 }  // namespace
 
 struct MemReporter::Impl {
+  using Hold = std::lock_guard<ForkSafeMutex>;
+
   // Claims, and the tensors they were read from: while these live no storage of theirs ends, and no other takes its place.
   struct Claims {
     std::vector<Claim> claims;
@@ -201,32 +205,53 @@ struct MemReporter::Impl {
       named.clear();
       roots.clear();
     }
+    // Sooner than the rest: a thread that trains lets go of them at each step, and wants their memory.
+    void release_gradients() {
+      for (NamedTensor& one : named) {
+        if (one.role == Role::kGradient) one.tensor.reset();
+      }
+    }
   };
 
-  std::mutex lock;  // an out-of-memory report may be made meanwhile, by the thread that failed
+  // One of its own that has to be ended.
+  struct Activation {
+    const absl::Status status = Registry::global().activate();
+    Activation() = default;
+    ~Activation() {
+      if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted) Registry::global().deactivate();
+    }
+    Activation(const Activation&) = delete;
+    Activation& operator=(const Activation&) = delete;
+  };
+
+  const Activation activation;
+  // Guards what follows. Held neither while tensors, modules and graphs are let go of, nor while a graph is walked, which calls the
+  // program's CountedHooks.
+  ForkSafeMutex lock;
   NameBook names;
   std::vector<WeakTensor> graphs;
   std::unordered_set<const c10::TensorImpl*>
       graph_roots;  // of `graphs`, whose weak references keep the addresses from being reused
   size_t prune_graphs_at = 64;
   AnonymousNumbers numbers;
-  bool activated = false;  // and so has to be deactivated
 
-  Impl() {
-    const absl::Status status = Registry::global().activate();
-    activated = status.ok() || status.code() == absl::StatusCode::kResourceExhausted;
+  std::vector<NamedTensor> read_names() {
+    const Hold hold(lock);
+    return names.read();
   }
-  ~Impl() {
-    if (activated) Registry::global().deactivate();
-  }
-
   void add_graph(const at::Tensor& loss);
   void prune_graphs();
+  std::vector<at::Tensor> living_graphs();
   Claims read_claims();
+  Report build(const ReportOptions& options, const std::vector<Claim>& claims, const Instant& instant) {
+    const Hold hold(lock);
+    return build_report(options, claims, instant, numbers);
+  }
   WhyAlive why(const Claims& claimed, const Claim& target, const at::Tensor* tensor, const Instant& instant);
 };
 
 void MemReporter::Impl::add_graph(const at::Tensor& loss) {
+  const Hold hold(lock);
   if (graphs.size() >= prune_graphs_at) prune_graphs();
   if (graph_roots.insert(loss.unsafeGetTensorImpl()).second) graphs.emplace_back(loss.getIntrusivePtr());
 }
@@ -242,9 +267,20 @@ void MemReporter::Impl::prune_graphs() {
   prune_graphs_at = std::max<size_t>(64, 2 * graphs.size());
 }
 
+std::vector<at::Tensor> MemReporter::Impl::living_graphs() {
+  std::vector<at::Tensor> roots;
+  const Hold hold(lock);
+  prune_graphs();
+  roots.reserve(graphs.size());
+  for (const WeakTensor& weak : graphs) {
+    if (auto held = weak.lock()) roots.emplace_back(std::move(held));
+  }
+  return roots;
+}
+
 MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
   Claims result;
-  result.named = names.read();
+  result.named = read_names();
   const auto pinned = pinned_statistics();
   result.may_be_pinned = pinned.has_value() && pinned->reserved_bytes.current > 0;
   result.claims.reserve(result.named.size());
@@ -256,14 +292,10 @@ MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
       result.claims.back().module = named.module;
     });
   }
-  prune_graphs();
-  for (const WeakTensor& weak : graphs) {
-    auto held = weak.lock();
-    if (!held) continue;
-    result.roots.emplace_back(std::move(held));
+  result.roots = living_graphs();
+  for (size_t graph = 0; graph < result.roots.size(); ++graph) {
     try {
-      const size_t graph = result.roots.size() - 1;
-      for (const SavedTensorRow& row : memledger::saved_for_backward(result.roots.back()).rows())
+      for (const SavedTensorRow& row : memledger::saved_for_backward(result.roots[graph]).rows())
         result.claims.push_back(claim_of(row, graph));
     } catch (const c10::Error&) {
       // No graph any more: backward has freed it.
@@ -285,7 +317,7 @@ WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target, cons
   options.device = target.device;
   std::vector<Claim> claims = claimed.claims;
   if (on_it.empty() && target.storage_id == 0) claims.push_back(target);
-  const Report report = build_report(options, claims, instant, numbers);
+  const Report report = build(options, claims, instant);
   for (const DeviceReport& device : report.devices) {
     for (const ReportRow& row : device.rows) {
       if (row.kind == RowKind::kShared || row.storage_id != target.storage_id) continue;
@@ -346,80 +378,80 @@ MemReporter::MemReporter(MemReporter&&) noexcept = default;
 MemReporter& MemReporter::operator=(MemReporter&&) noexcept = default;
 
 MemReporter& MemReporter::add_module(std::string prefix, const torch::nn::Module& module) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const Impl::Hold hold(impl_->lock);
   impl_->names.add_module(std::move(prefix), module);
   return *this;
 }
 
 MemReporter& MemReporter::add_module(std::string prefix, const torch::jit::Module& module) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const Impl::Hold hold(impl_->lock);
   impl_->names.add_module(std::move(prefix), module);
   return *this;
 }
 
 MemReporter& MemReporter::add_optimizer(const torch::optim::Optimizer& optimizer) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const Impl::Hold hold(impl_->lock);
   impl_->names.add_optimizer(optimizer);
   return *this;
 }
 
 MemReporter& MemReporter::add_tensor(std::string name, const at::Tensor& tensor) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const Impl::Hold hold(impl_->lock);
   impl_->names.add_tensor(std::move(name), tensor);
   return *this;
 }
 
 MemReporter& MemReporter::add_input(std::string name, const at::Tensor& tensor) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const Impl::Hold hold(impl_->lock);
   impl_->names.add_input(std::move(name), tensor);
   return *this;
 }
 
 SavedTensors MemReporter::saved_for_backward(const at::Tensor& loss, SavedTensorOptions options) const {
-  {
-    const std::lock_guard<std::mutex> hold(impl_->lock);
-    for (NamedTensor& named : impl_->names.read()) {
-      if (named.role == Role::kParameter) options.parameters.emplace_back(std::move(named.name), std::move(named.tensor));
-      if (named.role == Role::kBuffer) options.buffers.push_back(std::move(named.tensor));
-      if (named.role == Role::kInput) options.inputs.push_back(std::move(named.tensor));
-    }
+  for (NamedTensor& named : impl_->read_names()) {
+    if (named.role == Role::kParameter) options.parameters.emplace_back(std::move(named.name), std::move(named.tensor));
+    if (named.role == Role::kBuffer) options.buffers.push_back(std::move(named.tensor));
+    if (named.role == Role::kInput) options.inputs.push_back(std::move(named.tensor));
   }
   return memledger::saved_for_backward(loss, options);
 }
 
 MemReporter& MemReporter::add_graph(const at::Tensor& loss) {
   TORCH_CHECK(loss.defined(), "memledger: add_graph was given an undefined tensor");
-  const std::lock_guard<std::mutex> hold(impl_->lock);
   impl_->add_graph(loss);
   return *this;
 }
 
 MemReporter& MemReporter::remove(std::string_view name) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const Impl::Hold hold(impl_->lock);
   impl_->names.remove(name);
   return *this;
 }
 
 MemReporter& MemReporter::remove(const torch::optim::Optimizer& optimizer) {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
+  const Impl::Hold hold(impl_->lock);
   impl_->names.remove_optimizer(optimizer);
   return *this;
 }
 
 Report MemReporter::collect(ReportOptions options) const {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
   Impl::Claims claimed = impl_->read_claims();
+  claimed.release_gradients();
   const Registry& registry = Registry::global();
   const Instant instant = look_at_registry_and_allocators(registry);
   claimed.release();
-  impl_->numbers.forget_all_but(ids_alive(instant.snapshot));
-  Report report = build_report(options, claimed.claims, instant, impl_->numbers);
+  const auto alive = ids_alive(instant.snapshot);
+  Report report;
+  {
+    const Impl::Hold hold(impl_->lock);
+    impl_->numbers.forget_all_but(alive);
+    report = build_report(options, claimed.claims, instant, impl_->numbers);
+  }
   add_process(report, registry);
   return report;
 }
 
 Report MemReporter::collect_peak(c10::Device device, ReportOptions options, const std::string& label) const {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
   Impl::Claims claimed = impl_->read_claims();
   const Registry& registry = Registry::global();
   Instant instant = instant_of(registry);
@@ -427,14 +459,13 @@ Report MemReporter::collect_peak(c10::Device device, ReportOptions options, cons
   instant.snapshot = label.empty() ? registry.peak_snapshot(device) : registry.peak_snapshot(device, label);
   claimed.release();
   options.device = std::nullopt;
-  Report report = build_report(options, claimed.claims, instant, impl_->numbers);
+  Report report = impl_->build(options, claimed.claims, instant);
   add_process(report, registry);
   return report;
 }
 
 WhyAlive MemReporter::why(const at::Tensor& tensor) const {
   TORCH_CHECK(tensor.defined(), "memledger: why() was given an undefined tensor");
-  const std::lock_guard<std::mutex> hold(impl_->lock);
   const Impl::Claims claimed = impl_->read_claims();
   // Of a sparse tensor the part that is largest.
   std::optional<Claim> target;
@@ -451,7 +482,6 @@ WhyAlive MemReporter::why(const at::Tensor& tensor) const {
 }
 
 WhyAlive MemReporter::why(std::string_view name) const {
-  const std::lock_guard<std::mutex> hold(impl_->lock);
   const Impl::Claims claimed = impl_->read_claims();
   const Instant instant = look_at_registry_and_allocators(Registry::global());
   // a+b: any of the names will do.
@@ -468,7 +498,11 @@ WhyAlive MemReporter::why(std::string_view name) const {
   if (name.substr(0, kAnonymous.size()) == kAnonymous) {
     const std::string digits(name.substr(kAnonymous.size()));
     if (!digits.empty() && digits.size() < 19 && digits.find_first_not_of("0123456789") == std::string::npos) {
-      const auto id = impl_->numbers.find(std::stoull(digits));
+      std::optional<uint64_t> id;
+      {
+        const Impl::Hold hold(impl_->lock);
+        id = impl_->numbers.find(std::stoull(digits));
+      }
       const StorageInfo* const storage = id.has_value() ? instant.snapshot.find(*id) : nullptr;
       if (storage != nullptr) {
         Claim target;

@@ -16,10 +16,9 @@
 // only no memory for fork handlers (kResourceExhausted) all is active. Call Registry::activate() first to see the status. Holds
 // no tensor alive, but for the moment that collect() takes; a module in a ModuleHolder may end at any time, a module on the stack
 // and an optimizer must outlive the reporter or be removed. What has ended is forgotten at the next use. Errors: c10::Error for
-// undefined tensors and unknown names; report() itself never throws for a tensor it cannot read. Thread-safety: one thread at a
-// time per reporter; other threads may go on allocating and freeing, also what is registered here, the report is of one instant;
-// they may not meanwhile give a registered tensor another storage or gradient. Cost: by the number of live storages and
-// registered tensors.
+// undefined tensors and unknown names; report() itself never throws for a tensor it cannot read. Thread-safety: any thread, any
+// number of them at a time; a report is of one instant. No lock is held while
+// code of the program's runs, and a child of fork may go on. Cost: by the number of live storages and registered tensors.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -47,6 +46,15 @@ class Optimizer;
 
 namespace memledger {
 
+// Beside threads that train, which set gradients and fill optimizers without a lock: they may run forward, backward and step(), set
+// gradients to none, and allocate and free, also what is registered here. They may not change which modules, parameters and
+// buffers there are (register_module(), to(), add_param_group()), nor end what has to be removed first, during a call. As long as
+// no thread other than the caller was seen to train (to run operators on what requires grad, or to step a parameter), all is read
+// as it is. Else gradients and states are those noted when they were made or registered: gradients where backward() ends with
+// them, states when step() writes to their parameter. What was set by hand (mutable_grad(), load()), retained (retain_grad()),
+// or made before tracking and registered beside training is anonymous then, of LBFGS what it replaced since its last write; bytes
+// are as exact as ever. Register before training begins, or on its thread. A module or tensor that ends during a report may do so
+// on the reporting thread.
 class MemReporter {
  public:
   MemReporter();

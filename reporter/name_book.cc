@@ -5,12 +5,18 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <list>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
+#include "registry/core/thread_context.h"
+#include "registry/core/training_threads.h"
+#include "registry/training_notes.h"
 #include "reporter/optimizer_state.h"
+#include "reporter/optimizer_watch.h"
 #include "reporter/prototype_layers.h"
 #include "reporter/script_module.h"
 
@@ -19,7 +25,18 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-struct ModuleEntry {
+// The thread that added an entry may read its gradients and states as long as no other one was seen to train, as may one that
+// trains itself. Any other thread could be beside one that will be seen next.
+struct Entry {
+  uint32_t added_by = core::this_thread().thread;
+
+  bool may_be_read() const {
+    const uint32_t me = core::this_thread().thread;
+    return no_other_thread_trains() && (added_by == me || core::TrainingThreads::is_training(me));
+  }
+};
+
+struct ModuleEntry : Entry {
   std::string prefix;
   const torch::nn::Module* module;
   std::weak_ptr<const torch::nn::Module> owner;
@@ -36,12 +53,16 @@ struct ModuleEntry {
   }
 };
 
-struct ScriptEntry {
+struct ScriptEntry : Entry {
   std::string prefix;
   ScriptModuleRef module;
 };
 
-struct TensorEntry {
+struct OptimizerEntry : Entry {
+  std::unique_ptr<OptimizerWatch> watch;
+};
+
+struct TensorEntry : Entry {
   std::string name;
   Role role;
   WeakTensor tensor;
@@ -77,9 +98,10 @@ at::Tensor lock(const WeakTensor& weak) {
 struct NameBook::Entries {
   std::vector<ModuleEntry> modules;
   std::vector<ScriptEntry> scripts;
-  std::vector<const torch::optim::Optimizer*> optimizers;
+  std::vector<OptimizerEntry> optimizers;
   std::list<TensorEntry> tensors;  // in order of registration
   std::unordered_map<std::string, std::list<TensorEntry>::iterator> tensor_of_name;
+  const GradientNotes::Wanted gradients_wanted;
   // Adding looks for dead entries only when there may be as many of them as live ones, so that it stays cheap on average.
   size_t prune_at = 64;
 
@@ -107,8 +129,9 @@ struct NameBook::Entries {
     TORCH_CHECK(tensor.defined(), "memledger: the tensor given for \"", name, "\" is undefined");
     prune_sometimes();
     if (const auto found = tensor_of_name.find(name); found != tensor_of_name.end()) erase(found->second);
-    const auto entry = tensors.insert(tensors.end(), {name, role, WeakTensor(tensor.getIntrusivePtr())});
+    const auto entry = tensors.insert(tensors.end(), {{}, name, role, WeakTensor(tensor.getIntrusivePtr())});
     tensor_of_name.emplace(std::move(name), entry);
+    if (no_other_thread_trains() && tensor.is_leaf()) GradientNotes::note(tensor);
   }
 };
 
@@ -121,15 +144,32 @@ void NameBook::add_module(std::string prefix, const torch::nn::Module& module) {
   std::weak_ptr<const torch::nn::Module> owner = module.weak_from_this();
   const bool owned = !owner.expired();
   entries_->prune_sometimes();
-  entries_->modules.push_back({std::move(prefix), &module, std::move(owner), owned});
+  entries_->modules.push_back({{}, std::move(prefix), &module, std::move(owner), owned});
+  if (!no_other_thread_trains()) return;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (parameter.defined()) GradientNotes::note(parameter);
+  }
 }
 
 void NameBook::add_module(std::string prefix, const torch::jit::Module& module) {
   entries_->prune_sometimes();
-  entries_->scripts.push_back({std::move(prefix), ScriptModuleRef(module)});
+  entries_->scripts.push_back({{}, std::move(prefix), ScriptModuleRef(module)});
+  if (!no_other_thread_trains()) return;
+  entries_->scripts.back().module.for_each_tensor([](const std::string&, const std::string&, Role, const at::Tensor& tensor) {
+    if (tensor.is_leaf()) GradientNotes::note(tensor);
+  });
 }
 
-void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) { entries_->optimizers.push_back(&optimizer); }
+void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  entries_->optimizers.push_back({{}, std::make_unique<OptimizerWatch>(optimizer)});
+  if (!no_other_thread_trains()) return;
+  entries_->optimizers.back().watch->note();
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.defined()) GradientNotes::note(parameter);
+    }
+  }
+}
 
 void NameBook::add_tensor(std::string name, const at::Tensor& tensor) { entries_->add(std::move(name), Role::kTensor, tensor); }
 
@@ -151,7 +191,8 @@ void NameBook::remove(std::string_view name) {
 
 void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
   auto& optimizers = entries_->optimizers;
-  const auto gone = std::remove(optimizers.begin(), optimizers.end(), &optimizer);
+  const auto gone = std::remove_if(optimizers.begin(), optimizers.end(),
+                                   [&](const OptimizerEntry& entry) { return &entry.watch->optimizer() == &optimizer; });
   TORCH_CHECK(gone != optimizers.end(), "memledger: this optimizer was not added");
   optimizers.erase(gone, optimizers.end());
 }
@@ -165,22 +206,33 @@ std::vector<NamedTensor> NameBook::read() const {
   };
   std::unordered_map<const c10::TensorImpl*, Known> parameters;
   const auto add = [&](std::string name, Role role, const std::string& module, const at::Tensor& tensor) {
-    if (tensor.defined()) found.push_back({std::move(name), role, module, tensor});
+    if (tensor.defined()) found.push_back({std::move(name), role, module, tensor, nullptr});
   };
+  bool may_be_read = false;  // what threads that train set without a lock
   const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     add(name, role, module, tensor);
-    // Frozen parameters keep theirs. Asked of others LibTorch would warn.
-    if (!tensor.is_leaf() && !tensor.retains_grad()) return;
-    if (const at::Tensor& grad = tensor.grad(); grad.defined()) add(name + ".grad", Role::kGradient, module, grad);
+    at::Tensor gradient;
+    if (!may_be_read) {
+      gradient = GradientNotes::find(tensor);
+    } else if (tensor.is_leaf() || tensor.retains_grad()) {  // frozen parameters keep theirs; asked of others LibTorch would warn
+      gradient = tensor.grad();
+    }
+    if (gradient.defined()) add(name + ".grad", Role::kGradient, module, gradient);
   };
   const auto add_parameter = [&](const std::string& name, const std::string& module, const at::Tensor& tensor) {
     add_with_grad(name, Role::kParameter, module, tensor);
     if (tensor.defined()) parameters.emplace(tensor.unsafeGetTensorImpl(), Known{name, module});
   };
+  // The last reference to a module may be the one that reading took: it ends with what was read of it.
+  const auto keep_with_what_it_has = [&](size_t first, std::shared_ptr<const void> owner) {
+    if (first < found.size()) found[first].owner = std::move(owner);
+  };
   for (const ModuleEntry& entry : entries_->modules) {
-    const auto [held, module] = entry.lock();
+    auto [held, module] = entry.lock();
     if (module == nullptr) continue;
+    const size_t first = found.size();
+    may_be_read = entry.may_be_read();
     const auto owner_of = [&, root = module](const std::string& name) {
       const std::string path = path_of_owner(name);
       return path.empty() ? type_name(*root) : path;
@@ -199,28 +251,38 @@ std::vector<NamedTensor> NameBook::read() const {
         add_with_grad(join(owner, parameter.key()), Role::kTensor, owner, parameter.value());
       for (const auto& buffer : prototype.named_buffers()) add(join(owner, buffer.key()), Role::kTensor, owner, buffer.value());
     });
+    keep_with_what_it_has(first, std::move(held));
   }
   for (const ScriptEntry& entry : entries_->scripts) {
-    entry.module.for_each_tensor([&](const std::string& path, const std::string& module, Role role, const at::Tensor& tensor) {
-      const std::string name = join(entry.prefix, path);
-      std::string owner = join(entry.prefix, module);
-      if (owner.empty()) owner = entry.module.type_name();
-      if (role == Role::kParameter) {
-        add_parameter(name, owner, tensor);
-      } else {
-        add_with_grad(name, role, owner, tensor);
-      }
-    });
+    const size_t first = found.size();
+    may_be_read = entry.may_be_read();
+    auto held = entry.module.for_each_tensor(
+        [&](const std::string& path, const std::string& module, Role role, const at::Tensor& tensor) {
+          const std::string name = join(entry.prefix, path);
+          std::string owner = join(entry.prefix, module);
+          if (owner.empty()) owner = entry.module.type_name();
+          if (role == Role::kParameter) {
+            add_parameter(name, owner, tensor);
+          } else {
+            add_with_grad(name, role, owner, tensor);
+          }
+        });
+    keep_with_what_it_has(first, std::move(held));
   }
   std::unordered_map<const c10::TensorImpl*, std::string> given_names;
   for (const TensorEntry& entry : entries_->tensors) {
     const at::Tensor tensor = lock(entry.tensor);
+    may_be_read = entry.may_be_read();
     add_with_grad(entry.name, entry.role, "", tensor);
     if (tensor.defined() && !entries_->optimizers.empty()) given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
   }
-  for (const torch::optim::Optimizer* optimizer : entries_->optimizers) {
-    const std::string optimizer_name = name_of(*optimizer);
-    const auto& groups = optimizer->param_groups();
+  for (const OptimizerEntry& entry : entries_->optimizers) {
+    const torch::optim::Optimizer& optimizer = entry.watch->optimizer();
+    may_be_read = entry.may_be_read();
+    const bool states_may_be_read = may_be_read || entry.watch->steps_on_this_thread();
+    entry.watch->find_parameters();
+    const std::string optimizer_name = name_of(optimizer);
+    const auto& groups = optimizer.param_groups();
     for (size_t group = 0; group < groups.size(); ++group) {
       const auto& params = groups[group].params();
       for (size_t index = 0; index < params.size(); ++index) {
@@ -235,9 +297,14 @@ std::vector<NamedTensor> NameBook::read() const {
           known.module = known.name;
           add_with_grad(known.name, Role::kParameter, known.module, param);
         }
-        for_each_state(*optimizer, param, [&](const std::string& slot, const at::Tensor& tensor) {
+        const auto add_state = [&](const std::string& slot, const at::Tensor& tensor) {
           add(optimizer_name + "." + known.name + "." + slot, Role::kOptimizerState, known.module, tensor);
-        });
+        };
+        if (states_may_be_read) {
+          for_each_state(optimizer, param.unsafeGetTensorImpl(), add_state);
+        } else {
+          for (const auto& [slot, tensor] : entry.watch->noted(param.unsafeGetTensorImpl())) add_state(slot, tensor);
+        }
       }
     }
   }

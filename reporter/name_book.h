@@ -7,10 +7,14 @@
 //   for (const memledger::NamedTensor& named : names.read()) { ... named.name, named.role, named.tensor ... }
 //
 // Holds no tensor alive. A module owned by a ModuleHolder (or any shared_ptr) and a TorchScript module may end: its names end with
-// it. A module on the
-// stack, and an optimizer, must outlive the book or be removed from it. Tensors are held weakly; a name ends with its tensor and
-// is then forgotten. Not thread-safe, not even two read() calls at once; the modules must not be changed by another thread during
-// read(). Cost of read(): by the number of registered tensors that live, about a microsecond each; a dead one costs once.
+// it. A module on the stack, and an optimizer, must outlive the book or be removed from it. Tensors are held weakly; a name ends
+// with its tensor and is then forgotten. The book itself is not thread-safe: its owner has a lock. Cost of read(): by the number
+// of registered tensors that live, about a microsecond each; a dead one costs once.
+//
+// Other threads may train meanwhile: run forward and backward, step, set gradients to none. A thread beside others that train
+// (registry/core/training_threads.h) knows gradients and states as they were noted, by backward, by steps, and when something was
+// added; what was set by hand since then has no name for it. They may not change which modules, parameters and buffers there are
+// (register_module, to(), add_param_group) while they are read. What ends meanwhile may end with the result of read().
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -38,7 +42,8 @@ struct NamedTensor {
   std::string name;  // weight, encoder.0.bias.grad, Adam.weight.exp_avg …
   Role role = Role::kTensor;
   std::string module;  // encoder.0, or the module's type where it has no path; of the parameter, for its gradient and state
-  at::Tensor tensor;   // defined; a strong reference: drop it soon
+  at::Tensor tensor;   // defined; a strong reference: drop it soon, and with no lock held
+  std::shared_ptr<const void> owner;  // keeps the module alive as well
 };
 
 class NameBook {
@@ -48,6 +53,7 @@ class NameBook {
   NameBook(NameBook&&) noexcept;
   NameBook& operator=(NameBook&&) noexcept;
 
+  // Those that add read what is added, as read() does.
   // Names are `prefix.path`, or `path` with an empty prefix; gradients have `.grad` behind.
   // The layers that a TransformerEncoder's and TransformerDecoder's options keep are `encoder.options.encoder_layer.…`.
   void add_module(std::string prefix, const torch::nn::Module& module);

@@ -21,11 +21,12 @@ std::string name_of(const torch::optim::Optimizer& optimizer) {
   return "Optimizer";
 }
 
-void for_each_state(const torch::optim::Optimizer& optimizer, const at::Tensor& param,
+void for_each_state(const torch::optim::Optimizer& optimizer, const c10::TensorImpl* param,
                     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   using namespace torch::optim;
   const auto& states = optimizer.state();
-  const auto found = states.find(param.unsafeGetTensorImpl());
+  // The key's type is not const; nothing is written to.
+  const auto found = states.find(const_cast<c10::TensorImpl*>(param));
   if (found == states.end() || found->second == nullptr) return;
   const OptimizerParamState* const state = found->second.get();
   if (const auto* adam = dynamic_cast<const AdamParamState*>(state)) {

@@ -33,9 +33,7 @@ struct OutOfMemoryOptions {
   size_t max_rows = 20;  // holders by birthplace, and rows of the table
   // Gives rows their names and roles (parameters, gradients, optimizer state …); null: none are known. Not owned: call
   // stop_out_of_memory_reports(), or write_out_of_memory_reports() with another one, before it ends. Both wait for a report that
-  // is being made on another thread. Read on the thread whose allocation failed, while others go on: optimizer.step() and
-  // zero_grad() on another thread at that moment are a data race in the program, so in programs where helper threads allocate
-  // pass null, or let only those that train fail. Not used in a child of fork.
+  // is being made on another thread. Other threads may train meanwhile (reporter/mem_reporter.h). Not used in a child of fork.
   const MemReporter* reporter = nullptr;
   bool quiet = false;  // on standard error only why a file cannot be written
 };

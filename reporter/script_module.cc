@@ -103,8 +103,12 @@ std::string ScriptModuleRef::type_name() const {
   return name.has_value() ? name->name() : "script module";
 }
 
-void ScriptModuleRef::for_each_tensor(const Visit& visit) const {
-  if (const auto object = handle_->object.lock()) Walk(visit).module(object, "");
+std::shared_ptr<const void> ScriptModuleRef::for_each_tensor(const Visit& visit) const {
+  auto object = handle_->object.lock();
+  if (!object) return nullptr;
+  const auto held = std::make_shared<const c10::intrusive_ptr<Object>>(std::move(object));
+  Walk(visit).module(*held, "");
+  return held;
 }
 
 }  // namespace memledger

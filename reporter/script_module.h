@@ -35,7 +35,8 @@ class ScriptModuleRef {
   // (`scales.0` of a list, `table.key` of a dictionary), and the constants that freezing or tracing has put into the methods'
   // graphs (`forward.constant.0`; Role::kBuffer). Defined tensors only. The module is alive during the call.
   using Visit = std::function<void(const std::string& path, const std::string& module, Role role, const at::Tensor& tensor)>;
-  void for_each_tensor(const Visit& visit) const;
+  // Returns what keeps the module alive, perhaps as the last; null when it has ended.
+  std::shared_ptr<const void> for_each_tensor(const Visit& visit) const;
 
  private:
   struct Handle;

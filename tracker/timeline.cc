@@ -10,6 +10,7 @@
 #include <fstream>
 #include <mutex>
 #include <system_error>
+#include <vector>
 
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"

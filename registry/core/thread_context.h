@@ -61,6 +61,7 @@ struct ThreadContext {
   std::array<uint8_t, kWatchedTypes> wrapper_depth;  // inside the wrapped allocator: a wrapper below passes through
   bool optimizer_region;                             // under no_grad, an in-place write to a parameter was seen
   bool grad_off;                                     // the running outermost operator began under no_grad, outside backward
+  uint32_t training_since;                           // see TrainingThreads; 0: was not seen to train
   uint64_t sampling_state;                           // of the stack sampler
   int64_t sampling_mean;                             // 0 until first used
   double bytes_to_sample;

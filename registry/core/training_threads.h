@@ -1,0 +1,29 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "registry/core/thread_context.h"
+
+namespace memledger::core {
+
+// The threads alive that were seen to train: to run operators on what requires grad, or to write to a parameter under no_grad.
+// They set gradients and optimizers' states without a lock, so another thread may read those only while there are none of them.
+//
+// Lock-free. A child of fork begins with none. Beyond 1024 threads at once there is always another one.
+class TrainingThreads {
+ public:
+  static void note(ThreadContext& thread) noexcept {
+    if (thread.training_since != generation_.load(std::memory_order_relaxed)) add(thread);
+  }
+  static bool is_training(uint32_t thread) noexcept;
+  static bool any_but(uint32_t thread) noexcept;
+
+ private:
+  static void add(ThreadContext& thread) noexcept;
+  static void begin_anew() noexcept;
+
+  static std::atomic<uint32_t> generation_;  // of the process: a child's is the next
+};
+
+}  // namespace memledger::core

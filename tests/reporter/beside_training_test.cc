@@ -1,0 +1,447 @@
+// Reports beside threads that train as programs do: gradients set to none, optimizers and modules made and dropped, forks.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "tests/support/doctest_beside_torch.h"
+
+#include <ATen/ATen.h>
+#include <sys/wait.h>
+#include <torch/csrc/autograd/generated/Functions.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/sgd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "graph/counted_hooks.h"
+#include "registry/registry.h"
+#include "reporter/mem_reporter.h"
+#include "tests/reporter/report_parts.h"
+#include "tests/support/allocation_count.h"
+#include "tracker/mem_tracker.h"
+#include "tracker/timeline.h"
+
+namespace memledger {
+namespace {
+
+using testing::cpu;
+using testing::find_row;
+using testing::truth;
+
+using Net = torch::nn::Sequential;
+
+Net make_net() { return Net(torch::nn::Linear(64, 48), torch::nn::ReLU(), torch::nn::Linear(48, 40)); }
+
+at::Tensor loss_of(Net net) { return net->forward(at::ones({8, 64})).square().sum(); }
+
+// Bytes by the parameter's name, by hand.
+const std::map<std::string, int64_t> kParameters = {
+    {"net.0.weight", 48 * 64 * 4}, {"net.0.bias", 48 * 4}, {"net.2.weight", 40 * 48 * 4}, {"net.2.bias", 40 * 4}};
+
+// What another thread does, and its turn to do it.
+class Worker {
+ public:
+  Worker() : thread_([this] { run(); }) {}
+  ~Worker() {
+    give([] {}, /*last=*/true);
+    thread_.join();
+  }
+  void operator()(std::function<void()> work) { give(std::move(work), false); }
+
+ private:
+  void give(std::function<void()> work, bool last) {
+    std::unique_lock<std::mutex> hold(lock_);
+    work_ = std::move(work);
+    last_ = last;
+    changed_.notify_all();
+    changed_.wait(hold, [this] { return work_ == nullptr; });
+  }
+  void run() {
+    const testing::AllocationCount::Scope scope(truth());
+    std::unique_lock<std::mutex> hold(lock_);
+    for (bool last = false; !last;) {
+      changed_.wait(hold, [this] { return work_ != nullptr; });
+      work_();
+      last = last_;
+      work_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::function<void()> work_;
+  bool last_ = false;
+  std::thread thread_;
+};
+
+// Trains until it is told to stop, without ever waiting for anybody.
+class Trainer {
+ public:
+  explicit Trainer(std::function<void()> step)
+      : thread_([this, step = std::move(step)] {
+          const testing::AllocationCount::Scope scope(truth());
+          while (!stop_) {
+            step();
+            ++steps_;
+          }
+        }) {}
+  ~Trainer() { stop(); }
+  void stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  int steps() const { return steps_; }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::atomic<int> steps_{0};
+  std::thread thread_;
+};
+
+// Every byte has a row, and whoever is named is what the name says.
+void check_rows(const Report& report) {
+  int64_t sum = 0;
+  for (const ReportRow& row : cpu(report).rows) {
+    sum += row.nbytes.value_or(0);
+    if (row.anonymous || row.kind != RowKind::kStorage) continue;
+    CAPTURE(row.name);
+    for (const auto& [name, bytes] : kParameters) {
+      if (row.name != name && row.name != name + ".grad" && row.name.find("." + name + ".") == std::string::npos) continue;
+      CHECK(row.nbytes == bytes);
+      CHECK(row.role == (row.name == name             ? Role::kParameter
+                         : row.name == name + ".grad" ? Role::kGradient
+                                                      : Role::kOptimizerState));
+    }
+  }
+  CHECK(sum == cpu(report).total_bytes);
+  CHECK(sum == cpu(report).allocator_bytes);
+  CHECK(cpu(report).unexplained_bytes == 0);
+  CHECK(cpu(report).external_bytes == 0);
+}
+
+size_t count_of(const Report& report, Role role) {
+  size_t count = 0;
+  for (const ReportRow& row : cpu(report).rows) {
+    if (!row.anonymous && row.role == role) {
+      CAPTURE(row.name);
+      CHECK(row.kind == RowKind::kStorage);
+      ++count;
+    }
+  }
+  return count;
+}
+
+// First, as here the main thread has not trained yet.
+TEST_CASE("a gradient set by hand has a name for the thread that set it, and bytes for others") {
+  auto parameter = at::ones({10}).set_requires_grad(true);
+  MemReporter reporter;
+  reporter.add_tensor("parameter", parameter);
+  Worker trainer;
+  trainer([&] { parameter.square().sum().backward(); });
+  CHECK(find_row(reporter.collect(), "parameter.grad") != nullptr);
+  trainer([&] { parameter.mutable_grad() = at::zeros({10}); });
+  const Report report = reporter.collect();
+  CHECK(find_row(report, "parameter.grad") == nullptr);
+  CHECK(cpu(report).total_bytes == truth().live_bytes());
+  trainer([&] {
+    const Report own = reporter.collect();
+    REQUIRE(find_row(own, "parameter.grad") != nullptr);
+    CHECK(find_row(own, "parameter.grad")->nbytes == 40);
+  });
+}
+
+TEST_CASE("a thread that has ended trains no more: what it set by hand is read") {
+  auto parameter = at::ones({10}).set_requires_grad(true);
+  MemReporter reporter;
+  reporter.add_tensor("parameter", parameter);
+  {
+    Worker trainer;
+    trainer([&] {
+      parameter.square().sum().backward();
+      parameter.mutable_grad() = at::zeros({10});
+    });
+    CHECK(find_row(reporter.collect(), "parameter.grad") == nullptr);
+  }
+  CHECK(find_row(reporter.collect(), "parameter.grad") != nullptr);
+}
+
+TEST_CASE("another thread's report knows at each point of a step which gradients and states there are") {
+  Net net = make_net();
+  torch::optim::Adam adam(net->parameters());
+  MemReporter reporter;
+  reporter.add_module("net", net).add_optimizer(adam);
+  Worker trainer;
+  for (int step = 0; step < 3; ++step) {
+    at::Tensor loss;
+    trainer([&] { adam.zero_grad(); });
+    CHECK(count_of(reporter.collect(), Role::kGradient) == 0);
+    trainer([&] { loss = loss_of(net); });
+    CHECK(count_of(reporter.collect(), Role::kGradient) == 0);
+    trainer([&] { loss.backward(); });
+    Report report = reporter.collect();
+    CHECK(count_of(report, Role::kGradient) == 4);
+    CHECK(count_of(report, Role::kOptimizerState) == (step == 0 ? 0 : 8));
+    trainer([&] { adam.step(); });
+    report = reporter.collect();
+    CHECK(count_of(report, Role::kParameter) == 4);
+    CHECK(count_of(report, Role::kGradient) == 4);
+    CHECK(count_of(report, Role::kOptimizerState) == 8);
+    CHECK(find_row(report, "Adam.net.2.weight.exp_avg_sq") != nullptr);
+    check_rows(report);
+    CHECK(cpu(report).total_bytes == truth().live_bytes());
+    // The thread that trains sees the same.
+    trainer([&] { CHECK(count_of(reporter.collect(), Role::kOptimizerState) == 8); });
+  }
+}
+
+TEST_CASE("the states of SGD, which writes to data(), and of LBFGS are known to another thread") {
+  Net net = make_net();
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+  Net other = make_net();
+  torch::optim::LBFGS lbfgs(other->parameters(), torch::optim::LBFGSOptions().max_iter(2));
+  MemReporter reporter;
+  reporter.add_module("net", net).add_optimizer(sgd).add_optimizer(lbfgs);
+  Worker trainer;
+  trainer([&] {
+    loss_of(net).backward();
+    sgd.step();
+    lbfgs.step([&] {
+      lbfgs.zero_grad();
+      auto loss = loss_of(other);
+      loss.backward();
+      return loss;
+    });
+  });
+  const Report report = reporter.collect();
+  CHECK(find_row(report, "SGD.net.0.weight.momentum_buffer") != nullptr);
+  CHECK(find_row(report, "SGD.net.2.bias.momentum_buffer") != nullptr);
+  // What it replaced after its last write to a parameter is anonymous, and has its bytes all the same.
+  CHECK(cpu(report).total_bytes == truth().live_bytes());
+  check_rows(report);
+}
+
+TEST_CASE("gradients and states from before another thread trains are known to it, and are followed from then on") {
+  Net net = make_net();
+  torch::optim::Adam adam(net->parameters());
+  loss_of(net).backward();
+  adam.step();
+  MemReporter reporter;
+  reporter.add_module("net", net).add_optimizer(adam);
+  Worker trainer;
+  Worker monitor;
+  const auto counts = [&](size_t gradients, size_t states) {
+    monitor([&] {
+      const Report report = reporter.collect();
+      CHECK(count_of(report, Role::kGradient) == gradients);
+      CHECK(count_of(report, Role::kOptimizerState) == states);
+      CHECK(cpu(report).total_bytes == truth().live_bytes());
+    });
+  };
+  counts(4, 8);
+  trainer([&] { adam.zero_grad(); });
+  counts(0, 8);
+  trainer([&] { loss_of(net).backward(); });
+  counts(4, 8);
+}
+
+TEST_CASE("reports, a tracker and a timeline beside a training with zero_grad() as it comes") {
+  Net net = make_net();
+  torch::optim::Adam adam(net->parameters());
+  MemReporter reporter;
+  reporter.add_module("net", net).add_optimizer(adam);
+  TrackerOptions options;
+  options.device = c10::Device(c10::kCPU);
+  options.path = ::getenv("TEST_TMPDIR") == nullptr ? "/tmp" : ::getenv("TEST_TMPDIR");
+  MemTracker tracker(options);
+  tracker.add_module("net", *net);
+  tracker.add_optimizer(adam);
+  Timeline timeline;
+  timeline.add_module("net", *net).add_optimizer(adam);
+  at::Tensor loss;
+  std::mutex loss_lock;  // the program's
+  Trainer trainer([&] {
+    adam.zero_grad();
+    auto mine = loss_of(net);
+    {
+      const std::lock_guard<std::mutex> hold(loss_lock);
+      loss = mine;
+    }
+    mine.backward();
+    adam.step();
+  });
+  Trainer other([&] {
+    const Report report = reporter.collect();
+    if (cpu(report).unexplained_bytes != 0) ADD_FAIL_AT(__FILE__, __LINE__, "bytes without a row");
+  });
+  for (int i = 0; i < 300 || trainer.steps() < 100; ++i) {
+    {
+      const std::lock_guard<std::mutex> hold(loss_lock);
+      if (loss.defined()) reporter.add_graph(loss);
+    }
+    check_rows(reporter.collect());
+    if (i % 10 == 0) {
+      timeline.mark("mark");
+      tracker.track();
+    }
+  }
+  trainer.stop();
+  other.stop();
+  loss = at::Tensor();
+  const Report report = reporter.collect();
+  check_rows(report);
+  CHECK(cpu(report).total_bytes == truth().live_bytes());
+  CHECK(count_of(report, Role::kGradient) == 4);
+  CHECK(count_of(report, Role::kOptimizerState) == 8);
+}
+
+TEST_CASE("reports beside a thread that makes, registers, removes and drops optimizers and modules") {
+  Net net = make_net();
+  MemReporter reporter;
+  reporter.add_module("net", net);
+  Trainer trainer([&] {
+    {
+      torch::optim::Adam adam(net->parameters());
+      reporter.add_optimizer(adam);
+      for (int step = 0; step < 3; ++step) {
+        adam.zero_grad();
+        loss_of(net).backward();
+        adam.step();
+      }
+      reporter.remove(adam);
+    }
+    {
+      torch::nn::LinearImpl on_the_stack(4, 4);
+      reporter.add_module("stack", on_the_stack);
+      on_the_stack.forward(at::ones({1, 4})).sum().backward();
+      reporter.remove("stack");
+    }
+    torch::nn::Linear dropped(4, 4);
+    reporter.add_module("dropped", dropped);
+    dropped->forward(at::ones({1, 4})).sum().backward();
+    net->zero_grad();
+  });
+  for (int i = 0; i < 300 || trainer.steps() < 30; ++i) check_rows(reporter.collect());
+  trainer.stop();
+  const Report report = reporter.collect();
+  check_rows(report);
+  CHECK(count_of(report, Role::kParameter) == 4);
+  CHECK(cpu(report).total_bytes == truth().live_bytes());
+}
+
+TEST_CASE("nothing is kept alive by the notes, and a dead gradient's name goes to nobody") {
+  MemReporter reporter;
+  const int64_t before = truth().live_bytes();
+  Worker trainer;
+  for (int round = 0; round < 50; ++round) {
+    Net net = make_net();
+    reporter.add_module("net", net);
+    trainer([&] { loss_of(net).backward(); });
+    CHECK(count_of(reporter.collect(), Role::kGradient) == 4);
+    std::vector<at::Tensor> strangers;
+    trainer([&] {
+      net->zero_grad();
+      for (const auto& parameter : net->parameters()) strangers.push_back(at::zeros_like(parameter));
+    });
+    CHECK(count_of(reporter.collect(), Role::kGradient) == 0);
+    strangers.clear();
+    net = nullptr;
+    CHECK(truth().live_bytes() == before);
+  }
+}
+
+// Hooks that run what they are given while a graph is read.
+struct CallingHooks final : CountedHooks {
+  explicit CallingHooks(std::function<void()> call) : call_(std::move(call)) {}
+  void call_pack_hook(const at::Tensor& tensor) override { packed_ = tensor.detach(); }
+  at::Tensor call_unpack_hook() override { return packed_; }
+  std::vector<at::Tensor> packed_tensors() const override {
+    call_();
+    return {packed_};
+  }
+
+ private:
+  std::function<void()> call_;
+  at::Tensor packed_;
+};
+
+TEST_CASE("hooks and deleters that a report calls may use the reporter themselves") {
+  MemReporter reporter;
+  int deleted = 0;
+  std::vector<float> data(100);
+  at::Tensor mine = at::from_blob(
+      data.data(), {100},
+      [&](void*) {
+        ++deleted;
+        reporter.add_tensor("from a deleter", at::ones({3}));
+      },
+      at::kFloat);
+  reporter.add_tensor("mine", mine);
+  bool inside = false;
+  int called = 0;
+  const at::Tensor leaf = at::ones({4}).set_requires_grad(true);
+  const at::Tensor loss = leaf.exp().sum();
+  auto& exp = dynamic_cast<torch::autograd::generated::ExpBackward0&>(*loss.grad_fn()->next_edge(0).function);
+  exp.result_.register_hooks(std::make_unique<CallingHooks>([&] {
+    if (inside) return;
+    inside = true;
+    ++called;
+    mine = at::Tensor();  // the report has the last reference now
+    reporter.add_tensor("from hooks", leaf);
+    reporter.collect();
+    inside = false;
+  }));
+  reporter.add_graph(loss);
+  const Report report = reporter.collect();
+  CHECK(called > 0);
+  CHECK(deleted == 1);
+  CHECK(find_row(reporter.collect(), "mine") == nullptr);
+}
+
+TEST_CASE("a child of fork reports, whatever other threads were doing with the reporter") {
+  Net net = make_net();
+  torch::optim::Adam adam(net->parameters());
+  MemReporter reporter;
+  reporter.add_module("net", net).add_optimizer(adam);
+  Trainer trainer([&] {
+    adam.zero_grad();
+    loss_of(net).backward();
+    adam.step();
+  });
+  Trainer monitor([&] { reporter.collect(); });
+  for (int round = 0; round < 30; ++round) {
+    while (trainer.steps() < round) std::this_thread::yield();
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      alarm(20);
+      const Report report = reporter.collect();
+      reporter.add_tensor("more", net->parameters()[0]);
+      _exit(cpu(report).unexplained_bytes == 0 && find_row(report, "net.0.weight") != nullptr ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+}
+
+}  // namespace
+}  // namespace memledger
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  if (!memledger::Registry::global().activate().ok()) return 1;
+  const memledger::testing::AllocationCount::Scope scope(memledger::truth());
+  return doctest::Context(argc, argv).run();
+}
