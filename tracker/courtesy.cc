@@ -10,6 +10,7 @@
 #include <c10/core/impl/COW.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
+#include <torch/optim/optimizer.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 #include "registry/lent_memory.h"
 #include "registry/live_storages.h"
 #include "registry/registry.h"
+#include "reporter/optimizer_state.h"
 #include "tracker/device_cache.h"
 #include "tracker/storage_access.h"
 #include "tracker/yielded_bytes.h"
@@ -68,8 +70,7 @@ void synchronize(c10::Device device) {
 std::vector<c10::Device> devices_of(const CourtesyOptions& options) {
   if (options.device && !(options.device->is_cuda() && !options.device->has_index())) return {*options.device};
   std::vector<c10::Device> devices;
-  if (!at::detail::getCUDAHooks().hasCUDA()) return devices;
-  const c10::DeviceIndex count = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+  const c10::DeviceIndex count = device_cache::cuda_devices();
   for (c10::DeviceIndex i = 0; i < count; ++i) devices.emplace_back(c10::DeviceType::CUDA, i);
   return devices;
 }
@@ -222,6 +223,7 @@ struct Courtesy::State {
   ScopedTracking tracking;
   bool only_added = false;
   std::vector<WeakTensor> added;
+  std::vector<const torch::optim::Optimizer*> optimizers;
   std::vector<Trip> trips;
   std::vector<Unmoved> unmoved;
 
@@ -229,6 +231,7 @@ struct Courtesy::State {
 
   absl::Status check() const;
   std::vector<StoragePtr> wanted() const;
+  void release_workspaces() const;
   std::vector<Moving> find();
   absl::StatusOr<YieldedBytes> make_place() const;
   absl::Status copy_away(std::vector<Moving>& moving, YieldedBytes& bytes);
@@ -246,8 +249,7 @@ absl::Status Courtesy::State::check() const {
         "memledger: the CPU's memory can be yielded to a file only (CourtesyOptions::Place::kFile)");
   }
   if (options.device && options.device->is_cuda() && options.device->has_index()) {
-    const c10::DeviceIndex count =
-        at::detail::getCUDAHooks().hasCUDA() ? c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount() : 0;
+    const c10::DeviceIndex count = device_cache::cuda_devices();
     if (options.device->index() >= count) {
       return absl::InvalidArgumentError(fmt::format("memledger: there is no {}: LibTorch sees {} CUDA devices",
                                                     options.device->str(), static_cast<int>(count)));
@@ -297,7 +299,32 @@ std::vector<StoragePtr> Courtesy::State::wanted() const {
     want(one);
     if (one.is_leaf()) want(one.grad());
   }
+  for (const torch::optim::Optimizer* optimizer : optimizers) {
+    for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        want(parameter);
+        if (parameter.defined()) want(parameter.grad());
+        for_each_state(*optimizer, parameter, [&](const std::string&, const at::Tensor& kept) { want(kept); });
+      }
+    }
+  }
   return result;
+}
+
+void Courtesy::State::release_workspaces() const {
+  if (!options.workspaces.value_or(!only_added)) return;
+  if (options.device && !options.device->is_cuda()) return;
+  const std::vector<c10::Device> devices = devices_of(options);
+  if (devices.empty()) return;
+  const std::vector<LibraryWorkspace> all = library_workspaces();
+  const bool elsewhere = std::any_of(all.begin(), all.end(), [&](const LibraryWorkspace& one) {
+    return std::find(devices.begin(), devices.end(), one.device) == devices.end();
+  });
+  // Where LibTorch does not tell whose they are, those of other devices cannot be told apart.
+  const bool of_one = static_cast<c10::DeviceIndex>(devices.size()) < device_cache::cuda_devices();
+  if (elsewhere || (of_one && all.empty())) return;
+  for (const c10::Device device : devices) synchronize(device);
+  device_cache::release_workspaces();
 }
 
 // Sets `unmoved`, too.
@@ -465,12 +492,19 @@ Courtesy& Courtesy::add_tensor(const at::Tensor& tensor) {
   return *this;
 }
 
+Courtesy& Courtesy::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  only_added();
+  state_->optimizers.push_back(&optimizer);
+  return *this;
+}
+
 absl::Status Courtesy::yield_memory() {
   if (const absl::Status status = state_->check(); !status.ok()) return status;
   const at::NoGradGuard no_grad;
   const at::DisableRecordFunctionGuard unobserved;
   absl::StatusOr<YieldedBytes> place = state_->make_place();
   if (!place.ok()) return place.status();
+  state_->release_workspaces();
   std::vector<Moving> moving = state_->find();
   absl::Status status;
   try {

@@ -8,7 +8,8 @@
 //     run_somebody_elses_job();
 //   }                                                    // and back
 //
-//   memledger::Courtesy courtesy(net);                   // or: only a module's parameters, buffers and gradients
+//   memledger::Courtesy courtesy(net);      // or: only a module's parameters, buffers, gradients,
+//   courtesy.add_optimizer(adam);           // and an optimizer's state
 //   if (absl::Status status = courtesy.yield_memory(); !status.ok()) ...
 //   for (const memledger::Unmoved& one : courtesy.unmoved()) ...
 //   courtesy.restore().IgnoreError();
@@ -43,6 +44,12 @@
 
 #include "absl/status/status.h"
 
+namespace torch {
+namespace optim {
+class Optimizer;
+}
+}  // namespace torch
+
 namespace memledger {
 
 struct CourtesyProgress {
@@ -62,6 +69,11 @@ struct CourtesyOptions {
   std::optional<c10::Device> device;
   // Called some times a second. Without it, moves that take longer than a second are told on standard error if it is a terminal.
   std::function<void(const CourtesyProgress&)> progress;
+  // Give back the workspaces that LibTorch keeps for cuBLAS, some 32 MiB for each thread that has
+  // used it, autograd's too; LibTorch makes new ones where they are needed. A CUDA graph that was
+  // captured with one would go on writing to it. They stay where another device, which is not
+  // yielded, has some. Nothing: yes, but no once something was added.
+  std::optional<bool> workspaces;
 };
 
 // Stays where it is.
@@ -91,6 +103,9 @@ class Courtesy {
   Courtesy& add_tensor(const at::Tensor& tensor);
   template <typename Module>
   Courtesy& add_module(const Module& module);
+  // Its parameters, and what it keeps for them at yield_memory(): until then it must live. The state
+  // of optimizers that LibTorch does not bring is not known, and stays.
+  Courtesy& add_optimizer(const torch::optim::Optimizer& optimizer);
 
   // InvalidArgument: options that do not fit. ResourceExhausted, with everything as it was: no room on the host or in the file.
   // Again, while yielded: what is new on the devices goes, too.

@@ -4,6 +4,11 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <exception>
+
+#include "registry/cuda_symbols.h"
 
 #include "registry/device_statistics.h"
 
@@ -23,6 +28,11 @@ c10::Device default_device() {
   return at::detail::getCUDAHooks().hasCUDA() ? c10::Device(c10::DeviceType::CUDA, 0) : c10::Device(c10::DeviceType::CPU);
 }
 
+c10::DeviceIndex cuda_devices() {
+  if (!at::detail::getCUDAHooks().hasCUDA()) return 0;
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+}
+
 std::optional<int64_t> allocated_bytes(c10::Device device) {
   c10::DeviceAllocator* const allocator = allocator_of(device);
   if (allocator == nullptr) return std::nullopt;
@@ -32,6 +42,16 @@ std::optional<int64_t> allocated_bytes(c10::Device device) {
 
 void release(c10::Device device) {
   if (c10::DeviceAllocator* const allocator = allocator_of(device)) allocator->emptyCache();
+}
+
+void release_workspaces() noexcept {
+  // at::cuda::clearCublasWorkspaces()
+  void* const clear = find_symbol_of_loaded_library("_ZN2at4cuda21clearCublasWorkspacesEv");
+  if (clear == nullptr) return;
+  try {
+    reinterpret_cast<void (*)()>(clear)();
+  } catch (const std::exception&) {  // they stay, and are listed
+  }
 }
 
 void release_pinned(c10::DeviceType type) {

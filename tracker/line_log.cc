@@ -3,12 +3,17 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <pthread.h>
+#include <unwind.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
+#include <limits>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "registry/block_observer.h"
 #include "registry/recording.h"
@@ -18,25 +23,50 @@
 namespace memledger {
 namespace {
 
+// For each stack. Beyond them it is not kept which function ran in place of another, so that what is
+// kept grows with the number of stacks, not with that of their pairs.
+constexpr size_t kMostInstead = 8;
+
+// A stack's frames, outermost first.
+struct Frames {
+  std::vector<void*> addresses;
+  std::vector<uintptr_t> functions;  // where their code begins; 0: not known
+};
+
+// Devices that something was recorded of: the CPU and CUDA's.
+constexpr size_t kCpu = 0;
+constexpr size_t kMostDevices = size_t{std::numeric_limits<c10::DeviceIndex>::max()} + 2;
+
 struct Reading {
   DeviceFigures current, allocated, freed;
   uint64_t begun = 0, ended = 0;  // Shared::readings before and after it was read
 };
 
+struct LastReading {
+  std::optional<Reading> reading;
+  int64_t ns = 0;
+};
+
 struct Shared {
+  Shared();
+
+  // LibTorch, the registry and the program are called without it.
   std::mutex lock;
   std::vector<std::shared_ptr<LineLog>> logs;
   std::vector<std::shared_ptr<LineLog>> ended;  // not written any more, but what they saw born is still alive
   // Of the two, for a look without the lock.
   std::atomic<bool> recording{false}, following{false};
-  uint64_t generation = 0;      // of LineLog::begun
-  std::optional<Reading> last;  // of the target
-  int64_t last_ns = 0;
+  uint64_t generation = 0;  // of LineLog::begun
+  // Kept as long as the process, as the registry keeps the stacks.
+  std::unordered_map<uint32_t, std::unique_ptr<const Frames>> frames;
+  std::map<size_t, LastReading> last;  // of the target and of what was it
   std::atomic<uint64_t> readings{0};
   // CPU: what LibTorch keeps no statistics of.
   std::atomic<int64_t> cpu_bytes{0}, cpu_count{0}, cpu_allocated{0}, cpu_freed{0}, cpu_births{0}, cpu_deaths{0};
   std::atomic<int32_t> target{0};   // type and index; the CPU
   std::atomic<bool> chosen{false};  // else the first GPU becomes the target when it is first used
+  // Those that were the target before: what was born there may die there.
+  std::array<std::atomic<bool>, kMostDevices> was_target{};
 };
 
 Shared& shared() {
@@ -44,8 +74,12 @@ Shared& shared() {
   return *one;
 }
 
-thread_local uint32_t stack_before = 0;
-thread_local uint64_t generation_before = 0;  // when stack_before was taken
+Shared::Shared() {
+  pthread_atfork([] { shared().lock.lock(); }, [] { shared().lock.unlock(); }, [] { shared().lock.unlock(); });
+}
+
+thread_local const Frames* frames_before = nullptr;
+thread_local uint64_t generation_before = 0;  // when frames_before was taken
 thread_local bool busy = false;
 
 int32_t packed(c10::Device device) {
@@ -56,6 +90,17 @@ c10::Device unpacked(int32_t target) {
   const auto type = static_cast<c10::DeviceType>(target >> 8);
   return type == c10::DeviceType::CPU ? c10::Device(type) : c10::Device(type, static_cast<c10::DeviceIndex>(target & 0xff));
 }
+
+size_t place_of(c10::Device device) {
+  return device.is_cpu() ? kCpu : size_t{1} + static_cast<size_t>(device.has_index() ? device.index() : 0);
+}
+
+c10::Device device_at(size_t place) {
+  return place == kCpu ? c10::Device(c10::DeviceType::CPU)
+                       : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(place - 1));
+}
+
+bool can_be_target(c10::Device device) { return device.is_cpu() || device.is_cuda(); }
 
 int32_t target_now() { return shared().target.load(std::memory_order_relaxed); }
 
@@ -110,6 +155,13 @@ Reading read_unordered(c10::Device device) {
 // What it has not seen must not tell it where a function begins.
 void begin_anew(Shared& s, LineLog& log) { log.begun = ++s.generation; }
 
+void forget_all(Shared& s, LineLog& log) {
+  log.alive.clear();
+  log.stacks.clear();
+  log.targets.clear();
+  begin_anew(s, log);
+}
+
 // Its line has not left it behind.
 void forget(LineLog& log, const BlockEvent& event) {
   const auto born = log.alive.find(event.id);
@@ -148,43 +200,118 @@ bool is_overtaken(const Reading& reading, const Reading& last) {
   return false;
 }
 
-void note(LineLog& log, StackPair pair, const Reading& before, const Reading& after, const BlockEvent& event, int64_t before_ns,
-          int64_t now) {
-  LineCell& cell = log.cells[pair];
-  LineFigures& figures = cell.figures;
-  for (size_t i = 0; i < kDeviceStats; ++i) {
-    cell.at_entry[i] = std::max(cell.at_entry[i], before.current[i]);
-    const int64_t high = std::max(before.current[i], after.current[i]);
-    if (high > figures.peak[i] || figures.events == 0) {
-      figures.peak[i] = high;
-      if (i == kActiveBytes) figures.peak_time_ns = before.current[i] > after.current[i] ? before_ns : now;
+// Takes and leaves the lock. Asks the unwinder's tables where functions begin, once for each stack.
+const Frames* frames_of(Shared& s, uint32_t stack) {
+  if (stack == 0) return nullptr;
+  {
+    const std::lock_guard<std::mutex> hold(s.lock);
+    if (const auto known = s.frames.find(stack); known != s.frames.end()) return known->second.get();
+  }
+  auto frames = std::make_unique<Frames>();
+  frames->addresses = stack_addresses(stack);
+  std::reverse(frames->addresses.begin(), frames->addresses.end());
+  frames->functions.reserve(frames->addresses.size());
+  for (void* const address : frames->addresses)
+    frames->functions.push_back(reinterpret_cast<uintptr_t>(_Unwind_FindEnclosingFunction(address)));
+  const std::lock_guard<std::mutex> hold(s.lock);
+  return s.frames.try_emplace(stack, std::move(frames)).first->second.get();
+}
+
+// Frames further out wait at their calls, so a function goes on as long as all of its outer frames
+// are the same.
+Beginning beginning(const Frames* before, const Frames& now) {
+  Beginning result;
+  if (before == nullptr) return result;
+  const auto [in_before, in_now] =
+      std::mismatch(before->addresses.begin(), before->addresses.end(), now.addresses.begin(), now.addresses.end());
+  const auto place = static_cast<size_t>(in_now - now.addresses.begin());
+  result.continued = static_cast<uint32_t>(place);
+  if (in_before == before->addresses.end() || in_now == now.addresses.end()) return result;
+  if (before->functions[place] == now.functions[place]) {
+    ++result.continued;  // at another of its lines
+  } else {
+    result.instead = before->functions[place];
+  }
+  return result;
+}
+
+void note_beginning(LineStack& stack, Beginning now, const DeviceFigures& held) {
+  size_t instead = 0;
+  const auto find = [&]() -> Beginning* {
+    for (Beginning& one : stack.beginnings) {
+      if (one.continued == now.continued && one.instead == now.instead) return &one;
+      if (one.instead != 0) ++instead;
     }
-    figures.current[i] = figures.events == 0 ? after.current[i] : std::max(figures.current[i], after.current[i]);
+    return nullptr;
+  };
+  Beginning* known = find();
+  if (known == nullptr && now.instead != 0 && instead >= kMostInstead) {
+    now.instead = 0;
+    known = find();
+  }
+  if (known == nullptr) {
+    now.held.fill(LineFigures::kUnknown);
+    known = &stack.beginnings.emplace_back(now);
+  }
+  for (size_t i = 0; i < kDeviceStats; ++i) known->held[i] = std::max(known->held[i], held[i]);
+}
+
+void note_sums(LineFigures& figures, const Reading& before, const Reading& after, bool also_allocated) {
+  for (size_t i = 0; i < kDeviceStats; ++i) {
     // A reset of LibTorch's accumulated statistics makes them smaller.
-    figures.allocated[i] += std::max<int64_t>(after.allocated[i] - before.allocated[i], 0);
+    if (also_allocated) figures.allocated[i] += std::max<int64_t>(after.allocated[i] - before.allocated[i], 0);
     figures.freed[i] += std::max<int64_t>(after.freed[i] - before.freed[i], 0);
   }
   ++figures.events;
+}
+
+void note(LineLog& log, LineStack& stack, const Reading& before, const Reading& after, const BlockEvent& event, int64_t before_ns,
+          int64_t now) {
+  LineFigures& figures = stack.figures;
+  for (size_t i = 0; i < kDeviceStats; ++i) {
+    const int64_t high = std::max(before.current[i], after.current[i]);
+    if (high > figures.peak[i]) {
+      figures.peak[i] = high;
+      if (i == kActiveBytes) {
+        figures.peak_time_ns = before.current[i] > after.current[i] ? before_ns : now;
+        figures.peak_gpu = event.device.is_cpu() ? -1 : event.device.index();
+      }
+    }
+    figures.current[i] = std::max(figures.current[i], after.current[i]);
+  }
+  note_sums(figures, before, after, true);
+  if (std::find(log.targets.begin(), log.targets.end(), event.device) == log.targets.end()) log.targets.push_back(event.device);
   if (event.birth) {
     figures.line_allocated += event.nbytes;
     figures.line_left += event.nbytes;
-    log.alive[event.id] = &cell;
+    log.alive[event.id] = &stack;
     return;
   }
   figures.line_freed += event.nbytes;
   forget(log, event);
 }
 
+// What died is in a table.
+bool is_known_death(Shared& s, const BlockEvent& event) {
+  if (event.birth) return false;
+  const std::lock_guard<std::mutex> hold(s.lock);
+  return std::any_of(s.logs.begin(), s.logs.end(), [&](const auto& log) { return log->alive.count(event.id) > 0; });
+}
+
+// The lock is held.
+bool is_recorded(const Shared& s, c10::Device device) {
+  const auto has = [device](const std::shared_ptr<LineLog>& log) {
+    return std::find(log->targets.begin(), log->targets.end(), device) != log->targets.end();
+  };
+  return std::any_of(s.logs.begin(), s.logs.end(), has) || std::any_of(s.ended.begin(), s.ended.end(), has);
+}
+
 // The lock is held.
 void choose_first_gpu(Shared& s, const Reading& before) {
   if (s.chosen.exchange(true)) return;
   s.target.store(packed(kFirstGpu), std::memory_order_relaxed);
-  s.last = before;
-  for (const std::shared_ptr<LineLog>& log : s.logs) {
-    log->alive.clear();
-    log->cells.clear();
-    begin_anew(s, *log);
-  }
+  s.last[place_of(kFirstGpu)] = {before, recording_clock_ns()};
+  for (const std::shared_ptr<LineLog>& log : s.logs) forget_all(s, *log);
 }
 
 void observe(const BlockEvent& event) noexcept {
@@ -196,7 +323,9 @@ void observe(const BlockEvent& event) noexcept {
     const std::lock_guard<std::mutex> hold(s.lock);
     choose_first_gpu(s, Reading{});
   }
-  if (packed(event.device) != target_now()) return;
+  if (!can_be_target(event.device)) return;
+  const size_t place = place_of(event.device);
+  if (packed(event.device) != target_now() && !s.was_target[place].load(std::memory_order_relaxed)) return;
   busy = true;
   try {
     if (event.device.is_cpu()) {
@@ -205,31 +334,43 @@ void observe(const BlockEvent& event) noexcept {
       (event.birth ? s.cpu_allocated : s.cpu_freed).fetch_add(event.nbytes, std::memory_order_relaxed);
       (event.birth ? s.cpu_births : s.cpu_deaths).fetch_add(1, std::memory_order_relaxed);
     }
-    const uint32_t stack = take_stack();
+    const bool is_wanted = packed(event.device) == target_now() || is_known_death(s, event);
+    const uint32_t stack = is_wanted ? take_stack() : 0;
+    const Frames* const frames = frames_of(s, stack);
     Reading after = read(event.device);
     const int64_t now = recording_clock_ns();
     const std::lock_guard<std::mutex> hold(s.lock);
-    if (packed(event.device) != s.target.load(std::memory_order_relaxed)) {
-      busy = false;
-      return;
-    }
-    const Reading before = s.last.value_or(after);
+    LastReading& last = s.last[place];
+    const Reading before = last.reading.value_or(after);
     const bool overtaken = is_overtaken(after, before);
     if (overtaken) {
       // Its peak counts; its sums are in the later reading.
       after.allocated = before.allocated;
       after.freed = before.freed;
     }
+    const bool of_target = packed(event.device) == s.target.load(std::memory_order_relaxed);
     for (const std::shared_ptr<LineLog>& log : s.logs) {
-      const uint32_t known_before = generation_before < log->begun ? 0 : stack_before;
-      note(*log, {known_before, stack}, before, after, event, s.last_ns, now);
+      if (!is_wanted) break;
+      if (of_target) {
+        LineStack& line = log->stacks[stack];
+        if (frames != nullptr) {
+          const Beginning begun = beginning(generation_before < log->begun ? nullptr : frames_before, *frames);
+          if (begun.continued < frames->addresses.size()) note_beginning(line, begun, before.current);
+        }
+        note(*log, line, before, after, event, last.ns, now);
+      } else if (!event.birth && log->alive.count(event.id) > 0) {
+        // Its birth is in the table, so its death is; what that device holds is not any more.
+        LineFigures& figures = log->stacks[stack].figures;
+        note_sums(figures, before, after, false);
+        figures.line_freed += event.nbytes;
+        forget(*log, event);
+      }
     }
-    if (!overtaken) {
-      s.last = after;
-      s.last_ns = now;
+    if (!overtaken) last = {after, now};
+    if (is_wanted) {
+      frames_before = frames;
+      generation_before = s.generation;
     }
-    stack_before = stack;
-    generation_before = s.generation;
   } catch (...) {
     // No memory: this event is not in the tables.
   }
@@ -246,10 +387,16 @@ void count_cpu_from_now() {
 }  // namespace
 
 void LineLogs::start(const std::shared_ptr<LineLog>& log) {
-  static const int fork_handlers =
-      pthread_atfork([] { shared().lock.lock(); }, [] { shared().lock.unlock(); }, [] { shared().lock.unlock(); });
-  static_cast<void>(fork_handlers);
   Shared& s = shared();
+  bool first = false;
+  {
+    const std::lock_guard<std::mutex> hold(s.lock);
+    if (log->on > 0) {
+      ++log->on;
+      return;
+    }
+    first = s.logs.empty();
+  }
   if (!s.chosen.load()) {
     Reading gpu{};
     try {
@@ -259,19 +406,17 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
     const std::lock_guard<std::mutex> hold(s.lock);
     if (gpu.current[kActiveBytes] > 0) choose_first_gpu(s, gpu);
   }
-  const c10::Device device = unpacked(target_now());
-  bool first = false;
-  {
-    const std::lock_guard<std::mutex> hold(s.lock);
-    first = s.logs.empty();
-  }
   if (first) count_cpu_from_now();
-  const Reading now = memledger::read(device);
-  const std::lock_guard<std::mutex> hold(s.lock);
-  if (s.logs.empty()) {
-    s.last = now;
-    s.last_ns = recording_clock_ns();
+  const size_t target = place_of(unpacked(target_now()));
+  std::map<size_t, LastReading> now;
+  for (size_t place = 0; place < kMostDevices; ++place) {
+    if (place == target || s.was_target[place].load(std::memory_order_relaxed))
+      now[place] = {memledger::read(device_at(place)), recording_clock_ns()};
   }
+  const std::lock_guard<std::mutex> hold(s.lock);
+  // Another thread may have done the same meanwhile.
+  if (log->on++ > 0) return;
+  if (s.logs.empty()) s.last = std::move(now);
   begin_anew(s, *log);
   s.logs.push_back(log);
   s.ended.erase(std::remove(s.ended.begin(), s.ended.end(), log), s.ended.end());
@@ -282,6 +427,7 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
 void LineLogs::stop(const std::shared_ptr<LineLog>& log) {
   Shared& s = shared();
   const std::lock_guard<std::mutex> hold(s.lock);
+  if (log->on == 0 || --log->on > 0) return;
   s.logs.erase(std::remove(s.logs.begin(), s.logs.end(), log), s.logs.end());
   if (!log->alive.empty()) s.ended.push_back(log);
   watch_what_is_needed(s);
@@ -300,14 +446,32 @@ void LineLogs::drop(const std::shared_ptr<LineLog>& log) {
 void LineLogs::clear(const std::shared_ptr<LineLog>& log) {
   Shared& s = shared();
   const std::lock_guard<std::mutex> hold(s.lock);
-  log->cells.clear();
-  log->alive.clear();
-  begin_anew(s, *log);
+  forget_all(s, *log);
 }
 
-std::vector<std::pair<StackPair, LineCell>> LineLogs::read(const std::shared_ptr<LineLog>& log) {
+LineRecord LineLogs::read(const std::shared_ptr<LineLog>& log) {
   const std::lock_guard<std::mutex> hold(shared().lock);
-  return {log->cells.begin(), log->cells.end()};
+  return {{log->stacks.begin(), log->stacks.end()}, log->targets};
+}
+
+void LineLogs::show(const std::shared_ptr<LineLog>& log, std::string name) {
+  const std::lock_guard<std::mutex> hold(shared().lock);
+  log->shown.names.push_back(std::move(name));
+}
+
+void LineLogs::show(const std::shared_ptr<LineLog>& log, uintptr_t address) {
+  const std::lock_guard<std::mutex> hold(shared().lock);
+  log->shown.addresses.push_back(address);
+}
+
+void LineLogs::show_nothing(const std::shared_ptr<LineLog>& log) {
+  const std::lock_guard<std::mutex> hold(shared().lock);
+  log->shown = {};
+}
+
+ShownFunctions LineLogs::shown(const std::shared_ptr<LineLog>& log) {
+  const std::lock_guard<std::mutex> hold(shared().lock);
+  return log->shown;
 }
 
 c10::Device LineLogs::target() { return unpacked(target_now()); }
@@ -318,9 +482,12 @@ void LineLogs::set_target(c10::Device device) {
   const Reading now = memledger::read(device);
   const std::lock_guard<std::mutex> hold(s.lock);
   s.chosen.store(true);
+  const c10::Device before = unpacked(s.target.load(std::memory_order_relaxed));
+  if (before == device) return;
+  LastReading& last = s.last[place_of(device)];
+  if (s.logs.empty() || !last.reading || !is_overtaken(now, *last.reading)) last = {now, recording_clock_ns()};
+  if (is_recorded(s, before)) s.was_target[place_of(before)].store(true, std::memory_order_relaxed);
   s.target.store(packed(device), std::memory_order_relaxed);
-  s.last = now;
-  for (const std::shared_ptr<LineLog>& log : s.logs) begin_anew(s, *log);
 }
 
 }  // namespace memledger

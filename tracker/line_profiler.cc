@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iostream>
+#include <limits>
 #include <map>
-#include <mutex>
+#include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -50,40 +53,43 @@ std::string base_name(const std::string& path) { return path.substr(path.rfind('
 // Makes tables of what was recorded.
 class TableMaker {
  public:
-  TableMaker(const std::vector<std::string>& names, const std::vector<uintptr_t>& addresses)
-      : functions_(ProgramFunctions::read()) {
-    for (const std::string& name : names) {
+  explicit TableMaker(const ShownFunctions& wanted) : functions_(ProgramFunctions::read()) {
+    for (const std::string& name : wanted.names) {
       const std::vector<const ProgramFunction*> found = functions_.named(name);
       for (const ProgramFunction* function : found) show(*function);
       if (found.empty()) missing_.push_back(name);
     }
-    for (const uintptr_t address : addresses) {
+    for (const uintptr_t address : wanted.addresses) {
       if (const ProgramFunction* function = functions_.at(address)) show(*function);
     }
   }
 
-  LineProfile make(const std::vector<std::pair<StackPair, LineCell>>& cells) {
+  LineProfile make(const LineRecord& record) {
     LineProfile profile;
     profile.device = LineLogs::target().str();
-    symbolize(cells);
     std::vector<std::map<int64_t, LineFigures>> rows(shown_.size());
     std::vector<LineFigures> totals(shown_.size());
     std::vector<std::optional<DeviceFigures>> entries(shown_.size());
     std::vector<std::map<int64_t, std::set<std::string>>> merged(shown_.size());
-    for (const auto& [pair, cell] : cells) {
-      for (const auto& [shown, address] : places_of(pair.stack)) {
-        rows[shown][line_of(shown, address, merged[shown])].fold(cell.figures);
-        totals[shown].fold(cell.figures);
-        const Places& before = places_of(pair.before);
-        const bool begins =
-            std::none_of(before.begin(), before.end(), [i = shown](const auto& place) { return place.first == i; });
-        if (!begins) continue;
-        if (!entries[shown]) entries[shown].emplace().fill(LineFigures::kUnknown);
-        for (size_t i = 0; i < kDeviceStats; ++i) (*entries[shown])[i] = std::max((*entries[shown])[i], cell.at_entry[i]);
+    for (const auto& [stack, line] : record.stacks) {
+      for (const Place& place : places_of(stack)) {
+        const size_t shown = place.shown;
+        rows[shown][line_of(shown, place.call, merged[shown])].fold(line.figures);
+        totals[shown].fold(line.figures);
+        for (const Beginning& one : line.beginnings) {
+          if (place.outermost < one.continued || (place.outermost == one.continued && is_of(one.instead, shown))) continue;
+          if (!entries[shown]) entries[shown].emplace().fill(LineFigures::kUnknown);
+          for (size_t i = 0; i < kDeviceStats; ++i) (*entries[shown])[i] = std::max((*entries[shown])[i], one.held[i]);
+        }
       }
     }
     for (size_t i = 0; i < shown_.size(); ++i) profile.tables.push_back(table(i, rows[i], totals[i], entries[i], merged[i]));
     for (const std::string& name : missing_) profile.notes.push_back(not_found(name));
+    if (record.targets.size() > 1) {
+      profile.notes.push_back(
+          fmt::format("the target changed: each line's figures are of the device that was it then, of {}",
+                      absl::StrJoin(record.targets, ", ", [](std::string* out, c10::Device one) { out->append(one.str()); })));
+    }
     return profile;
   }
 
@@ -96,8 +102,13 @@ class TableMaker {
   }
 
  private:
-  // By function that is shown: the innermost frame.
-  using Places = std::vector<std::pair<size_t, uintptr_t>>;
+  // Where a stack is in a function that is shown.
+  struct Place {
+    size_t shown = 0;
+    uintptr_t call = 0;    // of the innermost frame
+    size_t outermost = 0;  // the place of the outermost, counted from the stack's outer end
+  };
+  using Places = std::vector<Place>;
 
   void show(const ProgramFunction& function) {
     if (shown_of_.count(&function) > 0) return;
@@ -141,29 +152,28 @@ class TableMaker {
     return frame.line >= shown.first && frame.line <= shown.last && frame.file == shown.file;
   }
 
-  void symbolize(const std::vector<std::pair<StackPair, LineCell>>& cells) {
-    // Frames of functions that are shown have been looked up with them; all are found by address.
-    for (const auto& [pair, cell] : cells) {
-      places_of(pair.stack);
-      places_of(pair.before);
-    }
-  }
-
-  const Places& places_of(uint32_t stack) {
-    const auto [place, is_new] = places_.try_emplace(stack);
-    Places& places = place->second;
-    if (!is_new || stack == 0) return places;
-    for (void* const address : stack_addresses(stack)) {
-      const uintptr_t call = reinterpret_cast<uintptr_t>(address) - 1;
-      const ProgramFunction* const function = functions_.at(call);
-      if (function == nullptr) continue;
-      const auto shown = shown_of_.find(function);
+  Places places_of(uint32_t stack) const {
+    Places places;
+    const std::vector<void*> addresses = stack_addresses(stack);
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      const uintptr_t call = reinterpret_cast<uintptr_t>(addresses[i]) - 1;
+      const auto shown = shown_of_.find(functions_.at(call));
       if (shown == shown_of_.end()) continue;
-      const size_t index = shown->second;
-      if (std::none_of(places.begin(), places.end(), [&](const auto& one) { return one.first == index; }))
-        places.emplace_back(index, call);
+      const size_t outer = addresses.size() - 1 - i;
+      const auto known = std::find_if(places.begin(), places.end(), [&](const Place& one) { return one.shown == shown->second; });
+      if (known == places.end()) {
+        places.push_back({shown->second, call, outer});
+      } else {
+        known->outermost = outer;
+      }
     }
     return places;
+  }
+
+  // Whether there is code of that function.
+  bool is_of(uintptr_t address, size_t shown) const {
+    const auto found = address == 0 ? shown_of_.end() : shown_of_.find(functions_.at(address));
+    return found != shown_of_.end() && found->second == shown;
   }
 
   // In optimised code a place may belong to a function that was inlined: then to the line before it.
@@ -237,20 +247,31 @@ class TableMaker {
   std::vector<Shown> shown_;
   std::map<const ProgramFunction*, size_t> shown_of_;
   std::map<const ProgramFunction*, std::vector<StackFrame>> code_;
-  std::map<uint32_t, Places> places_;
 };
 
 }  // namespace
 
-void set_target_device(c10::Device device) {
+namespace internal {
+
+void set_target_device_unseen(c10::Device device) {
   TORCH_CHECK(device.is_cpu() || device.is_cuda(), "memledger: the line profiler looks at the CPU or a CUDA device, not at ",
               device.str());
   LineLogs::set_target(device.is_cuda() && !device.has_index() ? c10::Device(device.type(), 0) : device);
 }
 
+}  // namespace internal
+
+void set_target_device(c10::Device device) {
+  if (device.is_cuda()) {
+    const c10::DeviceIndex count = device_cache::cuda_devices();
+    TORCH_CHECK((device.has_index() ? device.index() : 0) < count, "memledger: there is no ", device.str(), ": LibTorch sees ",
+                static_cast<int>(count), " CUDA devices");
+  }
+  internal::set_target_device_unseen(device);
+}
+
 void set_target_gpu(int index) {
-  TORCH_CHECK(index >= 0 && index < 128, "memledger: there is no GPU ", index);
-  TORCH_CHECK(device_cache::default_device().is_cuda(), "memledger: there is no GPU ", index, ": LibTorch sees no CUDA device");
+  TORCH_CHECK(index >= 0 && index <= std::numeric_limits<c10::DeviceIndex>::max(), "memledger: there is no GPU ", index);
   set_target_device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
 }
 
@@ -269,39 +290,46 @@ absl::StatusOr<std::vector<LineColumn>> parse_line_columns(const std::vector<std
 
 struct LineProfiler::State {
   LineProfilerOptions options;
-  mutable std::mutex lock;
-  std::vector<std::string> functions;
-  std::vector<uintptr_t> addresses;
-  int enabled = 0;
-  std::shared_ptr<LineLog> log = std::make_shared<LineLog>();
-  std::unique_ptr<ScopedTracking> tracking;
-  std::unique_ptr<Recorder> recorder;
+  const std::shared_ptr<LineLog> log = std::make_shared<LineLog>();
+  // Made by the first enable(), each once, whichever thread's it is.
+  std::atomic<ScopedTracking*> tracking{nullptr};
+  std::atomic<Recorder*> recorder{nullptr};
 
-  TableMaker maker() const {
-    const std::lock_guard<std::mutex> hold(lock);
-    return TableMaker(functions, addresses);
+  ~State() {
+    delete recorder.load();
+    delete tracking.load();
   }
+  TableMaker maker() const { return TableMaker(LineLogs::shown(log)); }
 };
 
-LineProfiler::LineProfiler(std::vector<std::string> functions, LineProfilerOptions options) : state_(std::make_shared<State>()) {
-  state_->functions = std::move(functions);
-  state_->options = options;
+namespace {
+
+// No lock: making one calls LibTorch.
+template <typename T>
+void make_once(std::atomic<T*>& place) {
+  if (place.load() != nullptr) return;
+  auto made = std::make_unique<T>();
+  T* none = nullptr;
+  if (place.compare_exchange_strong(none, made.get())) made.release();
 }
 
-LineProfiler::~LineProfiler() {
-  const std::lock_guard<std::mutex> hold(state_->lock);
-  LineLogs::drop(state_->log);
+}  // namespace
+
+LineProfiler::LineProfiler(std::vector<std::string> functions, LineProfilerOptions options) : state_(std::make_shared<State>()) {
+  if (options.target_gpu) set_target_gpu(*options.target_gpu);
+  state_->options = options;
+  for (std::string& function : functions) add_function(std::move(function));
 }
+
+LineProfiler::~LineProfiler() { LineLogs::drop(state_->log); }
 
 LineProfiler& LineProfiler::add_function(std::string name) {
-  const std::lock_guard<std::mutex> hold(state_->lock);
-  state_->functions.push_back(std::move(name));
+  LineLogs::show(state_->log, std::move(name));
   return *this;
 }
 
 LineProfiler& LineProfiler::add_function(const void* address) {
-  const std::lock_guard<std::mutex> hold(state_->lock);
-  state_->addresses.push_back(reinterpret_cast<uintptr_t>(address));
+  LineLogs::show(state_->log, reinterpret_cast<uintptr_t>(address));
   return *this;
 }
 
@@ -312,27 +340,17 @@ absl::Status LineProfiler::check_functions() const {
 }
 
 LineProfiler::On LineProfiler::enable() {
-  const std::lock_guard<std::mutex> hold(state_->lock);
-  if (state_->enabled++ == 0) {
-    if (!state_->tracking) state_->tracking = std::make_unique<ScopedTracking>();
-    if (state_->options.who_was_alive && !state_->recorder) state_->recorder = std::make_unique<Recorder>();
-    LineLogs::start(state_->log);
-  }
+  make_once(state_->tracking);
+  if (state_->options.who_was_alive) make_once(state_->recorder);
+  LineLogs::start(state_->log);
   return On(this);
 }
 
-void LineProfiler::disable() {
-  const std::lock_guard<std::mutex> hold(state_->lock);
-  if (state_->enabled > 0 && --state_->enabled == 0) LineLogs::stop(state_->log);
-}
+void LineProfiler::disable() { LineLogs::stop(state_->log); }
 
 void LineProfiler::clear() { LineLogs::clear(state_->log); }
 
-void LineProfiler::clear_functions() {
-  const std::lock_guard<std::mutex> hold(state_->lock);
-  state_->functions.clear();
-  state_->addresses.clear();
-}
+void LineProfiler::clear_functions() { LineLogs::show_nothing(state_->log); }
 
 LineProfile LineProfiler::profile() const { return state_->maker().make(LineLogs::read(state_->log)); }
 
@@ -375,7 +393,8 @@ absl::Status LineProfiler::write_html(std::ostream& out, const std::vector<std::
 }
 
 absl::StatusOr<std::vector<StorageInfo>> LineProfiler::alive_at_peak(const std::string& function, int64_t line) const {
-  if (!state_->recorder)
+  const Recorder* const recorder = state_->recorder.load();
+  if (recorder == nullptr)
     return absl::FailedPreconditionError("memledger: who was alive is kept with LineProfilerOptions::who_was_alive only");
   const LineProfile profile = this->profile();
   const LineFigures* figures = nullptr;
@@ -389,11 +408,13 @@ absl::StatusOr<std::vector<StorageInfo>> LineProfiler::alive_at_peak(const std::
   if (figures == nullptr)
     return absl::NotFoundError(fmt::format("memledger: nothing was allocated or freed in line {} of `{}`", line, function));
   const int64_t at = figures->peak_time_ns;
-  const Recording recording = state_->recorder->read();
+  const Recording recording = recorder->read();
   if (recording.begin_ns > at)
     return absl::OutOfRangeError(fmt::format("memledger: line {} of `{}` had its peak too long ago", line, function));
   std::vector<StorageInfo> alive;
-  const c10::Device device = LineLogs::target();
+  const c10::Device device = figures->peak_gpu < 0
+                                 ? c10::Device(c10::DeviceType::CPU)
+                                 : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(figures->peak_gpu));
   for (const Lifetime& life : recording.lifetimes) {
     if (life.storage.device == device && life.born_ns.value_or(0) <= at && life.died_ns.value_or(at + 1) > at)
       alive.push_back(life.storage);

@@ -13,7 +13,8 @@
 // or, in the body of a function, method, template or lambda:
 //
 //   MEMLEDGER_PROFILE();                 // tables of all such functions on standard output at exit, and on Ctrl-C
-//   MEMLEDGER_PROFILE_EVERY(10);         // every tenth run; MEMLEDGER_PROFILE_EVERY(10, enable, "active_bytes.all.peak", …)
+//   MEMLEDGER_PROFILE_EVERY(10);         // every tenth run; without a number every run
+//   MEMLEDGER_PROFILE_EVERY(10, enable, "active_bytes.all.peak", …);
 //
 // A table has the whole source of the function. Peaks are the highest of all runs and threads while the line ran, what it called
 // included; `allocated` and `freed` are sums over all runs. The first line shows what the device held when the function began. A
@@ -35,6 +36,7 @@
 #include <initializer_list>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,12 +49,16 @@ namespace memledger {
 
 // The device that all line profilers look at from now on. Until it is set: cuda:0 from its first use on (what was recorded on the
 // CPU before is forgotten then), and the CPU in programs that do not use it.
+// c10::Error if LibTorch does not see it. Within a function, too: each line then shows the figures of
+// the device that was the target while it ran, and what was born there is followed until it dies.
 void set_target_gpu(int index);
 void set_target_device(c10::Device device);
 
 struct LineProfilerOptions {
   // Remember births and deaths (registry/recording.h), for alive_at_peak().
   bool who_was_alive = false;
+  // set_target_gpu() of it, for all line profilers.
+  std::optional<int> target_gpu = std::nullopt;
 };
 
 class LineProfiler {
@@ -119,6 +125,9 @@ void clear_global_line_profiler();
 
 namespace internal {
 
+// set_target_device() without a look whether LibTorch sees it: it must not be asked before main.
+void set_target_device_unseen(c10::Device device);
+
 // The functions that a macro stands in: one for each place, or each instantiation.
 class ProfiledBody {
  public:
@@ -143,7 +152,7 @@ class ProfiledRun {
 };
 
 template <typename... Columns>
-ProfiledBody profiled_every(int64_t interval, bool enable = true, Columns... columns) {
+ProfiledBody profiled_every(int64_t interval = 1, bool enable = true, Columns... columns) {
   return ProfiledBody(interval, enable, {static_cast<const char*>(columns)...});
 }
 

@@ -149,7 +149,10 @@ std::vector<LineColumn> default_line_columns() {
 
 void LineFigures::fold(const LineFigures& other) {
   for (size_t i = 0; i < kDeviceStats; ++i) {
-    if (i == kActiveBytes && other.peak[i] > peak[i]) peak_time_ns = other.peak_time_ns;
+    if (i == kActiveBytes && other.peak[i] > peak[i]) {
+      peak_time_ns = other.peak_time_ns;
+      peak_gpu = other.peak_gpu;
+    }
     current[i] = std::max(current[i], other.current[i]);
     peak[i] = std::max(peak[i], other.peak[i]);
     allocated[i] += other.allocated[i];
@@ -159,6 +162,7 @@ void LineFigures::fold(const LineFigures& other) {
     current = other.current;
     peak = other.peak;
     peak_time_ns = other.peak_time_ns;
+    peak_gpu = other.peak_gpu;
   }
   line_allocated += other.line_allocated;
   line_freed += other.line_freed;

@@ -47,6 +47,7 @@ struct LineFigures {
   int64_t line_freed = 0;
   int64_t line_left = 0;     // allocated by this line and alive now
   int64_t peak_time_ns = 0;  // of active_bytes.all; registry/recording.h's clock
+  int peak_gpu = -1;         // whose it was; -1: the CPU's
   int64_t events = 0;
 
   void fold(const LineFigures& other);

@@ -102,10 +102,9 @@ struct ProfiledBody::State {
   bool enabled = true;
   int64_t interval = 0;  // 0: at the end
   std::vector<std::string> columns;
-  LineProfiler* profiler = nullptr;  // as long as the process
-  std::mutex lock;
-  int64_t known_since = -1;  // by `clearings`
-  int64_t runs = 0;
+  LineProfiler* profiler = nullptr;      // as long as the process
+  std::atomic<int64_t> known_since{-1};  // by `clearings`
+  std::atomic<int64_t> runs{0};
 };
 
 ProfiledBody::ProfiledBody() : state_(new State) {
@@ -126,12 +125,9 @@ ProfiledBody::ProfiledBody(int64_t interval, bool enable, std::initializer_list<
 ProfiledRun::ProfiledRun(ProfiledBody& body) : body_(body) {
   ProfiledBody::State& state = *body_.state_;
   if (!state.enabled) return;
-  {
-    const std::lock_guard<std::mutex> hold(state.lock);
-    const int64_t now = state.interval == 0 ? clearings.load() : 0;
-    if (state.known_since != now) state.profiler->add_function(static_cast<const char*>(__builtin_return_address(0)) - 1);
-    state.known_since = now;
-  }
+  const int64_t now = state.interval == 0 ? clearings.load() : 0;
+  if (state.known_since.load() != now && state.known_since.exchange(now) != now)
+    state.profiler->add_function(static_cast<const char*>(__builtin_return_address(0)) - 1);
   state.profiler->enable().release();
 }
 
@@ -139,13 +135,7 @@ ProfiledRun::~ProfiledRun() {
   ProfiledBody::State& state = *body_.state_;
   if (!state.enabled) return;
   state.profiler->disable();
-  if (state.interval == 0) return;
-  bool print = false;
-  {
-    const std::lock_guard<std::mutex> hold(state.lock);
-    print = ++state.runs % state.interval == 0;
-  }
-  if (!print) return;
+  if (state.interval == 0 || ++state.runs % state.interval != 0) return;
   try {
     state.profiler->print_stats(std::cout, state.columns).IgnoreError();
   } catch (const std::exception& error) {

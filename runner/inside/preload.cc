@@ -132,10 +132,13 @@ __attribute__((visibility("default"))) int __libc_start_main(int (*main)(int, ch
   return start(&main_of_program, argc, argv, init, fini, rtld_fini, stack_end);
 }
 
-// A name without a slash is looked up along the run path of the caller, whom the real dlopen recognises by its return address:
-// it must be jumped to, not called, and so nothing can be done after it. The next call will see what it has loaded.
+// The real dlopen recognises its caller by the return address: a name without a slash is looked up
+// along the caller's run path, and $ORIGIN and the like are the caller's. Then it must be jumped to,
+// not called, and so nothing can be done after it. The next call will see what it has loaded. With
+// any other path it does not matter who calls.
 __attribute__((visibility("default"), optimize("O2"))) void* dlopen(const char* file, int mode) {
-  if (file == nullptr || strchr(file, '/') == nullptr || __atomic_load_n(&done, __ATOMIC_ACQUIRE)) {
+  if (file == nullptr || strchr(file, '/') == nullptr || strchr(file, '$') != nullptr ||
+      __atomic_load_n(&done, __ATOMIC_ACQUIRE)) {
     return real_dlopen()(file, mode);
   }
   void* const handle = real_dlopen()(file, mode);

@@ -145,7 +145,7 @@ void begin_lines() {
   int gpu = 0;
   if (absl::SimpleAtoi(value_of("MEMLEDGER_LINES_GPU"), &gpu)) watch.gpu = gpu;
   // The first is the target from its first use on anyway, and the CPU where there is none.
-  if (gpu > 0) set_target_device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
+  if (gpu > 0) internal::set_target_device_unseen(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
   watch.lines = new LineProfiler(words("MEMLEDGER_LINES"));
   watch.lines->enable().release();
 }

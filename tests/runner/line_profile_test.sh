@@ -2,7 +2,7 @@
 # The line profile of a program that was not built for it, on a virtual GPU. The figures are those of pytorch_memlab's README: a
 # Linear of 100 by 100 takes 40000 bytes in a block of 40448 and 400 in one of 512, together 40.00K, in a segment of 2.00M.
 set -uo pipefail
-memledger="$PWD/$1" program="$PWD/$2" profiled="$PWD/$3"
+memledger="$PWD/$1" program="$PWD/$2" profiled="$PWD/$3" small="$PWD/$4"
 cd "$TEST_TMPDIR" || exit 1
 
 failures=0
@@ -93,6 +93,14 @@ check "a profiled program: the other's bytes" has out "allocated 2.07K, freed 2.
 "$profiled" clear >out 2>err
 check "what was cleared is gone, what runs again is there" equal "$(grep '^## ' out)" "## other"
 check "and from then on" has out "allocated 2.07K, freed 2.07K, left behind 0.00B"
+# What LibTorch's symbolizer keeps must be there until the last table is printed; freed memory is made unlike what it was.
+MALLOC_PERTURB_=165 "$profiled" between >out 2>err
+check "a table printed on the way: status" equal $? 7
+check "a table printed on the way" equal "$(grep '^## ' out)" "$(printf '## between\n## work\n## other')"
+check "and the sums at the end" has out "allocated 8.29K, freed 8.29K, left behind 0.00B"
+MALLOC_PERTURB_=165 "$memledger" run -f survive --report -- "$small" survive 0 </dev/null >out 2>err
+check "a caught failure, lines and a report: status" equal $? 0
+check "a caught failure, lines and a report" has err "## survive"
 # A background process of a shell ignores Ctrl-C: Python starts it as a terminal would.
 check "Ctrl-C" python3 - "$profiled" <<'EOF'
 import signal, subprocess, sys

@@ -1,6 +1,6 @@
 // A program with MEMLEDGER_PROFILE() in it, that ends as it is told.
 //
-//   profiled_program exit | wait | interrupt | clear
+//   profiled_program exit | wait | interrupt | clear | between
 
 #include <ATen/ops/empty.h>
 #include <unistd.h>
@@ -24,6 +24,12 @@ __attribute__((noinline)) int64_t other() {
   return one.numel();
 }
 
+__attribute__((noinline)) int64_t between() {
+  MEMLEDGER_PROFILE_EVERY(1);
+  const at::Tensor one = at::empty({1111}, at::kByte);
+  return one.numel();
+}
+
 int main(int argc, char** argv) {
   if (argc != 2) return 64;
   const std::string mode = argv[1];
@@ -31,6 +37,11 @@ int main(int argc, char** argv) {
   if (mode == "clear") {
     memledger::clear_global_line_profiler();
     other();
+  }
+  // LibTorch's symbolizer is used for the first time after the handler at exit was registered.
+  if (mode == "between") {
+    between();
+    work();
   }
   if (mode == "wait") {
     std::puts("ready");

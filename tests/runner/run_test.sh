@@ -121,6 +121,32 @@ check "log: a full disk" equal $? 1
 check "log: which: status" equal $? 2
 check "log: which: said" has err "which log?"
 
+# A plugin's own $ORIGIN, before LibTorch is there: the real dlopen has to see who asks.
+mkdir -p plugins/further
+echo 'int further(void) { return 5; }' | ${CC:-gcc} -shared -fPIC -x c - -o plugins/further/further.so
+cat >plugin.c <<'END'
+#include <dlfcn.h>
+#include <stdio.h>
+int opens(void) {
+  void* const library = dlopen("$ORIGIN/further/further.so", RTLD_NOW);
+  if (library == NULL) puts(dlerror());
+  return library == NULL ? 1 : ((int (*)(void))dlsym(library, "further"))();
+}
+END
+cat >host.c <<'END'
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+  void* const plugin = dlopen("plugins/plugin.so", RTLD_NOW);
+  if (plugin == NULL) puts(dlerror());
+  return plugin == NULL ? 2 : ((int (*)(void))dlsym(plugin, "opens"))();
+}
+END
+${CC:-gcc} -shared -fPIC plugin.c -o plugins/plugin.so -ldl && ${CC:-gcc} host.c -o host -ldl
+"$memledger" run -- ./host >out 2>err
+check "a plugin's \$ORIGIN: status" equal $? 5
+check "a plugin's \$ORIGIN" equal "$(cat out err)" ""
+
 # What cannot be run.
 "$memledger" run -- ./no_such_program >out 2>err
 check "no such program: status" equal $? 127

@@ -1,11 +1,13 @@
 // A stranger's LibTorch program, which knows nothing of memledger: echoes its input, keeps a MiB, ends as it is told.
 //
-//   small_program exit STATUS | signal NUMBER
+//   small_program exit STATUS | signal NUMBER | survive STATUS
 
 #include <ATen/ops/empty.h>
 
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <string>
 
@@ -14,6 +16,16 @@ namespace {
 at::Tensor* kept = nullptr;
 }  // namespace
 
+// Asks for more than there is.
+__attribute__((noinline)) int64_t survive() {
+  const at::Tensor some = at::empty({1000}, at::kByte);
+  try {
+    return at::empty({int64_t{1} << 60}, at::kByte).numel();
+  } catch (const std::exception&) {
+    return some.numel();
+  }
+}
+
 int main(int argc, char** argv) {
   if (argc != 3) return 64;
   kept = new at::Tensor(at::empty({262144}, at::kFloat));
@@ -21,6 +33,7 @@ int main(int argc, char** argv) {
   std::cout.flush();
   std::cerr << "to standard error\n";
   const int number = std::atoi(argv[2]);
+  if (std::string(argv[1]) == "survive" && survive() != 1000) return 65;
   if (std::string(argv[1]) == "signal") std::raise(number);
   return number;
 }

@@ -123,6 +123,21 @@ int64_t reserved_bytes(c10::Device device) {
   return allocator->getDeviceStats(device.index()).reserved_bytes[0].current;
 }
 
+// The sum over all devices: LibTorch's tables say where workspaces are, its allocator how large.
+int64_t workspace_bytes() {
+  int64_t bytes = 0;
+  for (const memledger::LibraryWorkspace& one : memledger::library_workspaces()) {
+    const auto blocks = memledger::device_blocks(one.device);
+    REQUIRE(blocks);
+    for (const memledger::DeviceSegment& segment : blocks->segments) {
+      for (const memledger::DeviceBlock& block : segment.blocks) {
+        if (block.address == one.address) bytes += block.requested_bytes;
+      }
+    }
+  }
+  return bytes;
+}
+
 int64_t bytes_of(const std::vector<Unmoved>& unmoved) {
   int64_t bytes = 0;
   for (const Unmoved& one : unmoved) bytes += one.nbytes;
@@ -345,6 +360,44 @@ TEST_SUITE("courtesy on the CPU") {
     }
   }
 
+  TEST_CASE("a module with its optimizer goes and comes back between any two steps: the same bits") {
+    at::set_num_threads(1);
+    const auto train_with = [](const std::function<void(const Net&, const torch::optim::Optimizer&)>& between) {
+      torch::manual_seed(7);
+      Net net;
+      torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
+      for (int step = 0; step < 3; ++step) {
+        adam.zero_grad();
+        net->forward(torch::randn({8, 12})).pow(2).mean().backward();
+        between(net, adam);
+        adam.step();
+        between(net, adam);
+      }
+      std::string result;
+      for (const at::Tensor& parameter : net->parameters()) result += bits(parameter);
+      for (const at::Tensor& buffer : net->buffers()) result += bits(buffer);
+      return result;
+    };
+    int64_t moved = 0;
+    const std::string bare = train_with([](const Net&, const torch::optim::Optimizer&) {});
+    const std::string courteous = train_with([&](const Net& net, const torch::optim::Optimizer& adam) {
+      Courtesy courtesy(net, cpu_to_file());
+      courtesy.add_optimizer(adam);
+      REQUIRE(courtesy.yield_memory().ok());
+      CHECK(courtesy.unmoved().empty());
+      CHECK(message_of([&] { net->first->weight.add(1); }).find("restore()") != std::string::npos);
+      moved = courtesy.yielded_bytes();
+      REQUIRE(courtesy.restore().ok());
+    });
+    CHECK(courteous == bare);
+    int64_t elements = 0;
+    Net net;
+    for (const at::Tensor& parameter : net->parameters()) elements += parameter.numel();
+    for (const at::Tensor& buffer : net->buffers()) moved -= static_cast<int64_t>(buffer.nbytes());
+    // Parameter, gradient, Adam's two averages.
+    CHECK(moved == 4 * 4 * elements);
+  }
+
   TEST_CASE("progress is told, and ends at the total") {
     const at::Tensor one = torch::ones({1 << 16});
     CourtesyOptions options = cpu_to_file();
@@ -377,19 +430,80 @@ TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_availabl
       adam.step();
       const at::Tensor again = net->forward(torch::randn({8, 12}, device)).pow(2).mean();
       const int64_t before = device_bytes(device);
+      // Two of cuBLAS, this thread's and autograd's, at LibTorch's size for the H200; one of cuBLASLt.
+      const int64_t workspaces = workspace_bytes();
+      CHECK(workspaces > 2 * (32 << 20));
       CourtesyOptions options;
       options.place = place;
       Courtesy courtesy(options);
       REQUIRE(courtesy.yield_memory().ok());
       CHECK(device_bytes(device) == bytes_of(courtesy.unmoved()));
-      CHECK(courtesy.yielded_bytes() == before - device_bytes(device));
+      CHECK(courtesy.yielded_bytes() == before - workspaces);
       CHECK(courtesy.yielded_bytes() > 3 * 4 * (12 * 16 + 16 * 12));
-      for (const Unmoved& one : courtesy.unmoved()) CHECK_MESSAGE(one.reason.find("cuBLAS") != std::string::npos, one.reason);
+      CHECK(courtesy.unmoved().empty());
+      CHECK(device_bytes(device) == 0);
+      CHECK(reserved_bytes(device) == 0);
       CHECK(message_of([&] { again.backward(); }).find("restore()") != std::string::npos);
       REQUIRE(courtesy.restore().ok());
-      CHECK(device_bytes(device) == before);
+      CHECK(device_bytes(device) == before - workspaces);
       CHECK(net->first->weight.device() == device);
+      // LibTorch makes the workspaces again: autograd's, and this thread's.
+      again.backward();
+      net->forward(torch::randn({8, 12}, device));
+      CHECK(workspace_bytes() == workspaces);
     }
+  }
+
+  TEST_CASE("a module and its optimizer: what else is on the device stays, workspaces if wanted") {
+    const c10::Device device(at::kCUDA, 0);
+    const at::Tensor other = torch::ones({1000}, device);
+    Net net;
+    net->to(device);
+    torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01).amsgrad(true));
+    Courtesy courtesy(net);
+    courtesy.add_optimizer(adam);
+    // The state comes into being after that.
+    net->forward(torch::randn({8, 12}, device)).pow(2).mean().backward();
+    adam.step();
+    int64_t elements = 0;
+    for (const at::Tensor& parameter : net->parameters()) elements += parameter.numel();
+    int64_t buffers = 0;
+    for (const at::Tensor& buffer : net->buffers()) buffers += static_cast<int64_t>(buffer.nbytes());
+    const int64_t workspaces = workspace_bytes();
+    REQUIRE(courtesy.yield_memory().ok());
+    // Parameter, gradient and the three tensors of Adam with amsgrad.
+    CHECK(courtesy.yielded_bytes() == 5 * 4 * elements + buffers);
+    CHECK(courtesy.unmoved().empty());
+    CHECK(device_bytes(device) == 4000 + workspaces);
+    REQUIRE(courtesy.restore().ok());
+    CourtesyOptions options;
+    options.workspaces = true;
+    Courtesy with(net, options);
+    with.add_optimizer(adam);
+    REQUIRE(with.yield_memory().ok());
+    CHECK(device_bytes(device) == 4000);
+    REQUIRE(with.restore().ok());
+    adam.step();
+  }
+
+  TEST_CASE("workspaces of another device, which is not yielded, stay" * doctest::skip(torch::cuda::device_count() < 2)) {
+    const c10::Device first(at::kCUDA, 0), second(at::kCUDA, 1);
+    const at::Tensor here = torch::ones({16, 16}, first), there = torch::ones({16, 16}, second);
+    const at::Tensor here2 = here.matmul(here), there2 = there.matmul(there);
+    const int64_t both = workspace_bytes();
+    CourtesyOptions options;
+    options.device = second;
+    Courtesy courtesy(options);
+    REQUIRE(courtesy.yield_memory().ok());
+    CHECK(workspace_bytes() == both);
+    REQUIRE_FALSE(courtesy.unmoved().empty());
+    CHECK(device_bytes(second) == bytes_of(courtesy.unmoved()));
+    CHECK(courtesy.unmoved()[0].reason.find("cuBLAS") != std::string::npos);
+    REQUIRE(courtesy.restore().ok());
+    Courtesy all;
+    REQUIRE(all.yield_memory().ok());
+    CHECK(device_bytes(first) == 0);
+    CHECK(device_bytes(second) == 0);
   }
 
   // Of courtesy_malloc_async_test.

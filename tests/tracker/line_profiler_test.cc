@@ -5,14 +5,22 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <dlfcn.h>
+#include <malloc.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "registry/registry.h"
@@ -24,6 +32,7 @@
 using memledger::LineColumn;
 using memledger::LineProfile;
 using memledger::LineProfiler;
+using memledger::LineProfilerOptions;
 using memledger::LineRow;
 using memledger::LineTable;
 
@@ -100,6 +109,114 @@ KEPT int64_t body_never(int64_t n) {
   const at::Tensor one = bytes(n);
   return one.numel();
 }
+
+KEPT int64_t body_every_run(int64_t n) {
+  MEMLEDGER_PROFILE_EVERY();
+  const at::Tensor one = bytes(n);
+  return one.numel();
+}
+
+template <int I>
+KEPT void site() {
+  const at::Tensor one = bytes(I);
+  asm volatile("nop");
+}
+
+template <size_t... I>
+constexpr std::array<void (*)(), sizeof...(I)> sites(std::index_sequence<I...>) {
+  return {&site<static_cast<int>(I) + 1>...};
+}
+constexpr auto kSites = sites(std::make_index_sequence<200>());
+
+// A call site of its own for each number, of which the compiler makes one in optimised code.
+#define FOUR(n) CASE(n) CASE((n) + 1) CASE((n) + 2) CASE((n) + 3)
+#define SIXTEEN(n) FOUR(n) FOUR((n) + 4) FOUR((n) + 8) FOUR((n) + 12)
+#define SIXTY_FOUR(n) SIXTEEN(n) SIXTEEN((n) + 16) SIXTEEN((n) + 32) SIXTEEN((n) + 48)
+#define CASE(n)     \
+  case n:           \
+    bytes((n) + 1); \
+    break;
+KEPT void many_lines(int line) {
+  switch (line) {
+    SIXTY_FOUR(0)
+    SIXTY_FOUR(64)
+    default:
+      break;
+  }
+  asm volatile("nop");
+}
+
+KEPT void turn_0() {
+  const at::Tensor one = bytes(100);
+  asm volatile("nop");
+}
+KEPT void turn_1() {
+  const at::Tensor one = bytes(100);
+  asm volatile("nop");
+}
+KEPT void turn_2() {
+  const at::Tensor one = bytes(100);
+  asm volatile("nop");
+}
+KEPT void turn_3() {
+  const at::Tensor one = bytes(100);
+  asm volatile("nop");
+}
+KEPT void turn_4() {
+  const at::Tensor one = bytes(100);
+  asm volatile("nop");
+}
+KEPT void turn_5() {
+  const at::Tensor one = bytes(100);
+  asm volatile("nop");
+}
+KEPT void turn_6() {
+  const at::Tensor one = bytes(100);
+  asm volatile("nop");
+}
+KEPT void turn_7() {
+  const at::Tensor one = bytes(100);
+  asm volatile("nop");
+}
+KEPT void turn_8() {
+  const at::Tensor one = bytes(100);
+  asm volatile("nop");
+}
+KEPT void turn_9() {
+  const at::Tensor one = bytes(100);
+  asm volatile("nop");
+}
+constexpr std::array kTurns = {&turn_0, &turn_1, &turn_2, &turn_3, &turn_4, &turn_5, &turn_6, &turn_7, &turn_8, &turn_9};
+
+// The example of pytorch_memlab's README, with its target changed on the way.
+struct Switching {
+  std::array<int, 4> lines{};
+  std::array<int64_t, 4> peaks{};  // of the target, by LibTorch's own statistics
+
+  static c10::CachingDeviceAllocator::DeviceStats statistics(int gpu) {
+    auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(at::kCUDA));
+    return allocator->getDeviceStats(static_cast<c10::DeviceIndex>(gpu));
+  }
+  static int64_t active(int gpu) { return statistics(gpu).active_bytes[0].current; }
+
+  KEPT void run() {
+    std::vector<at::Tensor> kept;
+    lines[0] = __LINE__ + 1;
+    kept.push_back(bytes_on(0, 4 << 20));
+    peaks[0] = active(0);
+    memledger::set_target_gpu(1);
+    lines[1] = __LINE__ + 1;
+    kept.push_back(bytes_on(1, 2 << 20));
+    peaks[1] = active(1);
+    memledger::set_target_gpu(0);
+    lines[2] = __LINE__ + 1;
+    kept.push_back(bytes_on(0, 1 << 20));
+    peaks[2] = active(0);
+    lines[3] = __LINE__ + 1;
+    kept.clear();
+    peaks[3] = peaks[2];
+  }
+};
 
 }  // namespace profiled
 
@@ -283,6 +400,105 @@ TEST_CASE("a function or a column that does not exist: the right names") {
   CHECK(std::string(column.message()).find("current, peak, allocated, freed") != std::string::npos);
 }
 
+TEST_CASE("many call sites in random order: memory grows with the sites, not with their pairs") {
+  LineProfiler profiler({"profiled::many_lines", "profiled::site"});
+  const auto on = profiler.enable();
+  constexpr size_t kLines = 128;
+  int64_t bytes = 0;
+  const auto call = [&](size_t i) {
+    // From one place each, so that the stacks are those of the sites.
+    if (i < kLines) {
+      profiled::many_lines(static_cast<int>(i));
+      bytes += static_cast<int64_t>(i) + 1;
+    } else {
+      profiled::kSites[i - kLines]();
+      bytes += static_cast<int64_t>(i - kLines) + 1;
+    }
+  };
+  constexpr size_t kAll = kLines + profiled::kSites.size();
+  for (size_t i = 0; i < 2 * kAll; ++i) call(i % kAll);
+  const auto held = [] {
+    const struct mallinfo2 info = mallinfo2();
+    return static_cast<int64_t>(info.uordblks + info.hblkhd);
+  };
+  const int64_t before = held();
+  uint32_t random = 1;
+  for (int i = 0; i < 50000; ++i) {
+    random = random * 1664525 + 1013904223;
+    call((random >> 8) % kAll);
+  }
+  const int64_t growth = held() - before;
+  CHECK_MESSAGE(growth < (4 << 20), growth);
+  int64_t told = 0;
+  for (const LineTable& table : profiler.profile().tables) {
+    told += sum_of(table);
+    CHECK(table.total.line_left == 0);
+  }
+  CHECK(told == bytes);
+}
+
+TEST_CASE("functions that are called in turn from one place: each has its first row") {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < profiled::kTurns.size(); ++i) names.push_back("profiled::turn_" + std::to_string(i));
+  LineProfiler profiler(names);
+  const auto on = profiler.enable();
+  const auto current = *LineColumn::parse("active_bytes.all.current");
+  std::vector<at::Tensor> kept;
+  std::vector<int64_t> held(names.size());
+  for (int round = 0; round < 3; ++round) {
+    // Each comes after each other one: more of them than are told apart.
+    for (size_t step = 1; step < names.size(); ++step) {
+      for (size_t i = 0; i < names.size(); ++i) {
+        const size_t turn = i * step % names.size();
+        if (i > 0 && turn == 0) break;
+        held[turn] = counters().current_bytes;
+        profiled::kTurns[turn]();
+      }
+      kept.push_back(profiled::bytes(1000));
+    }
+  }
+  const LineProfile profile = profiler.profile();
+  for (size_t i = 0; i < names.size(); ++i) {
+    const LineTable& table = table_of(profile, names[i]);
+    CHECK(sum_of(table) > 0);
+#ifdef EXPECT_LINES
+    REQUIRE(table.rows.front().figures);
+    CHECK(table.rows.front().figures->value(current) == held[i]);
+#else
+    static_cast<void>(current);
+#endif
+  }
+}
+
+TEST_CASE("a child of fork can profile, whatever another thread was doing") {
+  LineProfiler profiler({"profiled::inner"});
+  profiler.enable().release();
+  std::atomic<bool> stop{false};
+  std::thread shows([&] {
+    while (!stop) profiler.profile();
+  });
+  for (int i = 0; i < 10; ++i) {
+    usleep(3000);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(10);
+      LineProfiler own({"profiled::inner"});
+      {
+        const auto on = own.enable();
+        profiler.add_function("profiled::outer").disable();
+        profiled::inner();
+      }
+      _exit(sum_of(table_of(own.profile(), "profiled::inner")) == 3000 ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+  }
+  stop = true;
+  shows.join();
+  profiler.disable();
+}
+
 TEST_CASE("clear forgets, the maximum of several runs is shown, sums go on") {
   LineProfiler profiler({"profiled::outer"});
   std::vector<at::Tensor> kept;
@@ -374,6 +590,7 @@ TEST_CASE("a target that is not there is refused") {
   CHECK_THROWS_AS(memledger::set_target_gpu(-1), c10::Error);
   CHECK_THROWS_AS(memledger::set_target_gpu(128), c10::Error);
   CHECK_THROWS_AS(memledger::set_target_device(at::kMeta), c10::Error);
+  CHECK_THROWS_AS(LineProfiler({}, {false, 100}), c10::Error);
 }
 
 TEST_CASE("who was alive at a line's peak") {
@@ -416,6 +633,15 @@ TEST_CASE("the macros, mixed") {
   CHECK(profiled::body_with_macro() == 4242);
 }
 
+TEST_CASE("MEMLEDGER_PROFILE_EVERY() without a number: after every run") {
+  const Captured out;
+  for (int i = 0; i < 3; ++i) profiled::body_every_run(100);
+  int tables = 0;
+  const std::string text = out.text();
+  for (size_t at = 0; (at = text.find("## profiled::body_every_run", at)) != std::string::npos; ++at) ++tables;
+  CHECK(tables == 3);
+}
+
 // Of line_profiler_cuda_test.
 TEST_SUITE("on a CUDA device" * doctest::skip(!at::hasCUDA())) {
   TEST_CASE("the target: the first GPU once it is used, and any other at any point") {
@@ -434,6 +660,66 @@ TEST_SUITE("on a CUDA device" * doctest::skip(!at::hasCUDA())) {
     CHECK(profile.device == "cuda:1");
     CHECK(table_of(profile, "profiled::bytes_on").total.line_allocated == 3000);
     CHECK(table_of(profile, "profiled::bytes_on").total.value(peak) == 3072);
+  }
+
+  TEST_CASE("the target changes within the function: each line is of its own, and nothing is left behind") {
+    memledger::set_target_gpu(0);
+    LineProfiler profiler({"Switching::run"});
+    const auto on = profiler.enable();
+    const int64_t at_entry = profiled::Switching::active(0);
+    const auto freed_by_libtorch = [] {
+      return profiled::Switching::statistics(0).requested_bytes[0].freed +
+             profiled::Switching::statistics(1).requested_bytes[0].freed;
+    };
+    const int64_t freed_before = freed_by_libtorch();
+    for (int run = 1; run <= 2; ++run) {
+      profiled::Switching switching;
+      switching.run();
+      const LineProfile profile = profiler.profile();
+      const LineTable& table = table_of(profile, "profiled::Switching::run");
+      CHECK(sum_of(table) == run * (7 << 20));
+      CHECK(table.total.line_freed == run * (7 << 20));
+      CHECK(table.total.line_left == 0);
+      CHECK(table.total.value(*LineColumn::parse("requested_bytes.all.allocated")) == run * (7 << 20));
+      CHECK(table.total.value(*LineColumn::parse("requested_bytes.all.freed")) == freed_by_libtorch() - freed_before);
+      const auto peak = *LineColumn::parse("active_bytes.all.peak");
+      REQUIRE(table.rows.front().figures);
+      CHECK(table.rows.front().figures->value(peak) == at_entry);
+#ifdef EXPECT_LINES
+      for (size_t i = 0; i < switching.lines.size(); ++i)
+        CHECK(row_of(table, switching.lines[i]).figures->value(peak) == switching.peaks[i]);
+#endif
+      std::string notes;
+      for (const std::string& note : profile.notes) notes += note + '\n';
+      CHECK_MESSAGE(notes.find("of cuda:0, cuda:1") != std::string::npos, notes);
+    }
+  }
+
+  TEST_CASE("a GPU that LibTorch does not see is refused, with how many there are") {
+    for (const auto& set :
+         {std::function<void()>([] { memledger::set_target_gpu(7); }),
+          std::function<void()>([] { memledger::set_target_device(c10::Device(at::kCUDA, 7)); }), std::function<void()>([] {
+            LineProfiler({}, {false, 7});
+          })}) {
+      std::string message;
+      try {
+        set();
+      } catch (const c10::Error& error) {
+        message = error.what_without_backtrace();
+      }
+      CHECK_MESSAGE(message.find("there is no cuda:7: LibTorch sees 2 CUDA devices") != std::string::npos, message);
+    }
+  }
+
+  TEST_CASE("a target in the constructor") {
+    LineProfilerOptions options;
+    options.target_gpu = 1;
+    LineProfiler profiler({"profiled::bytes_on"}, options);
+    const auto on = profiler.enable();
+    const at::Tensor there = profiled::bytes_on(1, 3000);
+    const at::Tensor elsewhere = profiled::bytes_on(0, 7000);
+    CHECK(profiler.profile().device == "cuda:1");
+    CHECK(table_of(profiler.profile(), "profiled::bytes_on").total.line_allocated == 3000);
   }
 }
 
