@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "registry/dtype_name.h"
+#include "text/names.h"
 
 namespace memledger {
 
@@ -27,9 +28,9 @@ std::ostream& operator<<(std::ostream& out, const StorageInfo& storage) {
   if (storage.dtype.has_value())
     out << fmt::format(", ({}) {}", fmt::join(storage.shape.begin(), storage.shape.end(), ", "), dtype_name(*storage.dtype));
   if (storage.adopted) return out << ", before tracking";
-  if (!storage.op.empty()) out << ", " << storage.op;
-  if (!storage.autograd_node.empty()) out << " in " << storage.autograd_node;
-  if (!storage.label.empty()) out << ", " << storage.label;
+  if (!storage.op.empty()) out << ", " << table_name(storage.op);
+  if (!storage.autograd_node.empty()) out << " in " << table_name(storage.autograd_node);
+  if (!storage.label.empty()) out << ", " << table_name(storage.label);
   return out << ", " << to_string(storage.phase);
 }
 
@@ -69,11 +70,11 @@ std::ostream& operator<<(std::ostream& out, const DeviceMemory& memory) {
 }
 
 std::ostream& operator<<(std::ostream& out, const LibraryWorkspace& workspace) {
-  return out << workspace.name() << " on " << workspace.device.str();
+  return out << table_name(workspace.name()) << " on " << workspace.device.str();
 }
 
 std::ostream& operator<<(std::ostream& out, const ModelledWorkspace& workspace) {
-  return out << fmt::format("{}: largest {} bytes, {} requests", workspace.name, workspace.largest_bytes, workspace.requests);
+  return out << fmt::format("{}: largest {} bytes, {} requests", table_name(workspace.name), workspace.largest_bytes, workspace.requests);
 }
 
 std::ostream& operator<<(std::ostream& out, const PinnedStatistics& pinned) {
