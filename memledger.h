@@ -13,6 +13,7 @@
 #include "registry/values_text.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
+#include "reporter/values_text.h"
 #include "tracker/courtesy.h"
 #include "tracker/growth_finder.h"
 #include "tracker/line_profiler.h"
@@ -22,3 +23,4 @@
 #include "tracker/memory_profiler.h"
 #include "tracker/model_size.h"
 #include "tracker/timeline.h"
+#include "tracker/values_text.h"

@@ -100,3 +100,75 @@ template <>
 struct fmt::formatter<memledger::ModelledWorkspace> : fmt::ostream_formatter {};
 template <>
 struct fmt::formatter<memledger::PinnedStatistics> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::BlockState> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::DeviceBlock> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::DeviceSegment> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::DeviceBlocks> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::AllocationFailure> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LabelChange> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Lifetime> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Recording> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::StackFrame> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::ExternalMemory> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::SavedGroup> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Birthplace> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::CourtesyProgress> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::ExpectationFailure> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Growth> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::GrowthLevel> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::GrowthRow> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::IterationStats> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LayerSize> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LineColumn> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LineFigures> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LineProfile> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LineRow> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LineTable> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LogBlock> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LogRow> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::LogRun> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::MemoryLog> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::NamedBytes> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::SourceLocation> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::StorageName> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::TensorLooks> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::TimelineData> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::TimelineMark> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::TimelineName> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Unmoved> : fmt::ostream_formatter {};

@@ -6,19 +6,10 @@
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
 #include "registry/dtype_name.h"
+#include "text/names.h"
 
 namespace memledger {
 namespace {
-
-std::string quoted(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
-  std::string out = "\"";
-  for (const char character : text) {
-    if (character == '"') out += '"';
-    out += character;
-  }
-  return out + '"';
-}
 
 std::string shape_of(const SavedTensorRow& row) {
   std::string out;
@@ -43,8 +34,8 @@ std::string SavedTensors::to_csv() const {
       "counted,shares_with,in_place_modified,inferred,role\n";
   for (size_t i = 0; i < data_->rows.size(); ++i) {
     const SavedTensorRow row = data_->row(i);
-    out += quoted(row.node) + ',' + std::to_string(row.sequence_number) + ',' + std::to_string(row.forward_thread) + ',' +
-           quoted(row.slot) + ',' + shape_of(row) + ',' + dtype_name(row.dtype) + ',' + row.device.str() + ',' +
+    out += csv_field(row.node) + ',' + std::to_string(row.sequence_number) + ',' + std::to_string(row.forward_thread) + ',' +
+           csv_field(row.slot) + ',' + shape_of(row) + ',' + dtype_name(row.dtype) + ',' + row.device.str() + ',' +
            std::to_string(row.storage_address) + ',' + std::to_string(row.storage_id) + ',' + or_empty(row.storage_bytes) + ',' +
            or_empty(row.extent_bytes) + ',' + (row.view ? "1," : "0,") + (row.counted ? "1," : "0,") + or_empty(row.shares_with) +
            ',' + (row.in_place_modified ? "1," : "0,") + (row.inferred ? "1," : "0,") + to_string(row.role) + '\n';

@@ -8,20 +8,9 @@
 #include "graph/human_bytes.h"
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
+#include "text/names.h"
 
 namespace memledger {
-namespace {
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char character : text) {
-    if (character == '"' || character == '\\') out += '\\';
-    out += character;
-  }
-  return out;
-}
-
-}  // namespace
 
 std::string SavedTensors::to_dot(size_t max_nodes) const {
   using graph_internal::CompactEdge;
@@ -40,9 +29,9 @@ std::string SavedTensors::to_dot(size_t max_nodes) const {
     const CompactNode& node = data.nodes[i];
     out += "  n" + std::to_string(i) + " [label=\"";
     if (node.parameter >= 0) {
-      out += escaped(data.parameters[static_cast<size_t>(node.parameter)]) + "\", style=filled, fillcolor=lightblue];\n";
+      out += dot_text(data.parameters[static_cast<size_t>(node.parameter)]) + "\", style=filled, fillcolor=lightblue];\n";
     } else {
-      out += escaped(node.is_leaf() ? "leaf" : data.names[node.name]);
+      out += dot_text(node.is_leaf() ? "leaf" : data.names[node.name]);
       if (held[i] > 0)
         out += "\\n" + human_bytes(held[i]) + "\", style=filled, fillcolor=lightyellow];\n";
       else

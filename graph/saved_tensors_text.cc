@@ -9,7 +9,8 @@
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
 #include "registry/dtype_name.h"
-#include "registry/json_string.h"
+#include "text/json_string.h"
+#include "text/names.h"
 
 namespace memledger {
 namespace graph_internal {
@@ -90,7 +91,7 @@ std::string remarks_on(const SavedTensorsData& data, const SavedTensorRow& row) 
   if (row.role != SavedRole::kActivation) add(to_string(row.role));
   if (row.shares_with) {
     const CompactRow& first = data.rows[*row.shares_with];
-    add("shares with " + data.node_name(first) + "." + data.slot(first));
+    add("shares with " + table_name(data.node_name(first)) + "." + table_name(data.slot(first)));
   } else if (row.view) {
     add("shows " + human(*row.extent_bytes) + " of it");
   }
@@ -138,7 +139,7 @@ std::ostream& operator<<(std::ostream& out, SavedRole role) { return out << to_s
 std::ostream& operator<<(std::ostream& out, UnreadReason reason) { return out << to_string(reason); }
 
 std::ostream& operator<<(std::ostream& out, const SavedTensorRow& row) {
-  out << row.node << '.' << row.slot << ": " << graph_internal::human_shape(row.shape) << ' ' << dtype_name(row.dtype) << " on "
+  out << table_name(row.node) << '.' << table_name(row.slot) << ": " << graph_internal::human_shape(row.shape) << ' ' << dtype_name(row.dtype) << " on "
       << row.device.str() << ", ";
   if (row.storage_bytes) {
     out << graph_internal::human(*row.storage_bytes);
@@ -149,8 +150,8 @@ std::ostream& operator<<(std::ostream& out, const SavedTensorRow& row) {
 }
 
 std::ostream& operator<<(std::ostream& out, const UnreadNode& node) {
-  out << node.node << " (" << node.reason;
-  if (!node.detail.empty()) out << ": " << node.detail;
+  out << table_name(node.node) << " (" << node.reason;
+  if (!node.detail.empty()) out << ": " << table_name(node.detail);
   return out << ')';
 }
 
@@ -190,7 +191,7 @@ std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
   for (size_t k = 0; k < shown; ++k) {
     const SavedTensorRow row = data.row(order[k]);
     const std::string size = !row.storage_bytes ? "?" : row.counted ? human(data.rounded(*row.storage_bytes)) : human(0);
-    out << table_line(size, row.node, row.slot, human_shape(row.shape), dtype_name(row.dtype), row.device.str(),
+    out << table_line(size, table_name(row.node), table_name(row.slot), human_shape(row.shape), dtype_name(row.dtype), row.device.str(),
                       remarks_on(data, row));
   }
   if (shown < order.size()) {

@@ -13,7 +13,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "graph/human_bytes.h"
 #include "graph/saved_tensors_data.h"
-#include "registry/json_string.h"
+#include "text/json_string.h"
+#include "text/names.h"
 
 namespace memledger {
 namespace {
@@ -341,23 +342,23 @@ std::string SavedGroups::to_json() const {
 std::string SavedGroups::to_csv() const {
   std::string out = "by,name,bytes,storages,tensors\n";
   for (const SavedGroup& group : groups) {
-    std::string name = "\"";
-    for (const char character : group.name) {
-      if (character == '"') name += '"';
-      name += character;
-    }
-    out += by + ',' + name + "\"," + std::to_string(group.bytes) + ',' + std::to_string(group.storages) + ',' +
-           std::to_string(group.tensors) + '\n';
+    out += csv_field(by) + ',' + csv_field(group.name) + ',' + std::to_string(group.bytes) + ',' +
+           std::to_string(group.storages) + ',' + std::to_string(group.tensors) + '\n';
   }
   return out;
 }
 
+std::ostream& operator<<(std::ostream& out, const SavedGroup& group) {
+  return out << printable(group.name) << ": " << group.bytes << " bytes in " << group.storages << " storages, " << group.tensors
+             << " tensors";
+}
+
 std::ostream& operator<<(std::ostream& out, const SavedGroups& groups) {
-  out << "Saved for backward by " << groups.by << ": " << human_bytes(groups.total_bytes()) << '\n';
+  out << "Saved for backward by " << table_name(groups.by) << ": " << human_bytes(groups.total_bytes()) << '\n';
   for (const SavedGroup& group : groups.groups) {
     char line[64];
     std::snprintf(line, sizeof(line), "%10s %7zu in ", human_bytes(group.bytes).c_str(), group.tensors);
-    out << line << group.storages << (group.storages == 1 ? " storage  " : " storages  ") << group.name << '\n';
+    out << line << group.storages << (group.storages == 1 ? " storage  " : " storages  ") << table_name(group.name) << '\n';
   }
   return out;
 }
@@ -413,8 +414,8 @@ std::vector<CheckpointEstimate> checkpoint_candidates(const SavedTensors& saved,
 }
 
 std::ostream& operator<<(std::ostream& out, const CheckpointEstimate& estimate) {
-  out << estimate.layer << " checkpointed: " << human_bytes(estimate.bytes_back) << " back (" << human_bytes(estimate.kept_bytes)
-      << " of its inputs kept), " << estimate.operators_again << " operators run again";
+  out << table_name(estimate.layer) << " checkpointed: " << human_bytes(estimate.bytes_back) << " back ("
+      << human_bytes(estimate.kept_bytes) << " of its inputs kept), " << estimate.operators_again << " operators run again";
   if (!estimate.exact) out << "; not exact, as tensors that need no gradient may come from outside it";
   return out << '\n';
 }

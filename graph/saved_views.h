@@ -33,6 +33,8 @@ struct SavedGroup {
   size_t tensors = 0;   // saved tensors of activations, those on shared storages included
 };
 
+std::ostream& operator<<(std::ostream& out, const SavedGroup& group);
+
 struct SavedGroups {
   std::string by;                  // "node kind", "layer", "birthplace"
   std::vector<SavedGroup> groups;  // the biggest first, then by name

@@ -12,6 +12,7 @@
 #include "registry/libtorch_version.h"
 #include "registry/snapshot_data.h"
 #include "registry/version.h"
+#include "text/output.h"
 
 // A hash of the headers whose classes cross from one copy to another; without it (a build by hand) only sizes tell.
 #if __has_include("registry/interface_hash.h")
@@ -81,7 +82,7 @@ const CopyDecision* decide() {
   decision->role = CopyDecision::Role::kRefused;
   decision->refusal = std::string("memledger: two versions in one process: ") + other->version + " was here first and watches; " +
                       own_offer.version + " stays off";
-  std::fprintf(stderr, "%s\n", decision->refusal.c_str());
+  tell({decision->refusal});
   return decision;
 }
 

@@ -5,7 +5,11 @@
 
 #include <ostream>
 
+#include "registry/allocation_failure.h"
 #include "registry/dtype_name.h"
+#include "registry/recording.h"
+#include "registry/stacks.h"
+#include "text/names.h"
 
 namespace memledger {
 
@@ -28,9 +32,9 @@ std::ostream& operator<<(std::ostream& out, const StorageInfo& storage) {
     out << fmt::format(", ({}) {}", fmt::join(storage.shape.begin(), storage.shape.end(), ", "), dtype_name(*storage.dtype));
   if (storage.kind != StorageKind::kTensor) out << ", " << to_string(storage.kind);
   if (storage.adopted) return out << ", before tracking";
-  if (!storage.op.empty()) out << ", " << storage.op;
-  if (!storage.autograd_node.empty()) out << " in " << storage.autograd_node;
-  if (!storage.label.empty()) out << ", " << storage.label;
+  if (!storage.op.empty()) out << ", " << table_name(storage.op);
+  if (!storage.autograd_node.empty()) out << " in " << table_name(storage.autograd_node);
+  if (!storage.label.empty()) out << ", " << table_name(storage.label);
   return out << ", " << to_string(storage.phase);
 }
 
@@ -70,16 +74,78 @@ std::ostream& operator<<(std::ostream& out, const DeviceMemory& memory) {
 }
 
 std::ostream& operator<<(std::ostream& out, const LibraryWorkspace& workspace) {
-  return out << workspace.name() << " on " << workspace.device.str();
+  return out << table_name(workspace.name()) << " on " << workspace.device.str();
 }
 
 std::ostream& operator<<(std::ostream& out, const ModelledWorkspace& workspace) {
-  return out << fmt::format("{}: largest {} bytes, {} requests", workspace.name, workspace.largest_bytes, workspace.requests);
+  return out << fmt::format("{}: largest {} bytes, {} requests", table_name(workspace.name), workspace.largest_bytes,
+                            workspace.requests);
 }
 
 std::ostream& operator<<(std::ostream& out, const PinnedStatistics& pinned) {
   return out << "in use " << (pinned.in_use_is_exact ? "" : "at most ") << pinned.in_use_bytes << "; reserved "
              << pinned.reserved_bytes << " bytes";
+}
+
+std::ostream& operator<<(std::ostream& out, BlockState state) {
+  switch (state) {
+    case BlockState::kInUse:
+      return out << "in use";
+    case BlockState::kAwaitingFree:
+      return out << "awaiting free";
+    case BlockState::kFree:
+      break;
+  }
+  return out << "free";
+}
+
+std::ostream& operator<<(std::ostream& out, const DeviceBlock& block) {
+  out << fmt::format("block at {:#x}: {} bytes, ", block.address, block.nbytes) << block.state;
+  return block.state == BlockState::kFree ? out : out << fmt::format(", {} requested", block.requested_bytes);
+}
+
+std::ostream& operator<<(std::ostream& out, const DeviceSegment& segment) {
+  return out << fmt::format("segment at {:#x}: {} bytes in {} blocks, {} pool{}{}", segment.address, segment.nbytes,
+                            segment.blocks.size(), segment.large ? "large" : "small", segment.expandable ? ", expandable" : "",
+                            segment.stream == 0 ? "" : fmt::format(", stream {:#x}", segment.stream));
+}
+
+std::ostream& operator<<(std::ostream& out, const DeviceBlocks& blocks) {
+  return out << fmt::format("requested {}; allocated {}; active {}; reserved {} bytes in {} segments; largest free block {}",
+                            blocks.requested_bytes, blocks.allocated_bytes(), blocks.active_bytes(), blocks.reserved_bytes(),
+                            blocks.segments.size(), blocks.largest_free_block);
+}
+
+std::ostream& operator<<(std::ostream& out, const AllocationFailure& failure) {
+  out << fmt::format("{} bytes failed on {}", failure.requested_bytes, failure.device.str());
+  if (!failure.op.empty()) out << ", " << printable(failure.op);
+  if (!failure.autograd_node.empty()) out << " in " << printable(failure.autograd_node);
+  if (!failure.label.empty()) out << ", " << printable(failure.label);
+  return out << ", " << to_string(failure.phase);
+}
+
+std::ostream& operator<<(std::ostream& out, const LabelChange& change) {
+  return out << fmt::format("at {} ns thread {}: {}", change.time_ns, change.thread,
+                            change.label.empty() ? "no label" : printable(change.label));
+}
+
+std::ostream& operator<<(std::ostream& out, const Lifetime& life) {
+  out << life.storage << ", born ";
+  out << (life.born_ns ? fmt::format("at {} ns", *life.born_ns) : "before") << ", ";
+  return out << (life.died_ns ? fmt::format("died at {} ns", *life.died_ns) : "alive");
+}
+
+std::ostream& operator<<(std::ostream& out, const Recording& recording) {
+  return out << fmt::format("{} storages in {} ns, {} label changes; dropped: {} events, {} label changes",
+                            recording.lifetimes.size(), recording.end_ns - recording.begin_ns, recording.label_changes.size(),
+                            recording.dropped_events, recording.dropped_label_changes);
+}
+
+std::ostream& operator<<(std::ostream& out, const StackFrame& frame) {
+  out << (frame.function.empty() ? "?" : printable(frame.function));
+  if (frame.file.empty()) return out;
+  out << " at " << printable(frame.file);
+  return frame.line == 0 ? out : out << ":" << frame.line;
 }
 
 }  // namespace memledger

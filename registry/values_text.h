@@ -13,6 +13,12 @@
 
 namespace memledger {
 
+struct AllocationFailure;
+struct LabelChange;
+struct Lifetime;
+struct Recording;
+struct StackFrame;
+
 std::ostream& operator<<(std::ostream& out, Phase phase);
 std::ostream& operator<<(std::ostream& out, const Counters& counters);
 std::ostream& operator<<(std::ostream& out, const HookHealth& health);
@@ -26,5 +32,14 @@ std::ostream& operator<<(std::ostream& out, const DeviceMemory& memory);
 std::ostream& operator<<(std::ostream& out, const LibraryWorkspace& workspace);
 std::ostream& operator<<(std::ostream& out, const ModelledWorkspace& workspace);
 std::ostream& operator<<(std::ostream& out, const PinnedStatistics& pinned);
+std::ostream& operator<<(std::ostream& out, BlockState state);
+std::ostream& operator<<(std::ostream& out, const DeviceBlock& block);
+std::ostream& operator<<(std::ostream& out, const DeviceSegment& segment);
+std::ostream& operator<<(std::ostream& out, const DeviceBlocks& blocks);
+std::ostream& operator<<(std::ostream& out, const AllocationFailure& failure);
+std::ostream& operator<<(std::ostream& out, const LabelChange& change);
+std::ostream& operator<<(std::ostream& out, const Lifetime& life);
+std::ostream& operator<<(std::ostream& out, const Recording& recording);
+std::ostream& operator<<(std::ostream& out, const StackFrame& frame);
 
 }  // namespace memledger

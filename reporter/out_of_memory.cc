@@ -27,11 +27,11 @@
 #include "registry/stacks.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/report_format.h"
+#include "text/names.h"
+#include "text/output.h"
 
 namespace memledger {
 namespace {
-
-constexpr int kMostFilesInOneSecond = 1000;
 
 struct Holder {
   int64_t bytes = 0;
@@ -187,7 +187,7 @@ void write_holders(std::ostream& out, std::string_view what, const Holders& name
   const size_t shown = std::min(holders.size(), max_rows);
   for (size_t i = 0; i < shown; ++i) {
     out << fmt::format("{:>12}  {:>6} x  {}\n", readable_size(holders[i].second.bytes), holders[i].second.count,
-                       holders[i].first);
+                       table_name(holders[i].first));
   }
   Holder rest;
   for (size_t i = shown; i < holders.size(); ++i) {
@@ -217,26 +217,6 @@ Writing& writing() {
   return *one;
 }
 
-// Whole, so that what others write to the same terminal does not come in between.
-void write_to_standard_error(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
-}
-
-// The file's name; empty, and errno, if there can be none.
-std::string write_file(const std::string& folder, const std::string& text) {
-  const std::string stem = fmt::format("{}/oom-{}-{}", folder, local_time("%Y%m%d-%H%M%S"), getpid());
-  for (int number = 1; number <= kMostFilesInOneSecond; ++number) {
-    const std::string path = stem + (number == 1 ? "" : fmt::format("-{}", number)) + ".txt";
-    std::FILE* const file = std::fopen(path.c_str(), "wx");
-    if (file == nullptr && errno == EEXIST) continue;
-    if (file == nullptr) return "";
-    const bool wrote = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    return std::fclose(file) == 0 && wrote ? path : "";
-  }
-  return "";
-}
-
 void write_report(const AllocationFailure& failure) {
   OutOfMemoryOptions options;
   {
@@ -251,16 +231,17 @@ void write_report(const AllocationFailure& failure) {
   std::string text = out_of_memory_report(failure, options.max_rows, options.reporter);
   if (number == options.max_reports) text += "This was the last report of this process: further failures are not written down.\n";
   if (options.folder.empty()) {
-    if (!options.quiet) write_to_standard_error(text);
+    if (!options.quiet) write_standard_error(text);
     return;
   }
-  const std::string path = write_file(options.folder, text);
-  if (path.empty()) {
-    write_to_standard_error(
-        fmt::format("memledger: cannot write to {}: {}\n{}", options.folder, std::strerror(errno), options.quiet ? "" : text));
+  const auto path = write_new_file(fmt::format("{}/oom-{}-{}", options.folder, local_time("%Y%m%d-%H%M%S"), getpid()), ".txt",
+                                   "out-of-memory report", text);
+  if (!path.ok()) {
+    tell({std::string(path.status().message())});
+    if (!options.quiet) write_standard_error(text);
   } else if (!options.quiet) {
-    write_to_standard_error(fmt::format("memledger: out of memory on {}: asked for {} by {}; who holds it: {}\n",
-                                        failure.device.str(), readable_size(failure.requested_bytes), asked_by(failure), path));
+    tell({fmt::format("memledger: out of memory on {}: asked for {} by {}; who holds it: {}", failure.device.str(),
+                      readable_size(failure.requested_bytes), table_name(asked_by(failure)), *path)});
   }
 }
 
@@ -271,8 +252,9 @@ void observe(const AllocationFailure& failure) noexcept {
   try {
     write_report(failure);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "memledger: out of memory (%lld bytes asked for), and no report: %s\n",
-                 static_cast<long long>(failure.requested_bytes), error.what());
+    std::array<char, 32> bytes;
+    std::snprintf(bytes.data(), bytes.size(), "%lld", static_cast<long long>(failure.requested_bytes));
+    tell({"memledger: out of memory (", bytes.data(), " bytes asked for), and no report: ", first_line(error.what())});
   }
   writing().busy.store(0);
 }
@@ -299,12 +281,12 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   std::ostringstream out;
   out << fmt::format("memledger: out of memory on {}\n", failure.device.str());
   out << fmt::format("Time: {}, process {}\n", local_time("%Y-%m-%d %H:%M:%S"), getpid());
-  out << fmt::format("Asked for: {} by {}\n", both(failure.requested_bytes), asked_by(failure));
+  out << fmt::format("Asked for: {} by {}\n", both(failure.requested_bytes), table_name(asked_by(failure)));
   const StackFrame from = program_frame(failure.stack);
-  if (!from.function.empty() || from.line > 0) out << "At: " << to_string(from) << '\n';
+  if (!from.function.empty() || from.line > 0) out << "At: " << printable(to_string(from)) << '\n';
   write_device(out, capacity, device);
-  const std::string_view first_line = failure.message.substr(0, failure.message.find('\n'));
-  if (!first_line.empty()) out << "LibTorch says: " << first_line << '\n';
+  const std::string_view says = first_line(failure.message);
+  if (!says.empty()) out << "LibTorch says: " << printable(says) << '\n';
   const std::vector<std::string> advised = advice(failure, capacity, device);
   for (const std::string& sentence : advised) out << "Advice: " << sentence << '\n';
   out << '\n';

@@ -10,10 +10,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "registry/json_string.h"
 #include "reporter/report.h"
 #include "reporter/report_format.h"
 #include "reporter/report_page.h"
+#include "text/json_string.h"
+#include "text/names.h"
 
 namespace memledger {
 namespace {
@@ -92,20 +93,6 @@ void add_row(std::string& json, const ReportRow& row, Texts& texts) {
                  row.storage_offset_bytes, row.extent_bytes, texts.place_of(note(row)));
 }
 
-// So that no text can end the script element or begin a comment.
-std::string escaped(std::string_view json) {
-  std::string result;
-  result.reserve(json.size());
-  for (const char c : json) {
-    if (c == '<') {
-      result += "\\u003c";
-    } else {
-      result += c;
-    }
-  }
-  return result;
-}
-
 }  // namespace
 
 std::string Report::to_html() const {
@@ -128,7 +115,7 @@ std::string Report::to_html() const {
     json += "]}";
   }
   json += "],\"texts\":[" + texts.json() + "]}";
-  return kPageHead + escaped(json) + kPageTail;
+  return kPageHead + json_for_script(json) + kPageTail;
 }
 
 }  // namespace memledger

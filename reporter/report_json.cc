@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include "registry/json_string.h"
 #include "reporter/report.h"
 #include "reporter/report_format.h"
+#include "text/json_string.h"
 
 namespace memledger {
 namespace {

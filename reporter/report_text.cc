@@ -13,6 +13,7 @@
 
 #include "reporter/report.h"
 #include "reporter/report_format.h"
+#include "text/names.h"
 
 namespace memledger {
 namespace {
@@ -169,11 +170,11 @@ std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& 
 }
 
 std::string first_column(const ReportRow& row) {
-  return row.kind == RowKind::kShared ? row.name + "(->" + row.owner + ")" : row.name;
+  return row.kind == RowKind::kShared ? table_name(row.name) + "(->" + table_name(row.owner) + ")" : table_name(row.name);
 }
 
 std::string first_column(const ShownRow& shown) {
-  if (!shown.group.empty()) return shown.group;
+  if (!shown.group.empty()) return table_name(shown.group);
   if (shown.count > 1) return fmt::format("{} x {} …", shown.count, shown.first_member);
   return first_column(*shown.row);
 }
@@ -184,9 +185,9 @@ std::string external_note(const ReportRow& row) {
   const std::string size = readable_size(row.external_bytes);
   switch (row.external) {
     case ExternalMemory::kMappedFile:
-      return fmt::format("  external, mapped from {}: {}", row.mapped_from, size);
+      return fmt::format("  external, mapped from {}: {}", table_name(row.mapped_from), size);
     case ExternalMemory::kSharedMemory:
-      return fmt::format("  external, shared memory {}: {}", row.mapped_from, size);
+      return fmt::format("  external, shared memory {}: {}", table_name(row.mapped_from), size);
     case ExternalMemory::kPinned:
       return fmt::format("  external, pinned host memory: {}", size);
     case ExternalMemory::kProgram:
@@ -215,7 +216,7 @@ std::string note(const ReportRow& row, bool verbose) {
   }
   if (row.anonymous || row.role == Role::kSaved) {
     const std::string made_by = producer(row);
-    return made_by.empty() ? "" : "  " + made_by;
+    return made_by.empty() ? "" : "  " + table_name(made_by);
   }
   return "";
 }
@@ -272,7 +273,7 @@ void write_item(std::ostream& out, std::string_view what, const std::vector<Repo
     if (item.kind != kind) continue;
     bytes += item.bytes;
     count += item.count;
-    if (!item.name.empty()) named += fmt::format("{}{} {}", named.empty() ? "" : ", ", item.name, readable_size(item.bytes));
+    if (!item.name.empty()) named += fmt::format("{}{} {}", named.empty() ? "" : ", ", table_name(item.name), readable_size(item.bytes));
   }
   if (count == 0) return;
   out << fmt::format("  {}: {}", what, readable_size(bytes));
@@ -390,7 +391,7 @@ std::ostream& operator<<(std::ostream& out, const ReportRow& row) { return write
 
 std::ostream& operator<<(std::ostream& out, const ReportItem& item) {
   out << to_string(item.kind);
-  if (!item.name.empty()) out << ' ' << item.name;
+  if (!item.name.empty()) out << ' ' << table_name(item.name);
   return out << ' ' << readable_size(item.bytes);
 }
 
@@ -419,7 +420,7 @@ std::ostream& operator<<(std::ostream& out, const Report& report) {
   if (!report.modelled_workspaces.empty()) {
     out << "library workspaces while operators ran (a model; part of peaks only), largest of each kind:\n";
     for (const ModelledWorkspace& workspace : report.modelled_workspaces) {
-      out << fmt::format("  {}: {} ({} requests)\n", workspace.name, readable_size(workspace.largest_bytes), workspace.requests);
+      out << fmt::format("  {}: {} ({} requests)\n", table_name(workspace.name), readable_size(workspace.largest_bytes), workspace.requests);
     }
   }
   const HookHealth& health = report.health;

@@ -7,8 +7,9 @@
 #include <ostream>
 #include <string_view>
 
-#include "registry/json_string.h"
 #include "reporter/report_format.h"
+#include "text/json_string.h"
+#include "text/names.h"
 
 namespace memledger {
 namespace {
@@ -23,11 +24,12 @@ std::string plural(int64_t value, std::string_view one, std::string_view more) {
 
 // Deep graphs have long ways.
 std::string path_text(const std::vector<std::string>& path) {
-  constexpr size_t kEnds = 4;
-  if (path.size() <= 2 * kEnds + 1) return fmt::format("{}", fmt::join(path, " > "));
+  constexpr size_t kEnds = 4, kLongestPath = 1000;
+  if (path.size() <= 2 * kEnds + 1) return table_name(fmt::format("{}", fmt::join(path, " > ")), kLongestPath);
   const auto ends = static_cast<std::ptrdiff_t>(kEnds);
-  return fmt::format("{} > … {} more … > {}", fmt::join(path.begin(), path.begin() + ends, " > "), path.size() - 2 * kEnds,
-                     fmt::join(path.end() - ends, path.end(), " > "));
+  return table_name(fmt::format("{} > … {} more … > {}", fmt::join(path.begin(), path.begin() + ends, " > "),
+                                path.size() - 2 * kEnds, fmt::join(path.end() - ends, path.end(), " > ")),
+                    kLongestPath);
 }
 
 std::string bytes_text(const ReportRow& row) {
@@ -46,20 +48,20 @@ std::string bytes_text(const ReportRow& row) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const NamedReference& name) {
-  out << fmt::format("{} [{}]", name.name, to_string(name.role));
+  out << fmt::format("{} [{}]", table_name(name.name), to_string(name.role));
   return name.same_tensor ? out : out << ", " << range_text(name.offset_bytes, name.extent_bytes);
 }
 
 std::ostream& operator<<(std::ostream& out, const SavedReference& saved) {
-  return out << saved.slot << ", from " << saved.root << ": " << (saved.path.empty() ? "?" : path_text(saved.path));
+  return out << table_name(saved.slot) << ", from " << table_name(saved.root) << ": " << (saved.path.empty() ? "?" : path_text(saved.path));
 }
 
 std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
   const ReportRow& row = why.row;
-  out << fmt::format("{}: {} {} on {}, {}, {}\n", row.name, shape_text(row.shape), dtype_text(row.dtype), why.device.str(),
+  out << fmt::format("{}: {} {} on {}, {}, {}\n", table_name(row.name), shape_text(row.shape), dtype_text(row.dtype), why.device.str(),
                      bytes_text(row), to_string(row.role));
   const std::string made_by = producer(row);
-  if (!made_by.empty()) out << "  made by: " << made_by << '\n';
+  if (!made_by.empty()) out << "  made by: " << table_name(made_by) << '\n';
   for (const NamedReference& name : why.names) {
     out << (name.same_tensor ? "  name: " : "  also on its storage: ") << name << '\n';
   }

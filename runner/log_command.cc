@@ -1,15 +1,12 @@
 #include "runner/log_command.h"
 
-#include <fmt/format.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <optional>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "tracker/log_reader.h"
+#include "text/output.h"
+#include "tracker/log_digest.h"
 
 namespace memledger::runner {
 namespace {
@@ -18,17 +15,20 @@ constexpr int kFailed = 1;
 constexpr int kUsageError = 2;
 
 int usage_error(const std::string& what) {
-  fmt::print(stderr, "memledger log: {}; memledger log [--svg=FILE] FILE [FILE2]\n", what);
+  tell({"memledger log: ", what, "; memledger log [--svg=FILE] FILE [FILE2]"});
   return kUsageError;
 }
 
-int write_svg(const std::string& path, const std::string& svg) {
-  std::FILE* const file = path == "-" ? stdout : std::fopen(path.c_str(), "w");
-  bool written = file != nullptr && std::fwrite(svg.data(), 1, svg.size(), file) == svg.size();
-  if (file != nullptr) written = (file == stdout ? std::fflush(file) : std::fclose(file)) == 0 && written;
-  if (written) return 0;
-  fmt::print(stderr, "memledger log: cannot write {}: {}\n", path, std::strerror(errno));
+int exit_status(const absl::Status& status) {
+  if (status.ok()) return 0;
+  absl::string_view message = status.message();
+  absl::ConsumePrefix(&message, "memledger: ");
+  tell({"memledger log: ", std::string_view(message.data(), message.size())});
   return kFailed;
+}
+
+absl::Status write_svg(const std::string& path, const std::string& svg) {
+  return path == "-" ? write_standard_output(svg) : write_file(path, "SVG", svg);
 }
 
 }  // namespace
@@ -53,32 +53,31 @@ int log_command(const std::vector<std::string>& arguments) {
       }
       if (svg->empty()) return usage_error("--svg needs a file");
     } else {
-      return usage_error(fmt::format("there is no option `{}`", arguments[i]));
+      return usage_error("there is no option `" + arguments[i] + "`");
     }
   }
   if (files.empty()) return usage_error("which log?");
   if (files.size() > 2) return usage_error("one log, or two to compare");
   if (files.size() == 2 && svg) return usage_error("--svg draws one log");
 
-  std::vector<MemoryLog> logs;
+  std::vector<LogDigest> logs;
   for (const std::string& file : files) {
-    absl::StatusOr<MemoryLog> log = read_log(file);
-    if (!log.ok()) {
-      fmt::print(stderr, "memledger log: {}\n", std::string(log.status().message()));
-      return kFailed;
-    }
+    absl::StatusOr<LogDigest> log = read_log_digest(file);
+    if (!log.ok()) return exit_status(log.status());
     logs.push_back(*std::move(log));
   }
   if (logs.size() == 2) {
-    fmt::print("{}", log_comparison(logs[0], logs[1]));
-    return 0;
+    const absl::StatusOr<std::string> text = log_comparison(logs[0], logs[1]);
+    return exit_status(text.ok() ? write_standard_output(*text) : text.status());
   }
-  if (svg && *svg == "-") return write_svg("-", log_svg(logs[0]));
-  fmt::print("{}", log_summary(logs[0]));
-  for (const LogRun& run : logs[0].runs) {
-    if (!run.blocks.empty()) fmt::print("\n{}", log_plot(run));
+  if (svg && *svg == "-") return exit_status(write_svg(*svg, log_svg(logs[0])));
+  std::string text = log_summary(logs[0]);
+  for (const LogRunDigest& run : logs[0].runs) {
+    if (run.blocks > 0) text += "\n" + log_plot(run);
   }
-  return svg ? write_svg(*svg, log_svg(logs[0])) : 0;
+  const int told = exit_status(write_standard_output(text));
+  const int drawn = svg ? exit_status(write_svg(*svg, log_svg(logs[0]))) : 0;
+  return told != 0 ? told : drawn;
 }
 
 }  // namespace memledger::runner

@@ -5,8 +5,9 @@
 
 #include <unistd.h>
 
-#include <cstdio>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "runner/log_command.h"
 #include "runner/run_command.h"
+#include "text/output.h"
 
 namespace {
 
@@ -55,7 +57,13 @@ void return_to_callers_folder() {
   if (folder == nullptr) return;
   char here[4096];
   if (getcwd(here, sizeof here) == nullptr || !absl::StrContains(here, "memledger.runfiles")) return;
-  if (chdir(folder) != 0) std::perror(folder);
+  if (chdir(folder) != 0) memledger::tell({"memledger: ", folder, ": ", std::strerror(errno)});
+}
+
+int print_usage() {
+  const absl::Status status = memledger::write_standard_output(kUsage);
+  if (!status.ok()) memledger::tell({std::string(status.message())});
+  return status.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 }  // namespace
@@ -64,27 +72,25 @@ int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const std::string_view command = arguments.empty() ? "" : std::string_view(arguments[0]);
   if (command == "help" || command == "--help" || command == "-h") {
-    std::fputs(kUsage, stdout);
-    return EXIT_SUCCESS;
+    return print_usage();
   }
   if (command.empty()) {
-    std::fputs(kUsage, stderr);
+    memledger::write_standard_error(kUsage);
     return kUsageError;
   }
   if (command != "run" && command != "log") {
-    std::fprintf(stderr, "memledger: there is no command `%s`; `memledger help` lists them\n", arguments[0].c_str());
+    memledger::tell({"memledger: there is no command `", command, "`; `memledger help` lists them"});
     return kUsageError;
   }
   return_to_callers_folder();
   if (command == "log") return memledger::runner::log_command({arguments.begin() + 1, arguments.end()});
   const auto parsed = memledger::runner::parse_run_arguments({arguments.begin() + 1, arguments.end()});
   if (!parsed.ok()) {
-    std::fprintf(stderr, "memledger run: %s\n", std::string(parsed.status().message()).c_str());
+    memledger::tell({"memledger run: ", std::string(parsed.status().message())});
     return kUsageError;
   }
   if (parsed->help) {
-    std::fputs(kUsage, stdout);
-    return EXIT_SUCCESS;
+    return print_usage();
   }
   return memledger::runner::run_program(*parsed);
 }

@@ -1,10 +1,8 @@
 #include "runner/run_command.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -19,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "runner/locations.h"
 #include "runner/program_file.h"
+#include "text/output.h"
 #include "tracker/line_table.h"
 #include "virtual_gpu/specification.h"
 
@@ -96,12 +95,12 @@ absl::Status set_environment(const RunArguments& arguments) {
     unsetenv("MEMLEDGER_LINES");
   }
   if (!arguments.log_folder.empty()) setenv("MEMLEDGER_LOG", arguments.log_folder.c_str(), 1);
-  if (!arguments.timeline.empty()) {
-    // The caller's folder, wherever the program stands when it ends.
-    std::error_code error;
-    const std::filesystem::path file = std::filesystem::absolute(arguments.timeline, error);
-    setenv("MEMLEDGER_TIMELINE", error ? arguments.timeline.c_str() : file.c_str(), 1);
-  }
+  if (!arguments.timeline.empty()) setenv("MEMLEDGER_TIMELINE", arguments.timeline.c_str(), 1);
+  // Paths are of the caller's folder, wherever the program and its children stand. Of this run is what is written from now on.
+  std::error_code error;
+  const std::filesystem::path here = std::filesystem::current_path(error);
+  if (!error) setenv("MEMLEDGER_FOLDER", here.c_str(), 1);
+  setenv(kRunVariable, run_that_begins_now().c_str(), 1);
   return preload(libraries);
 }
 
@@ -203,21 +202,21 @@ absl::StatusOr<RunArguments> parse_run_arguments(const std::vector<std::string>&
 
 int run_program(const RunArguments& arguments) {
   if (const absl::Status status = set_environment(arguments); !status.ok()) {
-    fmt::print(stderr, "memledger run: {}\n", std::string(status.message()));
+    tell({"memledger run: ", std::string(status.message())});
     return kCannotRun;
   }
   const Fitness fitness = check_program(arguments.program[0]);
   if (!fitness.refusal.empty()) {
-    fmt::print(stderr, "memledger run: {}\n", fitness.refusal);
+    tell({"memledger run: ", fitness.refusal});
     return kCannotRun;
   }
-  if (!fitness.note.empty() && !arguments.quiet) fmt::print(stderr, "memledger run: {}\n", fitness.note);
+  if (!fitness.note.empty() && !arguments.quiet) tell({"memledger run: ", fitness.note});
   std::vector<char*> argv;
   for (const std::string& word : arguments.program) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());
   const int error = errno;
-  fmt::print(stderr, "memledger run: cannot run {}: {}\n", arguments.program[0], std::strerror(error));
+  tell({"memledger run: cannot run ", arguments.program[0], ": ", std::strerror(error)});
   return error == ENOENT ? kNotFound : kCannotRun;
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "registry/stacks.h"
+#include "text/names.h"
 #include "tracker/log_text.h"
 
 namespace memledger {
@@ -44,13 +45,13 @@ Birthplace birthplace_of(const StorageInfo& storage) {
 
 std::string maker_text(const Birthplace& place) {
   if (place.adopted) return "before tracking";
-  std::string text = place.op.empty() ? place.raw_block ? "raw block" : "outside operators" : log_text::printable(place.op);
+  std::string text = place.op.empty() ? place.raw_block ? "raw block" : "outside operators" : table_name(place.op);
   std::string where;
   const auto add = [&where](const std::string& part) {
     if (!part.empty()) where += (where.empty() ? "" : ", ") + part;
   };
-  add(log_text::printable(place.label));
-  add(log_text::printable(place.autograd_node));
+  add(table_name(place.label));
+  add(table_name(place.autograd_node));
   if (place.phase != Phase::kOther) add(std::string(to_string(place.phase)));
   return where.empty() ? text : text + " [" + where + "]";
 }
@@ -59,7 +60,7 @@ std::string to_string(const Birthplace& place) {
   const std::string text =
       maker_text(place) + " " + log_text::size(place.shape) + " " + log_text::dtype(place.dtype) + " on " + place.device.str();
   if (place.stack == 0) return text;
-  const std::string line = to_string(program_frame(place.stack));
+  const std::string line = table_name(to_string(program_frame(place.stack)));
   return line.empty() ? text + " at an unknown line" : text + " at " + line;
 }
 

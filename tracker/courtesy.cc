@@ -26,6 +26,7 @@
 #include "registry/live_storages.h"
 #include "registry/registry.h"
 #include "reporter/optimizer_state.h"
+#include "text/output.h"
 #include "tracker/device_cache.h"
 #include "tracker/storage_access.h"
 #include "tracker/yielded_bytes.h"
@@ -117,7 +118,7 @@ class Telling {
     to_terminal_ = !options.progress && total >= kSlowBytes && isatty(STDERR_FILENO) != 0;
   }
   ~Telling() {
-    if (printed_) std::fputc('\n', stderr);
+    if (printed_) write_standard_error("\n");
   }
   void add(int64_t nbytes) {
     progress_.done_bytes += nbytes;
@@ -134,9 +135,10 @@ class Telling {
     }
     if (seconds < 1) return;
     printed_ = true;
-    fmt::print(stderr, "\rmemledger: {} {:.1f} of {:.1f} GiB, {:.2f} GiB/s ", progress_.restoring ? "restoring" : "yielding",
-               static_cast<double>(progress_.done_bytes) / (1 << 30), static_cast<double>(progress_.total_bytes) / (1 << 30),
-               progress_.bytes_per_second / (1 << 30));
+    write_standard_error(
+        fmt::format("\rmemledger: {} {:.1f} of {:.1f} GiB, {:.2f} GiB/s ", progress_.restoring ? "restoring" : "yielding",
+                    static_cast<double>(progress_.done_bytes) / (1 << 30), static_cast<double>(progress_.total_bytes) / (1 << 30),
+                    progress_.bytes_per_second / (1 << 30)));
   }
 
  private:
@@ -478,9 +480,9 @@ Courtesy::Courtesy(CourtesyOptions options) : state_(std::make_unique<State>(std
 Courtesy::~Courtesy() {
   try {
     const absl::Status status = restore();
-    if (!status.ok()) fmt::print(stderr, "{}; what is missing throws when it is used\n", std::string(status.message()));
+    if (!status.ok()) tell({std::string(status.message()), "; what is missing throws when it is used"});
   } catch (const std::exception& error) {
-    fmt::print(stderr, "memledger: yielded memory could not be restored: {}\n", error.what());
+    tell({"memledger: yielded memory could not be restored: ", first_line(error.what())});
   }
 }
 

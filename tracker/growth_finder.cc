@@ -14,7 +14,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "registry/core/fork_safe_mutex.h"
-#include "registry/json_string.h"
+#include "text/json_string.h"
+#include "text/names.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
 #include "tracker/log_text.h"
@@ -308,12 +309,12 @@ std::string GrowthRow::where() const {
 
 std::string verdict_text(const Growth& growth, const std::string& unit) {
   if (!growth.growing) return "steady";
-  return "growing " + binary_size(growth.bytes_per_step) + " per " + unit + " since " + unit + " " +
+  return "growing " + binary_size(growth.bytes_per_step) + " per " + table_name(unit) + " since " + table_name(unit) + " " +
          std::to_string(growth.since_step);
 }
 
 std::string GrowthReport::verdict() const {
-  if (!known()) return "unknown: " + std::to_string(steps) + " of at least " + std::to_string(steps_needed) + " " + unit + "s";
+  if (!known()) return "unknown: " + std::to_string(steps) + " of at least " + std::to_string(steps_needed) + " " + table_name(unit) + "s";
   if (rows.empty()) return "steady";
   Growth all = rows.front().growth;
   all.bytes_per_step = 0;
@@ -399,7 +400,7 @@ GrowthReport GrowthFinder::report() const { return groups_->report(); }
 
 TestVerdict no_growth(const GrowthReport& report) {
   if (!report.known()) {
-    return TestVerdict::failed("too few " + report.unit + "s to tell whether memory grows: " + std::to_string(report.steps) +
+    return TestVerdict::failed("too few " + table_name(report.unit) + "s to tell whether memory grows: " + std::to_string(report.steps) +
                                " of at least " + std::to_string(report.steps_needed));
   }
   return report.growing() ? TestVerdict::failed(to_string(report)) : TestVerdict::passed(to_string(report));

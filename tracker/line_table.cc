@@ -6,6 +6,9 @@
 #include <ostream>
 #include <string>
 
+#include "text/json_string.h"
+#include "text/names.h"
+
 namespace memledger {
 namespace {
 
@@ -15,6 +18,8 @@ struct FigureName {
   Figure figure;
   std::string_view name;
 };
+constexpr size_t kLongestCode = 1000;
+
 constexpr std::array<FigureName, 4> kFigureNames = {
     {{Figure::kCurrent, "current"}, {Figure::kPeak, "peak"}, {Figure::kAllocated, "allocated"}, {Figure::kFreed, "freed"}}};
 constexpr std::array<FigureName, 3> kLineFigureNames = {
@@ -38,55 +43,12 @@ std::vector<std::string> heads_of(LineColumn column) {
   return heads;
 }
 
-// No control characters of the source get into a terminal or a file.
-std::string printable(const std::string& code) {
+// Of the source: with spaces for tabs, as columns stay in line.
+std::string code_text(std::string_view code) {
   std::string result;
-  for (const char c : code) {
-    if (c == '\t') {
-      result += "    ";
-    } else if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) {
-      result += c;
-    }
-  }
-  return result;
-}
-
-std::string json(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      result += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      result += c;
-    }
-  }
-  return result + "\"";
-}
-
-std::string html(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
+  for (const char c : code) result += c == '\t' ? std::string("    ") : std::string(1, c);
+  while (!result.empty() && result.back() == '\r') result.pop_back();
+  return table_name(result, kLongestCode);
 }
 
 std::string json_figures(const LineFigures& figures, const std::vector<LineColumn>& columns) {
@@ -94,7 +56,7 @@ std::string json_figures(const LineFigures& figures, const std::vector<LineColum
                                    figures.line_freed, figures.line_left);
   for (const LineColumn column : columns) {
     const int64_t value = figures.value(column);
-    result += fmt::format(", {}: {}", json(column.name()), value == LineFigures::kUnknown ? "null" : std::to_string(value));
+    result += fmt::format(", {}: {}", json_string(column.name()), value == LineFigures::kUnknown ? "null" : std::to_string(value));
   }
   return result;
 }
@@ -102,7 +64,7 @@ std::string json_figures(const LineFigures& figures, const std::vector<LineColum
 template <typename Lines>
 std::string json_list(const Lines& lines) {
   std::string result = "[";
-  for (const std::string& line : lines) result += (result.size() > 1 ? ", " : "") + json(line);
+  for (const std::string& line : lines) result += (result.size() > 1 ? ", " : "") + json_string(line);
   return result + "]";
 }
 
@@ -206,7 +168,7 @@ std::string human_bytes(int64_t bytes) {
 }
 
 void write_text(std::ostream& out, const LineTable& table, const std::vector<LineColumn>& columns) {
-  out << "## " << table.function << "\n\n";
+  out << "## " << table_name(table.function) << "\n\n";
   std::vector<std::vector<std::string>> heads;
   std::vector<size_t> widths;
   for (const LineColumn column : columns) {
@@ -230,13 +192,13 @@ void write_text(std::ostream& out, const LineTable& table, const std::vector<Lin
     for (size_t i = 0; i < columns.size(); ++i) {
       line += fmt::format("{:>{}} ", row.figures ? text_of(*row.figures, columns[i]) : "", widths[i]);
     }
-    line += fmt::format("{:>4}  {}", row.line > 0 ? std::to_string(row.line) : "?", printable(row.code));
+    line += fmt::format("{:>4}  {}", row.line > 0 ? std::to_string(row.line) : "?", code_text(row.code));
     line.resize(line.find_last_not_of(' ') + 1);
     out << line << '\n';
   }
   out << fmt::format("allocated {}, freed {}, left behind {}\n", human_bytes(table.total.line_allocated),
                      human_bytes(table.total.line_freed), human_bytes(table.total.line_left));
-  for (const std::string& note : table.notes) out << note << '\n';
+  for (const std::string& note : table.notes) out << table_name(note, kLongestCode) << '\n';
 }
 
 void write_text(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns) {
@@ -246,20 +208,20 @@ void write_text(std::ostream& out, const LineProfile& profile, const std::vector
     first = false;
     write_text(out, table, columns);
   }
-  for (const std::string& note : profile.notes) out << note << '\n';
+  for (const std::string& note : profile.notes) out << table_name(note, kLongestCode) << '\n';
 }
 
 void write_json(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns) {
-  out << "{\"schema\": 1, \"device\": " << json(profile.device) << ", \"functions\": [";
+  out << "{\"schema\": 1, \"device\": " << json_string(profile.device) << ", \"functions\": [";
   bool first = true;
   for (const LineTable& table : profile.tables) {
-    out << (first ? "\n" : ",\n") << "{\"function\": " << json(table.function) << ", \"file\": " << json(table.file)
+    out << (first ? "\n" : ",\n") << "{\"function\": " << json_string(table.function) << ", \"file\": " << json_string(table.file)
         << ", \"total\": {" << json_figures(table.total, columns) << "}, \"lines\": [";
     first = false;
     bool first_row = true;
     for (const LineRow& row : table.rows) {
       out << (first_row ? "\n  " : ",\n  ") << "{\"line\": " << (row.line > 0 ? std::to_string(row.line) : "null")
-          << ", \"code\": " << json(row.code);
+          << ", \"code\": " << json_string(row.code);
       first_row = false;
       if (row.figures) out << ", " << json_figures(*row.figures, columns);
       out << '}';
@@ -281,12 +243,12 @@ void write_html(std::ostream& out, const LineProfile& profile, const std::vector
          "thead th{border-bottom:1px solid #888}\n"
          ".note{color:#666}\n"
          "</style></head><body>\n<h1>Memory of each line, on "
-      << html(profile.device) << "</h1>\n";
+      << html_text(profile.device) << "</h1>\n";
   for (const LineTable& table : profile.tables) {
-    out << "<h2>" << html(table.function) << "</h2>\n<p class=\"note\">" << html(table.file) << "</p>\n<table><thead><tr>";
+    out << "<h2>" << html_text(table.function) << "</h2>\n<p class=\"note\">" << html_text(table.file) << "</p>\n<table><thead><tr>";
     std::vector<int64_t> highest;
     for (const LineColumn column : columns) {
-      out << "<th>" << html(column.name()) << "</th>";
+      out << "<th>" << html_text(column.name()) << "</th>";
       int64_t most = 1;
       for (const LineRow& row : table.rows) {
         if (row.figures) most = std::max(most, row.figures->value(column));
@@ -306,16 +268,16 @@ void write_html(std::ostream& out, const LineProfile& profile, const std::vector
             "<td class=\"bar\" style=\"background-image:linear-gradient(#8ecae6,#8ecae6);background-size:{:.1f}% 100%\">{}</td>",
             100.0 * static_cast<double>(value) / static_cast<double>(highest[i]), text_of(*row.figures, columns[i]));
       }
-      out << "<td>" << (row.line > 0 ? std::to_string(row.line) : "?") << "</td><td class=\"code\">" << html(printable(row.code))
+      out << "<td>" << (row.line > 0 ? std::to_string(row.line) : "?") << "</td><td class=\"code\">" << html_text(code_text(row.code))
           << "</td></tr>\n";
     }
     out << "</tbody></table>\n<p>"
         << fmt::format("allocated {}, freed {}, left behind {}", human_bytes(table.total.line_allocated),
                        human_bytes(table.total.line_freed), human_bytes(table.total.line_left))
         << "</p>\n";
-    for (const std::string& note : table.notes) out << "<p class=\"note\">" << html(note) << "</p>\n";
+    for (const std::string& note : table.notes) out << "<p class=\"note\">" << html_text(note) << "</p>\n";
   }
-  for (const std::string& note : profile.notes) out << "<p class=\"note\">" << html(note) << "</p>\n";
+  for (const std::string& note : profile.notes) out << "<p class=\"note\">" << html_text(note) << "</p>\n";
   out << "</body></html>\n";
 }
 

@@ -1,10 +1,16 @@
 #include "tracker/log_reader.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <limits>
 #include <map>
-#include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -12,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "tracker/log_parser.h"
 
 namespace memledger {
 namespace {
@@ -123,92 +130,244 @@ std::optional<LogRow> row_of(absl::string_view line) {
   return row;
 }
 
-}  // namespace
+constexpr char kExpected[] = "expected a log of MemTracker or gpu_mem_track";
 
-int64_t LogBlock::born_bytes() const {
-  int64_t bytes = 0;
-  for (const LogRow& row : rows) bytes += row.sign == '+' ? row.bytes : 0;
-  return bytes;
-}
+// Takes a text in pieces of any length, and hands its blocks on.
+class LogParser {
+ public:
+  LogParser(std::string name, LogVisitor& visitor) : name_(std::move(name)), visitor_(visitor) {}
 
-int64_t LogBlock::died_bytes() const {
-  int64_t bytes = 0;
-  for (const LogRow& row : rows) bytes += row.sign == '-' ? row.bytes : 0;
-  return bytes;
-}
+  absl::Status feed(absl::string_view piece) {
+    for (size_t end = piece.find('\n'); end != absl::string_view::npos; end = piece.find('\n')) {
+      if (absl::Status status = add_to_line(piece.substr(0, end)); !status.ok()) return status;
+      if (absl::Status status = end_line(); !status.ok()) return status;
+      piece.remove_prefix(end + 1);
+    }
+    return add_to_line(piece);
+  }
 
-absl::StatusOr<MemoryLog> parse_log(std::string_view text, std::string name) {
-  MemoryLog log;
-  log.name = std::move(name);
-  LogBlock block;
-  const auto end_run = [&] {
-    if (!log.runs.empty()) log.runs.back().cut_rows = static_cast<int64_t>(block.rows.size());
-    block = {};
-  };
-  for (absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+  // The number of lines that could not be read.
+  absl::StatusOr<int64_t> end() {
+    if (!begun_.empty()) {
+      if (absl::Status status = end_line(); !status.ok()) return status;
+    }
+    end_run();
+    if (blocks_ == 0 && !has_date_) {
+      return absl::InvalidArgumentError(
+          fmt::format("{}: this is no log of MemTracker or gpu_mem_track: neither its header nor an At line is in its {} line{}",
+                      name_, lines_, lines_ == 1 ? "" : "s"));
+    }
+    return unread_lines_;
+  }
+
+ private:
+  // Lines count from 1.
+  absl::Status at_line(absl::StatusCode code, const std::string& what) const {
+    return absl::Status(code, fmt::format("{}: line {}: {}", name_, lines_, what));
+  }
+
+  absl::Status add_to_line(absl::string_view part) {
+    if (begun_.size() + part.size() > kMostBytesOfLine) {
+      ++lines_;
+      return at_line(absl::StatusCode::kInvalidArgument, fmt::format("longer than {} bytes; {}", kMostBytesOfLine, kExpected));
+    }
+    begun_.append(part.data(), part.size());
+    return absl::OkStatus();
+  }
+
+  absl::Status end_line() {
+    ++lines_;
+    const absl::Status status = read_line(begun_);
+    begun_.clear();
+    if (status.ok()) return status;
+    return at_line(status.code(), to_string(status.message()));
+  }
+
+  void end_run() {
+    if (in_run_) visitor_.cut(static_cast<int64_t>(block_.rows.size()));
+    block_ = {};
+    block_bytes_ = 0;
+  }
+
+  absl::Status begin_run(LogRun header) {
+    end_run();
+    if (!in_run_) has_date_ = !header.date.empty();
+    in_run_ = true;
+    has_block_ = false;
+    return visitor_.begin_run(std::move(header));
+  }
+
+  absl::Status unread(absl::string_view line) {
+    ++unread_lines_;
+    unread_bytes_ += line.size() + 1;
+    if (blocks_ > 0 || has_date_ || unread_bytes_ <= kMostBytesBeforeLog) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        fmt::format("neither a header nor an At line in {} bytes; {}", kMostBytesBeforeLog, kExpected));
+  }
+
+  absl::Status charge_block(size_t bytes) {
+    block_bytes_ += bytes;
+    if (block_bytes_ <= kMostBytesOfBlock) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        fmt::format("a block of more than {} bytes, and its At line has not come yet; {}", kMostBytesOfBlock, kExpected));
+  }
+
+  absl::Status read_line(absl::string_view line) {
     absl::ConsumeSuffix(&line, "\r");
-    if (trimmed(line).empty()) continue;
+    if (trimmed(line).empty()) return absl::OkStatus();
     if (absl::StartsWith(line, "GPU Memory Track | ")) {
       const auto totals = totals_of(line);
-      if (!totals.has_value()) {
-        ++log.unread_lines;
-        continue;
-      }
-      end_run();
-      LogRun& run = log.runs.emplace_back();
+      if (!totals.has_value()) return unread(line);
+      LogRun run;
       run.date = to_string(trimmed(between(line, "GPU Memory Track | ", "|").value_or("")));
       run.tensor_mib = totals->tensor_mib;
       run.allocated_mib = totals->allocated_mib;
-      continue;
+      return begin_run(std::move(run));
     }
     // A log of which only a part is there is one, too.
-    if (log.runs.empty()) log.runs.emplace_back();
+    if (!in_run_) {
+      if (absl::Status status = begin_run({}); !status.ok()) return status;
+    }
     if (absl::StartsWith(line, "At ")) {
       const auto totals = totals_of(line);
-      if (!totals.has_value()) {
-        ++log.unread_lines;
-        continue;
-      }
-      block.where = to_string(trimmed(line.substr(3, line.rfind("Total Tensor Used Memory:") - 3)));
-      block.tensor_mib = totals->tensor_mib;
-      block.allocated_mib = totals->allocated_mib;
-      log.runs.back().blocks.push_back(std::move(block));
-      block = {};
-    } else if (absl::StartsWith(line, "+ | ") || absl::StartsWith(line, "- | ")) {
-      std::optional<LogRow> row = row_of(line);
-      if (row.has_value()) {
-        block.rows.push_back(std::move(*row));
-      } else {
-        ++log.unread_lines;
-      }
-    } else if (absl::StartsWith(line, "  ")) {
-      // verbose writes below the At line, missing blocks are told above it
-      std::vector<LogBlock>& blocks = log.runs.back().blocks;
-      const bool above = absl::StrContains(line, "blocks are missing here") || absl::StrContains(line, "no earlier instant");
-      (above || blocks.empty() ? block : blocks.back()).notes.push_back(to_string(trimmed(line)));
-    } else {
-      ++log.unread_lines;
+      if (!totals.has_value()) return unread(line);
+      block_.where = to_string(trimmed(line.substr(3, line.rfind("Total Tensor Used Memory:") - 3)));
+      block_.tensor_mib = totals->tensor_mib;
+      block_.allocated_mib = totals->allocated_mib;
+      LogBlock block = std::move(block_);
+      block_ = {};
+      block_bytes_ = 0;
+      ++blocks_;
+      has_block_ = true;
+      return visitor_.add_block(std::move(block));
     }
+    if (absl::StartsWith(line, "+ | ") || absl::StartsWith(line, "- | ")) {
+      std::optional<LogRow> row = row_of(line);
+      if (!row.has_value()) return unread(line);
+      block_.rows.push_back(std::move(*row));
+      return charge_block(sizeof(LogRow) + line.size());
+    }
+    if (absl::StartsWith(line, "  ")) {
+      // verbose writes below the At line, missing blocks are told above it
+      const bool above = absl::StrContains(line, "blocks are missing here") || absl::StrContains(line, "no earlier instant");
+      std::string note = to_string(trimmed(line));
+      if (!above && has_block_) return visitor_.add_note(std::move(note));
+      block_.notes.push_back(std::move(note));
+      return charge_block(sizeof(std::string) + line.size());
+    }
+    return unread(line);
   }
-  end_run();
-  size_t blocks = 0;
-  for (const LogRun& run : log.runs) blocks += run.blocks.size();
-  if (log.runs.empty() || (blocks == 0 && log.runs.front().date.empty())) {
-    return absl::InvalidArgumentError(
-        log.name + ": this is no log of MemTracker or gpu_mem_track: neither its header nor an At line is in it");
+
+  const std::string name_;
+  LogVisitor& visitor_;
+  std::string begun_;  // of a line that has not ended yet
+  LogBlock block_;
+  size_t block_bytes_ = 0;
+  int64_t lines_ = 0, blocks_ = 0, unread_lines_ = 0;
+  size_t unread_bytes_ = 0;
+  bool in_run_ = false, has_block_ = false;
+  bool has_date_ = false;  // the first run's header
+};
+
+// Keeps everything.
+class LogCollector final : public LogVisitor {
+ public:
+  explicit LogCollector(std::string name) { log.name = std::move(name); }
+
+  absl::Status begin_run(LogRun header) override {
+    log.runs.push_back(std::move(header));
+    return absl::OkStatus();
   }
-  return log;
+  absl::Status add_block(LogBlock block) override {
+    log.runs.back().blocks.push_back(std::move(block));
+    return absl::OkStatus();
+  }
+  absl::Status add_note(std::string note) override {
+    log.runs.back().blocks.back().notes.push_back(std::move(note));
+    return absl::OkStatus();
+  }
+  void cut(int64_t rows) override { log.runs.back().cut_rows = rows; }
+
+  MemoryLog log;
+};
+
+absl::StatusOr<MemoryLog> collected(LogCollector collector, absl::StatusOr<int64_t> unread_lines) {
+  if (!unread_lines.ok()) return unread_lines.status();
+  collector.log.unread_lines = *unread_lines;
+  return std::move(collector.log);
+}
+
+int64_t bytes_with(const std::vector<LogRow>& rows, char sign) {
+  int64_t bytes = 0;
+  for (const LogRow& row : rows) {
+    if (row.sign == sign && __builtin_add_overflow(bytes, row.bytes, &bytes)) return std::numeric_limits<int64_t>::max();
+  }
+  return bytes;
+}
+
+class File {
+ public:
+  // Returns at once, whatever the path is: a pipe would wait for somebody who writes to it.
+  explicit File(const std::string& path) : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+  ~File() {
+    if (number_ >= 0) ::close(number_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  int number() const { return number_; }
+
+  // From now on reads wait for what is written.
+  void wait() const { ::fcntl(number_, F_SETFL, ::fcntl(number_, F_GETFL) & ~O_NONBLOCK); }
+
+ private:
+  const int number_;
+};
+
+}  // namespace
+
+int64_t LogBlock::born_bytes() const { return bytes_with(rows, '+'); }
+int64_t LogBlock::died_bytes() const { return bytes_with(rows, '-'); }
+
+absl::StatusOr<int64_t> visit_log_text(std::string_view text, const std::string& name, LogVisitor& visitor) {
+  LogParser parser(name, visitor);
+  if (absl::Status status = parser.feed(absl::string_view(text.data(), text.size())); !status.ok()) return status;
+  return parser.end();
+}
+
+absl::StatusOr<int64_t> visit_log_file(const std::string& path, LogVisitor& visitor) {
+  const File file(path);
+  struct stat status;
+  if (file.number() < 0 || ::fstat(file.number(), &status) != 0) return absl::ErrnoToStatus(errno, path);
+  if (S_ISDIR(status.st_mode)) return absl::InvalidArgumentError(fmt::format("{}: a folder; {}", path, kExpected));
+  LogParser parser(path, visitor);
+  std::vector<char> buffer(size_t{1} << 16);
+  for (bool first = true;; first = false) {
+    const ssize_t count = ::read(file.number(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) {
+      file.wait();
+      continue;
+    }
+    if (count < 0) return absl::ErrnoToStatus(errno, path);
+    if (count == 0 && first && S_ISFIFO(status.st_mode)) {
+      return absl::InvalidArgumentError(fmt::format("{}: a pipe that nobody writes to; {}", path, kExpected));
+    }
+    if (count == 0) return parser.end();
+    if (absl::Status fed = parser.feed(absl::string_view(buffer.data(), static_cast<size_t>(count))); !fed.ok()) return fed;
+  }
+}
+
+absl::StatusOr<MemoryLog> parse_log(std::string_view text, std::string name) {
+  LogCollector collector(name);
+  absl::StatusOr<int64_t> unread_lines = visit_log_text(text, name, collector);
+  return collected(std::move(collector), std::move(unread_lines));
 }
 
 absl::StatusOr<MemoryLog> read_log(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "r"), &std::fclose);
-  if (file == nullptr) return absl::ErrnoToStatus(errno, path);
-  std::string text;
-  char buffer[65536];
-  size_t count = 0;
-  while ((count = std::fread(buffer, 1, sizeof buffer, file.get())) > 0) text.append(buffer, count);
-  if (std::ferror(file.get()) != 0) return absl::ErrnoToStatus(errno, path);
-  return parse_log(text, path);
+  LogCollector collector(path);
+  absl::StatusOr<int64_t> unread_lines = visit_log_file(path, collector);
+  return collected(std::move(collector), std::move(unread_lines));
 }
 
 }  // namespace memledger

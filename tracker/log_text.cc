@@ -29,8 +29,6 @@ std::string shortest(double value) {
 
 bool needs_exponent(double mib) { return mib != 0 && mib < 0.0001; }
 
-bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
-
 }  // namespace
 
 std::string memory(int64_t bytes) {
@@ -77,25 +75,6 @@ std::string date(std::chrono::system_clock::time_point time) {
                 kMonths[static_cast<size_t>(local.tm_mon)], (local.tm_year + 1900) % 100, local.tm_hour, local.tm_min,
                 local.tm_sec);
   return text.data();
-}
-
-std::string printable(std::string_view text) {
-  std::string result;
-  result.reserve(text.size());
-  for (const char c : text) {
-    if (!is_control(c)) {
-      result += c;
-    } else if (c == '\n') {
-      result += "\\n";
-    } else if (c == '\t') {
-      result += "\\t";
-    } else {
-      std::array<char, 8> escape;
-      std::snprintf(escape.data(), escape.size(), "\\x%02x", static_cast<unsigned char>(c));
-      result += escape.data();
-    }
-  }
-  return result;
 }
 
 std::string padded(std::string text, size_t width) {

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/names.h"
+
 // The figures and words that log, diff and listing have in common. None depends on the locale.
 namespace memledger::log_text {
 
@@ -32,8 +34,7 @@ std::string dtype(const std::optional<c10::ScalarType>& dtype);
 // Local time as 30-Apr-21-20:25:29.
 std::string date(std::chrono::system_clock::time_point time);
 
-// Control characters become \n, \t, \x1b, so that a name never breaks a line.
-std::string printable(std::string_view text);
+using memledger::printable;
 
 // Spaces behind, up to `width` characters of UTF-8.
 std::string padded(std::string text, size_t width);

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -16,6 +15,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "text/output.h"
 #include "tracker/log_text.h"
 
 namespace memledger {
@@ -24,18 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kNamesShown = 3;
-constexpr int kMostFilesInOneSecond = 10000;
 
 std::string reason(int error) { return std::generic_category().message(error); }
-
-// -1 and errno.
-int open_retrying(const std::string& path, int flags) {
-  int file = -1;
-  do {
-    file = ::open(path.c_str(), flags | O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  } while (file < 0 && errno == EINTR);
-  return file;
-}
 
 bool ends_within_a_line(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -112,7 +102,7 @@ int LogWriter::open(std::chrono::system_clock::time_point time) {
   if (!options_.file_name.empty()) {
     // Not again: a forked child may stand in another folder.
     if (path_.empty()) path_ = (folder / options_.file_name).string();
-    file_ = open_retrying(path_, 0);
+    file_ = open_to_append(path_);
     if (file_ < 0) return errno;
     // A process that was killed may have left half a block.
     if (ends_within_a_line(path_)) missing_header_ = "\n";
@@ -122,13 +112,12 @@ int LogWriter::open(std::chrono::system_clock::time_point time) {
   if (!options_.colons) std::replace(date.begin(), date.end(), ':', '-');
   const fs::path own_folder = path_.empty() ? folder : fs::path(path_).parent_path();
   const std::string stem = (own_folder / (date + "-gpu_mem_track")).string();
-  for (int number = 1; number <= kMostFilesInOneSecond; ++number) {
-    path_ = stem + (number == 1 ? "" : "-" + std::to_string(number)) + ".txt";
-    // Exclusive: two trackers, or two processes, never share a log.
-    file_ = open_retrying(path_, O_EXCL);
-    if (file_ >= 0 || errno != EEXIST) break;
-  }
-  return file_ < 0 ? errno : 0;
+  // Two trackers, or two processes, never share a log.
+  NewFile file;
+  const int error = make_new_file(stem, ".txt", file);
+  path_ = file.path;
+  file_ = file.descriptor;
+  return error;
 }
 
 void LogWriter::begin_in_forked_child(const SnapshotDiff& diff) {
@@ -139,12 +128,12 @@ void LogWriter::begin_in_forked_child(const SnapshotDiff& diff) {
   below_header_ = true;
   const int failure = open(diff.time);
   if (failure != 0) {
-    std::fprintf(stderr, "memledger: process %d was forked and cannot make a log of its own, %s: %s. It goes on without.\n",
-                 static_cast<int>(process_), path_.c_str(), reason(failure).c_str());
+    tell({"memledger: process ", std::to_string(process_), " was forked and cannot make a log of its own, ", path_, ": ",
+          reason(failure), ". It goes on without."});
     return;
   }
   if (options_.file_name.empty()) {
-    std::fprintf(stderr, "memledger: process %d was forked; its log is %s\n", static_cast<int>(process_), path_.c_str());
+    tell({"memledger: process ", std::to_string(process_), " was forked; its log is ", path_});
   }
   const int64_t change = diff.born_bytes() - diff.died_bytes();
   std::optional<int64_t> before = diff.tensor_bytes;
@@ -154,14 +143,14 @@ void LogWriter::begin_in_forked_child(const SnapshotDiff& diff) {
 
 void LogWriter::write_header(std::optional<int64_t> tensor_bytes, int64_t allocated_bytes) {
   const std::string header = missing_header_ + log_header(options_.time, tensor_bytes, allocated_bytes);
-  if (options_.echo != nullptr) *options_.echo << header << std::flush;
+  if (options_.echo != nullptr) write_to(*options_.echo, header, "echo of the log");
   missing_header_ = append(header) ? "" : header;
 }
 
 void LogWriter::write(const SnapshotDiff& diff) {
   if (::getpid() != process_) begin_in_forked_child(diff);
   const std::string block = log_block(diff, options_.detail, below_header_ && missing_blocks_ == 0);
-  if (options_.echo != nullptr) *options_.echo << block << std::flush;
+  if (options_.echo != nullptr) write_to(*options_.echo, block, "echo of the log");
   if (file_ < 0) return;
   report_if_gone();
   std::string text = missing_header_;
@@ -182,28 +171,12 @@ void LogWriter::write(const SnapshotDiff& diff) {
 bool LogWriter::append(const std::string& text) {
   // What is taken back after half a write must not be another process's. Where locks do not work, there are none.
   const bool shared = !options_.file_name.empty() && ::flock(file_, LOCK_EX) == 0;
-  size_t written = 0;
-  int error = 0;
-  while (written < text.size()) {
-    const ssize_t count = ::write(file_, text.data() + written, text.size() - written);
-    if (count > 0) {
-      written += static_cast<size_t>(count);
-      continue;
-    }
-    if (count < 0 && errno == EINTR) continue;
-    error = count < 0 ? errno : ENOSPC;
-    struct stat status;
-    if (written > 0 && ::fstat(file_, &status) == 0 && S_ISREG(status.st_mode)) {
-      // Half a block is worse than none.
-      if (::ftruncate(file_, status.st_size - static_cast<off_t>(written)) != 0) errno = 0;
-    }
-    break;
-  }
+  const int error = append_whole(file_, text);
   if (shared) ::flock(file_, LOCK_UN);
   if (error == 0) return true;
   if (!reported_failure_) {
-    std::fprintf(stderr, "memledger: cannot write the log %s: %s. The program goes on; blocks may be missing from the log.\n",
-                 path_.c_str(), reason(error).c_str());
+    tell({"memledger: cannot write the log ", path_, ": ", reason(error),
+          ". The program goes on; blocks may be missing from the log."});
   }
   reported_failure_ = true;
   return false;
@@ -213,10 +186,9 @@ void LogWriter::report_if_gone() {
   struct stat ours, there;
   if (reported_gone_ || ::fstat(file_, &ours) != 0 || !S_ISREG(ours.st_mode)) return;
   if (ours.st_nlink == 0) {
-    std::fprintf(stderr, "memledger: the log %s was deleted. The program goes on; what is logged from now on cannot be found.\n",
-                 path_.c_str());
+    tell({"memledger: the log ", path_, " was deleted. The program goes on; what is logged from now on cannot be found."});
   } else if (::stat(path_.c_str(), &there) != 0 || there.st_ino != ours.st_ino || there.st_dev != ours.st_dev) {
-    std::fprintf(stderr, "memledger: the log %s was moved. It goes on in its new place.\n", path_.c_str());
+    tell({"memledger: the log ", path_, " was moved. It goes on in its new place."});
   } else {
     return;
   }

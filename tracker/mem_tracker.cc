@@ -12,6 +12,7 @@
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
+#include "text/output.h"
 #include "tracker/device_cache.h"
 #include "tracker/log_text.h"
 #include "tracker/log_writer.h"
@@ -51,7 +52,7 @@ class Activation {
     // Of two versions in the process this one is off, and said so at load: the log has `?` where it does not know.
     if (status.ok() || absl::IsFailedPrecondition(status)) return;
     TORCH_CHECK(Registry::global().active(), "memledger: cannot begin tracking: ", std::string(status.message()));
-    std::fprintf(stderr, "memledger: %s\n", std::string(status.message()).c_str());
+    tell({"memledger: ", std::string(status.message())});
   }
   ~Activation() { Registry::global().deactivate(); }
   Activation(const Activation&) = delete;

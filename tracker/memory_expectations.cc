@@ -18,6 +18,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "registry/registry.h"
+#include "text/output.h"
 #include "tracker/birthplace.h"
 #include "tracker/log_text.h"
 
@@ -28,8 +29,13 @@ constexpr size_t kMostHolders = 10;
 
 std::atomic<FailureHandler> failure_handler{nullptr};
 
+void write_failure(const char* before, const ExpectationFailure& failure) {
+  write_standard_error(std::string(before) + printable(failure.where.file()) + ":" + std::to_string(failure.where.line()) + ": " +
+                       failure.message + "\n");
+}
+
 void abort_with(const ExpectationFailure& failure) {
-  std::fprintf(stderr, "%s:%d: %s\n", failure.where.file(), failure.where.line(), failure.message.c_str());
+  write_failure("", failure);
   std::abort();
 }
 
@@ -38,8 +44,7 @@ void tell(const ExpectationFailure& failure) noexcept {
   try {
     (handler != nullptr ? handler : &abort_with)(failure);
   } catch (...) {
-    std::fprintf(stderr, "memledger: the failure handler threw; the failure was:\n%s:%d: %s\n", failure.where.file(),
-                 failure.where.line(), failure.message.c_str());
+    write_failure("memledger: the failure handler threw; the failure was:\n", failure);
   }
 }
 

@@ -1,14 +1,11 @@
 #include "tracker/memory_profiler.h"
 
 #include <c10/util/Exception.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <torch/nn/module.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -22,14 +19,13 @@
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
+#include "text/output.h"
 #include "tracker/layer_switches.h"
 #include "tracker/log_writer.h"
 #include "tracker/snapshot_diff.h"
 
 namespace memledger {
 namespace {
-
-constexpr int kMostFilesInOneSecond = 10000;
 
 // The file of one run. Rows of one iteration go out in one write().
 class CsvFile {
@@ -46,13 +42,12 @@ class CsvFile {
     std::snprintf(date, sizeof date, "%04d%02d%02d-%02d%02d%02d", local.tm_year + 1900, local.tm_mon + 1, local.tm_mday,
                   local.tm_hour, local.tm_min, local.tm_sec);
     const std::string stem = (path / (std::string(date) + "-" + std::to_string(::getpid()))).string();
-    for (int number = 1; number <= kMostFilesInOneSecond; ++number) {
-      path_ = stem + (number == 1 ? "" : "-" + std::to_string(number)) + ".csv";
-      file_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-      if (file_ >= 0 || errno != EEXIST) break;
-    }
-    TORCH_CHECK(file_ >= 0, "memledger: cannot make the profiler's CSV file ", path_, ": ",
-                std::generic_category().message(errno));
+    NewFile file;
+    const int failure = make_new_file(stem, ".csv", file);
+    path_ = file.path;
+    file_ = file.descriptor;
+    TORCH_CHECK(failure == 0, "memledger: cannot make the profiler's CSV file ", path_, ": ",
+                std::generic_category().message(failure));
     write(kProfilerCsvHeader);
   }
   ~CsvFile() { ::close(file_); }
@@ -63,39 +58,23 @@ class CsvFile {
   void write(const std::string& text) {
     if (::getpid() != process_) {
       if (!reported_fork_) {
-        std::fprintf(stderr, "memledger: process %d was forked; its iterations are not in %s, which is its parent's.\n",
-                     static_cast<int>(::getpid()), path_.c_str());
+        tell({"memledger: process ", std::to_string(::getpid()), " was forked; its iterations are not in ", path_,
+              ", which is its parent's."});
       }
       reported_fork_ = true;
       return;
     }
-    size_t written = 0;
-    while (written < text.size()) {
-      const ssize_t count = ::write(file_, text.data() + written, text.size() - written);
-      if (count > 0) {
-        written += static_cast<size_t>(count);
-      } else if (count == 0 || errno != EINTR) {
-        const int error = count == 0 ? ENOSPC : errno;
-        take_back(written);
-        if (!reported_) {
-          std::fprintf(stderr, "memledger: cannot write %s: %s. The program goes on; rows are missing.\n", path_.c_str(),
-                       std::generic_category().message(error).c_str());
-        }
-        reported_ = true;
-        return;
-      }
+    const int error = append_whole(file_, text);
+    if (error == 0) return;
+    if (!reported_) {
+      tell({"memledger: cannot write ", path_, ": ", std::generic_category().message(error),
+            ". The program goes on; rows are missing."});
     }
+    reported_ = true;
   }
   const std::string& path() const { return path_; }
 
  private:
-  // Half a row is worse than none.
-  void take_back(size_t written) const {
-    struct stat status;
-    if (written == 0 || ::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) return;
-    if (::ftruncate(file_, status.st_size - static_cast<off_t>(written)) != 0) errno = 0;
-  }
-
   const pid_t process_ = ::getpid();
   std::string path_;
   int file_ = -1;
@@ -353,7 +332,7 @@ void MemoryProfiler::record_stats() {
   impl.measure(stats);
   if (stats.iteration % impl.options.print_period != 0) return;
   impl.read_names(stats);
-  (impl.options.out == nullptr ? std::cout : *impl.options.out) << to_string(stats) << '\n' << std::flush;
+  write_to(impl.options.out == nullptr ? std::cout : *impl.options.out, to_string(stats) + "\n", "iteration's figures");
   if (impl.csv) impl.csv->write(to_csv(stats));
   impl.last = std::move(stats);
 }

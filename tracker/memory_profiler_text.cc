@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "tracker/log_text.h"
+#include "text/names.h"
 #include "tracker/memory_profiler.h"
 
 namespace memledger {
@@ -25,15 +25,8 @@ std::string line(const std::string& name, int64_t bytes) {
 
 std::string lines(const std::vector<NamedBytes>& rows, const char* suffix = "") {
   std::string text;
-  for (const NamedBytes& row : rows) text += line("  " + log_text::printable(row.name) + suffix, row.bytes);
+  for (const NamedBytes& row : rows) text += line("  " + table_name(row.name) + suffix, row.bytes);
   return text;
-}
-
-std::string quoted(const std::string& name) {
-  if (name.find_first_of(",\"\r\n") == std::string::npos) return name;
-  std::string text = "\"";
-  for (const char c : name) text += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return text + "\"";
 }
 
 }  // namespace
@@ -61,7 +54,7 @@ std::string to_string(const IterationStats& stats) {
 std::string to_csv(const IterationStats& stats) {
   std::string text;
   const auto row = [&](const char* kind, const std::string& name, int64_t bytes) {
-    text += fmt::format("{},{},{},{},{}\n", stats.epoch, stats.iteration, kind, quoted(name), bytes);
+    text += fmt::format("{},{},{},{},{}\n", stats.epoch, stats.iteration, kind, csv_field(name), bytes);
   };
   const auto rows = [&](const char* kind, const std::vector<NamedBytes>& all) {
     for (const NamedBytes& one : all) row(kind, one.name, one.bytes);

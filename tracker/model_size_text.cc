@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <ostream>
 
-#include "registry/json_string.h"
+#include "text/json_string.h"
+#include "text/names.h"
 #include "tracker/log_text.h"
 #include "tracker/model_size.h"
 
@@ -17,8 +18,8 @@ constexpr int kJsonVersion = 1;
 double to_mb(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
 std::string label_of(const LayerSize& layer) {
-  if (!layer.is_module) return "  " + log_text::printable(layer.name);
-  return (layer.name.empty() ? "(the module itself)" : log_text::printable(layer.name)) + " (" + log_text::printable(layer.type) +
+  if (!layer.is_module) return "  " + table_name(layer.name);
+  return (layer.name.empty() ? "(the module itself)" : table_name(layer.name)) + " (" + table_name(layer.type) +
          ")" + (layer.calls > 1 ? fmt::format(" x {}", layer.calls) : "");
 }
 
@@ -34,7 +35,7 @@ std::string json_shape(const std::optional<std::vector<int64_t>>& shape) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const ModelSize& size) {
-  const std::string model = log_text::printable(size.model);
+  const std::string model = table_name(size.model);
   out << fmt::format("Model {} : params: {:.6f}M\n", model, to_mb(size.parameter_bytes))
       << fmt::format("Model {} : intermedite variables: {:.6f} M (without backward)\n", model, to_mb(size.intermediate_bytes))
       << fmt::format("Model {} : intermedite variables: {:.6f} M (with backward)\n", model, to_mb(2 * size.intermediate_bytes))

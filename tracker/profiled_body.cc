@@ -10,10 +10,12 @@
 #include <exception>
 #include <iostream>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "text/output.h"
 #include "tracker/line_profiler.h"
 
 namespace memledger {
@@ -30,11 +32,17 @@ pid_t owner = 0;
 int wake_up[2] = {-1, -1};
 struct sigaction action_before;
 
+void write_profile(const LineProfiler& profiler, const std::vector<std::string>& columns) {
+  std::ostringstream text;
+  profiler.print_stats(text, columns).IgnoreError();
+  write_to(std::cout, text.str(), "line profile to standard output");
+}
+
 void print() noexcept {
   try {
-    global_profiler().print_stats(std::cout).IgnoreError();
+    write_profile(global_profiler(), {});
   } catch (const std::exception& error) {
-    std::cerr << "memledger: no line profile: " << error.what() << '\n';
+    tell({"memledger: no line profile: ", first_line(error.what())});
   }
 }
 
@@ -137,9 +145,9 @@ ProfiledRun::~ProfiledRun() {
   state.profiler->disable();
   if (state.interval == 0 || ++state.runs % state.interval != 0) return;
   try {
-    state.profiler->print_stats(std::cout, state.columns).IgnoreError();
+    write_profile(*state.profiler, state.columns);
   } catch (const std::exception& error) {
-    std::cerr << "memledger: no line profile: " << error.what() << '\n';
+    tell({"memledger: no line profile: ", first_line(error.what())});
   }
 }
 

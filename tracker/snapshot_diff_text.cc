@@ -3,7 +3,7 @@
 #include <ostream>
 #include <string_view>
 
-#include "registry/json_string.h"
+#include "text/json_string.h"
 #include "tracker/log_text.h"
 #include "tracker/snapshot_diff.h"
 

@@ -1,13 +1,8 @@
 #include "tracker/timeline.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <deque>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <system_error>
 #include <vector>
@@ -17,6 +12,7 @@
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
 #include "tracker/module_ref.h"
+#include "text/output.h"
 
 namespace memledger {
 
@@ -136,37 +132,10 @@ TimelineData Timeline::read() {
 }
 
 absl::Status Timeline::write(const std::string& path) {
-  const std::filesystem::path final_path(path);
-  const std::string extension = final_path.extension().string();
   std::error_code error;
-  if (final_path.has_parent_path()) std::filesystem::create_directories(final_path.parent_path(), error);
-  // A device or a pipe is written to, not replaced.
-  const std::filesystem::file_status there = std::filesystem::status(final_path, error);
-  const bool in_place = std::filesystem::exists(there) && !std::filesystem::is_regular_file(there);
-  const std::string beside = in_place ? path : path + "." + std::to_string(::getpid()) + ".part";
-  const auto failed = [&](const char* what) {
-    const int number = errno;
-    if (!in_place) std::filesystem::remove(beside, error);
-    return absl::ErrnoToStatus(number == 0 ? EIO : number, std::string("memledger: cannot ") + what + " the timeline " + path);
-  };
-  errno = 0;
-  std::ofstream file(beside, std::ios::binary | std::ios::trunc);
-  if (!file) return failed("make");
-  const TimelineData data = read();
-  if (extension == ".pickle" || extension == ".pkl") {
-    write_memory_viz(data, file);
-  } else {
-    write_chrome_trace(data, file);
-  }
-  file.close();
-  if (!file) return failed("write");
-  if (in_place) return absl::OkStatus();
-  std::filesystem::rename(beside, final_path, error);
-  if (error) {
-    errno = error.value();
-    return failed("write");
-  }
-  return absl::OkStatus();
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  return write_file(path, "timeline", [&](std::ostream& out) { write_timeline(read(), path, out); });
 }
 
 }  // namespace memledger

@@ -79,6 +79,9 @@ void write_chrome_trace(const TimelineData& data, std::ostream& out);
 // Every storage is a segment of its own.
 void write_memory_viz(const TimelineData& data, std::ostream& out);
 
+// In the format that the path's extension asks for: `.pickle` and `.pkl` are for memory_viz, all else is a Chrome trace.
+void write_timeline(const TimelineData& data, const std::string& path, std::ostream& out);
+
 class Timeline {
  public:
   // From now on. Activates the registry while it lives.
@@ -99,8 +102,7 @@ class Timeline {
   void mark(std::string label);
 
   TimelineData read();
-  // `.pickle` and `.pkl` are for memory_viz, all else is a Chrome trace. Written beside and then renamed, so that there is never half
-  // a file.
+  // As write_timeline(). Written beside and then renamed, so that there is never half a file; devices and pipes in place.
   absl::Status write(const std::string& path);
 
  private:

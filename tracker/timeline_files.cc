@@ -10,8 +10,10 @@
 #include <string_view>
 #include <utility>
 
-#include "registry/json_string.h"
 #include "registry/stacks.h"
+#include "text/json_string.h"
+#include "text/names.h"
+#include "text/utf8.h"
 #include "tracker/log_text.h"
 #include "tracker/timeline.h"
 
@@ -254,7 +256,7 @@ std::vector<Frame> frames_of(const Lifetime& life, const TimelineData& data) {
   const StorageInfo& storage = life.storage;
   std::vector<Frame> frames;
   const auto add = [&](const char* what, std::string_view text) {
-    if (!text.empty()) frames.push_back({log_text::printable(text), what, 0});
+    if (!text.empty()) frames.push_back({printable(text), what, 0});
   };
   if (const TimelineName* const name = name_of(life, data)) add("name", name->name);
   add("series", series_of(life, data));
@@ -265,7 +267,7 @@ std::vector<Frame> frames_of(const Lifetime& life, const TimelineData& data) {
   add("label", storage.label);
   if (storage.stack != 0) {
     for (const StackFrame& frame : stack_frames(storage.stack)) {
-      frames.push_back({log_text::printable(frame.function), log_text::printable(frame.file), frame.line});
+      frames.push_back({printable(frame.function), printable(frame.file), frame.line});
     }
   }
   return frames;
@@ -443,6 +445,18 @@ void write_memory_viz(const TimelineData& data, std::ostream& out) {
   pickle.end_dict();
   pickle.end_dict();
   pickle.stop();
+}
+
+void write_timeline(const TimelineData& data, const std::string& path, std::ostream& out) {
+  const std::string_view name = path;
+  const auto ends_with = [name](std::string_view end) {
+    return name.size() > end.size() && name.substr(name.size() - end.size()) == end;
+  };
+  if (ends_with(".pickle") || ends_with(".pkl")) {
+    write_memory_viz(data, out);
+  } else {
+    write_chrome_trace(data, out);
+  }
 }
 
 }  // namespace memledger

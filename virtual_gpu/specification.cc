@@ -21,7 +21,15 @@ constexpr Unit kUnits[] = {
     {"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"KB", 1000}, {"MB", 1000 * 1000}, {"GB", 1000000000},
 };
 
-std::string quoted(std::string_view text) { return "\"" + std::string(text) + "\""; }
+// A terminal obeys none of it.
+std::string plain(std::string_view text) {
+  constexpr size_t kMost = 64;
+  std::string result;
+  for (const char c : text.substr(0, kMost)) result += c >= ' ' && c <= '~' ? c : '?';
+  return result + (text.size() > kMost ? "..." : "");
+}
+
+std::string quoted(std::string_view text) { return "\"" + plain(text) + "\""; }
 
 // Whole digits, so that 1e3, +1 or 0x10 are errors instead of surprises.
 std::optional<uint64_t> parse_number(std::string_view digits) {
@@ -56,11 +64,13 @@ std::optional<uint64_t> parse_bytes(std::string_view text, std::string* error) {
     *error = wanted;
     return std::nullopt;
   }
-  if (*whole > kMostMemory / unit->bytes) {
+  const bool too_much = *whole > kMostMemory / unit->bytes;
+  const uint64_t bytes = too_much ? 0 : *whole * unit->bytes + *thousandths * unit->bytes / 1000;
+  if (too_much || bytes > kMostMemory) {
     *error = quoted(text) + " is more memory than a virtual GPU can have, which is 1024GiB.";
     return std::nullopt;
   }
-  return *whole * unit->bytes + *thousandths * unit->bytes / 1000;
+  return bytes;
 }
 
 }  // namespace
@@ -105,7 +115,7 @@ ParsedSpecification parse_specification(std::string_view text) {
     if (key == "count") {
       const std::optional<uint64_t> count = parse_number(value);
       if (!count || *count < 1 || *count > kMostDevices) {
-        return failed("count=" + std::string(value) + " is not a number of devices from 1 to 8.");
+        return failed("count=" + plain(value) + " is not a number of devices from 1 to 8.");
       }
       result.count = static_cast<int>(*count);
       continue;

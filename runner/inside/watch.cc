@@ -6,12 +6,10 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -25,6 +23,7 @@
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
+#include "text/output.h"
 #include "tracker/line_profiler.h"
 #include "tracker/timeline.h"
 
@@ -40,11 +39,12 @@ struct Watch {
   pid_t process = 0;
   bool reports = false;
   bool quiet = false;                // no report on standard error; why one cannot be written is said all the same
-  std::string timeline_path;         // empty: none
+  RunFile timeline_file;             // empty: none
   std::optional<Timeline> timeline;  // never destroyed
   std::string folder;                // empty: standard error
   // The line profile.
   LineProfiler* lines = nullptr;
+  RunFile lines_text, lines_json, lines_html;
   std::vector<std::string> columns;
   std::optional<int> gpu;  // that was asked for
   std::atomic<bool> main_has_begun{false};
@@ -59,23 +59,28 @@ Watch& watch() {
 
 bool is_on(const char* value) { return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0; }
 
-bool write_file(const std::string& path, const std::string& text) {
-  std::FILE* const file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) return false;
-  const bool wrote = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  return std::fclose(file) == 0 && wrote;
+void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }
+
+// Into the folder, or whole to standard error, so that what other ranks write to the same terminal does not come in between.
+void write(const std::string& file_stem, std::string_view what, const std::string& text) {
+  if (!watch().folder.empty()) {
+    const auto path = write_new_file(watch().folder + "/" + file_stem, ".txt", what, text);
+    if (path.ok()) return;
+    tell(path.status());
+  }
+  if (!watch().quiet) write_standard_error(text);
 }
 
-// Whole, so that what other ranks write to the same terminal does not come in between.
-void write(const std::string& file_name, const std::string& text) {
-  if (!watch().folder.empty()) {
-    const std::string path = watch().folder + "/" + file_name;
-    if (write_file(path, text)) return;
-    fmt::print(stderr, "memledger: cannot write {}: {}\n", path, std::strerror(errno));
+// To a path that was spelt once for all processes of the run.
+void write(const RunFile& file, std::string_view what, const Write& write) {
+  if (file.empty()) return;
+  const auto path = file.write(what, write);
+  if (!path.ok()) {
+    tell(path.status());
+  } else if (*path != file.path()) {
+    memledger::tell({"memledger: ", file.path(), " is of another process of this run; the ", what, " of process ",
+                     std::to_string(watch().process), ", rank ", std::to_string(rank_of_this_process()), ", is ", *path});
   }
-  if (watch().quiet) return;
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
 }
 
 std::string report_text(std::string_view when) {
@@ -100,31 +105,37 @@ const char* value_of(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
-// A file's name means what it meant when the program began.
-std::map<std::string, std::string>& line_files() {
-  static auto* const one = new std::map<std::string, std::string>;
-  return *one;
+// A name means what it meant to the caller of the runner, or when the program began: the program may change its folder later.
+std::string path_for_this_process(const char* pattern) {
+  const std::filesystem::path path = expand_log_folder(pattern, rank_of_this_process(), watch().process);
+  const std::string callers_folder = value_of("MEMLEDGER_FOLDER");
+  return std::filesystem::absolute(callers_folder.empty() ? path : callers_folder / path).string();
+}
+
+// A launcher, for one: torchrun's would be rank 0, too.
+bool made_no_tensor() {
+  const Registry& registry = Registry::global();
+  const auto made_some = [](const Counters& counters) { return counters.allocated_count + counters.freed_count + counters.current_count > 0; };
+  if (!registry.active() || made_some(registry.counters(c10::kCPU))) return false;
+  for (const DeviceInfo& device : registry.snapshot().devices()) {
+    if (made_some(device.counters)) return false;
+  }
+  return true;
 }
 
 void write_lines() {
   Watch& watch = inside::watch();
   watch.lines->disable();
-  std::ostringstream text, json, html;
+  std::ostringstream text;
   const absl::Status status = watch.lines->print_stats(text, watch.columns);
   if (!status.ok()) {
-    fmt::print(stderr, "{}\n", std::string(status.message()));
+    tell(status);
     return;
   }
-  write("memledger-lines.txt", text.str());
-  watch.lines->write_json(json, watch.columns).IgnoreError();
-  watch.lines->write_html(html, watch.columns).IgnoreError();
-  for (const auto& [variable, content] : {std::pair<const char*, std::string>{"MEMLEDGER_LINES_TEXT", text.str()},
-                                          {"MEMLEDGER_LINES_JSON", json.str()},
-                                          {"MEMLEDGER_LINES_HTML", html.str()}}) {
-    const std::string& path = line_files()[variable];
-    if (path.empty() || write_file(path, content)) continue;
-    fmt::print(stderr, "memledger: cannot write {}: {}\n", path, std::strerror(errno));
-  }
+  write("memledger-lines", "line profile", text.str());
+  write(watch.lines_text, "line profile", [&](std::ostream& out) { out << text.str(); });
+  write(watch.lines_json, "line profile", [&](std::ostream& out) { watch.lines->write_json(out, watch.columns).IgnoreError(); });
+  write(watch.lines_html, "line profile", [&](std::ostream& out) { watch.lines->write_html(out, watch.columns).IgnoreError(); });
 }
 
 void begin_lines() {
@@ -135,11 +146,10 @@ void begin_lines() {
     for (std::string word; std::getline(in, word);) result.push_back(word);
     return result;
   };
-  for (const char* const variable : {"MEMLEDGER_LINES_TEXT", "MEMLEDGER_LINES_JSON", "MEMLEDGER_LINES_HTML"}) {
-    std::error_code error;
-    if (*value_of(variable) == '\0') continue;
-    line_files()[variable] =
-        std::filesystem::absolute(expand_log_folder(value_of(variable), rank_of_this_process(), watch.process), error);
+  for (const auto& [variable, file] : {std::pair{"MEMLEDGER_LINES_TEXT", &watch.lines_text},
+                                       std::pair{"MEMLEDGER_LINES_JSON", &watch.lines_json},
+                                       std::pair{"MEMLEDGER_LINES_HTML", &watch.lines_html}}) {
+    if (*value_of(variable) != '\0') *file = RunFile(path_for_this_process(value_of(variable)));
   }
   watch.columns = words("MEMLEDGER_LINE_COLUMNS");
   int gpu = 0;
@@ -157,12 +167,9 @@ void check_gpu() noexcept {
   const auto* const guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
   const int count = guard == nullptr ? 0 : guard->deviceCount();
   if (*gpu < count) return;
-  try {
-    fmt::print(stderr, "memledger: -g {}: LibTorch sees {} CUDA devices{}\n", *gpu, count,
-               count == 0 ? "; the line profile is of the CPU" : "");
-    if (count == 0 && *gpu > 0) set_target_device(c10::Device(c10::DeviceType::CPU));
-  } catch (const std::exception&) {  // standard error is closed
-  }
+  memledger::tell({"memledger: -g ", std::to_string(*gpu), ": LibTorch sees ", std::to_string(count), " CUDA devices",
+                   count == 0 ? "; the line profile is of the CPU" : ""});
+  if (count == 0 && *gpu > 0) set_target_device(c10::Device(c10::DeviceType::CPU));
 }
 
 void report_at_exit() {
@@ -171,31 +178,35 @@ void report_at_exit() {
   if (!watch().main_has_begun.load()) forget_cuda();
   forget_device_memory();
   try {
-    if (watch().timeline.has_value()) {
-      const absl::Status status = watch().timeline->write(watch().timeline_path);
-      if (!status.ok()) fmt::print(stderr, "{}\n", std::string(status.message()));
+    if (made_no_tensor()) {
+      if (!watch().quiet && watch().folder.empty()) {
+        memledger::tell({"memledger: process ", std::to_string(watch().process), ", rank ",
+                         std::to_string(rank_of_this_process()), ", made no tensor: nothing to report"});
+      }
+      return;
     }
+    write(watch().timeline_file, "timeline", [](std::ostream& out) {
+      write_timeline(watch().timeline->read(), watch().timeline_file.path(), out);
+    });
     if (watch().lines != nullptr) write_lines();
-    if (watch().reports) write("memledger-exit.txt", report_text("at its end"));
+    if (watch().reports) write("memledger-exit", "report", report_text("at its end"));
   } catch (const std::exception& error) {
-    fmt::print(stderr, "memledger: no report: {}\n", error.what());
+    memledger::tell({"memledger: no report: ", first_line(error.what())});
   }
 }
 
 void prepare_folder(const char* pattern) {
   Watch& watch = inside::watch();
   std::error_code error;
-  std::filesystem::path folder = expand_log_folder(pattern, rank_of_this_process(), watch.process);
-  // The program may change its folder later.
-  folder = std::filesystem::absolute(folder, error);
+  const std::filesystem::path folder = path_for_this_process(pattern);
   std::filesystem::create_directories(folder, error);
   if (!error && access(folder.c_str(), W_OK) == 0 && std::filesystem::is_directory(folder, error)) {
     watch.folder = folder;
     return;
   }
-  fmt::print(stderr, "memledger: MEMLEDGER_LOG={}: cannot write to {}: {}; {}\n", pattern, folder.string(),
-             error ? error.message() : std::strerror(errno),
-             watch.quiet ? "there will be no reports" : "reports go to standard error");
+  memledger::tell({"memledger: MEMLEDGER_LOG=", pattern, ": cannot write to ", folder.string(), ": ",
+                   error ? error.message() : std::strerror(errno),
+                   watch.quiet ? "; there will be no reports" : "; reports go to standard error"});
 }
 
 // After the registry's own work at load (101, 102).
@@ -213,14 +224,14 @@ __attribute__((constructor(103))) void watch_if_asked() {
     watch().reports = reports && !(watch().quiet && watch().folder.empty());
     if (const absl::Status status = Registry::global().activate(); !status.ok()) {
       if (absl::IsFailedPrecondition(status)) return;  // told at load
-      fmt::print(stderr, "memledger: {}\n", std::string(status.message()));
+      memledger::tell({"memledger: ", std::string(status.message())});
       if (!Registry::global().active()) return;
     }
     if (lines) begin_lines();
     if (has_timeline) {
-      // The program may change its folder later.
-      watch().timeline_path =
-          std::filesystem::absolute(expand_log_folder(timeline, rank_of_this_process(), watch().process)).string();
+      watch().timeline_file = RunFile(path_for_this_process(timeline));
+      std::error_code error;
+      std::filesystem::create_directories(std::filesystem::path(watch().timeline_file.path()).parent_path(), error);
       watch().timeline.emplace(TimelineOptions{kTimelineEvents});
     }
     std::atexit(&report_at_exit);
@@ -229,10 +240,10 @@ __attribute__((constructor(103))) void watch_if_asked() {
     out_of_memory.folder = watch().folder;
     out_of_memory.quiet = watch().quiet;
     if (const absl::Status status = write_out_of_memory_reports(out_of_memory); !status.ok()) {
-      fmt::print(stderr, "{}\n", std::string(status.message()));
+      tell(status);
     }
   } catch (const std::exception& error) {
-    fmt::print(stderr, "memledger: this program is not watched: {}\n", error.what());
+    memledger::tell({"memledger: this program is not watched: ", first_line(error.what())});
   }
 }
 

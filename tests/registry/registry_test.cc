@@ -8,7 +8,6 @@
 #include <chrono>
 #include <thread>
 
-#include "registry/json_string.h"
 #include "registry/registry.h"
 #include "tests/support/allocation_count.h"
 
@@ -336,22 +335,6 @@ TEST_CASE("use counts and results are those of a program that is not watched") {
   registry().snapshot();
   CHECK(tensor.use_count() == uses);
   CHECK(tensor.storage().use_count() == 1);
-}
-
-TEST_CASE("JSON strings are UTF-8, whatever bytes a name has") {
-  CHECK(json_string("a\"b\\\n\x01") == "\"a\\\"b\\\\\\n\\u0001\"");
-  const std::string good = "\x7f \xc3\xa9 \xe2\x82\xac \xed\x9f\xbf \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf";
-  CHECK(json_string(good) == "\"" + good + "\"");
-  CHECK(valid_utf8(good) == good);
-  const std::string no = "\xef\xbf\xbd";
-  CHECK(json_string("caf\xe9!") == "\"caf" + no + "!\"");
-  CHECK(valid_utf8("\x80") == no);
-  CHECK(valid_utf8("\xc0\xaf") == no + no);                    // overlong
-  CHECK(valid_utf8("\xe0\x9f\xbf") == no + no + no);           // the same, longer
-  CHECK(valid_utf8("\xed\xa0\x80") == no + no + no);           // half of a surrogate pair
-  CHECK(valid_utf8("\xf4\x90\x80\x80") == no + no + no + no);  // beyond the last character
-  CHECK(valid_utf8("\xe2\x82") == no + no);                    // cut
-  CHECK(valid_utf8("\xe2\x82x") == no + no + "x");
 }
 
 }  // namespace

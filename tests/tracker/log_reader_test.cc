@@ -3,6 +3,7 @@
 #include "tracker/log_reader.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -12,6 +13,9 @@
 #include <iterator>
 #include <random>
 #include <string>
+
+#include "tracker/log_digest.h"
+#include "tracker/log_parser.h"
 
 namespace memledger {
 namespace {
@@ -24,6 +28,11 @@ MemoryLog parsed(const std::string& text) {
   absl::StatusOr<MemoryLog> log = parse_log(text, "log.txt");
   REQUIRE_MESSAGE(log.ok(), std::string(log.status().message()));
   return *std::move(log);
+}
+
+template <typename Value>
+std::string message_of(const absl::StatusOr<Value>& value) {
+  return std::string(value.status().message());
 }
 
 const char kOurs[] =
@@ -189,7 +198,112 @@ TEST_CASE("what is no log is an error that names the file") {
   const absl::StatusOr<MemoryLog> missing = read_log("/no/such/log.txt");
   REQUIRE_FALSE(missing.ok());
   CHECK(has(std::string(missing.status().message()), "/no/such/log.txt"));
-  CHECK_FALSE(read_log("/").ok());
+  CHECK(message_of(read_log("/")) == "/: a folder; expected a log of MemTracker or gpu_mem_track");
+}
+
+TEST_CASE("a line, a block and what comes before the log have a limit, and the error names the line") {
+  const std::string expected = "; expected a log of MemTracker or gpu_mem_track";
+  CHECK(message_of(read_log("/dev/zero")) == "/dev/zero: line 1: longer than 1048576 bytes" + expected);
+  CHECK(message_of(parse_log(kOurs + std::string(size_t{3} << 20, 'x'), "long")) ==
+        "long: line 16: longer than 1048576 bytes" + expected);
+
+  std::string rows(kOurs);
+  const std::string row = "+ | 1 * Size:(10,) | Memory: 1.0 M | Tensor | torch.float32 | ";
+  const std::string wide_row = row + std::string(1 << 19, 'x') + "\n";
+  for (size_t size = 0; size <= kMostBytesOfBlock; size += wide_row.size()) rows += wide_row;
+  const std::string too_many = message_of(parse_log(rows, "rows"));
+  CHECK(has(too_many, "rows: line 271: a block of more than 134217728 bytes, and its At line has not come yet" + expected));
+
+  std::string other;
+  while (other.size() <= kMostBytesBeforeLog) other += "loss 0.1\n";
+  CHECK(has(message_of(parse_log(other, "other")), ": neither a header nor an At line in 16777216 bytes" + expected));
+  CHECK(parse_log(other.substr(0, 1 << 20) + kOurs, "mixed").ok());
+}
+
+TEST_CASE("a pipe is read where somebody writes to it, and refused where nobody does") {
+  const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/pipe";
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  CHECK(message_of(read_log(path)) == path + ": a pipe that nobody writes to; expected a log of MemTracker or gpu_mem_track");
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  REQUIRE(::write(ends[1], kOurs, sizeof kOurs - 1) == sizeof kOurs - 1);
+  ::close(ends[1]);
+  const absl::StatusOr<MemoryLog> log = read_log("/dev/fd/" + std::to_string(ends[0]));
+  REQUIRE(log.ok());
+  CHECK(log->runs[0].blocks.size() == 3);
+  ::close(ends[0]);
+}
+
+// Rows that leak one tensor a block, each from a place of its own.
+std::string block_at(int place) {
+  return "+ | 1 * Size:(1024, 256) | Memory: 1.0 M | Tensor | torch.float32 | x\n\nAt a.cc line " + std::to_string(place) +
+         ": f  Total Tensor Used Memory:" + std::to_string(place) + ".0    Mb Total Allocated Memory:?      Mb\n\n";
+}
+
+TEST_CASE("what differs in a log has a limit") {
+  std::string text;
+  for (int place = 1; place <= 1000; ++place) text += block_at(place);
+  LogDigest enough("log", 1 << 20);
+  CHECK(visit_log_text(text, "log", enough).ok());
+  LogDigest small("log", 1 << 16);
+  const absl::StatusOr<int64_t> refused = visit_log_text(text, "log", small);
+  CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(has(std::string(refused.status().message()), "log: line "));
+  CHECK(has(std::string(refused.status().message()), "expected a log whose lines repeat themselves"));
+
+  // What repeats itself takes nothing.
+  LogDigest same("log", 1 << 20);
+  std::string again;
+  for (int i = 0; i < 10000; ++i) again += block_at(7);
+  CHECK(visit_log_text(again, "log", same).ok());
+  CHECK(same.runs[0].size() < 10000 * sizeof(LogPoint) + 4096);
+}
+
+TEST_CASE("of millions of blocks the picture shows the highest of each few") {
+  constexpr int64_t kBlocks = (int64_t{1} << 21) + 11;
+  LogDigest digest("log");
+  REQUIRE(digest.begin_run({}).ok());
+  LogBlock block;
+  block.where = "a.cc line 1: f";
+  LogBlock high;
+  high.where = "a.cc line 2: f";
+  high.tensor_mib = 77.0;
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    block.tensor_mib = static_cast<double>(i % 7);
+    REQUIRE(digest.add_block(i == 1000001 ? high : block).ok());
+  }
+  const LogRunDigest& run = digest.runs[0];
+  CHECK(run.blocks == kBlocks);
+  CHECK(run.blocks_per_point == 2);
+  REQUIRE(run.points.size() == (size_t{1} << 20) + 6);
+  CHECK(run.points[1000001 / 2].tensor_mib == 77.0);
+  CHECK(run.points[1000001 / 2].place == 1);
+  CHECK(run.highest->first == 77.0);
+  CHECK(has(log_plot(run), "      77.0 |"));
+  const std::string svg = log_svg(digest);
+  CHECK(has(svg, "a.cc line 2: f: 77.0 MiB"));
+  CHECK(has(svg, ">2097163 blocks<"));
+  CHECK(svg.size() < size_t{20} << 20);
+  CHECK(has(std::string(log_comparison(digest, digest).status().message()), "log: 2097163 blocks; expected at most "));
+}
+
+TEST_CASE("names in a log forge no line and obey no terminal, and a long one is cut in the picture") {
+  std::string text(kOurs);
+  text.replace(text.find("main.cpp line 12: main [step 1]"), 31,
+               "main.cpp line 12: \x1b[2J\r\xff<&> [\xc2\x9b"
+               "1m]");
+  text.replace(text.find("aten::randn [warm | up]"), 23, "aten::\x1b]0;x\x07");
+  const MemoryLog log = parsed(text);
+  for (const std::string& shown : {log_summary(log), log_comparison(log, log), log_plot(log.runs[0]), log_svg(log)}) {
+    for (const char c : shown) REQUIRE((static_cast<unsigned char>(c) >= 0x20 || c == '\n'));
+    CHECK_FALSE(has(shown, "\xc2\x9b"));
+    CHECK_FALSE(has(shown, "\xff"));
+  }
+  CHECK(has(log_summary(log), "main.cpp line 12: \\x1b[2J\\x0d\\xff<&> [\\u009b1m]"));
+  CHECK(has(log_svg(log), "\\x1b[2J\\x0d\\xff&lt;&amp;&gt;"));
+  MemoryLog wide = log;
+  wide.runs[0].blocks[0].where = std::string(100000, 'w');
+  CHECK(log_svg(wide).size() < 10000);
 }
 
 TEST_CASE("what grew is summed by line; what has gone is taken from the oldest births") {

@@ -104,5 +104,14 @@ TEST_CASE("profiles agree with themselves") {
   CHECK(find_profile("") == nullptr);
 }
 
+TEST_CASE("an amount just above the most is refused, and a message shows no terminal what it obeys") {
+  CHECK(parsed("h200:1024GiB").memory_bytes == uint64_t{1} << 40);
+  CHECK(contains(error("h200:1024.5GiB"), "more memory than a virtual GPU can have"));
+  CHECK(contains(error("h200,keep=1099.999GB"), "more memory than a virtual GPU can have"));
+  CHECK(contains(error("\x1b[2J\xff\n"), "\"?[2J??\" is not a known device"));
+  CHECK(contains(error("h200,count=\x1b[2J"), "count=?[2J is not a number"));
+  CHECK(error(std::string(100000, 'x')).size() < 200);
+}
+
 }  // namespace
 }  // namespace memledger::virtual_gpu

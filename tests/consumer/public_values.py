@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Lists the values that memledger's public headers define, as a C++ macro: PUBLIC_VALUES(X). Arguments: the headers.
+
+A type counts unless it is named below with what it is instead; a name below that no header has is an error.
+"""
+
+import re
+import sys
+
+NO_VALUES = {
+    "options, written by the user": [
+        "CourtesyOptions", "GrowthOptions", "GrowthRule", "LeakOptions", "LineProfilerOptions", "ModelSizeOptions",
+        "OutOfMemoryOptions", "ProfilerOptions", "RegistryOptions", "ReportOptions", "SavedTensorOptions", "StackOptions",
+        "TimelineOptions", "TrackerOptions", "Colour", "GroupBy", "PeakOver", "Rounding", "SortBy"
+    ],
+    "objects that do something": [
+        "CountedHooks", "Courtesy", "Cursor", "GrowthFinder", "GrowthSeries", "LineProfiler", "MemReporter", "MemTracker",
+        "MemoryBudget", "MemoryProfiler", "NoLeak", "PeakAtMost", "Recorder", "Registry", "ScopedCourtesy", "ScopedLabel",
+        "ScopedPhase", "ScopedTracking", "Timeline"
+    ],
+    "means of others": ["BirthplaceHash", "TextFormatter"],
+}
+
+
+def code_of(path):
+    """The header without comments, and without what is in namespaces of its own."""
+    with open(path, encoding="utf-8") as header:
+        text = header.read()
+    text = re.sub(r"\nnamespace (\w*internal) \{.*?\n\}  // namespace \1\b", "", text, flags=re.DOTALL)
+    return re.sub(r"//.*", "", text)
+
+
+def main():
+    found = set()
+    for path in sys.argv[1:]:
+        # At the start of a line: what is in a class is printed with it. Names with :: are specialisations of others' templates.
+        definition = r"^(?:struct|class|enum class|enum)\s+(?:\[\[\w+\]\]\s+)?(\w+)\b(?!::)[^;{}()]*\{"
+        found.update(match.group(1) for match in re.finditer(definition, code_of(path), re.MULTILINE))
+    other = {name for names in NO_VALUES.values() for name in names}
+    if other - found:
+        sys.exit("public_values.py: no header has " + ", ".join(sorted(other - found)))
+    values = sorted(found - other)
+    if len(values) < 40:
+        sys.exit("public_values.py: only %d values were found" % len(values))
+    print("#define PUBLIC_VALUES(X) " + " ".join("X(%s)" % name for name in values))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,399 @@
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <iostream>
+
+#include "tests/text/faults.h"
+#include "text/json_string.h"
+#include "text/names.h"
+#include "text/output.h"
+
+namespace memledger {
+namespace {
+
+using testing::fresh_folder;
+using testing::harm_in;
+using testing::names_in;
+using testing::read_file;
+using testing::status_of_child;
+namespace fs = std::filesystem;
+
+using Names = std::vector<std::string>;
+
+std::string message(const absl::Status& status) { return std::string(status.message()); }
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+void write_text(const fs::path& file, std::string_view text) { std::ofstream(file) << text; }
+
+TEST_CASE("JSON strings are UTF-8, whatever bytes a name has") {
+  CHECK(json_string("a\"b\\\n\x01") == "\"a\\\"b\\\\\\n\\u0001\"");
+  const std::string good = "\x7f \xc3\xa9 \xe2\x82\xac \xed\x9f\xbf \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf";
+  CHECK(json_string(good) == "\"" + good + "\"");
+  CHECK(valid_utf8(good) == good);
+  const std::string no = "\xef\xbf\xbd";
+  CHECK(json_string("caf\xe9!") == "\"caf" + no + "!\"");
+  CHECK(valid_utf8("\x80") == no);
+  CHECK(valid_utf8("\xc0\xaf") == no + no);                    // overlong
+  CHECK(valid_utf8("\xe0\x9f\xbf") == no + no + no);           // the same, longer
+  CHECK(valid_utf8("\xed\xa0\x80") == no + no + no);           // half of a surrogate pair
+  CHECK(valid_utf8("\xf4\x90\x80\x80") == no + no + no + no);  // beyond the last character
+  CHECK(valid_utf8("\xe2\x82") == no + no);                    // cut
+  CHECK(valid_utf8("\xe2\x82x") == no + no + "x");
+}
+
+TEST_CASE("ordinary names stay as they are, byte for byte") {
+  for (const std::string name : {"encoder.layers.0.self_attn.in_proj_weight", "a+b", "größe.重み", "C:\\x", "x - y", "😀"}) {
+    CHECK(printable(name) == name);
+    CHECK(table_name(name) == name);
+    CHECK(csv_field(name) == name);
+    CHECK(html_text(name) == name);
+  }
+}
+
+TEST_CASE("what a terminal would obey is shown instead") {
+  CHECK(printable("a\nb\tc\rd") == "a\\nb\\tc\\x0dd");
+  CHECK(printable("\x1b[31m\x7f") == "\\x1b[31m\\x7f");
+  CHECK(printable("\xc2\x9b") == "\\u009b");
+  CHECK(printable("\xe2\x80\xae\xe2\x81\xa9\xe2\x80\xa8") == "\\u202e\\u2069\\u2028");
+  CHECK(printable("\x9b\xff") == "\\x9b\\xff");
+  CHECK(printable("\xef\xbf\xbf\xf0\x9f\xbf\xbe") == "\\uffff\\U0001fffe");
+  for (const testing::HostileName& one : testing::hostile_names()) {
+    CAPTURE(one.what);
+    for (const std::string& text : {printable(one.name), table_name(one.name), csv_field(one.name), html_text(one.name),
+                                    dot_text(one.name)}) {
+      CHECK(harm_in(text) == "");
+      CHECK(text.find_first_of("\n\t") == std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("of a long name the table shows both ends") {
+  const std::string name = "begin" + std::string(10000, '.') + "weight";
+  const std::string shown = table_name(name);
+  CHECK(shown.size() == 199 + 3);  // the ellipsis has three bytes
+  CHECK(shown.substr(0, 5) == "begin");
+  CHECK(shown.substr(shown.size() - 6) == "weight");
+  // Characters are never cut.
+  std::string wide;
+  for (int i = 0; i < 300; ++i) wide += "重";
+  CHECK(harm_in(table_name(wide)) == "");
+  CHECK(table_name(wide).size() == 200 * 3);
+  CHECK(table_name(wide.substr(0, 600)) == wide.substr(0, 600));
+}
+
+TEST_CASE("no field of CSV is a formula, and none breaks its row") {
+  for (const std::string sign : {"=", "+", "-", "@", "＝", "＋", "－", "＠"}) CHECK(csv_field(sign + "1") == "'" + sign + "1");
+  CHECK(csv_field("=a,\"b\"") == "\"'=a,\"\"b\"\"\"");
+  CHECK(csv_field("a,b") == "\"a,b\"");
+  CHECK(csv_field("a;b") == "\"a;b\"");
+  CHECK(csv_field("\t=1") == "\\t=1");
+  CHECK(csv_field("") == "");
+  CHECK(csv_field("a=b") == "a=b");
+}
+
+TEST_CASE("mark-up in names is text") {
+  CHECK(html_text("<a b='c'>&\"\x01") == "&lt;a b=&#39;c&#39;&gt;&amp;&quot;\\x01");
+  CHECK(json_for_script("\"</script><!--\"") == "\"\\u003c/script>\\u003c!--\"");
+  CHECK(dot_text("a\"\\\n") == "a\\\"\\\\\\\\n");
+}
+
+TEST_CASE("a file that the user named is replaced whole, and keeps its mode") {
+  const fs::path folder = fresh_folder("whole");
+  CHECK(write_file(folder / "new.txt", "report", "one").ok());
+  CHECK(read_file(folder / "new.txt") == "one");
+  fs::permissions(folder / "new.txt", fs::perms::owner_read | fs::perms::owner_write);
+  std::ifstream reader(folder / "new.txt");
+  CHECK(write_file(folder / "new.txt", "report", "two").ok());
+  CHECK(read_file(folder / "new.txt") == "two");
+  CHECK(fs::status(folder / "new.txt").permissions() == (fs::perms::owner_read | fs::perms::owner_write));
+  // Who had it open goes on with the old one.
+  CHECK((std::ostringstream() << reader.rdbuf()).str() == "one");
+  CHECK(names_in(folder) == Names{"new.txt"});
+}
+
+TEST_CASE("links on the user's path are followed, the ones that lead nowhere yet as well") {
+  const fs::path folder = fresh_folder("links");
+  fs::create_directories(folder / "elsewhere");
+  write_text(folder / "elsewhere/there.txt", "old");
+  fs::create_symlink("elsewhere/there.txt", folder / "link.txt");
+  fs::create_symlink("elsewhere/not_yet.txt", folder / "dangling.txt");
+  CHECK(write_file(folder / "link.txt", "report", "new").ok());
+  CHECK(write_file(folder / "dangling.txt", "report", "made").ok());
+  CHECK(fs::is_symlink(folder / "link.txt"));
+  CHECK(read_file(folder / "elsewhere/there.txt") == "new");
+  CHECK(read_file(folder / "elsewhere/not_yet.txt") == "made");
+  fs::create_symlink("loop", folder / "loop");
+  CHECK(contains(message(write_file(folder / "loop", "report", "x")), "Too many levels of symbolic links"));
+}
+
+TEST_CASE("devices, pipes and descriptors are written in place") {
+  const fs::path folder = fresh_folder("in_place");
+  CHECK(write_file("/dev/null", "report", "x").ok());
+  CHECK(fs::is_character_file("/dev/null"));
+  fs::create_symlink("/dev/null", folder / "null");
+  CHECK(write_file(folder / "null", "report", "x").ok());
+  CHECK(fs::is_character_file("/dev/null"));
+
+  int pipe_ends[2];
+  REQUIRE(pipe(pipe_ends) == 0);
+  char text[8] = {};
+  CHECK(write_file("/dev/fd/" + std::to_string(pipe_ends[1]), "report", "piped").ok());
+  CHECK(read(pipe_ends[0], text, sizeof text) == 5);
+  CHECK(std::string(text) == "piped");
+
+  // What was written to the same open file before stays.
+  const int file = open((folder / "out.txt").c_str(), O_RDWR | O_CREAT, 0600);
+  REQUIRE(write(file, "before ", 7) == 7);
+  CHECK(write_file("/proc/self/fd/" + std::to_string(file), "report", "behind").ok());
+  CHECK(read_file(folder / "out.txt") == "before behind");
+  const fs::path fifo = folder / "fifo";
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  const int reader = open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  CHECK(write_file(fifo, "report", "fifo").ok());
+  CHECK(read(reader, text, sizeof text) == 4);
+  CHECK(fs::is_fifo(fifo));
+  for (const int descriptor : {pipe_ends[0], pipe_ends[1], file, reader}) close(descriptor);
+}
+
+TEST_CASE("what cannot be written is told with path and reason, and nothing is left behind") {
+  const fs::path folder = fresh_folder("failures");
+  write_text(folder / "occupied", "file");
+  CHECK(message(write_file("/dev/full", "report", "x")) ==
+        "memledger: cannot write the report /dev/full: No space left on device");
+  CHECK(contains(message(write_file(folder / "occupied/x.txt", "report", "x")), "occupied/x.txt: Not a directory"));
+  CHECK(contains(message(write_file(folder / "none/x.txt", "report", "x")), "none/x.txt: No such file or directory"));
+  CHECK(contains(message(write_file(folder, "report", "x")), "Is a directory"));
+  CHECK(contains(message(write_file("", "report", "x")), "Is a directory"));
+  CHECK(contains(message(write_file("/dev/fd/987", "report", "x")), "Bad file descriptor"));
+  CHECK(contains(message(write_file("/nowhere/\x1b[2J", "report", "x")), "/nowhere/\\x1b[2J"));
+  write_text(folder / "kept.txt", "old");
+  CHECK(contains(message(write_file(folder / "kept.txt", "report", [](std::ostream&) { throw std::runtime_error("no data"); })),
+                 "kept.txt: no data"));
+  CHECK(read_file(folder / "kept.txt") == "old");
+  CHECK(names_in(folder) == Names{"kept.txt", "occupied"});
+}
+
+TEST_CASE("a file that grows beyond the limit is told, not ended by a signal; the old one stays") {
+  const fs::path folder = fresh_folder("limit");
+  write_text(folder / "kept.txt", "old");
+  CHECK(status_of_child([&] {
+          const rlimit limit{1000, 1000};
+          setrlimit(RLIMIT_FSIZE, &limit);
+          const absl::Status status = write_file(folder / "kept.txt", "report", std::string(300000, 'x'));
+          return contains(message(status), "kept.txt: File too large") ? 0 : 1;
+        }) == 0);
+  CHECK(read_file(folder / "kept.txt") == "old");
+  CHECK(names_in(folder) == Names{"kept.txt"});
+}
+
+TEST_CASE("names that we choose follow no link and replace nothing") {
+  const fs::path folder = fresh_folder("chosen");
+  const std::string stem = folder / "exit";
+  write_text(folder / "victim", "precious");
+  fs::create_symlink("victim", folder / "exit.txt");
+  fs::create_symlink("nowhere", folder / "exit-2.txt");
+  write_text(folder / "exit-3.txt", "of others");
+  const auto written = write_new_file(stem, ".txt", "report", "ours");
+  REQUIRE(written.ok());
+  CHECK(*written == stem + "-4.txt");
+  CHECK(read_file(*written) == "ours");
+  CHECK(read_file(folder / "victim") == "precious");
+  CHECK(read_file(folder / "exit-3.txt") == "of others");
+  CHECK_FALSE(fs::exists(folder / "nowhere"));
+  CHECK(contains(message(write_new_file(folder / "victim/x", ".txt", "report", "x").status()), "victim/x.txt: Not a directory"));
+  CHECK_FALSE(write_new_file(stem, ".csv", "report", [](std::ostream&) { throw std::runtime_error("no data"); }).ok());
+  CHECK_FALSE(fs::exists(stem + ".csv"));
+}
+
+TEST_CASE("nothing of ours takes the number of a standard stream that is closed") {
+  const fs::path folder = fresh_folder("closed");
+  CHECK(status_of_child([&] {
+          for (const int descriptor : {0, 1, 2}) close(descriptor);
+          NewFile file;
+          if (make_new_file(folder / "log", ".txt", file) != 0 || file.descriptor <= 2) return 1;
+          if (open_to_append(folder / "other.txt") <= 2) return 2;
+          tell({"nobody hears this"});
+          if (!write_file(folder / "x.txt", "report", "x").ok()) return 3;
+          if (write_standard_output("x").ok()) return 4;
+          return write_to(std::cout, "x", "x") ? 5 : 0;
+        }) == 0);
+  CHECK(read_file(folder / "log.txt") == "");
+  CHECK(read_file(folder / "other.txt") == "");
+}
+
+TEST_CASE("messages to a full disk, a broken pipe or nobody are silence") {
+  const auto told_to = [](int descriptor) {
+    return status_of_child([descriptor] {
+      dup2(descriptor, STDERR_FILENO);
+      tell({"memledger: ", std::string(100000, 'x')});
+      write_standard_error("x");
+      return 7;
+    });
+  };
+  const int full = open("/dev/full", O_WRONLY);
+  CHECK(told_to(full) == 7);
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  close(ends[0]);
+  CHECK(told_to(ends[1]) == 7);
+  // A signal that was blocked and waiting before is still there afterwards.
+  CHECK(status_of_child([&] {
+          sigset_t pipe_signal, pending;
+          sigemptyset(&pipe_signal);
+          sigaddset(&pipe_signal, SIGPIPE);
+          sigprocmask(SIG_BLOCK, &pipe_signal, nullptr);
+          raise(SIGPIPE);
+          dup2(ends[1], STDERR_FILENO);
+          tell({"x"});
+          sigpending(&pending);
+          return sigismember(&pending, SIGPIPE) == 1 ? 0 : 1;
+        }) == 0);
+  close(ends[1]);
+  close(full);
+}
+
+TEST_CASE("a message is one line") {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  CHECK(status_of_child([&] {
+          dup2(ends[1], STDERR_FILENO);
+          tell({"memledger: ", "a\nb\x1b[2J", " c"});
+          return 0;
+        }) == 0);
+  close(ends[1]);
+  char text[100] = {};
+  CHECK(read(ends[0], text, sizeof text - 1) > 0);
+  close(ends[0]);
+  CHECK(std::string(text) == "memledger: a\\nb\\x1b[2J c\n");
+}
+
+TEST_CASE("a pipe that does not block gets all of a long text") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_NONBLOCK) == 0);
+  const std::string text(300000, 'x');
+  const pid_t writer = fork();
+  if (writer == 0) {
+    close(ends[0]);
+    _exit(write_all(ends[1], text) == 0 ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string got;
+  std::array<char, 4096> piece;
+  for (;;) {
+    const ssize_t count = read(ends[0], piece.data(), piece.size());
+    if (count == 0) break;
+    if (count > 0) got.append(piece.data(), static_cast<size_t>(count));
+  }
+  int status = 0;
+  waitpid(writer, &status, 0);
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(got == text);
+  close(ends[0]);
+}
+
+TEST_CASE("of an appended text that does not fit nothing stays") {
+  const fs::path folder = fresh_folder("append");
+  const std::string file = folder / "log.txt";
+  CHECK(status_of_child([&] {
+          const int descriptor = open_to_append(file);
+          const rlimit limit{1000, 1000};
+          setrlimit(RLIMIT_FSIZE, &limit);
+          if (append_whole(descriptor, std::string(600, 'a')) != 0) return 1;
+          return append_whole(descriptor, std::string(600, 'b')) == EFBIG ? 0 : 2;
+        }) == 0);
+  CHECK(read_file(file) == std::string(600, 'a'));
+}
+
+TEST_CASE("a stream of the program's is told about once") {
+  std::ostringstream broken;
+  broken.setstate(std::ios::badbit);
+  CHECK_FALSE(write_to(broken, "x", "x"));
+  std::ostringstream loud;
+  loud.exceptions(std::ios::badbit | std::ios::failbit);
+  CHECK(write_to(loud, "x", "x"));
+  CHECK(loud.str() == "x");
+  std::ofstream full("/dev/full");
+  full.exceptions(std::ios::badbit | std::ios::failbit);
+  CHECK_FALSE(write_to(full, std::string(100000, 'x'), "echo"));
+  full.exceptions(std::ios::goodbit);
+}
+
+TEST_CASE("the first process of a run has the path, later ones a name beside it") {
+  const fs::path folder = fresh_folder("run");
+  const std::string file = folder / "t.json";
+  write_text(folder / "t.json", "of an earlier run");
+  const auto one_process = [&](const std::string& text) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const RunFile run_file(file);
+      const auto written = run_file.write("timeline", [&](std::ostream& out) { out << text; });
+      _exit(written.ok() && read_file(*written) == text ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WEXITSTATUS(status) == 0);
+    return child;
+  };
+  usleep(20000);  // two ticks of the clock that stamps files
+  setenv(kRunVariable, run_that_begins_now().c_str(), 1);
+  one_process("first");
+  CHECK(read_file(file) == "first");
+  const pid_t second = one_process("second");
+  CHECK(read_file(file) == "first");
+  CHECK(read_file(folder / ("t." + std::to_string(second) + ".json")) == "second");
+  CHECK(names_in(folder).size() == 2);
+
+  // The next run replaces it.
+  usleep(20000);
+  setenv(kRunVariable, run_that_begins_now().c_str(), 1);
+  one_process("third");
+  CHECK(read_file(file) == "third");
+  unsetenv(kRunVariable);
+}
+
+TEST_CASE("of processes that end at the same moment none loses its file") {
+  const fs::path folder = fresh_folder("crowd");
+  const std::string file = folder / "t";
+  usleep(20000);
+  setenv(kRunVariable, run_that_begins_now().c_str(), 1);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 16; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const RunFile run_file(file);
+      usleep(50000);
+      _exit(run_file.write("timeline", [](std::ostream& out) { out << getpid(); }).ok() ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+  }
+  unsetenv(kRunVariable);
+  std::vector<std::string> told, made;
+  for (const std::string& name : names_in(folder)) told.push_back(read_file(folder / name));
+  for (const pid_t child : children) made.push_back(std::to_string(child));
+  std::sort(told.begin(), told.end());
+  std::sort(made.begin(), made.end());
+  CHECK(told == made);
+}
+
+TEST_CASE("without a runner, what changed since the process began is another's") {
+  const fs::path folder = fresh_folder("alone");
+  const RunFile parents(folder / "t.json");
+  const RunFile childs(folder / "t.json");
+  const auto text = [](std::ostream& out) { out << "x"; };
+  CHECK(*childs.write("timeline", text) == folder / "t.json");
+  CHECK(*parents.write("timeline", text) == (folder / ("t." + std::to_string(getpid()) + ".json")).string());
+  CHECK(*RunFile(folder / "t.json").write("timeline", text) == folder / "t.json");
+  CHECK(*RunFile("/dev/null").write("timeline", text) == "/dev/null");
+  CHECK(contains(message(RunFile("/dev/full").write("timeline", text).status()), "/dev/full: No space left"));
+}
+
+}  // namespace
+}  // namespace memledger

@@ -1,0 +1,481 @@
+#include "text/output.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <memory>
+#include <ostream>
+#include <streambuf>
+#include <system_error>
+#include <utility>
+
+#include "text/names.h"
+
+namespace memledger {
+namespace {
+
+constexpr int kMostFilesOfOneName = 10000;
+constexpr int kMostLinks = 40;
+constexpr int kPatienceMs = 5000;  // with a pipe that nobody reads, opened without blocking
+
+// A broken pipe and the limit on a file's size give an error, not the signal that would end the program.
+class NoSignals {
+ public:
+  NoSignals() noexcept {
+    sigset_t blocked, pending;
+    sigemptyset(&blocked);
+    sigemptyset(&pending);
+    sigemptyset(&ours_);
+    sigpending(&pending);
+    for (const int number : {SIGPIPE, SIGXFSZ}) {
+      sigaddset(&blocked, number);
+      if (sigismember(&pending, number) == 0) sigaddset(&ours_, number);
+    }
+    pthread_sigmask(SIG_BLOCK, &blocked, &before_);
+  }
+  ~NoSignals() {
+    const int error = errno;
+    const timespec at_once{};
+    while (sigtimedwait(&ours_, nullptr, &at_once) > 0 || errno == EINTR) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    errno = error;
+  }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t before_, ours_;
+};
+
+// A program that begins without standard error may get its number for a file of its own.
+bool had_standard_error = true;
+__attribute__((constructor(101))) void look_at_standard_error() {
+  had_standard_error = fcntl(STDERR_FILENO, F_GETFD) != -1 || errno != EBADF;
+}
+
+struct Written {
+  size_t bytes = 0;
+  int error = 0;
+};
+
+bool becomes_writable(int descriptor) noexcept {
+  pollfd one{descriptor, POLLOUT, 0};
+  const int ready = poll(&one, 1, kPatienceMs);
+  return ready > 0 || (ready < 0 && errno == EINTR);
+}
+
+Written write_some(int descriptor, std::string_view text) noexcept {
+  const NoSignals guard;
+  Written written;
+  while (written.bytes < text.size()) {
+    const ssize_t count = ::write(descriptor, text.data() + written.bytes, text.size() - written.bytes);
+    if (count > 0) {
+      written.bytes += static_cast<size_t>(count);
+      continue;
+    }
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && becomes_writable(descriptor)) continue;
+    written.error = count < 0 ? errno : ENOSPC;
+    break;
+  }
+  return written;
+}
+
+// Where the program has closed its standard streams, nothing of ours takes their numbers.
+int away_from_standard(int descriptor) noexcept {
+  if (descriptor < 0 || descriptor > STDERR_FILENO) return descriptor;
+  const int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int error = errno;
+  ::close(descriptor);
+  errno = error;
+  return moved;
+}
+
+int open_file(const std::string& path, int flags) noexcept {
+  int descriptor = -1;
+  do {
+    descriptor = ::open(path.c_str(), flags | O_WRONLY | O_CLOEXEC | O_NOCTTY, 0666);
+  } while (descriptor < 0 && errno == EINTR);
+  return away_from_standard(descriptor);
+}
+
+int open_exclusively(const std::string& path) noexcept { return open_file(path, O_CREAT | O_EXCL | O_NOFOLLOW | O_APPEND); }
+
+// What is written to a descriptor as a stream. After the first failure nothing more is written.
+class DescriptorBuffer : public std::streambuf {
+ public:
+  explicit DescriptorBuffer(int descriptor) : descriptor_(descriptor) { setp(buffer_.data(), buffer_.data() + buffer_.size()); }
+  int error() const { return error_; }
+
+ protected:
+  int_type overflow(int_type c) override {
+    if (sync() != 0) return traits_type::eof();
+    if (!traits_type::eq_int_type(c, traits_type::eof())) sputc(traits_type::to_char_type(c));
+    return traits_type::not_eof(c);
+  }
+  int sync() override {
+    if (error_ == 0) error_ = write_all(descriptor_, {pbase(), static_cast<size_t>(pptr() - pbase())});
+    setp(buffer_.data(), buffer_.data() + buffer_.size());
+    return error_ == 0 ? 0 : -1;
+  }
+
+ private:
+  const int descriptor_;
+  int error_ = 0;
+  std::array<char, 65536> buffer_;
+};
+
+absl::Status cannot_write(std::string_view what, const std::string& path, int error) {
+  return absl::ErrnoToStatus(
+      error, std::string("memledger: cannot write the ").append(what).append(" ").append(printable(path)));
+}
+
+// Writes, and closes the descriptor.
+absl::Status write_and_close(int descriptor, std::string_view what, const std::string& path, const Write& write) {
+  absl::Status status;
+  try {
+    const auto buffer = std::make_unique<DescriptorBuffer>(descriptor);
+    std::ostream out(buffer.get());
+    write(out);
+    out.flush();
+    if (buffer->error() != 0) {
+      status = cannot_write(what, path, buffer->error());
+    } else if (!out) {
+      status = cannot_write(what, path, EIO);
+    }
+  } catch (const std::exception& error) {
+    status = absl::InternalError(std::string("memledger: cannot write the ")
+                                     .append(what)
+                                     .append(" ")
+                                     .append(printable(path))
+                                     .append(": ")
+                                     .append(printable(first_line(error.what()))));
+  }
+  // Linux has closed it whatever close() says; a disk that is full tells it here on some file systems.
+  if (::close(descriptor) != 0 && errno != EINTR && status.ok()) status = cannot_write(what, path, errno);
+  return status;
+}
+
+// Where a path leads to.
+struct Target {
+  std::string path;  // without links
+  std::string folder;
+  std::string name;
+  struct stat status {};
+  bool exists = false;
+  int descriptor = -1;     // of this process: /dev/stdout, /dev/fd/N
+  bool of_another = false;  // /proc/PID/fd/N
+
+  bool in_place() const { return descriptor >= 0 || of_another || (exists && !S_ISREG(status.st_mode)); }
+};
+
+bool real_path(const std::string& path, std::string& result) {
+  std::array<char, PATH_MAX> real;
+  if (::realpath(path.c_str(), real.data()) == nullptr) return false;
+  result = real.data();
+  return true;
+}
+
+bool is_of_descriptors(const std::string& folder) {
+  return folder.compare(0, 6, "/proc/") == 0 && folder.size() > 9 && folder.compare(folder.size() - 3, 3, "/fd") == 0;
+}
+
+// The entries of such a folder are no names but open files: they cannot be renamed over.
+bool is_own_descriptor(const std::string& folder, const std::string& name, int& descriptor) {
+  std::string own;
+  if (name.empty() || name.size() > 9 || name.find_first_not_of("0123456789") != std::string::npos) return false;
+  if (!real_path("/proc/self/fd", own) || own != folder) return false;
+  descriptor = std::atoi(name.c_str());
+  return true;
+}
+
+// Returns errno, or 0.
+int find_target(const std::string& spelt, Target& target) {
+  std::string at = spelt;
+  for (int links = 0; links < kMostLinks; ++links) {
+    const size_t slash = at.rfind('/');
+    target.name = slash == std::string::npos ? at : at.substr(slash + 1);
+    if (target.name.empty() || target.name == "." || target.name == "..") return EISDIR;
+    if (!real_path(slash == std::string::npos ? "." : slash == 0 ? "/" : at.substr(0, slash), target.folder)) return errno;
+    if (is_of_descriptors(target.folder)) {
+      target.path = target.folder + "/" + target.name;
+      target.of_another = !is_own_descriptor(target.folder, target.name, target.descriptor);
+      return 0;
+    }
+    target.path = target.folder == "/" ? "/" + target.name : target.folder + "/" + target.name;
+    if (::lstat(target.path.c_str(), &target.status) != 0) return errno == ENOENT ? 0 : errno;
+    if (!S_ISLNK(target.status.st_mode)) {
+      target.exists = true;
+      return S_ISDIR(target.status.st_mode) ? EISDIR : 0;
+    }
+    std::array<char, PATH_MAX> link;
+    const ssize_t length = ::readlink(target.path.c_str(), link.data(), link.size());
+    if (length < 0) return errno;
+    at.assign(link.data(), static_cast<size_t>(length));
+    if (at.empty() || at[0] != '/') at = target.folder + "/" + at;
+  }
+  return ELOOP;
+}
+
+// A file of our own beside the target; its path. Empty, and errno.
+std::string make_temporary(const Target& target, int& descriptor) {
+  std::string stem = target.name;
+  for (int number = 0; number < kMostFilesOfOneName; ++number) {
+    const std::string path =
+        target.folder + "/" + stem + "." + std::to_string(::getpid()) + "-" + std::to_string(number) + ".part";
+    descriptor = open_exclusively(path);
+    if (descriptor >= 0) return path;
+    if (errno == ENAMETOOLONG && stem != "memledger") {
+      stem = "memledger";
+    } else if (errno != EEXIST) {
+      return "";
+    }
+  }
+  return "";
+}
+
+// Who may read a file that was there before stays as it was.
+void keep_mode(int descriptor, const struct stat& before) {
+  struct stat now;
+  if (::fstat(descriptor, &now) != 0) return;
+  mode_t mode = before.st_mode & 07777;
+  if (now.st_uid != before.st_uid || now.st_gid != before.st_gid) {
+    if (::fchown(descriptor, before.st_uid, before.st_gid) != 0) mode &= 0777;
+  }
+  if (::fchmod(descriptor, mode) != 0) errno = 0;
+}
+
+absl::Status write_in_place(const Target& target, std::string_view what, const std::string& path, const Write& write) {
+  const int descriptor = target.descriptor >= 0 ? fcntl(target.descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)
+                                                : open_file(target.path, 0);
+  if (descriptor < 0) return cannot_write(what, path, errno);
+  return write_and_close(descriptor, what, path, write);
+}
+
+// Returns the complete temporary file.
+absl::StatusOr<std::string> write_beside(const Target& target, std::string_view what, const std::string& path, const Write& write) {
+  // A rename would not ask whether the file may be written.
+  if (target.exists && ::faccessat(AT_FDCWD, target.path.c_str(), W_OK, AT_EACCESS) != 0) return cannot_write(what, path, errno);
+  int descriptor = -1;
+  std::string temporary = make_temporary(target, descriptor);
+  if (temporary.empty()) return cannot_write(what, path, errno);
+  if (target.exists) keep_mode(descriptor, target.status);
+  if (absl::Status status = write_and_close(descriptor, what, path, write); !status.ok()) {
+    ::unlink(temporary.c_str());
+    return status;
+  }
+  return temporary;
+}
+
+absl::Status put_in_place(const std::string& temporary, const std::string& final_path, std::string_view what,
+                          const std::string& path) {
+  if (::rename(temporary.c_str(), final_path.c_str()) == 0) return absl::OkStatus();
+  const int error = errno;
+  ::unlink(temporary.c_str());
+  return cannot_write(what, path, error);
+}
+
+int64_t nanoseconds(const timespec& time) { return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec; }
+
+// Held while one process looks whether a path is taken, and takes it. Where folders cannot be locked there is no lock; who holds
+// it for long is not waited for.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder)
+      : descriptor_(away_from_standard(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))) {
+    constexpr int kTries = 200;
+    for (int i = 0; descriptor_ >= 0 && i < kTries; ++i) {
+      if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR)) return;
+      const timespec pause{0, 5000000};
+      nanosleep(&pause, nullptr);
+    }
+  }
+  ~FolderLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  const int descriptor_;
+};
+
+}  // namespace
+
+std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
+
+void write_standard_error(std::string_view text) noexcept {
+  if (had_standard_error) write_all(STDERR_FILENO, text);
+}
+
+void tell(std::initializer_list<std::string_view> parts) noexcept {
+  try {
+    std::string line;
+    for (const std::string_view part : parts) line += printable(part);
+    line += '\n';
+    write_standard_error(line);
+  } catch (const std::exception&) {  // no memory: what fits, without escapes
+    std::array<char, 1024> line;
+    size_t size = 0;
+    for (const std::string_view part : parts) {
+      for (size_t i = 0; i < part.size() && size + 1 < line.size(); ++i) {
+        const char c = part[i];
+        line[size++] = c >= 0x20 && c < 0x7f ? c : '?';
+      }
+    }
+    line[size++] = '\n';
+    write_standard_error({line.data(), size});
+  }
+}
+
+absl::Status write_standard_output(std::string_view text) noexcept {
+  const int error = write_all(STDOUT_FILENO, text);
+  return error == 0 ? absl::OkStatus() : absl::ErrnoToStatus(error, "memledger: cannot write to standard output");
+}
+
+bool write_to(std::ostream& out, std::string_view text, std::string_view what) noexcept {
+  bool failed_before = true;
+  int error = 0;
+  try {
+    failed_before = !out;
+    if (failed_before) return false;
+    const NoSignals guard;
+    errno = 0;
+    out.write(text.data(), static_cast<std::streamsize>(text.size())).flush();
+    error = errno;
+    if (out) return true;
+  } catch (const std::exception&) {  // a stream that throws when it fails
+    error = errno;
+  }
+  try {
+    tell({"memledger: cannot write the ", what, error == 0 ? "" : ": ", error == 0 ? "" : std::generic_category().message(error)});
+  } catch (const std::exception&) {
+    tell({"memledger: cannot write the ", what});
+  }
+  return false;
+}
+
+int write_all(int descriptor, std::string_view text) noexcept { return write_some(descriptor, text).error; }
+
+int append_whole(int descriptor, std::string_view text) noexcept {
+  const Written written = write_some(descriptor, text);
+  struct stat status;
+  if (written.error != 0 && written.bytes > 0 && ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
+    // Half a text is worse than none.
+    if (::ftruncate(descriptor, status.st_size - static_cast<off_t>(written.bytes)) != 0) errno = 0;
+  }
+  return written.error;
+}
+
+absl::Status write_file(const std::string& path, std::string_view what, const Write& write) {
+  Target target;
+  if (const int error = find_target(path, target); error != 0) return cannot_write(what, path, error);
+  if (target.in_place()) return write_in_place(target, what, path, write);
+  const absl::StatusOr<std::string> temporary = write_beside(target, what, path, write);
+  if (!temporary.ok()) return temporary.status();
+  return put_in_place(*temporary, target.path, what, path);
+}
+
+absl::Status write_file(const std::string& path, std::string_view what, std::string_view text) {
+  return write_file(path, what, [text](std::ostream& out) { out << text; });
+}
+
+int make_new_file(const std::string& stem, std::string_view extension, NewFile& file) {
+  for (int number = 1; number <= kMostFilesOfOneName; ++number) {
+    file.path = stem + (number == 1 ? "" : "-" + std::to_string(number)) + std::string(extension);
+    file.descriptor = open_exclusively(file.path);
+    if (file.descriptor >= 0) return 0;
+    if (errno != EEXIST) return errno;
+  }
+  return EEXIST;
+}
+
+absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_view extension, std::string_view what,
+                                           const Write& write) {
+  NewFile file;
+  if (const int error = make_new_file(stem, extension, file); error != 0) return cannot_write(what, file.path, error);
+  if (absl::Status status = write_and_close(file.descriptor, what, file.path, write); !status.ok()) {
+    ::unlink(file.path.c_str());
+    return status;
+  }
+  return std::move(file.path);
+}
+
+absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_view extension, std::string_view what,
+                                           std::string_view text) {
+  return write_new_file(stem, extension, what, [text](std::ostream& out) { out << text; });
+}
+
+int open_to_append(const std::string& path) noexcept { return open_file(path, O_CREAT | O_APPEND); }
+
+std::string run_that_begins_now() {
+  // The clock that file systems stamp their files with, which is behind the precise one.
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return std::to_string(nanoseconds(now));
+}
+
+RunFile::RunFile(std::string path) : path_(std::move(path)), before_(identity_of(path_)) {
+  const char* const began = std::getenv(kRunVariable);
+  if (began != nullptr) run_began_ns_ = std::strtoll(began, nullptr, 10);
+}
+
+RunFile::Identity RunFile::identity_of(const std::string& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return {true, status.st_dev, status.st_ino, nanoseconds(status.st_ctim)};
+}
+
+absl::StatusOr<std::string> RunFile::write(std::string_view what, const Write& write) const {
+  Target target;
+  if (const int error = find_target(path_, target); error != 0) return cannot_write(what, path_, error);
+  if (target.in_place()) {
+    const absl::Status status = write_in_place(target, what, path_, write);
+    if (!status.ok()) return status;
+    return path_;
+  }
+  const absl::StatusOr<std::string> temporary = write_beside(target, what, path_, write);
+  if (!temporary.ok()) return temporary.status();
+  {
+    const FolderLock lock(target.folder);
+    const Identity now = identity_of(target.path);
+    const bool is_old = now.device == before_.device && now.inode == before_.inode && now.changed_ns == before_.changed_ns &&
+                        (run_began_ns_ == 0 || now.changed_ns <= run_began_ns_);
+    if (!now.exists || is_old) {
+      const absl::Status status = put_in_place(*temporary, target.path, what, path_);
+      if (!status.ok()) return status;
+      return path_;
+    }
+  }
+  const size_t dot = target.name.rfind('.');
+  const std::string stem = target.name.substr(0, dot == 0 ? std::string::npos : dot);
+  const std::string extension = target.name.substr(stem.size());
+  NewFile own;
+  if (const int error = make_new_file(target.folder + "/" + stem + "." + std::to_string(::getpid()), extension, own)) {
+    ::unlink(temporary->c_str());
+    return cannot_write(what, own.path, error);
+  }
+  ::close(own.descriptor);
+  // Renamed over our own empty file.
+  const absl::Status status = put_in_place(*temporary, own.path, what, own.path);
+  if (!status.ok()) {
+    ::unlink(own.path.c_str());
+    return status;
+  }
+  return own.path;
+}
+
+}  // namespace memledger
