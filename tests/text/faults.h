@@ -55,7 +55,7 @@ inline int status_of_child(const std::function<int()>& body) {
 }
 
 struct HostileName {
-  const char* what;
+  std::string what;
   std::string name;
 };
 
