@@ -342,8 +342,8 @@ std::string SavedGroups::to_json() const {
 std::string SavedGroups::to_csv() const {
   std::string out = "by,name,bytes,storages,tensors\n";
   for (const SavedGroup& group : groups) {
-    out += csv_field(by) + ',' + csv_field(group.name) + ',' + std::to_string(group.bytes) + ',' + std::to_string(group.storages) + ',' +
-           std::to_string(group.tensors) + '\n';
+    out += csv_field(by) + ',' + csv_field(group.name) + ',' + std::to_string(group.bytes) + ',' +
+           std::to_string(group.storages) + ',' + std::to_string(group.tensors) + '\n';
   }
   return out;
 }
@@ -409,8 +409,8 @@ std::vector<CheckpointEstimate> checkpoint_candidates(const SavedTensors& saved,
 }
 
 std::ostream& operator<<(std::ostream& out, const CheckpointEstimate& estimate) {
-  out << table_name(estimate.layer) << " checkpointed: " << human_bytes(estimate.bytes_back) << " back (" << human_bytes(estimate.kept_bytes)
-      << " of its inputs kept), " << estimate.operators_again << " operators run again";
+  out << table_name(estimate.layer) << " checkpointed: " << human_bytes(estimate.bytes_back) << " back ("
+      << human_bytes(estimate.kept_bytes) << " of its inputs kept), " << estimate.operators_again << " operators run again";
   if (!estimate.exact) out << "; not exact, as tensors that need no gradient may come from outside it";
   return out << '\n';
 }

@@ -74,7 +74,8 @@ std::ostream& operator<<(std::ostream& out, const LibraryWorkspace& workspace) {
 }
 
 std::ostream& operator<<(std::ostream& out, const ModelledWorkspace& workspace) {
-  return out << fmt::format("{}: largest {} bytes, {} requests", table_name(workspace.name), workspace.largest_bytes, workspace.requests);
+  return out << fmt::format("{}: largest {} bytes, {} requests", table_name(workspace.name), workspace.largest_bytes,
+                            workspace.requests);
 }
 
 std::ostream& operator<<(std::ostream& out, const PinnedStatistics& pinned) {

@@ -139,8 +139,7 @@ class DescriptorBuffer : public std::streambuf {
 };
 
 absl::Status cannot_write(std::string_view what, const std::string& path, int error) {
-  return absl::ErrnoToStatus(
-      error, std::string("memledger: cannot write the ").append(what).append(" ").append(printable(path)));
+  return absl::ErrnoToStatus(error, std::string("memledger: cannot write the ").append(what).append(" ").append(printable(path)));
 }
 
 // Writes, and closes the descriptor.
@@ -176,7 +175,7 @@ struct Target {
   std::string name;
   struct stat status {};
   bool exists = false;
-  int descriptor = -1;     // of this process: /dev/stdout, /dev/fd/N
+  int descriptor = -1;      // of this process: /dev/stdout, /dev/fd/N
   bool of_another = false;  // /proc/PID/fd/N
 
   bool in_place() const { return descriptor >= 0 || of_another || (exists && !S_ISREG(status.st_mode)); }
@@ -259,14 +258,15 @@ void keep_mode(int descriptor, const struct stat& before) {
 }
 
 absl::Status write_in_place(const Target& target, std::string_view what, const std::string& path, const Write& write) {
-  const int descriptor = target.descriptor >= 0 ? fcntl(target.descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)
-                                                : open_file(target.path, 0);
+  const int descriptor =
+      target.descriptor >= 0 ? fcntl(target.descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : open_file(target.path, 0);
   if (descriptor < 0) return cannot_write(what, path, errno);
   return write_and_close(descriptor, what, path, write);
 }
 
 // Returns the complete temporary file.
-absl::StatusOr<std::string> write_beside(const Target& target, std::string_view what, const std::string& path, const Write& write) {
+absl::StatusOr<std::string> write_beside(const Target& target, std::string_view what, const std::string& path,
+                                         const Write& write) {
   // A rename would not ask whether the file may be written.
   if (target.exists && ::faccessat(AT_FDCWD, target.path.c_str(), W_OK, AT_EACCESS) != 0) return cannot_write(what, path, errno);
   int descriptor = -1;
@@ -361,7 +361,8 @@ bool write_to(std::ostream& out, std::string_view text, std::string_view what) n
     error = errno;
   }
   try {
-    tell({"memledger: cannot write the ", what, error == 0 ? "" : ": ", error == 0 ? "" : std::generic_category().message(error)});
+    tell(
+        {"memledger: cannot write the ", what, error == 0 ? "" : ": ", error == 0 ? "" : std::generic_category().message(error)});
   } catch (const std::exception&) {
     tell({"memledger: cannot write the ", what});
   }

@@ -63,8 +63,12 @@ inline std::vector<HostileName> hostile_names() {
   return {
       {"a line break", "a\nTotal Tensors: 0 \tUsed Memory: 0.00B\r\nb"},
       {"an escape sequence", "a\x1b[2J\x1b]0;title\x07\x7f"},
-      {"a C1 control", "a\xc2\x9b" "31m"},
-      {"an override of direction", "a\xe2\x80\xae" "b\xe2\x81\xa6"},
+      {"a C1 control",
+       "a\xc2\x9b"
+       "31m"},
+      {"an override of direction",
+       "a\xe2\x80\xae"
+       "b\xe2\x81\xa6"},
       {"a formula", "=HYPERLINK(\"http://x\",\"y\")"},
       {"a formula behind a sign", "+1"},
       {"a formula behind a tab", "\t=1"},

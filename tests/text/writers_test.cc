@@ -212,10 +212,14 @@ const std::vector<TextWriter>& text_writers() {
       {"why", Format::kText, [](const auto& name) { return streamed(why_with(name)); }},
       {"why.json", Format::kJson, [](const auto& name) { return why_with(name).to_json(); }},
       {"iteration", Format::kText, [](const auto& name) { return to_string(stats_with(name)); }},
-      {"iteration.csv", Format::kCsv, [](const auto& name) { return std::string(kProfilerCsvHeader) + to_csv(stats_with(name)); }},
+      {"iteration.csv", Format::kCsv,
+       [](const auto& name) { return std::string(kProfilerCsvHeader) + to_csv(stats_with(name)); }},
       {"diff", Format::kText, [](const auto& name) { return streamed(diff_with(name)); }},
       {"diff.json", Format::kJson, [](const auto& name) { return diff_with(name).to_json(); }},
-      {"log", Format::kText, [](const auto& name) { return log_block(diff_with(name), {true, true}, false); }},
+      {"log", Format::kText,
+       [](const auto& name) {
+         return log_block(diff_with(name), {true, true}, false);
+       }},
       {"lines", Format::kText,
        [](const auto& name) {
          return lines_by([](std::ostream& out, const LineProfile& p, const std::vector<LineColumn>& c) { write_text(out, p, c); },
@@ -371,8 +375,7 @@ TEST_CASE("no name that a user can choose does harm in what a writer writes") {
         case Format::kText:
           check_text(text, ordinary);
           // The log keeps names whole, in its last column; the drawing is no table.
-          if (writer.what != "log" && writer.what != "diff" && writer.what != "saved.dot")
-            CHECK(longest_line(text) < 2500);
+          if (writer.what != "log" && writer.what != "diff" && writer.what != "saved.dot") CHECK(longest_line(text) < 2500);
           break;
         case Format::kCsv:
           check_csv(text, ordinary);
@@ -450,7 +453,8 @@ struct FileWriter {
 // Their path is the user's own.
 const std::vector<FileWriter>& user_writers() {
   static const std::vector<FileWriter> all = {
-      {"a report to a file", [](const auto& path) { return text_of(write_file(path, "report", report_with("weight").to_html())); }},
+      {"a report to a file",
+       [](const auto& path) { return text_of(write_file(path, "report", report_with("weight").to_html())); }},
       {"a run's file",
        [](const auto& path) {
          return text_of(RunFile(path).write("report", [](std::ostream& out) { out << report_with("weight"); }).status());
