@@ -30,7 +30,8 @@ constexpr int kMostFilesOfOneName = 10000;
 constexpr int kMostLinks = 40;
 constexpr int kPatienceMs = 5000;  // with a pipe that nobody reads, opened without blocking
 
-// A broken pipe and the limit on a file's size give an error, not the signal that would end the program.
+// A broken pipe and the limit on a file's size give an error, not the signal that would end the
+// program.
 class NoSignals {
  public:
   NoSignals() noexcept {
@@ -163,7 +164,8 @@ absl::Status write_and_close(int descriptor, std::string_view what, const std::s
                                      .append(": ")
                                      .append(printable(first_line(error.what()))));
   }
-  // Linux has closed it whatever close() says; a disk that is full tells it here on some file systems.
+  // Linux has closed it whatever close() says; a disk that is full tells it here on some file
+  // systems.
   if (::close(descriptor) != 0 && errno != EINTR && status.ok()) status = cannot_write(what, path, errno);
   return status;
 }
@@ -290,8 +292,8 @@ absl::Status put_in_place(const std::string& temporary, const std::string& final
 
 int64_t nanoseconds(const timespec& time) { return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec; }
 
-// Held while one process looks whether a path is taken, and takes it. Where folders cannot be locked there is no lock; who holds
-// it for long is not waited for.
+// Held while one process looks whether a path is taken, and takes it. Where folders cannot be
+// locked there is no lock; who holds it for long is not waited for.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder)

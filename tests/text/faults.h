@@ -79,7 +79,8 @@ inline std::vector<HostileName> hostile_names() {
   };
 }
 
-// Empty, or what is wrong: control characters other than line ends and tabs, marks of direction, no UTF-8.
+// Empty, or what is wrong: control characters other than line ends and tabs, marks of direction, no
+// UTF-8.
 inline std::string harm_in(std::string_view text) {
   if (valid_utf8(text) != text) return "no UTF-8";
   for (size_t i = 0; i < text.size(); ++i) {

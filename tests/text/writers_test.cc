@@ -1,4 +1,5 @@
-// Every writer against every fault. A new writer is one row more in one of the two tables, or in both.
+// Every writer against every fault. A new writer is one row more in one of the two tables, or in
+// both.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/Functions.h>
 #include <torch/nn/modules/linear.h>
@@ -36,7 +37,7 @@ using testing::read_file;
 using testing::status_of_child;
 namespace fs = std::filesystem;
 
-// Texts ------------------------------------------------------------------------------------------------------------------------
+// Texts -----------------------------------------------------------------------
 
 enum class Format { kText, kCsv, kJson, kPage, kBinary };
 
@@ -424,7 +425,7 @@ TEST_CASE("an out-of-memory report of hostile labels forges no line") {
   }
 }
 
-// Files ------------------------------------------------------------------------------------------------------------------------
+// Files -----------------------------------------------------------------------
 
 std::chrono::system_clock::time_point fixed_time() {
   setenv("TZ", "UTC", 1);
