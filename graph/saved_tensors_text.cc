@@ -139,8 +139,8 @@ std::ostream& operator<<(std::ostream& out, SavedRole role) { return out << to_s
 std::ostream& operator<<(std::ostream& out, UnreadReason reason) { return out << to_string(reason); }
 
 std::ostream& operator<<(std::ostream& out, const SavedTensorRow& row) {
-  out << table_name(row.node) << '.' << table_name(row.slot) << ": " << graph_internal::human_shape(row.shape) << ' ' << dtype_name(row.dtype) << " on "
-      << row.device.str() << ", ";
+  out << table_name(row.node) << '.' << table_name(row.slot) << ": " << graph_internal::human_shape(row.shape) << ' '
+      << dtype_name(row.dtype) << " on " << row.device.str() << ", ";
   if (row.storage_bytes) {
     out << graph_internal::human(*row.storage_bytes);
   } else {
@@ -191,8 +191,8 @@ std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
   for (size_t k = 0; k < shown; ++k) {
     const SavedTensorRow row = data.row(order[k]);
     const std::string size = !row.storage_bytes ? "?" : row.counted ? human(data.rounded(*row.storage_bytes)) : human(0);
-    out << table_line(size, table_name(row.node), table_name(row.slot), human_shape(row.shape), dtype_name(row.dtype), row.device.str(),
-                      remarks_on(data, row));
+    out << table_line(size, table_name(row.node), table_name(row.slot), human_shape(row.shape), dtype_name(row.dtype),
+                      row.device.str(), remarks_on(data, row));
   }
   if (shown < order.size()) {
     int64_t rest = 0;

@@ -29,8 +29,8 @@ std::string Report::to_csv() const {
                      kSchemaVersion, device_name, to_string(row.kind), row.storage_id, csv_field(row.name), csv_field(row.owner),
                      to_string(row.role), number(row.nbytes), row.external_bytes, csv_field(shape_text(row.shape)),
                      dtype_text(row.dtype), row.storage_offset_bytes, row.extent_bytes, number(row.more_references),
-                     csv_field(row.module), row.is_output ? 1 : 0, csv_field(row.op), csv_field(row.autograd_node), csv_field(row.forward_op),
-                     csv_field(row.label), to_string(row.phase), row.adopted ? 1 : 0);
+                     csv_field(row.module), row.is_output ? 1 : 0, csv_field(row.op), csv_field(row.autograd_node),
+                     csv_field(row.forward_op), csv_field(row.label), to_string(row.phase), row.adopted ? 1 : 0);
     }
   }
   return csv;

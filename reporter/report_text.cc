@@ -273,7 +273,8 @@ void write_item(std::ostream& out, std::string_view what, const std::vector<Repo
     if (item.kind != kind) continue;
     bytes += item.bytes;
     count += item.count;
-    if (!item.name.empty()) named += fmt::format("{}{} {}", named.empty() ? "" : ", ", table_name(item.name), readable_size(item.bytes));
+    if (!item.name.empty())
+      named += fmt::format("{}{} {}", named.empty() ? "" : ", ", table_name(item.name), readable_size(item.bytes));
   }
   if (count == 0) return;
   out << fmt::format("  {}: {}", what, readable_size(bytes));
@@ -420,7 +421,8 @@ std::ostream& operator<<(std::ostream& out, const Report& report) {
   if (!report.modelled_workspaces.empty()) {
     out << "library workspaces while operators ran (a model; part of peaks only), largest of each kind:\n";
     for (const ModelledWorkspace& workspace : report.modelled_workspaces) {
-      out << fmt::format("  {}: {} ({} requests)\n", table_name(workspace.name), readable_size(workspace.largest_bytes), workspace.requests);
+      out << fmt::format("  {}: {} ({} requests)\n", table_name(workspace.name), readable_size(workspace.largest_bytes),
+                         workspace.requests);
     }
   }
   const HookHealth& health = report.health;

@@ -53,13 +53,14 @@ std::ostream& operator<<(std::ostream& out, const NamedReference& name) {
 }
 
 std::ostream& operator<<(std::ostream& out, const SavedReference& saved) {
-  return out << table_name(saved.slot) << ", from " << table_name(saved.root) << ": " << (saved.path.empty() ? "?" : path_text(saved.path));
+  return out << table_name(saved.slot) << ", from " << table_name(saved.root) << ": "
+             << (saved.path.empty() ? "?" : path_text(saved.path));
 }
 
 std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
   const ReportRow& row = why.row;
-  out << fmt::format("{}: {} {} on {}, {}, {}\n", table_name(row.name), shape_text(row.shape), dtype_text(row.dtype), why.device.str(),
-                     bytes_text(row), to_string(row.role));
+  out << fmt::format("{}: {} {} on {}, {}, {}\n", table_name(row.name), shape_text(row.shape), dtype_text(row.dtype),
+                     why.device.str(), bytes_text(row), to_string(row.role));
   const std::string made_by = producer(row);
   if (!made_by.empty()) out << "  made by: " << table_name(made_by) << '\n';
   for (const NamedReference& name : why.names) {

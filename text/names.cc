@@ -18,7 +18,8 @@ uint32_t code_point(std::string_view sequence) {
   return code;
 }
 
-// C0 and C1 controls, DEL, line and paragraph separators, all that changes the direction of writing, and what is no character.
+// C0 and C1 controls, DEL, line and paragraph separators, all that changes the direction of
+// writing, and what is no character.
 bool is_harmful(uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e || code == 0x200f ||
          (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069) || (code & 0xfffe) == 0xfffe;

@@ -30,7 +30,8 @@ constexpr int kMostFilesOfOneName = 10000;
 constexpr int kMostLinks = 40;
 constexpr int kPatienceMs = 5000;  // with a pipe that nobody reads, opened without blocking
 
-// A broken pipe and the limit on a file's size give an error, not the signal that would end the program.
+// A broken pipe and the limit on a file's size give an error, not the signal that would end the
+// program.
 class NoSignals {
  public:
   NoSignals() noexcept {
@@ -139,8 +140,7 @@ class DescriptorBuffer : public std::streambuf {
 };
 
 absl::Status cannot_write(std::string_view what, const std::string& path, int error) {
-  return absl::ErrnoToStatus(
-      error, std::string("memledger: cannot write the ").append(what).append(" ").append(printable(path)));
+  return absl::ErrnoToStatus(error, std::string("memledger: cannot write the ").append(what).append(" ").append(printable(path)));
 }
 
 // Writes, and closes the descriptor.
@@ -164,7 +164,8 @@ absl::Status write_and_close(int descriptor, std::string_view what, const std::s
                                      .append(": ")
                                      .append(printable(first_line(error.what()))));
   }
-  // Linux has closed it whatever close() says; a disk that is full tells it here on some file systems.
+  // Linux has closed it whatever close() says; a disk that is full tells it here on some file
+  // systems.
   if (::close(descriptor) != 0 && errno != EINTR && status.ok()) status = cannot_write(what, path, errno);
   return status;
 }
@@ -176,7 +177,7 @@ struct Target {
   std::string name;
   struct stat status {};
   bool exists = false;
-  int descriptor = -1;     // of this process: /dev/stdout, /dev/fd/N
+  int descriptor = -1;      // of this process: /dev/stdout, /dev/fd/N
   bool of_another = false;  // /proc/PID/fd/N
 
   bool in_place() const { return descriptor >= 0 || of_another || (exists && !S_ISREG(status.st_mode)); }
@@ -259,14 +260,15 @@ void keep_mode(int descriptor, const struct stat& before) {
 }
 
 absl::Status write_in_place(const Target& target, std::string_view what, const std::string& path, const Write& write) {
-  const int descriptor = target.descriptor >= 0 ? fcntl(target.descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)
-                                                : open_file(target.path, 0);
+  const int descriptor =
+      target.descriptor >= 0 ? fcntl(target.descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : open_file(target.path, 0);
   if (descriptor < 0) return cannot_write(what, path, errno);
   return write_and_close(descriptor, what, path, write);
 }
 
 // Returns the complete temporary file.
-absl::StatusOr<std::string> write_beside(const Target& target, std::string_view what, const std::string& path, const Write& write) {
+absl::StatusOr<std::string> write_beside(const Target& target, std::string_view what, const std::string& path,
+                                         const Write& write) {
   // A rename would not ask whether the file may be written.
   if (target.exists && ::faccessat(AT_FDCWD, target.path.c_str(), W_OK, AT_EACCESS) != 0) return cannot_write(what, path, errno);
   int descriptor = -1;
@@ -290,8 +292,8 @@ absl::Status put_in_place(const std::string& temporary, const std::string& final
 
 int64_t nanoseconds(const timespec& time) { return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec; }
 
-// Held while one process looks whether a path is taken, and takes it. Where folders cannot be locked there is no lock; who holds
-// it for long is not waited for.
+// Held while one process looks whether a path is taken, and takes it. Where folders cannot be
+// locked there is no lock; who holds it for long is not waited for.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder)
@@ -361,7 +363,8 @@ bool write_to(std::ostream& out, std::string_view text, std::string_view what) n
     error = errno;
   }
   try {
-    tell({"memledger: cannot write the ", what, error == 0 ? "" : ": ", error == 0 ? "" : std::generic_category().message(error)});
+    tell(
+        {"memledger: cannot write the ", what, error == 0 ? "" : ": ", error == 0 ? "" : std::generic_category().message(error)});
   } catch (const std::exception&) {
     tell({"memledger: cannot write the ", what});
   }

@@ -13,11 +13,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "registry/core/fork_safe_mutex.h"
-#include "text/json_string.h"
-#include "text/names.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
+#include "text/json_string.h"
+#include "text/names.h"
+#include "registry/core/fork_safe_mutex.h"
 #include "tracker/log_text.h"
 
 namespace memledger {
@@ -314,7 +314,8 @@ std::string verdict_text(const Growth& growth, const std::string& unit) {
 }
 
 std::string GrowthReport::verdict() const {
-  if (!known()) return "unknown: " + std::to_string(steps) + " of at least " + std::to_string(steps_needed) + " " + table_name(unit) + "s";
+  if (!known())
+    return "unknown: " + std::to_string(steps) + " of at least " + std::to_string(steps_needed) + " " + table_name(unit) + "s";
   if (rows.empty()) return "steady";
   Growth all = rows.front().growth;
   all.bytes_per_step = 0;
@@ -400,8 +401,8 @@ GrowthReport GrowthFinder::report() const { return groups_->report(); }
 
 TestVerdict no_growth(const GrowthReport& report) {
   if (!report.known()) {
-    return TestVerdict::failed("too few " + table_name(report.unit) + "s to tell whether memory grows: " + std::to_string(report.steps) +
-                               " of at least " + std::to_string(report.steps_needed));
+    return TestVerdict::failed("too few " + table_name(report.unit) + "s to tell whether memory grows: " +
+                               std::to_string(report.steps) + " of at least " + std::to_string(report.steps_needed));
   }
   return report.growing() ? TestVerdict::failed(to_string(report)) : TestVerdict::passed(to_string(report));
 }

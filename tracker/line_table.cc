@@ -56,7 +56,8 @@ std::string json_figures(const LineFigures& figures, const std::vector<LineColum
                                    figures.line_freed, figures.line_left);
   for (const LineColumn column : columns) {
     const int64_t value = figures.value(column);
-    result += fmt::format(", {}: {}", json_string(column.name()), value == LineFigures::kUnknown ? "null" : std::to_string(value));
+    result +=
+        fmt::format(", {}: {}", json_string(column.name()), value == LineFigures::kUnknown ? "null" : std::to_string(value));
   }
   return result;
 }
@@ -245,7 +246,8 @@ void write_html(std::ostream& out, const LineProfile& profile, const std::vector
          "</style></head><body>\n<h1>Memory of each line, on "
       << html_text(profile.device) << "</h1>\n";
   for (const LineTable& table : profile.tables) {
-    out << "<h2>" << html_text(table.function) << "</h2>\n<p class=\"note\">" << html_text(table.file) << "</p>\n<table><thead><tr>";
+    out << "<h2>" << html_text(table.function) << "</h2>\n<p class=\"note\">" << html_text(table.file)
+        << "</p>\n<table><thead><tr>";
     std::vector<int64_t> highest;
     for (const LineColumn column : columns) {
       out << "<th>" << html_text(column.name()) << "</th>";
@@ -268,8 +270,8 @@ void write_html(std::ostream& out, const LineProfile& profile, const std::vector
             "<td class=\"bar\" style=\"background-image:linear-gradient(#8ecae6,#8ecae6);background-size:{:.1f}% 100%\">{}</td>",
             100.0 * static_cast<double>(value) / static_cast<double>(highest[i]), text_of(*row.figures, columns[i]));
       }
-      out << "<td>" << (row.line > 0 ? std::to_string(row.line) : "?") << "</td><td class=\"code\">" << html_text(code_text(row.code))
-          << "</td></tr>\n";
+      out << "<td>" << (row.line > 0 ? std::to_string(row.line) : "?") << "</td><td class=\"code\">"
+          << html_text(code_text(row.code)) << "</td></tr>\n";
     }
     out << "</tbody></table>\n<p>"
         << fmt::format("allocated {}, freed {}, left behind {}", human_bytes(table.total.line_allocated),

@@ -19,8 +19,8 @@ double to_mb(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
 std::string label_of(const LayerSize& layer) {
   if (!layer.is_module) return "  " + table_name(layer.name);
-  return (layer.name.empty() ? "(the module itself)" : table_name(layer.name)) + " (" + table_name(layer.type) +
-         ")" + (layer.calls > 1 ? fmt::format(" x {}", layer.calls) : "");
+  return (layer.name.empty() ? "(the module itself)" : table_name(layer.name)) + " (" + table_name(layer.type) + ")" +
+         (layer.calls > 1 ? fmt::format(" x {}", layer.calls) : "");
 }
 
 std::string shape_of(const LayerSize& layer) { return layer.output_shape ? log_text::size(layer.output_shape) : "-"; }

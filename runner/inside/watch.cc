@@ -115,7 +115,9 @@ std::string path_for_this_process(const char* pattern) {
 // A launcher, for one: torchrun's would be rank 0, too.
 bool made_no_tensor() {
   const Registry& registry = Registry::global();
-  const auto made_some = [](const Counters& counters) { return counters.allocated_count + counters.freed_count + counters.current_count > 0; };
+  const auto made_some = [](const Counters& counters) {
+    return counters.allocated_count + counters.freed_count + counters.current_count > 0;
+  };
   if (!registry.active() || made_some(registry.counters(c10::kCPU))) return false;
   for (const DeviceInfo& device : registry.snapshot().devices()) {
     if (made_some(device.counters)) return false;
@@ -146,9 +148,9 @@ void begin_lines() {
     for (std::string word; std::getline(in, word);) result.push_back(word);
     return result;
   };
-  for (const auto& [variable, file] : {std::pair{"MEMLEDGER_LINES_TEXT", &watch.lines_text},
-                                       std::pair{"MEMLEDGER_LINES_JSON", &watch.lines_json},
-                                       std::pair{"MEMLEDGER_LINES_HTML", &watch.lines_html}}) {
+  for (const auto& [variable, file] :
+       {std::pair{"MEMLEDGER_LINES_TEXT", &watch.lines_text}, std::pair{"MEMLEDGER_LINES_JSON", &watch.lines_json},
+        std::pair{"MEMLEDGER_LINES_HTML", &watch.lines_html}}) {
     if (*value_of(variable) != '\0') *file = RunFile(path_for_this_process(value_of(variable)));
   }
   watch.columns = words("MEMLEDGER_LINE_COLUMNS");
@@ -185,9 +187,8 @@ void report_at_exit() {
       }
       return;
     }
-    write(watch().timeline_file, "timeline", [](std::ostream& out) {
-      write_timeline(watch().timeline->read(), watch().timeline_file.path(), out);
-    });
+    write(watch().timeline_file, "timeline",
+          [](std::ostream& out) { write_timeline(watch().timeline->read(), watch().timeline_file.path(), out); });
     if (watch().lines != nullptr) write_lines();
     if (watch().reports) write("memledger-exit", "report", report_text("at its end"));
   } catch (const std::exception& error) {

@@ -266,7 +266,7 @@ rows = list(csv.DictReader(sys.stdin, strict=True))
 assert list(rows[0]) == ('schema_version device kind storage_id name owner role bytes external_bytes shape dtype offset_bytes '
                          'extent_bytes more_references module is_output op autograd_node forward_op label phase adopted').split()
 assert {row['schema_version'] for row in rows} == {'2'}
-assert rows[0]['name'] == 'a,"b"\nc', rows[0]
+assert rows[0]['name'] == 'a,"b"\\nc', rows[0]
 assert sum(int(row['bytes']) for row in rows) == 11 << 20
 assert [row['kind'] for row in rows] == ['storage', 'shared', 'storage', 'storage', 'storage', 'storage', 'external']
 assert rows[1]['offset_bytes'] == '4096' and rows[1]['extent_bytes'] == '1024' and rows[1]['more_references'] == '?'

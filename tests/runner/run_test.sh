@@ -89,6 +89,53 @@ print(sum(s["total_size"] for s in pickle.load(open("t.pickle", "rb"))["segments
 check "a timeline that cannot be: status" equal $? 4
 check "a timeline that cannot be: the reason" has err "occupied/t.json"
 
+# What cannot be written never changes how a program ends: to a full disk, to nobody, into a broken pipe.
+"$memledger" run -q --timeline=/dev/full -- "$program" exit 0 </dev/null >out 2>/dev/full
+check "a full disk, and standard error on one: status" equal $? 0
+"$memledger" run -q --timeline=/dev/full -- "$program" exit 0 </dev/null >out 2>err
+check "a full disk is told once" equal "$(grep -c '/dev/full: No space left on device' err)" 1
+"$memledger" run -- "$program" exit 6 </dev/null >out 2>/dev/full
+check "a report to a full disk: status" equal $? 6
+"$memledger" run --log=occupied/logs -- "$program" exit 5 </dev/null >out 2>&-
+check "standard error closed: status" equal $? 5
+# Its own line is read, the report is not.
+{ "$memledger" run -- "$program" exit 4 </dev/null 2>&1 >out; echo $? >status; } | head -n 1 >first_line
+check "a report into a broken pipe: status" equal "$(cat status)" 4
+"$memledger" help >/dev/full 2>err
+check "help to a full disk: status" equal $? 1
+check "help to a full disk: told" has err "cannot write to standard output: No space left on device"
+
+# Names that we choose follow no link and replace nothing.
+mkdir -p linked && echo precious >victim && ln -s ../victim linked/memledger-exit.txt
+"$memledger" run --log=linked -- "$program" exit 0 </dev/null >out 2>err
+check "a link in the way: untouched" equal "$(cat victim)" precious
+check "a link in the way: the next name" has linked/memledger-exit-2.txt "The allocated memory on cpu: 1.00M"
+
+# Processes of one run leave each other's files alone, the next run replaces what the user named.
+"$memledger" run --log=both -- sh -c "'$program' exit 0; '$program' exit 0" </dev/null >out 2>err
+check "two programs, two reports" equal "$(cat both/*.txt | grep -c 'The allocated memory on cpu: 1.00M')" 2
+"$memledger" run -q --timeline=shared.json -- sh -c "'$program' exit 0; cd elsewhere; '$program' exit 0" </dev/null >out 2>err
+check "two programs, two timelines" equal "$(ls shared.json shared.*.json | wc -l)" 2
+check "two timelines: told" has err "shared.json is of another process of this run; the timeline of process"
+sleep 0.1
+"$memledger" run -q --timeline=shared.json -- "$program" exit 0 </dev/null >out 2>err
+check "the next run has the name again" equal "$(cat err) $(ls shared.*json | wc -l)" "to standard error 2"
+"$memledger" run --log=relative -- sh -c "cd elsewhere; '$program' exit 0" </dev/null >out 2>err
+check "folders are of the caller's folder" has relative/memledger-exit.txt "The allocated memory on cpu: 1.00M"
+ln -sf ../victim elsewhere/link.json
+"$memledger" run -q --timeline=elsewhere/link.json -- "$program" exit 0 </dev/null >out 2>err
+check "the user's link is followed" has victim traceEvents
+check "the user's link stays" test -L elsewhere/link.json
+"$memledger" run -q --timeline=/dev/stdout -- "$program" exit 0 </dev/null >out 2>err
+check "standard output is written in place" has out traceEvents
+
+# A process that makes no tensor, such as a launcher that is rank 0 too, writes nothing over what the ranks wrote.
+"$memledger" run --log=launched --timeline=launched.json -- "$program" nothing 0 </dev/null >out 2>err
+check "no tensor, no report" equal "$(ls launched)" ""
+check "no tensor, no timeline" test ! -e launched.json
+"$memledger" run -- "$program" nothing 0 </dev/null >out 2>err
+check "no tensor: said in a line" equal "$(grep -c 'made no tensor: nothing to report' err)" 1
+
 # Logs.
 cat >log.txt <<'END'
 GPU Memory Track | 30-Apr-21-20:25:29 | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb

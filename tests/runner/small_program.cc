@@ -1,6 +1,6 @@
 // A stranger's LibTorch program, which knows nothing of memledger: echoes its input, keeps a MiB, ends as it is told.
 //
-//   small_program exit STATUS | signal NUMBER | survive STATUS
+//   small_program exit STATUS | signal NUMBER | survive STATUS | nothing STATUS    (the last without a tensor)
 
 #include <ATen/ops/empty.h>
 
@@ -28,7 +28,7 @@ __attribute__((noinline)) int64_t survive() {
 
 int main(int argc, char** argv) {
   if (argc != 3) return 64;
-  kept = new at::Tensor(at::empty({262144}, at::kFloat));
+  if (std::string(argv[1]) != "nothing") kept = new at::Tensor(at::empty({262144}, at::kFloat));
   for (std::string line; std::getline(std::cin, line);) std::cout << "echo " << line << '\n';
   std::cout.flush();
   std::cerr << "to standard error\n";

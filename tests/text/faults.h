@@ -55,7 +55,7 @@ inline int status_of_child(const std::function<int()>& body) {
 }
 
 struct HostileName {
-  const char* what;
+  std::string what;
   std::string name;
 };
 
@@ -63,8 +63,12 @@ inline std::vector<HostileName> hostile_names() {
   return {
       {"a line break", "a\nTotal Tensors: 0 \tUsed Memory: 0.00B\r\nb"},
       {"an escape sequence", "a\x1b[2J\x1b]0;title\x07\x7f"},
-      {"a C1 control", "a\xc2\x9b" "31m"},
-      {"an override of direction", "a\xe2\x80\xae" "b\xe2\x81\xa6"},
+      {"a C1 control",
+       "a\xc2\x9b"
+       "31m"},
+      {"an override of direction",
+       "a\xe2\x80\xae"
+       "b\xe2\x81\xa6"},
       {"a formula", "=HYPERLINK(\"http://x\",\"y\")"},
       {"a formula behind a sign", "+1"},
       {"a formula behind a tab", "\t=1"},
@@ -75,7 +79,8 @@ inline std::vector<HostileName> hostile_names() {
   };
 }
 
-// Empty, or what is wrong: control characters other than line ends and tabs, marks of direction, no UTF-8.
+// Empty, or what is wrong: control characters other than line ends and tabs, marks of direction, no
+// UTF-8.
 inline std::string harm_in(std::string_view text) {
   if (valid_utf8(text) != text) return "no UTF-8";
   for (size_t i = 0; i < text.size(); ++i) {

@@ -62,8 +62,8 @@ TEST_CASE("what a terminal would obey is shown instead") {
   CHECK(printable("\xef\xbf\xbf\xf0\x9f\xbf\xbe") == "\\uffff\\U0001fffe");
   for (const testing::HostileName& one : testing::hostile_names()) {
     CAPTURE(one.what);
-    for (const std::string& text : {printable(one.name), table_name(one.name), csv_field(one.name), html_text(one.name),
-                                    dot_text(one.name)}) {
+    for (const std::string& text :
+         {printable(one.name), table_name(one.name), csv_field(one.name), html_text(one.name), dot_text(one.name)}) {
       CHECK(harm_in(text) == "");
       CHECK(text.find_first_of("\n\t") == std::string::npos);
     }

@@ -67,7 +67,7 @@ TEST_CASE("the text is the original's") {
         "allocated 0.00B, freed 0.00B, left behind 0.00B\n");
 }
 
-TEST_CASE("a line without events is blank, an unknown figure is ?, control characters are left out") {
+TEST_CASE("a line without events is blank, an unknown figure is ?, control characters are shown, not sent") {
   LineTable table = readme();
   table.rows[1].figures.reset();
   const size_t stat = LineColumn::parse("active_bytes.all.peak")->stat;
@@ -77,7 +77,7 @@ TEST_CASE("a line without events is blank, an unknown figure is ?, control chara
   write_text(out, table, {*LineColumn::parse("active_bytes.all.peak")});
   CHECK(out.str().find("\n                8      linear = ") != std::string::npos);
   CHECK(out.str().find("\n           ?    9  ") != std::string::npos);
-  CHECK(out.str().find("10      x(\"[31m\");\n") != std::string::npos);
+  CHECK(out.str().find("10      x(\"\\x1b[31m\");\n") != std::string::npos);
 }
 
 TEST_CASE("every column has a name that is read back") {
