@@ -33,6 +33,8 @@ struct fmt::formatter<memledger::Role> : memledger::TextFormatter<memledger::Rol
 template <>
 struct fmt::formatter<memledger::Phase> : memledger::TextFormatter<memledger::Phase> {};
 template <>
+struct fmt::formatter<memledger::StorageKind> : memledger::TextFormatter<memledger::StorageKind> {};
+template <>
 struct fmt::formatter<memledger::RowKind> : memledger::TextFormatter<memledger::RowKind> {};
 template <>
 struct fmt::formatter<memledger::ReportItemKind> : memledger::TextFormatter<memledger::ReportItemKind> {};

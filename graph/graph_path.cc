@@ -1,9 +1,9 @@
 #include "graph/graph_path.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "graph/libtorch_autograd.h"
 
 namespace memledger {
@@ -16,7 +16,7 @@ std::vector<std::string> path_to_node(const at::Tensor& root, const GraphNode& w
   };
   const graph_internal::NodePtr first = graph_internal::grad_fn_of(root);
   if (!first) return {};
-  absl::flat_hash_set<const Node*> seen = {first.get()};
+  std::unordered_set<const Node*> seen = {first.get()};
   std::vector<Step> steps = {{first.get(), 0}};
   for (size_t at = 0; at < steps.size(); ++at) {
     const Node* const node = steps[at].node;

@@ -13,10 +13,10 @@
 #include <cstring>
 #include <mutex>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "graph/counted_hooks.h"
 #include "registry/training_notes.h"
 
@@ -169,7 +169,7 @@ class SavedDataReader {
 
   NodeContents& contents_;
   std::vector<std::pair<std::string, c10::IValue>> todo_;
-  absl::flat_hash_set<const void*> seen_;  // objects may hold each other
+  std::unordered_set<const void*> seen_;  // objects may hold each other
 };
 
 void read_saved_data(const Context& context, NodeContents& contents) {

@@ -9,11 +9,12 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "graph/libtorch_autograd.h"
 #include "graph/saved_tensors_data.h"
 #include "graph/storage_ids.h"
+#include "registry/core/growing_map.h"
+#include "registry/core/huge_pages.h"
 #include "registry/tensor_storages.h"
 
 namespace memledger {
@@ -23,11 +24,6 @@ namespace {
 using torch::autograd::Node;
 
 constexpr int64_t kCudaBlockBytes = 512;
-
-template <typename Key, typename Value>
-using LargeMap =
-    absl::flat_hash_map<Key, Value, absl::container_internal::hash_default_hash<Key>,
-                        absl::container_internal::hash_default_eq<Key>, core::HugePageAllocator<std::pair<const Key, Value>>>;
 
 // Room that is not used yet takes addresses and no memory, while to grow copies everything and takes new pages for it. So what has
 // become large gets room for a large graph at once.
@@ -172,7 +168,7 @@ class Walk final : public NodeContents {
     uint32_t first_holder = kNone;
     SavedRole role = SavedRole::kActivation;
   };
-  using Storages = LargeMap<uintptr_t, Counted>;
+  using Storages = core::GrowingMap<uintptr_t, Counted>;
   static constexpr uint32_t kNone = ~uint32_t{0};
   static constexpr size_t kAhead = 16;        // nodes; 8 and 32 gain nothing
   static constexpr size_t kDeep = 8;          // nodes in the stack
@@ -447,7 +443,9 @@ class Walk final : public NodeContents {
     for (auto& [known, storages] : storages_) {
       if (known == device) return storages;
     }
-    return storages_.emplace_back(device, Storages(kUsualNodes)).second;
+    Storages& storages = storages_.emplace_back(std::piecewise_construct, std::forward_as_tuple(device), std::tuple<>()).second;
+    storages.reserve(kUsualNodes);
+    return storages;
   }
 
   uint32_t first_holder_of(const StorageKey& key) {
@@ -486,9 +484,9 @@ class Walk final : public NodeContents {
   const SavedTensorOptions& options_;
   std::shared_ptr<SavedTensorsData> data_ = std::make_shared<SavedTensorsData>();
   NodeReader reader_;
-  std::vector<std::pair<c10::Device, Storages>> storages_;  // by address
-  LargeMap<const Node*, uint32_t> visited_;                 // their places in data_->nodes
-  absl::flat_hash_map<const c10::TensorImpl*, int32_t> parameters_;
+  std::deque<std::pair<c10::Device, Storages>> storages_;  // by address
+  core::GrowingMap<const Node*, uint32_t> visited_;        // their places in data_->nodes
+  core::GrowingMap<const c10::TensorImpl*, int32_t> parameters_;
   std::vector<StorageKey> gradients_;
   std::vector<Found> stack_;
   std::vector<std::pair<const NodePtr*, uint32_t>> torchscript_nodes_;

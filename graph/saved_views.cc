@@ -8,9 +8,9 @@
 #include <ostream>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "graph/human_bytes.h"
 #include "graph/saved_tensors_data.h"
 #include "text/json_string.h"
@@ -30,7 +30,7 @@ bool is_activation(const CompactRow& row) { return row.role == SavedRole::kActiv
 // Groups the rows by a name that `name_of(row)` gives.
 template <typename NameOf>
 SavedGroups grouped(const SavedTensorsData& data, std::string by, NameOf name_of) {
-  absl::flat_hash_map<std::string, SavedGroup> groups;
+  std::unordered_map<std::string, SavedGroup> groups;
   for (const CompactRow& row : data.rows) {
     if (!is_activation(row)) continue;
     std::string name = name_of(row);
@@ -191,7 +191,7 @@ class Layers {
   const SavedTensorsData& data_;
   const std::string nothing_;
   std::vector<std::string> paths_;
-  absl::flat_hash_map<std::string, uint32_t> places_;
+  std::unordered_map<std::string, uint32_t> places_;
   std::vector<uint32_t> of_;
   std::vector<char> carries_;
 };

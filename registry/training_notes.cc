@@ -10,10 +10,10 @@
 #include <mutex>
 #include <optional>
 #include <typeinfo>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "registry/core/thread_context.h"
 #include "registry/core/training_threads.h"
 #include "registry/state.h"
@@ -34,7 +34,7 @@ struct Note {
 
 struct Notes {
   core::Lock lock;
-  absl::flat_hash_map<const c10::TensorImpl*, Note> by_leaf;
+  std::unordered_map<const c10::TensorImpl*, Note> by_leaf;
   size_t prune_at = 1024;  // looking for dead leaves costs little on average
 };
 
@@ -103,7 +103,7 @@ GradientNotes::Wanted::Wanted() { RegistryState::get().gradients_wanted.fetch_ad
 
 GradientNotes::Wanted::~Wanted() {
   Notes& all = notes();
-  absl::flat_hash_map<const c10::TensorImpl*, Note> dropped;
+  std::unordered_map<const c10::TensorImpl*, Note> dropped;
   const core::LockHolder hold(all.lock);
   if (RegistryState::get().gradients_wanted.fetch_sub(1) == 1) all.by_leaf.swap(dropped);
 }

@@ -14,6 +14,7 @@
 namespace memledger {
 
 std::ostream& operator<<(std::ostream& out, Phase phase) { return out << to_string(phase); }
+std::ostream& operator<<(std::ostream& out, StorageKind kind) { return out << to_string(kind); }
 
 std::ostream& operator<<(std::ostream& out, const Counters& counters) {
   return out << fmt::format("current {} bytes in {}, peak {} bytes in {}, allocated {} bytes in {}, freed {} bytes in {}",

@@ -10,6 +10,7 @@
 #include "registry/device_statistics.h"
 #include "registry/phase.h"
 #include "registry/snapshot.h"
+#include "registry/storage_kind.h"
 
 namespace memledger {
 
@@ -20,6 +21,7 @@ struct Recording;
 struct StackFrame;
 
 std::ostream& operator<<(std::ostream& out, Phase phase);
+std::ostream& operator<<(std::ostream& out, StorageKind kind);
 std::ostream& operator<<(std::ostream& out, const Counters& counters);
 std::ostream& operator<<(std::ostream& out, const HookHealth& health);
 std::ostream& operator<<(std::ostream& out, const StorageInfo& storage);

@@ -6,9 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/hash/hash.h"
 #include "registry/core/lock.h"
 #include "registry/core/thread_context.h"
 #include "registry/core/training_threads.h"
@@ -49,7 +50,7 @@ struct OptimizerWatch::Watch {
   const torch::optim::Optimizer& optimizer;
   std::atomic<uint32_t> stepper{0};  // thread that ran the last step seen
   // The rest is guarded by training_notes_lock().
-  absl::flat_hash_map<const c10::TensorImpl*, std::unique_ptr<Parameter>> parameters;
+  std::unordered_map<const c10::TensorImpl*, std::unique_ptr<Parameter>> parameters;
   std::vector<Place> places;
 
   explicit Watch(const torch::optim::Optimizer& one) : optimizer(one) {}
@@ -57,7 +58,7 @@ struct OptimizerWatch::Watch {
 };
 
 struct OptimizerWatch::Table {
-  absl::flat_hash_map<Place, absl::InlinedVector<Watch::Parameter*, 1>> by_place;
+  std::unordered_map<Place, absl::InlinedVector<Watch::Parameter*, 1>, absl::Hash<Place>> by_place;
   size_t watches = 0;
 
   // Never destroyed: programs train after main, too.
@@ -129,7 +130,7 @@ void OptimizerWatch::find_parameters() {
   const core::LockHolder hold(training_notes_lock());
   bool same = now.size() == watch_->places.size();
   for (size_t i = 0; same && i < now.size(); ++i) {
-    same = now[i].second == watch_->places[i] && watch_->parameters.contains(now[i].first);
+    same = now[i].second == watch_->places[i] && watch_->parameters.count(now[i].first) != 0;
   }
   if (same) return;
   table.forget_places(*watch_);

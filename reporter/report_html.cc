@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "reporter/report.h"
 #include "reporter/report_format.h"
 #include "reporter/report_page.h"
@@ -32,7 +32,7 @@ class Texts {
   const std::string& json() const { return json_; }
 
  private:
-  absl::flat_hash_map<std::string, size_t> places_;
+  std::unordered_map<std::string, size_t> places_;
   std::string json_;
 };
 

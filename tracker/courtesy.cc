@@ -306,7 +306,8 @@ std::vector<StoragePtr> Courtesy::State::wanted() const {
       for (const at::Tensor& parameter : group.params()) {
         want(parameter);
         if (parameter.defined()) want(parameter.grad());
-        for_each_state(*optimizer, parameter.unsafeGetTensorImpl(), [&](const std::string&, const at::Tensor& kept) { want(kept); });
+        for_each_state(*optimizer, parameter.unsafeGetTensorImpl(),
+                       [&](const std::string&, const at::Tensor& kept) { want(kept); });
       }
     }
   }

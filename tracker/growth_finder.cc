@@ -13,11 +13,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
 #include "text/json_string.h"
 #include "text/names.h"
-#include "registry/core/fork_safe_mutex.h"
 #include "tracker/log_text.h"
 
 namespace memledger {

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 
 namespace memledger {
 namespace {
@@ -105,7 +106,7 @@ class Grouping {
  private:
   const StorageNames& names_;
   std::vector<DiffRow> rows_;
-  absl::flat_hash_map<GroupKey, size_t> groups_;
+  std::unordered_map<GroupKey, size_t, absl::Hash<GroupKey>> groups_;
 };
 
 std::vector<const StorageInfo*> by_birth(const std::vector<StorageInfo>& storages, c10::Device device) {

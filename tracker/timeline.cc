@@ -11,8 +11,8 @@
 #include "registry/registry.h"
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
-#include "tracker/module_ref.h"
 #include "text/output.h"
+#include "tracker/module_ref.h"
 
 namespace memledger {
 

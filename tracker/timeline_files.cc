@@ -256,7 +256,7 @@ std::vector<Frame> frames_of(const Lifetime& life, const TimelineData& data) {
   const StorageInfo& storage = life.storage;
   std::vector<Frame> frames;
   const auto add = [&](const char* what, std::string_view text) {
-    if (!text.empty()) frames.push_back({printable(text), what, 0});
+    if (!text.empty()) frames.push_back({std::string(text), what, 0});
   };
   if (const TimelineName* const name = name_of(life, data)) add("name", name->name);
   add("series", series_of(life, data));
@@ -267,7 +267,7 @@ std::vector<Frame> frames_of(const Lifetime& life, const TimelineData& data) {
   add("label", storage.label);
   if (storage.stack != 0) {
     for (const StackFrame& frame : stack_frames(storage.stack)) {
-      frames.push_back({printable(frame.function), printable(frame.file), frame.line});
+      frames.push_back({frame.function, frame.file, frame.line});
     }
   }
   return frames;

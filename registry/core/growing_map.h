@@ -5,11 +5,13 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "registry/core/huge_pages.h"
 
 namespace memledger::core {
 
 // A flat_hash_map that outlives a lack of memory. Abseil's own does not: it takes its new capacity before it has the memory, and
-// is broken when the allocator throws. Here the memory for the next growth is taken ahead, where a failure can be answered.
+// is broken when the allocator throws. Here the memory for the next growth is taken ahead, where a failure can be answered. Large
+// ones are in huge pages.
 template <typename Key, typename Value>
 class GrowingMap {
   struct Spare {
@@ -62,6 +64,15 @@ class GrowingMap {
     return map_[key];
   }
 
+  // Makes room for `count` in all.
+  void reserve(size_t count) {
+    if (count <= map_.size()) return;
+    take_ahead(2 * (count + count / 7 + 1));
+    map_.reserve(count);
+  }
+
+  void prefetch(const Key& key) const { map_.prefetch(key); }
+  bool contains(const Key& key) const { return map_.contains(key); }
   auto find(const Key& key) { return map_.find(key); }
   auto find(const Key& key) const { return map_.find(key); }
   auto begin() { return map_.begin(); }
@@ -79,11 +90,16 @@ class GrowingMap {
     const size_t capacity = map_.capacity();
     // Abseil grows at 7/8 full, or earlier in small maps, and from 25/32 on.
     if (capacity > 32 && map_.size() < capacity / 32 * 24) return;
-    const size_t bytes = (2 * capacity + 1) * (sizeof(std::pair<const Key, Value>) + 1) + 128;
+    take_ahead(2 * capacity + 1);
+  }
+
+  void take_ahead(size_t capacity) {
+    const size_t bytes = capacity * (sizeof(std::pair<const Key, Value>) + 1) + 128;
     if (spare_.bytes >= bytes) return;
     ::operator delete(spare_.memory);
     spare_ = {};
     spare_ = {::operator new(bytes), bytes};
+    prefer_huge_pages(spare_.memory, bytes);
   }
 
   Spare spare_;
