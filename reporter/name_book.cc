@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "registry/core/calls_out_knowingly.h"
 #include "registry/core/thread_context.h"
 #include "registry/core/training_threads.h"
 #include "registry/training_notes.h"
@@ -111,6 +112,7 @@ struct NameBook::Entries {
   }
 
   void prune() {
+    const core::CallsOutKnowingly known;
     modules.erase(std::remove_if(modules.begin(), modules.end(), [](const ModuleEntry& entry) { return entry.ended(); }),
                   modules.end());
     scripts.erase(std::remove_if(scripts.begin(), scripts.end(), [](const ScriptEntry& entry) { return entry.module.ended(); }),
@@ -198,6 +200,7 @@ void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
 }
 
 std::vector<NamedTensor> NameBook::read() const {
+  const core::CallsOutKnowingly known;
   entries_->prune();
   std::vector<NamedTensor> found;
   found.reserve(entries_->tensors.size());
