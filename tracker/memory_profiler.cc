@@ -104,7 +104,8 @@ struct MemoryProfiler::Impl {
     }
     book.add_module("", module);
     recorder.emplace(options.max_events);
-    for (const StorageInfo& storage : Registry::global().snapshot().storages(device)) {
+    const Snapshot before = Registry::global().snapshot();
+    for (const StorageInfo& storage : before.storages(device)) {
       if (is_workspace(storage.kind)) alive[storage.id] = {Class::kWorkspace, storage.nbytes, 0};
     }
   }
