@@ -117,7 +117,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   try {
     const bool in_forward = at::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() == -1;
     const uint32_t thread = this_thread_number();
-    for (const Follower& one : *followers()) {
+    const std::shared_ptr<const Followers> now = followers();
+    for (const Follower& one : *now) {
       const std::optional<size_t> layer = in_forward ? consumed_layer(*one.tree, fn) : std::nullopt;
       if (!in_forward || layer.has_value()) one.threads->note(one.tree.get(), thread, layer);
     }

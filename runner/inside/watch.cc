@@ -119,7 +119,8 @@ bool made_no_tensor() {
     return counters.allocated_count + counters.freed_count + counters.current_count > 0;
   };
   if (!registry.active() || made_some(registry.counters(c10::kCPU))) return false;
-  for (const DeviceInfo& device : registry.snapshot().devices()) {
+  const Snapshot now = registry.snapshot();
+  for (const DeviceInfo& device : now.devices()) {
     if (made_some(device.counters)) return false;
   }
   return true;
