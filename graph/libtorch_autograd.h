@@ -16,9 +16,9 @@
 #include <string>
 #include <type_traits>
 #include <typeinfo>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "graph/saved_slots.h"
 
@@ -93,7 +93,7 @@ class NodeReader {
 
   const Type& type_of(const torch::autograd::Node& node);
 
-  absl::flat_hash_map<const std::type_info*, std::unique_ptr<Type>> types_;
+  std::unordered_map<const std::type_info*, std::unique_ptr<Type>> types_;
   std::array<std::pair<const std::type_info*, const Type*>, 64> latest_types_ = {};  // by their addresses
   std::unique_ptr<SlotReader> slot_reader_;
 };
