@@ -1,11 +1,12 @@
 #include "registry/cuda_symbols.h"
 
 #include <dlfcn.h>
-#include <link.h>
 
 #include <exception>
 #include <string>
 #include <vector>
+
+#include "registry/core/loaded_libraries.h"
 
 namespace memledger {
 namespace {
@@ -32,7 +33,7 @@ void* find_symbol_of_loaded_library(const char* mangled_name, AcceptSymbol accep
     void* symbol = dlsym(RTLD_DEFAULT, mangled_name);
     if (!accepted(symbol)) {
       std::vector<std::string> names;
-      dl_iterate_phdr(&add_name, &names);
+      core::for_each_loaded_library(&add_name, &names);
       for (const std::string& name : names) {
         void* const library = dlopen(name.c_str(), kLoadedOnly);
         if (library == nullptr) continue;

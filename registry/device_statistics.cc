@@ -11,7 +11,6 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/env.h>
-#include <link.h>
 
 #include <algorithm>
 #include <chrono>
@@ -23,6 +22,7 @@
 #include <thread>
 #include <tuple>
 
+#include "registry/core/loaded_libraries.h"
 #include "registry/cuda_allocator.h"
 #include "registry/cuda_symbols.h"
 #include "registry/libtorch_version.h"
@@ -131,7 +131,7 @@ struct WorkspaceTable {
 // Changes when libraries are loaded.
 unsigned long long loaded_libraries() {
   unsigned long long loaded = 0;
-  dl_iterate_phdr(
+  core::for_each_loaded_library(
       [](dl_phdr_info* library, size_t, void* result) {
         *static_cast<unsigned long long*>(result) = library->dlpi_adds;
         return 1;

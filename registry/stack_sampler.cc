@@ -1,18 +1,16 @@
 #include "registry/stack_sampler.h"
 
 #include <torch/csrc/profiler/unwind/unwind.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <fstream>
 #include <map>
-#include <new>
-#include <shared_mutex>
 #include <string_view>
 
 #include "registry/copies.h"
+#include "registry/core/loaded_libraries.h"
 #include "registry/core/lock.h"
 #include "registry/state.h"
 
@@ -23,12 +21,6 @@ using Policy = StackOptions::Policy;
 
 std::atomic<Policy> policy{Policy::kNone};
 std::atomic<int64_t> policy_bytes{0};
-
-// Held shared while LibTorch unwinds.
-std::shared_mutex& unwinding() {
-  static auto* const one = new std::shared_mutex;
-  return *one;
-}
 
 // xorshift64*: the quality of the samples does not hang on more.
 double uniform(uint64_t& state) {
@@ -159,7 +151,7 @@ StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbyt
 
 core::StackId StackSampler::take_now() noexcept {
   try {
-    const std::shared_lock<std::shared_mutex> hold(unwinding());
+    const core::UsesLoadedLibraries uses;
     return table().intern(torch::unwind::unwind());
   } catch (...) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
@@ -172,25 +164,15 @@ core::StackTable& StackSampler::table() noexcept {
   return *one;
 }
 
-namespace {
-pid_t forking = 0;
-}  // namespace
-
 void StackSampler::lock_for_fork() {
   symbols().lock.lock();
-  unwinding().lock();
-  forking = getpid();
+  core::lock_loaded_libraries_for_fork();
   table().lock_for_fork();
 }
 
 void StackSampler::unlock_after_fork() {
   table().unlock_after_fork();
-  if (getpid() == forking) {
-    unwinding().unlock();
-  } else {
-    // The lock knows its writer by the thread's number, which is another in the child: it would take us for a reader.
-    new (&unwinding()) std::shared_mutex;
-  }
+  core::unlock_loaded_libraries_after_fork();
   symbols().lock.unlock();
 }
 
@@ -224,7 +206,7 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
   if (!unknown.empty()) {
     core::calling_out();
     try {
-      const std::shared_lock<std::shared_mutex> unwind(unwinding());
+      const core::UsesLoadedLibraries uses;
       found = torch::unwind::symbolize(unknown, torch::unwind::Mode::fast);
     } catch (...) {
       found.clear();

@@ -2,8 +2,6 @@
 #include "tracker/layer_switches.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
-#include <pthread.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/recording.h"
 
 namespace memledger::layers {
@@ -24,19 +23,19 @@ class LayerSwitches::Threads {
  public:
   // What operators still find by another tree is not taken any more.
   void begin(const ModuleTree* tree) {
-    const std::lock_guard<std::mutex> hold(lock);
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
     tree_ = tree;
     switches_.clear();
   }
   void note(const ModuleTree* tree, uint32_t thread, std::optional<size_t> layer) {
-    const std::lock_guard<std::mutex> hold(lock);
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
     if (tree != tree_) return;
     std::vector<Switch>& mine = switches_[thread];
     const std::optional<size_t> before = mine.empty() ? std::nullopt : mine.back().layer;
     if (before != layer) mine.push_back({recording_clock_ns(), layer});
   }
   std::optional<size_t> at(uint32_t thread, int64_t time_ns) const {
-    const std::lock_guard<std::mutex> hold(lock);
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
     const auto found = switches_.find(thread);
     if (found == switches_.end()) return std::nullopt;
     const auto after = first_after(found->second, time_ns);
@@ -44,20 +43,18 @@ class LayerSwitches::Threads {
     return std::prev(after)->layer;
   }
   void leave_all() {
-    const std::lock_guard<std::mutex> hold(lock);
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
     for (auto& [thread, switches] : switches_) {
       if (!switches.empty() && switches.back().layer.has_value()) switches.push_back({recording_clock_ns(), std::nullopt});
     }
   }
   void forget_before(int64_t time_ns) {
-    const std::lock_guard<std::mutex> hold(lock);
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
     for (auto& [thread, switches] : switches_) {
       const auto after = first_after(switches, time_ns);
       if (after != switches.begin()) switches.erase(switches.begin(), std::prev(after));
     }
   }
-
-  mutable std::mutex lock;
 
  private:
   struct Switch {
@@ -69,6 +66,7 @@ class LayerSwitches::Threads {
                             [](int64_t time, const Switch& one) { return time < one.time_ns; });
   }
 
+  mutable ForkSafeMutex lock_;
   const ModuleTree* tree_ = nullptr;  // compared only
   std::map<uint32_t, std::vector<Switch>> switches_;
 };
@@ -83,7 +81,7 @@ using Followers = std::vector<Follower>;
 
 // Who follows is a value that is replaced, never changed: an operator takes it with it, and looks at its inputs without a lock.
 struct All {
-  std::mutex lock;
+  ForkSafeMutex lock;
   std::shared_ptr<const Followers> followers = std::make_shared<const Followers>();
 };
 
@@ -94,14 +92,14 @@ All& all() {
 }
 
 std::shared_ptr<const Followers> followers() {
-  const std::lock_guard<std::mutex> hold(all().lock);
+  const std::lock_guard<ForkSafeMutex> hold(all().lock);
   return all().followers;
 }
 
 // `tree` is null for one that follows no more.
 void follow(const std::shared_ptr<LayerSwitches::Threads>& threads, std::shared_ptr<const ModuleTree> tree) {
   std::shared_ptr<const Followers> before;  // let go of without the lock
-  const std::lock_guard<std::mutex> hold(all().lock);
+  const std::lock_guard<ForkSafeMutex> hold(all().lock);
   auto now = std::make_shared<Followers>();
   for (const Follower& one : *all().followers) {
     if (one.threads != threads) now->push_back(one);
@@ -143,22 +141,9 @@ void match_callback() {
   }
 }
 
-void before_fork() {
-  all().lock.lock();
-  for (const Follower& one : *all().followers) one.threads->lock.lock();
-}
-
-void after_fork() {
-  for (const Follower& one : *all().followers) one.threads->lock.unlock();
-  all().lock.unlock();
-}
-
 }  // namespace
 
 LayerSwitches::LayerSwitches(const torch::nn::Module& module) : module_(module), threads_(std::make_shared<Threads>()) {
-  // A child of fork must not find a lock held by a thread that it does not have.
-  static const int fork_handlers = pthread_atfork(&before_fork, &after_fork, &after_fork);
-  TORCH_CHECK(fork_handlers == 0, "memledger: no memory for fork handlers");
   read_module();
   match_callback();
 }

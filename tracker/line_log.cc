@@ -2,7 +2,6 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <pthread.h>
 #include <unwind.h>
 
 #include <algorithm>
@@ -16,6 +15,8 @@
 #include <utility>
 
 #include "registry/block_observer.h"
+#include "registry/core/fork_safe_mutex.h"
+#include "registry/core/loaded_libraries.h"
 #include "registry/recording.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
@@ -48,10 +49,8 @@ struct LastReading {
 };
 
 struct Shared {
-  Shared();
-
   // LibTorch, the registry and the program are called without it.
-  std::mutex lock;
+  ForkSafeMutex lock;
   std::vector<std::shared_ptr<LineLog>> logs;
   std::vector<std::shared_ptr<LineLog>> ended;  // not written any more, but what they saw born is still alive
   // Of the two, for a look without the lock.
@@ -72,10 +71,6 @@ struct Shared {
 Shared& shared() {
   static auto* const one = new Shared;
   return *one;
-}
-
-Shared::Shared() {
-  pthread_atfork([] { shared().lock.lock(); }, [] { shared().lock.unlock(); }, [] { shared().lock.unlock(); });
 }
 
 thread_local const Frames* frames_before = nullptr;
@@ -178,7 +173,7 @@ void watch_what_is_needed(Shared& s) {
 
 // Deaths that no profiler is on for, of whatever device: the target may have changed since.
 void forget_in_ended(Shared& s, const BlockEvent& event) {
-  const std::lock_guard<std::mutex> hold(s.lock);
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
   for (const std::shared_ptr<LineLog>& log : s.ended) forget(*log, event);
 }
 
@@ -204,16 +199,19 @@ bool is_overtaken(const Reading& reading, const Reading& last) {
 const Frames* frames_of(Shared& s, uint32_t stack) {
   if (stack == 0) return nullptr;
   {
-    const std::lock_guard<std::mutex> hold(s.lock);
+    const std::lock_guard<ForkSafeMutex> hold(s.lock);
     if (const auto known = s.frames.find(stack); known != s.frames.end()) return known->second.get();
   }
   auto frames = std::make_unique<Frames>();
   frames->addresses = stack_addresses(stack);
   std::reverse(frames->addresses.begin(), frames->addresses.end());
   frames->functions.reserve(frames->addresses.size());
-  for (void* const address : frames->addresses)
-    frames->functions.push_back(reinterpret_cast<uintptr_t>(_Unwind_FindEnclosingFunction(address)));
-  const std::lock_guard<std::mutex> hold(s.lock);
+  {
+    const core::UsesLoadedLibraries uses;
+    for (void* const address : frames->addresses)
+      frames->functions.push_back(reinterpret_cast<uintptr_t>(_Unwind_FindEnclosingFunction(address)));
+  }
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
   return s.frames.try_emplace(stack, std::move(frames)).first->second.get();
 }
 
@@ -294,7 +292,7 @@ void note(LineLog& log, LineStack& stack, const Reading& before, const Reading& 
 // What died is in a table.
 bool is_known_death(Shared& s, const BlockEvent& event) {
   if (event.birth) return false;
-  const std::lock_guard<std::mutex> hold(s.lock);
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
   return std::any_of(s.logs.begin(), s.logs.end(), [&](const auto& log) { return log->alive.count(event.id) > 0; });
 }
 
@@ -320,7 +318,7 @@ void observe(const BlockEvent& event) noexcept {
   if (!event.birth && s.following.load(std::memory_order_relaxed)) forget_in_ended(s, event);
   if (!s.recording.load(std::memory_order_relaxed)) return;
   if (event.device == kFirstGpu && !s.chosen.load(std::memory_order_relaxed)) {
-    const std::lock_guard<std::mutex> hold(s.lock);
+    const std::lock_guard<ForkSafeMutex> hold(s.lock);
     choose_first_gpu(s, Reading{});
   }
   if (!can_be_target(event.device)) return;
@@ -339,7 +337,7 @@ void observe(const BlockEvent& event) noexcept {
     const Frames* const frames = frames_of(s, stack);
     Reading after = read(event.device);
     const int64_t now = recording_clock_ns();
-    const std::lock_guard<std::mutex> hold(s.lock);
+    const std::lock_guard<ForkSafeMutex> hold(s.lock);
     LastReading& last = s.last[place];
     const Reading before = last.reading.value_or(after);
     const bool overtaken = is_overtaken(after, before);
@@ -390,7 +388,7 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
   Shared& s = shared();
   bool first = false;
   {
-    const std::lock_guard<std::mutex> hold(s.lock);
+    const std::lock_guard<ForkSafeMutex> hold(s.lock);
     if (log->on > 0) {
       ++log->on;
       return;
@@ -403,7 +401,7 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
       gpu = memledger::read(kFirstGpu);
     } catch (const std::exception&) {  // there is no CUDA
     }
-    const std::lock_guard<std::mutex> hold(s.lock);
+    const std::lock_guard<ForkSafeMutex> hold(s.lock);
     if (gpu.current[kActiveBytes] > 0) choose_first_gpu(s, gpu);
   }
   if (first) count_cpu_from_now();
@@ -413,7 +411,7 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
     if (place == target || s.was_target[place].load(std::memory_order_relaxed))
       now[place] = {memledger::read(device_at(place)), recording_clock_ns()};
   }
-  const std::lock_guard<std::mutex> hold(s.lock);
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
   // Another thread may have done the same meanwhile.
   if (log->on++ > 0) return;
   if (s.logs.empty()) s.last = std::move(now);
@@ -426,7 +424,7 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
 
 void LineLogs::stop(const std::shared_ptr<LineLog>& log) {
   Shared& s = shared();
-  const std::lock_guard<std::mutex> hold(s.lock);
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
   if (log->on == 0 || --log->on > 0) return;
   s.logs.erase(std::remove(s.logs.begin(), s.logs.end(), log), s.logs.end());
   if (!log->alive.empty()) s.ended.push_back(log);
@@ -436,7 +434,7 @@ void LineLogs::stop(const std::shared_ptr<LineLog>& log) {
 
 void LineLogs::drop(const std::shared_ptr<LineLog>& log) {
   Shared& s = shared();
-  const std::lock_guard<std::mutex> hold(s.lock);
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
   s.logs.erase(std::remove(s.logs.begin(), s.logs.end(), log), s.logs.end());
   s.ended.erase(std::remove(s.ended.begin(), s.ended.end(), log), s.ended.end());
   watch_what_is_needed(s);
@@ -445,32 +443,32 @@ void LineLogs::drop(const std::shared_ptr<LineLog>& log) {
 
 void LineLogs::clear(const std::shared_ptr<LineLog>& log) {
   Shared& s = shared();
-  const std::lock_guard<std::mutex> hold(s.lock);
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
   forget_all(s, *log);
 }
 
 LineRecord LineLogs::read(const std::shared_ptr<LineLog>& log) {
-  const std::lock_guard<std::mutex> hold(shared().lock);
+  const std::lock_guard<ForkSafeMutex> hold(shared().lock);
   return {{log->stacks.begin(), log->stacks.end()}, log->targets};
 }
 
 void LineLogs::show(const std::shared_ptr<LineLog>& log, std::string name) {
-  const std::lock_guard<std::mutex> hold(shared().lock);
+  const std::lock_guard<ForkSafeMutex> hold(shared().lock);
   log->shown.names.push_back(std::move(name));
 }
 
 void LineLogs::show(const std::shared_ptr<LineLog>& log, uintptr_t address) {
-  const std::lock_guard<std::mutex> hold(shared().lock);
+  const std::lock_guard<ForkSafeMutex> hold(shared().lock);
   log->shown.addresses.push_back(address);
 }
 
 void LineLogs::show_nothing(const std::shared_ptr<LineLog>& log) {
-  const std::lock_guard<std::mutex> hold(shared().lock);
+  const std::lock_guard<ForkSafeMutex> hold(shared().lock);
   log->shown = {};
 }
 
 ShownFunctions LineLogs::shown(const std::shared_ptr<LineLog>& log) {
-  const std::lock_guard<std::mutex> hold(shared().lock);
+  const std::lock_guard<ForkSafeMutex> hold(shared().lock);
   return log->shown;
 }
 
@@ -480,7 +478,7 @@ void LineLogs::set_target(c10::Device device) {
   Shared& s = shared();
   if (device.is_cpu()) count_cpu_from_now();
   const Reading now = memledger::read(device);
-  const std::lock_guard<std::mutex> hold(s.lock);
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
   s.chosen.store(true);
   const c10::Device before = unpacked(s.target.load(std::memory_order_relaxed));
   if (before == device) return;

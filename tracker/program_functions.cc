@@ -3,7 +3,6 @@
 #include <cxxabi.h>
 #include <elf.h>
 #include <fcntl.h>
-#include <link.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +13,8 @@
 #include <memory>
 #include <set>
 #include <utility>
+
+#include "registry/core/loaded_libraries.h"
 
 namespace memledger {
 namespace {
@@ -204,7 +205,7 @@ std::string qualified_name(std::string_view name) {
 
 ProgramFunctions ProgramFunctions::read() {
   std::vector<Module> modules;
-  dl_iterate_phdr(&note_module, &modules);
+  core::for_each_loaded_library(&note_module, &modules);
   ProgramFunctions result;
   for (const Module& module : modules) read_symbols(module, result.functions_);
   std::sort(result.functions_.begin(), result.functions_.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });

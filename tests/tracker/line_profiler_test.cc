@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <dlfcn.h>
+#include <link.h>
 #include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,6 +36,31 @@ using memledger::LineProfiler;
 using memledger::LineProfilerOptions;
 using memledger::LineRow;
 using memledger::LineTable;
+
+// In the place of glibc's, which a fork finds rarely in use: while `lingering` is set it takes longer.
+namespace {
+
+using Visit = int (*)(dl_phdr_info*, size_t, void*);
+struct Visitor {
+  Visit visit;
+  void* data;
+};
+std::atomic<bool> lingering{false};
+const auto real_dl_iterate_phdr = reinterpret_cast<int (*)(Visit, void*)>(dlsym(RTLD_NEXT, "dl_iterate_phdr"));
+
+int linger_and_visit(dl_phdr_info* library, size_t size, void* data) {
+  if (lingering) usleep(300);
+  const auto& visitor = *static_cast<const Visitor*>(data);
+  return visitor.visit(library, size, visitor.data);
+}
+
+}  // namespace
+
+extern "C" int dl_iterate_phdr(Visit visit, void* data) noexcept(noexcept(::dl_iterate_phdr(visit, data))) {
+  if (real_dl_iterate_phdr == nullptr) return 0;  // not initialised yet
+  Visitor visitor{visit, data};
+  return real_dl_iterate_phdr(&linger_and_visit, &visitor);
+}
 
 namespace profiled {
 
@@ -470,9 +496,18 @@ TEST_CASE("functions that are called in turn from one place: each has its first 
   }
 }
 
-TEST_CASE("a child of fork can profile, whatever another thread was doing") {
+// GCC 12's address sanitizer leaves the locks of its allocator as they are in a child.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kCannotForkBesideThreads = true;
+#else
+constexpr bool kCannotForkBesideThreads = false;
+#endif
+
+TEST_CASE("a child of fork can profile, whatever another thread was doing" * doctest::skip(kCannotForkBesideThreads)) {
   LineProfiler profiler({"profiled::inner"});
   profiler.enable().release();
+  profiler.profile();
+  lingering = true;
   std::atomic<bool> stop{false};
   std::thread shows([&] {
     while (!stop) profiler.profile();
@@ -495,6 +530,7 @@ TEST_CASE("a child of fork can profile, whatever another thread was doing") {
     CHECK(status == 0);
   }
   stop = true;
+  lingering = false;
   shows.join();
   profiler.disable();
 }
