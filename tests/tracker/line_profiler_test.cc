@@ -516,7 +516,7 @@ TEST_CASE("a child of fork can profile, whatever another thread was doing" * doc
     usleep(3000);
     const pid_t child = fork();
     if (child == 0) {
-      alarm(10);
+      alarm(60);
       LineProfiler own({"profiled::inner"});
       {
         const auto on = own.enable();
