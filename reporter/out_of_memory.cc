@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/device_statistics.h"
 #include "registry/stacks.h"
 #include "reporter/mem_reporter.h"
@@ -254,7 +255,7 @@ void write_holders(std::ostream& out, std::string_view what, const Holders& name
 }
 
 struct Writing {
-  std::mutex lock;  // of the fields below; not held while a report is made
+  ForkSafeMutex lock;  // of the fields below; not held while a report is made
   bool on = false;
   OutOfMemoryOptions options;
   pid_t process = 0;  // that the options were set in
@@ -274,7 +275,7 @@ Writing& writing() {
 void write_report(const AllocationFailure& failure) {
   OutOfMemoryOptions options;
   {
-    const std::lock_guard<std::mutex> hold(writing().lock);
+    const std::lock_guard<ForkSafeMutex> hold(writing().lock);
     if (!writing().on) return;
     options = writing().options;
     // A child of fork has the reporter as it was at that moment, in the middle of a change perhaps.
@@ -371,10 +372,7 @@ absl::Status write_out_of_memory_reports(const OutOfMemoryOptions& options) {
     }
   }
   {
-    static const int has_fork_handlers =
-        pthread_atfork([] { writing().lock.lock(); }, [] { writing().lock.unlock(); }, [] { writing().lock.unlock(); });
-    static_cast<void>(has_fork_handlers);
-    const std::lock_guard<std::mutex> hold(writing().lock);
+    const std::lock_guard<ForkSafeMutex> hold(writing().lock);
     writing().options = std::move(checked);
     writing().process = getpid();
     if (!writing().on) writing().before = set_allocation_failure_observer(&observe);
@@ -386,7 +384,7 @@ absl::Status write_out_of_memory_reports(const OutOfMemoryOptions& options) {
 
 void stop_out_of_memory_reports() {
   {
-    const std::lock_guard<std::mutex> hold(writing().lock);
+    const std::lock_guard<ForkSafeMutex> hold(writing().lock);
     if (!writing().on) return;
     set_allocation_failure_observer(writing().before);
     writing().on = false;
