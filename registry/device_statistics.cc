@@ -259,6 +259,7 @@ std::optional<DeviceBlocks> device_blocks(c10::Device device) {
     const auto snapshot = allocator->snapshot({0, 0});
 #endif
     DeviceBlocks value;
+    value.expandable_segments = snapshot.config_metadata.expandable_segments;
     for (const auto& segment : snapshot.segments) {
       if (segment.device != index_of(device)) continue;
       value.segments.push_back(to_value(segment));

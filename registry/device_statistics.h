@@ -118,6 +118,8 @@ struct DeviceBlocks {
   int64_t awaiting_free_requested_bytes = 0;
   int64_t free_bytes = 0;
   int64_t largest_free_block = 0;
+  // How new segments are made by now, whether the environment or the program asked for it.
+  bool expandable_segments = false;
 
   int64_t allocated_bytes() const { return requested_bytes + rounding_bytes + unsplit_bytes; }
   int64_t active_bytes() const { return allocated_bytes() + awaiting_free_bytes; }

@@ -178,6 +178,7 @@ void fill(StorageInfo& info, const core::StorageRecord& record) {
   info.temporary = state.running.is_running(birthplace.thread, birthplace.op_sequence);
   info.adopted = record.adopted;
   info.raw_block = record.raw_block;
+  info.used_as_parameter = record.parameter_like;
   info.kind = kind_of(record, info.temporary);
   if (record.described) {
     info.dtype = static_cast<c10::ScalarType>(record.dtype);
@@ -361,6 +362,7 @@ StorageInfo to_value(const core::LedgerEvent& event) {
   record.adopted = event.adopted;
   record.raw_block = event.raw_block;
   record.library_workspace = event.library_workspace;
+  record.parameter_like = event.parameter_like;
   record.described = event.described;
   record.dtype = event.dtype;
   record.shape.assign(event.shape.begin(), event.shape.begin() + event.dims);

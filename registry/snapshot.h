@@ -52,6 +52,8 @@ struct StorageInfo {
   bool adopted = false;    // born before tracking, or while it was off
   // Made by a raw allocation of the device's allocator (raw_alloc: Thrust, NCCL, caching_allocator_alloc), not for a storage.
   bool raw_block = false;
+  // An operator consumed it as a leaf that requires grad: a parameter, whether anybody has registered it or not.
+  bool used_as_parameter = false;
   StorageKind kind = StorageKind::kTensor;
   // Of the tensor it was made for; nothing if no operator has shown one (raw blocks, scratch memory).
   std::optional<c10::ScalarType> dtype;

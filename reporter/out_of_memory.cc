@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/device_statistics.h"
 #include "registry/stacks.h"
 #include "reporter/mem_reporter.h"
@@ -91,6 +92,18 @@ int64_t bytes_of_phase(const DeviceReport& device, Phase phase) {
   return bytes;
 }
 
+// What can be done about fragmentation, by whose allocator it is. Empty: nobody knows.
+std::string against_fragmentation(c10::Device device) {
+  const std::optional<DeviceStatistics> statistics = device_statistics(device);
+  if (!statistics.has_value()) return "";
+  // Others take no notice of LibTorch's settings.
+  if (statistics->allocator != "native") return fmt::format(" The allocator is {}.", printable(statistics->allocator));
+  const std::optional<DeviceBlocks> blocks = device_blocks(device);
+  if (!blocks.has_value()) return "";
+  return blocks->expandable_segments ? " Expandable segments are on already."
+                                     : " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.";
+}
+
 // Only what the figures call for.
 std::vector<std::string> advice(const AllocationFailure& failure, const Capacity& capacity, const DeviceReport& device) {
   const int64_t asked = failure.requested_bytes;
@@ -100,12 +113,11 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
   }
   std::vector<std::string> all;
   const int64_t cached = device.cached_free_bytes.value_or(0);
-  const int64_t largest = device.largest_free_block.value_or(0);
-  if (cached >= asked && largest < asked) {
+  // cudaMallocAsync's free memory is in no blocks that anybody could see.
+  if (cached >= asked && device.largest_free_block.has_value() && *device.largest_free_block < asked) {
     all.push_back(
-        fmt::format("The free blocks in the cache, {}, would be enough, but the largest has {}: the cache is fragmented. "
-                    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.",
-                    readable_size(cached), readable_size(largest)));
+        fmt::format("The free blocks in the cache, {}, would be enough, but the largest has {}: the cache is fragmented.{}",
+                    readable_size(cached), readable_size(*device.largest_free_block), against_fragmentation(device.device)));
   }
   if (device.awaited_bytes >= asked) {
     all.push_back(
@@ -142,10 +154,12 @@ void write_device(std::ostream& out, const Capacity& capacity, const DeviceRepor
   }
   if (capacity.total_bytes) out << '\n';
   if (device.reserved_bytes && device.cached_free_bytes && *device.reserved_bytes > 0) {
-    out << fmt::format("Held by this process: {}; of it not in use: {} ({:.1f} %), largest free block {}{}\n",
-                       readable_size(*device.reserved_bytes), readable_size(*device.cached_free_bytes),
-                       100.0 * static_cast<double>(*device.cached_free_bytes) / static_cast<double>(*device.reserved_bytes),
-                       readable_size(device.largest_free_block.value_or(0)), fragmentation(device));
+    out << fmt::format("Held by this process: {}; of it not in use: {} ({:.1f} %)", readable_size(*device.reserved_bytes),
+                       readable_size(*device.cached_free_bytes),
+                       100.0 * static_cast<double>(*device.cached_free_bytes) / static_cast<double>(*device.reserved_bytes));
+    if (device.largest_free_block.has_value())
+      out << fmt::format(", largest free block {}{}", readable_size(*device.largest_free_block), fragmentation(device));
+    out << '\n';
   }
 }
 
@@ -162,6 +176,52 @@ Holders by_role(const DeviceReport& device) {
   return holders;
 }
 
+// Nobody has said what a storage is for, but some of it shows: in the same words as the timeline's series.
+std::string role_shown_by_operators(const ReportRow& row) {
+  if (row.storage_kind != StorageKind::kTensor) return std::string(to_string(row.storage_kind));
+  if (row.used_as_parameter) return "Parameter (a leaf that requires grad)";
+  if (row.role == Role::kTemporary) return std::string(to_string(row.role));
+  if (row.adopted) return "Tensor [before tracking]";
+  return fmt::format("Tensor [{}{}]", to_string(row.phase), row.phase_inferred ? " (inferred)" : "");
+}
+
+std::string birthplace_of(const ReportItem& item) { return item.name.empty() ? std::string(to_string(item.kind)) : item.name; }
+
+std::string role_of(const ReportItem& item) {
+  switch (item.kind) {
+    case ReportItemKind::kLibraryWorkspace:
+      return std::string(to_string(StorageKind::kLibraryWorkspace));
+    case ReportItemKind::kRawBlocks:
+      return std::string(to_string(StorageKind::kRawBlock));
+    default:
+      return "before tracking";
+  }
+}
+
+// What was asked for and is no row.
+template <typename NameOf>
+void add_items(Holders& holders, const DeviceReport& device, const NameOf& name_of) {
+  for (const ReportItem& item : device.items) {
+    if (item.kind == ReportItemKind::kRounding || item.kind == ReportItemKind::kUnsplitRemainder) continue;
+    Holder& holder = holders[name_of(item)];
+    holder.bytes += item.bytes;
+    holder.count += item.count;
+  }
+}
+
+// Where no names are known.
+Holders by_role_shown_by_operators(const DeviceReport& device) {
+  Holders holders;
+  for (const ReportRow& row : device.rows) {
+    if (row.nbytes.value_or(0) == 0) continue;
+    Holder& holder = holders[role_shown_by_operators(row)];
+    holder.bytes += *row.nbytes;
+    ++holder.count;
+  }
+  add_items(holders, device, role_of);
+  return holders;
+}
+
 Holders by_birthplace(const DeviceReport& device) {
   Holders holders;
   for (const ReportRow& row : device.rows) {
@@ -171,12 +231,7 @@ Holders by_birthplace(const DeviceReport& device) {
     holder.bytes += *row.nbytes;
     ++holder.count;
   }
-  for (const ReportItem& item : device.items) {
-    if (item.kind == ReportItemKind::kRounding || item.kind == ReportItemKind::kUnsplitRemainder) continue;
-    Holder& holder = holders[item.name.empty() ? std::string(to_string(item.kind)) : item.name];
-    holder.bytes += item.bytes;
-    holder.count += item.count;
-  }
+  add_items(holders, device, birthplace_of);
   return holders;
 }
 
@@ -200,7 +255,7 @@ void write_holders(std::ostream& out, std::string_view what, const Holders& name
 }
 
 struct Writing {
-  std::mutex lock;  // of the fields below; not held while a report is made
+  ForkSafeMutex lock;  // of the fields below; not held while a report is made
   bool on = false;
   OutOfMemoryOptions options;
   pid_t process = 0;  // that the options were set in
@@ -220,7 +275,7 @@ Writing& writing() {
 void write_report(const AllocationFailure& failure) {
   OutOfMemoryOptions options;
   {
-    const std::lock_guard<std::mutex> hold(writing().lock);
+    const std::lock_guard<ForkSafeMutex> hold(writing().lock);
     if (!writing().on) return;
     options = writing().options;
     // A child of fork has the reporter as it was at that moment, in the middle of a change perhaps.
@@ -290,11 +345,12 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   const std::vector<std::string> advised = advice(failure, capacity, device);
   for (const std::string& sentence : advised) out << "Advice: " << sentence << '\n';
   out << '\n';
-  // Without names every role would read as `Tensor`.
   if (named != nullptr) {
     write_holders(out, "role", by_role(device), max_rows);
-    out << '\n';
+  } else {
+    write_holders(out, "role, as far as operators show it", by_role_shown_by_operators(device), max_rows);
   }
+  out << '\n';
   write_holders(out, "birthplace", by_birthplace(device), max_rows);
   out << '\n' << report;
   // Where memory runs out step by step the peak is now.
@@ -316,10 +372,7 @@ absl::Status write_out_of_memory_reports(const OutOfMemoryOptions& options) {
     }
   }
   {
-    static const int has_fork_handlers =
-        pthread_atfork([] { writing().lock.lock(); }, [] { writing().lock.unlock(); }, [] { writing().lock.unlock(); });
-    static_cast<void>(has_fork_handlers);
-    const std::lock_guard<std::mutex> hold(writing().lock);
+    const std::lock_guard<ForkSafeMutex> hold(writing().lock);
     writing().options = std::move(checked);
     writing().process = getpid();
     if (!writing().on) writing().before = set_allocation_failure_observer(&observe);
@@ -331,7 +384,7 @@ absl::Status write_out_of_memory_reports(const OutOfMemoryOptions& options) {
 
 void stop_out_of_memory_reports() {
   {
-    const std::lock_guard<std::mutex> hold(writing().lock);
+    const std::lock_guard<ForkSafeMutex> hold(writing().lock);
     if (!writing().on) return;
     set_allocation_failure_observer(writing().before);
     writing().on = false;

@@ -31,7 +31,8 @@ struct OutOfMemoryOptions {
   std::string folder;    // made if missing; empty: standard error instead of files
   int max_reports = 8;   // of the process
   size_t max_rows = 20;  // holders by birthplace, and rows of the table
-  // Gives rows their names and roles (parameters, gradients, optimizer state …); null: none are known. Not owned: call
+  // Gives rows their names and roles (parameters, gradients, optimizer state …); null: none are known, and the summary by role is
+  // of what operators have shown. Not owned: call
   // stop_out_of_memory_reports(), or write_out_of_memory_reports() with another one, before it ends. Both wait for a report that
   // is being made on another thread. Other threads may train meanwhile (reporter/mem_reporter.h). Not used in a child of fork.
   const MemReporter* reporter = nullptr;

@@ -21,11 +21,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "registry/counters.h"
 #include "registry/device_statistics.h"
 #include "registry/phase.h"
+#include "registry/storage_kind.h"
 #include "reporter/process_memory.h"
 #include "reporter/role.h"
 
@@ -86,8 +88,11 @@ struct ReportRow {
   std::string owner;  // kShared: the name of the row that is counted
   // Of the storage: the first that fits any tensor on it, whatever gave the name. kShared: of this row's own tensor.
   Role role = Role::kTensor;
-  bool anonymous = false;         // no registered name reaches it
-  bool adopted = false;           // born before tracking
+  bool anonymous = false;  // no registered name reaches it
+  bool adopted = false;    // born before tracking
+  // What operators have shown, whatever was registered.
+  bool used_as_parameter = false;  // consumed as a leaf that requires grad
+  StorageKind storage_kind = StorageKind::kTensor;
   uint64_t storage_id = 0;        // 0: not in the registry
   std::optional<int64_t> nbytes;  // counted bytes; nullopt: unknown
   int64_t external_bytes = 0;     // kExternal: what is there, but not counted
@@ -112,6 +117,11 @@ struct ReportRow {
   std::string where;                           // the program's line, where a stack was taken: train.cc:42 main
   Phase phase = Phase::kOther;
   bool phase_inferred = false;
+  uint32_t thread = 0;  // that made it, numbered by first use; 0: not known
+  // CUDA, as LibTorch's allocator says: the handle of the stream that it is for (0: the default one), and the private pool
+  // (MempoolId_t) that it lies in ({0, 0}: none). Nothing where the allocator does not tell, and in a report of a peak.
+  std::optional<uint64_t> stream;
+  std::pair<uint64_t, uint64_t> pool{0, 0};
 
   // Of its shape; 0 where that is not known.
   int64_t elements() const;

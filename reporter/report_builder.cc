@@ -209,6 +209,7 @@ class Builder {
     report_.unseen_before_tracking = snapshot_.unseen_before_tracking();
     report_.tracking_was_off = snapshot_.tracking_was_off();
     sort_claims();
+    sort_segments();
     draft_storages();
     draft_elsewhere();
     number_anonymous();
@@ -232,6 +233,15 @@ class Builder {
     }
     // Those on one storage stay in order of registration.
     std::stable_sort(by_storage_.begin(), by_storage_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
+
+  void sort_segments() {
+    for (const auto& [index, view] : instant_.views) {
+      if (!view.blocks.has_value()) continue;
+      std::vector<const DeviceSegment*>& segments = segments_[index];
+      for (const DeviceSegment& segment : view.blocks->segments) segments.push_back(&segment);
+      std::sort(segments.begin(), segments.end(), [](const auto* a, const auto* b) { return a->address < b->address; });
+    }
   }
 
   DeviceReport& report_of(c10::Device device) {
@@ -343,6 +353,19 @@ class Builder {
 
   static Role least_role(const StorageInfo& storage) { return storage.temporary ? Role::kTemporary : Role::kTensor; }
 
+  // Null where the allocator does not tell.
+  const DeviceSegment* segment_of(const StorageInfo& storage) const {
+    if (!storage.device.is_cuda()) return nullptr;
+    const auto of_device = segments_.find(storage.device.index());
+    if (of_device == segments_.end()) return nullptr;
+    const std::vector<const DeviceSegment*>& segments = of_device->second;
+    auto after = std::upper_bound(segments.begin(), segments.end(), storage.address,
+                                  [](uintptr_t address, const DeviceSegment* segment) { return address < segment->address; });
+    if (after == segments.begin()) return nullptr;
+    const DeviceSegment* const segment = *--after;
+    return storage.address - segment->address < static_cast<uint64_t>(segment->nbytes) ? segment : nullptr;
+  }
+
   void add_birthplace(ReportRow& row, const StorageInfo& storage) const {
     row.storage_id = storage.id;
     row.op = storage.op;
@@ -354,6 +377,13 @@ class Builder {
     row.phase = storage.phase;
     row.phase_inferred = storage.phase_inferred;
     row.adopted = storage.adopted;
+    row.used_as_parameter = storage.used_as_parameter;
+    row.storage_kind = storage.kind;
+    row.thread = storage.thread;
+    if (const DeviceSegment* const segment = segment_of(storage)) {
+      row.stream = segment->stream;
+      row.pool = segment->pool;
+    }
     if (storage.parameter == 0 || !row.module.empty()) return;
     if (const auto found = parameters_.find(storage.parameter); found != parameters_.end()) {
       row.module = found->second->module;
@@ -458,7 +488,8 @@ class Builder {
   AnonymousNumbers& numbers_;
   const std::map<uint64_t, const Claim*> parameters_;
   std::vector<std::pair<uint64_t, const Claim*>> by_storage_;
-  std::vector<const Claim*> elsewhere_;  // no row in the registry
+  std::vector<const Claim*> elsewhere_;                                     // no row in the registry
+  std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;  // by address
   std::map<DeviceId, DeviceReport> devices_;
   std::map<DeviceId, Drafts> drafts_;
   std::vector<std::vector<ReportRow>> named_;

@@ -39,6 +39,15 @@ std::string range_text(int64_t offset_bytes, int64_t extent_bytes) {
   return fmt::format("offset {}, extent {}", offset_bytes, extent_bytes);
 }
 
+std::string place_text(const ReportRow& row) {
+  std::string text;
+  if (row.stream.value_or(0) != 0) text = fmt::format("stream {:#x}", *row.stream);
+  if (row.pool != std::pair<uint64_t, uint64_t>{0, 0}) {
+    text += fmt::format("{}private pool ({}, {})", text.empty() ? "" : ", ", row.pool.first, row.pool.second);
+  }
+  return text;
+}
+
 std::string producer(const ReportRow& row) {
   if (row.adopted) return "before tracking";
   std::string where(row.label);

@@ -84,13 +84,33 @@ std::string tiles_json(const Report& report, const DeviceReport& device) {
   return json;
 }
 
-void add_row(std::string& json, const ReportRow& row, Texts& texts) {
+bool has_several_threads(const DeviceReport& device) {
+  uint32_t first = 0;
+  for (const ReportRow& row : device.rows) {
+    if (row.kind != RowKind::kStorage || row.thread == 0) continue;
+    if (first == 0) first = row.thread;
+    if (row.thread != first) return true;
+  }
+  return false;
+}
+
+// Not of what made it, by which the map is divided.
+std::string note(const ReportRow& row, bool with_thread) {
+  std::string text = note(row);
+  if (row.kind != RowKind::kStorage) return text;
+  std::string place = place_text(row);
+  if (with_thread && row.thread != 0) place += fmt::format("{}thread {}", place.empty() ? "" : ", ", row.thread);
+  if (!place.empty()) text += (text.empty() ? "" : " ") + place + ";";
+  return text;
+}
+
+void add_row(std::string& json, const ReportRow& row, bool with_thread, Texts& texts) {
   // The order of ROW in the page.
   fmt::format_to(std::back_inserter(json), "[{},{},{},{},{},{},{},{},{},{},{},{},{}]", static_cast<int>(row.kind),
                  json_string(row.name), static_cast<int>(row.role), row.nbytes.has_value() ? std::to_string(*row.nbytes) : "null",
                  texts.place_of(shape_text(row.shape)), texts.place_of(dtype_text(row.dtype)), texts.place_of(row.module),
                  row.is_output ? 1 : 0, texts.place_of(producer(row)), row.owner.empty() ? "null" : json_string(row.owner),
-                 row.storage_offset_bytes, row.extent_bytes, texts.place_of(note(row)));
+                 row.storage_offset_bytes, row.extent_bytes, texts.place_of(note(row, with_thread)));
 }
 
 }  // namespace
@@ -108,9 +128,10 @@ std::string Report::to_html() const {
     const DeviceReport& device = devices[d];
     json += fmt::format("{}{{\"device\":{},\"tiles\":[{}],\"rows\":[", d == 0 ? "" : ",", json_string(device.device.str()),
                         tiles_json(*this, device));
+    const bool with_threads = has_several_threads(device);
     for (size_t r = 0; r < device.rows.size(); ++r) {
       if (r > 0) json += ",\n";
-      add_row(json, device.rows[r], texts);
+      add_row(json, device.rows[r], with_threads, texts);
     }
     json += "]}";
   }

@@ -49,9 +49,13 @@ std::string row_json(const ReportRow& row) {
   json += fmt::format(",\"module\":{},\"is_output\":{}", json_string(row.module), row.is_output);
   json += fmt::format(
       ",\"op\":{},\"autograd_node\":{},\"forward_op\":{},\"forward_label\":{},\"label\":{},\"phase\":{},\"phase_inferred\":{},"
-      "\"adopted\":{},\"where\":{}}}",
+      "\"adopted\":{},\"where\":{}",
       json_string(row.op), json_string(row.autograd_node), json_string(row.forward_op), json_string(row.forward_label),
       json_string(row.label), json_string(to_string(row.phase)), row.phase_inferred, row.adopted, json_string(row.where));
+  json += fmt::format(",\"used_as_parameter\":{},\"thread\":{}", row.used_as_parameter,
+                      row.thread == 0 ? "null" : std::to_string(row.thread));
+  json += row.stream.has_value() ? fmt::format(",\"stream\":{},\"pool\":[{},{}]}}", *row.stream, row.pool.first, row.pool.second)
+                                 : ",\"stream\":null,\"pool\":null}";
   return json;
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "reporter/report.h"
 #include "reporter/report_format.h"
@@ -124,7 +125,8 @@ void add_to(ShownRow& shown, const ReportRow& row, const DeviceReport& device) {
 }
 
 std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& options) {
-  using Likeness = std::tuple<Role, std::string, std::string_view, std::optional<c10::DimVector>, std::optional<c10::ScalarType>>;
+  using Likeness = std::tuple<Role, std::string, std::string_view, std::optional<c10::DimVector>, std::optional<c10::ScalarType>,
+                              uint64_t, std::pair<uint64_t, uint64_t>>;
   std::vector<ShownRow> shown;
   std::map<Likeness, size_t> place_of_likeness;
   std::map<std::string, size_t> place_of_key;
@@ -139,8 +141,8 @@ std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& 
       is_new = inserted;
       if (is_new) shown.push_back({&row, found->first, "", 0});
     } else if (row.anonymous && options.group == GroupBy::kAlike) {
-      const auto [found, inserted] =
-          place_of_likeness.try_emplace({row.role, producer(row), row.label, row.shape, row.dtype}, place);
+      const auto [found, inserted] = place_of_likeness.try_emplace(
+          {row.role, producer(row), row.label, row.shape, row.dtype, row.stream.value_or(0), row.pool}, place);
       place = found->second;
       is_new = inserted;
       if (is_new) shown.push_back({&row, "", row.name, 0});
@@ -227,8 +229,36 @@ bool pins_what_it_does_not_show(const ReportRow& row, bool verbose) {
   return verbose ? *row.visible_bytes < *row.nbytes : *row.visible_bytes < *row.nbytes / 2;
 }
 
+// Bytes by the thread that made them. Storages from before tracking are nobody's.
+std::map<uint32_t, int64_t> bytes_by_thread(const DeviceReport& device) {
+  std::map<uint32_t, int64_t> threads;
+  for (const ReportRow& row : device.rows) {
+    if (row.kind == RowKind::kStorage && row.thread != 0) threads[row.thread] += row.nbytes.value_or(0);
+  }
+  return threads;
+}
+
+// The largest first; of many threads only these.
+std::string threads_text(const std::map<uint32_t, int64_t>& threads) {
+  constexpr size_t kShown = 8;
+  std::vector<std::pair<uint32_t, int64_t>> sorted(threads.begin(), threads.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  int64_t rest = 0;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    if (i >= kShown) {
+      rest += sorted[i].second;
+    } else {
+      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", sorted[i].first, readable_size(sorted[i].second));
+    }
+  }
+  if (sorted.size() > kShown) text += fmt::format(", … {} more: {}", sorted.size() - kShown, readable_size(rest));
+  return text;
+}
+
 void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptions& options, const Palette& paint) {
   const std::vector<ShownRow> shown = lines_of(device, options);
+  const bool several_threads = options.verbose && bytes_by_thread(device).size() > 1;
   const size_t count = options.verbose ? shown.size() : std::min(shown.size(), options.max_rows);
   size_t owner = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -246,7 +276,14 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
       out << '\n';
       continue;
     }
-    out << paint(Style::kFaint, note(row, options.verbose)) << '\n';
+    std::string behind = note(row, options.verbose);
+    if (row.kind == RowKind::kStorage) {
+      if (const std::string place = place_text(row); !place.empty()) behind += "  " + place;
+      if (options.verbose && several_threads && shown[i].count == 1 && row.thread != 0) {
+        behind += fmt::format("  thread {}", row.thread);
+      }
+    }
+    out << paint(Style::kFaint, behind) << '\n';
     if (row.kind != RowKind::kShared) owner = i;
     // What is of the storage comes after its last row.
     if (i + 1 < count && shown[i + 1].row->kind == RowKind::kShared) continue;
@@ -297,6 +334,9 @@ void write_account(std::ostream& out, const DeviceReport& device) {
                            readable_size(device.bytes_by_role[role]));
     }
     out << "  by role: " << roles << '\n';
+    if (const std::map<uint32_t, int64_t> threads = bytes_by_thread(device); threads.size() > 1) {
+      out << "  by thread: " << threads_text(threads) << '\n';
+    }
   }
   if (!device.items.empty()) out << fmt::format("  tensors, as requested: {}\n", readable_size(device.total_bytes));
   write_item(out, "library workspaces", device.items, ReportItemKind::kLibraryWorkspace);

@@ -4,6 +4,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
 
 #include <atomic>
 #include <deque>
@@ -58,6 +60,54 @@ TEST_CASE("CUDA without an index is the first GPU") {
   reporter.report_peak(without, at::kCUDA);
   CHECK(without.str() == with.str());
   CHECK(with.str().find("The peak of requested bytes on cuda:0: 4.00M") != std::string::npos);
+}
+
+TEST_CASE("rows say the stream, the private pool and the thread that they are of") {
+  const MemReporter reporter;
+  const auto row_of = [&](const Report& report, const at::Tensor& tensor) -> const ReportRow& {
+    const uint64_t id = Registry::global().storage_id(tensor);
+    for (const ReportRow& row : of(report, kCuda0).rows) {
+      if (row.storage_id == id) return row;
+    }
+    FAIL("no row");
+    return of(report, kCuda0).rows.front();
+  };
+  const at::Tensor plain = at::zeros({1000}, kCuda0);
+  CHECK(text_of(reporter.collect()).find("stream") == std::string::npos);
+  CHECK(text_of(reporter.collect()).find("thread") == std::string::npos);
+
+  const c10::cuda::CUDAStream second = c10::cuda::getStreamFromPool(false, 0);
+  at::Tensor on_second, in_pool, of_thread;
+  {
+    const c10::cuda::CUDAStreamGuard guard(second);
+    on_second = at::zeros({1000}, kCuda0);
+  }
+  const std::pair<uint64_t, uint64_t> pool{77, 0};
+  auto& allocator = *c10::cuda::CUDACachingAllocator::get();
+  allocator.beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
+  in_pool = at::zeros({1000}, kCuda0);
+  allocator.endAllocateToPool(0, pool);
+  std::thread([&] { of_thread = at::zeros({2000}, kCuda0); }).join();
+
+  const Report report = reporter.collect();
+  const std::string text = text_of(report);
+  CAPTURE(text);
+  const uint64_t handle = reinterpret_cast<uintptr_t>(second.stream());
+  REQUIRE(handle != 0);
+  CHECK(row_of(report, plain).stream.value() == 0);
+  CHECK((row_of(report, plain).pool == std::pair<uint64_t, uint64_t>{0, 0}));
+  CHECK(row_of(report, on_second).stream.value() == handle);
+  CHECK((row_of(report, on_second).pool == std::pair<uint64_t, uint64_t>{0, 0}));
+  CHECK(row_of(report, in_pool).stream.value() == 0);
+  CHECK((row_of(report, in_pool).pool == pool));
+  CHECK(row_of(report, of_thread).thread != row_of(report, plain).thread);
+  CHECK(text.find("  aten::zeros [forward]  stream 0x") != std::string::npos);
+  CHECK(text.find("  aten::zeros [forward]  private pool (77, 0)\n") != std::string::npos);
+  CHECK(text.find("  by thread: ") != std::string::npos);
+  CHECK(of(report, kCuda0).unexplained_bytes == 0);
+
+  in_pool = at::Tensor();
+  allocator.releasePool(0, pool);
 }
 
 TEST_CASE("a report beside threads that allocate adds up, with LibTorch's figures or without") {

@@ -4,8 +4,10 @@
 
 #include <ATen/Functions.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -125,6 +127,74 @@ TEST_CASE("the report") {
   options.max_reports = 100;
   message_of(kAbsurd);
   CHECK(folder.files().size() == 3);
+}
+
+TEST_CASE("without names: by role, as far as operators show it") {
+  const ScopedTracking tracking;
+  at::Tensor used = at::ones({3 << 18}, at::kFloat).set_requires_grad(true);
+  const at::Tensor never_used = at::ones({1 << 19}, at::kFloat).set_requires_grad(true);
+  const at::Tensor result = used * used;
+  result.backward(at::ones_like(result));
+  at::Tensor made_outside = [] {
+    const at::NoGradGuard no_grad;
+    return at::ones({5 << 18}, at::kFloat);
+  }();
+  AllocationFailure failure;
+  failure.requested_bytes = kAbsurd;
+  std::string text = out_of_memory_report(failure);
+  CAPTURE(text);
+  CHECK(has(text,
+            "Who holds it, by role, as far as operators show it:\n"
+            "       5.00M       2 x  Tensor [forward]\n"
+            "       5.00M       1 x  Tensor [other]\n"
+            "       3.00M       1 x  Parameter (a leaf that requires grad)\n"
+            "       3.00M       1 x  Tensor [backward]\n"
+            "\nWho holds it, by birthplace:\n"));
+  CHECK(has(text, "Explained: 16.00M of 16.00M (0.00B unexplained)"));
+
+  // A step that nobody has announced is inferred from what it does, and its state is called no more than what it shows.
+  made_outside = at::Tensor();
+  const at::Tensor state = [&] {
+    const at::NoGradGuard no_grad;
+    at::Tensor made = at::zeros({3 << 18}, at::kFloat);
+    used.add_(made);
+    return made;
+  }();
+  text = out_of_memory_report(failure);
+  CHECK(has(text, "       3.00M       1 x  Tensor [optimizer (inferred)]\n"));
+  CHECK_FALSE(has(text, "OptimizerState"));
+}
+
+TEST_CASE("a child of fork makes its reports, whatever another thread was doing") {
+  const ScopedTracking tracking;
+  Folder folder;
+  OutOfMemoryOptions options;
+  options.folder = folder.path.string();
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) {
+      CHECK(write_out_of_memory_reports(options).ok());
+      stop_out_of_memory_reports();
+    }
+  });
+  int failed = 0;
+  for (int i = 0; i < 50; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      OutOfMemoryOptions quiet = options;
+      quiet.quiet = true;
+      if (!write_out_of_memory_reports(quiet).ok()) _exit(1);
+      stop_out_of_memory_reports();
+      _exit(0);
+    }
+    int status = -1;
+    REQUIRE((waitpid(child, &status, 0) == child));
+    failed += status != 0;
+  }
+  stop = true;
+  other.join();
+  CHECK(failed == 0);
 }
 
 TEST_CASE("with a reporter that knows names: by role") {

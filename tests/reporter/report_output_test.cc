@@ -143,6 +143,44 @@ TEST_SUITE("the table") {
     CHECK(contains(shown, "\n… and 1 more, 1.00M\n"));
   }
 
+  TEST_CASE("streams, private pools and threads are shown where they are not the only ones") {
+    Report report = sample();
+    DeviceReport& device = report.devices[0];
+    const std::string before = text(report);
+    CHECK_FALSE(contains(before, "thread"));
+    for (ReportRow& row : device.rows) {
+      if (row.kind != RowKind::kStorage) continue;
+      row.thread = 1;
+      row.stream = 0;
+    }
+    CHECK(text(report) == before);
+    CHECK(contains(report.to_json(), "\"thread\":1,\"stream\":0,\"pool\":[0,0]}"));
+
+    // Rows alike on two streams are two lines.
+    device.rows[4].stream = 0x5f0;
+    device.rows[5].stream = 0x5f0;
+    device.rows[5].pool = {0, 3};
+    device.rows[5].thread = 7;
+    device.rows[2].pool = {2, 1};
+    std::string shown = text(report);
+    CAPTURE(shown);
+    CHECK(contains(shown, line("Tensor3", "(262144,)", "1.00M", "  aten::mul [forward]")));
+    CHECK(contains(shown, line("Tensor4", "(262144,)", "1.00M", "  aten::mul [forward]  stream 0x5f0")));
+    CHECK(contains(shown, line("Tensor5", "(262144,)", "1.00M",
+                               "  aten::conv2d [output of conv1, forward]  stream 0x5f0, private pool (0, 3)")));
+    CHECK(contains(shown, line("encoder.weight.grad", "(1048576,)", "4.00M", "  private pool (2, 1)")));
+    CHECK(contains(shown, "Tensor 3.00M\n  by thread: 1: 10.00M, 7: 1.00M\n"));
+    report.options.verbose = true;
+    shown = text(report);
+    CHECK(contains(shown, line("Tensor3", "(262144,)", "1.00M", "  aten::mul [forward]  thread 1")));
+    CHECK(contains(shown, "  stream 0x5f0, private pool (0, 3)  thread 7\n"));
+    CHECK(contains(report.to_json(), "\"thread\":7,\"stream\":1520,\"pool\":[0,3]}"));
+    CHECK(contains(report.to_json(), "\"thread\":null,\"stream\":null,\"pool\":null}"));
+    CHECK(contains(report.to_csv(), ",forward,0,7,1520,0:3\n"));
+    CHECK(contains(report.to_csv(), ",other,0,?,?,?\n"));
+    CHECK(contains(report.to_html(), "\"stream 0x5f0, private pool (0, 3), thread 7;\""));
+  }
+
   TEST_CASE("a view that pins what it does not show is flagged: always if most of it, any part when verbose") {
     Report report = sample();
     report.devices[0].rows[0].visible_bytes = 3 * kMiB;
@@ -264,7 +302,7 @@ TEST_SUITE("machine formats") {
 import csv, sys
 rows = list(csv.DictReader(sys.stdin, strict=True))
 assert list(rows[0]) == ('schema_version device kind storage_id name owner role bytes external_bytes shape dtype offset_bytes '
-                         'extent_bytes more_references module is_output op autograd_node forward_op label phase adopted').split()
+                         'extent_bytes more_references module is_output op autograd_node forward_op label phase adopted thread stream pool').split()
 assert {row['schema_version'] for row in rows} == {'2'}
 assert rows[0]['name'] == 'a,"b"\\nc', rows[0]
 assert sum(int(row['bytes']) for row in rows) == 11 << 20

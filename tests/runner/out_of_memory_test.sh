@@ -27,6 +27,8 @@ report="$(echo logs/oom-*.txt)"
 check "told where" has err "who holds it: $PWD/$report"
 check "what was asked for" has "$report" "Asked for: 1.00G (1073741824 bytes) by aten::zeros"
 check "who held it" has "$report" "       7.00G       7 x  aten::zeros"
+check "by role, though nothing is registered" has "$report" "Who holds it, by role, as far as operators show it:"
+check "no role is made up" equal "$(grep -cF '       7.00G       7 x  Tensor [forward]' "$report")" 1
 check "nothing unexplained" has "$report" "Explained: 7.00G of 7.00G (0.00B unexplained)"
 
 "$memledger" run --virtual-gpu=h200:7GiB -- "$program" >out 2>err
