@@ -1,6 +1,11 @@
 #include "registry/snapshot.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "registry/snapshot_data.h"
 
@@ -55,16 +60,23 @@ const StorageInfo* Snapshot::find_address(c10::Device device, const void* addres
   std::call_once(data_->addresses_are_known, [this] {
     size_t count = 0;
     for (const auto& [one, rows] : data_->storages) count += rows.size();
-    data_->by_address.reserve(count);
+    std::vector<const StorageInfo*> all;
+    all.reserve(count);
     for (const auto& [one, rows] : data_->storages) {
-      for (const StorageInfo& row : rows) {
-        const StorageInfo*& known = data_->by_address[row.address];
-        if (known == nullptr || known->id < row.id) known = &row;
-      }
+      for (const StorageInfo& row : rows) all.push_back(&row);
     }
+    std::sort(all.begin(), all.end(), [](const StorageInfo* a, const StorageInfo* b) {
+      return std::tie(a->address, a->id) < std::tie(b->address, b->id);
+    });
+    data_->by_address = std::move(all);
   });
-  const auto found = data_->by_address.find(reinterpret_cast<uintptr_t>(address));
-  return found != data_->by_address.end() && found->second->device == canonical(device) ? found->second : nullptr;
+  // Of several storages at one address (of a peak) the last born.
+  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  const auto after = std::upper_bound(data_->by_address.begin(), data_->by_address.end(), wanted,
+                                      [](uintptr_t at, const StorageInfo* row) { return at < row->address; });
+  if (after == data_->by_address.begin()) return nullptr;
+  const StorageInfo* const last = *std::prev(after);
+  return last->address == wanted && last->device == canonical(device) ? last : nullptr;
 }
 
 bool Snapshot::complete() const { return !data_ || data_->complete; }

@@ -225,22 +225,18 @@ struct MemReporter::Impl {
   };
 
   const Activation activation;
-  // Guards what follows. Held neither while tensors, modules and graphs are let go of, nor while a graph is walked, which calls the
-  // program's CountedHooks.
-  ForkSafeMutex lock;
   NameBook names;
+  // Guards what follows. Held neither while tensors and graphs are let go of, nor while a graph is walked, which calls the program's
+  // CountedHooks.
+  ForkSafeMutex lock;
   std::vector<WeakTensor> graphs;
   std::unordered_set<const c10::TensorImpl*>
       graph_roots;  // of `graphs`, whose weak references keep the addresses from being reused
   size_t prune_graphs_at = 64;
   AnonymousNumbers numbers;
 
-  std::vector<NamedTensor> read_names() {
-    const Hold hold(lock);
-    return names.read();
-  }
   void add_graph(const at::Tensor& loss);
-  void prune_graphs();
+  void prune_graphs(std::vector<WeakTensor>& dropped);
   std::vector<at::Tensor> living_graphs();
   Claims read_claims();
   Report build(const ReportOptions& options, const std::vector<Claim>& claims, const Instant& instant) {
@@ -251,26 +247,32 @@ struct MemReporter::Impl {
 };
 
 void MemReporter::Impl::add_graph(const at::Tensor& loss) {
+  WeakTensor weak(loss.getIntrusivePtr());
+  std::vector<WeakTensor> dropped;
   const Hold hold(lock);
-  if (graphs.size() >= prune_graphs_at) prune_graphs();
-  if (graph_roots.insert(loss.unsafeGetTensorImpl()).second) graphs.emplace_back(loss.getIntrusivePtr());
+  if (graphs.size() >= prune_graphs_at) prune_graphs(dropped);
+  if (graphs.size() == graphs.capacity()) graphs.reserve(std::max<size_t>(16, 2 * graphs.size()));
+  if (graph_roots.insert(loss.unsafeGetTensorImpl()).second) graphs.push_back(std::move(weak));
 }
 
-void MemReporter::Impl::prune_graphs() {
-  const auto is_dead = [this](const WeakTensor& weak) {
-    if (!weak.expired()) return false;
-    graph_roots.erase(weak._unsafe_get_target());
-    return true;
-  };
-  graphs.erase(std::remove_if(graphs.begin(), graphs.end(), is_dead), graphs.end());
+// What ended goes to `dropped`, to be let go of without the lock.
+void MemReporter::Impl::prune_graphs(std::vector<WeakTensor>& dropped) {
+  const auto ended = std::stable_partition(graphs.begin(), graphs.end(), [](const WeakTensor& weak) { return !weak.expired(); });
+  dropped.reserve(static_cast<size_t>(graphs.end() - ended));
+  for (auto weak = ended; weak != graphs.end(); ++weak) {
+    graph_roots.erase(weak->_unsafe_get_target());
+    dropped.push_back(std::move(*weak));
+  }
+  graphs.erase(ended, graphs.end());
   // As often as there may be as many dead ones as live ones, so that adding stays cheap on average.
   prune_graphs_at = std::max<size_t>(64, 2 * graphs.size());
 }
 
 std::vector<at::Tensor> MemReporter::Impl::living_graphs() {
   std::vector<at::Tensor> roots;
+  std::vector<WeakTensor> dropped;
   const Hold hold(lock);
-  prune_graphs();
+  prune_graphs(dropped);
   roots.reserve(graphs.size());
   for (const WeakTensor& weak : graphs) {
     if (auto held = weak.lock()) roots.emplace_back(std::move(held));
@@ -280,7 +282,7 @@ std::vector<at::Tensor> MemReporter::Impl::living_graphs() {
 
 MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
   Claims result;
-  result.named = read_names();
+  result.named = names.read();
   const auto pinned = pinned_statistics();
   result.may_be_pinned = pinned.has_value() && pinned->reserved_bytes.current > 0;
   result.claims.reserve(result.named.size());
@@ -378,37 +380,32 @@ MemReporter::MemReporter(MemReporter&&) noexcept = default;
 MemReporter& MemReporter::operator=(MemReporter&&) noexcept = default;
 
 MemReporter& MemReporter::add_module(std::string prefix, const torch::nn::Module& module) {
-  const Impl::Hold hold(impl_->lock);
   impl_->names.add_module(std::move(prefix), module);
   return *this;
 }
 
 MemReporter& MemReporter::add_module(std::string prefix, const torch::jit::Module& module) {
-  const Impl::Hold hold(impl_->lock);
   impl_->names.add_module(std::move(prefix), module);
   return *this;
 }
 
 MemReporter& MemReporter::add_optimizer(const torch::optim::Optimizer& optimizer) {
-  const Impl::Hold hold(impl_->lock);
   impl_->names.add_optimizer(optimizer);
   return *this;
 }
 
 MemReporter& MemReporter::add_tensor(std::string name, const at::Tensor& tensor) {
-  const Impl::Hold hold(impl_->lock);
   impl_->names.add_tensor(std::move(name), tensor);
   return *this;
 }
 
 MemReporter& MemReporter::add_input(std::string name, const at::Tensor& tensor) {
-  const Impl::Hold hold(impl_->lock);
   impl_->names.add_input(std::move(name), tensor);
   return *this;
 }
 
 SavedTensors MemReporter::saved_for_backward(const at::Tensor& loss, SavedTensorOptions options) const {
-  for (NamedTensor& named : impl_->read_names()) {
+  for (NamedTensor& named : impl_->names.read()) {
     if (named.role == Role::kParameter) options.parameters.emplace_back(std::move(named.name), std::move(named.tensor));
     if (named.role == Role::kBuffer) options.buffers.push_back(std::move(named.tensor));
     if (named.role == Role::kInput) options.inputs.push_back(std::move(named.tensor));
@@ -423,13 +420,11 @@ MemReporter& MemReporter::add_graph(const at::Tensor& loss) {
 }
 
 MemReporter& MemReporter::remove(std::string_view name) {
-  const Impl::Hold hold(impl_->lock);
   impl_->names.remove(name);
   return *this;
 }
 
 MemReporter& MemReporter::remove(const torch::optim::Optimizer& optimizer) {
-  const Impl::Hold hold(impl_->lock);
   impl_->names.remove_optimizer(optimizer);
   return *this;
 }

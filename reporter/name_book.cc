@@ -4,15 +4,20 @@
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <list>
-#include <optional>
+#include <mutex>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
-#include "registry/core/calls_out_knowingly.h"
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/core/thread_context.h"
 #include "registry/core/training_threads.h"
 #include "registry/training_notes.h"
@@ -37,36 +42,60 @@ struct Entry {
   }
 };
 
-struct ModuleEntry : Entry {
+// What somebody else may end once it is removed. Guarded by the book's lock.
+struct Pinned {
+  bool removed = false;
+  int pins = 0;
+  pid_t process = 0;  // that the pins are of: a child of fork has none of its parent's threads
+};
+
+struct ModuleEntry : Entry, Pinned {
   std::string prefix;
   const torch::nn::Module* module;
   std::weak_ptr<const torch::nn::Module> owner;
   bool owned;  // by a shared_ptr when it was added; else it is on the stack and the caller's to keep
 
+  ModuleEntry(std::string its_prefix, const torch::nn::Module& one)
+      : prefix(std::move(its_prefix)), module(&one), owner(one.weak_from_this()), owned(!owner.expired()) {}
   bool ended() const { return owned && owner.expired(); }
-
-  // Keeps an owned module alive while it is read; the second is null when it has ended.
-  std::pair<std::shared_ptr<const torch::nn::Module>, const torch::nn::Module*> lock() const {
-    if (!owned) return {nullptr, module};
-    auto held = owner.lock();
-    const auto* raw = held.get();
-    return {std::move(held), raw};
-  }
 };
 
 struct ScriptEntry : Entry {
   std::string prefix;
   ScriptModuleRef module;
+
+  ScriptEntry(std::string its_prefix, const torch::jit::Module& one) : prefix(std::move(its_prefix)), module(one) {}
+  bool ended() const { return module.ended(); }
 };
 
-struct OptimizerEntry : Entry {
+struct OptimizerEntry : Entry, Pinned {
   std::unique_ptr<OptimizerWatch> watch;
+
+  explicit OptimizerEntry(const torch::optim::Optimizer& one) : watch(std::make_unique<OptimizerWatch>(one)) {}
 };
 
 struct TensorEntry : Entry {
   std::string name;
   Role role;
   WeakTensor tensor;
+
+  TensorEntry(std::string its_name, Role its_role, const at::Tensor& one)
+      : name(std::move(its_name)), role(its_role), tensor(one.getIntrusivePtr()) {}
+  bool ended() const { return tensor.expired(); }
+};
+
+// Shared with those who read them. Lists: what goes is moved to another one, without memory.
+template <typename E>
+using EntryList = std::list<std::shared_ptr<E>>;
+template <typename E>
+using EntryVector = std::vector<std::shared_ptr<E>>;
+
+// Declared before a lock is taken, so that what goes ends without it: deleters and destructors are the program's.
+struct Dropped {
+  EntryList<ModuleEntry> modules;
+  EntryList<ScriptEntry> scripts;
+  EntryList<OptimizerEntry> optimizers;
+  EntryList<TensorEntry> tensors;
 };
 
 std::string join(const std::string& prefix, const std::string& path) {
@@ -97,45 +126,144 @@ at::Tensor lock(const WeakTensor& weak) {
 }  // namespace
 
 struct NameBook::Entries {
-  std::vector<ModuleEntry> modules;
-  std::vector<ScriptEntry> scripts;
-  std::vector<OptimizerEntry> optimizers;
-  std::list<TensorEntry> tensors;  // in order of registration
-  std::unordered_map<std::string, std::list<TensorEntry>::iterator> tensor_of_name;
+  using Hold = std::lock_guard<ForkSafeMutex>;
+
+  // Guards what follows, the entries' Pinned included; all else in an entry never changes while the book has it. Nothing of
+  // LibTorch's is called while it is held, but for looking whether something has ended.
+  ForkSafeMutex lock;
+  EntryList<ModuleEntry> modules;
+  EntryList<ScriptEntry> scripts;
+  EntryList<OptimizerEntry> optimizers;
+  EntryList<TensorEntry> tensors;  // in order of registration
+  std::unordered_map<std::string, EntryList<TensorEntry>::iterator> tensor_of_name;
   const GradientNotes::Wanted gradients_wanted;
-  // Adding looks for dead entries only when there may be as many of them as live ones, so that it stays cheap on average.
+  // Adding looks for dead entries only when there may be as many of them as live ones, so that it stays cheap on average. Not of
+  // TorchScript modules, whose memory LibTorch keeps until they are let go of here.
   size_t prune_at = 64;
 
-  std::list<TensorEntry>::iterator erase(std::list<TensorEntry>::iterator entry) {
-    tensor_of_name.erase(entry->name);
-    return tensors.erase(entry);
+  template <typename E>
+  static void move_ended(EntryList<E>& from, EntryList<E>& to) {
+    move_if(from, to, [](const E& entry) { return entry.ended(); });
   }
-
-  void prune() {
-    const core::CallsOutKnowingly known;
-    modules.erase(std::remove_if(modules.begin(), modules.end(), [](const ModuleEntry& entry) { return entry.ended(); }),
-                  modules.end());
-    scripts.erase(std::remove_if(scripts.begin(), scripts.end(), [](const ScriptEntry& entry) { return entry.module.ended(); }),
-                  scripts.end());
-    for (auto entry = tensors.begin(); entry != tensors.end();) {
-      entry = entry->tensor.expired() ? erase(entry) : std::next(entry);
+  template <typename E, typename Goes>
+  static void move_if(EntryList<E>& from, EntryList<E>& to, const Goes& goes) {
+    for (auto entry = from.begin(); entry != from.end();) {
+      const auto next = std::next(entry);
+      if (goes(**entry)) to.splice(to.end(), from, entry);
+      entry = next;
     }
-    prune_at = std::max<size_t>(64, 2 * (modules.size() + scripts.size() + tensors.size()));
   }
 
-  void prune_sometimes() {
-    if (modules.size() + scripts.size() + tensors.size() >= prune_at) prune();
+  void prune(Dropped& dropped) {
+    move_ended(modules, dropped.modules);
+    move_ended(scripts, dropped.scripts);
+    move_if(tensors, dropped.tensors, [this](const TensorEntry& entry) {
+      if (!entry.ended()) return false;
+      tensor_of_name.erase(entry.name);
+      return true;
+    });
+    prune_at = std::max<size_t>(64, 2 * (modules.size() + tensors.size()));
+  }
+
+  void prune_sometimes(Dropped& dropped) {
+    if (modules.size() + tensors.size() >= prune_at) {
+      prune(dropped);
+    } else {
+      move_ended(scripts, dropped.scripts);
+    }
+  }
+
+  template <typename E>
+  void add(EntryList<E>& to, std::shared_ptr<E> entry) {
+    EntryList<E> one;
+    one.push_back(std::move(entry));
+    Dropped dropped;
+    const Hold hold(lock);
+    prune_sometimes(dropped);
+    to.splice(to.end(), one);
   }
 
   void add(std::string name, Role role, const at::Tensor& tensor) {
     TORCH_CHECK(tensor.defined(), "memledger: the tensor given for \"", name, "\" is undefined");
-    prune_sometimes();
-    if (const auto found = tensor_of_name.find(name); found != tensor_of_name.end()) erase(found->second);
-    const auto entry = tensors.insert(tensors.end(), {{}, name, role, WeakTensor(tensor.getIntrusivePtr())});
-    tensor_of_name.emplace(std::move(name), entry);
     if (no_other_thread_trains() && tensor.is_leaf()) GradientNotes::note(tensor);
+    EntryList<TensorEntry> one;
+    one.push_back(std::make_shared<TensorEntry>(name, role, tensor));
+    Dropped dropped;
+    const Hold hold(lock);
+    prune_sometimes(dropped);
+    const auto [place, is_new] = tensor_of_name.try_emplace(std::move(name), one.begin());
+    if (!is_new) {
+      dropped.tensors.splice(dropped.tensors.end(), tensors, place->second);
+      place->second = one.begin();
+    }
+    tensors.splice(tensors.end(), one);
   }
+
+  // No other thread reads it any more, nor ever will. By looking, as a condition variable does not outlive a fork: removing is
+  // rare, and a read takes milliseconds.
+  void wait_for_readers(const Pinned& removed);
 };
+
+namespace {
+
+// While one of these lives, what the entry stands for is not ended: who removes it waits. Nothing that may end with it, and so call
+// the program, is let go of meanwhile, but when memory fails; a thread does not wait for itself.
+class Pin {
+ public:
+  Pin(ForkSafeMutex& lock, Pinned& what) : lock_(lock), what_(what) {
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
+    if (what_.removed) return;
+    if (what_.process != process_) {
+      what_.process = process_;
+      what_.pins = 0;
+    }
+    ++what_.pins;
+    outer_ = std::exchange(innermost_, this);
+    pinned_ = true;
+  }
+  ~Pin() {
+    if (!pinned_) return;
+    innermost_ = outer_;
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
+    if (what_.process == process_) --what_.pins;
+  }
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+
+  // False: it was removed, and is not to be touched.
+  explicit operator bool() const { return pinned_; }
+
+  static int of_this_thread(const Pinned& what) {
+    int count = 0;
+    for (const Pin* pin = innermost_; pin != nullptr; pin = pin->outer_) count += &pin->what_ == &what ? 1 : 0;
+    return count;
+  }
+
+ private:
+  static thread_local const Pin* innermost_;
+
+  ForkSafeMutex& lock_;
+  Pinned& what_;
+  const pid_t process_ = getpid();
+  const Pin* outer_ = nullptr;
+  bool pinned_ = false;
+};
+
+thread_local const Pin* Pin::innermost_ = nullptr;
+
+}  // namespace
+
+void NameBook::Entries::wait_for_readers(const Pinned& removed) {
+  const pid_t process = getpid();
+  const int own = Pin::of_this_thread(removed);
+  while (true) {
+    {
+      const Hold hold(lock);
+      if (removed.process != process || removed.pins <= own) return;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
 
 NameBook::NameBook() : entries_(std::make_unique<Entries>()) {}
 NameBook::~NameBook() = default;
@@ -143,34 +271,35 @@ NameBook::NameBook(NameBook&&) noexcept = default;
 NameBook& NameBook::operator=(NameBook&&) noexcept = default;
 
 void NameBook::add_module(std::string prefix, const torch::nn::Module& module) {
-  std::weak_ptr<const torch::nn::Module> owner = module.weak_from_this();
-  const bool owned = !owner.expired();
-  entries_->prune_sometimes();
-  entries_->modules.push_back({{}, std::move(prefix), &module, std::move(owner), owned});
-  if (!no_other_thread_trains()) return;
-  for (const at::Tensor& parameter : module.parameters()) {
-    if (parameter.defined()) GradientNotes::note(parameter);
-  }
-}
-
-void NameBook::add_module(std::string prefix, const torch::jit::Module& module) {
-  entries_->prune_sometimes();
-  entries_->scripts.push_back({{}, std::move(prefix), ScriptModuleRef(module)});
-  if (!no_other_thread_trains()) return;
-  entries_->scripts.back().module.for_each_tensor([](const std::string&, const std::string&, Role, const at::Tensor& tensor) {
-    if (tensor.is_leaf()) GradientNotes::note(tensor);
-  });
-}
-
-void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) {
-  entries_->optimizers.push_back({{}, std::make_unique<OptimizerWatch>(optimizer)});
-  if (!no_other_thread_trains()) return;
-  entries_->optimizers.back().watch->note();
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
+  if (no_other_thread_trains()) {
+    for (const at::Tensor& parameter : module.parameters()) {
       if (parameter.defined()) GradientNotes::note(parameter);
     }
   }
+  entries_->add(entries_->modules, std::make_shared<ModuleEntry>(std::move(prefix), module));
+}
+
+void NameBook::add_module(std::string prefix, const torch::jit::Module& module) {
+  const auto entry = std::make_shared<ScriptEntry>(std::move(prefix), module);
+  if (no_other_thread_trains()) {
+    entry->module.for_each_tensor([](const std::string&, const std::string&, Role, const at::Tensor& tensor) {
+      if (tensor.is_leaf()) GradientNotes::note(tensor);
+    });
+  }
+  entries_->add(entries_->scripts, entry);
+}
+
+void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  const auto entry = std::make_shared<OptimizerEntry>(optimizer);
+  if (no_other_thread_trains()) {
+    entry->watch->note();
+    for (const auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (parameter.defined()) GradientNotes::note(parameter);
+      }
+    }
+  }
+  entries_->add(entries_->optimizers, entry);
 }
 
 void NameBook::add_tensor(std::string name, const at::Tensor& tensor) { entries_->add(std::move(name), Role::kTensor, tensor); }
@@ -178,32 +307,58 @@ void NameBook::add_tensor(std::string name, const at::Tensor& tensor) { entries_
 void NameBook::add_input(std::string name, const at::Tensor& tensor) { entries_->add(std::move(name), Role::kInput, tensor); }
 
 void NameBook::remove(std::string_view name) {
-  entries_->prune();  // whether a dead one is an error must not depend on when it was last looked for
-  auto& modules = entries_->modules;
-  auto& scripts = entries_->scripts;
-  const size_t before = modules.size() + scripts.size();
-  const auto has_prefix = [&](const auto& entry) { return entry.prefix == name; };
-  modules.erase(std::remove_if(modules.begin(), modules.end(), has_prefix), modules.end());
-  scripts.erase(std::remove_if(scripts.begin(), scripts.end(), has_prefix), scripts.end());
-  const auto found = entries_->tensor_of_name.find(std::string(name));
-  TORCH_CHECK(modules.size() + scripts.size() < before || found != entries_->tensor_of_name.end(),
+  const std::string wanted(name);
+  Dropped ended;
+  Dropped removed;
+  {
+    const Entries::Hold hold(entries_->lock);
+    entries_->prune(ended);  // whether a dead one is an error must not depend on when it was last looked for
+    Entries::move_if(entries_->modules, removed.modules, [&](ModuleEntry& entry) { return entry.prefix == wanted; });
+    Entries::move_if(entries_->scripts, removed.scripts, [&](const ScriptEntry& entry) { return entry.prefix == wanted; });
+    for (const auto& entry : removed.modules) entry->removed = true;
+    if (const auto found = entries_->tensor_of_name.find(wanted); found != entries_->tensor_of_name.end()) {
+      removed.tensors.splice(removed.tensors.end(), entries_->tensors, found->second);
+      entries_->tensor_of_name.erase(found);
+    }
+  }
+  TORCH_CHECK(!removed.modules.empty() || !removed.scripts.empty() || !removed.tensors.empty(),
               "memledger: nothing that lives was added under the name \"", name, "\"");
-  if (found != entries_->tensor_of_name.end()) entries_->erase(found->second);
+  for (const auto& entry : removed.modules) {
+    if (!entry->owned) entries_->wait_for_readers(*entry);
+  }
 }
 
 void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
-  auto& optimizers = entries_->optimizers;
-  const auto gone = std::remove_if(optimizers.begin(), optimizers.end(),
-                                   [&](const OptimizerEntry& entry) { return &entry.watch->optimizer() == &optimizer; });
-  TORCH_CHECK(gone != optimizers.end(), "memledger: this optimizer was not added");
-  optimizers.erase(gone, optimizers.end());
+  Dropped removed;
+  {
+    const Entries::Hold hold(entries_->lock);
+    Entries::move_if(entries_->optimizers, removed.optimizers,
+                     [&](const OptimizerEntry& entry) { return &entry.watch->optimizer() == &optimizer; });
+    for (const auto& entry : removed.optimizers) entry->removed = true;
+  }
+  TORCH_CHECK(!removed.optimizers.empty(), "memledger: this optimizer was not added");
+  for (const auto& entry : removed.optimizers) {
+    entries_->wait_for_readers(*entry);
+    entry->watch.reset();  // others may have the entry for a while
+  }
 }
 
 std::vector<NamedTensor> NameBook::read() const {
-  const core::CallsOutKnowingly known;
-  entries_->prune();
-  std::vector<NamedTensor> found;
-  found.reserve(entries_->tensors.size());
+  EntryVector<ModuleEntry> modules;
+  EntryVector<ScriptEntry> scripts;
+  EntryVector<OptimizerEntry> optimizers;
+  EntryVector<TensorEntry> tensors;
+  {
+    Dropped dropped;
+    const Entries::Hold hold(entries_->lock);
+    entries_->prune(dropped);
+    modules.assign(entries_->modules.begin(), entries_->modules.end());
+    scripts.assign(entries_->scripts.begin(), entries_->scripts.end());
+    optimizers.assign(entries_->optimizers.begin(), entries_->optimizers.end());
+    tensors.assign(entries_->tensors.begin(), entries_->tensors.end());
+  }
+  std::vector<NamedTensor> found;  // before what pins entries: holds all that is read of them
+  found.reserve(tensors.size());
   struct Known {
     std::string name, module;
   };
@@ -231,9 +386,14 @@ std::vector<NamedTensor> NameBook::read() const {
   const auto keep_with_what_it_has = [&](size_t first, std::shared_ptr<const void> owner) {
     if (first < found.size()) found[first].owner = std::move(owner);
   };
-  for (const ModuleEntry& entry : entries_->modules) {
-    auto [held, module] = entry.lock();
-    if (module == nullptr) continue;
+  for (const auto& shared_entry : modules) {
+    ModuleEntry& entry = *shared_entry;
+    std::shared_ptr<const torch::nn::Module> held;
+    if (entry.owned) held = entry.owner.lock();
+    if (entry.owned && held == nullptr) continue;
+    const Pin pin(entries_->lock, entry);
+    if (!pin) continue;
+    const torch::nn::Module* const module = entry.module;
     const size_t first = found.size();
     may_be_read = entry.may_be_read();
     const auto owner_of = [&, root = module](const std::string& name) {
@@ -256,7 +416,8 @@ std::vector<NamedTensor> NameBook::read() const {
     });
     keep_with_what_it_has(first, std::move(held));
   }
-  for (const ScriptEntry& entry : entries_->scripts) {
+  for (const auto& shared_entry : scripts) {
+    const ScriptEntry& entry = *shared_entry;
     const size_t first = found.size();
     may_be_read = entry.may_be_read();
     auto held = entry.module.for_each_tensor(
@@ -273,13 +434,17 @@ std::vector<NamedTensor> NameBook::read() const {
     keep_with_what_it_has(first, std::move(held));
   }
   std::unordered_map<const c10::TensorImpl*, std::string> given_names;
-  for (const TensorEntry& entry : entries_->tensors) {
+  for (const auto& shared_entry : tensors) {
+    const TensorEntry& entry = *shared_entry;
     const at::Tensor tensor = lock(entry.tensor);
     may_be_read = entry.may_be_read();
     add_with_grad(entry.name, entry.role, "", tensor);
-    if (tensor.defined() && !entries_->optimizers.empty()) given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
+    if (tensor.defined() && !optimizers.empty()) given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
   }
-  for (const OptimizerEntry& entry : entries_->optimizers) {
+  for (const auto& shared_entry : optimizers) {
+    OptimizerEntry& entry = *shared_entry;
+    const Pin pin(entries_->lock, entry);
+    if (!pin) continue;
     const torch::optim::Optimizer& optimizer = entry.watch->optimizer();
     may_be_read = entry.may_be_read();
     const bool states_may_be_read = may_be_read || entry.watch->steps_on_this_thread();

@@ -7,9 +7,17 @@
 //   for (const memledger::NamedTensor& named : names.read()) { ... named.name, named.role, named.tensor ... }
 //
 // Holds no tensor alive. A module owned by a ModuleHolder (or any shared_ptr) and a TorchScript module may end: its names end with
-// it. A module on the stack, and an optimizer, must outlive the book or be removed from it. Tensors are held weakly; a name ends
-// with its tensor and is then forgotten. The book itself is not thread-safe: its owner has a lock. Cost of read(): by the number
+// it. LibTorch keeps the attributes of a TorchScript module that was dropped until the last weak reference goes, which is ours:
+// their memory is given back when the book is next used, in any way. A module on the stack, and an optimizer, must outlive the book
+// or be removed from it. Tensors are held weakly; a name ends with its tensor and is then forgotten. Cost of read(): by the number
 // of registered tensors that live, about a microsecond each; a dead one costs once.
+//
+// Thread-safety: any thread, any function, at any time; not under a ForkSafeMutex. Entries are read, and what has ended is let go
+// of, without a lock: deleters and destructors of the program's may use the same book. A read() tells of what was registered at one
+// moment of the call. Of what another thread adds or removes meanwhile, and of what ends, it may tell or not. When remove() and
+// remove_optimizer() return, no thread is reading the module or optimizer, and it may end; they wait for those that are, which
+// takes as long as reading that one. (The caller's own read(), which a deleter may come from, reads no more of it either.) When
+// memory fails, a function has done nothing but let go of what ended.
 //
 // Other threads may train meanwhile: run forward and backward, step, set gradients to none. A thread beside others that train
 // (registry/core/training_threads.h) knows gradients and states as they were noted, by backward, by steps, and when something was

@@ -18,7 +18,10 @@ struct Module;
 
 namespace memledger {
 
-// Holds the module weakly: other handles to it keep it alive.
+// Holds the module weakly: other handles to it keep it alive. But LibTorch's Object gives its attributes back with the last weak
+// reference only, so those of a module that has ended take memory until this is ended, too. There is no other way to hold one: weak
+// references to its tensors would not see what is assigned to an attribute later, an address alone cannot be asked whether its module
+// has ended, and what a module has beside its tensors (classes, compilation unit, modules within) may live longer than it.
 class ScriptModuleRef {
  public:
   explicit ScriptModuleRef(const torch::jit::Module& module);

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <ostream>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
@@ -19,6 +19,7 @@
 #include "text/json_string.h"
 #include "text/names.h"
 #include "tracker/log_text.h"
+#include "tracker/until_told.h"
 
 namespace memledger {
 namespace {
@@ -41,7 +42,8 @@ struct Group {
   bool is_empty() const { return count == 0; }
 };
 
-using GroupTable = absl::flat_hash_map<Birthplace, std::unique_ptr<Group>, BirthplaceHash>;
+// Not Abseil's maps, which are broken when they find no memory to grow.
+using GroupTable = std::unordered_map<Birthplace, std::unique_ptr<Group>, BirthplaceHash>;
 
 Birthplace of_group(Birthplace place) {
   place.stack = 0;
@@ -69,7 +71,7 @@ Birthplace of_device(const Birthplace& place) {
 class GrowthFinder::Groups {
  public:
   explicit Groups(GrowthOptions options) : options_(std::move(options)) {
-    take(Registry::global().changes_since(cursor_));
+    count(prepared(Registry::global().changes_since(cursor_)));
     if (options_.rule.warm_up_steps <= 0) begin_to_judge();
   }
   Groups(const Groups&) = delete;
@@ -77,7 +79,11 @@ class GrowthFinder::Groups {
 
   void step() {
     const std::lock_guard<ForkSafeMutex> hold(lock_);
-    take(Registry::global().changes_since(cursor_));
+    UntilTold until_told(cursor_);
+    Counted counted = prepared(Registry::global().changes_since(cursor_));
+    until_told.told();
+    // From here on nothing needs memory.
+    count(std::move(counted));
     ++step_;
     if (step_ < options_.rule.warm_up_steps) {
       forget_what_changed();
@@ -99,21 +105,23 @@ class GrowthFinder::Groups {
     int64_t nbytes;
   };
 
-  void take(const Changes& changes) {
+  using AliveTable = std::unordered_map<uint64_t, Alive>;  // by storage id
+
+  // Changes with all the memory that counting them takes.
+  struct Counted {
+    Changes changes;
+    AliveTable born;
+    int64_t left_out = 0;
+  };
+
+  // Makes the groups. Those that something was born in count as changed at once, so that none of them has to make room for another.
+  Counted prepared(Changes changes) {
+    Counted counted;
+    left_out_now_ = 0;
     if (changes.from_snapshot) {
-      alive_.clear();
       for (GroupTable* const table : tables()) {
-        for (auto& [place, group] : *table) {
-          group->bytes = group->count = 0;
-          note_changed(*group);
-        }
+        for (auto& [place, group] : *table) note_changed(*group);
       }
-    }
-    for (const StorageInfo& storage : changes.died) {
-      const auto known = alive_.find(storage.id);
-      if (known == alive_.end()) continue;
-      add(known->second.group, -known->second.nbytes, -1);
-      alive_.erase(known);
     }
     for (const StorageInfo& storage : changes.born) {
       // Older than tracking: it came to light, not into being.
@@ -122,9 +130,38 @@ class GrowthFinder::Groups {
       // A weight other than 1 is a sample's, of which others like it have no stack.
       if (storage.stack_weight == 1) place.stack = storage.stack;
       Group& group = place.stack == 0 ? group_of(std::move(place)) : stack_of(std::move(place));
-      alive_[storage.id] = {&group, storage.nbytes};
-      add(&group, storage.nbytes, 1);
+      for (Group* one = &group; one != nullptr; one = one->parent) note_changed(*one);
+      counted.born.emplace(storage.id, Alive{&group, storage.nbytes});
     }
+    size_t groups = 0;
+    for (const GroupTable* const table : tables()) groups += table->size();
+    changed_.reserve(groups);                             // for add()
+    alive_.reserve(alive_.size() + counted.born.size());  // for merge()
+    // Only what something was born in can rise.
+    if (step_ >= options_.rule.warm_up_steps) {
+      for (Group* const group : changed_) group->series.make_room();
+    }
+    counted.changes = std::move(changes);
+    counted.left_out = left_out_now_;
+    return counted;
+  }
+
+  void count(Counted counted) {
+    if (counted.changes.from_snapshot) {
+      alive_.clear();
+      for (GroupTable* const table : tables()) {
+        for (auto& [place, group] : *table) group->bytes = group->count = 0;
+      }
+    }
+    for (const StorageInfo& storage : counted.changes.died) {
+      const auto known = alive_.find(storage.id);
+      if (known == alive_.end()) continue;
+      add(known->second.group, -known->second.nbytes, -1);
+      alive_.erase(known);
+    }
+    for (const auto& [id, one] : counted.born) add(one.group, one.nbytes, 1);
+    alive_.merge(counted.born);
+    left_out_ += counted.left_out;
   }
 
   bool is_on(c10::Device device) const {
@@ -173,7 +210,7 @@ class GrowthFinder::Groups {
     if (known != groups_.end()) return *known->second;
     Group& maker = operator_of(place);
     if (groups_.size() >= options_.max_groups && !make_room(groups_)) {
-      ++left_out_;
+      ++left_out_now_;
       return maker;
     }
     return make(groups_, std::move(place), GrowthLevel::kGroup, &maker);
@@ -205,12 +242,12 @@ class GrowthFinder::Groups {
   bool make_room(GroupTable& table) {
     int64_t& next_look = &table == &stacks_ ? next_look_at_stacks_ : next_look_at_groups_;
     if (step_ < next_look) return false;
-    next_look = step_ + 1;
     const auto can_go = [](const Group& group) { return group.is_empty() && !group.changed && group.children == 0; };
     std::vector<int64_t> quiet_since;
     for (const auto& [place, group] : table) {
       if (can_go(*group)) quiet_since.push_back(group->series.last_change());
     }
+    next_look = step_ + 1;  // not before there was memory for looking
     if (quiet_since.empty()) return false;
     const auto middle = quiet_since.begin() + static_cast<std::ptrdiff_t>(quiet_since.size() / 2);
     std::nth_element(quiet_since.begin(), middle, quiet_since.end());
@@ -246,11 +283,12 @@ class GrowthFinder::Groups {
   int64_t next_look_at_groups_ = 0;
   int64_t next_look_at_stacks_ = 0;
   int64_t left_out_ = 0;
+  int64_t left_out_now_ = 0;  // by the step that is being prepared
   GroupTable stacks_;
   GroupTable groups_;
   GroupTable operators_;
   GroupTable devices_;
-  absl::flat_hash_map<uint64_t, Alive> alive_;  // by storage id
+  AliveTable alive_;
   std::vector<Group*> changed_;
 };
 
@@ -262,7 +300,7 @@ GrowthReport GrowthFinder::Groups::unsorted_report() const {
   report.steps_needed = std::max<int64_t>(0, options_.rule.warm_up_steps) + std::max<int64_t>(2, options_.rule.min_growths);
   report.groups = groups_.size();
   report.groups_left_out = left_out_;
-  absl::flat_hash_map<const Group*, double> explained;  // bytes per step that rows below tell of
+  std::unordered_map<const Group*, double> explained;  // bytes per step that rows below tell of
   for (const GroupTable* const table : {&stacks_, &groups_, &operators_, &devices_}) {
     for (const auto& [place, group] : *table) {
       const Growth growth = group->series.growth(step_, options_.rule);

@@ -29,10 +29,11 @@
 // Not seen: memory that is not LibTorch's, such as the nodes of an autograd graph that holds no tensors.
 //
 // Thread-safety: every function may be called from any thread. Errors: the constructor throws c10::Error if tracking cannot
-// begin. Ownership: holds no tensor; activates the registry while it lives. Cost: step() by the storages born and freed since the
-// last one, not by those alive; report() by the number of groups, some microseconds each, and for rows of stacks what looking up
-// their lines takes (registry/stacks.h); step() on other threads does not wait for that. Memory: 24 bytes or so per live storage
-// (and what the registry keeps for a cursor), some hundred bytes per group, and up to 16 KiB for one that grows.
+// begin. All throw std::bad_alloc without memory: a step() that did was no step, and the next one counts what it could not.
+// Ownership: holds no tensor; activates the registry while it lives. Cost: step() by the storages born and freed since the last
+// one, not by those alive; report() by the number of groups, some microseconds each, and for rows of stacks what looking up their
+// lines takes (registry/stacks.h); step() on other threads does not wait for that. Memory: 56 bytes or so per live storage (and
+// what the registry keeps for a cursor), some hundred bytes per group, and up to 16 KiB for one that grows.
 
 #include <cstddef>
 #include <cstdint>

@@ -125,6 +125,10 @@ void GrowthSeries::note(int64_t step, int64_t bytes) {
   highest_ = std::max(highest_, bytes);
 }
 
+void GrowthSeries::make_room() {
+  if (rises_.size() == rises_.capacity()) rises_.reserve(std::max<size_t>(1, 2 * rises_.size()));
+}
+
 // As many of each size as kRisesOfOneSize, so sizes double with age. A pause that stands out is kept apart, as growth may have
 // begun after it.
 void GrowthSeries::thin_out() {

@@ -63,6 +63,8 @@ class GrowthSeries {
 
   // From the end of `step` on it is `bytes`. Steps ascend; a repeated or earlier one is taken for the last one's successor.
   void note(int64_t step, int64_t bytes);
+  // The next note() needs no memory then, unlike others.
+  void make_room();
   // Of the steps up to and including `now`.
   Growth growth(int64_t now, const GrowthRule& rule) const;
 

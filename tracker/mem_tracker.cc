@@ -16,7 +16,7 @@
 #include "tracker/device_cache.h"
 #include "tracker/log_text.h"
 #include "tracker/log_writer.h"
-#include "tracker/module_ref.h"
+#include "tracker/until_told.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -57,13 +57,6 @@ class Activation {
   ~Activation() { Registry::global().deactivate(); }
   Activation(const Activation&) = delete;
   Activation& operator=(const Activation&) = delete;
-};
-
-// Keeps storages alive, and so their ids good, until the registry has been read. To be let go of without the lock: each may be the
-// last reference by then, and deleters and destructors are the program's.
-struct Held {
-  OwnedModules::Held modules;
-  std::vector<NamedTensor> tensors;
 };
 
 // What the registered modules, optimizers and tensors call the storages of one device, at one moment.
@@ -118,23 +111,6 @@ Naming read_names(const std::vector<NamedTensor>& tensors, c10::Device device) {
   return naming;
 }
 
-// Puts the cursor back if what was read from there could not be passed on, for want of memory: the next call tells it.
-class UntilTold {
- public:
-  explicit UntilTold(Cursor& cursor) : cursor_(cursor), before_(Registry::global().copy(cursor)) {}
-  ~UntilTold() {
-    if (!told_) cursor_ = std::move(before_);
-  }
-  UntilTold(const UntilTold&) = delete;
-  UntilTold& operator=(const UntilTold&) = delete;
-  void told() noexcept { told_ = true; }
-
- private:
-  Cursor& cursor_;
-  Cursor before_;
-  bool told_ = false;
-};
-
 std::string python_size(const std::optional<std::vector<int64_t>>& shape) {
   if (!shape.has_value()) return "torch.Size(?)";
   std::string text = "torch.Size([";
@@ -159,18 +135,11 @@ struct MemTracker::Impl {
     return result;
   }
 
-  Held hold_registered() const {
-    Held held;  // before the lock
-    const std::lock_guard<ForkSafeMutex> hold(lock);
-    held.modules = modules.lock();
-    held.tensors = book.read();
-    return held;
-  }
-
   SnapshotDiff track(std::string label, SourceLocation where) {
-    const Held held = hold_registered();
+    // Keeps storages alive, and so their ids good, until the registry has been read. Let go of without the lock.
+    const std::vector<NamedTensor> held = book.read();
     // Without the lock: a tensor may ask the program for its sizes.
-    Naming naming = read_names(held.tensors, device);
+    Naming naming = read_names(held, device);
     const std::lock_guard<ForkSafeMutex> hold(lock);
     naming.names.reserve(naming.names.size() + known.size());  // for merge()
     UntilTold until_told(cursor);
@@ -195,7 +164,6 @@ struct MemTracker::Impl {
   mutable ForkSafeMutex lock;  // after the registry is active
   Cursor cursor;
   NameBook book;
-  OwnedModules modules;  // those in the book
   // Of storages that were alive and named at the last track(), or earlier and still live: their last names.
   StorageNames known;
 };
@@ -205,33 +173,23 @@ MemTracker::MemTracker(TrackerOptions options) : impl_(std::make_unique<Impl>(op
 MemTracker::~MemTracker() = default;
 
 MemTracker& MemTracker::add_module(std::string prefix, const torch::nn::Module& module) {
-  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_module(std::move(prefix), module);
-  impl_->modules.add(module);
   return *this;
 }
 
 MemTracker& MemTracker::add_optimizer(const torch::optim::Optimizer& optimizer) {
-  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_optimizer(optimizer);
   return *this;
 }
 
 MemTracker& MemTracker::add_tensor(std::string name, const at::Tensor& tensor) {
-  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_tensor(std::move(name), tensor);
   return *this;
 }
 
-void MemTracker::remove(std::string_view name) {
-  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
-  impl_->book.remove(name);
-}
+void MemTracker::remove(std::string_view name) { impl_->book.remove(name); }
 
-void MemTracker::remove_optimizer(const torch::optim::Optimizer& optimizer) {
-  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
-  impl_->book.remove_optimizer(optimizer);
-}
+void MemTracker::remove_optimizer(const torch::optim::Optimizer& optimizer) { impl_->book.remove_optimizer(optimizer); }
 
 SnapshotDiff MemTracker::track(SourceLocation where) { return impl_->track({}, where); }
 
@@ -248,8 +206,8 @@ void MemTracker::clear_cache() {
 }
 
 void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
-  const Held held = impl_->hold_registered();
-  const Naming naming = read_names(held.tensors, impl_->device);
+  const std::vector<NamedTensor> held = impl_->book.read();  // as in track()
+  const Naming naming = read_names(held, impl_->device);
   const Snapshot snapshot = Registry::global().snapshot();
   for (const StorageInfo& storage : snapshot.storages(impl_->device)) {
     if (storage.kind == StorageKind::kLibraryWorkspace || storage.kind == StorageKind::kRawBlock) continue;

@@ -18,7 +18,8 @@
 // RawBlock, but are no tensor's memory. `Total Allocated Memory` is on the CPU what the allocator wrapper counted by itself, on other
 // devices what LibTorch's own allocator says. Errors: the constructor
 // throws c10::Error naming path and reason when the log cannot be made. After that nothing throws because of the file: trouble
-// with it is reported once on stderr, and the program goes on. Ownership: holds no tensor. A module in a ModuleHolder or
+// with it is reported once on stderr, and the program goes on. Without memory functions throw std::bad_alloc, and nothing is lost:
+// the next track() tells what this one could not, once. Ownership: holds no tensor. A module in a ModuleHolder or
 // shared_ptr may end; a module on the stack, and an optimizer, must outlive the tracker or be removed from it. Thread-safety: any
 // function from any thread, the deleter of a registered tensor included; registered modules and optimizers must not be changed by
 // another thread during a call. Several

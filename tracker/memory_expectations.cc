@@ -9,18 +9,21 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "text/output.h"
 #include "tracker/birthplace.h"
 #include "tracker/log_text.h"
+#include "tracker/until_told.h"
 
 namespace memledger {
 namespace {
@@ -29,9 +32,15 @@ constexpr size_t kMostHolders = 10;
 
 std::atomic<FailureHandler> failure_handler{nullptr};
 
-void write_failure(const char* before, const ExpectationFailure& failure) {
-  write_standard_error(std::string(before) + printable(failure.where.file()) + ":" + std::to_string(failure.where.line()) + ": " +
-                       failure.message + "\n");
+void write_failure(const char* before, const ExpectationFailure& failure) noexcept {
+  try {
+    write_standard_error(std::string(before) + printable(failure.where.file()) + ":" + std::to_string(failure.where.line()) +
+                         ": " + failure.message + "\n");
+  } catch (const std::bad_alloc&) {
+    write_standard_error(before);
+    write_standard_error(failure.message);
+    write_standard_error("\n");
+  }
 }
 
 void abort_with(const ExpectationFailure& failure) {
@@ -46,6 +55,17 @@ void tell(const ExpectationFailure& failure) noexcept {
   } catch (...) {
     write_failure("memledger: the failure handler threw; the failure was:\n", failure);
   }
+}
+
+// What a destructor could not look at.
+void tell_trouble(SourceLocation where, const char* what, const std::exception& error) noexcept {
+  ExpectationFailure failure{where, {}};
+  try {
+    failure.message = std::string("memledger could not look ") + what + ": " + error.what();
+  } catch (const std::bad_alloc&) {
+    failure.message = "no memory";  // so short that it takes none
+  }
+  tell(failure);
 }
 
 // Counted as every activation is, and loud about what ScopedTracking keeps to itself.
@@ -75,7 +95,7 @@ std::string holders(const std::vector<const StorageInfo*>& storages) {
     int64_t bytes = 0;
     size_t count = 0;
   };
-  absl::flat_hash_map<Birthplace, Group, BirthplaceHash> groups;
+  std::unordered_map<Birthplace, Group, BirthplaceHash> groups;
   for (const StorageInfo* const storage : storages) {
     Group& group = groups[birthplace_of(*storage)];
     group.bytes += storage->nbytes;
@@ -115,27 +135,31 @@ struct NoLeak::State {
   Cursor cursor;
   LeakOptions options;
   SourceLocation where;
-  absl::flat_hash_set<uint64_t> meant_to_stay;
+  std::unordered_set<uint64_t> meant_to_stay;
   // Of those that were born in the scope and alive at the last check: the cursor moves.
-  absl::flat_hash_map<uint64_t, StorageInfo> survivors;
+  std::unordered_map<uint64_t, StorageInfo> survivors;
   bool checked = false;
   int exceptions = std::uncaught_exceptions();
 
   TestVerdict look() {
+    UntilTold until_told(cursor);  // to take in the same changes twice does no harm
     const Changes changes = Registry::global().changes_since(cursor);
     if (changes.from_snapshot) {
+      TestVerdict lost = TestVerdict::failed("no leak expected since " + line_text(where) +
+                                             ", but it cannot be told: what was alive then has been lost (fork, or no memory)");
       survivors.clear();
-      return TestVerdict::failed("no leak expected since " + line_text(where) +
-                                 ", but it cannot be told: what was alive then has been lost (fork, or no memory)");
+      until_told.told();
+      return lost;
     }
     for (const StorageInfo& storage : changes.died) survivors.erase(storage.id);
     for (const StorageInfo& storage : changes.born) {
       if (!storage.adopted && is_on(storage.device, options.device)) survivors.emplace(storage.id, storage);
     }
+    until_told.told();
     std::vector<const StorageInfo*> leaked;
     int64_t bytes = 0;
     for (const auto& [id, storage] : survivors) {
-      if (meant_to_stay.contains(id)) continue;
+      if (meant_to_stay.count(id) != 0) continue;
       leaked.push_back(&storage);
       bytes += storage.nbytes;
     }
@@ -158,7 +182,7 @@ NoLeak::~NoLeak() {
     const TestVerdict verdict = state_->look();
     if (!verdict) tell({state_->where, verdict.message()});
   } catch (const std::exception& error) {
-    tell({state_->where, std::string("memledger could not look for leaks: ") + error.what()});
+    tell_trouble(state_->where, "for leaks", error);
   }
 }
 
@@ -167,8 +191,9 @@ void NoLeak::keep(const at::Tensor& tensor) {
 }
 
 TestVerdict NoLeak::check() {
+  TestVerdict verdict = state_->look();
   state_->checked = true;
-  return state_->look();
+  return verdict;
 }
 
 namespace {
@@ -185,7 +210,7 @@ struct PeakWatch {
 };
 
 struct PeakWatches {
-  std::mutex lock;
+  ForkSafeMutex lock;
   std::vector<PeakWatch*> all;
 };
 
@@ -222,13 +247,14 @@ void note_peak(PeakWatch& watch) {
   const int64_t bytes = counters.peak_bytes - (watch.adopted_before ? adopted_ever(counters) - *watch.adopted_before : 0);
   if (bytes <= std::max(watch.limit, watch.highest)) return;
   const Snapshot peak = Registry::global().peak_snapshot(watch.device);
+  std::string text = holders_at_peak(peak, watch);
   watch.highest = bytes;
-  watch.holders = holders_at_peak(peak, watch);
+  watch.holders = std::move(text);
 }
 
 void begin_to_watch(PeakWatch& watch) {
   PeakWatches& watches = peak_watches();
-  const std::lock_guard<std::mutex> hold(watches.lock);
+  const std::lock_guard<ForkSafeMutex> hold(watches.lock);
   watches.all.reserve(watches.all.size() + 1);
   if (Registry::global().counters(watch.device).peak_bytes > watch.limit) {
     for (PeakWatch* const other : watches.all) {
@@ -241,7 +267,7 @@ void begin_to_watch(PeakWatch& watch) {
 
 void stop_watching(PeakWatch& watch) {
   PeakWatches& watches = peak_watches();
-  const std::lock_guard<std::mutex> hold(watches.lock);
+  const std::lock_guard<ForkSafeMutex> hold(watches.lock);
   watches.all.erase(std::remove(watches.all.begin(), watches.all.end(), &watch), watches.all.end());
 }
 
@@ -274,16 +300,22 @@ struct PeakAtMost::State {
   ~State() { stop_watching(watch); }
 
   TestVerdict look() {
-    const std::lock_guard<std::mutex> hold(peak_watches().lock);
-    note_peak(watch);
-    if (watch.highest <= watch.limit) return {};
+    int64_t highest = 0;
+    std::string holders;
+    {
+      const std::lock_guard<ForkSafeMutex> hold(peak_watches().lock);
+      note_peak(watch);
+      if (watch.highest <= watch.limit) return {};
+      highest = watch.highest;
+      holders = watch.holders;
+    }
     const std::string expected = over == PeakOver::kStart
                                      ? "a budget of " + size_text(bytes) + " (above " + size_text(at_start) + ")"
                                      : "a peak of at most " + size_text(bytes);
     const int64_t base = over == PeakOver::kStart ? at_start : 0;
     return TestVerdict::failed(expected + " expected on " + watch.device.str() + " since " + line_text(where) + ", but it was " +
-                               size_text(watch.highest - base) + ", " + std::to_string(watch.highest - watch.limit) +
-                               " bytes more. Alive then:\n" + watch.holders);
+                               size_text(highest - base) + ", " + std::to_string(highest - watch.limit) +
+                               " bytes more. Alive then:\n" + holders);
   }
 };
 
@@ -311,13 +343,14 @@ PeakAtMost::~PeakAtMost() {
     const TestVerdict verdict = state_->look();
     if (!verdict) tell({state_->where, verdict.message()});
   } catch (const std::exception& error) {
-    tell({state_->where, std::string("memledger could not look at the peak: ") + error.what()});
+    tell_trouble(state_->where, "at the peak", error);
   }
 }
 
 TestVerdict PeakAtMost::check() {
+  TestVerdict verdict = state_->look();
   state_->checked = true;
-  return state_->look();
+  return verdict;
 }
 
 }  // namespace memledger

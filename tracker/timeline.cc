@@ -12,7 +12,6 @@
 #include "registry/tensor_storages.h"
 #include "reporter/name_book.h"
 #include "text/output.h"
-#include "tracker/module_ref.h"
 
 namespace memledger {
 
@@ -34,13 +33,7 @@ struct Timeline::Impl {
   // To be called without the lock: what is read here may be the last reference to a module or tensor by the time it is let go of, and
   // their deleters are the program's.
   Names read_names() const {
-    OwnedModules::Held held;
-    std::vector<NamedTensor> tensors;
-    {
-      const std::lock_guard<ForkSafeMutex> hold(lock);
-      held = modules.lock();
-      tensors = book.read();
-    }
+    const std::vector<NamedTensor> tensors = book.read();
     Registry& registry = Registry::global();
     Names now;
     for (const NamedTensor& named : tensors) {
@@ -78,7 +71,6 @@ struct Timeline::Impl {
   mutable ForkSafeMutex lock;  // after the registry is active
   Recorder recorder;
   NameBook book;
-  OwnedModules modules;  // those in the book
   std::deque<TimelineMark> marks;
   int64_t dropped_marks = 0;
   int64_t last_dropped_mark_ns = 0;
@@ -91,20 +83,16 @@ Timeline::Timeline(const TimelineOptions& options) : impl_(std::make_unique<Impl
 Timeline::~Timeline() = default;
 
 Timeline& Timeline::add_module(std::string prefix, const torch::nn::Module& module) {
-  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_module(std::move(prefix), module);
-  impl_->modules.add(module);
   return *this;
 }
 
 Timeline& Timeline::add_optimizer(const torch::optim::Optimizer& optimizer) {
-  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_optimizer(optimizer);
   return *this;
 }
 
 Timeline& Timeline::add_tensor(std::string name, const at::Tensor& tensor) {
-  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
   impl_->book.add_tensor(std::move(name), tensor);
   return *this;
 }

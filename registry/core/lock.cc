@@ -2,9 +2,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
-
-#include "registry/core/calls_out_knowingly.h"
 
 namespace memledger::core {
 
@@ -25,9 +22,6 @@ void calling_out(const char* file, int line) noexcept {
 
 void note_locked() noexcept { ++locks_held; }
 void note_unlocked() noexcept { --locks_held; }
-
-CallsOutKnowingly::CallsOutKnowingly() noexcept : locks_held_(std::exchange(locks_held, 0)) {}
-CallsOutKnowingly::~CallsOutKnowingly() { locks_held += locks_held_; }
 
 #endif
 

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <sys/wait.h>
 #include <torch/csrc/autograd/generated/Functions.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -15,6 +16,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -409,6 +411,75 @@ TEST_CASE("hooks and deleters that a report calls may use the reporter themselve
   CHECK(find_row(reporter.collect(), "mine") == nullptr);
 }
 
+// Ends the test where a call waits for itself.
+struct NoLongerThan {
+  explicit NoLongerThan(unsigned seconds) { alarm(seconds); }
+  ~NoLongerThan() { alarm(0); }
+};
+
+TEST_CASE("a dropped TorchScript module's deleter may use the reporter, tracker or timeline that lets go of it") {
+  const NoLongerThan limit(60);
+  MemReporter reporter;
+  TrackerOptions options;
+  options.device = at::kCPU;
+  options.path = std::getenv("TEST_TMPDIR") != nullptr ? std::getenv("TEST_TMPDIR") : "/tmp";
+  options.file_name = "from_a_deleter.txt";
+  MemTracker tracker(options);
+  Timeline timeline;
+  const at::Tensor kept = at::ones({3});
+  const at::Tensor any = at::ones({2});
+  std::vector<float> data(100);
+  int deleted = 0;
+  const auto use_all = [&](void*) {
+    ++deleted;
+    reporter.add_tensor("from a deleter", kept);
+    CHECK(find_row(reporter.collect(), "from a deleter") != nullptr);
+    reporter.remove("from a deleter");
+    tracker.add_tensor("from a deleter", kept);
+    tracker.track();
+    tracker.remove("from a deleter");
+    timeline.mark("from a deleter");
+  };
+  const auto drop_one = [&](auto& whose, const auto& use) {
+    const int before = deleted;
+    {
+      torch::jit::Module script("Dropped");
+      script.register_buffer("mine", at::from_blob(data.data(), {100}, use_all, at::kFloat));
+      whose.add_module("script", script);
+    }
+    CHECK(deleted == before);  // by LibTorch, until the last weak reference goes
+    use();
+    CHECK(deleted == before + 1);
+  };
+  drop_one(reporter, [&] { CHECK(find_row(reporter.collect(), "script.mine") == nullptr); });
+  drop_one(reporter, [&] { reporter.add_tensor("any", any); });
+  drop_one(reporter, [&] { reporter.remove("any"); });
+  drop_one(reporter, [&] { CHECK_THROWS_AS(reporter.remove("script"), c10::Error); });
+}
+
+TEST_CASE("what was removed may end at once, whatever other threads read") {
+  const NoLongerThan limit(300);
+  MemReporter reporter;
+  Net net = make_net();
+  reporter.add_module("net", net);
+  Trainer first([&] { reporter.collect(); });
+  Trainer second([&] { reporter.collect(); });
+  for (int round = 0; round < 300 || first.steps() < 30 || second.steps() < 30; ++round) {
+    torch::nn::LinearImpl on_the_stack(8, 8);
+    auto adam = std::make_unique<torch::optim::Adam>(net->parameters());
+    reporter.add_module("stack", on_the_stack).add_optimizer(*adam);
+    if (round % 2 == 0) std::this_thread::yield();
+    reporter.remove(*adam);
+    adam.reset();
+    reporter.remove("stack");
+  }
+  first.stop();
+  second.stop();
+  const Report report = reporter.collect();
+  CHECK(find_row(report, "net.0.weight") != nullptr);
+  CHECK(find_row(report, "stack.weight") == nullptr);
+}
+
 TEST_CASE("a child of fork reports, whatever other threads were doing with the reporter") {
   Net net = make_net();
   torch::optim::Adam adam(net->parameters());
@@ -428,6 +499,7 @@ TEST_CASE("a child of fork reports, whatever other threads were doing with the r
       alarm(20);
       const Report report = reporter.collect();
       reporter.add_tensor("more", net->parameters()[0]);
+      reporter.remove(adam);  // of which another thread was reading, perhaps
       _exit(cpu(report).unexplained_bytes == 0 && find_row(report, "net.0.weight") != nullptr ? 0 : 1);
     }
     int status = 0;

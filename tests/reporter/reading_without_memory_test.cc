@@ -10,18 +10,23 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <fstream>
 #include <iterator>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/saved_tensors.h"
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "tracker/courtesy.h"
+#include "tracker/growth_finder.h"
 #include "tracker/mem_tracker.h"
+#include "tracker/memory_expectations.h"
 
 extern const char __executable_start;
 extern const char etext;
@@ -165,6 +170,143 @@ TEST_CASE("reports, peaks and saved tensors: std::bad_alloc, and the next report
   CHECK(until_it_succeeds([&] { rows = reporter.saved_for_backward(scene.loss).rows().size(); }) > 5);
   scene.loss.backward();  // no node was left locked
   CHECK(scene.net->weight.grad().defined());
+}
+
+TEST_CASE("names: what could not be added or removed can be the next time, and nothing else has changed") {
+  const Scene scene;
+  MemReporter reporter;
+  CHECK(until_it_succeeds([&] { reporter.add_module("net", *scene.net); }) > 1);
+  CHECK(until_it_succeeds([&] { reporter.add_input("x", scene.x); }) > 1);
+  CHECK(until_it_succeeds([&] { reporter.add_input("x", scene.x); }) > 1);  // takes the name from itself
+  until_it_succeeds([&] { reporter.add_graph(scene.loss); });
+  MemReporter other;
+  other.add_module("net", *scene.net).add_input("x", scene.x).add_graph(scene.loss);
+  CHECK(text_of(reporter) == text_of(other));
+  until_it_succeeds([&] { reporter.remove("net"); });
+  until_it_succeeds([&] { reporter.remove("x"); });
+  CHECK_THROWS_AS(reporter.remove("net"), c10::Error);
+  CHECK_THROWS_AS(reporter.remove("x"), c10::Error);
+}
+
+TEST_CASE("growth: a step that had no memory was no step, and the next one counts what it could not") {
+  const ScopedTracking tracking;
+  GrowthOptions options;
+  options.max_groups = 40;
+  GrowthFinder hungry(options);
+  GrowthFinder fed(options);
+  std::vector<at::Tensor> leak;
+  std::deque<at::Tensor> recent;
+  int failed = 0;
+  for (int step = 0; step < 25; ++step) {
+    leak.push_back(at::ones({100 + step % 2}));
+    // New shapes in each step, more than there is room for, that end two steps later.
+    for (int64_t i = 0; i < 12; ++i) recent.push_back(at::empty({step + 1, i + 1, 3}));
+    while (recent.size() > 24) recent.pop_front();
+    fed.step();
+    failed += until_it_succeeds([&] { hungry.step(); });
+  }
+  CHECK(failed > 200);
+  GrowthReport report;
+  CHECK(until_it_succeeds([&] { report = hungry.report(); }) > 5);
+  CHECK(report.growing());
+  CHECK(report.groups_left_out == fed.report().groups_left_out);
+  CHECK(report.to_json() == fed.report().to_json());
+  leak.clear();
+  recent.clear();
+  fed.step();
+  until_it_succeeds([&] { hungry.step(); });
+  CHECK(hungry.report().to_json() == fed.report().to_json());
+}
+
+TEST_CASE("leaks: a check without memory tells nothing, and the next one everything") {
+  const ScopedTracking tracking;
+  std::vector<at::Tensor> leaked;
+  NoLeak hungry;
+  NoLeak fed;
+  for (int round = 0; round < 3; ++round) {
+    for (int64_t i = 0; i < 12; ++i) leaked.push_back(at::ones({round + 1, i + 1}));
+    leaked.erase(leaked.begin());
+    TestVerdict verdict;
+    CHECK(until_it_succeeds([&] { verdict = hungry.check(); }) > 10);
+    CHECK_FALSE(verdict);
+    const TestVerdict expected = fed.check();
+    // But for the line where it was made.
+    CHECK(verdict.message().substr(verdict.message().find('\n')) == expected.message().substr(expected.message().find('\n')));
+    CHECK(verdict.message().substr(0, 40) == expected.message().substr(0, 40));
+  }
+  CHECK(until_it_succeeds([&] { hungry.keep(leaked[0]); }) > 0);
+}
+
+// Of the last failure, without memory of its own.
+std::string told;
+int times_told = 0;
+
+TEST_CASE("a scope that ends without memory says that it could not look") {
+  const ScopedTracking tracking;
+  told.reserve(1000);
+  const FailureHandler before = set_failure_handler([](const ExpectationFailure& failure) {
+    told = failure.message;
+    ++times_told;
+  });
+  const at::Tensor kept = at::ones({3});
+  for (int64_t failing = 0; failing < 400; ++failing) {
+    std::vector<at::Tensor> leaked;
+    std::optional<NoLeak> no_leak(std::in_place);
+    std::optional<PeakAtMost> peak(std::in_place, at::kCPU, 8, PeakOver::kStart);
+    for (int64_t i = 0; i < 12; ++i) leaked.push_back(at::ones({1, i + 1}));
+    times_told = 0;
+    left = failing;
+    peak.reset();
+    left = failing;
+    no_leak.reset();
+    left = -1;
+    CHECK_MESSAGE(times_told == 2, failing);
+  }
+  set_failure_handler(before);
+  CHECK_MESSAGE(told.find("no leak expected") == 0, told);
+}
+
+TEST_CASE("peaks: a check without memory tells nothing, and the next one who was alive") {
+  const ScopedTracking tracking;
+  std::optional<PeakAtMost> hungry;
+  CHECK(until_it_succeeds([&] { hungry.emplace(at::kCPU, 100, PeakOver::kStart); }) > 2);
+  {
+    std::vector<at::Tensor> held;
+    for (int64_t i = 0; i < 12; ++i) held.push_back(at::ones({7, i + 1}));
+  }
+  TestVerdict verdict;
+  CHECK(until_it_succeeds([&] { verdict = hungry->check(); }) > 10);
+  CHECK_FALSE(verdict);
+  CHECK_MESSAGE(verdict.message().find("aten::ones") != std::string::npos, verdict.message());
+  // Another one's beginning notes the peaks of all before it starts anew.
+  PeakAtMost outer(at::kCPU, 100, PeakOver::kStart);
+  {
+    std::vector<at::Tensor> held;
+    for (int64_t i = 0; i < 12; ++i) held.push_back(at::ones({9, i + 1}));
+  }
+  std::optional<PeakAtMost> inner;
+  until_it_succeeds([&] { inner.emplace(at::kCPU, 100, PeakOver::kStart); });
+  CHECK(inner->check());
+  verdict = outer.check();
+  CHECK_FALSE(verdict);
+  CHECK_MESSAGE(verdict.message().find("(9, 12)") != std::string::npos, verdict.message());
+}
+
+TEST_CASE("storages by address: found the next time") {
+  const ScopedTracking tracking;
+  std::vector<at::Tensor> all;
+  for (int64_t i = 0; i < 100; ++i) all.push_back(at::ones({1, i + 1}));
+  const Snapshot snapshot = registry().snapshot();
+  const StorageInfo* found = nullptr;
+  CHECK(until_it_succeeds([&] { found = snapshot.find_address(at::kCPU, all[50].data_ptr()); }) > 0);
+  REQUIRE(found != nullptr);
+  CHECK(found->nbytes == 51 * 4);
+  for (const at::Tensor& one : all) {
+    found = snapshot.find_address(at::kCPU, one.data_ptr());
+    REQUIRE(found != nullptr);
+    CHECK(found->id == registry().storage_id(one));
+  }
+  CHECK(snapshot.find_address(at::kCPU, &snapshot) == nullptr);
 }
 
 TEST_CASE("while memory is lent back a report says so of each tensor, and counts it nowhere") {
