@@ -5,17 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "graph/human_bytes.h"
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
 #include "text/names.h"
+#include "text/sizes.h"
 
 namespace memledger {
 
 std::string SavedTensors::to_dot(size_t max_nodes) const {
   using graph_internal::CompactEdge;
   using graph_internal::CompactNode;
-  using graph_internal::human_bytes;
   const graph_internal::SavedTensorsData& data = *data_;
   TORCH_CHECK(data.nodes.size() <= max_nodes, "to_dot: the graph has ", data.nodes.size(), " nodes, more than the ", max_nodes,
               " that were asked for; raise max_nodes, or draw a smaller part of the program");
@@ -33,7 +32,7 @@ std::string SavedTensors::to_dot(size_t max_nodes) const {
     } else {
       out += dot_text(node.is_leaf() ? "leaf" : data.names[node.name]);
       if (held[i] > 0)
-        out += "\\n" + human_bytes(held[i]) + "\", style=filled, fillcolor=lightyellow];\n";
+        out += "\\n" + readable_size(held[i]) + "\", style=filled, fillcolor=lightyellow];\n";
       else
         out += "\"];\n";
     }
@@ -43,7 +42,7 @@ std::string SavedTensors::to_dot(size_t max_nodes) const {
       const CompactEdge& edge = data.edges[data.nodes[i].edges_begin + e];
       if (edge.node == CompactEdge::kNone) continue;
       out += "  n" + std::to_string(edge.node) + " -> n" + std::to_string(i) + " [label=\"" +
-             (edge.bytes < 0 ? "?" : human_bytes(edge.bytes)) + "\"];\n";
+             (edge.bytes < 0 ? "?" : readable_size(edge.bytes)) + "\"];\n";
     }
   }
   return out + "}\n";

@@ -5,12 +5,12 @@
 #include <ostream>
 #include <string_view>
 
-#include "graph/human_bytes.h"
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
 #include "registry/dtype_name.h"
 #include "text/json_string.h"
 #include "text/names.h"
+#include "text/sizes.h"
 
 namespace memledger {
 namespace graph_internal {
@@ -56,8 +56,6 @@ std::string json_row(const SavedTensorRow& row) {
   return out + "}";
 }
 
-std::string human(int64_t bytes) { return human_bytes(bytes); }
-
 std::string human_shape(const std::optional<std::vector<int64_t>>& shape) {
   if (!shape) return "?";
   if (shape->empty()) return "(1,)";
@@ -93,7 +91,7 @@ std::string remarks_on(const SavedTensorsData& data, const SavedTensorRow& row) 
     const CompactRow& first = data.rows[*row.shares_with];
     add("shares with " + table_name(data.node_name(first)) + "." + table_name(data.slot(first)));
   } else if (row.view) {
-    add("shows " + human(*row.extent_bytes) + " of it");
+    add("shows " + readable_size(*row.extent_bytes) + " of it");
   }
   if (row.in_place_modified) add("modified in place");
   if (row.inferred) add("inferred");
@@ -142,7 +140,7 @@ std::ostream& operator<<(std::ostream& out, const SavedTensorRow& row) {
   out << table_name(row.node) << '.' << table_name(row.slot) << ": " << graph_internal::human_shape(row.shape) << ' '
       << dtype_name(row.dtype) << " on " << row.device.str() << ", ";
   if (row.storage_bytes) {
-    out << graph_internal::human(*row.storage_bytes);
+    out << readable_size(*row.storage_bytes);
   } else {
     out << '?';
   }
@@ -158,12 +156,12 @@ std::ostream& operator<<(std::ostream& out, const UnreadNode& node) {
 std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
   using namespace graph_internal;  // NOLINT: the file's own helpers
   const SavedTensorsData& data = *saved.data_;
-  out << "Saved for backward: " << human(saved.total_bytes()) << " (" << saved.total_bytes() << " bytes), " << data.rows.size()
-      << " saved tensors, " << data.nodes.size() << " nodes\n";
-  if (saved.inferred_bytes() > 0) out << "Of it inferred: " << human(saved.inferred_bytes()) << '\n';
+  out << "Saved for backward: " << readable_size(saved.total_bytes()) << " (" << saved.total_bytes() << " bytes), "
+      << data.rows.size() << " saved tensors, " << data.nodes.size() << " nodes\n";
+  if (saved.inferred_bytes() > 0) out << "Of it inferred: " << readable_size(saved.inferred_bytes()) << '\n';
   for (const SavedRole role : kRoles) {
     if (role == SavedRole::kActivation || saved.bytes(role) == 0) continue;
-    out << "Apart from it, " << to_string(role) << ": " << human(saved.bytes(role)) << '\n';
+    out << "Apart from it, " << to_string(role) << ": " << readable_size(saved.bytes(role)) << '\n';
   }
 
   std::vector<size_t> order(data.rows.size());
@@ -190,7 +188,9 @@ std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
   }
   for (size_t k = 0; k < shown; ++k) {
     const SavedTensorRow row = data.row(order[k]);
-    const std::string size = !row.storage_bytes ? "?" : row.counted ? human(data.rounded(*row.storage_bytes)) : human(0);
+    const std::string size = !row.storage_bytes ? "?"
+                             : row.counted      ? readable_size(data.rounded(*row.storage_bytes))
+                                                : readable_size(0);
     out << table_line(size, table_name(row.node), table_name(row.slot), human_shape(row.shape), dtype_name(row.dtype),
                       row.device.str(), remarks_on(data, row));
   }
@@ -202,7 +202,7 @@ std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
         rest += data.rounded(row.storage_bytes);
       }
     }
-    out << "… and " << order.size() - shown << " more, " << human(rest) << '\n';
+    out << "… and " << order.size() - shown << " more, " << readable_size(rest) << '\n';
   }
 
   size_t unread_shown = 0;

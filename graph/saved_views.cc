@@ -11,10 +11,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "graph/human_bytes.h"
 #include "graph/saved_tensors_data.h"
 #include "text/json_string.h"
 #include "text/names.h"
+#include "text/sizes.h"
 
 namespace memledger {
 namespace {
@@ -22,7 +22,6 @@ namespace {
 using graph_internal::CompactEdge;
 using graph_internal::CompactNode;
 using graph_internal::CompactRow;
-using graph_internal::human_bytes;
 using graph_internal::SavedTensorsData;
 
 bool is_activation(const CompactRow& row) { return row.role == SavedRole::kActivation && row.storage_bytes >= 0; }
@@ -354,10 +353,10 @@ std::ostream& operator<<(std::ostream& out, const SavedGroup& group) {
 }
 
 std::ostream& operator<<(std::ostream& out, const SavedGroups& groups) {
-  out << "Saved for backward by " << table_name(groups.by) << ": " << human_bytes(groups.total_bytes()) << '\n';
+  out << "Saved for backward by " << table_name(groups.by) << ": " << readable_size(groups.total_bytes()) << '\n';
   for (const SavedGroup& group : groups.groups) {
     char line[64];
-    std::snprintf(line, sizeof(line), "%10s %7zu in ", human_bytes(group.bytes).c_str(), group.tensors);
+    std::snprintf(line, sizeof(line), "%10s %7zu in ", readable_size(group.bytes).c_str(), group.tensors);
     out << line << group.storages << (group.storages == 1 ? " storage  " : " storages  ") << table_name(group.name) << '\n';
   }
   return out;
@@ -414,8 +413,8 @@ std::vector<CheckpointEstimate> checkpoint_candidates(const SavedTensors& saved,
 }
 
 std::ostream& operator<<(std::ostream& out, const CheckpointEstimate& estimate) {
-  out << table_name(estimate.layer) << " checkpointed: " << human_bytes(estimate.bytes_back) << " back ("
-      << human_bytes(estimate.kept_bytes) << " of its inputs kept), " << estimate.operators_again << " operators run again";
+  out << table_name(estimate.layer) << " checkpointed: " << readable_size(estimate.bytes_back) << " back ("
+      << readable_size(estimate.kept_bytes) << " of its inputs kept), " << estimate.operators_again << " operators run again";
   if (!estimate.exact) out << "; not exact, as tensors that need no gradient may come from outside it";
   return out << '\n';
 }

@@ -3,25 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
 #include <cctype>
-#include <cmath>
 #include <cstdlib>
 
 #include "registry/dtype_name.h"
 
 namespace memledger {
-
-std::string readable_size(int64_t bytes) {
-  constexpr std::array<const char*, 6> kUnits = {"B", "K", "M", "G", "T", "P"};
-  double size = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (std::abs(size) >= 1024 && unit + 1 < kUnits.size()) {
-    size /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.2f}{}", size, kUnits[unit]);
-}
 
 std::string shape_text(const std::optional<c10::DimVector>& shape) {
   if (!shape.has_value()) return "(?)";

@@ -7,11 +7,9 @@
 #include <string>
 
 #include "reporter/report.h"
+#include "text/sizes.h"  // sizes as reports show them
 
 namespace memledger {
-
-// 512.00B, 4.00K, 10.02M: powers of 1024, two decimals.
-std::string readable_size(int64_t bytes);
 
 // (1024, 1024), (1024,), (1,) for a scalar, (?) where unknown.
 std::string shape_text(const std::optional<c10::DimVector>& shape);

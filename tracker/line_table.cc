@@ -8,6 +8,7 @@
 
 #include "text/json_string.h"
 #include "text/names.h"
+#include "text/sizes.h"
 
 namespace memledger {
 namespace {
@@ -28,7 +29,7 @@ constexpr std::array<FigureName, 3> kLineFigureNames = {
 std::string text_of(const LineFigures& figures, LineColumn column) {
   const int64_t value = figures.value(column);
   if (value == LineFigures::kUnknown) return "?";
-  return column.is_bytes() ? human_bytes(value) : std::to_string(value);
+  return column.is_bytes() ? readable_size(value) : std::to_string(value);
 }
 
 std::vector<std::string> heads_of(LineColumn column) {
@@ -157,17 +158,6 @@ int64_t LineFigures::value(LineColumn column) const {
   }
 }
 
-std::string human_bytes(int64_t bytes) {
-  constexpr std::array<char, 6> kUnits = {'B', 'K', 'M', 'G', 'T', 'P'};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while ((value >= 1024 || value <= -1024) && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.2f}{}", value, kUnits[unit]);
-}
-
 void write_text(std::ostream& out, const LineTable& table, const std::vector<LineColumn>& columns) {
   out << "## " << table_name(table.function) << "\n\n";
   std::vector<std::vector<std::string>> heads;
@@ -197,8 +187,8 @@ void write_text(std::ostream& out, const LineTable& table, const std::vector<Lin
     line.resize(line.find_last_not_of(' ') + 1);
     out << line << '\n';
   }
-  out << fmt::format("allocated {}, freed {}, left behind {}\n", human_bytes(table.total.line_allocated),
-                     human_bytes(table.total.line_freed), human_bytes(table.total.line_left));
+  out << fmt::format("allocated {}, freed {}, left behind {}\n", readable_size(table.total.line_allocated),
+                     readable_size(table.total.line_freed), readable_size(table.total.line_left));
   for (const std::string& note : table.notes) out << table_name(note, kLongestCode) << '\n';
 }
 
@@ -274,8 +264,8 @@ void write_html(std::ostream& out, const LineProfile& profile, const std::vector
           << html_text(code_text(row.code)) << "</td></tr>\n";
     }
     out << "</tbody></table>\n<p>"
-        << fmt::format("allocated {}, freed {}, left behind {}", human_bytes(table.total.line_allocated),
-                       human_bytes(table.total.line_freed), human_bytes(table.total.line_left))
+        << fmt::format("allocated {}, freed {}, left behind {}", readable_size(table.total.line_allocated),
+                       readable_size(table.total.line_freed), readable_size(table.total.line_left))
         << "</p>\n";
     for (const std::string& note : table.notes) out << "<p class=\"note\">" << html_text(note) << "</p>\n";
   }

@@ -74,8 +74,6 @@ struct LineProfile {
   std::vector<std::string> notes;
 };
 
-std::string human_bytes(int64_t bytes);
-
 // Text, as pytorch_memlab prints it.
 void write_text(std::ostream& out, const LineTable& table, const std::vector<LineColumn>& columns);
 void write_text(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns);

@@ -3,51 +3,23 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 
 #include "registry/core/ledger.h"
 #include "tests/registry/records.h"
-
-namespace {
-
-thread_local int64_t left = -1;  // allocations until the one that fails; below 0: none does
-
-void* take(std::size_t size) { return left >= 0 && left-- == 0 ? nullptr : std::malloc(size == 0 ? 1 : size); }
-
-}  // namespace
-
-__attribute__((noinline)) void* operator new(std::size_t size) {
-  void* const memory = take(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-__attribute__((noinline)) void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return take(size); }
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+#include "tests/support/failing_new.h"
 
 namespace memledger::core {
 namespace {
 
-// Calls `read` with its first allocation failing, then its second, and so on until it comes through. After each failure
-// `check` looks at what is left. Returns how often it failed.
+// After each failure `check` looks at what is left. Returns how often it failed.
 template <typename Read, typename Check>
 int until_it_succeeds(const Read& read, const Check& check) {
-  for (int failing = 0;; ++failing) {
-    left = failing;
-    bool done = false;
-    try {
-      read();
-      done = true;
-    } catch (const std::bad_alloc&) {
-    }
-    left = -1;
-    if (done) return failing;
+  const auto after_failure = [&](int failing) {
     CAPTURE(failing);
     check();
     REQUIRE(failing < 100);
-  }
+  };
+  return testing::until_it_succeeds(read, after_failure, testing::Refused::kAll);
 }
 
 // So that nothing that dies later is kept for the peak's sake, only for readers. Returns the tombstones there are.

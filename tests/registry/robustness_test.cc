@@ -1,5 +1,5 @@
 // What programs do to those who watch them: fork while others work, exit with threads running, free after main, run out of memory
-// where the tables grow, call deleters with nothing, have signal handlers. Own binary: it replaces operator new.
+// where the tables grow, call deleters with nothing, have signal handlers. Own binary: its operator new can refuse.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -17,45 +17,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "registry/registry.h"
-
-extern const char __executable_start;
-extern const char etext;
-
-namespace {
-
-// memledger is linked into this program, LibTorch is not: only who calls from here finds no memory.
-thread_local bool no_memory_for_us = false;
-std::atomic<int> refused{0};
-
-bool is_ours(const void* caller) { return caller >= &__executable_start && caller < &etext; }
-
-void* take(std::size_t size, const void* caller) {
-  if (no_memory_for_us && is_ours(caller)) {
-    refused.fetch_add(1);
-    return nullptr;
-  }
-  return std::malloc(size == 0 ? 1 : size);
-}
-
-}  // namespace
-
-__attribute__((noinline)) void* operator new(std::size_t size) {
-  void* const memory = take(size, __builtin_return_address(0));
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-__attribute__((noinline)) void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  return take(size, __builtin_return_address(0));
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+#include "tests/support/failing_new.h"
 
 namespace memledger {
 namespace {
@@ -202,21 +169,24 @@ TEST_CASE("no memory where the tables grow: counted, never thrown, and the progr
   blocks.clear();
   const int64_t before = total();
   const int64_t dropped = registry().health().dropped_records;
-  no_memory_for_us = true;
-  for (size_t i = 0; i < kBlocks; ++i) {
-    blocks.push_back(allocator->allocate(64));
-    std::memset(blocks.back().get(), 1, 64);
+  const int64_t refused = testing::refused_allocations();
+  {
+    const testing::NoMemory no_memory;
+    for (size_t i = 0; i < kBlocks; ++i) {
+      blocks.push_back(allocator->allocate(64));
+      std::memset(blocks.back().get(), 1, 64);
+    }
   }
-  no_memory_for_us = false;
-  CHECK(refused.load() > 0);
+  CHECK(testing::refused_allocations() > refused);
   const int64_t lost = registry().health().dropped_records - dropped;
   CHECK(lost > 0);
   CHECK(lost < static_cast<int64_t>(kBlocks));
   CHECK(total() == before + 64 * (static_cast<int64_t>(kBlocks) - lost));
   CHECK(books_agree());
-  no_memory_for_us = true;
-  blocks.clear();
-  no_memory_for_us = false;
+  {
+    const testing::NoMemory no_memory;
+    blocks.clear();
+  }
   CHECK(total() == before);
   CHECK(books_agree());
   // And everything is as before, once there is memory.
@@ -234,19 +204,20 @@ TEST_CASE("no memory while operators and cursors are watched") {
   std::vector<at::Tensor> early;
   for (int i = 0; i < 2000; ++i) early.push_back(at::ones({4}));
   registry().changes_since(cursor);
-  refused = 0;
+  const int64_t refused = testing::refused_allocations();
   for (int i = 0; i < 2000; ++i) {
     at::Tensor made;
-    no_memory_for_us = true;
     {
-      RECORD_USER_SCOPE("scope");
-      made = at::add(a, b);
+      const testing::NoMemory no_memory;
+      {
+        RECORD_USER_SCOPE("scope");
+        made = at::add(a, b);
+      }
+      early[static_cast<size_t>(i)].reset();  // a tombstone for the cursor
     }
-    early[static_cast<size_t>(i)].reset();  // a tombstone for the cursor
-    no_memory_for_us = false;
     kept.push_back(std::move(made));
   }
-  CHECK(refused.load() > 0);
+  CHECK(testing::refused_allocations() > refused);
   for (const at::Tensor& tensor : kept) REQUIRE(tensor.data_ptr<float>()[15] == 2);
   CHECK(books_agree());
   // What died is told, or that it cannot be.

@@ -10,8 +10,8 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <cstdlib>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -19,13 +19,10 @@
 #include <vector>
 
 #include "registry/registry.h"
+#include "tests/support/storm.h"
 
 namespace memledger {
 namespace {
-
-constexpr int kThreads = 64;
-constexpr int kRounds = 4;
-constexpr size_t kPlaces = 4096;  // shared: who finds a tensor there drops it, whoever made it
 
 // What LibTorch's CPU allocator reports, on the threads that carry this.
 class LibTorchsCount final : public c10::MemoryReportingInfoBase {
@@ -40,30 +37,6 @@ class LibTorchsCount final : public c10::MemoryReportingInfoBase {
   std::atomic<int64_t> bytes{0};
   std::atomic<int64_t> births{0};
   std::atomic<int64_t> deaths{0};
-};
-
-// All wait for all.
-class Barrier {
- public:
-  explicit Barrier(int count) : count_(count) {}
-  void wait() {
-    std::unique_lock<std::mutex> hold(lock_);
-    const int round = round_;
-    if (++waiting_ == count_) {
-      waiting_ = 0;
-      ++round_;
-      all_here_.notify_all();
-      return;
-    }
-    all_here_.wait(hold, [&] { return round_ != round; });
-  }
-
- private:
-  std::mutex lock_;
-  std::condition_variable all_here_;
-  const int count_;
-  int waiting_ = 0;
-  int round_ = 0;
 };
 
 struct alignas(64) Place {
@@ -94,51 +67,36 @@ at::Tensor make(std::mt19937& random) {
 }
 
 TEST_CASE("64 threads free each other's tensors, and the books are LibTorch's") {
-  const size_t operations = std::getenv("MEMLEDGER_FULL") != nullptr ? 10000000 : 400000;
-  const size_t per_thread_and_round = operations / kThreads / kRounds;
   const auto count = std::make_shared<LibTorchsCount>();
   const c10::DebugInfoGuard on_this_thread(c10::DebugInfoKind::PROFILER_STATE, count);
   Registry& registry = Registry::global();
   REQUIRE(registry.activate().ok());
   REQUIRE(registry.snapshot().total_bytes(at::kCPU) == 0);
-  std::vector<Place> places(kPlaces);
-  Barrier quiet(kThreads + 1);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      const c10::DebugInfoGuard on_that_thread(c10::DebugInfoKind::PROFILER_STATE, count);
-      std::mt19937 random(static_cast<uint32_t>(t));
-      for (int round = 0; round < kRounds; ++round) {
-        for (size_t i = 0; i < per_thread_and_round; ++i) {
-          Place& place = places[random() % kPlaces];
-          at::Tensor taken;
-          {
-            const std::lock_guard<std::mutex> hold(place.lock);
-            taken = std::move(place.tensor);
-          }
-          if (taken.defined()) continue;  // dropped here
-          at::Tensor made = make(random);
-          const std::lock_guard<std::mutex> hold(place.lock);
-          std::swap(made, place.tensor);
-        }
-        quiet.wait();  // the main thread looks
-        quiet.wait();
+  std::vector<Place> places(testing::kStormPlaces);
+  const auto enter = [&](int) {
+    const auto on_that_thread = std::make_shared<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, count);
+    return [&places, on_that_thread](std::mt19937& random) {
+      Place& place = places[random() % testing::kStormPlaces];
+      at::Tensor taken;
+      {
+        const std::lock_guard<std::mutex> hold(place.lock);
+        taken = std::move(place.tensor);
       }
-    });
-  }
-  std::atomic<bool> stop{false};
+      if (taken.defined()) return;  // dropped here
+      at::Tensor made = make(random);
+      const std::lock_guard<std::mutex> hold(place.lock);
+      std::swap(made, place.tensor);
+    };
+  };
+  Cursor cursor;
   std::atomic<int> disagreements{0};
-  std::thread reader([&] {
-    Cursor cursor;
-    while (!stop.load()) {
-      const Snapshot snapshot = registry.snapshot();
-      if (snapshot.total_bytes(at::kCPU) != snapshot.counters(at::kCPU).current_bytes) ++disagreements;
-      registry.changes_since(cursor);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  });
-  for (int round = 0; round < kRounds; ++round) {
-    quiet.wait();
+  const auto read = [&] {
+    const Snapshot snapshot = registry.snapshot();
+    if (snapshot.total_bytes(at::kCPU) != snapshot.counters(at::kCPU).current_bytes) ++disagreements;
+    registry.changes_since(cursor);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  const auto look = [&] {
     const Snapshot snapshot = registry.snapshot();
     int64_t rows = 0;
     for (const StorageInfo& storage : snapshot.storages(at::kCPU)) rows += storage.nbytes;
@@ -149,11 +107,8 @@ TEST_CASE("64 threads free each other's tensors, and the books are LibTorch's") 
     CHECK(counters.allocated_count == count->births.load());
     CHECK(counters.freed_count == count->deaths.load());
     CHECK(counters.peak_bytes >= counters.current_bytes);
-    quiet.wait();
-  }
-  for (std::thread& thread : threads) thread.join();
-  stop.store(true);
-  reader.join();
+  };
+  testing::storm(enter, read, look);
   CHECK(disagreements.load() == 0);
   places.clear();
   CHECK(count->bytes.load() == 0);

@@ -13,7 +13,6 @@
 #include <deque>
 #include <fstream>
 #include <iterator>
-#include <new>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -23,60 +22,21 @@
 #include "graph/saved_tensors.h"
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
+#include "tests/support/failing_new.h"
 #include "tracker/courtesy.h"
 #include "tracker/growth_finder.h"
 #include "tracker/mem_tracker.h"
 #include "tracker/memory_expectations.h"
-
-extern const char __executable_start;
-extern const char etext;
-
-namespace {
-
-// memledger is linked into this program, LibTorch is not: only who calls from here finds no memory. Below 0: nobody.
-thread_local int64_t left = -1;
-
-bool is_ours(const void* caller) { return caller >= &__executable_start && caller < &etext; }
-
-void* take(std::size_t size, const void* caller) {
-  if (left >= 0 && is_ours(caller) && left-- == 0) return nullptr;
-  return std::malloc(size == 0 ? 1 : size);
-}
-
-}  // namespace
-
-__attribute__((noinline)) void* operator new(std::size_t size) {
-  void* const memory = take(size, __builtin_return_address(0));
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-__attribute__((noinline)) void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  return take(size, __builtin_return_address(0));
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 
 namespace memledger {
 namespace {
 
 Registry& registry() { return Registry::global(); }
 
-// Calls `read` with its first allocation failing, then its second, and so on until it comes through. Returns how often it failed.
+// Returns how often `read` failed.
 template <typename Read>
 int until_it_succeeds(const Read& read) {
-  for (int failing = 0;; ++failing) {
-    left = failing;
-    bool done = false;
-    try {
-      read();
-      done = true;
-    } catch (const std::bad_alloc&) {
-    }
-    left = -1;
-    if (done) return failing;
-    REQUIRE(failing < 20000);
-  }
+  return testing::until_it_succeeds(read, [](int failing) { REQUIRE(failing < 20000); });
 }
 
 struct Scene {
@@ -255,11 +215,14 @@ TEST_CASE("a scope that ends without memory says that it could not look") {
     std::optional<PeakAtMost> peak(std::in_place, at::kCPU, 8, PeakOver::kStart);
     for (int64_t i = 0; i < 12; ++i) leaked.push_back(at::ones({1, i + 1}));
     times_told = 0;
-    left = failing;
-    peak.reset();
-    left = failing;
-    no_leak.reset();
-    left = -1;
+    {
+      const testing::OneFailingAllocation one(failing);
+      peak.reset();
+    }
+    {
+      const testing::OneFailingAllocation one(failing);
+      no_leak.reset();
+    }
     CHECK_MESSAGE(times_told == 2, failing);
   }
   set_failure_handler(before);
