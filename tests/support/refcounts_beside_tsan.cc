@@ -23,9 +23,11 @@ __attribute__((no_sanitize_thread)) void allocated(const volatile void* block, s
   __tsan_release(const_cast<void*>(block));
 }
 
-// Whoever has let go of a tensor has done so before something of a tensor is freed.
+// Whoever has let go of a tensor has done so before something of a tensor is freed; and before itself is, whose count follows the
+// pointer to its virtual functions.
 __attribute__((no_sanitize_thread)) void freed(const volatile void* block) {
   __tsan_acquire(const_cast<void*>(block));
+  __tsan_acquire(static_cast<char*>(const_cast<void*>(block)) + sizeof(void*));
   __tsan_acquire(&let_go);
 }
 
