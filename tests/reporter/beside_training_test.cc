@@ -15,9 +15,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,8 +33,10 @@
 #include "graph/counted_hooks.h"
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
+#include "reporter/out_of_memory.h"
 #include "tests/reporter/report_parts.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/refcounts_beside_tsan.h"
 #include "tracker/mem_tracker.h"
 #include "tracker/timeline.h"
 
@@ -50,6 +56,17 @@ at::Tensor loss_of(Net net) { return net->forward(at::ones({8, 64})).square().su
 // Bytes by the parameter's name, by hand.
 const std::map<std::string, int64_t> kParameters = {
     {"net.0.weight", 48 * 64 * 4}, {"net.0.bias", 48 * 4}, {"net.2.weight", 40 * 48 * 4}, {"net.2.bias", 40 * 4}};
+
+// Many parameters of one number: to read names is most of a report, and to set gradients to none much of a step. So each report
+// and each step come to where the other is.
+struct ManySmall : torch::nn::Module {
+  ManySmall() {
+    for (int i = 0; i < 256; ++i) register_parameter("p" + std::to_string(i), at::ones({1}));
+  }
+  at::Tensor loss() const { return at::cat(parameters()).sum(); }
+};
+
+std::string scratch_folder() { return ::getenv("TEST_TMPDIR") == nullptr ? "/tmp" : ::getenv("TEST_TMPDIR"); }
 
 // What another thread does, and its turn to do it.
 class Worker {
@@ -265,7 +282,7 @@ TEST_CASE("reports, a tracker and a timeline beside a training with zero_grad() 
   reporter.add_module("net", net).add_optimizer(adam);
   TrackerOptions options;
   options.device = c10::Device(c10::kCPU);
-  options.path = ::getenv("TEST_TMPDIR") == nullptr ? "/tmp" : ::getenv("TEST_TMPDIR");
+  options.path = scratch_folder();
   MemTracker tracker(options);
   tracker.add_module("net", *net);
   tracker.add_optimizer(adam);
@@ -306,6 +323,71 @@ TEST_CASE("reports, a tracker and a timeline beside a training with zero_grad() 
   CHECK(cpu(report).total_bytes == truth().live_bytes());
   CHECK(count_of(report, Role::kGradient) == 4);
   CHECK(count_of(report, Role::kOptimizerState) == 8);
+}
+
+TEST_CASE("reports of hundreds of gradients that another thread sets to none meanwhile") {
+  const auto many = std::make_shared<ManySmall>();
+  MemReporter reporter;
+  reporter.add_module("many", *many);
+  Trainer trainer([&] {
+    many->loss().backward();
+    many->zero_grad();
+  });
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
+  while (std::chrono::steady_clock::now() < end || trainer.steps() < 20) check_rows(reporter.collect());
+  trainer.stop();
+  const Report report = reporter.collect();
+  check_rows(report);
+  CHECK(count_of(report, Role::kParameter) == 256);
+  CHECK(count_of(report, Role::kGradient) == 0);
+}
+
+TEST_CASE("reports of failed allocations beside a thread that trains") {
+  Net net = make_net();
+  torch::optim::Adam adam(net->parameters());
+  MemReporter reporter;
+  reporter.add_module("net", net).add_optimizer(adam);
+  const auto folder = std::filesystem::path(scratch_folder()) / "beside_training";
+  std::filesystem::remove_all(folder);
+  OutOfMemoryOptions options;
+  options.folder = folder.string();
+  options.max_reports = 1000;
+  options.reporter = &reporter;
+  options.quiet = true;
+  REQUIRE(write_out_of_memory_reports(options).ok());
+  const auto fail = [] {
+    try {
+      at::empty({int64_t{1} << 45}, at::kByte);
+    } catch (const c10::Error&) {
+    }
+  };
+  Trainer trainer([&] {
+    adam.zero_grad();
+    loss_of(net).backward();
+    fail();
+    adam.step();
+  });
+  for (int i = 0; i < 50 || trainer.steps() < 20; ++i) {
+    fail();
+    AllocationFailure failure;
+    failure.requested_bytes = 1;
+    const std::string text = out_of_memory_report(failure, 20, &reporter);
+    CHECK_MESSAGE(text.find("net.0.weight") != std::string::npos, text);
+    CHECK_MESSAGE(text.find("(0.00B unexplained)") != std::string::npos, text);
+  }
+  trainer.stop();
+  stop_out_of_memory_reports();
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::ifstream file(entry.path());
+    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    CAPTURE(text);
+    CHECK(text.find("net.0.weight") != std::string::npos);
+    CHECK(text.find("(0.00B unexplained)") != std::string::npos);
+    ++files;
+  }
+  CHECK(files >= 10);  // failures on both threads at once make one
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("reports beside a thread that makes, registers, removes and drops optimizers and modules") {
@@ -514,6 +596,7 @@ TEST_CASE("a child of fork reports, whatever other threads were doing with the r
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   if (!memledger::Registry::global().activate().ok()) return 1;
+  memledger::testing::tell_tsan_what_refcounts_order();
   const memledger::testing::AllocationCount::Scope scope(memledger::truth());
   return doctest::Context(argc, argv).run();
 }
