@@ -3,8 +3,6 @@
 #if defined(__SANITIZE_THREAD__)
 
 #include <ATen/record_function.h>
-#include <c10/core/TensorImpl.h>
-#include <c10/util/intrusive_ptr.h>
 #include <sanitizer/tsan_interface.h>
 
 #include <cstddef>
@@ -14,9 +12,13 @@
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void*, std::size_t),
                                                          void (*freed)(const volatile void*));
 
+namespace memledger::testing {
+extern char let_go;  // in refcounts_beside_tsan_let_go.cc
+}
+
 namespace {
 
-char let_go = 0;  // a place that the sanitizer knows; its value means nothing
+using memledger::testing::let_go;
 
 // What is allocated is so before it is freed.
 __attribute__((no_sanitize_thread)) void allocated(const volatile void* block, std::size_t) {
@@ -39,15 +41,6 @@ std::unique_ptr<at::ObserverContext> looked_at_inputs(const at::RecordFunction&)
 }
 
 }  // namespace
-
-// In the place of the one that our code would have of the header (which is weak), and by which all of it lets go of tensors: a
-// member of another's class can only be defined by its name.
-void let_go_of(c10::TensorImpl* target) asm(
-    "_ZN3c1013intrusive_ptrINS_10TensorImplENS_19UndefinedTensorImplEE15reset_not_null_EPS1_");
-void let_go_of(c10::TensorImpl* target) {
-  __tsan_release(&let_go);
-  c10::raw::intrusive_ptr::decref(target);
-}
 
 void memledger::testing::tell_tsan_what_refcounts_order() {
   __sanitizer_install_malloc_and_free_hooks(&allocated, &freed);
