@@ -1,6 +1,7 @@
 // Stacks of allocations, and where the program is in them. Built with -g.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/fork_beside_threads.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -69,7 +70,7 @@ TEST_CASE("all: the program's line, one stack for many storages of a place") {
   CHECK(row_of(snapshot, kept[0]).stack_weight == 1);
 }
 
-TEST_CASE("forks while another thread looks lines up") {
+TEST_CASE("forks while another thread looks lines up" * doctest::skip(testing::kChildrenMayHang)) {
   const ScopedTracking tracking = with(StackOptions::all());
   std::atomic<bool> end{false};
   std::thread looking([&] {

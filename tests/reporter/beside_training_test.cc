@@ -36,6 +36,7 @@
 #include "reporter/out_of_memory.h"
 #include "tests/reporter/report_parts.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/fork_beside_threads.h"
 #include "tests/support/refcounts_beside_tsan.h"
 #include "tracker/mem_tracker.h"
 #include "tracker/timeline.h"
@@ -562,7 +563,8 @@ TEST_CASE("what was removed may end at once, whatever other threads read") {
   CHECK(find_row(report, "stack.weight") == nullptr);
 }
 
-TEST_CASE("a child of fork reports, whatever other threads were doing with the reporter") {
+TEST_CASE("a child of fork reports, whatever other threads were doing with the reporter" *
+          doctest::skip(testing::kChildrenMayHang)) {
   Net net = make_net();
   torch::optim::Adam adam(net->parameters());
   MemReporter reporter;

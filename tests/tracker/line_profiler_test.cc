@@ -26,6 +26,7 @@
 
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/fork_beside_threads.h"
 
 // NOLINTBEGIN: what is profiled must not be optimised away, and keeps its own frame.
 #define KEPT __attribute__((noinline))
@@ -496,14 +497,8 @@ TEST_CASE("functions that are called in turn from one place: each has its first 
   }
 }
 
-// GCC 12's address sanitizer leaves the locks of its allocator as they are in a child.
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kCannotForkBesideThreads = true;
-#else
-constexpr bool kCannotForkBesideThreads = false;
-#endif
-
-TEST_CASE("a child of fork can profile, whatever another thread was doing" * doctest::skip(kCannotForkBesideThreads)) {
+TEST_CASE("a child of fork can profile, whatever another thread was doing" *
+          doctest::skip(memledger::testing::kChildrenMayHang)) {
   LineProfiler profiler({"profiled::inner"});
   profiler.enable().release();
   profiler.profile();

@@ -23,6 +23,7 @@
 
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/fork_beside_threads.h"
 
 namespace memledger {
 namespace {
@@ -195,7 +196,7 @@ TEST_CASE("after fork the child goes on in a log of its own, with what it did it
   CHECK(tracker.track().rows.empty());
 }
 
-TEST_CASE("fork while another thread tracks: the child can, too") {
+TEST_CASE("fork while another thread tracks: the child can, too" * doctest::skip(testing::kChildrenMayHang)) {
   TrackerOptions options = options_here();
   options.file_name = "shared.txt";
   MemTracker tracker(options);

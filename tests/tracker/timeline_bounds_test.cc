@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/fork_beside_threads.h"
 #include "tracker/timeline.h"
 
 namespace memledger {
@@ -75,7 +76,7 @@ TEST_CASE("the last name holds, and earlier names stay with what has died") {
   CHECK(last == "second+third");
 }
 
-TEST_CASE("fork while another thread marks: the child can, too") {
+TEST_CASE("fork while another thread marks: the child can, too" * doctest::skip(testing::kChildrenMayHang)) {
   TimelineOptions options;
   options.max_events = 64;
   Timeline timeline(options);
