@@ -35,6 +35,16 @@ std::string place_text(const ReportRow& row) {
   return text;
 }
 
+bool has_several_threads(const DeviceReport& device) {
+  uint32_t first = 0;
+  for (const ReportRow& row : device.rows) {
+    if (row.kind != RowKind::kStorage || row.thread == 0 || row.phase == Phase::kBackward) continue;
+    if (first == 0) first = row.thread;
+    if (row.thread != first) return true;
+  }
+  return false;
+}
+
 std::string producer(const ReportRow& row) {
   if (row.adopted) return "before tracking";
   std::string where(row.label);

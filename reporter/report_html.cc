@@ -84,16 +84,6 @@ std::string tiles_json(const Report& report, const DeviceReport& device) {
   return json;
 }
 
-bool has_several_threads(const DeviceReport& device) {
-  uint32_t first = 0;
-  for (const ReportRow& row : device.rows) {
-    if (row.kind != RowKind::kStorage || row.thread == 0) continue;
-    if (first == 0) first = row.thread;
-    if (row.thread != first) return true;
-  }
-  return false;
-}
-
 // Not of what made it, by which the map is divided.
 std::string note(const ReportRow& row, bool with_thread) {
   std::string text = note(row);

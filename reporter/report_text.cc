@@ -258,7 +258,7 @@ std::string threads_text(const std::map<uint32_t, int64_t>& threads) {
 
 void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptions& options, const Palette& paint) {
   const std::vector<ShownRow> shown = lines_of(device, options);
-  const bool several_threads = options.verbose && bytes_by_thread(device).size() > 1;
+  const bool with_threads = options.verbose && has_several_threads(device);
   const size_t count = options.verbose ? shown.size() : std::min(shown.size(), options.max_rows);
   size_t owner = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -279,7 +279,7 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
     std::string behind = note(row, options.verbose);
     if (row.kind == RowKind::kStorage) {
       if (const std::string place = place_text(row); !place.empty()) behind += "  " + place;
-      if (options.verbose && several_threads && shown[i].count == 1 && row.thread != 0) {
+      if (with_threads && shown[i].count == 1 && row.thread != 0) {
         behind += fmt::format("  thread {}", row.thread);
       }
     }
@@ -334,9 +334,7 @@ void write_account(std::ostream& out, const DeviceReport& device) {
                            readable_size(device.bytes_by_role[role]));
     }
     out << "  by role: " << roles << '\n';
-    if (const std::map<uint32_t, int64_t> threads = bytes_by_thread(device); threads.size() > 1) {
-      out << "  by thread: " << threads_text(threads) << '\n';
-    }
+    if (has_several_threads(device)) out << "  by thread: " << threads_text(bytes_by_thread(device)) << '\n';
   }
   if (!device.items.empty()) out << fmt::format("  tensors, as requested: {}\n", readable_size(device.total_bytes));
   write_item(out, "library workspaces", device.items, ReportItemKind::kLibraryWorkspace);

@@ -179,6 +179,9 @@ TEST_SUITE("the table") {
     CHECK(contains(report.to_csv(), ",forward,0,7,1520,0:3\n"));
     CHECK(contains(report.to_csv(), ",other,0,?,?,?\n"));
     CHECK(contains(report.to_html(), "\"stream 0x5f0, private pool (0, 3), thread 7;\""));
+    // On CUDA backward runs on a thread of autograd's, in every training.
+    device.rows[5].phase = Phase::kBackward;
+    CHECK_FALSE(contains(text(report), "thread"));
   }
 
   TEST_CASE("a view that pins what it does not show is flagged: always if most of it, any part when verbose") {
