@@ -131,6 +131,9 @@ check "what fits stays" "new old" "$(cd "$cache/bazel" && echo *)"
 rm "$cache/bazel/.pruned"
 bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=1" test x >/dev/null
 check "what was used longest ago goes" "new" "$(cd "$cache/bazel" && echo *)"
+rm -f "$cache"/bazel/*/.pruned "$cache"/bazel/.pruned
+check "a limit that is none" "bazelw: MEMLEDGER_CACHE_GB is not a whole number of gigabytes: '1.5'; 20 is taken" \
+  "$(bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=1.5" test x 2>&1 | sed -n 1p)"
 
 program "plain" bazel-4 'version=4.2.3; [[ "${1:-}" == --version ]] || echo "LIBTORCH=$LIBTORCH"'
 printf '#!/usr/bin/env bash\n[[ "$*" == *" --shared "* ]] || exit 0\necho "/unpacked by $*"\n' >"$work/tools/python3"
