@@ -73,6 +73,11 @@ OperatorKind kind_of(core::NameId id, const char* name) {
   return static_cast<OperatorKind>(kind.load(std::memory_order_relaxed));
 }
 
+// What zero_grad() does to a gradient before it is set to none, which is no operator.
+bool may_be_of_zero_grad(std::string_view name) {
+  return name == "aten::detach" || name == "aten::detach_" || name == "aten::zero_";
+}
+
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl() : nullptr;
@@ -228,6 +233,9 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
                  : thread.optimizer_region ? Phase::kOptimizer
                                            : Phase::kOther;
   note_next_node(thread, fn);
+  if (state.gradients_wanted.load(std::memory_order_relaxed) > 0 && may_be_of_zero_grad(fn.name())) {
+    core::TrainingThreads::note(thread);
+  }
   look_at_inputs(thread, fn);
 }
 

@@ -142,7 +142,8 @@ at::Tensor GradientNotes::find(const at::Tensor& leaf) {
 }
 
 at::Tensor gradient_of(const at::Tensor& leaf) {
-  if (!no_other_thread_trains()) return GradientNotes::find(leaf);
+  if (at::Tensor noted = GradientNotes::find(leaf); noted.defined()) return noted;
+  if (!no_other_thread_trains()) return {};
   const AutogradMeta* const meta = meta_of(leaf);
   return meta == nullptr ? at::Tensor() : meta->grad_;
 }

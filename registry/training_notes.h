@@ -40,7 +40,8 @@ class GradientNotes {
   static at::Tensor find(const at::Tensor& leaf);
 };
 
-// The gradient as the calling thread may know it: read where no other thread trains, else as noted. Undefined: none, or unknown.
+// The gradient as the calling thread may know it: as noted, else read where no other thread trains. In this order, as another thread
+// may begin to, and set to none what was noted. Undefined: none, or unknown.
 at::Tensor gradient_of(const at::Tensor& leaf);
 
 }  // namespace memledger

@@ -370,11 +370,10 @@ std::vector<NamedTensor> NameBook::read() const {
   const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     add(name, role, module, tensor);
-    at::Tensor gradient;
-    if (!may_be_read) {
-      gradient = GradientNotes::find(tensor);
-    } else if (tensor.is_leaf() || tensor.retains_grad()) {  // frozen parameters keep theirs; asked of others LibTorch would warn
-      gradient = tensor.grad();
+    // Another thread may begin to train meanwhile, with zero_grad(): then what was noted is no longer there, or may still be had.
+    at::Tensor gradient = GradientNotes::find(tensor);
+    if (!gradient.defined() && may_be_read && no_other_thread_trains() && (tensor.is_leaf() || tensor.retains_grad())) {
+      gradient = tensor.grad();  // frozen parameters keep theirs; asked of others LibTorch would warn
     }
     if (gradient.defined()) add(name + ".grad", Role::kGradient, module, gradient);
   };

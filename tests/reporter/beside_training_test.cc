@@ -343,6 +343,28 @@ TEST_CASE("reports of hundreds of gradients that another thread sets to none mea
   CHECK(count_of(report, Role::kGradient) == 0);
 }
 
+TEST_CASE("reports while a thread that was never seen to train sets gradients to none") {
+  const auto many = std::make_shared<ManySmall>();
+  MemReporter reporter;
+  reporter.add_module("many", *many);
+  std::atomic<int> trained{0}, set_to_none{0};
+  Trainer other([&] {
+    if (set_to_none == trained) return std::this_thread::yield();
+    many->zero_grad();
+    ++set_to_none;
+  });
+  for (int i = 0; i < 300; ++i) {
+    many->loss().backward();
+    ++trained;
+    do {
+      check_rows(reporter.collect());
+    } while (set_to_none < trained);
+  }
+  many->loss().backward();
+  CHECK(count_of(reporter.collect(), Role::kGradient) == 256);
+  other.stop();
+}
+
 TEST_CASE("reports of failed allocations beside a thread that trains") {
   Net net = make_net();
   torch::optim::Adam adam(net->parameters());
