@@ -38,7 +38,11 @@ using memledger::LineProfilerOptions;
 using memledger::LineRow;
 using memledger::LineTable;
 
-// In the place of glibc's, which a fork finds rarely in use: while `lingering` is set it takes longer.
+static std::atomic<bool> lingering{false};
+
+// In the place of glibc's, which a fork finds rarely in use: while `lingering` is set it takes longer. Not beside the address
+// sanitizer, which calls it before anything of the program's can run.
+#ifndef __SANITIZE_ADDRESS__
 namespace {
 
 using Visit = int (*)(dl_phdr_info*, size_t, void*);
@@ -46,7 +50,6 @@ struct Visitor {
   Visit visit;
   void* data;
 };
-std::atomic<bool> lingering{false};
 const auto real_dl_iterate_phdr = reinterpret_cast<int (*)(Visit, void*)>(dlsym(RTLD_NEXT, "dl_iterate_phdr"));
 
 int linger_and_visit(dl_phdr_info* library, size_t size, void* data) {
@@ -62,6 +65,7 @@ extern "C" int dl_iterate_phdr(Visit visit, void* data) noexcept(noexcept(::dl_i
   Visitor visitor{visit, data};
   return real_dl_iterate_phdr(&linger_and_visit, &visitor);
 }
+#endif
 
 namespace profiled {
 
