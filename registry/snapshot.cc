@@ -70,7 +70,7 @@ const StorageInfo* Snapshot::find_address(c10::Device device, const void* addres
     });
     data_->by_address = std::move(all);
   });
-  // Of several storages at one address (of a peak) the last born.
+  // A peak may hold several storages of one address: the last born is meant.
   const auto wanted = reinterpret_cast<uintptr_t>(address);
   const auto after = std::upper_bound(data_->by_address.begin(), data_->by_address.end(), wanted,
                                       [](uintptr_t at, const StorageInfo* row) { return at < row->address; });

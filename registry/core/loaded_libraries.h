@@ -4,13 +4,14 @@
 
 namespace memledger::core {
 
-// dl_iterate_phdr(), which no fork interrupts. While one thread is in it, a child that another thread forks gets glibc's lock taken,
-// with no thread to free it (seen with glibc 2.36), and waits for ever in its first dl_iterate_phdr(): the one of LibTorch's
-// unwinder, say. Thread-safety: any thread, any time. Holds a lock that only forks wait for while `visit` is called.
+// Calls dl_iterate_phdr() and keeps other threads from forking meanwhile. glibc (seen with 2.36) leaves
+// a child its lock as another thread held it, and nobody there frees it: the child's first
+// dl_iterate_phdr(), in LibTorch's unwinder perhaps, never returns. Thread-safety: any thread, any
+// time. `visit` is called with a lock held that only forks wait for.
 int for_each_loaded_library(int (*visit)(dl_phdr_info* library, size_t size, void* data), void* data);
 
-// Held by whoever calls what goes over the loaded libraries itself: LibTorch's unwinder and symbolizer, which have locks of their
-// own, too, and the C++ runtime's tables. Do not nest.
+// Keeps other threads from forking while it lives. For calls that go over the loaded libraries
+// themselves: LibTorch's unwinder and symbolizer, and the C++ runtime's tables. Do not nest.
 class UsesLoadedLibraries {
  public:
   UsesLoadedLibraries();

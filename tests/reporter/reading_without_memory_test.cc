@@ -197,7 +197,7 @@ TEST_CASE("leaks: a check without memory tells nothing, and the next one everyth
   CHECK(until_it_succeeds([&] { hungry.keep(leaked[0]); }) > 0);
 }
 
-// Of the last failure, without memory of its own.
+// The last failure's message; it has its memory beforehand.
 std::string told;
 int times_told = 0;
 
