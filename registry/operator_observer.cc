@@ -233,7 +233,8 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
                  : thread.optimizer_region ? Phase::kOptimizer
                                            : Phase::kOther;
   note_next_node(thread, fn);
-  if (state.gradients_wanted.load(std::memory_order_relaxed) > 0 && may_be_of_zero_grad(fn.name())) {
+  if (state.gradients_wanted.load(std::memory_order_relaxed) > 0 && !core::TrainingThreads::is_noted(thread) &&
+      may_be_of_zero_grad(fn.name())) {
     core::TrainingThreads::note(thread);
   }
   look_at_inputs(thread, fn);

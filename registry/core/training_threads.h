@@ -14,8 +14,11 @@ namespace memledger::core {
 // Lock-free. A child of fork begins with none. Beyond 1024 threads at once there is always another one.
 class TrainingThreads {
  public:
+  static bool is_noted(const ThreadContext& thread) noexcept {
+    return thread.training_since == generation_.load(std::memory_order_relaxed);
+  }
   static void note(ThreadContext& thread) noexcept {
-    if (thread.training_since != generation_.load(std::memory_order_relaxed)) add(thread);
+    if (!is_noted(thread)) add(thread);
   }
   static bool is_training(uint32_t thread) noexcept;
   static bool any_but(uint32_t thread) noexcept;
