@@ -20,6 +20,7 @@
 #include "registry/live_storages.h"
 #include "registry/phase.h"
 #include "registry/stacks.h"
+#include "registry/step_observer.h"
 
 namespace memledger {
 
@@ -57,6 +58,17 @@ class CopyServices {
   virtual bool owns_watched_block(const c10::StorageImpl& storage) noexcept = 0;
   virtual uint32_t take_stack() noexcept = 0;
   virtual std::vector<void*> stack_addresses(uint32_t stack) = 0;
+  // registry/training_notes.h and registry/step_observer.h: only the hooks of the copy that watches see who trains.
+  virtual void want_gradients(bool wanted) noexcept = 0;
+  virtual void note_gradient(const at::Tensor& leaf) = 0;
+  virtual at::Tensor noted_gradient(const at::Tensor& leaf) = 0;
+  virtual bool no_other_thread_trains() noexcept = 0;
+  virtual bool trains(uint32_t thread) noexcept = 0;
+  virtual void note_that_this_thread_trains() noexcept = 0;
+  virtual void add_step_observer(StepObserver observer) noexcept = 0;
+  virtual void remove_step_observer(StepObserver observer) noexcept = 0;
+  // registry/device_statistics.h.
+  virtual bool allocator_is_usable(c10::DeviceType type) noexcept = 0;
   // True for the first who asks: a process has one report at its end.
   virtual bool take_exit_report() noexcept = 0;
 

@@ -22,6 +22,7 @@
 #include <thread>
 #include <tuple>
 
+#include "registry/copies.h"
 #include "registry/core/loaded_libraries.h"
 #include "registry/cuda_allocator.h"
 #include "registry/cuda_symbols.h"
@@ -70,7 +71,7 @@ c10::DeviceIndex index_of(c10::Device device) { return device.has_index() ? devi
 CUDAAllocator* initialized_allocator(c10::Device device) {
   if (!device.is_cuda()) return nullptr;
   auto* const allocator = static_cast<CUDAAllocator*>(CudaAllocator::in_use());
-  if (allocator == nullptr || CudaAllocator::is_half_made() || !allocator->initialized()) return nullptr;
+  if (allocator == nullptr || !allocator_is_usable(device.type()) || !allocator->initialized()) return nullptr;
   const auto* const guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
   return guard != nullptr && index_of(device) < guard->deviceCount() ? allocator : nullptr;
 }
@@ -269,9 +270,7 @@ std::optional<DeviceBlocks> device_blocks(c10::Device device) {
   });
 }
 
-bool allocator_is_usable(c10::DeviceType type) noexcept {
-  return type != c10::DeviceType::CUDA || !CudaAllocator::is_half_made();
-}
+bool allocator_is_usable(c10::DeviceType type) noexcept { return copy_services().allocator_is_usable(type); }
 
 std::vector<LibraryWorkspace> library_workspaces() {
   std::vector<LibraryWorkspace> all;

@@ -165,8 +165,8 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
   const bool grad_on = thread.phase == Phase::kForward;
   const bool may_step = thread.grad_off && !thread.phase_is_set && state.any_parameter_like.load(std::memory_order_relaxed);
-  const StepObserver step_observer = thread.grad_off ? state.step_observer.load(std::memory_order_relaxed) : nullptr;
-  const OperatorKind kind = may_step || step_observer != nullptr ? kind_of(thread.op, fn.name()) : OperatorKind::kOther;
+  const bool steps_are_observed = thread.grad_off && state.step_observers.any();
+  const OperatorKind kind = may_step || steps_are_observed ? kind_of(thread.op, fn.name()) : OperatorKind::kOther;
   bool first = true;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
@@ -185,7 +185,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
           thread.parameter = thread.last_parameter;
         }
       }
-      if (first && step_observer != nullptr && kind == OperatorKind::kInPlaceStep) step_observer(tensor);
+      if (first && steps_are_observed && kind == OperatorKind::kInPlaceStep) state.step_observers.tell(tensor);
       if (!may_step) return;
       if (kind == OperatorKind::kInPlaceStep && first && !thread.optimizer_region) {
         if (state.ledger.is_parameter_like(address_of(*storage))) enter_optimizer_region(thread);

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "registry/allocation_failure.h"
 #include "registry/copies.h"
+#include "registry/core/training_threads.h"
 #include "registry/cpu_allocator.h"
 #include "registry/cuda_allocator.h"
 #include "registry/device_statistics.h"
@@ -345,6 +346,17 @@ class OwnServices final : public CopyServices {
   bool owns_watched_block(const c10::StorageImpl& storage) noexcept override { return owns_watched_block_here(storage); }
   uint32_t take_stack() noexcept override { return StackSampler::take_now(); }
   std::vector<void*> stack_addresses(uint32_t stack) override { return StackSampler::table().frames(stack); }
+  void want_gradients(bool wanted) noexcept override { want_gradients_here(wanted); }
+  void note_gradient(const at::Tensor& leaf) override { note_gradient_here(leaf); }
+  at::Tensor noted_gradient(const at::Tensor& leaf) override { return noted_gradient_here(leaf); }
+  bool no_other_thread_trains() noexcept override { return !core::TrainingThreads::any_but(core::this_thread().thread); }
+  bool trains(uint32_t thread) noexcept override { return core::TrainingThreads::is_training(thread); }
+  void note_that_this_thread_trains() noexcept override { core::TrainingThreads::note(core::this_thread()); }
+  void add_step_observer(StepObserver observer) noexcept override { RegistryState::get().step_observers.add(observer); }
+  void remove_step_observer(StepObserver observer) noexcept override { RegistryState::get().step_observers.remove(observer); }
+  bool allocator_is_usable(c10::DeviceType type) noexcept override {
+    return type != c10::DeviceType::CUDA || !CudaAllocator::is_half_made();
+  }
   bool take_exit_report() noexcept override { return !exit_report_taken_.exchange(true, std::memory_order_relaxed); }
 
  private:
@@ -427,11 +439,21 @@ bool is_refused() {
   return decision != nullptr && decision->role == CopyDecision::Role::kRefused;
 }
 
+// Guards what this copy's optimizer watches have noted, though the copy that watches has registered the rest.
+void watch_forks_for_notes() {
+  static const int registered = pthread_atfork([] { training_notes_lock().lock(); }, [] { training_notes_lock().unlock(); },
+                                               [] { training_notes_lock().unlock(); });
+  (void)registered;
+}
+
 // Before the program's own static objects, so that an allocation before the first activation is not overlooked.
 __attribute__((constructor(101))) void at_load() {
   stay_loaded();
   Registry::global();
-  if (first_copy() != nullptr) return;
+  if (first_copy() != nullptr) {
+    watch_forks_for_notes();
+    return;
+  }
   RegistryState::get();  // made now, while there is memory
   watch_forks();
   if (is_refused()) {

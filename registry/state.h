@@ -32,7 +32,7 @@ struct RegistryState {
   std::atomic<bool> ever_active{false};
   std::array<Unseen, kWatchedTypes> unseen;
   std::atomic<BlockObserver> block_observer{nullptr};
-  std::atomic<StepObserver> step_observer{nullptr};
+  StepObservers step_observers;
   std::atomic<int> gradients_wanted{0};  // by how many
   std::atomic<int64_t> unknown_frees{0};
   std::atomic<int64_t> swallowed_exceptions{0};

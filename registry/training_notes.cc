@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <mutex>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "registry/copies.h"
 #include "registry/core/thread_context.h"
 #include "registry/core/training_threads.h"
 #include "registry/state.h"
@@ -95,20 +97,36 @@ void note_locked(Notes& all, const at::Tensor& leaf, const at::Tensor& gradient,
 
 core::Lock& training_notes_lock() { return notes().lock; }
 
-bool no_other_thread_trains() noexcept { return !core::TrainingThreads::any_but(core::this_thread().thread); }
+bool no_other_thread_trains() noexcept {
+  const CopyDecision* const decision = copy_decision();
+  if (decision != nullptr && decision->role == CopyDecision::Role::kRefused) return false;
+  return copy_services().no_other_thread_trains();
+}
 
-void set_step_observer(StepObserver observer) noexcept { RegistryState::get().step_observer.store(observer); }
+bool trains(uint32_t thread) noexcept { return copy_services().trains(thread); }
+void note_that_this_thread_trains() noexcept { copy_services().note_that_this_thread_trains(); }
 
-GradientNotes::Wanted::Wanted() { RegistryState::get().gradients_wanted.fetch_add(1); }
+void add_step_observer(StepObserver observer) noexcept { copy_services().add_step_observer(observer); }
+void remove_step_observer(StepObserver observer) noexcept { copy_services().remove_step_observer(observer); }
 
-GradientNotes::Wanted::~Wanted() {
+GradientNotes::Wanted::Wanted() { copy_services().want_gradients(true); }
+GradientNotes::Wanted::~Wanted() { copy_services().want_gradients(false); }
+void GradientNotes::note(const at::Tensor& leaf) { copy_services().note_gradient(leaf); }
+at::Tensor GradientNotes::find(const at::Tensor& leaf) { return copy_services().noted_gradient(leaf); }
+
+void want_gradients_here(bool wanted) noexcept {
+  std::atomic<int>& count = RegistryState::get().gradients_wanted;
   Notes& all = notes();
   std::unordered_map<const c10::TensorImpl*, Note> dropped;
   const core::LockHolder hold(all.lock);
-  if (RegistryState::get().gradients_wanted.fetch_sub(1) == 1) all.by_leaf.swap(dropped);
+  if (wanted) {
+    count.fetch_add(1);
+  } else if (count.fetch_sub(1) == 1) {
+    all.by_leaf.swap(dropped);
+  }
 }
 
-void GradientNotes::note(const at::Tensor& leaf) {
+void note_gradient_here(const at::Tensor& leaf) {
   const AutogradMeta* const meta = meta_of(leaf);
   if (meta == nullptr) return;
   std::vector<Note> dropped;
@@ -125,10 +143,10 @@ void GradientNotes::note_running_node() {
   if (leaf.is_cpu()) core::TrainingThreads::note(core::this_thread());
   // Another backward() that adds to it just now will note it when it has.
   const std::unique_lock<std::mutex> node_lock(NodeLock::of(*node), std::try_to_lock);
-  if (node_lock.owns_lock()) note(leaf);
+  if (node_lock.owns_lock()) note_gradient_here(leaf);
 }
 
-at::Tensor GradientNotes::find(const at::Tensor& leaf) {
+at::Tensor noted_gradient_here(const at::Tensor& leaf) {
   std::optional<WeakTensor> noted;
   {
     const core::LockHolder hold(notes().lock);

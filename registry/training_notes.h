@@ -9,15 +9,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "registry/core/lock.h"
 
 namespace memledger {
 
-// Guards all that is noted of a training. No other lock is taken while it is held, but by the registry before a fork.
+// Guards this copy's notes. No other lock is taken while it is held, but by the registry before a fork.
 core::Lock& training_notes_lock();
 
-// Whether the calling thread may read what threads that train set: no other one that is alive was seen to train.
+// Of the threads that the copy which watches has seen, as are the functions of GradientNotes; numbers are this_thread_number()'s.
+//
+// Whether the calling thread may read what threads that train set: no other one that is alive was seen to train. False where this
+// copy has been refused, which sees none.
 bool no_other_thread_trains() noexcept;
+bool trains(uint32_t thread) noexcept;
+void note_that_this_thread_trains() noexcept;
 
 class GradientNotes {
  public:
@@ -32,13 +39,18 @@ class GradientNotes {
 
   // The gradient that `leaf` has now. On a thread that may read it.
   static void note(const at::Tensor& leaf);
-  // The gradient that the node which the calling thread runs, an AccumulateGrad, has added to.
+  // The gradient that the node which the calling thread runs, an AccumulateGrad, has added to. For the hooks.
   static void note_running_node();
 
   // The leaf's gradient if it was noted and still is, undefined else. On any thread; nothing that another thread may change is
   // looked into. The reference is strong: let go of it soon.
   static at::Tensor find(const at::Tensor& leaf);
 };
+
+// What CopyServices of the copy that watches answers with.
+void want_gradients_here(bool wanted) noexcept;
+void note_gradient_here(const at::Tensor& leaf);
+at::Tensor noted_gradient_here(const at::Tensor& leaf);
 
 // The gradient as the calling thread may know it: as noted, else read where no other thread trains. In this order, as another thread
 // may begin to, and set to none what was noted. Undefined: none, or unknown.

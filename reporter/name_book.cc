@@ -18,8 +18,7 @@
 #include <utility>
 
 #include "registry/core/fork_safe_mutex.h"
-#include "registry/core/thread_context.h"
-#include "registry/core/training_threads.h"
+#include "registry/recording.h"
 #include "registry/training_notes.h"
 #include "reporter/optimizer_state.h"
 #include "reporter/optimizer_watch.h"
@@ -34,11 +33,11 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensor
 // The thread that added an entry may read its gradients and states as long as no other one was seen to train, as may one that
 // trains itself. Any other thread could be beside one that will be seen next.
 struct Entry {
-  uint32_t added_by = core::this_thread().thread;
+  uint32_t added_by = this_thread_number();
 
   bool may_be_read() const {
-    const uint32_t me = core::this_thread().thread;
-    return no_other_thread_trains() && (added_by == me || core::TrainingThreads::is_training(me));
+    const uint32_t me = this_thread_number();
+    return no_other_thread_trains() && (added_by == me || trains(me));
   }
 };
 

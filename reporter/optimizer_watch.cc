@@ -11,8 +11,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/hash/hash.h"
 #include "registry/core/lock.h"
-#include "registry/core/thread_context.h"
-#include "registry/core/training_threads.h"
+#include "registry/recording.h"
 #include "registry/step_observer.h"
 #include "registry/training_notes.h"
 #include "reporter/optimizer_state.h"
@@ -107,7 +106,7 @@ OptimizerWatch::OptimizerWatch(const torch::optim::Optimizer& optimizer) : watch
   {
     const core::LockHolder hold(training_notes_lock());
     ++Table::get().watches;
-    set_step_observer(&on_write);
+    add_step_observer(&on_write);
   }
   find_parameters();
 }
@@ -116,7 +115,7 @@ OptimizerWatch::~OptimizerWatch() {
   const core::LockHolder hold(training_notes_lock());
   Table& table = Table::get();
   table.forget_places(*watch_);
-  if (--table.watches == 0) set_step_observer(nullptr);
+  if (--table.watches == 0) remove_step_observer(&on_write);
 }
 
 void OptimizerWatch::find_parameters() {
@@ -151,7 +150,7 @@ void OptimizerWatch::note() {
 
 const torch::optim::Optimizer& OptimizerWatch::optimizer() const { return watch_->optimizer; }
 
-bool OptimizerWatch::steps_on_this_thread() const { return watch_->stepper.load() == core::this_thread().thread; }
+bool OptimizerWatch::steps_on_this_thread() const { return watch_->stepper.load() == this_thread_number(); }
 
 NamedStates OptimizerWatch::noted(const c10::TensorImpl* parameter) const {
   Slots slots;
@@ -172,12 +171,12 @@ void OptimizerWatch::on_write(const at::Tensor& written) noexcept {
   try {
     const std::optional<Place> place = place_of(written);
     if (!place.has_value()) return;
-    core::ThreadContext& thread = core::this_thread();
+    const uint32_t thread = this_thread_number();
     std::vector<Slots> dropped;
     const core::LockHolder hold(training_notes_lock());
     const auto found = Table::get().by_place.find(*place);
     if (found == Table::get().by_place.end()) return;
-    core::TrainingThreads::note(thread);
+    note_that_this_thread_trains();
     // Whose step it is cannot be seen. Another thread could be in that of an optimizer that shares the parameter, or that it has
     // stepped before.
     const Watch* const first = found->second.front()->watch;
@@ -187,8 +186,8 @@ void OptimizerWatch::on_write(const at::Tensor& written) noexcept {
     for (Watch::Parameter* const parameter : found->second) {
       Watch& watch = *parameter->watch;
       const uint32_t stepper = watch.stepper.load();
-      if (stepper != thread.thread && stepper != 0 && core::TrainingThreads::is_training(stepper)) continue;
-      if (Watch::note(*parameter, dropped)) watch.stepper.store(thread.thread);
+      if (stepper != thread && stepper != 0 && trains(stepper)) continue;
+      if (Watch::note(*parameter, dropped)) watch.stepper.store(thread);
     }
   } catch (...) {
     // No memory: the states stay without names.

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <stdexcept>
 
 #include "registry/device_statistics.h"
 #include "registry/registry.h"
@@ -81,6 +82,34 @@ TEST_CASE("an allocator that the program sets is obeyed, and watched from the ne
   CHECK(rows() == 0);
   CHECK(registry().health().unknown_frees == 0);
   CHECK(registry().health().dropped_records == 0);
+}
+
+// As LibTorch's own is when it cannot read PYTORCH_CUDA_ALLOC_CONF: it says that it is initialized, and ends the process when it is
+// asked, as its devices are missing.
+class HalfMade : public pluggable::CUDAPluggableAllocator {
+ public:
+  using CUDAPluggableAllocator::CUDAPluggableAllocator;
+  void init(int) override { throw std::runtime_error("settings that nobody can read"); }
+  bool initialized() override { return true; }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    ++asked;
+    return {};
+  }
+  int asked = 0;
+};
+
+// The last case, as the process has no CUDA allocator after it.
+TEST_CASE("an allocator that failed while it was made is not asked for statistics") {
+  static HalfMade half_made(take, give);
+  c10::cuda::CUDACachingAllocator::allocator.store(&half_made);
+  (void)registry().snapshot();  // puts the wrapper in front
+  REQUIRE(&allocator() != &half_made);
+  (void)device_statistics(kCuda0);
+  CHECK(half_made.asked == 1);
+  CHECK_THROWS_WITH(allocator().init(1), "settings that nobody can read");
+  CHECK_FALSE(device_statistics(kCuda0).has_value());
+  CHECK_FALSE(device_blocks(kCuda0).has_value());
+  CHECK(half_made.asked == 1);
 }
 
 }  // namespace
