@@ -270,7 +270,10 @@ std::optional<DeviceBlocks> device_blocks(c10::Device device) {
   });
 }
 
-bool allocator_is_usable(c10::DeviceType type) noexcept { return copy_services().allocator_is_usable(type); }
+bool allocator_is_usable(c10::DeviceType type) noexcept {
+  if (const CopyOffer* const first = first_copy()) return first->services->allocator_is_usable(type);
+  return type != c10::DeviceType::CUDA || !CudaAllocator::is_half_made();
+}
 
 std::vector<LibraryWorkspace> library_workspaces() {
   std::vector<LibraryWorkspace> all;

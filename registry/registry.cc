@@ -354,9 +354,7 @@ class OwnServices final : public CopyServices {
   void note_that_this_thread_trains() noexcept override { core::TrainingThreads::note(core::this_thread()); }
   void add_step_observer(StepObserver observer) noexcept override { RegistryState::get().step_observers.add(observer); }
   void remove_step_observer(StepObserver observer) noexcept override { RegistryState::get().step_observers.remove(observer); }
-  bool allocator_is_usable(c10::DeviceType type) noexcept override {
-    return type != c10::DeviceType::CUDA || !CudaAllocator::is_half_made();
-  }
+  bool allocator_is_usable(c10::DeviceType type) noexcept override { return memledger::allocator_is_usable(type); }
   bool take_exit_report() noexcept override { return !exit_report_taken_.exchange(true, std::memory_order_relaxed); }
 
  private:
