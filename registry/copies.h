@@ -58,7 +58,8 @@ class CopyServices {
   virtual bool owns_watched_block(const c10::StorageImpl& storage) noexcept = 0;
   virtual uint32_t take_stack() noexcept = 0;
   virtual std::vector<void*> stack_addresses(uint32_t stack) = 0;
-  // registry/training_notes.h and registry/step_observer.h: only the hooks of the copy that watches see who trains.
+  // Answer for registry/training_notes.h and registry/step_observer.h: only the hooks of the copy
+  // that watches see who trains.
   virtual void want_gradients(bool wanted) noexcept = 0;
   virtual void note_gradient(const at::Tensor& leaf) = 0;
   virtual at::Tensor noted_gradient(const at::Tensor& leaf) = 0;

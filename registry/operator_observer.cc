@@ -233,7 +233,8 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
                  : thread.optimizer_region ? Phase::kOptimizer
                                            : Phase::kOther;
   note_next_node(thread, fn);
-  // Not in backward: AccumulateGrad detaches, too, and on a GPU's thread of the engine, which would then train for ever.
+  // AccumulateGrad detaches, too: on CUDA that would make the engine's thread one that trains for
+  // ever.
   if (!backward && state.gradients_wanted.load(std::memory_order_relaxed) > 0 && !core::TrainingThreads::is_noted(thread) &&
       may_be_of_zero_grad(fn.name())) {
     core::TrainingThreads::note(thread);

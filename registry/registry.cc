@@ -437,7 +437,7 @@ bool is_refused() {
   return decision != nullptr && decision->role == CopyDecision::Role::kRefused;
 }
 
-// Guards what this copy's optimizer watches have noted, though the copy that watches has registered the rest.
+// Keeps this copy's notes whole in a child of fork. The copy that watches sees to all other locks.
 void watch_forks_for_notes() {
   static const int registered = pthread_atfork([] { training_notes_lock().lock(); }, [] { training_notes_lock().unlock(); },
                                                [] { training_notes_lock().unlock(); });

@@ -15,8 +15,9 @@ namespace memledger {
 // `written` is the operator's first tensor: a parameter or its data(), an optimizer's own state, or anything else.
 using StepObserver = void (*)(const at::Tensor& written) noexcept;
 
-// One per copy of memledger in the process, and 8 in all; adding one again changes nothing. A call that has begun on another thread
-// may still run when it has been removed.
+// Add and remove an observer of the copy that watches: one per copy of memledger, eight in all.
+// Adding one again, or a ninth, changes nothing. One that was removed may still be running on another
+// thread.
 void add_step_observer(StepObserver observer) noexcept;
 void remove_step_observer(StepObserver observer) noexcept;
 

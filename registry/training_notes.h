@@ -18,10 +18,11 @@ namespace memledger {
 // Guards this copy's notes. No other lock is taken while it is held, but by the registry before a fork.
 core::Lock& training_notes_lock();
 
-// Of the threads that the copy which watches has seen, as are the functions of GradientNotes; numbers are this_thread_number()'s.
-//
-// Whether the calling thread may read what threads that train set: no other one that is alive was seen to train. False where this
-// copy has been refused, which sees none.
+// These three and GradientNotes ask the copy of memledger that watches, as only its hooks see who
+// trains. Threads are numbered as by this_thread_number().
+
+// Returns whether the calling thread may read what training threads set: no other live thread was
+// seen to train. False where this copy was refused, as it sees none.
 bool no_other_thread_trains() noexcept;
 bool trains(uint32_t thread) noexcept;
 void note_that_this_thread_trains() noexcept;

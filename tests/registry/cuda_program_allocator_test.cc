@@ -84,8 +84,8 @@ TEST_CASE("an allocator that the program sets is obeyed, and watched from the ne
   CHECK(registry().health().dropped_records == 0);
 }
 
-// As LibTorch's own is when it cannot read PYTORCH_CUDA_ALLOC_CONF: it says that it is initialized, and ends the process when it is
-// asked, as its devices are missing.
+// Imitates LibTorch's allocator after it could not read PYTORCH_CUDA_ALLOC_CONF: it says that it is
+// initialized, but has no devices, and would end the process when asked for their figures.
 class HalfMade : public pluggable::CUDAPluggableAllocator {
  public:
   using CUDAPluggableAllocator::CUDAPluggableAllocator;
