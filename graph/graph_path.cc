@@ -4,7 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "graph/libtorch_autograd.h"
+#include "graph/libtorch/libtorch_autograd.h"
 
 namespace memledger {
 

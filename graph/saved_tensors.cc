@@ -10,12 +10,12 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "graph/libtorch_autograd.h"
+#include "graph/libtorch/libtorch_autograd.h"
 #include "graph/saved_tensors_data.h"
-#include "graph/storage_ids.h"
+#include "graph/registry_queries.h"
 #include "registry/core/growing_map.h"
 #include "registry/core/huge_pages.h"
-#include "registry/tensor_storages.h"
+#include "registry/libtorch/tensor_storages.h"
 
 namespace memledger {
 namespace graph_internal {

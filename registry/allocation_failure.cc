@@ -6,9 +6,9 @@
 #include <atomic>
 #include <exception>
 
-#include "registry/copies.h"
-#include "registry/stack_sampler.h"
-#include "registry/watched_blocks.h"
+#include "registry/second_copy/copies.h"
+#include "registry/hooks/stack_sampler.h"
+#include "registry/hooks/block_hooks.h"
 
 namespace memledger {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <new>
 
-#include "registry/copies.h"
+#include "registry/second_copy/copies.h"
 #include "registry/core/ledger.h"
 
 namespace memledger {

@@ -17,18 +17,18 @@
 
 #include "absl/status/statusor.h"
 #include "registry/allocation_failure.h"
-#include "registry/copies.h"
+#include "registry/second_copy/copies.h"
 #include "registry/core/training_threads.h"
-#include "registry/cpu_allocator.h"
-#include "registry/cuda_allocator.h"
+#include "registry/hooks/cpu_allocator.h"
+#include "registry/hooks/cuda_allocator.h"
 #include "registry/device_statistics.h"
-#include "registry/operator_observer.h"
+#include "registry/hooks/operator_observer.h"
 #include "registry/recording.h"
 #include "registry/snapshot_data.h"
-#include "registry/stack_sampler.h"
+#include "registry/hooks/stack_sampler.h"
 #include "registry/state.h"
-#include "registry/training_notes.h"
-#include "registry/watched_blocks.h"
+#include "registry/hooks/training_notes.h"
+#include "registry/hooks/block_hooks.h"
 
 namespace memledger {
 namespace {

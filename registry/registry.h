@@ -47,7 +47,7 @@ struct RegistryOptions {
   StackOptions stacks;
 };
 
-// Its functions are virtual as another copy of memledger in the process may answer (registry/copies.h).
+// Its functions are virtual as another copy of memledger in the process may answer (registry/second_copy/copies.h).
 class Registry {
  public:
   static Registry& global();

@@ -5,13 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "registry/block_observer.h"
+#include "registry/hooks/block_observer.h"
 #include "registry/core/event_ring.h"
 #include "registry/core/ledger.h"
 #include "registry/core/name_table.h"
 #include "registry/core/peak_labels.h"
 #include "registry/core/thread_context.h"
-#include "registry/step_observer.h"
+#include "registry/hooks/step_observer.h"
 
 namespace memledger {
 
@@ -51,7 +51,7 @@ struct RegistryState {
   Unseen& unseen_of(WatchedType type) noexcept { return unseen[static_cast<size_t>(type)]; }
   const Unseen& unseen_of(WatchedType type) const noexcept { return unseen[static_cast<size_t>(type)]; }
 
-  // Hidden, so that the loader does not make one of two copies' (registry/copies.h).
+  // Hidden, so that the loader does not make one of two copies' (registry/second_copy/copies.h).
   __attribute__((visibility("hidden"))) static RegistryState& get() noexcept {
     static RegistryState* const state = new RegistryState;
     return *state;

@@ -18,13 +18,13 @@
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/device_statistics.h"
 #include "registry/registry.h"
-#include "registry/tensor_storages.h"
-#include "registry/training_notes.h"
-#include "reporter/claim.h"
-#include "reporter/device_account.h"
-#include "reporter/name_book.h"
+#include "registry/libtorch/tensor_storages.h"
+#include "registry/hooks/training_notes.h"
+#include "reporter/assembly/named_tensor_facts.h"
+#include "reporter/assembly/cuda_reconciliation.h"
+#include "reporter/names/name_book.h"
 #include "reporter/process_memory.h"
-#include "reporter/report_builder.h"
+#include "reporter/assembly/report_builder.h"
 
 namespace memledger {
 namespace {

@@ -27,7 +27,7 @@
 #include "registry/device_statistics.h"
 #include "registry/stacks.h"
 #include "reporter/mem_reporter.h"
-#include "reporter/report_format.h"
+#include "reporter/formats/report_format.h"
 #include "text/names.h"
 #include "text/output.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "text/output.h"
-#include "tracker/log_digest.h"
+#include "tracker/log/log_digest.h"
 
 namespace memledger::runner {
 namespace {

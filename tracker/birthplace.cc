@@ -8,7 +8,7 @@
 
 #include "registry/stacks.h"
 #include "text/names.h"
-#include "tracker/log_text.h"
+#include "tracker/log/log_text.h"
 
 namespace memledger {
 

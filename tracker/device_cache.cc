@@ -8,7 +8,7 @@
 
 #include <exception>
 
-#include "registry/cuda_symbols.h"
+#include "registry/libtorch/cuda_symbols.h"
 
 #include "registry/device_statistics.h"
 

@@ -10,12 +10,12 @@
 #include "absl/status/status.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
-#include "registry/tensor_storages.h"
-#include "reporter/name_book.h"
+#include "registry/libtorch/tensor_storages.h"
+#include "reporter/names/name_book.h"
 #include "text/output.h"
 #include "tracker/device_cache.h"
-#include "tracker/log_text.h"
-#include "tracker/log_writer.h"
+#include "tracker/log/log_text.h"
+#include "tracker/log/log_writer.h"
 #include "tracker/until_told.h"
 
 #if defined(__GLIBC__)

@@ -12,7 +12,7 @@
 #include "tracker/growth_finder.h"
 #include "tracker/line_table.h"
 #include "tracker/log_reader.h"
-#include "tracker/log_text.h"
+#include "tracker/log/log_text.h"
 #include "tracker/memory_expectations.h"
 #include "tracker/memory_profiler.h"
 #include "tracker/model_size.h"

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "registry/copies.h"
-#include "registry/forget_cuda.h"
+#include "registry/second_copy/copies.h"
+#include "registry/libtorch/forget_cuda.h"
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"

@@ -22,7 +22,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "graph/saved_tensors.h"
-#include "graph/saved_views.h"
+#include "graph/saved_groups.h"
 #include "registry/registry.h"
 
 ABSL_FLAG(bool, smoke, false, "Small graphs, once each.");

@@ -1,8 +1,8 @@
 // Any bytes as a log: read or refused, within bounds, and what is shown of it is plain.
 
 #include "tests/fuzz/fuzz.h"
-#include "tracker/log_digest.h"
-#include "tracker/log_parser.h"
+#include "tracker/log/log_digest.h"
+#include "tracker/log/log_parser.h"
 #include "tracker/log_reader.h"
 
 namespace memledger::fuzz {

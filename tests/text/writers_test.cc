@@ -8,7 +8,7 @@
 #include <list>
 
 #include "graph/saved_tensors.h"
-#include "graph/saved_views.h"
+#include "graph/saved_groups.h"
 #include "registry/registry.h"
 #include "registry/values_text.h"
 #include "reporter/mem_reporter.h"
@@ -20,7 +20,7 @@
 #include "text/output.h"
 #include "tracker/growth_finder.h"
 #include "tracker/line_table.h"
-#include "tracker/log_writer.h"
+#include "tracker/log/log_writer.h"
 #include "tracker/memory_profiler.h"
 #include "tracker/model_size.h"
 #include "tracker/snapshot_diff.h"

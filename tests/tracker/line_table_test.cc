@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "tracker/function_source.h"
-#include "tracker/program_functions.h"
+#include "tracker/lines/function_source.h"
+#include "tracker/lines/program_functions.h"
 
 namespace {
 

@@ -14,8 +14,8 @@
 #include <random>
 #include <string>
 
-#include "tracker/log_digest.h"
-#include "tracker/log_parser.h"
+#include "tracker/log/log_digest.h"
+#include "tracker/log/log_parser.h"
 
 namespace memledger {
 namespace {

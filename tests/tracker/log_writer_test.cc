@@ -1,6 +1,6 @@
 // The log, byte for byte.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include "tracker/log_writer.h"
+#include "tracker/log/log_writer.h"
 
 #include <c10/util/Exception.h>
 #include <sched.h>
@@ -19,7 +19,7 @@
 #include <iterator>
 
 #include "tests/support/doctest_beside_torch.h"
-#include "tracker/log_text.h"
+#include "tracker/log/log_text.h"
 
 namespace memledger {
 namespace {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "virtual_gpu/device.h"
+#include "virtual_gpu/machine.h"
 
 // The runtime's and the driver's functions as a program calls them. The answers are linked in, no library is preloaded.
 

@@ -1,5 +1,5 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include "virtual_gpu/device.h"
+#include "virtual_gpu/machine.h"
 
 #include <doctest/doctest.h>
 #include <signal.h>

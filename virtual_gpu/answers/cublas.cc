@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "virtual_gpu/answers/objects.h"
-#include "virtual_gpu/considered.h"
+#include "virtual_gpu/answer_macros.h"
 #include "virtual_gpu/workspaces.h"
 
 namespace memledger::virtual_gpu {

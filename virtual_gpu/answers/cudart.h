@@ -2,8 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "virtual_gpu/considered.h"
-#include "virtual_gpu/device.h"
+#include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/machine.h"
 
 // What the files of the runtime and the driver share. Error numbers of the two are the same where both have one.
 namespace memledger::virtual_gpu {

@@ -1,7 +1,7 @@
 // The runtime: graphs. Their parameters differ between CUDA versions; as all are refused, this file needs none of them, nor the
 // header.
 #include "virtual_gpu/answers/last_error.h"
-#include "virtual_gpu/considered.h"
+#include "virtual_gpu/answer_macros.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "virtual_gpu/answers/objects.h"
-#include "virtual_gpu/considered.h"
+#include "virtual_gpu/answer_macros.h"
 #include "virtual_gpu/rnn_layout.h"
 #include "virtual_gpu/workspace_model.h"
 #include "virtual_gpu/workspaces.h"

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "virtual_gpu/answers/cudnn.h"
-#include "virtual_gpu/device.h"
-#include "virtual_gpu/reached.h"
+#include "virtual_gpu/machine.h"
+#include "virtual_gpu/unconsidered_functions.h"
 
 namespace memledger::virtual_gpu::cudnn {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "virtual_gpu/considered.h"
+#include "virtual_gpu/answer_macros.h"
 #include "virtual_gpu/workspace_model.h"
 #include "virtual_gpu/workspaces.h"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "virtual_gpu/considered.h"
+#include "virtual_gpu/answer_macros.h"
 
 namespace {
 

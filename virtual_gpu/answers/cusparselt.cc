@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "virtual_gpu/considered.h"
+#include "virtual_gpu/answer_macros.h"
 #include "virtual_gpu/workspaces.h"
 
 using namespace memledger::virtual_gpu;

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "virtual_gpu/answers/objects.h"
-#include "virtual_gpu/considered.h"
-#include "virtual_gpu/device.h"
+#include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/machine.h"
 
 namespace memledger::virtual_gpu {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "virtual_gpu/considered.h"
+#include "virtual_gpu/answer_macros.h"
 
 namespace {
 

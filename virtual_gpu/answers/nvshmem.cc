@@ -1,7 +1,7 @@
 // NVSHMEM: memory that kernels of several devices share. There is none here, and LibTorch is told so when it asks.
 #include <cstddef>
 
-#include "virtual_gpu/considered.h"
+#include "virtual_gpu/answer_macros.h"
 
 namespace {
 

@@ -1,0 +1,34 @@
+#include "graph/libtorch/saved_slots.h"
+
+#include <typeindex>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace memledger::graph_internal {
+namespace {
+
+using Table = absl::flat_hash_map<std::type_index, VisitFunction>;
+
+const Table& table() {
+  static const Table* const kTable = [] {
+    auto* made = new Table;
+    made->reserve(saved_slot_type_count());
+    for (size_t i = 0; i < saved_slot_type_count(); ++i) {
+      const SavedSlotType& entry = saved_slot_types()[i];
+      made->emplace(std::type_index(*entry.type), entry.visit);
+    }
+    return made;
+  }();
+  return *kTable;
+}
+
+}  // namespace
+
+void visit_nothing(const torch::autograd::Node& /*node*/, SavedSlotVisitor& /*visitor*/) {}
+
+VisitFunction find_visit_function(const std::type_info& type) {
+  auto found = table().find(std::type_index(type));
+  return found == table().end() ? nullptr : found->second;
+}
+
+}  // namespace memledger::graph_internal

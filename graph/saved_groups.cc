@@ -1,0 +1,422 @@
+#include "graph/saved_groups.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <ostream>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "graph/saved_tensors_data.h"
+#include "text/json_string.h"
+#include "text/names.h"
+#include "text/sizes.h"
+
+namespace memledger {
+namespace {
+
+using graph_internal::CompactEdge;
+using graph_internal::CompactNode;
+using graph_internal::CompactRow;
+using graph_internal::SavedTensorsData;
+
+bool is_activation(const CompactRow& row) { return row.role == SavedRole::kActivation && row.storage_bytes >= 0; }
+
+// Groups the rows by a name that `name_of(row)` gives.
+template <typename NameOf>
+SavedGroups grouped(const SavedTensorsData& data, std::string by, NameOf name_of) {
+  std::unordered_map<std::string, SavedGroup> groups;
+  for (const CompactRow& row : data.rows) {
+    if (!is_activation(row)) continue;
+    std::string name = name_of(row);
+    SavedGroup& group = groups[name];
+    if (group.name.empty()) group.name = std::move(name);
+    ++group.tensors;
+    if (!row.counted) continue;
+    ++group.storages;
+    group.bytes += data.rounded(row.storage_bytes);
+  }
+  SavedGroups result;
+  result.by = std::move(by);
+  for (auto& [name, group] : groups) result.groups.push_back(std::move(group));
+  std::sort(result.groups.begin(), result.groups.end(),
+            [](const SavedGroup& a, const SavedGroup& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.name < b.name; });
+  return result;
+}
+
+std::string module_of(const std::string& parameter) {
+  const size_t dot = parameter.rfind('.');
+  return dot == std::string::npos ? "" : parameter.substr(0, dot);
+}
+
+// The path that both lie under: `layer1.0.conv1` and `layer1.0.bn1` under `layer1.0`.
+std::string common_path(const std::string& a, const std::string& b) {
+  size_t end = 0;
+  for (size_t i = 0;; ++i) {
+    const bool a_ends = i == a.size(), b_ends = i == b.size();
+    if ((a_ends || a[i] == '.') && (b_ends || b[i] == '.')) end = i;
+    if (a_ends || b_ends || a[i] != b[i]) break;
+  }
+  return a.substr(0, end);
+}
+
+bool lies_under(std::string_view path, std::string_view layer) {
+  return path.substr(0, layer.size()) == layer && (path.size() == layer.size() || path[layer.size()] == '.' || layer.empty());
+}
+
+std::string first_parts(const std::string& path, size_t depth) {
+  if (depth == 0) return path;
+  size_t end = 0;
+  for (size_t i = 0; i < depth; ++i) {
+    end = path.find('.', end == 0 ? 0 : end + 1);
+    if (end == std::string::npos) return path;
+  }
+  return path.substr(0, end);
+}
+
+// Operators that only pass a parameter on in another shape or type.
+bool passes_on(std::string_view node) {
+  static const std::set<std::string_view> kNames = {"TBackward0",
+                                                    "TransposeBackward0",
+                                                    "PermuteBackward0",
+                                                    "ViewBackward0",
+                                                    "ReshapeAliasBackward0",
+                                                    "ExpandBackward0",
+                                                    "ToCopyBackward0",
+                                                    "AliasBackward0",
+                                                    "UnsqueezeBackward0",
+                                                    "SqueezeBackward0",
+                                                    "SqueezeBackward1",
+                                                    "SliceBackward0",
+                                                    "SelectBackward0",
+                                                    "SplitBackward0",
+                                                    "SplitWithSizesBackward0",
+                                                    "UnbindBackward0",
+                                                    "UnsafeViewBackward0",
+                                                    "AsStridedBackward0",
+                                                    "UnsafeSplitBackward0",
+                                                    "CloneBackward0",
+                                                    "NarrowBackward0",
+                                                    "CudnnRnnFlattenWeightBackward0"};
+  return kNames.count(node) > 0;
+}
+
+class Layers {
+ public:
+  explicit Layers(const SavedTensorsData& data) : data_(data), of_(data.nodes.size(), kUnknown), carries_(data.nodes.size()) {
+    // Each node after those whose results it takes. Sequence numbers would not do: every thread counts its own.
+    const size_t count = data.nodes.size();
+    std::vector<uint32_t> takes(count), consumers_begin(count + 1), order;
+    const auto for_each_edge = [&](const auto& visit) {
+      for (uint32_t node = 0; node < count; ++node) {
+        const CompactNode& compact = data.nodes[node];
+        for (uint32_t e = 0; e < compact.edge_count; ++e) {
+          const uint32_t from = data.edges[compact.edges_begin + e].node;
+          if (from != CompactEdge::kNone) visit(from, node);
+        }
+      }
+    };
+    for_each_edge([&](uint32_t from, uint32_t to) {
+      ++consumers_begin[from + 1];
+      ++takes[to];
+    });
+    for (size_t i = 0; i < count; ++i) consumers_begin[i + 1] += consumers_begin[i];
+    std::vector<uint32_t> consumers(consumers_begin[count]);
+    std::vector<uint32_t> next(consumers_begin.begin(), consumers_begin.end() - 1);
+    for_each_edge([&](uint32_t from, uint32_t to) { consumers[next[from]++] = to; });
+    order.reserve(count);
+    for (uint32_t node = 0; node < count; ++node) {
+      if (takes[node] == 0) order.push_back(node);
+    }
+    for (size_t i = 0; i < order.size(); ++i) {
+      const uint32_t node = order[i];
+      if (data.nodes[node].is_leaf()) {
+        settle_leaf(node);
+      } else {
+        settle(node);
+      }
+      for (uint32_t c = consumers_begin[node]; c < consumers_begin[node + 1]; ++c) {
+        if (--takes[consumers[c]] == 0) order.push_back(consumers[c]);
+      }
+    }
+  }
+
+  // "" where it is not known.
+  const std::string& of(uint32_t node) const { return of_[node] == kUnknown ? nothing_ : paths_[of_[node]]; }
+  // A parameter, or a view or cast of one.
+  bool is_parameter(uint32_t node) const { return carries_[node]; }
+
+ private:
+  static constexpr uint32_t kUnknown = ~uint32_t{0};
+
+  uint32_t place_of(const std::string& path) {
+    const auto [found, is_new] = places_.try_emplace(path, static_cast<uint32_t>(paths_.size()));
+    if (is_new) paths_.push_back(path);
+    return found->second;
+  }
+
+  void settle_leaf(uint32_t node) {
+    const int32_t parameter = data_.nodes[node].parameter;
+    if (parameter < 0) return;
+    of_[node] = place_of(module_of(data_.parameters[static_cast<size_t>(parameter)]));
+    carries_[node] = true;
+  }
+
+  void settle(uint32_t node) {
+    const CompactNode& compact = data_.nodes[node];
+    uint32_t own = kUnknown, inherited = kUnknown;
+    uint64_t latest = 0;
+    size_t inputs = 0;
+    for (uint32_t e = 0; e < compact.edge_count; ++e) {
+      const uint32_t from = data_.edges[compact.edges_begin + e].node;
+      if (from == CompactEdge::kNone) continue;
+      ++inputs;
+      if (of_[from] == kUnknown) continue;
+      if (carries_[from]) {
+        own = own == kUnknown || own == of_[from] ? of_[from] : place_of(common_path(paths_[own], paths_[of_[from]]));
+      } else if (inherited == kUnknown || data_.nodes[from].sequence_number >= latest) {
+        inherited = of_[from];
+        latest = data_.nodes[from].sequence_number;
+      }
+    }
+    of_[node] = own != kUnknown ? own : inherited;
+    carries_[node] = own != kUnknown && inputs == 1 && compact.edge_count == 1 && passes_on(data_.names[compact.name]);
+  }
+
+  const SavedTensorsData& data_;
+  const std::string nothing_;
+  std::vector<std::string> paths_;
+  std::unordered_map<std::string, uint32_t> places_;
+  std::vector<uint32_t> of_;
+  std::vector<char> carries_;
+};
+
+// The number of the operator's result that a slot holds; -1 for what is no result.
+int result_number(const CompactRow& row) {
+  const std::string_view slot = row.slot;
+  if (row.slot_index >= 0) return -1;
+  if (slot == "result" || slot == "output") return 0;
+  if (slot.size() == 7 && slot.substr(0, 6) == "result" && slot[6] >= '0' && slot[6] <= '9') return slot[6] - '0';
+  return -1;
+}
+
+class Block {
+ public:
+  Block(const SavedTensorsData& data, const Layers& layers, const std::string& layer)
+      : data_(data), layers_(layers), inside_(data.nodes.size()), holders_(data.rows.size()) {
+    result_.layer = layer;
+    for (uint32_t i = 0; i < data.nodes.size(); ++i) {
+      if (data.nodes[i].is_leaf() || layers.of(i).empty() || !lies_under(layers.of(i), layer)) continue;
+      inside_[i] = true;
+      ++result_.operators_again;
+    }
+    for (const CompactRow& row : data.rows) holders_[row.first_holder] |= inside_[row.node] ? kInside : kOutside;
+  }
+
+  CheckpointEstimate estimate() {
+    for (uint32_t first = 0; first < data_.rows.size(); ++first) {
+      if (gives_back(first)) result_.bytes_back += bytes_of(first);
+    }
+    find_inputs();
+    for (const auto& [edge, input] : inputs_) {
+      if (input.storage >= 0) {
+        keep(static_cast<uint32_t>(input.storage));
+      } else if (!data_.nodes[edge.first].is_leaf()) {
+        // Nothing holds it today.
+        if (input.bytes < 0) result_.exact = false;
+        result_.kept_bytes += data_.rounded(std::max<int64_t>(input.bytes, 0));
+      }
+    }
+    keep_what_came_without_gradient();
+    result_.bytes_back -= result_.kept_bytes;
+    return result_;
+  }
+
+ private:
+  static constexpr char kInside = 1, kOutside = 2;
+  struct Input {
+    int64_t bytes = -1;
+    int64_t storage = -1;  // its first holder
+  };
+
+  bool gives_back(uint32_t first) const {
+    const CompactRow& row = data_.rows[first];
+    return row.counted && is_activation(row) && holders_[first] == kInside;
+  }
+  int64_t bytes_of(uint32_t first) const { return data_.rounded(data_.rows[first].storage_bytes); }
+
+  void keep(uint32_t first) {
+    if (!gives_back(first) || !kept_.insert(first).second) return;
+    result_.kept_bytes += bytes_of(first);
+  }
+
+  const CompactEdge* edge_of(const CompactRow& row) const {
+    return row.edge < 0 ? nullptr : &data_.edges[data_.nodes[row.node].edges_begin + static_cast<uint32_t>(row.edge)];
+  }
+
+  // What comes into the block from operators before it, and who holds it.
+  void find_inputs() {
+    for (uint32_t i = 0; i < data_.nodes.size(); ++i) {
+      if (!inside_[i]) continue;
+      for (uint32_t e = 0; e < data_.nodes[i].edge_count; ++e) {
+        const CompactEdge& edge = data_.edges[data_.nodes[i].edges_begin + e];
+        if (edge.node == CompactEdge::kNone || inside_[edge.node] || layers_.is_parameter(edge.node)) continue;
+        inputs_[{edge.node, edge.output_number}].bytes = edge.bytes;
+      }
+    }
+    for (const CompactRow& row : data_.rows) {
+      std::pair<uint32_t, uint32_t> key;
+      if (const CompactEdge* edge = edge_of(row)) {
+        key = {edge->node, edge->output_number};
+      } else if (const int number = result_number(row); number >= 0) {
+        key = {row.node, static_cast<uint32_t>(number)};
+      } else {
+        continue;
+      }
+      const auto input = inputs_.find(key);
+      if (input != inputs_.end()) input->second.storage = row.first_holder;
+    }
+  }
+
+  // Masks, indices, a batch: older than anything that the block made, if the registry numbered them all.
+  void keep_what_came_without_gradient() {
+    uint64_t first_made_here = ~uint64_t{0};
+    for (const CompactRow& row : data_.rows) {
+      if (!inside_[row.node] || row.storage_id == 0) continue;
+      const CompactEdge* edge = edge_of(row);
+      const bool made_here = edge != nullptr ? edge->node != CompactEdge::kNone && inside_[edge->node] : result_number(row) >= 0;
+      if (made_here) first_made_here = std::min(first_made_here, row.storage_id);
+    }
+    for (const CompactRow& row : data_.rows) {
+      if (!inside_[row.node] || edge_of(row) != nullptr || result_number(row) >= 0) continue;
+      if (!gives_back(row.first_holder) || kept_.count(row.first_holder) > 0) continue;
+      if (row.storage_id == 0 || first_made_here == ~uint64_t{0}) {
+        result_.exact = false;
+      } else if (row.storage_id < first_made_here) {
+        keep(row.first_holder);
+      }
+    }
+  }
+
+  const SavedTensorsData& data_;
+  const Layers& layers_;
+  std::vector<char> inside_;                               // by node
+  std::vector<char> holders_;                              // by first holder
+  std::map<std::pair<uint32_t, uint32_t>, Input> inputs_;  // by node and number of its result
+  std::set<uint32_t> kept_;
+  CheckpointEstimate result_;
+};
+
+std::set<std::string> layers_of(const SavedTensorsData& data, const Layers& layers, size_t depth) {
+  std::set<std::string> found;
+  for (uint32_t i = 0; i < data.nodes.size(); ++i) {
+    if (!data.nodes[i].is_leaf() && !layers.of(i).empty()) found.insert(first_parts(layers.of(i), depth));
+  }
+  return found;
+}
+
+}  // namespace
+
+int64_t SavedGroups::total_bytes() const {
+  int64_t total = 0;
+  for (const SavedGroup& group : groups) total += group.bytes;
+  return total;
+}
+
+std::string SavedGroups::to_json() const {
+  std::string out = "{\"schema\":\"memledger.saved_groups/1\",\"by\":" + json_string(by);
+  out += ",\"total_bytes\":" + std::to_string(total_bytes()) + ",\"groups\":[";
+  for (const SavedGroup& group : groups) {
+    if (&group != &groups.front()) out += ',';
+    out += "{\"name\":" + json_string(group.name) + ",\"bytes\":" + std::to_string(group.bytes);
+    out += ",\"storages\":" + std::to_string(group.storages) + ",\"tensors\":" + std::to_string(group.tensors) + '}';
+  }
+  return out + "]}";
+}
+
+std::string SavedGroups::to_csv() const {
+  std::string out = "by,name,bytes,storages,tensors\n";
+  for (const SavedGroup& group : groups) {
+    out += csv_field(by) + ',' + csv_field(group.name) + ',' + std::to_string(group.bytes) + ',' +
+           std::to_string(group.storages) + ',' + std::to_string(group.tensors) + '\n';
+  }
+  return out;
+}
+
+std::ostream& operator<<(std::ostream& out, const SavedGroup& group) {
+  return out << printable(group.name) << ": " << group.bytes << " bytes in " << group.storages << " storages, " << group.tensors
+             << " tensors";
+}
+
+std::ostream& operator<<(std::ostream& out, const SavedGroups& groups) {
+  out << "Saved for backward by " << table_name(groups.by) << ": " << readable_size(groups.total_bytes()) << '\n';
+  for (const SavedGroup& group : groups.groups) {
+    char line[64];
+    std::snprintf(line, sizeof(line), "%10s %7zu in ", readable_size(group.bytes).c_str(), group.tensors);
+    out << line << group.storages << (group.storages == 1 ? " storage  " : " storages  ") << table_name(group.name) << '\n';
+  }
+  return out;
+}
+
+SavedGroups by_node_kind(const SavedTensors& saved) {
+  const SavedTensorsData& data = SavedTensorsData::of(saved);
+  return grouped(data, "node kind", [&data](const CompactRow& row) { return data.node_name(row); });
+}
+
+SavedGroups by_layer(const SavedTensors& saved, size_t depth) {
+  const SavedTensorsData& data = SavedTensorsData::of(saved);
+  const Layers layers(data);
+  return grouped(data, "layer", [&](const CompactRow& row) {
+    const std::string& path = layers.of(row.node);
+    return path.empty() ? std::string("(no layer)") : first_parts(path, depth);
+  });
+}
+
+SavedGroups by_birthplace(const SavedTensors& saved, const Snapshot& snapshot) {
+  const SavedTensorsData& data = SavedTensorsData::of(saved);
+  return grouped(data, "birthplace", [&](const CompactRow& row) {
+    const StorageInfo* storage = row.storage_id == 0 ? nullptr : snapshot.find(row.storage_id);
+    if (storage == nullptr || storage->op.empty()) return std::string("?");
+    std::string name(storage->op);
+    name += " [";
+    if (!storage->label.empty()) name.append(storage->label).append(", ");
+    return name.append(to_string(storage->phase)) + "]";
+  });
+}
+
+CheckpointEstimate if_checkpointed(const SavedTensors& saved, const std::string& layer) {
+  const SavedTensorsData& data = SavedTensorsData::of(saved);
+  TORCH_CHECK(!data.parameters.empty(),
+              "if_checkpointed: no layer is known; pass the module to saved_for_backward(net, loss), and one with parameters");
+  const Layers layers(data);
+  CheckpointEstimate estimate = Block(data, layers, layer).estimate();
+  if (estimate.operators_again == 0) {
+    std::string known;
+    for (const std::string& name : layers_of(data, layers, 0)) known += (known.empty() ? "" : ", ") + name;
+    TORCH_CHECK(false, "if_checkpointed: the graph has no layer '", layer, "'; it has ", known);
+  }
+  return estimate;
+}
+
+std::vector<CheckpointEstimate> checkpoint_candidates(const SavedTensors& saved, size_t depth) {
+  const SavedTensorsData& data = SavedTensorsData::of(saved);
+  const Layers layers(data);
+  std::vector<CheckpointEstimate> estimates;
+  for (const std::string& layer : layers_of(data, layers, depth)) estimates.push_back(Block(data, layers, layer).estimate());
+  std::stable_sort(estimates.begin(), estimates.end(),
+                   [](const CheckpointEstimate& a, const CheckpointEstimate& b) { return a.bytes_back > b.bytes_back; });
+  return estimates;
+}
+
+std::ostream& operator<<(std::ostream& out, const CheckpointEstimate& estimate) {
+  out << table_name(estimate.layer) << " checkpointed: " << readable_size(estimate.bytes_back) << " back ("
+      << readable_size(estimate.kept_bytes) << " of its inputs kept), " << estimate.operators_again << " operators run again";
+  if (!estimate.exact) out << "; not exact, as tensors that need no gradient may come from outside it";
+  return out << '\n';
+}
+
+}  // namespace memledger

@@ -1,0 +1,371 @@
+#include "registry/hooks/block_hooks.h"
+
+#include <algorithm>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "registry/core/growing_map.h"
+#include "registry/core/lock.h"
+#include "registry/libtorch/libtorch_storages.h"
+#include "registry/hooks/stack_sampler.h"
+
+namespace memledger {
+namespace {
+
+// Allocators of other libraries may hand out a context that is not the data; their deleters get the context.
+class ContextAliases {
+ public:
+  void add(void* context, void* data) {
+    const core::LockHolder hold(lock_);
+    data_of_[context] = data;
+    count_.store(data_of_.size(), std::memory_order_release);
+  }
+  core::Lock& lock() { return lock_; }
+  void* take(void* context) noexcept {
+    if (count_.load(std::memory_order_acquire) == 0) return context;
+    const core::LockHolder hold(lock_);
+    const auto found = data_of_.find(context);
+    if (found == data_of_.end()) return context;
+    void* data = found->second;
+    data_of_.erase(found);
+    count_.store(data_of_.size(), std::memory_order_release);
+    return data;
+  }
+
+ private:
+  core::Lock lock_;
+  std::atomic<size_t> count_{0};
+  core::GrowingMap<void*, void*> data_of_;
+};
+
+// In memory of their own: the first call may be a free while there is none.
+ContextAliases& context_aliases() {
+  alignas(ContextAliases) static std::array<std::byte, sizeof(ContextAliases)> memory;
+  static auto* const aliases = new (memory.data()) ContextAliases;
+  return *aliases;
+}
+
+// Two adopters of one storage must not both find it unknown.
+core::Lock& adoption_lock() {
+  alignas(core::Lock) static std::array<std::byte, sizeof(core::Lock)> memory;
+  static auto* const lock = new (memory.data()) core::Lock;
+  return *lock;
+}
+
+uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
+
+std::optional<WatchedType> watched_type_of(c10::Device device) noexcept {
+  if (device.is_cpu()) return WatchedType::kCpu;
+  if (device.is_cuda()) return WatchedType::kCuda;
+  return std::nullopt;
+}
+
+// An allocator of the program's may give its blocks whatever device it likes: the wrapper knows the type.
+core::DeviceKey key_of(WatchedType type, c10::Device device) noexcept {
+  if (type == WatchedType::kCpu) return {static_cast<int8_t>(c10::DeviceType::CPU), -1};
+  return {static_cast<int8_t>(c10::DeviceType::CUDA), static_cast<int8_t>(device.index())};
+}
+
+// The registry's reference to the storage object. Its last one: the object is only memory by then.
+void let_go(void* owner) noexcept {
+  core::calling_out();
+  if (owner != nullptr) c10::raw::weak_intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner));
+}
+
+uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, core::Ledger::Birth birth) noexcept {
+  birth.birthplace = thread.birthplace();
+  birth.peak_labels = state.peak_labels.of(birth.birthplace.label, state.labels);
+  const StackSampler::Taken taken = StackSampler::take(thread, birth.nbytes);
+  birth.stack = taken.stack;
+  birth.stack_weight = taken.weight;
+  void* lost_owner = nullptr;
+  const uint64_t id = state.ledger.note_birth(birth, &lost_owner);
+  let_go(lost_owner);
+  if (id == 0) return id;
+  ++thread.births;
+  if (thread.grad_off && !thread.optimizer_region && thread.region_births < core::ThreadContext::kMaxRegionBirths) {
+    thread.region[thread.region_births++] = {birth.address, id};
+  }
+  return id;
+}
+
+c10::Device device_of(core::DeviceKey key) noexcept {
+  return c10::Device(static_cast<c10::DeviceType>(key.type), static_cast<c10::DeviceIndex>(key.index));
+}
+
+void tell_observer(uint64_t id, int64_t nbytes, core::DeviceKey device, bool birth) noexcept {
+  const BlockObserver observer = RegistryState::get().block_observer.load(std::memory_order_acquire);
+  if (observer == nullptr) return;
+  core::calling_out();
+  BlockEvent event;
+  event.id = id;
+  event.nbytes = nbytes;
+  event.device = device_of(device);
+  event.birth = birth;
+  observer(event);
+}
+
+// oneDNN calls the deleter with nullptr; so may anyone.
+template <WatchedType kType, size_t kWrapper>
+void free_tracked(void* context) {
+  core::calling_out();
+  core::ThreadContext& thread = core::this_thread();
+  c10::DeleterFnPtr deleter = Wrappers::of(kType).base_deleter(kWrapper);
+  core::Ledger::Death freed;
+  if (context != nullptr) {
+    RegistryState& state = RegistryState::get();
+    if (const auto death = state.ledger.note_death(address_of(context_aliases().take(context)))) {
+      deleter = reinterpret_cast<c10::DeleterFnPtr>(death->base_deleter);
+      let_go(death->owner);
+      freed = *death;
+    } else if (const Unseen& unseen = state.unseen_of(kType); thread.wrapper_depth[static_cast<size_t>(kType)] == 0 &&
+                                                              !unseen.before.load(std::memory_order_relaxed) &&
+                                                              !unseen.in_gap.load(std::memory_order_relaxed)) {
+      state.unknown_frees.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  {
+    const InsideWrapped inside(thread, kType);
+    if (deleter != nullptr) deleter(context);
+  }
+  if (freed.id != 0) tell_observer(freed.id, freed.nbytes, freed.device, /*birth=*/false);
+}
+
+template <WatchedType kType, size_t... kWrapper>
+constexpr std::array<c10::DeleterFnPtr, sizeof...(kWrapper)> deleters_of(std::index_sequence<kWrapper...>) {
+  return {&free_tracked<kType, kWrapper>...};
+}
+constexpr std::array<std::array<c10::DeleterFnPtr, Wrappers::kMax>, kWatchedTypes> kDeleters = {
+    deleters_of<WatchedType::kCpu>(std::make_index_sequence<Wrappers::kMax>()),
+    deleters_of<WatchedType::kCuda>(std::make_index_sequence<Wrappers::kMax>())};
+
+}  // namespace
+
+Wrappers& Wrappers::of(WatchedType type) noexcept {
+  // Constant-initialized, so that they are whole before any constructor and after every destructor.
+  static std::array<Wrappers, kWatchedTypes> all{};
+  return all[static_cast<size_t>(type)];
+}
+
+bool Wrappers::contains(const c10::Allocator* allocator) const noexcept {
+  for (size_t i = 0, n = count(); i < n; ++i) {
+    if (wrapper(i) == allocator) return true;
+  }
+  return false;
+}
+
+void Wrappers::set_base_deleter(size_t index, c10::DeleterFnPtr deleter) noexcept {
+  Entry& entry = entries_[index];
+  const c10::DeleterFnPtr former = entry.base_deleter.load(std::memory_order_relaxed);
+  if (former == deleter) return;
+  entry.former_base_deleter.store(former, std::memory_order_relaxed);
+  entry.base_deleter.store(deleter, std::memory_order_relaxed);
+}
+
+size_t Wrappers::freeing_with(c10::DeleterFnPtr deleter) const noexcept {
+  if (deleter == nullptr) return kMax;
+  const size_t n = count();
+  const auto& ours = kDeleters[this == &of(WatchedType::kCpu) ? 0 : 1];
+  for (size_t i = 0; i < n; ++i) {
+    // A base that stands on a wrapper of ours may hand out that wrapper's deleter: such a block is tracked already.
+    if (deleter == ours[i]) return kMax;
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (deleter == entries_[i].base_deleter.load(std::memory_order_relaxed) ||
+        deleter == entries_[i].former_base_deleter.load(std::memory_order_relaxed)) {
+      return i;
+    }
+  }
+  return kMax;
+}
+
+size_t Wrappers::standing_before(const c10::Allocator* allocator) const noexcept {
+  for (size_t i = 0, n = count(); i < n; ++i) {
+    if (base(i) == allocator) return i;
+  }
+  return kMax;
+}
+
+void Wrappers::add(c10::Allocator* wrapper, c10::Allocator* base, c10::DeleterFnPtr base_deleter) noexcept {
+  const size_t index = count();
+  Entry& entry = entries_[index];
+  entry.base.store(base, std::memory_order_relaxed);
+  entry.base_deleter.store(base_deleter, std::memory_order_relaxed);
+  entry.wrapper.store(wrapper, std::memory_order_relaxed);
+  count_.store(index + 1, std::memory_order_release);
+}
+
+c10::DeleterFnPtr tracked_deleter(WatchedType type, size_t index) noexcept { return kDeleters[static_cast<size_t>(type)][index]; }
+
+bool is_tracked_deleter(WatchedType type, c10::DeleterFnPtr deleter) noexcept {
+  for (size_t i = 0, n = Wrappers::of(type).count(); i < n; ++i) {
+    if (deleter == tracked_deleter(type, i)) return true;
+  }
+  return false;
+}
+
+c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnPtr base) noexcept {
+  if (base == nullptr || !RegistryState::get().ever_active.load(std::memory_order_relaxed)) return base;
+  return tracked_deleter(type, index);
+}
+
+void note_unseen(WatchedType type) noexcept {
+  RegistryState& state = RegistryState::get();
+  Unseen& unseen = state.unseen_of(type);
+  std::atomic<bool>& flag = state.ever_active.load(std::memory_order_relaxed) ? unseen.in_gap : unseen.before;
+  if (!flag.load(std::memory_order_relaxed)) flag.store(true, std::memory_order_relaxed);
+  // Not in a gap that an activation ends, but behind its back.
+  if (state.active.load(std::memory_order_relaxed)) state.ledger.note_unseen_births();
+}
+
+void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data, size_t nbytes) noexcept {
+  void* const address = data.get();
+  if (address == nullptr) return;
+  void* const context = data.get_context();
+  const c10::DeleterFnPtr deleter = data.get_deleter();
+  if (context == nullptr) return;  // nothing will be freed, so nothing can be followed
+  RegistryState& state = RegistryState::get();
+  core::Ledger::Birth birth;
+  birth.address = address_of(address);
+  birth.nbytes = static_cast<int64_t>(nbytes);
+  birth.device = key_of(type, data.device());
+  birth.base_deleter = reinterpret_cast<void*>(deleter);
+  const uint64_t id = note_birth(state, thread, birth);
+  if (id == 0) return;
+  if (context != address) {
+    try {
+      context_aliases().add(context, address);
+    } catch (const std::bad_alloc&) {
+      state.ledger.note_death(address_of(address));
+      state.ledger.note_dropped_record();
+      return;
+    }
+  }
+  if (!data.compare_exchange_deleter(deleter, tracked_deleter(type, index))) {
+    state.ledger.note_death(address_of(address));
+    state.ledger.note_dropped_record();
+    return;
+  }
+  tell_observer(id, birth.nbytes, birth.device, /*birth=*/true);
+}
+
+void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data, size_t nbytes,
+                        c10::DeleterFnPtr base_deleter) noexcept {
+  if (data == nullptr) return;
+  core::Ledger::Birth birth;
+  birth.address = address_of(data);
+  birth.nbytes = static_cast<int64_t>(nbytes);
+  birth.device = device;
+  birth.base_deleter = reinterpret_cast<void*>(base_deleter);
+  birth.raw_block = true;
+  const uint64_t id = note_birth(RegistryState::get(), thread, birth);
+  if (id != 0) tell_observer(id, birth.nbytes, birth.device, /*birth=*/true);
+}
+
+void note_raw_freed(const void* data) noexcept {
+  core::calling_out();
+  if (data == nullptr) return;
+  const auto death = RegistryState::get().ledger.note_death(address_of(data));
+  if (!death) return;
+  let_go(death->owner);
+  tell_observer(death->id, death->nbytes, death->device, /*birth=*/false);
+}
+
+void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper) {
+  core::calling_out();
+  for (int priority = 0; priority <= UINT8_MAX; ++priority) {
+    c10::SetAllocator(type, wrapper, static_cast<uint8_t>(priority));
+    if (c10::GetAllocator(type) == wrapper) return;
+  }
+}
+
+bool can_adopt(const c10::StorageImpl& storage) noexcept {
+  // The unchecked accessor neither throws on fake storages nor materializes copy-on-write ones.
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  const std::optional<WatchedType> type = watched_type_of(data.device());
+  return type && Wrappers::of(*type).freeing_with(libtorch_storages::deleter_of(data)) < Wrappers::kMax &&
+         data.get() != nullptr && data.get_context() == data.get();
+}
+
+namespace {
+
+bool adopt_one(c10::StorageImpl& storage, void*& lost_owner) noexcept {
+  RegistryState& state = RegistryState::get();
+  const core::LockHolder hold(adoption_lock());
+  if (!can_adopt(storage) || storage.sym_nbytes().is_heap_allocated()) return false;
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  const WatchedType type = *watched_type_of(data.device());
+  const Wrappers& wrappers = Wrappers::of(type);
+  const c10::DeleterFnPtr deleter = libtorch_storages::deleter_of(data);
+  const size_t wrapper = wrappers.freeing_with(deleter);
+  core::Ledger::Birth birth;
+  birth.address = address_of(data.get());
+  birth.nbytes = static_cast<int64_t>(storage.nbytes());
+  birth.device = key_of(type, data.device());
+  birth.base_deleter = reinterpret_cast<void*>(deleter);
+  birth.adopted = true;
+  if (state.ledger.note_birth(birth, &lost_owner) == 0) return false;
+  if (state.ledger.set_owner(birth.address, &storage)) c10::raw::weak_intrusive_ptr::incref(&storage);
+  if (storage.allocator() == wrappers.base(wrapper)) libtorch_storages::set_allocator(storage, wrappers.wrapper(wrapper));
+  // Last: who sees it finds the storage in the table.
+  libtorch_storages::set_deleter(data, tracked_deleter(type, wrapper));
+  return true;
+}
+
+}  // namespace
+
+bool adopt(c10::StorageImpl& storage) noexcept {
+  void* lost_owner = nullptr;
+  const bool adopted = adopt_one(storage, lost_owner);
+  let_go(lost_owner);
+  return adopted;
+}
+
+bool owns_watched_block_here(const c10::StorageImpl& storage) noexcept {
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  const std::optional<WatchedType> type = watched_type_of(data.device());
+  return type && data.get() != nullptr && is_tracked_deleter(*type, libtorch_storages::deleter_of(data));
+}
+
+void know_storage_here(c10::StorageImpl& storage) {
+  if (RegistryState::get().active.load(std::memory_order_relaxed) && can_adopt(storage)) {
+    adopt(storage);
+  } else if (owns_watched_block_here(storage)) {
+    const uintptr_t address = address_of(storage._mutable_data_ptr_no_checks().get());
+    if (RegistryState::get().ledger.set_owner(address, &storage)) c10::raw::weak_intrusive_ptr::incref(&storage);
+  }
+}
+
+std::vector<LiveStorage> live_storages_here(c10::Device device) {
+  const std::optional<WatchedType> type = watched_type_of(device);
+  std::vector<LiveStorage> result;
+  if (!type) return result;
+  RegistryState::get().ledger.visit_live(key_of(*type, device), [&](const core::StorageRecord& record) {
+    LiveStorage one;
+    one.id = record.id;
+    one.address = record.address;
+    one.nbytes = record.nbytes;
+    one.raw_block = record.raw_block;
+    if (record.owner != nullptr) {
+      one.storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim(
+          c10::raw::weak_intrusive_ptr::lock(static_cast<c10::StorageImpl*>(record.owner)));
+    }
+    // A reference let go of here could be the last: moved, never dropped, while the shard is locked.
+    result.push_back(std::move(one));
+  });
+  std::sort(result.begin(), result.end(), [](const LiveStorage& a, const LiveStorage& b) { return a.id < b.id; });
+  return result;
+}
+
+void lock_adoption_for_fork() {
+  adoption_lock().lock();
+  context_aliases().lock().lock();
+}
+
+void unlock_adoption_after_fork() {
+  context_aliases().lock().unlock();
+  adoption_lock().unlock();
+}
+
+}  // namespace memledger

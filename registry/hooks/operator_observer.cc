@@ -1,0 +1,390 @@
+// Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
+#include "registry/hooks/operator_observer.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "registry/core/lock.h"
+#include "registry/core/training_threads.h"
+#include "registry/hooks/cuda_allocator.h"
+#include "registry/live_storages.h"
+#include "registry/state.h"
+#include "registry/hooks/training_notes.h"
+#include "registry/hooks/block_hooks.h"
+
+namespace memledger {
+namespace {
+
+using core::ThreadContext;
+
+std::atomic<bool> adopts_inputs{true};
+
+// The engine brackets each node's work, gradient accumulation included, in an operator-like scope of this name.
+constexpr std::string_view kEngineScope = "autograd::engine::evaluate_function: ";
+// The node that sets or adds to a leaf's gradient.
+constexpr const char* kAccumulateGrad = "torch::autograd::AccumulateGrad";
+// In-place operators that give a tensor its first or a copied value; optimizers do not step with these.
+constexpr std::string_view kInitializers[] = {"aten::copy_",    "aten::fill_",      "aten::zero_",   "aten::normal_",
+                                              "aten::uniform_", "aten::bernoulli_", "aten::random_", "aten::requires_grad_",
+                                              "aten::set_",     "aten::detach_",    "aten::resize_", "aten::trunc_normal_"};
+
+// What optimizers read parameters with, out of place: to make their state, weight decay, trust ratios, flat views.
+constexpr std::string_view kNeutral[] = {
+    "aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like", "aten::new_zeros", "aten::new_empty",
+    "aten::add",        "aten::sub",       "aten::mul",        "aten::div",       "aten::neg",       "aten::sign",
+    "aten::abs",        "aten::norm",      "aten::dot",        "aten::view",      "aten::to",        "aten::detach",
+    "aten::alias",      "aten::clone",     "aten::reshape",    "aten::cat"};
+
+bool is_engine_scope(const char* name) { return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0; }
+
+enum class OperatorKind : uint8_t { kUnknown, kInPlaceStep, kNeutral, kOther };
+
+// Operators with which optimizers write to parameters; those they read them with; anything else.
+OperatorKind classify(std::string_view name) {
+  if (name.size() < 7 || name.compare(0, 6, "aten::") != 0) return OperatorKind::kOther;
+  if (name.compare(6, 7, "_fused_") == 0) return OperatorKind::kInPlaceStep;
+  if (name.back() == '_') {
+    return std::find(std::begin(kInitializers), std::end(kInitializers), name) != std::end(kInitializers)
+               ? OperatorKind::kOther
+               : OperatorKind::kInPlaceStep;
+  }
+  return name.compare(6, 9, "_foreach_") == 0 || std::find(std::begin(kNeutral), std::end(kNeutral), name) != std::end(kNeutral)
+             ? OperatorKind::kNeutral
+             : OperatorKind::kOther;
+}
+
+OperatorKind kind_of(core::NameId id, const char* name) {
+  static std::array<std::atomic<uint8_t>, 8192> kinds{};
+  std::atomic<uint8_t>& kind = kinds[id % kinds.size()];
+  // Ids beyond the table are few, and are classified each time.
+  if (id >= kinds.size()) return classify(name);
+  if (kind.load(std::memory_order_relaxed) == 0) kind.store(static_cast<uint8_t>(classify(name)), std::memory_order_relaxed);
+  return static_cast<OperatorKind>(kind.load(std::memory_order_relaxed));
+}
+
+// What zero_grad() does to a gradient before it is set to none, which is no operator.
+bool may_be_of_zero_grad(std::string_view name) {
+  return name == "aten::detach" || name == "aten::detach_" || name == "aten::zero_";
+}
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
+uintptr_t address_of(c10::StorageImpl& storage) {
+  return reinterpret_cast<uintptr_t>(storage._mutable_data_ptr_no_checks().get());
+}
+
+template <typename Visit>
+void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList()) visit(tensor);
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+      if (tensor.has_value()) visit(*tensor);
+    }
+  } else if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements()) for_each_tensor(element, visit);
+  }
+}
+
+void push_node(ThreadContext& thread, const char* name) {
+  if (thread.node_depth < ThreadContext::kMaxFrames) {
+    thread.frames[thread.node_depth] = {thread.op,       thread.autograd_node, thread.forward_op, thread.forward_label,
+                                        thread.op_depth, thread.op_sequence};
+    thread.op = 0;
+    thread.op_depth = 0;
+    thread.op_sequence = 0;
+    thread.forward_op = 0;
+    thread.forward_label = 0;
+    thread.autograd_node = core::intern_cached(thread, RegistryState::get().names, name);
+  }
+  ++thread.node_depth;
+}
+
+void pop_node(ThreadContext& thread) {
+  if (thread.node_depth == 0) return;
+  --thread.node_depth;
+  if (thread.node_depth < ThreadContext::kMaxFrames) {
+    const ThreadContext::Frame& frame = thread.frames[thread.node_depth];
+    thread.op = frame.op;
+    thread.autograd_node = frame.autograd_node;
+    thread.forward_op = frame.forward_op;
+    thread.forward_label = frame.forward_label;
+    thread.op_depth = frame.op_depth;
+    thread.op_sequence = frame.op_sequence;
+    RegistryState::get().running.set(thread.thread, thread.op_sequence);
+  }
+}
+
+// The node that a backward pass now runs was made by an operator of the forward pass.
+void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (fn.seqNr() < 0) return;
+  const auto [op, label] = RegistryState::get().forward_operators.find(fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
+  thread.forward_op = op;
+  thread.forward_label = label;
+}
+
+void enter_optimizer_region(ThreadContext& thread) {
+  RegistryState& state = RegistryState::get();
+  core::TrainingThreads::note(thread);
+  thread.optimizer_region = true;
+  thread.phase = Phase::kOptimizer;
+  thread.phase_inferred = true;
+  for (uint32_t i = 0; i < thread.region_births; ++i) {
+    state.ledger.set_phase(thread.region[i].address, thread.region[i].id, Phase::kOptimizer, /*inferred=*/true);
+  }
+  thread.region_births = 0;
+}
+
+// A forward pass under no_grad: what came before it, or comes of it, is no optimizer's.
+void leave_optimizer_region(ThreadContext& thread) {
+  thread.optimizer_region = false;
+  thread.phase = Phase::kOther;
+  thread.phase_inferred = false;
+  thread.region_births = 0;
+  thread.grad_off = false;  // until the operator ends: its own results are not candidates either
+}
+
+void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
+  RegistryState& state = RegistryState::get();
+  const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
+  const bool grad_on = thread.phase == Phase::kForward;
+  const bool may_step = thread.grad_off && !thread.phase_is_set && state.any_parameter_like.load(std::memory_order_relaxed);
+  const bool steps_are_observed = thread.grad_off && state.step_observers.any();
+  const OperatorKind kind = may_step || steps_are_observed ? kind_of(thread.op, fn.name()) : OperatorKind::kOther;
+  bool first = true;
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = storage_of(tensor);
+      if (storage == nullptr) return;
+      if (adopting && can_adopt(*storage)) adopt(*storage);
+      if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
+        core::TrainingThreads::note(thread);
+        const uintptr_t address = address_of(*storage);
+        if (tensor.is_leaf()) {
+          thread.parameter = thread.last_parameter = state.ledger.mark_parameter_like(address);
+          thread.last_parameter_address = address;
+          state.any_parameter_like.store(true, std::memory_order_relaxed);
+        } else if (address == thread.last_parameter_address) {
+          // Should another storage have taken the place of a parameter that ended, the id leads to nothing.
+          thread.parameter = thread.last_parameter;
+        }
+      }
+      if (first && steps_are_observed && kind == OperatorKind::kInPlaceStep) state.step_observers.tell(tensor);
+      if (!may_step) return;
+      if (kind == OperatorKind::kInPlaceStep && first && !thread.optimizer_region) {
+        if (state.ledger.is_parameter_like(address_of(*storage))) enter_optimizer_region(thread);
+      } else if (kind == OperatorKind::kOther && thread.grad_off) {
+        if (state.ledger.is_parameter_like(address_of(*storage))) leave_optimizer_region(thread);
+      }
+    });
+    first = false;
+    if (!adopting && !grad_on && !may_step) break;
+  }
+}
+
+// The next node made on this thread has the number that the operator was given, be it the outermost or one within.
+void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (fn.seqNr() < 0 || thread.node_depth > 0) return;
+  RegistryState::get().forward_operators.note(fn.threadId(), static_cast<uint64_t>(fn.seqNr()), {thread.op, thread.label});
+}
+
+void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (thread.op_depth++ > 0) {
+    note_next_node(thread, fn);
+    return;
+  }
+  // A program may load its CUDA library long after activation (Python does), and the next operator is its first allocation.
+  if (CudaAllocator::has_appeared()) CudaAllocator::put_in_front();
+  RegistryState& state = RegistryState::get();
+  thread.op = core::intern_cached(thread, state.names, fn.name());
+  if (++thread.last_sequence == 0) ++thread.last_sequence;
+  thread.op_sequence = thread.last_sequence;
+  state.running.set(thread.thread, thread.op_sequence);
+  thread.parameter = 0;
+  thread.births_at_op = thread.births;
+  thread.births_seen = thread.births;
+
+  const bool backward = thread.node_depth > 0 || torch::autograd::get_current_graph_task_id() != -1;
+  const bool grad_on = at::GradMode::is_enabled();
+  thread.grad_off = !backward && !grad_on;
+  if (!thread.grad_off) {
+    thread.optimizer_region = false;
+    thread.region_births = 0;
+  }
+  thread.phase_inferred = thread.optimizer_region;
+  thread.phase = backward                  ? Phase::kBackward
+                 : grad_on                 ? Phase::kForward
+                 : thread.optimizer_region ? Phase::kOptimizer
+                                           : Phase::kOther;
+  note_next_node(thread, fn);
+  // AccumulateGrad detaches, too: on CUDA that would make the engine's thread one that trains for
+  // ever.
+  if (!backward && state.gradients_wanted.load(std::memory_order_relaxed) > 0 && !core::TrainingThreads::is_noted(thread) &&
+      may_be_of_zero_grad(fn.name())) {
+    core::TrainingThreads::note(thread);
+  }
+  look_at_inputs(thread, fn);
+}
+
+void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
+  RegistryState& state = RegistryState::get();
+  for (const c10::IValue& output : fn.outputs()) {
+    for_each_tensor(output, [&](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = storage_of(tensor);
+      if (storage == nullptr || tensor.layout() != at::kStrided || tensor.is_nested()) return;
+      const uintptr_t address = address_of(*storage);
+      if (address == 0 || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
+      const at::IntArrayRef sizes = tensor.sizes();
+      const bool owns = owns_watched_block_here(*storage);
+      if (state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(), sizes.size(),
+                                static_cast<int8_t>(tensor.scalar_type()), owns ? storage : nullptr)) {
+        c10::raw::weak_intrusive_ptr::incref(storage);
+      }
+    });
+  }
+}
+
+void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
+  if (thread.op_depth == 0) return;
+  const bool outermost = thread.op_depth == 1;
+  // Most operators make nothing (views, in-place) or made what an operator inside them has already shown.
+  if (thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
+    try {
+      describe_outputs(thread, fn);
+    } catch (...) {  // a tensor that cannot be looked into; the operator has ended all the same
+      RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  thread.births_seen = thread.births;
+  --thread.op_depth;
+  if (outermost) {
+    thread.op = 0;
+    thread.op_sequence = 0;
+    thread.grad_off = false;
+    RegistryState::get().running.set(thread.thread, 0);
+  }
+}
+
+// Restores the label that a user scope, or the method of a TorchScript module, was opened under.
+struct LabelBefore : at::ObserverContext {
+  uint32_t thread = 0;
+  core::NameId before = 0;
+  core::NameId inside = 0;
+};
+
+std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread, const at::RecordFunction& fn,
+                                                          std::string_view kind = "") {
+  if (fn.isAsync()) return nullptr;
+  core::NameTable& names = RegistryState::get().labels;
+  auto context = std::make_unique<LabelBefore>();
+  context->thread = thread.thread;
+  context->before = thread.label;
+  std::string path(names.name(thread.label));
+  if (!path.empty()) path += '/';
+  path.append(kind).append(fn.name());
+  thread.label = context->inside = names.intern(path);
+  RegistryState::get().label_history.note(thread.thread, thread.label);
+  return context;
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  core::calling_out();  // as somebody else has, to come here
+  ThreadContext& thread = core::this_thread();
+  try {
+    switch (fn.scope()) {
+      case at::RecordScope::BACKWARD_FUNCTION:
+        push_node(thread, fn.name());
+        note_forward_operator(thread, fn);
+        break;
+      case at::RecordScope::USER_SCOPE:
+        return start_labelled_scope(thread, fn);
+      case at::RecordScope::TORCHSCRIPT_FUNCTION:
+        return start_labelled_scope(thread, fn, "TorchScript ");
+      default:
+        if (is_engine_scope(fn.name())) {
+          push_node(thread, fn.name() + kEngineScope.size());
+        } else {
+          start_operator(thread, fn);
+        }
+    }
+  } catch (...) {
+    RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  core::calling_out();
+  ThreadContext& thread = core::this_thread();
+  try {
+    switch (fn.scope()) {
+      case at::RecordScope::BACKWARD_FUNCTION:
+        pop_node(thread);
+        break;
+      case at::RecordScope::USER_SCOPE:
+      case at::RecordScope::TORCHSCRIPT_FUNCTION:
+        if (const auto* label = static_cast<LabelBefore*>(context)) {
+          if (label->thread == thread.thread && label->inside == thread.label) {
+            thread.label = label->before;
+            RegistryState::get().label_history.note(thread.thread, thread.label);
+          }
+        }
+        break;
+      default:
+        if (is_engine_scope(fn.name())) {
+          pop_node(thread);
+          // With the hooks behind it, which may have put another tensor in the gradient's place.
+          if (RegistryState::get().gradients_wanted.load(std::memory_order_relaxed) > 0 &&
+              std::strcmp(fn.name() + kEngineScope.size(), kAccumulateGrad) == 0) {
+            GradientNotes::note_running_node();
+          }
+        } else {
+          end_operator(thread, fn);
+        }
+    }
+  } catch (...) {
+    RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+
+}  // namespace
+
+void OperatorObserver::start() {
+  core::calling_out();
+  if (handle != at::INVALID_CALLBACK_HANDLE) {
+    at::reenableCallback(handle);
+    return;
+  }
+  handle = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                     .needsInputs(true)
+                                     .needsOutputs(true)
+                                     .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                                              at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
+}
+
+void OperatorObserver::adopt_inputs(bool adopt) noexcept { adopts_inputs.store(adopt, std::memory_order_relaxed); }
+
+void OperatorObserver::stop() {
+  core::calling_out();
+  if (handle != at::INVALID_CALLBACK_HANDLE) at::disableCallback(handle);
+}
+
+}  // namespace memledger

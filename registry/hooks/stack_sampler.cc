@@ -1,0 +1,244 @@
+#include "registry/hooks/stack_sampler.h"
+
+#include <torch/csrc/profiler/unwind/unwind.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <string_view>
+
+#include "registry/second_copy/copies.h"
+#include "registry/core/loaded_libraries.h"
+#include "registry/core/lock.h"
+#include "registry/state.h"
+
+namespace memledger {
+namespace {
+
+using Policy = StackOptions::Policy;
+
+std::atomic<Policy> policy{Policy::kNone};
+std::atomic<int64_t> policy_bytes{0};
+
+// xorshift64*: the quality of the samples does not hang on more.
+double uniform(uint64_t& state) {
+  state ^= state >> 12;
+  state ^= state << 25;
+  state ^= state >> 27;
+  // In (0, 1].
+  return static_cast<double>((state * 0x2545f4914f6cdd1dull >> 11) + 1) * 0x1p-53;
+}
+
+double distance_to_next(core::ThreadContext& thread, int64_t mean) {
+  return -std::log(uniform(thread.sampling_state)) * static_cast<double>(mean);
+}
+
+bool is_sampled(core::ThreadContext& thread, int64_t nbytes, int64_t mean) {
+  if (thread.sampling_mean != mean) {
+    thread.sampling_mean = mean;
+    thread.sampling_state = 0x9e3779b97f4a7c15ull * (thread.thread + 1);
+    thread.bytes_to_sample = distance_to_next(thread, mean);
+  }
+  thread.bytes_to_sample -= static_cast<double>(nbytes);
+  if (thread.bytes_to_sample > 0) return false;
+  // The distance has no memory: what this storage is longer than it does not matter.
+  thread.bytes_to_sample = distance_to_next(thread, mean);
+  return true;
+}
+
+bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+
+std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+bool is_memledgers(const StackFrame& frame) {
+  // A function that the linker kept under another name is not recognised, and shown.
+  return frame.function.find("memledger::") != std::string::npos &&
+         (frame.function.find("memledger::Tracking") != std::string::npos ||
+          frame.function.find("memledger::StackSampler") != std::string::npos ||
+          starts_with(frame.function, "memledger::(anonymous") || frame.function.find("memledger::note_") != std::string::npos ||
+          frame.function.find("memledger::allocate_") != std::string::npos);
+}
+
+// LibTorch's headers, and the C++ library's.
+bool is_foreign_source(const std::string& file) {
+  for (const char* const part : {"/ATen/", "/c10/", "/torch/", "/include/c++/"}) {
+    if (file.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+bool is_programs(const StackFrame& frame) {
+  const std::string_view file = base_name(frame.file);
+  for (const std::string_view library : {"libtorch", "libc10", "libstdc++", "libc.so"}) {
+    if (starts_with(file, library)) return false;
+  }
+  if (frame.function.empty()) return frame.line > 0 && !is_foreign_source(frame.file);
+  for (const std::string_view space : {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "memledger::Tracking"}) {
+    // A template's name begins with its result's: of `std::vector<int> Net::parts<int>()` the caller is shown.
+    if (starts_with(frame.function, space)) return false;
+  }
+  return true;
+}
+
+// A program or library, not a source file.
+bool is_compiled(const std::string& path) {
+  if (path.find(".so") != std::string::npos) return true;
+  static auto* const known = new std::map<std::string, bool>;  // under the symbols' lock
+  const auto [place, is_new] = known->try_emplace(path, false);
+  if (!is_new) return place->second;
+  char begin[4] = {};
+  std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
+  place->second = std::string_view(begin, sizeof begin) ==
+                  "\x7f"
+                  "ELF";
+  return place->second;
+}
+
+// Address → what is known of it. LibTorch is asked without the lock.
+struct Symbols {
+  core::Lock lock;
+  std::map<void*, StackFrame> known;
+};
+
+Symbols& symbols() {
+  static auto* const one = new Symbols;
+  return *one;
+}
+
+// LibTorch keeps what it found in a static object of the function, made by the first call and
+// destroyed at exit before all that was made or registered earlier. Asked for nothing at load (9 µs),
+// it outlives the program's own static objects and exit handlers.
+__attribute__((constructor(101))) void make_symbolizer() {
+  try {
+    torch::unwind::symbolize({}, torch::unwind::Mode::fast);
+  } catch (...) {  // it cannot symbolize here
+  }
+}
+
+}  // namespace
+
+void StackSampler::set(StackOptions options) noexcept {
+  const bool needs_bytes = options.policy == Policy::kSampled;
+  policy_bytes.store(options.bytes, std::memory_order_relaxed);
+  policy.store(needs_bytes && options.bytes <= 0 ? Policy::kAll : options.policy, std::memory_order_relaxed);
+}
+
+StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbytes) noexcept {
+  const int64_t bytes = policy_bytes.load(std::memory_order_relaxed);
+  Taken taken;
+  switch (policy.load(std::memory_order_relaxed)) {
+    case Policy::kNone:
+      return taken;
+    case Policy::kFrom:
+      if (nbytes < bytes) return taken;
+      break;
+    case Policy::kSampled:
+      if (nbytes <= 0 || !is_sampled(thread, nbytes, bytes)) return taken;
+      break;
+    case Policy::kAll:
+      break;
+  }
+  taken.stack = take_now();
+  if (taken.stack == 0) return taken;
+  taken.weight = 1;
+  if (policy.load(std::memory_order_relaxed) == Policy::kSampled) {
+    taken.weight = static_cast<float>(-1 / std::expm1(-static_cast<double>(nbytes) / static_cast<double>(bytes)));
+  }
+  return taken;
+}
+
+core::StackId StackSampler::take_now() noexcept {
+  try {
+    const core::UsesLoadedLibraries uses;
+    return table().intern(torch::unwind::unwind());
+  } catch (...) {
+    RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+    return 0;
+  }
+}
+
+core::StackTable& StackSampler::table() noexcept {
+  static auto* const one = new core::StackTable;
+  return *one;
+}
+
+void StackSampler::lock_for_fork() {
+  symbols().lock.lock();
+  core::lock_loaded_libraries_for_fork();
+  table().lock_for_fork();
+}
+
+void StackSampler::unlock_after_fork() {
+  table().unlock_after_fork();
+  core::unlock_loaded_libraries_after_fork();
+  symbols().lock.unlock();
+}
+
+std::string to_string(const StackFrame& frame) {
+  std::string text(base_name(frame.file));
+  if (frame.line > 0) text += ":" + std::to_string(frame.line);
+  if (!frame.function.empty()) text += (text.empty() ? "" : " ") + frame.function;
+  return text;
+}
+
+std::vector<StackFrame> stack_frames(uint32_t stack) {
+  if (const CopyOffer* const first = first_copy()) return first->services->stack_frames(stack);
+  std::vector<StackFrame> frames;
+  for (StackFrame& frame : frames_at(StackSampler::table().frames(stack))) {
+    // Only at the inner end: a program may have functions of such names, too.
+    if (frames.empty() && (is_memledgers(frame) || frame.function.find("torch::unwind::") != std::string::npos)) continue;
+    frames.push_back(std::move(frame));
+  }
+  return frames;
+}
+
+std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
+  std::vector<void*> unknown;
+  {
+    const core::LockHolder hold(symbols().lock);
+    for (void* const address : addresses) {
+      if (symbols().known.count(address) == 0) unknown.push_back(address);
+    }
+  }
+  std::vector<torch::unwind::Frame> found;
+  if (!unknown.empty()) {
+    core::calling_out();
+    try {
+      const core::UsesLoadedLibraries uses;
+      found = torch::unwind::symbolize(unknown, torch::unwind::Mode::fast);
+    } catch (...) {
+      found.clear();
+    }
+  }
+  std::vector<StackFrame> frames;
+  frames.reserve(addresses.size());
+  const core::LockHolder hold(symbols().lock);
+  for (size_t i = 0; i < unknown.size(); ++i) {
+    StackFrame frame;
+    if (i < found.size()) {
+      // Where there is no line LibTorch gives an offset, or none.
+      const bool has_source = found[i].lineno > 0 && !is_compiled(found[i].filename);
+      frame = {found[i].funcname, found[i].filename, has_source ? static_cast<int64_t>(found[i].lineno) : 0};
+    }
+    symbols().known[unknown[i]] = std::move(frame);
+  }
+  for (void* const address : addresses) frames.push_back(symbols().known[address]);
+  return frames;
+}
+
+StackFrame program_frame(uint32_t stack) {
+  for (StackFrame& frame : stack_frames(stack)) {
+    if (!is_programs(frame)) continue;
+    if (is_foreign_source(frame.file)) {
+      // A header's function was inlined here: the line is the header's.
+      frame.file.clear();
+      frame.line = 0;
+    }
+    return std::move(frame);
+  }
+  return {};
+}
+
+}  // namespace memledger

@@ -1,0 +1,169 @@
+// Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
+#include "registry/hooks/training_notes.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <typeinfo>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "registry/second_copy/copies.h"
+#include "registry/core/thread_context.h"
+#include "registry/core/training_threads.h"
+#include "registry/state.h"
+#include "registry/hooks/step_observer.h"
+
+namespace memledger {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::AutogradMeta;
+using torch::autograd::Node;
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+struct Note {
+  WeakTensor leaf;  // keeps the address, which is the key, from being used again
+  WeakTensor gradient;
+};
+
+struct Notes {
+  core::Lock lock;
+  std::unordered_map<const c10::TensorImpl*, Note> by_leaf;
+  size_t prune_at = 1024;  // looking for dead leaves costs little on average
+};
+
+// Never destroyed: programs train after main, too.
+Notes& notes() {
+  static auto* const one = new Notes;
+  return *one;
+}
+
+// An engine holds it while it runs a node.
+struct NodeLock : Node {
+  static std::mutex& of(const Node& node) { return const_cast<Node&>(node).*(&NodeLock::mutex_); }
+};
+
+const AutogradMeta* meta_of(const at::Tensor& tensor) {
+  return static_cast<const AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
+}
+
+// The address in the leaf's slot, which another thread may be about to change: not more than the address is read.
+#if defined(__clang__)
+__attribute__((noinline, no_sanitize("thread")))
+#else
+__attribute__((noinline, no_sanitize_thread))
+#endif
+const void*
+address_in_slot(const at::Tensor& slot) {
+  static_assert(sizeof(at::Tensor) == sizeof(void*));
+  return *reinterpret_cast<void* const volatile*>(&slot);
+}
+
+// What is no longer needed goes to `dropped`, which may end tensor objects and so is let go of without the lock.
+void note_locked(Notes& all, const at::Tensor& leaf, const at::Tensor& gradient, std::vector<Note>& dropped) {
+  const c10::TensorImpl* const key = leaf.unsafeGetTensorImpl();
+  const auto found = all.by_leaf.find(key);
+  if (found != all.by_leaf.end()) {
+    if (found->second.gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl()) return;
+    dropped.reserve(1);
+    dropped.push_back(std::move(found->second));
+    all.by_leaf.erase(found);
+  }
+  if (!gradient.defined()) return;
+  if (all.by_leaf.size() >= all.prune_at) {
+    dropped.reserve(all.by_leaf.size() + 1);
+    for (auto one = all.by_leaf.begin(); one != all.by_leaf.end();) {
+      if (!one->second.leaf.expired()) {
+        ++one;
+        continue;
+      }
+      dropped.push_back(std::move(one->second));
+      all.by_leaf.erase(one++);
+    }
+    all.prune_at = std::max<size_t>(1024, 2 * all.by_leaf.size());
+  }
+  all.by_leaf.emplace(key, Note{WeakTensor(leaf.getIntrusivePtr()), WeakTensor(gradient.getIntrusivePtr())});
+}
+
+}  // namespace
+
+core::Lock& training_notes_lock() { return notes().lock; }
+
+bool no_other_thread_trains() noexcept {
+  const CopyDecision* const decision = copy_decision();
+  if (decision != nullptr && decision->role == CopyDecision::Role::kRefused) return false;
+  return copy_services().no_other_thread_trains();
+}
+
+bool trains(uint32_t thread) noexcept { return copy_services().trains(thread); }
+void note_that_this_thread_trains() noexcept { copy_services().note_that_this_thread_trains(); }
+
+void add_step_observer(StepObserver observer) noexcept { copy_services().add_step_observer(observer); }
+void remove_step_observer(StepObserver observer) noexcept { copy_services().remove_step_observer(observer); }
+
+GradientNotes::Wanted::Wanted() { copy_services().want_gradients(true); }
+GradientNotes::Wanted::~Wanted() { copy_services().want_gradients(false); }
+void GradientNotes::note(const at::Tensor& leaf) { copy_services().note_gradient(leaf); }
+at::Tensor GradientNotes::find(const at::Tensor& leaf) { return copy_services().noted_gradient(leaf); }
+
+void want_gradients_here(bool wanted) noexcept {
+  std::atomic<int>& count = RegistryState::get().gradients_wanted;
+  Notes& all = notes();
+  std::unordered_map<const c10::TensorImpl*, Note> dropped;
+  const core::LockHolder hold(all.lock);
+  if (wanted) {
+    count.fetch_add(1);
+  } else if (count.fetch_sub(1) == 1) {
+    all.by_leaf.swap(dropped);
+  }
+}
+
+void note_gradient_here(const at::Tensor& leaf) {
+  const AutogradMeta* const meta = meta_of(leaf);
+  if (meta == nullptr) return;
+  std::vector<Note> dropped;
+  const core::LockHolder hold(notes().lock);
+  note_locked(notes(), leaf, meta->grad_, dropped);
+}
+
+void GradientNotes::note_running_node() {
+  const auto node = torch::autograd::get_current_node();
+  if (!node || typeid(*node) != typeid(AccumulateGrad)) return;
+  const at::Tensor& leaf = static_cast<const AccumulateGrad&>(*node).variable;
+  if (!leaf.defined()) return;
+  // On a CPU the engine works on the thread that called backward(), elsewhere on one of its own.
+  if (leaf.is_cpu()) core::TrainingThreads::note(core::this_thread());
+  // Another backward() that adds to it just now will note it when it has.
+  const std::unique_lock<std::mutex> node_lock(NodeLock::of(*node), std::try_to_lock);
+  if (node_lock.owns_lock()) note_gradient_here(leaf);
+}
+
+at::Tensor noted_gradient_here(const at::Tensor& leaf) {
+  std::optional<WeakTensor> noted;
+  {
+    const core::LockHolder hold(notes().lock);
+    const auto found = notes().by_leaf.find(leaf.unsafeGetTensorImpl());
+    if (found == notes().by_leaf.end()) return {};
+    noted = found->second.gradient;
+  }
+  if (address_in_slot(meta_of(leaf)->grad_) != noted->_unsafe_get_target()) return {};
+  auto held = noted->lock();
+  return held ? at::Tensor(std::move(held)) : at::Tensor();
+}
+
+at::Tensor gradient_of(const at::Tensor& leaf) {
+  if (at::Tensor noted = GradientNotes::find(leaf); noted.defined()) return noted;
+  if (!no_other_thread_trains()) return {};
+  const AutogradMeta* const meta = meta_of(leaf);
+  return meta == nullptr ? at::Tensor() : meta->grad_;
+}
+
+}  // namespace memledger

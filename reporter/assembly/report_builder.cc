@@ -1,0 +1,564 @@
+#include "reporter/assembly/report_builder.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+
+#include "registry/core/ascending.h"
+#include "registry/core/huge_pages.h"
+#include "registry/stacks.h"
+#include "reporter/assembly/memory_maps.h"
+
+namespace memledger {
+namespace {
+
+using DeviceId = std::pair<c10::DeviceType, c10::DeviceIndex>;
+
+bool wanted(c10::Device device, const std::optional<c10::Device>& filter) {
+  if (!filter.has_value()) return true;
+  return filter->type() == device.type() && (!filter->has_index() || !device.has_index() || filter->index() == device.index());
+}
+
+// How many bytes all of the claims' tensors can reach: the union of where they lie.
+int64_t visible_bytes(const std::vector<const Claim*>& claims, int64_t storage_bytes) {
+  std::vector<std::pair<int64_t, int64_t>> pieces;
+  for (const Claim* claim : claims) {
+    // Of a nested tensor's elements nobody knows where they lie.
+    if (!claim->extent_bytes.has_value()) return storage_bytes;
+    pieces.emplace_back(claim->offset_bytes, claim->offset_bytes + *claim->extent_bytes);
+  }
+  std::sort(pieces.begin(), pieces.end());
+  int64_t visible = 0, end = 0;
+  for (const auto& [from, to] : pieces) {
+    visible += std::max<int64_t>(0, to - std::max(from, end));
+    end = std::max(end, to);
+  }
+  return std::min(visible, storage_bytes);
+}
+
+ReportRow row_of(const Claim& claim, RowKind kind) {
+  ReportRow row;
+  row.kind = kind;
+  row.name = claim.name;
+  row.role = claim.role;
+  row.module = claim.module;
+  if (claim.shape.has_value()) row.shape.emplace(claim.shape->begin(), claim.shape->end());
+  row.dtype = claim.dtype;
+  row.storage_offset_bytes = claim.offset_bytes;
+  row.extent_bytes = claim.extent_bytes.value_or(0);
+  return row;
+}
+
+// The rows of one storage: one per tensor object, the same object under two names is a+b. The first is the one whose bytes are
+// counted; it has the storage's role, and the user's name rather than a graph's slot. `least` is the role if no claim has a
+// better one.
+std::vector<ReportRow> rows_of(std::vector<const Claim*> claims, Role least) {
+  std::stable_sort(claims.begin(), claims.end(), [](const Claim* a, const Claim* b) {
+    return std::make_pair(a->role == Role::kSaved, a->role) < std::make_pair(b->role == Role::kSaved, b->role);
+  });
+  struct Place {
+    size_t row;
+    std::vector<std::string_view> names;
+  };
+  std::unordered_map<uintptr_t, Place> place_of_tensor;
+  std::optional<int64_t> references;
+  Role role = least;
+  std::vector<ReportRow> rows;
+  for (const Claim* claim : claims) {
+    role = std::min(role, claim->role);
+    if (claim->references.has_value()) references = claim->references;
+    const auto [found, is_new] = place_of_tensor.try_emplace(claim->tensor, Place{rows.size(), {}});
+    Place& place = found->second;
+    if (!is_new && claim->tensor != 0) {
+      if (claim->role == Role::kSaved || std::find(place.names.begin(), place.names.end(), claim->name) != place.names.end())
+        continue;
+      rows[place.row].name += "+" + claim->name;
+      place.names.push_back(claim->name);
+      continue;
+    }
+    place.names.push_back(claim->name);
+    rows.push_back(row_of(*claim, rows.empty() ? RowKind::kStorage : RowKind::kShared));
+    rows.back().nbytes = 0;
+  }
+  ReportRow& counted = rows.front();
+  counted.role = role;
+  for (size_t i = 1; i < rows.size(); ++i) rows[i].owner = counted.name;
+  if (references.has_value()) {
+    counted.more_references = std::max<int64_t>(0, *references - static_cast<int64_t>(place_of_tensor.size()));
+  }
+  return rows;
+}
+
+// What is known of a storage that the registry does not have.
+void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, bool followed, std::optional<MemoryMaps>& maps) {
+  std::optional<int64_t> bytes;
+  bool has_storage = false;
+  bool pinned = false;
+  bool lent = false;
+  for (const Claim* claim : claims) {
+    has_storage = has_storage || claim->has_storage;
+    lent = lent || claim->lent;
+    pinned = pinned || claim->pinned;
+    if (claim->storage_bytes.has_value()) bytes = std::max(bytes.value_or(0), *claim->storage_bytes);
+  }
+  const bool is_empty = has_storage ? bytes == 0 : row.shape.has_value() && row.elements() == 0;
+  if (is_empty) return;
+  const c10::Device device = claims.front()->device;
+  if (device.is_meta() || lent) {
+    row.kind = lent ? RowKind::kLent : RowKind::kMeta;
+    row.claimed_bytes = bytes;
+  } else if (!followed) {
+    row.kind = RowKind::kNotFollowed;
+    row.nbytes = std::nullopt;
+    row.claimed_bytes = bytes;
+  } else if (!bytes.has_value()) {
+    row.kind = RowKind::kUnknown;
+    row.nbytes = std::nullopt;
+  } else {
+    row.kind = RowKind::kExternal;
+    row.external_bytes = *bytes;
+    if (pinned) row.external = ExternalMemory::kPinned;
+    if (pinned || !device.is_cpu()) return;
+    if (!maps.has_value()) maps.emplace();
+    if (const MemoryMaps::Mapping* const mapping = maps->find(claims.front()->address)) {
+      row.external = mapping->shared_memory ? ExternalMemory::kSharedMemory : ExternalMemory::kMappedFile;
+      row.mapped_from = mapping->path;
+    }
+  }
+}
+
+// Claims on one storage each, in order of the first claim on it.
+std::vector<std::vector<const Claim*>> by_address(const std::vector<const Claim*>& claims) {
+  std::vector<std::vector<const Claim*>> groups;
+  // Where no storage can be seen (opaque tensors) the tensor object stands for it.
+  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, bool, uintptr_t>, size_t> places;
+  for (const Claim* claim : claims) {
+    const uintptr_t identity = claim->has_storage ? claim->address : claim->tensor;
+    size_t place = groups.size();
+    if (identity != 0) {
+      place =
+          places.try_emplace({claim->device.type(), claim->device.index(), claim->has_storage, identity}, place).first->second;
+    }
+    if (place == groups.size()) groups.emplace_back();
+    groups[place].push_back(claim);
+  }
+  return groups;
+}
+
+// LibTorch's own figures of a CUDA device, and the driver's.
+void take_figures(DeviceReport& report, const AllocatorView& view) {
+  const DeviceStatistics& statistics = *view.statistics;
+  if (!statistics.caching) return;
+  report.allocator_bytes = statistics.allocated_bytes.current;
+  report.reserved_bytes = statistics.reserved_bytes.current;
+  report.cached_free_bytes = statistics.reserved_bytes.current - statistics.active_bytes.current;
+  report.fragmented_bytes = statistics.inactive_split_bytes.current;
+  if (view.memory.has_value()) {
+    report.device_total_bytes = view.memory->total_bytes;
+    report.device_used_bytes = view.memory->total_bytes - view.memory->free_bytes;
+    report.outside_allocator_bytes = *report.device_used_bytes - *report.reserved_bytes;
+  }
+  if (!view.blocks.has_value()) return;
+  report.requested_bytes = statistics.requested_bytes.current;
+  report.awaited_bytes = view.blocks->awaiting_free_requested_bytes;
+  report.largest_free_block = view.blocks->largest_free_block;
+}
+
+void explain(DeviceReport& report) {
+  int64_t requested = report.total_bytes;
+  int64_t beyond = 0;
+  for (const ReportItem& item : report.items) {
+    const bool was_requested = item.kind < ReportItemKind::kRounding;
+    (was_requested ? requested : beyond) += item.bytes;
+  }
+  if (report.allocator_bytes.has_value()) report.unexplained_bytes = *report.allocator_bytes - requested - beyond;
+  if (report.requested_bytes.has_value()) {
+    report.unexplained_requested_bytes = *report.requested_bytes - requested - report.awaited_bytes;
+  }
+}
+
+// What becomes the rows of one storage, or of one piece of memory that is not in the registry. Small, as there may be millions to
+// sort.
+struct Draft {
+  static constexpr uint32_t kAnonymous = ~uint32_t{0};
+  int64_t bytes = 0;
+  const StorageInfo* storage = nullptr;
+  size_t number = 0;            // of an anonymous one
+  uint32_t named = kAnonymous;  // place of its rows
+};
+using Drafts = core::LargeVector<Draft>;
+
+class Builder {
+ public:
+  Builder(const ReportOptions& options, const std::vector<Claim>& claims, const Instant& instant, AnonymousNumbers& numbers)
+      : options_(options),
+        claims_(claims),
+        instant_(instant),
+        snapshot_(instant.snapshot),
+        numbers_(numbers),
+        parameters_(parameters_by_storage(claims)) {}
+
+  Report build() {
+    report_.options = options_;
+    report_.of_peak = instant_.of_peak;
+    report_.complete = snapshot_.complete();
+    report_.time = snapshot_.time();
+    report_.unseen_before_tracking = snapshot_.unseen_before_tracking();
+    report_.tracking_was_off = snapshot_.tracking_was_off();
+    sort_claims();
+    sort_segments();
+    draft_storages();
+    draft_elsewhere();
+    number_anonymous();
+    for (auto& [id, one] : devices_) {
+      emit(one, drafts_[id]);
+      explain(one);
+      report_.devices.push_back(std::move(one));
+    }
+    return std::move(report_);
+  }
+
+ private:
+  // By id, as an address may belong to another storage by now.
+  void sort_claims() {
+    for (const Claim& claim : claims_) {
+      if (claim.storage_id != 0) {
+        by_storage_.emplace_back(claim.storage_id, &claim);
+      } else if (!instant_.of_peak) {
+        elsewhere_.push_back(&claim);
+      }
+    }
+    // Those on one storage stay in order of registration.
+    std::stable_sort(by_storage_.begin(), by_storage_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
+
+  void sort_segments() {
+    for (const auto& [index, view] : instant_.views) {
+      if (!view.blocks.has_value()) continue;
+      std::vector<const DeviceSegment*>& segments = segments_[index];
+      for (const DeviceSegment& segment : view.blocks->segments) segments.push_back(&segment);
+      std::sort(segments.begin(), segments.end(), [](const auto* a, const auto* b) { return a->address < b->address; });
+    }
+  }
+
+  DeviceReport& report_of(c10::Device device) {
+    const auto [place, is_new] = devices_.try_emplace({device.type(), device.index()});
+    DeviceReport& one = place->second;
+    if (!is_new) return one;
+    one.device = device;
+    one.bytes_by_role.resize(static_cast<size_t>(Role::kTensor) + 1);
+    one.followed = instant_.active && instant_.follows(device);
+    for (const DeviceInfo& info : snapshot_.devices()) {
+      if (info.device != device) continue;
+      one.followed = instant_.follows(device);
+      one.counters = info.counters;
+      one.adopted_bytes = info.adopted_bytes;
+    }
+    if (one.followed) one.allocator_bytes = one.counters.current_bytes;
+    if (const auto view = instant_.views.find(device.index()); device.is_cuda() && view != instant_.views.end())
+      take_figures(one, view->second);
+    one.allocator_moved = device.is_cuda() && instant_.moved.count(device.index()) > 0;
+    return one;
+  }
+
+  void draft_storages() {
+    std::set<DeviceId> seen;
+    for (const DeviceInfo& info : snapshot_.devices()) seen.insert({info.device.type(), info.device.index()});
+    for (const auto& [index, view] : instant_.views) {
+      if (view.statistics->reserved_bytes.current > 0) seen.insert({c10::kCUDA, index});
+    }
+    for (const auto& [type, index] : seen) {
+      const c10::Device device(type, index);
+      if (!wanted(device, options_.device)) continue;
+      DeviceReport& one = report_of(device);
+      DeviceAccount account;
+      if (const auto view = instant_.views.find(index); device.is_cuda() && view != instant_.views.end()) {
+        account = account_of(device, snapshot_, view->second);
+        one.items = std::move(account.items);
+      }
+      draft_storages(device, account);
+    }
+  }
+
+  void draft_storages(c10::Device device, const DeviceAccount& account) {
+    const c10::ArrayRef<StorageInfo> storages = snapshot_.storages(device);
+    Drafts& drafts = drafts_[{device.type(), device.index()}];
+    drafts.reserve(storages.size());
+    // Both ascend. Claims on storages that are not there: freed before the instant of the snapshot, by a thread that runs
+    // backward, say.
+    auto claim = by_storage_.begin();
+    for (const StorageInfo& storage : storages) {
+      while (claim != by_storage_.end() && claim->first < storage.id) ++claim;
+      if (!account.not_rows.empty() && account.not_rows.count(storage.id) > 0) continue;
+      Draft draft;
+      draft.bytes = storage.nbytes;
+      draft.storage = &storage;
+      if (claim != by_storage_.end() && claim->first == storage.id) {
+        std::vector<const Claim*> on_it;
+        for (; claim != by_storage_.end() && claim->first == storage.id; ++claim) on_it.push_back(claim->second);
+        std::vector<ReportRow> rows = rows_of(on_it, least_role(storage));
+        rows.front().nbytes = storage.nbytes;
+        rows.front().visible_bytes = visible_bytes(on_it, storage.nbytes);
+        for (ReportRow& row : rows) add_birthplace(row, storage);
+        draft.named = keep(std::move(rows));
+      }
+      drafts.push_back(draft);
+    }
+  }
+
+  void draft_elsewhere() {
+    std::optional<MemoryMaps> maps;
+    for (const std::vector<const Claim*>& on_it : by_address(elsewhere_)) {
+      const c10::Device device = on_it.front()->device;
+      if (!wanted(device, options_.device)) continue;
+      DeviceReport& one = report_of(device);
+      std::vector<ReportRow> rows = rows_of(on_it, Role::kTensor);
+      ReportRow& row = rows.front();
+      explain_elsewhere(row, on_it, instant_.active && one.followed, maps);
+      one.external_bytes += row.external_bytes;
+      if (row.external == ExternalMemory::kMappedFile) one.mapped_bytes += row.external_bytes;
+      if (row.external == ExternalMemory::kSharedMemory) one.shared_bytes += row.external_bytes;
+      if (row.kind == RowKind::kMeta) one.would_be_bytes += row.claimed_bytes.value_or(0);
+      Drafts& drafts = drafts_[{device.type(), device.index()}];
+      Draft draft;
+      draft.named = keep(std::move(rows));
+      drafts.push_back(draft);
+    }
+  }
+
+  uint32_t keep(std::vector<ReportRow> rows) {
+    named_.push_back(std::move(rows));
+    return static_cast<uint32_t>(named_.size() - 1);
+  }
+
+  void number_anonymous() {
+    std::vector<uint64_t> ids;
+    for (const auto& [device, drafts] : drafts_) {
+      for (const Draft& draft : drafts) {
+        if (draft.named == Draft::kAnonymous) ids.push_back(draft.storage->id);
+      }
+    }
+    if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());  // several devices
+    numbers_.number(ids);
+    for (auto& [device, drafts] : drafts_) {
+      auto reader = numbers_.reader();
+      for (Draft& draft : drafts) {
+        if (draft.named == Draft::kAnonymous) draft.number = reader.of(draft.storage->id);
+      }
+    }
+  }
+
+  static Role least_role(const StorageInfo& storage) { return storage.temporary ? Role::kTemporary : Role::kTensor; }
+
+  // Null where the allocator does not tell.
+  const DeviceSegment* segment_of(const StorageInfo& storage) const {
+    if (!storage.device.is_cuda()) return nullptr;
+    const auto of_device = segments_.find(storage.device.index());
+    if (of_device == segments_.end()) return nullptr;
+    const std::vector<const DeviceSegment*>& segments = of_device->second;
+    auto after = std::upper_bound(segments.begin(), segments.end(), storage.address,
+                                  [](uintptr_t address, const DeviceSegment* segment) { return address < segment->address; });
+    if (after == segments.begin()) return nullptr;
+    const DeviceSegment* const segment = *--after;
+    return storage.address - segment->address < static_cast<uint64_t>(segment->nbytes) ? segment : nullptr;
+  }
+
+  void add_birthplace(ReportRow& row, const StorageInfo& storage) const {
+    row.storage_id = storage.id;
+    row.op = storage.op;
+    row.autograd_node = storage.autograd_node;
+    row.forward_op = storage.forward_op;
+    row.forward_label = storage.forward_label;
+    if (storage.stack != 0) row.where = to_string(program_frame(storage.stack));
+    row.label = storage.label;
+    row.phase = storage.phase;
+    row.phase_inferred = storage.phase_inferred;
+    row.adopted = storage.adopted;
+    row.used_as_parameter = storage.used_as_parameter;
+    row.storage_kind = storage.kind;
+    row.thread = storage.thread;
+    if (const DeviceSegment* const segment = segment_of(storage)) {
+      row.stream = segment->stream;
+      row.pool = segment->pool;
+    }
+    if (storage.parameter == 0 || !row.module.empty()) return;
+    if (const auto found = parameters_.find(storage.parameter); found != parameters_.end()) {
+      row.module = found->second->module;
+      row.is_output = true;
+    }
+  }
+
+  static std::string name_of(const Draft& anonymous) { return "Tensor" + std::to_string(anonymous.number); }
+
+  void fill_anonymous(ReportRow& row, const Draft& draft) const {
+    const StorageInfo& storage = *draft.storage;
+    row.anonymous = true;
+    row.name = name_of(draft);
+    row.role = least_role(storage);
+    row.dtype = storage.dtype;
+    if (storage.dtype.has_value()) row.shape.emplace(storage.shape.begin(), storage.shape.end());
+    row.extent_bytes = storage.nbytes;
+    row.nbytes = storage.nbytes;
+    add_birthplace(row, storage);
+  }
+
+  // Stable.
+  template <typename Key>
+  static void sort_by(Drafts& drafts, const Key& key) {
+    core::LargeVector<core::Keyed> order;
+    order.reserve(drafts.size());
+    for (size_t i = 0; i < drafts.size(); ++i) order.push_back({key(drafts[i]), static_cast<uint32_t>(i)});
+    core::sort_ascending(order);
+    Drafts sorted;
+    sorted.reserve(drafts.size());
+    for (const core::Keyed& one : order) sorted.push_back(drafts[one.place]);
+    drafts = std::move(sorted);
+  }
+
+  int64_t elements_of(const Draft& draft) const {
+    if (draft.named != Draft::kAnonymous) return named_[draft.named].front().elements();
+    if (!draft.storage->dtype.has_value()) return 0;
+    int64_t elements = 1;
+    for (const int64_t size : draft.storage->shape) elements *= std::max<int64_t>(size, 0);
+    return elements;
+  }
+
+  void sort_by_name(Drafts& drafts) const {
+    std::vector<std::pair<std::string, size_t>> order;
+    order.reserve(drafts.size());
+    for (const Draft& draft : drafts) {
+      order.emplace_back(draft.named != Draft::kAnonymous ? named_[draft.named].front().name : name_of(draft), order.size());
+    }
+    std::sort(order.begin(), order.end());
+    Drafts sorted;
+    sorted.reserve(drafts.size());
+    for (const auto& [name, i] : order) sorted.push_back(drafts[i]);
+    drafts = std::move(sorted);
+  }
+
+  void sort(Drafts& drafts) const {
+    switch (options_.sort) {
+      case SortBy::kBytes:
+        return sort_by(drafts, [](const Draft& draft) { return ~static_cast<uint64_t>(draft.bytes); });
+      case SortBy::kSize:
+        return sort_by(drafts, [this](const Draft& draft) { return ~static_cast<uint64_t>(elements_of(draft)); });
+      case SortBy::kName:
+        return sort_by_name(drafts);
+      case SortBy::kBirth:
+        return sort_by(drafts, [](const Draft& draft) { return draft.storage == nullptr ? 0 : draft.storage->id; });
+    }
+  }
+
+  static void count(DeviceReport& one, const ReportRow& row) {
+    const int64_t bytes = row.nbytes.value_or(0);
+    one.total_bytes += bytes;
+    (row.anonymous ? one.anonymous_bytes : one.named_bytes) += bytes;
+    // A slot of a graph is no tensor of the program's.
+    if (row.kind != RowKind::kShared || row.role != Role::kSaved) one.elements += row.elements();
+    one.bytes_by_role[static_cast<size_t>(row.role)] += bytes;
+  }
+
+  // Sharing rows stay behind the row they point at.
+  void emit(DeviceReport& one, Drafts& drafts) {
+    sort(drafts);
+    size_t rows = drafts.size();
+    for (const Draft& draft : drafts) rows += draft.named == Draft::kAnonymous ? 0 : named_[draft.named].size() - 1;
+    one.rows.reserve(rows);
+    core::prefer_huge_pages(one.rows.data(), rows * sizeof(ReportRow));
+    for (const Draft& draft : drafts) {
+      if (draft.named == Draft::kAnonymous) {
+        fill_anonymous(one.rows.emplace_back(), draft);
+        count(one, one.rows.back());
+        continue;
+      }
+      for (ReportRow& row : named_[draft.named]) {
+        count(one, row);
+        one.rows.push_back(std::move(row));
+      }
+    }
+  }
+
+  const ReportOptions& options_;
+  const std::vector<Claim>& claims_;
+  const Instant& instant_;
+  const Snapshot& snapshot_;
+  AnonymousNumbers& numbers_;
+  const std::map<uint64_t, const Claim*> parameters_;
+  std::vector<std::pair<uint64_t, const Claim*>> by_storage_;
+  std::vector<const Claim*> elsewhere_;                                     // no row in the registry
+  std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;  // by address
+  std::map<DeviceId, DeviceReport> devices_;
+  std::map<DeviceId, Drafts> drafts_;
+  std::vector<std::vector<ReportRow>> named_;
+  Report report_;
+};
+
+}  // namespace
+
+void AnonymousNumbers::forget_all_but(const std::vector<uint64_t>& alive) {
+  auto living = alive.begin();
+  const auto is_dead = [&](const std::pair<uint64_t, size_t>& entry) {
+    while (living != alive.end() && *living < entry.first) ++living;
+    return living == alive.end() || *living != entry.first;
+  };
+  // By hand, as remove_if may ask in any order.
+  size_t kept = 0;
+  for (size_t i = 0; i < numbers_.size(); ++i) {
+    if (!is_dead(numbers_[i])) numbers_[kept++] = numbers_[i];
+  }
+  numbers_.resize(kept);
+}
+
+void AnonymousNumbers::number(const std::vector<uint64_t>& anonymous) {
+  const size_t before = numbers_.size();
+  numbers_.reserve(before + anonymous.size());  // all or nothing
+  size_t known = 0;
+  for (const uint64_t id : anonymous) {
+    while (known < before && numbers_[known].first < id) ++known;
+    if (known < before && numbers_[known].first == id) continue;
+    numbers_.emplace_back(id, next_++);
+  }
+  std::inplace_merge(numbers_.begin(), numbers_.begin() + static_cast<std::ptrdiff_t>(before), numbers_.end());
+}
+
+size_t AnonymousNumbers::Reader::of(uint64_t id) {
+  while (next_->first < id) ++next_;
+  return next_->second;
+}
+
+std::optional<uint64_t> AnonymousNumbers::find(size_t number) const {
+  for (const auto& [id, known] : numbers_) {
+    if (known == number) return id;
+  }
+  return std::nullopt;
+}
+
+std::vector<uint64_t> ids_alive(const Snapshot& snapshot) {
+  std::vector<uint64_t> ids;
+  for (const DeviceInfo& info : snapshot.devices()) {
+    const c10::ArrayRef<StorageInfo> storages = snapshot.storages(info.device);
+    ids.reserve(ids.size() + storages.size());
+    for (const StorageInfo& storage : storages) ids.push_back(storage.id);
+  }
+  if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::map<uint64_t, const Claim*> parameters_by_storage(const std::vector<Claim>& claims) {
+  std::map<uint64_t, const Claim*> result;
+  for (const Claim& claim : claims) {
+    if (claim.role == Role::kParameter && claim.storage_id != 0 && !claim.module.empty())
+      result.emplace(claim.storage_id, &claim);
+  }
+  return result;
+}
+
+Report build_report(const ReportOptions& options, const std::vector<Claim>& claims, const Instant& instant,
+                    AnonymousNumbers& numbers) {
+  return Builder(options, claims, instant, numbers).build();
+}
+
+}  // namespace memledger

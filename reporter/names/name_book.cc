@@ -1,0 +1,481 @@
+#include "reporter/names/name_book.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/optim/optimizer.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <iterator>
+#include <list>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "registry/core/fork_safe_mutex.h"
+#include "registry/recording.h"
+#include "registry/hooks/training_notes.h"
+#include "reporter/names/optimizer_state.h"
+#include "reporter/names/optimizer_watch.h"
+#include "reporter/names/prototype_layers.h"
+#include "reporter/names/script_module.h"
+
+namespace memledger {
+namespace {
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+// The thread that added an entry may read its gradients and states as long as no other one was seen to train, as may one that
+// trains itself. Any other thread could be beside one that will be seen next.
+struct Entry {
+  uint32_t added_by = this_thread_number();
+
+  bool may_be_read() const {
+    const uint32_t me = this_thread_number();
+    return no_other_thread_trains() && (added_by == me || trains(me));
+  }
+};
+
+// What somebody else may end once it is removed. Guarded by the book's lock.
+struct Pinned {
+  bool removed = false;
+  int pins = 0;
+  pid_t process = 0;  // that the pins are of: a child of fork has none of its parent's threads
+};
+
+struct ModuleEntry : Entry, Pinned {
+  std::string prefix;
+  const torch::nn::Module* module;
+  std::weak_ptr<const torch::nn::Module> owner;
+  bool owned;  // by a shared_ptr when it was added; else it is on the stack and the caller's to keep
+
+  ModuleEntry(std::string its_prefix, const torch::nn::Module& one)
+      : prefix(std::move(its_prefix)), module(&one), owner(one.weak_from_this()), owned(!owner.expired()) {}
+  bool ended() const { return owned && owner.expired(); }
+};
+
+struct ScriptEntry : Entry {
+  std::string prefix;
+  ScriptModuleRef module;
+
+  ScriptEntry(std::string its_prefix, const torch::jit::Module& one) : prefix(std::move(its_prefix)), module(one) {}
+  bool ended() const { return module.ended(); }
+};
+
+struct OptimizerEntry : Entry, Pinned {
+  std::unique_ptr<OptimizerWatch> watch;
+
+  explicit OptimizerEntry(const torch::optim::Optimizer& one) : watch(std::make_unique<OptimizerWatch>(one)) {}
+};
+
+struct TensorEntry : Entry {
+  std::string name;
+  Role role;
+  WeakTensor tensor;
+
+  TensorEntry(std::string its_name, Role its_role, const at::Tensor& one)
+      : name(std::move(its_name)), role(its_role), tensor(one.getIntrusivePtr()) {}
+  bool ended() const { return tensor.expired(); }
+};
+
+// Shared with those who read them. Lists: what goes is moved to another one, without memory.
+template <typename E>
+using EntryList = std::list<std::shared_ptr<E>>;
+template <typename E>
+using EntryVector = std::vector<std::shared_ptr<E>>;
+
+// Declared before a lock is taken, so that what goes ends without it: deleters and destructors are the program's.
+struct Dropped {
+  EntryList<ModuleEntry> modules;
+  EntryList<ScriptEntry> scripts;
+  EntryList<OptimizerEntry> optimizers;
+  EntryList<TensorEntry> tensors;
+};
+
+std::string join(const std::string& prefix, const std::string& path) {
+  return prefix.empty() ? path : path.empty() ? prefix : prefix + "." + path;
+}
+
+// Linear for torch::nn::LinearImpl.
+std::string type_name(const torch::nn::Module& module) {
+  std::string name = module.name();
+  if (const size_t colon = name.rfind(':'); colon != std::string::npos) name.erase(0, colon + 1);
+  constexpr std::string_view kImpl = "Impl";
+  if (name.size() > kImpl.size() && name.compare(name.size() - kImpl.size(), kImpl.size(), kImpl) == 0)
+    name.resize(name.size() - kImpl.size());
+  return name;
+}
+
+// Of encoder.0.weight: encoder.0; the names of parameters have no dots.
+std::string path_of_owner(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+
+at::Tensor lock(const WeakTensor& weak) {
+  auto held = weak.lock();
+  return held ? at::Tensor(std::move(held)) : at::Tensor();
+}
+
+}  // namespace
+
+struct NameBook::Entries {
+  using Hold = std::lock_guard<ForkSafeMutex>;
+
+  // Guards what follows, the entries' Pinned included; all else in an entry never changes while the book has it. Nothing of
+  // LibTorch's is called while it is held, but for looking whether something has ended.
+  ForkSafeMutex lock;
+  EntryList<ModuleEntry> modules;
+  EntryList<ScriptEntry> scripts;
+  EntryList<OptimizerEntry> optimizers;
+  EntryList<TensorEntry> tensors;  // in order of registration
+  std::unordered_map<std::string, EntryList<TensorEntry>::iterator> tensor_of_name;
+  const GradientNotes::Wanted gradients_wanted;
+  // Adding looks for dead entries only when there may be as many of them as live ones, so that it stays cheap on average. Not of
+  // TorchScript modules, whose memory LibTorch keeps until they are let go of here.
+  size_t prune_at = 64;
+
+  template <typename E>
+  static void move_ended(EntryList<E>& from, EntryList<E>& to) {
+    move_if(from, to, [](const E& entry) { return entry.ended(); });
+  }
+  template <typename E, typename Goes>
+  static void move_if(EntryList<E>& from, EntryList<E>& to, const Goes& goes) {
+    for (auto entry = from.begin(); entry != from.end();) {
+      const auto next = std::next(entry);
+      if (goes(**entry)) to.splice(to.end(), from, entry);
+      entry = next;
+    }
+  }
+
+  void prune(Dropped& dropped) {
+    move_ended(modules, dropped.modules);
+    move_ended(scripts, dropped.scripts);
+    move_if(tensors, dropped.tensors, [this](const TensorEntry& entry) {
+      if (!entry.ended()) return false;
+      tensor_of_name.erase(entry.name);
+      return true;
+    });
+    prune_at = std::max<size_t>(64, 2 * (modules.size() + tensors.size()));
+  }
+
+  void prune_sometimes(Dropped& dropped) {
+    if (modules.size() + tensors.size() >= prune_at) {
+      prune(dropped);
+    } else {
+      move_ended(scripts, dropped.scripts);
+    }
+  }
+
+  template <typename E>
+  void add(EntryList<E>& to, std::shared_ptr<E> entry) {
+    EntryList<E> one;
+    one.push_back(std::move(entry));
+    Dropped dropped;
+    const Hold hold(lock);
+    prune_sometimes(dropped);
+    to.splice(to.end(), one);
+  }
+
+  void add(std::string name, Role role, const at::Tensor& tensor) {
+    TORCH_CHECK(tensor.defined(), "memledger: the tensor given for \"", name, "\" is undefined");
+    if (no_other_thread_trains() && tensor.is_leaf()) GradientNotes::note(tensor);
+    EntryList<TensorEntry> one;
+    one.push_back(std::make_shared<TensorEntry>(name, role, tensor));
+    Dropped dropped;
+    const Hold hold(lock);
+    prune_sometimes(dropped);
+    const auto [place, is_new] = tensor_of_name.try_emplace(std::move(name), one.begin());
+    if (!is_new) {
+      dropped.tensors.splice(dropped.tensors.end(), tensors, place->second);
+      place->second = one.begin();
+    }
+    tensors.splice(tensors.end(), one);
+  }
+
+  // No other thread reads it any more, nor ever will. By looking, as a condition variable does not outlive a fork: removing is
+  // rare, and a read takes milliseconds.
+  void wait_for_readers(const Pinned& removed);
+};
+
+namespace {
+
+// While one of these lives, what the entry stands for is not ended: who removes it waits. Nothing that may end with it, and so call
+// the program, is let go of meanwhile, but when memory fails; a thread does not wait for itself.
+class Pin {
+ public:
+  Pin(ForkSafeMutex& lock, Pinned& what) : lock_(lock), what_(what) {
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
+    if (what_.removed) return;
+    if (what_.process != process_) {
+      what_.process = process_;
+      what_.pins = 0;
+    }
+    ++what_.pins;
+    outer_ = std::exchange(innermost_, this);
+    pinned_ = true;
+  }
+  ~Pin() {
+    if (!pinned_) return;
+    innermost_ = outer_;
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
+    if (what_.process == process_) --what_.pins;
+  }
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+
+  // False: it was removed, and is not to be touched.
+  explicit operator bool() const { return pinned_; }
+
+  static int of_this_thread(const Pinned& what) {
+    int count = 0;
+    for (const Pin* pin = innermost_; pin != nullptr; pin = pin->outer_) count += &pin->what_ == &what ? 1 : 0;
+    return count;
+  }
+
+ private:
+  static thread_local const Pin* innermost_;
+
+  ForkSafeMutex& lock_;
+  Pinned& what_;
+  const pid_t process_ = getpid();
+  const Pin* outer_ = nullptr;
+  bool pinned_ = false;
+};
+
+thread_local const Pin* Pin::innermost_ = nullptr;
+
+}  // namespace
+
+void NameBook::Entries::wait_for_readers(const Pinned& removed) {
+  const pid_t process = getpid();
+  const int own = Pin::of_this_thread(removed);
+  while (true) {
+    {
+      const Hold hold(lock);
+      if (removed.process != process || removed.pins <= own) return;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+NameBook::NameBook() : entries_(std::make_unique<Entries>()) {}
+NameBook::~NameBook() = default;
+NameBook::NameBook(NameBook&&) noexcept = default;
+NameBook& NameBook::operator=(NameBook&&) noexcept = default;
+
+void NameBook::add_module(std::string prefix, const torch::nn::Module& module) {
+  if (no_other_thread_trains()) {
+    for (const at::Tensor& parameter : module.parameters()) {
+      if (parameter.defined()) GradientNotes::note(parameter);
+    }
+  }
+  entries_->add(entries_->modules, std::make_shared<ModuleEntry>(std::move(prefix), module));
+}
+
+void NameBook::add_module(std::string prefix, const torch::jit::Module& module) {
+  const auto entry = std::make_shared<ScriptEntry>(std::move(prefix), module);
+  if (no_other_thread_trains()) {
+    entry->module.for_each_tensor([](const std::string&, const std::string&, Role, const at::Tensor& tensor) {
+      if (tensor.is_leaf()) GradientNotes::note(tensor);
+    });
+  }
+  entries_->add(entries_->scripts, entry);
+}
+
+void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  const auto entry = std::make_shared<OptimizerEntry>(optimizer);
+  if (no_other_thread_trains()) {
+    entry->watch->note();
+    for (const auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (parameter.defined()) GradientNotes::note(parameter);
+      }
+    }
+  }
+  entries_->add(entries_->optimizers, entry);
+}
+
+void NameBook::add_tensor(std::string name, const at::Tensor& tensor) { entries_->add(std::move(name), Role::kTensor, tensor); }
+
+void NameBook::add_input(std::string name, const at::Tensor& tensor) { entries_->add(std::move(name), Role::kInput, tensor); }
+
+void NameBook::remove(std::string_view name) {
+  const std::string wanted(name);
+  Dropped ended;
+  Dropped removed;
+  {
+    const Entries::Hold hold(entries_->lock);
+    entries_->prune(ended);  // whether a dead one is an error must not depend on when it was last looked for
+    Entries::move_if(entries_->modules, removed.modules, [&](ModuleEntry& entry) { return entry.prefix == wanted; });
+    Entries::move_if(entries_->scripts, removed.scripts, [&](const ScriptEntry& entry) { return entry.prefix == wanted; });
+    for (const auto& entry : removed.modules) entry->removed = true;
+    if (const auto found = entries_->tensor_of_name.find(wanted); found != entries_->tensor_of_name.end()) {
+      removed.tensors.splice(removed.tensors.end(), entries_->tensors, found->second);
+      entries_->tensor_of_name.erase(found);
+    }
+  }
+  TORCH_CHECK(!removed.modules.empty() || !removed.scripts.empty() || !removed.tensors.empty(),
+              "memledger: nothing that lives was added under the name \"", name, "\"");
+  for (const auto& entry : removed.modules) {
+    if (!entry->owned) entries_->wait_for_readers(*entry);
+  }
+}
+
+void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
+  Dropped removed;
+  {
+    const Entries::Hold hold(entries_->lock);
+    Entries::move_if(entries_->optimizers, removed.optimizers,
+                     [&](const OptimizerEntry& entry) { return &entry.watch->optimizer() == &optimizer; });
+    for (const auto& entry : removed.optimizers) entry->removed = true;
+  }
+  TORCH_CHECK(!removed.optimizers.empty(), "memledger: this optimizer was not added");
+  for (const auto& entry : removed.optimizers) {
+    entries_->wait_for_readers(*entry);
+    entry->watch.reset();  // others may have the entry for a while
+  }
+}
+
+std::vector<NamedTensor> NameBook::read() const {
+  EntryVector<ModuleEntry> modules;
+  EntryVector<ScriptEntry> scripts;
+  EntryVector<OptimizerEntry> optimizers;
+  EntryVector<TensorEntry> tensors;
+  {
+    Dropped dropped;
+    const Entries::Hold hold(entries_->lock);
+    entries_->prune(dropped);
+    modules.assign(entries_->modules.begin(), entries_->modules.end());
+    scripts.assign(entries_->scripts.begin(), entries_->scripts.end());
+    optimizers.assign(entries_->optimizers.begin(), entries_->optimizers.end());
+    tensors.assign(entries_->tensors.begin(), entries_->tensors.end());
+  }
+  std::vector<NamedTensor> found;  // before what pins entries: holds all that is read of them
+  found.reserve(tensors.size());
+  struct Known {
+    std::string name, module;
+  };
+  std::unordered_map<const c10::TensorImpl*, Known> parameters;
+  const auto add = [&](std::string name, Role role, const std::string& module, const at::Tensor& tensor) {
+    if (tensor.defined()) found.push_back({std::move(name), role, module, tensor, nullptr});
+  };
+  bool may_be_read = false;  // what threads that train set without a lock
+  const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    add(name, role, module, tensor);
+    // Another thread may begin to train meanwhile, with zero_grad(): then what was noted is no longer there, or may still be had.
+    at::Tensor gradient = GradientNotes::find(tensor);
+    if (!gradient.defined() && may_be_read && no_other_thread_trains() && (tensor.is_leaf() || tensor.retains_grad())) {
+      gradient = tensor.grad();  // frozen parameters keep theirs; asked of others LibTorch would warn
+    }
+    if (gradient.defined()) add(name + ".grad", Role::kGradient, module, gradient);
+  };
+  const auto add_parameter = [&](const std::string& name, const std::string& module, const at::Tensor& tensor) {
+    add_with_grad(name, Role::kParameter, module, tensor);
+    if (tensor.defined()) parameters.emplace(tensor.unsafeGetTensorImpl(), Known{name, module});
+  };
+  // The last reference to a module may be the one that reading took: it ends with what was read of it.
+  const auto keep_with_what_it_has = [&](size_t first, std::shared_ptr<const void> owner) {
+    if (first < found.size()) found[first].owner = std::move(owner);
+  };
+  for (const auto& shared_entry : modules) {
+    ModuleEntry& entry = *shared_entry;
+    std::shared_ptr<const torch::nn::Module> held;
+    if (entry.owned) held = entry.owner.lock();
+    if (entry.owned && held == nullptr) continue;
+    const Pin pin(entries_->lock, entry);
+    if (!pin) continue;
+    const torch::nn::Module* const module = entry.module;
+    const size_t first = found.size();
+    may_be_read = entry.may_be_read();
+    const auto owner_of = [&, root = module](const std::string& name) {
+      const std::string path = path_of_owner(name);
+      return path.empty() ? type_name(*root) : path;
+    };
+    for (const auto& parameter : module->named_parameters()) {
+      const std::string name = join(entry.prefix, parameter.key());
+      add_parameter(name, owner_of(name), parameter.value());
+    }
+    for (const auto& buffer : module->named_buffers()) {
+      const std::string name = join(entry.prefix, buffer.key());
+      add(name, Role::kBuffer, owner_of(name), buffer.value());
+    }
+    for_each_prototype_layer(*module, [&](const std::string& path, const torch::nn::Module& prototype) {
+      const std::string owner = join(entry.prefix, path);
+      for (const auto& parameter : prototype.named_parameters())
+        add_with_grad(join(owner, parameter.key()), Role::kTensor, owner, parameter.value());
+      for (const auto& buffer : prototype.named_buffers()) add(join(owner, buffer.key()), Role::kTensor, owner, buffer.value());
+    });
+    keep_with_what_it_has(first, std::move(held));
+  }
+  for (const auto& shared_entry : scripts) {
+    const ScriptEntry& entry = *shared_entry;
+    const size_t first = found.size();
+    may_be_read = entry.may_be_read();
+    auto held = entry.module.for_each_tensor(
+        [&](const std::string& path, const std::string& module, Role role, const at::Tensor& tensor) {
+          const std::string name = join(entry.prefix, path);
+          std::string owner = join(entry.prefix, module);
+          if (owner.empty()) owner = entry.module.type_name();
+          if (role == Role::kParameter) {
+            add_parameter(name, owner, tensor);
+          } else {
+            add_with_grad(name, role, owner, tensor);
+          }
+        });
+    keep_with_what_it_has(first, std::move(held));
+  }
+  std::unordered_map<const c10::TensorImpl*, std::string> given_names;
+  for (const auto& shared_entry : tensors) {
+    const TensorEntry& entry = *shared_entry;
+    const at::Tensor tensor = lock(entry.tensor);
+    may_be_read = entry.may_be_read();
+    add_with_grad(entry.name, entry.role, "", tensor);
+    if (tensor.defined() && !optimizers.empty()) given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
+  }
+  for (const auto& shared_entry : optimizers) {
+    OptimizerEntry& entry = *shared_entry;
+    const Pin pin(entries_->lock, entry);
+    if (!pin) continue;
+    const torch::optim::Optimizer& optimizer = entry.watch->optimizer();
+    may_be_read = entry.may_be_read();
+    const bool states_may_be_read = may_be_read || entry.watch->steps_on_this_thread();
+    entry.watch->find_parameters();
+    const std::string optimizer_name = name_of(optimizer);
+    const auto& groups = optimizer.param_groups();
+    for (size_t group = 0; group < groups.size(); ++group) {
+      const auto& params = groups[group].params();
+      for (size_t index = 0; index < params.size(); ++index) {
+        const at::Tensor& param = params[index];
+        if (!param.defined()) continue;
+        Known known{"param" + std::to_string(group) + "." + std::to_string(index), ""};
+        if (const auto named = parameters.find(param.unsafeGetTensorImpl()); named != parameters.end()) {
+          known = named->second;
+        } else {
+          if (const auto given = given_names.find(param.unsafeGetTensorImpl()); given != given_names.end())
+            known.name = given->second;
+          known.module = known.name;
+          add_with_grad(known.name, Role::kParameter, known.module, param);
+        }
+        const auto add_state = [&](const std::string& slot, const at::Tensor& tensor) {
+          add(optimizer_name + "." + known.name + "." + slot, Role::kOptimizerState, known.module, tensor);
+        };
+        if (states_may_be_read) {
+          for_each_state(optimizer, param.unsafeGetTensorImpl(), add_state);
+        } else {
+          for (const auto& [slot, tensor] : entry.watch->noted(param.unsafeGetTensorImpl())) add_state(slot, tensor);
+        }
+      }
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const NamedTensor& a, const NamedTensor& b) { return a.role < b.role; });
+  return found;
+}
+
+}  // namespace memledger

@@ -1,0 +1,197 @@
+// Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
+#include "reporter/names/optimizer_watch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/hash/hash.h"
+#include "registry/core/lock.h"
+#include "registry/recording.h"
+#include "registry/hooks/step_observer.h"
+#include "registry/hooks/training_notes.h"
+#include "reporter/names/optimizer_state.h"
+
+namespace memledger {
+namespace {
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+struct Slot {
+  std::string name;
+  WeakTensor tensor;
+};
+using Slots = std::vector<Slot>;
+
+// Where a parameter lies: SGD writes to data(), which is another tensor object there.
+using Place = std::pair<const c10::StorageImpl*, int64_t>;
+
+std::optional<Place> place_of(const at::Tensor& tensor) {
+  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  if (!tensor.defined() || !impl->has_storage() || tensor.layout() != c10::kStrided) return std::nullopt;
+  if (impl->is_nested() || impl->has_symbolic_sizes_strides()) return std::nullopt;
+  return Place(impl->unsafe_storage().unsafeGetStorageImpl(), impl->storage_offset());
+}
+
+}  // namespace
+
+struct OptimizerWatch::Watch {
+  struct Parameter {
+    Watch* watch;
+    const c10::TensorImpl* tensor;  // the key of its state; may have ended
+    Slots slots;
+  };
+
+  const torch::optim::Optimizer& optimizer;
+  std::atomic<uint32_t> stepper{0};  // thread that ran the last step seen
+  // The rest is guarded by training_notes_lock().
+  std::unordered_map<const c10::TensorImpl*, std::unique_ptr<Parameter>> parameters;
+  std::vector<Place> places;
+
+  explicit Watch(const torch::optim::Optimizer& one) : optimizer(one) {}
+  static bool note(Parameter& parameter, std::vector<Slots>& dropped);
+};
+
+struct OptimizerWatch::Table {
+  std::unordered_map<Place, absl::InlinedVector<Watch::Parameter*, 1>, absl::Hash<Place>> by_place;
+  size_t watches = 0;
+
+  // Never destroyed: programs train after main, too.
+  static Table& get() {
+    static auto* const one = new Table;
+    return *one;
+  }
+
+  void forget_places(Watch& watch) {
+    for (const Place& place : watch.places) {
+      const auto found = by_place.find(place);
+      if (found == by_place.end()) continue;
+      auto& there = found->second;
+      for (size_t i = there.size(); i-- > 0;) {
+        if (there[i]->watch == &watch) there.erase(there.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+      if (there.empty()) by_place.erase(found);
+    }
+    watch.places.clear();
+  }
+};
+
+// False where there is no state. What is no longer needed goes to `dropped`, to be let go of without the lock.
+bool OptimizerWatch::Watch::note(Parameter& parameter, std::vector<Slots>& dropped) {
+  Slots& slots = parameter.slots;
+  size_t count = 0;
+  bool same = true;
+  for_each_state(parameter.watch->optimizer, parameter.tensor, [&](const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    same = same && count < slots.size() && slots[count].tensor._unsafe_get_target() == tensor.unsafeGetTensorImpl() &&
+           slots[count].name == name;
+    ++count;
+  });
+  if (same && count == slots.size()) return count > 0;
+  Slots now;
+  now.reserve(count);
+  for_each_state(parameter.watch->optimizer, parameter.tensor, [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined()) now.push_back({name, WeakTensor(tensor.getIntrusivePtr())});
+  });
+  dropped.push_back(std::move(slots));
+  slots = std::move(now);
+  return count > 0;
+}
+
+OptimizerWatch::OptimizerWatch(const torch::optim::Optimizer& optimizer) : watch_(std::make_unique<Watch>(optimizer)) {
+  {
+    const core::LockHolder hold(training_notes_lock());
+    ++Table::get().watches;
+    add_step_observer(&on_write);
+  }
+  find_parameters();
+}
+
+OptimizerWatch::~OptimizerWatch() {
+  const core::LockHolder hold(training_notes_lock());
+  Table& table = Table::get();
+  table.forget_places(*watch_);
+  if (--table.watches == 0) remove_step_observer(&on_write);
+}
+
+void OptimizerWatch::find_parameters() {
+  std::vector<std::pair<const c10::TensorImpl*, Place>> now;
+  for (const torch::optim::OptimizerParamGroup& group : watch_->optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (const auto place = place_of(parameter)) now.emplace_back(parameter.unsafeGetTensorImpl(), *place);
+    }
+  }
+  Table& table = Table::get();
+  const core::LockHolder hold(training_notes_lock());
+  bool same = now.size() == watch_->places.size();
+  for (size_t i = 0; same && i < now.size(); ++i) {
+    same = now[i].second == watch_->places[i] && watch_->parameters.count(now[i].first) != 0;
+  }
+  if (same) return;
+  table.forget_places(*watch_);
+  watch_->places.reserve(now.size());
+  for (const auto& [tensor, place] : now) {
+    std::unique_ptr<Watch::Parameter>& parameter = watch_->parameters[tensor];
+    if (parameter == nullptr) parameter.reset(new Watch::Parameter{watch_.get(), tensor, {}});
+    watch_->places.push_back(place);
+    table.by_place[place].push_back(parameter.get());
+  }
+}
+
+void OptimizerWatch::note() {
+  std::vector<Slots> dropped;
+  const core::LockHolder hold(training_notes_lock());
+  for (auto& [tensor, parameter] : watch_->parameters) Watch::note(*parameter, dropped);
+}
+
+const torch::optim::Optimizer& OptimizerWatch::optimizer() const { return watch_->optimizer; }
+
+bool OptimizerWatch::steps_on_this_thread() const { return watch_->stepper.load() == this_thread_number(); }
+
+NamedStates OptimizerWatch::noted(const c10::TensorImpl* parameter) const {
+  Slots slots;
+  {
+    const core::LockHolder hold(training_notes_lock());
+    const auto found = watch_->parameters.find(parameter);
+    if (found != watch_->parameters.end()) slots = found->second->slots;
+  }
+  NamedStates states;
+  for (Slot& slot : slots) {
+    if (auto held = slot.tensor.lock()) states.emplace_back(std::move(slot.name), at::Tensor(std::move(held)));
+  }
+  return states;
+}
+
+// On a thread in the middle of a program's step, perhaps; or in code of the program's that writes to a parameter by hand.
+void OptimizerWatch::on_write(const at::Tensor& written) noexcept {
+  try {
+    const std::optional<Place> place = place_of(written);
+    if (!place.has_value()) return;
+    const uint32_t thread = this_thread_number();
+    std::vector<Slots> dropped;
+    const core::LockHolder hold(training_notes_lock());
+    const auto found = Table::get().by_place.find(*place);
+    if (found == Table::get().by_place.end()) return;
+    note_that_this_thread_trains();
+    // Whose step it is cannot be seen. Another thread could be in that of an optimizer that shares the parameter, or that it has
+    // stepped before.
+    const Watch* const first = found->second.front()->watch;
+    const bool shared =
+        std::any_of(found->second.begin(), found->second.end(), [&](const auto* one) { return one->watch != first; });
+    if (shared && !no_other_thread_trains()) return;
+    for (Watch::Parameter* const parameter : found->second) {
+      Watch& watch = *parameter->watch;
+      const uint32_t stepper = watch.stepper.load();
+      if (stepper != thread && stepper != 0 && trains(stepper)) continue;
+      if (Watch::note(*parameter, dropped)) watch.stepper.store(thread);
+    }
+  } catch (...) {
+    // No memory: the states stay without names.
+  }
+}
+
+}  // namespace memledger

@@ -1,0 +1,574 @@
+#include "tracker/courtesy.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/impl/COW.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "registry/device_statistics.h"
+#include "registry/libtorch/lent_memory.h"
+#include "registry/live_storages.h"
+#include "registry/registry.h"
+#include "reporter/names/optimizer_state.h"
+#include "text/output.h"
+#include "tracker/device_cache.h"
+#include "tracker/courtesy/storage_access.h"
+#include "tracker/courtesy/yielded_bytes.h"
+
+namespace memledger {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, at::UndefinedTensorImpl>;
+
+constexpr char kCopyOnWrite[] = "its data is shared with other storages (copy-on-write)";
+constexpr int64_t kStagingBytes = int64_t{16} << 20;
+constexpr int64_t kSlowBytes = int64_t{1} << 30;
+
+struct Yielded {
+  WeakStorage storage{StoragePtr()};
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  int64_t nbytes = 0;
+  uint64_t stream = 0;  // whose block it was
+  YieldedBytes::Place place;
+};
+
+// What is about to be moved.
+struct Moving {
+  StoragePtr storage;
+  Yielded yielded;
+};
+
+at::Tensor bytes_at(const void* data, int64_t nbytes, c10::Device device) {
+  return at::for_blob(const_cast<void*>(data), {nbytes})
+      .options(at::TensorOptions().dtype(at::kByte).device(device))
+      .target_device(device)
+      .make_tensor();
+}
+
+void synchronize(c10::Device device) {
+  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+std::vector<c10::Device> devices_of(const CourtesyOptions& options) {
+  if (options.device && !(options.device->is_cuda() && !options.device->has_index())) return {*options.device};
+  std::vector<c10::Device> devices;
+  const c10::DeviceIndex count = device_cache::cuda_devices();
+  for (c10::DeviceIndex i = 0; i < count; ++i) devices.emplace_back(c10::DeviceType::CUDA, i);
+  return devices;
+}
+
+std::string folder_of(const CourtesyOptions& options) {
+  if (!options.folder.empty()) return options.folder;
+  const char* const folder = std::getenv("TMPDIR");
+  return folder != nullptr && *folder != '\0' ? folder : "/tmp";
+}
+
+// Which stream and pool the blocks of a CUDA device belong to.
+class Segments {
+ public:
+  explicit Segments(c10::Device device) {
+    if (!device.is_cuda()) return;
+    std::optional<DeviceBlocks> blocks = device_blocks(device);
+    known_ = blocks.has_value();
+    if (!blocks) return;
+    segments_ = std::move(blocks->segments);
+    std::sort(segments_.begin(), segments_.end(), [](const auto& a, const auto& b) { return a.address < b.address; });
+  }
+  const DeviceSegment* of(uintptr_t address) const {
+    const auto next = std::upper_bound(segments_.begin(), segments_.end(), address,
+                                       [](uintptr_t a, const DeviceSegment& segment) { return a < segment.address; });
+    if (next == segments_.begin()) return nullptr;
+    const DeviceSegment& segment = *std::prev(next);
+    return address < segment.address + static_cast<uintptr_t>(segment.nbytes) ? &segment : nullptr;
+  }
+
+  // False: where there is no snapshot. A block from a stream that is not known could be freed while that stream still uses it.
+  bool known() const { return known_; }
+
+ private:
+  bool known_ = true;
+  std::vector<DeviceSegment> segments_;
+};
+
+class Telling {
+ public:
+  Telling(const CourtesyOptions& options, bool restoring, int64_t total)
+      : options_(options), begun_(Clock::now()), told_(begun_) {
+    progress_.restoring = restoring;
+    progress_.total_bytes = total;
+    to_terminal_ = !options.progress && total >= kSlowBytes && isatty(STDERR_FILENO) != 0;
+  }
+  ~Telling() {
+    if (printed_) write_standard_error("\n");
+  }
+  void add(int64_t nbytes) {
+    progress_.done_bytes += nbytes;
+    if (!to_terminal_ && !options_.progress) return;
+    const Clock::time_point now = Clock::now();
+    const bool last = progress_.done_bytes == progress_.total_bytes;
+    if (now - told_ < std::chrono::milliseconds(200) && !last) return;
+    told_ = now;
+    const double seconds = std::chrono::duration<double>(now - begun_).count();
+    progress_.bytes_per_second = seconds > 0 ? static_cast<double>(progress_.done_bytes) / seconds : 0;
+    if (options_.progress) {
+      options_.progress(progress_);
+      return;
+    }
+    if (seconds < 1) return;
+    printed_ = true;
+    write_standard_error(
+        fmt::format("\rmemledger: {} {:.1f} of {:.1f} GiB, {:.2f} GiB/s ", progress_.restoring ? "restoring" : "yielding",
+                    static_cast<double>(progress_.done_bytes) / (1 << 30), static_cast<double>(progress_.total_bytes) / (1 << 30),
+                    progress_.bytes_per_second / (1 << 30)));
+  }
+
+ private:
+  const CourtesyOptions& options_;
+  Clock::time_point begun_, told_;
+  CourtesyProgress progress_;
+  bool to_terminal_ = false;
+  bool printed_ = false;
+};
+
+// Between a device's memory and where the bytes are kept.
+class Copier {
+ public:
+  Copier(YieldedBytes& kept, bool pinned) : kept_(kept), pinned_(pinned) {}
+
+  absl::Status away(const void* data, const Yielded& one) {
+    if (one.device.is_cpu()) return kept_.write(one.place, data, one.nbytes);
+    if (!kept_.is_file()) {
+      bytes_at(kept_.memory_at(one.place), one.nbytes, c10::Device(c10::kCPU))
+          .copy_(bytes_at(data, one.nbytes, one.device), /*non_blocking=*/pinned_);
+      return absl::OkStatus();
+    }
+    return in_stages(one.nbytes, [&](char* staging, int64_t at, int64_t nbytes) {
+      bytes_at(staging, nbytes, c10::Device(c10::kCPU)).copy_(bytes_at(static_cast<const char*>(data) + at, nbytes, one.device));
+      return kept_.write({0, one.place.offset + at}, staging, nbytes);
+    });
+  }
+
+  absl::Status back(void* data, const Yielded& one) {
+    if (one.device.is_cpu()) return kept_.read(one.place, data, one.nbytes);
+    if (!kept_.is_file()) {
+      bytes_at(data, one.nbytes, one.device)
+          .copy_(bytes_at(kept_.memory_at(one.place), one.nbytes, c10::Device(c10::kCPU)), /*non_blocking=*/pinned_);
+      return absl::OkStatus();
+    }
+    return in_stages(one.nbytes, [&](char* staging, int64_t at, int64_t nbytes) {
+      absl::Status status = kept_.read({0, one.place.offset + at}, staging, nbytes);
+      if (status.ok()) {
+        bytes_at(static_cast<char*>(data) + at, nbytes, one.device).copy_(bytes_at(staging, nbytes, c10::Device(c10::kCPU)));
+      }
+      return status;
+    });
+  }
+
+ private:
+  template <typename Step>
+  absl::Status in_stages(int64_t nbytes, const Step& step) {
+    if (staging_.empty()) staging_.resize(static_cast<size_t>(kStagingBytes));
+    for (int64_t at = 0; at < nbytes; at += kStagingBytes) {
+      absl::Status status = step(staging_.data(), at, std::min(kStagingBytes, nbytes - at));
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  YieldedBytes& kept_;
+  const bool pinned_;
+  std::vector<char> staging_;
+};
+
+void take_data(c10::StorageImpl& storage) noexcept {
+  const c10::Device device = storage._mutable_data_ptr_no_checks().device();
+  c10::DataPtr data = std::move(storage._mutable_data_ptr_no_checks());
+  storage_access::throws_on_access(storage) = true;
+  storage.set_data_ptr_noswap(c10::DataPtr(nullptr, device));
+}  // the block goes back to its allocator here
+
+void give_data(c10::StorageImpl& storage, c10::DataPtr data) noexcept {
+  storage_access::throws_on_access(storage) = false;
+  storage.get_extra_meta().custom_data_ptr_error_msg_.reset();
+  storage.set_data_ptr_noswap(std::move(data));
+}
+
+}  // namespace
+
+struct Courtesy::State {
+  // Of one yield_memory(): in the order in which it was moved.
+  struct Trip {
+    YieldedBytes bytes;
+    std::vector<Yielded> storages;
+  };
+
+  CourtesyOptions options;
+  ScopedTracking tracking;
+  bool only_added = false;
+  std::vector<WeakTensor> added;
+  std::vector<const torch::optim::Optimizer*> optimizers;
+  std::vector<Trip> trips;
+  std::vector<Unmoved> unmoved;
+
+  explicit State(CourtesyOptions given) : options(std::move(given)) {}
+
+  absl::Status check() const;
+  std::vector<StoragePtr> wanted() const;
+  void release_workspaces() const;
+  std::vector<Moving> find();
+  absl::StatusOr<YieldedBytes> make_place() const;
+  absl::Status copy_away(std::vector<Moving>& moving, YieldedBytes& bytes);
+  absl::Status restore(Trip& trip, Telling& telling);
+};
+
+absl::Status Courtesy::State::check() const {
+  const bool cpu = options.device && options.device->is_cpu();
+  if (options.device && !cpu && !options.device->is_cuda()) {
+    return absl::InvalidArgumentError(
+        fmt::format("memledger: memory of {} cannot be yielded: only CUDA devices' and the CPU's", options.device->str()));
+  }
+  if (cpu && options.place != CourtesyOptions::Place::kFile) {
+    return absl::InvalidArgumentError(
+        "memledger: the CPU's memory can be yielded to a file only (CourtesyOptions::Place::kFile)");
+  }
+  if (options.device && options.device->is_cuda() && options.device->has_index()) {
+    const c10::DeviceIndex count = device_cache::cuda_devices();
+    if (options.device->index() >= count) {
+      return absl::InvalidArgumentError(fmt::format("memledger: there is no {}: LibTorch sees {} CUDA devices",
+                                                    options.device->str(), static_cast<int>(count)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Of what was added: each once.
+std::vector<StoragePtr> Courtesy::State::wanted() const {
+  std::vector<StoragePtr> result;
+  std::unordered_set<const c10::StorageImpl*> known;
+  const auto want_dense = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return;
+    c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    if (storage == nullptr || !known.insert(storage).second) return;
+    know_storage(*storage);
+    result.push_back(StoragePtr::reclaim_copy(storage));
+  };
+  const auto want = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    switch (tensor.layout()) {
+      case c10::Layout::Sparse:
+        want_dense(tensor._indices());
+        want_dense(tensor._values());
+        break;
+      case c10::Layout::SparseCsr:
+      case c10::Layout::SparseBsr:
+        want_dense(tensor.crow_indices());
+        want_dense(tensor.col_indices());
+        want_dense(tensor.values());
+        break;
+      case c10::Layout::SparseCsc:
+      case c10::Layout::SparseBsc:
+        want_dense(tensor.ccol_indices());
+        want_dense(tensor.row_indices());
+        want_dense(tensor.values());
+        break;
+      default:
+        want_dense(tensor);
+    }
+  };
+  for (const WeakTensor& weak : added) {
+    const auto tensor = weak.lock();
+    if (!tensor.defined()) continue;
+    const at::Tensor one(tensor);
+    want(one);
+    if (one.is_leaf()) want(one.grad());
+  }
+  for (const torch::optim::Optimizer* optimizer : optimizers) {
+    for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        want(parameter);
+        if (parameter.defined()) want(parameter.grad());
+        for_each_state(*optimizer, parameter.unsafeGetTensorImpl(),
+                       [&](const std::string&, const at::Tensor& kept) { want(kept); });
+      }
+    }
+  }
+  return result;
+}
+
+void Courtesy::State::release_workspaces() const {
+  if (!options.workspaces.value_or(!only_added)) return;
+  if (options.device && !options.device->is_cuda()) return;
+  const std::vector<c10::Device> devices = devices_of(options);
+  if (devices.empty()) return;
+  const std::vector<LibraryWorkspace> all = library_workspaces();
+  const bool elsewhere = std::any_of(all.begin(), all.end(), [&](const LibraryWorkspace& one) {
+    return std::find(devices.begin(), devices.end(), one.device) == devices.end();
+  });
+  // Where LibTorch does not tell whose they are, those of other devices cannot be told apart.
+  const bool of_one = static_cast<c10::DeviceIndex>(devices.size()) < device_cache::cuda_devices();
+  if (elsewhere || (of_one && all.empty())) return;
+  for (const c10::Device device : devices) synchronize(device);
+  device_cache::release_workspaces();
+}
+
+// Sets `unmoved`, too.
+std::vector<Moving> Courtesy::State::find() {
+  unmoved.clear();
+  std::vector<Moving> result;
+  const std::vector<StoragePtr> wanted = this->wanted();
+  std::unordered_set<const c10::StorageImpl*> not_seen;
+  for (const StoragePtr& storage : wanted) not_seen.insert(storage.get());
+  std::unordered_map<uintptr_t, std::string> workspaces;
+  if (!only_added) {
+    for (const LibraryWorkspace& one : library_workspaces()) workspaces[one.address] = one.name();
+  }
+  for (const c10::Device device : devices_of(options)) {
+    synchronize(device);
+    const Segments segments(device);
+    int64_t known_bytes = 0;
+    for (LiveStorage& one : live_storages(device)) {
+      known_bytes += one.nbytes;
+      if (only_added && not_seen.erase(one.storage.get()) == 0) continue;
+      const DeviceSegment* const segment = segments.of(one.address);
+      const auto workspace = workspaces.find(one.address);
+      std::string reason;
+      if (workspace != workspaces.end()) {
+        reason = workspace->second;
+      } else if (one.raw_block) {
+        reason = "raw block, not a storage";
+      } else if (segment != nullptr && segment->pool != std::pair<uint64_t, uint64_t>{0, 0}) {
+        reason = "in a private pool (CUDA graphs, MemPool)";
+      } else if (!one.storage) {
+        reason = "no operator has shown its storage";
+      } else if (!owns_watched_block(*one.storage) ||
+                 reinterpret_cast<uintptr_t>(one.storage->_mutable_data_ptr_no_checks().get()) != one.address) {
+        reason = kCopyOnWrite;
+      } else if (one.storage->sym_nbytes().is_heap_allocated() || static_cast<int64_t>(one.storage->nbytes()) > one.nbytes) {
+        reason = "its size is not known";
+      } else if (!segments.known()) {
+        reason = "its stream is not known (the allocator has no snapshot)";
+      }
+      if (!reason.empty()) {
+        unmoved.push_back({device, one.nbytes, one.id, std::move(reason)});
+        continue;
+      }
+      Moving moving;
+      moving.yielded.storage = WeakStorage(one.storage);
+      moving.yielded.device = device;
+      // As large as the block: a storage may have been shrunk, and grow again.
+      moving.yielded.nbytes = one.nbytes;
+      moving.yielded.stream = segment != nullptr ? segment->stream : 0;
+      moving.storage = std::move(one.storage);
+      result.push_back(std::move(moving));
+    }
+    const auto statistics = device_statistics(device);
+    if (!only_added && statistics && statistics->requested_bytes.current > known_bytes) {
+      unmoved.push_back(
+          {device, statistics->requested_bytes.current - known_bytes, 0, "made before tracking, or awaited by streams"});
+    }
+    for (const StoragePtr& storage : wanted) {
+      const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+      const bool is_here = data.device() == device || (data.device().is_cpu() && device.is_cpu());
+      if (!is_here || data.get() == nullptr || not_seen.count(storage.get()) == 0) continue;
+      const int64_t nbytes = storage->sym_nbytes().is_heap_allocated() ? 0 : static_cast<int64_t>(storage->nbytes());
+      unmoved.push_back({device, nbytes, 0,
+                         c10::impl::cow::is_cow_data_ptr(data)
+                             ? kCopyOnWrite
+                             : "not from a watched allocator (foreign, or from before tracking)"});
+    }
+  }
+  return result;
+}
+
+absl::StatusOr<YieldedBytes> Courtesy::State::make_place() const {
+  switch (options.place) {
+    case CourtesyOptions::Place::kFile:
+      return YieldedBytes::in_file(folder_of(options));
+    case CourtesyOptions::Place::kPinned:
+      if (!at::detail::getCUDAHooks().hasCUDA())
+        return absl::InvalidArgumentError("memledger: without CUDA there is no pinned memory");
+      return YieldedBytes::in_memory(at::detail::getCUDAHooks().getPinnedMemoryAllocator());
+    case CourtesyOptions::Place::kPageable:
+      break;
+  }
+  return YieldedBytes::in_memory(nullptr);
+}
+
+absl::Status Courtesy::State::copy_away(std::vector<Moving>& moving, YieldedBytes& bytes) {
+  int64_t total = 0;
+  for (const Moving& one : moving) total += one.yielded.nbytes;
+  Telling telling(options, /*restoring=*/false, total);
+  Copier copier(bytes, options.place == CourtesyOptions::Place::kPinned);
+  const std::string away = kLentMemory;
+  for (Moving& one : moving) {
+    absl::StatusOr<YieldedBytes::Place> place = bytes.reserve(one.yielded.nbytes);
+    if (!place.ok()) return place.status();
+    one.yielded.place = *place;
+    const c10::OptionalDeviceGuard guard(one.yielded.device.is_cuda() ? std::optional<c10::Device>(one.yielded.device)
+                                                                      : std::nullopt);
+    const absl::Status status = copier.away(one.storage->_mutable_data_ptr_no_checks().get(), one.yielded);
+    if (!status.ok()) return status;
+    one.storage->get_extra_meta().custom_data_ptr_error_msg_ = away;
+    telling.add(one.yielded.nbytes);
+  }
+  return absl::OkStatus();
+}
+
+// What is back is taken out of the trip.
+absl::Status Courtesy::State::restore(Trip& trip, Telling& telling) {
+  Copier copier(trip.bytes, options.place == CourtesyOptions::Place::kPinned);
+  absl::Status status;
+  size_t done = 0;
+  for (; done < trip.storages.size() && status.ok(); ++done) {
+    const Yielded& one = trip.storages[done];
+    const StoragePtr storage = one.storage.lock();
+    if (!storage) continue;
+    const bool emptied = !storage->sym_nbytes().is_heap_allocated() && storage->nbytes() == 0;
+    if (emptied || !storage_access::throws_on_access(*storage) || storage->_mutable_data_ptr_no_checks().get() != nullptr) {
+      // The program has put data of its own there, or resized it to nothing.
+      give_data(*storage, std::move(storage->_mutable_data_ptr_no_checks()));
+      continue;
+    }
+    try {
+      c10::OptionalDeviceGuard guard;
+      c10::OptionalStreamGuard stream;
+      if (one.device.is_cuda()) {
+        guard.reset_device(one.device);
+        stream.reset_stream(c10::Stream(c10::Stream::UNSAFE, one.device, static_cast<c10::StreamId>(one.stream)));
+      }
+      c10::Allocator* const own = storage->allocator();
+      c10::DataPtr data =
+          (own != nullptr ? own : c10::GetAllocator(one.device.type()))->allocate(static_cast<size_t>(one.nbytes));
+      status = copier.back(data.get(), one);
+      if (!status.ok()) break;
+      give_data(*storage, std::move(data));
+      know_storage(*storage);
+    } catch (const std::exception& error) {
+      std::string reason = error.what();
+      reason.resize(std::min(reason.find('\n'), reason.size()));
+      status = absl::ResourceExhaustedError(
+          fmt::format("memledger: no memory on {} to restore a storage of {} bytes: {}", one.device.str(), one.nbytes, reason));
+      break;
+    }
+    telling.add(one.nbytes);
+  }
+  for (const c10::Device device : devices_of(options)) synchronize(device);
+  trip.storages.erase(trip.storages.begin(), trip.storages.begin() + static_cast<std::ptrdiff_t>(done));
+  return status;
+}
+
+Courtesy::Courtesy(CourtesyOptions options) : state_(std::make_unique<State>(std::move(options))) {}
+
+Courtesy::~Courtesy() {
+  try {
+    const absl::Status status = restore();
+    if (!status.ok()) tell({std::string(status.message()), "; what is missing throws when it is used"});
+  } catch (const std::exception& error) {
+    tell({"memledger: yielded memory could not be restored: ", first_line(error.what())});
+  }
+}
+
+void Courtesy::only_added() { state_->only_added = true; }
+
+Courtesy& Courtesy::add_tensor(const at::Tensor& tensor) {
+  only_added();
+  if (tensor.defined()) state_->added.emplace_back(tensor.getIntrusivePtr());
+  return *this;
+}
+
+Courtesy& Courtesy::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  only_added();
+  state_->optimizers.push_back(&optimizer);
+  return *this;
+}
+
+absl::Status Courtesy::yield_memory() {
+  if (const absl::Status status = state_->check(); !status.ok()) return status;
+  const at::NoGradGuard no_grad;
+  const at::DisableRecordFunctionGuard unobserved;
+  absl::StatusOr<YieldedBytes> place = state_->make_place();
+  if (!place.ok()) return place.status();
+  state_->release_workspaces();
+  std::vector<Moving> moving = state_->find();
+  absl::Status status;
+  try {
+    status = state_->copy_away(moving, *place);
+    for (const c10::Device device : devices_of(state_->options)) synchronize(device);
+    state_->trips.reserve(state_->trips.size() + 1);
+    if (status.ok() && !moving.empty()) {
+      std::vector<Yielded> storages;
+      storages.reserve(moving.size());
+      for (Moving& one : moving) storages.push_back(std::move(one.yielded));
+      state_->trips.push_back({*std::move(place), std::move(storages)});
+    }
+  } catch (const std::exception& error) {
+    status = absl::ResourceExhaustedError(fmt::format("memledger: memory could not be yielded: {}", error.what()));
+  }
+  if (!status.ok()) {
+    for (const Moving& one : moving) one.storage->get_extra_meta().custom_data_ptr_error_msg_.reset();
+    return status;
+  }
+  // From here on nothing fails.
+  for (Moving& one : moving) take_data(*one.storage);
+  moving.clear();
+  for (const c10::Device device : devices_of(state_->options)) device_cache::release(device);
+  return absl::OkStatus();
+}
+
+absl::Status Courtesy::restore() {
+  if (state_->trips.empty()) return absl::OkStatus();
+  const at::NoGradGuard no_grad;
+  const at::DisableRecordFunctionGuard unobserved;
+  Telling telling(state_->options, /*restoring=*/true, yielded_bytes());
+  absl::Status status;
+  for (State::Trip& trip : state_->trips) {
+    status = state_->restore(trip, telling);
+    if (!status.ok()) break;
+  }
+  auto& trips = state_->trips;
+  trips.erase(std::remove_if(trips.begin(), trips.end(), [](const State::Trip& trip) { return trip.storages.empty(); }),
+              trips.end());
+  if (status.ok()) return status;
+  return absl::Status(status.code(), fmt::format("{}; {} bytes are still yielded, restore() can be called again",
+                                                 std::string(status.message()), yielded_bytes()));
+}
+
+int64_t Courtesy::yielded_bytes() const {
+  int64_t bytes = 0;
+  for (const State::Trip& trip : state_->trips) {
+    for (const Yielded& one : trip.storages) {
+      if (!one.storage.expired()) bytes += one.nbytes;
+    }
+  }
+  return bytes;
+}
+
+std::vector<Unmoved> Courtesy::unmoved() const { return state_->unmoved; }
+
+ScopedCourtesy::ScopedCourtesy(CourtesyOptions options) : courtesy_(std::move(options)) { yield(); }
+
+void ScopedCourtesy::yield() {
+  const absl::Status status = courtesy_.yield_memory();
+  TORCH_CHECK(status.ok(), std::string(status.message()));
+}
+
+}  // namespace memledger

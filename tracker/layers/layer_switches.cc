@@ -1,0 +1,179 @@
+// Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
+#include "tracker/layers/layer_switches.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "registry/core/fork_safe_mutex.h"
+#include "registry/recording.h"
+
+namespace memledger::layers {
+
+// Where the threads were, by one module's tree.
+class LayerSwitches::Threads {
+ public:
+  // What operators still find by another tree is not taken any more.
+  void begin(const ModuleTree* tree) {
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
+    tree_ = tree;
+    switches_.clear();
+  }
+  void note(const ModuleTree* tree, uint32_t thread, std::optional<size_t> layer) {
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
+    if (tree != tree_) return;
+    std::vector<Switch>& mine = switches_[thread];
+    const std::optional<size_t> before = mine.empty() ? std::nullopt : mine.back().layer;
+    if (before != layer) mine.push_back({recording_clock_ns(), layer});
+  }
+  std::optional<size_t> at(uint32_t thread, int64_t time_ns) const {
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
+    const auto found = switches_.find(thread);
+    if (found == switches_.end()) return std::nullopt;
+    const auto after = first_after(found->second, time_ns);
+    if (after == found->second.begin()) return std::nullopt;
+    return std::prev(after)->layer;
+  }
+  void leave_all() {
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
+    for (auto& [thread, switches] : switches_) {
+      if (!switches.empty() && switches.back().layer.has_value()) switches.push_back({recording_clock_ns(), std::nullopt});
+    }
+  }
+  void forget_before(int64_t time_ns) {
+    const std::lock_guard<ForkSafeMutex> hold(lock_);
+    for (auto& [thread, switches] : switches_) {
+      const auto after = first_after(switches, time_ns);
+      if (after != switches.begin()) switches.erase(switches.begin(), std::prev(after));
+    }
+  }
+
+ private:
+  struct Switch {
+    int64_t time_ns;
+    std::optional<size_t> layer;
+  };
+  static std::vector<Switch>::const_iterator first_after(const std::vector<Switch>& switches, int64_t time_ns) {
+    return std::upper_bound(switches.begin(), switches.end(), time_ns,
+                            [](int64_t time, const Switch& one) { return time < one.time_ns; });
+  }
+
+  mutable ForkSafeMutex lock_;
+  const ModuleTree* tree_ = nullptr;  // compared only
+  std::map<uint32_t, std::vector<Switch>> switches_;
+};
+
+namespace {
+
+struct Follower {
+  std::shared_ptr<LayerSwitches::Threads> threads;
+  std::shared_ptr<const ModuleTree> tree;
+};
+using Followers = std::vector<Follower>;
+
+// Who follows is a value that is replaced, never changed: an operator takes it with it, and looks at its inputs without a lock.
+struct All {
+  ForkSafeMutex lock;
+  std::shared_ptr<const Followers> followers = std::make_shared<const Followers>();
+};
+
+// Never destroyed: operators run while the program ends.
+All& all() {
+  static auto* const one = new All;
+  return *one;
+}
+
+std::shared_ptr<const Followers> followers() {
+  const std::lock_guard<ForkSafeMutex> hold(all().lock);
+  return all().followers;
+}
+
+// `tree` is null for one that follows no more.
+void follow(const std::shared_ptr<LayerSwitches::Threads>& threads, std::shared_ptr<const ModuleTree> tree) {
+  std::shared_ptr<const Followers> before;  // let go of without the lock
+  const std::lock_guard<ForkSafeMutex> hold(all().lock);
+  auto now = std::make_shared<Followers>();
+  for (const Follower& one : *all().followers) {
+    if (one.threads != threads) now->push_back(one);
+  }
+  if (tree != nullptr) now->push_back({threads, std::move(tree)});
+  before = std::exchange(all().followers, std::move(now));
+}
+
+thread_local int depth = 0;
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  if (depth++ > 0) return nullptr;
+  try {
+    const bool in_forward = at::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() == -1;
+    const uint32_t thread = this_thread_number();
+    const std::shared_ptr<const Followers> now = followers();
+    for (const Follower& one : *now) {
+      const std::optional<size_t> layer = in_forward ? consumed_layer(*one.tree, fn) : std::nullopt;
+      if (!in_forward || layer.has_value()) one.threads->note(one.tree.get(), thread, layer);
+    }
+  } catch (...) {
+    // An operator must not fail because it is watched.
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction& /*fn*/, at::ObserverContext* /*context*/) {
+  if (depth > 0) --depth;
+}
+
+// LibTorch calls back while somebody follows. It is told so without a lock of ours: whoever told it last looks again.
+void match_callback() {
+  static const at::CallbackHandle handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  for (bool wanted = !followers()->empty();;) {
+    wanted ? at::reenableCallback(handle) : at::disableCallback(handle);
+    const bool told = std::exchange(wanted, !followers()->empty());
+    if (told == wanted) return;
+  }
+}
+
+}  // namespace
+
+LayerSwitches::LayerSwitches(const torch::nn::Module& module) : module_(module), threads_(std::make_shared<Threads>()) {
+  read_module();
+  match_callback();
+}
+
+LayerSwitches::~LayerSwitches() {
+  try {
+    follow(threads_, nullptr);
+    match_callback();
+  } catch (const std::bad_alloc&) {
+    // It goes on, for nobody.
+  }
+}
+
+void LayerSwitches::read_module() {
+  std::shared_ptr<const ModuleTree> tree;
+  if (const auto module = module_.lock()) {
+    // Names and parameters are read only.
+    tree = std::make_shared<const ModuleTree>(const_cast<torch::nn::Module&>(*module));
+  } else {
+    tree = std::make_shared<const ModuleTree>(tree_->layers().front());
+  }
+  threads_->begin(tree.get());  // the layers in it are the old tree's
+  follow(threads_, tree);
+  tree_ = std::move(tree);
+}
+
+std::optional<size_t> LayerSwitches::at(uint32_t thread, int64_t time_ns) const { return threads_->at(thread, time_ns); }
+
+void LayerSwitches::leave_all() { threads_->leave_all(); }
+
+void LayerSwitches::forget_before(int64_t time_ns) { threads_->forget_before(time_ns); }
+
+}  // namespace memledger::layers

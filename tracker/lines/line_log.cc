@@ -1,0 +1,491 @@
+#include "tracker/lines/line_log.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <unwind.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <exception>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "registry/hooks/block_observer.h"
+#include "registry/core/fork_safe_mutex.h"
+#include "registry/core/loaded_libraries.h"
+#include "registry/recording.h"
+#include "registry/registry.h"
+#include "registry/stacks.h"
+
+namespace memledger {
+namespace {
+
+// For each stack. Beyond them it is not kept which function ran in place of another, so that what is
+// kept grows with the number of stacks, not with that of their pairs.
+constexpr size_t kMostInstead = 8;
+
+// A stack's frames, outermost first.
+struct Frames {
+  std::vector<void*> addresses;
+  std::vector<uintptr_t> functions;  // where their code begins; 0: not known
+};
+
+// Devices that something was recorded of: the CPU and CUDA's.
+constexpr size_t kCpu = 0;
+constexpr size_t kMostDevices = size_t{std::numeric_limits<c10::DeviceIndex>::max()} + 2;
+
+struct Reading {
+  DeviceFigures current, allocated, freed;
+  uint64_t begun = 0, ended = 0;  // Shared::readings before and after it was read
+};
+
+struct LastReading {
+  std::optional<Reading> reading;
+  int64_t ns = 0;
+};
+
+struct Shared {
+  // LibTorch, the registry and the program are called without it.
+  ForkSafeMutex lock;
+  std::vector<std::shared_ptr<LineLog>> logs;
+  std::vector<std::shared_ptr<LineLog>> ended;  // not written any more, but what they saw born is still alive
+  // Of the two, for a look without the lock.
+  std::atomic<bool> recording{false}, following{false};
+  uint64_t generation = 0;  // of LineLog::begun
+  // Kept as long as the process, as the registry keeps the stacks.
+  std::unordered_map<uint32_t, std::unique_ptr<const Frames>> frames;
+  std::map<size_t, LastReading> last;  // of the target and of what was it
+  std::atomic<uint64_t> readings{0};
+  // CPU: what LibTorch keeps no statistics of.
+  std::atomic<int64_t> cpu_bytes{0}, cpu_count{0}, cpu_allocated{0}, cpu_freed{0}, cpu_births{0}, cpu_deaths{0};
+  std::atomic<int32_t> target{0};   // type and index; the CPU
+  std::atomic<bool> chosen{false};  // else the first GPU becomes the target when it is first used
+  // Those that were the target before: what was born there may die there.
+  std::array<std::atomic<bool>, kMostDevices> was_target{};
+};
+
+Shared& shared() {
+  static auto* const one = new Shared;
+  return *one;
+}
+
+thread_local const Frames* frames_before = nullptr;
+thread_local uint64_t generation_before = 0;  // when frames_before was taken
+thread_local bool busy = false;
+
+int32_t packed(c10::Device device) {
+  return static_cast<int32_t>(device.type()) << 8 | static_cast<uint8_t>(device.has_index() ? device.index() : 0);
+}
+
+c10::Device unpacked(int32_t target) {
+  const auto type = static_cast<c10::DeviceType>(target >> 8);
+  return type == c10::DeviceType::CPU ? c10::Device(type) : c10::Device(type, static_cast<c10::DeviceIndex>(target & 0xff));
+}
+
+size_t place_of(c10::Device device) {
+  return device.is_cpu() ? kCpu : size_t{1} + static_cast<size_t>(device.has_index() ? device.index() : 0);
+}
+
+c10::Device device_at(size_t place) {
+  return place == kCpu ? c10::Device(c10::DeviceType::CPU)
+                       : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(place - 1));
+}
+
+bool can_be_target(c10::Device device) { return device.is_cpu() || device.is_cuda(); }
+
+int32_t target_now() { return shared().target.load(std::memory_order_relaxed); }
+
+// LibTorch itself must not be asked whether there is CUDA while libraries are being loaded: it would remember a too early answer.
+const c10::Device kFirstGpu(c10::DeviceType::CUDA, 0);
+
+void put(Reading& reading, size_t stat, const c10::CachingAllocator::StatArray& values) {
+  for (size_t pool = 0; pool < kPoolNames.size(); ++pool) {
+    reading.current[stat * kPoolNames.size() + pool] = values[pool].current;
+    reading.allocated[stat * kPoolNames.size() + pool] = values[pool].allocated;
+    reading.freed[stat * kPoolNames.size() + pool] = values[pool].freed;
+  }
+}
+
+Reading read_cpu() {
+  Shared& s = shared();
+  Reading reading;
+  reading.current.fill(LineFigures::kUnknown);
+  reading.allocated.fill(0);
+  reading.freed.fill(0);
+  for (const size_t stat : {4, 5, 6, 8}) {
+    reading.current[stat * kPoolNames.size()] = s.cpu_bytes.load(std::memory_order_relaxed);
+    reading.allocated[stat * kPoolNames.size()] = s.cpu_allocated.load(std::memory_order_relaxed);
+    reading.freed[stat * kPoolNames.size()] = s.cpu_freed.load(std::memory_order_relaxed);
+  }
+  for (const size_t stat : {0, 2}) {
+    reading.current[stat * kPoolNames.size()] = s.cpu_count.load(std::memory_order_relaxed);
+    reading.allocated[stat * kPoolNames.size()] = s.cpu_births.load(std::memory_order_relaxed);
+    reading.freed[stat * kPoolNames.size()] = s.cpu_deaths.load(std::memory_order_relaxed);
+  }
+  return reading;
+}
+
+Reading read_unordered(c10::Device device) {
+  if (device.is_cpu()) return read_cpu();
+  Reading reading{};
+  auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (allocator == nullptr || !allocator->initialized()) return reading;
+  const c10::CachingDeviceAllocator::DeviceStats stats = allocator->getDeviceStats(device.index());
+  put(reading, 0, stats.allocation);
+  put(reading, 1, stats.segment);
+  put(reading, 2, stats.active);
+  put(reading, 3, stats.inactive_split);
+  put(reading, 4, stats.allocated_bytes);
+  put(reading, 5, stats.reserved_bytes);
+  put(reading, 6, stats.active_bytes);
+  put(reading, 7, stats.inactive_split_bytes);
+  put(reading, 8, stats.requested_bytes);
+  return reading;
+}
+
+// What it has not seen must not tell it where a function begins.
+void begin_anew(Shared& s, LineLog& log) { log.begun = ++s.generation; }
+
+void forget_all(Shared& s, LineLog& log) {
+  log.alive.clear();
+  log.stacks.clear();
+  log.targets.clear();
+  begin_anew(s, log);
+}
+
+// Its line has not left it behind.
+void forget(LineLog& log, const BlockEvent& event) {
+  const auto born = log.alive.find(event.id);
+  if (born == log.alive.end()) return;
+  born->second->figures.line_left -= event.nbytes;
+  log.alive.erase(born);
+}
+
+// The lock is held.
+void watch_what_is_needed(Shared& s) {
+  s.recording.store(!s.logs.empty(), std::memory_order_relaxed);
+  s.following.store(!s.ended.empty(), std::memory_order_relaxed);
+}
+
+// Deaths that no profiler is on for, of whatever device: the target may have changed since.
+void forget_in_ended(Shared& s, const BlockEvent& event) {
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
+  for (const std::shared_ptr<LineLog>& log : s.ended) forget(*log, event);
+}
+
+Reading read(c10::Device device) {
+  const uint64_t begun = shared().readings.fetch_add(1) + 1;
+  Reading reading = read_unordered(device);
+  reading.begun = begun;
+  reading.ended = shared().readings.load();
+  return reading;
+}
+
+// Whether it was read before `last` was, by another thread that came first to the lock. What began after `last` had been read is
+// newer, and smaller only because the program has reset LibTorch's statistics.
+bool is_overtaken(const Reading& reading, const Reading& last) {
+  if (reading.begun > last.ended) return false;
+  for (size_t i = 0; i < kDeviceStats; ++i) {
+    if (reading.allocated[i] < last.allocated[i] || reading.freed[i] < last.freed[i]) return true;
+  }
+  return false;
+}
+
+// Takes and leaves the lock. Asks the unwinder's tables where functions begin, once for each stack.
+const Frames* frames_of(Shared& s, uint32_t stack) {
+  if (stack == 0) return nullptr;
+  {
+    const std::lock_guard<ForkSafeMutex> hold(s.lock);
+    if (const auto known = s.frames.find(stack); known != s.frames.end()) return known->second.get();
+  }
+  auto frames = std::make_unique<Frames>();
+  frames->addresses = stack_addresses(stack);
+  std::reverse(frames->addresses.begin(), frames->addresses.end());
+  frames->functions.reserve(frames->addresses.size());
+  {
+    const core::UsesLoadedLibraries uses;
+    for (void* const address : frames->addresses)
+      frames->functions.push_back(reinterpret_cast<uintptr_t>(_Unwind_FindEnclosingFunction(address)));
+  }
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
+  return s.frames.try_emplace(stack, std::move(frames)).first->second.get();
+}
+
+// Frames further out wait at their calls, so a function goes on as long as all of its outer frames
+// are the same.
+Beginning beginning(const Frames* before, const Frames& now) {
+  Beginning result;
+  if (before == nullptr) return result;
+  const auto [in_before, in_now] =
+      std::mismatch(before->addresses.begin(), before->addresses.end(), now.addresses.begin(), now.addresses.end());
+  const auto place = static_cast<size_t>(in_now - now.addresses.begin());
+  result.continued = static_cast<uint32_t>(place);
+  if (in_before == before->addresses.end() || in_now == now.addresses.end()) return result;
+  if (before->functions[place] == now.functions[place]) {
+    ++result.continued;  // at another of its lines
+  } else {
+    result.instead = before->functions[place];
+  }
+  return result;
+}
+
+void note_beginning(LineStack& stack, Beginning now, const DeviceFigures& held) {
+  size_t instead = 0;
+  const auto find = [&]() -> Beginning* {
+    for (Beginning& one : stack.beginnings) {
+      if (one.continued == now.continued && one.instead == now.instead) return &one;
+      if (one.instead != 0) ++instead;
+    }
+    return nullptr;
+  };
+  Beginning* known = find();
+  if (known == nullptr && now.instead != 0 && instead >= kMostInstead) {
+    now.instead = 0;
+    known = find();
+  }
+  if (known == nullptr) {
+    now.held.fill(LineFigures::kUnknown);
+    known = &stack.beginnings.emplace_back(now);
+  }
+  for (size_t i = 0; i < kDeviceStats; ++i) known->held[i] = std::max(known->held[i], held[i]);
+}
+
+void note_sums(LineFigures& figures, const Reading& before, const Reading& after, bool also_allocated) {
+  for (size_t i = 0; i < kDeviceStats; ++i) {
+    // A reset of LibTorch's accumulated statistics makes them smaller.
+    if (also_allocated) figures.allocated[i] += std::max<int64_t>(after.allocated[i] - before.allocated[i], 0);
+    figures.freed[i] += std::max<int64_t>(after.freed[i] - before.freed[i], 0);
+  }
+  ++figures.events;
+}
+
+void note(LineLog& log, LineStack& stack, const Reading& before, const Reading& after, const BlockEvent& event, int64_t before_ns,
+          int64_t now) {
+  LineFigures& figures = stack.figures;
+  for (size_t i = 0; i < kDeviceStats; ++i) {
+    const int64_t high = std::max(before.current[i], after.current[i]);
+    if (high > figures.peak[i]) {
+      figures.peak[i] = high;
+      if (i == kActiveBytes) {
+        figures.peak_time_ns = before.current[i] > after.current[i] ? before_ns : now;
+        figures.peak_gpu = event.device.is_cpu() ? -1 : event.device.index();
+      }
+    }
+    figures.current[i] = std::max(figures.current[i], after.current[i]);
+  }
+  note_sums(figures, before, after, true);
+  if (std::find(log.targets.begin(), log.targets.end(), event.device) == log.targets.end()) log.targets.push_back(event.device);
+  if (event.birth) {
+    figures.line_allocated += event.nbytes;
+    figures.line_left += event.nbytes;
+    log.alive[event.id] = &stack;
+    return;
+  }
+  figures.line_freed += event.nbytes;
+  forget(log, event);
+}
+
+// What died is in a table.
+bool is_known_death(Shared& s, const BlockEvent& event) {
+  if (event.birth) return false;
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
+  return std::any_of(s.logs.begin(), s.logs.end(), [&](const auto& log) { return log->alive.count(event.id) > 0; });
+}
+
+// The lock is held.
+bool is_recorded(const Shared& s, c10::Device device) {
+  const auto has = [device](const std::shared_ptr<LineLog>& log) {
+    return std::find(log->targets.begin(), log->targets.end(), device) != log->targets.end();
+  };
+  return std::any_of(s.logs.begin(), s.logs.end(), has) || std::any_of(s.ended.begin(), s.ended.end(), has);
+}
+
+// The lock is held.
+void choose_first_gpu(Shared& s, const Reading& before) {
+  if (s.chosen.exchange(true)) return;
+  s.target.store(packed(kFirstGpu), std::memory_order_relaxed);
+  s.last[place_of(kFirstGpu)] = {before, recording_clock_ns()};
+  for (const std::shared_ptr<LineLog>& log : s.logs) forget_all(s, *log);
+}
+
+void observe(const BlockEvent& event) noexcept {
+  if (busy) return;
+  Shared& s = shared();
+  if (!event.birth && s.following.load(std::memory_order_relaxed)) forget_in_ended(s, event);
+  if (!s.recording.load(std::memory_order_relaxed)) return;
+  if (event.device == kFirstGpu && !s.chosen.load(std::memory_order_relaxed)) {
+    const std::lock_guard<ForkSafeMutex> hold(s.lock);
+    choose_first_gpu(s, Reading{});
+  }
+  if (!can_be_target(event.device)) return;
+  const size_t place = place_of(event.device);
+  if (packed(event.device) != target_now() && !s.was_target[place].load(std::memory_order_relaxed)) return;
+  busy = true;
+  try {
+    if (event.device.is_cpu()) {
+      s.cpu_bytes.fetch_add(event.birth ? event.nbytes : -event.nbytes, std::memory_order_relaxed);
+      s.cpu_count.fetch_add(event.birth ? 1 : -1, std::memory_order_relaxed);
+      (event.birth ? s.cpu_allocated : s.cpu_freed).fetch_add(event.nbytes, std::memory_order_relaxed);
+      (event.birth ? s.cpu_births : s.cpu_deaths).fetch_add(1, std::memory_order_relaxed);
+    }
+    const bool is_wanted = packed(event.device) == target_now() || is_known_death(s, event);
+    const uint32_t stack = is_wanted ? take_stack() : 0;
+    const Frames* const frames = frames_of(s, stack);
+    Reading after = read(event.device);
+    const int64_t now = recording_clock_ns();
+    const std::lock_guard<ForkSafeMutex> hold(s.lock);
+    LastReading& last = s.last[place];
+    const Reading before = last.reading.value_or(after);
+    const bool overtaken = is_overtaken(after, before);
+    if (overtaken) {
+      // Its peak counts; its sums are in the later reading.
+      after.allocated = before.allocated;
+      after.freed = before.freed;
+    }
+    const bool of_target = packed(event.device) == s.target.load(std::memory_order_relaxed);
+    for (const std::shared_ptr<LineLog>& log : s.logs) {
+      if (!is_wanted) break;
+      if (of_target) {
+        LineStack& line = log->stacks[stack];
+        if (frames != nullptr) {
+          const Beginning begun = beginning(generation_before < log->begun ? nullptr : frames_before, *frames);
+          if (begun.continued < frames->addresses.size()) note_beginning(line, begun, before.current);
+        }
+        note(*log, line, before, after, event, last.ns, now);
+      } else if (!event.birth && log->alive.count(event.id) > 0) {
+        // Its birth is in the table, so its death is; what that device holds is not any more.
+        LineFigures& figures = log->stacks[stack].figures;
+        note_sums(figures, before, after, false);
+        figures.line_freed += event.nbytes;
+        forget(*log, event);
+      }
+    }
+    if (!overtaken) last = {after, now};
+    if (is_wanted) {
+      frames_before = frames;
+      generation_before = s.generation;
+    }
+  } catch (...) {
+    // No memory: this event is not in the tables.
+  }
+  busy = false;
+}
+
+void count_cpu_from_now() {
+  const Counters counters = Registry::global().counters(c10::Device(c10::kCPU));
+  Shared& s = shared();
+  s.cpu_bytes.store(counters.current_bytes);
+  s.cpu_count.store(counters.current_count);
+}
+
+}  // namespace
+
+void LineLogs::start(const std::shared_ptr<LineLog>& log) {
+  Shared& s = shared();
+  bool first = false;
+  {
+    const std::lock_guard<ForkSafeMutex> hold(s.lock);
+    if (log->on > 0) {
+      ++log->on;
+      return;
+    }
+    first = s.logs.empty();
+  }
+  if (!s.chosen.load()) {
+    Reading gpu{};
+    try {
+      gpu = memledger::read(kFirstGpu);
+    } catch (const std::exception&) {  // there is no CUDA
+    }
+    const std::lock_guard<ForkSafeMutex> hold(s.lock);
+    if (gpu.current[kActiveBytes] > 0) choose_first_gpu(s, gpu);
+  }
+  if (first) count_cpu_from_now();
+  const size_t target = place_of(unpacked(target_now()));
+  std::map<size_t, LastReading> now;
+  for (size_t place = 0; place < kMostDevices; ++place) {
+    if (place == target || s.was_target[place].load(std::memory_order_relaxed))
+      now[place] = {memledger::read(device_at(place)), recording_clock_ns()};
+  }
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
+  // Another thread may have done the same meanwhile.
+  if (log->on++ > 0) return;
+  if (s.logs.empty()) s.last = std::move(now);
+  begin_anew(s, *log);
+  s.logs.push_back(log);
+  s.ended.erase(std::remove(s.ended.begin(), s.ended.end(), log), s.ended.end());
+  watch_what_is_needed(s);
+  set_block_observer(&observe);
+}
+
+void LineLogs::stop(const std::shared_ptr<LineLog>& log) {
+  Shared& s = shared();
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
+  if (log->on == 0 || --log->on > 0) return;
+  s.logs.erase(std::remove(s.logs.begin(), s.logs.end(), log), s.logs.end());
+  if (!log->alive.empty()) s.ended.push_back(log);
+  watch_what_is_needed(s);
+  if (s.logs.empty() && s.ended.empty()) set_block_observer(nullptr);
+}
+
+void LineLogs::drop(const std::shared_ptr<LineLog>& log) {
+  Shared& s = shared();
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
+  s.logs.erase(std::remove(s.logs.begin(), s.logs.end(), log), s.logs.end());
+  s.ended.erase(std::remove(s.ended.begin(), s.ended.end(), log), s.ended.end());
+  watch_what_is_needed(s);
+  if (s.logs.empty() && s.ended.empty()) set_block_observer(nullptr);
+}
+
+void LineLogs::clear(const std::shared_ptr<LineLog>& log) {
+  Shared& s = shared();
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
+  forget_all(s, *log);
+}
+
+LineRecord LineLogs::read(const std::shared_ptr<LineLog>& log) {
+  const std::lock_guard<ForkSafeMutex> hold(shared().lock);
+  return {{log->stacks.begin(), log->stacks.end()}, log->targets};
+}
+
+void LineLogs::show(const std::shared_ptr<LineLog>& log, std::string name) {
+  const std::lock_guard<ForkSafeMutex> hold(shared().lock);
+  log->shown.names.push_back(std::move(name));
+}
+
+void LineLogs::show(const std::shared_ptr<LineLog>& log, uintptr_t address) {
+  const std::lock_guard<ForkSafeMutex> hold(shared().lock);
+  log->shown.addresses.push_back(address);
+}
+
+void LineLogs::show_nothing(const std::shared_ptr<LineLog>& log) {
+  const std::lock_guard<ForkSafeMutex> hold(shared().lock);
+  log->shown = {};
+}
+
+ShownFunctions LineLogs::shown(const std::shared_ptr<LineLog>& log) {
+  const std::lock_guard<ForkSafeMutex> hold(shared().lock);
+  return log->shown;
+}
+
+c10::Device LineLogs::target() { return unpacked(target_now()); }
+
+void LineLogs::set_target(c10::Device device) {
+  Shared& s = shared();
+  if (device.is_cpu()) count_cpu_from_now();
+  const Reading now = memledger::read(device);
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
+  s.chosen.store(true);
+  const c10::Device before = unpacked(s.target.load(std::memory_order_relaxed));
+  if (before == device) return;
+  LastReading& last = s.last[place_of(device)];
+  if (s.logs.empty() || !last.reading || !is_overtaken(now, *last.reading)) last = {now, recording_clock_ns()};
+  if (is_recorded(s, before)) s.was_target[place_of(before)].store(true, std::memory_order_relaxed);
+  s.target.store(packed(device), std::memory_order_relaxed);
+}
+
+}  // namespace memledger

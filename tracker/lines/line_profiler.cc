@@ -1,0 +1,425 @@
+#include "tracker/line_profiler.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <iostream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "registry/recording.h"
+#include "registry/registry.h"
+#include "registry/stacks.h"
+#include "tracker/device_cache.h"
+#include "tracker/lines/function_source.h"
+#include "tracker/lines/line_log.h"
+#include "tracker/lines/program_functions.h"
+
+namespace memledger {
+namespace {
+
+constexpr size_t kMostCodeBytes = size_t{1} << 16;
+
+// A function that is shown: all its bodies (instantiations of a template, split-off parts).
+struct Shown {
+  std::string name;
+  std::string signature;
+  std::string file;
+  int64_t first = 0, last = 0;  // 0: no debug information
+  std::vector<std::string> source;
+  std::set<int64_t> lines_with_code;
+};
+
+void* return_address_at(uintptr_t address) { return reinterpret_cast<void*>(address + 1); }
+
+// Of every place in the function's code.
+std::vector<StackFrame> frames_of(const ProgramFunction& function) {
+  std::vector<void*> addresses;
+  const uintptr_t end = std::min(function.end, function.begin + kMostCodeBytes);
+  for (uintptr_t address = function.begin; address < end; ++address) addresses.push_back(return_address_at(address));
+  return frames_at(addresses);
+}
+
+std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// Makes tables of what was recorded.
+class TableMaker {
+ public:
+  explicit TableMaker(const ShownFunctions& wanted) : functions_(ProgramFunctions::read()) {
+    for (const std::string& name : wanted.names) {
+      const std::vector<const ProgramFunction*> found = functions_.named(name);
+      for (const ProgramFunction* function : found) show(*function);
+      if (found.empty()) missing_.push_back(name);
+    }
+    for (const uintptr_t address : wanted.addresses) {
+      if (const ProgramFunction* function = functions_.at(address)) show(*function);
+    }
+  }
+
+  LineProfile make(const LineRecord& record) {
+    LineProfile profile;
+    profile.device = LineLogs::target().str();
+    std::vector<std::map<int64_t, LineFigures>> rows(shown_.size());
+    std::vector<LineFigures> totals(shown_.size());
+    std::vector<std::optional<DeviceFigures>> entries(shown_.size());
+    std::vector<std::map<int64_t, std::set<std::string>>> merged(shown_.size());
+    for (const auto& [stack, line] : record.stacks) {
+      for (const Place& place : places_of(stack)) {
+        const size_t shown = place.shown;
+        rows[shown][line_of(shown, place.call, merged[shown])].fold(line.figures);
+        totals[shown].fold(line.figures);
+        for (const Beginning& one : line.beginnings) {
+          if (place.outermost < one.continued || (place.outermost == one.continued && is_of(one.instead, shown))) continue;
+          if (!entries[shown]) entries[shown].emplace().fill(LineFigures::kUnknown);
+          for (size_t i = 0; i < kDeviceStats; ++i) (*entries[shown])[i] = std::max((*entries[shown])[i], one.held[i]);
+        }
+      }
+    }
+    for (size_t i = 0; i < shown_.size(); ++i) profile.tables.push_back(table(i, rows[i], totals[i], entries[i], merged[i]));
+    for (const std::string& name : missing_) profile.notes.push_back(not_found(name));
+    if (record.targets.size() > 1) {
+      profile.notes.push_back(
+          fmt::format("the target changed: each line's figures are of the device that was it then, of {}",
+                      absl::StrJoin(record.targets, ", ", [](std::string* out, c10::Device one) { out->append(one.str()); })));
+    }
+    return profile;
+  }
+
+  const std::vector<std::string>& missing() const { return missing_; }
+  std::string not_found(const std::string& name) const {
+    std::string text = fmt::format("there is no function `{}` in the program and its libraries", name);
+    const std::vector<std::string> near = functions_.near(name);
+    for (size_t i = 0; i < near.size(); ++i) text += fmt::format("{}`{}`", i == 0 ? "; near: " : ", ", near[i]);
+    return text + (near.empty() ? "; it may have been inlined" : "");
+  }
+
+ private:
+  // Where a stack is in a function that is shown.
+  struct Place {
+    size_t shown = 0;
+    uintptr_t call = 0;    // of the innermost frame
+    size_t outermost = 0;  // the place of the outermost, counted from the stack's outer end
+  };
+  using Places = std::vector<Place>;
+
+  void show(const ProgramFunction& function) {
+    if (shown_of_.count(&function) > 0) return;
+    const StackFrame begin = frames_at({return_address_at(function.begin)}).front();
+    size_t i = 0;
+    for (; i < shown_.size(); ++i) {
+      // Instantiations of a template begin at the same line; a part that was split off begins anywhere.
+      const bool same_place = begin.line > 0 ? shown_[i].first == begin.line && shown_[i].file == begin.file
+                                             : shown_[i].first == 0 && shown_[i].name == function.qualified;
+      if (same_place || (function.part && shown_[i].signature == function.name)) break;
+    }
+    if (i == shown_.size()) {
+      Shown shown;
+      shown.name = function.qualified;
+      shown.signature = function.name;
+      shown.file = begin.line > 0 ? begin.file : "";
+      shown.first = shown.last = begin.line;
+      if (begin.line > 0) {
+        shown.source = source_lines(find_source(begin.file));
+        shown.last = last_line_of_function(shown.source, shown.first);
+      }
+      shown_.push_back(std::move(shown));
+    }
+    shown_of_[&function] = i;
+    Shown& shown = shown_[i];
+    if (shown.first == 0) return;
+    std::vector<StackFrame> frames = frames_of(function);
+    if (shown.last == shown.first) {
+      // The source is elsewhere, or not what was compiled: the lines are still known.
+      for (const StackFrame& frame : frames) {
+        if (frame.file == shown.file) shown.last = std::max(shown.last, frame.line);
+      }
+    }
+    for (const StackFrame& frame : frames) {
+      if (is_inside(shown, frame)) shown.lines_with_code.insert(frame.line);
+    }
+    code_[&function] = std::move(frames);
+  }
+
+  static bool is_inside(const Shown& shown, const StackFrame& frame) {
+    return frame.line >= shown.first && frame.line <= shown.last && frame.file == shown.file;
+  }
+
+  Places places_of(uint32_t stack) const {
+    Places places;
+    const std::vector<void*> addresses = stack_addresses(stack);
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      const uintptr_t call = reinterpret_cast<uintptr_t>(addresses[i]) - 1;
+      const auto shown = shown_of_.find(functions_.at(call));
+      if (shown == shown_of_.end()) continue;
+      const size_t outer = addresses.size() - 1 - i;
+      const auto known = std::find_if(places.begin(), places.end(), [&](const Place& one) { return one.shown == shown->second; });
+      if (known == places.end()) {
+        places.push_back({shown->second, call, outer});
+      } else {
+        known->outermost = outer;
+      }
+    }
+    return places;
+  }
+
+  // Whether there is code of that function.
+  bool is_of(uintptr_t address, size_t shown) const {
+    const auto found = address == 0 ? shown_of_.end() : shown_of_.find(functions_.at(address));
+    return found != shown_of_.end() && found->second == shown;
+  }
+
+  // In optimised code a place may belong to a function that was inlined: then to the line before it.
+  int64_t line_of(size_t index, uintptr_t call, std::map<int64_t, std::set<std::string>>& merged) {
+    const Shown& shown = shown_[index];
+    if (shown.first == 0) return 0;
+    const ProgramFunction* const function = functions_.at(call);
+    const std::vector<StackFrame>& frames = code_[function];
+    const size_t offset = call - function->begin;
+    if (offset >= frames.size()) return 0;
+    if (is_inside(shown, frames[offset])) return frames[offset].line;
+    for (size_t i = offset; i-- > 0;) {
+      if (!is_inside(shown, frames[i])) continue;
+      if (frames[offset].line > 0)
+        merged[frames[i].line].insert(fmt::format("{}:{}", base_name(frames[offset].file), frames[offset].line));
+      return frames[i].line;
+    }
+    return shown.first;
+  }
+
+  LineTable table(size_t index, const std::map<int64_t, LineFigures>& rows, const LineFigures& total,
+                  const std::optional<DeviceFigures>& entry, const std::map<int64_t, std::set<std::string>>& merged) const {
+    const Shown& shown = shown_[index];
+    LineTable table;
+    table.function = shown.name;
+    table.file = shown.file;
+    table.total = total;
+    const auto add_row = [&](int64_t line, std::string code) {
+      LineRow row;
+      row.line = line;
+      row.code = std::move(code);
+      if (const auto found = rows.find(line); found != rows.end()) row.figures = found->second;
+      table.rows.push_back(std::move(row));
+    };
+    if (shown.first == 0) {
+      add_row(0, shown.name);
+      table.notes.push_back("no lines: there is no debug information for this function; compile it with -g");
+      return table;
+    }
+    if (rows.count(0) > 0) add_row(0, "(not in its lines)");
+    std::vector<int64_t> without_code;
+    for (int64_t line = shown.first; line <= shown.last; ++line) {
+      const auto at = static_cast<size_t>(line - 1);
+      const std::string code = at < shown.source.size() ? shown.source[at] : "";
+      add_row(line, code);
+      if (line > shown.first && has_code(code) && shown.lines_with_code.count(line) == 0) without_code.push_back(line);
+    }
+    for (LineRow& row : table.rows) {
+      if (row.line != shown.first || !entry) continue;
+      LineFigures figures;
+      figures.current = figures.peak = *entry;
+      figures.events = 1;
+      if (row.figures) figures.fold(*row.figures);
+      row.figures = figures;
+    }
+    if (shown.source.empty())
+      table.notes.push_back(
+          fmt::format("the source is not there: {} (MEMLEDGER_SOURCES can name folders to look in)", shown.file));
+    for (const auto& [line, inlined] : merged) {
+      table.notes.push_back(fmt::format("line {}: with code of {}, which was inlined", line, absl::StrJoin(inlined, ", ")));
+    }
+    if (!without_code.empty()) {
+      table.notes.push_back(fmt::format("no code of their own (merged with others, or part of a longer statement): lines {}",
+                                        absl::StrJoin(without_code, ", ")));
+    }
+    return table;
+  }
+
+  const ProgramFunctions functions_;
+  std::vector<std::string> missing_;
+  std::vector<Shown> shown_;
+  std::map<const ProgramFunction*, size_t> shown_of_;
+  std::map<const ProgramFunction*, std::vector<StackFrame>> code_;
+};
+
+}  // namespace
+
+namespace internal {
+
+void set_target_device_unseen(c10::Device device) {
+  TORCH_CHECK(device.is_cpu() || device.is_cuda(), "memledger: the line profiler looks at the CPU or a CUDA device, not at ",
+              device.str());
+  LineLogs::set_target(device.is_cuda() && !device.has_index() ? c10::Device(device.type(), 0) : device);
+}
+
+}  // namespace internal
+
+void set_target_device(c10::Device device) {
+  if (device.is_cuda()) {
+    const c10::DeviceIndex count = device_cache::cuda_devices();
+    TORCH_CHECK((device.has_index() ? device.index() : 0) < count, "memledger: there is no ", device.str(), ": LibTorch sees ",
+                static_cast<int>(count), " CUDA devices");
+  }
+  internal::set_target_device_unseen(device);
+}
+
+void set_target_gpu(int index) {
+  TORCH_CHECK(index >= 0 && index <= std::numeric_limits<c10::DeviceIndex>::max(), "memledger: there is no GPU ", index);
+  set_target_device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+}
+
+absl::StatusOr<std::vector<LineColumn>> parse_line_columns(const std::vector<std::string>& names) {
+  if (names.empty()) return default_line_columns();
+  std::vector<LineColumn> columns;
+  for (const std::string& name : names) {
+    const std::optional<LineColumn> column = LineColumn::parse(name);
+    if (!column)
+      return absl::InvalidArgumentError(
+          fmt::format("memledger: there is no column `{}`; there are {}", name, all_column_names()));
+    columns.push_back(*column);
+  }
+  return columns;
+}
+
+struct LineProfiler::State {
+  LineProfilerOptions options;
+  const std::shared_ptr<LineLog> log = std::make_shared<LineLog>();
+  // Made by the first enable(), each once, whichever thread's it is.
+  std::atomic<ScopedTracking*> tracking{nullptr};
+  std::atomic<Recorder*> recorder{nullptr};
+
+  ~State() {
+    delete recorder.load();
+    delete tracking.load();
+  }
+  TableMaker maker() const { return TableMaker(LineLogs::shown(log)); }
+};
+
+namespace {
+
+// No lock: making one calls LibTorch.
+template <typename T>
+void make_once(std::atomic<T*>& place) {
+  if (place.load() != nullptr) return;
+  auto made = std::make_unique<T>();
+  T* none = nullptr;
+  if (place.compare_exchange_strong(none, made.get())) made.release();
+}
+
+}  // namespace
+
+LineProfiler::LineProfiler(std::vector<std::string> functions, LineProfilerOptions options) : state_(std::make_shared<State>()) {
+  if (options.target_gpu) set_target_gpu(*options.target_gpu);
+  state_->options = options;
+  for (std::string& function : functions) add_function(std::move(function));
+}
+
+LineProfiler::~LineProfiler() { LineLogs::drop(state_->log); }
+
+LineProfiler& LineProfiler::add_function(std::string name) {
+  LineLogs::show(state_->log, std::move(name));
+  return *this;
+}
+
+LineProfiler& LineProfiler::add_function(const void* address) {
+  LineLogs::show(state_->log, reinterpret_cast<uintptr_t>(address));
+  return *this;
+}
+
+absl::Status LineProfiler::check_functions() const {
+  const TableMaker maker = state_->maker();
+  if (maker.missing().empty()) return absl::OkStatus();
+  return absl::NotFoundError("memledger: " + maker.not_found(maker.missing().front()));
+}
+
+LineProfiler::On LineProfiler::enable() {
+  make_once(state_->tracking);
+  if (state_->options.who_was_alive) make_once(state_->recorder);
+  LineLogs::start(state_->log);
+  return On(this);
+}
+
+void LineProfiler::disable() { LineLogs::stop(state_->log); }
+
+void LineProfiler::clear() { LineLogs::clear(state_->log); }
+
+void LineProfiler::clear_functions() { LineLogs::show_nothing(state_->log); }
+
+LineProfile LineProfiler::profile() const { return state_->maker().make(LineLogs::read(state_->log)); }
+
+absl::Status LineProfiler::display(const std::string& function, const std::vector<std::string>& columns) const {
+  return print_stats(std::cout, columns, function);
+}
+
+absl::Status LineProfiler::print_stats(std::ostream& out, const std::vector<std::string>& columns,
+                                       const std::string& function) const {
+  const auto parsed = parse_line_columns(columns);
+  if (!parsed.ok()) return parsed.status();
+  LineProfile profile = this->profile();
+  if (!function.empty()) {
+    const auto is_other = [&](const LineTable& table) {
+      const std::string& own = table.function;
+      return own != function && (own.size() < function.size() + 2 ||
+                                 own.compare(own.size() - function.size() - 2, std::string::npos, "::" + function) != 0);
+    };
+    profile.tables.erase(std::remove_if(profile.tables.begin(), profile.tables.end(), is_other), profile.tables.end());
+    if (profile.tables.empty())
+      return absl::NotFoundError(fmt::format("memledger: `{}` is not a function that is profiled", function));
+  }
+  write_text(out, profile, *parsed);
+  out.flush();
+  return absl::OkStatus();
+}
+
+absl::Status LineProfiler::write_json(std::ostream& out, const std::vector<std::string>& columns) const {
+  const auto parsed = parse_line_columns(columns);
+  if (!parsed.ok()) return parsed.status();
+  memledger::write_json(out, profile(), *parsed);
+  return absl::OkStatus();
+}
+
+absl::Status LineProfiler::write_html(std::ostream& out, const std::vector<std::string>& columns) const {
+  const auto parsed = parse_line_columns(columns);
+  if (!parsed.ok()) return parsed.status();
+  memledger::write_html(out, profile(), *parsed);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<StorageInfo>> LineProfiler::alive_at_peak(const std::string& function, int64_t line) const {
+  const Recorder* const recorder = state_->recorder.load();
+  if (recorder == nullptr)
+    return absl::FailedPreconditionError("memledger: who was alive is kept with LineProfilerOptions::who_was_alive only");
+  const LineProfile profile = this->profile();
+  const LineFigures* figures = nullptr;
+  for (const LineTable& table : profile.tables) {
+    const std::string& own = table.function;
+    if (own.size() < function.size() || own.compare(own.size() - function.size(), std::string::npos, function) != 0) continue;
+    for (const LineRow& row : table.rows) {
+      if (row.line == line && row.figures && row.figures->peak_time_ns > 0) figures = &*row.figures;
+    }
+  }
+  if (figures == nullptr)
+    return absl::NotFoundError(fmt::format("memledger: nothing was allocated or freed in line {} of `{}`", line, function));
+  const int64_t at = figures->peak_time_ns;
+  const Recording recording = recorder->read();
+  if (recording.begin_ns > at)
+    return absl::OutOfRangeError(fmt::format("memledger: line {} of `{}` had its peak too long ago", line, function));
+  std::vector<StorageInfo> alive;
+  const c10::Device device = figures->peak_gpu < 0
+                                 ? c10::Device(c10::DeviceType::CPU)
+                                 : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(figures->peak_gpu));
+  for (const Lifetime& life : recording.lifetimes) {
+    if (life.storage.device == device && life.born_ns.value_or(0) <= at && life.died_ns.value_or(at + 1) > at)
+      alive.push_back(life.storage);
+  }
+  return alive;
+}
+
+}  // namespace memledger

@@ -1,0 +1,87 @@
+#include "tracker/log/log_text.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <ctime>
+
+#include "registry/dtype_name.h"
+
+namespace memledger::log_text {
+namespace {
+
+double to_mib(int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+
+// Not printf: its decimal point is the locale's.
+template <typename... Format>
+std::string number(double value, Format... format) {
+  std::array<char, 400> text;
+  const std::to_chars_result end = std::to_chars(text.data(), text.data() + text.size(), value, format...);
+  return std::string(text.data(), end.ptr);
+}
+
+std::string shortest(double value) {
+  std::string text = number(value, std::chars_format::fixed);
+  if (text.find('.') == std::string::npos) text += ".0";
+  return text;
+}
+
+bool needs_exponent(double mib) { return mib != 0 && mib < 0.0001; }
+
+}  // namespace
+
+std::string memory(int64_t bytes) {
+  const double mib = to_mib(bytes);
+  if (needs_exponent(mib)) return number(mib, std::chars_format::scientific, 3);
+  const std::string text = shortest(mib);
+  return text.substr(0, std::max<size_t>(6, text.find('.')));
+}
+
+std::string total(std::optional<int64_t> known) {
+  if (!known.has_value()) return padded("?", 7);
+  const int64_t bytes = *known;
+  return padded(number(to_mib(bytes), std::chars_format::fixed, 1), 7);
+}
+
+std::string exact_mib(int64_t bytes) {
+  const double mib = to_mib(bytes);
+  return needs_exponent(mib) ? number(mib, std::chars_format::scientific) : shortest(mib);
+}
+
+std::string size(const std::optional<std::vector<int64_t>>& shape) {
+  if (!shape.has_value()) return "(?)";
+  std::string text = "(";
+  for (size_t i = 0; i < shape->size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string((*shape)[i]);
+  }
+  return text + (shape->size() == 1 ? ",)" : ")");
+}
+
+std::string dtype(const std::optional<c10::ScalarType>& dtype) {
+  if (!dtype.has_value() || *dtype == c10::ScalarType::Undefined) return "?";
+  return "torch." + dtype_name(*dtype);
+}
+
+std::string date(std::chrono::system_clock::time_point time) {
+  constexpr std::array<const char*, 12> kMonths = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                                   "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
+  std::tm local = {};
+  if (localtime_r(&seconds, &local) == nullptr) return "?";
+  std::array<char, 64> text;
+  std::snprintf(text.data(), text.size(), "%02d-%s-%02d-%02d:%02d:%02d", local.tm_mday,
+                kMonths[static_cast<size_t>(local.tm_mon)], (local.tm_year + 1900) % 100, local.tm_hour, local.tm_min,
+                local.tm_sec);
+  return text.data();
+}
+
+std::string padded(std::string text, size_t width) {
+  const auto is_start = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+  const auto characters = static_cast<size_t>(std::count_if(text.begin(), text.end(), is_start));
+  if (characters < width) text.append(width - characters, ' ');
+  return text;
+}
+
+}  // namespace memledger::log_text

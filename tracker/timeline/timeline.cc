@@ -1,0 +1,129 @@
+#include "tracker/timeline.h"
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <mutex>
+#include <system_error>
+#include <vector>
+
+#include "registry/core/fork_safe_mutex.h"
+#include "registry/registry.h"
+#include "registry/libtorch/tensor_storages.h"
+#include "reporter/names/name_book.h"
+#include "text/output.h"
+
+namespace memledger {
+
+struct Timeline::Impl {
+  explicit Impl(const TimelineOptions& options)
+      : max_events(std::max<size_t>(options.max_events, 1)), recorder(options.max_events), prune_at(max_events) {}
+
+  void add_mark(int64_t time_ns, std::string label) {
+    if (marks.size() >= max_events) {
+      last_dropped_mark_ns = marks.front().time_ns;
+      ++dropped_marks;
+      marks.pop_front();
+    }
+    marks.push_back({time_ns, std::move(label)});
+  }
+
+  using Names = std::unordered_map<uint64_t, TimelineName>;
+
+  // To be called without the lock: what is read here may be the last reference to a module or tensor by the time it is let go of, and
+  // their deleters are the program's.
+  Names read_names() const {
+    const std::vector<NamedTensor> tensors = book.read();
+    Registry& registry = Registry::global();
+    Names now;
+    for (const NamedTensor& named : tensors) {
+      for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
+        const uint64_t id = registry.storage_id(tensor);
+        if (id == 0) return;
+        const std::string name = *part == '\0' ? named.name : named.name + "." + part;
+        const auto [place, is_first] = now.try_emplace(id, TimelineName{named.role, name});
+        if (!is_first && place->second.role == named.role && place->second.name != name) place->second.name += "+" + name;
+      });
+    }
+    return now;
+  }
+
+  // Names of now go before earlier ones.
+  void take_names(Names now) {
+    for (auto& [id, name] : now) names.insert_or_assign(id, std::move(name));
+  }
+
+  // Names of storages that the rings know no more, and marks from before them, are of no use to a later reading.
+  void forget_what_is_before(const Recording& recording) {
+    Names known;
+    for (const Lifetime& life : recording.lifetimes) {
+      const auto found = names.find(life.storage.id);
+      if (found != names.end()) known.insert(std::move(*found));
+    }
+    names = std::move(known);
+    while (!marks.empty() && marks.front().time_ns < recording.begin_ns) marks.pop_front();
+    if (last_dropped_mark_ns < recording.begin_ns) dropped_marks = 0;
+    prune_at = 2 * names.size() + max_events;
+  }
+
+  const size_t max_events;
+  const ScopedTracking tracking;
+  mutable ForkSafeMutex lock;  // after the registry is active
+  Recorder recorder;
+  NameBook book;
+  std::deque<TimelineMark> marks;
+  int64_t dropped_marks = 0;
+  int64_t last_dropped_mark_ns = 0;
+  Names names;
+  size_t prune_at;  // of names: so that looking for those to forget costs little on average
+};
+
+Timeline::Timeline(const TimelineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+
+Timeline::~Timeline() = default;
+
+Timeline& Timeline::add_module(std::string prefix, const torch::nn::Module& module) {
+  impl_->book.add_module(std::move(prefix), module);
+  return *this;
+}
+
+Timeline& Timeline::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  impl_->book.add_optimizer(optimizer);
+  return *this;
+}
+
+Timeline& Timeline::add_tensor(std::string name, const at::Tensor& tensor) {
+  impl_->book.add_tensor(std::move(name), tensor);
+  return *this;
+}
+
+void Timeline::mark(std::string label) {
+  const int64_t time_ns = recording_clock_ns();
+  Impl::Names names = impl_->read_names();
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
+  impl_->add_mark(time_ns, std::move(label));
+  impl_->take_names(std::move(names));
+  if (impl_->names.size() > impl_->prune_at) impl_->forget_what_is_before(impl_->recorder.read());
+}
+
+TimelineData Timeline::read() {
+  Impl::Names names = impl_->read_names();
+  const std::lock_guard<ForkSafeMutex> hold(impl_->lock);
+  impl_->take_names(std::move(names));
+  TimelineData data;
+  data.recording = impl_->recorder.read();
+  impl_->forget_what_is_before(data.recording);
+  data.names = impl_->names;
+  data.marks.assign(impl_->marks.begin(), impl_->marks.end());
+  data.dropped_marks = impl_->dropped_marks;
+  return data;
+}
+
+absl::Status Timeline::write(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  return write_file(path, "timeline", [&](std::ostream& out) { write_timeline(read(), path, out); });
+}
+
+}  // namespace memledger

@@ -1,0 +1,531 @@
+#include "virtual_gpu/machine.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+
+#include "virtual_gpu/unconsidered_functions.h"
+
+namespace memledger::virtual_gpu {
+namespace {
+
+// Room for holes between blocks: a real device has none, as it can put any page behind any address. Where the process has
+// too few addresses left (the thread sanitizer's shadow, `ulimit -v`) a device makes do with less, down to its own size.
+constexpr size_t kAddressesPerByte = 8;
+// The step in which CUDA's stream-ordered pools take memory from the device.
+constexpr size_t kPoolStep = size_t{32} << 20;
+// Device code's variables lie in the last part of a device's addresses, which takes no memory.
+constexpr size_t kSymbolBytes = size_t{64} << 20;
+
+// The largest copy that an exchange between ranks is followed through: what DistributedDataParallel tells of a model's
+// parameters.
+constexpr size_t kRecentBytesPerCopy = size_t{1} << 20;
+
+Machine* machine = nullptr;
+std::mutex* machine_mutex = nullptr;
+
+thread_local int thread_device = 0;
+
+Specification specification_from_environment() {
+  const char* text = std::getenv(kSpecificationVariable);
+  if (!text || !*text) return {};
+  ParsedSpecification parsed = parse_specification(text);
+  if (parsed.specification) return *parsed.specification;
+  say("%s=%s: %s There is no device now.", kSpecificationVariable, text, parsed.error.c_str());
+  Specification none;
+  none.count = 0;
+  return none;
+}
+
+size_t page_size() {
+  static const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+}  // namespace
+
+int current_device() { return thread_device; }
+void set_current_device(int device) { thread_device = device; }
+
+Machine& Machine::get() {
+  static Machine* const made = [] {
+    machine = new Machine(specification_from_environment());
+    machine_mutex = &machine->mutex_;
+    // Held over a fork, so that the child finds whole tables and free locks.
+    pthread_atfork(
+        [] {
+          machine_mutex->lock();
+          machine->kept_.mutex().lock();
+          machine->recent_.mutex().lock();
+        },
+        [] {
+          machine->recent_.mutex().unlock();
+          machine->kept_.mutex().unlock();
+          machine_mutex->unlock();
+        },
+        [] {
+          machine->recent_.mutex().unlock();
+          machine->kept_.mutex().unlock();
+          machine_mutex->unlock();
+        });
+    return machine;
+  }();
+  return *made;
+}
+
+Machine::Machine(const Specification& specification)
+    : profile_(find_profile(specification.profile)),
+      capacity_(specification.memory_bytes.value_or(profile_->total_memory_bytes)),
+      context_bytes_(specification.context_bytes),
+      kept_(specification.keep_bytes),
+      recent_(specification.keep_bytes ? 0 : kRecentBytesPerCopy),
+      devices_(static_cast<size_t>(specification.count)) {
+  for (int device = 0; device < device_count(); ++device) devices_[device].pool.device = device;
+}
+
+MemoryInfo Machine::memory_info(int device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return {capacity_ - devices_[device].used, capacity_};
+}
+
+void Machine::make_context(int device) {
+  if (has_context(device)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  make_context_locked(device);
+}
+
+void Machine::make_context_locked(int device) {
+  if (has_context(device)) return;
+  devices_[device].used += context_bytes_;
+  contexts_.fetch_or(1u << device, std::memory_order_release);
+}
+
+void Machine::reset(int device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    if (entry->second.region.device != device || entry->second.region.kind != MemoryKind::kDevice) {
+      ++entry;
+      continue;
+    }
+    give_back(entry->second);
+    entry = entries_.erase(entry);
+  }
+  Device& d = devices_[device];
+  for (auto memory = physical_.begin(); memory != physical_.end();) {
+    if (memory->second->device == device) {
+      d.used -= memory->second->bytes;
+      memory = physical_.erase(memory);
+    } else {
+      ++memory;
+    }
+  }
+  for (auto& [pool, owner] : pools_) {
+    if (pool->device == device) shrink(*pool, 0);
+  }
+  shrink(d.pool, 0);
+  d.used = 0;
+  contexts_.fetch_and(~(1u << device), std::memory_order_release);
+}
+
+bool Machine::charge(int device, size_t bytes) {
+  make_context_locked(device);
+  Device& d = devices_[device];
+  if (bytes > capacity_ - d.used) return false;
+  d.used += bytes;
+  return true;
+}
+
+bool Machine::has_addresses(int device) {
+  Device& d = devices_[device];
+  if (d.begin) return true;
+  const size_t capacity = round_up(capacity_, kPage);
+  for (size_t per_byte = kAddressesPerByte; per_byte; per_byte /= 2) {
+    const size_t bytes = capacity * per_byte;
+    d.begin = reserve_addresses(bytes + kSymbolBytes, kPage);
+    if (!d.begin) continue;
+    d.addresses.emplace(d.begin, bytes);
+    d.symbols_begin = d.begin + bytes;
+    return true;
+  }
+  say("device %d cannot have its %zu GiB of addresses. Is the process's address space limited (ulimit -v)?", device,
+      capacity >> 30);
+  return false;
+}
+
+void* Machine::allocate(int device, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // More than the device has never fits, and rounding it up could overflow.
+  if (bytes > capacity_ || !has_addresses(device)) return nullptr;
+  if (bytes <= kPage / 2) return allocate_small(device, bytes);
+  const size_t pages = round_up(bytes, kPage);
+  if (!charge(device, pages)) return nullptr;
+  const std::optional<uintptr_t> address = devices_[device].addresses->take(pages, kPage);
+  if (!address) {
+    devices_[device].used -= pages;
+    return nullptr;
+  }
+  entries_[*address] = Entry{{*address, bytes, device, MemoryKind::kDevice}};
+  return reinterpret_cast<void*>(*address);
+}
+
+// Small blocks share pages, as those of cudaMalloc do.
+void* Machine::allocate_small(int device, size_t bytes) {
+  Device& d = devices_[device];
+  const size_t rounded = round_up(bytes, kSmallAlignment);
+  std::optional<uintptr_t> address;
+  for (auto& [begin, page] : d.small_pages) {
+    address = page.take(rounded, kSmallAlignment);
+    if (address) break;
+  }
+  if (!address) {
+    if (!charge(device, kPage)) return nullptr;
+    const std::optional<uintptr_t> page = d.addresses->take(kPage, kPage);
+    if (!page) {
+      d.used -= kPage;
+      return nullptr;
+    }
+    address = d.small_pages.emplace(*page, AddressSpace(*page, kPage)).first->second.take(rounded, kSmallAlignment);
+  }
+  entries_[*address] = Entry{{*address, bytes, device, MemoryKind::kDevice}};
+  return reinterpret_cast<void*>(*address);
+}
+
+// The memory and addresses of an entry that leaves the table.
+void Machine::give_back(const Entry& entry) {
+  const Region& region = entry.region;
+  if (region.kind == MemoryKind::kManaged || region.kind == MemoryKind::kPinned) {
+    munmap(reinterpret_cast<void*>(region.begin), round_up(region.bytes, page_size()));
+    return;
+  }
+  if (region.kind == MemoryKind::kRegistered) return;
+  forget(region.begin, region.bytes);
+  if (entry.physical) return drop_mapping(entry);
+  Device& d = devices_[region.device];
+  if (entry.pool) {
+    d.addresses->give(region.begin, round_up(region.bytes, kPage));
+    entry.pool->used -= round_up(region.bytes, kSmallAlignment);
+    shrink(*entry.pool, entry.pool->release_threshold);
+    return;
+  }
+  if (region.bytes > kPage / 2) {
+    d.addresses->give(region.begin, round_up(region.bytes, kPage));
+    d.used -= round_up(region.bytes, kPage);
+    return;
+  }
+  const uintptr_t page = region.begin / kPage * kPage;
+  AddressSpace& space = d.small_pages.at(page);
+  space.give(region.begin, round_up(region.bytes, kSmallAlignment));
+  if (!space.is_whole(page, kPage)) return;
+  d.small_pages.erase(page);
+  d.addresses->give(page, kPage);
+  d.used -= kPage;
+}
+
+bool Machine::free(void* pointer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(reinterpret_cast<uintptr_t>(pointer));
+  if (found == entries_.end() || found->second.physical) return false;
+  const MemoryKind kind = found->second.region.kind;
+  if (kind != MemoryKind::kDevice && kind != MemoryKind::kManaged) return false;
+  give_back(found->second);
+  entries_.erase(found);
+  return true;
+}
+
+void* Machine::map_host(int device, size_t bytes, MemoryKind kind) {
+  const size_t mapped_bytes = round_up(bytes, page_size());
+  if (mapped_bytes < bytes) return nullptr;
+  void* mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  const uintptr_t address = reinterpret_cast<uintptr_t>(mapped);
+  std::lock_guard<std::mutex> lock(mutex_);
+  entries_[address] = Entry{{address, bytes, device, kind}};
+  return mapped;
+}
+
+// Memory that host and device share lies on the host here, and takes nothing of the device.
+void* Machine::allocate_managed(int device, size_t bytes) { return map_host(device, bytes, MemoryKind::kManaged); }
+void* Machine::allocate_host(int device, size_t bytes) { return map_host(device, bytes, MemoryKind::kPinned); }
+
+bool Machine::free_host(void* pointer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(reinterpret_cast<uintptr_t>(pointer));
+  if (found == entries_.end() || found->second.region.kind != MemoryKind::kPinned) return false;
+  give_back(found->second);
+  entries_.erase(found);
+  return true;
+}
+
+bool Machine::register_host(int device, void* pointer, size_t bytes) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(pointer);
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto next = entries_.lower_bound(begin);
+  if (next != entries_.end() && next->first < begin + bytes) return false;
+  if (next != entries_.begin() && std::prev(next)->second.region.end() > begin) return false;
+  entries_[begin] = Entry{{begin, bytes, device, MemoryKind::kRegistered}};
+  return true;
+}
+
+bool Machine::unregister_host(void* pointer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(reinterpret_cast<uintptr_t>(pointer));
+  if (found == entries_.end() || found->second.region.kind != MemoryKind::kRegistered) return false;
+  entries_.erase(found);
+  return true;
+}
+
+std::map<uintptr_t, Machine::Entry>::iterator Machine::find_locked(uintptr_t address) {
+  auto found = entries_.upper_bound(address);
+  if (found == entries_.begin()) return entries_.end();
+  --found;
+  return address < found->second.region.end() ? found : entries_.end();
+}
+
+std::optional<Region> Machine::find(const void* pointer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = find_locked(reinterpret_cast<uintptr_t>(pointer));
+  if (found != entries_.end()) return found->second.region;
+  // Variables of device code.
+  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  for (int device = 0; device < device_count(); ++device) {
+    const Device& d = devices_[device];
+    if (!d.begin) continue;
+    if (address >= d.symbols_begin && address < d.symbols_begin + kSymbolBytes) {
+      return Region{d.symbols_begin, kSymbolBytes, device, MemoryKind::kDevice};
+    }
+  }
+  return std::nullopt;
+}
+
+bool Machine::is_device_range(const void* pointer, size_t bytes) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(pointer);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto entry = find_locked(begin);
+    while (entry != entries_.end() && entry->second.region.kind == MemoryKind::kDevice) {
+      const uintptr_t end = entry->second.region.end();
+      if (bytes <= end - begin) return true;
+      if (!entry->second.physical) return false;
+      ++entry;
+      if (entry == entries_.end() || entry->first != end || !entry->second.physical) return false;
+    }
+  }
+  const std::optional<Region> symbols = find(pointer);
+  return symbols && symbols->kind == MemoryKind::kDevice && bytes <= symbols->end() - begin;
+}
+
+void* Machine::symbol_address(int device, const void* host_variable, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!has_addresses(device)) return nullptr;
+  Device& d = devices_[device];
+  const auto found = d.symbols.find(host_variable);
+  if (found != d.symbols.end()) return reinterpret_cast<void*>(found->second);
+  uintptr_t next = d.symbols_begin;
+  const uintptr_t end = next + kSymbolBytes;
+  if (!d.symbols.empty()) next = d.symbols.at(nullptr);
+  if (round_up(bytes, kSmallAlignment) > end - next) return nullptr;
+  d.symbols[host_variable] = next;
+  d.symbols[nullptr] = next + round_up(bytes, kSmallAlignment);  // where the next one goes
+  return reinterpret_cast<void*>(next);
+}
+
+void Machine::copy_to_device(uintptr_t address, const void* source, size_t bytes) {
+  kept_.write(address, source, bytes);
+  recent_.write(address, source, bytes);
+}
+
+void Machine::copy_on_device(uintptr_t destination, uintptr_t source, size_t bytes) {
+  kept_.copy(destination, source, bytes);
+  recent_.copy(destination, source, bytes);
+}
+
+void Machine::copy_to_host(void* destination, uintptr_t address, size_t bytes) {
+  (exchanged_.load(std::memory_order_relaxed) && !kept_.is_on() ? recent_ : kept_).read(destination, address, bytes);
+}
+
+void Machine::fill(uintptr_t address, unsigned char value, size_t bytes) {
+  kept_.fill(address, value, bytes);
+  recent_.fill(address, value, bytes);
+}
+
+void Machine::forget(uintptr_t address, size_t bytes) {
+  kept_.forget(address, bytes);
+  recent_.forget(address, bytes);
+}
+
+MemoryPool* Machine::default_pool(int device) { return &devices_[device].pool; }
+
+MemoryPool* Machine::make_pool(int device) {
+  auto pool = std::make_unique<MemoryPool>();
+  pool->device = device;
+  MemoryPool* const made = pool.get();
+  std::lock_guard<std::mutex> lock(mutex_);
+  pools_[made] = std::move(pool);
+  return made;
+}
+
+bool Machine::destroy_pool(MemoryPool* pool) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = pools_.find(pool);
+  if (found == pools_.end()) return false;
+  // Blocks that are still out stay valid in CUDA; here they go with the pool, their memory with them.
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    if (entry->second.pool == pool) {
+      give_back(entry->second);
+      entry = entries_.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+  shrink(*pool, 0);
+  pools_.erase(found);
+  return true;
+}
+
+void* Machine::allocate_from(MemoryPool* pool, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int device = pool->device;
+  if (bytes > capacity_ || !has_addresses(device)) return nullptr;
+  const size_t rounded = round_up(bytes, kSmallAlignment);
+  const size_t wanted = pool->used + rounded;
+  if (wanted > pool->reserved) {
+    // In steps; where a step no longer fits, what is needed.
+    size_t grown = round_up(wanted, kPoolStep);
+    if (!charge(device, grown - pool->reserved)) {
+      grown = round_up(wanted, kPage);
+      if (!charge(device, grown - pool->reserved)) return nullptr;
+    }
+    pool->reserved = grown;
+    pool->reserved_high = std::max(pool->reserved_high, grown);
+  }
+  const std::optional<uintptr_t> address = devices_[device].addresses->take(round_up(bytes, kPage), kPage);
+  if (!address) return nullptr;
+  pool->used = wanted;
+  pool->used_high = std::max(pool->used_high, wanted);
+  Entry entry{{*address, bytes, device, MemoryKind::kDevice}};
+  entry.pool = pool;
+  entries_[*address] = entry;
+  return reinterpret_cast<void*>(*address);
+}
+
+void Machine::shrink(MemoryPool& pool, size_t keep_bytes) {
+  const size_t least = std::max(round_up(pool.used, kPoolStep), std::min(keep_bytes, pool.reserved));
+  if (least >= pool.reserved) return;
+  devices_[pool.device].used -= pool.reserved - least;
+  pool.reserved = least;
+}
+
+void Machine::trim(MemoryPool* pool, size_t keep_bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  shrink(*pool, keep_bytes);
+}
+
+uintptr_t Machine::reserve(size_t bytes, size_t alignment) {
+  const uintptr_t address = reserve_addresses(bytes, std::max(alignment, kPage));
+  if (!address) return 0;
+  std::lock_guard<std::mutex> lock(mutex_);
+  reservations_[address] = bytes;
+  return address;
+}
+
+bool Machine::release_reservation(uintptr_t address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = reservations_.find(address);
+  if (found == reservations_.end() || found->second != bytes) return false;
+  const auto mapped = entries_.lower_bound(address);
+  if (mapped != entries_.end() && mapped->first < address + bytes) return false;
+  reservations_.erase(found);
+  release_addresses(address, bytes);
+  return true;
+}
+
+PhysicalMemory* Machine::create_physical(int device, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!charge(device, bytes)) return nullptr;
+  auto memory = std::make_unique<PhysicalMemory>(PhysicalMemory{device, bytes, 1, 0});
+  PhysicalMemory* const made = memory.get();
+  physical_[made] = std::move(memory);
+  return made;
+}
+
+void Machine::release_if_unused(PhysicalMemory* memory) {
+  if (memory->references || memory->mappings) return;
+  devices_[memory->device].used -= memory->bytes;
+  physical_.erase(memory);
+}
+
+bool Machine::release_physical(PhysicalMemory* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = physical_.find(memory);
+  if (found == physical_.end() || !memory->references) return false;
+  --memory->references;
+  release_if_unused(memory);
+  return true;
+}
+
+bool Machine::retain_physical(PhysicalMemory* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!physical_.count(memory)) return false;
+  ++memory->references;
+  return true;
+}
+
+std::optional<PhysicalMemory> Machine::physical(PhysicalMemory* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!physical_.count(memory)) return std::nullopt;
+  return *memory;
+}
+
+bool Machine::map(uintptr_t address, size_t bytes, PhysicalMemory* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!physical_.count(memory) || !bytes || bytes > memory->bytes || address % kPage || bytes % kPage) return false;
+  auto reservation = reservations_.upper_bound(address);
+  if (reservation == reservations_.begin()) return false;
+  --reservation;
+  if (address + bytes > reservation->first + reservation->second) return false;
+  const auto next = entries_.lower_bound(address);
+  if (next != entries_.end() && next->first < address + bytes) return false;
+  if (next != entries_.begin() && std::prev(next)->second.region.end() > address) return false;
+  ++memory->mappings;
+  Entry entry{{address, bytes, memory->device, MemoryKind::kDevice}};
+  entry.physical = memory;
+  entries_[address] = entry;
+  return true;
+}
+
+void Machine::drop_mapping(const Entry& entry) {
+  --entry.physical->mappings;
+  release_if_unused(entry.physical);
+}
+
+bool Machine::unmap(uintptr_t address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Whole mappings only, and nothing but mappings.
+  uintptr_t at = address;
+  for (auto entry = entries_.find(address); at < address + bytes; ++entry) {
+    if (entry == entries_.end() || entry->first != at || !entry->second.physical) return false;
+    at = entry->second.region.end();
+  }
+  if (at != address + bytes || !bytes) return false;
+  for (auto entry = entries_.find(address); entry != entries_.end() && entry->first < address + bytes;) {
+    give_back(entry->second);
+    entry = entries_.erase(entry);
+  }
+  return true;
+}
+
+PhysicalMemory* Machine::mapped_at(const void* pointer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = find_locked(reinterpret_cast<uintptr_t>(pointer));
+  return found == entries_.end() ? nullptr : found->second.physical;
+}
+
+}  // namespace memledger::virtual_gpu
+
+extern "C" void memledger_virtual_gpu_forget(const void* pointer, size_t bytes) {
+  memledger::virtual_gpu::Machine::get().forget(reinterpret_cast<uintptr_t>(pointer), bytes);
+}
