@@ -7,8 +7,8 @@
 //   memledger::MemReporter reporter(net);
 //   reporter.report();
 
-#include "graph/saved_tensors.h"
 #include "graph/saved_groups.h"
+#include "graph/saved_tensors.h"
 #include "registry/registry.h"
 #include "registry/values_text.h"
 #include "reporter/mem_reporter.h"

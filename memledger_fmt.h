@@ -22,7 +22,8 @@ struct TextFormatter : fmt::formatter<fmt::string_view> {
   template <typename Context>
   auto format(const Value& value, Context& context) const {
     const std::string_view text = to_string(value);
-    return fmt::formatter<fmt::string_view>::format(fmt::string_view(text.data(), text.size()), context);
+    return fmt::formatter<fmt::string_view>::format(fmt::string_view(text.data(), text.size()),
+                                                    context);
   }
 };
 
@@ -37,11 +38,13 @@ struct fmt::formatter<memledger::StorageKind> : memledger::TextFormatter<memledg
 template <>
 struct fmt::formatter<memledger::RowKind> : memledger::TextFormatter<memledger::RowKind> {};
 template <>
-struct fmt::formatter<memledger::ReportItemKind> : memledger::TextFormatter<memledger::ReportItemKind> {};
+struct fmt::formatter<memledger::ReportItemKind>
+    : memledger::TextFormatter<memledger::ReportItemKind> {};
 template <>
 struct fmt::formatter<memledger::SavedRole> : memledger::TextFormatter<memledger::SavedRole> {};
 template <>
-struct fmt::formatter<memledger::UnreadReason> : memledger::TextFormatter<memledger::UnreadReason> {};
+struct fmt::formatter<memledger::UnreadReason> : memledger::TextFormatter<memledger::UnreadReason> {
+};
 template <>
 struct fmt::formatter<memledger::Report> : fmt::ostream_formatter {};
 template <>

@@ -1,10 +1,14 @@
-// The example of pytorch_mem_profiler's README, in C++: NeuMF, profiled every 5 iterations, on cuda:0 if LibTorch sees one.
+// The example of pytorch_mem_profiler's README, in C++: NeuMF, profiled every 5 iterations, on
+// cuda:0 if LibTorch sees one.
 //
 //   ./bazelw build //examples:mem_profiler_readme
-//   ./bazelw run //:memledger_cli -- run --quiet --virtual-gpu=h200 -- bazel-bin/examples/mem_profiler_readme
+//   ./bazelw run //:memledger_cli -- run --quiet --virtual-gpu=h200 --
+//   bazel-bin/examples/mem_profiler_readme
 //
-// The weights are the original's: 35, 7, 71 and 14 MB in the four embeddings, 127 MB in all, and as much in gradients. What differs:
-// - The original does not tell its batch; here it is 131072 ratings. Feature maps and cache depend on it.
+// The weights are the original's: 35, 7, 71 and 14 MB in the four embeddings, 127 MB in all, and as
+// much in gradients. What differs:
+// - The original does not tell its batch; here it is 131072 ratings. Feature maps and cache depend
+// on it.
 // - Below the feature maps stands which layers they are of.
 // - Intermediate gradients are measured, not what is left when all else is subtracted from a peak.
 // - On the CPU there is no cache: the registry's bytes stand in its place.
@@ -19,7 +23,8 @@
 
 int main() {
   const c10::Device device = memledger::default_device();
-  std::cout << "on " << device << (device.is_cuda() ? "\n\n" : ": LibTorch sees no CUDA device\n\n");
+  std::cout << "on " << device
+            << (device.is_cuda() ? "\n\n" : ": LibTorch sees no CUDA device\n\n");
   constexpr int64_t kBatch = 131072;
 
   memledger::models::NeuMf model;
@@ -30,11 +35,14 @@ int main() {
 
   for (int epoch = 0; epoch < 2; ++epoch) {
     for (int batch = 0; batch < 5; ++batch) {
-      const torch::Tensor users = torch::randint(138493, {kBatch}, torch::dtype(torch::kLong).device(device));
-      const torch::Tensor items = torch::randint(26744, {kBatch}, torch::dtype(torch::kLong).device(device));
+      const torch::Tensor users =
+          torch::randint(138493, {kBatch}, torch::dtype(torch::kLong).device(device));
+      const torch::Tensor items =
+          torch::randint(26744, {kBatch}, torch::dtype(torch::kLong).device(device));
       const torch::Tensor liked = torch::ones({kBatch, 1}, device);
       optimizer.zero_grad();
-      torch::nn::functional::binary_cross_entropy_with_logits(model->forward(users, items), liked).backward();
+      torch::nn::functional::binary_cross_entropy_with_logits(model->forward(users, items), liked)
+          .backward();
       optimizer.step();
 
       profiler.record_stats();

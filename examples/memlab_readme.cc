@@ -1,15 +1,21 @@
-// The Memory Reporter examples of pytorch_memlab's README, in C++: on cuda:0 if LibTorch sees one, else on the CPU.
+// The Memory Reporter examples of pytorch_memlab's README, in C++: on cuda:0 if LibTorch sees one,
+// else on the CPU.
 //
 //   ./bazelw build //examples:memlab_readme
-//   ./bazelw run //:memledger_cli -- run --quiet --virtual-gpu=h200 -- bazel-bin/examples/memlab_readme
+//   ./bazelw run //:memledger_cli -- run --quiet --virtual-gpu=h200 --
+//   bazel-bin/examples/memlab_readme
 //
-// Before each example stands what the original's README shows, and what is different here. In all of them:
+// Before each example stands what the original's README shows, and what is different here. In all
+// of them:
 // - Rows go by bytes, and an anonymous row tells the operator that made it.
-// - LibTorch keeps workspaces for cuBLAS and cuBLASLt from the first matrix product on, 32.00M and 1.00M on an H200. The autograd
-//   thread has a cuBLAS handle of its own, so the first backward pass adds another 32.00M. `The allocated memory` holds them, the
-//   line `library workspaces` tells them apart, and they stay until the program ends. When the original's README was written,
-//   cuBLAS took its own memory, past LibTorch's allocator.
-// - A scalar is shown as 512.00B, as there: 4 bytes, in a block of 512. The line `rounding` has the other 508.
+// - LibTorch keeps workspaces for cuBLAS and cuBLASLt from the first matrix product on, 32.00M
+// and 1.00M on an H200. The autograd
+//   thread has a cuBLAS handle of its own, so the first backward pass adds another 32.00M. `The
+//   allocated memory` holds them, the line `library workspaces` tells them apart, and they stay
+//   until the program ends. When the original's README was written, cuBLAS took its own memory,
+//   past LibTorch's allocator.
+// - A scalar is shown as 512.00B, as there: 4 bytes, in a block of 512. The line `rounding` has the
+// other 508.
 // - On the CPU nothing is rounded and nothing is kept for cuBLAS: a scalar is 4.00B.
 
 #include <torch/torch.h>
@@ -27,8 +33,8 @@ void headline(std::string_view text) { std::cout << "\n== " << text << " ==\n"; 
 // Parameter1       (1024,)  4.00K
 // Total Tensors: 1049600, used 4.00M, allocated 4.00M
 //
-// Here `Tensor0` and `Tensor1`: Python has a type for parameters. In C++ they are tensors like others, which only a module calls
-// its parameters, and this reporter knows of no module.
+// Here `Tensor0` and `Tensor1`: Python has a type for parameters. In C++ they are tensors like
+// others, which only a module calls its parameters, and this reporter knows of no module.
 void linear_without_names(c10::Device device) {
   torch::nn::Linear linear(1024, 1024);
   linear->to(device);
@@ -66,18 +72,22 @@ void linear_with_names(c10::Device device) {
 // Tensor1                                             (1,)  512.00B
 // Total Tensors: 2625537, used 10.02M, allocated 10.02M
 //
-// Here the row of the shared weight has both its names, `0.weight+1.weight`; the original drops the second.
+// Here the row of the shared weight has both its names, `0.weight+1.weight`; the original drops the
+// second.
 //
-// The original shares by `linear2.weight = linear.weight`. In C++ that changes a member of linear2, which its forward then uses,
-// but not the parameter that it has registered: the old one would stay as `1.weight`, 4.00M for nothing, and no optimizer would
-// know better. So the second layer registers the shared tensor itself.
+// The original shares by `linear2.weight = linear.weight`. In C++ that changes a member of linear2,
+// which its forward then uses, but not the parameter that it has registered: the old one would stay
+// as `1.weight`, 4.00M for nothing, and no optimizer would know better. So the second layer
+// registers the shared tensor itself.
 class TiedLinearImpl : public torch::nn::Module {
  public:
   explicit TiedLinearImpl(const torch::Tensor& weight)
       : weight_(register_parameter("weight", weight)),
         bias_(register_parameter("bias", torch::zeros({weight.size(0)}, weight.device()))) {}
 
-  torch::Tensor forward(const torch::Tensor& input) { return torch::nn::functional::linear(input, weight_, bias_); }
+  torch::Tensor forward(const torch::Tensor& input) {
+    return torch::nn::functional::linear(input, weight_, bias_);
+  }
 
  private:
   torch::Tensor weight_;
@@ -108,11 +118,14 @@ void shared_weights(c10::Device device) {
 // Tensor2, Tensor3             (1, 10, 1024)   40.00K    the last states
 // Total Tensors: 17018880, used 64.92M, allocated 65.11M
 //
-// Here the same arrows and figures, and they are cuDNN's doing: LibTorch lays an LSTM's weights into one storage when it moves to
-// a GPU. On the CPU they are four storages, without arrows. What is different:
-// - No `Tensor0` in the first table: the input is not yet made. The original's figures must be of a session with an older one.
+// Here the same arrows and figures, and they are cuDNN's doing: LibTorch lays an LSTM's weights
+// into one storage when it moves to a GPU. On the CPU they are four storages, without arrows. What
+// is different:
+// - No `Tensor0` in the first table: the input is not yet made. The original's figures must be of a
+// session with an older one.
 // - The two states are one row, `2 x Tensor2 …`.
-// - The original puts the 0.10M and 0.19M between used and allocated down to "matrix alignment". Here only workspaces are between
+// - The original puts the 0.10M and 0.19M between used and allocated down to "matrix alignment".
+// Here only workspaces are between
 //   them: every storage is a multiple of 512 bytes, such as the weights' 33587200.
 void lstm(c10::Device device) {
   torch::nn::LSTM lstm(1024, 1024);
@@ -133,9 +146,10 @@ void lstm(c10::Device device) {
 // Tensor1          (1,)  512.00B
 // Total Tensors: 1573889, used 6.00M, allocated 8.00M: "invisible gradient buffer tensors"
 //
-// Here the 2.00M that Python did not show are `Tensor1`, made by aten::mul, and used are 8.00M. The second table looks into the
-// graph, too, and says who holds it: it is the first matrix of the product that Linear computes, kept for the weight's gradient.
-// The original's README takes it for a factor that the multiplication keeps, but the input needs no gradient, so aten::mul keeps
+// Here the 2.00M that Python did not show are `Tensor1`, made by aten::mul, and used are 8.00M. The
+// second table looks into the graph, too, and says who holds it: it is the first matrix of the
+// product that Linear computes, kept for the weight's gradient. The original's README takes it for
+// a factor that the multiplication keeps, but the input needs no gradient, so aten::mul keeps
 // nothing.
 void unseen_by_python(c10::Device device) {
   torch::nn::Linear linear(1024, 1024);
@@ -153,7 +167,9 @@ void unseen_by_python(c10::Device device) {
 }  // namespace
 
 int main() {
-  memledger::Registry::global().activate().IgnoreError();  // first: tensors made before it would have no operator in their rows
+  memledger::Registry::global()
+      .activate()
+      .IgnoreError();  // first: tensors made before it would have no operator in their rows
   const c10::Device device = memledger::default_device();
   std::cout << "on " << device << (device.is_cuda() ? "\n" : ": LibTorch sees no CUDA device\n");
   linear_without_names(device);

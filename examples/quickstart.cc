@@ -26,7 +26,8 @@
 
 ABSL_FLAG(int, batch, 16, "Images in the batch.");
 ABSL_FLAG(int, size, 224, "Height and width of an image, in pixels.");
-ABSL_FLAG(std::string, log_dir, "", "Folder for the log; empty: the one the program is started from.");
+ABSL_FLAG(std::string, log_dir, "",
+          "Folder for the log; empty: the one the program is started from.");
 
 namespace {
 
@@ -35,7 +36,8 @@ void timed(std::string_view what, const std::function<void()>& work) {
   std::cout << what << " … " << std::flush;
   const auto begin = std::chrono::steady_clock::now();
   work();
-  fmt::print("{:.1f} s\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  fmt::print("{:.1f} s\n",
+             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   std::cout << std::flush;
 }
 
@@ -71,7 +73,8 @@ int run(int batch, int size) {
   tracker.track("model and input");
 
   at::Tensor loss;
-  timed(fmt::format("forward, {} images of {}x{}", batch, size, size), [&] { loss = net->forward(images).sum(); });
+  timed(fmt::format("forward, {} images of {}x{}", batch, size, size),
+        [&] { loss = net->forward(images).sum(); });
   tracker.track("forward");
   reporter.add_graph(loss);
 
@@ -106,16 +109,19 @@ int run(int batch, int size) {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
-      "Runs one training step of ResNet-50 on the CPU under memledger: who holds the memory after the forward pass and after "
+      "Runs one training step of ResNet-50 on the CPU under memledger: who holds the memory after "
+      "the forward pass and after "
       "the\n"
-      "optimizer's step, what autograd saved for the backward pass, and a log of what changed between the lines.\n"
+      "optimizer's step, what autograd saved for the backward pass, and a log of what changed "
+      "between the lines.\n"
       "Takes about 6 GB of memory with the default batch; a smaller --batch takes less.");
   absl::ParseCommandLine(argc, argv);
   const int batch = absl::GetFlag(FLAGS_batch);
   const int size = absl::GetFlag(FLAGS_size);
   if (batch < 2 || size < 32) {
-    std::cerr << "quickstart: --batch must be at least 2 (batch norm in train mode) and --size at least 32; got --batch=" << batch
-              << " --size=" << size << "\n";
+    std::cerr << "quickstart: --batch must be at least 2 (batch norm in train mode) and --size at "
+                 "least 32; got --batch="
+              << batch << " --size=" << size << "\n";
     return 1;
   }
   try {

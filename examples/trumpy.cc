@@ -1,8 +1,10 @@
-// The example of TRUMPY's README, in C++: what a ResNet-50 keeps for the backward pass, estimated from the graph, and measured.
+// The example of TRUMPY's README, in C++: what a ResNet-50 keeps for the backward pass, estimated
+// from the graph, and measured.
 //
-//   ./bazelw run //examples:trumpy                                                                        # on the CPU
-//   ./bazelw build //examples:trumpy_on_gpu                                                               # and on a GPU
-//   ./bazelw run //:memledger_cli -- run --quiet --virtual-gpu=h200 -- bazel-bin/examples/trumpy_on_gpu
+//   ./bazelw run //examples:trumpy # on the CPU
+//   ./bazelw build //examples:trumpy_on_gpu # and on a GPU
+//   ./bazelw run //:memledger_cli -- run --quiet --virtual-gpu=h200 --
+//   bazel-bin/examples/trumpy_on_gpu
 //
 // The original printed, on the CPU
 //   estimated memory usage for backward related tensors in cpu: 1.2881765365600586 GB
@@ -11,11 +13,15 @@
 //   ground-truth memory usage for backward related tensors in gpu: 1.28438138961792 GB
 //
 // What is different here:
-// - The estimate is smaller by 8404480 bytes: 8192000 for `fc.weight`, which the original took for an activation as the graph holds
-//   its transposed view, and 212480 for the running statistics of the batch norms, which are buffers.
-// - The input is in the estimate, as there, but not in what is measured, since it was made before. The lines below the sentences
+// - The estimate is smaller by 8404480 bytes: 8192000 for `fc.weight`, which the original took for
+// an activation as the graph holds
+//   its transposed view, and 212480 for the running statistics of the batch norms, which are
+//   buffers.
+// - The input is in the estimate, as there, but not in what is measured, since it was made before.
+// The lines below the sentences
 //   lead from the one figure to the other, to the byte.
-// - On a GPU LibTorch keeps workspaces for cuBLAS and cuBLASLt from the first matrix product on, and takes memory in blocks: 1417530880
+// - On a GPU LibTorch keeps workspaces for cuBLAS and cuBLASLt from the first matrix product on,
+// and takes memory in blocks: 1417530880
 //   bytes grown on an H200 for the 1365130756 that were asked for.
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -66,7 +72,9 @@ int64_t workspaces_of(at::Device device) {
   return bytes;
 }
 
-void line(std::string_view sign, int64_t bytes, std::string_view what) { fmt::print("  {:1} {:>11}  {}\n", sign, bytes, what); }
+void line(std::string_view sign, int64_t bytes, std::string_view what) {
+  fmt::print("  {:1} {:>11}  {}\n", sign, bytes, what);
+}
 
 // False if something could not be explained.
 bool run_on(at::Device device, int batch, int size) {
@@ -76,15 +84,16 @@ bool run_on(at::Device device, int batch, int size) {
   const Memory before = memory_of(device);
   const int64_t workspaces_before = workspaces_of(device);
 
-  const at::Tensor loss = net->forward(input).sum();  // loss is the starting point of the backward computation graph
+  const at::Tensor loss =
+      net->forward(input).sum();  // loss is the starting point of the backward computation graph
   const int64_t saved_memory = memledger::memory_for_backward(net, loss);
   fmt::print("estimated memory usage for backward related tensors in {}: {} GB\n", device.str(),
              static_cast<double>(saved_memory) / kGiB);
 
   const Memory after = memory_of(device);
   const int64_t growth = after.allocated - before.allocated;
-  fmt::print("ground-truth memory usage for backward related tensors in {}: {} GB\n", device.is_cpu() ? "cpu" : "gpu",
-             static_cast<double>(growth) / kGiB);
+  fmt::print("ground-truth memory usage for backward related tensors in {}: {} GB\n",
+             device.is_cpu() ? "cpu" : "gpu", static_cast<double>(growth) / kGiB);
 
   const auto input_bytes = static_cast<int64_t>(input.nbytes());
   const auto loss_bytes = static_cast<int64_t>(loss.nbytes());
@@ -98,7 +107,8 @@ bool run_on(at::Device device, int batch, int size) {
     line("+", workspaces, "library workspaces");
     line("+", rounding, "what blocks are larger than was asked for");
   }
-  line("=", explained, fmt::format("bytes; measured {} ({} unexplained)", growth, growth - explained));
+  line("=", explained,
+       fmt::format("bytes; measured {} ({} unexplained)", growth, growth - explained));
   return explained == growth;
 }
 
@@ -106,19 +116,22 @@ bool run_on(at::Device device, int batch, int size) {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
-      "What a ResNet-50 keeps for the backward pass: estimated and measured, on the CPU and on cuda:0 if there is one.");
+      "What a ResNet-50 keeps for the backward pass: estimated and measured, on the CPU and on "
+      "cuda:0 if there is one.");
   absl::ParseCommandLine(argc, argv);
   const int batch = absl::GetFlag(FLAGS_batch);
   const int size = absl::GetFlag(FLAGS_size);
   if (batch < 2 || size < 32) {
-    std::cerr << "trumpy: --batch must be at least 2 (batch norm in train mode) and --size at least 32; got --batch=" << batch
-              << " --size=" << size << "\n";
+    std::cerr << "trumpy: --batch must be at least 2 (batch norm in train mode) and --size at "
+                 "least 32; got --batch="
+              << batch << " --size=" << size << "\n";
     return 1;
   }
   memledger::Registry::global().activate().IgnoreError();
   try {
     bool explained = run_on(at::kCPU, batch, size);
-    if (torch::cuda::is_available()) explained = run_on(at::Device("cuda:0"), batch, size) && explained;
+    if (torch::cuda::is_available())
+      explained = run_on(at::Device("cuda:0"), batch, size) && explained;
     return explained ? 0 : 1;
   } catch (const std::exception& error) {
     std::cerr << "trumpy: " << error.what() << "\n";

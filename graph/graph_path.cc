@@ -20,8 +20,8 @@ std::vector<std::string> path_to_node(const at::Tensor& root, const GraphNode& w
   std::vector<Step> steps = {{first.get(), 0}};
   for (size_t at = 0; at < steps.size(); ++at) {
     const Node* const node = steps[at].node;
-    if (node->sequence_nr() == wanted.sequence_number && node->thread_id() == wanted.forward_thread &&
-        node->name() == wanted.name) {
+    if (node->sequence_nr() == wanted.sequence_number &&
+        node->thread_id() == wanted.forward_thread && node->name() == wanted.name) {
       std::vector<std::string> path;
       for (size_t step = at;; step = steps[step].before) {
         path.push_back(steps[step].node->name());
@@ -31,7 +31,8 @@ std::vector<std::string> path_to_node(const at::Tensor& root, const GraphNode& w
       return path;
     }
     for (const auto& edge : node->next_edges()) {
-      if (edge.function && seen.insert(edge.function.get()).second) steps.push_back({edge.function.get(), at});
+      if (edge.function && seen.insert(edge.function.get()).second)
+        steps.push_back({edge.function.get(), at});
     }
   }
   return {};

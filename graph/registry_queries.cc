@@ -10,7 +10,8 @@ namespace {
 // Labels are paths, and the registry names the scope of a script's method so.
 bool is_in_torchscript(std::string_view label) {
   constexpr std::string_view kScope = "TorchScript ";
-  for (size_t at = label.find(kScope); at != std::string_view::npos; at = label.find(kScope, at + 1)) {
+  for (size_t at = label.find(kScope); at != std::string_view::npos;
+       at = label.find(kScope, at + 1)) {
     if (at == 0 || label[at - 1] == '/') return true;
   }
   return false;
@@ -25,7 +26,8 @@ std::vector<StorageInfo> alive_births_in_torchscript() {
   std::vector<StorageInfo> births;
   for (const DeviceInfo& device : snapshot.devices()) {
     for (const StorageInfo& storage : snapshot.storages(device.device)) {
-      if (storage.phase == Phase::kForward && is_in_torchscript(storage.label)) births.push_back(storage);
+      if (storage.phase == Phase::kForward && is_in_torchscript(storage.label))
+        births.push_back(storage);
     }
   }
   return births;

@@ -24,7 +24,9 @@ using graph_internal::CompactNode;
 using graph_internal::CompactRow;
 using graph_internal::SavedTensorsData;
 
-bool is_activation(const CompactRow& row) { return row.role == SavedRole::kActivation && row.storage_bytes >= 0; }
+bool is_activation(const CompactRow& row) {
+  return row.role == SavedRole::kActivation && row.storage_bytes >= 0;
+}
 
 // Groups the rows by a name that `name_of(row)` gives.
 template <typename NameOf>
@@ -44,7 +46,9 @@ SavedGroups grouped(const SavedTensorsData& data, std::string by, NameOf name_of
   result.by = std::move(by);
   for (auto& [name, group] : groups) result.groups.push_back(std::move(group));
   std::sort(result.groups.begin(), result.groups.end(),
-            [](const SavedGroup& a, const SavedGroup& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.name < b.name; });
+            [](const SavedGroup& a, const SavedGroup& b) {
+              return a.bytes != b.bytes ? a.bytes > b.bytes : a.name < b.name;
+            });
   return result;
 }
 
@@ -65,7 +69,8 @@ std::string common_path(const std::string& a, const std::string& b) {
 }
 
 bool lies_under(std::string_view path, std::string_view layer) {
-  return path.substr(0, layer.size()) == layer && (path.size() == layer.size() || path[layer.size()] == '.' || layer.empty());
+  return path.substr(0, layer.size()) == layer &&
+         (path.size() == layer.size() || path[layer.size()] == '.' || layer.empty());
 }
 
 std::string first_parts(const std::string& path, size_t depth) {
@@ -107,8 +112,10 @@ bool passes_on(std::string_view node) {
 
 class Layers {
  public:
-  explicit Layers(const SavedTensorsData& data) : data_(data), of_(data.nodes.size(), kUnknown), carries_(data.nodes.size()) {
-    // Each node after those whose results it takes. Sequence numbers would not do: every thread counts its own.
+  explicit Layers(const SavedTensorsData& data)
+      : data_(data), of_(data.nodes.size(), kUnknown), carries_(data.nodes.size()) {
+    // Each node after those whose results it takes. Sequence numbers would not do: every thread
+    // counts its own.
     const size_t count = data.nodes.size();
     std::vector<uint32_t> takes(count), consumers_begin(count + 1), order;
     const auto for_each_edge = [&](const auto& visit) {
@@ -146,7 +153,9 @@ class Layers {
   }
 
   // "" where it is not known.
-  const std::string& of(uint32_t node) const { return of_[node] == kUnknown ? nothing_ : paths_[of_[node]]; }
+  const std::string& of(uint32_t node) const {
+    return of_[node] == kUnknown ? nothing_ : paths_[of_[node]];
+  }
   // A parameter, or a view or cast of one.
   bool is_parameter(uint32_t node) const { return carries_[node]; }
 
@@ -177,14 +186,17 @@ class Layers {
       ++inputs;
       if (of_[from] == kUnknown) continue;
       if (carries_[from]) {
-        own = own == kUnknown || own == of_[from] ? of_[from] : place_of(common_path(paths_[own], paths_[of_[from]]));
+        own = own == kUnknown || own == of_[from]
+                  ? of_[from]
+                  : place_of(common_path(paths_[own], paths_[of_[from]]));
       } else if (inherited == kUnknown || data_.nodes[from].sequence_number >= latest) {
         inherited = of_[from];
         latest = data_.nodes[from].sequence_number;
       }
     }
     of_[node] = own != kUnknown ? own : inherited;
-    carries_[node] = own != kUnknown && inputs == 1 && compact.edge_count == 1 && passes_on(data_.names[compact.name]);
+    carries_[node] = own != kUnknown && inputs == 1 && compact.edge_count == 1 &&
+                     passes_on(data_.names[compact.name]);
   }
 
   const SavedTensorsData& data_;
@@ -200,7 +212,8 @@ int result_number(const CompactRow& row) {
   const std::string_view slot = row.slot;
   if (row.slot_index >= 0) return -1;
   if (slot == "result" || slot == "output") return 0;
-  if (slot.size() == 7 && slot.substr(0, 6) == "result" && slot[6] >= '0' && slot[6] <= '9') return slot[6] - '0';
+  if (slot.size() == 7 && slot.substr(0, 6) == "result" && slot[6] >= '0' && slot[6] <= '9')
+    return slot[6] - '0';
   return -1;
 }
 
@@ -210,11 +223,13 @@ class Block {
       : data_(data), layers_(layers), inside_(data.nodes.size()), holders_(data.rows.size()) {
     result_.layer = layer;
     for (uint32_t i = 0; i < data.nodes.size(); ++i) {
-      if (data.nodes[i].is_leaf() || layers.of(i).empty() || !lies_under(layers.of(i), layer)) continue;
+      if (data.nodes[i].is_leaf() || layers.of(i).empty() || !lies_under(layers.of(i), layer))
+        continue;
       inside_[i] = true;
       ++result_.operators_again;
     }
-    for (const CompactRow& row : data.rows) holders_[row.first_holder] |= inside_[row.node] ? kInside : kOutside;
+    for (const CompactRow& row : data.rows)
+      holders_[row.first_holder] |= inside_[row.node] ? kInside : kOutside;
   }
 
   CheckpointEstimate estimate() {
@@ -255,7 +270,9 @@ class Block {
   }
 
   const CompactEdge* edge_of(const CompactRow& row) const {
-    return row.edge < 0 ? nullptr : &data_.edges[data_.nodes[row.node].edges_begin + static_cast<uint32_t>(row.edge)];
+    return row.edge < 0
+               ? nullptr
+               : &data_.edges[data_.nodes[row.node].edges_begin + static_cast<uint32_t>(row.edge)];
   }
 
   // What comes into the block from operators before it, and who holds it.
@@ -264,7 +281,9 @@ class Block {
       if (!inside_[i]) continue;
       for (uint32_t e = 0; e < data_.nodes[i].edge_count; ++e) {
         const CompactEdge& edge = data_.edges[data_.nodes[i].edges_begin + e];
-        if (edge.node == CompactEdge::kNone || inside_[edge.node] || layers_.is_parameter(edge.node)) continue;
+        if (edge.node == CompactEdge::kNone || inside_[edge.node] ||
+            layers_.is_parameter(edge.node))
+          continue;
         inputs_[{edge.node, edge.output_number}].bytes = edge.bytes;
       }
     }
@@ -282,13 +301,16 @@ class Block {
     }
   }
 
-  // Masks, indices, a batch: older than anything that the block made, if the registry numbered them all.
+  // Masks, indices, a batch: older than anything that the block made, if the registry numbered them
+  // all.
   void keep_what_came_without_gradient() {
     uint64_t first_made_here = ~uint64_t{0};
     for (const CompactRow& row : data_.rows) {
       if (!inside_[row.node] || row.storage_id == 0) continue;
       const CompactEdge* edge = edge_of(row);
-      const bool made_here = edge != nullptr ? edge->node != CompactEdge::kNone && inside_[edge->node] : result_number(row) >= 0;
+      const bool made_here = edge != nullptr
+                                 ? edge->node != CompactEdge::kNone && inside_[edge->node]
+                                 : result_number(row) >= 0;
       if (made_here) first_made_here = std::min(first_made_here, row.storage_id);
     }
     for (const CompactRow& row : data_.rows) {
@@ -314,7 +336,8 @@ class Block {
 std::set<std::string> layers_of(const SavedTensorsData& data, const Layers& layers, size_t depth) {
   std::set<std::string> found;
   for (uint32_t i = 0; i < data.nodes.size(); ++i) {
-    if (!data.nodes[i].is_leaf() && !layers.of(i).empty()) found.insert(first_parts(layers.of(i), depth));
+    if (!data.nodes[i].is_leaf() && !layers.of(i).empty())
+      found.insert(first_parts(layers.of(i), depth));
   }
   return found;
 }
@@ -333,7 +356,8 @@ std::string SavedGroups::to_json() const {
   for (const SavedGroup& group : groups) {
     if (&group != &groups.front()) out += ',';
     out += "{\"name\":" + json_string(group.name) + ",\"bytes\":" + std::to_string(group.bytes);
-    out += ",\"storages\":" + std::to_string(group.storages) + ",\"tensors\":" + std::to_string(group.tensors) + '}';
+    out += ",\"storages\":" + std::to_string(group.storages) +
+           ",\"tensors\":" + std::to_string(group.tensors) + '}';
   }
   return out + "]}";
 }
@@ -348,16 +372,19 @@ std::string SavedGroups::to_csv() const {
 }
 
 std::ostream& operator<<(std::ostream& out, const SavedGroup& group) {
-  return out << printable(group.name) << ": " << group.bytes << " bytes in " << group.storages << " storages, " << group.tensors
-             << " tensors";
+  return out << printable(group.name) << ": " << group.bytes << " bytes in " << group.storages
+             << " storages, " << group.tensors << " tensors";
 }
 
 std::ostream& operator<<(std::ostream& out, const SavedGroups& groups) {
-  out << "Saved for backward by " << table_name(groups.by) << ": " << readable_size(groups.total_bytes()) << '\n';
+  out << "Saved for backward by " << table_name(groups.by) << ": "
+      << readable_size(groups.total_bytes()) << '\n';
   for (const SavedGroup& group : groups.groups) {
     char line[64];
-    std::snprintf(line, sizeof(line), "%10s %7zu in ", readable_size(group.bytes).c_str(), group.tensors);
-    out << line << group.storages << (group.storages == 1 ? " storage  " : " storages  ") << table_name(group.name) << '\n';
+    std::snprintf(line, sizeof(line), "%10s %7zu in ", readable_size(group.bytes).c_str(),
+                  group.tensors);
+    out << line << group.storages << (group.storages == 1 ? " storage  " : " storages  ")
+        << table_name(group.name) << '\n';
   }
   return out;
 }
@@ -391,12 +418,14 @@ SavedGroups by_birthplace(const SavedTensors& saved, const Snapshot& snapshot) {
 CheckpointEstimate if_checkpointed(const SavedTensors& saved, const std::string& layer) {
   const SavedTensorsData& data = SavedTensorsData::of(saved);
   TORCH_CHECK(!data.parameters.empty(),
-              "if_checkpointed: no layer is known; pass the module to saved_for_backward(net, loss), and one with parameters");
+              "if_checkpointed: no layer is known; pass the module to saved_for_backward(net, "
+              "loss), and one with parameters");
   const Layers layers(data);
   CheckpointEstimate estimate = Block(data, layers, layer).estimate();
   if (estimate.operators_again == 0) {
     std::string known;
-    for (const std::string& name : layers_of(data, layers, 0)) known += (known.empty() ? "" : ", ") + name;
+    for (const std::string& name : layers_of(data, layers, 0))
+      known += (known.empty() ? "" : ", ") + name;
     TORCH_CHECK(false, "if_checkpointed: the graph has no layer '", layer, "'; it has ", known);
   }
   return estimate;
@@ -406,16 +435,21 @@ std::vector<CheckpointEstimate> checkpoint_candidates(const SavedTensors& saved,
   const SavedTensorsData& data = SavedTensorsData::of(saved);
   const Layers layers(data);
   std::vector<CheckpointEstimate> estimates;
-  for (const std::string& layer : layers_of(data, layers, depth)) estimates.push_back(Block(data, layers, layer).estimate());
+  for (const std::string& layer : layers_of(data, layers, depth))
+    estimates.push_back(Block(data, layers, layer).estimate());
   std::stable_sort(estimates.begin(), estimates.end(),
-                   [](const CheckpointEstimate& a, const CheckpointEstimate& b) { return a.bytes_back > b.bytes_back; });
+                   [](const CheckpointEstimate& a, const CheckpointEstimate& b) {
+                     return a.bytes_back > b.bytes_back;
+                   });
   return estimates;
 }
 
 std::ostream& operator<<(std::ostream& out, const CheckpointEstimate& estimate) {
-  out << table_name(estimate.layer) << " checkpointed: " << readable_size(estimate.bytes_back) << " back ("
-      << readable_size(estimate.kept_bytes) << " of its inputs kept), " << estimate.operators_again << " operators run again";
-  if (!estimate.exact) out << "; not exact, as tensors that need no gradient may come from outside it";
+  out << table_name(estimate.layer) << " checkpointed: " << readable_size(estimate.bytes_back)
+      << " back (" << readable_size(estimate.kept_bytes) << " of its inputs kept), "
+      << estimate.operators_again << " operators run again";
+  if (!estimate.exact)
+    out << "; not exact, as tensors that need no gradient may come from outside it";
   return out << '\n';
 }
 

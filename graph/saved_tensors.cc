@@ -11,8 +11,8 @@
 
 #include "absl/types/span.h"
 #include "graph/libtorch/libtorch_autograd.h"
-#include "graph/saved_tensors_data.h"
 #include "graph/registry_queries.h"
+#include "graph/saved_tensors_data.h"
 #include "registry/core/growing_map.h"
 #include "registry/core/huge_pages.h"
 #include "registry/libtorch/tensor_storages.h"
@@ -25,19 +25,22 @@ using torch::autograd::Node;
 
 constexpr int64_t kCudaBlockBytes = 512;
 
-// Room that is not used yet takes addresses and no memory, while to grow copies everything and takes new pages for it. So what has
-// become large gets room for a large graph at once.
+// Room that is not used yet takes addresses and no memory, while to grow copies everything and
+// takes new pages for it. So what has become large gets room for a large graph at once.
 template <typename T>
 void make_room(core::LargeVector<T>& values, size_t count = 1) {
   constexpr size_t kLarge = 4096, kLargeGraph = 262144;
   if (values.capacity() - values.size() >= count) return;
-  const size_t more = values.capacity() < kLarge ? 4 * values.capacity() : std::max(kLargeGraph, 2 * values.capacity());
+  const size_t more = values.capacity() < kLarge ? 4 * values.capacity()
+                                                 : std::max(kLargeGraph, 2 * values.capacity());
   values.reserve(std::max(more, values.size() + count + 64));
 }
 
 class Walk final : public NodeContents {
  public:
-  explicit Walk(const SavedTensorOptions& options) : options_(options) { data_->rounding = options.rounding; }
+  explicit Walk(const SavedTensorOptions& options) : options_(options) {
+    data_->rounding = options.rounding;
+  }
 
   void add_owner(const at::Tensor& tensor, SavedRole role) {
     for_each_part(tensor, [&](const char*, const at::Tensor& part) {
@@ -48,7 +51,8 @@ class Walk final : public NodeContents {
 
   void add_parameter(const std::string& name, const at::Tensor& parameter) {
     if (!parameter.defined()) return;
-    parameters_.emplace(parameter.unsafeGetTensorImpl(), static_cast<int32_t>(data_->parameters.size()));
+    parameters_.emplace(parameter.unsafeGetTensorImpl(),
+                        static_cast<int32_t>(data_->parameters.size()));
     data_->parameters.push_back(name);
     add_owner(parameter, SavedRole::kParameter);
   }
@@ -56,9 +60,10 @@ class Walk final : public NodeContents {
   void run(const std::vector<NodePtr>& roots) {
     visited_.reserve(kUsualNodes);
     for (auto root = roots.rbegin(); root != roots.rend(); ++root) push(*root);
-    // A graph is spread over memory, and most of the time would be spent waiting for it. So a node is read kAhead nodes after it was
-    // opened; meanwhile what reading it needs is asked for, in steps, each of which looks at what the one before has brought. For the
-    // next node's edges the time that the oldest takes to be read is used.
+    // A graph is spread over memory, and most of the time would be spent waiting for it. So a node
+    // is read kAhead nodes after it was opened; meanwhile what reading it needs is asked for, in
+    // steps, each of which looks at what the one before has brought. For the next node's edges the
+    // time that the oldest takes to be read is used.
     while (!stack_.empty() || opened_ != read_) {
       if (stack_.empty()) {
         read_oldest();
@@ -81,27 +86,33 @@ class Walk final : public NodeContents {
   std::shared_ptr<const SavedTensorsData> take_data() { return std::move(data_); }
 
   // NodeContents:
-  void tensor(const char* slot, int index, const at::Tensor& tensor, bool in_place_modified) override {
+  void tensor(const char* slot, int index, const at::Tensor& tensor,
+              bool in_place_modified) override {
     found_something_ = true;
     edge_ = static_cast<int16_t>(edge_of(**node_, tensor));
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    if (edge_ >= 0 && impl->layout() == c10::kStrided && !impl->is_nested() && !impl->has_symbolic_sizes_strides()) {
+    if (edge_ >= 0 && impl->layout() == c10::kStrided && !impl->is_nested() &&
+        !impl->has_symbolic_sizes_strides()) {
       data_->edges[data_->nodes[place_].edges_begin + static_cast<uint32_t>(edge_)].bytes =
           impl->numel() * static_cast<int64_t>(impl->itemsize());
     }
-    for_each_part(tensor,
-                  [&](const char* part, const at::Tensor& dense) { add_row(slot, index, part, dense, in_place_modified); });
+    for_each_part(tensor, [&](const char* part, const at::Tensor& dense) {
+      add_row(slot, index, part, dense, in_place_modified);
+    });
     // What came in by an edge is reached by it.
     if (edge_ < 0 || is_view(tensor)) {
       for_each_node_held_by(tensor, [this](const NodePtr& node) { held_node(node); });
     }
   }
 
-  const char* keep(std::string name) override { return data_->own_slots->insert(std::move(name)).first->c_str(); }
+  const char* keep(std::string name) override {
+    return data_->own_slots->insert(std::move(name)).first->c_str();
+  }
 
   void leaf(const at::Tensor& leaf, const at::Tensor& gradient) override {
     const auto parameter = parameters_.find(leaf.unsafeGetTensorImpl());
-    data_->nodes[place_].parameter = parameter == parameters_.end() ? CompactNode::kOtherLeaf : parameter->second;
+    data_->nodes[place_].parameter =
+        parameter == parameters_.end() ? CompactNode::kOtherLeaf : parameter->second;
     for_each_part(gradient, [&](const char*, const at::Tensor& part) {
       if (auto storage = storage_of(part)) gradients_.push_back(storage->key);
     });
@@ -196,7 +207,8 @@ class Walk final : public NodeContents {
 
   // Of the node that lies so deep. (gcc 12 drops the call of a function that only prefetches.)
   const void* edges_in_stack(size_t depth) const {
-    return stack_.size() > depth ? (*stack_[stack_.size() - 1 - depth].node)->next_edges().data() : nullptr;
+    return stack_.size() > depth ? (*stack_[stack_.size() - 1 - depth].node)->next_edges().data()
+                                 : nullptr;
   }
 
   void look_ahead() {
@@ -209,13 +221,16 @@ class Walk final : public NodeContents {
     }
     if (const Opened* const node = opened_before(3 * kAhead / 4)) {
       for (size_t i = 0; i < node->tensor_count; ++i) {
-        if (const auto storage = storage_of(*node->tensors[i])) storages_on(storage->key.device).prefetch(storage->key.address);
+        if (const auto storage = storage_of(*node->tensors[i]))
+          storages_on(storage->key.device).prefetch(storage->key.address);
       }
     }
   }
 
   // So many nodes ago, if it has not been read yet.
-  Opened* opened_before(size_t count) { return opened_ - read_ >= count ? &opened(opened_ - count) : nullptr; }
+  Opened* opened_before(size_t count) {
+    return opened_ - read_ >= count ? &opened(opened_ - count) : nullptr;
+  }
 
   void read_oldest() {
     Opened& oldest = opened(read_++);
@@ -230,7 +245,8 @@ class Walk final : public NodeContents {
 
   // The place of a node, which is given to it when it is first heard of.
   uint32_t push(const NodePtr& node) {
-    const auto [found, is_new] = visited_.try_emplace(node.get(), static_cast<uint32_t>(data_->nodes.size()));
+    const auto [found, is_new] =
+        visited_.try_emplace(node.get(), static_cast<uint32_t>(data_->nodes.size()));
     if (is_new) {
       make_room(data_->nodes);
       data_->nodes.emplace_back();
@@ -241,7 +257,8 @@ class Walk final : public NodeContents {
 
   void follow(const Opened& newest) {
     const Node& node = **newest.reading.node;
-    const uint32_t name = NodeReader::number_of(*newest.reading.type);  // numbered when it was opened, just now
+    const uint32_t name =
+        NodeReader::number_of(*newest.reading.type);  // numbered when it was opened, just now
     if (name == data_->names.size()) data_->names.push_back(node.name());
     const auto& edges = node.next_edges();
     const auto begin = static_cast<uint32_t>(data_->edges.size());
@@ -256,7 +273,8 @@ class Walk final : public NodeContents {
     for (size_t i = edges.size(); i-- > 0;) {
       if (!edges[i].function) continue;
       CompactEdge& edge = data_->edges[begin + i];
-      const bool as_before = i + 1 < edges.size() && edges[i].function == edges[i + 1].function;  // x * x
+      const bool as_before =
+          i + 1 < edges.size() && edges[i].function == edges[i + 1].function;  // x * x
       edge.node = as_before ? data_->edges[begin + i + 1].node : push(edges[i].function);
       edge.output_number = edges[i].input_nr;
       edge.bytes = CompactEdge::kNotMeasured;
@@ -269,7 +287,8 @@ class Walk final : public NodeContents {
     const auto& edges = (*node_)->next_edges();
     for (uint32_t i = 0; i < node.edge_count; ++i) {
       CompactEdge& edge = data_->edges[node.edges_begin + i];
-      if (edge.bytes == CompactEdge::kNotMeasured && edges[i].function) edge.bytes = bytes_along(edges[i]);
+      if (edge.bytes == CompactEdge::kNotMeasured && edges[i].function)
+        edge.bytes = bytes_along(edges[i]);
     }
   }
 
@@ -286,7 +305,8 @@ class Walk final : public NodeContents {
 
   void note(UnreadReason reason, std::string detail) {
     const Node& node = **node_;
-    data_->unread.push_back({node.name(), node.sequence_nr(), node.thread_id(), reason, std::move(detail)});
+    data_->unread.push_back(
+        {node.name(), node.sequence_nr(), node.thread_id(), reason, std::move(detail)});
   }
 
   // Of the leaves that the graph reaches: known only now.
@@ -303,15 +323,17 @@ class Walk final : public NodeContents {
     }
   }
 
-  // A TorchScript node is closed to us. What its method made in the forward pass and is still alive, it has captured, or
-  // somebody else holds it.
+  // A TorchScript node is closed to us. What its method made in the forward pass and is still
+  // alive, it has captured, or somebody else holds it.
   void infer_torchscript() {
     if (torchscript_nodes_.empty()) return;
-    std::sort(torchscript_nodes_.begin(), torchscript_nodes_.end(), [this](const auto& a, const auto& b) {
-      return data_->nodes[a.second].sequence_number < data_->nodes[b.second].sequence_number;
-    });
+    std::sort(
+        torchscript_nodes_.begin(), torchscript_nodes_.end(), [this](const auto& a, const auto& b) {
+          return data_->nodes[a.second].sequence_number < data_->nodes[b.second].sequence_number;
+        });
     std::vector<uint64_t> made_before;  // the latest storage that each of them found there
-    for (const auto& [node, place] : torchscript_nodes_) made_before.push_back(latest_storage_before(data_->nodes[place]));
+    for (const auto& [node, place] : torchscript_nodes_)
+      made_before.push_back(latest_storage_before(data_->nodes[place]));
     std::vector<size_t> counts(torchscript_nodes_.size());
     for (const StorageInfo& birth : alive_births_in_torchscript()) {
       const StorageKey key{birth.address, birth.device};
@@ -326,10 +348,12 @@ class Walk final : public NodeContents {
     for (size_t i = 0; i < torchscript_nodes_.size(); ++i) {
       std::tie(node_, place_) = torchscript_nodes_[i];
       if (counts[i] > 0) {
-        note(UnreadReason::kTorchScript, "inferred from births in TorchScript methods: " + std::to_string(counts[i]));
+        note(UnreadReason::kTorchScript,
+             "inferred from births in TorchScript methods: " + std::to_string(counts[i]));
         continue;
       }
-      note(UnreadReason::kTorchScript, "no births seen in a TorchScript method, so what it holds is not known");
+      note(UnreadReason::kTorchScript,
+           "no births seen in a TorchScript method, so what it holds is not known");
       CompactRow row;
       row.slot = "captures";
       row.node = place_;
@@ -343,7 +367,8 @@ class Walk final : public NodeContents {
     uint64_t latest = 0;
     for (const CompactRow& row : data_->rows) {
       const CompactNode& other = data_->nodes[row.node];
-      if (other.forward_thread == node.forward_thread && other.sequence_number < node.sequence_number) {
+      if (other.forward_thread == node.forward_thread &&
+          other.sequence_number < node.sequence_number) {
         latest = std::max(latest, row.storage_id);
       }
     }
@@ -376,7 +401,8 @@ class Walk final : public NodeContents {
   bool wanted(c10::Device device) const {
     if (!options_.device.has_value()) return true;
     return options_.device->type() == device.type() &&
-           (!options_.device->has_index() || !device.has_index() || options_.device->index() == device.index());
+           (!options_.device->has_index() || !device.has_index() ||
+            options_.device->index() == device.index());
   }
 
   void add_shape(const at::Tensor& tensor, CompactRow& row) {
@@ -401,7 +427,8 @@ class Walk final : public NodeContents {
     }
   }
 
-  void add_row(const char* slot, int index, const char* part, const at::Tensor& tensor, bool in_place_modified) {
+  void add_row(const char* slot, int index, const char* part, const at::Tensor& tensor,
+               bool in_place_modified) {
     if (!tensor.defined()) return;
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     const c10::Device device = tensor_device(tensor);
@@ -409,7 +436,8 @@ class Walk final : public NodeContents {
 
     make_room(data_->rows);
     const auto place = static_cast<uint32_t>(data_->rows.size());
-    static const CompactRow kEmpty;  // gcc 12 clears one by `rep stos`, which takes longer than to copy this
+    static const CompactRow
+        kEmpty;  // gcc 12 clears one by `rep stos`, which takes longer than to copy this
     CompactRow& row = data_->rows.emplace_back(kEmpty);
     __builtin_prefetch(&row + 8, 1);
     row.slot = slot;
@@ -425,7 +453,8 @@ class Walk final : public NodeContents {
     row.counted = true;
     if (const std::optional<StorageFacts> storage = storage_of(tensor)) {
       row.extent_bytes = extent_bytes_of(tensor).value_or(-1);
-      if (row.extent_bytes >= 0) row.offset_bytes = impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
+      if (row.extent_bytes >= 0)
+        row.offset_bytes = impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
       row.storage_bytes = storage->bytes.value_or(-1);
       row.address = storage->key.address;
       row.lent = storage->lent;
@@ -443,7 +472,10 @@ class Walk final : public NodeContents {
     for (auto& [known, storages] : storages_) {
       if (known == device) return storages;
     }
-    Storages& storages = storages_.emplace_back(std::piecewise_construct, std::forward_as_tuple(device), std::tuple<>()).second;
+    Storages& storages =
+        storages_
+            .emplace_back(std::piecewise_construct, std::forward_as_tuple(device), std::tuple<>())
+            .second;
     storages.reserve(kUsualNodes);
     return storages;
   }
@@ -505,15 +537,16 @@ class Walk final : public NodeContents {
 
 }  // namespace
 
-SavedTensors walk_graph(const char* caller, at::ArrayRef<at::Tensor> roots, const SavedTensorOptions& options,
-                        const Owned& owned) {
+SavedTensors walk_graph(const char* caller, at::ArrayRef<at::Tensor> roots,
+                        const SavedTensorOptions& options, const Owned& owned) {
   TORCH_CHECK(!roots.empty(), caller,
               ": no root was given; pass the loss, or all tensors that "
               "backward() will start from");
   std::vector<NodePtr> nodes;
   for (size_t i = 0; i < roots.size(); ++i) {
     const at::Tensor& root = roots[i];
-    TORCH_CHECK(root.defined(), caller, ": root ", i, " is undefined; pass the tensor that backward() starts from");
+    TORCH_CHECK(root.defined(), caller, ": root ", i,
+                " is undefined; pass the tensor that backward() starts from");
     nodes.push_back(grad_fn_of(root));
     TORCH_CHECK(nodes.back() || !root.requires_grad(), caller, ": root ", i,
                 " is a leaf, which no operation computed, so it has no graph; "
@@ -534,7 +567,9 @@ SavedTensors walk_graph(const char* caller, at::ArrayRef<at::Tensor> roots, cons
   }
   for (const auto* parameters : {&owned.parameters, &options.parameters}) {
     for (const auto& [name, tensor] : *parameters) {
-      with_gradient_of(tensor, [&walk](const at::Tensor& gradient) { walk.add_owner(gradient, SavedRole::kGradient); });
+      with_gradient_of(tensor, [&walk](const at::Tensor& gradient) {
+        walk.add_owner(gradient, SavedRole::kGradient);
+      });
     }
   }
   for (const at::Tensor& tensor : options.exclude) {
@@ -544,7 +579,8 @@ SavedTensors walk_graph(const char* caller, at::ArrayRef<at::Tensor> roots, cons
     walk.add_owner(root, SavedRole::kRoot);
   }
   walk.run(nodes);
-  TORCH_CHECK(walk.found_something() || !walk.found_released(), caller, ": the graph of root 0 (", nodes[0]->name(),
+  TORCH_CHECK(walk.found_something() || !walk.found_released(), caller, ": the graph of root 0 (",
+              nodes[0]->name(),
               ") has already been freed by backward(); call this between "
               "forward and backward(), or keep the graph with "
               "backward({}, /*retain_graph=*/true)");
@@ -600,7 +636,9 @@ std::string SavedTensorsData::slot(const CompactRow& row) const {
   return text;
 }
 
-const std::string& SavedTensorsData::node_name(const CompactRow& row) const { return names[nodes[row.node].name]; }
+const std::string& SavedTensorsData::node_name(const CompactRow& row) const {
+  return names[nodes[row.node].name];
+}
 
 int64_t SavedTensorsData::elements(const CompactRow& row) const {
   int64_t product = row.rank < 0 ? 0 : 1;
@@ -679,7 +717,8 @@ const char* to_string(UnreadReason reason) {
 
 SavedTensors::SavedTensors() : data_(std::make_shared<graph_internal::SavedTensorsData>()) {}
 
-SavedTensors::SavedTensors(std::shared_ptr<const graph_internal::SavedTensorsData> data) : data_(std::move(data)) {}
+SavedTensors::SavedTensors(std::shared_ptr<const graph_internal::SavedTensorsData> data)
+    : data_(std::move(data)) {}
 
 std::vector<SavedTensorRow> SavedTensors::rows() const {
   std::vector<SavedTensorRow> rows;
@@ -693,7 +732,9 @@ size_t SavedTensors::node_count() const { return data_->nodes.size(); }
 
 int64_t SavedTensors::total_bytes() const { return bytes(SavedRole::kActivation); }
 
-int64_t SavedTensors::bytes(SavedRole role) const { return data_->bytes[graph_internal::place_of(role)]; }
+int64_t SavedTensors::bytes(SavedRole role) const {
+  return data_->bytes[graph_internal::place_of(role)];
+}
 
 int64_t SavedTensors::inferred_bytes() const { return data_->inferred_bytes; }
 
@@ -702,8 +743,9 @@ size_t SavedTensors::unknown_rows() const { return data_->unknown_rows; }
 std::vector<UnreadNode> SavedTensors::unread_nodes() const { return data_->unread; }
 
 bool SavedTensors::complete() const {
-  return data_->unknown_rows == 0 && std::all_of(data_->unread.begin(), data_->unread.end(),
-                                                 [](const UnreadNode& node) { return node.reason == UnreadReason::kReleased; });
+  return data_->unknown_rows == 0 &&
+         std::all_of(data_->unread.begin(), data_->unread.end(),
+                     [](const UnreadNode& node) { return node.reason == UnreadReason::kReleased; });
 }
 
 SavedTensors saved_for_backward(at::ArrayRef<at::Tensor> roots, const SavedTensorOptions& options) {

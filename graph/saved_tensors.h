@@ -4,29 +4,39 @@
 //   int64_t bytes = memledger::memory_for_backward(*net, loss, {{input}});
 //   std::cout << memledger::saved_for_backward(loss);      // who holds what
 //
-// Units    Bytes, as the program asked for them; a storage is counted once, however many slots, views and lazy copies
-//          share it, and whole, however little of it a saved view shows: that is what stays in memory.
-// Harmless The graph is read where it stands. No unpack hook runs, nothing is recomputed, no tensor is kept, use counts are
+// Units    Bytes, as the program asked for them; a storage is counted once, however many slots,
+// views and lazy copies
+//          share it, and whole, however little of it a saved view shows: that is what stays in
+//          memory.
+// Harmless The graph is read where it stands. No unpack hook runs, nothing is recomputed, no tensor
+// is kept, use counts are
 //          as before after return.
-// Complete All of LibTorch's own nodes with their lists and optional slots; custom Functions (saved variables, tensors in
-//          saved_data however deep in lists, tuples, dictionaries and objects); in-place operations on views. What cannot be
-//          read is listed by unread_nodes(): Python's Functions, node classes of others, what saved-variable hooks packed
-//          (graph/counted_hooks.h: those that say what they hold are counted). It is not in the totals. TorchScript's nodes are
-//          closed, too: what their methods made in the forward pass and still lives is taken for theirs, and marked
-//          `inferred`, if the registry was active then; else there is a row of `?`.
-// Errors   c10::Error: no root given, an undefined root, a root without a graph, a graph that backward() has freed. A graph
+// Complete All of LibTorch's own nodes with their lists and optional slots; custom Functions (saved
+// variables, tensors in
+//          saved_data however deep in lists, tuples, dictionaries and objects); in-place operations
+//          on views. What cannot be read is listed by unread_nodes(): Python's Functions, node
+//          classes of others, what saved-variable hooks packed (graph/counted_hooks.h: those that
+//          say what they hold are counted). It is not in the totals. TorchScript's nodes are
+//          closed, too: what their methods made in the forward pass and still lives is taken for
+//          theirs, and marked `inferred`, if the registry was active then; else there is a row of
+//          `?`.
+// Errors   c10::Error: no root given, an undefined root, a root without a graph, a graph that
+// backward() has freed. A graph
 //          freed in part gives what is left, and names the freed nodes in unread_nodes().
-// Threads  Values may be read by any number of threads. A graph may be read while other threads build or run other graphs,
-//          also over the same parameters, but not while they set or clear gradients otherwise than by backward(). If backward()
-//          runs on the graph itself, nodes it is at are listed as in use and those it has freed as released: nothing is torn,
-//          but the account is of no one instant; it waits for at most some 16 nodes to be read. Not detected: an in-place operation, in another thread, on a tensor of the
-//          graph.
-// Cost     See tests/bench/saved_tensors_cost.cc: well under a microsecond per node while the graph fits into the cache, some
-//          200 bytes of host memory per node and row, and for a graph of thousands of nodes 40 MB of addresses in which nothing
-//          lies yet; no recursion, so a graph may be as deep as memory allows.
+// Threads  Values may be read by any number of threads. A graph may be read while other threads
+// build or run other graphs,
+//          also over the same parameters, but not while they set or clear gradients otherwise than
+//          by backward(). If backward() runs on the graph itself, nodes it is at are listed as in
+//          use and those it has freed as released: nothing is torn, but the account is of no one
+//          instant; it waits for at most some 16 nodes to be read. Not detected: an in-place
+//          operation, in another thread, on a tensor of the graph.
+// Cost     See tests/bench/saved_tensors_cost.cc: well under a microsecond per node while the graph
+// fits into the cache, some
+//          200 bytes of host memory per node and row, and for a graph of thousands of nodes 40 MB
+//          of addresses in which nothing lies yet; no recursion, so a graph may be as deep as
+//          memory allows.
 
-#ifndef MEMLEDGER_GRAPH_SAVED_TENSORS_H_
-#define MEMLEDGER_GRAPH_SAVED_TENSORS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -65,8 +75,8 @@ struct SavedTensorOptions {
   Rounding rounding = Rounding::kRequested;
   // As `exclude`, and told apart: what the program feeds the network with.
   std::vector<at::Tensor> inputs = {};
-  // Besides those of the module that is given, if one is: of several modules, or of one that is no torch::nn::Module. Names as
-  // `encoder.weight`; layers are made of them.
+  // Besides those of the module that is given, if one is: of several modules, or of one that is no
+  // torch::nn::Module. Names as `encoder.weight`; layers are made of them.
   std::vector<std::pair<std::string, at::Tensor>> parameters = {};
   std::vector<at::Tensor> buffers = {};
 };
@@ -111,7 +121,8 @@ struct SavedTensorRow {
   bool counted = false;               // the first holder of its storage
   std::optional<size_t> shares_with;  // else the first holder's place in rows()
   bool in_place_modified = false;     // after saving: backward() would throw
-  bool inferred = false;              // born in the TorchScript method of a node that cannot be read: probably held by it
+  bool inferred =
+      false;  // born in the TorchScript method of a node that cannot be read: probably held by it
   SavedRole role = SavedRole::kActivation;
 };
 
@@ -174,8 +185,9 @@ class SavedTensors {
   // A line per row under a fixed header, exact bytes; empty where unknown. Quoted as RFC 4180 says.
   std::string to_csv() const;
 
-  // The graph as a drawing for Graphviz: a box per node with the bytes it is the first to hold, on the edges the bytes of the
-  // tensor that flowed from one operator into the next. c10::Error for more than `max_nodes`, which nobody could read.
+  // The graph as a drawing for Graphviz: a box per node with the bytes it is the first to hold, on
+  // the edges the bytes of the tensor that flowed from one operator into the next. c10::Error for
+  // more than `max_nodes`, which nobody could read.
   std::string to_dot(size_t max_nodes = 500) const;
 
   // A table, biggest first, 50 rows at most; sizes in powers of 1024.
@@ -191,20 +203,23 @@ class SavedTensors {
 // Everything the graph under the roots holds; several roots are one union. All
 // of it is activation but what the options exclude and the roots' own storages:
 // the result of exp() counts in exp().sum(), and is apart where it is the root.
-SavedTensors saved_for_backward(at::ArrayRef<at::Tensor> roots, const SavedTensorOptions& options = {});
+SavedTensors saved_for_backward(at::ArrayRef<at::Tensor> roots,
+                                const SavedTensorOptions& options = {});
 
 // The gist's function of that name. `duplicate` means "remove duplicates", as
 // there: true gives one row per storage, that of the saved tensor with the most
 // elements; false gives the raw rows, one per slot. Rows of the net's
 // parameters and buffers are left out, by storage: where the gist took the
 // transposed view of a Linear's weight for an activation, this does not.
-SavedTensors get_tensors_saved_for_backward(const torch::nn::Module& net, const at::Tensor& output, bool duplicate = true);
+SavedTensors get_tensors_saved_for_backward(const torch::nn::Module& net, const at::Tensor& output,
+                                            bool duplicate = true);
 
 // What the graph holds, whoever else holds it too, less the storages of the
 // net's parameters and buffers, of the loss and of what the options exclude.
 // The input is in, unless excluded. Where saved_for_backward() would list
 // unread nodes the figure is a lower bound.
-int64_t memory_for_backward(const torch::nn::Module& net, const at::Tensor& loss, const SavedTensorOptions& options = {});
+int64_t memory_for_backward(const torch::nn::Module& net, const at::Tensor& loss,
+                            const SavedTensorOptions& options = {});
 
 // The rows behind memory_for_backward().
 SavedTensors saved_for_backward(const torch::nn::Module& net, at::ArrayRef<at::Tensor> roots,
@@ -212,8 +227,8 @@ SavedTensors saved_for_backward(const torch::nn::Module& net, at::ArrayRef<at::T
 
 // The same for a module holder, so that `net` will do for `*net`.
 template <typename M>
-SavedTensors get_tensors_saved_for_backward(const torch::nn::ModuleHolder<M>& net, const at::Tensor& output,
-                                            bool duplicate = true) {
+SavedTensors get_tensors_saved_for_backward(const torch::nn::ModuleHolder<M>& net,
+                                            const at::Tensor& output, bool duplicate = true) {
   return get_tensors_saved_for_backward(*net, output, duplicate);
 }
 template <typename M>
@@ -222,11 +237,10 @@ int64_t memory_for_backward(const torch::nn::ModuleHolder<M>& net, const at::Ten
   return memory_for_backward(*net, loss, options);
 }
 template <typename M>
-SavedTensors saved_for_backward(const torch::nn::ModuleHolder<M>& net, at::ArrayRef<at::Tensor> roots,
+SavedTensors saved_for_backward(const torch::nn::ModuleHolder<M>& net,
+                                at::ArrayRef<at::Tensor> roots,
                                 const SavedTensorOptions& options = {}) {
   return saved_for_backward(*net, roots, options);
 }
 
 }  // namespace memledger
-
-#endif  // MEMLEDGER_GRAPH_SAVED_TENSORS_H_

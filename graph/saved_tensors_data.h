@@ -1,7 +1,6 @@
 // What SavedTensors stands on, and the walk that fills it.
 
-#ifndef MEMLEDGER_GRAPH_SAVED_TENSORS_DATA_H_
-#define MEMLEDGER_GRAPH_SAVED_TENSORS_DATA_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -73,7 +72,9 @@ struct CompactRow {
 using OwnSlots = std::set<std::string>;
 
 struct SavedTensorsData {
-  static SavedTensors make(std::shared_ptr<const SavedTensorsData> data) { return SavedTensors(std::move(data)); }
+  static SavedTensors make(std::shared_ptr<const SavedTensorsData> data) {
+    return SavedTensors(std::move(data));
+  }
   static const SavedTensorsData& of(const SavedTensors& saved) { return *saved.data_; }
 
   // The counted bytes of a storage under these options.
@@ -103,13 +104,11 @@ struct Owned {
 };
 
 // `caller` begins the messages of errors.
-SavedTensors walk_graph(const char* caller, at::ArrayRef<at::Tensor> roots, const SavedTensorOptions& options,
-                        const Owned& owned);
+SavedTensors walk_graph(const char* caller, at::ArrayRef<at::Tensor> roots,
+                        const SavedTensorOptions& options, const Owned& owned);
 
 // Without the rows of parameters and buffers; with `one_per_storage`, only the
 // row with the most elements of each storage.
 SavedTensors select_rows(const SavedTensors& saved, bool one_per_storage);
 
 }  // namespace memledger::graph_internal
-
-#endif  // MEMLEDGER_GRAPH_SAVED_TENSORS_DATA_H_

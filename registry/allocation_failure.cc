@@ -6,9 +6,9 @@
 #include <atomic>
 #include <exception>
 
-#include "registry/second_copy/copies.h"
-#include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/block_hooks.h"
+#include "registry/hooks/stack_sampler.h"
+#include "registry/second_copy/copies.h"
 
 namespace memledger {
 namespace {
@@ -21,7 +21,8 @@ c10::Device device_asked(WatchedType type) {
   return c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice();
 }
 
-void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes, std::string_view message) noexcept {
+void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes,
+          std::string_view message) noexcept {
   RegistryState& state = RegistryState::get();
   try {
     const core::Birthplace place = core::this_thread().birthplace();
@@ -42,8 +43,10 @@ void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes, s
 
 }  // namespace
 
-AllocationFailureObserver set_allocation_failure_observer(AllocationFailureObserver observer) noexcept {
-  if (const CopyOffer* const first = first_copy()) return first->services->set_failure_observer(observer);
+AllocationFailureObserver set_allocation_failure_observer(
+    AllocationFailureObserver observer) noexcept {
+  if (const CopyOffer* const first = first_copy())
+    return first->services->set_failure_observer(observer);
   return observer_in_use.exchange(observer, std::memory_order_acq_rel);
 }
 

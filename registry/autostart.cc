@@ -4,8 +4,11 @@
 namespace memledger {
 namespace {
 
-// After the allocator wrapper's place-taking at load (101) and before the program's own static objects.
-__attribute__((constructor(102))) void activate_at_load() { Registry::global().activate().IgnoreError(); }
+// After the allocator wrapper's place-taking at load (101) and before the program's own static
+// objects.
+__attribute__((constructor(102))) void activate_at_load() {
+  Registry::global().activate().IgnoreError();
+}
 
 }  // namespace
 }  // namespace memledger

@@ -1,6 +1,7 @@
 #pragma once
 
-// What happened between two instants, coalesced: a storage born and freed between them appears nowhere.
+// What happened between two instants, coalesced: a storage born and freed between them appears
+// nowhere.
 //
 //   memledger::Cursor cursor;
 //   registry.changes_since(cursor);                         // from now on
@@ -18,8 +19,9 @@
 namespace memledger {
 
 struct Changes {
-  // There was no earlier instant to compare with, so `born` lists everything alive and `died` nothing: a cursor's first use, or
-  // one that was lost because there was no memory to remember what died.
+  // There was no earlier instant to compare with, so `born` lists everything alive and `died`
+  // nothing: a cursor's first use, or one that was lost because there was no memory to remember
+  // what died.
   bool from_snapshot = false;
   std::chrono::system_clock::time_point time;
   std::vector<StorageInfo> born;  // in order of birth
@@ -32,8 +34,9 @@ struct Changes {
   bool cuda_tracking_was_off = false;
 };
 
-// A reader's place in the registry's changes. While one is alive, the registry remembers what it saw alive and has died since: at
-// most one small record per storage alive at its last use. One thread at a time; not copyable.
+// A reader's place in the registry's changes. While one is alive, the registry remembers what it
+// saw alive and has died since: at most one small record per storage alive at its last use. One
+// thread at a time; not copyable.
 class Cursor {
  public:
   Cursor() = default;

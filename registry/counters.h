@@ -4,9 +4,10 @@
 
 namespace memledger {
 
-// Bytes as requested and storages (or raw blocks) of one device. A plain value: counters of two moments subtract to what
-// happened between them (the peaks then are the later ones, as a peak has no difference). Storages adopted later (born before
-// tracking) are in current and peak and, when freed, in freed, but never in allocated.
+// Bytes as requested and storages (or raw blocks) of one device. A plain value: counters of two
+// moments subtract to what happened between them (the peaks then are the later ones, as a peak has
+// no difference). Storages adopted later (born before tracking) are in current and peak and, when
+// freed, in freed, but never in allocated.
 struct Counters {
   int64_t current_bytes = 0;
   int64_t peak_bytes = 0;  // highest current_bytes since activation or Registry::reset_peak
@@ -30,10 +31,10 @@ struct Counters {
 
 // Trouble that the hooks met and kept from the program. All zero in a healthy run.
 struct HookHealth {
-  // Freed through our deleter, but never recorded. Not counted once something was allocated unseen (before the first activation,
-  // in a gap): then such frees are to be expected.
+  // Freed through our deleter, but never recorded. Not counted once something was allocated unseen
+  // (before the first activation, in a gap): then such frees are to be expected.
   int64_t unknown_frees = 0;
-  int64_t dropped_records = 0;       // storages that could not be recorded, or whose free was never seen
+  int64_t dropped_records = 0;  // storages that could not be recorded, or whose free was never seen
   int64_t swallowed_exceptions = 0;  // exceptions stopped inside a hook
 };
 

@@ -4,8 +4,8 @@
 
 #include <new>
 
-#include "registry/second_copy/copies.h"
 #include "registry/core/ledger.h"
+#include "registry/second_copy/copies.h"
 
 namespace memledger {
 
@@ -17,15 +17,20 @@ Recorder::Recorder(size_t max_events) : place_(std::make_unique<Place>()) {
   try {
     copy_services().start_recording(max_events, place_->mark);
   } catch (const std::bad_alloc&) {
-    TORCH_CHECK(false, "memledger: no memory to record ", max_events, " births and deaths of storages");
+    TORCH_CHECK(false, "memledger: no memory to record ", max_events,
+                " births and deaths of storages");
   }
 }
 
 Recorder::~Recorder() { copy_services().stop_recording(); }
 
-Recording Recorder::read() const { return copy_services().read_recording(place_->mark, /*with_alive=*/true); }
+Recording Recorder::read() const {
+  return copy_services().read_recording(place_->mark, /*with_alive=*/true);
+}
 
-Recording Recorder::take() { return copy_services().read_recording(place_->mark, /*with_alive=*/false); }
+Recording Recorder::take() {
+  return copy_services().read_recording(place_->mark, /*with_alive=*/false);
+}
 
 int64_t recording_clock_ns() noexcept { return core::steady_ns(); }
 

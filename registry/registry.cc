@@ -17,26 +17,27 @@
 
 #include "absl/status/statusor.h"
 #include "registry/allocation_failure.h"
-#include "registry/second_copy/copies.h"
 #include "registry/core/training_threads.h"
+#include "registry/device_statistics.h"
+#include "registry/hooks/block_hooks.h"
 #include "registry/hooks/cpu_allocator.h"
 #include "registry/hooks/cuda_allocator.h"
-#include "registry/device_statistics.h"
 #include "registry/hooks/operator_observer.h"
-#include "registry/recording.h"
-#include "registry/snapshot_data.h"
 #include "registry/hooks/stack_sampler.h"
-#include "registry/state.h"
 #include "registry/hooks/training_notes.h"
-#include "registry/hooks/block_hooks.h"
+#include "registry/recording.h"
+#include "registry/second_copy/copies.h"
+#include "registry/snapshot_data.h"
+#include "registry/state.h"
 
 namespace memledger {
 namespace {
 
-// Not in Registry itself, so that its header stays free of locks. Only for the thread whose turn it is.
+// Not in Registry itself, so that its header stays free of locks. Only for the thread whose turn it
+// is.
 //
-// A turn is no lock of ours: LibTorch and the program's allocator are called meanwhile. Other threads wait for its end; the one whose it
-// is may come back from there, and goes on at once.
+// A turn is no lock of ours: LibTorch and the program's allocator are called meanwhile. Other
+// threads wait for its end; the one whose it is may come back from there, and goes on at once.
 class Activation {
  public:
   int count = 0;
@@ -47,7 +48,8 @@ class Activation {
   bool begin_turn() noexcept {
     const std::thread::id mine = std::this_thread::get_id();
     if (turn_of_.load(std::memory_order_relaxed) == mine) return false;
-    for (std::thread::id nobody; !turn_of_.compare_exchange_weak(nobody, mine, std::memory_order_acquire); nobody = {}) {
+    for (std::thread::id nobody;
+         !turn_of_.compare_exchange_weak(nobody, mine, std::memory_order_acquire); nobody = {}) {
       std::this_thread::yield();
     }
     return true;
@@ -81,17 +83,20 @@ std::optional<StackOptions> wider(StackOptions a, StackOptions b) {
   using Policy = StackOptions::Policy;
   if (a.policy == Policy::kNone) return b;
   if (b.policy == Policy::kNone) return a;
-  // Every stack has its own weight, so estimates from all of them, or from samples of two densities, are right as well.
+  // Every stack has its own weight, so estimates from all of them, or from samples of two
+  // densities, are right as well.
   if (a.policy == Policy::kAll || b.policy == Policy::kAll) return StackOptions::all();
   if (a.policy != b.policy) return std::nullopt;
   return a.bytes <= b.bytes ? a : b;
 }
 
-absl::StatusOr<RegistryOptions> wider(const RegistryOptions& present, const RegistryOptions& asked) {
+absl::StatusOr<RegistryOptions> wider(const RegistryOptions& present,
+                                      const RegistryOptions& asked) {
   const std::optional<StackOptions> stacks = wider(present.stacks, asked.stacks);
   if (!stacks) {
     return absl::FailedPreconditionError(
-        "memledger: RegistryOptions::stacks cannot be had: an activation that has not ended takes stacks from a size on, this "
+        "memledger: RegistryOptions::stacks cannot be had: an activation that has not ended takes "
+        "stacks from a size on, this "
         "one asks "
         "for samples, or the reverse; StackOptions::all() serves both");
   }
@@ -133,14 +138,16 @@ void after_fork() {
   if (!fork_in_own_turn) activation().end_turn();
 }
 
-// At load, so that whatever takes locks before ours registers its handlers later: those run in the reverse order.
+// At load, so that whatever takes locks before ours registers its handlers later: those run in the
+// reverse order.
 bool watch_forks() {
   static const bool watched = pthread_atfork(&before_fork, &after_fork, &after_fork) == 0;
   return watched;
 }
 
 c10::Device device_of(core::DeviceKey key) {
-  return c10::Device(static_cast<c10::DeviceType>(key.type), static_cast<c10::DeviceIndex>(key.index));
+  return c10::Device(static_cast<c10::DeviceType>(key.type),
+                     static_cast<c10::DeviceIndex>(key.index));
 }
 
 // Without an index: the first, as in registry/device_statistics.h.
@@ -155,7 +162,8 @@ StorageKind kind_of(const core::StorageRecord& record, bool temporary) {
   if (record.raw_block) return StorageKind::kRawBlock;
   const bool from_an_operator = record.birthplace.op != 0 && !record.adopted && !temporary;
   // Not `described`: an event has no room for long shapes.
-  return from_an_operator && record.dtype == core::kUnknownDtype ? StorageKind::kScratch : StorageKind::kTensor;
+  return from_an_operator && record.dtype == core::kUnknownDtype ? StorageKind::kScratch
+                                                                 : StorageKind::kTensor;
 }
 
 void fill(StorageInfo& info, const core::StorageRecord& record) {
@@ -197,8 +205,8 @@ std::vector<DeviceInfo> to_values(const std::vector<core::DeviceTotals>& devices
   std::vector<DeviceInfo> result;
   result.reserve(devices.size());
   for (const core::DeviceTotals& one : devices) {
-    result.push_back({device_of(one.device), one.counters, one.table_bytes, one.adopted_bytes, one.raw_block_bytes,
-                      one.library_workspace_bytes});
+    result.push_back({device_of(one.device), one.counters, one.table_bytes, one.adopted_bytes,
+                      one.raw_block_bytes, one.library_workspace_bytes});
   }
   return result;
 }
@@ -216,7 +224,8 @@ void note_what_went_unseen(const RegistryState& state, Value& value) {
 void add_rows(const core::RecordList& records, Snapshot::Data& data) {
   std::vector<std::pair<core::DeviceKey, size_t>> counts;
   const auto place_of = [&](core::DeviceKey device) {
-    return std::find_if(counts.begin(), counts.end(), [&](const auto& count) { return count.first == device; });
+    return std::find_if(counts.begin(), counts.end(),
+                        [&](const auto& count) { return count.first == device; });
   };
   for (const core::StorageRecord& record : records) {
     auto place = place_of(record.device);
@@ -230,11 +239,13 @@ void add_rows(const core::RecordList& records, Snapshot::Data& data) {
     rows.back()->reserve(count);
   }
   for (const core::StorageRecord& record : records) {
-    fill(rows[static_cast<size_t>(place_of(record.device) - counts.begin())]->emplace_back(), record);
+    fill(rows[static_cast<size_t>(place_of(record.device) - counts.begin())]->emplace_back(),
+         record);
   }
 }
 
-// Of two storages at one address at different times the later one is found there; at one peak there is only one.
+// Of two storages at one address at different times the later one is found there; at one peak there
+// is only one.
 Snapshot to_snapshot(const core::LedgerPeak& peak, c10::Device device) {
   const RegistryState& state = RegistryState::get();
   auto data = std::make_shared<Snapshot::Data>();
@@ -256,7 +267,8 @@ Snapshot to_snapshot(const core::LedgerPeak& peak, c10::Device device) {
   return Snapshot(std::move(data));
 }
 
-// The program may have set an allocator of its own since the activation: what came through it went unseen, what comes will not.
+// The program may have set an allocator of its own since the activation: what came through it went
+// unseen, what comes will not.
 void stay_in_front() {
   if (!RegistryState::get().active.load(std::memory_order_relaxed)) return;
   if (!CudaAllocator::is_in_front()) CudaAllocator::put_in_front();
@@ -269,13 +281,16 @@ void stay_in_front() {
   }
 }
 
-// LibTorch makes and drops them without a word: each reading of the table begins with what it has now.
+// LibTorch makes and drops them without a word: each reading of the table begins with what it has
+// now.
 void note_library_workspaces() {
   core::Ledger& ledger = RegistryState::get().ledger;
-  for (const LibraryWorkspace& one : library_workspaces()) ledger.mark_library_workspace(one.address, key_of(one.device));
+  for (const LibraryWorkspace& one : library_workspaces())
+    ledger.mark_library_workspace(one.address, key_of(one.device));
 }
 
-// Storages keep pointers into this code, and LibTorch keeps the callbacks: a plugin that brings memledger must not be unloaded.
+// Storages keep pointers into this code, and LibTorch keeps the callbacks: a plugin that brings
+// memledger must not be unloaded.
 void stay_loaded() {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&stay_loaded), &info) != 0 && info.dli_fname != nullptr) {
@@ -316,7 +331,8 @@ class OwnServices final : public CopyServices {
   }
 
   void close_cursor(uint64_t number) override { RegistryState::get().ledger.close_cursor(number); }
-  AllocationFailureObserver set_failure_observer(AllocationFailureObserver observer) noexcept override {
+  AllocationFailureObserver set_failure_observer(
+      AllocationFailureObserver observer) noexcept override {
     return set_allocation_failure_observer(observer);
   }
   void start_recording(size_t max_events, core::RecordingMark& mark) override {
@@ -337,25 +353,47 @@ class OwnServices final : public CopyServices {
   }
   Recording read_recording(core::RecordingMark& since, bool with_alive) override;
   uint32_t this_thread_number() noexcept override { return core::this_thread().thread; }
-  std::vector<StackFrame> stack_frames(uint32_t stack) override { return memledger::stack_frames(stack); }
+  std::vector<StackFrame> stack_frames(uint32_t stack) override {
+    return memledger::stack_frames(stack);
+  }
   BlockObserver set_block_observer(BlockObserver observer) noexcept override {
     return RegistryState::get().block_observer.exchange(observer, std::memory_order_acq_rel);
   }
-  std::vector<LiveStorage> live_storages(c10::Device device) override { return live_storages_here(device); }
+  std::vector<LiveStorage> live_storages(c10::Device device) override {
+    return live_storages_here(device);
+  }
   void know_storage(c10::StorageImpl& storage) override { know_storage_here(storage); }
-  bool owns_watched_block(const c10::StorageImpl& storage) noexcept override { return owns_watched_block_here(storage); }
+  bool owns_watched_block(const c10::StorageImpl& storage) noexcept override {
+    return owns_watched_block_here(storage);
+  }
   uint32_t take_stack() noexcept override { return StackSampler::take_now(); }
-  std::vector<void*> stack_addresses(uint32_t stack) override { return StackSampler::table().frames(stack); }
+  std::vector<void*> stack_addresses(uint32_t stack) override {
+    return StackSampler::table().frames(stack);
+  }
   void want_gradients(bool wanted) noexcept override { want_gradients_here(wanted); }
   void note_gradient(const at::Tensor& leaf) override { note_gradient_here(leaf); }
   at::Tensor noted_gradient(const at::Tensor& leaf) override { return noted_gradient_here(leaf); }
-  bool no_other_thread_trains() noexcept override { return !core::TrainingThreads::any_but(core::this_thread().thread); }
-  bool trains(uint32_t thread) noexcept override { return core::TrainingThreads::is_training(thread); }
-  void note_that_this_thread_trains() noexcept override { core::TrainingThreads::note(core::this_thread()); }
-  void add_step_observer(StepObserver observer) noexcept override { RegistryState::get().step_observers.add(observer); }
-  void remove_step_observer(StepObserver observer) noexcept override { RegistryState::get().step_observers.remove(observer); }
-  bool allocator_is_usable(c10::DeviceType type) noexcept override { return memledger::allocator_is_usable(type); }
-  bool take_exit_report() noexcept override { return !exit_report_taken_.exchange(true, std::memory_order_relaxed); }
+  bool no_other_thread_trains() noexcept override {
+    return !core::TrainingThreads::any_but(core::this_thread().thread);
+  }
+  bool trains(uint32_t thread) noexcept override {
+    return core::TrainingThreads::is_training(thread);
+  }
+  void note_that_this_thread_trains() noexcept override {
+    core::TrainingThreads::note(core::this_thread());
+  }
+  void add_step_observer(StepObserver observer) noexcept override {
+    RegistryState::get().step_observers.add(observer);
+  }
+  void remove_step_observer(StepObserver observer) noexcept override {
+    RegistryState::get().step_observers.remove(observer);
+  }
+  bool allocator_is_usable(c10::DeviceType type) noexcept override {
+    return memledger::allocator_is_usable(type);
+  }
+  bool take_exit_report() noexcept override {
+    return !exit_report_taken_.exchange(true, std::memory_order_relaxed);
+  }
 
  private:
   std::atomic<bool> exit_report_taken_{false};
@@ -412,9 +450,11 @@ Recording OwnServices::read_recording(core::RecordingMark& since, bool with_aliv
   }
   std::sort(result.lifetimes.begin(), result.lifetimes.end(),
             [](const Lifetime& a, const Lifetime& b) { return a.storage.id < b.storage.id; });
-  const core::LabelHistory::Reading labels = state.label_history.read(since.label_changes, result.begin_ns, result.end_ns);
+  const core::LabelHistory::Reading labels =
+      state.label_history.read(since.label_changes, result.begin_ns, result.end_ns);
   for (const core::LabelHistory::Change& change : labels.changes) {
-    result.label_changes.push_back({change.time_ns, change.thread, state.labels.name(change.label)});
+    result.label_changes.push_back(
+        {change.time_ns, change.thread, state.labels.name(change.label)});
   }
   result.dropped_label_changes = static_cast<int64_t>(labels.overwritten);
   if (!with_alive) {
@@ -429,7 +469,8 @@ OwnServices& own_services() {
   return *services;
 }
 
-// Of the copy that watches. Labels and cursors go straight to it, as all other things do through Registry::global().
+// Of the copy that watches. Labels and cursors go straight to it, as all other things do through
+// Registry::global().
 CopyServices& services() { return copy_services(); }
 
 bool is_refused() {
@@ -439,12 +480,14 @@ bool is_refused() {
 
 // Keeps this copy's notes whole in a child of fork. The copy that watches sees to all other locks.
 void watch_forks_for_notes() {
-  static const int registered = pthread_atfork([] { training_notes_lock().lock(); }, [] { training_notes_lock().unlock(); },
-                                               [] { training_notes_lock().unlock(); });
+  static const int registered =
+      pthread_atfork([] { training_notes_lock().lock(); }, [] { training_notes_lock().unlock(); },
+                     [] { training_notes_lock().unlock(); });
   (void)registered;
 }
 
-// Before the program's own static objects, so that an allocation before the first activation is not overlooked.
+// Before the program's own static objects, so that an allocation before the first activation is not
+// overlooked.
 __attribute__((constructor(101))) void at_load() {
   stay_loaded();
   Registry::global();
@@ -476,10 +519,16 @@ CopyServices& copy_services() {
   return first == nullptr ? own_services() : *first->services;
 }
 
-BlockObserver set_block_observer(BlockObserver observer) noexcept { return services().set_block_observer(observer); }
-std::vector<LiveStorage> live_storages(c10::Device device) { return services().live_storages(device); }
+BlockObserver set_block_observer(BlockObserver observer) noexcept {
+  return services().set_block_observer(observer);
+}
+std::vector<LiveStorage> live_storages(c10::Device device) {
+  return services().live_storages(device);
+}
 void know_storage(c10::StorageImpl& storage) { services().know_storage(storage); }
-bool owns_watched_block(const c10::StorageImpl& storage) noexcept { return services().owns_watched_block(storage); }
+bool owns_watched_block(const c10::StorageImpl& storage) noexcept {
+  return services().owns_watched_block(storage);
+}
 uint32_t take_stack() noexcept { return services().take_stack(); }
 std::vector<void*> stack_addresses(uint32_t stack) { return services().stack_addresses(stack); }
 
@@ -500,7 +549,8 @@ absl::Status Registry::activate(const RegistryOptions& options) {
   const Turn turn;
   Activation& activation = memledger::activation();
   const bool is_first = activation.count == 0;
-  const absl::StatusOr<RegistryOptions> wanted = is_first ? options : wider(activation.options, options);
+  const absl::StatusOr<RegistryOptions> wanted =
+      is_first ? options : wider(activation.options, options);
   if (!wanted.ok()) return wanted.status();
   RegistryState& state = RegistryState::get();
   try {
@@ -520,7 +570,9 @@ absl::Status Registry::activate(const RegistryOptions& options) {
     state.ever_active.store(true, std::memory_order_relaxed);
     state.active.store(true, std::memory_order_relaxed);
   }
-  if (!watch_forks()) return absl::ResourceExhaustedError("memledger is active, but pthread_atfork failed: do not fork");
+  if (!watch_forks())
+    return absl::ResourceExhaustedError(
+        "memledger is active, but pthread_atfork failed: do not fork");
   return absl::OkStatus();
 }
 
@@ -533,7 +585,9 @@ void Registry::deactivate() {
   activation.observing = false;
 }
 
-bool Registry::active() const { return RegistryState::get().active.load(std::memory_order_relaxed); }
+bool Registry::active() const {
+  return RegistryState::get().active.load(std::memory_order_relaxed);
+}
 
 Snapshot Registry::snapshot() const {
   stay_in_front();
@@ -561,10 +615,12 @@ Snapshot Registry::peak_snapshot(c10::Device device, const std::string& label) c
 }
 
 absl::Status Registry::keep_label_peak(const std::string& label) {
-  if (label.empty()) return absl::InvalidArgumentError("memledger: an empty label has no peak of its own");
+  if (label.empty())
+    return absl::InvalidArgumentError("memledger: an empty label has no peak of its own");
   if (!RegistryState::get().peak_labels.keep(label)) {
     return absl::ResourceExhaustedError("memledger: no peak is kept of the label `" + label +
-                                        "`: " + std::to_string(core::kMaxPeakLabels) + " labels keep one already");
+                                        "`: " + std::to_string(core::kMaxPeakLabels) +
+                                        " labels keep one already");
   }
   return absl::OkStatus();
 }
@@ -574,7 +630,8 @@ namespace {
 // Where a cursor was: it goes back there unless all has been told.
 class CursorBefore {
  public:
-  CursorBefore(core::Ledger& ledger, uint64_t cursor) : ledger_(ledger), cursor_(cursor), before_(ledger.copy_cursor(cursor)) {}
+  CursorBefore(core::Ledger& ledger, uint64_t cursor)
+      : ledger_(ledger), cursor_(cursor), before_(ledger.copy_cursor(cursor)) {}
   ~CursorBefore() {
     if (!told_) ledger_.swap_cursors(cursor_, before_);
     ledger_.close_cursor(before_);
@@ -627,13 +684,17 @@ Changes Registry::skip_changes(Cursor& cursor) const {
   return changes_of(cursor.number_, /*rows=*/false);
 }
 
-Counters Registry::counters(c10::Device device) const { return RegistryState::get().ledger.counters(key_of(device)); }
+Counters Registry::counters(c10::Device device) const {
+  return RegistryState::get().ledger.counters(key_of(device));
+}
 
 bool Registry::follows(c10::Device device) const {
   return !is_refused() && (device.is_cpu() || (device.is_cuda() && CudaAllocator::is_in_front()));
 }
 
-void Registry::reset_peak(c10::Device device) { RegistryState::get().ledger.reset_peak(key_of(device)); }
+void Registry::reset_peak(c10::Device device) {
+  RegistryState::get().ledger.reset_peak(key_of(device));
+}
 
 HookHealth Registry::health() const {
   const RegistryState& state = RegistryState::get();
@@ -646,10 +707,12 @@ HookHealth Registry::health() const {
 
 uint64_t Registry::storage_id(const at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return 0;
-  c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  c10::StorageImpl* const storage =
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   if (storage == nullptr) return 0;
   if (active() && can_adopt(*storage)) adopt(*storage);
-  return RegistryState::get().ledger.id_at(reinterpret_cast<uintptr_t>(storage->_mutable_data_ptr_no_checks().get()));
+  return RegistryState::get().ledger.id_at(
+      reinterpret_cast<uintptr_t>(storage->_mutable_data_ptr_no_checks().get()));
 }
 
 Cursor::~Cursor() {

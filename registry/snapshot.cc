@@ -12,7 +12,9 @@
 namespace memledger {
 namespace {
 
-std::pair<c10::DeviceType, c10::DeviceIndex> key_of(c10::Device device) { return {device.type(), device.index()}; }
+std::pair<c10::DeviceType, c10::DeviceIndex> key_of(c10::Device device) {
+  return {device.type(), device.index()};
+}
 
 // A CPU device is the same with and without an index; of others the first is meant without.
 c10::Device canonical(c10::Device device) {
@@ -36,7 +38,8 @@ Counters Snapshot::counters(c10::Device device) const {
 c10::ArrayRef<StorageInfo> Snapshot::storages(c10::Device device) const {
   if (!data_) return {};
   const auto found = data_->storages.find(key_of(canonical(device)));
-  return found == data_->storages.end() ? c10::ArrayRef<StorageInfo>() : c10::ArrayRef<StorageInfo>(found->second);
+  return found == data_->storages.end() ? c10::ArrayRef<StorageInfo>()
+                                        : c10::ArrayRef<StorageInfo>(found->second);
 }
 
 int64_t Snapshot::total_bytes(c10::Device device) const {
@@ -49,7 +52,8 @@ const StorageInfo* Snapshot::find(uint64_t id) const {
   if (!data_) return nullptr;
   for (const auto& [device, rows] : data_->storages) {
     const auto place =
-        std::lower_bound(rows.begin(), rows.end(), id, [](const StorageInfo& row, uint64_t wanted) { return row.id < wanted; });
+        std::lower_bound(rows.begin(), rows.end(), id,
+                         [](const StorageInfo& row, uint64_t wanted) { return row.id < wanted; });
     if (place != rows.end() && place->id == id) return &*place;
   }
   return nullptr;
@@ -72,8 +76,9 @@ const StorageInfo* Snapshot::find_address(c10::Device device, const void* addres
   });
   // A peak may hold several storages of one address: the last born is meant.
   const auto wanted = reinterpret_cast<uintptr_t>(address);
-  const auto after = std::upper_bound(data_->by_address.begin(), data_->by_address.end(), wanted,
-                                      [](uintptr_t at, const StorageInfo* row) { return at < row->address; });
+  const auto after =
+      std::upper_bound(data_->by_address.begin(), data_->by_address.end(), wanted,
+                       [](uintptr_t at, const StorageInfo* row) { return at < row->address; });
   if (after == data_->by_address.begin()) return nullptr;
   const StorageInfo* const last = *std::prev(after);
   return last->address == wanted && last->device == canonical(device) ? last : nullptr;
@@ -86,13 +91,15 @@ std::chrono::system_clock::time_point Snapshot::time() const {
 }
 
 bool Snapshot::unseen_before_tracking(c10::DeviceType type) const {
-  return data_ && (type == c10::DeviceType::CUDA ? data_->cuda_unseen_before_tracking
-                                                 : type == c10::DeviceType::CPU && data_->unseen_before_tracking);
+  return data_ && (type == c10::DeviceType::CUDA
+                       ? data_->cuda_unseen_before_tracking
+                       : type == c10::DeviceType::CPU && data_->unseen_before_tracking);
 }
 
 bool Snapshot::tracking_was_off(c10::DeviceType type) const {
   return data_ &&
-         (type == c10::DeviceType::CUDA ? data_->cuda_tracking_was_off : type == c10::DeviceType::CPU && data_->tracking_was_off);
+         (type == c10::DeviceType::CUDA ? data_->cuda_tracking_was_off
+                                        : type == c10::DeviceType::CPU && data_->tracking_was_off);
 }
 
 }  // namespace memledger

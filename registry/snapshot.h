@@ -6,8 +6,9 @@
 //   int64_t bytes = snapshot.total_bytes(at::kCPU);
 //   for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU)) { ... }
 //
-// Units: bytes as requested of the allocator. Thread-safety: immutable; copies share their rows. Ownership: holds no tensor and
-// no storage, only what was noted about them. Cost: copying is a reference count; making one is by the number of live storages.
+// Units: bytes as requested of the allocator. Thread-safety: immutable; copies share their rows.
+// Ownership: holds no tensor and no storage, only what was noted about them. Cost: copying is a
+// reference count; making one is by the number of live storages.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -27,7 +28,8 @@
 
 namespace memledger {
 
-// One storage: one allocation behind one or more tensors. The views of its strings stay valid for the life of the process.
+// One storage: one allocation behind one or more tensors. The views of its strings stay valid for
+// the life of the process.
 struct StorageInfo {
   uint64_t id = 0;        // by order of birth, from 1; never reused
   uintptr_t address = 0;  // of the data; reused by later storages
@@ -36,12 +38,15 @@ struct StorageInfo {
   // Where it was made. Empty for storages adopted later.
   std::string_view op;             // outermost operator, e.g. aten::conv2d
   std::string_view autograd_node;  // e.g. ConvolutionBackward0
-  // The outermost operator of the forward pass that made the autograd node, and its label: e.g. aten::conv2d. Empty for nodes that
-  // 65536 others were made after, and where operators were not watched at that time.
+  // The outermost operator of the forward pass that made the autograd node, and its label: e.g.
+  // aten::conv2d. Empty for nodes that 65536 others were made after, and where operators were not
+  // watched at that time.
   std::string_view forward_op;
   std::string_view forward_label;
-  std::string_view label;  // ScopedLabels, user scopes, `TorchScript forward`; outermost first, with '/' between
-  // The storage of the parameter (a leaf that requires grad) that the operator consumed, the last of several: its id; 0: none.
+  std::string_view
+      label;  // ScopedLabels, user scopes, `TorchScript forward`; outermost first, with '/' between
+  // The storage of the parameter (a leaf that requires grad) that the operator consumed, the last
+  // of several: its id; 0: none.
   uint64_t parameter = 0;
   uint32_t stack = 0;      // for stack_frames(); 0: none was taken
   float stack_weight = 0;  // how many such storages it stands for, see StackOptions::sampled
@@ -50,12 +55,15 @@ struct StorageInfo {
   bool phase_inferred = false;
   bool temporary = false;  // the operator that made it is still running
   bool adopted = false;    // born before tracking, or while it was off
-  // Made by a raw allocation of the device's allocator (raw_alloc: Thrust, NCCL, caching_allocator_alloc), not for a storage.
+  // Made by a raw allocation of the device's allocator (raw_alloc: Thrust, NCCL,
+  // caching_allocator_alloc), not for a storage.
   bool raw_block = false;
-  // An operator consumed it as a leaf that requires grad: a parameter, whether anybody has registered it or not.
+  // An operator consumed it as a leaf that requires grad: a parameter, whether anybody has
+  // registered it or not.
   bool used_as_parameter = false;
   StorageKind kind = StorageKind::kTensor;
-  // Of the tensor it was made for; nothing if no operator has shown one (raw blocks, scratch memory).
+  // Of the tensor it was made for; nothing if no operator has shown one (raw blocks, scratch
+  // memory).
   std::optional<c10::ScalarType> dtype;
   c10::DimVector shape;
 };
@@ -90,12 +98,14 @@ class Snapshot {
   const StorageInfo* find(uint64_t id) const;
   const StorageInfo* find_address(c10::Device device, const void* data) const;
 
-  // False only for a peak (Registry::peak_snapshot) some of whose storages were freed while peaks were not kept.
+  // False only for a peak (Registry::peak_snapshot) some of whose storages were freed while peaks
+  // were not kept.
   bool complete() const;
   std::chrono::system_clock::time_point time() const;
-  // True if storages may have been made on devices of that type (CPU or CUDA) before the first activation, or in a gap after it:
-  // those that no module, tensor, graph or operator input has led to are not among the rows. On CUDA the allocator's own
-  // statistics tell how much that is (registry/device_statistics.h).
+  // True if storages may have been made on devices of that type (CPU or CUDA) before the first
+  // activation, or in a gap after it: those that no module, tensor, graph or operator input has led
+  // to are not among the rows. On CUDA the allocator's own statistics tell how much that is
+  // (registry/device_statistics.h).
   bool unseen_before_tracking(c10::DeviceType type = c10::DeviceType::CPU) const;
   bool tracking_was_off(c10::DeviceType type = c10::DeviceType::CPU) const;
 

@@ -13,7 +13,8 @@ namespace memledger {
 struct Snapshot::Data {
   std::chrono::system_clock::time_point time;
   std::vector<DeviceInfo> devices;
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, core::LargeVector<StorageInfo>> storages;  // each in order of birth
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, core::LargeVector<StorageInfo>>
+      storages;  // each in order of birth
   // Made by the first who asks: most never do. In order of address, then of birth.
   mutable std::once_flag addresses_are_known;
   mutable std::vector<const StorageInfo*> by_address;

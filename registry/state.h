@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "registry/hooks/block_observer.h"
 #include "registry/core/event_ring.h"
 #include "registry/core/ledger.h"
 #include "registry/core/name_table.h"
 #include "registry/core/peak_labels.h"
 #include "registry/core/thread_context.h"
+#include "registry/hooks/block_observer.h"
 #include "registry/hooks/step_observer.h"
 
 namespace memledger {
@@ -25,7 +25,8 @@ struct Unseen {
   std::atomic<bool> in_gap{false};  // after it
 };
 
-// What the hooks share. One per process, never destroyed: storages are freed after main has returned.
+// What the hooks share. One per process, never destroyed: storages are freed after main has
+// returned.
 struct RegistryState {
   // Read first by every hook.
   std::atomic<bool> active{false};
@@ -49,7 +50,9 @@ struct RegistryState {
   core::ForwardOperators forward_operators;
 
   Unseen& unseen_of(WatchedType type) noexcept { return unseen[static_cast<size_t>(type)]; }
-  const Unseen& unseen_of(WatchedType type) const noexcept { return unseen[static_cast<size_t>(type)]; }
+  const Unseen& unseen_of(WatchedType type) const noexcept {
+    return unseen[static_cast<size_t>(type)];
+  }
 
   // Hidden, so that the loader does not make one of two copies' (registry/second_copy/copies.h).
   __attribute__((visibility("hidden"))) static RegistryState& get() noexcept {

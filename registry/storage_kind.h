@@ -5,11 +5,13 @@
 
 namespace memledger {
 
-// What the memory of one row of the table is for. All books take it from here, so that none counts as a tensor what another calls
-// a workspace. Memory that has no row at all (lent, external) is no part of it.
+// What the memory of one row of the table is for. All books take it from here, so that none counts
+// as a tensor what another calls a workspace. Memory that has no row at all (lent, external) is no
+// part of it.
 enum class StorageKind : uint8_t {
-  kTensor,            // a storage, and all of which nobody can tell more
-  kScratch,           // an operator made it and has ended, and no tensor was seen on it: cuDNN's workspaces, a kernel's own
+  kTensor,   // a storage, and all of which nobody can tell more
+  kScratch,  // an operator made it and has ended, and no tensor was seen on it: cuDNN's workspaces,
+             // a kernel's own
   kRawBlock,          // made past storages by raw_alloc: Thrust, NCCL, the program
   kLibraryWorkspace,  // kept by LibTorch for cuBLAS or cuBLASLt
 };

@@ -17,20 +17,26 @@ std::ostream& operator<<(std::ostream& out, Phase phase) { return out << to_stri
 std::ostream& operator<<(std::ostream& out, StorageKind kind) { return out << to_string(kind); }
 
 std::ostream& operator<<(std::ostream& out, const Counters& counters) {
-  return out << fmt::format("current {} bytes in {}, peak {} bytes in {}, allocated {} bytes in {}, freed {} bytes in {}",
-                            counters.current_bytes, counters.current_count, counters.peak_bytes, counters.peak_count,
-                            counters.allocated_bytes, counters.allocated_count, counters.freed_bytes, counters.freed_count);
+  return out << fmt::format(
+             "current {} bytes in {}, peak {} bytes in {}, allocated {} bytes in {}, freed {} "
+             "bytes in {}",
+             counters.current_bytes, counters.current_count, counters.peak_bytes,
+             counters.peak_count, counters.allocated_bytes, counters.allocated_count,
+             counters.freed_bytes, counters.freed_count);
 }
 
 std::ostream& operator<<(std::ostream& out, const HookHealth& health) {
-  return out << fmt::format("{} unknown frees, {} dropped records, {} swallowed exceptions", health.unknown_frees,
-                            health.dropped_records, health.swallowed_exceptions);
+  return out << fmt::format("{} unknown frees, {} dropped records, {} swallowed exceptions",
+                            health.unknown_frees, health.dropped_records,
+                            health.swallowed_exceptions);
 }
 
 std::ostream& operator<<(std::ostream& out, const StorageInfo& storage) {
-  out << fmt::format("storage {} on {}: {} bytes", storage.id, storage.device.str(), storage.nbytes);
+  out << fmt::format("storage {} on {}: {} bytes", storage.id, storage.device.str(),
+                     storage.nbytes);
   if (storage.dtype.has_value())
-    out << fmt::format(", ({}) {}", fmt::join(storage.shape.begin(), storage.shape.end(), ", "), dtype_name(*storage.dtype));
+    out << fmt::format(", ({}) {}", fmt::join(storage.shape.begin(), storage.shape.end(), ", "),
+                       dtype_name(*storage.dtype));
   if (storage.kind != StorageKind::kTensor) out << ", " << to_string(storage.kind);
   if (storage.adopted) return out << ", before tracking";
   if (!storage.op.empty()) out << ", " << table_name(storage.op);
@@ -46,7 +52,8 @@ std::ostream& operator<<(std::ostream& out, const DeviceInfo& device) {
 std::ostream& operator<<(std::ostream& out, const Snapshot& snapshot) {
   bool first = true;
   for (const DeviceInfo& device : snapshot.devices()) {
-    out << (first ? "" : "\n") << device << fmt::format("; {} storages alive", snapshot.storages(device.device).size());
+    out << (first ? "" : "\n") << device
+        << fmt::format("; {} storages alive", snapshot.storages(device.device).size());
     first = false;
   }
   return first ? out << "no storage was made" : out;
@@ -56,8 +63,9 @@ std::ostream& operator<<(std::ostream& out, const Changes& changes) {
   int64_t born = 0, died = 0;
   for (const StorageInfo& storage : changes.born) born += storage.nbytes;
   for (const StorageInfo& storage : changes.died) died += storage.nbytes;
-  return out << fmt::format("{} storages born, {} bytes; {} died, {} bytes{}", changes.born.size(), born, changes.died.size(),
-                            died, changes.from_snapshot ? "; there was nothing to compare with" : "");
+  return out << fmt::format("{} storages born, {} bytes; {} died, {} bytes{}", changes.born.size(),
+                            born, changes.died.size(), died,
+                            changes.from_snapshot ? "; there was nothing to compare with" : "");
 }
 
 std::ostream& operator<<(std::ostream& out, const Statistic& statistic) {
@@ -65,9 +73,9 @@ std::ostream& operator<<(std::ostream& out, const Statistic& statistic) {
 }
 
 std::ostream& operator<<(std::ostream& out, const DeviceStatistics& statistics) {
-  return out << statistics.allocator << ": requested " << statistics.requested_bytes << "; allocated "
-             << statistics.allocated_bytes << "; active " << statistics.active_bytes << "; reserved " << statistics.reserved_bytes
-             << " bytes";
+  return out << statistics.allocator << ": requested " << statistics.requested_bytes
+             << "; allocated " << statistics.allocated_bytes << "; active "
+             << statistics.active_bytes << "; reserved " << statistics.reserved_bytes << " bytes";
 }
 
 std::ostream& operator<<(std::ostream& out, const DeviceMemory& memory) {
@@ -79,13 +87,13 @@ std::ostream& operator<<(std::ostream& out, const LibraryWorkspace& workspace) {
 }
 
 std::ostream& operator<<(std::ostream& out, const ModelledWorkspace& workspace) {
-  return out << fmt::format("{}: largest {} bytes, {} requests", table_name(workspace.name), workspace.largest_bytes,
-                            workspace.requests);
+  return out << fmt::format("{}: largest {} bytes, {} requests", table_name(workspace.name),
+                            workspace.largest_bytes, workspace.requests);
 }
 
 std::ostream& operator<<(std::ostream& out, const PinnedStatistics& pinned) {
-  return out << "in use " << (pinned.in_use_is_exact ? "" : "at most ") << pinned.in_use_bytes << "; reserved "
-             << pinned.reserved_bytes << " bytes";
+  return out << "in use " << (pinned.in_use_is_exact ? "" : "at most ") << pinned.in_use_bytes
+             << "; reserved " << pinned.reserved_bytes << " bytes";
 }
 
 std::ostream& operator<<(std::ostream& out, BlockState state) {
@@ -102,19 +110,25 @@ std::ostream& operator<<(std::ostream& out, BlockState state) {
 
 std::ostream& operator<<(std::ostream& out, const DeviceBlock& block) {
   out << fmt::format("block at {:#x}: {} bytes, ", block.address, block.nbytes) << block.state;
-  return block.state == BlockState::kFree ? out : out << fmt::format(", {} requested", block.requested_bytes);
+  return block.state == BlockState::kFree
+             ? out
+             : out << fmt::format(", {} requested", block.requested_bytes);
 }
 
 std::ostream& operator<<(std::ostream& out, const DeviceSegment& segment) {
-  return out << fmt::format("segment at {:#x}: {} bytes in {} blocks, {} pool{}{}", segment.address, segment.nbytes,
-                            segment.blocks.size(), segment.large ? "large" : "small", segment.expandable ? ", expandable" : "",
-                            segment.stream == 0 ? "" : fmt::format(", stream {:#x}", segment.stream));
+  return out << fmt::format(
+             "segment at {:#x}: {} bytes in {} blocks, {} pool{}{}", segment.address,
+             segment.nbytes, segment.blocks.size(), segment.large ? "large" : "small",
+             segment.expandable ? ", expandable" : "",
+             segment.stream == 0 ? "" : fmt::format(", stream {:#x}", segment.stream));
 }
 
 std::ostream& operator<<(std::ostream& out, const DeviceBlocks& blocks) {
-  return out << fmt::format("requested {}; allocated {}; active {}; reserved {} bytes in {} segments; largest free block {}",
-                            blocks.requested_bytes, blocks.allocated_bytes(), blocks.active_bytes(), blocks.reserved_bytes(),
-                            blocks.segments.size(), blocks.largest_free_block);
+  return out << fmt::format(
+             "requested {}; allocated {}; active {}; reserved {} bytes in {} segments; largest "
+             "free block {}",
+             blocks.requested_bytes, blocks.allocated_bytes(), blocks.active_bytes(),
+             blocks.reserved_bytes(), blocks.segments.size(), blocks.largest_free_block);
 }
 
 std::ostream& operator<<(std::ostream& out, const AllocationFailure& failure) {
@@ -137,9 +151,11 @@ std::ostream& operator<<(std::ostream& out, const Lifetime& life) {
 }
 
 std::ostream& operator<<(std::ostream& out, const Recording& recording) {
-  return out << fmt::format("{} storages in {} ns, {} label changes; dropped: {} events, {} label changes",
-                            recording.lifetimes.size(), recording.end_ns - recording.begin_ns, recording.label_changes.size(),
-                            recording.dropped_events, recording.dropped_label_changes);
+  return out << fmt::format(
+             "{} storages in {} ns, {} label changes; dropped: {} events, {} label changes",
+             recording.lifetimes.size(), recording.end_ns - recording.begin_ns,
+             recording.label_changes.size(), recording.dropped_events,
+             recording.dropped_label_changes);
 }
 
 std::ostream& operator<<(std::ostream& out, const StackFrame& frame) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// What std::cout << value prints of the registry's values: a line each, bytes exact, without the line's end. A Snapshot and
-// Changes print a line for each device and their number of rows, not the rows. For fmt see memledger_fmt.h.
+// What std::cout << value prints of the registry's values: a line each, bytes exact, without the
+// line's end. A Snapshot and Changes print a line for each device and their number of rows, not the
+// rows. For fmt see memledger_fmt.h.
 
 #include <iosfwd>
 

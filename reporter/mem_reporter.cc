@@ -17,14 +17,14 @@
 #include "graph/saved_tensors.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/device_statistics.h"
-#include "registry/registry.h"
-#include "registry/libtorch/tensor_storages.h"
 #include "registry/hooks/training_notes.h"
-#include "reporter/assembly/named_tensor_facts.h"
+#include "registry/libtorch/tensor_storages.h"
+#include "registry/registry.h"
 #include "reporter/assembly/cuda_reconciliation.h"
+#include "reporter/assembly/named_tensor_facts.h"
+#include "reporter/assembly/report_builder.h"
 #include "reporter/names/name_book.h"
 #include "reporter/process_memory.h"
-#include "reporter/assembly/report_builder.h"
 
 namespace memledger {
 namespace {
@@ -48,7 +48,8 @@ std::optional<std::vector<int64_t>> shape_of(const at::Tensor& tensor) {
 
 int64_t offset_bytes_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (tensor.layout() != c10::kStrided || impl->is_nested() || impl->has_symbolic_sizes_strides()) return 0;
+  if (tensor.layout() != c10::kStrided || impl->is_nested() || impl->has_symbolic_sizes_strides())
+    return 0;
   try {
     return tensor.storage_offset() * static_cast<int64_t>(impl->itemsize());
   } catch (const c10::Error&) {
@@ -80,9 +81,12 @@ Claim claim_of(std::string name, Role role, const at::Tensor& tensor, bool may_b
     claim.address = storage->key.address;
     claim.storage_bytes = storage->bytes;
     claim.lent = storage->lent;
-    claim.references = static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().use_count());
-    claim.storage_id = Registry::global().storage_id(tensor);  // adopts what was born before tracking
-    if (may_be_pinned && claim.storage_id == 0 && claim.device.is_cpu()) claim.pinned = is_pinned(tensor);
+    claim.references =
+        static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().use_count());
+    claim.storage_id =
+        Registry::global().storage_id(tensor);  // adopts what was born before tracking
+    if (may_be_pinned && claim.storage_id == 0 && claim.device.is_cpu())
+      claim.pinned = is_pinned(tensor);
   }
   return claim;
 }
@@ -110,15 +114,17 @@ Claim claim_of(const SavedTensorRow& row, size_t graph) {
 
 bool is_same_storage(const Claim& a, const Claim& b) {
   if (a.storage_id != 0 || b.storage_id != 0) return a.storage_id == b.storage_id;
-  if (a.has_storage || b.has_storage) return a.has_storage == b.has_storage && a.address == b.address && a.device == b.device;
+  if (a.has_storage || b.has_storage)
+    return a.has_storage == b.has_storage && a.address == b.address && a.device == b.device;
   return a.tensor == b.tensor;
 }
 
 bool is_same(const std::optional<DeviceStatistics>& a, const std::optional<DeviceStatistics>& b) {
   const auto moved = [](const Statistic& s) { return std::make_tuple(s.allocated, s.freed); };
-  return a.has_value() == b.has_value() && (!a.has_value() || (moved(a->allocated_bytes) == moved(b->allocated_bytes) &&
-                                                               moved(a->requested_bytes) == moved(b->requested_bytes) &&
-                                                               moved(a->active_bytes) == moved(b->active_bytes)));
+  return a.has_value() == b.has_value() &&
+         (!a.has_value() || (moved(a->allocated_bytes) == moved(b->allocated_bytes) &&
+                             moved(a->requested_bytes) == moved(b->requested_bytes) &&
+                             moved(a->active_bytes) == moved(b->active_bytes)));
 }
 
 Instant instant_of(const Registry& registry) {
@@ -129,12 +135,14 @@ Instant instant_of(const Registry& registry) {
 }
 
 bool is_same(const Counters& a, const Counters& b) {
-  return a.allocated_count == b.allocated_count && a.freed_count == b.freed_count && a.current_bytes == b.current_bytes;
+  return a.allocated_count == b.allocated_count && a.freed_count == b.freed_count &&
+         a.current_bytes == b.current_bytes;
 }
 
-// Registry and allocators, at one instant. A device on which threads allocate each time is left to the registry alone: figures of
-// two instants would not add up. A thread may be anywhere between the allocator and the registry, and lose the processor there: a
-// block of which nobody knows is only believed if it is there a second time, and where nothing can have gone unseen, every time.
+// Registry and allocators, at one instant. A device on which threads allocate each time is left to
+// the registry alone: figures of two instants would not add up. A thread may be anywhere between
+// the allocator and the registry, and lose the processor there: a block of which nobody knows is
+// only believed if it is there a second time, and where nothing can have gone unseen, every time.
 Instant look_at_registry_and_allocators(const Registry& registry) {
   constexpr int kAttempts = 4;
   Instant looked = instant_of(registry);
@@ -150,7 +158,8 @@ Instant look_at_registry_and_allocators(const Registry& registry) {
       looked.views.emplace(index, std::move(view));
     }
     looked.snapshot = registry.snapshot();
-    const bool may_be_unseen = looked.snapshot.unseen_before_tracking(c10::kCUDA) || looked.snapshot.tracking_was_off(c10::kCUDA);
+    const bool may_be_unseen = looked.snapshot.unseen_before_tracking(c10::kCUDA) ||
+                               looked.snapshot.tracking_was_off(c10::kCUDA);
     std::chrono::milliseconds pause(1);
     for (auto& [index, view] : looked.views) {
       const c10::Device device(c10::kCUDA, index);
@@ -182,7 +191,8 @@ void add_process(Report& report, const Registry& registry) {
   report.health = registry.health();
   if (const auto pinned = pinned_statistics()) {
     // Before 2.15 LibTorch's figure can exceed what is there.
-    report.pinned_in_use_bytes = std::min(pinned->in_use_bytes.current, pinned->reserved_bytes.current);
+    report.pinned_in_use_bytes =
+        std::min(pinned->in_use_bytes.current, pinned->reserved_bytes.current);
     report.pinned_reserved_bytes = pinned->reserved_bytes.current;
   }
   report.modelled_workspaces = modelled_workspaces();
@@ -194,7 +204,8 @@ void add_process(Report& report, const Registry& registry) {
 struct MemReporter::Impl {
   using Hold = std::lock_guard<ForkSafeMutex>;
 
-  // Claims, and the tensors they were read from: while these live no storage of theirs ends, and no other takes its place.
+  // Claims, and the tensors they were read from: while these live no storage of theirs ends, and no
+  // other takes its place.
   struct Claims {
     std::vector<Claim> claims;
     std::vector<NamedTensor> named;
@@ -205,7 +216,8 @@ struct MemReporter::Impl {
       named.clear();
       roots.clear();
     }
-    // Sooner than the rest: a thread that trains lets go of them at each step, and wants their memory.
+    // Sooner than the rest: a thread that trains lets go of them at each step, and wants their
+    // memory.
     void release_gradients() {
       for (NamedTensor& one : named) {
         if (one.role == Role::kGradient) one.tensor.reset();
@@ -218,7 +230,8 @@ struct MemReporter::Impl {
     const absl::Status status = Registry::global().activate();
     Activation() = default;
     ~Activation() {
-      if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted) Registry::global().deactivate();
+      if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted)
+        Registry::global().deactivate();
     }
     Activation(const Activation&) = delete;
     Activation& operator=(const Activation&) = delete;
@@ -226,8 +239,8 @@ struct MemReporter::Impl {
 
   const Activation activation;
   NameBook names;
-  // Guards what follows. Held neither while tensors and graphs are let go of, nor while a graph is walked, which calls the program's
-  // CountedHooks.
+  // Guards what follows. Held neither while tensors and graphs are let go of, nor while a graph is
+  // walked, which calls the program's CountedHooks.
   ForkSafeMutex lock;
   std::vector<WeakTensor> graphs;
   std::unordered_set<const c10::TensorImpl*>
@@ -239,11 +252,13 @@ struct MemReporter::Impl {
   void prune_graphs(std::vector<WeakTensor>& dropped);
   std::vector<at::Tensor> living_graphs();
   Claims read_claims();
-  Report build(const ReportOptions& options, const std::vector<Claim>& claims, const Instant& instant) {
+  Report build(const ReportOptions& options, const std::vector<Claim>& claims,
+               const Instant& instant) {
     const Hold hold(lock);
     return build_report(options, claims, instant, numbers);
   }
-  WhyAlive why(const Claims& claimed, const Claim& target, const at::Tensor* tensor, const Instant& instant);
+  WhyAlive why(const Claims& claimed, const Claim& target, const at::Tensor* tensor,
+               const Instant& instant);
 };
 
 void MemReporter::Impl::add_graph(const at::Tensor& loss) {
@@ -257,7 +272,8 @@ void MemReporter::Impl::add_graph(const at::Tensor& loss) {
 
 // What ended goes to `dropped`, to be let go of without the lock.
 void MemReporter::Impl::prune_graphs(std::vector<WeakTensor>& dropped) {
-  const auto ended = std::stable_partition(graphs.begin(), graphs.end(), [](const WeakTensor& weak) { return !weak.expired(); });
+  const auto ended = std::stable_partition(graphs.begin(), graphs.end(),
+                                           [](const WeakTensor& weak) { return !weak.expired(); });
   dropped.reserve(static_cast<size_t>(graphs.end() - ended));
   for (auto weak = ended; weak != graphs.end(); ++weak) {
     graph_roots.erase(weak->_unsafe_get_target());
@@ -289,8 +305,8 @@ MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
   for (const NamedTensor& named : result.named) {
     for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
       if (!tensor.defined()) return;
-      result.claims.push_back(
-          claim_of(part[0] == '\0' ? named.name : named.name + "." + part, named.role, tensor, result.may_be_pinned));
+      result.claims.push_back(claim_of(part[0] == '\0' ? named.name : named.name + "." + part,
+                                       named.role, tensor, result.may_be_pinned));
       result.claims.back().module = named.module;
     });
   }
@@ -307,7 +323,8 @@ MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
 }
 
 // `tensor` is null where only the storage is known.
-WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target, const at::Tensor* tensor, const Instant& instant) {
+WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target,
+                                const at::Tensor* tensor, const Instant& instant) {
   WhyAlive why;
   why.device = target.device;
   std::vector<Claim> on_it;
@@ -324,7 +341,8 @@ WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target, cons
     for (const ReportRow& row : device.rows) {
       if (row.kind == RowKind::kShared || row.storage_id != target.storage_id) continue;
       const std::string& name = on_it.empty() ? target.name : on_it.front().name;
-      if (row.storage_id != 0 || row.name == name || row.name.rfind(name + "+", 0) == 0) why.row = row;
+      if (row.storage_id != 0 || row.name == name || row.name.rfind(name + "+", 0) == 0)
+        why.row = row;
     }
   }
 
@@ -339,7 +357,8 @@ WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target, cons
     }
     if (claim.references.has_value()) why.storage_references = claim.references;
     if (claim.role != Role::kSaved) {
-      why.names.push_back({claim.name, claim.role, tensor != nullptr && claim.tensor == target.tensor, claim.offset_bytes,
+      why.names.push_back({claim.name, claim.role,
+                           tensor != nullptr && claim.tensor == target.tensor, claim.offset_bytes,
                            claim.extent_bytes.value_or(0)});
       continue;
     }
@@ -348,18 +367,22 @@ WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target, cons
     saved.root = "graph " + std::to_string(claim.graph + 1);
     const at::Tensor& root = claimed.roots[claim.graph];
     for (const Claim& other : claimed.claims) {
-      if (other.role != Role::kSaved && other.tensor == reinterpret_cast<uintptr_t>(root.unsafeGetTensorImpl())) {
+      if (other.role != Role::kSaved &&
+          other.tensor == reinterpret_cast<uintptr_t>(root.unsafeGetTensorImpl())) {
         saved.root = other.name;
         break;
       }
     }
-    saved.path = path_to_node(root, {claim.name.substr(0, claim.name.find('.')), claim.node_sequence, claim.node_thread});
+    saved.path = path_to_node(
+        root, {claim.name.substr(0, claim.name.find('.')), claim.node_sequence, claim.node_thread});
     why.saved.push_back(std::move(saved));
   }
   if (tensor != nullptr) {
     why.storage_references = target.references;
     auto references = static_cast<int64_t>(tensor->use_count());
-    const auto is_it = [&](const at::Tensor& other) { return other.unsafeGetTensorImpl() == tensor->unsafeGetTensorImpl(); };
+    const auto is_it = [&](const at::Tensor& other) {
+      return other.unsafeGetTensorImpl() == tensor->unsafeGetTensorImpl();
+    };
     for (const NamedTensor& named : claimed.named) references -= is_it(named.tensor) ? 1 : 0;
     for (const at::Tensor& root : claimed.roots) references -= is_it(root) ? 1 : 0;
     why.tensor_references = references;
@@ -373,8 +396,12 @@ WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target, cons
 }
 
 MemReporter::MemReporter() : impl_(std::make_unique<Impl>()) {}
-MemReporter::MemReporter(const torch::nn::Module& module) : MemReporter() { add_module("", module); }
-MemReporter::MemReporter(const torch::jit::Module& module) : MemReporter() { add_module("", module); }
+MemReporter::MemReporter(const torch::nn::Module& module) : MemReporter() {
+  add_module("", module);
+}
+MemReporter::MemReporter(const torch::jit::Module& module) : MemReporter() {
+  add_module("", module);
+}
 MemReporter::~MemReporter() = default;
 MemReporter::MemReporter(MemReporter&&) noexcept = default;
 MemReporter& MemReporter::operator=(MemReporter&&) noexcept = default;
@@ -404,9 +431,11 @@ MemReporter& MemReporter::add_input(std::string name, const at::Tensor& tensor) 
   return *this;
 }
 
-SavedTensors MemReporter::saved_for_backward(const at::Tensor& loss, SavedTensorOptions options) const {
+SavedTensors MemReporter::saved_for_backward(const at::Tensor& loss,
+                                             SavedTensorOptions options) const {
   for (NamedTensor& named : impl_->names.read()) {
-    if (named.role == Role::kParameter) options.parameters.emplace_back(std::move(named.name), std::move(named.tensor));
+    if (named.role == Role::kParameter)
+      options.parameters.emplace_back(std::move(named.name), std::move(named.tensor));
     if (named.role == Role::kBuffer) options.buffers.push_back(std::move(named.tensor));
     if (named.role == Role::kInput) options.inputs.push_back(std::move(named.tensor));
   }
@@ -446,12 +475,14 @@ Report MemReporter::collect(ReportOptions options) const {
   return report;
 }
 
-Report MemReporter::collect_peak(c10::Device device, ReportOptions options, const std::string& label) const {
+Report MemReporter::collect_peak(c10::Device device, ReportOptions options,
+                                 const std::string& label) const {
   Impl::Claims claimed = impl_->read_claims();
   const Registry& registry = Registry::global();
   Instant instant = instant_of(registry);
   instant.of_peak = true;
-  instant.snapshot = label.empty() ? registry.peak_snapshot(device) : registry.peak_snapshot(device, label);
+  instant.snapshot =
+      label.empty() ? registry.peak_snapshot(device) : registry.peak_snapshot(device, label);
   claimed.release();
   options.device = std::nullopt;
   Report report = impl_->build(options, claimed.claims, instant);
@@ -466,13 +497,17 @@ WhyAlive MemReporter::why(const at::Tensor& tensor) const {
   std::optional<Claim> target;
   for_each_part(tensor, [&](const char* part, const at::Tensor& dense) {
     if (!dense.defined()) return;
-    Claim claim = claim_of(part[0] == '\0' ? "the tensor" : part, Role::kTensor, dense, claimed.may_be_pinned);
-    if (!target.has_value() || claim.storage_bytes > target->storage_bytes) target = std::move(claim);
+    Claim claim = claim_of(part[0] == '\0' ? "the tensor" : part, Role::kTensor, dense,
+                           claimed.may_be_pinned);
+    if (!target.has_value() || claim.storage_bytes > target->storage_bytes)
+      target = std::move(claim);
   });
-  const bool is_its_own_part = target.has_value() && target->tensor == reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl());
+  const bool is_its_own_part =
+      target.has_value() &&
+      target->tensor == reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl());
   if (!target.has_value()) target = claim_of("the tensor", Role::kTensor, tensor, false);
-  WhyAlive why =
-      impl_->why(claimed, *target, is_its_own_part ? &tensor : nullptr, look_at_registry_and_allocators(Registry::global()));
+  WhyAlive why = impl_->why(claimed, *target, is_its_own_part ? &tensor : nullptr,
+                            look_at_registry_and_allocators(Registry::global()));
   return why;
 }
 
@@ -485,14 +520,16 @@ WhyAlive MemReporter::why(std::string_view name) const {
     if (claim.name != name && claim.name != first) continue;
     const at::Tensor* tensor = nullptr;
     for (const NamedTensor& named : claimed.named) {
-      if (reinterpret_cast<uintptr_t>(named.tensor.unsafeGetTensorImpl()) == claim.tensor) tensor = &named.tensor;
+      if (reinterpret_cast<uintptr_t>(named.tensor.unsafeGetTensorImpl()) == claim.tensor)
+        tensor = &named.tensor;
     }
     return impl_->why(claimed, claim, tensor, instant);
   }
   constexpr std::string_view kAnonymous = "Tensor";
   if (name.substr(0, kAnonymous.size()) == kAnonymous) {
     const std::string digits(name.substr(kAnonymous.size()));
-    if (!digits.empty() && digits.size() < 19 && digits.find_first_not_of("0123456789") == std::string::npos) {
+    if (!digits.empty() && digits.size() < 19 &&
+        digits.find_first_not_of("0123456789") == std::string::npos) {
       std::optional<uint64_t> id;
       {
         const Impl::Hold hold(impl_->lock);
@@ -511,7 +548,9 @@ WhyAlive MemReporter::why(std::string_view name) const {
               "\"; names are those of the last report of this reporter");
 }
 
-void MemReporter::report(bool verbose, std::optional<c10::Device> device) const { report(std::cout, verbose, device); }
+void MemReporter::report(bool verbose, std::optional<c10::Device> device) const {
+  report(std::cout, verbose, device);
+}
 
 void MemReporter::report(std::ostream& out, bool verbose, std::optional<c10::Device> device) const {
   ReportOptions options;
@@ -520,8 +559,12 @@ void MemReporter::report(std::ostream& out, bool verbose, std::optional<c10::Dev
   report(out, options);
 }
 
-void MemReporter::report(std::ostream& out, const ReportOptions& options) const { out << collect(options); }
+void MemReporter::report(std::ostream& out, const ReportOptions& options) const {
+  out << collect(options);
+}
 
-void MemReporter::report_peak(std::ostream& out, c10::Device device) const { out << collect_peak(device); }
+void MemReporter::report_peak(std::ostream& out, c10::Device device) const {
+  out << collect_peak(device);
+}
 
 }  // namespace memledger

@@ -26,8 +26,8 @@
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/device_statistics.h"
 #include "registry/stacks.h"
-#include "reporter/mem_reporter.h"
 #include "reporter/formats/report_format.h"
+#include "reporter/mem_reporter.h"
 #include "text/names.h"
 #include "text/output.h"
 
@@ -54,7 +54,9 @@ std::string local_time(const char* format) {
   return text.data();
 }
 
-std::string both(int64_t bytes) { return fmt::format("{} ({} bytes)", readable_size(bytes), bytes); }
+std::string both(int64_t bytes) {
+  return fmt::format("{} ({} bytes)", readable_size(bytes), bytes);
+}
 
 // As producer() tells it of a row.
 std::string asked_by(const AllocationFailure& failure) {
@@ -83,7 +85,8 @@ Capacity capacity_of(c10::Device device) {
 // What neither this process's allocator holds nor the driver has free.
 std::optional<int64_t> held_by_others(const Capacity& capacity, const DeviceReport& device) {
   if (!capacity.total_bytes || !capacity.free_bytes || !device.reserved_bytes) return std::nullopt;
-  return std::max<int64_t>(0, *capacity.total_bytes - *capacity.free_bytes - *device.reserved_bytes);
+  return std::max<int64_t>(0,
+                           *capacity.total_bytes - *capacity.free_bytes - *device.reserved_bytes);
 }
 
 int64_t bytes_of_phase(const DeviceReport& device, Phase phase) {
@@ -97,43 +100,56 @@ std::string against_fragmentation(c10::Device device) {
   const std::optional<DeviceStatistics> statistics = device_statistics(device);
   if (!statistics.has_value()) return "";
   // Others take no notice of LibTorch's settings.
-  if (statistics->allocator != "native") return fmt::format(" The allocator is {}.", printable(statistics->allocator));
+  if (statistics->allocator != "native")
+    return fmt::format(" The allocator is {}.", printable(statistics->allocator));
   const std::optional<DeviceBlocks> blocks = device_blocks(device);
   if (!blocks.has_value()) return "";
-  return blocks->expandable_segments ? " Expandable segments are on already."
-                                     : " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.";
+  return blocks->expandable_segments
+             ? " Expandable segments are on already."
+             : " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.";
 }
 
 // Only what the figures call for.
-std::vector<std::string> advice(const AllocationFailure& failure, const Capacity& capacity, const DeviceReport& device) {
+std::vector<std::string> advice(const AllocationFailure& failure, const Capacity& capacity,
+                                const DeviceReport& device) {
   const int64_t asked = failure.requested_bytes;
   if (capacity.total_bytes && asked > *capacity.total_bytes) {
-    return {fmt::format("The request alone is more than the {} there are: look at the shapes of the operator's arguments.",
-                        readable_size(*capacity.total_bytes))};
+    return {
+        fmt::format("The request alone is more than the {} there are: look at the shapes of the "
+                    "operator's arguments.",
+                    readable_size(*capacity.total_bytes))};
   }
   std::vector<std::string> all;
   const int64_t cached = device.cached_free_bytes.value_or(0);
   // cudaMallocAsync's free memory is in no blocks that anybody could see.
-  if (cached >= asked && device.largest_free_block.has_value() && *device.largest_free_block < asked) {
+  if (cached >= asked && device.largest_free_block.has_value() &&
+      *device.largest_free_block < asked) {
     all.push_back(
-        fmt::format("The free blocks in the cache, {}, would be enough, but the largest has {}: the cache is fragmented.{}",
-                    readable_size(cached), readable_size(*device.largest_free_block), against_fragmentation(device.device)));
+        fmt::format("The free blocks in the cache, {}, would be enough, but the largest has {}: "
+                    "the cache is fragmented.{}",
+                    readable_size(cached), readable_size(*device.largest_free_block),
+                    against_fragmentation(device.device)));
   }
   if (device.awaited_bytes >= asked) {
     all.push_back(
-        fmt::format("{} were freed, but other streams may still use them (recordStream): synchronize those streams sooner.",
+        fmt::format("{} were freed, but other streams may still use them (recordStream): "
+                    "synchronize those streams sooner.",
                     readable_size(device.awaited_bytes)));
   }
   const std::optional<int64_t> others = held_by_others(capacity, device);
-  if (others && capacity.free_bytes && *others >= asked - *capacity.free_bytes && *others > *capacity.total_bytes / 10) {
-    all.push_back(
-        fmt::format("Other processes, and CUDA itself, hold {} of the device: nvidia-smi names them.", readable_size(*others)));
+  if (others && capacity.free_bytes && *others >= asked - *capacity.free_bytes &&
+      *others > *capacity.total_bytes / 10) {
+    all.push_back(fmt::format(
+        "Other processes, and CUDA itself, hold {} of the device: nvidia-smi names them.",
+        readable_size(*others)));
   }
   const int64_t forward = bytes_of_phase(device, Phase::kForward);
   if (forward > device.total_bytes / 2 && failure.phase != Phase::kOther) {
     all.push_back(
-        fmt::format("{} of {} were made in a forward pass and are still alive. If the graph holds them for backward, a smaller "
-                    "batch or checkpointing lowers that; if something else does, MemReporter::add_graph tells what.",
+        fmt::format("{} of {} were made in a forward pass and are still alive. If the graph holds "
+                    "them for backward, a smaller "
+                    "batch or checkpointing lowers that; if something else does, "
+                    "MemReporter::add_graph tells what.",
                     readable_size(forward), readable_size(device.total_bytes)));
   }
   return all;
@@ -142,23 +158,30 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
 // The part of the free memory that one request cannot have, as it is not in the largest block.
 std::string fragmentation(const DeviceReport& device) {
   if (device.cached_free_bytes.value_or(0) <= 0 || !device.largest_free_block) return "";
-  return fmt::format(" (fragmentation {:.1f} %)", 100.0 * (1 - static_cast<double>(*device.largest_free_block) /
-                                                                   static_cast<double>(*device.cached_free_bytes)));
+  return fmt::format(" (fragmentation {:.1f} %)",
+                     100.0 * (1 - static_cast<double>(*device.largest_free_block) /
+                                      static_cast<double>(*device.cached_free_bytes)));
 }
 
 void write_device(std::ostream& out, const Capacity& capacity, const DeviceReport& device) {
-  if (capacity.total_bytes) out << fmt::format("Memory of {}: {}", device.device.str(), readable_size(*capacity.total_bytes));
-  if (capacity.free_bytes) out << fmt::format(", free for the driver to give: {}", readable_size(*capacity.free_bytes));
+  if (capacity.total_bytes)
+    out << fmt::format("Memory of {}: {}", device.device.str(),
+                       readable_size(*capacity.total_bytes));
+  if (capacity.free_bytes)
+    out << fmt::format(", free for the driver to give: {}", readable_size(*capacity.free_bytes));
   if (const auto others = held_by_others(capacity, device)) {
     out << fmt::format(", other processes and CUDA itself: {}", readable_size(*others));
   }
   if (capacity.total_bytes) out << '\n';
   if (device.reserved_bytes && device.cached_free_bytes && *device.reserved_bytes > 0) {
-    out << fmt::format("Held by this process: {}; of it not in use: {} ({:.1f} %)", readable_size(*device.reserved_bytes),
+    out << fmt::format("Held by this process: {}; of it not in use: {} ({:.1f} %)",
+                       readable_size(*device.reserved_bytes),
                        readable_size(*device.cached_free_bytes),
-                       100.0 * static_cast<double>(*device.cached_free_bytes) / static_cast<double>(*device.reserved_bytes));
+                       100.0 * static_cast<double>(*device.cached_free_bytes) /
+                           static_cast<double>(*device.reserved_bytes));
     if (device.largest_free_block.has_value())
-      out << fmt::format(", largest free block {}{}", readable_size(*device.largest_free_block), fragmentation(device));
+      out << fmt::format(", largest free block {}{}", readable_size(*device.largest_free_block),
+                         fragmentation(device));
     out << '\n';
   }
 }
@@ -176,16 +199,20 @@ Holders by_role(const DeviceReport& device) {
   return holders;
 }
 
-// Nobody has said what a storage is for, but some of it shows: in the same words as the timeline's series.
+// Nobody has said what a storage is for, but some of it shows: in the same words as the timeline's
+// series.
 std::string role_shown_by_operators(const ReportRow& row) {
   if (row.storage_kind != StorageKind::kTensor) return std::string(to_string(row.storage_kind));
   if (row.used_as_parameter) return "Parameter (a leaf that requires grad)";
   if (row.role == Role::kTemporary) return std::string(to_string(row.role));
   if (row.adopted) return "Tensor [before tracking]";
-  return fmt::format("Tensor [{}{}]", to_string(row.phase), row.phase_inferred ? " (inferred)" : "");
+  return fmt::format("Tensor [{}{}]", to_string(row.phase),
+                     row.phase_inferred ? " (inferred)" : "");
 }
 
-std::string birthplace_of(const ReportItem& item) { return item.name.empty() ? std::string(to_string(item.kind)) : item.name; }
+std::string birthplace_of(const ReportItem& item) {
+  return item.name.empty() ? std::string(to_string(item.kind)) : item.name;
+}
 
 std::string role_of(const ReportItem& item) {
   switch (item.kind) {
@@ -202,7 +229,8 @@ std::string role_of(const ReportItem& item) {
 template <typename NameOf>
 void add_items(Holders& holders, const DeviceReport& device, const NameOf& name_of) {
   for (const ReportItem& item : device.items) {
-    if (item.kind == ReportItemKind::kRounding || item.kind == ReportItemKind::kUnsplitRemainder) continue;
+    if (item.kind == ReportItemKind::kRounding || item.kind == ReportItemKind::kUnsplitRemainder)
+      continue;
     Holder& holder = holders[name_of(item)];
     holder.bytes += item.bytes;
     holder.count += item.count;
@@ -235,14 +263,16 @@ Holders by_birthplace(const DeviceReport& device) {
   return holders;
 }
 
-void write_holders(std::ostream& out, std::string_view what, const Holders& named, size_t max_rows) {
+void write_holders(std::ostream& out, std::string_view what, const Holders& named,
+                   size_t max_rows) {
   std::vector<std::pair<std::string, Holder>> holders(named.begin(), named.end());
-  std::stable_sort(holders.begin(), holders.end(), [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  std::stable_sort(holders.begin(), holders.end(),
+                   [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
   out << "Who holds it, by " << what << ":\n";
   const size_t shown = std::min(holders.size(), max_rows);
   for (size_t i = 0; i < shown; ++i) {
-    out << fmt::format("{:>12}  {:>6} x  {}\n", readable_size(holders[i].second.bytes), holders[i].second.count,
-                       table_name(holders[i].first));
+    out << fmt::format("{:>12}  {:>6} x  {}\n", readable_size(holders[i].second.bytes),
+                       holders[i].second.count, table_name(holders[i].first));
   }
   Holder rest;
   for (size_t i = shown; i < holders.size(); ++i) {
@@ -250,7 +280,8 @@ void write_holders(std::ostream& out, std::string_view what, const Holders& name
     rest.count += holders[i].second.count;
   }
   if (rest.count > 0)
-    out << fmt::format("{:>12}  {:>6} x  … {} more\n", readable_size(rest.bytes), rest.count, holders.size() - shown);
+    out << fmt::format("{:>12}  {:>6} x  … {} more\n", readable_size(rest.bytes), rest.count,
+                       holders.size() - shown);
   if (holders.empty()) out << "        nobody\n";
 }
 
@@ -261,7 +292,8 @@ struct Writing {
   pid_t process = 0;  // that the options were set in
   AllocationFailureObserver before = nullptr;
 
-  // The process in which a report is being made, 0 if none is: a child of fork has no thread that would finish its parent's.
+  // The process in which a report is being made, 0 if none is: a child of fork has no thread that
+  // would finish its parent's.
   std::atomic<pid_t> busy{0};
   std::atomic<int> reports{0};
 };
@@ -284,19 +316,22 @@ void write_report(const AllocationFailure& failure) {
   const int number = writing().reports.fetch_add(1) + 1;
   if (number > options.max_reports) return;
   std::string text = out_of_memory_report(failure, options.max_rows, options.reporter);
-  if (number == options.max_reports) text += "This was the last report of this process: further failures are not written down.\n";
+  if (number == options.max_reports)
+    text += "This was the last report of this process: further failures are not written down.\n";
   if (options.folder.empty()) {
     if (!options.quiet) write_standard_error(text);
     return;
   }
-  const auto path = write_new_file(fmt::format("{}/oom-{}-{}", options.folder, local_time("%Y%m%d-%H%M%S"), getpid()), ".txt",
-                                   "out-of-memory report", text);
+  const auto path = write_new_file(
+      fmt::format("{}/oom-{}-{}", options.folder, local_time("%Y%m%d-%H%M%S"), getpid()), ".txt",
+      "out-of-memory report", text);
   if (!path.ok()) {
     tell({std::string(path.status().message())});
     if (!options.quiet) write_standard_error(text);
   } else if (!options.quiet) {
-    tell({fmt::format("memledger: out of memory on {}: asked for {} by {}; who holds it: {}", failure.device.str(),
-                      readable_size(failure.requested_bytes), table_name(asked_by(failure)), *path)});
+    tell({fmt::format("memledger: out of memory on {}: asked for {} by {}; who holds it: {}",
+                      failure.device.str(), readable_size(failure.requested_bytes),
+                      table_name(asked_by(failure)), *path)});
   }
 }
 
@@ -308,8 +343,10 @@ void observe(const AllocationFailure& failure) noexcept {
     write_report(failure);
   } catch (const std::exception& error) {
     std::array<char, 32> bytes;
-    std::snprintf(bytes.data(), bytes.size(), "%lld", static_cast<long long>(failure.requested_bytes));
-    tell({"memledger: out of memory (", bytes.data(), " bytes asked for), and no report: ", first_line(error.what())});
+    std::snprintf(bytes.data(), bytes.size(), "%lld",
+                  static_cast<long long>(failure.requested_bytes));
+    tell({"memledger: out of memory (", bytes.data(),
+          " bytes asked for), and no report: ", first_line(error.what())});
   }
   writing().busy.store(0);
 }
@@ -321,7 +358,8 @@ void wait_for_running_report() {
 
 }  // namespace
 
-std::string out_of_memory_report(const AllocationFailure& failure, size_t max_rows, const MemReporter* named) {
+std::string out_of_memory_report(const AllocationFailure& failure, size_t max_rows,
+                                 const MemReporter* named) {
   const MemReporter nameless;
   const MemReporter& reporter = named == nullptr ? nameless : *named;
   ReportOptions options;
@@ -336,7 +374,8 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   std::ostringstream out;
   out << fmt::format("memledger: out of memory on {}\n", failure.device.str());
   out << fmt::format("Time: {}, process {}\n", local_time("%Y-%m-%d %H:%M:%S"), getpid());
-  out << fmt::format("Asked for: {} by {}\n", both(failure.requested_bytes), table_name(asked_by(failure)));
+  out << fmt::format("Asked for: {} by {}\n", both(failure.requested_bytes),
+                     table_name(asked_by(failure)));
   const StackFrame from = program_frame(failure.stack);
   if (!from.function.empty() || from.line > 0) out << "At: " << printable(to_string(from)) << '\n';
   write_device(out, capacity, device);
@@ -348,13 +387,15 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   if (named != nullptr) {
     write_holders(out, "role", by_role(device), max_rows);
   } else {
-    write_holders(out, "role, as far as operators show it", by_role_shown_by_operators(device), max_rows);
+    write_holders(out, "role, as far as operators show it", by_role_shown_by_operators(device),
+                  max_rows);
   }
   out << '\n';
   write_holders(out, "birthplace", by_birthplace(device), max_rows);
   out << '\n' << report;
   // Where memory runs out step by step the peak is now.
-  if (device.counters.peak_bytes > device.counters.current_bytes) out << '\n' << reporter.collect_peak(failure.device, options);
+  if (device.counters.peak_bytes > device.counters.current_bytes)
+    out << '\n' << reporter.collect_peak(failure.device, options);
   return std::move(out).str();
 }
 
@@ -367,8 +408,9 @@ absl::Status write_out_of_memory_reports(const OutOfMemoryOptions& options) {
     checked.folder = fs::absolute(checked.folder, error).string();
     if (!error) fs::create_directories(checked.folder, error);
     if (error || access(checked.folder.c_str(), W_OK | X_OK) != 0) {
-      return absl::UnavailableError(fmt::format("memledger: cannot write out-of-memory reports to {}: {}", checked.folder,
-                                                error ? error.message() : std::strerror(errno)));
+      return absl::UnavailableError(
+          fmt::format("memledger: cannot write out-of-memory reports to {}: {}", checked.folder,
+                      error ? error.message() : std::strerror(errno)));
     }
   }
   {

@@ -1,14 +1,16 @@
 #pragma once
 
-// A report as a value: who holds how many bytes on each device, and what the allocator says to that.
+// A report as a value: who holds how many bytes on each device, and what the allocator says to
+// that.
 //
 //   memledger::Report report = reporter.collect();
-//   for (const memledger::DeviceReport& device : report.devices) CHECK(device.unexplained_bytes.value_or(0) == 0);
-//   std::cout << report;
+//   for (const memledger::DeviceReport& device : report.devices)
+//   CHECK(device.unexplained_bytes.value_or(0) == 0); std::cout << report;
 //   std::ofstream("memory.html") << report.to_html();
 //
-// Units: bytes as requested; a std::optional without a value is "nobody knows", never zero. Holds no tensor. Copyable;
-// thread-safe as any value. std::string_views are of texts that live as long as the process.
+// Units: bytes as requested; a std::optional without a value is "nobody knows", never zero. Holds
+// no tensor. Copyable; thread-safe as any value. std::string_views are of texts that live as long
+// as the process.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -46,17 +48,19 @@ enum class GroupBy : uint8_t {
   kOperator,  // that made it
 };
 
-// Of the table. kAuto: only for std::cout, std::cerr and std::clog on a terminal, and not where the environment has NO_COLOR.
+// Of the table. kAuto: only for std::cout, std::cerr and std::clog on a terminal, and not where the
+// environment has NO_COLOR.
 enum class Colour : uint8_t { kAuto, kNever, kAlways };
 
 struct ReportOptions {
-  bool verbose = false;               // no limit of rows, the sharing arrows with offset and extent, hook health
+  bool verbose = false;  // no limit of rows, the sharing arrows with offset and extent, hook health
   std::optional<c10::Device> device;  // only this one; without an index, all of its type
   size_t max_rows = 50;               // per device; ignored when verbose
   SortBy sort = SortBy::kBytes;
   GroupBy group = GroupBy::kAlike;
   Colour colour = Colour::kAuto;
-  // A line on what the process holds besides tensors. It varies from one report to the next though no tensor does.
+  // A line on what the process holds besides tensors. It varies from one report to the next though
+  // no tensor does.
   bool process_memory = false;
 };
 
@@ -64,9 +68,11 @@ struct ReportOptions {
 enum class RowKind : uint8_t {
   kStorage,      // counted: the row of a live storage
   kShared,       // a further tensor on a storage already counted: 0 bytes
-  kExternal,     // a named tensor whose memory is not LibTorch's (from_blob, a mapped file): not counted
+  kExternal,     // a named tensor whose memory is not LibTorch's (from_blob, a mapped file): not
+                 // counted
   kUnknown,      // a named tensor that cannot be looked into (opaque): bytes unknown
-  kNotFollowed,  // a named tensor on a device that nobody follows, or met while nothing is active: bytes unknown
+  kNotFollowed,  // a named tensor on a device that nobody follows, or met while nothing is active:
+                 // bytes unknown
   kMeta,         // a named meta tensor: no memory lies behind it, 0 bytes
   kLent,         // a named tensor whose memory was lent back for a while (Courtesy): 0 bytes
 };
@@ -86,7 +92,8 @@ struct ReportRow {
   RowKind kind = RowKind::kStorage;
   std::string name;   // weight, a+b, Tensor7
   std::string owner;  // kShared: the name of the row that is counted
-  // Of the storage: the first that fits any tensor on it, whatever gave the name. kShared: of this row's own tensor.
+  // Of the storage: the first that fits any tensor on it, whatever gave the name. kShared: of this
+  // row's own tensor.
   Role role = Role::kTensor;
   bool anonymous = false;  // no registered name reaches it
   bool adopted = false;    // born before tracking
@@ -98,28 +105,32 @@ struct ReportRow {
   int64_t external_bytes = 0;     // kExternal: what is there, but not counted
   ExternalMemory external = ExternalMemory::kProgram;
   std::string mapped_from;               // kMappedFile, kSharedMemory: the path, where there is one
-  std::optional<int64_t> claimed_bytes;  // kNotFollowed, kMeta, kLent: what the storage says of its own size; counted nowhere
+  std::optional<int64_t> claimed_bytes;  // kNotFollowed, kMeta, kLent: what the storage says of its
+                                         // own size; counted nowhere
   std::optional<c10::DimVector> shape;   // nothing: unknown
   std::optional<c10::ScalarType> dtype;
   int64_t storage_offset_bytes = 0;  // where the tensor begins in its storage
   int64_t extent_bytes = 0;          // first to last element; less than nbytes: a view of a part
-  // How much of the storage all the tensors with a row can reach. Less than nbytes: views keep alive what they do not show.
-  // Nothing for anonymous rows.
+  // How much of the storage all the tensors with a row can reach. Less than nbytes: views keep
+  // alive what they do not show. Nothing for anonymous rows.
   std::optional<int64_t> visible_bytes;
-  std::optional<int64_t> more_references;  // tensors on this storage beyond those with a row; nullopt: not known
-  // The module that has the parameter, buffer, gradient or optimizer state: its path (encoder.layers.0), or its type where it
-  // has no path. Else the one whose output this is: the operator that made it consumed a parameter of it.
+  std::optional<int64_t>
+      more_references;  // tensors on this storage beyond those with a row; nullopt: not known
+  // The module that has the parameter, buffer, gradient or optimizer state: its path
+  // (encoder.layers.0), or its type where it has no path. Else the one whose output this is: the
+  // operator that made it consumed a parameter of it.
   std::string module;
   bool is_output = false;  // of `module`
   // Where it was made.
   std::string_view op, autograd_node, label;
   std::string_view forward_op, forward_label;  // of what made the autograd node
-  std::string where;                           // the program's line, where a stack was taken: train.cc:42 main
+  std::string where;  // the program's line, where a stack was taken: train.cc:42 main
   Phase phase = Phase::kOther;
   bool phase_inferred = false;
   uint32_t thread = 0;  // that made it, numbered by first use; 0: not known
-  // CUDA, as LibTorch's allocator says: the handle of the stream that it is for (0: the default one), and the private pool
-  // (MempoolId_t) that it lies in ({0, 0}: none). Nothing where the allocator does not tell, and in a report of a peak.
+  // CUDA, as LibTorch's allocator says: the handle of the stream that it is for (0: the default
+  // one), and the private pool (MempoolId_t) that it lies in ({0, 0}: none). Nothing where the
+  // allocator does not tell, and in a report of a peak.
   std::optional<uint64_t> stream;
   std::pair<uint64_t, uint64_t> pool{0, 0};
 
@@ -130,12 +141,14 @@ struct ReportRow {
 // What stands between the rows and the allocator's figure.
 enum class ReportItemKind : uint8_t {
   // Part of what was requested:
-  kLibraryWorkspace,  // LibTorch keeps it for cuBLAS or cuBLASLt; `name` says which, and of which stream
+  kLibraryWorkspace,  // LibTorch keeps it for cuBLAS or cuBLASLt; `name` says which, and of which
+                      // stream
   kRawBlocks,         // the program's or a library's own allocations, not storages
   kBeforeTracking,    // blocks in use that nobody saw born
   // Beyond what was requested:
   kRounding,          // to 512 bytes
-  kUnsplitRemainder,  // what a block is larger still: a rest too small to split off, or rounding that the program asked for
+  kUnsplitRemainder,  // what a block is larger still: a rest too small to split off, or rounding
+                      // that the program asked for
 };
 
 struct ReportItem {
@@ -149,10 +162,10 @@ std::string_view to_string(ReportItemKind kind);
 
 // One device. Where it is followed the parts add up, each line exact:
 //   named_bytes + anonymous_bytes            = total_bytes, the sum of the rows
-//   + items up to kBeforeTracking + awaited  = requested_bytes − unexplained_requested_bytes   (CUDA)
+//   + items up to kBeforeTracking + awaited  = requested_bytes − unexplained_requested_bytes (CUDA)
 //   total_bytes + all items                  = allocator_bytes − unexplained_bytes
-//   allocator_bytes + awaited blocks + cached_free_bytes = reserved_bytes                      (CUDA)
-//   reserved_bytes + outside_allocator_bytes = device_used_bytes                               (CUDA)
+//   allocator_bytes + awaited blocks + cached_free_bytes = reserved_bytes (CUDA) reserved_bytes +
+//   outside_allocator_bytes = device_used_bytes                               (CUDA)
 struct DeviceReport {
   c10::Device device = c10::Device(c10::kCPU);
   bool followed = false;    // the registry sees its allocations
@@ -160,27 +173,32 @@ struct DeviceReport {
   int64_t named_bytes = 0;
   int64_t anonymous_bytes = 0;
   // Both nothing where the device is not followed.
-  // CPU: the wrapper's own counter. CUDA: allocated_bytes of LibTorch's statistics; where it keeps none, the wrapper's counter.
+  // CPU: the wrapper's own counter. CUDA: allocated_bytes of LibTorch's statistics; where it keeps
+  // none, the wrapper's counter.
   std::optional<int64_t> allocator_bytes;
   std::optional<int64_t> unexplained_bytes;
-  // CUDA: threads allocated each time LibTorch's figures were read, so that they belong to no instant of the rows. Then
-  // allocator_bytes is the wrapper's counter, and what only LibTorch could tell is missing.
+  // CUDA: threads allocated each time LibTorch's figures were read, so that they belong to no
+  // instant of the rows. Then allocator_bytes is the wrapper's counter, and what only LibTorch
+  // could tell is missing.
   bool allocator_moved = false;
   std::vector<ReportItem> items;  // CUDA
-  // LibTorch's requested_bytes, and what rows, items of the first kinds and awaited_bytes leave of it. Nothing where it keeps
-  // none.
+  // LibTorch's requested_bytes, and what rows, items of the first kinds and awaited_bytes leave of
+  // it. Nothing where it keeps none.
   std::optional<int64_t> requested_bytes;
   std::optional<int64_t> unexplained_requested_bytes;
-  // Beyond the allocated bytes, as LibTorch says: awaited_bytes (requested) were freed, but other streams may still use them;
-  // reserved_bytes are all that was taken from the driver; cached_free_bytes lie ready in it.
+  // Beyond the allocated bytes, as LibTorch says: awaited_bytes (requested) were freed, but other
+  // streams may still use them; reserved_bytes are all that was taken from the driver;
+  // cached_free_bytes lie ready in it.
   int64_t awaited_bytes = 0;
   std::optional<int64_t> reserved_bytes;
   std::optional<int64_t> cached_free_bytes;
   std::optional<int64_t> largest_free_block;
-  // Of cached_free_bytes: pieces of segments that are in use elsewhere, so that they cannot go back to the driver.
+  // Of cached_free_bytes: pieces of segments that are in use elsewhere, so that they cannot go back
+  // to the driver.
   std::optional<int64_t> fragmented_bytes;
-  // What the driver says of the whole device, and what of it is not this allocator's: the CUDA context, libraries' own memory
-  // (NCCL, cuDNN's handles), other allocators and other processes; nobody can tell these apart.
+  // What the driver says of the whole device, and what of it is not this allocator's: the CUDA
+  // context, libraries' own memory (NCCL, cuDNN's handles), other allocators and other processes;
+  // nobody can tell these apart.
   std::optional<int64_t> device_total_bytes;
   std::optional<int64_t> device_used_bytes;
   std::optional<int64_t> outside_allocator_bytes;
@@ -189,7 +207,8 @@ struct DeviceReport {
   int64_t mapped_bytes = 0;    // of these: of files
   int64_t shared_bytes = 0;    // of these: shared memory
   int64_t would_be_bytes = 0;  // of meta tensors, had they memory; in no total
-  int64_t elements = 0;  // of all tensors that have a row, shared ones included; a saved slot counts only if it is all there is
+  int64_t elements = 0;        // of all tensors that have a row, shared ones included; a saved slot
+                               // counts only if it is all there is
   std::vector<int64_t> bytes_by_role;  // indexed by Role
   Counters counters;
   std::vector<ReportRow> rows;  // all of them, sorted; grouping and max_rows are matters of showing
@@ -204,27 +223,30 @@ struct DeviceReport {
 
 struct Report {
   ReportOptions options;
-  // Of who was alive when the device's requested bytes were highest; allocator_bytes then is the peak's height.
+  // Of who was alive when the device's requested bytes were highest; allocator_bytes then is the
+  // peak's height.
   bool of_peak = false;
   bool complete = true;  // of a peak: see Snapshot::complete()
   std::chrono::system_clock::time_point time;
   std::vector<DeviceReport> devices;
   HookHealth health;
-  // CPU storages may live that nothing has led to: made before the first activation, or in a gap after it. What of this kind
-  // lives on CUDA is an item there.
+  // CPU storages may live that nothing has led to: made before the first activation, or in a gap
+  // after it. What of this kind lives on CUDA is an item there.
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
-  // Pinned host memory: in no device's figures. Nothing where LibTorch's CUDA library is not in the process.
-  // In use: at most, see PinnedStatistics.
+  // Pinned host memory: in no device's figures. Nothing where LibTorch's CUDA library is not in the
+  // process. In use: at most, see PinnedStatistics.
   std::optional<int64_t> pinned_in_use_bytes;
   std::optional<int64_t> pinned_reserved_bytes;
-  // What the CPU's tensors are part of. Nothing where the system does not tell, and in a report of a peak.
+  // What the CPU's tensors are part of. Nothing where the system does not tell, and in a report of
+  // a peak.
   std::optional<ProcessMemory> process;
   // Virtual GPU: what libraries asked for while operators ran, and gave back.
   std::vector<ModelledWorkspace> modelled_workspaces;
 
-  // Sums over the devices of the report. Nothing as soon as one device has none: a sum of what is known would read as the whole.
-  // The meta device takes no part, as no memory lies behind it. total_bytes(): of the rows whose bytes are known.
+  // Sums over the devices of the report. Nothing as soon as one device has none: a sum of what is
+  // known would read as the whole. The meta device takes no part, as no memory lies behind it.
+  // total_bytes(): of the rows whose bytes are known.
   int64_t total_bytes() const;
   std::optional<int64_t> allocator_bytes() const;
   std::optional<int64_t> unexplained_bytes() const;
@@ -233,7 +255,8 @@ struct Report {
   std::string to_json() const;
   // Fixed columns, a header line, every row, ungrouped. RFC 4180 quoting.
   std::string to_csv() const;
-  // One file that needs no network: a treemap by role and module, and a table to sort and search. Every row, ungrouped.
+  // One file that needs no network: a treemap by role and module, and a table to sort and search.
+  // Every row, ungrouped.
   std::string to_html() const;
   // The printed table.
   friend std::ostream& operator<<(std::ostream& out, const Report& report);

@@ -5,7 +5,8 @@
 
 namespace memledger {
 
-// What a storage is for: the first that fits, in this order. Further reasons to be alive are listed, not counted again.
+// What a storage is for: the first that fits, in this order. Further reasons to be alive are
+// listed, not counted again.
 enum class Role : uint8_t {
   kParameter,
   kBuffer,

@@ -21,17 +21,21 @@ bool exists(const std::string& path) {
 absl::StatusOr<Locations> find_locations() {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  if (error) return absl::NotFoundError("cannot read /proc/self/exe, and so not find memledger's libraries");
+  if (error)
+    return absl::NotFoundError("cannot read /proc/self/exe, and so not find memledger's libraries");
   const fs::path root = self.parent_path().parent_path();
-  const Locations installed{root / "lib/libmemledger.so", root / "lib/memledger/libmemledger_preload.so",
+  const Locations installed{root / "lib/libmemledger.so",
+                            root / "lib/memledger/libmemledger_preload.so",
                             root / "lib/memledger/virtual_gpu"};
   if (exists(installed.preload_library) && exists(installed.library)) return installed;
-  const Locations built{root / "runner/inside/libmemledger.so", root / "runner/inside/libmemledger_preload.so",
+  const Locations built{root / "runner/inside/libmemledger.so",
+                        root / "runner/inside/libmemledger_preload.so",
                         root / "virtual_gpu/virtual_gpu_libraries"};
   for (const std::string& path : {built.library, built.preload_library}) {
     if (!exists(path)) {
       return absl::NotFoundError(
-          absl::StrCat("neither ", installed.library, " nor ", path, " is there: memledger was moved without its libraries"));
+          absl::StrCat("neither ", installed.library, " nor ", path,
+                       " is there: memledger was moved without its libraries"));
     }
   }
   return built;
@@ -40,13 +44,16 @@ absl::StatusOr<Locations> find_locations() {
 absl::StatusOr<std::vector<std::string>> virtual_gpu_libraries(const Locations& locations) {
   const std::string list = locations.virtual_gpu_folder + "/preload.txt";
   std::ifstream in(list);
-  if (!in) return absl::NotFoundError(absl::StrCat("the virtual GPU's libraries are missing: cannot read ", list));
+  if (!in)
+    return absl::NotFoundError(
+        absl::StrCat("the virtual GPU's libraries are missing: cannot read ", list));
   std::vector<std::string> libraries;
   for (std::string name; std::getline(in, name);) {
     if (!name.empty()) libraries.push_back(locations.virtual_gpu_folder + "/" + name);
   }
   if (libraries.empty()) {
-    return absl::NotFoundError("this memledger was built for a LibTorch without CUDA: it has no virtual GPU");
+    return absl::NotFoundError(
+        "this memledger was built for a LibTorch without CUDA: it has no virtual GPU");
   }
   return libraries;
 }

@@ -17,7 +17,8 @@ struct Locations {
 // NotFound names what is missing.
 absl::StatusOr<Locations> find_locations();
 
-// Full paths, in the order to be preloaded. NotFound where this memledger was built for a LibTorch without CUDA.
+// Full paths, in the order to be preloaded. NotFound where this memledger was built for a LibTorch
+// without CUDA.
 absl::StatusOr<std::vector<std::string>> virtual_gpu_libraries(const Locations& locations);
 
 }  // namespace memledger::runner

@@ -56,7 +56,8 @@ void return_to_callers_folder() {
   const char* const folder = std::getenv("BUILD_WORKING_DIRECTORY");
   if (folder == nullptr) return;
   char here[4096];
-  if (getcwd(here, sizeof here) == nullptr || !absl::StrContains(here, "memledger.runfiles")) return;
+  if (getcwd(here, sizeof here) == nullptr || !absl::StrContains(here, "memledger.runfiles"))
+    return;
   if (chdir(folder) != 0) memledger::tell({"memledger: ", folder, ": ", std::strerror(errno)});
 }
 
@@ -79,12 +80,15 @@ int main(int argc, char** argv) {
     return kUsageError;
   }
   if (command != "run" && command != "log") {
-    memledger::tell({"memledger: there is no command `", command, "`; `memledger help` lists them"});
+    memledger::tell(
+        {"memledger: there is no command `", command, "`; `memledger help` lists them"});
     return kUsageError;
   }
   return_to_callers_folder();
-  if (command == "log") return memledger::runner::log_command({arguments.begin() + 1, arguments.end()});
-  const auto parsed = memledger::runner::parse_run_arguments({arguments.begin() + 1, arguments.end()});
+  if (command == "log")
+    return memledger::runner::log_command({arguments.begin() + 1, arguments.end()});
+  const auto parsed =
+      memledger::runner::parse_run_arguments({arguments.begin() + 1, arguments.end()});
   if (!parsed.ok()) {
     memledger::tell({"memledger run: ", std::string(parsed.status().message())});
     return kUsageError;

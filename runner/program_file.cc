@@ -16,7 +16,8 @@ namespace memledger::runner {
 namespace {
 
 // Of the function through which LibTorch's allocators are found.
-constexpr std::string_view kLibTorchFunction = "_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh";
+constexpr std::string_view kLibTorchFunction =
+    "_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh";
 
 std::string path_of(const std::string& program) {
   if (program.find('/') != std::string::npos) return program;
@@ -33,15 +34,19 @@ template <typename T>
 bool read_at(std::ifstream& file, uint64_t offset, T* values, size_t count = 1) {
   file.clear();
   file.seekg(static_cast<std::streamoff>(offset));
-  return static_cast<bool>(file.read(reinterpret_cast<char*>(values), static_cast<std::streamsize>(count * sizeof(T))));
+  return static_cast<bool>(
+      file.read(reinterpret_cast<char*>(values), static_cast<std::streamsize>(count * sizeof(T))));
 }
 
 // The program's own symbol table, where it has not been stripped of it.
 bool defines(std::ifstream& file, const Elf64_Ehdr& header, std::string_view name) {
   std::vector<Elf64_Shdr> sections(header.e_shnum);
-  if (sections.empty() || !read_at(file, header.e_shoff, sections.data(), sections.size())) return false;
+  if (sections.empty() || !read_at(file, header.e_shoff, sections.data(), sections.size()))
+    return false;
   for (const Elf64_Shdr& section : sections) {
-    if ((section.sh_type != SHT_SYMTAB && section.sh_type != SHT_DYNSYM) || section.sh_link >= sections.size()) continue;
+    if ((section.sh_type != SHT_SYMTAB && section.sh_type != SHT_DYNSYM) ||
+        section.sh_link >= sections.size())
+      continue;
     const Elf64_Shdr& strings = sections[section.sh_link];
     constexpr uint64_t kMost = uint64_t{1} << 30;
     if (section.sh_size > kMost || strings.sh_size > kMost) continue;
@@ -53,7 +58,8 @@ bool defines(std::ifstream& file, const Elf64_Ehdr& header, std::string_view nam
     }
     for (const Elf64_Sym& symbol : symbols) {
       if (symbol.st_shndx == SHN_UNDEF || symbol.st_name + name.size() >= text.size()) continue;
-      if (std::memcmp(text.data() + symbol.st_name, name.data(), name.size()) == 0 && text[symbol.st_name + name.size()] == '\0')
+      if (std::memcmp(text.data() + symbol.st_name, name.data(), name.size()) == 0 &&
+          text[symbol.st_name + name.size()] == '\0')
         return true;
     }
   }
@@ -70,7 +76,9 @@ Fitness check_program(const std::string& program) {
   if (std::memcmp(begin, "#!", 2) == 0) return {};
   Elf64_Ehdr header;
   if (!read_at(file, 0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    return {absl::StrCat(path, " is not a program: neither an ELF file nor a script that begins with #!"), ""};
+    return {absl::StrCat(path,
+                         " is not a program: neither an ELF file nor a script that begins with #!"),
+            ""};
   }
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64) {
     return {absl::StrCat(path, " is a program for another kind of machine than x86-64"), ""};
@@ -78,15 +86,18 @@ Fitness check_program(const std::string& program) {
   std::vector<Elf64_Phdr> parts(header.e_phnum);
   if (parts.empty() || !read_at(file, header.e_phoff, parts.data(), parts.size())) return {};
   if (defines(file, header, kLibTorchFunction)) {
-    return {absl::StrCat(
-                path, " has LibTorch linked into it statically: link memledger into it as well, or link it with libtorch_cpu.so"),
+    return {absl::StrCat(path,
+                         " has LibTorch linked into it statically: link memledger into it as well, "
+                         "or link it with libtorch_cpu.so"),
             ""};
   }
   for (const Elf64_Phdr& part : parts) {
     if (part.p_type == PT_INTERP) return {};
   }
   // It may be a launcher, as tini and ld-linux.so are.
-  return {"", absl::StrCat(path, " is linked statically, or a loader: not it is watched, but the programs that it starts")};
+  return {"", absl::StrCat(path,
+                           " is linked statically, or a loader: not it is watched, but the "
+                           "programs that it starts")};
 }
 
 }  // namespace memledger::runner

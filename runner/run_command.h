@@ -24,8 +24,9 @@ struct RunArguments {
 // Of what follows `run`. InvalidArgument says what is wrong with which argument.
 absl::StatusOr<RunArguments> parse_run_arguments(const std::vector<std::string>& arguments);
 
-// Becomes the program (same process, so exit status, signals and streams are the program's own). Returns only on failure, having
-// said why: 127 where there is no such program, 126 where it cannot be run or memledger's own libraries are missing.
+// Becomes the program (same process, so exit status, signals and streams are the program's own).
+// Returns only on failure, having said why: 127 where there is no such program, 126 where it cannot
+// be run or memledger's own libraries are missing.
 int run_program(const RunArguments& arguments);
 
 }  // namespace memledger::runner

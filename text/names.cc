@@ -11,7 +11,9 @@ constexpr std::string_view kHex = "0123456789abcdef";
 constexpr std::string_view kEllipsis = "\xe2\x80\xa6";
 
 uint32_t code_point(std::string_view sequence) {
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(sequence[i])); };
+  const auto byte = [&](size_t i) {
+    return static_cast<uint32_t>(static_cast<unsigned char>(sequence[i]));
+  };
   if (sequence.size() == 1) return byte(0);
   uint32_t code = byte(0) & (0x7fU >> sequence.size());
   for (size_t i = 1; i < sequence.size(); ++i) code = code << 6 | (byte(i) & 0x3f);
@@ -21,8 +23,9 @@ uint32_t code_point(std::string_view sequence) {
 // C0 and C1 controls, DEL, line and paragraph separators, all that changes the direction of
 // writing, and what is no character.
 bool is_harmful(uint32_t code) {
-  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e || code == 0x200f ||
-         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069) || (code & 0xfffe) == 0xfffe;
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e ||
+         code == 0x200f || (code >= 0x2028 && code <= 0x202e) ||
+         (code >= 0x2066 && code <= 0x2069) || (code & 0xfffe) == 0xfffe;
 }
 
 void append_byte(std::string& result, unsigned char byte) {
@@ -40,7 +43,8 @@ void append_escape(std::string& result, uint32_t code) {
     append_byte(result, static_cast<unsigned char>(code));
   } else {
     result += code > 0xffff ? "\\U" : "\\u";
-    for (int shift = code > 0xffff ? 28 : 12; shift >= 0; shift -= 4) result += kHex[code >> shift & 15];
+    for (int shift = code > 0xffff ? 28 : 12; shift >= 0; shift -= 4)
+      result += kHex[code >> shift & 15];
   }
 }
 
@@ -103,14 +107,16 @@ std::string table_name(std::string_view text, size_t most) {
 std::string csv_field(std::string_view text) {
   std::string field = printable(text);
   // Full-width forms, too: spreadsheets of East Asian locales read them as the plain ones.
-  for (const std::string_view sign : {"=", "+", "-", "@", "\xef\xbc\x9d", "\xef\xbc\x8b", "\xef\xbc\x8d", "\xef\xbc\xa0"}) {
+  for (const std::string_view sign :
+       {"=", "+", "-", "@", "\xef\xbc\x9d", "\xef\xbc\x8b", "\xef\xbc\x8d", "\xef\xbc\xa0"}) {
     if (field.compare(0, sign.size(), sign) == 0) {
       field.insert(0, 1, '\'');
       break;
     }
   }
   if (field.find_first_of(",;\"") == std::string::npos) return field;
-  return '"' + escaped(field, [](char c) -> std::string_view { return c == '"' ? "\"\"" : ""; }) + '"';
+  return '"' + escaped(field, [](char c) -> std::string_view { return c == '"' ? "\"\"" : ""; }) +
+         '"';
 }
 
 std::string html_text(std::string_view text) {
@@ -137,7 +143,9 @@ std::string json_for_script(std::string_view json) {
 }
 
 std::string dot_text(std::string_view text) {
-  return escaped(printable(text), [](char c) -> std::string_view { return c == '"' ? "\\\"" : c == '\\' ? "\\\\" : ""; });
+  return escaped(printable(text), [](char c) -> std::string_view {
+    return c == '"' ? "\\\"" : c == '\\' ? "\\\\" : "";
+  });
 }
 
 }  // namespace memledger

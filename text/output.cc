@@ -82,13 +82,15 @@ Written write_some(int descriptor, std::string_view text) noexcept {
   const NoSignals guard;
   Written written;
   while (written.bytes < text.size()) {
-    const ssize_t count = ::write(descriptor, text.data() + written.bytes, text.size() - written.bytes);
+    const ssize_t count =
+        ::write(descriptor, text.data() + written.bytes, text.size() - written.bytes);
     if (count > 0) {
       written.bytes += static_cast<size_t>(count);
       continue;
     }
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && becomes_writable(descriptor)) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && becomes_writable(descriptor))
+      continue;
     written.error = count < 0 ? errno : ENOSPC;
     break;
   }
@@ -113,12 +115,16 @@ int open_file(const std::string& path, int flags) noexcept {
   return away_from_standard(descriptor);
 }
 
-int open_exclusively(const std::string& path) noexcept { return open_file(path, O_CREAT | O_EXCL | O_NOFOLLOW | O_APPEND); }
+int open_exclusively(const std::string& path) noexcept {
+  return open_file(path, O_CREAT | O_EXCL | O_NOFOLLOW | O_APPEND);
+}
 
 // What is written to a descriptor as a stream. After the first failure nothing more is written.
 class DescriptorBuffer : public std::streambuf {
  public:
-  explicit DescriptorBuffer(int descriptor) : descriptor_(descriptor) { setp(buffer_.data(), buffer_.data() + buffer_.size()); }
+  explicit DescriptorBuffer(int descriptor) : descriptor_(descriptor) {
+    setp(buffer_.data(), buffer_.data() + buffer_.size());
+  }
   int error() const { return error_; }
 
  protected:
@@ -128,7 +134,8 @@ class DescriptorBuffer : public std::streambuf {
     return traits_type::not_eof(c);
   }
   int sync() override {
-    if (error_ == 0) error_ = write_all(descriptor_, {pbase(), static_cast<size_t>(pptr() - pbase())});
+    if (error_ == 0)
+      error_ = write_all(descriptor_, {pbase(), static_cast<size_t>(pptr() - pbase())});
     setp(buffer_.data(), buffer_.data() + buffer_.size());
     return error_ == 0 ? 0 : -1;
   }
@@ -140,11 +147,14 @@ class DescriptorBuffer : public std::streambuf {
 };
 
 absl::Status cannot_write(std::string_view what, const std::string& path, int error) {
-  return absl::ErrnoToStatus(error, std::string("memledger: cannot write the ").append(what).append(" ").append(printable(path)));
+  return absl::ErrnoToStatus(
+      error,
+      std::string("memledger: cannot write the ").append(what).append(" ").append(printable(path)));
 }
 
 // Writes, and closes the descriptor.
-absl::Status write_and_close(int descriptor, std::string_view what, const std::string& path, const Write& write) {
+absl::Status write_and_close(int descriptor, std::string_view what, const std::string& path,
+                             const Write& write) {
   absl::Status status;
   try {
     const auto buffer = std::make_unique<DescriptorBuffer>(descriptor);
@@ -166,7 +176,8 @@ absl::Status write_and_close(int descriptor, std::string_view what, const std::s
   }
   // Linux has closed it whatever close() says; a disk that is full tells it here on some file
   // systems.
-  if (::close(descriptor) != 0 && errno != EINTR && status.ok()) status = cannot_write(what, path, errno);
+  if (::close(descriptor) != 0 && errno != EINTR && status.ok())
+    status = cannot_write(what, path, errno);
   return status;
 }
 
@@ -180,7 +191,9 @@ struct Target {
   int descriptor = -1;      // of this process: /dev/stdout, /dev/fd/N
   bool of_another = false;  // /proc/PID/fd/N
 
-  bool in_place() const { return descriptor >= 0 || of_another || (exists && !S_ISREG(status.st_mode)); }
+  bool in_place() const {
+    return descriptor >= 0 || of_another || (exists && !S_ISREG(status.st_mode));
+  }
 };
 
 bool real_path(const std::string& path, std::string& result) {
@@ -191,13 +204,15 @@ bool real_path(const std::string& path, std::string& result) {
 }
 
 bool is_of_descriptors(const std::string& folder) {
-  return folder.compare(0, 6, "/proc/") == 0 && folder.size() > 9 && folder.compare(folder.size() - 3, 3, "/fd") == 0;
+  return folder.compare(0, 6, "/proc/") == 0 && folder.size() > 9 &&
+         folder.compare(folder.size() - 3, 3, "/fd") == 0;
 }
 
 // The entries of such a folder are no names but open files: they cannot be renamed over.
 bool is_own_descriptor(const std::string& folder, const std::string& name, int& descriptor) {
   std::string own;
-  if (name.empty() || name.size() > 9 || name.find_first_not_of("0123456789") != std::string::npos) return false;
+  if (name.empty() || name.size() > 9 || name.find_first_not_of("0123456789") != std::string::npos)
+    return false;
   if (!real_path("/proc/self/fd", own) || own != folder) return false;
   descriptor = std::atoi(name.c_str());
   return true;
@@ -210,7 +225,11 @@ int find_target(const std::string& spelt, Target& target) {
     const size_t slash = at.rfind('/');
     target.name = slash == std::string::npos ? at : at.substr(slash + 1);
     if (target.name.empty() || target.name == "." || target.name == "..") return EISDIR;
-    if (!real_path(slash == std::string::npos ? "." : slash == 0 ? "/" : at.substr(0, slash), target.folder)) return errno;
+    if (!real_path(slash == std::string::npos ? "."
+                   : slash == 0               ? "/"
+                                              : at.substr(0, slash),
+                   target.folder))
+      return errno;
     if (is_of_descriptors(target.folder)) {
       target.path = target.folder + "/" + target.name;
       target.of_another = !is_own_descriptor(target.folder, target.name, target.descriptor);
@@ -235,8 +254,8 @@ int find_target(const std::string& spelt, Target& target) {
 std::string make_temporary(const Target& target, int& descriptor) {
   std::string stem = target.name;
   for (int number = 0; number < kMostFilesOfOneName; ++number) {
-    const std::string path =
-        target.folder + "/" + stem + "." + std::to_string(::getpid()) + "-" + std::to_string(number) + ".part";
+    const std::string path = target.folder + "/" + stem + "." + std::to_string(::getpid()) + "-" +
+                             std::to_string(number) + ".part";
     descriptor = open_exclusively(path);
     if (descriptor >= 0) return path;
     if (errno == ENAMETOOLONG && stem != "memledger") {
@@ -259,18 +278,21 @@ void keep_mode(int descriptor, const struct stat& before) {
   if (::fchmod(descriptor, mode) != 0) errno = 0;
 }
 
-absl::Status write_in_place(const Target& target, std::string_view what, const std::string& path, const Write& write) {
-  const int descriptor =
-      target.descriptor >= 0 ? fcntl(target.descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : open_file(target.path, 0);
+absl::Status write_in_place(const Target& target, std::string_view what, const std::string& path,
+                            const Write& write) {
+  const int descriptor = target.descriptor >= 0
+                             ? fcntl(target.descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)
+                             : open_file(target.path, 0);
   if (descriptor < 0) return cannot_write(what, path, errno);
   return write_and_close(descriptor, what, path, write);
 }
 
 // Returns the complete temporary file.
-absl::StatusOr<std::string> write_beside(const Target& target, std::string_view what, const std::string& path,
-                                         const Write& write) {
+absl::StatusOr<std::string> write_beside(const Target& target, std::string_view what,
+                                         const std::string& path, const Write& write) {
   // A rename would not ask whether the file may be written.
-  if (target.exists && ::faccessat(AT_FDCWD, target.path.c_str(), W_OK, AT_EACCESS) != 0) return cannot_write(what, path, errno);
+  if (target.exists && ::faccessat(AT_FDCWD, target.path.c_str(), W_OK, AT_EACCESS) != 0)
+    return cannot_write(what, path, errno);
   int descriptor = -1;
   std::string temporary = make_temporary(target, descriptor);
   if (temporary.empty()) return cannot_write(what, path, errno);
@@ -282,25 +304,29 @@ absl::StatusOr<std::string> write_beside(const Target& target, std::string_view 
   return temporary;
 }
 
-absl::Status put_in_place(const std::string& temporary, const std::string& final_path, std::string_view what,
-                          const std::string& path) {
+absl::Status put_in_place(const std::string& temporary, const std::string& final_path,
+                          std::string_view what, const std::string& path) {
   if (::rename(temporary.c_str(), final_path.c_str()) == 0) return absl::OkStatus();
   const int error = errno;
   ::unlink(temporary.c_str());
   return cannot_write(what, path, error);
 }
 
-int64_t nanoseconds(const timespec& time) { return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec; }
+int64_t nanoseconds(const timespec& time) {
+  return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
+}
 
 // Held while one process looks whether a path is taken, and takes it. Where folders cannot be
 // locked there is no lock; who holds it for long is not waited for.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder)
-      : descriptor_(away_from_standard(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))) {
+      : descriptor_(
+            away_from_standard(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))) {
     constexpr int kTries = 200;
     for (int i = 0; descriptor_ >= 0 && i < kTries; ++i) {
-      if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR)) return;
+      if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR))
+        return;
       const timespec pause{0, 5000000};
       nanosleep(&pause, nullptr);
     }
@@ -345,7 +371,8 @@ void tell(std::initializer_list<std::string_view> parts) noexcept {
 
 absl::Status write_standard_output(std::string_view text) noexcept {
   const int error = write_all(STDOUT_FILENO, text);
-  return error == 0 ? absl::OkStatus() : absl::ErrnoToStatus(error, "memledger: cannot write to standard output");
+  return error == 0 ? absl::OkStatus()
+                    : absl::ErrnoToStatus(error, "memledger: cannot write to standard output");
 }
 
 bool write_to(std::ostream& out, std::string_view text, std::string_view what) noexcept {
@@ -363,20 +390,23 @@ bool write_to(std::ostream& out, std::string_view text, std::string_view what) n
     error = errno;
   }
   try {
-    tell(
-        {"memledger: cannot write the ", what, error == 0 ? "" : ": ", error == 0 ? "" : std::generic_category().message(error)});
+    tell({"memledger: cannot write the ", what, error == 0 ? "" : ": ",
+          error == 0 ? "" : std::generic_category().message(error)});
   } catch (const std::exception&) {
     tell({"memledger: cannot write the ", what});
   }
   return false;
 }
 
-int write_all(int descriptor, std::string_view text) noexcept { return write_some(descriptor, text).error; }
+int write_all(int descriptor, std::string_view text) noexcept {
+  return write_some(descriptor, text).error;
+}
 
 int append_whole(int descriptor, std::string_view text) noexcept {
   const Written written = write_some(descriptor, text);
   struct stat status;
-  if (written.error != 0 && written.bytes > 0 && ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) {
+  if (written.error != 0 && written.bytes > 0 && ::fstat(descriptor, &status) == 0 &&
+      S_ISREG(status.st_mode)) {
     // Half a text is worse than none.
     if (::ftruncate(descriptor, status.st_size - static_cast<off_t>(written.bytes)) != 0) errno = 0;
   }
@@ -385,7 +415,8 @@ int append_whole(int descriptor, std::string_view text) noexcept {
 
 absl::Status write_file(const std::string& path, std::string_view what, const Write& write) {
   Target target;
-  if (const int error = find_target(path, target); error != 0) return cannot_write(what, path, error);
+  if (const int error = find_target(path, target); error != 0)
+    return cannot_write(what, path, error);
   if (target.in_place()) return write_in_place(target, what, path, write);
   const absl::StatusOr<std::string> temporary = write_beside(target, what, path, write);
   if (!temporary.ok()) return temporary.status();
@@ -406,19 +437,21 @@ int make_new_file(const std::string& stem, std::string_view extension, NewFile& 
   return EEXIST;
 }
 
-absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_view extension, std::string_view what,
-                                           const Write& write) {
+absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_view extension,
+                                           std::string_view what, const Write& write) {
   NewFile file;
-  if (const int error = make_new_file(stem, extension, file); error != 0) return cannot_write(what, file.path, error);
-  if (absl::Status status = write_and_close(file.descriptor, what, file.path, write); !status.ok()) {
+  if (const int error = make_new_file(stem, extension, file); error != 0)
+    return cannot_write(what, file.path, error);
+  if (absl::Status status = write_and_close(file.descriptor, what, file.path, write);
+      !status.ok()) {
     ::unlink(file.path.c_str());
     return status;
   }
   return std::move(file.path);
 }
 
-absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_view extension, std::string_view what,
-                                           std::string_view text) {
+absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_view extension,
+                                           std::string_view what, std::string_view text) {
   return write_new_file(stem, extension, what, [text](std::ostream& out) { out << text; });
 }
 
@@ -444,7 +477,8 @@ RunFile::Identity RunFile::identity_of(const std::string& path) {
 
 absl::StatusOr<std::string> RunFile::write(std::string_view what, const Write& write) const {
   Target target;
-  if (const int error = find_target(path_, target); error != 0) return cannot_write(what, path_, error);
+  if (const int error = find_target(path_, target); error != 0)
+    return cannot_write(what, path_, error);
   if (target.in_place()) {
     const absl::Status status = write_in_place(target, what, path_, write);
     if (!status.ok()) return status;
@@ -455,7 +489,8 @@ absl::StatusOr<std::string> RunFile::write(std::string_view what, const Write& w
   {
     const FolderLock lock(target.folder);
     const Identity now = identity_of(target.path);
-    const bool is_old = now.device == before_.device && now.inode == before_.inode && now.changed_ns == before_.changed_ns &&
+    const bool is_old = now.device == before_.device && now.inode == before_.inode &&
+                        now.changed_ns == before_.changed_ns &&
                         (run_began_ns_ == 0 || now.changed_ns <= run_began_ns_);
     if (!now.exists || is_old) {
       const absl::Status status = put_in_place(*temporary, target.path, what, path_);
@@ -467,7 +502,8 @@ absl::StatusOr<std::string> RunFile::write(std::string_view what, const Write& w
   const std::string stem = target.name.substr(0, dot == 0 ? std::string::npos : dot);
   const std::string extension = target.name.substr(stem.size());
   NewFile own;
-  if (const int error = make_new_file(target.folder + "/" + stem + "." + std::to_string(::getpid()), extension, own)) {
+  if (const int error = make_new_file(target.folder + "/" + stem + "." + std::to_string(::getpid()),
+                                      extension, own)) {
     ::unlink(temporary->c_str());
     return cannot_write(what, own.path, error);
   }

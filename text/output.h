@@ -62,10 +62,10 @@ struct NewFile {
 // Returns 0, or errno and the path that it failed with.
 int make_new_file(const std::string& stem, std::string_view extension, NewFile& file);
 // Returns the path. Leaves nothing behind where it fails.
-absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_view extension, std::string_view what,
-                                           std::string_view text);
-absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_view extension, std::string_view what,
-                                           const Write& write);
+absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_view extension,
+                                           std::string_view what, std::string_view text);
+absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_view extension,
+                                           std::string_view what, const Write& write);
 
 // Opens a file that the user named, to append to it; -1 and errno. Never one of the standard
 // descriptors.

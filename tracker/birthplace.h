@@ -2,7 +2,8 @@
 
 // Where a group of storages was made and what they look like: what growth and leaks are named by.
 //
-// Ownership: the views are of names that live as long as the process (see StorageInfo). Thread-safety: a plain value.
+// Ownership: the views are of names that live as long as the process (see StorageInfo).
+// Thread-safety: a plain value.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -33,9 +34,10 @@ struct Birthplace {
   std::optional<std::vector<int64_t>> shape;
 
   friend bool operator==(const Birthplace& a, const Birthplace& b) {
-    return a.device == b.device && a.op == b.op && a.autograd_node == b.autograd_node && a.label == b.label &&
-           a.phase == b.phase && a.adopted == b.adopted && a.raw_block == b.raw_block && a.stack == b.stack &&
-           a.dtype == b.dtype && a.shape == b.shape;
+    return a.device == b.device && a.op == b.op && a.autograd_node == b.autograd_node &&
+           a.label == b.label && a.phase == b.phase && a.adopted == b.adopted &&
+           a.raw_block == b.raw_block && a.stack == b.stack && a.dtype == b.dtype &&
+           a.shape == b.shape;
   }
 };
 
@@ -46,7 +48,8 @@ struct BirthplaceHash {
 // Not cut by stack.
 Birthplace birthplace_of(const StorageInfo& storage);
 
-// aten::mul [encoder, forward] (1024, 3) torch.float32 on cpu; with a stack also `at train.cc:42 main`, which symbolizes it.
+// aten::mul [encoder, forward] (1024, 3) torch.float32 on cpu; with a stack also `at train.cc:42
+// main`, which symbolizes it.
 std::string to_string(const Birthplace& place);
 // The part before the shape.
 std::string maker_text(const Birthplace& place);

@@ -25,7 +25,8 @@ c10::DeviceAllocator* allocator_of(c10::Device device) {
 }  // namespace
 
 c10::Device default_device() {
-  return at::detail::getCUDAHooks().hasCUDA() ? c10::Device(c10::DeviceType::CUDA, 0) : c10::Device(c10::DeviceType::CPU);
+  return at::detail::getCUDAHooks().hasCUDA() ? c10::Device(c10::DeviceType::CUDA, 0)
+                                              : c10::Device(c10::DeviceType::CPU);
 }
 
 c10::DeviceIndex cuda_devices() {

@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <optional>
 
-// What LibTorch's own device allocators tell and do, whatever the device, without linking against its libraries.
+// What LibTorch's own device allocators tell and do, whatever the device, without linking against
+// its libraries.
 namespace memledger::device_cache {
 
 // cuda:0 if LibTorch sees a CUDA device, else cpu. Makes no CUDA context.
@@ -14,10 +15,12 @@ c10::Device default_device();
 // How many CUDA devices LibTorch sees. Makes no CUDA context.
 c10::DeviceIndex cuda_devices();
 
-// Bytes allocated now by the allocator's own statistics; nothing if it keeps none (the CPU), or has not been used yet.
+// Bytes allocated now by the allocator's own statistics; nothing if it keeps none (the CPU), or has
+// not been used yet.
 std::optional<int64_t> allocated_bytes(c10::Device device);
 
-// Hands cached, free blocks back to the driver. Does nothing where there is no cache, or none in use.
+// Hands cached, free blocks back to the driver. Does nothing where there is no cache, or none in
+// use.
 void release(c10::Device device);
 
 // Gives back the workspaces that LibTorch keeps for cuBLAS, all devices' and threads'; it makes new

@@ -1,7 +1,7 @@
 #pragma once
 
-// Lets failed memory expectations (memory_expectations.h) fail the running doctest case. Include it after doctest's header; once
-// in a program is enough.
+// Lets failed memory expectations (memory_expectations.h) fail the running doctest case. Include it
+// after doctest's header; once in a program is enough.
 
 #if !defined(DOCTEST_ADD_FAIL_CHECK_AT)
 #error "include doctest's header before tracker/expectations_doctest.h"

@@ -1,7 +1,7 @@
 #pragma once
 
-// Lets failed memory expectations (memory_expectations.h) fail the running googletest test. Include it after <gtest/gtest.h>;
-// once in a program is enough.
+// Lets failed memory expectations (memory_expectations.h) fail the running googletest test. Include
+// it after <gtest/gtest.h>; once in a program is enough.
 
 #if !defined(ADD_FAILURE_AT)
 #error "include <gtest/gtest.h> before tracker/expectations_gtest.h"

@@ -13,17 +13,27 @@
 
 namespace memledger {
 
-// The statistics of LibTorch's DeviceStats that have `current`, `peak`, `allocated`, `freed`, each for three pools.
+// The statistics of LibTorch's DeviceStats that have `current`, `peak`, `allocated`, `freed`, each
+// for three pools.
 constexpr std::array<std::string_view, 9> kDeviceStatNames = {
-    "allocation",           "segment",        "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
-    "inactive_split_bytes", "requested_bytes"};
+    "allocation",      "segment",        "active",       "inactive_split",
+    "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes",
+    "requested_bytes"};
 constexpr std::array<std::string_view, 3> kPoolNames = {"all", "small_pool", "large_pool"};
 constexpr size_t kDeviceStats = kDeviceStatNames.size() * kPoolNames.size();
 constexpr size_t kActiveBytes = 6 * kPoolNames.size();  // active_bytes.all
 
 // `active_bytes.all.peak`, or one of ours: `line.allocated`, `line.freed`, `line.left`.
 struct LineColumn {
-  enum class Figure : uint8_t { kCurrent, kPeak, kAllocated, kFreed, kLineAllocated, kLineFreed, kLineLeft };
+  enum class Figure : uint8_t {
+    kCurrent,
+    kPeak,
+    kAllocated,
+    kFreed,
+    kLineAllocated,
+    kLineFreed,
+    kLineLeft
+  };
   size_t stat = 0;  // name and pool
   Figure figure = Figure::kPeak;
 
@@ -76,10 +86,15 @@ struct LineProfile {
 
 // Text, as pytorch_memlab prints it.
 void write_text(std::ostream& out, const LineTable& table, const std::vector<LineColumn>& columns);
-void write_text(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns);
-// {"schema": 1, "device": …, "functions": [{"function", "file", "total", "lines": [{"line", "code", …}], "notes"}]}
-void write_json(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns);
-// One file without scripts or anything from elsewhere: the source, with a bar beside each line for each column.
-void write_html(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns);
+void write_text(std::ostream& out, const LineProfile& profile,
+                const std::vector<LineColumn>& columns);
+// {"schema": 1, "device": …, "functions": [{"function", "file", "total", "lines": [{"line", "code",
+// …}], "notes"}]}
+void write_json(std::ostream& out, const LineProfile& profile,
+                const std::vector<LineColumn>& columns);
+// One file without scripts or anything from elsewhere: the source, with a bar beside each line for
+// each column.
+void write_html(std::ostream& out, const LineProfile& profile,
+                const std::vector<LineColumn>& columns);
 
 }  // namespace memledger

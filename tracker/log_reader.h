@@ -2,9 +2,10 @@
 
 // Reads the logs that MemTracker writes, and those of Pytorch-Memory-Utils' gpu_mem_track.py.
 //
-// No LibTorch. Units: MiB, as in the log; bytes of rows are worked out from size and dtype where they agree with the Memory column,
-// which is cut to six characters. Errors: InvalidArgument where a text is no such log; lines that cannot be read are counted. A
-// block that a killed process left in half is told, not guessed at.
+// No LibTorch. Units: MiB, as in the log; bytes of rows are worked out from size and dtype where
+// they agree with the Memory column, which is cut to six characters. Errors: InvalidArgument where
+// a text is no such log; lines that cannot be read are counted. A block that a killed process left
+// in half is told, not guessed at.
 
 #include <cstdint>
 #include <optional>
@@ -26,8 +27,8 @@ struct LogRow {
   std::string dtype;  // torch.float32
   std::string last;   // names, or producer and label; empty in Python's logs
 
-  // A `-` undoes a `+` that is equal in this, or, as roles change, in size and dtype. Names are not in it: they are those of the
-  // moment.
+  // A `-` undoes a `+` that is equal in this, or, as roles change, in size and dtype. Names are not
+  // in it: they are those of the moment.
   std::string group() const { return role + " " + size + " " + dtype; }
 };
 
@@ -48,7 +49,8 @@ struct LogRun {
   std::optional<double> tensor_mib;
   std::optional<double> allocated_mib;
   std::vector<LogBlock> blocks;
-  int64_t cut_rows = 0;  // of a block without its At line: the process was killed, or the log is still being written
+  int64_t cut_rows = 0;  // of a block without its At line: the process was killed, or the log is
+                         // still being written
 };
 
 struct MemoryLog {

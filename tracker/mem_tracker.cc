@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "registry/core/fork_safe_mutex.h"
-#include "registry/registry.h"
 #include "registry/libtorch/tensor_storages.h"
+#include "registry/registry.h"
 #include "reporter/names/name_book.h"
 #include "text/output.h"
 #include "tracker/device_cache.h"
@@ -49,9 +49,11 @@ class Activation {
  public:
   Activation() {
     const absl::Status status = Registry::global().activate();
-    // Of two versions in the process this one is off, and said so at load: the log has `?` where it does not know.
+    // Of two versions in the process this one is off, and said so at load: the log has `?` where it
+    // does not know.
     if (status.ok() || absl::IsFailedPrecondition(status)) return;
-    TORCH_CHECK(Registry::global().active(), "memledger: cannot begin tracking: ", std::string(status.message()));
+    TORCH_CHECK(Registry::global().active(),
+                "memledger: cannot begin tracking: ", std::string(status.message()));
     tell({"memledger: ", std::string(status.message())});
   }
   ~Activation() { Registry::global().deactivate(); }
@@ -59,7 +61,8 @@ class Activation {
   Activation& operator=(const Activation&) = delete;
 };
 
-// What the registered modules, optimizers and tensors call the storages of one device, at one moment.
+// What the registered modules, optimizers and tensors call the storages of one device, at one
+// moment.
 struct Naming {
   StorageNames names;
   std::vector<std::string> unread;
@@ -73,7 +76,8 @@ void describe(const at::Tensor& tensor, StorageName& name) {
     name.dtype = c10::typeMetaToScalarType(impl->dtype());
     name.shape = std::move(shape);
     const auto storage = storage_of(tensor);
-    name.whole = storage.has_value() && storage->bytes == impl->numel() * static_cast<int64_t>(impl->itemsize());
+    name.whole = storage.has_value() &&
+                 storage->bytes == impl->numel() * static_cast<int64_t>(impl->itemsize());
   } catch (const c10::Error&) {
     // A subclass that does not tell.
   }
@@ -114,7 +118,8 @@ Naming read_names(const std::vector<NamedTensor>& tensors, c10::Device device) {
 std::string python_size(const std::optional<std::vector<int64_t>>& shape) {
   if (!shape.has_value()) return "torch.Size(?)";
   std::string text = "torch.Size([";
-  for (size_t i = 0; i < shape->size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string((*shape)[i]);
+  for (size_t i = 0; i < shape->size(); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string((*shape)[i]);
   return text + "])";
 }
 
@@ -123,8 +128,10 @@ std::string python_size(const std::optional<std::vector<int64_t>>& shape) {
 c10::Device default_device() { return device_cache::default_device(); }
 
 struct MemTracker::Impl {
-  explicit Impl(const TrackerOptions& options) : device(with_index(options.device)), writer(writer_options(options)) {
-    const SnapshotDiff start = diff(Registry::global().skip_changes(cursor), {});  // only the totals are of interest
+  explicit Impl(const TrackerOptions& options)
+      : device(with_index(options.device)), writer(writer_options(options)) {
+    const SnapshotDiff start =
+        diff(Registry::global().skip_changes(cursor), {});  // only the totals are of interest
     writer.write_header(start.tensor_bytes, start.allocated_bytes);
   }
 
@@ -136,7 +143,8 @@ struct MemTracker::Impl {
   }
 
   SnapshotDiff track(std::string label, SourceLocation where) {
-    // Keeps storages alive, and so their ids good, until the registry has been read. Let go of without the lock.
+    // Keeps storages alive, and so their ids good, until the registry has been read. Let go of
+    // without the lock.
     const std::vector<NamedTensor> held = book.read();
     // Without the lock: a tensor may ask the program for its sizes.
     Naming naming = read_names(held, device);
@@ -164,7 +172,8 @@ struct MemTracker::Impl {
   mutable ForkSafeMutex lock;  // after the registry is active
   Cursor cursor;
   NameBook book;
-  // Of storages that were alive and named at the last track(), or earlier and still live: their last names.
+  // Of storages that were alive and named at the last track(), or earlier and still live: their
+  // last names.
   StorageNames known;
 };
 
@@ -189,11 +198,15 @@ MemTracker& MemTracker::add_tensor(std::string name, const at::Tensor& tensor) {
 
 void MemTracker::remove(std::string_view name) { impl_->book.remove(name); }
 
-void MemTracker::remove_optimizer(const torch::optim::Optimizer& optimizer) { impl_->book.remove_optimizer(optimizer); }
+void MemTracker::remove_optimizer(const torch::optim::Optimizer& optimizer) {
+  impl_->book.remove_optimizer(optimizer);
+}
 
 SnapshotDiff MemTracker::track(SourceLocation where) { return impl_->track({}, where); }
 
-SnapshotDiff MemTracker::track(std::string label, SourceLocation where) { return impl_->track(std::move(label), where); }
+SnapshotDiff MemTracker::track(std::string label, SourceLocation where) {
+  return impl_->track(std::move(label), where);
+}
 
 std::string MemTracker::log_path() const { return impl_->writer.path(); }
 
@@ -210,11 +223,13 @@ void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
   const Naming naming = read_names(held, impl_->device);
   const Snapshot snapshot = Registry::global().snapshot();
   for (const StorageInfo& storage : snapshot.storages(impl_->device)) {
-    if (storage.kind == StorageKind::kLibraryWorkspace || storage.kind == StorageKind::kRawBlock) continue;
+    if (storage.kind == StorageKind::kLibraryWorkspace || storage.kind == StorageKind::kRawBlock)
+      continue;
     const auto found = naming.names.find(storage.id);
     const StorageName* const name = found == naming.names.end() ? nullptr : &found->second;
     const TensorLooks looks = looks_of(storage, name);
-    out << python_size(looks.shape) << ' ' << log_text::dtype(looks.dtype) << ' ' << log_text::exact_mib(storage.nbytes);
+    out << python_size(looks.shape) << ' ' << log_text::dtype(looks.dtype) << ' '
+        << log_text::exact_mib(storage.nbytes);
     if (name != nullptr) out << ' ' << log_text::printable(name->name);
     out << '\n';
   }
@@ -225,14 +240,17 @@ void MemTracker::print_all_gpu_tensor() const { print_all_gpu_tensor(std::cout);
 double MemTracker::get_tensor_usage() const {
   const Snapshot snapshot = Registry::global().snapshot();
   for (const DeviceInfo& one : snapshot.devices()) {
-    if (is_same_device(one.device, impl_->device)) return static_cast<double>(one.tensor_bytes()) / kBytesPerMib;
+    if (is_same_device(one.device, impl_->device))
+      return static_cast<double>(one.tensor_bytes()) / kBytesPerMib;
   }
   return 0;
 }
 
 double MemTracker::get_allocate_usage() const {
   const std::optional<int64_t> bytes = device_cache::allocated_bytes(impl_->device);
-  return static_cast<double>(bytes.value_or(Registry::global().counters(impl_->device).current_bytes)) / kBytesPerMib;
+  return static_cast<double>(
+             bytes.value_or(Registry::global().counters(impl_->device).current_bytes)) /
+         kBytesPerMib;
 }
 
 }  // namespace memledger

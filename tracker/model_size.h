@@ -10,25 +10,28 @@
 //   Model Sequential : kept for backward: 405.798912 M (measured)
 //   … and a table of layers
 //
-// The first three lines are those of Pytorch-Memory-Utils, spelling included, and by its rule: each layer's result once (one that
-// works in place makes none), and twice that with backward. The fourth is what autograd really keeps after the forward pass: the
-// input, the parameters and buffers, and the result itself are not in it.
+// The first three lines are those of Pytorch-Memory-Utils, spelling included, and by its rule: each
+// layer's result once (one that works in place makes none), and twice that with backward. The
+// fourth is what autograd really keeps after the forward pass: the input, the parameters and
+// buffers, and the result itself are not in it.
 //
-// The module's own forward() runs once, with gradients on, in the mode that the module is in (or ModelSizeOptions::training).
-// Afterwards all is as it was: tensors among the inputs are copied before, so they are untouched; training mode, buffers (running
-// statistics) and random number generators are put back; nothing of the pass stays alive.
+// The module's own forward() runs once, with gradients on, in the mode that the module is in (or
+// ModelSizeOptions::training). Afterwards all is as it was: tensors among the inputs are copied
+// before, so they are untouched; training mode, buffers (running statistics) and random number
+// generators are put back; nothing of the pass stays alive.
 //
-// Layers: a row for each module that owns a parameter which an operator consumed, and for each child of a Sequential; operators
-// that consume no parameter stand by name under the last such row. What an operator makes belongs to the row it ran in, so the
-// columns add up.
+// Layers: a row for each module that owns a parameter which an operator consumed, and for each
+// child of a Sequential; operators that consume no parameter stand by name under the last such row.
+// What an operator makes belongs to the row it ran in, so the columns add up.
 //
-// A callable's parameters are the leaves that require grad, none of the inputs, which its operators consume; frozen ones cannot be
-// told from constants.
+// A callable's parameters are the leaves that require grad, none of the inputs, which its operators
+// consume; frozen ones cannot be told from constants.
 //
-// Units: bytes; MB (10^6) in the text, as in the Python tool. Errors: what forward() throws gets out, and all is put back before;
-// c10::Error under c10::InferenceMode, for a type_size below 1, and where a buffer cannot be put back.
-// Ownership: the result is a plain value. Thread-safety: nobody else may use the module meanwhile. Cost: one forward pass, a copy of
-// inputs and buffers, about a microsecond per operator.
+// Units: bytes; MB (10^6) in the text, as in the Python tool. Errors: what forward() throws gets
+// out, and all is put back before; c10::Error under c10::InferenceMode, for a type_size below 1,
+// and where a buffer cannot be put back. Ownership: the result is a plain value. Thread-safety:
+// nobody else may use the module meanwhile. Cost: one forward pass, a copy of inputs and buffers,
+// about a microsecond per operator.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
@@ -54,22 +57,24 @@ class AnyModule;
 namespace memledger {
 
 struct ModelSizeOptions {
-  // Bytes of an element in the first three lines and the table's activations, whatever its type. Nothing: each tensor's own. What
-  // is kept for backward is measured, and so in bytes that were there.
+  // Bytes of an element in the first three lines and the table's activations, whatever its type.
+  // Nothing: each tensor's own. What is kept for backward is measured, and so in bytes that were
+  // there.
   std::optional<int64_t> type_size;
   // Nothing: the mode the module is in.
   std::optional<bool> training;
 };
 
 struct LayerSize {
-  std::string name;                                  // features.0; the operator's name for what is no module
-  std::string type;                                  // Conv2d; empty for an operator
-  bool is_module = true;                             // false: operators of that name, under the last module above
-  int64_t calls = 0;                                 // how often it began, or how many operators
+  std::string name;       // features.0; the operator's name for what is no module
+  std::string type;       // Conv2d; empty for an operator
+  bool is_module = true;  // false: operators of that name, under the last module above
+  int64_t calls = 0;      // how often it began, or how many operators
   std::optional<std::vector<int64_t>> output_shape;  // of its last result
   int64_t parameters = 0;                            // elements, of its own
-  int64_t activation_bytes = 0;                      // results that it made, each storage once; by type_size, or their own
-  int64_t saved_bytes = 0;                           // what it made (results, indices, masks, statistics) and autograd keeps
+  int64_t activation_bytes =
+      0;                    // results that it made, each storage once; by type_size, or their own
+  int64_t saved_bytes = 0;  // what it made (results, indices, masks, statistics) and autograd keeps
 };
 
 struct ModelSize {
@@ -82,7 +87,8 @@ struct ModelSize {
   int64_t activation_bytes = 0;   // Σ layers: intermediate_bytes
   int64_t saved_bytes = 0;        // kept for backward; Σ layers + other_saved_bytes
   int64_t other_saved_bytes = 0;  // made where no operator was seen: on other threads
-  bool saved_is_complete = true;  // false: the graph has nodes that cannot be read, so saved_bytes is a lower bound
+  bool saved_is_complete =
+      true;  // false: the graph has nodes that cannot be read, so saved_bytes is a lower bound
   std::vector<LayerSize> layers;  // in the order in which they ran first
 
   // One object with "schema" and "version", bytes as integers.
@@ -97,7 +103,8 @@ namespace model_size_internal {
 // One measurement: all that does not depend on the types of module and inputs.
 class Run {
  public:
-  // `module` may be null (a callable): its parameters are the leaves that require grad which operators consume.
+  // `module` may be null (a callable): its parameters are the leaves that require grad which
+  // operators consume.
   Run(torch::nn::Module* module, std::string name, const ModelSizeOptions& options);
   ~Run();
   Run(const Run&) = delete;
@@ -116,7 +123,8 @@ class Run {
 std::string callable_name();
 std::string name_of(const torch::nn::Module& module);
 
-// Tensors inside the usual containers are copied on the way in and found on the way out; other types pass as they are.
+// Tensors inside the usual containers are copied on the way in and found on the way out; other
+// types pass as they are.
 template <class T>
 T copied(Run&, const T& value) {
   return value;
@@ -146,7 +154,8 @@ std::optional<T> copied(Run& run, const std::optional<T>& value) {
 }
 template <class... T>
 std::tuple<T...> copied(Run& run, const std::tuple<T...>& values) {
-  return std::apply([&](const auto&... value) { return std::tuple<T...>(copied(run, value)...); }, values);
+  return std::apply([&](const auto&... value) { return std::tuple<T...>(copied(run, value)...); },
+                    values);
 }
 template <class A, class B>
 std::pair<A, B> copied(Run& run, const std::pair<A, B>& values) {
@@ -198,7 +207,8 @@ void find_outputs(Run& run, const std::map<K, T>& values) {
 template <class... In>
 struct IsTensorAndSize : std::false_type {};
 template <class Size>
-struct IsTensorAndSize<at::Tensor, Size> : std::bool_constant<std::is_integral_v<Size> && !std::is_same_v<Size, bool>> {};
+struct IsTensorAndSize<at::Tensor, Size>
+    : std::bool_constant<std::is_integral_v<Size> && !std::is_same_v<Size, bool>> {};
 
 template <class M>
 struct IsHolder : std::false_type {};
@@ -249,7 +259,8 @@ ModelSize measure(const ModelSizeOptions& options, M& module, In&&... inputs) {
     std::apply([&](auto&... copy) { call_forward(module, std::move(copy)...); }, copies);
     return run.end();
   } else {
-    const auto output = std::apply([&](auto&... copy) { return call_forward(module, copy...); }, copies);
+    const auto output =
+        std::apply([&](auto&... copy) { return call_forward(module, copy...); }, copies);
     find_outputs(run, output);
     return run.end();
   }
@@ -257,7 +268,8 @@ ModelSize measure(const ModelSizeOptions& options, M& module, In&&... inputs) {
 
 }  // namespace model_size_internal
 
-// `module`: a module, a ModuleHolder, a shared_ptr to a module, an AnyModule, or anything that can be called with the inputs.
+// `module`: a module, a ModuleHolder, a shared_ptr to a module, an AnyModule, or anything that can
+// be called with the inputs.
 template <class M, class... In>
 ModelSize modelsize(const ModelSizeOptions& options, M&& module, In&&... inputs) {
   return model_size_internal::measure(options, module, std::forward<In>(inputs)...);
@@ -271,8 +283,8 @@ ModelSize modelsize(M&& module, In&&... inputs) {
   return model_size_internal::measure({}, module, std::forward<In>(inputs)...);
 }
 
-// As in Python: modelsize(net, input, 2). For a module whose forward() takes an integer beside a tensor, say
-// modelsize(ModelSizeOptions{}, net, input, 2); a bool is forward()'s.
+// As in Python: modelsize(net, input, 2). For a module whose forward() takes an integer beside a
+// tensor, say modelsize(ModelSizeOptions{}, net, input, 2); a bool is forward()'s.
 template <class M, class Size,
           std::enable_if_t<!std::is_same_v<std::decay_t<M>, ModelSizeOptions> &&
                                model_size_internal::IsTensorAndSize<at::Tensor, Size>::value,

@@ -3,16 +3,15 @@
 // What became alive and what went away between two calls of MemTracker::track(), as a value.
 //
 //   memledger::SnapshotDiff step = tracker.track("after warm-up");
-//   for (const memledger::DiffRow& row : step.rows) { ... row.sign, row.count, row.bytes, row.names ... }
-//   std::cout << step;                 // as in the log
-//   file << step.to_json();
+//   for (const memledger::DiffRow& row : step.rows) { ... row.sign, row.count, row.bytes, row.names
+//   ... } std::cout << step;                 // as in the log file << step.to_json();
 //
-// By identity: a storage freed and replaced by an equal one is one `-` and one `+`; a view, or a second tensor on a storage, is
-// nothing; what was born and freed in between is nothing. So the signed sum of the rows is the change of `tensor_bytes`, to the
-// byte.
+// By identity: a storage freed and replaced by an equal one is one `-` and one `+`; a view, or a
+// second tensor on a storage, is nothing; what was born and freed in between is nothing. So the
+// signed sum of the rows is the change of `tensor_bytes`, to the byte.
 //
-// Units: bytes as requested. Ownership: holds no tensor; copies are independent. Thread-safety: a plain value.
-// Cost: making one is by the number of changes; grouping makes rows few.
+// Units: bytes as requested. Ownership: holds no tensor; copies are independent. Thread-safety: a
+// plain value. Cost: making one is by the number of changes; grouping makes rows few.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -32,8 +31,8 @@
 
 namespace memledger {
 
-// Storages with the same sign, role, dtype and shape. Named ones are together whoever made them, anonymous ones only if their
-// producer and label are the same.
+// Storages with the same sign, role, dtype and shape. Named ones are together whoever made them,
+// anonymous ones only if their producer and label are the same.
 struct DiffRow {
   char sign = '+';                            // '-': gone
   int64_t count = 0;                          // storages
@@ -43,30 +42,36 @@ struct DiffRow {
   Role role = Role::kTensor;
   // Other than kTensor and kScratch: no tensor's memory, and in no sum of tensors.
   StorageKind kind = StorageKind::kTensor;
-  // One for each storage, in order of birth; tied ones as `a+b`. Empty: anonymous. Of what has gone: its last known name.
+  // One for each storage, in order of birth; tied ones as `a+b`. Empty: anonymous. Of what has
+  // gone: its last known name.
   std::vector<std::string> names;
-  std::string producer;  // operator, e.g. aten::conv2d; empty if unknown, or if the named storages of this row have several
+  std::string producer;  // operator, e.g. aten::conv2d; empty if unknown, or if the named storages
+                         // of this row have several
   std::string label;     // ScopedLabels around it; empty likewise
-  // Born before tracking, or while it was off, and found now: the bytes are new in the table, not new in memory.
+  // Born before tracking, or while it was off, and found now: the bytes are new in the table, not
+  // new in memory.
   bool adopted = false;
 };
 
 struct SnapshotDiff {
   std::vector<DiffRow> rows;  // first + then -, each by bytes, then by shape
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  // In live storages, at the later instant: library workspaces and raw blocks are not in it. None on a device that nobody follows.
+  // In live storages, at the later instant: library workspaces and raw blocks are not in it. None
+  // on a device that nobody follows.
   std::optional<int64_t> tensor_bytes = 0;
   int64_t allocated_bytes = 0;  // as the allocator counts them
   SourceLocation where;
   std::string label;
   std::chrono::system_clock::time_point time;
-  // There was no earlier instant to compare with (the process was forked): the + rows are everything alive.
+  // There was no earlier instant to compare with (the process was forked): the + rows are
+  // everything alive.
   bool from_snapshot = false;
   // See Snapshot: storages that nothing led to may be missing from rows and tensor_bytes.
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
   HookHealth health;  // since the process began
-  // Names of registered tensors whose memory is not LibTorch's, or cannot be seen (from_blob, opaque layouts).
+  // Names of registered tensors whose memory is not LibTorch's, or cannot be seen (from_blob,
+  // opaque layouts).
   std::vector<std::string> unread;
 
   // Sums over tensors: what tensor_bytes changes by.
@@ -89,7 +94,8 @@ std::ostream& operator<<(std::ostream& out, const SnapshotDiff& diff);
 struct StorageName {
   Role role = Role::kTensor;
   std::string name;
-  // Of the tensor that has the name. They stand in where the registry has none, and go before its own when `whole`.
+  // Of the tensor that has the name. They stand in where the registry has none, and go before its
+  // own when `whole`.
   std::optional<c10::ScalarType> dtype;
   std::optional<std::vector<int64_t>> shape;
   bool whole = false;  // that tensor covers the storage
@@ -103,9 +109,10 @@ struct TensorLooks {
 // Of the tensor that a storage was made for, or that is known by name; `name` may be null.
 TensorLooks looks_of(const StorageInfo& storage, const StorageName* name);
 
-// Rows and totals of one device. `where`, `label`, `health` and `unread` are left to the caller. Touches nothing but its
-// arguments.
-SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device, const StorageNames& names);
+// Rows and totals of one device. `where`, `label`, `health` and `unread` are left to the caller.
+// Touches nothing but its arguments.
+SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device,
+                                const StorageNames& names);
 
 // Whether both mean one device: the CPU has no index, other devices have.
 bool is_same_device(c10::Device a, c10::Device b);

@@ -5,15 +5,17 @@
 //   void track(memledger::SourceLocation where = memledger::SourceLocation::current());
 //   track();                    // where.line() is the line of this call
 //
-// A C++17 stand-in for std::source_location. Needs GCC 9, or Clang 9, or later. The strings are the compiler's own and live as
-// long as the program; a location made inside a shared library that is closed must not be read afterwards.
+// A C++17 stand-in for std::source_location. Needs GCC 9, or Clang 9, or later. The strings are the
+// compiler's own and live as long as the program; a location made inside a shared library that is
+// closed must not be read afterwards.
 
 namespace memledger {
 
 class SourceLocation {
  public:
   // To be called without arguments, as a default argument or on its own.
-  static constexpr SourceLocation current(const char* file = __builtin_FILE(), const char* function = __builtin_FUNCTION(),
+  static constexpr SourceLocation current(const char* file = __builtin_FILE(),
+                                          const char* function = __builtin_FUNCTION(),
                                           int line = __builtin_LINE()) noexcept {
     return SourceLocation(file, function, line);
   }
@@ -21,8 +23,12 @@ class SourceLocation {
   // Nowhere: empty strings, line 0.
   constexpr SourceLocation() noexcept = default;
 
-  constexpr const char* file() const noexcept { return file_; }          // as given to the compiler, with its folders
-  constexpr const char* function() const noexcept { return function_; }  // its bare name; a lambda's is operator()
+  constexpr const char* file() const noexcept {
+    return file_;
+  }  // as given to the compiler, with its folders
+  constexpr const char* function() const noexcept {
+    return function_;
+  }  // its bare name; a lambda's is operator()
   constexpr int line() const noexcept { return line_; }
 
  private:

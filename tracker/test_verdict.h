@@ -1,6 +1,7 @@
 #pragma once
 
-// What a check says, in a form that doctest's CHECK and googletest's EXPECT_TRUE take as it is and print when it fails.
+// What a check says, in a form that doctest's CHECK and googletest's EXPECT_TRUE take as it is and
+// print when it fails.
 //
 //   CHECK(memledger::no_growth(finder));           // doctest
 //   EXPECT_TRUE(memledger::no_growth(finder));     // googletest
@@ -35,12 +36,16 @@ class TestVerdict {
   const std::string& message() const& { return message_; }
   std::string message() && { return std::move(message_); }
 
-  friend std::ostream& operator<<(std::ostream& out, const TestVerdict& verdict) { return out << verdict.message_; }
+  friend std::ostream& operator<<(std::ostream& out, const TestVerdict& verdict) {
+    return out << verdict.message_;
+  }
 
-  // To ::testing::AssertionResult, known by its failure_message(): EXPECT_TRUE prints only such a result's message.
+  // To ::testing::AssertionResult, known by its failure_message(): EXPECT_TRUE prints only such a
+  // result's message.
   template <typename Result, typename = decltype(std::declval<const Result&>().failure_message()),
             typename = std::enable_if_t<std::is_constructible_v<Result, bool>>>
-  operator Result() const {  // NOLINT(google-explicit-constructor): EXPECT_TRUE asks for an implicit one
+  operator Result()
+      const {  // NOLINT(google-explicit-constructor): EXPECT_TRUE asks for an implicit one
     Result result(holds_);
     if (!message_.empty()) result << message_;
     return result;

@@ -6,8 +6,9 @@
 
 namespace memledger {
 
-// Puts the cursor back if what was read from there could not be passed on, for want of memory: the next call tells it. For the
-// holder of the lock that guards the cursor. Its making may throw std::bad_alloc, its end does not.
+// Puts the cursor back if what was read from there could not be passed on, for want of memory: the
+// next call tells it. For the holder of the lock that guards the cursor. Its making may throw
+// std::bad_alloc, its end does not.
 class UntilTold {
  public:
   explicit UntilTold(Cursor& cursor) : cursor_(cursor), before_(Registry::global().copy(cursor)) {}

@@ -11,8 +11,8 @@
 #include "tracker/courtesy.h"
 #include "tracker/growth_finder.h"
 #include "tracker/line_table.h"
-#include "tracker/log_reader.h"
 #include "tracker/log/log_text.h"
+#include "tracker/log_reader.h"
 #include "tracker/memory_expectations.h"
 #include "tracker/memory_profiler.h"
 #include "tracker/model_size.h"
@@ -23,30 +23,42 @@
 namespace memledger {
 namespace {
 
-std::string name_or_unknown(const std::string& name) { return name.empty() ? "?" : printable(name); }
+std::string name_or_unknown(const std::string& name) {
+  return name.empty() ? "?" : printable(name);
+}
 
-std::string mib(const std::optional<double>& value) { return value ? fmt::format("{} MiB", *value) : "? MiB"; }
+std::string mib(const std::optional<double>& value) {
+  return value ? fmt::format("{} MiB", *value) : "? MiB";
+}
 
-std::string figure(int64_t value) { return value == LineFigures::kUnknown ? "?" : std::to_string(value); }
+std::string figure(int64_t value) {
+  return value == LineFigures::kUnknown ? "?" : std::to_string(value);
+}
 
-std::string looks(const std::optional<std::vector<int64_t>>& shape, const std::optional<c10::ScalarType>& dtype) {
+std::string looks(const std::optional<std::vector<int64_t>>& shape,
+                  const std::optional<c10::ScalarType>& dtype) {
   return log_text::size(shape) + " " + log_text::dtype(dtype);
 }
 
 }  // namespace
 
-std::ostream& operator<<(std::ostream& out, const Birthplace& place) { return out << to_string(place); }
+std::ostream& operator<<(std::ostream& out, const Birthplace& place) {
+  return out << to_string(place);
+}
 
 std::ostream& operator<<(std::ostream& out, const CourtesyProgress& progress) {
-  return out << fmt::format("{} {} of {} bytes, {:.0f} bytes per second", progress.restoring ? "restored" : "yielded",
-                            progress.done_bytes, progress.total_bytes, progress.bytes_per_second);
+  return out << fmt::format("{} {} of {} bytes, {:.0f} bytes per second",
+                            progress.restoring ? "restored" : "yielded", progress.done_bytes,
+                            progress.total_bytes, progress.bytes_per_second);
 }
 
 std::ostream& operator<<(std::ostream& out, const ExpectationFailure& failure) {
   return out << failure.where << ": " << failure.message;
 }
 
-std::ostream& operator<<(std::ostream& out, const Growth& growth) { return out << verdict_text(growth); }
+std::ostream& operator<<(std::ostream& out, const Growth& growth) {
+  return out << verdict_text(growth);
+}
 
 std::ostream& operator<<(std::ostream& out, GrowthLevel level) {
   switch (level) {
@@ -63,24 +75,31 @@ std::ostream& operator<<(std::ostream& out, GrowthLevel level) {
 }
 
 std::ostream& operator<<(std::ostream& out, const GrowthRow& row) {
-  return out << row.growth << ": " << row.where() << fmt::format(", {} bytes in {} storages", row.bytes, row.count);
+  return out << row.growth << ": " << row.where()
+             << fmt::format(", {} bytes in {} storages", row.bytes, row.count);
 }
 
-std::ostream& operator<<(std::ostream& out, const IterationStats& stats) { return out << to_string(stats); }
+std::ostream& operator<<(std::ostream& out, const IterationStats& stats) {
+  return out << to_string(stats);
+}
 
 std::ostream& operator<<(std::ostream& out, const LayerSize& layer) {
   out << name_or_unknown(layer.name);
   if (!layer.type.empty()) out << " (" << printable(layer.type) << ")";
-  return out << fmt::format(", {} calls, output {}, {} parameters, activations {} bytes, saved {} bytes", layer.calls,
-                            log_text::size(layer.output_shape), layer.parameters, layer.activation_bytes, layer.saved_bytes);
+  return out << fmt::format(
+             ", {} calls, output {}, {} parameters, activations {} bytes, saved {} bytes",
+             layer.calls, log_text::size(layer.output_shape), layer.parameters,
+             layer.activation_bytes, layer.saved_bytes);
 }
 
-std::ostream& operator<<(std::ostream& out, const LineColumn& column) { return out << column.name(); }
+std::ostream& operator<<(std::ostream& out, const LineColumn& column) {
+  return out << column.name();
+}
 
 std::ostream& operator<<(std::ostream& out, const LineFigures& figures) {
   return out << fmt::format("active peak {}, allocated {}, freed {}, left {} bytes, {} events",
-                            figure(figures.peak[kActiveBytes]), figures.line_allocated, figures.line_freed, figures.line_left,
-                            figures.events);
+                            figure(figures.peak[kActiveBytes]), figures.line_allocated,
+                            figures.line_freed, figures.line_left, figures.events);
 }
 
 std::ostream& operator<<(std::ostream& out, const LineProfile& profile) {
@@ -99,25 +118,28 @@ std::ostream& operator<<(std::ostream& out, const LineTable& table) {
 }
 
 std::ostream& operator<<(std::ostream& out, const LogBlock& block) {
-  return out << fmt::format("{}: {} in tensors, {} allocated; born {} bytes, died {} bytes", name_or_unknown(block.where),
-                            mib(block.tensor_mib), mib(block.allocated_mib), block.born_bytes(), block.died_bytes());
+  return out << fmt::format("{}: {} in tensors, {} allocated; born {} bytes, died {} bytes",
+                            name_or_unknown(block.where), mib(block.tensor_mib),
+                            mib(block.allocated_mib), block.born_bytes(), block.died_bytes());
 }
 
 std::ostream& operator<<(std::ostream& out, const LogRow& row) {
-  return out << fmt::format("{} {} * {}, {}{} bytes{}", row.sign, row.count, printable(row.group()), row.exact ? "" : "about ",
-                            row.bytes, row.last.empty() ? "" : ": " + printable(row.last));
+  return out << fmt::format("{} {} * {}, {}{} bytes{}", row.sign, row.count, printable(row.group()),
+                            row.exact ? "" : "about ", row.bytes,
+                            row.last.empty() ? "" : ": " + printable(row.last));
 }
 
 std::ostream& operator<<(std::ostream& out, const LogRun& run) {
-  return out << fmt::format("{}: {} blocks, from {} to {} in tensors", name_or_unknown(run.date), run.blocks.size(),
-                            mib(run.tensor_mib), mib(run.blocks.empty() ? std::nullopt : run.blocks.back().tensor_mib));
+  return out << fmt::format("{}: {} blocks, from {} to {} in tensors", name_or_unknown(run.date),
+                            run.blocks.size(), mib(run.tensor_mib),
+                            mib(run.blocks.empty() ? std::nullopt : run.blocks.back().tensor_mib));
 }
 
 std::ostream& operator<<(std::ostream& out, const MemoryLog& log) {
   size_t blocks = 0;
   for (const LogRun& run : log.runs) blocks += run.blocks.size();
-  return out << fmt::format("{}: {} runs, {} blocks, {} unread lines", name_or_unknown(log.name), log.runs.size(), blocks,
-                            log.unread_lines);
+  return out << fmt::format("{}: {} runs, {} blocks, {} unread lines", name_or_unknown(log.name),
+                            log.runs.size(), blocks, log.unread_lines);
 }
 
 std::ostream& operator<<(std::ostream& out, const NamedBytes& one) {
@@ -126,19 +148,25 @@ std::ostream& operator<<(std::ostream& out, const NamedBytes& one) {
 
 std::ostream& operator<<(std::ostream& out, const SourceLocation& where) {
   if (where.line() == 0) return out << "?";
-  return out << printable(where.file()) << ":" << where.line() << " " << printable(where.function());
+  return out << printable(where.file()) << ":" << where.line() << " "
+             << printable(where.function());
 }
 
 std::ostream& operator<<(std::ostream& out, const StorageName& name) {
-  return out << name_or_unknown(name.name) << ", " << to_string(name.role) << " " << looks(name.shape, name.dtype);
+  return out << name_or_unknown(name.name) << ", " << to_string(name.role) << " "
+             << looks(name.shape, name.dtype);
 }
 
-std::ostream& operator<<(std::ostream& out, const TensorLooks& tensor) { return out << looks(tensor.shape, tensor.dtype); }
+std::ostream& operator<<(std::ostream& out, const TensorLooks& tensor) {
+  return out << looks(tensor.shape, tensor.dtype);
+}
 
 std::ostream& operator<<(std::ostream& out, const TimelineData& data) {
-  return out << fmt::format("{} storages in {} ns, {} marks, {} names; dropped: {} events, {} marks",
-                            data.recording.lifetimes.size(), data.recording.end_ns - data.recording.begin_ns, data.marks.size(),
-                            data.names.size(), data.recording.dropped_events, data.dropped_marks);
+  return out << fmt::format(
+             "{} storages in {} ns, {} marks, {} names; dropped: {} events, {} marks",
+             data.recording.lifetimes.size(), data.recording.end_ns - data.recording.begin_ns,
+             data.marks.size(), data.names.size(), data.recording.dropped_events,
+             data.dropped_marks);
 }
 
 std::ostream& operator<<(std::ostream& out, const TimelineMark& mark) {
@@ -150,8 +178,9 @@ std::ostream& operator<<(std::ostream& out, const TimelineName& name) {
 }
 
 std::ostream& operator<<(std::ostream& out, const Unmoved& unmoved) {
-  return out << (unmoved.id == 0 ? "storage ?" : "storage " + std::to_string(unmoved.id)) << " on " << unmoved.device.str()
-             << ": " << unmoved.nbytes << " bytes, " << printable(unmoved.reason);
+  return out << (unmoved.id == 0 ? "storage ?" : "storage " + std::to_string(unmoved.id)) << " on "
+             << unmoved.device.str() << ": " << unmoved.nbytes << " bytes, "
+             << printable(unmoved.reason);
 }
 
 }  // namespace memledger

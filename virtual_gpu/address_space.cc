@@ -41,7 +41,8 @@ void AddressSpace::give(uintptr_t begin, size_t bytes) {
 
 uintptr_t reserve_addresses(size_t bytes, size_t alignment) {
   // Asked for with room to cut an aligned range out of it.
-  void* mapped = mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* mapped = mmap(nullptr, bytes + alignment, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return 0;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(mapped);
   const uintptr_t aligned = round_up(begin, alignment);
@@ -53,6 +54,8 @@ uintptr_t reserve_addresses(size_t bytes, size_t alignment) {
   return aligned;
 }
 
-void release_addresses(uintptr_t begin, size_t bytes) { munmap(reinterpret_cast<void*>(begin), bytes); }
+void release_addresses(uintptr_t begin, size_t bytes) {
+  munmap(reinterpret_cast<void*>(begin), bytes);
+}
 
 }  // namespace memledger::virtual_gpu

@@ -7,7 +7,8 @@
 
 namespace memledger::virtual_gpu {
 
-// The free addresses of a range: the lowest that fits is given out, neighbours merge when they come back. Owns no memory.
+// The free addresses of a range: the lowest that fits is given out, neighbours merge when they come
+// back. Owns no memory.
 class AddressSpace {
  public:
   AddressSpace(uintptr_t begin, size_t bytes) { free_.emplace(begin, bytes); }
@@ -24,9 +25,12 @@ class AddressSpace {
   std::map<uintptr_t, size_t> free_;
 };
 
-constexpr size_t round_up(size_t bytes, size_t granularity) { return (bytes + granularity - 1) / granularity * granularity; }
+constexpr size_t round_up(size_t bytes, size_t granularity) {
+  return (bytes + granularity - 1) / granularity * granularity;
+}
 
-// Addresses at which nothing lies: touching them is a fault. 0 where the system has no such range left.
+// Addresses at which nothing lies: touching them is a fault. 0 where the system has no such range
+// left.
 uintptr_t reserve_addresses(size_t bytes, size_t alignment);
 void release_addresses(uintptr_t begin, size_t bytes);
 

@@ -2,7 +2,8 @@
 
 #include <atomic>
 
-// What the files in answers/ are written with. Every function here takes the place of the generated one of the same name.
+// What the files in answers/ are written with. Every function here takes the place of the generated
+// one of the same name.
 
 // Exported without a symbol version: preloaded, it satisfies references of any version.
 #define MEMLEDGER_ANSWER extern "C" __attribute__((visibility("default")))

@@ -20,7 +20,8 @@ void KeptBytes::fill(uintptr_t address, unsigned char value, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   forget_locked(address, bytes);
   // Zero is what unknown bytes read as.
-  if (bytes <= most_bytes_per_copy_ && value) keep_locked(address, std::vector<unsigned char>(bytes, value), next_order_++);
+  if (bytes <= most_bytes_per_copy_ && value)
+    keep_locked(address, std::vector<unsigned char>(bytes, value), next_order_++);
 }
 
 void KeptBytes::copy(uintptr_t destination, uintptr_t source, size_t bytes) {
@@ -75,7 +76,8 @@ void KeptBytes::forget_locked(uintptr_t address, size_t bytes) {
     run = runs_.erase(run);
     // What sticks out on either side stays known.
     if (run_begin < address) {
-      keep_locked(run_begin, {old.bytes.begin(), old.bytes.begin() + (address - run_begin)}, old.order);
+      keep_locked(run_begin, {old.bytes.begin(), old.bytes.begin() + (address - run_begin)},
+                  old.order);
     }
     if (run_end > end) {
       keep_locked(end, {old.bytes.end() - (run_end - end), old.bytes.end()}, old.order);
@@ -113,7 +115,9 @@ void KeptBytes::read_locked(unsigned char* destination, uintptr_t address, size_
   for (; run != runs_.end() && run->first < end; ++run) {
     const uintptr_t begin = std::max(address, run->first);
     const uintptr_t stop = std::min(end, run->first + run->second.bytes.size());
-    if (begin < stop) std::memcpy(destination + (begin - address), run->second.bytes.data() + (begin - run->first), stop - begin);
+    if (begin < stop)
+      std::memcpy(destination + (begin - address), run->second.bytes.data() + (begin - run->first),
+                  stop - begin);
   }
 }
 

@@ -11,8 +11,8 @@
 
 namespace memledger::virtual_gpu {
 
-// The bytes of small copies to a device, by address, so that they can be read back. What is not known reads as zeros.
-// Thread-safe.
+// The bytes of small copies to a device, by address, so that they can be read back. What is not
+// known reads as zeros. Thread-safe.
 class KeptBytes {
  public:
   // All that is kept at one time; the oldest is dropped first.

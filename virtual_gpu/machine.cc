@@ -13,16 +13,17 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-// Room for holes between blocks: a real device has none, as it can put any page behind any address. Where the process has
-// too few addresses left (the thread sanitizer's shadow, `ulimit -v`) a device makes do with less, down to its own size.
+// Room for holes between blocks: a real device has none, as it can put any page behind any address.
+// Where the process has too few addresses left (the thread sanitizer's shadow, `ulimit -v`) a
+// device makes do with less, down to its own size.
 constexpr size_t kAddressesPerByte = 8;
 // The step in which CUDA's stream-ordered pools take memory from the device.
 constexpr size_t kPoolStep = size_t{32} << 20;
 // Device code's variables lie in the last part of a device's addresses, which takes no memory.
 constexpr size_t kSymbolBytes = size_t{64} << 20;
 
-// The largest copy that an exchange between ranks is followed through: what DistributedDataParallel tells of a model's
-// parameters.
+// The largest copy that an exchange between ranks is followed through: what DistributedDataParallel
+// tells of a model's parameters.
 constexpr size_t kRecentBytesPerCopy = size_t{1} << 20;
 
 Machine* machine = nullptr;
@@ -151,8 +152,9 @@ bool Machine::has_addresses(int device) {
     d.symbols_begin = d.begin + bytes;
     return true;
   }
-  say("device %d cannot have its %zu GiB of addresses. Is the process's address space limited (ulimit -v)?", device,
-      capacity >> 30);
+  say("device %d cannot have its %zu GiB of addresses. Is the process's address space limited "
+      "(ulimit -v)?",
+      device, capacity >> 30);
   return false;
 }
 
@@ -188,7 +190,8 @@ void* Machine::allocate_small(int device, size_t bytes) {
       d.used -= kPage;
       return nullptr;
     }
-    address = d.small_pages.emplace(*page, AddressSpace(*page, kPage)).first->second.take(rounded, kSmallAlignment);
+    address = d.small_pages.emplace(*page, AddressSpace(*page, kPage))
+                  .first->second.take(rounded, kSmallAlignment);
   }
   entries_[*address] = Entry{{*address, bytes, device, MemoryKind::kDevice}};
   return reinterpret_cast<void*>(*address);
@@ -239,7 +242,8 @@ bool Machine::free(void* pointer) {
 void* Machine::map_host(int device, size_t bytes, MemoryKind kind) {
   const size_t mapped_bytes = round_up(bytes, page_size());
   if (mapped_bytes < bytes) return nullptr;
-  void* mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped =
+      mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   const uintptr_t address = reinterpret_cast<uintptr_t>(mapped);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -248,8 +252,12 @@ void* Machine::map_host(int device, size_t bytes, MemoryKind kind) {
 }
 
 // Memory that host and device share lies on the host here, and takes nothing of the device.
-void* Machine::allocate_managed(int device, size_t bytes) { return map_host(device, bytes, MemoryKind::kManaged); }
-void* Machine::allocate_host(int device, size_t bytes) { return map_host(device, bytes, MemoryKind::kPinned); }
+void* Machine::allocate_managed(int device, size_t bytes) {
+  return map_host(device, bytes, MemoryKind::kManaged);
+}
+void* Machine::allocate_host(int device, size_t bytes) {
+  return map_host(device, bytes, MemoryKind::kPinned);
+}
 
 bool Machine::free_host(void* pointer) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -344,7 +352,8 @@ void Machine::copy_on_device(uintptr_t destination, uintptr_t source, size_t byt
 }
 
 void Machine::copy_to_host(void* destination, uintptr_t address, size_t bytes) {
-  (exchanged_.load(std::memory_order_relaxed) && !kept_.is_on() ? recent_ : kept_).read(destination, address, bytes);
+  (exchanged_.load(std::memory_order_relaxed) && !kept_.is_on() ? recent_ : kept_)
+      .read(destination, address, bytes);
 }
 
 void Machine::fill(uintptr_t address, unsigned char value, size_t bytes) {
@@ -372,7 +381,8 @@ bool Machine::destroy_pool(MemoryPool* pool) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = pools_.find(pool);
   if (found == pools_.end()) return false;
-  // Blocks that are still out stay valid in CUDA; here they go with the pool, their memory with them.
+  // Blocks that are still out stay valid in CUDA; here they go with the pool, their memory with
+  // them.
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     if (entry->second.pool == pool) {
       give_back(entry->second);
@@ -402,7 +412,8 @@ void* Machine::allocate_from(MemoryPool* pool, size_t bytes) {
     pool->reserved = grown;
     pool->reserved_high = std::max(pool->reserved_high, grown);
   }
-  const std::optional<uintptr_t> address = devices_[device].addresses->take(round_up(bytes, kPage), kPage);
+  const std::optional<uintptr_t> address =
+      devices_[device].addresses->take(round_up(bytes, kPage), kPage);
   if (!address) return nullptr;
   pool->used = wanted;
   pool->used_high = std::max(pool->used_high, wanted);
@@ -413,7 +424,8 @@ void* Machine::allocate_from(MemoryPool* pool, size_t bytes) {
 }
 
 void Machine::shrink(MemoryPool& pool, size_t keep_bytes) {
-  const size_t least = std::max(round_up(pool.used, kPoolStep), std::min(keep_bytes, pool.reserved));
+  const size_t least =
+      std::max(round_up(pool.used, kPoolStep), std::min(keep_bytes, pool.reserved));
   if (least >= pool.reserved) return;
   devices_[pool.device].used -= pool.reserved - least;
   pool.reserved = least;
@@ -482,7 +494,9 @@ std::optional<PhysicalMemory> Machine::physical(PhysicalMemory* memory) {
 
 bool Machine::map(uintptr_t address, size_t bytes, PhysicalMemory* memory) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!physical_.count(memory) || !bytes || bytes > memory->bytes || address % kPage || bytes % kPage) return false;
+  if (!physical_.count(memory) || !bytes || bytes > memory->bytes || address % kPage ||
+      bytes % kPage)
+    return false;
   auto reservation = reservations_.upper_bound(address);
   if (reservation == reservations_.begin()) return false;
   --reservation;
@@ -511,7 +525,8 @@ bool Machine::unmap(uintptr_t address, size_t bytes) {
     at = entry->second.region.end();
   }
   if (at != address + bytes || !bytes) return false;
-  for (auto entry = entries_.find(address); entry != entries_.end() && entry->first < address + bytes;) {
+  for (auto entry = entries_.find(address);
+       entry != entries_.end() && entry->first < address + bytes;) {
     give_back(entry->second);
     entry = entries_.erase(entry);
   }

@@ -17,9 +17,11 @@
 
 extern "C" {
 
-// What `keep` remembers of the range is forgotten. LibTorch gives memory of a freed tensor to the next without telling CUDA:
-// whoever sees that may call this, so that a new tensor reads as zeros. Found by name (dlsym), like all that is exported.
-__attribute__((visibility("default"))) void memledger_virtual_gpu_forget(const void* pointer, size_t bytes);
+// What `keep` remembers of the range is forgotten. LibTorch gives memory of a freed tensor to the
+// next without telling CUDA: whoever sees that may call this, so that a new tensor reads as zeros.
+// Found by name (dlsym), like all that is exported.
+__attribute__((visibility("default"))) void memledger_virtual_gpu_forget(const void* pointer,
+                                                                         size_t bytes);
 
 }  // extern "C"
 
@@ -60,8 +62,8 @@ struct PhysicalMemory {
   int mappings;
 };
 
-// The devices of this process and all memory that CUDA knows of. Made at the first CUDA call, never destroyed. Thread-safe; a
-// fork waits for the calls of other threads.
+// The devices of this process and all memory that CUDA knows of. Made at the first CUDA call, never
+// destroyed. Thread-safe; a fork waits for the calls of other threads.
 class Machine {
  public:
   // The granularity of physical memory.
@@ -80,7 +82,9 @@ class Machine {
 
   // The context of a device exists from the first call that needs it on.
   void make_context(int device);
-  bool has_context(int device) const { return contexts_.load(std::memory_order_acquire) >> device & 1; }
+  bool has_context(int device) const {
+    return contexts_.load(std::memory_order_acquire) >> device & 1;
+  }
   // Frees all memory of the device.
   void reset(int device);
 
@@ -131,8 +135,9 @@ class Machine {
   void fill(uintptr_t address, unsigned char value, size_t bytes);
   void forget(uintptr_t address, size_t bytes);
 
-  // Ranks check each other's sizes by an exchange of small copies, read back at once: until the next kernel, which could have
-  // written anything, copies are read back as they are, also without `keep`.
+  // Ranks check each other's sizes by an exchange of small copies, read back at once: until the
+  // next kernel, which could have written anything, copies are read back as they are, also without
+  // `keep`.
   void note_exchange() { exchanged_.store(true, std::memory_order_relaxed); }
   void note_kernel() {
     exchanged_.store(false, std::memory_order_relaxed);

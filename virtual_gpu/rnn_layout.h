@@ -34,8 +34,8 @@ struct RnnParameter {
   int64_t columns;
 };
 
-// cuDNN's weight space: per pseudo-layer (2 * layer + direction) the gates' input matrices, their recurrent matrices and the
-// projection, without gaps; then all biases, in the same order.
+// cuDNN's weight space: per pseudo-layer (2 * layer + direction) the gates' input matrices, their
+// recurrent matrices and the projection, without gaps; then all biases, in the same order.
 size_t rnn_weight_space_bytes(const RnnShape& shape);
 // `linear`: 0 to gates-1 input, gates to 2*gates-1 recurrent, 2*gates the projection of an LSTM.
 std::optional<RnnParameter> rnn_matrix(const RnnShape& shape, int64_t pseudo_layer, int64_t linear);
@@ -47,6 +47,7 @@ struct RnnTemporaries {
 };
 
 // A fit to what cuDNN's own function answers, see docs/virtual_gpu_workspaces.md.
-RnnTemporaries rnn_temporaries(const RnnShape& shape, int64_t sequence_length, int64_t batch_size, bool training);
+RnnTemporaries rnn_temporaries(const RnnShape& shape, int64_t sequence_length, int64_t batch_size,
+                               bool training);
 
 }  // namespace memledger::virtual_gpu

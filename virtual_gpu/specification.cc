@@ -18,7 +18,8 @@ struct Unit {
 };
 
 constexpr Unit kUnits[] = {
-    {"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"KB", 1000}, {"MB", 1000 * 1000}, {"GB", 1000000000},
+    {"B", 1},     {"KiB", 1 << 10},    {"MiB", 1 << 20},   {"GiB", 1 << 30},
+    {"KB", 1000}, {"MB", 1000 * 1000}, {"GB", 1000000000},
 };
 
 // A terminal obeys none of it.
@@ -52,7 +53,8 @@ std::optional<uint64_t> parse_bytes(std::string_view text, std::string* error) {
     if (candidate.name == unit_name) unit = &candidate;
   }
   const std::string wanted =
-      quoted(text) + " is not an amount of memory: write a number and one of B, KiB, MiB, GiB, KB, MB, GB.";
+      quoted(text) +
+      " is not an amount of memory: write a number and one of B, KiB, MiB, GiB, KB, MB, GB.";
   // Up to three digits after the point, as in 23.5GiB, exact in thousandths of the unit.
   const size_t point = number.find('.');
   const std::optional<uint64_t> whole = parse_number(number.substr(0, point));
@@ -84,14 +86,16 @@ ParsedSpecification parse_specification(std::string_view text) {
   const size_t colon = device.find(':');
   result.profile = std::string(device.substr(0, colon));
   if (!find_profile(result.profile)) {
-    return failed(quoted(result.profile) + " is not a known device. Known are: " + profile_names() + ".");
+    return failed(quoted(result.profile) + " is not a known device. Known are: " + profile_names() +
+                  ".");
   }
 
   std::string error;
   if (colon != std::string_view::npos) {
     result.memory_bytes = parse_bytes(device.substr(colon + 1), &error);
     if (!result.memory_bytes) return failed(error);
-    if (*result.memory_bytes < kLeastMemory) return failed("a device needs at least 64MiB of memory.");
+    if (*result.memory_bytes < kLeastMemory)
+      return failed("a device needs at least 64MiB of memory.");
   }
 
   bool seen_count = false, seen_keep = false, seen_context = false;
@@ -104,10 +108,15 @@ ParsedSpecification parse_specification(std::string_view text) {
 
     const size_t equals = option.find('=');
     const std::string_view key = option.substr(0, equals);
-    const std::string_view value = equals == std::string_view::npos ? std::string_view() : option.substr(equals + 1);
-    bool* seen = key == "count" ? &seen_count : key == "keep" ? &seen_keep : key == "context" ? &seen_context : nullptr;
+    const std::string_view value =
+        equals == std::string_view::npos ? std::string_view() : option.substr(equals + 1);
+    bool* seen = key == "count"     ? &seen_count
+                 : key == "keep"    ? &seen_keep
+                 : key == "context" ? &seen_context
+                                    : nullptr;
     if (!seen || equals == std::string_view::npos) {
-      return failed(quoted(option) + " is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES.");
+      return failed(quoted(option) +
+                    " is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES.");
     }
     if (*seen) return failed("the option " + quoted(key) + " is given twice.");
     *seen = true;
@@ -125,8 +134,10 @@ ParsedSpecification parse_specification(std::string_view text) {
     (key == "keep" ? result.keep_bytes : result.context_bytes) = *bytes;
   }
 
-  const uint64_t memory = result.memory_bytes.value_or(find_profile(result.profile)->total_memory_bytes);
-  if (result.context_bytes >= memory) return failed("the context alone would take all of the device's memory.");
+  const uint64_t memory =
+      result.memory_bytes.value_or(find_profile(result.profile)->total_memory_bytes);
+  if (result.context_bytes >= memory)
+    return failed("the context alone would take all of the device's memory.");
   return {result, ""};
 }
 

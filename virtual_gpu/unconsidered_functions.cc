@@ -36,12 +36,16 @@ void write_all(int file, const std::string& text) {
   }
 }
 
-std::string times(unsigned long count) { return count == 1 ? "once" : std::to_string(count) + " times"; }
+std::string times(unsigned long count) {
+  return count == 1 ? "once" : std::to_string(count) + " times";
+}
 
-// Runs after the destructors of everything that depends on this library, so after LibTorch's last CUDA call.
+// Runs after the destructors of everything that depends on this library, so after LibTorch's last
+// CUDA call.
 __attribute__((destructor)) void report_reached() {
   std::vector<const memledger_virtual_gpu_function*> functions;
-  for (const auto* function = __atomic_load_n(&first_reached, __ATOMIC_ACQUIRE); function; function = function->next) {
+  for (const auto* function = __atomic_load_n(&first_reached, __ATOMIC_ACQUIRE); function;
+       function = function->next) {
     functions.push_back(function);
   }
   if (functions.empty()) return;
@@ -49,9 +53,10 @@ __attribute__((destructor)) void report_reached() {
     const int libraries = std::strcmp(a->library, b->library);
     return libraries ? libraries < 0 : std::strcmp(a->function, b->function) < 0;
   });
-  std::string text = "memledger virtual GPU: " + std::to_string(functions.size()) +
-                     (functions.size() == 1 ? " function without a considered answer was reached: "
-                                            : " functions without a considered answer were reached: ");
+  std::string text =
+      "memledger virtual GPU: " + std::to_string(functions.size()) +
+      (functions.size() == 1 ? " function without a considered answer was reached: "
+                             : " functions without a considered answer were reached: ");
   for (size_t i = 0; i < functions.size(); ++i) {
     if (i) text += ", ";
     text += std::string(functions[i]->function) + " (" + times(functions[i]->count) + ")";
@@ -75,7 +80,8 @@ __attribute__((destructor)) void report_reached() {
 extern "C" void memledger_virtual_gpu_reached(memledger_virtual_gpu_function* function) {
   const char* mode = std::getenv(memledger::virtual_gpu::kUnconsideredVariable);
   if (mode && std::strcmp(mode, "abort") == 0) {
-    memledger::virtual_gpu::say("%s of %s was reached, which has no considered answer", function->function, function->library);
+    memledger::virtual_gpu::say("%s of %s was reached, which has no considered answer",
+                                function->function, function->library);
     std::abort();
   }
   static const int at_fork = pthread_atfork(nullptr, nullptr, forget_in_child);
@@ -83,7 +89,8 @@ extern "C" void memledger_virtual_gpu_reached(memledger_virtual_gpu_function* fu
   auto* head = __atomic_load_n(&first_reached, __ATOMIC_RELAXED);
   do {
     function->next = head;
-  } while (!__atomic_compare_exchange_n(&first_reached, &head, function, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+  } while (!__atomic_compare_exchange_n(&first_reached, &head, function, true, __ATOMIC_RELEASE,
+                                        __ATOMIC_RELAXED));
 }
 
 namespace memledger::virtual_gpu {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The functions of NVIDIA's libraries that a program reached although virtual_gpu has no considered answer for them: each counts
-// itself (generate_stubs.py writes them), and they are named at exit.
+// The functions of NVIDIA's libraries that a program reached although virtual_gpu has no considered
+// answer for them: each counts itself (generate_stubs.py writes them), and they are named at exit.
 extern "C" {
 
 struct memledger_virtual_gpu_function {
@@ -12,13 +12,15 @@ struct memledger_virtual_gpu_function {
 };
 
 // Called by a generated function when it is reached for the first time.
-__attribute__((visibility("default"))) void memledger_virtual_gpu_reached(memledger_virtual_gpu_function* function);
+__attribute__((visibility("default"))) void memledger_virtual_gpu_reached(
+    memledger_virtual_gpu_function* function);
 
 }  // extern "C"
 
 namespace memledger::virtual_gpu {
 
-// `warn` (at exit, to stderr), `abort` (at once), or the path of a file to append to instead of stderr.
+// `warn` (at exit, to stderr), `abort` (at once), or the path of a file to append to instead of
+// stderr.
 inline constexpr char kUnconsideredVariable[] = "MEMLEDGER_VIRTUAL_GPU_UNCONSIDERED";
 
 // One line to stderr, whatever state the program's own streams are in.

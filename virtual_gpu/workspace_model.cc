@@ -35,13 +35,15 @@ bool all_ones(const std::vector<int64_t>& values) {
   return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 1; });
 }
 
-// Filters of 3x3 without stride: transformed to 5x5, in float, and one value for each channel that is written.
+// Filters of 3x3 without stride: transformed to 5x5, in float, and one value for each channel that
+// is written.
 constexpr uint64_t kWinogradTile = 25;
 constexpr int64_t kWinogradFewestChannels = 32;
 
 bool winograd(const Convolution& c) {
-  return c.pass != ConvolutionPass::kBackwardFilter && c.type == ElementType::kFloat && c.w.size() == 4 && c.w[2] == 3 &&
-         c.w[3] == 3 && c.groups() == 1 && all_ones(c.strides) && all_ones(c.dilations) && c.w[0] >= kWinogradFewestChannels &&
+  return c.pass != ConvolutionPass::kBackwardFilter && c.type == ElementType::kFloat &&
+         c.w.size() == 4 && c.w[2] == 3 && c.w[3] == 3 && c.groups() == 1 && all_ones(c.strides) &&
+         all_ones(c.dilations) && c.w[0] >= kWinogradFewestChannels &&
          c.w[1] >= kWinogradFewestChannels;
 }
 
@@ -49,8 +51,9 @@ bool winograd(const Convolution& c) {
 constexpr uint64_t kTile = 128;
 constexpr uint64_t kMostSplits = 8;
 
-// Filter gradients have few outputs and long sums: the sum is split so that every multiprocessor has a tile, and each part has
-// its own float result. From compute capability 9.0 on the parts meet inside a cluster.
+// Filter gradients have few outputs and long sums: the sum is split so that every multiprocessor
+// has a tile, and each part has its own float result. From compute capability 9.0 on the parts meet
+// inside a cluster.
 uint64_t split_sum_bytes(const Convolution& c, const DeviceFacts& device) {
   if (device.compute_capability >= 90) return 0;
   const uint64_t groups = c.groups();
@@ -78,7 +81,8 @@ bool convolution_on_tensor_cores(const Convolution& c, const DeviceFacts& device
   }
 }
 
-uint64_t convolution_workspace_bytes(const Convolution& c, const DeviceFacts& device, bool tensor_cores) {
+uint64_t convolution_workspace_bytes(const Convolution& c, const DeviceFacts& device,
+                                     bool tensor_cores) {
   if (c.x.size() < 3 || c.w.size() != c.x.size() || c.y.size() != c.x.size()) return 0;
   const uint64_t element = size_of(c.type);
   if (!tensor_cores) {
@@ -89,9 +93,11 @@ uint64_t convolution_workspace_bytes(const Convolution& c, const DeviceFacts& de
     return c.channels_last ? filter + (volume(c.x, 0) + volume(c.y, 0)) * element : filter;
   }
   const bool depthwise = c.groups() > 1 && c.w[1] == 1;
-  if (depthwise && c.type == ElementType::kFloat && c.pass != ConvolutionPass::kBackwardFilter) return 0;
+  if (depthwise && c.type == ElementType::kFloat && c.pass != ConvolutionPass::kBackwardFilter)
+    return 0;
 
-  // Tensor cores want channels last, and channels in units of 16 bytes: what is not so is copied first.
+  // Tensor cores want channels last, and channels in units of 16 bytes: what is not so is copied
+  // first.
   const uint64_t unit = 16 / element;
   const bool grouped = c.groups() > 1;
   const uint64_t in_channels = grouped ? c.x[1] : round_up(c.x[1], unit);
@@ -126,22 +132,27 @@ uint64_t batch_norm_backward_workspace_bytes(const BatchNorm& norm) {
   return norm.elements / 12 + 1024;
 }
 
-uint64_t ctc_workspace_bytes(int64_t steps, int64_t batch, int64_t classes, int64_t labels, int64_t longest_label) {
+uint64_t ctc_workspace_bytes(int64_t steps, int64_t batch, int64_t classes, int64_t labels,
+                             int64_t longest_label) {
   const int64_t states = 2 * longest_label + 1;  // blanks between the labels
-  return 4 * (steps * batch * classes + 2 * states * steps * batch + states * batch + labels + 4 * batch);
+  return 4 * (steps * batch * classes + 2 * states * steps * batch + states * batch + labels +
+              4 * batch);
 }
 
-uint64_t ctc_v8_workspace_bytes(int64_t steps, int64_t batch, int64_t classes, int64_t longest_label) {
+uint64_t ctc_v8_workspace_bytes(int64_t steps, int64_t batch, int64_t classes,
+                                int64_t longest_label) {
   const int64_t states = 2 * longest_label + 1;
   return 4 * (steps * batch * classes + 2 * states * steps * batch + (states + 2) * batch);
 }
 
 uint64_t dropout_states_bytes(const DeviceFacts& device) {
-  constexpr uint64_t kStateBytes = 24;  // one random generator for each thread that can run at a time
+  constexpr uint64_t kStateBytes =
+      24;  // one random generator for each thread that can run at a time
   return kStateBytes * device.multiprocessors * device.threads_per_multiprocessor;
 }
 
-uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch, size_t complex_element_bytes) {
+uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch,
+                        size_t complex_element_bytes) {
   // Lengths with larger prime factors than this go through a longer convolution (Bluestein).
   constexpr int64_t kLargestFactor = 127;
   // One dimension of up to this many points stays inside a multiprocessor.
@@ -172,7 +183,8 @@ std::optional<WorkspaceChoice> parse_workspace_choice(std::string_view text) {
     choice.kind = WorkspaceChoice::Kind::kNone;
     return choice;
   }
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), choice.fixed_bytes);
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), choice.fixed_bytes);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   choice.kind = WorkspaceChoice::Kind::kFixed;
   return choice;

@@ -6,8 +6,9 @@
 #include <string_view>
 #include <vector>
 
-// What cuDNN would ask for beside the tensors. Every rule, where it comes from and how far it was found from cuDNN's own answers
-// is in docs/virtual_gpu_workspaces.md. Pure functions: no device, no environment.
+// What cuDNN would ask for beside the tensors. Every rule, where it comes from and how far it was
+// found from cuDNN's own answers is in docs/virtual_gpu_workspaces.md. Pure functions: no device,
+// no environment.
 namespace memledger::virtual_gpu {
 
 struct DeviceFacts {
@@ -20,8 +21,8 @@ enum class ElementType { kFloat, kDouble, kHalf, kBfloat16, kOther };
 
 enum class ConvolutionPass { kForward, kBackwardData, kBackwardFilter };
 
-// x is the input (or its gradient), y the output, w the filter, each as {batch, channels, spatial …}; of w {out, in per group,
-// spatial …}.
+// x is the input (or its gradient), y the output, w the filter, each as {batch, channels, spatial
+// …}; of w {out, in per group, spatial …}.
 struct Convolution {
   ConvolutionPass pass = ConvolutionPass::kForward;
   ElementType type = ElementType::kFloat;
@@ -34,9 +35,11 @@ struct Convolution {
 
 // Whether cuDNN has an engine for these elements at all.
 bool convolution_supported(const Convolution& convolution, const DeviceFacts& device);
-// Whether the first choice computes on tensor cores; for float that is TF32, which the program can forbid.
+// Whether the first choice computes on tensor cores; for float that is TF32, which the program can
+// forbid.
 bool convolution_on_tensor_cores(const Convolution& convolution, const DeviceFacts& device);
-uint64_t convolution_workspace_bytes(const Convolution& convolution, const DeviceFacts& device, bool tensor_cores);
+uint64_t convolution_workspace_bytes(const Convolution& convolution, const DeviceFacts& device,
+                                     bool tensor_cores);
 
 struct BatchNorm {
   ElementType type = ElementType::kFloat;
@@ -48,13 +51,16 @@ uint64_t batch_norm_forward_workspace_bytes(const BatchNorm& norm);
 uint64_t batch_norm_backward_workspace_bytes(const BatchNorm& norm);
 
 // `labels` of all batch entries together, `longest_label` of one.
-uint64_t ctc_workspace_bytes(int64_t steps, int64_t batch, int64_t classes, int64_t labels, int64_t longest_label);
-uint64_t ctc_v8_workspace_bytes(int64_t steps, int64_t batch, int64_t classes, int64_t longest_label);
+uint64_t ctc_workspace_bytes(int64_t steps, int64_t batch, int64_t classes, int64_t labels,
+                             int64_t longest_label);
+uint64_t ctc_v8_workspace_bytes(int64_t steps, int64_t batch, int64_t classes,
+                                int64_t longest_label);
 
 uint64_t dropout_states_bytes(const DeviceFacts& device);
 
 // cuFFT's work area for one plan.
-uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch, size_t complex_element_bytes);
+uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch,
+                        size_t complex_element_bytes);
 
 // How the program's convolutions get their size: the environment variable, and what it may hold.
 inline constexpr char kConvolutionWorkspaceVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_WORKSPACE";
@@ -62,7 +68,9 @@ struct WorkspaceChoice {
   enum class Kind { kModel, kNone, kFixed } kind = Kind::kModel;
   uint64_t fixed_bytes = 0;
 
-  uint64_t apply(uint64_t modelled) const { return kind == Kind::kNone ? 0 : kind == Kind::kFixed ? fixed_bytes : modelled; }
+  uint64_t apply(uint64_t modelled) const {
+    return kind == Kind::kNone ? 0 : kind == Kind::kFixed ? fixed_bytes : modelled;
+  }
 };
 // `model`, `none` or a number of bytes; nothing for anything else.
 std::optional<WorkspaceChoice> parse_workspace_choice(std::string_view text);

@@ -35,15 +35,19 @@ struct Counts {
   std::atomic<uint64_t> used{0};
 };
 
-std::array<Counts, kKinds> counts;  // constant initialized: counts calls made before this library's constructors ran
+std::array<Counts, kKinds>
+    counts;  // constant initialized: counts calls made before this library's constructors ran
 
 void print() {
   std::array<memledger_virtual_gpu_workspace, kKinds> rows;
   const size_t n = memledger_virtual_gpu_workspaces(rows.data(), rows.size());
   for (size_t i = 0; i < n; ++i) {
-    std::fprintf(stderr, "memledger virtual GPU: workspace of %s: at most %llu bytes, asked for %llu times, used %llu times\n",
+    std::fprintf(stderr,
+                 "memledger virtual GPU: workspace of %s: at most %llu bytes, asked for %llu "
+                 "times, used %llu times\n",
                  rows[i].name, static_cast<unsigned long long>(rows[i].largest_bytes),
-                 static_cast<unsigned long long>(rows[i].asked), static_cast<unsigned long long>(rows[i].used));
+                 static_cast<unsigned long long>(rows[i].asked),
+                 static_cast<unsigned long long>(rows[i].used));
   }
 }
 
@@ -58,11 +62,14 @@ void note_workspace_asked(WorkspaceKind kind, uint64_t bytes) {
   Counts& count = counts[static_cast<size_t>(kind)];
   count.asked.fetch_add(1, std::memory_order_relaxed);
   uint64_t largest = count.largest_bytes.load(std::memory_order_relaxed);
-  while (bytes > largest && !count.largest_bytes.compare_exchange_weak(largest, bytes, std::memory_order_relaxed)) {
+  while (bytes > largest &&
+         !count.largest_bytes.compare_exchange_weak(largest, bytes, std::memory_order_relaxed)) {
   }
 }
 
-void note_workspace_used(WorkspaceKind kind) { counts[static_cast<size_t>(kind)].used.fetch_add(1, std::memory_order_relaxed); }
+void note_workspace_used(WorkspaceKind kind) {
+  counts[static_cast<size_t>(kind)].used.fetch_add(1, std::memory_order_relaxed);
+}
 
 }  // namespace memledger::virtual_gpu
 

@@ -3,8 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// What the program's math libraries asked for beside its tensors, for reporters: they are the one part of a peak that is a model
-// here, see docs/virtual_gpu_workspaces.md. LibTorch takes these bytes from its allocator, so they are in its statistics, too.
+// What the program's math libraries asked for beside its tensors, for reporters: they are the one
+// part of a peak that is a model here, see docs/virtual_gpu_workspaces.md. LibTorch takes these
+// bytes from its allocator, so they are in its statistics, too.
 extern "C" {
 
 struct memledger_virtual_gpu_workspace {
@@ -14,10 +15,11 @@ struct memledger_virtual_gpu_workspace {
   uint64_t used;           // how often an operation with one ran
 };
 
-// Writes up to `capacity` rows, those that were asked for at least once, and returns how many there are. Counts since the start
-// of the process. Found by name (dlsym): nullptr where no virtual GPU is there.
-__attribute__((visibility("default"))) size_t memledger_virtual_gpu_workspaces(memledger_virtual_gpu_workspace* rows,
-                                                                               size_t capacity);
+// Writes up to `capacity` rows, those that were asked for at least once, and returns how many there
+// are. Counts since the start of the process. Found by name (dlsym): nullptr where no virtual GPU
+// is there.
+__attribute__((visibility("default"))) size_t memledger_virtual_gpu_workspaces(
+    memledger_virtual_gpu_workspace* rows, size_t capacity);
 
 }  // extern "C"
 

@@ -35,8 +35,7 @@
 // Each options struct is a plain aggregate; its defaults are the published
 // network, and smaller figures make a small one of the same shape for tests.
 
-#ifndef MEMLEDGER_EXAMPLES_MODELS_MODELS_H_
-#define MEMLEDGER_EXAMPLES_MODELS_MODELS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/cloneable.h>
@@ -321,5 +320,3 @@ class MlpImpl final : public torch::nn::Cloneable<MlpImpl> {
 TORCH_MODULE(Mlp);
 
 }  // namespace memledger::models
-
-#endif  // MEMLEDGER_EXAMPLES_MODELS_MODELS_H_

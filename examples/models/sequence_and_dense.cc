@@ -25,8 +25,8 @@ namespace nn = torch::nn;
 
 void check_recurrent(const char* what, const RecurrentOptions& options) {
   TORCH_CHECK(options.input_size > 0 && options.hidden_size > 0 && options.num_layers > 0, what,
-              ": input_size, hidden_size and num_layers must be positive, got ", options.input_size, ", ", options.hidden_size,
-              " and ", options.num_layers);
+              ": input_size, hidden_size and num_layers must be positive, got ", options.input_size,
+              ", ", options.hidden_size, " and ", options.num_layers);
 }
 
 }  // namespace
@@ -45,7 +45,9 @@ void LstmImpl::reset() {
                                               .dropout(options_.dropout)));
 }
 
-at::Tensor LstmImpl::forward(const at::Tensor& sequence) { return std::get<0>(lstm->forward(sequence)); }
+at::Tensor LstmImpl::forward(const at::Tensor& sequence) {
+  return std::get<0>(lstm->forward(sequence));
+}
 
 GruImpl::GruImpl(GruOptions options) : options_(options) {
   check_recurrent("Gru", options_);
@@ -59,19 +61,23 @@ void GruImpl::reset() {
                                            .dropout(options_.dropout)));
 }
 
-at::Tensor GruImpl::forward(const at::Tensor& sequence) { return std::get<0>(gru->forward(sequence)); }
+at::Tensor GruImpl::forward(const at::Tensor& sequence) {
+  return std::get<0>(gru->forward(sequence));
+}
 
 // ---------------------------------------------------- Transformer encoder
 
-TransformerEncoderImpl::TransformerEncoderImpl(TransformerEncoderOptions options) : options_(options) {
+TransformerEncoderImpl::TransformerEncoderImpl(TransformerEncoderOptions options)
+    : options_(options) {
   TORCH_CHECK(options_.num_layers > 0 && options_.feedforward_size > 0,
               "TransformerEncoder: num_layers and feedforward_size must be "
               "positive, got ",
               options_.num_layers, " and ", options_.feedforward_size);
-  TORCH_CHECK(options_.d_model > 0 && options_.num_heads > 0 && options_.d_model % options_.num_heads == 0,
-              "TransformerEncoder: d_model must be a positive multiple of "
-              "num_heads, got ",
-              options_.d_model, " and ", options_.num_heads);
+  TORCH_CHECK(
+      options_.d_model > 0 && options_.num_heads > 0 && options_.d_model % options_.num_heads == 0,
+      "TransformerEncoder: d_model must be a positive multiple of "
+      "num_heads, got ",
+      options_.d_model, " and ", options_.num_heads);
   TransformerEncoderImpl::reset();
 }
 
@@ -79,10 +85,13 @@ void TransformerEncoderImpl::reset() {
   const auto layer = nn::TransformerEncoderLayerOptions(options_.d_model, options_.num_heads)
                          .dim_feedforward(options_.feedforward_size)
                          .dropout(options_.dropout);
-  encoder = register_module("encoder", nn::TransformerEncoder(nn::TransformerEncoderOptions(layer, options_.num_layers)));
+  encoder = register_module(
+      "encoder", nn::TransformerEncoder(nn::TransformerEncoderOptions(layer, options_.num_layers)));
 }
 
-at::Tensor TransformerEncoderImpl::forward(const at::Tensor& sequence) { return encoder->forward(sequence); }
+at::Tensor TransformerEncoderImpl::forward(const at::Tensor& sequence) {
+  return encoder->forward(sequence);
+}
 
 // ------------------------------------------------------------------ NeuMF
 
@@ -109,8 +118,10 @@ void NeuMfImpl::reset() {
   const std::vector<int64_t>& widths = options_.mlp_widths;
   const int64_t half = widths.front() / 2;
 
-  mf_user_embed = register_module("mf_user_embed", nn::Embedding(options_.num_users, options_.mf_factors));
-  mf_item_embed = register_module("mf_item_embed", nn::Embedding(options_.num_items, options_.mf_factors));
+  mf_user_embed =
+      register_module("mf_user_embed", nn::Embedding(options_.num_users, options_.mf_factors));
+  mf_item_embed =
+      register_module("mf_item_embed", nn::Embedding(options_.num_items, options_.mf_factors));
   mlp_user_embed = register_module("mlp_user_embed", nn::Embedding(options_.num_users, half));
   mlp_item_embed = register_module("mlp_item_embed", nn::Embedding(options_.num_items, half));
   mlp = register_module("mlp", nn::ModuleList());
@@ -143,8 +154,9 @@ at::Tensor NeuMfImpl::forward(const at::Tensor& users, const at::Tensor& items) 
 // -------------------------------------------------------------------- MLP
 
 MlpImpl::MlpImpl(MlpOptions options) : options_(options) {
-  TORCH_CHECK(options_.num_layers > 0 && options_.width > 0, "Mlp: num_layers and width must be positive, got ",
-              options_.num_layers, " and ", options_.width);
+  TORCH_CHECK(options_.num_layers > 0 && options_.width > 0,
+              "Mlp: num_layers and width must be positive, got ", options_.num_layers, " and ",
+              options_.width);
   MlpImpl::reset();
 }
 

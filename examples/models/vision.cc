@@ -169,18 +169,20 @@ ResNetImpl::ResNetImpl(ResNetOptions options) : options_(options) {
     TORCH_CHECK(blocks > 0, "ResNet: blocks_per_layer must be positive, got ", blocks);
   }
   TORCH_CHECK(options_.base_channels > 0 && options_.num_classes > 0,
-              "ResNet: base_channels and num_classes must be positive, got ", options_.base_channels, " and ",
-              options_.num_classes);
+              "ResNet: base_channels and num_classes must be positive, got ",
+              options_.base_channels, " and ", options_.num_classes);
   ResNetImpl::reset();
 }
 
 void ResNetImpl::reset() {
-  const auto make = options_.block == ResNetBlock::kBasic ? make_layer<BasicBlock> : make_layer<Bottleneck>;
+  const auto make =
+      options_.block == ResNetBlock::kBasic ? make_layer<BasicBlock> : make_layer<Bottleneck>;
   const int64_t base = options_.base_channels;
   const auto& blocks = options_.blocks_per_layer;
   int64_t channels = base;
 
-  conv1 = register_module("conv1", nn::Conv2d(nn::Conv2dOptions(3, base, 7).stride(2).padding(3).bias(false)));
+  conv1 = register_module(
+      "conv1", nn::Conv2d(nn::Conv2dOptions(3, base, 7).stride(2).padding(3).bias(false)));
   bn1 = register_module("bn1", nn::BatchNorm2d(base));
   relu = register_module("relu", make_inplace_relu());
   maxpool = register_module("maxpool", nn::MaxPool2d(nn::MaxPool2dOptions(3).stride(2).padding(1)));
@@ -224,10 +226,11 @@ ResNet resnet50(int64_t num_classes) {
 // ---------------------------------------------------------------- VGG-19
 
 Vgg19Impl::Vgg19Impl(Vgg19Options options) : options_(options) {
-  TORCH_CHECK(options_.base_channels > 0 && options_.classifier_width > 0 && options_.num_classes > 0,
-              "Vgg19: base_channels, classifier_width and num_classes must be "
-              "positive, got ",
-              options_.base_channels, ", ", options_.classifier_width, " and ", options_.num_classes);
+  TORCH_CHECK(
+      options_.base_channels > 0 && options_.classifier_width > 0 && options_.num_classes > 0,
+      "Vgg19: base_channels, classifier_width and num_classes must be "
+      "positive, got ",
+      options_.base_channels, ", ", options_.classifier_width, " and ", options_.num_classes);
   Vgg19Impl::reset();
 }
 
@@ -256,12 +259,14 @@ void Vgg19Impl::reset() {
   init_convolutions(*this);
 
   if (!options_.with_classifier) return;
-  avgpool = register_module("avgpool", nn::AdaptiveAvgPool2d(nn::AdaptiveAvgPool2dOptions({kPooledSide, kPooledSide})));
+  avgpool = register_module(
+      "avgpool", nn::AdaptiveAvgPool2d(nn::AdaptiveAvgPool2dOptions({kPooledSide, kPooledSide})));
   const int64_t width = options_.classifier_width;
-  classifier =
-      register_module("classifier", nn::Sequential(nn::Linear(channels * kPooledSide * kPooledSide, width), make_inplace_relu(),
-                                                   nn::Dropout(options_.dropout), nn::Linear(width, width), make_inplace_relu(),
-                                                   nn::Dropout(options_.dropout), nn::Linear(width, options_.num_classes)));
+  classifier = register_module(
+      "classifier",
+      nn::Sequential(nn::Linear(channels * kPooledSide * kPooledSide, width), make_inplace_relu(),
+                     nn::Dropout(options_.dropout), nn::Linear(width, width), make_inplace_relu(),
+                     nn::Dropout(options_.dropout), nn::Linear(width, options_.num_classes)));
   for (const auto& module : classifier->modules(/*include_self=*/false)) {
     auto* linear = module->as<nn::Linear>();
     if (linear == nullptr) continue;

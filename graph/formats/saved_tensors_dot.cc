@@ -16,19 +16,23 @@ std::string SavedTensors::to_dot(size_t max_nodes) const {
   using graph_internal::CompactEdge;
   using graph_internal::CompactNode;
   const graph_internal::SavedTensorsData& data = *data_;
-  TORCH_CHECK(data.nodes.size() <= max_nodes, "to_dot: the graph has ", data.nodes.size(), " nodes, more than the ", max_nodes,
+  TORCH_CHECK(data.nodes.size() <= max_nodes, "to_dot: the graph has ", data.nodes.size(),
+              " nodes, more than the ", max_nodes,
               " that were asked for; raise max_nodes, or draw a smaller part of the program");
   std::vector<int64_t> held(data.nodes.size());
   for (const graph_internal::CompactRow& row : data.rows) {
-    if (row.counted && row.role == SavedRole::kActivation) held[row.node] += data.rounded(row.storage_bytes);
+    if (row.counted && row.role == SavedRole::kActivation)
+      held[row.node] += data.rounded(row.storage_bytes);
   }
 
-  std::string out = "digraph saved_for_backward {\n  rankdir=BT;\n  node [shape=box, fontname=\"sans-serif\"];\n";
+  std::string out =
+      "digraph saved_for_backward {\n  rankdir=BT;\n  node [shape=box, fontname=\"sans-serif\"];\n";
   for (size_t i = 0; i < data.nodes.size(); ++i) {
     const CompactNode& node = data.nodes[i];
     out += "  n" + std::to_string(i) + " [label=\"";
     if (node.parameter >= 0) {
-      out += dot_text(data.parameters[static_cast<size_t>(node.parameter)]) + "\", style=filled, fillcolor=lightblue];\n";
+      out += dot_text(data.parameters[static_cast<size_t>(node.parameter)]) +
+             "\", style=filled, fillcolor=lightblue];\n";
     } else {
       out += dot_text(node.is_leaf() ? "leaf" : data.names[node.name]);
       if (held[i] > 0)

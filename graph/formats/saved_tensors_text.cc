@@ -18,11 +18,13 @@ namespace graph_internal {
 namespace {
 
 constexpr size_t kTableRows = 50;
-constexpr std::array<SavedRole, kRoleCount> kRoles = {SavedRole::kActivation, SavedRole::kParameter, SavedRole::kBuffer,
-                                                      SavedRole::kInput,      SavedRole::kGradient,  SavedRole::kExcluded,
-                                                      SavedRole::kRoot};
+constexpr std::array<SavedRole, kRoleCount> kRoles = {
+    SavedRole::kActivation, SavedRole::kParameter, SavedRole::kBuffer, SavedRole::kInput,
+    SavedRole::kGradient,   SavedRole::kExcluded,  SavedRole::kRoot};
 
-std::string number_or_null(const std::optional<int64_t>& value) { return value ? std::to_string(*value) : "null"; }
+std::string number_or_null(const std::optional<int64_t>& value) {
+  return value ? std::to_string(*value) : "null";
+}
 
 std::string json_list(const std::vector<int64_t>& values) {
   std::string out = "[";
@@ -72,10 +74,12 @@ std::string padded(std::string text, size_t width) {
   return text + " ";
 }
 
-std::string table_line(const std::string& size, const std::string& node, const std::string& slot, const std::string& shape,
-                       const std::string& dtype, const std::string& device, const std::string& remarks) {
+std::string table_line(const std::string& size, const std::string& node, const std::string& slot,
+                       const std::string& shape, const std::string& dtype,
+                       const std::string& device, const std::string& remarks) {
   std::string line(size.size() < 10 ? 10 - size.size() : 0, ' ');
-  line += size + "  " + padded(node, 32) + padded(slot, 22) + padded(shape, 24) + padded(dtype, 10) + padded(device, 7) + remarks;
+  line += size + "  " + padded(node, 32) + padded(slot, 22) + padded(shape, 24) +
+          padded(dtype, 10) + padded(device, 7) + remarks;
   line.erase(line.find_last_not_of(' ') + 1);
   return line + "\n";
 }
@@ -105,7 +109,8 @@ std::string SavedTensors::to_json() const {
   using namespace graph_internal;  // NOLINT: the file's own helpers
   std::string out = "{\"schema\":\"memledger.saved_tensors/1\"";
   out += ",\"total_bytes\":" + std::to_string(total_bytes());
-  out += std::string(",\"rounding\":") + (data_->rounding == Rounding::kRequested ? "\"requested\"" : "\"cuda_blocks\"");
+  out += std::string(",\"rounding\":") +
+         (data_->rounding == Rounding::kRequested ? "\"requested\"" : "\"cuda_blocks\"");
   out += ",\"bytes\":{";
   for (const SavedRole role : kRoles) {
     if (role != kRoles.front()) out += ",";
@@ -134,11 +139,14 @@ std::string SavedTensors::to_json() const {
 }
 
 std::ostream& operator<<(std::ostream& out, SavedRole role) { return out << to_string(role); }
-std::ostream& operator<<(std::ostream& out, UnreadReason reason) { return out << to_string(reason); }
+std::ostream& operator<<(std::ostream& out, UnreadReason reason) {
+  return out << to_string(reason);
+}
 
 std::ostream& operator<<(std::ostream& out, const SavedTensorRow& row) {
-  out << table_name(row.node) << '.' << table_name(row.slot) << ": " << graph_internal::human_shape(row.shape) << ' '
-      << dtype_name(row.dtype) << " on " << row.device.str() << ", ";
+  out << table_name(row.node) << '.' << table_name(row.slot) << ": "
+      << graph_internal::human_shape(row.shape) << ' ' << dtype_name(row.dtype) << " on "
+      << row.device.str() << ", ";
   if (row.storage_bytes) {
     out << readable_size(*row.storage_bytes);
   } else {
@@ -156,9 +164,10 @@ std::ostream& operator<<(std::ostream& out, const UnreadNode& node) {
 std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
   using namespace graph_internal;  // NOLINT: the file's own helpers
   const SavedTensorsData& data = *saved.data_;
-  out << "Saved for backward: " << readable_size(saved.total_bytes()) << " (" << saved.total_bytes() << " bytes), "
-      << data.rows.size() << " saved tensors, " << data.nodes.size() << " nodes\n";
-  if (saved.inferred_bytes() > 0) out << "Of it inferred: " << readable_size(saved.inferred_bytes()) << '\n';
+  out << "Saved for backward: " << readable_size(saved.total_bytes()) << " (" << saved.total_bytes()
+      << " bytes), " << data.rows.size() << " saved tensors, " << data.nodes.size() << " nodes\n";
+  if (saved.inferred_bytes() > 0)
+    out << "Of it inferred: " << readable_size(saved.inferred_bytes()) << '\n';
   for (const SavedRole role : kRoles) {
     if (role == SavedRole::kActivation || saved.bytes(role) == 0) continue;
     out << "Apart from it, " << to_string(role) << ": " << readable_size(saved.bytes(role)) << '\n';
@@ -181,7 +190,8 @@ std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
     return left != right ? left > right : a < b;
   };
   const size_t shown = std::min(order.size(), kTableRows);
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(shown), order.end(), before);
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(shown), order.end(),
+                    before);
 
   if (shown > 0) {
     out << table_line("Bytes", "Node", "Slot", "Shape", "Dtype", "Device", "Remarks");
@@ -191,8 +201,8 @@ std::ostream& operator<<(std::ostream& out, const SavedTensors& saved) {
     const std::string size = !row.storage_bytes ? "?"
                              : row.counted      ? readable_size(data.rounded(*row.storage_bytes))
                                                 : readable_size(0);
-    out << table_line(size, table_name(row.node), table_name(row.slot), human_shape(row.shape), dtype_name(row.dtype),
-                      row.device.str(), remarks_on(data, row));
+    out << table_line(size, table_name(row.node), table_name(row.slot), human_shape(row.shape),
+                      dtype_name(row.dtype), row.device.str(), remarks_on(data, row));
   }
   if (shown < order.size()) {
     int64_t rest = 0;

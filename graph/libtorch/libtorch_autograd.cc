@@ -28,9 +28,15 @@ struct ContextAccess;
 // this one, which is no node.
 template <>
 struct torch::autograd::CppNode<memledger::graph_internal::ContextAccess> {
-  static const std::vector<SavedVariable>& saved_variables(const AutogradContext& context) { return context.saved_variables_; }
-  static bool has_freed_buffers(const AutogradContext& context) { return context.has_freed_buffers_; }
-  static bool belongs_to(const AutogradContext& context, const Node& node) { return context.grad_fn_.lock().get() == &node; }
+  static const std::vector<SavedVariable>& saved_variables(const AutogradContext& context) {
+    return context.saved_variables_;
+  }
+  static bool has_freed_buffers(const AutogradContext& context) {
+    return context.has_freed_buffers_;
+  }
+  static bool belongs_to(const AutogradContext& context, const Node& node) {
+    return context.grad_fn_.lock().get() == &node;
+  }
 };
 
 namespace memledger::graph_internal {
@@ -39,19 +45,25 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 
-// SavedVariable shows its tensor only as a copy, and its hooks not at all. An explicit instantiation may name private members.
+// SavedVariable shows its tensor only as a copy, and its hooks not at all. An explicit
+// instantiation may name private members.
 template <auto Data, auto Hooks, auto SavedVersion>
 struct SavedVariableMembers {
   friend const at::Tensor& data_of(const SavedVariable& slot) { return slot.*Data; }
-  friend const torch::autograd::SavedVariableHooks* hooks_of(const SavedVariable& slot) { return (slot.*Hooks).get(); }
+  friend const torch::autograd::SavedVariableHooks* hooks_of(const SavedVariable& slot) {
+    return (slot.*Hooks).get();
+  }
   friend uint32_t saved_version_of(const SavedVariable& slot) { return slot.*SavedVersion; }
 };
 const at::Tensor& data_of(const SavedVariable& slot);
 const torch::autograd::SavedVariableHooks* hooks_of(const SavedVariable& slot);
 uint32_t saved_version_of(const SavedVariable& slot);
-template struct SavedVariableMembers<&SavedVariable::data_, &SavedVariable::hooks_, &SavedVariable::saved_version_>;
+template struct SavedVariableMembers<&SavedVariable::data_, &SavedVariable::hooks_,
+                                     &SavedVariable::saved_version_>;
 
-bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
 
 // backward clears a slot; a slot that never held anything looks the same from
 // outside. Only unpack() tells them apart, and with no data and no hook it
@@ -69,7 +81,9 @@ bool slot_is_released(const SavedVariable& slot) {
 // Only for nodes all of whose slots are empty.
 class ReleaseFinder final : public SavedSlotVisitor {
  public:
-  void one(const char* /*name*/, const SavedVariable& slot) override { found = found || slot_is_released(slot); }
+  void one(const char* /*name*/, const SavedVariable& slot) override {
+    found = found || slot_is_released(slot);
+  }
   void list(const char* /*name*/, const std::vector<SavedVariable>& slots, bool released) override {
     found = found || released;
     for (const SavedVariable& slot : slots) {
@@ -99,7 +113,8 @@ bool is_modified(const SavedVariable& slot, const at::Tensor& data, const NodePt
   try {
     slot.unpack(node);
   } catch (const c10::Error& error) {
-    return std::string_view(error.what_without_backtrace()).find("modified by an inplace operation") != std::string_view::npos;
+    return std::string_view(error.what_without_backtrace())
+               .find("modified by an inplace operation") != std::string_view::npos;
   }
   return false;
 }
@@ -109,8 +124,12 @@ using ContextAccessor = torch::autograd::CppNode<ContextAccess>;
 
 // Any Function: where its node keeps the context does not depend on which it is.
 struct SomeFunction : torch::autograd::Function<SomeFunction> {
-  static torch::autograd::variable_list forward(Context*, torch::autograd::variable_list inputs) { return inputs; }
-  static torch::autograd::variable_list backward(Context*, torch::autograd::variable_list grads) { return grads; }
+  static torch::autograd::variable_list forward(Context*, torch::autograd::variable_list inputs) {
+    return inputs;
+  }
+  static torch::autograd::variable_list backward(Context*, torch::autograd::variable_list grads) {
+    return grads;
+  }
 };
 
 // Null where the node is laid out otherwise than LibTorch's headers say.
@@ -119,7 +138,8 @@ const Context* context_of(const Node& node) {
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
   constexpr size_t kOffset = offsetof(torch::autograd::CppNode<SomeFunction>, ctx_);
 #pragma GCC diagnostic pop
-  const auto* context = reinterpret_cast<const Context*>(reinterpret_cast<const char*>(&node) + kOffset);
+  const auto* context =
+      reinterpret_cast<const Context*>(reinterpret_cast<const char*>(&node) + kOffset);
   return ContextAccessor::belongs_to(*context, node) ? context : nullptr;
 }
 
@@ -141,7 +161,8 @@ class SavedDataReader {
  private:
   void look_at(const std::string& name, const c10::IValue& value) {
     if (value.isTensor()) {
-      if (value.toTensor().defined()) contents_.tensor(contents_.keep(name), -1, value.toTensor(), false);
+      if (value.toTensor().defined())
+        contents_.tensor(contents_.keep(name), -1, value.toTensor(), false);
     } else if (value.isList()) {
       push_all(name, value.toListRef());
     } else if (value.isTuple()) {
@@ -156,15 +177,16 @@ class SavedDataReader {
     } else if (value.isObject()) {
       const c10::ivalue::Object& object = value.toObjectRef();
       if (seen_.insert(&object).second) push_all(name, object.slots());
-    } else if (value.isStorage() || value.isCapsule() || value.isFuture() || value.isPyObject() || value.isRRef() ||
-               value.isAwait()) {
+    } else if (value.isStorage() || value.isCapsule() || value.isFuture() || value.isPyObject() ||
+               value.isRRef() || value.isAwait()) {
       contents_.failed(name + " is a " + value.tagKind() + ", which may hold tensors");
     }
   }
 
   template <typename Values>
   void push_all(const std::string& name, const Values& values) {
-    for (size_t i = values.size(); i-- > 0;) todo_.emplace_back(name + "#" + std::to_string(i), values[i]);
+    for (size_t i = values.size(); i-- > 0;)
+      todo_.emplace_back(name + "#" + std::to_string(i), values[i]);
   }
 
   NodeContents& contents_;
@@ -175,7 +197,8 @@ class SavedDataReader {
 void read_saved_data(const Context& context, NodeContents& contents) {
   std::vector<const std::string*> keys;
   for (const auto& entry : context.saved_data) keys.push_back(&entry.first);
-  std::sort(keys.begin(), keys.end(), [](const std::string* a, const std::string* b) { return *a < *b; });
+  std::sort(keys.begin(), keys.end(),
+            [](const std::string* a, const std::string* b) { return *a < *b; });
   SavedDataReader reader(contents);
   for (const std::string* key : keys) reader.read(*key, context.saved_data.at(*key));
 }
@@ -206,13 +229,16 @@ class FirstTensors final : public SavedSlotVisitor {
   size_t count() const { return count_; }
 
   void one(const char* /*name*/, const SavedVariable& slot) override { add(data_of(slot)); }
-  void list(const char* /*name*/, const std::vector<SavedVariable>& slots, bool /*released*/) override {
+  void list(const char* /*name*/, const std::vector<SavedVariable>& slots,
+            bool /*released*/) override {
     for (const SavedVariable& slot : slots) add(data_of(slot));
   }
 
  private:
   void add(const at::Tensor& tensor) {
-    if (!tensor.defined() || count_ == room_.size() || (count_ > 0 && room_[count_ - 1]->is_same(tensor))) return;
+    if (!tensor.defined() || count_ == room_.size() ||
+        (count_ > 0 && room_[count_ - 1]->is_same(tensor)))
+      return;
     room_[count_++] = &tensor;
   }
 
@@ -340,8 +366,9 @@ NodeReader::Type classify(const std::type_info& type) {
     return {Kind::kLeaf, nullptr, nullptr};
   }
   for (const std::type_info* known :
-       {&typeid(ag::CopyBackwards), &typeid(ag::Error), &typeid(ag::NotImplemented), &typeid(ag::DelayedError),
-        &typeid(ag::UndefinedGrad), &typeid(ag::UndefinedGradBackward), &typeid(ag::Identity)}) {
+       {&typeid(ag::CopyBackwards), &typeid(ag::Error), &typeid(ag::NotImplemented),
+        &typeid(ag::DelayedError), &typeid(ag::UndefinedGrad), &typeid(ag::UndefinedGradBackward),
+        &typeid(ag::Identity)}) {
     if (type == *known) return {Kind::kSavesNothing, nullptr, nullptr};
   }
   const std::string name = c10::demangle(type.name());
@@ -413,7 +440,8 @@ void NodeReader::read(Reading& reading, NodeContents& contents) {
   const NodePtr& node = *reading.node;
   const Type& type = *reading.type;
   if (type.saves_nothing()) return;
-  if (!reading.lock.owns_lock()) reading.lock = std::unique_lock<std::mutex>(NodeLock::of(*node), std::try_to_lock);
+  if (!reading.lock.owns_lock())
+    reading.lock = std::unique_lock<std::mutex>(NodeLock::of(*node), std::try_to_lock);
   if (!reading.lock.owns_lock()) {
     if (type.kind != Kind::kLeaf) contents.busy();
     return;
@@ -459,8 +487,10 @@ void prefetch_tensor(const at::Tensor& tensor) {
 
 void prefetch_storage(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (const auto* meta = autograd_meta_of(tensor)) prefetch_bytes(meta, 48, 152);  // grad_fn_ to output_nr_
-  if (const auto* storage = impl->unsafe_storage().unsafeGetStorageImpl()) prefetch_bytes(storage, 16, 64);
+  if (const auto* meta = autograd_meta_of(tensor))
+    prefetch_bytes(meta, 48, 152);  // grad_fn_ to output_nr_
+  if (const auto* storage = impl->unsafe_storage().unsafeGetStorageImpl())
+    prefetch_bytes(storage, 16, 64);
   const void* counter = nullptr;  // of versions, which VariableVersion points to and does not show
   static_assert(sizeof(c10::VariableVersion) == sizeof(counter));
   std::memcpy(&counter, &impl->version_counter(), sizeof(counter));
@@ -469,8 +499,10 @@ void prefetch_storage(const at::Tensor& tensor) {
 
 NodePtr grad_fn_of(const at::Tensor& tensor) { return tensor.grad_fn(); }
 
-void with_gradient_of(const at::Tensor& leaf, const std::function<void(const at::Tensor&)>& callback) {
-  // What another thread trains is known by its notes, and has an accumulator that may not be asked for.
+void with_gradient_of(const at::Tensor& leaf,
+                      const std::function<void(const at::Tensor&)>& callback) {
+  // What another thread trains is known by its notes, and has an accumulator that may not be asked
+  // for.
   std::unique_lock<std::mutex> lock;
   if (no_other_thread_trains()) {
     const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
@@ -499,16 +531,19 @@ int64_t bytes_along(const torch::autograd::Edge& edge) {
 int edge_of(const Node& node, const at::Tensor& tensor) {
   const torch::autograd::AutogradMeta* meta = autograd_meta_of(tensor);
   if (meta == nullptr) return -1;
-  // The caller keeps the place in 16 bits, and a node of thousands of edges that saves all its inputs must not cost their square.
+  // The caller keeps the place in 16 bits, and a node of thousands of edges that saves all its
+  // inputs must not cost their square.
   constexpr size_t kMost = 1024;
   const auto& edges = node.next_edges();
   for (size_t i = 0; i < std::min(edges.size(), kMost); ++i) {
     const Node* producer = edges[i].function.get();
     if (producer == nullptr) continue;
-    if (meta->grad_fn_ ? producer == meta->grad_fn_.get() && edges[i].input_nr == meta->output_nr_
-                       : meta->requires_grad_ && typeid(*producer) == typeid(torch::autograd::AccumulateGrad) &&
-                             static_cast<const torch::autograd::AccumulateGrad&>(*producer).variable.unsafeGetTensorImpl() ==
-                                 tensor.unsafeGetTensorImpl()) {
+    if (meta->grad_fn_
+            ? producer == meta->grad_fn_.get() && edges[i].input_nr == meta->output_nr_
+            : meta->requires_grad_ &&
+                  typeid(*producer) == typeid(torch::autograd::AccumulateGrad) &&
+                  static_cast<const torch::autograd::AccumulateGrad&>(*producer)
+                          .variable.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl()) {
       return static_cast<int>(i);
     }
   }

@@ -1,8 +1,7 @@
 // What memledger needs from LibTorch's autograd, and all of it that changes
 // between LibTorch's versions: how a node is held, and how one node is read.
 
-#ifndef MEMLEDGER_GRAPH_LIBTORCH_AUTOGRAD_H_
-#define MEMLEDGER_GRAPH_LIBTORCH_AUTOGRAD_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
@@ -33,7 +32,8 @@ class NodeContents {
  public:
   virtual ~NodeContents() = default;
   // `slot` is a string literal or comes from keep(); `index` the place in a list, or -1.
-  virtual void tensor(const char* slot, int index, const at::Tensor& tensor, bool in_place_modified) = 0;
+  virtual void tensor(const char* slot, int index, const at::Tensor& tensor,
+                      bool in_place_modified) = 0;
   // A name for tensor() that is no literal, as long-lived as the contents.
   virtual const char* keep(std::string name) = 0;
   // A node that is kept alive otherwise than by an edge.
@@ -54,8 +54,9 @@ class NodeContents {
   virtual void failed(const std::string& why) = 0;
 };
 
-// Reads nodes; keeps what it learns about types, nothing else. No unpack hook is run. A node is read under its own lock, which
-// backward() holds while it uses or frees what the node saved, and which is only ever tried. Not thread-safe: one reader per walk.
+// Reads nodes; keeps what it learns about types, nothing else. No unpack hook is run. A node is
+// read under its own lock, which backward() holds while it uses or frees what the node saved, and
+// which is only ever tried. Not thread-safe: one reader per walk.
 class NodeReader {
  public:
   struct Type;
@@ -74,8 +75,8 @@ class NodeReader {
 
   void open(const NodePtr& node, Reading& reading);
 
-  // For those who prefetch: locks the node, and shows the first tensors in its slots, which stay there while it is locked. How many;
-  // none where the node is in use.
+  // For those who prefetch: locks the node, and shows the first tensors in its slots, which stay
+  // there while it is locked. How many; none where the node is in use.
   size_t peek(Reading& reading, absl::Span<const at::Tensor*> tensors);
 
   // Whether or not it was peeked at.
@@ -94,13 +95,15 @@ class NodeReader {
   const Type& type_of(const torch::autograd::Node& node);
 
   std::unordered_map<const std::type_info*, std::unique_ptr<Type>> types_;
-  std::array<std::pair<const std::type_info*, const Type*>, 64> latest_types_ = {};  // by their addresses
+  std::array<std::pair<const std::type_info*, const Type*>, 64> latest_types_ =
+      {};  // by their addresses
   std::unique_ptr<SlotReader> slot_reader_;
 };
 
-// What is not in the cache takes half as long to come as a node takes to be read. These ask for it ahead; they look at nothing but
-// what their argument itself holds.
-void prefetch_edges(const torch::autograd::Node& node);  // where they are, and what else the node is known by
+// What is not in the cache takes half as long to come as a node takes to be read. These ask for it
+// ahead; they look at nothing but what their argument itself holds.
+void prefetch_edges(
+    const torch::autograd::Node& node);  // where they are, and what else the node is known by
 void prefetch_slots(const torch::autograd::Node& node);
 void prefetch_tensor(const at::Tensor& tensor);
 void prefetch_storage(const at::Tensor& tensor);  // and its place in the graph
@@ -111,7 +114,8 @@ NodePtr grad_fn_of(const at::Tensor& tensor);
 
 // A leaf's gradient, where it has one that no backward() is just now writing and
 // that the calling thread may know of (registry/hooks/training_notes.h).
-void with_gradient_of(const at::Tensor& leaf, const std::function<void(const at::Tensor&)>& callback);
+void with_gradient_of(const at::Tensor& leaf,
+                      const std::function<void(const at::Tensor&)>& callback);
 
 // Bytes of the tensor that flowed along this edge in the forward pass; -1 where
 // the node on the other end does not know.
@@ -132,9 +136,11 @@ void for_each_node_held_by(const at::Tensor& tensor, Callback callback);
 
 namespace memledger::graph_internal {
 
-// torch::autograd::impl::get_autograd_meta(), which is asked for every saved tensor, without the call. Null for what needs no gradient.
+// torch::autograd::impl::get_autograd_meta(), which is asked for every saved tensor, without the
+// call. Null for what needs no gradient.
 inline const torch::autograd::AutogradMeta* autograd_meta_of(const at::Tensor& tensor) {
-  return static_cast<const torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
+  return static_cast<const torch::autograd::AutogradMeta*>(
+      tensor.unsafeGetTensorImpl()->autograd_meta());
 }
 
 inline bool is_view(const at::Tensor& tensor) {
@@ -159,5 +165,3 @@ void for_each_node_held_by(const at::Tensor& tensor, Callback callback) {
 }
 
 }  // namespace memledger::graph_internal
-
-#endif  // MEMLEDGER_GRAPH_LIBTORCH_AUTOGRAD_H_

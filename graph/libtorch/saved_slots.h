@@ -7,8 +7,7 @@
 // themselves are generated when memledger is built (generate_saved_slots.py).
 // Every function here may be called by any number of threads.
 
-#ifndef MEMLEDGER_GRAPH_SAVED_SLOTS_H_
-#define MEMLEDGER_GRAPH_SAVED_SLOTS_H_
+#pragma once
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -25,7 +24,8 @@ class SavedSlotVisitor {
   virtual ~SavedSlotVisitor() = default;
   virtual void one(const char* name, const torch::autograd::SavedVariable& slot) = 0;
   // `released`: backward has freed the list, which is then empty.
-  virtual void list(const char* name, const std::vector<torch::autograd::SavedVariable>& slots, bool released) = 0;
+  virtual void list(const char* name, const std::vector<torch::autograd::SavedVariable>& slots,
+                    bool released) = 0;
 };
 
 using VisitFunction = void (*)(const torch::autograd::Node&, SavedSlotVisitor&);
@@ -47,5 +47,3 @@ const SavedSlotType* saved_slot_types();
 size_t saved_slot_type_count();
 
 }  // namespace memledger::graph_internal
-
-#endif  // MEMLEDGER_GRAPH_SAVED_SLOTS_H_

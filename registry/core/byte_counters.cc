@@ -24,7 +24,9 @@ void DeviceCounters::Sum::add(int64_t nbytes, uint64_t order) noexcept {
   peak_order.store(order, std::memory_order_release);
 }
 
-void DeviceCounters::Sum::subtract(int64_t nbytes) noexcept { current.store(current.load(kRelaxed) - nbytes, kRelaxed); }
+void DeviceCounters::Sum::subtract(int64_t nbytes) noexcept {
+  current.store(current.load(kRelaxed) - nbytes, kRelaxed);
+}
 
 void DeviceCounters::Sum::restart(uint64_t order) noexcept {
   peak.store(current.load(kRelaxed), kRelaxed);
@@ -78,7 +80,8 @@ void DeviceCounters::reset_peak() noexcept {
   for (Sum& label : labels_) label.restart(order_);
 }
 
-bool DeviceCounters::alive_at_a_peak(uint64_t birth_order, uint64_t death_order, LabelSet labels) const noexcept {
+bool DeviceCounters::alive_at_a_peak(uint64_t birth_order, uint64_t death_order,
+                                     LabelSet labels) const noexcept {
   const auto alive_at = [&](const Sum& sum) {
     const uint64_t peak = sum.peak_order.load(std::memory_order_acquire);
     return birth_order <= peak && peak < death_order;
@@ -112,12 +115,14 @@ Peak DeviceCounters::pin_peak(size_t label) noexcept {
 
 void DeviceCounters::note_lost_death(uint64_t order) noexcept {
   uint64_t seen = lost_order_.load(kRelaxed);
-  while (order > seen && !lost_order_.compare_exchange_weak(seen, order, std::memory_order_acq_rel)) {
+  while (order > seen &&
+         !lost_order_.compare_exchange_weak(seen, order, std::memory_order_acq_rel)) {
   }
 }
 
 CountersByDevice::~CountersByDevice() {
-  for (const std::atomic<DeviceCounters*>& entry : counters_) delete entry.load(std::memory_order_relaxed);
+  for (const std::atomic<DeviceCounters*>& entry : counters_)
+    delete entry.load(std::memory_order_relaxed);
 }
 
 DeviceCounters& CountersByDevice::at(DeviceKey device) {
@@ -125,7 +130,8 @@ DeviceCounters& CountersByDevice::at(DeviceKey device) {
   if (DeviceCounters* there = entry.load(std::memory_order_acquire)) return *there;
   auto made = std::make_unique<DeviceCounters>();
   DeviceCounters* expected = nullptr;
-  if (!entry.compare_exchange_strong(expected, made.get(), std::memory_order_acq_rel)) return *expected;
+  if (!entry.compare_exchange_strong(expected, made.get(), std::memory_order_acq_rel))
+    return *expected;
   count_.fetch_add(1, std::memory_order_relaxed);
   return *made.release();
 }

@@ -12,39 +12,44 @@
 
 namespace memledger::core {
 
-// The highest value of a sum of bytes, and when it was reached: `order` is the number of the birth that made it.
+// The highest value of a sum of bytes, and when it was reached: `order` is the number of the birth
+// that made it.
 struct Peak {
   int64_t bytes = 0;
   uint64_t order = 0;
 };
 
-// What one device's allocator wrapper counted for itself, apart from the table of storages: a report holds the table against it.
+// What one device's allocator wrapper counted for itself, apart from the table of storages: a
+// report holds the table against it.
 //
-// Births and deaths on a device are numbered, in one order for all threads, and in that order the bytes change. So the peaks are
-// exact, and a storage was alive at a peak if it was born by then and died later. Updated by the ledger inside the critical
-// section of the storage's shard, so that an instant (all shards held) sees table and counters agree.
+// Births and deaths on a device are numbered, in one order for all threads, and in that order the
+// bytes change. So the peaks are exact, and a storage was alive at a peak if it was born by then
+// and died later. Updated by the ledger inside the critical section of the storage's shard, so that
+// an instant (all shards held) sees table and counters agree.
 class alignas(64) DeviceCounters {
  public:
   DeviceCounters() = default;
   DeviceCounters(const DeviceCounters&) = delete;
   DeviceCounters& operator=(const DeviceCounters&) = delete;
 
-  // Both return the number of what happened. `labels` has a bit for each label whose bytes include these.
+  // Both return the number of what happened. `labels` has a bit for each label whose bytes include
+  // these.
   uint64_t add(int64_t nbytes, LabelSet labels) noexcept;
   uint64_t subtract(int64_t nbytes, LabelSet labels) noexcept;
   // A death that nobody told of: the bytes stay counted.
   uint64_t pass() noexcept;
   // Alive since before counting began, so it was alive at the peak, too. Returns its number, 0.
   uint64_t add_adopted(int64_t nbytes) noexcept;
-  // Born unseen, nobody knows when: it counts from now on, so that a peak is at most too low. Returns its number.
+  // Born unseen, nobody knows when: it counts from now on, so that a peak is at most too low.
+  // Returns its number.
   uint64_t add_unseen(int64_t nbytes) noexcept { return add(nbytes, 0); }
   // With those of labels.
   void reset_peak() noexcept;
   // Those of labels stay.
   void reset_device_peak() noexcept;
 
-  // Whether someone who was born and died at these numbers was alive at the device's peak or at one of the labels'. May say yes
-  // for a peak that was just exceeded.
+  // Whether someone who was born and died at these numbers was alive at the device's peak or at one
+  // of the labels'. May say yes for a peak that was just exceeded.
   bool alive_at_a_peak(uint64_t birth_order, uint64_t death_order, LabelSet labels) const noexcept;
 
   // Of the device; with a label, of what was born under it.
@@ -76,7 +81,9 @@ class alignas(64) DeviceCounters {
     void add(int64_t nbytes, uint64_t order) noexcept;
     void subtract(int64_t nbytes) noexcept;
     void restart(uint64_t order) noexcept;
-    Peak read() const noexcept { return {peak.load(std::memory_order_relaxed), peak_order.load(std::memory_order_relaxed)}; }
+    Peak read() const noexcept {
+      return {peak.load(std::memory_order_relaxed), peak_order.load(std::memory_order_relaxed)};
+    }
   };
 
   mutable Lock lock_;
@@ -97,8 +104,9 @@ class CountersByDevice {
   CountersByDevice(const CountersByDevice&) = delete;
   CountersByDevice& operator=(const CountersByDevice&) = delete;
 
-  DeviceCounters& at(DeviceKey device);                         // makes it; throws std::bad_alloc
-  const DeviceCounters* find(DeviceKey device) const noexcept;  // null: nothing happened on that device
+  DeviceCounters& at(DeviceKey device);  // makes it; throws std::bad_alloc
+  const DeviceCounters* find(
+      DeviceKey device) const noexcept;  // null: nothing happened on that device
   DeviceCounters* find(DeviceKey device) noexcept;
   size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
   template <typename Visit>
@@ -112,7 +120,8 @@ class CountersByDevice {
   static constexpr size_t kTypes = 32;
   static constexpr size_t kIndices = 129;  // -1 … 127
   static size_t slot(DeviceKey device) noexcept {
-    return static_cast<size_t>(device.type) % kTypes * kIndices + static_cast<size_t>(device.index + 1);
+    return static_cast<size_t>(device.type) % kTypes * kIndices +
+           static_cast<size_t>(device.index + 1);
   }
   std::array<std::atomic<DeviceCounters*>, kTypes * kIndices> counters_{};
   std::atomic<size_t> count_{0};

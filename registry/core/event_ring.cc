@@ -8,10 +8,13 @@
 
 namespace memledger::core {
 
-static_assert(std::is_trivially_copyable_v<LedgerEvent> && std::is_trivially_destructible_v<LedgerEvent>);
+static_assert(std::is_trivially_copyable_v<LedgerEvent> &&
+              std::is_trivially_destructible_v<LedgerEvent>);
 
 int64_t steady_ns() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 EventRing::Memory EventRing::memory_for(size_t capacity) {
@@ -21,7 +24,8 @@ EventRing::Memory EventRing::memory_for(size_t capacity) {
   return Memory(static_cast<LedgerEvent*>(memory), &std::free);
 }
 
-EventRing::EventRing(size_t capacity) : capacity_(std::max<size_t>(capacity, 1)), events_(memory_for(capacity_)) {}
+EventRing::EventRing(size_t capacity)
+    : capacity_(std::max<size_t>(capacity, 1)), events_(memory_for(capacity_)) {}
 
 void EventRing::grow(size_t capacity) {
   if (capacity <= capacity_) return;

@@ -13,7 +13,8 @@
 
 namespace memledger::core {
 
-// A birth or a death, with its time. At a death all that was learnt of the storage meanwhile is in it.
+// A birth or a death, with its time. At a death all that was learnt of the storage meanwhile is in
+// it.
 struct LedgerEvent {
   static constexpr size_t kMaxDims = 6;
   int64_t time_ns = 0;  // steady clock
@@ -31,12 +32,14 @@ struct LedgerEvent {
   bool raw_block = false;
   bool library_workspace = false;
   bool parameter_like = false;
-  // All that was learnt of the storage is in it. Not so at a birth, before Ledger::recording() has looked again.
+  // All that was learnt of the storage is in it. Not so at a birth, before Ledger::recording() has
+  // looked again.
   bool complete = false;
   std::array<int64_t, kMaxDims> shape{};
 };
 
-// The last events of one shard of the ledger, under its lock. All its memory is asked for when it is made, and used as it fills.
+// The last events of one shard of the ledger, under its lock. All its memory is asked for when it
+// is made, and used as it fills.
 class EventRing {
  public:
   // Throws std::bad_alloc.
@@ -83,10 +86,12 @@ class LabelHistory {
   }
   struct Reading {
     std::vector<Change> changes;  // by time
-    uint64_t overwritten = 0;     // that were noted in the time asked for; some of them may have been before it
-    uint64_t end = 0;             // where the next reading begins
+    uint64_t overwritten =
+        0;  // that were noted in the time asked for; some of them may have been before it
+    uint64_t end = 0;  // where the next reading begins
   };
-  // From the place `begin` on, which is written() of a moment before, and within these times, both inclusive.
+  // From the place `begin` on, which is written() of a moment before, and within these times, both
+  // inclusive.
   Reading read(uint64_t begin, int64_t since_ns, int64_t until_ns) const;
   // Of all changes ever noted, the next one's place.
   uint64_t written() const;

@@ -42,10 +42,11 @@ class ForkSafeMutexes {
 };
 
 ForkSafeMutex::ForkSafeMutex() {
-  // The registry's handlers are there since it was loaded. Handlers before fork run in the reverse order: these come first.
-  static const int handlers =
-      pthread_atfork([] { ForkSafeMutexes::get().lock_all(); }, [] { ForkSafeMutexes::get().unlock_all(); },
-                     [] { ForkSafeMutexes::get().unlock_all(); });
+  // The registry's handlers are there since it was loaded. Handlers before fork run in the reverse
+  // order: these come first.
+  static const int handlers = pthread_atfork([] { ForkSafeMutexes::get().lock_all(); },
+                                             [] { ForkSafeMutexes::get().unlock_all(); },
+                                             [] { ForkSafeMutexes::get().unlock_all(); });
   if (handlers != 0) throw std::bad_alloc();
   ForkSafeMutexes::get().add(*this);
 }

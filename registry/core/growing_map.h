@@ -9,9 +9,9 @@
 
 namespace memledger::core {
 
-// A flat_hash_map that outlives a lack of memory. Abseil's own does not: it takes its new capacity before it has the memory, and
-// is broken when the allocator throws. Here the memory for the next growth is taken ahead, where a failure can be answered. Large
-// ones are in huge pages.
+// A flat_hash_map that outlives a lack of memory. Abseil's own does not: it takes its new capacity
+// before it has the memory, and is broken when the allocator throws. Here the memory for the next
+// growth is taken ahead, where a failure can be answered. Large ones are in huge pages.
 template <typename Key, typename Value>
 class GrowingMap {
   struct Spare {
@@ -24,10 +24,12 @@ class GrowingMap {
     using value_type = T;
     explicit Allocator(Spare* its_spare) : spare(its_spare) {}
     template <typename U>
-    Allocator(const Allocator<U>& other) : spare(other.spare) {}  // NOLINT(google-explicit-constructor): as allocators do
+    Allocator(const Allocator<U>& other)
+        : spare(other.spare) {}  // NOLINT(google-explicit-constructor): as allocators do
     T* allocate(size_t count) {
       static_assert(alignof(T) <= alignof(std::max_align_t));
-      if (spare->memory == nullptr || spare->bytes < count * sizeof(T)) return static_cast<T*>(::operator new(count * sizeof(T)));
+      if (spare->memory == nullptr || spare->bytes < count * sizeof(T))
+        return static_cast<T*>(::operator new(count * sizeof(T)));
       void* const memory = spare->memory;
       *spare = {};
       return static_cast<T*>(memory);

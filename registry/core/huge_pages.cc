@@ -22,7 +22,9 @@ void advise(void* begin, size_t bytes, uintptr_t page, int advice) noexcept {
 
 }  // namespace
 
-void prefer_huge_pages(void* begin, size_t bytes) noexcept { advise(begin, bytes, uintptr_t{2} << 20, MADV_HUGEPAGE); }
+void prefer_huge_pages(void* begin, size_t bytes) noexcept {
+  advise(begin, bytes, uintptr_t{2} << 20, MADV_HUGEPAGE);
+}
 
 void take_page_faults(void* begin, size_t bytes) noexcept {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack

@@ -50,7 +50,8 @@ void Ledger::Shard::give_back(Slot slot) {
 bool Ledger::is_wanted_for_peaks(const Entry& entry) const noexcept {
   const DeviceCounters* const counters = counters_.find(entry.record.device);
   // In this order: a reader pins a peak before the next one can be seen.
-  return counters->alive_at_a_peak(entry.record.birth_order, entry.death_order, entry.record.peak_labels) ||
+  return counters->alive_at_a_peak(entry.record.birth_order, entry.death_order,
+                                   entry.record.peak_labels) ||
          counters->is_pinned();
 }
 
@@ -107,7 +108,8 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
     ShardTotals& totals = shard.totals_of(birth.device);
     const auto [place, is_new] = shard.by_address.try_emplace(birth.address, kNone);
     if (!is_new && place->second != kNone) {
-      // Its free went past us. The counter keeps its bytes, so the report shows them as unexplained.
+      // Its free went past us. The counter keeps its bytes, so the report shows them as
+      // unexplained.
       StorageRecord& lost = shard.entry(place->second).record;
       const DeviceKey device = lost.device;
       void* const owner = std::exchange(lost.owner, nullptr);
@@ -151,8 +153,9 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
     if (birth.adopted) totals.adopted_bytes += birth.nbytes;
     if (birth.raw_block) totals.raw_block_bytes += birth.nbytes;
     if (birth.adopted) {
-      record.birth_order =
-          unseen_births_.load(std::memory_order_relaxed) ? counters.add_unseen(birth.nbytes) : counters.add_adopted(birth.nbytes);
+      record.birth_order = unseen_births_.load(std::memory_order_relaxed)
+                               ? counters.add_unseen(birth.nbytes)
+                               : counters.add_adopted(birth.nbytes);
     } else {
       totals.allocated_bytes += birth.nbytes;
       ++totals.allocated_count;
@@ -174,7 +177,8 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
   if (place == shard.by_address.end()) return std::nullopt;
   const Slot slot = place->second;
   StorageRecord& record = shard.entry(slot).record;
-  const Death death{record.id, record.nbytes, record.base_deleter, std::exchange(record.owner, nullptr), record.device};
+  const Death death{record.id, record.nbytes, record.base_deleter,
+                    std::exchange(record.owner, nullptr), record.device};
   const DeviceKey device = record.device;
   DeviceCounters* const counters = counters_.find(device);  // made at its birth
   bury(shard, slot, *counters, counters->subtract(death.nbytes, record.peak_labels));
@@ -186,8 +190,8 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
   return death;
 }
 
-bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes, size_t dims, int8_t dtype,
-                      void* owner) noexcept {
+bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
+                      const int64_t* sizes, size_t dims, int8_t dtype, void* owner) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
   const auto place = shard.by_address.find(address);
@@ -195,7 +199,8 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, 
   StorageRecord& record = shard.entry(place->second).record;
   const bool takes_owner = owner != nullptr && record.owner == nullptr;
   if (takes_owner) record.owner = owner;
-  const bool made_by_this_run = record.birthplace.thread == thread && record.birthplace.op_sequence == op_sequence;
+  const bool made_by_this_run =
+      record.birthplace.thread == thread && record.birthplace.op_sequence == op_sequence;
   if (record.described && !made_by_this_run) return takes_owner;
   try {
     record.shape.assign(sizes, sizes + dims);
@@ -247,7 +252,8 @@ uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noe
   if (place == shard.by_address.end()) return 0;
   StorageRecord& record = shard.entry(place->second).record;
   if (record.device != device || record.described || record.raw_block) return 0;
-  if (!std::exchange(record.library_workspace, true)) shard.totals_of(device).library_workspace_bytes += record.nbytes;
+  if (!std::exchange(record.library_workspace, true))
+    shard.totals_of(device).library_workspace_bytes += record.nbytes;
   return record.id;
 }
 
@@ -299,8 +305,8 @@ class Ledger::Pin {
 
 Ledger::Instant Ledger::take_instant(RecordingMark* mark) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Instant instant;
-  // Room for every device a shard may know, and for some that are new by then: nothing is allocated while all shards are held, nor
-  // after the epoch has ended, which nobody else does meanwhile.
+  // Room for every device a shard may know, and for some that are new by then: nothing is allocated
+  // while all shards are held, nor after the epoch has ended, which nobody else does meanwhile.
   instant.devices.reserve(counters_.count() + kShards);
   pins_.emplace(epoch_, 1);
   lock_all();
@@ -335,9 +341,11 @@ Ledger::Instant Ledger::take_instant(RecordingMark* mark) ABSL_NO_THREAD_SAFETY_
   instant.time = std::chrono::system_clock::now();
   if (mark != nullptr) mark_recording(*mark);
   unlock_all();
-  std::sort(instant.devices.begin(), instant.devices.end(), [](const DeviceTotals& a, const DeviceTotals& b) {
-    return std::pair(a.device.type, a.device.index) < std::pair(b.device.type, b.device.index);
-  });
+  std::sort(instant.devices.begin(), instant.devices.end(),
+            [](const DeviceTotals& a, const DeviceTotals& b) {
+              return std::pair(a.device.type, a.device.index) <
+                     std::pair(b.device.type, b.device.index);
+            });
   return instant;
 }
 
@@ -362,18 +370,21 @@ void Ledger::unpin(uint64_t epoch) noexcept {
 
 template <Ledger::Share share, typename IsPast, typename Live, typename Dead>
 RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& dead) {
-  // Which records are wanted was settled by an instant or a peak before: until they are copied they can die, but none is added. So
-  // their number is known, and nothing grows while a shard is held.
+  // Which records are wanted was settled by an instant or a peak before: until they are copied they
+  // can die, but none is added. So their number is known, and nothing grows while a shard is held.
   size_t most = 0;
   for (Shard& shard : shards_) {
     const LockHolder hold(shard.lock);
-    if (share == Share::kMost && shard.live.oldest != kNone && !is_past(shard.entry(shard.live.oldest).record)) {
+    if (share == Share::kMost && shard.live.oldest != kNone &&
+        !is_past(shard.entry(shard.live.oldest).record)) {
       most += shard.live.size;
     } else {
-      for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot).record); slot = shard.entry(slot).older)
+      for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot).record);
+           slot = shard.entry(slot).older)
         most += share == Share::kMost || live(shard.entry(slot).record);
     }
-    for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer) most += dead(shard.entry(slot));
+    for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer)
+      most += dead(shard.entry(slot));
   }
   LargeVector<StorageRecord> records;
   records.reserve(most);
@@ -393,17 +404,19 @@ RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& d
 }
 
 void Ledger::collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died) {
-  born = gather<Share::kMost>([&](const StorageRecord& record) { return record.birth_epoch <= since; },
-                              [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
-                              [&](const Entry& stone) {
-                                const uint64_t birth = stone.record.birth_epoch;
-                                return birth > since && birth <= instant && stone.death_epoch > instant;
-                              });
+  born = gather<Share::kMost>(
+      [&](const StorageRecord& record) { return record.birth_epoch <= since; },
+      [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
+      [&](const Entry& stone) {
+        const uint64_t birth = stone.record.birth_epoch;
+        return birth > since && birth <= instant && stone.death_epoch > instant;
+      });
   if (died == nullptr) return;
-  *died = gather<Share::kMost>([](const StorageRecord&) { return true; }, [](const StorageRecord&) { return false; },
+  *died = gather<Share::kMost>([](const StorageRecord&) { return true; },
+                               [](const StorageRecord&) { return false; },
                                [&](const Entry& stone) {
-                                 return stone.record.birth_epoch <= since && stone.death_epoch > since &&
-                                        stone.death_epoch <= instant;
+                                 return stone.record.birth_epoch <= since &&
+                                        stone.death_epoch > since && stone.death_epoch <= instant;
                                });
 }
 
@@ -466,7 +479,8 @@ LedgerChanges Ledger::changes_since(uint64_t cursor, bool rows) {
 
 void Ledger::mark_recording(RecordingMark& mark) const {
   static_assert(RecordingMark::kRings == kShards);
-  for (size_t i = 0; i < kShards; ++i) mark.written[i] = shards_[i].ring == nullptr ? 0 : shards_[i].ring->written();
+  for (size_t i = 0; i < kShards; ++i)
+    mark.written[i] = shards_[i].ring == nullptr ? 0 : shards_[i].ring->written();
   mark.time_ns = steady_ns();
 }
 
@@ -537,10 +551,13 @@ LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
   }
   // What is left of a time of which one shard has dropped something does not fit together.
   result.events.erase(std::remove_if(result.events.begin(), result.events.end(),
-                                     [&](const LedgerEvent& event) { return event.time_ns < result.complete_since_ns; }),
+                                     [&](const LedgerEvent& event) {
+                                       return event.time_ns < result.complete_since_ns;
+                                     }),
                       result.events.end());
-  std::stable_sort(result.events.begin(), result.events.end(),
-                   [](const LedgerEvent& a, const LedgerEvent& b) { return a.time_ns < b.time_ns; });
+  std::stable_sort(
+      result.events.begin(), result.events.end(),
+      [](const LedgerEvent& a, const LedgerEvent& b) { return a.time_ns < b.time_ns; });
   result.dropped = static_cast<int64_t>(all - result.events.size());
   if (!with_alive) complete_births(result.events);
   return result;
@@ -604,14 +621,16 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak&
     const LockHolder hold(shards_[0].lock);
     return pin(*own);
   }();
-  const std::unique_ptr<DeviceCounters, void (*)(DeviceCounters*)> unpin(own, [](DeviceCounters* one) { one->unpin(); });
+  const std::unique_ptr<DeviceCounters, void (*)(DeviceCounters*)> unpin(
+      own, [](DeviceCounters* one) { one->unpin(); });
   result.bytes = peak.bytes;
   const auto counts = [&](const StorageRecord& record) {
-    return record.device == device && record.birth_order <= peak.order && (label == 0 || (record.peak_labels & label) != 0);
+    return record.device == device && record.birth_order <= peak.order &&
+           (label == 0 || (record.peak_labels & label) != 0);
   };
-  result.records =
-      gather<Share::kSome>([](const StorageRecord&) { return false; }, counts,
-                           [&](const Entry& stone) { return counts(stone.record) && peak.order < stone.death_order; });
+  result.records = gather<Share::kSome>(
+      [](const StorageRecord&) { return false; }, counts,
+      [&](const Entry& stone) { return counts(stone.record) && peak.order < stone.death_order; });
   // Read last: what was lost meanwhile counts.
   result.complete = own->last_lost_death() <= peak.order;
   return result;
@@ -622,7 +641,8 @@ LedgerPeak Ledger::peak(DeviceKey device) {
 }
 
 LedgerPeak Ledger::peak(DeviceKey device, size_t label) {
-  return collect_peak(device, LabelSet{1} << label, [label](DeviceCounters& own) { return own.pin_peak(label); });
+  return collect_peak(device, LabelSet{1} << label,
+                      [label](DeviceCounters& own) { return own.pin_peak(label); });
 }
 
 size_t Ledger::tombstones() const noexcept {

@@ -35,7 +35,8 @@ void unlock_loaded_libraries_after_fork() {
   if (getpid() == forking) {
     users().unlock();
   } else {
-    // The lock knows its writer by the thread's number, which is another in the child: it would take us for a reader.
+    // The lock knows its writer by the thread's number, which is another in the child: it would
+    // take us for a reader.
     new (&users()) std::shared_mutex;
   }
 }

@@ -16,7 +16,9 @@ thread_local int locks_held = 0;
 
 void calling_out(const char* file, int line) noexcept {
   if (locks_held == 0) return;
-  std::fprintf(stderr, "memledger: %s:%d: calls out while the thread holds locks of memledger's: %d\n", file, line, locks_held);
+  std::fprintf(stderr,
+               "memledger: %s:%d: calls out while the thread holds locks of memledger's: %d\n",
+               file, line, locks_held);
   std::abort();
 }
 

@@ -17,9 +17,10 @@ using NameId = uint32_t;
 
 // Operator names, autograd nodes and labels, each kept once.
 //
-// Strings are never freed before the table, and the process's own tables never are, so the views that name() returns stay valid.
-// A program that makes new labels without end (one per request) would grow the table without end: past kMaxNames every new string
-// is kOverflow. Thread-safe. intern() costs a lock and a hash of the string; hot paths go through a per-thread cache
+// Strings are never freed before the table, and the process's own tables never are, so the views
+// that name() returns stay valid. A program that makes new labels without end (one per request)
+// would grow the table without end: past kMaxNames every new string is kOverflow. Thread-safe.
+// intern() costs a lock and a hash of the string; hot paths go through a per-thread cache
 // (ThreadContext).
 class NameTable {
  public:

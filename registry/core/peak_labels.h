@@ -15,9 +15,10 @@
 
 namespace memledger::core {
 
-// The labels whose peaks are kept. A label holds what is born under it: `encoder` all of `encoder`, `epoch 3/encoder` and
-// `encoder/attention`, for a label is one or more whole parts of a path. Never forgotten, so a bit always means the same label.
-// Thread-safe; of() is an array read once a path is known.
+// The labels whose peaks are kept. A label holds what is born under it: `encoder` all of `encoder`,
+// `epoch 3/encoder` and `encoder/attention`, for a label is one or more whole parts of a path.
+// Never forgotten, so a bit always means the same label. Thread-safe; of() is an array read once a
+// path is known.
 class PeakLabels {
  public:
   // Nothing when kMaxPeakLabels are kept already. May throw std::bad_alloc.
@@ -31,7 +32,8 @@ class PeakLabels {
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
 
  private:
-  // By path: the labels it belongs to, and beside them how many labels there were when that was found out.
+  // By path: the labels it belongs to, and beside them how many labels there were when that was
+  // found out.
   static constexpr int kCountShift = 24;
   using Known = std::array<std::atomic<uint32_t>, NameTable::kMaxNames + 2>;
 

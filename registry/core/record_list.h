@@ -9,8 +9,8 @@
 
 namespace memledger::core {
 
-// Records in order of birth. They lie as they were copied, shard by shard: to move them into their order would cost as much as
-// to copy them once more.
+// Records in order of birth. They lie as they were copied, shard by shard: to move them into their
+// order would cost as much as to copy them once more.
 class RecordList {
  public:
   class Iterator {

@@ -5,7 +5,8 @@
 namespace memledger::core {
 namespace {
 
-// FNV-1a over the addresses, and a last mix (Murmur3's finalizer). Two stacks of one hash are told apart by probing on.
+// FNV-1a over the addresses, and a last mix (Murmur3's finalizer). Two stacks of one hash are told
+// apart by probing on.
 uint64_t hash_of(const std::vector<void*>& frames) {
   uint64_t hash = 0xcbf29ce484222325ull;
   for (const void* const frame : frames) {

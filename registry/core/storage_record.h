@@ -14,7 +14,9 @@ struct DeviceKey {
   int8_t type = 0;
   int8_t index = -1;
 
-  friend bool operator==(DeviceKey a, DeviceKey b) { return a.type == b.type && a.index == b.index; }
+  friend bool operator==(DeviceKey a, DeviceKey b) {
+    return a.type == b.type && a.index == b.index;
+  }
   friend bool operator!=(DeviceKey a, DeviceKey b) { return !(a == b); }
 };
 
@@ -44,7 +46,7 @@ struct StorageRecord {
   uintptr_t address = 0;
   int64_t nbytes = 0;
   void* base_deleter = nullptr;  // how the wrapped allocator frees it; opaque here
-  void* owner = nullptr;         // the object that holds the memory; opaque here, only of a live storage
+  void* owner = nullptr;  // the object that holds the memory; opaque here, only of a live storage
   uint64_t birth_epoch = 0;
   uint64_t birth_order = 0;  // among births and deaths of its device; 0: before counting began
   Birthplace birthplace;

@@ -8,7 +8,8 @@ namespace {
 
 std::atomic<uint32_t> next_thread{1};
 thread_local ThreadContext context;
-static_assert(std::is_trivially_destructible_v<ThreadContext> && std::is_trivially_default_constructible_v<ThreadContext>);
+static_assert(std::is_trivially_destructible_v<ThreadContext> &&
+              std::is_trivially_default_constructible_v<ThreadContext>);
 
 }  // namespace
 
@@ -19,7 +20,8 @@ ThreadContext& this_thread() noexcept {
 }
 
 NameId intern_cached(ThreadContext& context, NameTable& names, const char* text) noexcept {
-  ThreadContext::CachedName& cached = context.names[(reinterpret_cast<uintptr_t>(text) >> 3) % ThreadContext::kNameCache];
+  ThreadContext::CachedName& cached =
+      context.names[(reinterpret_cast<uintptr_t>(text) >> 3) % ThreadContext::kNameCache];
   if (cached.text == text && std::strcmp(cached.interned, text) == 0) return cached.id;
   const NameId id = names.intern(text);
   const std::string_view interned = names.name(id);

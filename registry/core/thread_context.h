@@ -13,7 +13,8 @@ namespace memledger::core {
 
 // What the calling thread is doing: the birthplace of the next storage it makes.
 //
-// Trivially constructible and destructible, so that a free in a static or thread destructor finds it whole.
+// Trivially constructible and destructible, so that a free in a static or thread destructor finds
+// it whole.
 struct ThreadContext {
   struct Frame {
     NameId op;
@@ -58,15 +59,17 @@ struct ThreadContext {
   bool phase_inferred;
   bool phase_is_set;  // by a ScopedPhase
   Phase set_phase;
-  std::array<uint8_t, kWatchedTypes> wrapper_depth;  // inside the wrapped allocator: a wrapper below passes through
-  bool optimizer_region;                             // under no_grad, an in-place write to a parameter was seen
-  bool grad_off;                                     // the running outermost operator began under no_grad, outside backward
-  uint32_t training_since;                           // see TrainingThreads; 0: was not seen to train
-  uint64_t sampling_state;                           // of the stack sampler
-  int64_t sampling_mean;                             // 0 until first used
+  std::array<uint8_t, kWatchedTypes>
+      wrapper_depth;        // inside the wrapped allocator: a wrapper below passes through
+  bool optimizer_region;    // under no_grad, an in-place write to a parameter was seen
+  bool grad_off;            // the running outermost operator began under no_grad, outside backward
+  uint32_t training_since;  // see TrainingThreads; 0: was not seen to train
+  uint64_t sampling_state;  // of the stack sampler
+  int64_t sampling_mean;    // 0 until first used
   double bytes_to_sample;
   uint32_t region_births;
-  std::array<RegionBirth, kMaxRegionBirths> region;  // made under no_grad since it began; see Phase::kOptimizer
+  std::array<RegionBirth, kMaxRegionBirths>
+      region;  // made under no_grad since it began; see Phase::kOptimizer
   std::array<Frame, kMaxFrames> frames;
   std::array<CachedName, kNameCache> names;
 
@@ -80,7 +83,10 @@ struct ThreadContext {
     place.parameter = op_depth > 0 && node_depth == 0 ? parameter : 0;
     place.thread = thread;
     place.op_sequence = op_sequence;
-    place.phase = phase_is_set ? set_phase : op_depth > 0 ? phase : node_depth > 0 ? Phase::kBackward : Phase::kOther;
+    place.phase = phase_is_set     ? set_phase
+                  : op_depth > 0   ? phase
+                  : node_depth > 0 ? Phase::kBackward
+                                   : Phase::kOther;
     place.phase_inferred = !phase_is_set && op_depth > 0 && phase_inferred;
     return place;
   }
@@ -89,8 +95,9 @@ struct ThreadContext {
 // The calling thread's context; gives the thread its number at the first call. Never throws.
 ThreadContext& this_thread() noexcept;
 
-// Which outermost operator each thread is running, for readers on other threads: a storage made by a run that has not ended is a
-// temporary. Threads beyond kThreads share places, which can only take a temporary for a finished one or the reverse.
+// Which outermost operator each thread is running, for readers on other threads: a storage made by
+// a run that has not ended is a temporary. Threads beyond kThreads share places, which can only
+// take a temporary for a finished one or the reverse.
 class RunningOperators {
  public:
   static constexpr size_t kThreads = 4096;
@@ -98,17 +105,21 @@ class RunningOperators {
     running_[place(thread)].store(op_sequence, std::memory_order_relaxed);
   }
   bool is_running(uint32_t thread, uint32_t op_sequence) const noexcept {
-    return op_sequence != 0 && running_[place(thread)].load(std::memory_order_relaxed) == op_sequence;
+    return op_sequence != 0 &&
+           running_[place(thread)].load(std::memory_order_relaxed) == op_sequence;
   }
 
  private:
   // Neighbouring threads on different cache lines.
-  static size_t place(uint32_t thread) noexcept { return (thread * 16 + thread / (kThreads / 16)) % kThreads; }
+  static size_t place(uint32_t thread) noexcept {
+    return (thread * 16 + thread / (kThreads / 16)) % kThreads;
+  }
   std::array<std::atomic<uint32_t>, kThreads> running_{};
 };
 
-// Which outermost operator made an autograd node, by the node's sequence number and the thread that it was made on. The last kPlaces
-// of all threads; an older one is forgotten. A reader on another thread never takes one operator for another.
+// Which outermost operator made an autograd node, by the node's sequence number and the thread that
+// it was made on. The last kPlaces of all threads; an older one is forgotten. A reader on another
+// thread never takes one operator for another.
 class ForwardOperators {
  public:
   static constexpr size_t kPlaces = size_t{1} << 16;
@@ -137,16 +148,19 @@ class ForwardOperators {
     std::atomic<uint64_t> key{0};
     std::atomic<uint64_t> made{0};
   };
-  // Never 0: LibTorch numbers threads from 1. Both counts would have to pass their parts for two nodes to share a key.
+  // Never 0: LibTorch numbers threads from 1. Both counts would have to pass their parts for two
+  // nodes to share a key.
   static uint64_t key(uint64_t thread, uint64_t sequence) noexcept {
     return thread << 40 | (sequence & ((uint64_t{1} << 40) - 1));
   }
-  static size_t index(uint64_t thread, uint64_t sequence) noexcept { return (sequence + thread * 40503) % kPlaces; }
+  static size_t index(uint64_t thread, uint64_t sequence) noexcept {
+    return (sequence + thread * 40503) % kPlaces;
+  }
   std::array<Place, kPlaces> places_{};
 };
 
-// Interns a C string through the thread's cache. The cache compares the text, not only the pointer: a name's memory can be
-// reused.
+// Interns a C string through the thread's cache. The cache compares the text, not only the pointer:
+// a name's memory can be reused.
 NameId intern_cached(ThreadContext& context, NameTable& names, const char* text) noexcept;
 
 }  // namespace memledger::core

@@ -7,11 +7,13 @@
 
 namespace memledger::core {
 
-// The threads alive that were seen to train: to run operators on what requires grad, to write to a parameter under no_grad, or to
-// detach a tensor, as zero_grad() does.
-// They set gradients and optimizers' states without a lock, so another thread may read those only while there are none of them.
+// The threads alive that were seen to train: to run operators on what requires grad, to write to a
+// parameter under no_grad, or to detach a tensor, as zero_grad() does. They set gradients and
+// optimizers' states without a lock, so another thread may read those only while there are none of
+// them.
 //
-// Lock-free. A child of fork begins with none. Beyond 1024 threads at once there is always another one.
+// Lock-free. A child of fork begins with none. Beyond 1024 threads at once there is always another
+// one.
 class TrainingThreads {
  public:
   static bool is_noted(const ThreadContext& thread) noexcept {

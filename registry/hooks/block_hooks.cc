@@ -7,13 +7,14 @@
 
 #include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
-#include "registry/libtorch/libtorch_storages.h"
 #include "registry/hooks/stack_sampler.h"
+#include "registry/libtorch/libtorch_storages.h"
 
 namespace memledger {
 namespace {
 
-// Allocators of other libraries may hand out a context that is not the data; their deleters get the context.
+// Allocators of other libraries may hand out a context that is not the data; their deleters get the
+// context.
 class ContextAliases {
  public:
   void add(void* context, void* data) {
@@ -61,7 +62,8 @@ std::optional<WatchedType> watched_type_of(c10::Device device) noexcept {
   return std::nullopt;
 }
 
-// An allocator of the program's may give its blocks whatever device it likes: the wrapper knows the type.
+// An allocator of the program's may give its blocks whatever device it likes: the wrapper knows the
+// type.
 core::DeviceKey key_of(WatchedType type, c10::Device device) noexcept {
   if (type == WatchedType::kCpu) return {static_cast<int8_t>(c10::DeviceType::CPU), -1};
   return {static_cast<int8_t>(c10::DeviceType::CUDA), static_cast<int8_t>(device.index())};
@@ -73,7 +75,8 @@ void let_go(void* owner) noexcept {
   if (owner != nullptr) c10::raw::weak_intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner));
 }
 
-uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, core::Ledger::Birth birth) noexcept {
+uint64_t note_birth(RegistryState& state, core::ThreadContext& thread,
+                    core::Ledger::Birth birth) noexcept {
   birth.birthplace = thread.birthplace();
   birth.peak_labels = state.peak_labels.of(birth.birthplace.label, state.labels);
   const StackSampler::Taken taken = StackSampler::take(thread, birth.nbytes);
@@ -84,18 +87,21 @@ uint64_t note_birth(RegistryState& state, core::ThreadContext& thread, core::Led
   let_go(lost_owner);
   if (id == 0) return id;
   ++thread.births;
-  if (thread.grad_off && !thread.optimizer_region && thread.region_births < core::ThreadContext::kMaxRegionBirths) {
+  if (thread.grad_off && !thread.optimizer_region &&
+      thread.region_births < core::ThreadContext::kMaxRegionBirths) {
     thread.region[thread.region_births++] = {birth.address, id};
   }
   return id;
 }
 
 c10::Device device_of(core::DeviceKey key) noexcept {
-  return c10::Device(static_cast<c10::DeviceType>(key.type), static_cast<c10::DeviceIndex>(key.index));
+  return c10::Device(static_cast<c10::DeviceType>(key.type),
+                     static_cast<c10::DeviceIndex>(key.index));
 }
 
 void tell_observer(uint64_t id, int64_t nbytes, core::DeviceKey device, bool birth) noexcept {
-  const BlockObserver observer = RegistryState::get().block_observer.load(std::memory_order_acquire);
+  const BlockObserver observer =
+      RegistryState::get().block_observer.load(std::memory_order_acquire);
   if (observer == nullptr) return;
   core::calling_out();
   BlockEvent event;
@@ -119,9 +125,10 @@ void free_tracked(void* context) {
       deleter = reinterpret_cast<c10::DeleterFnPtr>(death->base_deleter);
       let_go(death->owner);
       freed = *death;
-    } else if (const Unseen& unseen = state.unseen_of(kType); thread.wrapper_depth[static_cast<size_t>(kType)] == 0 &&
-                                                              !unseen.before.load(std::memory_order_relaxed) &&
-                                                              !unseen.in_gap.load(std::memory_order_relaxed)) {
+    } else if (const Unseen& unseen = state.unseen_of(kType);
+               thread.wrapper_depth[static_cast<size_t>(kType)] == 0 &&
+               !unseen.before.load(std::memory_order_relaxed) &&
+               !unseen.in_gap.load(std::memory_order_relaxed)) {
       state.unknown_frees.fetch_add(1, std::memory_order_relaxed);
     }
   }
@@ -133,7 +140,8 @@ void free_tracked(void* context) {
 }
 
 template <WatchedType kType, size_t... kWrapper>
-constexpr std::array<c10::DeleterFnPtr, sizeof...(kWrapper)> deleters_of(std::index_sequence<kWrapper...>) {
+constexpr std::array<c10::DeleterFnPtr, sizeof...(kWrapper)> deleters_of(
+    std::index_sequence<kWrapper...>) {
   return {&free_tracked<kType, kWrapper>...};
 }
 constexpr std::array<std::array<c10::DeleterFnPtr, Wrappers::kMax>, kWatchedTypes> kDeleters = {
@@ -168,7 +176,8 @@ size_t Wrappers::freeing_with(c10::DeleterFnPtr deleter) const noexcept {
   const size_t n = count();
   const auto& ours = kDeleters[this == &of(WatchedType::kCpu) ? 0 : 1];
   for (size_t i = 0; i < n; ++i) {
-    // A base that stands on a wrapper of ours may hand out that wrapper's deleter: such a block is tracked already.
+    // A base that stands on a wrapper of ours may hand out that wrapper's deleter: such a block is
+    // tracked already.
     if (deleter == ours[i]) return kMax;
   }
   for (size_t i = 0; i < n; ++i) {
@@ -187,7 +196,8 @@ size_t Wrappers::standing_before(const c10::Allocator* allocator) const noexcept
   return kMax;
 }
 
-void Wrappers::add(c10::Allocator* wrapper, c10::Allocator* base, c10::DeleterFnPtr base_deleter) noexcept {
+void Wrappers::add(c10::Allocator* wrapper, c10::Allocator* base,
+                   c10::DeleterFnPtr base_deleter) noexcept {
   const size_t index = count();
   Entry& entry = entries_[index];
   entry.base.store(base, std::memory_order_relaxed);
@@ -196,7 +206,9 @@ void Wrappers::add(c10::Allocator* wrapper, c10::Allocator* base, c10::DeleterFn
   count_.store(index + 1, std::memory_order_release);
 }
 
-c10::DeleterFnPtr tracked_deleter(WatchedType type, size_t index) noexcept { return kDeleters[static_cast<size_t>(type)][index]; }
+c10::DeleterFnPtr tracked_deleter(WatchedType type, size_t index) noexcept {
+  return kDeleters[static_cast<size_t>(type)][index];
+}
 
 bool is_tracked_deleter(WatchedType type, c10::DeleterFnPtr deleter) noexcept {
   for (size_t i = 0, n = Wrappers::of(type).count(); i < n; ++i) {
@@ -206,20 +218,23 @@ bool is_tracked_deleter(WatchedType type, c10::DeleterFnPtr deleter) noexcept {
 }
 
 c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnPtr base) noexcept {
-  if (base == nullptr || !RegistryState::get().ever_active.load(std::memory_order_relaxed)) return base;
+  if (base == nullptr || !RegistryState::get().ever_active.load(std::memory_order_relaxed))
+    return base;
   return tracked_deleter(type, index);
 }
 
 void note_unseen(WatchedType type) noexcept {
   RegistryState& state = RegistryState::get();
   Unseen& unseen = state.unseen_of(type);
-  std::atomic<bool>& flag = state.ever_active.load(std::memory_order_relaxed) ? unseen.in_gap : unseen.before;
+  std::atomic<bool>& flag =
+      state.ever_active.load(std::memory_order_relaxed) ? unseen.in_gap : unseen.before;
   if (!flag.load(std::memory_order_relaxed)) flag.store(true, std::memory_order_relaxed);
   // Not in a gap that an activation ends, but behind its back.
   if (state.active.load(std::memory_order_relaxed)) state.ledger.note_unseen_births();
 }
 
-void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data, size_t nbytes) noexcept {
+void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data,
+                    size_t nbytes) noexcept {
   void* const address = data.get();
   if (address == nullptr) return;
   void* const context = data.get_context();
@@ -250,8 +265,8 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
   tell_observer(id, birth.nbytes, birth.device, /*birth=*/true);
 }
 
-void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data, size_t nbytes,
-                        c10::DeleterFnPtr base_deleter) noexcept {
+void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data,
+                        size_t nbytes, c10::DeleterFnPtr base_deleter) noexcept {
   if (data == nullptr) return;
   core::Ledger::Birth birth;
   birth.address = address_of(data);
@@ -284,7 +299,8 @@ bool can_adopt(const c10::StorageImpl& storage) noexcept {
   // The unchecked accessor neither throws on fake storages nor materializes copy-on-write ones.
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const std::optional<WatchedType> type = watched_type_of(data.device());
-  return type && Wrappers::of(*type).freeing_with(libtorch_storages::deleter_of(data)) < Wrappers::kMax &&
+  return type &&
+         Wrappers::of(*type).freeing_with(libtorch_storages::deleter_of(data)) < Wrappers::kMax &&
          data.get() != nullptr && data.get_context() == data.get();
 }
 
@@ -306,8 +322,10 @@ bool adopt_one(c10::StorageImpl& storage, void*& lost_owner) noexcept {
   birth.base_deleter = reinterpret_cast<void*>(deleter);
   birth.adopted = true;
   if (state.ledger.note_birth(birth, &lost_owner) == 0) return false;
-  if (state.ledger.set_owner(birth.address, &storage)) c10::raw::weak_intrusive_ptr::incref(&storage);
-  if (storage.allocator() == wrappers.base(wrapper)) libtorch_storages::set_allocator(storage, wrappers.wrapper(wrapper));
+  if (state.ledger.set_owner(birth.address, &storage))
+    c10::raw::weak_intrusive_ptr::incref(&storage);
+  if (storage.allocator() == wrappers.base(wrapper))
+    libtorch_storages::set_allocator(storage, wrappers.wrapper(wrapper));
   // Last: who sees it finds the storage in the table.
   libtorch_storages::set_deleter(data, tracked_deleter(type, wrapper));
   return true;
@@ -325,7 +343,8 @@ bool adopt(c10::StorageImpl& storage) noexcept {
 bool owns_watched_block_here(const c10::StorageImpl& storage) noexcept {
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const std::optional<WatchedType> type = watched_type_of(data.device());
-  return type && data.get() != nullptr && is_tracked_deleter(*type, libtorch_storages::deleter_of(data));
+  return type && data.get() != nullptr &&
+         is_tracked_deleter(*type, libtorch_storages::deleter_of(data));
 }
 
 void know_storage_here(c10::StorageImpl& storage) {
@@ -333,7 +352,8 @@ void know_storage_here(c10::StorageImpl& storage) {
     adopt(storage);
   } else if (owns_watched_block_here(storage)) {
     const uintptr_t address = address_of(storage._mutable_data_ptr_no_checks().get());
-    if (RegistryState::get().ledger.set_owner(address, &storage)) c10::raw::weak_intrusive_ptr::incref(&storage);
+    if (RegistryState::get().ledger.set_owner(address, &storage))
+      c10::raw::weak_intrusive_ptr::incref(&storage);
   }
 }
 
@@ -341,20 +361,23 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
   const std::optional<WatchedType> type = watched_type_of(device);
   std::vector<LiveStorage> result;
   if (!type) return result;
-  RegistryState::get().ledger.visit_live(key_of(*type, device), [&](const core::StorageRecord& record) {
-    LiveStorage one;
-    one.id = record.id;
-    one.address = record.address;
-    one.nbytes = record.nbytes;
-    one.raw_block = record.raw_block;
-    if (record.owner != nullptr) {
-      one.storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim(
-          c10::raw::weak_intrusive_ptr::lock(static_cast<c10::StorageImpl*>(record.owner)));
-    }
-    // A reference let go of here could be the last: moved, never dropped, while the shard is locked.
-    result.push_back(std::move(one));
-  });
-  std::sort(result.begin(), result.end(), [](const LiveStorage& a, const LiveStorage& b) { return a.id < b.id; });
+  RegistryState::get().ledger.visit_live(
+      key_of(*type, device), [&](const core::StorageRecord& record) {
+        LiveStorage one;
+        one.id = record.id;
+        one.address = record.address;
+        one.nbytes = record.nbytes;
+        one.raw_block = record.raw_block;
+        if (record.owner != nullptr) {
+          one.storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim(
+              c10::raw::weak_intrusive_ptr::lock(static_cast<c10::StorageImpl*>(record.owner)));
+        }
+        // A reference let go of here could be the last: moved, never dropped, while the shard is
+        // locked.
+        result.push_back(std::move(one));
+      });
+  std::sort(result.begin(), result.end(),
+            [](const LiveStorage& a, const LiveStorage& b) { return a.id < b.id; });
   return result;
 }
 

@@ -1,10 +1,11 @@
 #pragma once
 
-// What the allocator wrappers of all device types share: who stands before whom, births and deaths of blocks, adoption.
+// What the allocator wrappers of all device types share: who stands before whom, births and deaths
+// of blocks, adoption.
 //
-// A wrapper notes births after the allocator below it has made the block, and deaths before the block goes back to it, as the
-// address can be given out again at once. No lock is held while the allocator below is called, and nothing but its own exceptions
-// gets out.
+// A wrapper notes births after the allocator below it has made the block, and deaths before the
+// block goes back to it, as the address can be given out again at once. No lock is held while the
+// allocator below is called, and nothing but its own exceptions gets out.
 
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
@@ -20,23 +21,28 @@
 
 namespace memledger {
 
-// The wrappers of one device type, in the order in which they were put in front. None is ever taken out or destroyed, as storages
-// keep a pointer to their allocator.
+// The wrappers of one device type, in the order in which they were put in front. None is ever taken
+// out or destroyed, as storages keep a pointer to their allocator.
 class Wrappers {
  public:
   static constexpr size_t kMax = 16;
   static Wrappers& of(WatchedType type) noexcept;
 
   size_t count() const noexcept { return count_.load(std::memory_order_acquire); }
-  c10::Allocator* wrapper(size_t index) const noexcept { return entries_[index].wrapper.load(std::memory_order_relaxed); }
-  c10::Allocator* base(size_t index) const noexcept { return entries_[index].base.load(std::memory_order_relaxed); }
+  c10::Allocator* wrapper(size_t index) const noexcept {
+    return entries_[index].wrapper.load(std::memory_order_relaxed);
+  }
+  c10::Allocator* base(size_t index) const noexcept {
+    return entries_[index].base.load(std::memory_order_relaxed);
+  }
   bool contains(const c10::Allocator* allocator) const noexcept;
 
   // How the wrapped allocator frees blocks that nobody follows; null if it has no such function.
   c10::DeleterFnPtr base_deleter(size_t index) const noexcept {
     return entries_[index].base_deleter.load(std::memory_order_relaxed);
   }
-  // The wrapped allocator frees new blocks in another way than before (LibTorch's CUDA allocator can be told to not cache).
+  // The wrapped allocator frees new blocks in another way than before (LibTorch's CUDA allocator
+  // can be told to not cache).
   void set_base_deleter(size_t index, c10::DeleterFnPtr deleter) noexcept;
   // The wrapper whose base frees with this deleter; kMax if there is none.
   size_t freeing_with(c10::DeleterFnPtr deleter) const noexcept;
@@ -58,13 +64,15 @@ class Wrappers {
   std::atomic<size_t> count_{0};
 };
 
-// Makes the wrapper LibTorch's allocator of that device type, with the priority of the one that is: LibTorch does not tell priorities,
-// but takes an allocator from that of the present one on. What the program sets later is taken or refused as without us. LibTorch's
-// own have priority 0; its CUDA allocator 1 from 2.15 on.
+// Makes the wrapper LibTorch's allocator of that device type, with the priority of the one that is:
+// LibTorch does not tell priorities, but takes an allocator from that of the present one on. What
+// the program sets later is taken or refused as without us. LibTorch's own have priority 0; its
+// CUDA allocator 1 from 2.15 on.
 void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper);
 
-// The deleter of blocks that this wrapper made and the table follows. A function of its own for each wrapper, since a block that
-// the table does not know must go back to the allocator whose raw_deleter() this is.
+// The deleter of blocks that this wrapper made and the table follows. A function of its own for
+// each wrapper, since a block that the table does not know must go back to the allocator whose
+// raw_deleter() this is.
 c10::DeleterFnPtr tracked_deleter(WatchedType type, size_t index) noexcept;
 bool is_tracked_deleter(WatchedType type, c10::DeleterFnPtr deleter) noexcept;
 // What a wrapper answers when asked for its raw deleter.
@@ -73,7 +81,8 @@ c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnP
 // While it lives, wrappers of that type below this one pass through: only the outermost notes.
 class InsideWrapped {
  public:
-  InsideWrapped(core::ThreadContext& thread, WatchedType type) : depth_(thread.wrapper_depth[static_cast<size_t>(type)]) {
+  InsideWrapped(core::ThreadContext& thread, WatchedType type)
+      : depth_(thread.wrapper_depth[static_cast<size_t>(type)]) {
     core::calling_out();
     ++depth_;
   }
@@ -88,14 +97,16 @@ class InsideWrapped {
 // Something went past while nobody looked.
 void note_unseen(WatchedType type) noexcept;
 // Enters what the allocator below has made, and makes its deleter ours.
-void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data, size_t nbytes) noexcept;
+void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data,
+                    size_t nbytes) noexcept;
 
 // To be called in a catch handler: tells the observer of failures (registry/allocation_failure.h).
 void note_failed(WatchedType type, size_t nbytes) noexcept;
 
 // Calls the allocator below; what it throws goes on unchanged.
 template <typename Allocate>
-auto allocate_below(WatchedType type, core::ThreadContext& thread, bool outermost, size_t nbytes, const Allocate& allocate) {
+auto allocate_below(WatchedType type, core::ThreadContext& thread, bool outermost, size_t nbytes,
+                    const Allocate& allocate) {
   try {
     const InsideWrapped inside(thread, type);
     return allocate();
@@ -107,7 +118,8 @@ auto allocate_below(WatchedType type, core::ThreadContext& thread, bool outermos
 
 // Calls the allocator below and notes what it made, if we are active and the outermost.
 template <typename Allocate>
-c10::DataPtr allocate_watched(WatchedType type, size_t index, size_t nbytes, const Allocate& allocate) {
+c10::DataPtr allocate_watched(WatchedType type, size_t index, size_t nbytes,
+                              const Allocate& allocate) {
   core::calling_out();  // as somebody else has, to come here
   if (!RegistryState::get().active.load(std::memory_order_relaxed)) {
     if (nbytes > 0) note_unseen(type);
@@ -120,18 +132,21 @@ c10::DataPtr allocate_watched(WatchedType type, size_t index, size_t nbytes, con
   return data;
 }
 
-// Blocks without a DataPtr. `base_deleter` is for the case that the program puts one around the block later.
-void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data, size_t nbytes,
-                        c10::DeleterFnPtr base_deleter) noexcept;
+// Blocks without a DataPtr. `base_deleter` is for the case that the program puts one around the
+// block later.
+void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data,
+                        size_t nbytes, c10::DeleterFnPtr base_deleter) noexcept;
 // To be called before the block goes back to the allocator below.
 void note_raw_freed(const void* data) noexcept;
 
-// True if the storage was made by a wrapped allocator while nobody tracked it, and could be adopted. A few pointer comparisons.
+// True if the storage was made by a wrapped allocator while nobody tracked it, and could be
+// adopted. A few pointer comparisons.
 bool can_adopt(const c10::StorageImpl& storage) noexcept;
 
-// Enters such a storage into the table and follows it to its end; its deleter becomes ours, and a later resize comes to us. True
-// if it is in the table afterwards. The caller holds a reference to the storage. Thread-safe among adopters; the program must not
-// resize or swap this storage's data at the same moment, which would be a race of its own with any reader.
+// Enters such a storage into the table and follows it to its end; its deleter becomes ours, and a
+// later resize comes to us. True if it is in the table afterwards. The caller holds a reference to
+// the storage. Thread-safe among adopters; the program must not resize or swap this storage's data
+// at the same moment, which would be a race of its own with any reader.
 bool adopt(c10::StorageImpl& storage) noexcept;
 
 // As live_storages(), of this copy.

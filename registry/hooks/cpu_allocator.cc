@@ -9,7 +9,9 @@ Wrappers& wrappers() { return Wrappers::of(WatchedType::kCpu); }
 
 }  // namespace
 
-bool TrackingCpuAllocator::is_in_front() noexcept { return wrappers().contains(c10::GetAllocator(c10::DeviceType::CPU)); }
+bool TrackingCpuAllocator::is_in_front() noexcept {
+  return wrappers().contains(c10::GetAllocator(c10::DeviceType::CPU));
+}
 
 void TrackingCpuAllocator::put_in_front() {
   core::calling_out();
@@ -32,17 +34,24 @@ void TrackingCpuAllocator::put_in_front() {
 }
 
 c10::DataPtr TrackingCpuAllocator::allocate(size_t nbytes) {
-  return allocate_watched(WatchedType::kCpu, index_, nbytes, [&] { return base_->allocate(nbytes); });
+  return allocate_watched(WatchedType::kCpu, index_, nbytes,
+                          [&] { return base_->allocate(nbytes); });
 }
 
 c10::DeleterFnPtr TrackingCpuAllocator::raw_deleter() const {
   return raw_deleter_of(WatchedType::kCpu, index_, base_->raw_deleter());
 }
 
-bool TrackingCpuAllocator::is_simple_data_ptr(const c10::DataPtr& data) const { return base_->is_simple_data_ptr(data); }
+bool TrackingCpuAllocator::is_simple_data_ptr(const c10::DataPtr& data) const {
+  return base_->is_simple_data_ptr(data);
+}
 
-void TrackingCpuAllocator::copy_data(void* dest, const void* src, size_t count) const { base_->copy_data(dest, src, count); }
+void TrackingCpuAllocator::copy_data(void* dest, const void* src, size_t count) const {
+  base_->copy_data(dest, src, count);
+}
 
-const CopyOffer* TrackingCpuAllocator::memledger_copy() const noexcept { return ::memledger_copy(); }
+const CopyOffer* TrackingCpuAllocator::memledger_copy() const noexcept {
+  return ::memledger_copy();
+}
 
 }  // namespace memledger

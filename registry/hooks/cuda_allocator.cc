@@ -10,8 +10,8 @@
 #include <new>
 #include <unordered_map>
 
-#include "registry/libtorch/cuda_symbols.h"
 #include "registry/hooks/tracking_cuda_allocator.h"
+#include "registry/libtorch/cuda_symbols.h"
 #endif
 
 namespace memledger {
@@ -29,7 +29,8 @@ core::Lock& install_lock() {
 }
 
 const c10::impl::DeviceGuardImplInterface* current_guard() noexcept {
-  return c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load(std::memory_order_acquire);
+  return c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load(
+      std::memory_order_acquire);
 }
 
 }  // namespace
@@ -64,7 +65,8 @@ void* CudaAllocator::find_slot() noexcept {
     if (guard == seen_guard_.load(std::memory_order_relaxed)) return nullptr;
     // Looking for symbols takes the loader's lock, so it is done without ours.
     slot = static_cast<AllocatorSlot*>(find_symbol_of_loaded_library(kAllocatorSlot));
-    if (slot != nullptr && slot->load(std::memory_order_acquire) == nullptr) return nullptr;  // still coming up
+    if (slot != nullptr && slot->load(std::memory_order_acquire) == nullptr)
+      return nullptr;  // still coming up
     allocator_slot.store(slot, std::memory_order_release);
   }
   seen_guard_.store(guard, std::memory_order_relaxed);
@@ -97,7 +99,9 @@ void CudaAllocator::put_in_front() noexcept {
     if (count > 0) note_unseen(WatchedType::kCuda);
     size_t place = wrappers().standing_before(current);
     if (place == Wrappers::kMax) {
-      auto* const made = count < Wrappers::kMax ? new (std::nothrow) TrackingCudaAllocator(current, count) : nullptr;
+      auto* const made = count < Wrappers::kMax ? new (std::nothrow)
+                                                      TrackingCudaAllocator(current, count)
+                                                : nullptr;
       if (made == nullptr) {
         note_unseen(WatchedType::kCuda);
         return;
@@ -111,14 +115,16 @@ void CudaAllocator::put_in_front() noexcept {
   try {
     // c10's own slot follows, unless the program has put something else there.
     c10::Allocator* const registered = c10::GetAllocator(c10::DeviceType::CUDA);
-    if (registered == current || wrappers().contains(registered)) register_wrapper(c10::DeviceType::CUDA, wrapper);
+    if (registered == current || wrappers().contains(registered))
+      register_wrapper(c10::DeviceType::CUDA, wrapper);
   } catch (const std::exception&) {  // nothing is registered there: LibTorch says so by throwing
   }
 }
 
 namespace {
 
-// LibTorch's allocators do nothing for a block whose deleter is not their own. The copy never frees.
+// LibTorch's allocators do nothing for a block whose deleter is not their own. The copy never
+// frees.
 class AsBaseMadeIt {
  public:
   AsBaseMadeIt(const c10::DataPtr& data, c10::DeleterFnPtr deleter)
@@ -135,7 +141,8 @@ class AsBaseMadeIt {
 core::DeviceKey current_device() noexcept {
   core::DeviceKey key{static_cast<int8_t>(c10::DeviceType::CUDA), 0};
   try {
-    key.index = static_cast<int8_t>(c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice().index());
+    key.index = static_cast<int8_t>(
+        c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice().index());
   } catch (...) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
   }
@@ -145,12 +152,14 @@ core::DeviceKey current_device() noexcept {
 }  // namespace
 
 c10::DataPtr TrackingCudaAllocator::allocate(size_t nbytes) {
-  return allocate_watched(WatchedType::kCuda, index_, nbytes, [&] { return base_->allocate(nbytes); });
+  return allocate_watched(WatchedType::kCuda, index_, nbytes,
+                          [&] { return base_->allocate(nbytes); });
 }
 
 #if MEMLEDGER_TORCH_AT_LEAST(13)
 c10::DataPtr TrackingCudaAllocator::allocateWithAddress(size_t nbytes, void* address) {
-  return allocate_watched(WatchedType::kCuda, index_, nbytes, [&] { return base_->allocateWithAddress(nbytes, address); });
+  return allocate_watched(WatchedType::kCuda, index_, nbytes,
+                          [&] { return base_->allocateWithAddress(nbytes, address); });
 }
 #endif
 
@@ -183,7 +192,8 @@ void TrackingCudaAllocator::record_stream(const c10::DataPtr& data, const Record
     record(data);
     return;
   }
-  void* deleter = RegistryState::get().ledger.base_deleter_at(reinterpret_cast<uintptr_t>(data.get()));
+  void* deleter =
+      RegistryState::get().ledger.base_deleter_at(reinterpret_cast<uintptr_t>(data.get()));
   if (deleter == nullptr) deleter = reinterpret_cast<void*>(base_->raw_deleter());
   const AsBaseMadeIt block(data, reinterpret_cast<c10::DeleterFnPtr>(deleter));
   record(block.get());
@@ -207,7 +217,8 @@ void* TrackingCudaAllocator::raw_watched(size_t nbytes, const Allocate& allocate
   core::ThreadContext& thread = core::this_thread();
   const bool outermost = thread.wrapper_depth[static_cast<size_t>(WatchedType::kCuda)] == 0;
   void* const data = allocate_below(WatchedType::kCuda, thread, outermost, nbytes, allocate);
-  if (outermost && data != nullptr) note_raw_allocated(thread, current_device(), data, nbytes, base_->raw_deleter());
+  if (outermost && data != nullptr)
+    note_raw_allocated(thread, current_device(), data, nbytes, base_->raw_deleter());
   return data;
 }
 
@@ -231,7 +242,8 @@ void TrackingCudaAllocator::enable(bool value) {
 }
 
 #if MEMLEDGER_TORCH_AT_LEAST(11)
-void TrackingCudaAllocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool, std::shared_ptr<CUDAAllocator> allocator) {
+void TrackingCudaAllocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
+                                               std::shared_ptr<CUDAAllocator> allocator) {
   if (allocator && wrappers().contains(allocator.get())) {
     CUDAAllocator* const below = static_cast<TrackingCudaAllocator*>(allocator.get())->base_;
     allocator = std::shared_ptr<CUDAAllocator>(std::move(allocator), below);
@@ -239,8 +251,10 @@ void TrackingCudaAllocator::createOrIncrefPool(DeviceIndex device, MempoolId_t p
   base_->createOrIncrefPool(device, pool, std::move(allocator));
 }
 #else
-void TrackingCudaAllocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool, CUDAAllocator* allocator) {
-  if (allocator != nullptr && wrappers().contains(allocator)) allocator = static_cast<TrackingCudaAllocator*>(allocator)->base_;
+void TrackingCudaAllocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
+                                               CUDAAllocator* allocator) {
+  if (allocator != nullptr && wrappers().contains(allocator))
+    allocator = static_cast<TrackingCudaAllocator*>(allocator)->base_;
   base_->createOrIncrefPool(device, pool, allocator);
 }
 #endif
@@ -270,9 +284,11 @@ c10::cuda::CUDACachingAllocator::CheckpointDelta TrackingCudaAllocator::setCheck
 }
 
 // The delta tells addresses; their sizes are in the allocator's snapshot.
-void TrackingCudaAllocator::follow_restored(DeviceIndex device, c10::cuda::CUDACachingAllocator::CheckpointDelta& delta) {
+void TrackingCudaAllocator::follow_restored(
+    DeviceIndex device, c10::cuda::CUDACachingAllocator::CheckpointDelta& delta) {
   std::unordered_map<uintptr_t, size_t> nbytes;
-  for (const c10::DataPtr& data : delta.dataptrs_allocd) nbytes[reinterpret_cast<uintptr_t>(data.get())] = 0;
+  for (const c10::DataPtr& data : delta.dataptrs_allocd)
+    nbytes[reinterpret_cast<uintptr_t>(data.get())] = 0;
 #if MEMLEDGER_TORCH_AT_LEAST(11)
   const auto now = base_->snapshot({0, 0}, /*include_traces=*/false);
 #else
@@ -282,13 +298,15 @@ void TrackingCudaAllocator::follow_restored(DeviceIndex device, c10::cuda::CUDAC
     if (segment.device != device) continue;
     uintptr_t address = segment.address;
     for (const auto& block : segment.blocks) {
-      if (const auto one = nbytes.find(address); one != nbytes.end()) one->second = block.requested_size;
+      if (const auto one = nbytes.find(address); one != nbytes.end())
+        one->second = block.requested_size;
       address += block.size;
     }
   }
   core::ThreadContext& thread = core::this_thread();
   for (c10::DataPtr& data : delta.dataptrs_allocd) {
-    note_allocated(WatchedType::kCuda, index_, thread, data, nbytes[reinterpret_cast<uintptr_t>(data.get())]);
+    note_allocated(WatchedType::kCuda, index_, thread, data,
+                   nbytes[reinterpret_cast<uintptr_t>(data.get())]);
   }
 }
 
@@ -297,7 +315,9 @@ void TrackingCudaAllocator::follow_restored(DeviceIndex device, c10::cuda::CUDAC
 bool CudaAllocator::is_in_front() noexcept { return false; }
 c10::Allocator* CudaAllocator::in_use() noexcept { return nullptr; }
 
-void CudaAllocator::put_in_front() noexcept { seen_guard_.store(current_guard(), std::memory_order_relaxed); }
+void CudaAllocator::put_in_front() noexcept {
+  seen_guard_.store(current_guard(), std::memory_order_relaxed);
+}
 
 #endif
 

@@ -17,11 +17,11 @@
 
 #include "registry/core/lock.h"
 #include "registry/core/training_threads.h"
+#include "registry/hooks/block_hooks.h"
 #include "registry/hooks/cuda_allocator.h"
+#include "registry/hooks/training_notes.h"
 #include "registry/live_storages.h"
 #include "registry/state.h"
-#include "registry/hooks/training_notes.h"
-#include "registry/hooks/block_hooks.h"
 
 namespace memledger {
 namespace {
@@ -30,23 +30,30 @@ using core::ThreadContext;
 
 std::atomic<bool> adopts_inputs{true};
 
-// The engine brackets each node's work, gradient accumulation included, in an operator-like scope of this name.
+// The engine brackets each node's work, gradient accumulation included, in an operator-like scope
+// of this name.
 constexpr std::string_view kEngineScope = "autograd::engine::evaluate_function: ";
 // The node that sets or adds to a leaf's gradient.
 constexpr const char* kAccumulateGrad = "torch::autograd::AccumulateGrad";
-// In-place operators that give a tensor its first or a copied value; optimizers do not step with these.
-constexpr std::string_view kInitializers[] = {"aten::copy_",    "aten::fill_",      "aten::zero_",   "aten::normal_",
-                                              "aten::uniform_", "aten::bernoulli_", "aten::random_", "aten::requires_grad_",
-                                              "aten::set_",     "aten::detach_",    "aten::resize_", "aten::trunc_normal_"};
+// In-place operators that give a tensor its first or a copied value; optimizers do not step with
+// these.
+constexpr std::string_view kInitializers[] = {
+    "aten::copy_",    "aten::fill_",      "aten::zero_",   "aten::normal_",
+    "aten::uniform_", "aten::bernoulli_", "aten::random_", "aten::requires_grad_",
+    "aten::set_",     "aten::detach_",    "aten::resize_", "aten::trunc_normal_"};
 
-// What optimizers read parameters with, out of place: to make their state, weight decay, trust ratios, flat views.
+// What optimizers read parameters with, out of place: to make their state, weight decay, trust
+// ratios, flat views.
 constexpr std::string_view kNeutral[] = {
-    "aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like", "aten::new_zeros", "aten::new_empty",
-    "aten::add",        "aten::sub",       "aten::mul",        "aten::div",       "aten::neg",       "aten::sign",
-    "aten::abs",        "aten::norm",      "aten::dot",        "aten::view",      "aten::to",        "aten::detach",
-    "aten::alias",      "aten::clone",     "aten::reshape",    "aten::cat"};
+    "aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like", "aten::new_zeros",
+    "aten::new_empty",  "aten::add",       "aten::sub",        "aten::mul",       "aten::div",
+    "aten::neg",        "aten::sign",      "aten::abs",        "aten::norm",      "aten::dot",
+    "aten::view",       "aten::to",        "aten::detach",     "aten::alias",     "aten::clone",
+    "aten::reshape",    "aten::cat"};
 
-bool is_engine_scope(const char* name) { return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0; }
+bool is_engine_scope(const char* name) {
+  return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0;
+}
 
 enum class OperatorKind : uint8_t { kUnknown, kInPlaceStep, kNeutral, kOther };
 
@@ -55,11 +62,13 @@ OperatorKind classify(std::string_view name) {
   if (name.size() < 7 || name.compare(0, 6, "aten::") != 0) return OperatorKind::kOther;
   if (name.compare(6, 7, "_fused_") == 0) return OperatorKind::kInPlaceStep;
   if (name.back() == '_') {
-    return std::find(std::begin(kInitializers), std::end(kInitializers), name) != std::end(kInitializers)
+    return std::find(std::begin(kInitializers), std::end(kInitializers), name) !=
+                   std::end(kInitializers)
                ? OperatorKind::kOther
                : OperatorKind::kInPlaceStep;
   }
-  return name.compare(6, 9, "_foreach_") == 0 || std::find(std::begin(kNeutral), std::end(kNeutral), name) != std::end(kNeutral)
+  return name.compare(6, 9, "_foreach_") == 0 ||
+                 std::find(std::begin(kNeutral), std::end(kNeutral), name) != std::end(kNeutral)
              ? OperatorKind::kNeutral
              : OperatorKind::kOther;
 }
@@ -69,7 +78,8 @@ OperatorKind kind_of(core::NameId id, const char* name) {
   std::atomic<uint8_t>& kind = kinds[id % kinds.size()];
   // Ids beyond the table are few, and are classified each time.
   if (id >= kinds.size()) return classify(name);
-  if (kind.load(std::memory_order_relaxed) == 0) kind.store(static_cast<uint8_t>(classify(name)), std::memory_order_relaxed);
+  if (kind.load(std::memory_order_relaxed) == 0)
+    kind.store(static_cast<uint8_t>(classify(name)), std::memory_order_relaxed);
   return static_cast<OperatorKind>(kind.load(std::memory_order_relaxed));
 }
 
@@ -80,7 +90,8 @@ bool may_be_of_zero_grad(std::string_view name) {
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl()
+                                                 : nullptr;
 }
 
 uintptr_t address_of(c10::StorageImpl& storage) {
@@ -98,14 +109,16 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
       if (tensor.has_value()) visit(*tensor);
     }
   } else if (value.isTuple()) {
-    for (const c10::IValue& element : value.toTupleRef().elements()) for_each_tensor(element, visit);
+    for (const c10::IValue& element : value.toTupleRef().elements())
+      for_each_tensor(element, visit);
   }
 }
 
 void push_node(ThreadContext& thread, const char* name) {
   if (thread.node_depth < ThreadContext::kMaxFrames) {
-    thread.frames[thread.node_depth] = {thread.op,       thread.autograd_node, thread.forward_op, thread.forward_label,
-                                        thread.op_depth, thread.op_sequence};
+    thread.frames[thread.node_depth] = {thread.op,         thread.autograd_node,
+                                        thread.forward_op, thread.forward_label,
+                                        thread.op_depth,   thread.op_sequence};
     thread.op = 0;
     thread.op_depth = 0;
     thread.op_sequence = 0;
@@ -134,7 +147,8 @@ void pop_node(ThreadContext& thread) {
 // The node that a backward pass now runs was made by an operator of the forward pass.
 void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0) return;
-  const auto [op, label] = RegistryState::get().forward_operators.find(fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
+  const auto [op, label] = RegistryState::get().forward_operators.find(
+      fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
   thread.forward_op = op;
   thread.forward_label = label;
 }
@@ -146,7 +160,8 @@ void enter_optimizer_region(ThreadContext& thread) {
   thread.phase = Phase::kOptimizer;
   thread.phase_inferred = true;
   for (uint32_t i = 0; i < thread.region_births; ++i) {
-    state.ledger.set_phase(thread.region[i].address, thread.region[i].id, Phase::kOptimizer, /*inferred=*/true);
+    state.ledger.set_phase(thread.region[i].address, thread.region[i].id, Phase::kOptimizer,
+                           /*inferred=*/true);
   }
   thread.region_births = 0;
 }
@@ -164,9 +179,11 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
   const bool grad_on = thread.phase == Phase::kForward;
-  const bool may_step = thread.grad_off && !thread.phase_is_set && state.any_parameter_like.load(std::memory_order_relaxed);
+  const bool may_step = thread.grad_off && !thread.phase_is_set &&
+                        state.any_parameter_like.load(std::memory_order_relaxed);
   const bool steps_are_observed = thread.grad_off && state.step_observers.any();
-  const OperatorKind kind = may_step || steps_are_observed ? kind_of(thread.op, fn.name()) : OperatorKind::kOther;
+  const OperatorKind kind =
+      may_step || steps_are_observed ? kind_of(thread.op, fn.name()) : OperatorKind::kOther;
   bool first = true;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
@@ -181,11 +198,13 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
           thread.last_parameter_address = address;
           state.any_parameter_like.store(true, std::memory_order_relaxed);
         } else if (address == thread.last_parameter_address) {
-          // Should another storage have taken the place of a parameter that ended, the id leads to nothing.
+          // Should another storage have taken the place of a parameter that ended, the id leads to
+          // nothing.
           thread.parameter = thread.last_parameter;
         }
       }
-      if (first && steps_are_observed && kind == OperatorKind::kInPlaceStep) state.step_observers.tell(tensor);
+      if (first && steps_are_observed && kind == OperatorKind::kInPlaceStep)
+        state.step_observers.tell(tensor);
       if (!may_step) return;
       if (kind == OperatorKind::kInPlaceStep && first && !thread.optimizer_region) {
         if (state.ledger.is_parameter_like(address_of(*storage))) enter_optimizer_region(thread);
@@ -198,10 +217,12 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-// The next node made on this thread has the number that the operator was given, be it the outermost or one within.
+// The next node made on this thread has the number that the operator was given, be it the outermost
+// or one within.
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.node_depth > 0) return;
-  RegistryState::get().forward_operators.note(fn.threadId(), static_cast<uint64_t>(fn.seqNr()), {thread.op, thread.label});
+  RegistryState::get().forward_operators.note(fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
+                                              {thread.op, thread.label});
 }
 
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
@@ -209,7 +230,8 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
     note_next_node(thread, fn);
     return;
   }
-  // A program may load its CUDA library long after activation (Python does), and the next operator is its first allocation.
+  // A program may load its CUDA library long after activation (Python does), and the next operator
+  // is its first allocation.
   if (CudaAllocator::has_appeared()) CudaAllocator::put_in_front();
   RegistryState& state = RegistryState::get();
   thread.op = core::intern_cached(thread, state.names, fn.name());
@@ -235,8 +257,8 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   note_next_node(thread, fn);
   // AccumulateGrad detaches, too: on CUDA that would make the engine's thread one that trains for
   // ever.
-  if (!backward && state.gradients_wanted.load(std::memory_order_relaxed) > 0 && !core::TrainingThreads::is_noted(thread) &&
-      may_be_of_zero_grad(fn.name())) {
+  if (!backward && state.gradients_wanted.load(std::memory_order_relaxed) > 0 &&
+      !core::TrainingThreads::is_noted(thread) && may_be_of_zero_grad(fn.name())) {
     core::TrainingThreads::note(thread);
   }
   look_at_inputs(thread, fn);
@@ -252,8 +274,9 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
       if (address == 0 || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
       const at::IntArrayRef sizes = tensor.sizes();
       const bool owns = owns_watched_block_here(*storage);
-      if (state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(), sizes.size(),
-                                static_cast<int8_t>(tensor.scalar_type()), owns ? storage : nullptr)) {
+      if (state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(),
+                                sizes.size(), static_cast<int8_t>(tensor.scalar_type()),
+                                owns ? storage : nullptr)) {
         c10::raw::weak_intrusive_ptr::incref(storage);
       }
     });
@@ -263,7 +286,8 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
 void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (thread.op_depth == 0) return;
   const bool outermost = thread.op_depth == 1;
-  // Most operators make nothing (views, in-place) or made what an operator inside them has already shown.
+  // Most operators make nothing (views, in-place) or made what an operator inside them has already
+  // shown.
   if (thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
     try {
       describe_outputs(thread, fn);
@@ -288,7 +312,8 @@ struct LabelBefore : at::ObserverContext {
   core::NameId inside = 0;
 };
 
-std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread, const at::RecordFunction& fn,
+std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
+                                                          const at::RecordFunction& fn,
                                                           std::string_view kind = "") {
   if (fn.isAsync()) return nullptr;
   core::NameTable& names = RegistryState::get().labels;
@@ -373,14 +398,17 @@ void OperatorObserver::start() {
     at::reenableCallback(handle);
     return;
   }
-  handle = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
-                                     .needsInputs(true)
-                                     .needsOutputs(true)
-                                     .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                                              at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
+  handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(&on_start, &on_end)
+          .needsInputs(true)
+          .needsOutputs(true)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                   at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
 }
 
-void OperatorObserver::adopt_inputs(bool adopt) noexcept { adopts_inputs.store(adopt, std::memory_order_relaxed); }
+void OperatorObserver::adopt_inputs(bool adopt) noexcept {
+  adopts_inputs.store(adopt, std::memory_order_relaxed);
+}
 
 void OperatorObserver::stop() {
   core::calling_out();

@@ -4,10 +4,12 @@
 
 namespace memledger {
 
-// Watches every dispatched operator (at::RecordFunction) and keeps the thread's context up to date: operator, autograd node, user
-// scope, phase. When an operator that made storages ends, its results' shapes and dtypes go into the table.
+// Watches every dispatched operator (at::RecordFunction) and keeps the thread's context up to date:
+// operator, autograd node, user scope, phase. When an operator that made storages ends, its
+// results' shapes and dtypes go into the table.
 //
-// start() and stop() come in pairs and may be repeated; not to be called from several threads at once.
+// start() and stop() come in pairs and may be repeated; not to be called from several threads at
+// once.
 class OperatorObserver {
  public:
   static void start();

@@ -9,9 +9,9 @@
 #include <map>
 #include <string_view>
 
-#include "registry/second_copy/copies.h"
 #include "registry/core/loaded_libraries.h"
 #include "registry/core/lock.h"
+#include "registry/second_copy/copies.h"
 #include "registry/state.h"
 
 namespace memledger {
@@ -48,7 +48,9 @@ bool is_sampled(core::ThreadContext& thread, int64_t nbytes, int64_t mean) {
   return true;
 }
 
-bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+bool starts_with(std::string_view text, std::string_view start) {
+  return text.substr(0, start.size()) == start;
+}
 
 std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
@@ -57,7 +59,8 @@ bool is_memledgers(const StackFrame& frame) {
   return frame.function.find("memledger::") != std::string::npos &&
          (frame.function.find("memledger::Tracking") != std::string::npos ||
           frame.function.find("memledger::StackSampler") != std::string::npos ||
-          starts_with(frame.function, "memledger::(anonymous") || frame.function.find("memledger::note_") != std::string::npos ||
+          starts_with(frame.function, "memledger::(anonymous") ||
+          frame.function.find("memledger::note_") != std::string::npos ||
           frame.function.find("memledger::allocate_") != std::string::npos);
 }
 
@@ -75,8 +78,10 @@ bool is_programs(const StackFrame& frame) {
     if (starts_with(file, library)) return false;
   }
   if (frame.function.empty()) return frame.line > 0 && !is_foreign_source(frame.file);
-  for (const std::string_view space : {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "memledger::Tracking"}) {
-    // A template's name begins with its result's: of `std::vector<int> Net::parts<int>()` the caller is shown.
+  for (const std::string_view space :
+       {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "memledger::Tracking"}) {
+    // A template's name begins with its result's: of `std::vector<int> Net::parts<int>()` the
+    // caller is shown.
     if (starts_with(frame.function, space)) return false;
   }
   return true;
@@ -108,8 +113,8 @@ Symbols& symbols() {
 }
 
 // LibTorch keeps what it found in a static object of the function, made by the first call and
-// destroyed at exit before all that was made or registered earlier. Asked for nothing at load (9 µs),
-// it outlives the program's own static objects and exit handlers.
+// destroyed at exit before all that was made or registered earlier. Asked for nothing at load (9
+// µs), it outlives the program's own static objects and exit handlers.
 __attribute__((constructor(101))) void make_symbolizer() {
   try {
     torch::unwind::symbolize({}, torch::unwind::Mode::fast);
@@ -122,7 +127,8 @@ __attribute__((constructor(101))) void make_symbolizer() {
 void StackSampler::set(StackOptions options) noexcept {
   const bool needs_bytes = options.policy == Policy::kSampled;
   policy_bytes.store(options.bytes, std::memory_order_relaxed);
-  policy.store(needs_bytes && options.bytes <= 0 ? Policy::kAll : options.policy, std::memory_order_relaxed);
+  policy.store(needs_bytes && options.bytes <= 0 ? Policy::kAll : options.policy,
+               std::memory_order_relaxed);
 }
 
 StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbytes) noexcept {
@@ -144,7 +150,8 @@ StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbyt
   if (taken.stack == 0) return taken;
   taken.weight = 1;
   if (policy.load(std::memory_order_relaxed) == Policy::kSampled) {
-    taken.weight = static_cast<float>(-1 / std::expm1(-static_cast<double>(nbytes) / static_cast<double>(bytes)));
+    taken.weight = static_cast<float>(
+        -1 / std::expm1(-static_cast<double>(nbytes) / static_cast<double>(bytes)));
   }
   return taken;
 }
@@ -188,7 +195,9 @@ std::vector<StackFrame> stack_frames(uint32_t stack) {
   std::vector<StackFrame> frames;
   for (StackFrame& frame : frames_at(StackSampler::table().frames(stack))) {
     // Only at the inner end: a program may have functions of such names, too.
-    if (frames.empty() && (is_memledgers(frame) || frame.function.find("torch::unwind::") != std::string::npos)) continue;
+    if (frames.empty() &&
+        (is_memledgers(frame) || frame.function.find("torch::unwind::") != std::string::npos))
+      continue;
     frames.push_back(std::move(frame));
   }
   return frames;
@@ -220,7 +229,8 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
     if (i < found.size()) {
       // Where there is no line LibTorch gives an offset, or none.
       const bool has_source = found[i].lineno > 0 && !is_compiled(found[i].filename);
-      frame = {found[i].funcname, found[i].filename, has_source ? static_cast<int64_t>(found[i].lineno) : 0};
+      frame = {found[i].funcname, found[i].filename,
+               has_source ? static_cast<int64_t>(found[i].lineno) : 0};
     }
     symbols().known[unknown[i]] = std::move(frame);
   }

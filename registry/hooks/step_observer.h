@@ -1,7 +1,8 @@
 #pragma once
 
-// Tells of each operator that writes to a tensor in place under no_grad, on the thread that runs it and before it runs: so do
-// optimizers step. What such a thread changes without a lock (an optimizer's states) can be read there and then.
+// Tells of each operator that writes to a tensor in place under no_grad, on the thread that runs it
+// and before it runs: so do optimizers step. What such a thread changes without a lock (an
+// optimizer's states) can be read there and then.
 
 #include <array>
 #include <atomic>
@@ -12,12 +13,13 @@ class Tensor;
 
 namespace memledger {
 
-// `written` is the operator's first tensor: a parameter or its data(), an optimizer's own state, or anything else.
+// `written` is the operator's first tensor: a parameter or its data(), an optimizer's own state, or
+// anything else.
 using StepObserver = void (*)(const at::Tensor& written) noexcept;
 
 // Add and remove an observer of the copy that watches: one per copy of memledger, eight in all.
-// Adding one again, or a ninth, changes nothing. One that was removed may still be running on another
-// thread.
+// Adding one again, or a ninth, changes nothing. One that was removed may still be running on
+// another thread.
 void add_step_observer(StepObserver observer) noexcept;
 void remove_step_observer(StepObserver observer) noexcept;
 

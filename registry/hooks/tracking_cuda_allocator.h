@@ -12,15 +12,18 @@
 #include <utility>
 #include <vector>
 
-#include "registry/libtorch/libtorch_version.h"
 #include "registry/hooks/block_hooks.h"
+#include "registry/libtorch/libtorch_version.h"
 
-// Where the compiler does not find out that nobody needs it (-O0), the base class's table of virtual functions comes into the
-// file that includes this one, and with it CUDAAllocator::getMemoryInfo, which LibTorch's header defines. A program without CUDA
-// must link all the same: here that function does without symbols of LibTorch's CUDA library, and with cudart's only if they are
-// there.
+// Where the compiler does not find out that nobody needs it (-O0), the base class's table of
+// virtual functions comes into the file that includes this one, and with it
+// CUDAAllocator::getMemoryInfo, which LibTorch's header defines. A program without CUDA must link
+// all the same: here that function does without symbols of LibTorch's CUDA library, and with
+// cudart's only if they are there.
 namespace memledger {
-inline void check_cuda(cudaError_t error) { TORCH_CHECK(error == cudaSuccess, "CUDA error ", static_cast<int>(error)); }
+inline void check_cuda(cudaError_t error) {
+  TORCH_CHECK(error == cudaSuccess, "CUDA error ", static_cast<int>(error));
+}
 }  // namespace memledger
 extern "C" decltype(cudaMemGetInfo) cudaMemGetInfo __attribute__((weak));
 #pragma push_macro("C10_CUDA_CHECK")
@@ -31,17 +34,20 @@ extern "C" decltype(cudaMemGetInfo) cudaMemGetInfo __attribute__((weak));
 
 namespace memledger {
 
-// Stands before LibTorch's CUDA allocator (its caching one, cudaMallocAsync, or the program's own) as TrackingCpuAllocator does
-// before the CPU's, and passes everything on.
+// Stands before LibTorch's CUDA allocator (its caching one, cudaMallocAsync, or the program's own)
+// as TrackingCpuAllocator does before the CPU's, and passes everything on.
 //
-// Newer virtual functions of CUDAAllocator are not pure: one that is not forwarded here would compile, and silently do nothing.
-// tests/registry/cuda_allocator_virtuals_test.py compares this file with the headers of the LibTorch in use.
+// Newer virtual functions of CUDAAllocator are not pure: one that is not forwarded here would
+// compile, and silently do nothing. tests/registry/cuda_allocator_virtuals_test.py compares this
+// file with the headers of the LibTorch in use.
 //
 // What differs from a plain forward:
-// - Blocks made here have our deleter, which LibTorch's own recordStream ignores: it is shown the block with its own.
+// - Blocks made here have our deleter, which LibTorch's own recordStream ignores: it is shown the
+// block with its own.
 // - Raw blocks have no deleter; they are told by the calls.
 // - A checkpoint of a pool frees and makes blocks by itself, and tells afterwards which.
-// - A memory pool that was given this object as its allocator takes the one below: otherwise segments would count as blocks.
+// - A memory pool that was given this object as its allocator takes the one below: otherwise
+// segments would count as blocks.
 class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   using CUDAAllocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
   using AllocatorState = c10::cuda::CUDACachingAllocator::AllocatorState;
@@ -54,18 +60,26 @@ class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDA
   // c10::Allocator
   c10::DataPtr allocate(size_t nbytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
-  bool is_simple_data_ptr(const c10::DataPtr& data) const override { return base_->is_simple_data_ptr(data); }
-  void copy_data(void* dest, const void* src, size_t count) const override { base_->copy_data(dest, src, count); }
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override {
+    return base_->is_simple_data_ptr(data);
+  }
+  void copy_data(void* dest, const void* src, size_t count) const override {
+    base_->copy_data(dest, src, count);
+  }
 
   // c10::DeviceAllocator
   bool initialized() override { return base_->initialized(); }
   void emptyCache(MempoolId_t pool) override;
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override;
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override { return base_->getDeviceStats(device); }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
+    return base_->getDeviceStats(device);
+  }
   void resetAccumulatedStats(DeviceIndex device) override { base_->resetAccumulatedStats(device); }
   void resetPeakStats(DeviceIndex device) override { base_->resetPeakStats(device); }
 #if MEMLEDGER_TORCH_AT_LEAST(10)
-  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override { return base_->getMemoryInfo(device); }
+  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
+    return base_->getMemoryInfo(device);
+  }
 #endif
 
   // Blocks
@@ -80,24 +94,36 @@ class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDA
   // Settings
   void init(int device_count) override;
   double getMemoryFraction(DeviceIndex device) override { return base_->getMemoryFraction(device); }
-  void setMemoryFraction(double fraction, DeviceIndex device) override { base_->setMemoryFraction(fraction, device); }
+  void setMemoryFraction(double fraction, DeviceIndex device) override {
+    base_->setMemoryFraction(fraction, device);
+  }
   void enable(bool value) override;
   bool isEnabled() const override { return base_->isEnabled(); }
-  void enablePeerAccess(DeviceIndex device, DeviceIndex accessed) override { base_->enablePeerAccess(device, accessed); }
+  void enablePeerAccess(DeviceIndex device, DeviceIndex accessed) override {
+    base_->enablePeerAccess(device, accessed);
+  }
   std::string name() override { return base_->name(); }
 
   // What the allocator says of itself
-  void cacheInfo(DeviceIndex device, size_t* largest) override { base_->cacheInfo(device, largest); }
-  void* getBaseAllocation(void* data, size_t* nbytes) override { return base_->getBaseAllocation(data, nbytes); }
+  void cacheInfo(DeviceIndex device, size_t* largest) override {
+    base_->cacheInfo(device, largest);
+  }
+  void* getBaseAllocation(void* data, size_t* nbytes) override {
+    return base_->getBaseAllocation(data, nbytes);
+  }
 #if MEMLEDGER_TORCH_AT_LEAST(11)
-  c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) override {
+  c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot(MempoolId_t pool,
+                                                         bool include_traces) override {
     return base_->snapshot(pool, include_traces);
   }
 #else
-  c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot(MempoolId_t pool) override { return base_->snapshot(pool); }
+  c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot(MempoolId_t pool) override {
+    return base_->snapshot(pool);
+  }
 #endif
 #if MEMLEDGER_TORCH_AT_LEAST(10)
-  std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
+  std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> getExpandableSegmentSizes(
+      DeviceIndex device) override {
     return base_->getExpandableSegmentSizes(device);
   }
 #endif
@@ -108,56 +134,73 @@ class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDA
 #endif
 
   // Memory pools and graph capture
-  void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
+  void beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
+                           std::function<bool(cudaStream_t)> filter) override {
     base_->beginAllocateToPool(device, pool, std::move(filter));
   }
-  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override { base_->endAllocateToPool(device, pool); }
+  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
+    base_->endAllocateToPool(device, pool);
+  }
   void releasePool(DeviceIndex device, MempoolId_t pool) override;
-  int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override { return base_->getPoolUseCount(device, pool); }
+  int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
+    return base_->getPoolUseCount(device, pool);
+  }
 #if MEMLEDGER_TORCH_AT_LEAST(11)
-  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, std::shared_ptr<CUDAAllocator> allocator) override;
+  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
+                          std::shared_ptr<CUDAAllocator> allocator) override;
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use_on_oom) override {
     base_->setUseOnOOM(device, pool, use_on_oom);
   }
 #else
   void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, CUDAAllocator* allocator) override;
-  void setUseOnOOM(DeviceIndex device, MempoolId_t pool) override { base_->setUseOnOOM(device, pool); }
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool) override {
+    base_->setUseOnOOM(device, pool);
+  }
 #endif
 #if MEMLEDGER_TORCH_AT_LEAST(10)
-  void setNoSplit(DeviceIndex device, MempoolId_t pool) override { base_->setNoSplit(device, pool); }
+  void setNoSplit(DeviceIndex device, MempoolId_t pool) override {
+    base_->setNoSplit(device, pool);
+  }
 #endif
 #if MEMLEDGER_TORCH_AT_LEAST(13)
   void markCaptureBegin(DeviceIndex device) override { base_->markCaptureBegin(device); }
   void markCaptureEnd(DeviceIndex device) override { base_->markCaptureEnd(device); }
 #endif
-  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool, const std::unordered_set<void*>& expected) override {
+  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
+                                const std::unordered_set<void*>& expected) override {
     return base_->checkPoolLiveAllocations(device, pool, expected);
   }
-  std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override {
+  std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device,
+                                                     MempoolId_t pool) override {
     return base_->getCheckpointState(device, pool);
   }
-  c10::cuda::CUDACachingAllocator::CheckpointDelta setCheckpointPoolState(DeviceIndex device,
-                                                                          std::shared_ptr<AllocatorState> state) override;
+  c10::cuda::CUDACachingAllocator::CheckpointDelta setCheckpointPoolState(
+      DeviceIndex device, std::shared_ptr<AllocatorState> state) override;
 
   // Memory shared with other processes is theirs: forwarded, not counted.
-  c10::cuda::CUDACachingAllocator::ShareableHandle shareIpcHandle(void* data) override { return base_->shareIpcHandle(data); }
-  std::shared_ptr<void> getIpcDevPtr(std::string handle) override { return base_->getIpcDevPtr(std::move(handle)); }
-  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t count, cudaStream_t stream,
-                          bool p2p_enabled) override {
+  c10::cuda::CUDACachingAllocator::ShareableHandle shareIpcHandle(void* data) override {
+    return base_->shareIpcHandle(data);
+  }
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    return base_->getIpcDevPtr(std::move(handle));
+  }
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t count,
+                          cudaStream_t stream, bool p2p_enabled) override {
     return base_->memcpyAsync(to, to_device, from, from_device, count, stream, p2p_enabled);
   }
 
   // LibTorch's own recordings
   bool isHistoryEnabled() override { return base_->isHistoryEnabled(); }
 #if MEMLEDGER_TORCH_AT_LEAST(11)
-  void recordHistory(bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn recorder, size_t max_entries,
-                     c10::cuda::CUDACachingAllocator::RecordContext when, bool clear,
-                     const std::vector<std::string>& skip_actions) override {
+  void recordHistory(bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn recorder,
+                     size_t max_entries, c10::cuda::CUDACachingAllocator::RecordContext when,
+                     bool clear, const std::vector<std::string>& skip_actions) override {
     base_->recordHistory(enabled, recorder, max_entries, when, clear, skip_actions);
   }
 #else
-  void recordHistory(bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn recorder, size_t max_entries,
-                     c10::cuda::CUDACachingAllocator::RecordContext when, bool clear) override {
+  void recordHistory(bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn recorder,
+                     size_t max_entries, c10::cuda::CUDACachingAllocator::RecordContext when,
+                     bool clear) override {
     base_->recordHistory(enabled, recorder, max_entries, when, clear);
   }
 #endif
@@ -172,17 +215,22 @@ class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDA
 #endif
 #if MEMLEDGER_TORCH_AT_LEAST(14)
   bool supportsUserMetadata() override { return base_->supportsUserMetadata(); }
-  void annotateMemory(const void* data, const std::string& metadata) override { base_->annotateMemory(data, metadata); }
+  void annotateMemory(const void* data, const std::string& metadata) override {
+    base_->annotateMemory(data, metadata);
+  }
 #endif
-  void attachOutOfMemoryObserver(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override {
+  void attachOutOfMemoryObserver(
+      c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override {
     base_->attachOutOfMemoryObserver(std::move(observer));
   }
 #if MEMLEDGER_TORCH_AT_LEAST(12)
-  void attachOomRejectionObserver(c10::cuda::CUDACachingAllocator::OomRejectionObserver observer) override {
+  void attachOomRejectionObserver(
+      c10::cuda::CUDACachingAllocator::OomRejectionObserver observer) override {
     base_->attachOomRejectionObserver(std::move(observer));
   }
 #endif
-  void attachAllocatorTraceTracker(c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) override {
+  void attachAllocatorTraceTracker(
+      c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) override {
     base_->attachAllocatorTraceTracker(std::move(tracker));
   }
 

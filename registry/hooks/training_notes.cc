@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "registry/second_copy/copies.h"
 #include "registry/core/thread_context.h"
 #include "registry/core/training_threads.h"
-#include "registry/state.h"
 #include "registry/hooks/step_observer.h"
+#include "registry/second_copy/copies.h"
+#include "registry/state.h"
 
 namespace memledger {
 namespace {
@@ -55,7 +55,8 @@ const AutogradMeta* meta_of(const at::Tensor& tensor) {
   return static_cast<const AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
 }
 
-// The address in the leaf's slot, which another thread may be about to change: not more than the address is read.
+// The address in the leaf's slot, which another thread may be about to change: not more than the
+// address is read.
 #if defined(__clang__)
 __attribute__((noinline, no_sanitize("thread")))
 #else
@@ -67,8 +68,10 @@ address_in_slot(const at::Tensor& slot) {
   return *reinterpret_cast<void* const volatile*>(&slot);
 }
 
-// What is no longer needed goes to `dropped`, which may end tensor objects and so is let go of without the lock.
-void note_locked(Notes& all, const at::Tensor& leaf, const at::Tensor& gradient, std::vector<Note>& dropped) {
+// What is no longer needed goes to `dropped`, which may end tensor objects and so is let go of
+// without the lock.
+void note_locked(Notes& all, const at::Tensor& leaf, const at::Tensor& gradient,
+                 std::vector<Note>& dropped) {
   const c10::TensorImpl* const key = leaf.unsafeGetTensorImpl();
   const auto found = all.by_leaf.find(key);
   if (found != all.by_leaf.end()) {
@@ -90,7 +93,8 @@ void note_locked(Notes& all, const at::Tensor& leaf, const at::Tensor& gradient,
     }
     all.prune_at = std::max<size_t>(1024, 2 * all.by_leaf.size());
   }
-  all.by_leaf.emplace(key, Note{WeakTensor(leaf.getIntrusivePtr()), WeakTensor(gradient.getIntrusivePtr())});
+  all.by_leaf.emplace(
+      key, Note{WeakTensor(leaf.getIntrusivePtr()), WeakTensor(gradient.getIntrusivePtr())});
 }
 
 }  // namespace
@@ -106,13 +110,19 @@ bool no_other_thread_trains() noexcept {
 bool trains(uint32_t thread) noexcept { return copy_services().trains(thread); }
 void note_that_this_thread_trains() noexcept { copy_services().note_that_this_thread_trains(); }
 
-void add_step_observer(StepObserver observer) noexcept { copy_services().add_step_observer(observer); }
-void remove_step_observer(StepObserver observer) noexcept { copy_services().remove_step_observer(observer); }
+void add_step_observer(StepObserver observer) noexcept {
+  copy_services().add_step_observer(observer);
+}
+void remove_step_observer(StepObserver observer) noexcept {
+  copy_services().remove_step_observer(observer);
+}
 
 GradientNotes::Wanted::Wanted() { copy_services().want_gradients(true); }
 GradientNotes::Wanted::~Wanted() { copy_services().want_gradients(false); }
 void GradientNotes::note(const at::Tensor& leaf) { copy_services().note_gradient(leaf); }
-at::Tensor GradientNotes::find(const at::Tensor& leaf) { return copy_services().noted_gradient(leaf); }
+at::Tensor GradientNotes::find(const at::Tensor& leaf) {
+  return copy_services().noted_gradient(leaf);
+}
 
 void want_gradients_here(bool wanted) noexcept {
   std::atomic<int>& count = RegistryState::get().gradients_wanted;

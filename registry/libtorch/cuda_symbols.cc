@@ -15,7 +15,8 @@ constexpr int kLoadedOnly = RTLD_NOW | RTLD_NOLOAD;
 
 void keep_loaded(const void* symbol) {
   Dl_info info;
-  if (dladdr(symbol, &info) != 0 && info.dli_fname != nullptr) dlopen(info.dli_fname, kLoadedOnly | RTLD_NODELETE);
+  if (dladdr(symbol, &info) != 0 && info.dli_fname != nullptr)
+    dlopen(info.dli_fname, kLoadedOnly | RTLD_NODELETE);
 }
 
 int add_name(dl_phdr_info* library, size_t, void* names) {
@@ -29,7 +30,9 @@ int add_name(dl_phdr_info* library, size_t, void* names) {
 
 void* find_symbol_of_loaded_library(const char* mangled_name, AcceptSymbol accept) noexcept {
   try {
-    const auto accepted = [accept](void* symbol) { return symbol != nullptr && (accept == nullptr || accept(symbol)); };
+    const auto accepted = [accept](void* symbol) {
+      return symbol != nullptr && (accept == nullptr || accept(symbol));
+    };
     void* symbol = dlsym(RTLD_DEFAULT, mangled_name);
     if (!accepted(symbol)) {
       std::vector<std::string> names;

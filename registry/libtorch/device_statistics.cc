@@ -22,11 +22,11 @@
 #include <thread>
 #include <tuple>
 
-#include "registry/second_copy/copies.h"
 #include "registry/core/loaded_libraries.h"
 #include "registry/hooks/cuda_allocator.h"
 #include "registry/libtorch/cuda_symbols.h"
 #include "registry/libtorch/libtorch_version.h"
+#include "registry/second_copy/copies.h"
 #include "virtual_gpu/workspaces.h"
 #endif
 
@@ -37,7 +37,9 @@ std::atomic<bool> device_memory_is_forgotten{false};
 
 }  // namespace
 
-void forget_device_memory() noexcept { device_memory_is_forgotten.store(true, std::memory_order_relaxed); }
+void forget_device_memory() noexcept {
+  device_memory_is_forgotten.store(true, std::memory_order_relaxed);
+}
 
 std::string LibraryWorkspace::name() const {
   char where[32];
@@ -52,7 +54,8 @@ namespace {
 
 using c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
-// What `read` says, unless LibTorch cannot: it answers with exceptions where an allocator has no such figures.
+// What `read` says, unless LibTorch cannot: it answers with exceptions where an allocator has no
+// such figures.
 template <typename Read>
 auto unless_it_throws(const Read& read) -> std::optional<decltype(read())> {
   try {
@@ -65,18 +68,25 @@ auto unless_it_throws(const Read& read) -> std::optional<decltype(read())> {
 }
 
 // A device without an index is the first.
-c10::DeviceIndex index_of(c10::Device device) { return device.has_index() ? device.index() : c10::DeviceIndex{0}; }
+c10::DeviceIndex index_of(c10::Device device) {
+  return device.has_index() ? device.index() : c10::DeviceIndex{0};
+}
 
-// Null where it could only answer with an exception, which LibTorch decorates at the cost of milliseconds.
+// Null where it could only answer with an exception, which LibTorch decorates at the cost of
+// milliseconds.
 CUDAAllocator* initialized_allocator(c10::Device device) {
   if (!device.is_cuda()) return nullptr;
   auto* const allocator = static_cast<CUDAAllocator*>(CudaAllocator::in_use());
-  if (allocator == nullptr || !allocator_is_usable(device.type()) || !allocator->initialized()) return nullptr;
-  const auto* const guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
+  if (allocator == nullptr || !allocator_is_usable(device.type()) || !allocator->initialized())
+    return nullptr;
+  const auto* const guard =
+      c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
   return guard != nullptr && index_of(device) < guard->deviceCount() ? allocator : nullptr;
 }
 
-Statistic to_value(const c10::CachingAllocator::Stat& stat) { return {stat.current, stat.peak, stat.allocated, stat.freed}; }
+Statistic to_value(const c10::CachingAllocator::Stat& stat) {
+  return {stat.current, stat.peak, stat.allocated, stat.freed};
+}
 
 Statistic to_value(const c10::CachingAllocator::StatArray& stats) {
   return to_value(stats[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)]);
@@ -96,8 +106,11 @@ DeviceSegment to_value(const c10::cuda::CUDACachingAllocator::SegmentInfo& segme
     DeviceBlock& one = value.blocks.emplace_back();
     one.address = address;
     one.nbytes = static_cast<int64_t>(block.size);
-    one.state = block.allocated ? BlockState::kInUse : block.active ? BlockState::kAwaitingFree : BlockState::kFree;
-    if (one.state != BlockState::kFree) one.requested_bytes = static_cast<int64_t>(block.requested_size);
+    one.state = block.allocated ? BlockState::kInUse
+                : block.active  ? BlockState::kAwaitingFree
+                                : BlockState::kFree;
+    if (one.state != BlockState::kFree)
+      one.requested_bytes = static_cast<int64_t>(block.requested_size);
     address += block.size;
   }
   return value;
@@ -122,8 +135,9 @@ void add(DeviceBlocks& sums, const DeviceBlock& block) {
 }
 
 #if MEMLEDGER_TORCH_AT_LEAST(11)
-// at::cuda::WorkspaceMapWithMutex, whose header needs the headers of libraries that memledger does without. Newer versions keep
-// the size beside the DataPtr; it lies behind it in each entry, so going through the entries is the same.
+// at::cuda::WorkspaceMapWithMutex, whose header needs the headers of libraries that memledger does
+// without. Newer versions keep the size beside the DataPtr; it lies behind it in each entry, so
+// going through the entries is the same.
 struct WorkspaceTable {
   std::map<std::tuple<void*, void*>, c10::DataPtr> workspaces;  // by library handle and stream
   std::shared_mutex mutex;
@@ -141,7 +155,8 @@ unsigned long long loaded_libraries() {
   return loaded;
 }
 
-// A function of LibTorch's CUDA library, looked for again only when libraries were loaded since: each reading of the registry asks.
+// A function of LibTorch's CUDA library, looked for again only when libraries were loaded since:
+// each reading of the registry asks.
 class TableFunction {
  public:
   constexpr explicit TableFunction(const char* mangled) : mangled_(mangled) {}
@@ -161,7 +176,8 @@ class TableFunction {
   std::atomic<unsigned long long> looked_among_{0};
 };
 
-void add_workspaces(TableFunction& table_function, std::string_view library, std::vector<LibraryWorkspace>& all) {
+void add_workspaces(TableFunction& table_function, std::string_view library,
+                    std::vector<LibraryWorkspace>& all) {
   void* const symbol = table_function.get();
   if (symbol == nullptr) return;
   WorkspaceTable& table = reinterpret_cast<WorkspaceTable& (*)()>(symbol)();
@@ -182,8 +198,9 @@ void add_workspaces(TableFunction& table_function, std::string_view library, std
     workspace.address = reinterpret_cast<uintptr_t>(data.get());
     workspace.device = data.device();
     workspace.stream = reinterpret_cast<uintptr_t>(std::get<1>(handle_and_stream));
-    const bool known =
-        std::any_of(all.begin(), all.end(), [&](const LibraryWorkspace& one) { return one.address == workspace.address; });
+    const bool known = std::any_of(all.begin(), all.end(), [&](const LibraryWorkspace& one) {
+      return one.address == workspace.address;
+    });
     if (workspace.address != 0 && !known) all.push_back(workspace);
   }
 }
@@ -191,7 +208,8 @@ void add_workspaces(TableFunction& table_function, std::string_view library, std
 
 // Up to some version blocks in use were called allocated, and all of them reserved.
 template <typename Stats>
-auto to_pinned(const Stats& stats, int) -> decltype(static_cast<void>(stats.active_bytes), PinnedStatistics()) {
+auto to_pinned(const Stats& stats, int)
+    -> decltype(static_cast<void>(stats.active_bytes), PinnedStatistics()) {
   PinnedStatistics value;
   value.in_use_bytes = to_value(stats.active_bytes);
   value.in_use_blocks = to_value(stats.active_requests);
@@ -215,10 +233,12 @@ std::optional<DeviceStatistics> device_statistics(c10::Device device) {
   CUDAAllocator* const allocator = initialized_allocator(device);
   if (allocator == nullptr) return std::nullopt;
   return unless_it_throws([&] {
-    const c10::CachingDeviceAllocator::DeviceStats stats = allocator->getDeviceStats(index_of(device));
+    const c10::CachingDeviceAllocator::DeviceStats stats =
+        allocator->getDeviceStats(index_of(device));
     DeviceStatistics value;
     value.allocator = allocator->name();
-    value.caching = allocator->isEnabled() && c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") != true;
+    value.caching =
+        allocator->isEnabled() && c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") != true;
     value.requested_bytes = to_value(stats.requested_bytes);
     value.allocated_bytes = to_value(stats.allocated_bytes);
     value.active_bytes = to_value(stats.active_bytes);
@@ -271,7 +291,8 @@ std::optional<DeviceBlocks> device_blocks(c10::Device device) {
 }
 
 bool allocator_is_usable(c10::DeviceType type) noexcept {
-  if (const CopyOffer* const first = first_copy()) return first->services->allocator_is_usable(type);
+  if (const CopyOffer* const first = first_copy())
+    return first->services->allocator_is_usable(type);
   return type != c10::DeviceType::CUDA || !CudaAllocator::is_half_made();
 }
 
@@ -297,7 +318,8 @@ std::vector<ModelledWorkspace> modelled_workspaces() {
   rows.resize(std::min(rows.size(), ask(rows.data(), rows.size())));
   for (const memledger_virtual_gpu_workspace& row : rows) {
     if (row.largest_bytes == 0) continue;
-    all.push_back({row.name, static_cast<int64_t>(row.largest_bytes), static_cast<int64_t>(row.asked)});
+    all.push_back(
+        {row.name, static_cast<int64_t>(row.largest_bytes), static_cast<int64_t>(row.asked)});
   }
   return all;
 }

@@ -1,9 +1,11 @@
 #pragma once
 
-// The one place of the registry that reaches into c10::DataPtr and c10::StorageImpl beyond their public functions.
+// The one place of the registry that reaches into c10::DataPtr and c10::StorageImpl beyond their
+// public functions.
 //
-// Adoption changes the deleter of a storage that other threads may use at the same moment, though not resize or free. By LibTorch's
-// functions that takes several writes, with a moment in which there is no context; here it is one, and atomic.
+// Adoption changes the deleter of a storage that other threads may use at the same moment, though
+// not resize or free. By LibTorch's functions that takes several writes, with a moment in which
+// there is no context; here it is one, and atomic.
 
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
@@ -14,14 +16,18 @@ namespace memledger::libtorch_storages {
 
 using Context = std::unique_ptr<void, c10::DeleterFnPtr>;
 
-template <c10::detail::UniqueVoidPtr c10::DataPtr::*kPointer, Context c10::detail::UniqueVoidPtr::*kContext,
+template <c10::detail::UniqueVoidPtr c10::DataPtr::*kPointer,
+          Context c10::detail::UniqueVoidPtr::*kContext,
           c10::Allocator* c10::StorageImpl::*kAllocator>
 struct Members {
-  friend c10::DeleterFnPtr& deleter_place(c10::DataPtr& data) { return (data.*kPointer.*kContext).get_deleter(); }
+  friend c10::DeleterFnPtr& deleter_place(c10::DataPtr& data) {
+    return (data.*kPointer.*kContext).get_deleter();
+  }
   friend c10::Allocator*& allocator_place(c10::StorageImpl& storage) { return storage.*kAllocator; }
 };
 // An explicit instantiation may name private members.
-template struct Members<&c10::DataPtr::ptr_, &c10::detail::UniqueVoidPtr::ctx_, &c10::StorageImpl::allocator_>;
+template struct Members<&c10::DataPtr::ptr_, &c10::detail::UniqueVoidPtr::ctx_,
+                        &c10::StorageImpl::allocator_>;
 
 c10::DeleterFnPtr& deleter_place(c10::DataPtr& data);
 c10::Allocator*& allocator_place(c10::StorageImpl& storage);

@@ -11,11 +11,12 @@
 namespace memledger {
 
 std::optional<StorageFacts> storage_of(const at::Tensor& tensor) {
-  // Filled in place, and the bytes not by way of another optional: to read back as one word what was just written as two waits until
-  // everything written before has reached the cache.
+  // Filled in place, and the bytes not by way of another optional: to read back as one word what
+  // was just written as two waits until everything written before has reached the cache.
   std::optional<StorageFacts> facts;
   if (!tensor.defined()) return facts;
-  const c10::StorageImpl* impl = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  const c10::StorageImpl* impl =
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   if (impl == nullptr) return facts;
   facts.emplace();
   const void* data = nullptr;
@@ -28,7 +29,8 @@ std::optional<StorageFacts> storage_of(const at::Tensor& tensor) {
     data = nullptr;
     facts->key.device = tensor_device(tensor);
   }
-  facts->key.address = reinterpret_cast<uintptr_t>(data != nullptr ? data : static_cast<const void*>(impl));
+  facts->key.address =
+      reinterpret_cast<uintptr_t>(data != nullptr ? data : static_cast<const void*>(impl));
   const c10::SymInt bytes = impl->sym_nbytes();
   if (bytes.is_heap_allocated()) {
     facts->bytes = bytes.maybe_as_int();

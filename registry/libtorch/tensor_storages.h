@@ -4,8 +4,7 @@
 // Any number of threads may call these functions; a tensor that another thread
 // resizes or frees meanwhile is the caller's to rule out.
 
-#ifndef MEMLEDGER_REGISTRY_TENSOR_STORAGES_H_
-#define MEMLEDGER_REGISTRY_TENSOR_STORAGES_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -63,5 +62,3 @@ void for_each_part(const at::Tensor& tensor, Callback callback) {
 }
 
 }  // namespace memledger
-
-#endif  // MEMLEDGER_REGISTRY_TENSOR_STORAGES_H_

@@ -14,7 +14,8 @@
 #include "registry/version.h"
 #include "text/output.h"
 
-// A hash of the headers whose classes cross from one copy to another; without it (a build by hand) only sizes tell.
+// A hash of the headers whose classes cross from one copy to another; without it (a build by hand)
+// only sizes tell.
 #if __has_include("registry/interface_hash.h")
 #include "registry/interface_hash.h"
 #else
@@ -35,9 +36,13 @@ namespace {
 // Sizes differ where the compiler's flags do (debug modes of the C++ library).
 const char* version_text() {
   static const auto* const text = new std::string(
-      "memledger " MEMLEDGER_VERSION " (LibTorch " MEMLEDGER_TEXT(TORCH_VERSION_MAJOR) "." MEMLEDGER_TEXT(
+      "memledger " MEMLEDGER_VERSION
+      " (LibTorch " MEMLEDGER_TEXT(TORCH_VERSION_MAJOR) "." MEMLEDGER_TEXT(
           TORCH_VERSION_MINOR) "." MEMLEDGER_TEXT(TORCH_VERSION_PATCH) ", Abseil " MEMLEDGER_ABSEIL
-                                                                       ", interface " MEMLEDGER_INTERFACE_HASH " " +
+                                                                       ", "
+                                                                       "interface"
+                                                                       " " MEMLEDGER_INTERFACE_HASH
+                                                                       " " +
       std::to_string(sizeof(StorageInfo)) + "/" + std::to_string(sizeof(Snapshot::Data)) + ")");
   return text->c_str();
 }
@@ -55,7 +60,9 @@ const CopyOffer* offer_in_front() {
   return copy == nullptr ? nullptr : copy->memledger_copy();
 }
 
-const CopyOffer* offer_of(void* symbol) { return reinterpret_cast<decltype(&::memledger_copy)>(symbol)(); }
+const CopyOffer* offer_of(void* symbol) {
+  return reinterpret_cast<decltype(&::memledger_copy)>(symbol)();
+}
 
 // Our own answers null while it decides.
 bool is_offer(void* symbol) { return offer_of(symbol) != nullptr; }
@@ -80,8 +87,8 @@ const CopyDecision* decide() {
     return decision;
   }
   decision->role = CopyDecision::Role::kRefused;
-  decision->refusal = std::string("memledger: two versions in one process: ") + other->version + " was here first and watches; " +
-                      own_offer.version + " stays off";
+  decision->refusal = std::string("memledger: two versions in one process: ") + other->version +
+                      " was here first and watches; " + own_offer.version + " stays off";
   tell({decision->refusal});
   return decision;
 }
@@ -102,7 +109,9 @@ const CopyDecision* copy_decision() noexcept { return decided.load(std::memory_o
 
 const CopyOffer* first_copy() noexcept {
   const CopyDecision* const decision = copy_decision();
-  return decision != nullptr && decision->role == CopyDecision::Role::kHandsOver ? decision->watching : nullptr;
+  return decision != nullptr && decision->role == CopyDecision::Role::kHandsOver
+             ? decision->watching
+             : nullptr;
 }
 
 }  // namespace memledger

@@ -1,14 +1,17 @@
 #pragma once
 
-// Two copies of memledger in one process: a program or plugin that links it, under a runner that brings it.
+// Two copies of memledger in one process: a program or plugin that links it, under a runner that
+// brings it.
 //
-// The copy that is loaded first watches. A later one of the same version installs nothing: its Registry::global() is the first's,
-// and so is all else that the process has one of. Only the first's code touches the tables, since hash tables of one copy cannot
-// be read by another's code (Abseil seeds its hashes with an address in the copy); values cross. A later copy of another version
-// says so on standard error and stays off.
+// The copy that is loaded first watches. A later one of the same version installs nothing: its
+// Registry::global() is the first's, and so is all else that the process has one of. Only the
+// first's code touches the tables, since hash tables of one copy cannot be read by another's code
+// (Abseil seeds its hashes with an address in the copy); values cross. A later copy of another
+// version says so on standard error and stays off.
 //
-// How they meet: the wrapper before LibTorch's CPU allocator says whose it is (an executable's symbols cannot be looked up), and
-// where the program's own allocator stands before it, the C symbol memledger_copy of the libraries does.
+// How they meet: the wrapper before LibTorch's CPU allocator says whose it is (an executable's
+// symbols cannot be looked up), and where the program's own allocator stands before it, the C
+// symbol memledger_copy of the libraries does.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,10 +20,10 @@
 
 #include "registry/allocation_failure.h"
 #include "registry/hooks/block_observer.h"
+#include "registry/hooks/step_observer.h"
 #include "registry/live_storages.h"
 #include "registry/phase.h"
 #include "registry/stacks.h"
-#include "registry/hooks/step_observer.h"
 
 namespace memledger {
 
@@ -45,7 +48,8 @@ class CopyServices {
   virtual void leave_phase(PhaseBefore before) = 0;
 
   virtual void close_cursor(uint64_t number) = 0;
-  virtual AllocationFailureObserver set_failure_observer(AllocationFailureObserver observer) noexcept = 0;
+  virtual AllocationFailureObserver set_failure_observer(
+      AllocationFailureObserver observer) noexcept = 0;
   virtual std::vector<StackFrame> stack_frames(uint32_t stack) = 0;
   virtual void start_recording(size_t max_events, core::RecordingMark& mark) = 0;
   virtual void stop_recording() noexcept = 0;
@@ -58,8 +62,8 @@ class CopyServices {
   virtual bool owns_watched_block(const c10::StorageImpl& storage) noexcept = 0;
   virtual uint32_t take_stack() noexcept = 0;
   virtual std::vector<void*> stack_addresses(uint32_t stack) = 0;
-  // Answer for registry/hooks/training_notes.h and registry/hooks/step_observer.h: only the hooks of the copy
-  // that watches see who trains.
+  // Answer for registry/hooks/training_notes.h and registry/hooks/step_observer.h: only the hooks
+  // of the copy that watches see who trains.
   virtual void want_gradients(bool wanted) noexcept = 0;
   virtual void note_gradient(const at::Tensor& leaf) = 0;
   virtual at::Tensor noted_gradient(const at::Tensor& leaf) = 0;
@@ -77,14 +81,17 @@ class CopyServices {
   ~CopyServices() = default;
 };
 
-// What a copy tells of itself. The layout of this struct, and the names of what leads to it, hold for all versions.
+// What a copy tells of itself. The layout of this struct, and the names of what leads to it, hold
+// for all versions.
 struct CopyOffer {
-  const char* version;  // with all that decides how values are laid out: if equal, the rest can be used
+  const char*
+      version;  // with all that decides how values are laid out: if equal, the rest can be used
   Registry* registry;
   CopyServices* services;
 };
 
-// A base of the wrapper before LibTorch's CPU allocator. Found by its name at run time, hence the visibility.
+// A base of the wrapper before LibTorch's CPU allocator. Found by its name at run time, hence the
+// visibility.
 class __attribute__((visibility("default"))) CopyInFront {
  public:
   virtual const CopyOffer* memledger_copy() const noexcept = 0;
@@ -100,8 +107,8 @@ struct CopyDecision {
   std::string refusal;                  // a sentence that names both versions
 };
 
-// Made at the first call, by the registry at load, which offers itself for the case that it watches; a refusal is told on
-// standard error then. Takes the loader's lock.
+// Made at the first call, by the registry at load, which offers itself for the case that it
+// watches; a refusal is told on standard error then. Takes the loader's lock.
 const CopyDecision& decide_who_watches(Registry& registry, CopyServices& services);
 
 // Of the copy that watches: this one's own, or the first's.

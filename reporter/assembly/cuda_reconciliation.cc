@@ -21,13 +21,15 @@ BlocksByAddress blocks_in_use(const std::optional<DeviceBlocks>& blocks) {
   return result;
 }
 
-void add(std::vector<ReportItem>& items, ReportItemKind kind, std::string name, int64_t bytes, size_t count) {
+void add(std::vector<ReportItem>& items, ReportItemKind kind, std::string name, int64_t bytes,
+         size_t count) {
   if (count > 0) items.push_back({kind, std::move(name), bytes, count});
 }
 
 }  // namespace
 
-std::vector<uintptr_t> unclaimed_blocks(c10::Device device, const Snapshot& snapshot, const AllocatorView& view) {
+std::vector<uintptr_t> unclaimed_blocks(c10::Device device, const Snapshot& snapshot,
+                                        const AllocatorView& view) {
   BlocksByAddress blocks = blocks_in_use(view.blocks);
   for (const LibraryWorkspace& workspace : view.workspaces) {
     if (workspace.device == device) blocks.erase(workspace.address);
@@ -50,12 +52,14 @@ DeviceAccount account_of(c10::Device device, const Snapshot& snapshot, const All
       bytes = block->second->requested_bytes;
       unclaimed.erase(block);
     }
-    const StorageInfo* const known = snapshot.find_address(device, reinterpret_cast<const void*>(workspace.address));
+    const StorageInfo* const known =
+        snapshot.find_address(device, reinterpret_cast<const void*>(workspace.address));
     if (known != nullptr) {
       account.not_rows.insert(known->id);
       bytes = known->nbytes;
     }
-    if (bytes.has_value()) add(account.items, ReportItemKind::kLibraryWorkspace, workspace.name(), *bytes, 1);
+    if (bytes.has_value())
+      add(account.items, ReportItemKind::kLibraryWorkspace, workspace.name(), *bytes, 1);
   }
 
   int64_t raw_bytes = 0;
@@ -75,8 +79,10 @@ DeviceAccount account_of(c10::Device device, const Snapshot& snapshot, const All
 
   if (view.blocks.has_value()) {
     const DeviceBlocks& blocks = *view.blocks;
-    add(account.items, ReportItemKind::kRounding, "", blocks.rounding_bytes, blocks.rounding_bytes != 0 ? 1 : 0);
-    add(account.items, ReportItemKind::kUnsplitRemainder, "", blocks.unsplit_bytes, blocks.unsplit_bytes != 0 ? 1 : 0);
+    add(account.items, ReportItemKind::kRounding, "", blocks.rounding_bytes,
+        blocks.rounding_bytes != 0 ? 1 : 0);
+    add(account.items, ReportItemKind::kUnsplitRemainder, "", blocks.unsplit_bytes,
+        blocks.unsplit_bytes != 0 ? 1 : 0);
   }
   return account;
 }

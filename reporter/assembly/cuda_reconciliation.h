@@ -1,7 +1,7 @@
 #pragma once
 
-// How what the registry knows of one CUDA device adds up to what LibTorch's allocator says: from values, so that it can be tried
-// by hand.
+// How what the registry knows of one CUDA device adds up to what LibTorch's allocator says: from
+// values, so that it can be tried by hand.
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,8 @@
 
 namespace memledger {
 
-// What the allocator of one device said, at the instant of the snapshot or as near to it as the program's threads allow.
+// What the allocator of one device said, at the instant of the snapshot or as near to it as the
+// program's threads allow.
 struct AllocatorView {
   std::optional<DeviceStatistics> statistics;
   std::optional<DeviceBlocks> blocks;
@@ -29,9 +30,10 @@ struct DeviceAccount {
   std::unordered_set<uint64_t> not_rows;
 };
 
-// Addresses of the blocks in use that neither a storage nor a library's workspace accounts for, ascending: born before tracking, or
-// of a thread that was allocating or freeing at that moment.
-std::vector<uintptr_t> unclaimed_blocks(c10::Device device, const Snapshot& snapshot, const AllocatorView& view);
+// Addresses of the blocks in use that neither a storage nor a library's workspace accounts for,
+// ascending: born before tracking, or of a thread that was allocating or freeing at that moment.
+std::vector<uintptr_t> unclaimed_blocks(c10::Device device, const Snapshot& snapshot,
+                                        const AllocatorView& view);
 
 DeviceAccount account_of(c10::Device device, const Snapshot& snapshot, const AllocatorView& view);
 

@@ -9,8 +9,8 @@
 
 namespace memledger {
 
-// The process's mappings of files and shared memory as /proc/self/maps has them at construction. Cost: by their number, less than
-// a millisecond for a thousand.
+// The process's mappings of files and shared memory as /proc/self/maps has them at construction.
+// Cost: by their number, less than a millisecond for a thousand.
 class MemoryMaps {
  public:
   struct Mapping {
@@ -20,8 +20,8 @@ class MemoryMaps {
   };
 
   MemoryMaps();
-  // Null for memory of the program's own: heap, stack, private anonymous mappings; and for the pages of programs and libraries,
-  // whose data is the program's.
+  // Null for memory of the program's own: heap, stack, private anonymous mappings; and for the
+  // pages of programs and libraries, whose data is the program's.
   const Mapping* find(uintptr_t address) const;
 
  private:

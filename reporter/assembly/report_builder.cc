@@ -19,7 +19,8 @@ using DeviceId = std::pair<c10::DeviceType, c10::DeviceIndex>;
 
 bool wanted(c10::Device device, const std::optional<c10::Device>& filter) {
   if (!filter.has_value()) return true;
-  return filter->type() == device.type() && (!filter->has_index() || !device.has_index() || filter->index() == device.index());
+  return filter->type() == device.type() &&
+         (!filter->has_index() || !device.has_index() || filter->index() == device.index());
 }
 
 // How many bytes all of the claims' tensors can reach: the union of where they lie.
@@ -52,12 +53,13 @@ ReportRow row_of(const Claim& claim, RowKind kind) {
   return row;
 }
 
-// The rows of one storage: one per tensor object, the same object under two names is a+b. The first is the one whose bytes are
-// counted; it has the storage's role, and the user's name rather than a graph's slot. `least` is the role if no claim has a
-// better one.
+// The rows of one storage: one per tensor object, the same object under two names is a+b. The first
+// is the one whose bytes are counted; it has the storage's role, and the user's name rather than a
+// graph's slot. `least` is the role if no claim has a better one.
 std::vector<ReportRow> rows_of(std::vector<const Claim*> claims, Role least) {
   std::stable_sort(claims.begin(), claims.end(), [](const Claim* a, const Claim* b) {
-    return std::make_pair(a->role == Role::kSaved, a->role) < std::make_pair(b->role == Role::kSaved, b->role);
+    return std::make_pair(a->role == Role::kSaved, a->role) <
+           std::make_pair(b->role == Role::kSaved, b->role);
   });
   struct Place {
     size_t row;
@@ -73,7 +75,8 @@ std::vector<ReportRow> rows_of(std::vector<const Claim*> claims, Role least) {
     const auto [found, is_new] = place_of_tensor.try_emplace(claim->tensor, Place{rows.size(), {}});
     Place& place = found->second;
     if (!is_new && claim->tensor != 0) {
-      if (claim->role == Role::kSaved || std::find(place.names.begin(), place.names.end(), claim->name) != place.names.end())
+      if (claim->role == Role::kSaved ||
+          std::find(place.names.begin(), place.names.end(), claim->name) != place.names.end())
         continue;
       rows[place.row].name += "+" + claim->name;
       place.names.push_back(claim->name);
@@ -87,13 +90,15 @@ std::vector<ReportRow> rows_of(std::vector<const Claim*> claims, Role least) {
   counted.role = role;
   for (size_t i = 1; i < rows.size(); ++i) rows[i].owner = counted.name;
   if (references.has_value()) {
-    counted.more_references = std::max<int64_t>(0, *references - static_cast<int64_t>(place_of_tensor.size()));
+    counted.more_references =
+        std::max<int64_t>(0, *references - static_cast<int64_t>(place_of_tensor.size()));
   }
   return rows;
 }
 
 // What is known of a storage that the registry does not have.
-void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, bool followed, std::optional<MemoryMaps>& maps) {
+void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, bool followed,
+                       std::optional<MemoryMaps>& maps) {
   std::optional<int64_t> bytes;
   bool has_storage = false;
   bool pinned = false;
@@ -102,7 +107,8 @@ void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, 
     has_storage = has_storage || claim->has_storage;
     lent = lent || claim->lent;
     pinned = pinned || claim->pinned;
-    if (claim->storage_bytes.has_value()) bytes = std::max(bytes.value_or(0), *claim->storage_bytes);
+    if (claim->storage_bytes.has_value())
+      bytes = std::max(bytes.value_or(0), *claim->storage_bytes);
   }
   const bool is_empty = has_storage ? bytes == 0 : row.shape.has_value() && row.elements() == 0;
   if (is_empty) return;
@@ -124,7 +130,8 @@ void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, 
     if (pinned || !device.is_cpu()) return;
     if (!maps.has_value()) maps.emplace();
     if (const MemoryMaps::Mapping* const mapping = maps->find(claims.front()->address)) {
-      row.external = mapping->shared_memory ? ExternalMemory::kSharedMemory : ExternalMemory::kMappedFile;
+      row.external =
+          mapping->shared_memory ? ExternalMemory::kSharedMemory : ExternalMemory::kMappedFile;
       row.mapped_from = mapping->path;
     }
   }
@@ -139,8 +146,11 @@ std::vector<std::vector<const Claim*>> by_address(const std::vector<const Claim*
     const uintptr_t identity = claim->has_storage ? claim->address : claim->tensor;
     size_t place = groups.size();
     if (identity != 0) {
-      place =
-          places.try_emplace({claim->device.type(), claim->device.index(), claim->has_storage, identity}, place).first->second;
+      place = places
+                  .try_emplace(
+                      {claim->device.type(), claim->device.index(), claim->has_storage, identity},
+                      place)
+                  .first->second;
     }
     if (place == groups.size()) groups.emplace_back();
     groups[place].push_back(claim);
@@ -174,14 +184,15 @@ void explain(DeviceReport& report) {
     const bool was_requested = item.kind < ReportItemKind::kRounding;
     (was_requested ? requested : beyond) += item.bytes;
   }
-  if (report.allocator_bytes.has_value()) report.unexplained_bytes = *report.allocator_bytes - requested - beyond;
+  if (report.allocator_bytes.has_value())
+    report.unexplained_bytes = *report.allocator_bytes - requested - beyond;
   if (report.requested_bytes.has_value()) {
     report.unexplained_requested_bytes = *report.requested_bytes - requested - report.awaited_bytes;
   }
 }
 
-// What becomes the rows of one storage, or of one piece of memory that is not in the registry. Small, as there may be millions to
-// sort.
+// What becomes the rows of one storage, or of one piece of memory that is not in the registry.
+// Small, as there may be millions to sort.
 struct Draft {
   static constexpr uint32_t kAnonymous = ~uint32_t{0};
   int64_t bytes = 0;
@@ -193,7 +204,8 @@ using Drafts = core::LargeVector<Draft>;
 
 class Builder {
  public:
-  Builder(const ReportOptions& options, const std::vector<Claim>& claims, const Instant& instant, AnonymousNumbers& numbers)
+  Builder(const ReportOptions& options, const std::vector<Claim>& claims, const Instant& instant,
+          AnonymousNumbers& numbers)
       : options_(options),
         claims_(claims),
         instant_(instant),
@@ -232,7 +244,8 @@ class Builder {
       }
     }
     // Those on one storage stay in order of registration.
-    std::stable_sort(by_storage_.begin(), by_storage_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::stable_sort(by_storage_.begin(), by_storage_.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
   }
 
   void sort_segments() {
@@ -240,7 +253,8 @@ class Builder {
       if (!view.blocks.has_value()) continue;
       std::vector<const DeviceSegment*>& segments = segments_[index];
       for (const DeviceSegment& segment : view.blocks->segments) segments.push_back(&segment);
-      std::sort(segments.begin(), segments.end(), [](const auto* a, const auto* b) { return a->address < b->address; });
+      std::sort(segments.begin(), segments.end(),
+                [](const auto* a, const auto* b) { return a->address < b->address; });
     }
   }
 
@@ -258,7 +272,8 @@ class Builder {
       one.adopted_bytes = info.adopted_bytes;
     }
     if (one.followed) one.allocator_bytes = one.counters.current_bytes;
-    if (const auto view = instant_.views.find(device.index()); device.is_cuda() && view != instant_.views.end())
+    if (const auto view = instant_.views.find(device.index());
+        device.is_cuda() && view != instant_.views.end())
       take_figures(one, view->second);
     one.allocator_moved = device.is_cuda() && instant_.moved.count(device.index()) > 0;
     return one;
@@ -266,7 +281,8 @@ class Builder {
 
   void draft_storages() {
     std::set<DeviceId> seen;
-    for (const DeviceInfo& info : snapshot_.devices()) seen.insert({info.device.type(), info.device.index()});
+    for (const DeviceInfo& info : snapshot_.devices())
+      seen.insert({info.device.type(), info.device.index()});
     for (const auto& [index, view] : instant_.views) {
       if (view.statistics->reserved_bytes.current > 0) seen.insert({c10::kCUDA, index});
     }
@@ -275,7 +291,8 @@ class Builder {
       if (!wanted(device, options_.device)) continue;
       DeviceReport& one = report_of(device);
       DeviceAccount account;
-      if (const auto view = instant_.views.find(index); device.is_cuda() && view != instant_.views.end()) {
+      if (const auto view = instant_.views.find(index);
+          device.is_cuda() && view != instant_.views.end()) {
         account = account_of(device, snapshot_, view->second);
         one.items = std::move(account.items);
       }
@@ -287,8 +304,8 @@ class Builder {
     const c10::ArrayRef<StorageInfo> storages = snapshot_.storages(device);
     Drafts& drafts = drafts_[{device.type(), device.index()}];
     drafts.reserve(storages.size());
-    // Both ascend. Claims on storages that are not there: freed before the instant of the snapshot, by a thread that runs
-    // backward, say.
+    // Both ascend. Claims on storages that are not there: freed before the instant of the snapshot,
+    // by a thread that runs backward, say.
     auto claim = by_storage_.begin();
     for (const StorageInfo& storage : storages) {
       while (claim != by_storage_.end() && claim->first < storage.id) ++claim;
@@ -298,7 +315,8 @@ class Builder {
       draft.storage = &storage;
       if (claim != by_storage_.end() && claim->first == storage.id) {
         std::vector<const Claim*> on_it;
-        for (; claim != by_storage_.end() && claim->first == storage.id; ++claim) on_it.push_back(claim->second);
+        for (; claim != by_storage_.end() && claim->first == storage.id; ++claim)
+          on_it.push_back(claim->second);
         std::vector<ReportRow> rows = rows_of(on_it, least_role(storage));
         rows.front().nbytes = storage.nbytes;
         rows.front().visible_bytes = visible_bytes(on_it, storage.nbytes);
@@ -341,7 +359,8 @@ class Builder {
         if (draft.named == Draft::kAnonymous) ids.push_back(draft.storage->id);
       }
     }
-    if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());  // several devices
+    if (!std::is_sorted(ids.begin(), ids.end()))
+      std::sort(ids.begin(), ids.end());  // several devices
     numbers_.number(ids);
     for (auto& [device, drafts] : drafts_) {
       auto reader = numbers_.reader();
@@ -351,7 +370,9 @@ class Builder {
     }
   }
 
-  static Role least_role(const StorageInfo& storage) { return storage.temporary ? Role::kTemporary : Role::kTensor; }
+  static Role least_role(const StorageInfo& storage) {
+    return storage.temporary ? Role::kTemporary : Role::kTensor;
+  }
 
   // Null where the allocator does not tell.
   const DeviceSegment* segment_of(const StorageInfo& storage) const {
@@ -359,11 +380,13 @@ class Builder {
     const auto of_device = segments_.find(storage.device.index());
     if (of_device == segments_.end()) return nullptr;
     const std::vector<const DeviceSegment*>& segments = of_device->second;
-    auto after = std::upper_bound(segments.begin(), segments.end(), storage.address,
-                                  [](uintptr_t address, const DeviceSegment* segment) { return address < segment->address; });
+    auto after = std::upper_bound(
+        segments.begin(), segments.end(), storage.address,
+        [](uintptr_t address, const DeviceSegment* segment) { return address < segment->address; });
     if (after == segments.begin()) return nullptr;
     const DeviceSegment* const segment = *--after;
-    return storage.address - segment->address < static_cast<uint64_t>(segment->nbytes) ? segment : nullptr;
+    return storage.address - segment->address < static_cast<uint64_t>(segment->nbytes) ? segment
+                                                                                       : nullptr;
   }
 
   void add_birthplace(ReportRow& row, const StorageInfo& storage) const {
@@ -391,7 +414,9 @@ class Builder {
     }
   }
 
-  static std::string name_of(const Draft& anonymous) { return "Tensor" + std::to_string(anonymous.number); }
+  static std::string name_of(const Draft& anonymous) {
+    return "Tensor" + std::to_string(anonymous.number);
+  }
 
   void fill_anonymous(ReportRow& row, const Draft& draft) const {
     const StorageInfo& storage = *draft.storage;
@@ -410,7 +435,8 @@ class Builder {
   static void sort_by(Drafts& drafts, const Key& key) {
     core::LargeVector<core::Keyed> order;
     order.reserve(drafts.size());
-    for (size_t i = 0; i < drafts.size(); ++i) order.push_back({key(drafts[i]), static_cast<uint32_t>(i)});
+    for (size_t i = 0; i < drafts.size(); ++i)
+      order.push_back({key(drafts[i]), static_cast<uint32_t>(i)});
     core::sort_ascending(order);
     Drafts sorted;
     sorted.reserve(drafts.size());
@@ -430,7 +456,9 @@ class Builder {
     std::vector<std::pair<std::string, size_t>> order;
     order.reserve(drafts.size());
     for (const Draft& draft : drafts) {
-      order.emplace_back(draft.named != Draft::kAnonymous ? named_[draft.named].front().name : name_of(draft), order.size());
+      order.emplace_back(
+          draft.named != Draft::kAnonymous ? named_[draft.named].front().name : name_of(draft),
+          order.size());
     }
     std::sort(order.begin(), order.end());
     Drafts sorted;
@@ -442,13 +470,18 @@ class Builder {
   void sort(Drafts& drafts) const {
     switch (options_.sort) {
       case SortBy::kBytes:
-        return sort_by(drafts, [](const Draft& draft) { return ~static_cast<uint64_t>(draft.bytes); });
+        return sort_by(drafts,
+                       [](const Draft& draft) { return ~static_cast<uint64_t>(draft.bytes); });
       case SortBy::kSize:
-        return sort_by(drafts, [this](const Draft& draft) { return ~static_cast<uint64_t>(elements_of(draft)); });
+        return sort_by(drafts, [this](const Draft& draft) {
+          return ~static_cast<uint64_t>(elements_of(draft));
+        });
       case SortBy::kName:
         return sort_by_name(drafts);
       case SortBy::kBirth:
-        return sort_by(drafts, [](const Draft& draft) { return draft.storage == nullptr ? 0 : draft.storage->id; });
+        return sort_by(drafts, [](const Draft& draft) {
+          return draft.storage == nullptr ? 0 : draft.storage->id;
+        });
     }
   }
 
@@ -465,7 +498,8 @@ class Builder {
   void emit(DeviceReport& one, Drafts& drafts) {
     sort(drafts);
     size_t rows = drafts.size();
-    for (const Draft& draft : drafts) rows += draft.named == Draft::kAnonymous ? 0 : named_[draft.named].size() - 1;
+    for (const Draft& draft : drafts)
+      rows += draft.named == Draft::kAnonymous ? 0 : named_[draft.named].size() - 1;
     one.rows.reserve(rows);
     core::prefer_huge_pages(one.rows.data(), rows * sizeof(ReportRow));
     for (const Draft& draft : drafts) {
@@ -488,7 +522,7 @@ class Builder {
   AnonymousNumbers& numbers_;
   const std::map<uint64_t, const Claim*> parameters_;
   std::vector<std::pair<uint64_t, const Claim*>> by_storage_;
-  std::vector<const Claim*> elsewhere_;                                     // no row in the registry
+  std::vector<const Claim*> elsewhere_;  // no row in the registry
   std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;  // by address
   std::map<DeviceId, DeviceReport> devices_;
   std::map<DeviceId, Drafts> drafts_;
@@ -521,7 +555,8 @@ void AnonymousNumbers::number(const std::vector<uint64_t>& anonymous) {
     if (known < before && numbers_[known].first == id) continue;
     numbers_.emplace_back(id, next_++);
   }
-  std::inplace_merge(numbers_.begin(), numbers_.begin() + static_cast<std::ptrdiff_t>(before), numbers_.end());
+  std::inplace_merge(numbers_.begin(), numbers_.begin() + static_cast<std::ptrdiff_t>(before),
+                     numbers_.end());
 }
 
 size_t AnonymousNumbers::Reader::of(uint64_t id) {
@@ -556,8 +591,8 @@ std::map<uint64_t, const Claim*> parameters_by_storage(const std::vector<Claim>&
   return result;
 }
 
-Report build_report(const ReportOptions& options, const std::vector<Claim>& claims, const Instant& instant,
-                    AnonymousNumbers& numbers) {
+Report build_report(const ReportOptions& options, const std::vector<Claim>& claims,
+                    const Instant& instant, AnonymousNumbers& numbers) {
   return Builder(options, claims, instant, numbers).build();
 }
 

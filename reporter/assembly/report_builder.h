@@ -1,6 +1,7 @@
 #pragma once
 
-// Makes a report of values: what can be named, what was alive at an instant, and what the allocators say to that.
+// Makes a report of values: what can be named, what was alive at an instant, and what the
+// allocators say to that.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +14,8 @@
 #include <vector>
 
 #include "registry/snapshot.h"
-#include "reporter/assembly/named_tensor_facts.h"
 #include "reporter/assembly/cuda_reconciliation.h"
+#include "reporter/assembly/named_tensor_facts.h"
 #include "reporter/report.h"
 
 namespace memledger {
@@ -28,7 +29,8 @@ class AnonymousNumbers {
   // Reads the numbers of ids that have one, and ascend.
   class Reader {
    public:
-    explicit Reader(const std::vector<std::pair<uint64_t, size_t>>& numbers) : next_(numbers.begin()) {}
+    explicit Reader(const std::vector<std::pair<uint64_t, size_t>>& numbers)
+        : next_(numbers.begin()) {}
     size_t of(uint64_t id);
 
    private:
@@ -46,7 +48,7 @@ class AnonymousNumbers {
 struct Instant {
   Snapshot snapshot;
   std::map<c10::DeviceIndex, AllocatorView> views;  // of CUDA devices
-  std::set<c10::DeviceIndex> moved;                 // without a view, as threads allocated while it was taken
+  std::set<c10::DeviceIndex> moved;  // without a view, as threads allocated while it was taken
   bool of_peak = false;
   bool active = false;                       // the registry watches
   std::function<bool(c10::Device)> follows;  // whether it sees a device's allocations
@@ -55,8 +57,8 @@ struct Instant {
 std::vector<uint64_t> ids_alive(const Snapshot& snapshot);
 
 // Everything but what is of the whole process: pinned memory, the process's own, health.
-Report build_report(const ReportOptions& options, const std::vector<Claim>& claims, const Instant& instant,
-                    AnonymousNumbers& numbers);
+Report build_report(const ReportOptions& options, const std::vector<Claim>& claims,
+                    const Instant& instant, AnonymousNumbers& numbers);
 
 // The module whose parameter a storage is, for the outputs of the operators that consumed it.
 std::map<uint64_t, const Claim*> parameters_by_storage(const std::vector<Claim>& claims);

@@ -1,6 +1,7 @@
 #pragma once
 
-// The fixed parts of the HTML page; report_html.cc puts the data between them. Names reach the page as text nodes only.
+// The fixed parts of the HTML page; report_html.cc puts the data between them. Names reach the page
+// as text nodes only.
 
 namespace memledger {
 

@@ -30,7 +30,8 @@ std::string place_text(const ReportRow& row) {
   std::string text;
   if (row.stream.value_or(0) != 0) text = fmt::format("stream {:#x}", *row.stream);
   if (row.pool != std::pair<uint64_t, uint64_t>{0, 0}) {
-    text += fmt::format("{}private pool ({}, {})", text.empty() ? "" : ", ", row.pool.first, row.pool.second);
+    text += fmt::format("{}private pool ({}, {})", text.empty() ? "" : ", ", row.pool.first,
+                        row.pool.second);
   }
   return text;
 }
@@ -57,10 +58,12 @@ std::string producer(const ReportRow& row) {
   } else {
     std::string node(row.autograd_node);
     node.append(" of ").append(row.forward_op);
-    if (!row.forward_label.empty() && row.forward_label != row.label) node.append(" in ").append(row.forward_label);
+    if (!row.forward_label.empty() && row.forward_label != row.label)
+      node.append(" in ").append(row.forward_label);
     add(node);
   }
-  if (row.phase != Phase::kOther) add(std::string(to_string(row.phase)) + (row.phase_inferred ? " (inferred)" : ""));
+  if (row.phase != Phase::kOther)
+    add(std::string(to_string(row.phase)) + (row.phase_inferred ? " (inferred)" : ""));
   std::string text(row.op);
   if (!where.empty()) text += (text.empty() ? "[" : " [") + where + "]";
   if (!row.where.empty()) text += (text.empty() ? "at " : " at ") + row.where;

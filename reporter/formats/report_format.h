@@ -20,14 +20,16 @@ std::string dtype_text(const std::optional<c10::ScalarType>& dtype);
 // offset 4096, extent 1024: where a tensor lies in its storage, in bytes.
 std::string range_text(int64_t offset_bytes, int64_t extent_bytes);
 
-// stream 0x7f12…, private pool (0, 1): where it is not the default stream's, and where it lies in such a pool.
+// stream 0x7f12…, private pool (0, 1): where it is not the default stream's, and where it lies in
+// such a pool.
 std::string place_text(const ReportRow& row);
 
-// Whether more than one thread of the program's made what is alive. Backward's does not count: on CUDA it is autograd's, in every
-// training.
+// Whether more than one thread of the program's made what is alive. Backward's does not count: on
+// CUDA it is autograd's, in every training.
 bool has_several_threads(const DeviceReport& device);
 
-// aten::mul [encoder.layer3, forward], aten::conv2d [output of conv1, forward]; "before tracking" for an adopted storage.
+// aten::mul [encoder.layer3, forward], aten::conv2d [output of conv1, forward]; "before tracking"
+// for an adopted storage.
 std::string producer(const ReportRow& row);
 
 }  // namespace memledger

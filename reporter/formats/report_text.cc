@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "reporter/report.h"
 #include "reporter/formats/report_format.h"
+#include "reporter/report.h"
 #include "text/names.h"
 
 namespace memledger {
@@ -35,11 +35,22 @@ bool wants_colour(const std::ostream& out, Colour colour) {
   if (colour != Colour::kAuto) return colour == Colour::kAlways;
   const char* const no_color = std::getenv("NO_COLOR");
   const char* const terminal = std::getenv("TERM");
-  return (no_color == nullptr || *no_color == '\0') && terminal != nullptr && std::string_view(terminal) != "dumb" &&
-         is_terminal(out);
+  return (no_color == nullptr || *no_color == '\0') && terminal != nullptr &&
+         std::string_view(terminal) != "dumb" && is_terminal(out);
 }
 
-enum class Style : uint8_t { kPlain, kHeader, kFaint, kParameter, kGradient, kState, kSaved, kAnonymous, kGood, kBad };
+enum class Style : uint8_t {
+  kPlain,
+  kHeader,
+  kFaint,
+  kParameter,
+  kGradient,
+  kState,
+  kSaved,
+  kAnonymous,
+  kGood,
+  kBad
+};
 
 // Wraps texts in escape sequences, or not.
 class Palette {
@@ -115,7 +126,9 @@ std::string key_of(const ReportRow& row, GroupBy group) {
     case GroupBy::kModule:
       return row.module.empty() ? "(of no module)" : row.module;
     default:
-      return row.adopted ? "(before tracking)" : row.op.empty() ? "(outside operators)" : std::string(row.op);
+      return row.adopted      ? "(before tracking)"
+             : row.op.empty() ? "(outside operators)"
+                              : std::string(row.op);
   }
 }
 
@@ -125,8 +138,9 @@ void add_to(ShownRow& shown, const ReportRow& row, const DeviceReport& device) {
 }
 
 std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& options) {
-  using Likeness = std::tuple<Role, std::string, std::string_view, std::optional<c10::DimVector>, std::optional<c10::ScalarType>,
-                              uint64_t, std::pair<uint64_t, uint64_t>>;
+  using Likeness =
+      std::tuple<Role, std::string, std::string_view, std::optional<c10::DimVector>,
+                 std::optional<c10::ScalarType>, uint64_t, std::pair<uint64_t, uint64_t>>;
   std::vector<ShownRow> shown;
   std::map<Likeness, size_t> place_of_likeness;
   std::map<std::string, size_t> place_of_key;
@@ -141,8 +155,10 @@ std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& 
       is_new = inserted;
       if (is_new) shown.push_back({&row, found->first, "", 0});
     } else if (row.anonymous && options.group == GroupBy::kAlike) {
-      const auto [found, inserted] = place_of_likeness.try_emplace(
-          {row.role, producer(row), row.label, row.shape, row.dtype, row.stream.value_or(0), row.pool}, place);
+      const auto [found, inserted] =
+          place_of_likeness.try_emplace({row.role, producer(row), row.label, row.shape, row.dtype,
+                                         row.stream.value_or(0), row.pool},
+                                        place);
       place = found->second;
       is_new = inserted;
       if (is_new) shown.push_back({&row, "", row.name, 0});
@@ -166,13 +182,15 @@ std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& 
     for (const auto& [bytes, i] : order) sorted.push_back(std::move(shown[i]));
     shown = std::move(sorted);
   } else if (by_key && options.sort == SortBy::kName) {
-    std::sort(shown.begin(), shown.end(), [](const ShownRow& a, const ShownRow& b) { return a.group < b.group; });
+    std::sort(shown.begin(), shown.end(),
+              [](const ShownRow& a, const ShownRow& b) { return a.group < b.group; });
   }
   return shown;
 }
 
 std::string first_column(const ReportRow& row) {
-  return row.kind == RowKind::kShared ? table_name(row.name) + "(->" + table_name(row.owner) + ")" : table_name(row.name);
+  return row.kind == RowKind::kShared ? table_name(row.name) + "(->" + table_name(row.owner) + ")"
+                                      : table_name(row.name);
 }
 
 std::string first_column(const ShownRow& shown) {
@@ -181,7 +199,9 @@ std::string first_column(const ShownRow& shown) {
   return first_column(*shown.row);
 }
 
-std::string size_or_unknown(std::optional<int64_t> bytes) { return bytes.has_value() ? readable_size(*bytes) : "?"; }
+std::string size_or_unknown(std::optional<int64_t> bytes) {
+  return bytes.has_value() ? readable_size(*bytes) : "?";
+}
 
 std::string external_note(const ReportRow& row) {
   const std::string size = readable_size(row.external_bytes);
@@ -205,12 +225,14 @@ std::string note(const ReportRow& row, bool verbose) {
     case RowKind::kUnknown:
       return "  cannot be looked into";
     case RowKind::kNotFollowed:
-      return row.claimed_bytes.has_value() ? fmt::format("  not followed; its storage says {}", readable_size(*row.claimed_bytes))
+      return row.claimed_bytes.has_value() ? fmt::format("  not followed; its storage says {}",
+                                                         readable_size(*row.claimed_bytes))
                                            : "  not followed";
     case RowKind::kMeta:
       return "  would be " + size_or_unknown(row.claimed_bytes);
     case RowKind::kLent:
-      return "  lent back (Courtesy), comes back with restore(): " + size_or_unknown(row.claimed_bytes);
+      return "  lent back (Courtesy), comes back with restore(): " +
+             size_or_unknown(row.claimed_bytes);
     case RowKind::kShared:
       return verbose ? "  " + range_text(row.storage_offset_bytes, row.extent_bytes) : "";
     case RowKind::kStorage:
@@ -223,9 +245,11 @@ std::string note(const ReportRow& row, bool verbose) {
   return "";
 }
 
-// Whether to say that its tensors show a part only: any part when verbose, else where most of it is out of their reach.
+// Whether to say that its tensors show a part only: any part when verbose, else where most of it is
+// out of their reach.
 bool pins_what_it_does_not_show(const ReportRow& row, bool verbose) {
-  if (row.kind != RowKind::kStorage || !row.visible_bytes.has_value() || !row.nbytes.has_value()) return false;
+  if (row.kind != RowKind::kStorage || !row.visible_bytes.has_value() || !row.nbytes.has_value())
+    return false;
   return verbose ? *row.visible_bytes < *row.nbytes : *row.visible_bytes < *row.nbytes / 2;
 }
 
@@ -233,7 +257,8 @@ bool pins_what_it_does_not_show(const ReportRow& row, bool verbose) {
 std::map<uint32_t, int64_t> bytes_by_thread(const DeviceReport& device) {
   std::map<uint32_t, int64_t> threads;
   for (const ReportRow& row : device.rows) {
-    if (row.kind == RowKind::kStorage && row.thread != 0) threads[row.thread] += row.nbytes.value_or(0);
+    if (row.kind == RowKind::kStorage && row.thread != 0)
+      threads[row.thread] += row.nbytes.value_or(0);
   }
   return threads;
 }
@@ -242,21 +267,25 @@ std::map<uint32_t, int64_t> bytes_by_thread(const DeviceReport& device) {
 std::string threads_text(const std::map<uint32_t, int64_t>& threads) {
   constexpr size_t kShown = 8;
   std::vector<std::pair<uint32_t, int64_t>> sorted(threads.begin(), threads.end());
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
   std::string text;
   int64_t rest = 0;
   for (size_t i = 0; i < sorted.size(); ++i) {
     if (i >= kShown) {
       rest += sorted[i].second;
     } else {
-      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", sorted[i].first, readable_size(sorted[i].second));
+      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", sorted[i].first,
+                          readable_size(sorted[i].second));
     }
   }
-  if (sorted.size() > kShown) text += fmt::format(", … {} more: {}", sorted.size() - kShown, readable_size(rest));
+  if (sorted.size() > kShown)
+    text += fmt::format(", … {} more: {}", sorted.size() - kShown, readable_size(rest));
   return text;
 }
 
-void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptions& options, const Palette& paint) {
+void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptions& options,
+                const Palette& paint) {
   const std::vector<ShownRow> shown = lines_of(device, options);
   const bool with_threads = options.verbose && has_several_threads(device);
   const size_t count = options.verbose ? shown.size() : std::min(shown.size(), options.max_rows);
@@ -264,11 +293,13 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
   for (size_t i = 0; i < count; ++i) {
     const ReportRow& row = *shown[i].row;
     const bool is_group = !shown[i].group.empty();
-    const std::string size = shown[i].unknown == shown[i].count ? "?" : readable_size(shown[i].nbytes);
+    const std::string size =
+        shown[i].unknown == shown[i].count ? "?" : readable_size(shown[i].nbytes);
     const std::string what = !is_group             ? shape_text(row.shape)
                              : shown[i].count == 1 ? "1 storage"
                                                    : fmt::format("{} storages", shown[i].count);
-    out << paint(is_group ? Style::kPlain : style_of(row), fmt::format("{:<40s}", first_column(shown[i])))
+    out << paint(is_group ? Style::kPlain : style_of(row),
+                 fmt::format("{:<40s}", first_column(shown[i])))
         << fmt::format("{:>20s}{:>10s}", what, size);
     if (is_group) {
       if (shown[i].unknown > 0 && shown[i].unknown < shown[i].count)
@@ -302,7 +333,8 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
   }
 }
 
-void write_item(std::ostream& out, std::string_view what, const std::vector<ReportItem>& items, ReportItemKind kind) {
+void write_item(std::ostream& out, std::string_view what, const std::vector<ReportItem>& items,
+                ReportItemKind kind) {
   int64_t bytes = 0;
   size_t count = 0;
   std::string named;
@@ -311,7 +343,8 @@ void write_item(std::ostream& out, std::string_view what, const std::vector<Repo
     bytes += item.bytes;
     count += item.count;
     if (!item.name.empty())
-      named += fmt::format("{}{} {}", named.empty() ? "" : ", ", table_name(item.name), readable_size(item.bytes));
+      named += fmt::format("{}{} {}", named.empty() ? "" : ", ", table_name(item.name),
+                           readable_size(item.bytes));
   }
   if (count == 0) return;
   out << fmt::format("  {}: {}", what, readable_size(bytes));
@@ -326,7 +359,8 @@ void write_item(std::ostream& out, std::string_view what, const std::vector<Repo
 // The chain from the rows to what was taken from the driver.
 void write_account(std::ostream& out, const DeviceReport& device) {
   if (device.total_bytes > 0) {
-    out << fmt::format("  named: {}; anonymous: {}\n", readable_size(device.named_bytes), readable_size(device.anonymous_bytes));
+    out << fmt::format("  named: {}; anonymous: {}\n", readable_size(device.named_bytes),
+                       readable_size(device.anonymous_bytes));
     std::string roles;
     for (size_t role = 0; role < device.bytes_by_role.size(); ++role) {
       if (device.bytes_by_role[role] == 0) continue;
@@ -334,9 +368,11 @@ void write_account(std::ostream& out, const DeviceReport& device) {
                            readable_size(device.bytes_by_role[role]));
     }
     out << "  by role: " << roles << '\n';
-    if (has_several_threads(device)) out << "  by thread: " << threads_text(bytes_by_thread(device)) << '\n';
+    if (has_several_threads(device))
+      out << "  by thread: " << threads_text(bytes_by_thread(device)) << '\n';
   }
-  if (!device.items.empty()) out << fmt::format("  tensors, as requested: {}\n", readable_size(device.total_bytes));
+  if (!device.items.empty())
+    out << fmt::format("  tensors, as requested: {}\n", readable_size(device.total_bytes));
   write_item(out, "library workspaces", device.items, ReportItemKind::kLibraryWorkspace);
   write_item(out, "raw blocks (not storages)", device.items, ReportItemKind::kRawBlocks);
   write_item(out, "before tracking", device.items, ReportItemKind::kBeforeTracking);
@@ -346,30 +382,35 @@ void write_account(std::ostream& out, const DeviceReport& device) {
     out << fmt::format("Requested: {} ({} unexplained)\n", readable_size(*device.requested_bytes),
                        size_or_unknown(device.unexplained_requested_bytes));
   }
-  if (device.awaited_bytes > 0) out << fmt::format("freed, awaited by other streams: {}\n", readable_size(device.awaited_bytes));
+  if (device.awaited_bytes > 0)
+    out << fmt::format("freed, awaited by other streams: {}\n",
+                       readable_size(device.awaited_bytes));
   if (device.reserved_bytes.has_value()) {
     out << fmt::format("cached, free: {}", size_or_unknown(device.cached_free_bytes));
     if (device.largest_free_block.value_or(0) > 0) {
-      out << fmt::format(" (largest block {}, fragments of segments in use {})", readable_size(*device.largest_free_block),
+      out << fmt::format(" (largest block {}, fragments of segments in use {})",
+                         readable_size(*device.largest_free_block),
                          size_or_unknown(device.fragmented_bytes));
     }
     out << fmt::format("; reserved: {}\n", readable_size(*device.reserved_bytes));
     out << fmt::format("context, libraries, other processes: {}; used on the device: {} of {}\n",
-                       size_or_unknown(device.outside_allocator_bytes), size_or_unknown(device.device_used_bytes),
+                       size_or_unknown(device.outside_allocator_bytes),
+                       size_or_unknown(device.device_used_bytes),
                        size_or_unknown(device.device_total_bytes));
   }
 }
 
 std::string process_text(const ProcessMemory& memory) {
-  return fmt::format("{} (heap, stacks and tensors {}, files {}, shared {})", readable_size(memory.resident_bytes),
-                     readable_size(memory.anonymous_bytes), readable_size(memory.file_bytes), readable_size(memory.shared_bytes));
+  return fmt::format("{} (heap, stacks and tensors {}, files {}, shared {})",
+                     readable_size(memory.resident_bytes), readable_size(memory.anonymous_bytes),
+                     readable_size(memory.file_bytes), readable_size(memory.shared_bytes));
 }
 
-// What of the process's memory the tensors are. Pages that were never written to are not resident, so there is no remainder to be
-// exact about.
+// What of the process's memory the tensors are. Pages that were never written to are not resident,
+// so there is no remainder to be exact about.
 void write_process(std::ostream& out, const Report& report, const DeviceReport& device) {
-  out << fmt::format("resident memory of the process: {}; tensors: {}\n", process_text(*report.process),
-                     size_or_unknown(device.allocator_bytes));
+  out << fmt::format("resident memory of the process: {}; tensors: {}\n",
+                     process_text(*report.process), size_or_unknown(device.allocator_bytes));
 }
 
 // Memory that operators or libraries took for themselves: no tensor was seen on it.
@@ -380,49 +421,62 @@ int64_t bytes_without_tensor(const DeviceReport& device) {
   return bytes;
 }
 
-void write_footer(std::ostream& out, const Report& report, const DeviceReport& device, const Palette& paint) {
-  out << fmt::format("Total Tensors: {} \tUsed Memory: {}\n", device.elements, size_or_unknown(device.shown_used_bytes()));
-  out << fmt::format("{} on {}: {}\n", report.of_peak ? "The peak of requested bytes" : "The allocated memory",
+void write_footer(std::ostream& out, const Report& report, const DeviceReport& device,
+                  const Palette& paint) {
+  out << fmt::format("Total Tensors: {} \tUsed Memory: {}\n", device.elements,
+                     size_or_unknown(device.shown_used_bytes()));
+  out << fmt::format("{} on {}: {}\n",
+                     report.of_peak ? "The peak of requested bytes" : "The allocated memory",
                      device.device.str(), size_or_unknown(device.allocator_bytes));
   if (device.allocator_bytes.has_value() && device.unexplained_bytes.has_value()) {
-    const std::string explained =
-        fmt::format("Explained: {} of {} ({} unexplained)", readable_size(*device.allocator_bytes - *device.unexplained_bytes),
-                    readable_size(*device.allocator_bytes), readable_size(*device.unexplained_bytes));
+    const std::string explained = fmt::format(
+        "Explained: {} of {} ({} unexplained)",
+        readable_size(*device.allocator_bytes - *device.unexplained_bytes),
+        readable_size(*device.allocator_bytes), readable_size(*device.unexplained_bytes));
     out << paint(*device.unexplained_bytes == 0 ? Style::kGood : Style::kBad, explained) << '\n';
     write_account(out, device);
   } else if (device.device.is_meta()) {
-    out << fmt::format("Explained: ? of ? (no memory; would be {})\n", readable_size(device.would_be_bytes));
+    out << fmt::format("Explained: ? of ? (no memory; would be {})\n",
+                       readable_size(device.would_be_bytes));
   } else {
     out << "Explained: ? of ? (not followed)\n";
   }
-  if (device.allocator_moved) out << "LibTorch's figures: ? (other threads allocated each time they were read)\n";
-  if (device.adopted_bytes > 0) out << fmt::format("  of it made before tracking: {}\n", readable_size(device.adopted_bytes));
+  if (device.allocator_moved)
+    out << "LibTorch's figures: ? (other threads allocated each time they were read)\n";
+  if (device.adopted_bytes > 0)
+    out << fmt::format("  of it made before tracking: {}\n", readable_size(device.adopted_bytes));
   if (device.external_bytes > 0) {
     out << fmt::format("external: {}", readable_size(device.external_bytes));
-    if (device.mapped_bytes > 0) out << fmt::format(", of it mapped files {}", readable_size(device.mapped_bytes));
-    if (device.shared_bytes > 0) out << fmt::format(", of it shared memory {}", readable_size(device.shared_bytes));
+    if (device.mapped_bytes > 0)
+      out << fmt::format(", of it mapped files {}", readable_size(device.mapped_bytes));
+    if (device.shared_bytes > 0)
+      out << fmt::format(", of it shared memory {}", readable_size(device.shared_bytes));
     out << '\n';
   }
-  if (report.options.process_memory && device.device.is_cpu() && report.process.has_value()) write_process(out, report, device);
+  if (report.options.process_memory && device.device.is_cpu() && report.process.has_value())
+    write_process(out, report, device);
   if (!report.complete) out << "freed while peaks were not kept: ?\n";
   if (report.of_peak) {
     const int64_t without_tensor = bytes_without_tensor(device);
-    if (without_tensor > 0) out << fmt::format("  of it workspaces, not of a tensor: {}\n", readable_size(without_tensor));
+    if (without_tensor > 0)
+      out << fmt::format("  of it workspaces, not of a tensor: {}\n",
+                         readable_size(without_tensor));
   }
   if (report.unseen_before_tracking && device.device.is_cpu()) out << "before tracking: ?\n";
   if (report.tracking_was_off && device.device.is_cpu()) out << "tracking was off: ?\n";
 }
 
 std::ostream& write_row(std::ostream& out, const ReportRow& row) {
-  return out << fmt::format("{:<40s}{:>20s}{:>10s}{}", first_column(row), shape_text(row.shape), size_or_unknown(row.nbytes),
-                            note(row, true));
+  return out << fmt::format("{:<40s}{:>20s}{:>10s}{}", first_column(row), shape_text(row.shape),
+                            size_or_unknown(row.nbytes), note(row, true));
 }
 
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const DeviceReport& device) {
-  return out << fmt::format("{}: {} rows, {}; allocated {} ({} unexplained)", device.device.str(), device.rows.size(),
-                            size_or_unknown(device.used_bytes()), size_or_unknown(device.allocator_bytes),
+  return out << fmt::format("{}: {} rows, {}; allocated {} ({} unexplained)", device.device.str(),
+                            device.rows.size(), size_or_unknown(device.used_bytes()),
+                            size_or_unknown(device.allocator_bytes),
                             size_or_unknown(device.unexplained_bytes));
 }
 
@@ -438,14 +492,19 @@ std::ostream& operator<<(std::ostream& out, Role role) { return out << to_string
 std::ostream& operator<<(std::ostream& out, RowKind kind) { return out << to_string(kind); }
 std::ostream& operator<<(std::ostream& out, ReportItemKind kind) { return out << to_string(kind); }
 
-std::ostream& operator<<(std::ostream& out, const ProcessMemory& memory) { return out << process_text(memory); }
+std::ostream& operator<<(std::ostream& out, const ProcessMemory& memory) {
+  return out << process_text(memory);
+}
 
 std::ostream& operator<<(std::ostream& out, const Report& report) {
   const Palette paint(wants_colour(out, report.options.colour));
   const std::string rule(kWidth, '-');
-  out << paint(Style::kHeader, fmt::format("{:<40s}{:>20s}{:>10s}", "Element type", "Size", "Used MEM")) << '\n';
+  out << paint(Style::kHeader,
+               fmt::format("{:<40s}{:>20s}{:>10s}", "Element type", "Size", "Used MEM"))
+      << '\n';
   for (const DeviceReport& device : report.devices) {
-    out << rule << (report.of_peak ? "\nAt the peak on " : "\nStorage on ") << device.device.str() << '\n';
+    out << rule << (report.of_peak ? "\nAt the peak on " : "\nStorage on ") << device.device.str()
+        << '\n';
     write_rows(out, device, report.options, paint);
     out << rule << '\n';
     write_footer(out, report, device, paint);
@@ -453,20 +512,22 @@ std::ostream& operator<<(std::ostream& out, const Report& report) {
   }
   if (report.devices.empty()) out << rule << "\nNo tensor is alive.\n" << rule << '\n';
   if (report.pinned_in_use_bytes.has_value() && report.pinned_reserved_bytes.value_or(0) > 0) {
-    out << fmt::format("pinned host memory: {} reserved, at most {} in use\n", readable_size(*report.pinned_reserved_bytes),
+    out << fmt::format("pinned host memory: {} reserved, at most {} in use\n",
+                       readable_size(*report.pinned_reserved_bytes),
                        readable_size(*report.pinned_in_use_bytes));
   }
   if (!report.modelled_workspaces.empty()) {
-    out << "library workspaces while operators ran (a model; part of peaks only), largest of each kind:\n";
+    out << "library workspaces while operators ran (a model; part of peaks only), largest of each "
+           "kind:\n";
     for (const ModelledWorkspace& workspace : report.modelled_workspaces) {
-      out << fmt::format("  {}: {} ({} requests)\n", table_name(workspace.name), readable_size(workspace.largest_bytes),
-                         workspace.requests);
+      out << fmt::format("  {}: {} ({} requests)\n", table_name(workspace.name),
+                         readable_size(workspace.largest_bytes), workspace.requests);
     }
   }
   const HookHealth& health = report.health;
   if (health.unknown_frees + health.dropped_records + health.swallowed_exceptions > 0) {
-    out << fmt::format("hooks: {} unknown frees, {} dropped records, {} swallowed exceptions\n", health.unknown_frees,
-                       health.dropped_records, health.swallowed_exceptions);
+    out << fmt::format("hooks: {} unknown frees, {} dropped records, {} swallowed exceptions\n",
+                       health.unknown_frees, health.dropped_records, health.swallowed_exceptions);
   }
   return out;
 }

@@ -14,9 +14,13 @@
 namespace memledger {
 namespace {
 
-std::string number(std::optional<int64_t> value) { return value.has_value() ? std::to_string(*value) : "null"; }
+std::string number(std::optional<int64_t> value) {
+  return value.has_value() ? std::to_string(*value) : "null";
+}
 
-std::string count(std::optional<int64_t> value) { return value.has_value() ? std::to_string(*value) : "?"; }
+std::string count(std::optional<int64_t> value) {
+  return value.has_value() ? std::to_string(*value) : "?";
+}
 
 std::string plural(int64_t value, std::string_view one, std::string_view more) {
   return fmt::format("{} {}", value, value == 1 ? one : more);
@@ -25,11 +29,13 @@ std::string plural(int64_t value, std::string_view one, std::string_view more) {
 // Deep graphs have long ways.
 std::string path_text(const std::vector<std::string>& path) {
   constexpr size_t kEnds = 4, kLongestPath = 1000;
-  if (path.size() <= 2 * kEnds + 1) return table_name(fmt::format("{}", fmt::join(path, " > ")), kLongestPath);
+  if (path.size() <= 2 * kEnds + 1)
+    return table_name(fmt::format("{}", fmt::join(path, " > ")), kLongestPath);
   const auto ends = static_cast<std::ptrdiff_t>(kEnds);
-  return table_name(fmt::format("{} > … {} more … > {}", fmt::join(path.begin(), path.begin() + ends, " > "),
-                                path.size() - 2 * kEnds, fmt::join(path.end() - ends, path.end(), " > ")),
-                    kLongestPath);
+  return table_name(
+      fmt::format("{} > … {} more … > {}", fmt::join(path.begin(), path.begin() + ends, " > "),
+                  path.size() - 2 * kEnds, fmt::join(path.end() - ends, path.end(), " > ")),
+      kLongestPath);
 }
 
 std::string bytes_text(const ReportRow& row) {
@@ -59,8 +65,8 @@ std::ostream& operator<<(std::ostream& out, const SavedReference& saved) {
 
 std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
   const ReportRow& row = why.row;
-  out << fmt::format("{}: {} {} on {}, {}, {}\n", table_name(row.name), shape_text(row.shape), dtype_text(row.dtype),
-                     why.device.str(), bytes_text(row), to_string(row.role));
+  out << fmt::format("{}: {} {} on {}, {}, {}\n", table_name(row.name), shape_text(row.shape),
+                     dtype_text(row.dtype), why.device.str(), bytes_text(row), to_string(row.role));
   const std::string made_by = producer(row);
   if (!made_by.empty()) out << "  made by: " << table_name(made_by) << '\n';
   for (const NamedReference& name : why.names) {
@@ -70,36 +76,45 @@ std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
   for (size_t i = 0; i < std::min(why.saved.size(), kMostSlots); ++i) {
     out << "  saved for backward: " << why.saved[i] << '\n';
   }
-  if (why.saved.size() > kMostSlots) out << fmt::format("  and {} more saved slots\n", why.saved.size() - kMostSlots);
-  if (why.tensor_references.has_value()) out << fmt::format("  references to the tensor: {}\n", *why.tensor_references);
-  out << fmt::format("  tensors on the storage: {}, of which {} known\n", count(why.storage_references), why.known_tensors);
+  if (why.saved.size() > kMostSlots)
+    out << fmt::format("  and {} more saved slots\n", why.saved.size() - kMostSlots);
+  if (why.tensor_references.has_value())
+    out << fmt::format("  references to the tensor: {}\n", *why.tensor_references);
+  out << fmt::format("  tensors on the storage: {}, of which {} known\n",
+                     count(why.storage_references), why.known_tensors);
   out << "  held by you: ";
   if (!why.held_by_you.has_value()) {
     out << "?\n";
   } else if (*why.held_by_you == 0) {
     out << "nothing that is not named above\n";
   } else {
-    out << plural(*why.held_by_you, "tensor", "tensors") << " (variables, containers, graphs that were not added)\n";
+    out << plural(*why.held_by_you, "tensor", "tensors")
+        << " (variables, containers, graphs that were not added)\n";
   }
   return out;
 }
 
 std::string WhyAlive::to_json() const {
   std::string json = fmt::format(
-      "{{\"schema\":\"memledger.why_alive\",\"version\":1,\"name\":{},\"device\":{},\"storage_id\":{},\"bytes\":{},\"role\":{},"
-      "\"made_by\":{},\"tensor_references\":{},\"storage_references\":{},\"known_tensors\":{},\"held_by_you\":{},\"names\":[",
-      json_string(row.name), json_string(device.str()), row.storage_id, number(row.nbytes), json_string(to_string(row.role)),
-      json_string(producer(row)), number(tensor_references), number(storage_references), known_tensors, number(held_by_you));
+      "{{\"schema\":\"memledger.why_alive\",\"version\":1,\"name\":{},\"device\":{},\"storage_id\":"
+      "{},\"bytes\":{},\"role\":{},"
+      "\"made_by\":{},\"tensor_references\":{},\"storage_references\":{},\"known_tensors\":{},"
+      "\"held_by_you\":{},\"names\":[",
+      json_string(row.name), json_string(device.str()), row.storage_id, number(row.nbytes),
+      json_string(to_string(row.role)), json_string(producer(row)), number(tensor_references),
+      number(storage_references), known_tensors, number(held_by_you));
   for (size_t i = 0; i < names.size(); ++i) {
-    json += fmt::format("{}{{\"name\":{},\"role\":{},\"same_tensor\":{},\"offset_bytes\":{},\"extent_bytes\":{}}}",
-                        i == 0 ? "" : ",", json_string(names[i].name), json_string(to_string(names[i].role)),
-                        names[i].same_tensor, names[i].offset_bytes, names[i].extent_bytes);
+    json += fmt::format(
+        "{}{{\"name\":{},\"role\":{},\"same_tensor\":{},\"offset_bytes\":{},\"extent_bytes\":{}}}",
+        i == 0 ? "" : ",", json_string(names[i].name), json_string(to_string(names[i].role)),
+        names[i].same_tensor, names[i].offset_bytes, names[i].extent_bytes);
   }
   json += "],\"saved\":[";
   for (size_t i = 0; i < saved.size(); ++i) {
-    json += fmt::format("{}{{\"slot\":{},\"root\":{},\"path\":[", i == 0 ? "" : ",", json_string(saved[i].slot),
-                        json_string(saved[i].root));
-    for (size_t k = 0; k < saved[i].path.size(); ++k) json += (k == 0 ? "" : ",") + json_string(saved[i].path[k]);
+    json += fmt::format("{}{{\"slot\":{},\"root\":{},\"path\":[", i == 0 ? "" : ",",
+                        json_string(saved[i].slot), json_string(saved[i].root));
+    for (size_t k = 0; k < saved[i].path.size(); ++k)
+      json += (k == 0 ? "" : ",") + json_string(saved[i].path[k]);
     json += "]}";
   }
   return json + "]}";

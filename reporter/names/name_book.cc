@@ -18,8 +18,8 @@
 #include <utility>
 
 #include "registry/core/fork_safe_mutex.h"
-#include "registry/recording.h"
 #include "registry/hooks/training_notes.h"
+#include "registry/recording.h"
 #include "reporter/names/optimizer_state.h"
 #include "reporter/names/optimizer_watch.h"
 #include "reporter/names/prototype_layers.h"
@@ -30,8 +30,9 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-// The thread that added an entry may read its gradients and states as long as no other one was seen to train, as may one that
-// trains itself. Any other thread could be beside one that will be seen next.
+// The thread that added an entry may read its gradients and states as long as no other one was seen
+// to train, as may one that trains itself. Any other thread could be beside one that will be seen
+// next.
 struct Entry {
   uint32_t added_by = this_thread_number();
 
@@ -52,10 +53,14 @@ struct ModuleEntry : Entry, Pinned {
   std::string prefix;
   const torch::nn::Module* module;
   std::weak_ptr<const torch::nn::Module> owner;
-  bool owned;  // by a shared_ptr when it was added; else it is on the stack and the caller's to keep
+  bool
+      owned;  // by a shared_ptr when it was added; else it is on the stack and the caller's to keep
 
   ModuleEntry(std::string its_prefix, const torch::nn::Module& one)
-      : prefix(std::move(its_prefix)), module(&one), owner(one.weak_from_this()), owned(!owner.expired()) {}
+      : prefix(std::move(its_prefix)),
+        module(&one),
+        owner(one.weak_from_this()),
+        owned(!owner.expired()) {}
   bool ended() const { return owned && owner.expired(); }
 };
 
@@ -63,14 +68,16 @@ struct ScriptEntry : Entry {
   std::string prefix;
   ScriptModuleRef module;
 
-  ScriptEntry(std::string its_prefix, const torch::jit::Module& one) : prefix(std::move(its_prefix)), module(one) {}
+  ScriptEntry(std::string its_prefix, const torch::jit::Module& one)
+      : prefix(std::move(its_prefix)), module(one) {}
   bool ended() const { return module.ended(); }
 };
 
 struct OptimizerEntry : Entry, Pinned {
   std::unique_ptr<OptimizerWatch> watch;
 
-  explicit OptimizerEntry(const torch::optim::Optimizer& one) : watch(std::make_unique<OptimizerWatch>(one)) {}
+  explicit OptimizerEntry(const torch::optim::Optimizer& one)
+      : watch(std::make_unique<OptimizerWatch>(one)) {}
 };
 
 struct TensorEntry : Entry {
@@ -89,7 +96,8 @@ using EntryList = std::list<std::shared_ptr<E>>;
 template <typename E>
 using EntryVector = std::vector<std::shared_ptr<E>>;
 
-// Declared before a lock is taken, so that what goes ends without it: deleters and destructors are the program's.
+// Declared before a lock is taken, so that what goes ends without it: deleters and destructors are
+// the program's.
 struct Dropped {
   EntryList<ModuleEntry> modules;
   EntryList<ScriptEntry> scripts;
@@ -106,7 +114,8 @@ std::string type_name(const torch::nn::Module& module) {
   std::string name = module.name();
   if (const size_t colon = name.rfind(':'); colon != std::string::npos) name.erase(0, colon + 1);
   constexpr std::string_view kImpl = "Impl";
-  if (name.size() > kImpl.size() && name.compare(name.size() - kImpl.size(), kImpl.size(), kImpl) == 0)
+  if (name.size() > kImpl.size() &&
+      name.compare(name.size() - kImpl.size(), kImpl.size(), kImpl) == 0)
     name.resize(name.size() - kImpl.size());
   return name;
 }
@@ -127,8 +136,9 @@ at::Tensor lock(const WeakTensor& weak) {
 struct NameBook::Entries {
   using Hold = std::lock_guard<ForkSafeMutex>;
 
-  // Guards what follows, the entries' Pinned included; all else in an entry never changes while the book has it. Nothing of
-  // LibTorch's is called while it is held, but for looking whether something has ended.
+  // Guards what follows, the entries' Pinned included; all else in an entry never changes while the
+  // book has it. Nothing of LibTorch's is called while it is held, but for looking whether
+  // something has ended.
   ForkSafeMutex lock;
   EntryList<ModuleEntry> modules;
   EntryList<ScriptEntry> scripts;
@@ -136,8 +146,9 @@ struct NameBook::Entries {
   EntryList<TensorEntry> tensors;  // in order of registration
   std::unordered_map<std::string, EntryList<TensorEntry>::iterator> tensor_of_name;
   const GradientNotes::Wanted gradients_wanted;
-  // Adding looks for dead entries only when there may be as many of them as live ones, so that it stays cheap on average. Not of
-  // TorchScript modules, whose memory LibTorch keeps until they are let go of here.
+  // Adding looks for dead entries only when there may be as many of them as live ones, so that it
+  // stays cheap on average. Not of TorchScript modules, whose memory LibTorch keeps until they are
+  // let go of here.
   size_t prune_at = 64;
 
   template <typename E>
@@ -198,15 +209,16 @@ struct NameBook::Entries {
     tensors.splice(tensors.end(), one);
   }
 
-  // No other thread reads it any more, nor ever will. By looking, as a condition variable does not outlive a fork: removing is
-  // rare, and a read takes milliseconds.
+  // No other thread reads it any more, nor ever will. By looking, as a condition variable does not
+  // outlive a fork: removing is rare, and a read takes milliseconds.
   void wait_for_readers(const Pinned& removed);
 };
 
 namespace {
 
-// While one of these lives, what the entry stands for is not ended: who removes it waits. Nothing that may end with it, and so call
-// the program, is let go of meanwhile, but when memory fails; a thread does not wait for itself.
+// While one of these lives, what the entry stands for is not ended: who removes it waits. Nothing
+// that may end with it, and so call the program, is let go of meanwhile, but when memory fails; a
+// thread does not wait for itself.
 class Pin {
  public:
   Pin(ForkSafeMutex& lock, Pinned& what) : lock_(lock), what_(what) {
@@ -234,7 +246,8 @@ class Pin {
 
   static int of_this_thread(const Pinned& what) {
     int count = 0;
-    for (const Pin* pin = innermost_; pin != nullptr; pin = pin->outer_) count += &pin->what_ == &what ? 1 : 0;
+    for (const Pin* pin = innermost_; pin != nullptr; pin = pin->outer_)
+      count += &pin->what_ == &what ? 1 : 0;
     return count;
   }
 
@@ -281,9 +294,10 @@ void NameBook::add_module(std::string prefix, const torch::nn::Module& module) {
 void NameBook::add_module(std::string prefix, const torch::jit::Module& module) {
   const auto entry = std::make_shared<ScriptEntry>(std::move(prefix), module);
   if (no_other_thread_trains()) {
-    entry->module.for_each_tensor([](const std::string&, const std::string&, Role, const at::Tensor& tensor) {
-      if (tensor.is_leaf()) GradientNotes::note(tensor);
-    });
+    entry->module.for_each_tensor(
+        [](const std::string&, const std::string&, Role, const at::Tensor& tensor) {
+          if (tensor.is_leaf()) GradientNotes::note(tensor);
+        });
   }
   entries_->add(entries_->scripts, entry);
 }
@@ -301,9 +315,13 @@ void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) {
   entries_->add(entries_->optimizers, entry);
 }
 
-void NameBook::add_tensor(std::string name, const at::Tensor& tensor) { entries_->add(std::move(name), Role::kTensor, tensor); }
+void NameBook::add_tensor(std::string name, const at::Tensor& tensor) {
+  entries_->add(std::move(name), Role::kTensor, tensor);
+}
 
-void NameBook::add_input(std::string name, const at::Tensor& tensor) { entries_->add(std::move(name), Role::kInput, tensor); }
+void NameBook::add_input(std::string name, const at::Tensor& tensor) {
+  entries_->add(std::move(name), Role::kInput, tensor);
+}
 
 void NameBook::remove(std::string_view name) {
   const std::string wanted(name);
@@ -311,11 +329,15 @@ void NameBook::remove(std::string_view name) {
   Dropped removed;
   {
     const Entries::Hold hold(entries_->lock);
-    entries_->prune(ended);  // whether a dead one is an error must not depend on when it was last looked for
-    Entries::move_if(entries_->modules, removed.modules, [&](ModuleEntry& entry) { return entry.prefix == wanted; });
-    Entries::move_if(entries_->scripts, removed.scripts, [&](const ScriptEntry& entry) { return entry.prefix == wanted; });
+    entries_->prune(
+        ended);  // whether a dead one is an error must not depend on when it was last looked for
+    Entries::move_if(entries_->modules, removed.modules,
+                     [&](ModuleEntry& entry) { return entry.prefix == wanted; });
+    Entries::move_if(entries_->scripts, removed.scripts,
+                     [&](const ScriptEntry& entry) { return entry.prefix == wanted; });
     for (const auto& entry : removed.modules) entry->removed = true;
-    if (const auto found = entries_->tensor_of_name.find(wanted); found != entries_->tensor_of_name.end()) {
+    if (const auto found = entries_->tensor_of_name.find(wanted);
+        found != entries_->tensor_of_name.end()) {
       removed.tensors.splice(removed.tensors.end(), entries_->tensors, found->second);
       entries_->tensor_of_name.erase(found);
     }
@@ -331,8 +353,9 @@ void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
   Dropped removed;
   {
     const Entries::Hold hold(entries_->lock);
-    Entries::move_if(entries_->optimizers, removed.optimizers,
-                     [&](const OptimizerEntry& entry) { return &entry.watch->optimizer() == &optimizer; });
+    Entries::move_if(entries_->optimizers, removed.optimizers, [&](const OptimizerEntry& entry) {
+      return &entry.watch->optimizer() == &optimizer;
+    });
     for (const auto& entry : removed.optimizers) entry->removed = true;
   }
   TORCH_CHECK(!removed.optimizers.empty(), "memledger: this optimizer was not added");
@@ -362,25 +385,32 @@ std::vector<NamedTensor> NameBook::read() const {
     std::string name, module;
   };
   std::unordered_map<const c10::TensorImpl*, Known> parameters;
-  const auto add = [&](std::string name, Role role, const std::string& module, const at::Tensor& tensor) {
+  const auto add = [&](std::string name, Role role, const std::string& module,
+                       const at::Tensor& tensor) {
     if (tensor.defined()) found.push_back({std::move(name), role, module, tensor, nullptr});
   };
   bool may_be_read = false;  // what threads that train set without a lock
-  const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module, const at::Tensor& tensor) {
+  const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module,
+                                 const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     add(name, role, module, tensor);
-    // Another thread may begin to train meanwhile, with zero_grad(): then what was noted is no longer there, or may still be had.
+    // Another thread may begin to train meanwhile, with zero_grad(): then what was noted is no
+    // longer there, or may still be had.
     at::Tensor gradient = GradientNotes::find(tensor);
-    if (!gradient.defined() && may_be_read && no_other_thread_trains() && (tensor.is_leaf() || tensor.retains_grad())) {
-      gradient = tensor.grad();  // frozen parameters keep theirs; asked of others LibTorch would warn
+    if (!gradient.defined() && may_be_read && no_other_thread_trains() &&
+        (tensor.is_leaf() || tensor.retains_grad())) {
+      gradient =
+          tensor.grad();  // frozen parameters keep theirs; asked of others LibTorch would warn
     }
     if (gradient.defined()) add(name + ".grad", Role::kGradient, module, gradient);
   };
-  const auto add_parameter = [&](const std::string& name, const std::string& module, const at::Tensor& tensor) {
+  const auto add_parameter = [&](const std::string& name, const std::string& module,
+                                 const at::Tensor& tensor) {
     add_with_grad(name, Role::kParameter, module, tensor);
     if (tensor.defined()) parameters.emplace(tensor.unsafeGetTensorImpl(), Known{name, module});
   };
-  // The last reference to a module may be the one that reading took: it ends with what was read of it.
+  // The last reference to a module may be the one that reading took: it ends with what was read of
+  // it.
   const auto keep_with_what_it_has = [&](size_t first, std::shared_ptr<const void> owner) {
     if (first < found.size()) found[first].owner = std::move(owner);
   };
@@ -406,29 +436,31 @@ std::vector<NamedTensor> NameBook::read() const {
       const std::string name = join(entry.prefix, buffer.key());
       add(name, Role::kBuffer, owner_of(name), buffer.value());
     }
-    for_each_prototype_layer(*module, [&](const std::string& path, const torch::nn::Module& prototype) {
-      const std::string owner = join(entry.prefix, path);
-      for (const auto& parameter : prototype.named_parameters())
-        add_with_grad(join(owner, parameter.key()), Role::kTensor, owner, parameter.value());
-      for (const auto& buffer : prototype.named_buffers()) add(join(owner, buffer.key()), Role::kTensor, owner, buffer.value());
-    });
+    for_each_prototype_layer(
+        *module, [&](const std::string& path, const torch::nn::Module& prototype) {
+          const std::string owner = join(entry.prefix, path);
+          for (const auto& parameter : prototype.named_parameters())
+            add_with_grad(join(owner, parameter.key()), Role::kTensor, owner, parameter.value());
+          for (const auto& buffer : prototype.named_buffers())
+            add(join(owner, buffer.key()), Role::kTensor, owner, buffer.value());
+        });
     keep_with_what_it_has(first, std::move(held));
   }
   for (const auto& shared_entry : scripts) {
     const ScriptEntry& entry = *shared_entry;
     const size_t first = found.size();
     may_be_read = entry.may_be_read();
-    auto held = entry.module.for_each_tensor(
-        [&](const std::string& path, const std::string& module, Role role, const at::Tensor& tensor) {
-          const std::string name = join(entry.prefix, path);
-          std::string owner = join(entry.prefix, module);
-          if (owner.empty()) owner = entry.module.type_name();
-          if (role == Role::kParameter) {
-            add_parameter(name, owner, tensor);
-          } else {
-            add_with_grad(name, role, owner, tensor);
-          }
-        });
+    auto held = entry.module.for_each_tensor([&](const std::string& path, const std::string& module,
+                                                 Role role, const at::Tensor& tensor) {
+      const std::string name = join(entry.prefix, path);
+      std::string owner = join(entry.prefix, module);
+      if (owner.empty()) owner = entry.module.type_name();
+      if (role == Role::kParameter) {
+        add_parameter(name, owner, tensor);
+      } else {
+        add_with_grad(name, role, owner, tensor);
+      }
+    });
     keep_with_what_it_has(first, std::move(held));
   }
   std::unordered_map<const c10::TensorImpl*, std::string> given_names;
@@ -437,7 +469,8 @@ std::vector<NamedTensor> NameBook::read() const {
     const at::Tensor tensor = lock(entry.tensor);
     may_be_read = entry.may_be_read();
     add_with_grad(entry.name, entry.role, "", tensor);
-    if (tensor.defined() && !optimizers.empty()) given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
+    if (tensor.defined() && !optimizers.empty())
+      given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
   }
   for (const auto& shared_entry : optimizers) {
     OptimizerEntry& entry = *shared_entry;
@@ -455,26 +488,31 @@ std::vector<NamedTensor> NameBook::read() const {
         const at::Tensor& param = params[index];
         if (!param.defined()) continue;
         Known known{"param" + std::to_string(group) + "." + std::to_string(index), ""};
-        if (const auto named = parameters.find(param.unsafeGetTensorImpl()); named != parameters.end()) {
+        if (const auto named = parameters.find(param.unsafeGetTensorImpl());
+            named != parameters.end()) {
           known = named->second;
         } else {
-          if (const auto given = given_names.find(param.unsafeGetTensorImpl()); given != given_names.end())
+          if (const auto given = given_names.find(param.unsafeGetTensorImpl());
+              given != given_names.end())
             known.name = given->second;
           known.module = known.name;
           add_with_grad(known.name, Role::kParameter, known.module, param);
         }
         const auto add_state = [&](const std::string& slot, const at::Tensor& tensor) {
-          add(optimizer_name + "." + known.name + "." + slot, Role::kOptimizerState, known.module, tensor);
+          add(optimizer_name + "." + known.name + "." + slot, Role::kOptimizerState, known.module,
+              tensor);
         };
         if (states_may_be_read) {
           for_each_state(optimizer, param.unsafeGetTensorImpl(), add_state);
         } else {
-          for (const auto& [slot, tensor] : entry.watch->noted(param.unsafeGetTensorImpl())) add_state(slot, tensor);
+          for (const auto& [slot, tensor] : entry.watch->noted(param.unsafeGetTensorImpl()))
+            add_state(slot, tensor);
         }
       }
     }
   }
-  std::stable_sort(found.begin(), found.end(), [](const NamedTensor& a, const NamedTensor& b) { return a.role < b.role; });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const NamedTensor& a, const NamedTensor& b) { return a.role < b.role; });
   return found;
 }
 

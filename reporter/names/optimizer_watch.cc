@@ -11,9 +11,9 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/hash/hash.h"
 #include "registry/core/lock.h"
-#include "registry/recording.h"
 #include "registry/hooks/step_observer.h"
 #include "registry/hooks/training_notes.h"
+#include "registry/recording.h"
 #include "reporter/names/optimizer_state.h"
 
 namespace memledger {
@@ -32,7 +32,8 @@ using Place = std::pair<const c10::StorageImpl*, int64_t>;
 
 std::optional<Place> place_of(const at::Tensor& tensor) {
   const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  if (!tensor.defined() || !impl->has_storage() || tensor.layout() != c10::kStrided) return std::nullopt;
+  if (!tensor.defined() || !impl->has_storage() || tensor.layout() != c10::kStrided)
+    return std::nullopt;
   if (impl->is_nested() || impl->has_symbolic_sizes_strides()) return std::nullopt;
   return Place(impl->unsafe_storage().unsafeGetStorageImpl(), impl->storage_offset());
 }
@@ -80,29 +81,36 @@ struct OptimizerWatch::Table {
   }
 };
 
-// False where there is no state. What is no longer needed goes to `dropped`, to be let go of without the lock.
+// False where there is no state. What is no longer needed goes to `dropped`, to be let go of
+// without the lock.
 bool OptimizerWatch::Watch::note(Parameter& parameter, std::vector<Slots>& dropped) {
   Slots& slots = parameter.slots;
   size_t count = 0;
   bool same = true;
-  for_each_state(parameter.watch->optimizer, parameter.tensor, [&](const std::string& name, const at::Tensor& tensor) {
-    if (!tensor.defined()) return;
-    same = same && count < slots.size() && slots[count].tensor._unsafe_get_target() == tensor.unsafeGetTensorImpl() &&
-           slots[count].name == name;
-    ++count;
-  });
+  for_each_state(parameter.watch->optimizer, parameter.tensor,
+                 [&](const std::string& name, const at::Tensor& tensor) {
+                   if (!tensor.defined()) return;
+                   same =
+                       same && count < slots.size() &&
+                       slots[count].tensor._unsafe_get_target() == tensor.unsafeGetTensorImpl() &&
+                       slots[count].name == name;
+                   ++count;
+                 });
   if (same && count == slots.size()) return count > 0;
   Slots now;
   now.reserve(count);
-  for_each_state(parameter.watch->optimizer, parameter.tensor, [&](const std::string& name, const at::Tensor& tensor) {
-    if (tensor.defined()) now.push_back({name, WeakTensor(tensor.getIntrusivePtr())});
-  });
+  for_each_state(parameter.watch->optimizer, parameter.tensor,
+                 [&](const std::string& name, const at::Tensor& tensor) {
+                   if (tensor.defined())
+                     now.push_back({name, WeakTensor(tensor.getIntrusivePtr())});
+                 });
   dropped.push_back(std::move(slots));
   slots = std::move(now);
   return count > 0;
 }
 
-OptimizerWatch::OptimizerWatch(const torch::optim::Optimizer& optimizer) : watch_(std::make_unique<Watch>(optimizer)) {
+OptimizerWatch::OptimizerWatch(const torch::optim::Optimizer& optimizer)
+    : watch_(std::make_unique<Watch>(optimizer)) {
   {
     const core::LockHolder hold(training_notes_lock());
     ++Table::get().watches;
@@ -122,7 +130,8 @@ void OptimizerWatch::find_parameters() {
   std::vector<std::pair<const c10::TensorImpl*, Place>> now;
   for (const torch::optim::OptimizerParamGroup& group : watch_->optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (const auto place = place_of(parameter)) now.emplace_back(parameter.unsafeGetTensorImpl(), *place);
+      if (const auto place = place_of(parameter))
+        now.emplace_back(parameter.unsafeGetTensorImpl(), *place);
     }
   }
   Table& table = Table::get();
@@ -150,7 +159,9 @@ void OptimizerWatch::note() {
 
 const torch::optim::Optimizer& OptimizerWatch::optimizer() const { return watch_->optimizer; }
 
-bool OptimizerWatch::steps_on_this_thread() const { return watch_->stepper.load() == this_thread_number(); }
+bool OptimizerWatch::steps_on_this_thread() const {
+  return watch_->stepper.load() == this_thread_number();
+}
 
 NamedStates OptimizerWatch::noted(const c10::TensorImpl* parameter) const {
   Slots slots;
@@ -161,12 +172,14 @@ NamedStates OptimizerWatch::noted(const c10::TensorImpl* parameter) const {
   }
   NamedStates states;
   for (Slot& slot : slots) {
-    if (auto held = slot.tensor.lock()) states.emplace_back(std::move(slot.name), at::Tensor(std::move(held)));
+    if (auto held = slot.tensor.lock())
+      states.emplace_back(std::move(slot.name), at::Tensor(std::move(held)));
   }
   return states;
 }
 
-// On a thread in the middle of a program's step, perhaps; or in code of the program's that writes to a parameter by hand.
+// On a thread in the middle of a program's step, perhaps; or in code of the program's that writes
+// to a parameter by hand.
 void OptimizerWatch::on_write(const at::Tensor& written) noexcept {
   try {
     const std::optional<Place> place = place_of(written);
@@ -177,11 +190,11 @@ void OptimizerWatch::on_write(const at::Tensor& written) noexcept {
     const auto found = Table::get().by_place.find(*place);
     if (found == Table::get().by_place.end()) return;
     note_that_this_thread_trains();
-    // Whose step it is cannot be seen. Another thread could be in that of an optimizer that shares the parameter, or that it has
-    // stepped before.
+    // Whose step it is cannot be seen. Another thread could be in that of an optimizer that shares
+    // the parameter, or that it has stepped before.
     const Watch* const first = found->second.front()->watch;
-    const bool shared =
-        std::any_of(found->second.begin(), found->second.end(), [&](const auto* one) { return one->watch != first; });
+    const bool shared = std::any_of(found->second.begin(), found->second.end(),
+                                    [&](const auto* one) { return one->watch != first; });
     if (shared && !no_other_thread_trains()) return;
     for (Watch::Parameter* const parameter : found->second) {
       Watch& watch = *parameter->watch;

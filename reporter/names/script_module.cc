@@ -11,7 +11,9 @@ namespace {
 
 using Object = c10::ivalue::Object;
 
-std::string join(const std::string& path, const std::string& name) { return path.empty() ? name : path + "." + name; }
+std::string join(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "." + name;
+}
 
 class Walk {
  public:
@@ -26,7 +28,9 @@ class Walk {
         if (value.isObject()) module(value.toObject(), name);
         continue;
       }
-      const Role role = type->is_parameter(i) ? Role::kParameter : type->is_buffer(i) ? Role::kBuffer : Role::kTensor;
+      const Role role = type->is_parameter(i) ? Role::kParameter
+                        : type->is_buffer(i)  ? Role::kBuffer
+                                              : Role::kTensor;
       values(value, name, owner, role);
     }
     for (size_t i = 0; i < type->numConstants(); ++i) {
@@ -35,17 +39,20 @@ class Walk {
     for (torch::jit::Function* const method : type->methods()) {
       if (!method->isGraphFunction()) continue;
       size_t count = 0;
-      constants(*toGraphFunction(*method).graph()->block(), join(owner, method->name()), owner, count);
+      constants(*toGraphFunction(*method).graph()->block(), join(owner, method->name()), owner,
+                count);
     }
   }
 
  private:
-  void values(const c10::IValue& value, const std::string& name, const std::string& owner, Role role) {
+  void values(const c10::IValue& value, const std::string& name, const std::string& owner,
+              Role role) {
     if (value.isTensor()) {
       if (value.toTensor().defined()) visit_(name, owner, role, value.toTensor());
     } else if (value.isList()) {
       size_t i = 0;
-      for (const c10::IValue& element : value.toListRef()) values(element, name + "." + std::to_string(i++), owner, role);
+      for (const c10::IValue& element : value.toListRef())
+        values(element, name + "." + std::to_string(i++), owner, role);
     } else if (value.isTuple()) {
       size_t i = 0;
       for (const c10::IValue& element : value.toTupleRef().elements())
@@ -53,20 +60,25 @@ class Walk {
     } else if (value.isGenericDict()) {
       for (const auto& entry : value.toGenericDict()) {
         const c10::IValue& key = entry.key();
-        const std::string text = key.isString() ? key.toStringRef() : key.isInt() ? std::to_string(key.toInt()) : "?";
+        const std::string text = key.isString() ? key.toStringRef()
+                                 : key.isInt()  ? std::to_string(key.toInt())
+                                                : "?";
         values(entry.value(), name + "." + text, owner, role);
       }
     }
   }
 
-  void constants(const torch::jit::Block& block, const std::string& name, const std::string& owner, size_t& count) {
+  void constants(const torch::jit::Block& block, const std::string& name, const std::string& owner,
+                 size_t& count) {
     for (const torch::jit::Node* const node : block.nodes()) {
-      for (const torch::jit::Block* const inner : node->blocks()) constants(*inner, name, owner, count);
+      for (const torch::jit::Block* const inner : node->blocks())
+        constants(*inner, name, owner, count);
       if (node->kind() != c10::prim::Constant || !node->hasAttribute(c10::attr::value)) continue;
       const std::string constant = name + ".constant." + std::to_string(count);
       switch (node->kindOf(c10::attr::value)) {
         case torch::jit::AttributeKind::t:
-          if (node->t(c10::attr::value).defined()) visit_(constant, owner, Role::kBuffer, node->t(c10::attr::value));
+          if (node->t(c10::attr::value).defined())
+            visit_(constant, owner, Role::kBuffer, node->t(c10::attr::value));
           ++count;
           break;
         case torch::jit::AttributeKind::ival:
@@ -89,7 +101,8 @@ struct ScriptModuleRef::Handle {
 };
 
 ScriptModuleRef::ScriptModuleRef(const torch::jit::Module& module)
-    : handle_(std::make_unique<Handle>(Handle{c10::weak_intrusive_ptr<Object>(module._ivalue())})) {}
+    : handle_(std::make_unique<Handle>(Handle{c10::weak_intrusive_ptr<Object>(module._ivalue())})) {
+}
 ScriptModuleRef::~ScriptModuleRef() = default;
 ScriptModuleRef::ScriptModuleRef(ScriptModuleRef&&) noexcept = default;
 ScriptModuleRef& ScriptModuleRef::operator=(ScriptModuleRef&&) noexcept = default;

@@ -1,11 +1,12 @@
-// libmemledger_preload.so: brought into a program by LD_PRELOAD, and into its children (shells, Python, launchers). Brings
-// libmemledger.so (MEMLEDGER_LIBRARY) in as soon as LibTorch is there and initialised; does nothing in a program without
-// LibTorch.
+// libmemledger_preload.so: brought into a program by LD_PRELOAD, and into its children (shells,
+// Python, launchers). Brings libmemledger.so (MEMLEDGER_LIBRARY) in as soon as LibTorch is there
+// and initialised; does nothing in a program without LibTorch.
 //
 // Knows neither LibTorch nor the C++ library, so that it can go into anything.
 //
-// When: a program linked with LibTorch has it before its own code begins, which is when __libc_start_main is called: all shared
-// libraries are initialised, the program's own static objects are not. Python and plugin hosts load it later, by dlopen.
+// When: a program linked with LibTorch has it before its own code begins, which is when
+// __libc_start_main is called: all shared libraries are initialised, the program's own static
+// objects are not. Python and plugin hosts load it later, by dlopen.
 
 #include <dlfcn.h>
 #include <link.h>
@@ -33,14 +34,16 @@ int note_loaded(dl_phdr_info* info, size_t /*size*/, void* result) {
     loaded.libtorch = true;
     const char* const slash = strrchr(info->dlpi_name, '/');
     if (slash != nullptr)
-      snprintf(loaded.folder, sizeof loaded.folder, "%.*s", static_cast<int>(slash - info->dlpi_name), info->dlpi_name);
+      snprintf(loaded.folder, sizeof loaded.folder, "%.*s",
+               static_cast<int>(slash - info->dlpi_name), info->dlpi_name);
   }
   if (has_file_name(info->dlpi_name, "libmemledger.so")) loaded.memledger = true;
   return 0;
 }
 
-// Beside LibTorch's libraries lies what says its version: `2.11.0+cu130` in build-version, `__version__ = '2.11.0+cu130'` in
-// version.py. False, with what it says: not the release that memledger was built for.
+// Beside LibTorch's libraries lies what says its version: `2.11.0+cu130` in build-version,
+// `__version__ = '2.11.0+cu130'` in version.py. False, with what it says: not the release that
+// memledger was built for.
 bool is_our_release(const char* folder, char* found, size_t size) {
   const char* const ours = getenv("MEMLEDGER_LIBTORCH");
   if (ours == nullptr) return true;
@@ -53,7 +56,9 @@ bool is_our_release(const char* folder, char* found, size_t size) {
     char line[256];
     bool is_known = false;
     while (!is_known && fgets(line, sizeof line, file) != nullptr) {
-      if (strcmp(name, "version.py") == 0 && strncmp(line, "__version__", strlen("__version__")) != 0) continue;
+      if (strcmp(name, "version.py") == 0 &&
+          strncmp(line, "__version__", strlen("__version__")) != 0)
+        continue;
       const char* const digits = strpbrk(line, "0123456789");
       if (digits == nullptr) continue;
       snprintf(found, size, "%.*s", static_cast<int>(strcspn(digits, "'\"\n")), digits);
@@ -78,7 +83,8 @@ Dlopen real_dlopen() {
 
 void* memledger_handle = nullptr;
 
-// Set before anything is loaded, so that what memledger's own loading opens does not come back here.
+// Set before anything is loaded, so that what memledger's own loading opens does not come back
+// here.
 bool done = false;
 
 void bring_memledger_in() {
@@ -90,8 +96,10 @@ void bring_memledger_in() {
   if (loaded.memledger || library == nullptr || real_dlopen() == nullptr) return;
   char found[64];
   if (!is_our_release(loaded.folder, found, sizeof found)) {
-    fprintf(stderr, "memledger: this program is not watched: its LibTorch is %s, and this memledger was built for %s\n", found,
-            getenv("MEMLEDGER_LIBTORCH"));
+    fprintf(stderr,
+            "memledger: this program is not watched: its LibTorch is %s, and this memledger was "
+            "built for %s\n",
+            found, getenv("MEMLEDGER_LIBTORCH"));
     return;
   }
   void* const handle = real_dlopen()(library, RTLD_NOW | RTLD_LOCAL);
@@ -102,11 +110,13 @@ void bring_memledger_in() {
   __atomic_store_n(&memledger_handle, handle, __ATOMIC_RELEASE);
 }
 
-// What libmemledger.so does at exit must come before the destructors of libraries that it does not depend on (LibTorch's CUDA
-// library), and exit handlers run in reverse: it is told when the program itself begins, or already runs.
+// What libmemledger.so does at exit must come before the destructors of libraries that it does not
+// depend on (LibTorch's CUDA library), and exit handlers run in reverse: it is told when the
+// program itself begins, or already runs.
 void tell_that_main_has_begun() {
   void* const handle = __atomic_load_n(&memledger_handle, __ATOMIC_ACQUIRE);
-  const auto begins = reinterpret_cast<void (*)()>(dlsym(handle == nullptr ? RTLD_DEFAULT : handle, "memledger_main_begins"));
+  const auto begins = reinterpret_cast<void (*)()>(
+      dlsym(handle == nullptr ? RTLD_DEFAULT : handle, "memledger_main_begins"));
   if (begins != nullptr) begins();
 }
 
@@ -122,8 +132,9 @@ int main_of_program(int argc, char** argv, char** environment) {
 
 extern "C" {
 
-__attribute__((visibility("default"))) int __libc_start_main(int (*main)(int, char**, char**), int argc, char** argv,
-                                                             void (*init)(), void (*fini)(), void (*rtld_fini)(),
+__attribute__((visibility("default"))) int __libc_start_main(int (*main)(int, char**, char**),
+                                                             int argc, char** argv, void (*init)(),
+                                                             void (*fini)(), void (*rtld_fini)(),
                                                              void* stack_end) {
   using Start = decltype(&__libc_start_main);
   const auto start = reinterpret_cast<Start>(dlsym(RTLD_NEXT, "__libc_start_main"));
@@ -133,9 +144,9 @@ __attribute__((visibility("default"))) int __libc_start_main(int (*main)(int, ch
 }
 
 // The real dlopen recognises its caller by the return address: a name without a slash is looked up
-// along the caller's run path, and $ORIGIN and the like are the caller's. Then it must be jumped to,
-// not called, and so nothing can be done after it. The next call will see what it has loaded. With
-// any other path it does not matter who calls.
+// along the caller's run path, and $ORIGIN and the like are the caller's. Then it must be jumped
+// to, not called, and so nothing can be done after it. The next call will see what it has loaded.
+// With any other path it does not matter who calls.
 __attribute__((visibility("default"), optimize("O2"))) void* dlopen(const char* file, int mode) {
   if (file == nullptr || strchr(file, '/') == nullptr || strchr(file, '$') != nullptr ||
       __atomic_load_n(&done, __ATOMIC_ACQUIRE)) {
@@ -143,7 +154,8 @@ __attribute__((visibility("default"), optimize("O2"))) void* dlopen(const char* 
   }
   void* const handle = real_dlopen()(file, mode);
   bring_memledger_in();
-  if (program_main != nullptr && __atomic_load_n(&done, __ATOMIC_ACQUIRE)) tell_that_main_has_begun();
+  if (program_main != nullptr && __atomic_load_n(&done, __ATOMIC_ACQUIRE))
+    tell_that_main_has_begun();
   return handle;
 }
 

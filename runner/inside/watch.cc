@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "registry/second_copy/copies.h"
 #include "registry/libtorch/forget_cuda.h"
 #include "registry/registry.h"
+#include "registry/second_copy/copies.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
 #include "text/output.h"
@@ -38,7 +38,8 @@ constexpr size_t kTimelineEvents = size_t{1} << 19;
 struct Watch {
   pid_t process = 0;
   bool reports = false;
-  bool quiet = false;                // no report on standard error; why one cannot be written is said all the same
+  bool quiet =
+      false;  // no report on standard error; why one cannot be written is said all the same
   RunFile timeline_file;             // empty: none
   std::optional<Timeline> timeline;  // never destroyed
   std::string folder;                // empty: standard error
@@ -57,11 +58,14 @@ Watch& watch() {
   return *one;
 }
 
-bool is_on(const char* value) { return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0; }
+bool is_on(const char* value) {
+  return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+}
 
 void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }
 
-// Into the folder, or whole to standard error, so that what other ranks write to the same terminal does not come in between.
+// Into the folder, or whole to standard error, so that what other ranks write to the same terminal
+// does not come in between.
 void write(const std::string& file_stem, std::string_view what, const std::string& text) {
   if (!watch().folder.empty()) {
     const auto path = write_new_file(watch().folder + "/" + file_stem, ".txt", what, text);
@@ -78,24 +82,28 @@ void write(const RunFile& file, std::string_view what, const Write& write) {
   if (!path.ok()) {
     tell(path.status());
   } else if (*path != file.path()) {
-    memledger::tell({"memledger: ", file.path(), " is of another process of this run; the ", what, " of process ",
-                     std::to_string(watch().process), ", rank ", std::to_string(rank_of_this_process()), ", is ", *path});
+    memledger::tell({"memledger: ", file.path(), " is of another process of this run; the ", what,
+                     " of process ", std::to_string(watch().process), ", rank ",
+                     std::to_string(rank_of_this_process()), ", is ", *path});
   }
 }
 
 std::string report_text(std::string_view when) {
   std::ostringstream out;
-  out << fmt::format("memledger: process {}, rank {}, {}\n", watch().process, rank_of_this_process(), when);
+  out << fmt::format("memledger: process {}, rank {}, {}\n", watch().process,
+                     rank_of_this_process(), when);
   const MemReporter reporter;
   const Report report = reporter.collect();
   for (const DeviceReport& device : report.devices) {
-    out << fmt::format("Peak on {}: {} bytes requested\n", device.device.str(), device.counters.peak_bytes);
+    out << fmt::format("Peak on {}: {} bytes requested\n", device.device.str(),
+                       device.counters.peak_bytes);
   }
   out << report;
   ReportOptions few;
   few.max_rows = kPeakRows;
   for (const DeviceReport& device : report.devices) {
-    if (device.counters.peak_bytes > device.counters.current_bytes) out << reporter.collect_peak(device.device, few);
+    if (device.counters.peak_bytes > device.counters.current_bytes)
+      out << reporter.collect_peak(device.device, few);
   }
   return std::move(out).str();
 }
@@ -105,9 +113,11 @@ const char* value_of(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
-// A name means what it meant to the caller of the runner, or when the program began: the program may change its folder later.
+// A name means what it meant to the caller of the runner, or when the program began: the program
+// may change its folder later.
 std::string path_for_this_process(const char* pattern) {
-  const std::filesystem::path path = expand_log_folder(pattern, rank_of_this_process(), watch().process);
+  const std::filesystem::path path =
+      expand_log_folder(pattern, rank_of_this_process(), watch().process);
   const std::string callers_folder = value_of("MEMLEDGER_FOLDER");
   return std::filesystem::absolute(callers_folder.empty() ? path : callers_folder / path).string();
 }
@@ -137,8 +147,10 @@ void write_lines() {
   }
   write("memledger-lines", "line profile", text.str());
   write(watch.lines_text, "line profile", [&](std::ostream& out) { out << text.str(); });
-  write(watch.lines_json, "line profile", [&](std::ostream& out) { watch.lines->write_json(out, watch.columns).IgnoreError(); });
-  write(watch.lines_html, "line profile", [&](std::ostream& out) { watch.lines->write_html(out, watch.columns).IgnoreError(); });
+  write(watch.lines_json, "line profile",
+        [&](std::ostream& out) { watch.lines->write_json(out, watch.columns).IgnoreError(); });
+  write(watch.lines_html, "line profile",
+        [&](std::ostream& out) { watch.lines->write_html(out, watch.columns).IgnoreError(); });
 }
 
 void begin_lines() {
@@ -149,16 +161,18 @@ void begin_lines() {
     for (std::string word; std::getline(in, word);) result.push_back(word);
     return result;
   };
-  for (const auto& [variable, file] :
-       {std::pair{"MEMLEDGER_LINES_TEXT", &watch.lines_text}, std::pair{"MEMLEDGER_LINES_JSON", &watch.lines_json},
-        std::pair{"MEMLEDGER_LINES_HTML", &watch.lines_html}}) {
+  for (const auto& [variable, file] : {std::pair{"MEMLEDGER_LINES_TEXT", &watch.lines_text},
+                                       std::pair{"MEMLEDGER_LINES_JSON", &watch.lines_json},
+                                       std::pair{"MEMLEDGER_LINES_HTML", &watch.lines_html}}) {
     if (*value_of(variable) != '\0') *file = RunFile(path_for_this_process(value_of(variable)));
   }
   watch.columns = words("MEMLEDGER_LINE_COLUMNS");
   int gpu = 0;
   if (absl::SimpleAtoi(value_of("MEMLEDGER_LINES_GPU"), &gpu)) watch.gpu = gpu;
   // The first is the target from its first use on anyway, and the CPU where there is none.
-  if (gpu > 0) internal::set_target_device_unseen(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
+  if (gpu > 0)
+    internal::set_target_device_unseen(
+        c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
   watch.lines = new LineProfiler(words("MEMLEDGER_LINES"));
   watch.lines->enable().release();
 }
@@ -167,29 +181,34 @@ void begin_lines() {
 void check_gpu() noexcept {
   const std::optional<int> gpu = watch().gpu;
   if (!gpu) return;
-  const auto* const guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
+  const auto* const guard =
+      c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
   const int count = guard == nullptr ? 0 : guard->deviceCount();
   if (*gpu < count) return;
-  memledger::tell({"memledger: -g ", std::to_string(*gpu), ": LibTorch sees ", std::to_string(count), " CUDA devices",
+  memledger::tell({"memledger: -g ", std::to_string(*gpu), ": LibTorch sees ",
+                   std::to_string(count), " CUDA devices",
                    count == 0 ? "; the line profile is of the CPU" : ""});
   if (count == 0 && *gpu > 0) set_target_device(c10::Device(c10::DeviceType::CPU));
 }
 
 void report_at_exit() {
   if (getpid() != watch().process || watch().reported.exchange(true)) return;
-  // Without a handler from after main began this is the last of all, and LibTorch's CUDA library may be gone.
+  // Without a handler from after main began this is the last of all, and LibTorch's CUDA library
+  // may be gone.
   if (!watch().main_has_begun.load()) forget_cuda();
   forget_device_memory();
   try {
     if (made_no_tensor()) {
       if (!watch().quiet && watch().folder.empty()) {
         memledger::tell({"memledger: process ", std::to_string(watch().process), ", rank ",
-                         std::to_string(rank_of_this_process()), ", made no tensor: nothing to report"});
+                         std::to_string(rank_of_this_process()),
+                         ", made no tensor: nothing to report"});
       }
       return;
     }
-    write(watch().timeline_file, "timeline",
-          [](std::ostream& out) { write_timeline(watch().timeline->read(), watch().timeline_file.path(), out); });
+    write(watch().timeline_file, "timeline", [](std::ostream& out) {
+      write_timeline(watch().timeline->read(), watch().timeline_file.path(), out);
+    });
     if (watch().lines != nullptr) write_lines();
     if (watch().reports) write("memledger-exit", "report", report_text("at its end"));
   } catch (const std::exception& error) {
@@ -206,8 +225,8 @@ void prepare_folder(const char* pattern) {
     watch.folder = folder;
     return;
   }
-  memledger::tell({"memledger: MEMLEDGER_LOG=", pattern, ": cannot write to ", folder.string(), ": ",
-                   error ? error.message() : std::strerror(errno),
+  memledger::tell({"memledger: MEMLEDGER_LOG=", pattern, ": cannot write to ", folder.string(),
+                   ": ", error ? error.message() : std::strerror(errno),
                    watch.quiet ? "; there will be no reports" : "; reports go to standard error"});
 }
 
@@ -222,7 +241,9 @@ __attribute__((constructor(103))) void watch_if_asked() {
     if (!take_exit_report()) return;  // another copy of memledger in this process does all this
     watch().process = getpid();
     watch().quiet = is_on(std::getenv("MEMLEDGER_QUIET"));
-    if (const char* const pattern = std::getenv("MEMLEDGER_LOG"); pattern != nullptr && *pattern != '\0') prepare_folder(pattern);
+    if (const char* const pattern = std::getenv("MEMLEDGER_LOG");
+        pattern != nullptr && *pattern != '\0')
+      prepare_folder(pattern);
     watch().reports = reports && !(watch().quiet && watch().folder.empty());
     if (const absl::Status status = Registry::global().activate(); !status.ok()) {
       if (absl::IsFailedPrecondition(status)) return;  // told at load
@@ -233,7 +254,8 @@ __attribute__((constructor(103))) void watch_if_asked() {
     if (has_timeline) {
       watch().timeline_file = RunFile(path_for_this_process(timeline));
       std::error_code error;
-      std::filesystem::create_directories(std::filesystem::path(watch().timeline_file.path()).parent_path(), error);
+      std::filesystem::create_directories(
+          std::filesystem::path(watch().timeline_file.path()).parent_path(), error);
       watch().timeline.emplace(TimelineOptions{kTimelineEvents});
     }
     std::atexit(&report_at_exit);

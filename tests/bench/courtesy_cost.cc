@@ -1,5 +1,5 @@
-// courtesy_cost [TENSORS]: small tensors to a file (on a CUDA device: to host memory) and back, the whole of yield_memory() and
-// restore(). 100 000 without an argument.
+// courtesy_cost [TENSORS]: small tensors to a file (on a CUDA device: to host memory) and back, the
+// whole of yield_memory() and restore(). 100 000 without an argument.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
@@ -23,7 +23,8 @@ int main(int argc, char** argv) {
     options.device = device;
   }
   std::vector<at::Tensor> tensors;
-  for (int i = 0; i < count; ++i) tensors.push_back(at::full({64}, i, at::TensorOptions(device).dtype(at::kInt)));
+  for (int i = 0; i < count; ++i)
+    tensors.push_back(at::full({64}, i, at::TensorOptions(device).dtype(at::kInt)));
   for (int round = 0; round < 3; ++round) {
     memledger::Courtesy courtesy(options);
     const auto begin = std::chrono::steady_clock::now();
@@ -36,8 +37,9 @@ int main(int argc, char** argv) {
       fmt::print(stderr, "{}{}\n", std::string(yielded.message()), std::string(restored.message()));
       return EXIT_FAILURE;
     }
-    fmt::print("{} tensors, {} bytes on {}: yield {:.3f} s, restore {:.3f} s\n", count, bytes, device.str(),
-               std::chrono::duration<double>(between - begin).count(), std::chrono::duration<double>(end - between).count());
+    fmt::print("{} tensors, {} bytes on {}: yield {:.3f} s, restore {:.3f} s\n", count, bytes,
+               device.str(), std::chrono::duration<double>(between - begin).count(),
+               std::chrono::duration<double>(end - between).count());
   }
   for (int i = 0; i < count; ++i) {
     if (!cuda && tensors[static_cast<size_t>(i)].data_ptr<int>()[63] != i) return EXIT_FAILURE;

@@ -1,5 +1,6 @@
-// The table alone, without LibTorch: bytes of its own for each storage, a snapshot of a million of them and how long it makes an
-// allocating thread wait, and what an allocation and its free cost with more and more threads.
+// The table alone, without LibTorch: bytes of its own for each storage, a snapshot of a million of
+// them and how long it makes an allocating thread wait, and what an allocation and its free cost
+// with more and more threads.
 //
 //   ./bazelw run //tests/bench:ledger_scale
 
@@ -44,7 +45,8 @@ void bear(Ledger& ledger, uintptr_t address, int64_t nbytes) {
 
 uintptr_t address_of(size_t i) { return 0x7f0000000000 + i * 192; }
 
-// Own bytes with a million storages; then who was alive at the peak while all of them are freed: a tombstone each.
+// Own bytes with a million storages; then who was alive at the peak while all of them are freed: a
+// tombstone each.
 void own_memory_and_snapshots() {
   Ledger ledger;
   size_t before = bytes_in_use();
@@ -53,7 +55,8 @@ void own_memory_and_snapshots() {
     bear(ledger, address_of(i), 512);
     ledger.describe(address_of(i), 1, 0, shape, 4, 6);
   }
-  fmt::print("own bytes per live storage: {:.1f}\n", static_cast<double>(bytes_in_use() - before) / kStorages);
+  fmt::print("own bytes per live storage: {:.1f}\n",
+             static_cast<double>(bytes_in_use() - before) / kStorages);
 
   std::atomic<bool> stop{false};
   std::vector<double> waits;
@@ -79,8 +82,8 @@ void own_memory_and_snapshots() {
   allocating.join();
   std::sort(waits.begin(), waits.end());
   fmt::print("snapshot of {} storages: {:.0f} ms at most of 5\n", rows, slowest);
-  fmt::print("an allocation and free meanwhile: {:.3f} us median, {:.1f} ms at most of {}\n", 1000 * waits[waits.size() / 2],
-             waits.back(), waits.size());
+  fmt::print("an allocation and free meanwhile: {:.3f} us median, {:.1f} ms at most of {}\n",
+             1000 * waits[waits.size() / 2], waits.back(), waits.size());
 
   waits = std::vector<double>();
   ledger.reset_peak(kCpu);
@@ -89,7 +92,8 @@ void own_memory_and_snapshots() {
              static_cast<double>(bytes_in_use() - before) / kStorages, ledger.tombstones());
   const Clock::time_point start = Clock::now();
   const LedgerPeak peak = ledger.peak(kCpu);
-  fmt::print("who was alive at the peak: {} rows in {:.0f} ms\n", peak.records.size(), milliseconds_since(start));
+  fmt::print("who was alive at the peak: {} rows in {:.0f} ms\n", peak.records.size(),
+             milliseconds_since(start));
 }
 
 double nanoseconds_per_pair(int threads, size_t pairs, bool keep_peaks) {
@@ -111,7 +115,8 @@ double nanoseconds_per_pair(int threads, size_t pairs, bool keep_peaks) {
     });
   }
   for (std::thread& thread : all) thread.join();
-  return milliseconds_since(start) * 1e6 / static_cast<double>(pairs * static_cast<size_t>(threads));
+  return milliseconds_since(start) * 1e6 /
+         static_cast<double>(pairs * static_cast<size_t>(threads));
 }
 
 int run() {
@@ -120,7 +125,8 @@ int run() {
     const size_t pairs = 4000000 / static_cast<size_t>(threads);
     const double off = nanoseconds_per_pair(threads, pairs, false);
     const double on = nanoseconds_per_pair(threads, pairs, true);
-    fmt::print("{:>3} threads: {:.0f} ns per allocation and free, {:.0f} ns with peaks kept\n", threads, off, on);
+    fmt::print("{:>3} threads: {:.0f} ns per allocation and free, {:.0f} ns with peaks kept\n",
+               threads, off, on);
   }
   return 0;
 }

@@ -20,7 +20,8 @@ struct PairedRatio {
 };
 
 inline double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
@@ -30,9 +31,10 @@ inline double seconds(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Measures two ways of doing the same work side by side in one run: in pairs, the order within a pair by chance, so that drift of
-// the machine meets both alike.
-inline PairedRatio compare(size_t pairs, const std::function<void()>& first, const std::function<void()>& second) {
+// Measures two ways of doing the same work side by side in one run: in pairs, the order within a
+// pair by chance, so that drift of the machine meets both alike.
+inline PairedRatio compare(size_t pairs, const std::function<void()>& first,
+                           const std::function<void()>& second) {
   std::mt19937 random(1);
   std::vector<double> first_times, second_times, logs;
   for (size_t i = 0; i < pairs; ++i) {

@@ -1,8 +1,10 @@
-// What reading a graph costs, by its size: a chain, where nodes lie one behind the other, and a fan, which is wide. Beside it the
-// least that any reader must do: to follow every edge and to know where it has been.
+// What reading a graph costs, by its size: a chain, where nodes lie one behind the other, and a
+// fan, which is wide. Beside it the least that any reader must do: to follow every edge and to know
+// where it has been.
 //
 //   ./bazelw run -c opt //tests/bench:saved_tensors_cost
-//   ./bazelw run -c opt //tests/bench:saved_tensors_cost -- --tracked       # with the registry on, which numbers the storages
+//   ./bazelw run -c opt //tests/bench:saved_tensors_cost -- --tracked       # with the registry on,
+//   which numbers the storages
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
@@ -21,8 +23,8 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
-#include "graph/saved_tensors.h"
 #include "graph/saved_groups.h"
+#include "graph/saved_tensors.h"
 #include "registry/registry.h"
 
 ABSL_FLAG(bool, smoke, false, "Small graphs, once each.");
@@ -66,7 +68,8 @@ uint64_t follow_edges(const at::Tensor& root) {
     stack.pop_back();
     sum += node->sequence_nr();
     for (const auto& edge : node->next_edges()) {
-      if (edge.function && seen.insert(edge.function.get()).second) stack.push_back(edge.function.get());
+      if (edge.function && seen.insert(edge.function.get()).second)
+        stack.push_back(edge.function.get());
     }
   }
   return sum;
@@ -82,7 +85,9 @@ Times times_of(const at::Tensor& root, int runs) {
     const double cpu_begin = cpu_milliseconds();
     const memledger::SavedTensors saved = memledger::saved_for_backward(root);
     cpu.push_back(cpu_milliseconds() - cpu_begin);
-    wall.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    wall.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+            .count());
   }
   std::nth_element(wall.begin(), wall.begin() + runs / 2, wall.end());
   return {*std::min_element(cpu.begin(), cpu.end()), wall[static_cast<size_t>(runs / 2)],
@@ -96,19 +101,22 @@ int run(bool smoke) {
     double promised;  // milliseconds
   };
   const std::vector<Size> sizes =
-      smoke ? std::vector<Size>{{1000, 1, 0.5}} : std::vector<Size>{{1000, 101, 0.5}, {50000, 21, 30}, {1000000, 5, 1500}};
+      smoke ? std::vector<Size>{{1000, 1, 0.5}}
+            : std::vector<Size>{{1000, 101, 0.5}, {50000, 21, 30}, {1000000, 5, 1500}};
   const int64_t only = absl::GetFlag(FLAGS_nodes);
-  fmt::print("{:>9}  {:>6}  {:>12}  {:>12}  {:>9}  {:>12}  {:>9}\n", "nodes", "shape", "best, CPU", "median, wall", "per node",
-             "edges alone", "promised");
-  for (const Size& size : only > 0 ? std::vector<Size>{{only, static_cast<int>(std::max<int64_t>(21, 2000000 / only)),
-                                                        std::max(0.5, 0.0006 * static_cast<double>(only))}}
-                                   : sizes) {
+  fmt::print("{:>9}  {:>6}  {:>12}  {:>12}  {:>9}  {:>12}  {:>9}\n", "nodes", "shape", "best, CPU",
+             "median, wall", "per node", "edges alone", "promised");
+  for (const Size& size :
+       only > 0 ? std::vector<Size>{{only, static_cast<int>(std::max<int64_t>(21, 2000000 / only)),
+                                     std::max(0.5, 0.0006 * static_cast<double>(only))}}
+                : sizes) {
     for (const bool wide : {false, true}) {
       at::Tensor root = wide ? fan(size.nodes) : chain(size.nodes);
       const Times times = times_of(root, size.runs);
-      fmt::print("{:>9}  {:>6}  {:>9.3f} ms  {:>9.3f} ms  {:>6.0f} ns  {:>9.3f} ms  {:>6.1f} ms\n", size.nodes,
-                 wide ? "fan" : "chain", times.best_cpu, times.median_wall,
-                 times.best_cpu * 1e6 / static_cast<double>(size.nodes), times.bare_cpu, size.promised);
+      fmt::print("{:>9}  {:>6}  {:>9.3f} ms  {:>9.3f} ms  {:>6.0f} ns  {:>9.3f} ms  {:>6.1f} ms\n",
+                 size.nodes, wide ? "fan" : "chain", times.best_cpu, times.median_wall,
+                 times.best_cpu * 1e6 / static_cast<double>(size.nodes), times.bare_cpu,
+                 size.promised);
     }
   }
   return 0;

@@ -1,4 +1,5 @@
-// What a call of MemTracker::track() costs: by what changed since the last one, not by what is alive.
+// What a call of MemTracker::track() costs: by what changed since the last one, not by what is
+// alive.
 //
 //   ./bazelw run //tests/bench:track_cost
 //
@@ -47,8 +48,9 @@ struct Times {
   }
   // Nothing is promised of what has no figure.
   void print(const std::string& what, std::optional<double> promised_ms = std::nullopt) const {
-    fmt::print("{:<66} median {:8.3f} ms, most {:8.3f} ms; CPU {:8.3f} ms{}\n", what, bench::median(wall_ms),
-               *std::max_element(wall_ms.begin(), wall_ms.end()), bench::median(cpu_ms),
+    fmt::print("{:<66} median {:8.3f} ms, most {:8.3f} ms; CPU {:8.3f} ms{}\n", what,
+               bench::median(wall_ms), *std::max_element(wall_ms.begin(), wall_ms.end()),
+               bench::median(cpu_ms),
                promised_ms ? fmt::format("; promised {:g} ms", *promised_ms) : "");
   }
 
@@ -72,11 +74,13 @@ void run(int live, int fresh, int rounds, const std::string& folder) {
     MemTracker tracker(options);
     Times first;
     first.add([&] { tracker.track(); });
-    first.print(fmt::format("the first track(), nothing changed since the tracker, {} alive", live));
+    first.print(
+        fmt::format("the first track(), nothing changed since the tracker, {} alive", live));
     Times times;
     for (int round = 0; round < rounds; ++round) {
       // 50 go, 50 come.
-      for (int i = 0; i < 50; ++i) held[static_cast<size_t>((round * 7919 + i * 104729) % live)] = at::empty({1 + i % 16});
+      for (int i = 0; i < 50; ++i)
+        held[static_cast<size_t>((round * 7919 + i * 104729) % live)] = at::empty({1 + i % 16});
       times.add([&] { tracker.track(); });
     }
     times.print(fmt::format("track() with {} alive and 100 changes", live), 3);
@@ -113,7 +117,8 @@ void run(int live, int fresh, int rounds, const std::string& folder) {
     work();
     added_ns.push_back((bench::seconds(work) - without) * 1e9 / operators);
   }
-  fmt::print("{:<66} median {:8.0f} ns\n", "a Recorder adds to a 16x16 add (one birth, one death)", bench::median(added_ns));
+  fmt::print("{:<66} median {:8.0f} ns\n", "a Recorder adds to a 16x16 add (one birth, one death)",
+             bench::median(added_ns));
 }
 
 }  // namespace
@@ -127,7 +132,8 @@ int main(int argc, char** argv) {
   if (absl::GetFlag(FLAGS_smoke)) {
     memledger::run(2000, 500, 2, folder);
   } else {
-    memledger::run(absl::GetFlag(FLAGS_live), absl::GetFlag(FLAGS_fresh), absl::GetFlag(FLAGS_rounds), folder);
+    memledger::run(absl::GetFlag(FLAGS_live), absl::GetFlag(FLAGS_fresh),
+                   absl::GetFlag(FLAGS_rounds), folder);
   }
   std::filesystem::remove_all(folder);
 }

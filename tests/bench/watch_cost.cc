@@ -3,7 +3,8 @@
 //   ./bazelw run //tests/bench:watch_cost                 all of it, some minutes
 //   ./bazelw run //tests/bench:watch_cost -- --smoke      a few rounds, to see that it works
 //
-// Bare is the registry switched off: its allocator wrapper then passes calls through after one flag read.
+// Bare is the registry switched off: its allocator wrapper then passes calls through after one flag
+// read.
 
 #include <ATen/record_function.h>
 #include <c10/core/CPUAllocator.h>
@@ -24,19 +25,21 @@
 #include "tracker/growth_finder.h"
 #include "tracker/line_profiler.h"
 
-ABSL_FLAG(bool, smoke, false, "A few rounds only: shows that the benchmark runs, not what things cost.");
+ABSL_FLAG(bool, smoke, false,
+          "A few rounds only: shows that the benchmark runs, not what things cost.");
 ABSL_FLAG(int, threads, 0, "Threads that LibTorch may use within an operator; 0: its own choice.");
 
 namespace memledger::bench {
 namespace {
 
 void show(const char* name, const PairedRatio& ratio) {
-  fmt::print("{:<72}{:>12.3f}{:>12.3f}   {:.4f} [{:.4f}, {:.4f}]  {} pairs\n", name, ratio.first_ms, ratio.second_ms, ratio.ratio,
-             ratio.low, ratio.high, ratio.pairs);
+  fmt::print("{:<72}{:>12.3f}{:>12.3f}   {:.4f} [{:.4f}, {:.4f}]  {} pairs\n", name, ratio.first_ms,
+             ratio.second_ms, ratio.ratio, ratio.low, ratio.high, ratio.pairs);
   std::cout.flush();
 }
 
-PairedRatio bare_against_watched(size_t pairs, const RegistryOptions& options, const std::function<void()>& work) {
+PairedRatio bare_against_watched(size_t pairs, const RegistryOptions& options,
+                                 const std::function<void()>& work) {
   for (int warm_up = 0; warm_up < 3; ++warm_up) work();
   return compare(pairs, work, [&] {
     const ScopedTracking tracking(options);
@@ -46,7 +49,8 @@ PairedRatio bare_against_watched(size_t pairs, const RegistryOptions& options, c
 
 template <class Net>
 std::function<void()> training_step(Net net, at::Tensor input, int repeats) {
-  auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(1e-6).momentum(0.9));
+  auto optimizer = std::make_shared<torch::optim::SGD>(
+      net->parameters(), torch::optim::SGDOptions(1e-6).momentum(0.9));
   return [=]() mutable {
     for (int i = 0; i < repeats; ++i) {
       optimizer->zero_grad();
@@ -56,16 +60,21 @@ std::function<void()> training_step(Net net, at::Tensor input, int repeats) {
   };
 }
 
-// What LibTorch takes for telling anyone of its operators, their inputs and results: nobody who names them can take less.
+// What LibTorch takes for telling anyone of its operators, their inputs and results: nobody who
+// names them can take less.
 class NothingButCallbacks {
  public:
   NothingButCallbacks()
       : handle_(at::addGlobalCallback(
-            at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; },
-                                       [](const at::RecordFunction&, at::ObserverContext*) {})
+            at::RecordFunctionCallback(
+                [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+                  return nullptr;
+                },
+                [](const at::RecordFunction&, at::ObserverContext*) {})
                 .needsInputs(true)
                 .needsOutputs(true)
-                .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}))) {}
+                .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                         at::RecordScope::USER_SCOPE}))) {}
   ~NothingButCallbacks() { at::removeCallback(handle_); }
   NothingButCallbacks(const NothingButCallbacks&) = delete;
   NothingButCallbacks& operator=(const NothingButCallbacks&) = delete;
@@ -74,7 +83,8 @@ class NothingButCallbacks {
   at::CallbackHandle handle_;
 };
 
-// The smallest operator that makes a tensor, in one thread or in several that share nothing but the registry.
+// The smallest operator that makes a tensor, in one thread or in several that share nothing but the
+// registry.
 void small_adds(bool smoke, int threads) {
   const int adds = smoke ? 1000 : 20000;
   const auto work = [=] {
@@ -90,7 +100,10 @@ void small_adds(bool smoke, int threads) {
   };
   const size_t pairs = smoke ? 3 : 60;
   const auto show_adds = [&](const char* how, const PairedRatio& ratio) {
-    show(fmt::format("{} adds of 16x16 in {}, {}", adds, threads == 1 ? "one thread" : "each of 2 threads", how).c_str(), ratio);
+    show(fmt::format("{} adds of 16x16 in {}, {}", adds,
+                     threads == 1 ? "one thread" : "each of 2 threads", how)
+             .c_str(),
+         ratio);
     fmt::print("  per add: {:.0f} ns bare, {:+.0f} ns\n", ratio.first_ms * 1e6 / adds,
                (ratio.second_ms - ratio.first_ms) * 1e6 / adds);
   };
@@ -117,7 +130,8 @@ PairedRatio bare_against_line_profiled(size_t pairs, const std::function<void()>
   });
 }
 
-// What is left where memledger is linked in and nothing is active: a call and a flag read. The deleter is LibTorch's own then.
+// What is left where memledger is linked in and nothing is active: a call and a flag read. The
+// deleter is LibTorch's own then.
 void switched_off(bool smoke) {
   c10::Allocator* const own = c10::GetDefaultCPUAllocator();
   c10::Allocator* const front = c10::GetAllocator(c10::kCPU);
@@ -128,7 +142,8 @@ void switched_off(bool smoke) {
   };
   const PairedRatio ratio = compare(
       smoke ? 3 : 60, [&] { allocate(own); }, [&] { allocate(front); });
-  show(fmt::format("{} blocks of 1 KiB made and freed, memledger switched off", blocks).c_str(), ratio);
+  show(fmt::format("{} blocks of 1 KiB made and freed, memledger switched off", blocks).c_str(),
+       ratio);
   fmt::print("  per block: {:.0f} ns bare, {:+.1f} ns\n", ratio.first_ms * 1e6 / blocks,
              (ratio.second_ms - ratio.first_ms) * 1e6 / blocks);
 }
@@ -146,7 +161,8 @@ void growth_steps(bool smoke) {
     for (int i = 0; i < kChanges; ++i) kept[static_cast<size_t>(i)] = torch::empty({1});
     times.push_back(seconds([&] { finder.step(); }));
   }
-  fmt::print("GrowthFinder::step(), {} storages alive, {} replaced: {:.3f} ms (median)\n", live, kChanges, median(times) * 1e3);
+  fmt::print("GrowthFinder::step(), {} storages alive, {} replaced: {:.3f} ms (median)\n", live,
+             kChanges, median(times) * 1e3);
 }
 
 void run(bool smoke) {
@@ -158,7 +174,8 @@ void run(bool smoke) {
     show("20 MLP steps (4 x 256, batch 64)", bare_against_watched(smoke ? 3 : 300, {}, step));
     RegistryOptions allocator_only;
     allocator_only.operators = false;
-    show("the same, allocator hook only", bare_against_watched(smoke ? 3 : 100, allocator_only, step));
+    show("the same, allocator hook only",
+         bare_against_watched(smoke ? 3 : 100, allocator_only, step));
     show("the same, line profiler on", bare_against_line_profiled(smoke ? 3 : 100, step));
   }
   switched_off(smoke);
@@ -166,7 +183,8 @@ void run(bool smoke) {
   growth_steps(smoke);
   {
     const auto net = models::resnet18();
-    const auto step = training_step(net, torch::randn({8, 3, smoke ? 64 : 224, smoke ? 64 : 224}), 1);
+    const auto step =
+        training_step(net, torch::randn({8, 3, smoke ? 64 : 224, smoke ? 64 : 224}), 1);
     show("ResNet-18 step (batch 8)", bare_against_watched(smoke ? 2 : 40, {}, step));
     show("the same, line profiler on", bare_against_line_profiled(smoke ? 2 : 40, step));
   }
@@ -176,7 +194,8 @@ void run(bool smoke) {
 }  // namespace memledger::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Times the same work bare and watched, side by side, and prints the ratio.");
+  absl::SetProgramUsageMessage(
+      "Times the same work bare and watched, side by side, and prints the ratio.");
   absl::ParseCommandLine(argc, argv);
   if (const int threads = absl::GetFlag(FLAGS_threads); threads > 0) at::set_num_threads(threads);
   torch::manual_seed(1);

@@ -19,10 +19,13 @@ namespace {
 template <typename Value, typename = void>
 struct Streams : std::false_type {};
 template <typename Value>
-struct Streams<Value, std::void_t<decltype(std::declval<std::ostream&>() << std::declval<const Value&>())>> : std::true_type {};
+struct Streams<Value,
+               std::void_t<decltype(std::declval<std::ostream&>() << std::declval<const Value&>())>>
+    : std::true_type {};
 
-#define PRINTS(Value)                                                                                               \
-  static_assert(Streams<Value>::value, #Value " has no operator<<; if it is no value, say so in public_values.py"); \
+#define PRINTS(Value)                                                                        \
+  static_assert(Streams<Value>::value,                                                       \
+                #Value " has no operator<<; if it is no value, say so in public_values.py"); \
   static_assert(fmt::is_formattable<Value>::value, #Value " has no formatter in memledger_fmt.h");
 PUBLIC_VALUES(PRINTS)
 #undef PRINTS
@@ -40,7 +43,8 @@ void check_fresh(const char* name) {
   if constexpr (std::is_default_constructible_v<Value>) {
     const std::string text = shown(Value());
     INFO(name << " prints " << text);
-    for (const char c : text) CHECK((static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t'));
+    for (const char c : text)
+      CHECK((static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t'));
   }
 }
 
@@ -64,7 +68,9 @@ TEST_CASE("values of the registry print in a line, with ? for what is not known"
   blocks.free_bytes = 76;
   blocks.largest_free_block = 50;
   blocks.segments.resize(2);
-  CHECK(shown(blocks) == "requested 1000; allocated 1024; active 1024; reserved 1100 bytes in 2 segments; largest free block 50");
+  CHECK(shown(blocks) ==
+        "requested 1000; allocated 1024; active 1024; reserved 1100 bytes in 2 segments; largest "
+        "free block 50");
   DeviceBlock block;
   block.address = 0x1000;
   block.nbytes = 512;
@@ -92,7 +98,8 @@ TEST_CASE("values of the registry print in a line, with ? for what is not known"
   recording.end_ns = 30;
   recording.dropped_events = 3;
   recording.lifetimes.resize(2);
-  CHECK(shown(recording) == "2 storages in 20 ns, 0 label changes; dropped: 3 events, 0 label changes");
+  CHECK(shown(recording) ==
+        "2 storages in 20 ns, 0 label changes; dropped: 3 events, 0 label changes");
 }
 
 TEST_CASE("values of the tracker print in a line, with ? for what is not known") {
@@ -117,7 +124,9 @@ TEST_CASE("values of the tracker print in a line, with ? for what is not known")
   layer.parameters = 9;
   layer.activation_bytes = 40;
   layer.saved_bytes = 30;
-  CHECK(shown(layer) == "features.0 (Conv2d), 2 calls, output (?), 9 parameters, activations 40 bytes, saved 30 bytes");
+  CHECK(shown(layer) ==
+        "features.0 (Conv2d), 2 calls, output (?), 9 parameters, activations 40 bytes, saved 30 "
+        "bytes");
 
   GrowthRow row;
   row.level = GrowthLevel::kDevice;
@@ -125,7 +134,8 @@ TEST_CASE("values of the tracker print in a line, with ? for what is not known")
   row.count = 2;
   CHECK(shown(row) == "steady: all of cpu, 2048 bytes in 2 storages");
   row.growth = {true, 1024, 7, 2048};
-  CHECK(shown(row) == "growing 1.0 KiB per step since step 7: all of cpu, 2048 bytes in 2 storages");
+  CHECK(shown(row) ==
+        "growing 1.0 KiB per step since step 7: all of cpu, 2048 bytes in 2 storages");
 
   const absl::StatusOr<MemoryLog> log = parse_log(
       "GPU Memory Track | d | Total Tensor Used Memory:1.0    Mb Total Allocated Memory:2.0    Mb\n"
@@ -135,8 +145,10 @@ TEST_CASE("values of the tracker print in a line, with ? for what is not known")
   REQUIRE(log.ok());
   CHECK(shown(*log) == "a.txt: 1 runs, 1 blocks, 0 unread lines");
   CHECK(shown(log->runs[0]) == "d: 1 blocks, from 1 MiB to 3.5 MiB in tensors");
-  CHECK(shown(log->runs[0].blocks[0]) == "a.cc line 1: f: 3.5 MiB in tensors, ? MiB allocated; born 8192 bytes, died 0 bytes");
-  CHECK(shown(log->runs[0].blocks[0].rows[0]) == "+ 2 * Tensor (1024,) torch.float32, 8192 bytes: x");
+  CHECK(shown(log->runs[0].blocks[0]) ==
+        "a.cc line 1: f: 3.5 MiB in tensors, ? MiB allocated; born 8192 bytes, died 0 bytes");
+  CHECK(shown(log->runs[0].blocks[0].rows[0]) ==
+        "+ 2 * Tensor (1024,) torch.float32, 8192 bytes: x");
 
   TimelineData data;
   data.marks.resize(2);

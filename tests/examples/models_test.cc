@@ -37,7 +37,8 @@ class MakeOnMeta {
     const auto& arguments = op.schema().arguments();
     const auto device = op.schema().argumentIndexWithName("device");
     if (device.has_value()) {
-      stack->at(stack->size() - arguments.size() + static_cast<size_t>(*device)) = c10::Device(c10::kMeta);
+      stack->at(stack->size() - arguments.size() + static_cast<size_t>(*device)) =
+          c10::Device(c10::kMeta);
     }
     const c10::impl::ExcludeDispatchKeyGuard once(kKey);
     op.callBoxed(*stack);
@@ -74,7 +75,8 @@ Names first(const Names& names, size_t count) {
 
 Sizes sizes(const at::Tensor& tensor) { return tensor.sizes().vec(); }
 
-void check_every_parameter_gets_a_gradient(const torch::nn::Module& module, const at::Tensor& output) {
+void check_every_parameter_gets_a_gradient(const torch::nn::Module& module,
+                                           const at::Tensor& output) {
   output.sum().backward();
   for (const auto& entry : module.named_parameters()) {
     INFO(entry.key());
@@ -126,8 +128,9 @@ TEST_SUITE("models") {
     CHECK(count_elements(*net) == 11'689'512);
     CHECK(parameter_names(*net).size() == 62);
     CHECK(buffer_names(*net).size() == 60);
-    CHECK(first(parameter_names(*net), 9) == Names{"conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight",
-                                                   "layer1.0.bn1.weight", "layer1.0.bn1.bias", "layer1.0.conv2.weight",
+    CHECK(first(parameter_names(*net), 9) == Names{"conv1.weight", "bn1.weight", "bn1.bias",
+                                                   "layer1.0.conv1.weight", "layer1.0.bn1.weight",
+                                                   "layer1.0.bn1.bias", "layer1.0.conv2.weight",
                                                    "layer1.0.bn2.weight", "layer1.0.bn2.bias"});
     CHECK(parameter_sizes(*net, "conv1.weight") == Sizes{64, 3, 7, 7});
     CHECK(parameter_sizes(*net, "layer2.0.conv1.weight") == Sizes{128, 64, 3, 3});
@@ -144,13 +147,15 @@ TEST_SUITE("models") {
     CHECK(count_elements(*net) == 25'557'032);
     CHECK(parameter_names(*net).size() == 161);
     CHECK(buffer_names(*net).size() == 159);
-    CHECK(first(parameter_names(*net), 15) == Names{"conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight",
-                                                    "layer1.0.bn1.weight", "layer1.0.bn1.bias", "layer1.0.conv2.weight",
-                                                    "layer1.0.bn2.weight", "layer1.0.bn2.bias", "layer1.0.conv3.weight",
-                                                    "layer1.0.bn3.weight", "layer1.0.bn3.bias", "layer1.0.downsample.0.weight",
-                                                    "layer1.0.downsample.1.weight", "layer1.0.downsample.1.bias"});
-    CHECK(first(buffer_names(*net), 4) ==
-          Names{"bn1.running_mean", "bn1.running_var", "bn1.num_batches_tracked", "layer1.0.bn1.running_mean"});
+    CHECK(first(parameter_names(*net), 15) ==
+          Names{"conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight",
+                "layer1.0.bn1.weight", "layer1.0.bn1.bias", "layer1.0.conv2.weight",
+                "layer1.0.bn2.weight", "layer1.0.bn2.bias", "layer1.0.conv3.weight",
+                "layer1.0.bn3.weight", "layer1.0.bn3.bias", "layer1.0.downsample.0.weight",
+                "layer1.0.downsample.1.weight", "layer1.0.downsample.1.bias"});
+    CHECK(first(buffer_names(*net), 4) == Names{"bn1.running_mean", "bn1.running_var",
+                                                "bn1.num_batches_tracked",
+                                                "layer1.0.bn1.running_mean"});
     CHECK(parameter_names(*net).back() == "fc.bias");
     CHECK(buffer_names(*net).back() == "layer4.2.bn3.num_batches_tracked");
     CHECK(parameter_sizes(*net, "layer4.0.conv2.weight") == Sizes{512, 512, 3, 3});
@@ -160,9 +165,10 @@ TEST_SUITE("models") {
 
   TEST_CASE("ResNet's modules have torchvision's names") {
     const models::ResNet net = models::resnet18(/*num_classes=*/3);
-    CHECK(net->named_children().keys() ==
-          Names{"conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool", "fc"});
-    CHECK(net->layer2->ptr(0)->named_children().keys() == Names{"conv1", "bn1", "relu", "conv2", "bn2", "downsample"});
+    CHECK(net->named_children().keys() == Names{"conv1", "bn1", "relu", "maxpool", "layer1",
+                                                "layer2", "layer3", "layer4", "avgpool", "fc"});
+    CHECK(net->layer2->ptr(0)->named_children().keys() ==
+          Names{"conv1", "bn1", "relu", "conv2", "bn2", "downsample"});
     CHECK(net->layer2->ptr(0)->name() == "memledger::models::BasicBlockImpl");
   }
 
@@ -184,8 +190,9 @@ TEST_SUITE("models") {
     CHECK(count_elements(*net) == 143'667'240);
     CHECK(parameter_names(*net).size() == 38);
     CHECK(buffer_names(*net).empty());
-    CHECK(first(parameter_names(*net), 5) ==
-          Names{"features.0.weight", "features.0.bias", "features.2.weight", "features.2.bias", "features.5.weight"});
+    CHECK(first(parameter_names(*net), 5) == Names{"features.0.weight", "features.0.bias",
+                                                   "features.2.weight", "features.2.bias",
+                                                   "features.5.weight"});
     CHECK(parameter_sizes(*net, "features.0.weight") == Sizes{64, 3, 3, 3});
     CHECK(parameter_sizes(*net, "features.34.weight") == Sizes{512, 512, 3, 3});
     CHECK(parameter_sizes(*net, "classifier.0.weight") == Sizes{4096, 25088});
@@ -233,7 +240,8 @@ TEST_SUITE("models") {
     SUBCASE("LSTM: four gates, two weights and two biases each") {
       const models::Lstm net;
       CHECK(count_elements(*net) == 4 * (1024 * 1024 * 2 + 1024 * 2));
-      CHECK(parameter_names(*net) == Names{"lstm.weight_ih_l0", "lstm.weight_hh_l0", "lstm.bias_ih_l0", "lstm.bias_hh_l0"});
+      CHECK(parameter_names(*net) ==
+            Names{"lstm.weight_ih_l0", "lstm.weight_hh_l0", "lstm.bias_ih_l0", "lstm.bias_hh_l0"});
       CHECK(parameter_sizes(*net, "lstm.weight_ih_l0") == Sizes{4096, 1024});
     }
     SUBCASE("GRU: three gates") {
@@ -252,8 +260,9 @@ TEST_SUITE("models") {
     SUBCASE("MLP: four linear layers of 256") {
       const models::Mlp net;
       CHECK(count_elements(*net) == 4 * (256 * 256 + 256));
-      CHECK(parameter_names(*net) == Names{"layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias",
-                                           "layers.4.weight", "layers.4.bias", "layers.6.weight", "layers.6.bias"});
+      CHECK(parameter_names(*net) == Names{"layers.0.weight", "layers.0.bias", "layers.2.weight",
+                                           "layers.2.bias", "layers.4.weight", "layers.4.bias",
+                                           "layers.6.weight", "layers.6.bias"});
     }
   }
 
@@ -389,7 +398,8 @@ TEST_SUITE("models") {
     }
     // (1, -3): each sum and bias gives -1, clipped to 0; then 0 + 0 + 1.
     // (1, 2): 4 and 4; then 4 + 4 + 1.
-    CHECK(net->forward(torch::tensor({{1.0F, -3.0F}, {1.0F, 2.0F}})).equal(torch::tensor({{1.0F, 1.0F}, {9.0F, 9.0F}})));
+    CHECK(net->forward(torch::tensor({{1.0F, -3.0F}, {1.0F, 2.0F}}))
+              .equal(torch::tensor({{1.0F, 1.0F}, {9.0F, 9.0F}})));
   }
 
   TEST_CASE("NeuMF computes what its weights say") {
@@ -449,7 +459,8 @@ TEST_SUITE("models") {
     check_clone(models::Gru(recurrent), on_sequence);
     check_clone(models::TransformerEncoder(transformer), on_sequence);
 
-    check_clone(models::NeuMf(small_neumf()), [](auto& net) { return net.forward(ids(10), ids(7)); });
+    check_clone(models::NeuMf(small_neumf()),
+                [](auto& net) { return net.forward(ids(10), ids(7)); });
     const at::Tensor rows = torch::randn({3, 256});
     check_clone(models::Mlp(), [&](auto& net) { return net.forward(rows); });
   }
@@ -483,7 +494,8 @@ TEST_SUITE("models") {
     CHECK_THROWS_WITH_AS(models::Gru{recurrent}, doctest::Contains("Gru: "), c10::Error);
     models::TransformerEncoderOptions transformer;
     transformer.num_heads = 7;
-    CHECK_THROWS_WITH_AS(models::TransformerEncoder{transformer}, doctest::Contains("num_heads"), c10::Error);
+    CHECK_THROWS_WITH_AS(models::TransformerEncoder{transformer}, doctest::Contains("num_heads"),
+                         c10::Error);
     models::NeuMfOptions neumf;
     SUBCASE("no layer") { neumf.mlp_widths = {256}; }
     SUBCASE("an odd first width") { neumf.mlp_widths = {255, 64}; }

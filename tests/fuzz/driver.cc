@@ -44,7 +44,8 @@ void play(std::string input) {
 
 class Mutator {
  public:
-  Mutator(std::vector<std::string> corpus, uint64_t seed) : corpus_(std::move(corpus)), random_(seed) {}
+  Mutator(std::vector<std::string> corpus, uint64_t seed)
+      : corpus_(std::move(corpus)), random_(seed) {}
 
   std::string next() {
     std::string text = corpus_[below(corpus_.size())];
@@ -102,7 +103,8 @@ int main(int argc, char** argv) {
       value = std::strtoull(argument.c_str() + std::strlen(name), nullptr, 10);
       return true;
     };
-    if (option("--runs=", runs) || option("--seconds=", seconds) || option("--seed=", seed)) continue;
+    if (option("--runs=", runs) || option("--seconds=", seconds) || option("--seed=", seed))
+      continue;
     std::ifstream file(argument, std::ios::binary);
     if (!file) {
       std::fprintf(stderr, "%s: cannot be read\n", argument.c_str());
@@ -110,7 +112,8 @@ int main(int argc, char** argv) {
     }
     corpus.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
-  if (const char* const folder = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR")) crash_path = std::string(folder) + "/crash-input";
+  if (const char* const folder = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR"))
+    crash_path = std::string(folder) + "/crash-input";
   for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) ::signal(number, keep_input);
 
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
@@ -123,6 +126,7 @@ int main(int argc, char** argv) {
     play(mutator.next());
     ++done;
   }
-  std::printf("%zu files and %llu inputs made of them\n", corpus.size(), static_cast<unsigned long long>(done));
+  std::printf("%zu files and %llu inputs made of them\n", corpus.size(),
+              static_cast<unsigned long long>(done));
   return 0;
 }

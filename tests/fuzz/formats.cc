@@ -8,7 +8,9 @@ namespace memledger::fuzz {
 namespace {
 
 bool is_hex(char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; }
-bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == ':'; }
+bool is_name(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == ':';
+}
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 // The code point that begins there, -1 where none does; moves behind it.
@@ -156,7 +158,9 @@ bool is_xml(std::string_view text) {
   bool any = false;
   for (size_t check = 0; check < text.size();) {
     const int32_t code = next_code(text, check);
-    if (code < 0 || (code < 0x20 && !is_space(static_cast<char>(code))) || (code & 0xfffe) == 0xfffe) return false;
+    if (code < 0 || (code < 0x20 && !is_space(static_cast<char>(code))) ||
+        (code & 0xfffe) == 0xfffe)
+      return false;
   }
   for (size_t at = 0; at < text.size();) {
     if (text[at] == '&') {

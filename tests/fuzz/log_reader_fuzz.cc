@@ -10,7 +10,8 @@ namespace memledger::fuzz {
 const std::vector<std::string_view> kTokens = {
     "GPU Memory Track | d | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb\n",
     "At a.cc line 1: f [l]  Total Tensor Used Memory:1.0    Mb Total Allocated Memory:?      Mb\n",
-    "+ | 3 * Size:(256, 256, 3, 3)     | Memory: 6.75 M | Parameter            | torch.float32 | features.5.weight\n",
+    "+ | 3 * Size:(256, 256, 3, 3)     | Memory: 6.75 M | Parameter            | torch.float32 | "
+    "features.5.weight\n",
     "- | 1 * Size:(?) | Memory: 4.0 M | Tensor | ? | aten::ones\n",
     "  3 blocks are missing here: the file could not be written\n",
     "Total Tensor Used Memory:",

@@ -52,7 +52,9 @@ namespace {
 constexpr size_t kMostRows = 8;
 
 // Each name ends in its number, so that no two rows are alike, and none is empty.
-std::string numbered(std::string_view name, size_t number) { return std::string(name) + "#" + std::to_string(number); }
+std::string numbered(std::string_view name, size_t number) {
+  return std::string(name) + "#" + std::to_string(number);
+}
 
 class Names {
  public:
@@ -124,7 +126,8 @@ void check(std::string_view text) {
   std::string table = text_of(report);
   const std::string other_table = text_of(harmless);
   for (const char own : {'\n', '\t'}) {
-    FUZZ_CHECK(std::count(table.begin(), table.end(), own) == std::count(other_table.begin(), other_table.end(), own),
+    FUZZ_CHECK(std::count(table.begin(), table.end(), own) ==
+                   std::count(other_table.begin(), other_table.end(), own),
                table + "\nhas other lines than\n" + other_table);
   }
   std::replace(table.begin(), table.end(), '\t', ' ');
@@ -137,8 +140,12 @@ void check(std::string_view text) {
   for (const std::vector<std::string>& fields : records) {
     FUZZ_CHECK(fields.size() == records[0].size(), csv);
     for (size_t i = 0; i < fields.size(); ++i) {
-      if (fields[i].empty() || std::string_view("=+-@").find(fields[i][0]) == std::string_view::npos) continue;
-      FUZZ_CHECK(fields[i] == "-" || fields[i].find_first_not_of("-0123456789") == std::string::npos, fields[i]);
+      if (fields[i].empty() ||
+          std::string_view("=+-@").find(fields[i][0]) == std::string_view::npos)
+        continue;
+      FUZZ_CHECK(
+          fields[i] == "-" || fields[i].find_first_not_of("-0123456789") == std::string::npos,
+          fields[i]);
     }
   }
 
@@ -146,7 +153,8 @@ void check(std::string_view text) {
 
   const std::string page = report.to_html();
   FUZZ_CHECK(html_tags(page) == html_tags(harmless.to_html()), page);
-  for (const char c : page) FUZZ_CHECK(static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t', page);
+  for (const char c : page)
+    FUZZ_CHECK(static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t', page);
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ void check(std::string_view text) {
   if (!parsed.specification) {
     // A sentence of one line that no terminal obeys.
     FUZZ_CHECK(parsed.error.back() == '.', parsed.error);
-    FUZZ_CHECK(is_plain_text(parsed.error) && parsed.error.find('\n') == std::string::npos, parsed.error);
+    FUZZ_CHECK(is_plain_text(parsed.error) && parsed.error.find('\n') == std::string::npos,
+               parsed.error);
     FUZZ_CHECK(parsed.error.size() < 512, parsed.error);
     return;
   }
@@ -61,12 +62,14 @@ void check(std::string_view text) {
   FUZZ_CHECK(asked.count >= 1 && asked.count <= 8, std::to_string(asked.count));
   FUZZ_CHECK(asked.context_bytes < memory && asked.keep_bytes <= kMostMemory, "context and keep");
 
-  std::string again = asked.profile + (asked.memory_bytes ? ":" + std::to_string(*asked.memory_bytes) + "B" : "");
+  std::string again =
+      asked.profile + (asked.memory_bytes ? ":" + std::to_string(*asked.memory_bytes) + "B" : "");
   again += ",count=" + std::to_string(asked.count) + ",keep=" + std::to_string(asked.keep_bytes) +
            "B,context=" + std::to_string(asked.context_bytes) + "B";
   const ParsedSpecification same = parse_specification(again);
   FUZZ_CHECK(same.specification && same.specification->memory_bytes == asked.memory_bytes &&
-                 same.specification->count == asked.count && same.specification->keep_bytes == asked.keep_bytes &&
+                 same.specification->count == asked.count &&
+                 same.specification->keep_bytes == asked.keep_bytes &&
                  same.specification->context_bytes == asked.context_bytes,
              again + ": " + same.error);
 }

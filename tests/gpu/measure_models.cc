@@ -1,11 +1,13 @@
-// What one training step of each network takes on cuda:0, as LibTorch's own statistics say, for whoever compares:
-// tests/gpu/validate and tests/gpu/resnet50_test.sh. Lines of words with tabs between them:
+// What one training step of each network takes on cuda:0, as LibTorch's own statistics say, for
+// whoever compares: tests/gpu/validate and tests/gpu/resnet50_test.sh. Lines of words with tabs
+// between them:
 //
 //   device  NAME  COMPUTE-CAPABILITY  MULTIPROCESSORS  MEMORY
 //   figures  MODEL  PHASE  then current and peak of: allocated, reserved, requested
 //   seconds  MODEL  PHASE  SECONDS
 //
-// Arguments: the models, by name; without any, all. Ends with 1 and a sentence where there is no CUDA device.
+// Arguments: the models, by name; without any, all. Ends with 1 and a sentence where there is no
+// CUDA device.
 
 #include <ATen/Context.h>
 #include <cuda_runtime_api.h>
@@ -29,17 +31,22 @@ using memledger::testing::StandardModel;
 std::vector<StandardModel> asked_for(const std::vector<std::string>& names) {
   std::vector<StandardModel> models;
   for (const StandardModel& model : memledger::testing::standard_models()) {
-    if (names.empty() || std::count(names.begin(), names.end(), model.name) > 0) models.push_back(model);
+    if (names.empty() || std::count(names.begin(), names.end(), model.name) > 0)
+      models.push_back(model);
   }
   return models;
 }
 
-void print(const Figure& figure) { std::printf("\t%" PRId64 "\t%" PRId64, figure.current, figure.peak); }
+void print(const Figure& figure) {
+  std::printf("\t%" PRId64 "\t%" PRId64, figure.current, figure.peak);
+}
 
 int run(const std::vector<std::string>& names) {
   const std::vector<StandardModel> models = asked_for(names);
   if (models.size() < names.size()) {
-    std::fprintf(stderr, "measure_models: there are ResNet-50, VGG-19, LSTM, GRU, Transformer, NeuMF and MLP, each once\n");
+    std::fprintf(stderr,
+                 "measure_models: there are ResNet-50, VGG-19, LSTM, GRU, Transformer, NeuMF and "
+                 "MLP, each once\n");
     return 1;
   }
   if (!at::hasCUDA()) {
@@ -51,8 +58,8 @@ int run(const std::vector<std::string>& names) {
     std::fprintf(stderr, "measure_models: %s\n", cudaGetErrorString(error));
     return 1;
   }
-  std::printf("device\t%s\t%d.%d\t%d\t%zu\n", device.name, device.major, device.minor, device.multiProcessorCount,
-              device.totalGlobalMem);
+  std::printf("device\t%s\t%d.%d\t%d\t%zu\n", device.name, device.major, device.minor,
+              device.multiProcessorCount, device.totalGlobalMem);
   for (const StandardModel& model : models) {
     const c10::Device cuda0(c10::kCUDA, 0);
     memledger::testing::start_clean(cuda0);
@@ -61,7 +68,8 @@ int run(const std::vector<std::string>& names) {
       print(phase.allocated);
       print(phase.reserved);
       print(phase.requested);
-      std::printf("\nseconds\t%s\t%s\t%.3f\n", model.name.c_str(), phase.phase.c_str(), phase.seconds);
+      std::printf("\nseconds\t%s\t%s\t%.3f\n", model.name.c_str(), phase.phase.c_str(),
+                  phase.seconds);
     }
     std::fflush(stdout);
   }

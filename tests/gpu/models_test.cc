@@ -1,5 +1,5 @@
-// Training steps of real networks on cuda:0, on the virtual GPU or a real one: the report against LibTorch's own statistics, and
-// against sizes worked out by hand from published parameter counts.
+// Training steps of real networks on cuda:0, on the virtual GPU or a real one: the report against
+// LibTorch's own statistics, and against sizes worked out by hand from published parameter counts.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -32,12 +32,14 @@ constexpr int64_t kFloat = 4, kLong = 8;
 
 struct ByHand {
   int64_t parameters;     // elements, as published
-  int64_t buffers_bytes;  // ResNet-50: 53 batch norms of 26560 channels in all, two floats each, and 53 counters
+  int64_t buffers_bytes;  // ResNet-50: 53 batch norms of 26560 channels in all, two floats each,
+                          // and 53 counters
   int64_t inputs_bytes;
 };
 
 const std::map<std::string, ByHand> kByHand = {
-    {"ResNet-50", {25557032, 26560 * 2 * kFloat + 53 * kLong, 16 * 3 * 224 * 224 * kFloat + 16 * kLong}},
+    {"ResNet-50",
+     {25557032, 26560 * 2 * kFloat + 53 * kLong, 16 * 3 * 224 * 224 * kFloat + 16 * kLong}},
     {"VGG-19", {143667240, 0, 16 * 3 * 224 * 224 * kFloat + 16 * kLong}},
     {"LSTM", {8396800, 0, 128 * 32 * 1024 * kFloat}},
     {"GRU", {6297600, 0, 128 * 32 * 1024 * kFloat}},
@@ -52,7 +54,9 @@ struct AtRest {
   int64_t rounded = 0;  // to 512 bytes each, as LibTorch's allocator does
 
   void add(const at::Tensor& tensor) {
-    if (!tensor.defined() || tensor.device() != kCuda0 || !seen_.insert(tensor.storage().unsafeGetStorageImpl()).second) return;
+    if (!tensor.defined() || tensor.device() != kCuda0 ||
+        !seen_.insert(tensor.storage().unsafeGetStorageImpl()).second)
+      return;
     const auto nbytes = static_cast<int64_t>(tensor.storage().nbytes());
     requested += nbytes;
     rounded += (nbytes + 511) / 512 * 512;
@@ -79,7 +83,9 @@ AtRest at_rest(const Training& training) {
   return result;
 }
 
-int64_t of_role(const DeviceReport& report, Role role) { return report.bytes_by_role.at(static_cast<size_t>(role)); }
+int64_t of_role(const DeviceReport& report, Role role) {
+  return report.bytes_by_role.at(static_cast<size_t>(role));
+}
 
 struct Items {
   int64_t workspaces = 0, rounding = 0, unsplit = 0;
@@ -92,7 +98,8 @@ Items check_items(const DeviceReport& report) {
     CAPTURE(item.name);
     switch (item.kind) {
       case ReportItemKind::kLibraryWorkspace:
-        CHECK((item.name.rfind("cuBLAS workspace (stream 0", 0) == 0 || item.name.rfind("cuBLASLt workspace (stream 0", 0) == 0));
+        CHECK((item.name.rfind("cuBLAS workspace (stream 0", 0) == 0 ||
+               item.name.rfind("cuBLASLt workspace (stream 0", 0) == 0));
         CHECK(item.bytes > 0);
         items.workspaces += item.bytes;
         break;
@@ -111,7 +118,8 @@ Items check_items(const DeviceReport& report) {
   return items;
 }
 
-// How many times the parameters' bytes are on the device between phases: themselves, gradients, Adam's two averages.
+// How many times the parameters' bytes are on the device between phases: themselves, gradients,
+// Adam's two averages.
 int64_t copies_of_parameters(const std::string& phase) {
   if (phase == "build") return 1;
   return phase == "backward" ? 2 : 4;
@@ -149,7 +157,8 @@ void check(const StandardModel& model, const Training& training, const PhaseFigu
   CHECK(rows + items.workspaces + items.rounding + items.unsplit == figures.allocated.current);
   CHECK(report.counters.peak_bytes == figures.requested.peak);
   CHECK(testing::named_share(report) >= 0.99);
-  // The chain up to the device: what the driver gave, and what is beside the allocator. On the virtual GPU nothing is.
+  // The chain up to the device: what the driver gave, and what is beside the allocator. On the
+  // virtual GPU nothing is.
   CHECK(report.named_bytes + report.anonymous_bytes == rows);
   REQUIRE(report.device_used_bytes.has_value());
   CHECK(*report.reserved_bytes + *report.outside_allocator_bytes == *report.device_used_bytes);
@@ -179,9 +188,11 @@ void check(const StandardModel& model, const Training& training, const PhaseFigu
   }
   const int64_t copies = copies_of_parameters(figures.phase);
   CHECK(of_role(report, Role::kGradient) == (copies > 1 ? by_hand.parameters * kFloat : 0));
-  CHECK(of_role(report, Role::kOptimizerState) == (copies > 2 ? 2 * by_hand.parameters * kFloat : 0));
+  CHECK(of_role(report, Role::kOptimizerState) ==
+        (copies > 2 ? 2 * by_hand.parameters * kFloat : 0));
   const int64_t loss_bytes = copies > 1 ? kFloat : 0;
-  CHECK(rest.requested == copies * by_hand.parameters * kFloat + by_hand.buffers_bytes + by_hand.inputs_bytes + loss_bytes);
+  CHECK(rest.requested == copies * by_hand.parameters * kFloat + by_hand.buffers_bytes +
+                              by_hand.inputs_bytes + loss_bytes);
   CHECK(rest.requested + items.workspaces == figures.requested.current);
   CHECK(items.rounding == rest.rounded - rest.requested);
   CHECK(items.unsplit == figures.allocated.current - rest.rounded - items.workspaces);
@@ -211,24 +222,26 @@ TEST_CASE("a training step of each network is explained to the byte") {
     CHECK(Registry::global().snapshot().total_bytes(kCuda0) == 0);
     Registry::global().reset_peak(kCuda0);
     double build = 0, step = 0;
-    const auto phases = testing::train(model, kCuda0, [&](const Training& training, const PhaseFigures& figures) {
-      CAPTURE(figures.phase);
-      check(model, training, figures);
-      if (figures.phase == "step") {
-        training.adam->zero_grad();
-        MemReporter reporter(*training.net);
-        reporter.add_optimizer(*training.adam);
-        for (const auto& [name, input] : training.inputs) reporter.add_input(name, input);
-        check_explained(reporter);
-      }
-      Registry::global().reset_peak(kCuda0);
-    });
+    const auto phases =
+        testing::train(model, kCuda0, [&](const Training& training, const PhaseFigures& figures) {
+          CAPTURE(figures.phase);
+          check(model, training, figures);
+          if (figures.phase == "step") {
+            training.adam->zero_grad();
+            MemReporter reporter(*training.net);
+            reporter.add_optimizer(*training.adam);
+            for (const auto& [name, input] : training.inputs) reporter.add_input(name, input);
+            check_explained(reporter);
+          }
+          Registry::global().reset_peak(kCuda0);
+        });
     for (const PhaseFigures& phase : phases) {
       if (phase.phase == "build") build = phase.seconds;
       if (phase.phase != "build" && phase.phase != "again") step += phase.seconds;
     }
-    std::printf("%-12s  built in %.3f s, forward + backward + Adam step %.3f s, a second step %.3f s\n", model.name.c_str(),
-                build, step, phases.back().seconds);
+    std::printf(
+        "%-12s  built in %.3f s, forward + backward + Adam step %.3f s, a second step %.3f s\n",
+        model.name.c_str(), build, step, phases.back().seconds);
   }
   const HookHealth health = Registry::global().health();
   CHECK(health.unknown_frees == 0);
@@ -261,7 +274,8 @@ TEST_CASE("a TorchScript ResNet-50 at five moments") {
 }
 
 TEST_CASE("pinned host memory is told apart from the program's own") {
-  const at::Tensor pinned = at::empty({1000}, at::TensorOptions().device(at::kCPU).pinned_memory(true));
+  const at::Tensor pinned =
+      at::empty({1000}, at::TensorOptions().device(at::kCPU).pinned_memory(true));
   MemReporter reporter;
   reporter.add_tensor("pinned", pinned);
   const Report report = reporter.collect();

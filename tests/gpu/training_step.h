@@ -1,11 +1,13 @@
 #pragma once
 
-// Training steps of the networks in examples/models, each at a standard batch on one CUDA device, and what LibTorch's own
-// statistics say after each phase. Nothing here knows of memledger: the figures are those of a user's program.
+// Training steps of the networks in examples/models, each at a standard batch on one CUDA device,
+// and what LibTorch's own statistics say after each phase. Nothing here knows of memledger: the
+// figures are those of a user's program.
 //
 //   for (const StandardModel& model : standard_models()) {
 //     start_clean(device);
-//     for (const PhaseFigures& phase : train(model, device)) std::cout << phase.phase << ' ' << phase.allocated.peak << '\n';
+//     for (const PhaseFigures& phase : train(model, device)) std::cout << phase.phase << ' ' <<
+//     phase.allocated.peak << '\n';
 //   }
 //
 // Units: bytes and seconds. One thread; the device is the caller's alone.
@@ -53,14 +55,15 @@ struct PhaseFigures {
   Figure requested, allocated, reserved;
 };
 
-// Gives the device's cache and LibTorch's cuBLAS workspaces back and resets the peaks, so that a model's figures do not depend on
-// the one before it. Starts CUDA where it has not been.
+// Gives the device's cache and LibTorch's cuBLAS workspaces back and resets the peaks, so that a
+// model's figures do not depend on the one before it. Starts CUDA where it has not been.
 void start_clean(c10::Device device);
 
 using AfterPhase = std::function<void(const Training&, const PhaseFigures&)>;
 
-// Runs one model through its phases and resets the peaks after each. What `after` does is in no figure, if it leaves nothing on
-// the device.
-std::vector<PhaseFigures> train(const StandardModel& model, c10::Device device, const AfterPhase& after = nullptr);
+// Runs one model through its phases and resets the peaks after each. What `after` does is in no
+// figure, if it leaves nothing on the device.
+std::vector<PhaseFigures> train(const StandardModel& model, c10::Device device,
+                                const AfterPhase& after = nullptr);
 
 }  // namespace memledger::testing

@@ -1,5 +1,6 @@
-// Holds the virtual GPU against a real one: runs one training step of each network on this machine's GPU and on the virtual
-// device of its name, and prints the peaks of allocated and reserved memory side by side, the largest differences first.
+// Holds the virtual GPU against a real one: runs one training step of each network on this
+// machine's GPU and on the virtual device of its name, and prints the peaks of allocated and
+// reserved memory side by side, the largest differences first.
 //
 //   ./bazelw build //tests/gpu:validate && bazel-bin/tests/gpu/validate
 //
@@ -7,11 +8,13 @@
 //
 //   ./bazelw run //tests/gpu:pack_validate -- validate.tar.gz
 //
-// there, in the folder where it is unpacked, P being the folder of the packages (that which has torch in it):
+// there, in the folder where it is unpacked, P being the folder of the packages (that which has
+// torch in it):
 //
 //   export LD_LIBRARY_PATH="$PWD/lib:$P/torch/lib:$P/nvidia/cu13/lib"; tests/gpu/validate
 //
-// Ends with 0 if both sides ran, whatever they say; with --expect_equal only if all peaks are equal.
+// Ends with 0 if both sides ran, whatever they say; with --expect_equal only if all peaks are
+// equal.
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -39,14 +42,19 @@
 #include "absl/strings/str_split.h"
 #include "virtual_gpu/profiles.h"
 
-ABSL_FLAG(std::string, virtual_gpu, "",
-          "The virtual device, as `memledger run` takes it; empty: the one of the real device's name.");
+ABSL_FLAG(
+    std::string, virtual_gpu, "",
+    "The virtual device, as `memledger run` takes it; empty: the one of the real device's name.");
 ABSL_FLAG(std::string, real_side, "",
-          "Run the real side on this virtual device instead: shows, where there is no GPU, that the comparison works.");
-ABSL_FLAG(std::vector<std::string>, models, {}, "Only these, by name, with commas between them; empty: all.");
+          "Run the real side on this virtual device instead: shows, where there is no GPU, that "
+          "the comparison works.");
+ABSL_FLAG(std::vector<std::string>, models, {},
+          "Only these, by name, with commas between them; empty: all.");
 ABSL_FLAG(bool, expect_equal, false, "End with 1 if any peak differs.");
-ABSL_FLAG(std::string, memledger, "", "The command `memledger`; empty: ../../runner/memledger from this program.");
-ABSL_FLAG(std::string, measure_models, "", "The program measure_models; empty: the one beside this program.");
+ABSL_FLAG(std::string, memledger, "",
+          "The command `memledger`; empty: ../../runner/memledger from this program.");
+ABSL_FLAG(std::string, measure_models, "",
+          "The program measure_models; empty: the one beside this program.");
 
 namespace {
 
@@ -70,11 +78,14 @@ struct Measured {
 int64_t number(const std::string& word) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size()) throw std::runtime_error("measure_models printed " + word);
+  if (error != std::errc() || end != word.data() + word.size())
+    throw std::runtime_error("measure_models printed " + word);
   return value;
 }
 
-std::string quoted(const std::string& word) { return "'" + absl::StrReplaceAll(word, {{"'", "'\\''"}}) + "'"; }
+std::string quoted(const std::string& word) {
+  return "'" + absl::StrReplaceAll(word, {{"'", "'\\''"}}) + "'";
+}
 
 Measured measure(const std::string& command) {
   Measured result;
@@ -87,7 +98,8 @@ Measured measure(const std::string& command) {
   std::free(text);
   if (const int status = pclose(pipe); status != 0) {
     throw std::runtime_error(
-        fmt::format("{}\nended with {}", command, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)));
+        fmt::format("{}\nended with {}", command,
+                    WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)));
   }
   for (std::string& line : lines) {
     if (!line.empty() && line.back() == '\n') line.pop_back();
@@ -104,21 +116,23 @@ Measured measure(const std::string& command) {
   return result;
 }
 
-// By the name that CUDA gives it, else by the part of it that is a profile's: an "NVIDIA H100 PCIe" is taken for the h100, and
-// the difference is told.
+// By the name that CUDA gives it, else by the part of it that is a profile's: an "NVIDIA H100 PCIe"
+// is taken for the h100, and the difference is told.
 std::optional<std::string> profile_of(const std::string& device_name) {
-  const std::string words = " " + absl::AsciiStrToLower(absl::StrReplaceAll(device_name, {{"-", " "}})) + " ";
+  const std::string words =
+      " " + absl::AsciiStrToLower(absl::StrReplaceAll(device_name, {{"-", " "}})) + " ";
   std::optional<std::string> similar;
   for (const std::string name : {"h200", "h100", "a100", "l4", "rtx4090", "t4"}) {
     if (device_name == memledger::virtual_gpu::find_profile(name)->device_name) return name;
-    if (absl::StrContains(words, " " + (name == "rtx4090" ? "rtx 4090" : name) + " ")) similar = name;
+    if (absl::StrContains(words, " " + (name == "rtx4090" ? "rtx 4090" : name) + " "))
+      similar = name;
   }
   return similar;
 }
 
 void describe(const char* side, const Device& device) {
-  fmt::print("{:<9}{}, compute capability {}, {} multiprocessors, {} MiB\n", side, device.name, device.compute_capability,
-             device.multiprocessors, device.memory_bytes >> 20);
+  fmt::print("{:<9}{}, compute capability {}, {} multiprocessors, {} MiB\n", side, device.name,
+             device.compute_capability, device.multiprocessors, device.memory_bytes >> 20);
 }
 
 struct Row {
@@ -134,7 +148,8 @@ std::vector<Row> rows(const Measured& real, const Measured& virtually) {
   std::vector<Row> result;
   for (const auto& key : real.order) {
     const auto other = virtually.peaks.find(key);
-    if (other == virtually.peaks.end()) throw std::runtime_error(key.first + ", " + key.second + ": on the real device only");
+    if (other == virtually.peaks.end())
+      throw std::runtime_error(key.first + ", " + key.second + ": on the real device only");
     result.push_back({key.first, key.second, real.peaks.at(key), other->second});
   }
   if (virtually.order.size() != real.order.size())
@@ -142,61 +157,73 @@ std::vector<Row> rows(const Measured& real, const Measured& virtually) {
   const auto size = [](const Row& row) {
     return std::max(std::abs(row.allocated_difference()), std::abs(row.reserved_difference()));
   };
-  std::stable_sort(result.begin(), result.end(), [&](const Row& a, const Row& b) { return size(a) > size(b); });
+  std::stable_sort(result.begin(), result.end(),
+                   [&](const Row& a, const Row& b) { return size(a) > size(b); });
   return result;
 }
 
 std::string difference(int64_t bytes, int64_t of) {
   if (bytes == 0) return "0";
-  return fmt::format("{:+} ({:+.2f} %)", bytes, of == 0 ? 0.0 : 100.0 * static_cast<double>(bytes) / static_cast<double>(of));
+  return fmt::format("{:+} ({:+.2f} %)", bytes,
+                     of == 0 ? 0.0 : 100.0 * static_cast<double>(bytes) / static_cast<double>(of));
 }
 
 void print(const std::vector<Row>& rows) {
-  fmt::print("\n{:<13}{:<9}{:>14}{:>14} {:>23}   {:>14}{:>14} {:>23}\n", "", "", "allocated peak", "", "", "reserved peak", "",
-             "");
-  fmt::print("{:<13}{:<9}{:>14}{:>14} {:>23}   {:>14}{:>14} {:>23}\n", "model", "phase", "real", "virtual", "difference", "real",
-             "virtual", "difference");
+  fmt::print("\n{:<13}{:<9}{:>14}{:>14} {:>23}   {:>14}{:>14} {:>23}\n", "", "", "allocated peak",
+             "", "", "reserved peak", "", "");
+  fmt::print("{:<13}{:<9}{:>14}{:>14} {:>23}   {:>14}{:>14} {:>23}\n", "model", "phase", "real",
+             "virtual", "difference", "real", "virtual", "difference");
   for (const Row& row : rows) {
-    fmt::print("{:<13}{:<9}{:>14}{:>14} {:>23}   {:>14}{:>14} {:>23}\n", row.model, row.phase, row.real.allocated,
-               row.virtually.allocated, difference(row.allocated_difference(), row.real.allocated), row.real.reserved,
+    fmt::print("{:<13}{:<9}{:>14}{:>14} {:>23}   {:>14}{:>14} {:>23}\n", row.model, row.phase,
+               row.real.allocated, row.virtually.allocated,
+               difference(row.allocated_difference(), row.real.allocated), row.real.reserved,
                row.virtually.reserved, difference(row.reserved_difference(), row.real.reserved));
   }
 }
 
 int run() {
   const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
-  const auto given = [](const std::string& flag, const fs::path& otherwise) { return flag.empty() ? otherwise.string() : flag; };
-  const std::string memledger = given(absl::GetFlag(FLAGS_memledger), here.parent_path().parent_path() / "runner/memledger");
+  const auto given = [](const std::string& flag, const fs::path& otherwise) {
+    return flag.empty() ? otherwise.string() : flag;
+  };
+  const std::string memledger =
+      given(absl::GetFlag(FLAGS_memledger), here.parent_path().parent_path() / "runner/memledger");
   std::string program = quoted(given(absl::GetFlag(FLAGS_measure_models), here / "measure_models"));
   for (const std::string& model : absl::GetFlag(FLAGS_models)) program += " " + quoted(model);
   const auto on_virtual = [&](const std::string& device) {
-    return quoted(memledger) + " run --quiet " + quoted("--virtual-gpu=" + device) + " -- " + program;
+    return quoted(memledger) + " run --quiet " + quoted("--virtual-gpu=" + device) + " -- " +
+           program;
   };
 
   const std::string instead = absl::GetFlag(FLAGS_real_side);
   const Measured real = measure(instead.empty() ? program : on_virtual(instead));
-  if (!instead.empty()) fmt::print("No real device: its side of this comparison is the virtual {}.\n", instead);
+  if (!instead.empty())
+    fmt::print("No real device: its side of this comparison is the virtual {}.\n", instead);
   describe("real", real.device);
   std::fflush(stdout);
   std::string name = absl::GetFlag(FLAGS_virtual_gpu);
   if (name.empty()) {
     const std::optional<std::string> profile = profile_of(real.device.name);
     if (!profile.has_value()) {
-      fmt::print(stderr, "validate: there is no virtual {}; give one with --virtual_gpu=NAME\n", real.device.name);
+      fmt::print(stderr, "validate: there is no virtual {}; give one with --virtual_gpu=NAME\n",
+                 real.device.name);
       return 1;
     }
     name = *profile;
   }
   const Measured virtually = measure(on_virtual(name));
   describe("virtual", virtually.device);
-  if (real.device.name != virtually.device.name || real.device.multiprocessors != virtually.device.multiprocessors) {
+  if (real.device.name != virtually.device.name ||
+      real.device.multiprocessors != virtually.device.multiprocessors) {
     fmt::print("These are not the same device: differences may come from that.\n");
   }
 
   const std::vector<Row> all = rows(real, virtually);
   print(all);
-  const auto different = std::count_if(all.begin(), all.end(), [](const Row& row) { return row.differs(); });
-  fmt::print("\n{} of {} phases differ in a peak. Bytes; difference: virtual - real.\n", different, all.size());
+  const auto different =
+      std::count_if(all.begin(), all.end(), [](const Row& row) { return row.differs(); });
+  fmt::print("\n{} of {} phases differ in a peak. Bytes; difference: virtual - real.\n", different,
+             all.size());
   return different > 0 && absl::GetFlag(FLAGS_expect_equal) ? 1 : 0;
 }
 
@@ -204,7 +231,8 @@ int run() {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
-      "Compares the memory of training steps on this machine's GPU with the virtual device of its name.\nWithout arguments: all "
+      "Compares the memory of training steps on this machine's GPU with the virtual device of its "
+      "name.\nWithout arguments: all "
       "models, the device cuda:0.");
   absl::ParseCommandLine(argc, argv);
   try {

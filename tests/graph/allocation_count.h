@@ -1,8 +1,7 @@
 // An independent count for the tests of graph/: LibTorch's own reports of what
 // its CPU allocator hands out and takes back, summed in the calling thread.
 
-#ifndef MEMLEDGER_TESTS_GRAPH_ALLOCATION_COUNT_H_
-#define MEMLEDGER_TESTS_GRAPH_ALLOCATION_COUNT_H_
+#pragma once
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -14,15 +13,17 @@ namespace memledger::testing {
 
 class AllocationCount {
  public:
-  AllocationCount() : reporter_(std::make_shared<Reporter>()), guard_(c10::DebugInfoKind::PROFILER_STATE, reporter_) {}
+  AllocationCount()
+      : reporter_(std::make_shared<Reporter>()),
+        guard_(c10::DebugInfoKind::PROFILER_STATE, reporter_) {}
 
   // Bytes allocated less bytes freed since construction.
   int64_t growth() const { return reporter_->growth; }
 
  private:
   struct Reporter final : c10::MemoryReportingInfoBase {
-    void reportMemoryUsage(void* /*ptr*/, int64_t alloc_size, size_t /*total_allocated*/, size_t /*total_reserved*/,
-                           c10::Device /*device*/) override {
+    void reportMemoryUsage(void* /*ptr*/, int64_t alloc_size, size_t /*total_allocated*/,
+                           size_t /*total_reserved*/, c10::Device /*device*/) override {
       growth += alloc_size;
     }
     bool memoryProfilingEnabled() const override { return true; }
@@ -42,5 +43,3 @@ int64_t growth_over(Forward&& forward) {
 }
 
 }  // namespace memledger::testing
-
-#endif  // MEMLEDGER_TESTS_GRAPH_ALLOCATION_COUNT_H_

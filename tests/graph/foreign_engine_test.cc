@@ -25,7 +25,8 @@ struct CountingHooks final : torch::autograd::SavedVariableHooks {
     ++unpacked;
     return packed;
   }
-  std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>> retrieve_unpack_hook_data() const override {
+  std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>> retrieve_unpack_hook_data()
+      const override {
     return std::nullopt;
   }
   Tensor packed;
@@ -47,7 +48,8 @@ struct Keep : torch::autograd::Function<Keep> {
     ctx->save_for_backward({x});
     return x * 2;
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list grads) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
     return {grads[0] * ctx->get_saved_variables()[0]};
   }
 };

@@ -1,5 +1,5 @@
-// Random graphs of 200 operators: what saved_for_backward() says is what LibTorch's own memory reports leave. With
-// MEMLEDGER_FULL=1 a thousand of them.
+// Random graphs of 200 operators: what saved_for_backward() says is what LibTorch's own memory
+// reports leave. With MEMLEDGER_FULL=1 a thousand of them.
 
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/ATen.h>
@@ -32,7 +32,8 @@ struct Keeping : torch::autograd::Function<Keeping> {
     Tensor out = x * 3;
     ctx->save_for_backward({x, out, at::ones({17})});
     ctx->saved_data["mask"] = x.gt(0);
-    ctx->saved_data["several"] = std::make_tuple(at::ones({3}), std::vector<Tensor>{at::ones({5}), at::ones({7})});
+    ctx->saved_data["several"] =
+        std::make_tuple(at::ones({3}), std::vector<Tensor>{at::ones({5}), at::ones({7})});
     return out;
   }
   static variable_list backward(AutogradContext*, variable_list grads) { return {grads[0] * 3}; }
@@ -55,7 +56,8 @@ class RandomGraph {
  public:
   explicit RandomGraph(uint64_t seed) : random_(seed) {
     at::manual_seed(seed);
-    for (int i = 0; i < 4; ++i) leaves_.push_back(at::randn({1 + below(8), 1 + below(24)}).requires_grad_());
+    for (int i = 0; i < 4; ++i)
+      leaves_.push_back(at::randn({1 + below(8), 1 + below(24)}).requires_grad_());
     constants_ = {at::randn({8, 24}), at::randn({1}), at::randn({24})};
   }
 
@@ -73,11 +75,13 @@ class RandomGraph {
       try {
         add_one();
       } catch (const c10::Error&) {
-        // In-place on a leaf or on one of several views, sizes that do not fit: refused by LibTorch, and nothing is made.
+        // In-place on a leaf or on one of several views, sizes that do not fit: refused by
+        // LibTorch, and nothing is made.
         ++refused_;
       }
       // Most things are forgotten, as in a program.
-      if (pool_.size() > 24) pool_.erase(pool_.begin() + below(static_cast<int64_t>(pool_.size()) - 4));
+      if (pool_.size() > 24)
+        pool_.erase(pool_.begin() + below(static_cast<int64_t>(pool_.size()) - 4));
     }
     std::vector<Tensor> roots;
     for (int i = 0; i < 2; ++i) {
@@ -100,14 +104,21 @@ class RandomGraph {
 
  private:
   int64_t below(int64_t end) { return std::uniform_int_distribution<int64_t>(0, end - 1)(random_); }
-  const Tensor& any() { return pool_[static_cast<size_t>(below(static_cast<int64_t>(pool_.size())))]; }
+  const Tensor& any() {
+    return pool_[static_cast<size_t>(below(static_cast<int64_t>(pool_.size())))];
+  }
   int64_t any_dim(const Tensor& x) { return below(x.dim()); }
   Tensor indices(int64_t count, int64_t end) { return at::randint(end, {count}, at::kLong); }
-  // What writes to a tensor comes from leaves only. Had it been computed from that tensor, the node that saved the tensor would be
-  // held by the tensor's new history, and hold it: a cycle, which LibTorch never frees and no root may lead to.
-  Tensor leaf_mean() { return leaves_[static_cast<size_t>(below(static_cast<int64_t>(leaves_.size())))].mean(); }
+  // What writes to a tensor comes from leaves only. Had it been computed from that tensor, the node
+  // that saved the tensor would be held by the tensor's new history, and hold it: a cycle, which
+  // LibTorch never frees and no root may lead to.
+  Tensor leaf_mean() {
+    return leaves_[static_cast<size_t>(below(static_cast<int64_t>(leaves_.size())))].mean();
+  }
   // Two dimensions, and not too large.
-  Tensor flat(const Tensor& x) { return x.dim() == 2 ? x : x.reshape({x.dim() == 0 ? 1 : x.size(0), -1}); }
+  Tensor flat(const Tensor& x) {
+    return x.dim() == 2 ? x : x.reshape({x.dim() == 0 ? 1 : x.size(0), -1});
+  }
 
   void add(const char* name, const Tensor& made) {
     log_ += name;
@@ -195,7 +206,9 @@ class RandomGraph {
         return add("slice mul_", any().slice(0, 0, 1).mul_(2));
       case 35: {
         const Tensor base = x.clone();
-        base.select(0, 0).copy_(y.reshape({-1}).slice(0, 0, base.select(0, 0).numel()).reshape(base.select(0, 0).sizes()));
+        base.select(0, 0).copy_(y.reshape({-1})
+                                    .slice(0, 0, base.select(0, 0).numel())
+                                    .reshape(base.select(0, 0).sizes()));
         return add("copy_ into a view", base);
       }
       case 36: {
@@ -210,11 +223,14 @@ class RandomGraph {
       case 39:
         return add("index", x.index({indices(5, x.size(0))}));
       case 40:
-        return add("index two", flat(x).index({indices(6, flat(x).size(0)), indices(6, flat(x).size(1))}).unsqueeze(0));
+        return add(
+            "index two",
+            flat(x).index({indices(6, flat(x).size(0)), indices(6, flat(x).size(1))}).unsqueeze(0));
       case 41:
         return add("index_select", x.index_select(0, indices(3, x.size(0))));
       case 42:
-        return add("gather", flat(x).gather(0, at::randint(flat(x).size(0), {2, flat(x).size(1)}, at::kLong)));
+        return add("gather", flat(x).gather(
+                                 0, at::randint(flat(x).size(0), {2, flat(x).size(1)}, at::kLong)));
       case 43:
         return add("masked_fill", x.masked_fill(x > 0.5, 0.1));
       case 44:
@@ -264,7 +280,8 @@ int64_t bytes_of(const std::vector<Tensor>& roots) {
 std::string missed(const memledger::SavedTensors& saved, const std::vector<Tensor>& elsewhere) {
   std::set<uintptr_t> known;
   for (const memledger::SavedTensorRow& row : saved.rows()) known.insert(row.storage_address);
-  for (const Tensor& tensor : elsewhere) known.insert(reinterpret_cast<uintptr_t>(tensor.storage().data()));
+  for (const Tensor& tensor : elsewhere)
+    known.insert(reinterpret_cast<uintptr_t>(tensor.storage().data()));
   std::string text;
   const memledger::Snapshot snapshot = memledger::Registry::global().snapshot();
   for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU)) {
@@ -290,7 +307,8 @@ TEST_CASE("saved bytes are what the forward pass leaves allocated, on any graph"
     memledger::testing::AllocationCount count;
     std::vector<Tensor> roots = graph.build(200);
     const int64_t growth = count.growth() - bytes_of(roots);
-    const memledger::SavedTensors saved = memledger::saved_for_backward(roots, {/*exclude=*/graph.outside()});
+    const memledger::SavedTensors saved =
+        memledger::saved_for_backward(roots, {/*exclude=*/graph.outside()});
     CAPTURE(graph.log());
     CHECK(saved.complete());
     CHECK(saved.unread_nodes().empty());
@@ -310,5 +328,6 @@ TEST_CASE("saved bytes are what the forward pass leaves allocated, on any graph"
   CHECK(refused < static_cast<int>(seeds) * 60);
   CHECK(nodes > seeds * 150);
   CHECK(bytes > 0);
-  MESSAGE(seeds << " graphs, " << nodes << " nodes, " << refused << " operators refused, " << bytes << " bytes");
+  MESSAGE(seeds << " graphs, " << nodes << " nodes, " << refused << " operators refused, " << bytes
+                << " bytes");
 }

@@ -1,5 +1,5 @@
-// Views of saved tensors for people, TorchScript, and what the Python tools got wrong: against LibTorch's own memory reports and
-// sizes by hand. The registry is on for the whole program.
+// Views of saved tensors for people, TorchScript, and what the Python tools got wrong: against
+// LibTorch's own memory reports and sizes by hand. The registry is on for the whole program.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "graph/saved_groups.h"
@@ -40,7 +40,9 @@ using torch::autograd::variable_list;
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kFloat = 4;
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 std::string message_of(const std::function<void()>& call) {
   try {
@@ -68,7 +70,8 @@ SavedGroup group(const SavedGroups& groups, const std::string& name) {
 
 Tensor param(at::IntArrayRef sizes) { return torch::randn(sizes).set_requires_grad(true); }
 
-// Forward without a graph, keeping the input; backward runs it again: what C++ users write for want of torch.utils.checkpoint.
+// Forward without a graph, keeping the input; backward runs it again: what C++ users write for want
+// of torch.utils.checkpoint.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, torch::nn::AnyModule* block) {
     ctx->save_for_backward({x});
@@ -78,7 +81,9 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     at::AutoGradMode grad_on(true);
     const Tensor x = ctx->get_saved_variables()[0].detach().set_requires_grad(true);
-    reinterpret_cast<torch::nn::AnyModule*>(ctx->saved_data["block"].toInt())->forward(x).backward(grads[0]);
+    reinterpret_cast<torch::nn::AnyModule*>(ctx->saved_data["block"].toInt())
+        ->forward(x)
+        .backward(grads[0]);
     return {x.grad(), Tensor()};
   }
 };
@@ -88,7 +93,9 @@ struct ResidualImpl : torch::nn::Module {
   explicit ResidualImpl(int64_t width)
       : linear(register_module("linear", torch::nn::Linear(width, width))),
         norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))) {}
-  Tensor forward(const Tensor& x) { return norm(x + torch::dropout(torch::gelu(linear(x)), 0.3, true)); }
+  Tensor forward(const Tensor& x) {
+    return norm(x + torch::dropout(torch::gelu(linear(x)), 0.3, true));
+  }
   torch::nn::Linear linear;
   torch::nn::LayerNorm norm;
 };
@@ -106,7 +113,8 @@ struct Stack : torch::nn::Module {
   Tensor forward(const Tensor& input, int checkpointed = -1) {
     Tensor x = input;
     for (int i = 0; i < 3; ++i) {
-      x = i == checkpointed ? Checkpoint::apply(x, &blocks[static_cast<size_t>(i)]) : blocks[static_cast<size_t>(i)].forward(x);
+      x = i == checkpointed ? Checkpoint::apply(x, &blocks[static_cast<size_t>(i)])
+                            : blocks[static_cast<size_t>(i)].forward(x);
     }
     return x.sum();
   }
@@ -118,7 +126,8 @@ struct Stack : torch::nn::Module {
 TEST_SUITE_BEGIN("views of saved tensors");
 
 TEST_CASE("by node kind and by layer the groups add up, and are as by hand") {
-  torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::Tanh(), torch::nn::Linear(128, 32), torch::nn::Sigmoid());
+  torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::Tanh(),
+                            torch::nn::Linear(128, 32), torch::nn::Sigmoid());
   const Tensor input = torch::randn({16, 64});
   const SavedTensors saved = saved_for_backward(*net, net->forward(input).sum());
   const int64_t first = 16 * 64 * kFloat, tanh = 16 * 128 * kFloat, sigmoid = 16 * 32 * kFloat;
@@ -141,8 +150,9 @@ TEST_CASE("by node kind and by layer the groups add up, and are as by hand") {
 
   CHECK(contains(text_of(kinds), "Saved for backward by node kind: 14.00K"));
   CHECK(contains(text_of(kinds), "    12.00K       2 in 2 storages  AddmmBackward0"));
-  CHECK(
-      contains(layers.to_json(), "{\"schema\":\"memledger.saved_groups/1\",\"by\":\"layer\",\"total_bytes\":14336,\"groups\":["));
+  CHECK(contains(layers.to_json(),
+                 "{\"schema\":\"memledger.saved_groups/"
+                 "1\",\"by\":\"layer\",\"total_bytes\":14336,\"groups\":["));
   CHECK(contains(layers.to_csv(), "layer,0,4096,1,2\n"));
 }
 
@@ -153,7 +163,8 @@ TEST_CASE("layers come from the parameters, and can be cut to a depth") {
   CHECK(group(deep, "block1.linear").bytes > 0);
   CHECK(group(deep, "block1.norm").bytes > 0);
   CHECK(shallow.groups.size() == 3);
-  CHECK(group(shallow, "block1").bytes == group(deep, "block1.linear").bytes + group(deep, "block1.norm").bytes);
+  CHECK(group(shallow, "block1").bytes ==
+        group(deep, "block1.linear").bytes + group(deep, "block1.norm").bytes);
   CHECK(shallow.total_bytes() == saved.total_bytes());
 }
 
@@ -187,13 +198,15 @@ TEST_CASE("what a checkpoint gives back is what a real one does") {
     // The input is the program's own: not an activation that anything could give back.
     for (const bool input_given : {true, false}) {
       const SavedTensors saved =
-          saved_for_backward(net, net.forward(input), {input_given ? std::vector<Tensor>{input} : std::vector<Tensor>{}});
-      const CheckpointEstimate estimate = memledger::if_checkpointed(saved, "block" + std::to_string(block));
+          saved_for_backward(net, net.forward(input),
+                             {input_given ? std::vector<Tensor>{input} : std::vector<Tensor>{}});
+      const CheckpointEstimate estimate =
+          memledger::if_checkpointed(saved, "block" + std::to_string(block));
       CHECK(estimate.bytes_back == bare - growth_with(block));
       CHECK(estimate.bytes_back > 0);
       CHECK(estimate.exact);
-      // addmm and the view of its weight, gelu, dropout as a product with a mask, the sum, the norm; and after the last block the
-      // loss, which has no layer of its own
+      // addmm and the view of its weight, gelu, dropout as a product with a mask, the sum, the
+      // norm; and after the last block the loss, which has no layer of its own
       CHECK(estimate.operators_again == (block < 2 ? 6 : 7));
     }
   }
@@ -203,8 +216,11 @@ TEST_CASE("what a checkpoint gives back is what a real one does") {
   CHECK(candidates[0].bytes_back >= candidates[2].bytes_back);
   CHECK(contains(text_of(candidates[0]), " back ("));
   CHECK(contains(text_of(candidates[0]), " operators run again"));
-  CHECK(contains(message_of([&] { memledger::if_checkpointed(saved, "block7"); }), "no layer 'block7'; it has block0.linear"));
-  CHECK(contains(message_of([&] { memledger::if_checkpointed(saved_for_backward(param({2}).exp().sum()), "x"); }),
+  CHECK(contains(message_of([&] { memledger::if_checkpointed(saved, "block7"); }),
+                 "no layer 'block7'; it has block0.linear"));
+  CHECK(contains(message_of([&] {
+                   memledger::if_checkpointed(saved_for_backward(param({2}).exp().sum()), "x");
+                 }),
                  "pass the module"));
 }
 
@@ -227,15 +243,19 @@ TEST_CASE("a reporter knows parameters, buffers and inputs that were registered"
   const Tensor loss = (net->forward(input) * 2).exp().sum();
   const SavedTensors saved = reporter.saved_for_backward(loss);
   CHECK(saved.bytes(memledger::SavedRole::kInput) == 128);
-  CHECK(saved.bytes(memledger::SavedRole::kParameter) == (64 + 8) * 4);  // the matrix, and the norm's weight
+  CHECK(saved.bytes(memledger::SavedRole::kParameter) ==
+        (64 + 8) * 4);  // the matrix, and the norm's weight
   CHECK(saved.bytes(memledger::SavedRole::kBuffer) == 2 * 8 * 4);
   CHECK(saved.total_bytes() == memledger::memory_for_backward(net, loss, {{input}}));
   CHECK(group(memledger::by_layer(saved), "1").bytes > 0);
 }
 
-TEST_CASE("what another thread made of a layer's result is of that layer, though it counts operators from 0") {
+TEST_CASE(
+    "what another thread made of a layer's result is of that layer, though it counts operators "
+    "from 0") {
   torch::nn::Linear net(16, 16);
-  for (int i = 0; i < 20; ++i) static_cast<void>(net->forward(torch::randn({8, 16})));  // high numbers here
+  for (int i = 0; i < 20; ++i)
+    static_cast<void>(net->forward(torch::randn({8, 16})));  // high numbers here
   torch::nn::Sequential model;
   model->push_back("tower", net);
   const Tensor result = model->forward(torch::randn({8, 16}));
@@ -243,11 +263,13 @@ TEST_CASE("what another thread made of a layer's result is of that layer, though
   std::thread([&] { further = result.tanh().exp(); }).join();
   REQUIRE(further.grad_fn()->sequence_nr() < result.grad_fn()->sequence_nr());
   const SavedGroups layers = memledger::by_layer(saved_for_backward(*model, further));
-  CHECK(group(layers, "tower").bytes == 2 * 8 * 16 * kFloat);  // its input and the result of tanh; that of exp is the root
+  CHECK(group(layers, "tower").bytes ==
+        2 * 8 * 16 * kFloat);  // its input and the result of tanh; that of exp is the root
   CHECK(layers.groups.size() == 1);
 }
 
-TEST_CASE("hooks that cannot say what they hold are listed, and keep nobody from reading the rest") {
+TEST_CASE(
+    "hooks that cannot say what they hold are listed, and keep nobody from reading the rest") {
   struct Failing final : memledger::CountedHooks {
     void call_pack_hook(const Tensor&) override {}
     Tensor call_unpack_hook() override { return {}; }
@@ -255,7 +277,8 @@ TEST_CASE("hooks that cannot say what they hold are listed, and keep nobody from
   };
   const Tensor x = param({1024});
   const Tensor loss = x.exp().tanh().sum();
-  auto* tanh = dynamic_cast<torch::autograd::generated::TanhBackward0*>(loss.grad_fn()->next_edge(0).function.get());
+  auto* tanh = dynamic_cast<torch::autograd::generated::TanhBackward0*>(
+      loss.grad_fn()->next_edge(0).function.get());
   REQUIRE(tanh != nullptr);
   tanh->result_.register_hooks(std::make_unique<Failing>());
   const SavedTensors saved = saved_for_backward(loss);
@@ -279,7 +302,8 @@ TEST_CASE("hooks that say what they hold are counted, and not run") {
   Tensor loss;
   memledger::testing::AllocationCount count;
   loss = x.exp().sum();
-  auto* exp = dynamic_cast<torch::autograd::generated::ExpBackward0*>(loss.grad_fn()->next_edge(0).function.get());
+  auto* exp = dynamic_cast<torch::autograd::generated::ExpBackward0*>(
+      loss.grad_fn()->next_edge(0).function.get());
   REQUIRE(exp != nullptr);
   exp->result_.register_hooks(std::make_unique<InHalf>());
   const SavedTensors saved = saved_for_backward(loss);
@@ -306,7 +330,8 @@ TEST_CASE("hooks that are asked what they hold may look at the graph themselves"
   auto hooks = std::make_unique<Looking>();
   const Looking& looking = *hooks;
   hooks->below = below;
-  dynamic_cast<torch::autograd::generated::ExpBackward0&>(*exp.grad_fn()).result_.register_hooks(std::move(hooks));
+  dynamic_cast<torch::autograd::generated::ExpBackward0&>(*exp.grad_fn())
+      .result_.register_hooks(std::move(hooks));
   const SavedTensors saved = saved_for_backward(exp.sum());
   CHECK(looking.below_is_complete);
   CHECK(saved.complete());
@@ -359,7 +384,8 @@ TEST_CASE("TorchScript: what its closed node holds is inferred from births, and 
   CHECK(saved.total_bytes() == growth);
   CHECK(saved.inferred_bytes() == growth);
   CHECK_FALSE(saved.complete());
-  for (const SavedTensorRow& row : saved.rows()) CHECK(row.inferred == (row.role == memledger::SavedRole::kActivation));
+  for (const SavedTensorRow& row : saved.rows())
+    CHECK(row.inferred == (row.role == memledger::SavedRole::kActivation));
   CHECK(contains(text_of(saved), "Of it inferred: "));
 }
 
@@ -406,7 +432,8 @@ TEST_CASE("thirds of one packed storage: they count one third") {
 }
 
 TEST_CASE("weights seen as views: they take a hidden layer's weight for an activation") {
-  torch::nn::Sequential net(torch::nn::Linear(1024, 1024), torch::nn::ReLU(), torch::nn::Linear(1024, 1024), torch::nn::ReLU());
+  torch::nn::Sequential net(torch::nn::Linear(1024, 1024), torch::nn::ReLU(),
+                            torch::nn::Linear(1024, 1024), torch::nn::ReLU());
   const Tensor input = torch::randn({256, 1024});
   Tensor loss;
   memledger::testing::AllocationCount count;

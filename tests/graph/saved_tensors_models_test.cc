@@ -25,7 +25,8 @@ using torch::Tensor;
 constexpr int64_t kLossBytes = 4;  // one float
 
 c10::Device device() {
-  static const c10::Device kDevice = torch::cuda::is_available() ? c10::Device("cuda:0") : c10::Device("cpu");
+  static const c10::Device kDevice =
+      torch::cuda::is_available() ? c10::Device("cuda:0") : c10::Device("cpu");
   return kDevice;
 }
 bool on_cpu() { return device().is_cpu(); }
@@ -40,8 +41,8 @@ int64_t requested_bytes() {
 
 // Checks the figure without the inputs against the growth over the forward, and
 // returns it, and the loss.
-int64_t checked(const torch::nn::Module& net, std::vector<Tensor> inputs, const std::function<Tensor()>& forward,
-                Tensor* result = nullptr) {
+int64_t checked(const torch::nn::Module& net, std::vector<Tensor> inputs,
+                const std::function<Tensor()>& forward, Tensor* result = nullptr) {
   int64_t growth = 0;
   Tensor loss;
   if (on_cpu()) {
@@ -55,7 +56,8 @@ int64_t checked(const torch::nn::Module& net, std::vector<Tensor> inputs, const 
     loss = forward();
     growth = requested_bytes() - before;
   }
-  const memledger::SavedTensors saved = memledger::saved_for_backward(net, loss, {/*exclude=*/std::move(inputs), device()});
+  const memledger::SavedTensors saved =
+      memledger::saved_for_backward(net, loss, {/*exclude=*/std::move(inputs), device()});
   CHECK(saved.complete());
   CHECK(saved.total_bytes() == growth - kLossBytes);
   CHECK(saved.total_bytes() > 0);
@@ -73,8 +75,9 @@ struct UNetImpl : torch::nn::Module {
     }
     for (int level = 1; level >= 0; --level) {
       const int64_t in = 32 << level, out = 16 << level;
-      rise.push_back(register_module("rise" + std::to_string(level),
-                                     torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(in, out, 2).stride(2))));
+      rise.push_back(register_module(
+          "rise" + std::to_string(level),
+          torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(in, out, 2).stride(2))));
       up.push_back(register_module("up" + std::to_string(level), two_convolutions(in, out)));
     }
     last = register_module("last", torch::nn::Conv2d(16, 2, 1));
@@ -83,9 +86,10 @@ struct UNetImpl : torch::nn::Module {
   static torch::nn::Sequential two_convolutions(int64_t in, int64_t out) {
     using torch::nn::Conv2d;
     using torch::nn::Conv2dOptions;
-    return torch::nn::Sequential(Conv2d(Conv2dOptions(in, out, 3).padding(1)), torch::nn::BatchNorm2d(out), torch::nn::ReLU(true),
-                                 Conv2d(Conv2dOptions(out, out, 3).padding(1)), torch::nn::BatchNorm2d(out),
-                                 torch::nn::ReLU(true));
+    return torch::nn::Sequential(Conv2d(Conv2dOptions(in, out, 3).padding(1)),
+                                 torch::nn::BatchNorm2d(out), torch::nn::ReLU(true),
+                                 Conv2d(Conv2dOptions(out, out, 3).padding(1)),
+                                 torch::nn::BatchNorm2d(out), torch::nn::ReLU(true));
   }
 
   Tensor forward(const Tensor& images) {
@@ -184,7 +188,8 @@ TEST_CASE("NeuMF") {
   options.num_items = 500;
   models::NeuMf net(options);
   net->to(device());
-  Tensor users = torch::randint(0, 1000, {256}, torch::TensorOptions(torch::kLong).device(device()));
+  Tensor users =
+      torch::randint(0, 1000, {256}, torch::TensorOptions(torch::kLong).device(device()));
   Tensor items = torch::randint(0, 500, {256}, torch::TensorOptions(torch::kLong).device(device()));
   checked(*net, {users, items}, [&] { return net->forward(users, items).sum(); });
 }

@@ -46,7 +46,8 @@ Tensor param(at::IntArrayRef sizes) { return torch::randn(sizes).set_requires_gr
 // A net that owns nothing, where only the graph matters.
 class EmptyNet : public torch::nn::Module {};
 
-std::optional<SavedTensorRow> find_row(const SavedTensors& saved, const std::string& node, const std::string& slot) {
+std::optional<SavedTensorRow> find_row(const SavedTensors& saved, const std::string& node,
+                                       const std::string& slot) {
   for (const SavedTensorRow& row : saved.rows()) {
     if (row.node == node && row.slot == slot) return row;
   }
@@ -62,7 +63,9 @@ std::string message_of(const std::function<void()>& call) {
   return "nothing was thrown";
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // The sum, over rows that count, of the bytes of activations.
 int64_t sum_of_counted(const SavedTensors& saved) {
@@ -97,7 +100,8 @@ struct Keep : torch::autograd::Function<Keep> {
     ctx->saved_data["alpha"] = 0.5;
     return x * 2;
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list grads) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     return {grads[0] * saved[1]};
   }
@@ -105,7 +109,8 @@ struct Keep : torch::autograd::Function<Keep> {
 
 struct Nothing : torch::autograd::Function<Nothing> {
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x * 2; }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list grads) {
     return {grads[0] * 2};
   }
 };
@@ -121,7 +126,8 @@ struct HalfHooks : torch::autograd::SavedVariableHooks {
     ++*unpacked;
     return packed.to(torch::kFloat);
   }
-  std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>> retrieve_unpack_hook_data() const override {
+  std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>> retrieve_unpack_hook_data()
+      const override {
     return std::nullopt;
   }
   Tensor packed;
@@ -130,7 +136,9 @@ struct HalfHooks : torch::autograd::SavedVariableHooks {
 
 // A node of the user's own, not declared to anyone.
 struct PrivateNode : torch::autograd::Node {
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override { return std::move(grads); }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    return std::move(grads);
+  }
   std::string name() const override { return "PrivateNode"; }
   torch::autograd::SavedVariable kept;
 };
@@ -140,7 +148,8 @@ struct PrivateNode : torch::autograd::Node {
 TEST_SUITE_BEGIN("saved tensors");
 
 TEST_CASE("a multilayer perceptron: weights seen as views are not activations") {
-  torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::ReLU(), torch::nn::Linear(128, 128), torch::nn::ReLU(),
+  torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::ReLU(),
+                            torch::nn::Linear(128, 128), torch::nn::ReLU(),
                             torch::nn::Linear(128, 32));
   Tensor input = torch::randn({16, 64});
   const Measured measured = measure([&] { return net->forward(input).sum(); });
@@ -201,7 +210,9 @@ TEST_CASE("index saves a list: every index tensor counts") {
 TEST_CASE("two index tensors are two slots") {
   Tensor p = param({300, 300});
   const Measured measured = measure([&] {
-    return (p * 2).index({torch::randint(0, 300, {100001}), torch::randint(0, 300, {100001})}).sum();
+    return (p * 2)
+        .index({torch::randint(0, 300, {100001}), torch::randint(0, 300, {100001})})
+        .sum();
   });
   const SavedTensors saved = saved_for_backward(measured.loss);
   CHECK(saved.total_bytes() == measured.growth);
@@ -237,11 +248,13 @@ TEST_CASE("a custom Function whose tensor was modified in place is counted, and 
   Tensor x = param({64});
   Tensor kept = torch::ones({64});
   struct Mutable : torch::autograd::Function<Mutable> {
-    static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& kept) {
+    static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
+                          const Tensor& kept) {
       ctx->save_for_backward({kept});
       return x * 2;
     }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list grads) {
       return {grads[0], Tensor()};
     }
   };
@@ -256,7 +269,8 @@ TEST_CASE("a custom Function whose tensor was modified in place is counted, and 
 
 TEST_CASE("a custom Function that marks outputs or inputs is read like any other") {
   struct Marking : torch::autograd::Function<Marking> {
-    static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const Tensor& x, Tensor written) {
+    static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx,
+                                                  const Tensor& x, Tensor written) {
       Tensor indices = torch::arange(8);
       ctx->save_for_backward({indices});
       ctx->mark_non_differentiable({indices});
@@ -264,7 +278,8 @@ TEST_CASE("a custom Function that marks outputs or inputs is read like any other
       ctx->mark_dirty({written});
       return {x * 2, indices, written};
     }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list grads) {
       return {grads[0], grads[2]};
     }
   };
@@ -281,10 +296,14 @@ TEST_CASE("a custom Function that marks outputs or inputs is read like any other
   CHECK(saved.complete());
 }
 
-TEST_CASE("saved_data: tensors in tuples, dictionaries and optional places count, what cannot be seen is named") {
+TEST_CASE(
+    "saved_data: tensors in tuples, dictionaries and optional places count, what cannot be seen is "
+    "named") {
   struct Deep : torch::autograd::Function<Deep> {
-    static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, bool with_storage) {
-      ctx->saved_data["tuple"] = std::make_tuple(torch::ones({10}), std::make_tuple(torch::ones({20}), int64_t{7}));
+    static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
+                          bool with_storage) {
+      ctx->saved_data["tuple"] =
+          std::make_tuple(torch::ones({10}), std::make_tuple(torch::ones({20}), int64_t{7}));
       c10::Dict<std::string, Tensor> dict;
       dict.insert("mask", torch::ones({30}));
       ctx->saved_data["dict"] = dict;
@@ -295,7 +314,8 @@ TEST_CASE("saved_data: tensors in tuples, dictionaries and optional places count
       if (with_storage) ctx->saved_data["storage"] = torch::ones({70}).storage();
       return x * 2;
     }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list grads) {
       return {grads[0], Tensor()};
     }
   };
@@ -336,13 +356,16 @@ TEST_CASE("inputs and gradients stand apart, each storage with the first role th
   SavedTensorOptions options;
   options.inputs = {input};
   options.exclude = {input};  // the first that fits: input
-  Tensor loss = (net->forward(input) * (net->weight * grad).sum()).sum() + (leaf * leaf.grad()).sum();
+  Tensor loss =
+      (net->forward(input) * (net->weight * grad).sum()).sum() + (leaf * leaf.grad()).sum();
   const SavedTensors saved = saved_for_backward(net, loss, options);
   CHECK(saved.bytes(SavedRole::kInput) == 4 * 8 * 4);
   CHECK(saved.bytes(SavedRole::kExcluded) == 0);
-  CHECK(saved.bytes(SavedRole::kGradient) == 8 * 8 * 4 + 16 * 4);  // the parameter's, and that of a leaf the graph reaches
-  CHECK(saved.bytes(SavedRole::kParameter) == 0);                  // no gradient goes to the input or to the gradient
-  CHECK(saved.total_bytes() == 4 * 8 * 4 + 4);                     // the two factors of the first product
+  CHECK(saved.bytes(SavedRole::kGradient) ==
+        8 * 8 * 4 + 16 * 4);  // the parameter's, and that of a leaf the graph reaches
+  CHECK(saved.bytes(SavedRole::kParameter) ==
+        0);                                     // no gradient goes to the input or to the gradient
+  CHECK(saved.total_bytes() == 4 * 8 * 4 + 4);  // the two factors of the first product
   CHECK(contains(saved.to_json(), "\"gradient\":320"));
 }
 
@@ -364,7 +387,9 @@ TEST_CASE("a slice of 40 bytes holds its storage of 16 MiB") {
 
 TEST_CASE("expand of one float holds four bytes") {
   Tensor p = param({256, 1024});
-  const Measured measured = measure([&] { return (p * torch::ones({1}).expand({256, 1024})).sum(); });
+  const Measured measured = measure([&] {
+    return (p * torch::ones({1}).expand({256, 1024})).sum();
+  });
   CHECK(measured.growth == 4);
   const SavedTensors saved = saved_for_backward(measured.loss, {{p}});
   CHECK(saved.total_bytes() == 4);
@@ -436,7 +461,8 @@ TEST_CASE("a saved tensor modified in place is still held, and flagged") {
   SUBCASE("before it was saved") {
     Tensor kept = torch::ones({1024});
     kept.add_(1);
-    CHECK_FALSE(find_row(saved_for_backward((x * kept).sum()), "MulBackward0", "other")->in_place_modified);
+    CHECK_FALSE(
+        find_row(saved_for_backward((x * kept).sum()), "MulBackward0", "other")->in_place_modified);
   }
   SUBCASE("a view whose base was modified") {
     Tensor base = x * 1;
@@ -473,7 +499,8 @@ TEST_CASE("after backward the graph is freed, and the error says so") {
   CHECK(contains(message, "freed by backward()"));
   CHECK(contains(message, "SumBackward0"));
   CHECK(contains(message, "retain_graph"));
-  CHECK(contains(message_of([&] { memory_for_backward(EmptyNet(), loss); }), "memory_for_backward"));
+  CHECK(
+      contains(message_of([&] { memory_for_backward(EmptyNet(), loss); }), "memory_for_backward"));
 }
 
 TEST_CASE("after backward with retain_graph nothing is missing") {
@@ -566,7 +593,8 @@ TEST_CASE("hooks are not run: what they packed is listed, not opened") {
   int unpacked = 0;
   Tensor x = param({1024});
   Tensor loss = x.exp().sum();
-  auto* exp = dynamic_cast<torch::autograd::generated::ExpBackward0*>(loss.grad_fn()->next_edge(0).function.get());
+  auto* exp = dynamic_cast<torch::autograd::generated::ExpBackward0*>(
+      loss.grad_fn()->next_edge(0).function.get());
   REQUIRE(exp != nullptr);
   exp->result_.register_hooks(std::make_unique<HalfHooks>(&unpacked));
   const SavedTensors saved = saved_for_backward(loss);
@@ -581,7 +609,8 @@ TEST_CASE("hooks are not run: what they packed is listed, not opened") {
   CHECK(unpacked == 1);
 }
 
-// LibTorch counts references to nodes with std::shared_ptr up to 2.11, with its own intrusive_ptr in 2.15.
+// LibTorch counts references to nodes with std::shared_ptr up to 2.11, with its own intrusive_ptr
+// in 2.15.
 template <typename Pointer>
 Pointer owning(typename Pointer::element_type* node) {
   if constexpr (std::is_constructible_v<Pointer, typename Pointer::element_type*>) {
@@ -593,7 +622,8 @@ Pointer owning(typename Pointer::element_type* node) {
 
 TEST_CASE("a node of a type closed to us is listed by name") {
   Tensor x = param({16});
-  const auto node = owning<std::decay_t<decltype(torch::autograd::Edge().function)>>(new PrivateNode);
+  const auto node =
+      owning<std::decay_t<decltype(torch::autograd::Edge().function)>>(new PrivateNode);
   node->set_next_edges(torch::autograd::collect_next_edges(x));
   Tensor y = x.detach().clone();
   torch::autograd::create_gradient_edge(y, node);
@@ -615,7 +645,8 @@ TEST_CASE("what only a saved tensor's own graph holds is held, too") {
       ctx->save_for_backward({inner});
       return x * 2;
     }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list grads) {
       return {grads[0]};
     }
   };
@@ -654,8 +685,9 @@ TEST_CASE("use counts are as before, and no storage outlives the graph") {
 TEST_CASE("backward gives the same gradients with and without the call") {
   const auto gradients = [](bool look) {
     torch::manual_seed(7);
-    torch::nn::Sequential net(torch::nn::Conv2d(3, 4, 3), torch::nn::BatchNorm2d(4), torch::nn::ReLU(), torch::nn::Flatten(),
-                              torch::nn::Dropout(0.3), torch::nn::Linear(4 * 36, 5));
+    torch::nn::Sequential net(torch::nn::Conv2d(3, 4, 3), torch::nn::BatchNorm2d(4),
+                              torch::nn::ReLU(), torch::nn::Flatten(), torch::nn::Dropout(0.3),
+                              torch::nn::Linear(4 * 36, 5));
     Tensor input = torch::randn({2, 3, 8, 8}).set_requires_grad(true);
     Tensor loss = (net->forward(input).exp() * Keep::apply(input).sum()).sum();
     if (look) {
@@ -681,7 +713,8 @@ TEST_CASE("a node that backward() is running on is not read, and named") {
       ctx->save_for_backward({x});
       return x * 2;
     }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list grads) {
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list grads) {
       looking()();
       return {grads[0] * 2};
     }
@@ -703,7 +736,9 @@ TEST_CASE("a node that backward() is running on is not read, and named") {
   CHECK(saved_for_backward(loss).complete());
 }
 
-TEST_CASE("a graph can be read while others train over the same parameters, and while backward() runs on it") {
+TEST_CASE(
+    "a graph can be read while others train over the same parameters, and while backward() runs on "
+    "it") {
   Tensor weight = param({64, 64});
   const Tensor mine = (weight.exp() * weight.sin()).sum();
   const int64_t bytes = saved_for_backward(mine, {{weight}}).total_bytes();
@@ -719,7 +754,8 @@ TEST_CASE("a graph can be read while others train over the same parameters, and 
     const SavedTensors seen = saved_for_backward(mine, {{weight}});
     CHECK(seen.total_bytes() <= bytes);
     CHECK((seen.total_bytes() == bytes || !seen.unread_nodes().empty()));
-    for (const memledger::UnreadNode& node : seen.unread_nodes()) CHECK(node.reason == UnreadReason::kBusy);
+    for (const memledger::UnreadNode& node : seen.unread_nodes())
+      CHECK(node.reason == UnreadReason::kBusy);
   }
   stop = true;
   other.join();
@@ -741,14 +777,16 @@ TEST_CASE("a deep graph needs no stack") {
 TEST_CASE("odd tensors give rows and never throw") {
   Tensor dense = param({8, 4});
   SUBCASE("sparse COO: indices and values") {
-    Tensor coo = torch::sparse_coo_tensor(torch::arange(12).view({2, 6}) % 4, torch::ones({6}), {8, 8});
+    Tensor coo =
+        torch::sparse_coo_tensor(torch::arange(12).view({2, 6}) % 4, torch::ones({6}), {8, 8});
     Tensor loss = torch::mm(coo, dense).sum();
     const SavedTensors saved = saved_for_backward(loss, {{dense}});
     CHECK(saved.total_bytes() == 2 * 6 * 8 + 6 * 4);
     CHECK(saved.complete());
   }
   SUBCASE("sparse CSR: rows, columns and values") {
-    Tensor csr = torch::sparse_csr_tensor(torch::arange(9), torch::arange(8), torch::ones({8}), {8, 8}, torch::kFloat);
+    Tensor csr = torch::sparse_csr_tensor(torch::arange(9), torch::arange(8), torch::ones({8}),
+                                          {8, 8}, torch::kFloat);
     Tensor loss = torch::mm(csr, dense).sum();
     const SavedTensors saved = saved_for_backward(loss, {{dense}});
     CHECK(saved.total_bytes() == 9 * 8 + 8 * 8 + 8 * 4);
@@ -758,7 +796,8 @@ TEST_CASE("odd tensors give rows and never throw") {
     Tensor opaque = dense.detach().to_mkldnn();
     Tensor loss = (dense * torch::ones({8, 4})).sum();
     auto* sum = loss.grad_fn().get();
-    auto* mul = dynamic_cast<torch::autograd::generated::MulBackward0*>(sum->next_edge(0).function.get());
+    auto* mul =
+        dynamic_cast<torch::autograd::generated::MulBackward0*>(sum->next_edge(0).function.get());
     REQUIRE(mul != nullptr);
     mul->self_ = torch::autograd::SavedVariable(opaque, false);
     const SavedTensors saved = saved_for_backward(loss);
@@ -777,8 +816,8 @@ TEST_CASE("odd tensors give rows and never throw") {
     CHECK(saved.rows().at(0).device.is_meta());
   }
   SUBCASE("nested") {
-    Tensor nested =
-        torch::nested::nested_tensor({torch::ones({2, 3}), torch::ones({4, 3})}, torch::TensorOptions().requires_grad(true));
+    Tensor nested = torch::nested::nested_tensor({torch::ones({2, 3}), torch::ones({4, 3})},
+                                                 torch::TensorOptions().requires_grad(true));
     const SavedTensors saved = saved_for_backward((nested * nested).to_padded_tensor(0).sum());
     const auto row = find_row(saved, "MulBackward0", "self");
     REQUIRE(row.has_value());

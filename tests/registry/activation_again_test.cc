@@ -1,4 +1,5 @@
-// A second activation: what its peaks are of, and that what it asks for holds or is refused. Own binary: it is a state of the process.
+// A second activation: what its peaks are of, and that what it asks for holds or is refused. Own
+// binary: it is a state of the process.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
 
@@ -34,7 +35,9 @@ void check_that_the_peak_is(int64_t bytes) {
   CHECK(at_peak.total_bytes(at::kCPU) == bytes);
 }
 
-TEST_CASE("peaks are of the present activation: what was born in the gap was not alive at the peak of the one before") {
+TEST_CASE(
+    "peaks are of the present activation: what was born in the gap was not alive at the peak of "
+    "the one before") {
   REQUIRE(registry().activate().ok());
   { const auto came_and_went = of_bytes(kHundred); }
   check_that_the_peak_is(kHundred);
@@ -55,7 +58,9 @@ TEST_CASE("peaks are of the present activation: what was born in the gap was not
   registry().deactivate();
 }
 
-TEST_CASE("what is alive over the gap is part of the new peak, seen or adopted, and what died in it is not") {
+TEST_CASE(
+    "what is alive over the gap is part of the new peak, seen or adopted, and what died in it is "
+    "not") {
   REQUIRE(registry().activate().ok());
   const auto seen = of_bytes(3 * kMiB);
   auto dies_in_gap = of_bytes(kHundred);
@@ -85,10 +90,14 @@ class MallocAllocator final : public c10::Allocator {
     return {data, data, raw_deleter(), c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &std::free; }
-  void copy_data(void* dest, const void* src, size_t count) const override { default_copy_data(dest, src, count); }
+  void copy_data(void* dest, const void* src, size_t count) const override {
+    default_copy_data(dest, src, count);
+  }
 };
 
-TEST_CASE("what came unseen through the program's own allocator is not added to a peak that may be older") {
+TEST_CASE(
+    "what came unseen through the program's own allocator is not added to a peak that may be "
+    "older") {
   REQUIRE(registry().activate().ok());
   { const auto came_and_went = of_bytes(kHundred); }
   c10::Allocator* const before = c10::GetAllocator(at::kCPU);
@@ -180,8 +189,9 @@ TEST_CASE("a second activation that asks for no more is fine, and changes nothin
   REQUIRE(registry().activate(with(StackOptions::all())).ok());
   RegistryOptions little;
   little.operators = little.adopt_inputs = little.peaks = false;
-  for (const RegistryOptions& asked : {RegistryOptions(), little, with(StackOptions::from(1000)),
-                                       with(StackOptions::sampled(1 << 20)), with(StackOptions::all())}) {
+  for (const RegistryOptions& asked :
+       {RegistryOptions(), little, with(StackOptions::from(1000)),
+        with(StackOptions::sampled(1 << 20)), with(StackOptions::all())}) {
     REQUIRE(registry().activate(asked).ok());
     const auto made = at::ones({10});
     CHECK(row_of(registry().snapshot(), made).stack != 0);
@@ -192,12 +202,15 @@ TEST_CASE("a second activation that asks for no more is fine, and changes nothin
   CHECK_FALSE(registry().active());
 }
 
-TEST_CASE("stacks that cannot be had beside those that are taken are refused by name, and nothing is activated") {
+TEST_CASE(
+    "stacks that cannot be had beside those that are taken are refused by name, and nothing is "
+    "activated") {
   const auto refused = [](StackOptions present, StackOptions asked) {
     REQUIRE(registry().activate(with(present)).ok());
     const absl::Status status = registry().activate(with(asked));
     CHECK(absl::IsFailedPrecondition(status));
-    CHECK_MESSAGE(status.message().find("stacks") != absl::string_view::npos, std::string(status.message()));
+    CHECK_MESSAGE(status.message().find("stacks") != absl::string_view::npos,
+                  std::string(status.message()));
     { const ScopedTracking scope(with(asked)); }
     CHECK(registry().active());
     registry().deactivate();

@@ -1,4 +1,5 @@
-// Weights from before activation that several threads use for the first time at once: the thread sanitizer watches.
+// Weights from before activation that several threads use for the first time at once: the thread
+// sanitizer watches.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
 
@@ -33,7 +34,8 @@ TEST_CASE("threads that meet storages from before tracking at once adopt each of
         ++here;
         while (here.load(std::memory_order_relaxed) < kThreads * (i + 1)) std::this_thread::yield();
         ids[t].push_back(registry.storage_id(early[i]));
-        c10::StorageImpl* const storage = early[i].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+        c10::StorageImpl* const storage =
+            early[i].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
         know_storage(*storage);
         if (!owns_watched_block(*storage)) ++not_ours;
       }

@@ -1,6 +1,7 @@
-// The CUDA allocator wrapper over LibTorch's own allocator, against that allocator's statistics and snapshot. Links LibTorch's
-// small CUDA library (c10_cuda) only, and runs on the virtual GPU or a real one. The same binary runs with different settings of
-// PYTORCH_CUDA_ALLOC_CONF and PYTORCH_NO_CUDA_MEMORY_CACHING: what an allocator keeps no figures of is held against the test's
+// The CUDA allocator wrapper over LibTorch's own allocator, against that allocator's statistics and
+// snapshot. Links LibTorch's small CUDA library (c10_cuda) only, and runs on the virtual GPU or a
+// real one. The same binary runs with different settings of PYTORCH_CUDA_ALLOC_CONF and
+// PYTORCH_NO_CUDA_MEMORY_CACHING: what an allocator keeps no figures of is held against the test's
 // own.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
@@ -26,10 +27,12 @@
 #include "registry/device_statistics.h"
 #include "registry/registry.h"
 
-// LibTorch's header defines a function that calls it, and this program does not link with CUDA's own library: LibTorch does.
+// LibTorch's header defines a function that calls it, and this program does not link with CUDA's
+// own library: LibTorch does.
 #pragma weak cudaMemGetInfo
 
-// Streams of LibTorch's pool ask libtorch_cuda whether a device is in use. This program does without it.
+// Streams of LibTorch's pool ask libtorch_cuda whether a device is in use. This program does
+// without it.
 namespace c10::cuda::_internal {
 C10_CUDA_API void setHasPrimaryContext(bool (*)(c10::DeviceIndex));
 }
@@ -41,7 +44,9 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 
 Registry& registry() { return Registry::global(); }
 
-c10::Device device(int index = 0) { return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)); }
+c10::Device device(int index = 0) {
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
 
 cca::CUDAAllocator& allocator() { return *cca::get(); }
 
@@ -71,13 +76,16 @@ void check_figures(c10::Device where, int64_t before_tracking = 0) {
   const auto blocks = device_blocks(where);
   REQUIRE(blocks.has_value());
   CHECK(ours + before_tracking == blocks->requested_bytes);
-  CHECK(ours + before_tracking + blocks->awaiting_free_requested_bytes == statistics->requested_bytes.current);
+  CHECK(ours + before_tracking + blocks->awaiting_free_requested_bytes ==
+        statistics->requested_bytes.current);
   CHECK(blocks->allocated_bytes() == statistics->allocated_bytes.current);
   CHECK(blocks->active_bytes() == statistics->active_bytes.current);
   CHECK(blocks->reserved_bytes() == statistics->reserved_bytes.current);
   bool expandable = false;  // such segments are not in LibTorch's number of segments
-  for (const DeviceSegment& segment : blocks->segments) expandable = expandable || segment.expandable;
-  if (!expandable) CHECK(static_cast<int64_t>(blocks->segments.size()) == statistics->segments.current);
+  for (const DeviceSegment& segment : blocks->segments)
+    expandable = expandable || segment.expandable;
+  if (!expandable)
+    CHECK(static_cast<int64_t>(blocks->segments.size()) == statistics->segments.current);
   int64_t in_use = 0;
   for (const DeviceSegment& segment : blocks->segments) {
     int64_t sum = 0;
@@ -89,7 +97,8 @@ void check_figures(c10::Device where, int64_t before_tracking = 0) {
       if (block.state != BlockState::kInUse) continue;
       ++in_use;
       if (before_tracking != 0) continue;
-      const StorageInfo* const row = snapshot.find_address(where, reinterpret_cast<const void*>(block.address));
+      const StorageInfo* const row =
+          snapshot.find_address(where, reinterpret_cast<const void*>(block.address));
       REQUIRE(row != nullptr);
       CHECK(row->nbytes == block.requested_bytes);
       CHECK(row->device == where);
@@ -100,7 +109,8 @@ void check_figures(c10::Device where, int64_t before_tracking = 0) {
 }
 
 at::Tensor empty(int64_t nbytes) {
-  return at::detail::empty_generic({nbytes}, &allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), at::kByte, std::nullopt);
+  return at::detail::empty_generic(
+      {nbytes}, &allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), at::kByte, std::nullopt);
 }
 
 // One after the other: the state of the process goes forward only.
@@ -178,7 +188,8 @@ TEST_CASE("the program sees the allocator it would see") {
 
 TEST_CASE("raw blocks") {
   void* const one = allocator().raw_alloc(1000);
-  void* const two = allocator().raw_alloc_with_stream(2000, c10::cuda::getDefaultCUDAStream().stream());
+  void* const two =
+      allocator().raw_alloc_with_stream(2000, c10::cuda::getDefaultCUDAStream().stream());
   check_figures(device());
   const Snapshot snapshot = registry().snapshot();
   REQUIRE(snapshot.find_address(device(), one) != nullptr);
@@ -193,7 +204,8 @@ TEST_CASE("raw blocks") {
   // A DataPtr put around it.
   { c10::DataPtr around(two, two, allocator().raw_deleter(), device()); }
   CHECK(rows() == 0);
-  // The other way round: cudagraph trees take blocks out of their DataPtr and delete them by address.
+  // The other way round: cudagraph trees take blocks out of their DataPtr and delete them by
+  // address.
   c10::DataPtr data = allocator().allocate(3000);
   CHECK(data.compare_exchange_deleter(allocator().raw_deleter(), c10::detail::deleteNothing));
   allocator().raw_delete(data.get());
@@ -239,7 +251,8 @@ TEST_CASE("copy-on-write: counted where memory is, whoever holds it") {
   c10::Storage storage(c10::Storage::use_byte_size_t(), 4096, &allocator(), /*resizable=*/true);
   const uint64_t id = registry().snapshot().storages(device())[0].id;
   {
-    c10::intrusive_ptr<c10::StorageImpl> copy = c10::impl::cow::lazy_clone_storage(*storage.unsafeGetStorageImpl());
+    c10::intrusive_ptr<c10::StorageImpl> copy =
+        c10::impl::cow::lazy_clone_storage(*storage.unsafeGetStorageImpl());
     REQUIRE(copy);
     CHECK(rows() == 4096);
     copy->mutable_data();  // materializes
@@ -261,7 +274,8 @@ TEST_CASE("LibTorch's out-of-memory error reaches the program, and the books sta
   int seen = 0;
   std::vector<c10::DataPtr> held;
   const auto before = device_statistics(device())->out_of_memory_errors;
-  // Who wants to write down who held what does it here: everything can be read. LibTorch cannot detach an observer.
+  // Who wants to write down who held what does it here: everything can be read. LibTorch cannot
+  // detach an observer.
   static int64_t rows_in_observer = -1;
   if (is_caching()) {
     allocator().attachOutOfMemoryObserver([](int64_t, size_t, size_t, size_t) {
@@ -275,7 +289,8 @@ TEST_CASE("LibTorch's out-of-memory error reaches the program, and the books sta
         held.push_back(allocator().allocate(piece));
       } catch (const c10::OutOfMemoryError& error) {
         ++seen;
-        if (is_caching()) CHECK(std::string(error.what()).find("Tried to allocate") != std::string::npos);
+        if (is_caching())
+          CHECK(std::string(error.what()).find("Tried to allocate") != std::string::npos);
         break;
       } catch (const c10::Error&) {  // uncached, the driver's error comes as it is
         ++seen;
@@ -291,7 +306,8 @@ TEST_CASE("LibTorch's out-of-memory error reaches the program, and the books sta
     check_figures(device());
     held.clear();
     CHECK(rows() == 0);
-    if (is_caching()) CHECK(device_statistics(device())->out_of_memory_errors == before + 2 * (attempt + 1));
+    if (is_caching())
+      CHECK(device_statistics(device())->out_of_memory_errors == before + 2 * (attempt + 1));
     {
       auto works_again = empty(1 << 20);
       CHECK(rows() == 1 << 20);
@@ -318,7 +334,8 @@ TEST_CASE("private memory pools: their blocks are rows, their segments are not")
   check_figures(device());
   bool found = false;
   const auto blocks = device_blocks(device());
-  for (const DeviceSegment& segment : blocks->segments) found = found || segment.pool == std::pair<uint64_t, uint64_t>(0, 17);
+  for (const DeviceSegment& segment : blocks->segments)
+    found = found || segment.pool == std::pair<uint64_t, uint64_t>(0, 17);
   CHECK(found);
   inside.clear();
   CHECK(rows() == 1000);
@@ -355,7 +372,8 @@ TEST_CASE("a checkpoint of a pool: blocks that it frees and makes by itself are 
   check_figures(device());
   CHECK(registry().snapshot().storages(device()).size() == 2);
   CHECK(registry().snapshot().find_address(device(), kept_address) != nullptr);
-  for (const c10::DataPtr& data : delta.dataptrs_allocd) CHECK((data.get_deleter() == allocator().raw_deleter()));
+  for (const c10::DataPtr& data : delta.dataptrs_allocd)
+    CHECK((data.get_deleter() == allocator().raw_deleter()));
   delta.dataptrs_allocd.clear();
   CHECK(rows() == 0);
   check_figures(device());
@@ -433,11 +451,13 @@ class Storm {
           block.raw = allocator().raw_alloc(block.nbytes);
           break;
         case 1:
-          block.raw = allocator().raw_alloc_with_stream(block.nbytes, streams[random_() % streams.size()].stream());
+          block.raw = allocator().raw_alloc_with_stream(
+              block.nbytes, streams[random_() % streams.size()].stream());
           break;
         default:
           block.data = allocator().allocate(block.nbytes);
-          if (random_() % 4 == 0) allocator().recordStream(block.data, streams[random_() % streams.size()]);
+          if (random_() % 4 == 0)
+            allocator().recordStream(block.data, streams[random_() % streams.size()]);
       }
     } catch (const c10::Error&) {
       ++out_of_memory;
@@ -468,7 +488,8 @@ TEST_CASE("storms: after every thousand operations the registry says what the al
     const bool scarce = is_caching() && seed % 4 == 3;
     if (scarce) {
       const double total = static_cast<double>(allocator().getMemoryInfo(0).second);
-      for (int d = 0; d < devices; ++d) allocator().setMemoryFraction(200e6 / total, static_cast<c10::DeviceIndex>(d));
+      for (int d = 0; d < devices; ++d)
+        allocator().setMemoryFraction(200e6 / total, static_cast<c10::DeviceIndex>(d));
     }
     Storm storm(seed, 1 + seed % 3, 1 + seed % std::min(devices, 2));
     for (int thousand = 0; thousand < (full() ? 20 : 5); ++thousand) {
@@ -481,7 +502,8 @@ TEST_CASE("storms: after every thousand operations the registry says what the al
     storm.finish();
     out_of_memory += storm.out_of_memory;
     if (scarce) {
-      for (int d = 0; d < devices; ++d) allocator().setMemoryFraction(1.0, static_cast<c10::DeviceIndex>(d));
+      for (int d = 0; d < devices; ++d)
+        allocator().setMemoryFraction(1.0, static_cast<c10::DeviceIndex>(d));
     }
     for (int d = 0; d < devices; ++d) {
       CHECK(rows(device(d)) == 0);
@@ -537,7 +559,9 @@ TEST_CASE("devices are told apart") {
   CHECK(rows(device(0)) == 1000);
 }
 
-TEST_CASE("off: the allocator is as without us, what was seen is followed to its end, a gap is told per device type") {
+TEST_CASE(
+    "off: the allocator is as without us, what was seen is followed to its end, a gap is told per "
+    "device type") {
   c10::DataPtr seen = allocator().allocate(1000);
   registry().deactivate();
   REQUIRE_FALSE(registry().active());
@@ -554,7 +578,8 @@ TEST_CASE("off: the allocator is as without us, what was seen is followed to its
   CHECK(rows() == 0);
   check_figures(device());
 
-  // Blocks that LibTorch was told not to cache are freed in another way, and known by it all the same.
+  // Blocks that LibTorch was told not to cache are freed in another way, and known by it all the
+  // same.
   if (is_caching()) {
     registry().deactivate();
     allocator().enable(false);

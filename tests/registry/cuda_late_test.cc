@@ -1,4 +1,5 @@
-// A program that loads LibTorch's CUDA library long after it began to watch, as Python does: it is not linked with it.
+// A program that loads LibTorch's CUDA library long after it began to watch, as Python does: it is
+// not linked with it.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 

@@ -1,5 +1,5 @@
-// A program with a CUDA allocator of its own, set after memledger's wrapper took its place and before the first allocation, which
-// is when LibTorch allows it.
+// A program with a CUDA allocator of its own, set after memledger's wrapper took its place and
+// before the first allocation, which is when LibTorch allows it.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -25,7 +25,9 @@ const c10::Device kCuda0(c10::kCUDA, 0);
 
 int64_t rows() { return registry().snapshot().total_bytes(kCuda0); }
 
-c10::cuda::CUDACachingAllocator::CUDAAllocator& allocator() { return *c10::cuda::CUDACachingAllocator::get(); }
+c10::cuda::CUDACachingAllocator::CUDAAllocator& allocator() {
+  return *c10::cuda::CUDACachingAllocator::get();
+}
 
 // Nobody touches this memory, so any will do.
 std::map<void*, size_t> held;
@@ -40,7 +42,9 @@ void give(void* data, size_t nbytes, int, cudaStream_t) {
   std::free(data);
 }
 
-TEST_CASE("an allocator that the program sets is obeyed, and watched from the next activation or snapshot on") {
+TEST_CASE(
+    "an allocator that the program sets is obeyed, and watched from the next activation or "
+    "snapshot on") {
   CHECK(registry().follows(kCuda0));
   const auto mine = pluggable::createCustomAllocator(take, give);
   pluggable::changeCurrentAllocator(mine);
@@ -60,14 +64,15 @@ TEST_CASE("an allocator that the program sets is obeyed, and watched from the ne
     CHECK((registry().snapshot().storages(kCuda0)[1].address == reinterpret_cast<uintptr_t>(raw)));
     CHECK(registry().snapshot().storages(kCuda0)[1].raw_block);
     allocator().raw_delete(raw);
-    const at::Tensor tensor =
-        at::detail::empty_generic({50}, &allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), at::kFloat, std::nullopt);
+    const at::Tensor tensor = at::detail::empty_generic(
+        {50}, &allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), at::kFloat, std::nullopt);
     CHECK(rows() == 1200);
   }
   CHECK(held.empty());
   CHECK(rows() == 0);
 
-  // The program takes the wrapper out: obeyed, too, until the next snapshot. The same allocator gets the same wrapper again.
+  // The program takes the wrapper out: obeyed, too, until the next snapshot. The same allocator
+  // gets the same wrapper again.
   auto* const wrapper = &allocator();
   c10::cuda::CUDACachingAllocator::allocator.store(mine.get());
   c10::DataPtr unseen = allocator().allocate(100);

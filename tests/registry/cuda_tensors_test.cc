@@ -1,4 +1,5 @@
-// CUDA tensors as programs make them, with the whole of LibTorch's CUDA code: on the virtual GPU or a real one.
+// CUDA tensors as programs make them, with the whole of LibTorch's CUDA code: on the virtual GPU or
+// a real one.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -28,7 +29,8 @@ void check_figures() {
   const auto blocks = device_blocks(kCuda0);
   REQUIRE(blocks.has_value());
   CHECK(snapshot.total_bytes(kCuda0) == blocks->requested_bytes);
-  CHECK(snapshot.total_bytes(kCuda0) + blocks->awaiting_free_requested_bytes == statistics->requested_bytes.current);
+  CHECK(snapshot.total_bytes(kCuda0) + blocks->awaiting_free_requested_bytes ==
+        statistics->requested_bytes.current);
   CHECK(blocks->allocated_bytes() == statistics->allocated_bytes.current);
   CHECK(blocks->reserved_bytes() == statistics->reserved_bytes.current);
   CHECK(snapshot.counters(kCuda0).current_bytes == snapshot.total_bytes(kCuda0));
@@ -105,13 +107,15 @@ TEST_CASE("library workspaces have names") {
   CHECK(workspaces[0].name() == "cuBLAS workspace (stream 0)");
   CHECK((workspaces[0].device == kCuda0));
   const Snapshot snapshot = registry().snapshot();
-  const StorageInfo* const row = snapshot.find_address(kCuda0, reinterpret_cast<const void*>(workspaces[0].address));
+  const StorageInfo* const row =
+      snapshot.find_address(kCuda0, reinterpret_cast<const void*>(workspaces[0].address));
   REQUIRE(row != nullptr);
   CHECK(row->nbytes == rows());
   CHECK(row->op == "aten::mm");
   CHECK_FALSE(row->dtype.has_value());
   check_figures();
-  auto* const clear = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv"));
+  auto* const clear =
+      reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv"));
   REQUIRE((clear != nullptr));
   clear();
   CHECK(library_workspaces().empty());

@@ -28,7 +28,8 @@ void check_sorted(const std::vector<uint64_t>& keys) {
     expected.push_back(static_cast<uint32_t>(keyed.size()));
     keyed.push_back({key, expected.back()});
   }
-  std::stable_sort(expected.begin(), expected.end(), [&](uint32_t a, uint32_t b) { return keys[a] < keys[b]; });
+  std::stable_sort(expected.begin(), expected.end(),
+                   [&](uint32_t a, uint32_t b) { return keys[a] < keys[b]; });
   sort_ascending(keyed);
   std::vector<uint32_t> places;
   bool keys_stayed = true;
@@ -72,7 +73,8 @@ TEST_CASE("rows are sorted as std::stable_sort would, whatever the keys") {
     std::vector<uint64_t> keys(random() % 5000);
     for (uint64_t& key : keys) key = (random() & mask) + offset;
     if (round % 3 == 0) std::sort(keys.begin(), keys.end());
-    if (round % 3 == 1) std::transform(keys.begin(), keys.end(), keys.begin(), [](uint64_t key) { return ~key; });
+    if (round % 3 == 1)
+      std::transform(keys.begin(), keys.end(), keys.begin(), [](uint64_t key) { return ~key; });
     check_sorted(keys);
   }
 }
@@ -99,13 +101,15 @@ TEST_CASE("large tables ask for huge pages, small ones do not, and nobody's errn
 
 TEST_CASE("memory whose page faults were taken is there before it is written") {
   constexpr size_t kBytes = size_t{8} << 20;
-  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED);
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const auto resident = [&] {
     std::vector<unsigned char> pages(kBytes / page);
     REQUIRE(mincore(memory, kBytes, pages.data()) == 0);
-    return std::count_if(pages.begin(), pages.end(), [](unsigned char one) { return (one & 1) != 0; });
+    return std::count_if(pages.begin(), pages.end(),
+                         [](unsigned char one) { return (one & 1) != 0; });
   };
   CHECK(resident() == 0);
   take_page_faults(memory, kBytes);

@@ -1,4 +1,5 @@
-// What a program made before it began to watch, and in gaps: a binary of its own, as activation is a state of the process.
+// What a program made before it began to watch, and in gaps: a binary of its own, as activation is
+// a state of the process.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -129,9 +130,12 @@ TEST_CASE("a child of fork goes on by itself") {
   CHECK(registry().snapshot().total_bytes(at::kCPU) == before);
 }
 
-TEST_CASE("fork while another thread adopts and reads: the child can do the same" * doctest::skip(testing::kChildrenMayHang)) {
+TEST_CASE("fork while another thread adopts and reads: the child can do the same" *
+          doctest::skip(testing::kChildrenMayHang)) {
 #if defined(__SANITIZE_ADDRESS__)
-  MESSAGE("skipped: the address sanitizer's own allocator may be locked in a child of a threaded program");
+  MESSAGE(
+      "skipped: the address sanitizer's own allocator may be locked in a child of a threaded "
+      "program");
   return;
 #endif
   std::vector<at::Tensor> early;

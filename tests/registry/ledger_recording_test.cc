@@ -34,7 +34,9 @@ TEST_CASE("nothing is kept unless it is asked for") {
   CHECK(ledger.recording(mark, true).alive.size() == 2);
 }
 
-TEST_CASE("births and deaths since the mark, in order of time; a death tells what was learnt of the storage") {
+TEST_CASE(
+    "births and deaths since the mark, in order of time; a death tells what was learnt of the "
+    "storage") {
   Ledger ledger;
   const uint64_t old = bear(ledger, 0x1000, 10);
   const RecordingMark mark = ledger.start_recording(1000);
@@ -62,8 +64,9 @@ TEST_CASE("births and deaths since the mark, in order of time; a death tells wha
   CHECK_FALSE(recording.events[0].described);
   CHECK(recording.dropped == 0);
   CHECK(recording.complete_since_ns == mark.time_ns);
-  CHECK(std::is_sorted(recording.events.begin(), recording.events.end(),
-                       [](const LedgerEvent& a, const LedgerEvent& b) { return a.time_ns < b.time_ns; }));
+  CHECK(std::is_sorted(
+      recording.events.begin(), recording.events.end(),
+      [](const LedgerEvent& a, const LedgerEvent& b) { return a.time_ns < b.time_ns; }));
   REQUIRE(recording.alive.size() == 1);
   CHECK(recording.alive[0].id == two);
 
@@ -76,7 +79,9 @@ TEST_CASE("births and deaths since the mark, in order of time; a death tells wha
   ledger.stop_recording();
 }
 
-TEST_CASE("a birth tells what is known by now of what is alive, and says so where nothing more can be known") {
+TEST_CASE(
+    "a birth tells what is known by now of what is alive, and says so where nothing more can be "
+    "known") {
   Ledger ledger;
   const RecordingMark mark = ledger.start_recording(1000);
   bear(ledger, 0x1000, 64);
@@ -112,7 +117,8 @@ TEST_CASE("the oldest are dropped and counted, and what is left begins at one ti
   CHECK(recording.events.size() > 50);
   CHECK(recording.complete_since_ns > mark.time_ns);
   // Consecutive: nothing is missing in between.
-  for (size_t i = 1; i < recording.events.size(); ++i) CHECK(recording.events[i].id == recording.events[i - 1].id + 1);
+  for (size_t i = 1; i < recording.events.size(); ++i)
+    CHECK(recording.events[i].id == recording.events[i - 1].id + 1);
   CHECK(recording.events.back().id == 10000);
   ledger.stop_recording();
 }
@@ -132,7 +138,8 @@ TEST_CASE("several may record at once; the largest number holds, and the last to
   CHECK(ledger.recording(second, false).events.empty());
 }
 
-// Whatever threads do: who lived at the beginning, plus births, less deaths, is who lives at the end.
+// Whatever threads do: who lived at the beginning, plus births, less deaths, is who lives at the
+// end.
 TEST_CASE("a recording taken while threads allocate and free fits what is alive at its end") {
   Ledger ledger;
   const RecordingMark mark = ledger.start_recording(size_t{1} << 20);
@@ -159,7 +166,8 @@ TEST_CASE("a recording taken while threads allocate and free fits what is alive 
     std::map<uint64_t, int64_t> alive;
     bool fits = true;
     for (const LedgerEvent& event : recording.events) {
-      fits = fits && (event.birth ? alive.emplace(event.id, event.nbytes).second : alive.erase(event.id) == 1);
+      fits = fits && (event.birth ? alive.emplace(event.id, event.nbytes).second
+                                  : alive.erase(event.id) == 1);
     }
     REQUIRE(fits);
     REQUIRE(alive.size() == recording.alive.size());

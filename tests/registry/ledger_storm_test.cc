@@ -1,5 +1,6 @@
-// Many threads that allocate, and free what others allocated, with snapshots and peaks read meanwhile; at each quiet point the table,
-// the counter and a count of the test's own agree. Ten million operations with MEMLEDGER_FULL=1.
+// Many threads that allocate, and free what others allocated, with snapshots and peaks read
+// meanwhile; at each quiet point the table, the counter and a count of the test's own agree. Ten
+// million operations with MEMLEDGER_FULL=1.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 

@@ -37,7 +37,8 @@ TEST_SUITE("ledger") {
     CHECK(sum(later.died) == 32);
   }
 
-  TEST_CASE("a library's workspace is marked while it lives, and its end takes it out of the sums") {
+  TEST_CASE(
+      "a library's workspace is marked while it lives, and its end takes it out of the sums") {
     Ledger ledger;
     const uint64_t cursor = ledger.open_cursor();
     const uint64_t workspace = bear(ledger, 0x1000, 64, kCuda0);
@@ -53,7 +54,7 @@ TEST_SUITE("ledger") {
 
     CHECK(ledger.mark_library_workspace(0x1000, kCuda0) == workspace);
     CHECK(ledger.mark_library_workspace(0x1000, kCuda0) == workspace);  // counted once
-    CHECK(ledger.mark_library_workspace(0x2000, kCuda0) == 0);          // a tensor came to the address
+    CHECK(ledger.mark_library_workspace(0x2000, kCuda0) == 0);  // a tensor came to the address
     CHECK(ledger.mark_library_workspace(0x3000, kCuda0) == 0);
     CHECK(ledger.mark_library_workspace(0x1000, kCpu) == 0);
     CHECK(ledger.mark_library_workspace(0x4000, kCuda0) == 0);
@@ -70,7 +71,8 @@ TEST_SUITE("ledger") {
     CHECK(later.devices[0].library_workspace_bytes == 0);
     CHECK(later.devices[0].raw_block_bytes == 0);
     REQUIRE(ids(later.died).size() == 2);
-    for (const StorageRecord& record : later.died) CHECK(record.library_workspace == (record.id == workspace));
+    for (const StorageRecord& record : later.died)
+      CHECK(record.library_workspace == (record.id == workspace));
     for (const StorageRecord& record : later.born) CHECK_FALSE(record.library_workspace);
   }
 
@@ -100,7 +102,9 @@ TEST_SUITE("ledger") {
     CHECK_FALSE(ledger.note_death(0x40).has_value());
   }
 
-  TEST_CASE("a birth over a live address drops the old record, counts it, and shows as a difference to the counter") {
+  TEST_CASE(
+      "a birth over a live address drops the old record, counts it, and shows as a difference to "
+      "the counter") {
     Ledger ledger;
     bear(ledger, 0x80, 100);
     bear(ledger, 0x80, 10);
@@ -177,7 +181,9 @@ TEST_SUITE("ledger") {
     CHECK(ledger.snapshot().devices[0].adopted_bytes == 30);
   }
 
-  TEST_CASE("the result of an operator replaces the description of the buffer it began with, a later view does not") {
+  TEST_CASE(
+      "the result of an operator replaces the description of the buffer it began with, a later "
+      "view does not") {
     Ledger ledger;
     Ledger::Birth birth;
     birth.address = 0x40;
@@ -194,7 +200,8 @@ TEST_SUITE("ledger") {
     ledger.describe(0x40, 4, 9, view, 1, 6);
     const LedgerSnapshot snapshot = ledger.snapshot();
     REQUIRE(snapshot.records.size() == 1);
-    CHECK(std::vector<int64_t>(snapshot.records[0].shape.begin(), snapshot.records[0].shape.end()) == std::vector<int64_t>{2, 3});
+    CHECK(std::vector<int64_t>(snapshot.records[0].shape.begin(),
+                               snapshot.records[0].shape.end()) == std::vector<int64_t>{2, 3});
   }
 
   TEST_CASE("changes since a cursor are coalesced") {
@@ -275,8 +282,10 @@ TEST_SUITE("ledger") {
         Reader& reader = readers[random() % readers.size()];
         const LedgerChanges changes = ledger.changes_since(reader.cursor);
         std::vector<uint64_t> born, died;
-        std::set_difference(now.begin(), now.end(), reader.saw.begin(), reader.saw.end(), std::back_inserter(born));
-        std::set_difference(reader.saw.begin(), reader.saw.end(), now.begin(), now.end(), std::back_inserter(died));
+        std::set_difference(now.begin(), now.end(), reader.saw.begin(), reader.saw.end(),
+                            std::back_inserter(born));
+        std::set_difference(reader.saw.begin(), reader.saw.end(), now.begin(), now.end(),
+                            std::back_inserter(died));
         REQUIRE(ids(changes.born) == born);
         REQUIRE(ids(changes.died) == died);
         reader.saw = now;

@@ -1,4 +1,5 @@
-// Reading the ledger while memory runs out, at every allocation in turn. Own binary: it replaces operator new.
+// Reading the ledger while memory runs out, at every allocation in turn. Own binary: it replaces
+// operator new.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
@@ -22,7 +23,8 @@ int until_it_succeeds(const Read& read, const Check& check) {
   return testing::until_it_succeeds(read, after_failure, testing::Refused::kAll);
 }
 
-// So that nothing that dies later is kept for the peak's sake, only for readers. Returns the tombstones there are.
+// So that nothing that dies later is kept for the peak's sake, only for readers. Returns the
+// tombstones there are.
 size_t have_a_peak(Ledger& ledger) {
   bear(ledger, 64 * 5000, 1 << 20);
   ledger.note_death(64 * 5000);
@@ -30,7 +32,9 @@ size_t have_a_peak(Ledger& ledger) {
 }
 
 TEST_SUITE("ledger without memory") {
-  TEST_CASE("changes are told by the call that succeeds, all of them, and no tombstone stays for one that failed") {
+  TEST_CASE(
+      "changes are told by the call that succeeds, all of them, and no tombstone stays for one "
+      "that failed") {
     Ledger ledger;
     const size_t tombstones = have_a_peak(ledger);
     for (uintptr_t i = 1; i <= 100; ++i) bear(ledger, 64 * i, 8);
@@ -45,7 +49,8 @@ TEST_SUITE("ledger without memory") {
                                          [&] {
                                            bear(ledger, 64 * next++, 8);
                                            ++born;
-                                           // Born and died since the last success: told by nobody, and a tombstone of none.
+                                           // Born and died since the last success: told by nobody,
+                                           // and a tombstone of none.
                                            bear(ledger, 64 * 1000, 8);
                                            ledger.note_death(64 * 1000);
                                            CHECK(ledger.tombstones() == tombstones + 30);
@@ -79,7 +84,8 @@ TEST_SUITE("ledger without memory") {
     LedgerSnapshot snapshot;
     const int failed = until_it_succeeds([&] { snapshot = ledger.snapshot(); },
                                          [&] {
-                                           // Were the instant of the failed one pinned, its death would leave a tombstone.
+                                           // Were the instant of the failed one pinned, its death
+                                           // would leave a tombstone.
                                            ledger.note_death(64 * 100);
                                            CHECK(ledger.tombstones() == tombstones);
                                            bear(ledger, 64 * 100, 8);
@@ -94,7 +100,8 @@ TEST_SUITE("ledger without memory") {
     for (uintptr_t i = 1; i <= 100; ++i) bear(ledger, 64 * i, 8);
     for (uintptr_t i = 1; i <= 40; ++i) ledger.note_death(64 * i);
     LedgerPeak peak;
-    const int failed = until_it_succeeds([&] { peak = ledger.peak(kCpu); }, [&] { CHECK(ledger.tombstones() == 40); });
+    const int failed = until_it_succeeds([&] { peak = ledger.peak(kCpu); },
+                                         [&] { CHECK(ledger.tombstones() == 40); });
     CHECK(failed > 0);
     CHECK(peak.bytes == 800);
     CHECK(peak.complete);

@@ -39,7 +39,8 @@ std::pair<int, std::string> child_that(const Act& act) {
   close(pipe_ends[1]);
   std::string said;
   char text[256];
-  for (ssize_t got; (got = read(pipe_ends[0], text, sizeof text)) > 0;) said.append(text, static_cast<size_t>(got));
+  for (ssize_t got; (got = read(pipe_ends[0], text, sizeof text)) > 0;)
+    said.append(text, static_cast<size_t>(got));
   close(pipe_ends[0]);
   int status = 0;
   waitpid(child, &status, 0);

@@ -109,7 +109,9 @@ TEST_CASE("what was freed while peaks were not kept is said to be missing") {
   CHECK(sum(peak.records) == 101);
 }
 
-TEST_CASE("random programs: row for row as the reference, for two devices and labels, with few tombstones") {
+TEST_CASE(
+    "random programs: row for row as the reference, for two devices and labels, with few "
+    "tombstones") {
   const unsigned programs = std::getenv("MEMLEDGER_FULL") != nullptr ? 1000 : 60;
   for (unsigned seed = 0; seed < programs; ++seed) {
     CAPTURE(seed);
@@ -196,7 +198,8 @@ TEST_CASE("threads: the rows add up to the peak at any time") {
         // More and more of them, so that peaks go on coming.
         if (mine.size() < 10 + static_cast<size_t>(step) / 100 && random() % 2 == 0) {
           mine.push_back((static_cast<uintptr_t>(t + 1) << 40) + static_cast<uintptr_t>(step) * 64);
-          bear(ledger, mine.back(), 1 + static_cast<int64_t>(random() % 100), kCpu, LabelSet{1} << t);
+          bear(ledger, mine.back(), 1 + static_cast<int64_t>(random() % 100), kCpu,
+               LabelSet{1} << t);
         } else if (!mine.empty()) {
           std::swap(mine[random() % mine.size()], mine.back());
           ledger.note_death(mine.back());

@@ -1,4 +1,5 @@
-// A program with a CPU allocator of its own, before, after and between activations, standing on the one it found. Own binary.
+// A program with a CPU allocator of its own, before, after and between activations, standing on the
+// one it found. Own binary.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -29,7 +30,8 @@ int64_t resident_kib() {
   return kib;
 }
 
-// What is made is seen, and what is dropped is freed, in the table, in the counter and for the system.
+// What is made is seen, and what is dropped is freed, in the table, in the counter and for the
+// system.
 void check_bookkeeping() {
   { auto warm_up = at::ones({4 << 20}); }
   const Snapshot before = registry().snapshot();
@@ -67,7 +69,8 @@ void set(c10::Allocator* allocator) { c10::SetAllocator(at::kCPU, allocator); }
 
 TEST_CASE("allocators of the program's own, set at any time, are obeyed and watched") {
   auto early = at::ones({100});
-  auto* const before = new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/false);
+  auto* const before =
+      new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/false);
   set(before);
   auto through_it = at::ones({100});
   CHECK(before->calls == 1);
@@ -77,7 +80,8 @@ TEST_CASE("allocators of the program's own, set at any time, are obeyed and watc
   CHECK(before->calls > 1);
   check_raw_calls();
 
-  auto* const after = new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
+  auto* const after =
+      new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
   set(after);
   auto unwatched_yet = at::ones({100});
   CHECK(after->calls == 1);
@@ -87,7 +91,8 @@ TEST_CASE("allocators of the program's own, set at any time, are obeyed and watc
   CHECK(registry().snapshot().tracking_was_off());
 
   // The wrapper takes the priority of what it stands before.
-  auto* const important = new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
+  auto* const important =
+      new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
   c10::SetAllocator(at::kCPU, important, /*priority=*/7);
   check_bookkeeping();
   CHECK(c10::GetAllocator(at::kCPU) != important);
@@ -103,7 +108,8 @@ TEST_CASE("allocators of the program's own, set at any time, are obeyed and watc
   check_bookkeeping();
 
   registry().deactivate();
-  auto* const in_gap = new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
+  auto* const in_gap =
+      new DelegatingAllocator(c10::GetAllocator(at::kCPU), /*with_raw_deleter=*/true);
   c10::SetAllocator(at::kCPU, in_gap, /*priority=*/7);
   auto gap = at::ones({100});
   REQUIRE(registry().activate().ok());
@@ -116,7 +122,8 @@ TEST_CASE("allocators of the program's own, set at any time, are obeyed and watc
   registry().deactivate();
 }
 
-TEST_CASE("a program may change between its allocators as often as it likes: each is watched again") {
+TEST_CASE(
+    "a program may change between its allocators as often as it likes: each is watched again") {
   REQUIRE(registry().activate().ok());
   c10::Allocator* const found = c10::GetAllocator(at::kCPU);
   auto* const one = new DelegatingAllocator(found);

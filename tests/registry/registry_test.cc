@@ -1,4 +1,5 @@
-// The registry against LibTorch's own count of its CPU memory, through whatever moves storages about.
+// The registry against LibTorch's own count of its CPU memory, through whatever moves storages
+// about.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -37,7 +38,8 @@ const StorageInfo* row_of(const Snapshot& snapshot, const at::Tensor& tensor) {
 }
 
 TEST_CASE("a training step: forward, backward, optimizer, zero_grad") {
-  torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::ReLU(), torch::nn::Linear(128, 10));
+  torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::ReLU(),
+                            torch::nn::Linear(128, 10));
   torch::optim::Adam adam(net->parameters());
   check_against_truth();
   for (int step = 0; step < 2; ++step) {
@@ -157,7 +159,8 @@ TEST_CASE("a row tells the outermost operator, shape, dtype, phase, label and us
 }
 
 TEST_CASE("what backward makes names the operator of the forward pass that caused it") {
-  torch::nn::Conv2d first(torch::nn::Conv2dOptions(3, 8, 3).bias(false)), second(torch::nn::Conv2dOptions(8, 8, 3).bias(false));
+  torch::nn::Conv2d first(torch::nn::Conv2dOptions(3, 8, 3).bias(false)),
+      second(torch::nn::Conv2dOptions(8, 8, 3).bias(false));
   const auto train = [&](const std::string& where) {
     first->zero_grad();
     second->zero_grad();
@@ -191,7 +194,8 @@ TEST_CASE("what backward makes names the operator of the forward pass that cause
     const testing::AllocationCount::Scope scope(truth());
     losses[0] = train("a thread/");
   }).join();
-  losses[1] = torch::linear(torch::randn({2, 3}), torch::randn({4, 3}).requires_grad_()).exp().sum();
+  losses[1] =
+      torch::linear(torch::randn({2, 3}), torch::randn({4, 3}).requires_grad_()).exp().sum();
   losses[0].backward();
   check(second->weight.grad(), "aten::conv2d", "a thread/second");
   // An operator that makes no node between, and one of several nodes.
@@ -226,14 +230,16 @@ TEST_CASE("the optimizer's phase: given by a scope, else inferred and marked so"
   SUBCASE("Adam in a scope") { step_phase(torch::optim::Adam(net->parameters()), true); }
   SUBCASE("Adam") { step_phase(torch::optim::Adam(net->parameters()), false); }
   SUBCASE("SGD with momentum") {
-    step_phase(torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)), false);
+    step_phase(torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+               false);
   }
   SUBCASE("RMSprop") { step_phase(torch::optim::RMSprop(net->parameters()), false); }
 }
 
 TEST_CASE("evaluation under no_grad right after or before a step is not the optimizer's") {
   torch::nn::Linear net(16, 16);
-  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions().weight_decay(0.1).amsgrad(true));
+  torch::optim::Adam adam(net->parameters(),
+                          torch::optim::AdamOptions().weight_decay(0.1).amsgrad(true));
   const auto evaluate = [&] {
     const torch::NoGradGuard no_grad;
     return net->forward(torch::ones({2, 16}));
@@ -244,7 +250,8 @@ TEST_CASE("evaluation under no_grad right after or before a step is not the opti
     Cursor cursor;
     registry().changes_since(cursor);
     adam.step();
-    for (const StorageInfo& state : registry().changes_since(cursor).born) CHECK(state.phase == Phase::kOptimizer);
+    for (const StorageInfo& state : registry().changes_since(cursor).born)
+      CHECK(state.phase == Phase::kOptimizer);
     auto after = evaluate();
     CHECK(row_of(registry().snapshot(), before)->phase == Phase::kOther);
     CHECK(row_of(registry().snapshot(), after)->phase == Phase::kOther);
@@ -255,7 +262,8 @@ TEST_CASE("initializing a new module under no_grad is not an optimizer step") {
   Cursor cursor;
   registry().changes_since(cursor);
   torch::nn::Linear net(16, 16);
-  for (const StorageInfo& storage : registry().changes_since(cursor).born) CHECK(storage.phase != Phase::kOptimizer);
+  for (const StorageInfo& storage : registry().changes_since(cursor).born)
+    CHECK(storage.phase != Phase::kOptimizer);
 }
 
 TEST_CASE("operators leave their thread's state as they found it, also when they throw") {
@@ -294,7 +302,9 @@ TEST_CASE("peak and totals agree with LibTorch's count") {
   CHECK((after - before).current_count == 0);
 }
 
-TEST_CASE("threads at work: the table equals LibTorch's count at every quiet point, and their phases do not mix") {
+TEST_CASE(
+    "threads at work: the table equals LibTorch's count at every quiet point, and their phases do "
+    "not mix") {
   for (int round = 0; round < 3; ++round) {
     std::vector<std::thread> threads;
     std::vector<std::vector<at::Tensor>> kept(8);
@@ -316,7 +326,8 @@ TEST_CASE("threads at work: the table equals LibTorch's count at every quiet poi
     for (std::thread& thread : threads) thread.join();
     check_against_truth();
     for (const auto& tensors : kept) {
-      for (const at::Tensor& tensor : tensors) CHECK(row_of(registry().snapshot(), tensor)->label == "worker");
+      for (const at::Tensor& tensor : tensors)
+        CHECK(row_of(registry().snapshot(), tensor)->label == "worker");
     }
   }
   check_against_truth();

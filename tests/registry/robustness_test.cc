@@ -1,5 +1,6 @@
-// What programs do to those who watch them: fork while others work, exit with threads running, free after main, run out of memory
-// where the tables grow, call deleters with nothing, have signal handlers. Own binary: its operator new can refuse.
+// What programs do to those who watch them: fork while others work, exit with threads running, free
+// after main, run out of memory where the tables grow, call deleters with nothing, have signal
+// handlers. Own binary: its operator new can refuse.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -69,8 +70,8 @@ class Workers {
         }
       });
     }
-    // A thread's first operator takes a lock of LibTorch's (of its RecordFunction callbacks), which LibTorch does not free in a
-    // child.
+    // A thread's first operator takes a lock of LibTorch's (of its RecordFunction callbacks), which
+    // LibTorch does not free in a child.
     while (begun_.load() < count) std::this_thread::yield();
   }
   ~Workers() {
@@ -84,9 +85,13 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
-TEST_CASE("children of a program whose threads allocate: their books are right, and the parent's stay so") {
+TEST_CASE(
+    "children of a program whose threads allocate: their books are right, and the parent's stay "
+    "so") {
 #if defined(__SANITIZE_ADDRESS__)
-  MESSAGE("skipped: the address sanitizer's own allocator may be locked in a child of a threaded program");
+  MESSAGE(
+      "skipped: the address sanitizer's own allocator may be locked in a child of a threaded "
+      "program");
   return;
 #endif
   const int64_t before = total();
@@ -105,7 +110,9 @@ TEST_CASE("children of a program whose threads allocate: their books are right, 
         const auto more = at::add(mine, 1);
         if (total() != at_start + 4000 || !books_agree()) _exit(2);
         const Changes changes = registry().changes_since(cursor);
-        if (changes.born.size() != 1 || changes.born[0].label != "child" || changes.born[0].op != "aten::add") _exit(3);
+        if (changes.born.size() != 1 || changes.born[0].label != "child" ||
+            changes.born[0].op != "aten::add")
+          _exit(3);
         // Again one generation down, with a thread of its own.
         const pid_t grandchild = fork();
         if (grandchild == 0) {
@@ -141,7 +148,9 @@ TEST_CASE("exit with tensors alive and threads at work, watched as unwatched") {
   }
 }
 
-TEST_CASE("tensors of static objects, and the registry asked by their destructors") { CHECK(status_as("static objects") == 0); }
+TEST_CASE("tensors of static objects, and the registry asked by their destructors") {
+  CHECK(status_as("static objects") == 0);
+}
 
 TEST_CASE("a deleter is called with nothing") {
   c10::Allocator* const allocator = c10::GetAllocator(at::kCPU);
@@ -159,7 +168,8 @@ TEST_CASE("a deleter is called with nothing") {
   CHECK(registry().health().unknown_frees == health.unknown_frees);
 }
 
-TEST_CASE("no memory where the tables grow: counted, never thrown, and the program's memory is its own") {
+TEST_CASE(
+    "no memory where the tables grow: counted, never thrown, and the program's memory is its own") {
   c10::Allocator* const allocator = c10::GetAllocator(at::kCPU);
   constexpr size_t kBlocks = 20000;
   std::vector<c10::DataPtr> blocks;
@@ -261,7 +271,8 @@ TEST_CASE("signal handlers are the program's, and run while it is watched") {
   CHECK((now.sa_handler == term_before.sa_handler));
   sigset_t mask_now{};
   pthread_sigmask(SIG_SETMASK, nullptr, &mask_now);
-  for (int signal = 1; signal < NSIG; ++signal) CHECK(sigismember(&mask_now, signal) == sigismember(&mask_before, signal));
+  for (int signal = 1; signal < NSIG; ++signal)
+    CHECK(sigismember(&mask_now, signal) == sigismember(&mask_before, signal));
 }
 
 TEST_CASE("signals end a watched program as they would, or reach its handlers") {
@@ -287,7 +298,8 @@ int exit_with_threads(bool watched) {
   static auto* const alive = new at::Tensor(at::ones({1000}));
   c10::Allocator* const allocator = c10::GetAllocator(at::kCPU);
   for (int i = 0; i < 4; ++i) {
-    // Not through operators: LibTorch takes its dispatcher down under threads that still run, watched or not.
+    // Not through operators: LibTorch takes its dispatcher down under threads that still run,
+    // watched or not.
     std::thread([allocator] {
       for (;;) const c10::DataPtr made = allocator->allocate(256);
     }).detach();
@@ -306,7 +318,8 @@ class AsksAtTheEnd {
     const auto nbytes = static_cast<int64_t>(tensor.nbytes());
     tensor.reset();
     const HookHealth health = registry().health();
-    const bool right = known && total() == before - nbytes && books_agree() && health.unknown_frees == 0;
+    const bool right =
+        known && total() == before - nbytes && books_agree() && health.unknown_frees == 0;
     if (!right) _exit(1);
   }
   at::Tensor tensor;
@@ -329,7 +342,8 @@ int with_static_objects() {
 int main(int argc, char** argv) {
   const std::string role = argc > 1 ? argv[1] : "";
   if (role == "exit with threads") return memledger::exit_with_threads(/*watched=*/true);
-  if (role == "exit with threads, unwatched") return memledger::exit_with_threads(/*watched=*/false);
+  if (role == "exit with threads, unwatched")
+    return memledger::exit_with_threads(/*watched=*/false);
   if (role == "static objects") return memledger::with_static_objects();
   if (!memledger::Registry::global().activate().ok()) return 1;
   return doctest::Context(argc, argv).run();

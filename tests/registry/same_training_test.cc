@@ -1,4 +1,5 @@
-// Training is the same, bit for bit, whether anyone watches or not: parameters, buffers, and the peak of tensor bytes.
+// Training is the same, bit for bit, whether anyone watches or not: parameters, buffers, and the
+// peak of tensor bytes.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <torch/torch.h>
 
@@ -45,7 +46,8 @@ Trained train(const Make& make, const Optimizer& optimizer_of, const at::Tensor&
       (output * output).mean().backward();
       optimizer.step();
     }
-    for (const at::Tensor& parameter : net->parameters()) trained.bits.push_back(bits_of(parameter));
+    for (const at::Tensor& parameter : net->parameters())
+      trained.bits.push_back(bits_of(parameter));
     for (const at::Tensor& buffer : net->buffers()) trained.bits.push_back(bits_of(buffer));
   }
   trained.peak_bytes = count.peak_bytes();
@@ -102,7 +104,9 @@ TEST_CASE("convolutions, batch norms and Adam") {
   const at::Tensor input = torch::randn({2, 3, 32, 32});
   check_watched([&] {
     return train([] { return models::resnet18(10); },
-                 [](std::vector<at::Tensor> all) { return torch::optim::Adam(std::move(all), torch::optim::AdamOptions(1e-3)); },
+                 [](std::vector<at::Tensor> all) {
+                   return torch::optim::Adam(std::move(all), torch::optim::AdamOptions(1e-3));
+                 },
                  input);
   });
 }
@@ -120,7 +124,8 @@ TEST_CASE("attention, dropout and SGD with momentum") {
   check_watched([&] {
     return train([&] { return models::TransformerEncoder(options); },
                  [](std::vector<at::Tensor> all) {
-                   return torch::optim::SGD(std::move(all), torch::optim::SGDOptions(1e-2).momentum(0.9));
+                   return torch::optim::SGD(std::move(all),
+                                            torch::optim::SGDOptions(1e-2).momentum(0.9));
                  },
                  input);
   });

@@ -20,7 +20,9 @@
 namespace program {
 
 constexpr int kLineOfDecoder = __LINE__ + 1;
-__attribute__((noinline)) at::Tensor decoder(int64_t bytes) { return at::empty({bytes}, at::kByte); }
+__attribute__((noinline)) at::Tensor decoder(int64_t bytes) {
+  return at::empty({bytes}, at::kByte);
+}
 
 constexpr int kLineOfEncoder = __LINE__ + 1;
 __attribute__((noinline)) at::Tensor encoder(int64_t bytes) { return at::ones({bytes}, at::kByte); }
@@ -83,7 +85,8 @@ TEST_CASE("forks while another thread looks lines up" * doctest::skip(testing::k
   });
   for (int i = 0; i < 50; ++i) {
     const pid_t child = fork();
-    if (child == 0) _exit(frames_at({reinterpret_cast<void*>(&program::encoder)}).size() == 1 ? 0 : 1);
+    if (child == 0)
+      _exit(frames_at({reinterpret_cast<void*>(&program::encoder)}).size() == 1 ? 0 : 1);
     REQUIRE(child > 0);
     int status = -1;
     REQUIRE(waitpid(child, &status, 0) == child);
@@ -129,13 +132,16 @@ TEST_CASE("sampled: the estimate is as good as it is said to be") {
     if (row.stack == 0) continue;
     ++samples;
     const bool is_decoder = program_frame(row.stack).function.find("decoder") != std::string::npos;
-    (is_decoder ? decoder_estimate : encoder_estimate) += static_cast<double>(row.nbytes) * row.stack_weight;
+    (is_decoder ? decoder_estimate : encoder_estimate) +=
+        static_cast<double>(row.nbytes) * row.stack_weight;
   }
   CAPTURE(samples);
   CHECK(samples < 400);
   // Four standard errors of sqrt(B * every): fails once in 16 000 seeds, and the seed is fixed.
-  CHECK(std::abs(decoder_estimate - static_cast<double>(decoded)) < 4 * std::sqrt(static_cast<double>(decoded) * kEvery));
-  CHECK(std::abs(encoder_estimate - static_cast<double>(encoded)) < static_cast<double>(encoded) / 100);
+  CHECK(std::abs(decoder_estimate - static_cast<double>(decoded)) <
+        4 * std::sqrt(static_cast<double>(decoded) * kEvery));
+  CHECK(std::abs(encoder_estimate - static_cast<double>(encoded)) <
+        static_cast<double>(encoded) / 100);
   CHECK(registry().health().swallowed_exceptions == 0);
 }
 

@@ -1,5 +1,6 @@
-// 64 threads make real tensors and free each other's, all watched by LibTorch's own account of CPU memory, whose total stands beside
-// ours at each quiet point. 400 000 operations; ten million with MEMLEDGER_FULL=1.
+// 64 threads make real tensors and free each other's, all watched by LibTorch's own account of CPU
+// memory, whose total stands beside ours at each quiet point. 400 000 operations; ten million with
+// MEMLEDGER_FULL=1.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
 
@@ -74,7 +75,8 @@ TEST_CASE("64 threads free each other's tensors, and the books are LibTorch's") 
   REQUIRE(registry.snapshot().total_bytes(at::kCPU) == 0);
   std::vector<Place> places(testing::kStormPlaces);
   const auto enter = [&](int) {
-    const auto on_that_thread = std::make_shared<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, count);
+    const auto on_that_thread =
+        std::make_shared<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, count);
     return [&places, on_that_thread](std::mt19937& random) {
       Place& place = places[random() % testing::kStormPlaces];
       at::Tensor taken;
@@ -92,7 +94,8 @@ TEST_CASE("64 threads free each other's tensors, and the books are LibTorch's") 
   std::atomic<int> disagreements{0};
   const auto read = [&] {
     const Snapshot snapshot = registry.snapshot();
-    if (snapshot.total_bytes(at::kCPU) != snapshot.counters(at::kCPU).current_bytes) ++disagreements;
+    if (snapshot.total_bytes(at::kCPU) != snapshot.counters(at::kCPU).current_bytes)
+      ++disagreements;
     registry.changes_since(cursor);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   };
@@ -116,7 +119,8 @@ TEST_CASE("64 threads free each other's tensors, and the books are LibTorch's") 
   CHECK(registry.health().dropped_records == 0);
   CHECK(registry.health().unknown_frees == 0);
   CHECK(registry.health().swallowed_exceptions == 0);
-  MESSAGE(count->births.load() << " births and " << count->deaths.load() << " deaths by LibTorch's count");
+  MESSAGE(count->births.load() << " births and " << count->deaths.load()
+                               << " deaths by LibTorch's count");
   registry.deactivate();
 }
 

@@ -1,4 +1,5 @@
-// Reports beside threads that train as programs do: gradients set to none, optimizers and modules made and dropped, forks.
+// Reports beside threads that train as programs do: gradients set to none, optimizers and modules
+// made and dropped, forks.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -50,16 +51,20 @@ using testing::truth;
 
 using Net = torch::nn::Sequential;
 
-Net make_net() { return Net(torch::nn::Linear(64, 48), torch::nn::ReLU(), torch::nn::Linear(48, 40)); }
+Net make_net() {
+  return Net(torch::nn::Linear(64, 48), torch::nn::ReLU(), torch::nn::Linear(48, 40));
+}
 
 at::Tensor loss_of(Net net) { return net->forward(at::ones({8, 64})).square().sum(); }
 
 // Bytes by the parameter's name, by hand.
-const std::map<std::string, int64_t> kParameters = {
-    {"net.0.weight", 48 * 64 * 4}, {"net.0.bias", 48 * 4}, {"net.2.weight", 40 * 48 * 4}, {"net.2.bias", 40 * 4}};
+const std::map<std::string, int64_t> kParameters = {{"net.0.weight", 48 * 64 * 4},
+                                                    {"net.0.bias", 48 * 4},
+                                                    {"net.2.weight", 40 * 48 * 4},
+                                                    {"net.2.bias", 40 * 4}};
 
-// Many parameters of one number: to read names is most of a report, and to set gradients to none much of a step. So each report
-// and each step come to where the other is.
+// Many parameters of one number: to read names is most of a report, and to set gradients to none
+// much of a step. So each report and each step come to where the other is.
 struct ManySmall : torch::nn::Module {
   ManySmall() {
     for (int i = 0; i < 256; ++i) register_parameter("p" + std::to_string(i), at::ones({1}));
@@ -67,7 +72,9 @@ struct ManySmall : torch::nn::Module {
   at::Tensor loss() const { return at::cat(parameters()).sum(); }
 };
 
-std::string scratch_folder() { return ::getenv("TEST_TMPDIR") == nullptr ? "/tmp" : ::getenv("TEST_TMPDIR"); }
+std::string scratch_folder() {
+  return ::getenv("TEST_TMPDIR") == nullptr ? "/tmp" : ::getenv("TEST_TMPDIR");
+}
 
 // What another thread does, and its turn to do it.
 class Worker {
@@ -138,7 +145,9 @@ void check_rows(const Report& report) {
     if (row.anonymous || row.kind != RowKind::kStorage) continue;
     CAPTURE(row.name);
     for (const auto& [name, bytes] : kParameters) {
-      if (row.name != name && row.name != name + ".grad" && row.name.find("." + name + ".") == std::string::npos) continue;
+      if (row.name != name && row.name != name + ".grad" &&
+          row.name.find("." + name + ".") == std::string::npos)
+        continue;
       CHECK(row.nbytes == bytes);
       CHECK(row.role == (row.name == name             ? Role::kParameter
                          : row.name == name + ".grad" ? Role::kGradient
@@ -197,7 +206,8 @@ TEST_CASE("a thread that has ended trains no more: what it set by hand is read")
   CHECK(find_row(reporter.collect(), "parameter.grad") != nullptr);
 }
 
-TEST_CASE("another thread's report knows at each point of a step which gradients and states there are") {
+TEST_CASE(
+    "another thread's report knows at each point of a step which gradients and states there are") {
   Net net = make_net();
   torch::optim::Adam adam(net->parameters());
   MemReporter reporter;
@@ -247,12 +257,15 @@ TEST_CASE("the states of SGD, which writes to data(), and of LBFGS are known to 
   const Report report = reporter.collect();
   CHECK(find_row(report, "SGD.net.0.weight.momentum_buffer") != nullptr);
   CHECK(find_row(report, "SGD.net.2.bias.momentum_buffer") != nullptr);
-  // What it replaced after its last write to a parameter is anonymous, and has its bytes all the same.
+  // What it replaced after its last write to a parameter is anonymous, and has its bytes all the
+  // same.
   CHECK(cpu(report).total_bytes == truth().live_bytes());
   check_rows(report);
 }
 
-TEST_CASE("gradients and states from before another thread trains are known to it, and are followed from then on") {
+TEST_CASE(
+    "gradients and states from before another thread trains are known to it, and are followed from "
+    "then on") {
   Net net = make_net();
   torch::optim::Adam adam(net->parameters());
   loss_of(net).backward();
@@ -335,7 +348,8 @@ TEST_CASE("reports of hundreds of gradients that another thread sets to none mea
     many->zero_grad();
   });
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
-  while (std::chrono::steady_clock::now() < end || trainer.steps() < 20) check_rows(reporter.collect());
+  while (std::chrono::steady_clock::now() < end || trainer.steps() < 20)
+    check_rows(reporter.collect());
   trainer.stop();
   const Report report = reporter.collect();
   check_rows(report);
@@ -403,7 +417,8 @@ TEST_CASE("reports of failed allocations beside a thread that trains") {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     std::ifstream file(entry.path());
-    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const std::string text((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
     CAPTURE(text);
     CHECK(text.find("net.0.weight") != std::string::npos);
     CHECK(text.find("(0.00B unexplained)") != std::string::npos);
@@ -413,7 +428,8 @@ TEST_CASE("reports of failed allocations beside a thread that trains") {
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("reports beside a thread that makes, registers, removes and drops optimizers and modules") {
+TEST_CASE(
+    "reports beside a thread that makes, registers, removes and drops optimizers and modules") {
   Net net = make_net();
   MemReporter reporter;
   reporter.add_module("net", net);
@@ -459,7 +475,8 @@ TEST_CASE("nothing is kept alive by the notes, and a dead gradient's name goes t
     std::vector<at::Tensor> strangers;
     trainer([&] {
       net->zero_grad();
-      for (const auto& parameter : net->parameters()) strangers.push_back(at::zeros_like(parameter));
+      for (const auto& parameter : net->parameters())
+        strangers.push_back(at::zeros_like(parameter));
     });
     CHECK(count_of(reporter.collect(), Role::kGradient) == 0);
     strangers.clear();
@@ -499,7 +516,8 @@ TEST_CASE("hooks and deleters that a report calls may use the reporter themselve
   int called = 0;
   const at::Tensor leaf = at::ones({4}).set_requires_grad(true);
   const at::Tensor loss = leaf.exp().sum();
-  auto& exp = dynamic_cast<torch::autograd::generated::ExpBackward0&>(*loss.grad_fn()->next_edge(0).function);
+  auto& exp = dynamic_cast<torch::autograd::generated::ExpBackward0&>(
+      *loss.grad_fn()->next_edge(0).function);
   exp.result_.register_hooks(std::make_unique<CallingHooks>([&] {
     if (inside) return;
     inside = true;
@@ -522,7 +540,9 @@ struct NoLongerThan {
   ~NoLongerThan() { alarm(0); }
 };
 
-TEST_CASE("a dropped TorchScript module's deleter may use the reporter, tracker or timeline that lets go of it") {
+TEST_CASE(
+    "a dropped TorchScript module's deleter may use the reporter, tracker or timeline that lets go "
+    "of it") {
   const NoLongerThan limit(60);
   MemReporter reporter;
   TrackerOptions options;
@@ -606,7 +626,8 @@ TEST_CASE("a child of fork reports, whatever other threads were doing with the r
       const Report report = reporter.collect();
       reporter.add_tensor("more", net->parameters()[0]);
       reporter.remove(adam);  // of which another thread was reading, perhaps
-      _exit(cpu(report).unexplained_bytes == 0 && find_row(report, "net.0.weight") != nullptr ? 0 : 1);
+      _exit(cpu(report).unexplained_bytes == 0 && find_row(report, "net.0.weight") != nullptr ? 0
+                                                                                              : 1);
     }
     int status = 0;
     REQUIRE(waitpid(child, &status, 0) == child);

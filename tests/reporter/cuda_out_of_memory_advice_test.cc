@@ -1,4 +1,5 @@
-// What a report advises against fragmentation, by whose allocator it is and what was asked of it: run once for each.
+// What a report advises against fragmentation, by whose allocator it is and what was asked of it:
+// run once for each.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
 
@@ -19,14 +20,17 @@ namespace {
 constexpr int64_t kGiB = int64_t{1} << 30;
 const c10::Device kCuda0(c10::kCUDA, 0);
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 std::string asked_for(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
-TEST_CASE("expandable segments are advised where they are off, and to LibTorch's own allocator only") {
+TEST_CASE(
+    "expandable segments are advised where they are off, and to LibTorch's own allocator only") {
   const ScopedTracking tracking;
   const at::TensorOptions bytes = at::TensorOptions(kCuda0).dtype(at::kByte);
   // 1 GiB in two pieces between others.
@@ -45,7 +49,9 @@ TEST_CASE("expandable segments are advised where they are off, and to LibTorch's
   if (has(asked, "cudaMallocAsync")) {
     REQUIRE(device_statistics(kCuda0).value().allocator == "cudaMallocAsync");
     // Enough is free, and in one piece for all that anybody knows.
-    REQUIRE(device_statistics(kCuda0)->reserved_bytes.current - device_statistics(kCuda0)->active_bytes.current >= kGiB);
+    REQUIRE(device_statistics(kCuda0)->reserved_bytes.current -
+                device_statistics(kCuda0)->active_bytes.current >=
+            kGiB);
     CHECK_FALSE(has(text, "fragment"));
     CHECK_FALSE(has(text, "largest free block"));
     CHECK_FALSE(has(text, "xpandable"));
@@ -53,13 +59,18 @@ TEST_CASE("expandable segments are advised where they are off, and to LibTorch's
     CHECK(has(text, advice + "is fragmented. Expandable segments are on already.\n"));
     CHECK_FALSE(has(text, "PYTORCH_CUDA_ALLOC_CONF"));
   } else {
-    CHECK(has(text, advice + "is fragmented. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.\n"));
+    CHECK(has(
+        text,
+        advice +
+            "is fragmented. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.\n"));
     // Asked for by the program itself.
     c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
     text = out_of_memory_report(failure);
     CHECK(has(text, advice + "is fragmented. Expandable segments are on already.\n"));
   }
-  CHECK(has(text, "Who holds it, by role, as far as operators show it:\n       1.00G       2 x  Tensor [forward]\n"));
+  CHECK(has(text,
+            "Who holds it, by role, as far as operators show it:\n       1.00G       2 x  Tensor "
+            "[forward]\n"));
 }
 
 }  // namespace

@@ -24,7 +24,9 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 std::string text_of(const fs::path& file) {
   std::ifstream in(file);
@@ -57,7 +59,9 @@ TEST_CASE("LibTorch's error, the log, who held what, and going on") {
   } catch (const c10::OutOfMemoryError& error) {
     message = error.what_without_backtrace();
   }
-  CHECK(has(message, "CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of 8.00 GiB"));
+  CHECK(has(
+      message,
+      "CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of 8.00 GiB"));
   REQUIRE(held.size() == 8);
 
   fs::path report, log;
@@ -68,9 +72,13 @@ TEST_CASE("LibTorch's error, the log, who held what, and going on") {
   CAPTURE(said);
   CHECK(has(said, "memledger: out of memory on cuda:0\n"));
   CHECK(has(said, "Asked for: 1.00G (1073741824 bytes) by aten::ones [forward]\n"));
-  CHECK(has(said, "Memory of cuda:0: 8.00G, free for the driver to give: 0.00B, other processes and CUDA itself: 0.00B\n"));
+  CHECK(has(said,
+            "Memory of cuda:0: 8.00G, free for the driver to give: 0.00B, other processes and CUDA "
+            "itself: 0.00B\n"));
   CHECK(has(said, "LibTorch says: CUDA out of memory. Tried to allocate 1024.00 MiB."));
-  CHECK(has(said, "       5.00G       5 x  aten::zeros [cache, forward]\n       3.00G       3 x  aten::ones [forward]\n"));
+  CHECK(has(said,
+            "       5.00G       5 x  aten::zeros [cache, forward]\n       3.00G       3 x  "
+            "aten::ones [forward]\n"));
   CHECK(has(said, "Explained: 8.00G of 8.00G (0.00B unexplained)"));
   CHECK_FALSE(has(said, "fragmented"));
   const std::string logged = text_of(log);
@@ -82,27 +90,33 @@ TEST_CASE("LibTorch's error, the log, who held what, and going on") {
   const at::Tensor more = at::ones({4 * kGiB}, bytes);
   const auto statistics = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
   CHECK(statistics.num_ooms == 1);
-  CHECK(Registry::global().counters(c10::Device(at::kCUDA, 0)).current_bytes == statistics.requested_bytes[0].current);
+  CHECK(Registry::global().counters(c10::Device(at::kCUDA, 0)).current_bytes ==
+        statistics.requested_bytes[0].current);
   CHECK(statistics.requested_bytes[0].current == 6 * kGiB);
 
-  // Fragmentation is said where it is: 3 x 1 GiB and 2 x 0.5 GiB free, asked for 2 GiB in one piece.
+  // Fragmentation is said where it is: 3 x 1 GiB and 2 x 0.5 GiB free, asked for 2 GiB in one
+  // piece.
   held.clear();
   c10::cuda::CUDACachingAllocator::emptyCache();
   held.push_back(at::zeros({2 * kGiB}, bytes));
   c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, 0);
   std::vector<at::Tensor> pieces;
   held.clear();
-  for (int i = 0; i < 4; ++i) pieces.push_back(at::empty({kGiB / 2}, bytes));  // of the cached 2 GiB
+  for (int i = 0; i < 4; ++i)
+    pieces.push_back(at::empty({kGiB / 2}, bytes));  // of the cached 2 GiB
   pieces[0] = at::Tensor();
   pieces[2] = at::Tensor();
   held.push_back(at::empty({kGiB + kGiB / 2}, bytes));
   CHECK_THROWS_AS(at::empty({kGiB}, bytes), c10::OutOfMemoryError);
   std::string newest;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (has(entry.path().filename().string(), "oom-") && entry.path() != report) newest = text_of(entry.path());
+    if (has(entry.path().filename().string(), "oom-") && entry.path() != report)
+      newest = text_of(entry.path());
   }
   CAPTURE(newest);
-  CHECK(has(newest, "Advice: The free blocks in the cache, 1.00G, would be enough, but the largest has 512.00M"));
+  CHECK(has(
+      newest,
+      "Advice: The free blocks in the cache, 1.00G, would be enough, but the largest has 512.00M"));
   stop_out_of_memory_reports();
   fs::remove_all(folder);
 }

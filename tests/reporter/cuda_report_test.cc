@@ -128,12 +128,15 @@ TEST_CASE("a report beside threads that allocate adds up, with LibTorch's figure
     INFO(text_of(report));
     REQUIRE(device.unexplained_bytes == 0);
     REQUIRE(device.unexplained_requested_bytes.value_or(0) == 0);
-    for (const ReportItem& item : device.items) REQUIRE(item.kind != ReportItemKind::kBeforeTracking);
+    for (const ReportItem& item : device.items)
+      REQUIRE(item.kind != ReportItemKind::kBeforeTracking);
     if (!device.allocator_moved) continue;
     ++moved;
     CHECK_FALSE(device.requested_bytes.has_value());
     CHECK_FALSE(device.reserved_bytes.has_value());
-    CHECK(text_of(report).find("LibTorch's figures: ? (other threads allocated each time they were read)") != std::string::npos);
+    CHECK(text_of(report).find(
+              "LibTorch's figures: ? (other threads allocated each time they were read)") !=
+          std::string::npos);
   }
   stop = true;
   other.join();

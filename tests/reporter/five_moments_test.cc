@@ -1,5 +1,6 @@
-// Seven networks and a TorchScript one on the CPU, at five moments of a training step: every byte is explained, and nearly every
-// byte has a name. Small batches, as names do not depend on them; MEMLEDGER_FULL=1 takes the published sizes.
+// Seven networks and a TorchScript one on the CPU, at five moments of a training step: every byte
+// is explained, and nearly every byte has a name. Small batches, as names do not depend on them;
+// MEMLEDGER_FULL=1 takes the published sizes.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -54,15 +55,16 @@ void look(const MemReporter& reporter, const char* moment) {
     CHECK(device.unexplained_bytes == 0);
     CHECK(device.named_bytes + device.anonymous_bytes == rows);
     const double share = testing::named_share(device);
-    std::printf("  %-17s %12lld bytes, %.4f %% named\n", moment, static_cast<long long>(rows), 100 * share);
+    std::printf("  %-17s %12lld bytes, %.4f %% named\n", moment, static_cast<long long>(rows),
+                100 * share);
     CHECK(share >= 0.99);
   }
 }
 
 using Inputs = std::vector<std::pair<std::string, at::Tensor>>;
 
-void train(const char* name, MemReporter& reporter, const std::vector<at::Tensor>& parameters, const Inputs& inputs,
-           const std::function<at::Tensor()>& forward, int steps = 1) {
+void train(const char* name, MemReporter& reporter, const std::vector<at::Tensor>& parameters,
+           const Inputs& inputs, const std::function<at::Tensor()>& forward, int steps = 1) {
   CAPTURE(name);
   std::printf("%s\n", name);
   torch::optim::Adam adam(parameters);
@@ -87,7 +89,8 @@ void train(const char* name, MemReporter& reporter, const std::vector<at::Tensor
 }
 
 template <typename Holder>
-void train(const char* name, Holder net, const Inputs& inputs, const std::function<at::Tensor(Holder&)>& forward) {
+void train(const char* name, Holder net, const Inputs& inputs,
+           const std::function<at::Tensor(Holder&)>& forward) {
   MemReporter reporter(net);
   train(name, reporter, net->parameters(), inputs, [&] { return forward(net); });
 }
@@ -114,8 +117,9 @@ TEST_CASE("LSTM") {
 
 TEST_CASE("Transformer") {
   const auto sequence = full() ? at::randn({128, 32, 512}) : at::randn({32, 4, 512});
-  train<models::TransformerEncoder>("Transformer", models::TransformerEncoder(), {{"sequence", sequence}},
-                                    [&](models::TransformerEncoder& net) { return net->forward(sequence).sum(); });
+  train<models::TransformerEncoder>(
+      "Transformer", models::TransformerEncoder(), {{"sequence", sequence}},
+      [&](models::TransformerEncoder& net) { return net->forward(sequence).sum(); });
 }
 
 TEST_CASE("NeuMF") {
@@ -132,20 +136,23 @@ TEST_CASE("NeuMF") {
 
 TEST_CASE("MLP") {
   const auto rows = at::randn({64, 256});
-  train<models::Mlp>("MLP", models::Mlp(), {{"rows", rows}}, [&](models::Mlp& net) { return net->forward(rows).sum(); });
+  train<models::Mlp>("MLP", models::Mlp(), {{"rows", rows}},
+                     [&](models::Mlp& net) { return net->forward(rows).sum(); });
 }
 
 TEST_CASE("a TorchScript ResNet") {
-  torch::jit::Module net = full() ? testing::script_resnet() : testing::script_resnet({2, 2, 2, 2}, 64, 100);
+  torch::jit::Module net =
+      full() ? testing::script_resnet() : testing::script_resnet({2, 2, 2, 2}, 64, 100);
   const auto images = full() ? at::randn({16, 3, 224, 224}) : at::randn({2, 3, 64, 64});
   MemReporter reporter(net);
   std::vector<at::Tensor> parameters;
   for (const auto& parameter : net.parameters()) parameters.push_back(parameter);
-  // The first runs of a method are watched by TorchScript's profiler, the later ones are optimized: their graphs have other nodes.
+  // The first runs of a method are watched by TorchScript's profiler, the later ones are optimized:
+  // their graphs have other nodes.
   constexpr int kSteps = 4;
   train(
-      "TorchScript ResNet", reporter, parameters, {{"images", images}}, [&] { return net.forward({images}).toTensor().sum(); },
-      kSteps);
+      "TorchScript ResNet", reporter, parameters, {{"images", images}},
+      [&] { return net.forward({images}).toTensor().sum(); }, kSteps);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The first reporter activates the registry: what was made before is found through what is registered. A binary of its own.
+// The first reporter activates the registry: what was made before is found through what is
+// registered. A binary of its own.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -18,7 +19,9 @@ testing::AllocationCount& truth() {
   return *count;
 }
 
-TEST_CASE("module, optimizer, tensor, graph and operator input lead to everything; the table equals LibTorch's count") {
+TEST_CASE(
+    "module, optimizer, tensor, graph and operator input lead to everything; the table equals "
+    "LibTorch's count") {
   torch::nn::Sequential net(torch::nn::Linear(32, 64), torch::nn::Tanh(), torch::nn::Linear(64, 4));
   torch::optim::Adam adam(net->parameters());
   net->forward(torch::ones({2, 32})).sum().backward();
@@ -29,7 +32,10 @@ TEST_CASE("module, optimizer, tensor, graph and operator input lead to everythin
   CHECK_FALSE(Registry::global().active());
 
   MemReporter reporter(net);
-  reporter.add_optimizer(adam).add_tensor("registered", registered).add_graph(loss).add_tensor("loss", loss);
+  reporter.add_optimizer(adam)
+      .add_tensor("registered", registered)
+      .add_graph(loss)
+      .add_tensor("loss", loss);
   { auto result = operand.sum(); }
   const Report report = reporter.collect();
   REQUIRE(report.devices.size() == 1);

@@ -47,20 +47,24 @@ TEST_SUITE("the printed table") {
     auto input = torch::ones({512, 1024});
     const MemReporter reporter(linear);
     auto out = linear->forward(input).mean();
-    const std::string header = "Element type" + std::string(28, ' ') + std::string(16, ' ') + "Size" + "  Used MEM\n" +
-                               std::string(79, '-') + "\nStorage on cpu\n";
+    const std::string header = "Element type" + std::string(28, ' ') + std::string(16, ' ') +
+                               "Size" + "  Used MEM\n" + std::string(79, '-') +
+                               "\nStorage on cpu\n";
     const std::string before = text(reporter);
     CAPTURE(before);
     CHECK(before.rfind(header, 0) == 0);
     CHECK(contains(before, row_text("weight", "(1024, 1024)", "4.00M")));
     CHECK(contains(before, row_text("bias", "(1024,)", "4.00K")));
-    CHECK(contains(before, row_text("Tensor0", "(512, 1024)", "2.00M").substr(0, 70) + "  aten::ones [forward]\n"));
-    CHECK(contains(before, row_text("Tensor1", "(1,)", "4.00B").substr(0, 70) + "  aten::mean [forward]\n"));
-    CHECK(contains(before,
-                   "Total Tensors: 1573889 \tUsed Memory: 6.00M\nThe allocated memory on cpu: 6.00M\n"
-                   "Explained: 6.00M of 6.00M (0.00B unexplained)\n"
-                   "  named: 4.00M; anonymous: 2.00M\n  by role: Parameter 4.00M, Tensor 2.00M\n" +
-                       std::string(79, '-') + "\n"));
+    CHECK(contains(before, row_text("Tensor0", "(512, 1024)", "2.00M").substr(0, 70) +
+                               "  aten::ones [forward]\n"));
+    CHECK(contains(
+        before, row_text("Tensor1", "(1,)", "4.00B").substr(0, 70) + "  aten::mean [forward]\n"));
+    CHECK(
+        contains(before,
+                 "Total Tensors: 1573889 \tUsed Memory: 6.00M\nThe allocated memory on cpu: 6.00M\n"
+                 "Explained: 6.00M of 6.00M (0.00B unexplained)\n"
+                 "  named: 4.00M; anonymous: 2.00M\n  by role: Parameter 4.00M, Tensor 2.00M\n" +
+                     std::string(79, '-') + "\n"));
     out.backward();
     const std::string after = text(reporter);
     CAPTURE(after);
@@ -76,7 +80,8 @@ TEST_SUITE("the printed table") {
     const MemReporter reporter(container);
     CHECK_FALSE(contains(text(reporter), "1.weight"));
     CHECK(contains(verbose_text(reporter),
-                   row_text("1.weight(->0.weight)", "(1024, 1024)", "0.00B").substr(0, 70) + "  offset 0, extent 4194304\n"));
+                   row_text("1.weight(->0.weight)", "(1024, 1024)", "0.00B").substr(0, 70) +
+                       "  offset 0, extent 4194304\n"));
     CHECK(cpu(reporter.collect()).total_bytes == truth().live_bytes());
   }
 
@@ -103,7 +108,8 @@ TEST_SUITE("the printed table") {
     CAPTURE(shown);
     CHECK(contains(shown, row_text("mine", "(256,)", "1.00K")));
     CHECK(contains(shown, "2 x Tensor0 …"));
-    // 1 named, 1 group, 60 single rows; 50 are shown, and the 12 smallest hold 4 * (1 + … + 12) bytes.
+    // 1 named, 1 group, 60 single rows; 50 are shown, and the 12 smallest hold 4 * (1 + … + 12)
+    // bytes.
     CHECK(contains(shown, "… and 12 more, 312.00B\n"));
     CHECK_FALSE(contains(verbose_text(reporter), "more, "));
     ReportOptions options;
@@ -118,8 +124,10 @@ TEST_SUITE("the printed table") {
     reporter.add_tensor("größe…", named);
     const std::string shown = text(reporter);
     CAPTURE(shown);
-    CHECK(contains(shown, "\n2 x Tensor0 …" + std::string(40 - 13, ' ') + std::string(14, ' ') + "(256,)     2.00K  aten::ones"));
-    CHECK(contains(shown, "\ngröße…" + std::string(40 - 6, ' ') + std::string(16, ' ') + "(3,)    12.00B\n"));
+    CHECK(contains(shown, "\n2 x Tensor0 …" + std::string(40 - 13, ' ') + std::string(14, ' ') +
+                              "(256,)     2.00K  aten::ones"));
+    CHECK(contains(
+        shown, "\ngröße…" + std::string(40 - 6, ' ') + std::string(16, ' ') + "(3,)    12.00B\n"));
   }
 
   TEST_CASE("the sizes people read") {
@@ -144,7 +152,9 @@ TEST_SUITE("the printed table") {
     CHECK(linear->weight.storage().use_count() == 1);
   }
 
-  TEST_CASE("a small view that keeps a big storage alive is named with both sizes, other references are counted") {
+  TEST_CASE(
+      "a small view that keeps a big storage alive is named with both sizes, other references are "
+      "counted") {
     auto view = torch::ones({1 << 20}).slice(0, 0, 10);
     auto other = view.slice(0, 0, 5);
     MemReporter reporter;
@@ -169,8 +179,11 @@ TEST_SUITE("the printed table") {
 }
 
 TEST_SUITE("names and roles") {
-  TEST_CASE("parameters, buffers, gradients, optimizer state, inputs, saved tensors; everything explained at every step") {
-    torch::nn::Sequential net(torch::nn::Linear(32, 64), torch::nn::BatchNorm1d(64), torch::nn::ReLU(), torch::nn::Linear(64, 4));
+  TEST_CASE(
+      "parameters, buffers, gradients, optimizer state, inputs, saved tensors; everything "
+      "explained at every step") {
+    torch::nn::Sequential net(torch::nn::Linear(32, 64), torch::nn::BatchNorm1d(64),
+                              torch::nn::ReLU(), torch::nn::Linear(64, 4));
     torch::optim::Adam adam(net->parameters());
     auto input = torch::randn({16, 32});
     MemReporter reporter;
@@ -185,8 +198,10 @@ TEST_SUITE("names and roles") {
     reporter.add_graph(loss);
     report = reporter.collect();
     check_explained(report);
-    // The first Linear's result, batch norm's mean and deviation, ReLU's result, the second Linear's result.
-    CHECK(cpu(report).bytes_by_role[static_cast<size_t>(Role::kSaved)] == (16 * 64 + 2 * 64 + 16 * 64 + 16 * 4) * 4);
+    // The first Linear's result, batch norm's mean and deviation, ReLU's result, the second
+    // Linear's result.
+    CHECK(cpu(report).bytes_by_role[static_cast<size_t>(Role::kSaved)] ==
+          (16 * 64 + 2 * 64 + 16 * 64 + 16 * 4) * 4);
     const ReportRow* saved = find_row(report, "ReluBackward0.result");
     REQUIRE(saved != nullptr);
     CHECK(saved->kind == RowKind::kShared);
@@ -202,7 +217,8 @@ TEST_SUITE("names and roles") {
     report = reporter.collect();
     check_explained(report);
     CHECK(find_row(report, "Adam.net.0.weight.exp_avg")->role == Role::kOptimizerState);
-    CHECK(cpu(report).bytes_by_role[static_cast<size_t>(Role::kOptimizerState)] == 2 * (32 * 64 + 64 + 64 + 64 + 64 * 4 + 4) * 4);
+    CHECK(cpu(report).bytes_by_role[static_cast<size_t>(Role::kOptimizerState)] ==
+          2 * (32 * 64 + 64 + 64 + 64 + 64 * 4 + 4) * 4);
 
     adam.zero_grad();
     check_explained(reporter.collect());
@@ -231,10 +247,13 @@ TEST_SUITE("names and roles") {
       return joined;
     };
     using namespace torch::optim;
-    CHECK(contains(names(Adam(net->parameters(), AdamOptions().amsgrad(true))), "Adam.weight.max_exp_avg_sq "));
+    CHECK(contains(names(Adam(net->parameters(), AdamOptions().amsgrad(true))),
+                   "Adam.weight.max_exp_avg_sq "));
     CHECK(contains(names(AdamW(net->parameters())), "AdamW.weight.exp_avg_sq "));
-    CHECK(contains(names(SGD(net->parameters(), SGDOptions(0.01).momentum(0.9))), "SGD.weight.momentum_buffer "));
-    CHECK(contains(names(RMSprop(net->parameters(), RMSpropOptions().centered(true))), "RMSprop.bias.grad_avg "));
+    CHECK(contains(names(SGD(net->parameters(), SGDOptions(0.01).momentum(0.9))),
+                   "SGD.weight.momentum_buffer "));
+    CHECK(contains(names(RMSprop(net->parameters(), RMSpropOptions().centered(true))),
+                   "RMSprop.bias.grad_avg "));
     CHECK(contains(names(Adagrad(net->parameters())), "Adagrad.weight.sum "));
     CHECK(contains(names(LBFGS(net->parameters())), "LBFGS.weight.old_dirs.0 "));
   }
@@ -298,13 +317,15 @@ TEST_SUITE("names and roles") {
     for (const std::string name : {"net.weight.grad", "net.bias.grad", "result.grad"}) {
       CAPTURE(name);
       const auto& rows = cpu(report).rows;
-      const auto found = std::find_if(rows.begin(), rows.end(), [&](const ReportRow& row) { return row.name == name; });
+      const auto found = std::find_if(rows.begin(), rows.end(),
+                                      [&](const ReportRow& row) { return row.name == name; });
       REQUIRE(found != rows.end());
       CHECK(found->role == Role::kGradient);
     }
   }
 
-  TEST_CASE("a registered tensor that a graph saves keeps its name in the default report, and is Saved") {
+  TEST_CASE(
+      "a registered tensor that a graph saves keeps its name in the default report, and is Saved") {
     auto weight = torch::ones({8}, torch::requires_grad());
     auto activation = weight.exp();
     MemReporter reporter;
@@ -407,7 +428,8 @@ TEST_SUITE("names and roles") {
     reporter.remove("here");
     CHECK(find_row(reporter.collect(), "here") == nullptr);
     CHECK_THROWS_WITH_AS(reporter.remove("here"), doctest::Contains("\"here\""), c10::Error);
-    CHECK_THROWS_WITH_AS(reporter.add_tensor("none", at::Tensor()), doctest::Contains("\"none\""), c10::Error);
+    CHECK_THROWS_WITH_AS(reporter.add_tensor("none", at::Tensor()), doctest::Contains("\"none\""),
+                         c10::Error);
   }
 }
 
@@ -426,11 +448,20 @@ TEST_SUITE("odd tensors") {
     const auto empty = torch::empty({0, 3});
     const auto meta = torch::empty({1024}, torch::kMeta);
     const auto expanded = torch::ones({1}).expand({1000, 1000});
-    const auto nested = at::_nested_tensor_from_tensor_list({torch::ones({2, 3}), torch::ones({4, 3})});
+    const auto nested =
+        at::_nested_tensor_from_tensor_list({torch::ones({2, 3}), torch::ones({4, 3})});
     MemReporter reporter;
-    reporter.add_tensor("elsewhere", elsewhere).add_tensor("coo", coo).add_tensor("csr", csr).add_tensor("csc", csc);
-    reporter.add_tensor("mkldnn", mkldnn).add_tensor("quantized", quantized).add_tensor("complex", complex);
-    reporter.add_tensor("fp8", fp8).add_tensor("boolean", boolean).add_tensor("empty", empty).add_tensor("meta", meta);
+    reporter.add_tensor("elsewhere", elsewhere)
+        .add_tensor("coo", coo)
+        .add_tensor("csr", csr)
+        .add_tensor("csc", csc);
+    reporter.add_tensor("mkldnn", mkldnn)
+        .add_tensor("quantized", quantized)
+        .add_tensor("complex", complex);
+    reporter.add_tensor("fp8", fp8)
+        .add_tensor("boolean", boolean)
+        .add_tensor("empty", empty)
+        .add_tensor("meta", meta);
     reporter.add_tensor("expanded", expanded).add_tensor("nested", nested);
     const Report report = reporter.collect();
     check_explained(report);
@@ -493,9 +524,11 @@ TEST_SUITE("odd tensors") {
     options.device = c10::Device(c10::kMeta);
     const std::string shown = text(reporter, options);
     CAPTURE(shown);
-    CHECK(contains(shown, row_text("meta", "(1024, 1024)", "0.00B").substr(0, 70) + "  would be 4.00M\n"));
-    CHECK(
-        contains(shown, "Used Memory: 0.00B\nThe allocated memory on meta: ?\nExplained: ? of ? (no memory; would be 4.00M)\n"));
+    CHECK(contains(shown,
+                   row_text("meta", "(1024, 1024)", "0.00B").substr(0, 70) + "  would be 4.00M\n"));
+    CHECK(contains(shown,
+                   "Used Memory: 0.00B\nThe allocated memory on meta: ?\nExplained: ? of ? (no "
+                   "memory; would be 4.00M)\n"));
     CHECK_FALSE(contains(shown, "external"));
     // It takes nothing from what is known of the other devices.
     auto real = torch::ones({4});
@@ -507,9 +540,11 @@ TEST_SUITE("odd tensors") {
     // A CUDA tensor as LibTorch would make it, without the device.
     std::vector<char> fake(4096);
     c10::DataPtr data(fake.data(), c10::Device(c10::kCUDA, 0));
-    c10::Storage storage(c10::Storage::use_byte_size_t(), fake.size(), std::move(data), nullptr, false);
-    const auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
-                                                                 caffe2::TypeMeta::Make<float>());
+    c10::Storage storage(c10::Storage::use_byte_size_t(), fake.size(), std::move(data), nullptr,
+                         false);
+    const auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
+        caffe2::TypeMeta::Make<float>());
     tensor.unsafeGetTensorImpl()->set_sizes_contiguous({32, 32});
     REQUIRE_FALSE(Registry::global().follows(tensor.device()));
     auto real = torch::ones({4});
@@ -534,16 +569,19 @@ TEST_SUITE("odd tensors") {
     options.device = tensor.device();
     const std::string shown = text(reporter, options);
     CAPTURE(shown);
-    CHECK(contains(shown, row_text("far", "(32, 32)", "?").substr(0, 70) + "  not followed; its storage says 4.00K\n"));
-    CHECK(contains(
-        shown, "Total Tensors: 1024 \tUsed Memory: ?\nThe allocated memory on cuda:0: ?\nExplained: ? of ? (not followed)\n"));
+    CHECK(contains(shown, row_text("far", "(32, 32)", "?").substr(0, 70) +
+                              "  not followed; its storage says 4.00K\n"));
+    CHECK(contains(shown,
+                   "Total Tensors: 1024 \tUsed Memory: ?\nThe allocated memory on cuda:0: "
+                   "?\nExplained: ? of ? (not followed)\n"));
     CHECK_FALSE(contains(shown, "LibTorch's"));
     CHECK_FALSE(contains(shown, "0.00B"));
     const std::string json = report.to_json();
     CAPTURE(json);
-    CHECK(contains(json,
-                   "{\"device\":\"cuda:0\",\"followed\":false,\"total_bytes\":null,\"allocator_bytes\":null,"
-                   "\"unexplained_bytes\":null,"));
+    CHECK(contains(
+        json,
+        "{\"device\":\"cuda:0\",\"followed\":false,\"total_bytes\":null,\"allocator_bytes\":null,"
+        "\"unexplained_bytes\":null,"));
     CHECK(contains(json, "\"kind\":\"not_followed\",\"name\":\"far\""));
   }
 }
@@ -558,7 +596,8 @@ TEST_SUITE("machine formats") {
         "python3 -c \"import json,sys; r=json.load(sys.stdin); d=r['devices'][0]; rows=d['rows']; "
         "assert r['schema']=='memledger.report' and r['version']==2; "
         "assert sum(x['bytes'] for x in rows)==d['total_bytes']==d['allocator_bytes']; "
-        "assert any(x['name']=='quote \\\\\\\" back \\\\\\\\ newline \\\\n end' and x['bytes']==100 for x in rows), rows\"",
+        "assert any(x['name']=='quote \\\\\\\" back \\\\\\\\ newline \\\\n end' and "
+        "x['bytes']==100 for x in rows), rows\"",
         "w");
     REQUIRE(python != nullptr);
     const std::string json = report.to_json();
@@ -585,9 +624,12 @@ class Turns {
 };
 
 TEST_SUITE("other threads") {
-  TEST_CASE("reports of a net that another thread trains: every row at every instant, LibTorch's own count when it rests") {
+  TEST_CASE(
+      "reports of a net that another thread trains: every row at every instant, LibTorch's own "
+      "count when it rests") {
     constexpr int kRounds = 10;
-    torch::nn::Sequential net(torch::nn::Linear(64, 48), torch::nn::ReLU(), torch::nn::Linear(48, 40));
+    torch::nn::Sequential net(torch::nn::Linear(64, 48), torch::nn::ReLU(),
+                              torch::nn::Linear(48, 40));
     torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
     // So that the momentum is there from now on.
     net->forward(torch::ones({8, 64})).sum().backward();
@@ -672,7 +714,9 @@ TEST_SUITE("other threads") {
     check_explained(reporter.collect());
   }
 
-  TEST_CASE("a registered tensor that another thread frees and replaces is never external, and no stranger gets its name") {
+  TEST_CASE(
+      "a registered tensor that another thread frees and replaces is never external, and no "
+      "stranger gets its name") {
     // Long enough to read that the other thread gets in between names and snapshot.
     auto long_graph = torch::ones({1}, torch::requires_grad()) * 1;
     for (int i = 0; i < 300; ++i) long_graph = long_graph.sin();

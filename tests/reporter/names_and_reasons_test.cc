@@ -1,4 +1,5 @@
-// What a report calls things and why they are alive: pytorch_memlab's faults, TorchScript modules, layers, shared and odd memory.
+// What a report calls things and why they are alive: pytorch_memlab's faults, TorchScript modules,
+// layers, shared and odd memory.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tests/support/doctest_beside_torch.h"
 
@@ -33,7 +34,8 @@ using testing::verbose_text;
 
 size_t count_of(const std::string& text, const std::string& part) {
   size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
+    ++count;
   return count;
 }
 
@@ -90,7 +92,8 @@ TEST_SUITE("pytorch_memlab's faults") {
   }
 
   TEST_CASE("it dies on a nested tensor") {
-    const auto nested = at::_nested_tensor_from_tensor_list({torch::ones({2, 3}), torch::ones({4, 3})});
+    const auto nested =
+        at::_nested_tensor_from_tensor_list({torch::ones({2, 3}), torch::ones({4, 3})});
     MemReporter reporter;
     reporter.add_tensor("nested", nested);
     const Report report = reporter.collect();
@@ -131,12 +134,15 @@ TEST_SUITE("pytorch_memlab's faults") {
 }
 
 TEST_SUITE("names") {
-  TEST_CASE("a TorchScript module: parameters, buffers, attributes, lists, constants, gradients; and it may end") {
+  TEST_CASE(
+      "a TorchScript module: parameters, buffers, attributes, lists, constants, gradients; and it "
+      "may end") {
     MemReporter reporter;
     {
       torch::jit::Module net = testing::script_resnet({1, 1}, 8, 10);
       net.register_attribute("scale", c10::TensorType::get(), torch::ones({7}));
-      net.register_attribute("tables", c10::ListType::ofTensors(), c10::List<at::Tensor>({torch::ones({11}), torch::ones({13})}));
+      net.register_attribute("tables", c10::ListType::ofTensors(),
+                             c10::List<at::Tensor>({torch::ones({11}), torch::ones({13})}));
       const auto uses = net._ivalue().use_count();
       reporter.add_module("script", net);
       Report report = reporter.collect();
@@ -216,12 +222,15 @@ TEST_SUITE("names") {
 }
 
 TEST_SUITE("layers") {
-  TEST_CASE("an anonymous result is the output of the layer whose parameter the operator consumed") {
+  TEST_CASE(
+      "an anonymous result is the output of the layer whose parameter the operator consumed") {
     torch::nn::Conv1d conv(torch::nn::Conv1dOptions(3, 8, 3));
     torch::nn::Linear linear(16, 32), without_bias(torch::nn::LinearOptions(16, 32).bias(false));
     torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({32}));
     MemReporter reporter;
-    reporter.add_module("net.conv", conv).add_module("net.linear", linear).add_module("bare", without_bias);
+    reporter.add_module("net.conv", conv)
+        .add_module("net.linear", linear)
+        .add_module("bare", without_bias);
     reporter.add_module("norm", norm);
     const auto convolved = conv->forward(torch::ones({1, 3, 9}));
     const auto first = linear->forward(torch::ones({4, 16}));
@@ -317,8 +326,10 @@ TEST_SUITE("why alive") {
     REQUIRE(why.saved.size() == 1);
     CHECK(why.saved[0].slot == "AddmmBackward0.mat2");
     CHECK(why.saved[0].root == "loss");
-    CHECK(why.saved[0].path == std::vector<std::string>{"SumBackward0", "PowBackward0", "AddmmBackward0"});
-    // The module's member and its list of parameters, the optimizer's list, the graph's AccumulateGrad.
+    CHECK(why.saved[0].path ==
+          std::vector<std::string>{"SumBackward0", "PowBackward0", "AddmmBackward0"});
+    // The module's member and its list of parameters, the optimizer's list, the graph's
+    // AccumulateGrad.
     CHECK(why.tensor_references == static_cast<int64_t>(net->weight.use_count()));
     CHECK(why.held_by_you == 0);
     CHECK(reporter.why("net.weight").tensor_references == why.tensor_references);
@@ -384,17 +395,19 @@ TEST_SUITE("why alive") {
 // As a backend outside LibTorch would make it.
 at::Tensor foreign_tensor(std::vector<char>& memory) {
   c10::DataPtr data(memory.data(), c10::Device(c10::kPrivateUse1, 0));
-  c10::Storage storage(c10::Storage::use_byte_size_t(), memory.size(), std::move(data), nullptr, false);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), memory.size(), std::move(data), nullptr,
+                       false);
   const auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), caffe2::TypeMeta::Make<float>());
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      caffe2::TypeMeta::Make<float>());
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(memory.size()) / 4});
   return tensor;
 }
 
 struct OpaqueImpl : c10::TensorImpl {
   OpaqueImpl()
-      : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), caffe2::TypeMeta::Make<float>(),
-                        c10::Device(c10::kPrivateUse1, 0)) {
+      : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                        caffe2::TypeMeta::Make<float>(), c10::Device(c10::kPrivateUse1, 0)) {
     set_storage_access_should_throw();
     set_sizes_contiguous({3, 5});
   }
@@ -405,15 +418,21 @@ TEST_SUITE("odd tensors") {
     const auto bsr = torch::eye(8).to_sparse_bsr({2, 2});
     const auto bsc = torch::eye(8).to_sparse_bsc({2, 2});
     const auto bits = torch::empty({8}, at::kBits4x2);
-    const auto half_bytes = at::_empty_affine_quantized({9}, at::device(at::kCPU).dtype(at::kQUInt4x2), 0.1, 0);
+    const auto half_bytes =
+        at::_empty_affine_quantized({9}, at::device(at::kCPU).dtype(at::kQUInt4x2), 0.1, 0);
     const auto scalar = torch::ones({}, torch::kDouble);
     const auto overlapping = torch::ones({10}).as_strided({8, 3}, {1, 1});
     std::vector<char> memory(256);
     const auto foreign = foreign_tensor(memory);
     const auto opaque = at::detail::make_tensor<OpaqueImpl>();
     MemReporter reporter;
-    reporter.add_tensor("bsr", bsr).add_tensor("bsc", bsc).add_tensor("bits", bits).add_tensor("half", half_bytes);
-    reporter.add_tensor("scalar", scalar).add_tensor("overlapping", overlapping).add_tensor("foreign", foreign);
+    reporter.add_tensor("bsr", bsr)
+        .add_tensor("bsc", bsc)
+        .add_tensor("bits", bits)
+        .add_tensor("half", half_bytes);
+    reporter.add_tensor("scalar", scalar)
+        .add_tensor("overlapping", overlapping)
+        .add_tensor("foreign", foreign);
     reporter.add_tensor("opaque", opaque);
     const Report report = reporter.collect();
     check_explained(report);
@@ -476,7 +495,8 @@ TEST_SUITE("odd tensors") {
     const std::string shown = text(reporter);
     CAPTURE(shown);
     CHECK(contains(shown, "  external, mapped from "));
-    CHECK(contains(shown, "external: 14.39K, of it mapped files 6.00K, of it shared memory 8.00K\n"));
+    CHECK(
+        contains(shown, "external: 14.39K, of it mapped files 6.00K, of it shared memory 8.00K\n"));
     munmap(pages, 8192);
     close(memory);
   }
@@ -488,8 +508,9 @@ TEST_SUITE("odd tensors") {
     const Report report = reporter.collect();
     REQUIRE(report.process.has_value());
     CHECK(report.process->anonymous_bytes - before > 60 << 20);
-    CHECK(report.process->resident_bytes ==
-          report.process->anonymous_bytes + report.process->file_bytes + report.process->shared_bytes);
+    CHECK(report.process->resident_bytes == report.process->anonymous_bytes +
+                                                report.process->file_bytes +
+                                                report.process->shared_bytes);
   }
 }
 

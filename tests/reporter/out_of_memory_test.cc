@@ -1,4 +1,5 @@
-// Failed allocations on the CPU. The sizes are absurd, as a real exhaustion ends the process without an exception.
+// Failed allocations on the CPU. The sizes are absurd, as a real exhaustion ends the process
+// without an exception.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
 #include "tests/support/fork_beside_threads.h"
@@ -40,8 +41,9 @@ std::string message_of(int64_t bytes) {
 
 std::vector<std::string> told;
 void note(const AllocationFailure& failure) noexcept {
-  told.push_back(std::to_string(failure.requested_bytes) + " " + failure.device.str() + " " + std::string(failure.op) + " " +
-                 std::string(failure.label) + " " + std::string(to_string(failure.phase)));
+  told.push_back(std::to_string(failure.requested_bytes) + " " + failure.device.str() + " " +
+                 std::string(failure.op) + " " + std::string(failure.label) + " " +
+                 std::string(to_string(failure.phase)));
   // Inside, nothing is told: this would never end.
   CHECK(message_of(kAbsurd / 2) != "no exception");
 }
@@ -68,7 +70,9 @@ std::string text_of(const std::string& file) {
   return out.str();
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST_CASE("the observer is told once, the program gets the same exception") {
   const std::string bare = message_of(kAbsurd);
@@ -113,15 +117,18 @@ TEST_CASE("the report") {
   CHECK(has(text, "Asked for: 32.00T (35184372088832 bytes) by aten::empty [forward]\n"));
   CHECK(has(text, "LibTorch says: "));
   CHECK(has(text, "Advice: The request alone is more than the "));
-  CHECK(
-      has(text, "       3.00M       3 x  aten::zeros [replay buffer, forward]\n       2.00M       1 x  aten::ones [forward]\n"));
-  CHECK(has(text, "The allocated memory on cpu: 5.00M\nExplained: 5.00M of 5.00M (0.00B unexplained)"));
+  CHECK(has(text,
+            "       3.00M       3 x  aten::zeros [replay buffer, forward]\n       2.00M       1 x  "
+            "aten::ones [forward]\n"));
+  CHECK(has(text,
+            "The allocated memory on cpu: 5.00M\nExplained: 5.00M of 5.00M (0.00B unexplained)"));
 
   // Two more in the same second have other names; then it is enough.
   for (int i = 0; i < 4; ++i) message_of(kAbsurd);
   REQUIRE(folder.files().size() == 3);
   int last = 0;
-  for (const std::string& file : folder.files()) last += has(text_of(file), "This was the last report");
+  for (const std::string& file : folder.files())
+    last += has(text_of(file), "This was the last report");
   CHECK(last == 1);
 
   stop_out_of_memory_reports();
@@ -153,7 +160,8 @@ TEST_CASE("without names: by role, as far as operators show it") {
             "\nWho holds it, by birthplace:\n"));
   CHECK(has(text, "Explained: 16.00M of 16.00M (0.00B unexplained)"));
 
-  // A step that nobody has announced is inferred from what it does, and its state is called no more than what it shows.
+  // A step that nobody has announced is inferred from what it does, and its state is called no more
+  // than what it shows.
   made_outside = at::Tensor();
   const at::Tensor state = [&] {
     const at::NoGradGuard no_grad;
@@ -166,7 +174,8 @@ TEST_CASE("without names: by role, as far as operators show it") {
   CHECK_FALSE(has(text, "OptimizerState"));
 }
 
-TEST_CASE("a child of fork makes its reports, whatever another thread was doing" * doctest::skip(testing::kChildrenMayHang)) {
+TEST_CASE("a child of fork makes its reports, whatever another thread was doing" *
+          doctest::skip(testing::kChildrenMayHang)) {
   const ScopedTracking tracking;
   Folder folder;
   OutOfMemoryOptions options;
@@ -216,7 +225,9 @@ TEST_CASE("with a reporter that knows names: by role") {
   REQUIRE(folder.files().size() == 1);
   const std::string text = text_of(folder.files()[0]);
   CAPTURE(text);
-  CHECK(has(text, "Who holds it, by role:\n       3.50M       2 x  Tensor\n       1.00M       1 x  Input\n"));
+  CHECK(has(
+      text,
+      "Who holds it, by role:\n       3.50M       2 x  Tensor\n       1.00M       1 x  Input\n"));
   CHECK(has(text, "\nweight "));
 }
 

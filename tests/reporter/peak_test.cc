@@ -1,4 +1,5 @@
-// Who was alive at the peak, of real networks, against LibTorch's own memory hook with every event written down.
+// Who was alive at the peak, of real networks, against LibTorch's own memory hook with every event
+// written down.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <torch/torch.h>
 
@@ -28,7 +29,8 @@ using Blocks = std::set<std::pair<uintptr_t, int64_t>>;
 class EveryEvent : public c10::MemoryReportingInfoBase {
  public:
   explicit EveryEvent(const Snapshot& alive) {
-    for (const StorageInfo& storage : alive.storages(at::kCPU)) change(storage.address, storage.nbytes);
+    for (const StorageInfo& storage : alive.storages(at::kCPU))
+      change(storage.address, storage.nbytes);
   }
   void reportMemoryUsage(void* address, int64_t nbytes, size_t, size_t, c10::Device) override {
     change(reinterpret_cast<uintptr_t>(address), nbytes);

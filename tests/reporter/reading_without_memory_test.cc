@@ -1,5 +1,5 @@
-// Reports, tracks and diffs while memory runs out, at every allocation in turn; and a report while memory is lent back. Own binary: it
-// replaces operator new.
+// Reports, tracks and diffs while memory runs out, at every allocation in turn; and a report while
+// memory is lent back. Own binary: it replaces operator new.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
 
@@ -55,7 +55,8 @@ std::string text_of(const MemReporter& reporter) {
   return out.str();
 }
 
-TEST_CASE("snapshots, peaks and diffs of the registry: std::bad_alloc, and the next call tells all") {
+TEST_CASE(
+    "snapshots, peaks and diffs of the registry: std::bad_alloc, and the next call tells all") {
   const ScopedTracking tracking;
   const Scene scene;
   const int64_t total = registry().snapshot().total_bytes(at::kCPU);
@@ -85,7 +86,9 @@ TEST_CASE("snapshots, peaks and diffs of the registry: std::bad_alloc, and the n
   CHECK(registry().snapshot().total_bytes(at::kCPU) == registry().counters(at::kCPU).current_bytes);
 }
 
-TEST_CASE("track(): the diff that could not be told is told by the next call, and stands in the log once") {
+TEST_CASE(
+    "track(): the diff that could not be told is told by the next call, and stands in the log "
+    "once") {
   const Scene scene;
   TrackerOptions options;
   options.device = at::kCPU;
@@ -106,7 +109,9 @@ TEST_CASE("track(): the diff that could not be told is told by the next call, an
   CHECK(registry().health().dropped_records == 0);
 }
 
-TEST_CASE("reports, peaks and saved tensors: std::bad_alloc, and the next report is as if nothing had been") {
+TEST_CASE(
+    "reports, peaks and saved tensors: std::bad_alloc, and the next report is as if nothing had "
+    "been") {
   const Scene scene;
   MemReporter reporter(scene.net);
   reporter.add_input("x", scene.x).add_graph(scene.loss);
@@ -127,17 +132,21 @@ TEST_CASE("reports, peaks and saved tensors: std::bad_alloc, and the next report
   size_t rows = 0;
   CHECK(until_it_succeeds([&] { rows = saved_for_backward(scene.loss).rows().size(); }) > 5);
   CHECK(rows == saved_for_backward(scene.loss).rows().size());
-  CHECK(until_it_succeeds([&] { rows = reporter.saved_for_backward(scene.loss).rows().size(); }) > 5);
+  CHECK(until_it_succeeds([&] { rows = reporter.saved_for_backward(scene.loss).rows().size(); }) >
+        5);
   scene.loss.backward();  // no node was left locked
   CHECK(scene.net->weight.grad().defined());
 }
 
-TEST_CASE("names: what could not be added or removed can be the next time, and nothing else has changed") {
+TEST_CASE(
+    "names: what could not be added or removed can be the next time, and nothing else has "
+    "changed") {
   const Scene scene;
   MemReporter reporter;
   CHECK(until_it_succeeds([&] { reporter.add_module("net", *scene.net); }) > 1);
   CHECK(until_it_succeeds([&] { reporter.add_input("x", scene.x); }) > 1);
-  CHECK(until_it_succeeds([&] { reporter.add_input("x", scene.x); }) > 1);  // takes the name from itself
+  CHECK(until_it_succeeds([&] { reporter.add_input("x", scene.x); }) >
+        1);  // takes the name from itself
   until_it_succeeds([&] { reporter.add_graph(scene.loss); });
   MemReporter other;
   other.add_module("net", *scene.net).add_input("x", scene.x).add_graph(scene.loss);
@@ -148,7 +157,8 @@ TEST_CASE("names: what could not be added or removed can be the next time, and n
   CHECK_THROWS_AS(reporter.remove("x"), c10::Error);
 }
 
-TEST_CASE("growth: a step that had no memory was no step, and the next one counts what it could not") {
+TEST_CASE(
+    "growth: a step that had no memory was no step, and the next one counts what it could not") {
   const ScopedTracking tracking;
   GrowthOptions options;
   options.max_groups = 40;
@@ -191,7 +201,8 @@ TEST_CASE("leaks: a check without memory tells nothing, and the next one everyth
     CHECK_FALSE(verdict);
     const TestVerdict expected = fed.check();
     // But for the line where it was made.
-    CHECK(verdict.message().substr(verdict.message().find('\n')) == expected.message().substr(expected.message().find('\n')));
+    CHECK(verdict.message().substr(verdict.message().find('\n')) ==
+          expected.message().substr(expected.message().find('\n')));
     CHECK(verdict.message().substr(0, 40) == expected.message().substr(0, 40));
   }
   CHECK(until_it_succeeds([&] { hungry.keep(leaked[0]); }) > 0);
@@ -261,7 +272,8 @@ TEST_CASE("storages by address: found the next time") {
   for (int64_t i = 0; i < 100; ++i) all.push_back(at::ones({1, i + 1}));
   const Snapshot snapshot = registry().snapshot();
   const StorageInfo* found = nullptr;
-  CHECK(until_it_succeeds([&] { found = snapshot.find_address(at::kCPU, all[50].data_ptr()); }) > 0);
+  CHECK(until_it_succeeds([&] { found = snapshot.find_address(at::kCPU, all[50].data_ptr()); }) >
+        0);
   REQUIRE(found != nullptr);
   CHECK(found->nbytes == 51 * 4);
   for (const at::Tensor& one : all) {

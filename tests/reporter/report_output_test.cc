@@ -41,7 +41,8 @@ ReportRow anonymous(uint64_t id, int64_t nbytes, std::string_view op) {
   return made;
 }
 
-// weight 4 MiB with a sharing row, three anonymous ones of 1 MiB (two alike), a gradient, something from elsewhere.
+// weight 4 MiB with a sharing row, three anonymous ones of 1 MiB (two alike), a gradient, something
+// from elsewhere.
 Report sample() {
   Report report;
   DeviceReport device;
@@ -84,11 +85,14 @@ std::string text(const Report& report) {
   return out.str();
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
-std::string line(const std::string& name, const std::string& size, const std::string& used, const std::string& note = "") {
-  return "\n" + name + std::string(40 - name.size(), ' ') + std::string(20 - size.size(), ' ') + size +
-         std::string(10 - used.size(), ' ') + used + note + "\n";
+std::string line(const std::string& name, const std::string& size, const std::string& used,
+                 const std::string& note = "") {
+  return "\n" + name + std::string(40 - name.size(), ' ') + std::string(20 - size.size(), ' ') +
+         size + std::string(10 - used.size(), ' ') + used + note + "\n";
 }
 
 // Runs python3 with `program` and `input` on its standard input.
@@ -109,13 +113,17 @@ TEST_SUITE("the table") {
     CAPTURE(shown);
     CHECK(contains(shown, line("encoder.weight", "(1048576,)", "4.00M")));
     CHECK_FALSE(contains(shown, "decoder.weight"));
-    CHECK(
-        contains(shown, "\n2 x Tensor3 …" + std::string(40 - 13, ' ') + "           (262144,)     2.00M  aten::mul [forward]\n"));
-    CHECK(contains(shown, line("Tensor5", "(262144,)", "1.00M", "  aten::conv2d [output of conv1, forward]")));
-    CHECK(contains(shown, "  named: 8.00M; anonymous: 3.00M\n  by role: Parameter 4.00M, Gradient 4.00M, Tensor 3.00M\n"));
+    CHECK(contains(shown, "\n2 x Tensor3 …" + std::string(40 - 13, ' ') +
+                              "           (262144,)     2.00M  aten::mul [forward]\n"));
+    CHECK(contains(
+        shown, line("Tensor5", "(262144,)", "1.00M", "  aten::conv2d [output of conv1, forward]")));
+    CHECK(contains(shown,
+                   "  named: 8.00M; anonymous: 3.00M\n  by role: Parameter 4.00M, Gradient 4.00M, "
+                   "Tensor 3.00M\n"));
     report.options.verbose = true;
     shown = text(report);
-    CHECK(contains(shown, line("decoder.weight(->encoder.weight)", "(0,)", "0.00B", "  offset 4096, extent 1024")));
+    CHECK(contains(shown, line("decoder.weight(->encoder.weight)", "(0,)", "0.00B",
+                               "  offset 4096, extent 1024")));
   }
 
   TEST_CASE("ungrouped, and grouped by role, module and operator") {
@@ -165,14 +173,19 @@ TEST_SUITE("the table") {
     std::string shown = text(report);
     CAPTURE(shown);
     CHECK(contains(shown, line("Tensor3", "(262144,)", "1.00M", "  aten::mul [forward]")));
-    CHECK(contains(shown, line("Tensor4", "(262144,)", "1.00M", "  aten::mul [forward]  stream 0x5f0")));
-    CHECK(contains(shown, line("Tensor5", "(262144,)", "1.00M",
-                               "  aten::conv2d [output of conv1, forward]  stream 0x5f0, private pool (0, 3)")));
-    CHECK(contains(shown, line("encoder.weight.grad", "(1048576,)", "4.00M", "  private pool (2, 1)")));
+    CHECK(contains(shown,
+                   line("Tensor4", "(262144,)", "1.00M", "  aten::mul [forward]  stream 0x5f0")));
+    CHECK(contains(
+        shown,
+        line("Tensor5", "(262144,)", "1.00M",
+             "  aten::conv2d [output of conv1, forward]  stream 0x5f0, private pool (0, 3)")));
+    CHECK(contains(shown,
+                   line("encoder.weight.grad", "(1048576,)", "4.00M", "  private pool (2, 1)")));
     CHECK(contains(shown, "Tensor 3.00M\n  by thread: 1: 10.00M, 7: 1.00M\n"));
     report.options.verbose = true;
     shown = text(report);
-    CHECK(contains(shown, line("Tensor3", "(262144,)", "1.00M", "  aten::mul [forward]  thread 1")));
+    CHECK(
+        contains(shown, line("Tensor3", "(262144,)", "1.00M", "  aten::mul [forward]  thread 1")));
     CHECK(contains(shown, "  stream 0x5f0, private pool (0, 3)  thread 7\n"));
     CHECK(contains(report.to_json(), "\"thread\":7,\"stream\":1520,\"pool\":[0,3]}"));
     CHECK(contains(report.to_json(), "\"thread\":null,\"stream\":null,\"pool\":null}"));
@@ -184,7 +197,9 @@ TEST_SUITE("the table") {
     CHECK_FALSE(contains(text(report), "thread"));
   }
 
-  TEST_CASE("a view that pins what it does not show is flagged: always if most of it, any part when verbose") {
+  TEST_CASE(
+      "a view that pins what it does not show is flagged: always if most of it, any part when "
+      "verbose") {
     Report report = sample();
     report.devices[0].rows[0].visible_bytes = 3 * kMiB;
     CHECK_FALSE(contains(text(report), "keeps"));
@@ -199,7 +214,8 @@ TEST_SUITE("the table") {
     Report report = sample();
     DeviceReport& device = report.devices[0];
     device.device = c10::Device(c10::kCUDA, 0);
-    device.items.push_back({ReportItemKind::kLibraryWorkspace, "cuBLAS workspace (stream 0)", 32 * kMiB, 1});
+    device.items.push_back(
+        {ReportItemKind::kLibraryWorkspace, "cuBLAS workspace (stream 0)", 32 * kMiB, 1});
     device.items.push_back({ReportItemKind::kRounding, "", 508, 1});
     device.items.push_back({ReportItemKind::kUnsplitRemainder, "", 1024, 1});
     device.requested_bytes = 43 * kMiB;
@@ -216,13 +232,16 @@ TEST_SUITE("the table") {
                    "  rounding: 508.00B\n"
                    "  unsplit remainder of blocks: 1.00K\n"
                    "Requested: 43.00M (0.00B unexplained)\n"
-                   "cached, free: 17.00M (largest block 9.00M, fragments of segments in use 8.00M); reserved: 60.00M\n"
+                   "cached, free: 17.00M (largest block 9.00M, fragments of segments in use "
+                   "8.00M); reserved: 60.00M\n"
                    "context, libraries, other processes: ?; used on the device: ? of ?\n"));
     device.device_total_bytes = 1024 * kMiB;
     device.device_used_bytes = 100 * kMiB;
     device.outside_allocator_bytes = 40 * kMiB;
     shown = text(report);
-    CHECK(contains(shown, "context, libraries, other processes: 40.00M; used on the device: 100.00M of 1.00G\n"));
+    CHECK(contains(
+        shown,
+        "context, libraries, other processes: 40.00M; used on the device: 100.00M of 1.00G\n"));
   }
 
   TEST_CASE("the process's own memory, where it is asked for") {
@@ -231,7 +250,8 @@ TEST_SUITE("the table") {
     CHECK_FALSE(contains(text(report), "resident"));
     report.options.process_memory = true;
     CHECK(contains(text(report),
-                   "resident memory of the process: 300.00M (heap, stacks and tensors 200.00M, files 90.00M, shared 10.00M); "
+                   "resident memory of the process: 300.00M (heap, stacks and tensors 200.00M, "
+                   "files 90.00M, shared 10.00M); "
                    "tensors: 11.00M\n"));
   }
 }
@@ -283,7 +303,8 @@ TEST_SUITE("colour") {
     report.options.colour = Colour::kAlways;
     std::string shown = text(report);
     CHECK(shown != plain);
-    for (size_t at; (at = shown.find('\x1b')) != std::string::npos;) shown.erase(at, shown.find('m', at) - at + 1);
+    for (size_t at; (at = shown.find('\x1b')) != std::string::npos;)
+      shown.erase(at, shown.find('m', at) - at + 1);
     CHECK(shown == plain);
   }
 
@@ -379,20 +400,25 @@ TEST_SUITE("values in streams and fmt") {
   TEST_CASE("the same text both ways") {
     const Report report = sample();
     CHECK(fmt::format("{}", report) == text(report));
-    CHECK(fmt::format("{}", report.devices[0].rows[1]).find("decoder.weight(->encoder.weight)") == 0);
+    CHECK(fmt::format("{}", report.devices[0].rows[1]).find("decoder.weight(->encoder.weight)") ==
+          0);
     CHECK(fmt::format("{:>12}|{}", Role::kParameter, Phase::kBackward) == "   Parameter|backward");
     CHECK(fmt::format("{} {}", RowKind::kMeta, ReportItemKind::kRounding) == "meta rounding");
-    CHECK(fmt::format("{}", ReportItem{ReportItemKind::kRounding, "", 508, 1}) == "rounding 508.00B");
+    CHECK(fmt::format("{}", ReportItem{ReportItemKind::kRounding, "", 508, 1}) ==
+          "rounding 508.00B");
     Counters counters;
     counters.current_bytes = 12;
-    CHECK(fmt::format("{}", counters) == "current 12 bytes in 0, peak 0 bytes in 0, allocated 0 bytes in 0, freed 0 bytes in 0");
-    CHECK(fmt::format("{}", HookHealth{1, 2, 3}) == "1 unknown frees, 2 dropped records, 3 swallowed exceptions");
+    CHECK(fmt::format("{}", counters) ==
+          "current 12 bytes in 0, peak 0 bytes in 0, allocated 0 bytes in 0, freed 0 bytes in 0");
+    CHECK(fmt::format("{}", HookHealth{1, 2, 3}) ==
+          "1 unknown frees, 2 dropped records, 3 swallowed exceptions");
     DeviceReport device;
     device.followed = true;
     device.total_bytes = 1024;
     device.allocator_bytes = 2048;
     CHECK(fmt::format("{}", device) == "cpu: 0 rows, 1.00K; allocated 2.00K (? unexplained)");
-    CHECK(fmt::format("{}", NamedReference{"part", Role::kTensor, false, 8, 16}) == "part [Tensor], offset 8, extent 16");
+    CHECK(fmt::format("{}", NamedReference{"part", Role::kTensor, false, 8, 16}) ==
+          "part [Tensor], offset 8, extent 16");
     CHECK(fmt::format("{}", SavedReference{"A.self", "loss", {}}) == "A.self, from loss: ?");
     UnreadNode node;
     node.node = "MyFunction";

@@ -46,6 +46,8 @@ inline const DeviceReport& cpu(const Report& report) {
   return report.devices.front();
 }
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace memledger::testing

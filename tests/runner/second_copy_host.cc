@@ -1,6 +1,7 @@
 // A program without a memledger of its own that opens plugins.
 //
-//   second_copy_host (PLUGIN | allocator)…     `allocator`: the program sets a CPU allocator of its own
+//   second_copy_host (PLUGIN | allocator)…     `allocator`: the program sets a CPU allocator of its
+//   own
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/ones.h>
@@ -17,8 +18,8 @@ int main(int argc, char** argv) {
   std::vector<at::Tensor> tensors{at::ones({1000})};
   for (int i = 1; i < argc; ++i) {
     if (std::string(argv[i]) == "allocator") {
-      c10::SetAllocator(c10::DeviceType::CPU,
-                        new memledger::testing::DelegatingAllocator(c10::GetAllocator(c10::DeviceType::CPU)));
+      c10::SetAllocator(c10::DeviceType::CPU, new memledger::testing::DelegatingAllocator(
+                                                  c10::GetAllocator(c10::DeviceType::CPU)));
       continue;
     }
     void* const plugin = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);

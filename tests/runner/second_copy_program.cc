@@ -1,6 +1,8 @@
-// A program with a memledger of its own, linked in: reports by itself, then opens plugins and reports again.
+// A program with a memledger of its own, linked in: reports by itself, then opens plugins and
+// reports again.
 //
-//   second_copy_program [PLUGIN | allocator]…     `allocator`: the program sets a CPU allocator of its own
+//   second_copy_program [PLUGIN | allocator]…     `allocator`: the program sets a CPU allocator of
+//   its own
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -30,12 +32,16 @@ std::string library_of(const void* code) {
 void tell(const at::Tensor& kept) {
   const c10::Allocator* const front = c10::GetAllocator(c10::DeviceType::CPU);
   std::cout << "allocator of " << library_of(*reinterpret_cast<const void* const*>(front)) << '\n';
-  std::cout << "freed by " << library_of(reinterpret_cast<const void*>(kept.storage().data_ptr().get_deleter())) << '\n';
+  std::cout << "freed by "
+            << library_of(reinterpret_cast<const void*>(kept.storage().data_ptr().get_deleter()))
+            << '\n';
   const memledger::Registry& registry = memledger::Registry::global();
   const memledger::Snapshot snapshot = registry.snapshot();
   const memledger::StorageInfo* const row = snapshot.find_address(at::kCPU, kept.data_ptr());
-  std::cout << "row of " << (row == nullptr ? 0 : row->nbytes) << " bytes, label " << (row == nullptr ? "" : row->label) << '\n';
-  std::cout << "same by id: " << (row != nullptr && snapshot.find(registry.storage_id(kept)) == row) << '\n';
+  std::cout << "row of " << (row == nullptr ? 0 : row->nbytes) << " bytes, label "
+            << (row == nullptr ? "" : row->label) << '\n';
+  std::cout << "same by id: " << (row != nullptr && snapshot.find(registry.storage_id(kept)) == row)
+            << '\n';
   memledger::MemReporter reporter;
   reporter.add_tensor("kept", kept);
   std::cout << reporter.collect();
@@ -54,8 +60,8 @@ int main(int argc, char** argv) {
   tell(*kept);
   for (int i = 1; i < argc; ++i) {
     if (std::string(argv[i]) == "allocator") {
-      c10::SetAllocator(c10::DeviceType::CPU,
-                        new memledger::testing::DelegatingAllocator(c10::GetAllocator(c10::DeviceType::CPU)));
+      c10::SetAllocator(c10::DeviceType::CPU, new memledger::testing::DelegatingAllocator(
+                                                  c10::GetAllocator(c10::DeviceType::CPU)));
       continue;
     }
     void* const plugin = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
@@ -69,6 +75,7 @@ int main(int argc, char** argv) {
     tell(*kept);
   }
   const memledger::HookHealth health = memledger::Registry::global().health();
-  std::cout << "trouble: " << health.unknown_frees + health.dropped_records + health.swallowed_exceptions << '\n';
+  std::cout << "trouble: "
+            << health.unknown_frees + health.dropped_records + health.swallowed_exceptions << '\n';
   return 0;
 }

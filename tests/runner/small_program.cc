@@ -1,6 +1,8 @@
-// A stranger's LibTorch program, which knows nothing of memledger: echoes its input, keeps a MiB, ends as it is told.
+// A stranger's LibTorch program, which knows nothing of memledger: echoes its input, keeps a MiB,
+// ends as it is told.
 //
-//   small_program exit STATUS | signal NUMBER | survive STATUS | nothing STATUS    (the last without a tensor)
+//   small_program exit STATUS | signal NUMBER | survive STATUS | nothing STATUS    (the last
+//   without a tensor)
 
 #include <ATen/ops/empty.h>
 

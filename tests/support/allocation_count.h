@@ -9,13 +9,15 @@
 
 namespace memledger::testing {
 
-// An independent count of CPU memory: LibTorch's own memory-reporting hook, summed. LibTorch reports to it per thread, so every
-// thread opens a scope before its first allocation; a block is reported freed only if it was reported made.
+// An independent count of CPU memory: LibTorch's own memory-reporting hook, summed. LibTorch
+// reports to it per thread, so every thread opens a scope before its first allocation; a block is
+// reported freed only if it was reported made.
 class AllocationCount {
  public:
   class Scope {
    public:
-    explicit Scope(AllocationCount& count) : guard_(c10::DebugInfoKind::PROFILER_STATE, count.info_) {}
+    explicit Scope(AllocationCount& count)
+        : guard_(c10::DebugInfoKind::PROFILER_STATE, count.info_) {}
 
    private:
     c10::DebugInfoGuard guard_;

@@ -1,6 +1,7 @@
 #pragma once
 
-// An allocator of a program's own that counts and passes on, with or without a raw deleter, as both kinds exist.
+// An allocator of a program's own that counts and passes on, with or without a raw deleter, as both
+// kinds exist.
 
 #include <c10/core/Allocator.h>
 
@@ -16,8 +17,12 @@ class DelegatingAllocator : public c10::Allocator {
     ++calls;
     return base_->allocate(nbytes);
   }
-  c10::DeleterFnPtr raw_deleter() const override { return with_raw_deleter_ ? base_->raw_deleter() : nullptr; }
-  void copy_data(void* dest, const void* src, size_t count) const override { base_->copy_data(dest, src, count); }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return with_raw_deleter_ ? base_->raw_deleter() : nullptr;
+  }
+  void copy_data(void* dest, const void* src, size_t count) const override {
+    base_->copy_data(dest, src, count);
+  }
 
   int calls = 0;
 

@@ -18,7 +18,9 @@ struct Plan {
 thread_local Plan plan;
 std::atomic<int64_t> refused{0};
 
-bool is_this_programs(const void* caller) { return caller >= &__executable_start && caller < &etext; }
+bool is_this_programs(const void* caller) {
+  return caller >= &__executable_start && caller < &etext;
+}
 
 void* take(std::size_t size, const void* caller) {
   if (plan.whose == Refused::kAll || is_this_programs(caller)) {
@@ -33,7 +35,9 @@ void* take(std::size_t size, const void* caller) {
 
 }  // namespace
 
-OneFailingAllocation::OneFailingAllocation(int64_t which, Refused whose) { plan = {which, false, whose}; }
+OneFailingAllocation::OneFailingAllocation(int64_t which, Refused whose) {
+  plan = {which, false, whose};
+}
 OneFailingAllocation::~OneFailingAllocation() { plan = {}; }
 NoMemory::NoMemory() { plan = {-1, true, Refused::kProgram}; }
 NoMemory::~NoMemory() { plan = {}; }
@@ -63,7 +67,15 @@ __attribute__((noinline)) void* operator new[](std::size_t size, const std::noth
 }
 __attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
 __attribute__((noinline)) void operator delete[](void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+__attribute__((noinline)) void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+__attribute__((noinline)) void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
+__attribute__((noinline)) void operator delete[](void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}

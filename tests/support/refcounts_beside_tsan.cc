@@ -9,7 +9,8 @@
 #include <memory>
 
 // GCC does not bring the header that has it.
-extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void*, std::size_t),
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void*,
+                                                                           std::size_t),
                                                          void (*freed)(const volatile void*));
 
 namespace memledger::testing {
@@ -25,15 +26,16 @@ __attribute__((no_sanitize_thread)) void allocated(const volatile void* block, s
   __tsan_release(const_cast<void*>(block));
 }
 
-// Whoever has let go of a tensor has done so before something of a tensor is freed; and before itself is, whose count follows the
-// pointer to its virtual functions.
+// Whoever has let go of a tensor has done so before something of a tensor is freed; and before
+// itself is, whose count follows the pointer to its virtual functions.
 __attribute__((no_sanitize_thread)) void freed(const volatile void* block) {
   __tsan_acquire(const_cast<void*>(block));
   __tsan_acquire(static_cast<char*>(const_cast<void*>(block)) + sizeof(void*));
   __tsan_acquire(&let_go);
 }
 
-// After memledger's hooks have looked at an operator's tensors, and before LibTorch lets go of them.
+// After memledger's hooks have looked at an operator's tensors, and before LibTorch lets go of
+// them.
 void looked(const at::RecordFunction&, at::ObserverContext*) { __tsan_release(&let_go); }
 std::unique_ptr<at::ObserverContext> looked_at_inputs(const at::RecordFunction&) {
   __tsan_release(&let_go);

@@ -9,15 +9,20 @@ namespace {
 
 using torch::jit::Module;
 
-std::string pair(int64_t value) { return "[" + std::to_string(value) + ", " + std::to_string(value) + "]"; }
+std::string pair(int64_t value) {
+  return "[" + std::to_string(value) + ", " + std::to_string(value) + "]";
+}
 
-at::Tensor parameter(at::IntArrayRef sizes) { return at::mul(at::randn(sizes), 0.05).requires_grad_(); }
+at::Tensor parameter(at::IntArrayRef sizes) {
+  return at::mul(at::randn(sizes), 0.05).requires_grad_();
+}
 
 Module convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
   Module module("Conv2d");
   module.register_parameter("weight", parameter({out, in, kernel, kernel}), false);
-  module.define("def forward(self, x: Tensor) -> Tensor:\n    return torch.conv2d(x, self.weight, None, " + pair(stride) + ", " +
-                pair(kernel / 2) + ")\n");
+  module.define(
+      "def forward(self, x: Tensor) -> Tensor:\n    return torch.conv2d(x, self.weight, None, " +
+      pair(stride) + ", " + pair(kernel / 2) + ")\n");
   return module;
 }
 
@@ -29,7 +34,8 @@ Module batch_norm(int64_t channels) {
   module.register_buffer("running_var", at::ones({channels}));
   module.define(
       "def forward(self, x: Tensor) -> Tensor:\n"
-      "    return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, True, 0.1, 1e-05, False)\n");
+      "    return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, "
+      "True, 0.1, 1e-05, False)\n");
   return module;
 }
 
@@ -39,7 +45,8 @@ Module downsample(int64_t in, int64_t out, int64_t stride) {
   module.register_module("1", batch_norm(out));
   // Attributes with digits for names cannot be written in TorchScript.
   module.define(
-      "def forward(self, x: Tensor) -> Tensor:\n    return getattr(self, \"1\").forward(getattr(self, \"0\").forward(x))\n");
+      "def forward(self, x: Tensor) -> Tensor:\n    return getattr(self, "
+      "\"1\").forward(getattr(self, \"0\").forward(x))\n");
   return module;
 }
 
@@ -57,7 +64,8 @@ Module bottleneck(int64_t in, int64_t width, int64_t stride) {
                             "    y = torch.relu_(self.bn1.forward(self.conv1.forward(x)))\n"
                             "    y = torch.relu_(self.bn2.forward(self.conv2.forward(y)))\n"
                             "    y = self.bn3.forward(self.conv3.forward(y))\n") +
-                "    y += " + (changes ? "self.downsample.forward(x)" : "x") + "\n    return torch.relu_(y)\n");
+                "    y += " + (changes ? "self.downsample.forward(x)" : "x") +
+                "\n    return torch.relu_(y)\n");
   return module;
 }
 
@@ -94,7 +102,9 @@ Module script_resnet(const std::vector<int64_t>& blocks, int64_t base_channels, 
   Module fc("Linear");
   fc.register_parameter("weight", parameter({classes, in}), false);
   fc.register_parameter("bias", at::zeros({classes}).requires_grad_(), false);
-  fc.define("def forward(self, x: Tensor) -> Tensor:\n    return torch.linear(x, self.weight, self.bias)\n");
+  fc.define(
+      "def forward(self, x: Tensor) -> Tensor:\n    return torch.linear(x, self.weight, "
+      "self.bias)\n");
   module.register_module("fc", fc);
   module.define(code + "    return self.fc.forward(torch.mean(x, [2, 3]))\n");
   module.train();

@@ -1,6 +1,7 @@
 #pragma once
 
-// 64 threads that work on what is everybody's, somebody who reads meanwhile, and quiet points at which books are compared.
+// 64 threads that work on what is everybody's, somebody who reads meanwhile, and quiet points at
+// which books are compared.
 
 #include <atomic>
 #include <condition_variable>
@@ -16,10 +17,13 @@ namespace memledger::testing {
 
 constexpr int kStormThreads = 64;
 constexpr int kStormRounds = 4;
-constexpr size_t kStormPlaces = 4096;  // shared: who finds something there frees it, whoever put it there
+constexpr size_t kStormPlaces =
+    4096;  // shared: who finds something there frees it, whoever put it there
 
 // 400 000, ten million with MEMLEDGER_FULL=1.
-inline size_t storm_operations() { return std::getenv("MEMLEDGER_FULL") != nullptr ? 10000000 : 400000; }
+inline size_t storm_operations() {
+  return std::getenv("MEMLEDGER_FULL") != nullptr ? 10000000 : 400000;
+}
 
 // All wait for all.
 class Barrier {
@@ -45,8 +49,9 @@ class Barrier {
   int round_ = 0;
 };
 
-// On each thread `enter(number)` gives the function of a random engine that is one operation, which lives until the thread ends.
-// `read` is called over and over on a thread of its own, `look` on the calling one at the end of each round, while nobody works.
+// On each thread `enter(number)` gives the function of a random engine that is one operation, which
+// lives until the thread ends. `read` is called over and over on a thread of its own, `look` on the
+// calling one at the end of each round, while nobody works.
 template <typename Enter, typename Read, typename Look>
 void storm(const Enter& enter, const Read& read, const Look& look) {
   const size_t per_thread_and_round = storm_operations() / kStormThreads / kStormRounds;

@@ -85,7 +85,8 @@ inline std::string harm_in(std::string_view text) {
   if (valid_utf8(text) != text) return "no UTF-8";
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
-    if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) return "control character " + std::to_string(c);
+    if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
+      return "control character " + std::to_string(c);
   }
   for (const std::string_view mark : {"\xc2\x9b", "\xe2\x80\xae", "\xe2\x81\xa6"}) {
     if (text.find(mark) != std::string_view::npos) return "a C1 control or a mark of direction";

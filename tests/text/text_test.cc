@@ -24,13 +24,16 @@ namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
 std::string message(const absl::Status& status) { return std::string(status.message()); }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 void write_text(const fs::path& file, std::string_view text) { std::ofstream(file) << text; }
 
 TEST_CASE("JSON strings are UTF-8, whatever bytes a name has") {
   CHECK(json_string("a\"b\\\n\x01") == "\"a\\\"b\\\\\\n\\u0001\"");
-  const std::string good = "\x7f \xc3\xa9 \xe2\x82\xac \xed\x9f\xbf \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf";
+  const std::string good =
+      "\x7f \xc3\xa9 \xe2\x82\xac \xed\x9f\xbf \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf";
   CHECK(json_string(good) == "\"" + good + "\"");
   CHECK(valid_utf8(good) == good);
   const std::string no = "\xef\xbf\xbd";
@@ -45,7 +48,8 @@ TEST_CASE("JSON strings are UTF-8, whatever bytes a name has") {
 }
 
 TEST_CASE("ordinary names stay as they are, byte for byte") {
-  for (const std::string name : {"encoder.layers.0.self_attn.in_proj_weight", "a+b", "größe.重み", "C:\\x", "x - y", "😀"}) {
+  for (const std::string name :
+       {"encoder.layers.0.self_attn.in_proj_weight", "a+b", "größe.重み", "C:\\x", "x - y", "😀"}) {
     CHECK(printable(name) == name);
     CHECK(table_name(name) == name);
     CHECK(csv_field(name) == name);
@@ -62,8 +66,8 @@ TEST_CASE("what a terminal would obey is shown instead") {
   CHECK(printable("\xef\xbf\xbf\xf0\x9f\xbf\xbe") == "\\uffff\\U0001fffe");
   for (const testing::HostileName& one : testing::hostile_names()) {
     CAPTURE(one.what);
-    for (const std::string& text :
-         {printable(one.name), table_name(one.name), csv_field(one.name), html_text(one.name), dot_text(one.name)}) {
+    for (const std::string& text : {printable(one.name), table_name(one.name), csv_field(one.name),
+                                    html_text(one.name), dot_text(one.name)}) {
       CHECK(harm_in(text) == "");
       CHECK(text.find_first_of("\n\t") == std::string::npos);
     }
@@ -85,7 +89,8 @@ TEST_CASE("of a long name the table shows both ends") {
 }
 
 TEST_CASE("no field of CSV is a formula, and none breaks its row") {
-  for (const std::string sign : {"=", "+", "-", "@", "＝", "＋", "－", "＠"}) CHECK(csv_field(sign + "1") == "'" + sign + "1");
+  for (const std::string sign : {"=", "+", "-", "@", "＝", "＋", "－", "＠"})
+    CHECK(csv_field(sign + "1") == "'" + sign + "1");
   CHECK(csv_field("=a,\"b\"") == "\"'=a,\"\"b\"\"\"");
   CHECK(csv_field("a,b") == "\"a,b\"");
   CHECK(csv_field("a;b") == "\"a;b\"");
@@ -108,7 +113,8 @@ TEST_CASE("a file that the user named is replaced whole, and keeps its mode") {
   std::ifstream reader(folder / "new.txt");
   CHECK(write_file(folder / "new.txt", "report", "two").ok());
   CHECK(read_file(folder / "new.txt") == "two");
-  CHECK(fs::status(folder / "new.txt").permissions() == (fs::perms::owner_read | fs::perms::owner_write));
+  CHECK(fs::status(folder / "new.txt").permissions() ==
+        (fs::perms::owner_read | fs::perms::owner_write));
   // Who had it open goes on with the old one.
   CHECK((std::ostringstream() << reader.rdbuf()).str() == "one");
   CHECK(names_in(folder) == Names{"new.txt"});
@@ -126,7 +132,8 @@ TEST_CASE("links on the user's path are followed, the ones that lead nowhere yet
   CHECK(read_file(folder / "elsewhere/there.txt") == "new");
   CHECK(read_file(folder / "elsewhere/not_yet.txt") == "made");
   fs::create_symlink("loop", folder / "loop");
-  CHECK(contains(message(write_file(folder / "loop", "report", "x")), "Too many levels of symbolic links"));
+  CHECK(contains(message(write_file(folder / "loop", "report", "x")),
+                 "Too many levels of symbolic links"));
 }
 
 TEST_CASE("devices, pipes and descriptors are written in place") {
@@ -163,14 +170,17 @@ TEST_CASE("what cannot be written is told with path and reason, and nothing is l
   write_text(folder / "occupied", "file");
   CHECK(message(write_file("/dev/full", "report", "x")) ==
         "memledger: cannot write the report /dev/full: No space left on device");
-  CHECK(contains(message(write_file(folder / "occupied/x.txt", "report", "x")), "occupied/x.txt: Not a directory"));
-  CHECK(contains(message(write_file(folder / "none/x.txt", "report", "x")), "none/x.txt: No such file or directory"));
+  CHECK(contains(message(write_file(folder / "occupied/x.txt", "report", "x")),
+                 "occupied/x.txt: Not a directory"));
+  CHECK(contains(message(write_file(folder / "none/x.txt", "report", "x")),
+                 "none/x.txt: No such file or directory"));
   CHECK(contains(message(write_file(folder, "report", "x")), "Is a directory"));
   CHECK(contains(message(write_file("", "report", "x")), "Is a directory"));
   CHECK(contains(message(write_file("/dev/fd/987", "report", "x")), "Bad file descriptor"));
   CHECK(contains(message(write_file("/nowhere/\x1b[2J", "report", "x")), "/nowhere/\\x1b[2J"));
   write_text(folder / "kept.txt", "old");
-  CHECK(contains(message(write_file(folder / "kept.txt", "report", [](std::ostream&) { throw std::runtime_error("no data"); })),
+  CHECK(contains(message(write_file(folder / "kept.txt", "report",
+                                    [](std::ostream&) { throw std::runtime_error("no data"); })),
                  "kept.txt: no data"));
   CHECK(read_file(folder / "kept.txt") == "old");
   CHECK(names_in(folder) == Names{"kept.txt", "occupied"});
@@ -182,7 +192,8 @@ TEST_CASE("a file that grows beyond the limit is told, not ended by a signal; th
   CHECK(status_of_child([&] {
           const rlimit limit{1000, 1000};
           setrlimit(RLIMIT_FSIZE, &limit);
-          const absl::Status status = write_file(folder / "kept.txt", "report", std::string(300000, 'x'));
+          const absl::Status status =
+              write_file(folder / "kept.txt", "report", std::string(300000, 'x'));
           return contains(message(status), "kept.txt: File too large") ? 0 : 1;
         }) == 0);
   CHECK(read_file(folder / "kept.txt") == "old");
@@ -203,8 +214,11 @@ TEST_CASE("names that we choose follow no link and replace nothing") {
   CHECK(read_file(folder / "victim") == "precious");
   CHECK(read_file(folder / "exit-3.txt") == "of others");
   CHECK_FALSE(fs::exists(folder / "nowhere"));
-  CHECK(contains(message(write_new_file(folder / "victim/x", ".txt", "report", "x").status()), "victim/x.txt: Not a directory"));
-  CHECK_FALSE(write_new_file(stem, ".csv", "report", [](std::ostream&) { throw std::runtime_error("no data"); }).ok());
+  CHECK(contains(message(write_new_file(folder / "victim/x", ".txt", "report", "x").status()),
+                 "victim/x.txt: Not a directory"));
+  CHECK_FALSE(write_new_file(stem, ".csv", "report", [](std::ostream&) {
+                throw std::runtime_error("no data");
+              }).ok());
   CHECK_FALSE(fs::exists(stem + ".csv"));
 }
 
@@ -389,10 +403,12 @@ TEST_CASE("without a runner, what changed since the process began is another's")
   const RunFile childs(folder / "t.json");
   const auto text = [](std::ostream& out) { out << "x"; };
   CHECK(*childs.write("timeline", text) == folder / "t.json");
-  CHECK(*parents.write("timeline", text) == (folder / ("t." + std::to_string(getpid()) + ".json")).string());
+  CHECK(*parents.write("timeline", text) ==
+        (folder / ("t." + std::to_string(getpid()) + ".json")).string());
   CHECK(*RunFile(folder / "t.json").write("timeline", text) == folder / "t.json");
   CHECK(*RunFile("/dev/null").write("timeline", text) == "/dev/null");
-  CHECK(contains(message(RunFile("/dev/full").write("timeline", text).status()), "/dev/full: No space left"));
+  CHECK(contains(message(RunFile("/dev/full").write("timeline", text).status()),
+                 "/dev/full: No space left"));
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <cctype>
 #include <list>
 
-#include "graph/saved_tensors.h"
 #include "graph/saved_groups.h"
+#include "graph/saved_tensors.h"
 #include "registry/registry.h"
 #include "registry/values_text.h"
 #include "reporter/mem_reporter.h"
@@ -86,7 +86,8 @@ Report report_with(const std::string& name) {
   anonymous.anonymous = true;
   anonymous.nbytes = 2048;
   anonymous.storage_id = 2;
-  anonymous.op = anonymous.label = anonymous.autograd_node = anonymous.forward_op = anonymous.forward_label = kept(name);
+  anonymous.op = anonymous.label = anonymous.autograd_node = anonymous.forward_op =
+      anonymous.forward_label = kept(name);
   anonymous.where = name;
   ReportRow mapped = named;
   mapped.kind = RowKind::kExternal;
@@ -112,7 +113,8 @@ WhyAlive why_with(const std::string& name) {
 
 IterationStats stats_with(const std::string& name) {
   IterationStats stats;
-  stats.feature_maps = stats.weights = stats.weight_gradients = stats.buffers = stats.optimizer_state = {{name, 1024}};
+  stats.feature_maps = stats.weights = stats.weight_gradients = stats.buffers =
+      stats.optimizer_state = {{name, 1024}};
   return stats;
 }
 
@@ -141,7 +143,9 @@ LineProfile lines_with(const std::string& name) {
   return profile;
 }
 
-std::string lines_by(void (*write)(std::ostream&, const LineProfile&, const std::vector<LineColumn>&), const std::string& name) {
+std::string lines_by(void (*write)(std::ostream&, const LineProfile&,
+                                   const std::vector<LineColumn>&),
+                     const std::string& name) {
   std::ostringstream out;
   write(out, lines_with(name), default_line_columns());
   return out.str();
@@ -162,7 +166,8 @@ TimelineData timeline_with(const std::string& name) {
   return data;
 }
 
-std::string timeline_by(void (*write)(const TimelineData&, std::ostream&), const std::string& name) {
+std::string timeline_by(void (*write)(const TimelineData&, std::ostream&),
+                        const std::string& name) {
   std::ostringstream out;
   write(timeline_with(name), out);
   return out.str();
@@ -208,8 +213,10 @@ const std::vector<TextWriter>& text_writers() {
       {"report.csv", Format::kCsv, [](const auto& name) { return report_with(name).to_csv(); }},
       {"report.json", Format::kJson, [](const auto& name) { return report_with(name).to_json(); }},
       {"report.html", Format::kPage, [](const auto& name) { return report_with(name).to_html(); }},
-      {"a report's row", Format::kText, [](const auto& name) { return streamed(report_with(name).devices[0].rows[2]); }},
-      {"a report's item", Format::kText, [](const auto& name) { return streamed(report_with(name).devices[0].items[0]); }},
+      {"a report's row", Format::kText,
+       [](const auto& name) { return streamed(report_with(name).devices[0].rows[2]); }},
+      {"a report's item", Format::kText,
+       [](const auto& name) { return streamed(report_with(name).devices[0].items[0]); }},
       {"why", Format::kText, [](const auto& name) { return streamed(why_with(name)); }},
       {"why.json", Format::kJson, [](const auto& name) { return why_with(name).to_json(); }},
       {"iteration", Format::kText, [](const auto& name) { return to_string(stats_with(name)); }},
@@ -223,25 +230,35 @@ const std::vector<TextWriter>& text_writers() {
        }},
       {"lines", Format::kText,
        [](const auto& name) {
-         return lines_by([](std::ostream& out, const LineProfile& p, const std::vector<LineColumn>& c) { write_text(out, p, c); },
+         return lines_by([](std::ostream& out, const LineProfile& p,
+                            const std::vector<LineColumn>& c) { write_text(out, p, c); },
                          name);
        }},
       {"lines.json", Format::kJson, [](const auto& name) { return lines_by(&write_json, name); }},
       {"lines.html", Format::kPage, [](const auto& name) { return lines_by(&write_html, name); }},
-      {"timeline.json", Format::kJson, [](const auto& name) { return timeline_by(&write_chrome_trace, name); }},
-      {"timeline.pickle", Format::kBinary, [](const auto& name) { return timeline_by(&write_memory_viz, name); }},
+      {"timeline.json", Format::kJson,
+       [](const auto& name) { return timeline_by(&write_chrome_trace, name); }},
+      {"timeline.pickle", Format::kBinary,
+       [](const auto& name) { return timeline_by(&write_memory_viz, name); }},
       {"growth", Format::kText, [](const auto& name) { return to_string(growth_with(name)); }},
       {"growth.json", Format::kJson, [](const auto& name) { return growth_with(name).to_json(); }},
       {"model size", Format::kText, [](const auto& name) { return streamed(size_with(name)); }},
-      {"model size.json", Format::kJson, [](const auto& name) { return size_with(name).to_json(); }},
+      {"model size.json", Format::kJson,
+       [](const auto& name) { return size_with(name).to_json(); }},
       {"saved.dot", Format::kText, [](const auto& name) { return saved_with(name).to_dot(); }},
-      {"saved by layer", Format::kText, [](const auto& name) { return streamed(by_layer(saved_with(name))); }},
-      {"saved by layer.csv", Format::kCsv, [](const auto& name) { return by_layer(saved_with(name)).to_csv(); }},
-      {"saved by layer.json", Format::kJson, [](const auto& name) { return by_layer(saved_with(name)).to_json(); }},
+      {"saved by layer", Format::kText,
+       [](const auto& name) { return streamed(by_layer(saved_with(name))); }},
+      {"saved by layer.csv", Format::kCsv,
+       [](const auto& name) { return by_layer(saved_with(name)).to_csv(); }},
+      {"saved by layer.json", Format::kJson,
+       [](const auto& name) { return by_layer(saved_with(name)).to_json(); }},
       {"saved groups", Format::kText, [](const auto& name) { return streamed(groups_with(name)); }},
-      {"saved groups.csv", Format::kCsv, [](const auto& name) { return groups_with(name).to_csv(); }},
-      {"checkpoint", Format::kText, [](const auto& name) { return streamed(if_checkpointed(saved_with(name), name)); }},
-      {"saved.csv", Format::kCsv, [](const auto& name) { return saved_with(name).to_csv(); }, false},
+      {"saved groups.csv", Format::kCsv,
+       [](const auto& name) { return groups_with(name).to_csv(); }},
+      {"checkpoint", Format::kText,
+       [](const auto& name) { return streamed(if_checkpointed(saved_with(name), name)); }},
+      {"saved.csv", Format::kCsv, [](const auto& name) { return saved_with(name).to_csv(); },
+       false},
       {"storage", Format::kText, [](const auto& name) { return streamed(storage_with(name)); }},
   };
   return all;
@@ -257,7 +274,8 @@ class Json {
  private:
   char now() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   void skip() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(now()) != std::string_view::npos) ++at_;
+    while (at_ < text_.size() && std::string_view(" \t\r\n").find(now()) != std::string_view::npos)
+      ++at_;
   }
   bool take(char c) {
     skip();
@@ -279,7 +297,9 @@ class Json {
     if (take('[')) return list(']', false);
     if (now() == '"') return string();
     const size_t begin = at_;
-    while (std::isalnum(static_cast<unsigned char>(now())) || now() == '-' || now() == '+' || now() == '.') ++at_;
+    while (std::isalnum(static_cast<unsigned char>(now())) || now() == '-' || now() == '+' ||
+           now() == '.')
+      ++at_;
     return at_ > begin;
   }
   bool string() {
@@ -293,7 +313,8 @@ class Json {
       }
       ++at_;
       const std::string_view plain = "\"\\/bfnrt", meant = "\"\\/\b\f\n\r\t";
-      if (const size_t which = plain.find(now()); which != std::string_view::npos && now() != '\0') {
+      if (const size_t which = plain.find(now());
+          which != std::string_view::npos && now() != '\0') {
         result += meant[which];
       } else if (now() == 'u' && at_ + 4 < text_.size()) {
         result += static_cast<char>(std::stoi(std::string(text_.substr(at_ + 1, 4)), nullptr, 16));
@@ -339,7 +360,9 @@ std::vector<std::vector<std::string>> csv_rows(const std::string& text) {
   return rows;
 }
 
-size_t lines_in(const std::string& text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
+size_t lines_in(const std::string& text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
 
 size_t longest_line(const std::string& text) {
   size_t longest = 0;
@@ -359,8 +382,11 @@ void check_csv(const std::string& text, const std::string& ordinary) {
   for (const auto& row : rows) {
     CHECK(row.size() == rows[0].size());
     for (const std::string& field : row) {
-      const bool number = !field.empty() && field.find_first_not_of("-0123456789.") == std::string::npos;
-      if (!number) CHECK(std::string_view("=+-@\t\r").find(field.substr(0, 1)) == (field.empty() ? 0 : std::string_view::npos));
+      const bool number =
+          !field.empty() && field.find_first_not_of("-0123456789.") == std::string::npos;
+      if (!number)
+        CHECK(std::string_view("=+-@\t\r").find(field.substr(0, 1)) ==
+              (field.empty() ? 0 : std::string_view::npos));
     }
   }
 }
@@ -376,7 +402,8 @@ TEST_CASE("no name that a user can choose does harm in what a writer writes") {
         case Format::kText:
           check_text(text, ordinary);
           // The log keeps names whole, in its last column; the drawing is no table.
-          if (writer.what != "log" && writer.what != "diff" && writer.what != "saved.dot") CHECK(longest_line(text) < 2500);
+          if (writer.what != "log" && writer.what != "diff" && writer.what != "saved.dot")
+            CHECK(longest_line(text) < 2500);
           break;
         case Format::kCsv:
           check_csv(text, ordinary);
@@ -387,14 +414,17 @@ TEST_CASE("no name that a user can choose does harm in what a writer writes") {
           CHECK(valid_utf8(text) == text);
           // Exact, or as part of a text of ours; an escaped character above 7 bits does not occur.
           const std::string exact = valid_utf8(hostile.name);
-          CHECK(std::any_of(json.strings().begin(), json.strings().end(),
-                            [&](const std::string& one) { return one.find(exact) != std::string::npos; }));
+          CHECK(std::any_of(
+              json.strings().begin(), json.strings().end(),
+              [&](const std::string& one) { return one.find(exact) != std::string::npos; }));
           break;
         }
         case Format::kPage:
           CHECK(valid_utf8(text) == text);
-          CHECK(std::none_of(text.begin(), text.end(), [](char c) { return c >= 0 && c < 0x20 && c != '\n' && c != '\t'; }));
-          CHECK(std::count(text.begin(), text.end(), '<') == std::count(ordinary.begin(), ordinary.end(), '<'));
+          CHECK(std::none_of(text.begin(), text.end(),
+                             [](char c) { return c >= 0 && c < 0x20 && c != '\n' && c != '\t'; }));
+          CHECK(std::count(text.begin(), text.end(), '<') ==
+                std::count(ordinary.begin(), ordinary.end(), '<'));
           break;
         case Format::kBinary:
           CHECK(text.find(valid_utf8(hostile.name)) != std::string::npos);
@@ -421,7 +451,8 @@ TEST_CASE("an out-of-memory report of hostile labels forges no line") {
     const std::string text = report_of(hostile.name);
     CHECK(harm_in(text) == "");
     std::istringstream in(text);
-    for (std::string line; std::getline(in, line);) CHECK((line.rfind("Total Tensors: 0", 0) == std::string::npos));
+    for (std::string line; std::getline(in, line);)
+      CHECK((line.rfind("Total Tensors: 0", 0) == std::string::npos));
   }
 }
 
@@ -455,10 +486,15 @@ struct FileWriter {
 const std::vector<FileWriter>& user_writers() {
   static const std::vector<FileWriter> all = {
       {"a report to a file",
-       [](const auto& path) { return text_of(write_file(path, "report", report_with("weight").to_html())); }},
+       [](const auto& path) {
+         return text_of(write_file(path, "report", report_with("weight").to_html()));
+       }},
       {"a run's file",
        [](const auto& path) {
-         return text_of(RunFile(path).write("report", [](std::ostream& out) { out << report_with("weight"); }).status());
+         return text_of(
+             RunFile(path)
+                 .write("report", [](std::ostream& out) { out << report_with("weight"); })
+                 .status());
        }},
       {"a timeline", [](const auto& path) { return text_of(Timeline().write(path)); }},
       {"a tracker's log of a given name",
@@ -502,7 +538,10 @@ std::vector<std::string> oom_names() {
 const std::vector<FolderWriter>& folder_writers() {
   static const std::vector<FolderWriter> all = {
       {"the report at the end",
-       [](const auto& folder) { return text_of(write_new_file(folder + "/memledger-exit", ".txt", "report", "text").status()); },
+       [](const auto& folder) {
+         return text_of(
+             write_new_file(folder + "/memledger-exit", ".txt", "report", "text").status());
+       },
        [] { return std::vector<std::string>{"memledger-exit.txt"}; }},
       {"a tracker's log",
        [](const auto& folder) {
@@ -528,7 +567,9 @@ const std::vector<FolderWriter>& folder_writers() {
            return std::string();
          });
        },
-       [] { return std::vector<std::string>{"20210430-202529-" + std::to_string(getpid()) + ".csv"}; }},
+       [] {
+         return std::vector<std::string>{"20210430-202529-" + std::to_string(getpid()) + ".csv"};
+       }},
       {"an out-of-memory report",
        [](const auto& folder) {
          const ScopedTracking tracking;
@@ -536,7 +577,8 @@ const std::vector<FolderWriter>& folder_writers() {
          options.folder = folder;
          options.max_reports = 1000;
          options.quiet = true;
-         if (const absl::Status status = write_out_of_memory_reports(options); !status.ok()) return text_of(status);
+         if (const absl::Status status = write_out_of_memory_reports(options); !status.ok())
+           return text_of(status);
          try {
            at::empty({int64_t{1} << 45}, at::kByte);
          } catch (const c10::Error&) {
@@ -554,7 +596,9 @@ TEST_CASE("a full disk is told by name, and a path under a file too") {
   std::ofstream(folder / "occupied") << "file";
   for (const FileWriter& writer : user_writers()) {
     CAPTURE(writer.what);
-    if (!writer.appends) CHECK(writer.write("/dev/full").find("/dev/full: No space left on device") != std::string::npos);
+    if (!writer.appends)
+      CHECK(writer.write("/dev/full").find("/dev/full: No space left on device") !=
+            std::string::npos);
     const std::string error = writer.write(folder / "occupied/x.json");
     CHECK(error.find("occupied") != std::string::npos);
     CHECK(error.find("Not a directory") != std::string::npos);
@@ -612,7 +656,9 @@ TEST_CASE("a name of ours follows no link and replaces nothing") {
   }
 }
 
-TEST_CASE("with standard streams closed files are written all the same, and under none of their numbers") {
+TEST_CASE(
+    "with standard streams closed files are written all the same, and under none of their "
+    "numbers") {
   const auto closed = [](const std::function<std::string()>& write) {
     return status_of_child([&] {
       for (const int descriptor : {0, 1, 2}) close(descriptor);

@@ -5,8 +5,9 @@
 namespace memledger::testing {
 namespace {
 
-const RawBlocks kRawBlocks = {[](size_t nbytes) { return c10::cuda::CUDACachingAllocator::raw_alloc(nbytes); },
-                              [](void* block) { c10::cuda::CUDACachingAllocator::raw_delete(block); }};
+const RawBlocks kRawBlocks = {
+    [](size_t nbytes) { return c10::cuda::CUDACachingAllocator::raw_alloc(nbytes); },
+    [](void* block) { c10::cuda::CUDACachingAllocator::raw_delete(block); }};
 
 }  // namespace
 

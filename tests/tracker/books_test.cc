@@ -1,4 +1,5 @@
-// One program under all of the books at once: what one calls a tensor, a workspace or a raw block, the others call the same.
+// One program under all of the books at once: what one calls a tensor, a workspace or a raw block,
+// the others call the same.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/tracker/books_test.h"
 
@@ -36,7 +37,9 @@ namespace {
 namespace nn = torch::nn;
 
 // The CPU, unless books_cuda.cc is linked in.
-c10::Device device() { return testing::books_on_cuda() ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU); }
+c10::Device device() {
+  return testing::books_on_cuda() ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+}
 
 TrackerOptions options_here() {
   const char* const folder = std::getenv("TEST_TMPDIR");
@@ -51,7 +54,8 @@ int64_t workspaces_of_libtorch() {
   const Snapshot snapshot = Registry::global().snapshot();
   int64_t bytes = 0;
   for (const LibraryWorkspace& one : library_workspaces()) {
-    const StorageInfo* const storage = snapshot.find_address(one.device, reinterpret_cast<const void*>(one.address));
+    const StorageInfo* const storage =
+        snapshot.find_address(one.device, reinterpret_cast<const void*>(one.address));
     REQUIRE(storage != nullptr);
     bytes += storage->nbytes;
   }
@@ -60,7 +64,9 @@ int64_t workspaces_of_libtorch() {
 
 TEST_SUITE_BEGIN("books");
 
-TEST_CASE("the iteration profiler's feature maps and intermediate gradients are activations, on CUDA as on the CPU") {
+TEST_CASE(
+    "the iteration profiler's feature maps and intermediate gradients are activations, on CUDA as "
+    "on the CPU") {
   struct Net : nn::Module {
     Net() {
       one = register_module("one", nn::Linear(1024, 1024));
@@ -88,7 +94,8 @@ TEST_CASE("the iteration profiler's feature maps and intermediate gradients are 
     CHECK(profiler.last().intermediate_gradient_bytes >= kResult);
     CHECK(profiler.last().intermediate_gradient_bytes <= 3 * kResult + 4);
     CHECK(profiler.last().other_bytes == kResult);
-    CHECK(profiler.last().workspace_bytes == (testing::books_on_cuda() ? workspaces_of_libtorch() : 0));
+    CHECK(profiler.last().workspace_bytes ==
+          (testing::books_on_cuda() ? workspaces_of_libtorch() : 0));
     CHECK((out.str().find("\nWorkspaces.....") != std::string::npos) == testing::books_on_cuda());
   }
 }
@@ -109,9 +116,12 @@ TEST_CASE("the tracker's tensors are tensors") {
 
 // What one book says: bytes by what they are for.
 struct Sums {
-  int64_t parameters = 0, buffers = 0, gradients = 0, optimizer_state = 0, tensors = 0, workspaces = 0, raw_blocks = 0;
+  int64_t parameters = 0, buffers = 0, gradients = 0, optimizer_state = 0, tensors = 0,
+          workspaces = 0, raw_blocks = 0;
 
-  int64_t of_tensors() const { return parameters + buffers + gradients + optimizer_state + tensors; }
+  int64_t of_tensors() const {
+    return parameters + buffers + gradients + optimizer_state + tensors;
+  }
   int64_t all() const { return of_tensors() + workspaces + raw_blocks; }
   int64_t& of(Role role) {
     switch (role) {
@@ -131,9 +141,9 @@ struct Sums {
 
 std::string text_of(const Sums& sums) {
   std::ostringstream out;
-  out << "parameters " << sums.parameters << ", buffers " << sums.buffers << ", gradients " << sums.gradients
-      << ", optimizer's state " << sums.optimizer_state << ", other tensors " << sums.tensors << ", workspaces "
-      << sums.workspaces << ", raw blocks " << sums.raw_blocks;
+  out << "parameters " << sums.parameters << ", buffers " << sums.buffers << ", gradients "
+      << sums.gradients << ", optimizer's state " << sums.optimizer_state << ", other tensors "
+      << sums.tensors << ", workspaces " << sums.workspaces << ", raw blocks " << sums.raw_blocks;
   return out.str();
 }
 
@@ -166,7 +176,8 @@ struct Program {
 using Profiler = std::unique_ptr<MemoryProfiler>;
 
 // The one program.
-__attribute__((noinline, used)) void run_one_program(Program& program, Profiler& profiler, std::ostream& out) {
+__attribute__((noinline, used)) void run_one_program(Program& program, Profiler& profiler,
+                                                     std::ostream& out) {
   program.net = std::make_shared<Net>();
   program.net->to(device());
   program.adam = std::make_unique<torch::optim::Adam>(program.net->parameters());
@@ -190,7 +201,9 @@ __attribute__((noinline, used)) void run_one_program(Program& program, Profiler&
   asm volatile("");  // not a tail call
 }
 
-int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.storage().nbytes()); }
+int64_t bytes_of(const at::Tensor& tensor) {
+  return static_cast<int64_t>(tensor.storage().nbytes());
+}
 
 // From sizes, and what LibTorch itself counted.
 Sums by_hand(const Program& program, int64_t requested_of_libtorch) {
@@ -211,7 +224,8 @@ Sums of_report(const Report& report) {
   Sums sums;
   for (const DeviceReport& one : report.devices) {
     if (one.device != device()) continue;
-    for (size_t role = 0; role < one.bytes_by_role.size(); ++role) sums.of(static_cast<Role>(role)) += one.bytes_by_role[role];
+    for (size_t role = 0; role < one.bytes_by_role.size(); ++role)
+      sums.of(static_cast<Role>(role)) += one.bytes_by_role[role];
     for (const ReportItem& item : one.items) {
       if (item.kind == ReportItemKind::kLibraryWorkspace) sums.workspaces += item.bytes;
       if (item.kind == ReportItemKind::kRawBlocks) sums.raw_blocks += item.bytes;
@@ -276,19 +290,22 @@ int64_t most_besides_tensors(const Recording& recording) {
     if (life.born_ns) changes.emplace_back(*life.born_ns, life.storage.nbytes);
     if (life.died_ns) changes.emplace_back(*life.died_ns, -life.storage.nbytes);
   }
-  std::sort(changes.begin(), changes.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(changes.begin(), changes.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
   int64_t now = 0, most = 0;
   for (const auto& [time, change] : changes) most = std::max(most, now += change);
   return most;
 }
 
-// LibTorch's own count: of CUDA its allocator's statistics, of the CPU what it reports of each allocation since the test began.
+// LibTorch's own count: of CUDA its allocator's statistics, of the CPU what it reports of each
+// allocation since the test began.
 class OwnCount {
  public:
   OwnCount() : scope_(count_), before_(requested()) {}
   int64_t requested() const {
     if (!testing::books_on_cuda()) return count_.live_bytes();
-    auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::DeviceType::CUDA));
+    auto* const allocator =
+        dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::DeviceType::CUDA));
     if (allocator == nullptr || !allocator->initialized()) return 0;
     constexpr auto kAggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return allocator->getDeviceStats(0).requested_bytes[kAggregate].current;
@@ -327,7 +344,9 @@ TEST_CASE("one program under all books: the sums are the same, role by role, and
     CHECK(truth.workspaces == 0);
   }
 
-  reporter.add_module("", *program.net).add_optimizer(*program.adam).add_input("input", program.input);
+  reporter.add_module("", *program.net)
+      .add_optimizer(*program.adam)
+      .add_input("input", program.input);
   tracker.add_module("", *program.net).add_optimizer(*program.adam);
   timeline.add_module("", *program.net).add_optimizer(*program.adam);
   Sums reported = of_report(reporter.collect());
@@ -345,15 +364,19 @@ TEST_CASE("one program under all books: the sums are the same, role by role, and
   Sums in_timeline = of_timeline(data);
   in_timeline.workspaces -= at_first.workspaces;
   CHECK(text_of(in_timeline) == text_of(truth));
-  CHECK(most_besides_tensors(data.recording) == profiler->last().most_workspace_bytes - at_first.workspaces);
+  CHECK(most_besides_tensors(data.recording) ==
+        profiler->last().most_workspace_bytes - at_first.workspaces);
   if (testing::books_on_cuda()) {
-    CHECK(profiler->last().most_workspace_bytes > truth.workspaces + at_first.workspaces + truth.raw_blocks);  // cuDNN's
+    CHECK(profiler->last().most_workspace_bytes >
+          truth.workspaces + at_first.workspaces + truth.raw_blocks);  // cuDNN's
   }
 
-  // Lines are of blocks, whatever they are for: what this thread made, as CUDA's backward runs on another.
+  // Lines are of blocks, whatever they are for: what this thread made, as CUDA's backward runs on
+  // another.
   int64_t made_here = 0;
   for (const Lifetime& life : data.recording.lifetimes) {
-    if (life.storage.device == device() && life.storage.thread == this_thread_number() && life.born_ns && !life.died_ns)
+    if (life.storage.device == device() && life.storage.thread == this_thread_number() &&
+        life.born_ns && !life.died_ns)
       made_here += life.storage.nbytes;
   }
   const LineProfile profile = lines.profile();

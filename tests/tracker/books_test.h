@@ -4,7 +4,8 @@
 
 namespace memledger::testing {
 
-// A block that is no tensor's, from the device's allocator past all storages; null where the CPU has no such thing.
+// A block that is no tensor's, from the device's allocator past all storages; null where the CPU
+// has no such thing.
 struct RawBlocks {
   void* (*take)(size_t nbytes);
   void (*give_back)(void* block);

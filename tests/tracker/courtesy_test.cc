@@ -1,4 +1,5 @@
-// On the CPU's memory, moved to a file; where there is a CUDA device (the virtual one), also on its.
+// On the CPU's memory, moved to a file; where there is a CUDA device (the virtual one), also on
+// its.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tracker/courtesy.h"
 
@@ -53,7 +54,11 @@ std::string message_of(const std::function<void()>& call) {
 }
 
 void* address(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  return tensor.unsafeGetTensorImpl()
+      ->unsafe_storage()
+      .unsafeGetStorageImpl()
+      ->_mutable_data_ptr_no_checks()
+      .get();
 }
 
 struct NetImpl : torch::nn::Module {
@@ -82,13 +87,14 @@ class Between {
   explicit Between(std::function<void(int)> callback) {
     operators = 0;
     before_operator = std::move(callback);
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(
-                                        [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
-                                          if (depth++ == 0) before_operator(operators++);
-                                          return nullptr;
-                                        },
-                                        [](const at::RecordFunction&, at::ObserverContext*) { --depth; })
-                                        .scopes({at::RecordScope::FUNCTION}));
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback(
+            [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+              if (depth++ == 0) before_operator(operators++);
+              return nullptr;
+            },
+            [](const at::RecordFunction&, at::ObserverContext*) { --depth; })
+            .scopes({at::RecordScope::FUNCTION}));
   }
   ~Between() { at::removeCallback(handle_); }
 
@@ -115,7 +121,9 @@ std::string train() {
 
 int64_t device_bytes(c10::Device device) {
   auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
-  return allocator->initialized() ? allocator->getDeviceStats(device.index()).requested_bytes[0].current : 0;
+  return allocator->initialized()
+             ? allocator->getDeviceStats(device.index()).requested_bytes[0].current
+             : 0;
 }
 
 int64_t reserved_bytes(c10::Device device) {
@@ -154,7 +162,8 @@ TEST_SUITE("courtesy on the CPU") {
     const at::Tensor empty = torch::empty({0, 3});
     const at::Tensor scalar = torch::full({}, 3.25);
     const at::Tensor large = torch::randint(0, 1 << 20, {3 << 20});
-    const std::vector<at::Tensor> all = {plain, view, half, boolean, sparse.indices(), sparse.values(), empty, scalar, large};
+    const std::vector<at::Tensor> all = {plain,           view,  half,   boolean, sparse.indices(),
+                                         sparse.values(), empty, scalar, large};
     std::vector<std::string> before;
     for (const at::Tensor& one : all) before.push_back(bits(one));
     const int64_t alive = memledger::Registry::global().counters(at::kCPU).current_bytes;
@@ -163,7 +172,8 @@ TEST_SUITE("courtesy on the CPU") {
     const int64_t left = memledger::Registry::global().counters(at::kCPU).current_bytes;
     CHECK(left == bytes_of(courtesy.unmoved()));
     CHECK(courtesy.yielded_bytes() == alive - left);
-    CHECK(courtesy.yielded_bytes() >= static_cast<int64_t>(plain.nbytes() + half.nbytes() + large.nbytes()));
+    CHECK(courtesy.yielded_bytes() >=
+          static_cast<int64_t>(plain.nbytes() + half.nbytes() + large.nbytes()));
     CHECK(address(plain) == nullptr);
     CHECK(plain.sizes() == at::IntArrayRef({100, 7}));
     CHECK(plain.device().is_cpu());
@@ -179,9 +189,9 @@ TEST_SUITE("courtesy on the CPU") {
     const at::Tensor one = torch::ones({4});
     {
       const ScopedCourtesy away(cpu_to_file());
-      for (const std::function<void()>& call :
-           std::vector<std::function<void()>>{[&] { one + 1; }, [&] { one.sum().item<float>(); }, [&] { one.data_ptr<float>(); },
-                                              [&] { one.zero_(); }, [&] { one.clone(); }, [&] { one.const_data_ptr(); }}) {
+      for (const std::function<void()>& call : std::vector<std::function<void()>>{
+               [&] { one + 1; }, [&] { one.sum().item<float>(); }, [&] { one.data_ptr<float>(); },
+               [&] { one.zero_(); }, [&] { one.clone(); }, [&] { one.const_data_ptr(); }}) {
         CHECK(message_of(call).find("restore()") != std::string::npos);
       }
       CHECK(torch::ones({4}).sum().item<float>() == 4);
@@ -212,7 +222,8 @@ TEST_SUITE("courtesy on the CPU") {
     CHECK(first[9].item<int64_t>() == 9);
   }
 
-  TEST_CASE("what dies while it is away is not brought back, what was resized or replaced stays so") {
+  TEST_CASE(
+      "what dies while it is away is not brought back, what was resized or replaced stays so") {
     at::Tensor dies = torch::ones({1000});
     const at::Tensor replaced = torch::ones({8});
     const at::Tensor resized = torch::ones({16});
@@ -241,7 +252,8 @@ TEST_SUITE("courtesy on the CPU") {
     net->forward(torch::randn({4, 12})).sum().backward();
     Courtesy courtesy(net, cpu_to_file());
     REQUIRE(courtesy.yield_memory().ok());
-    // Two Linears and a BatchNorm with their gradients; running mean and variance, and the number of batches.
+    // Two Linears and a BatchNorm with their gradients; running mean and variance, and the number
+    // of batches.
     const int64_t parameters = (12 * 16 + 16 + 16 * 12 + 12 + 16 + 16) * 4;
     CHECK(courtesy.yielded_bytes() == 2 * parameters + 2 * 16 * 4 + 8);
     CHECK(courtesy.unmoved().empty());
@@ -288,7 +300,8 @@ TEST_SUITE("courtesy on the CPU") {
     Courtesy courtesy(cpu_to_file());
     courtesy.add_tensor(coo).add_tensor(csr);
     REQUIRE(courtesy.yield_memory().ok());
-    for (const at::Tensor& part : {coo._indices(), coo._values(), csr.crow_indices(), csr.col_indices(), csr.values()}) {
+    for (const at::Tensor& part :
+         {coo._indices(), coo._values(), csr.crow_indices(), csr.col_indices(), csr.values()}) {
       CHECK(address(part) == nullptr);
     }
     CHECK(courtesy.yielded_bytes() >= 2 * 4 * 8 + 4 * 4 + 4 * 8 + 3 * 8 + 3 * 4);
@@ -301,14 +314,18 @@ TEST_SUITE("courtesy on the CPU") {
   TEST_CASE("options that do not fit are refused by name") {
     CourtesyOptions options;
     options.device = at::kCPU;
-    CHECK(std::string(Courtesy(options).yield_memory().message()).find("kFile") != std::string::npos);
+    CHECK(std::string(Courtesy(options).yield_memory().message()).find("kFile") !=
+          std::string::npos);
     options.device = c10::Device(at::kMeta);
-    CHECK(std::string(Courtesy(options).yield_memory().message()).find("meta") != std::string::npos);
+    CHECK(std::string(Courtesy(options).yield_memory().message()).find("meta") !=
+          std::string::npos);
     options.device = c10::Device(at::kCUDA, 77);
-    CHECK(std::string(Courtesy(options).yield_memory().message()).find("cuda:77") != std::string::npos);
+    CHECK(std::string(Courtesy(options).yield_memory().message()).find("cuda:77") !=
+          std::string::npos);
     options = cpu_to_file();
     options.folder = "/proc/self/maps/below";
-    CHECK(std::string(Courtesy(options).yield_memory().message()).find("/proc/self/maps/below") != std::string::npos);
+    CHECK(std::string(Courtesy(options).yield_memory().message()).find("/proc/self/maps/below") !=
+          std::string::npos);
   }
 
   TEST_CASE("a disk that fills up half-way: all is as it was") {
@@ -360,27 +377,30 @@ TEST_SUITE("courtesy on the CPU") {
     }
   }
 
-  TEST_CASE("a module with its optimizer goes and comes back between any two steps: the same bits") {
+  TEST_CASE(
+      "a module with its optimizer goes and comes back between any two steps: the same bits") {
     at::set_num_threads(1);
-    const auto train_with = [](const std::function<void(const Net&, const torch::optim::Optimizer&)>& between) {
-      torch::manual_seed(7);
-      Net net;
-      torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
-      for (int step = 0; step < 3; ++step) {
-        adam.zero_grad();
-        net->forward(torch::randn({8, 12})).pow(2).mean().backward();
-        between(net, adam);
-        adam.step();
-        between(net, adam);
-      }
-      std::string result;
-      for (const at::Tensor& parameter : net->parameters()) result += bits(parameter);
-      for (const at::Tensor& buffer : net->buffers()) result += bits(buffer);
-      return result;
-    };
+    const auto train_with =
+        [](const std::function<void(const Net&, const torch::optim::Optimizer&)>& between) {
+          torch::manual_seed(7);
+          Net net;
+          torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
+          for (int step = 0; step < 3; ++step) {
+            adam.zero_grad();
+            net->forward(torch::randn({8, 12})).pow(2).mean().backward();
+            between(net, adam);
+            adam.step();
+            between(net, adam);
+          }
+          std::string result;
+          for (const at::Tensor& parameter : net->parameters()) result += bits(parameter);
+          for (const at::Tensor& buffer : net->buffers()) result += bits(buffer);
+          return result;
+        };
     int64_t moved = 0;
     const std::string bare = train_with([](const Net&, const torch::optim::Optimizer&) {});
-    const std::string courteous = train_with([&](const Net& net, const torch::optim::Optimizer& adam) {
+    const std::string courteous = train_with([&](const Net& net,
+                                                 const torch::optim::Optimizer& adam) {
       Courtesy courtesy(net, cpu_to_file());
       courtesy.add_optimizer(adam);
       REQUIRE(courtesy.yield_memory().ok());
@@ -421,7 +441,8 @@ TEST_SUITE("courtesy on the CPU") {
 TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_available())) {
   TEST_CASE("a training step's memory is the host's for a while, but for what is listed") {
     const c10::Device device(at::kCUDA, 0);
-    for (const auto place : {CourtesyOptions::Place::kPageable, CourtesyOptions::Place::kPinned, CourtesyOptions::Place::kFile}) {
+    for (const auto place : {CourtesyOptions::Place::kPageable, CourtesyOptions::Place::kPinned,
+                             CourtesyOptions::Place::kFile}) {
       Net net;
       net->to(device);
       torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
@@ -430,7 +451,8 @@ TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_availabl
       adam.step();
       const at::Tensor again = net->forward(torch::randn({8, 12}, device)).pow(2).mean();
       const int64_t before = device_bytes(device);
-      // Two of cuBLAS, this thread's and autograd's, at LibTorch's size for the H200; one of cuBLASLt.
+      // Two of cuBLAS, this thread's and autograd's, at LibTorch's size for the H200; one of
+      // cuBLASLt.
       const int64_t workspaces = workspace_bytes();
       CHECK(workspaces > 2 * (32 << 20));
       CourtesyOptions options;
@@ -468,7 +490,8 @@ TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_availabl
     int64_t elements = 0;
     for (const at::Tensor& parameter : net->parameters()) elements += parameter.numel();
     int64_t buffers = 0;
-    for (const at::Tensor& buffer : net->buffers()) buffers += static_cast<int64_t>(buffer.nbytes());
+    for (const at::Tensor& buffer : net->buffers())
+      buffers += static_cast<int64_t>(buffer.nbytes());
     const int64_t workspaces = workspace_bytes();
     REQUIRE(courtesy.yield_memory().ok());
     // Parameter, gradient and the three tensors of Adam with amsgrad.
@@ -486,7 +509,8 @@ TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_availabl
     adam.step();
   }
 
-  TEST_CASE("workspaces of another device, which is not yielded, stay" * doctest::skip(torch::cuda::device_count() < 2)) {
+  TEST_CASE("workspaces of another device, which is not yielded, stay" *
+            doctest::skip(torch::cuda::device_count() < 2)) {
     const c10::Device first(at::kCUDA, 0), second(at::kCUDA, 1);
     const at::Tensor here = torch::ones({16, 16}, first), there = torch::ones({16, 16}, second);
     const at::Tensor here2 = here.matmul(here), there2 = there.matmul(there);
@@ -554,7 +578,8 @@ TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_availabl
     fillers.resize(fillers.size() - 2);
     const absl::Status status = courtesy.restore();
     CHECK(absl::IsResourceExhausted(status));
-    CHECK(std::string(status.message()).find(std::to_string(2 * kEach) + " bytes are still yielded") != std::string::npos);
+    CHECK(std::string(status.message())
+              .find(std::to_string(2 * kEach) + " bytes are still yielded") != std::string::npos);
     CHECK(courtesy.yielded_bytes() == 2 * kEach);
     CHECK(address(tensors[1]) != nullptr);
     CHECK(address(tensors[2]) == nullptr);
@@ -564,7 +589,8 @@ TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_availabl
     for (const at::Tensor& one : tensors) CHECK(address(one) != nullptr);
   }
 
-  TEST_CASE("a storage in a second device's memory comes back to it" * doctest::skip(torch::cuda::device_count() < 2)) {
+  TEST_CASE("a storage in a second device's memory comes back to it" *
+            doctest::skip(torch::cuda::device_count() < 2)) {
     const c10::Device second(at::kCUDA, 1);
     const at::Tensor there = torch::ones({1000}, second);
     const at::Tensor here = torch::ones({500}, c10::Device(at::kCUDA, 0));

@@ -1,5 +1,6 @@
-// The verdicts and expectations under googletest's macros. googletest is not among the project's packages, so what these macros
-// do with a value is written here as googletest 1.12 does it (gtest-assertion-result.h, gtest-internal.h, gtest-message.h).
+// The verdicts and expectations under googletest's macros. googletest is not among the project's
+// packages, so what these macros do with a value is written here as googletest 1.12 does it
+// (gtest-assertion-result.h, gtest-internal.h, gtest-message.h).
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/ATen.h>
 
@@ -16,8 +17,9 @@ class AssertionResult {
  public:
   AssertionResult(const AssertionResult& other) = default;
   template <typename T>
-  explicit AssertionResult(const T& success,
-                           typename std::enable_if<!std::is_convertible<T, AssertionResult>::value>::type* = nullptr)
+  explicit AssertionResult(
+      const T& success,
+      typename std::enable_if<!std::is_convertible<T, AssertionResult>::value>::type* = nullptr)
       : success_(success) {}
   operator bool() const { return success_; }
   const char* message() const { return message_.c_str(); }
@@ -68,7 +70,8 @@ struct AssertHelper {
   if (const ::testing::AssertionResult gtest_ar_ = ::testing::AssertionResult(expression)) \
     ;                                                                                      \
   else                                                                                     \
-    ADD_FAILURE_AT(__FILE__, __LINE__) << "Value of: " #expression "\n  Actual: false (" << gtest_ar_.message() << ")"
+    ADD_FAILURE_AT(__FILE__, __LINE__)                                                     \
+        << "Value of: " #expression "\n  Actual: false (" << gtest_ar_.message() << ")"
 
 #include "tracker/expectations_gtest.h"
 #include "tracker/growth_finder.h"
@@ -93,7 +96,8 @@ TEST_CASE("EXPECT_TRUE takes a verdict and prints why it fails") {
   REQUIRE(testing::failures.size() == 1);
   CHECK(testing::failures[0].text ==
         "Value of: no_growth(finder)\n  Actual: false (growing 16.0 B per step since step 6\n"
-        "  16.0 B per step since step 6: aten::zeros [forward] (4,) torch.float32 on cpu, 480.0 B in 30 storages)");
+        "  16.0 B per step since step 6: aten::zeros [forward] (4,) torch.float32 on cpu, 480.0 B "
+        "in 30 storages)");
 }
 
 TEST_CASE("a scope that fails adds a failure at its own line") {

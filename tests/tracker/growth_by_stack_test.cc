@@ -23,7 +23,9 @@ __attribute__((noinline)) at::Tensor recycle() { return at::ones({1024}); }
 namespace memledger {
 namespace {
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 GrowthReport after_steps(const StackOptions& stacks, GrowthOptions growth = {}) {
   RegistryOptions options;
@@ -52,7 +54,8 @@ TEST_CASE("every stack is taken: the row names the line that leaks") {
   const StackFrame frame = program_frame(row.place.stack);
   CHECK(std::abs(frame.line - program::kLineOfLeak) <= 1);
   CHECK(has(frame.function, "remember"));
-  CHECK(has(row.where(), "aten::ones [forward] (1024,) torch.float32 on cpu at growth_by_stack_test.cc:"));
+  CHECK(has(row.where(),
+            "aten::ones [forward] (1024,) torch.float32 on cpu at growth_by_stack_test.cc:"));
   CHECK(has(report.to_json(), "\"level\":\"stack\""));
   CHECK(has(report.to_json(), "\"line\":\"growth_by_stack_test.cc:"));
 }
@@ -78,7 +81,8 @@ TEST_CASE("sampled, but so large that all are taken: by line") {
 }
 
 TEST_CASE("sampled or small: by operator and shape") {
-  for (const StackOptions& stacks : {StackOptions::sampled(1 << 20), StackOptions::from(1 << 20), StackOptions::none()}) {
+  for (const StackOptions& stacks :
+       {StackOptions::sampled(1 << 20), StackOptions::from(1 << 20), StackOptions::none()}) {
     const GrowthReport report = after_steps(stacks);
     CAPTURE(to_string(report));
     REQUIRE(report.rows.size() == 1);

@@ -83,7 +83,9 @@ TEST_CASE("growth at every tenth step") {
 
 TEST_CASE("growth that begins at step 400 is dated to step 400, jump at the start or not") {
   for (const int64_t jump : {int64_t{0}, 100 * kMib}) {
-    const auto bytes = [jump](int64_t step) { return (step >= 20 ? jump : 0) + (step >= 400 ? (step - 399) * 64 : 0); };
+    const auto bytes = [jump](int64_t step) {
+      return (step >= 20 ? jump : 0) + (step >= 400 ? (step - 399) * 64 : 0);
+    };
     CHECK_FALSE(growth_of(399, bytes).growing);
     for (const int64_t steps : {410, 500, 1000, 20000}) {
       CAPTURE(steps);
@@ -99,7 +101,8 @@ TEST_CASE("now and then by chance, one step in five") {
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     int64_t bytes = 0;
-    const Growth growth = growth_of(600, [&](int64_t) { return bytes += random() % 5 == 0 ? 100 : 0; });
+    const Growth growth =
+        growth_of(600, [&](int64_t) { return bytes += random() % 5 == 0 ? 100 : 0; });
     CAPTURE(seed);
     REQUIRE(growth.growing);
     CHECK(growth.bytes_per_step > 10);
@@ -108,7 +111,9 @@ TEST_CASE("now and then by chance, one step in five") {
 }
 
 TEST_CASE("in bursts, five steps of every hundred") {
-  const Growth growth = growth_of(2050, [](int64_t step) { return (step / 100 * 5 + std::min<int64_t>(step % 100, 5)) * 1000; });
+  const Growth growth = growth_of(2050, [](int64_t step) {
+    return (step / 100 * 5 + std::min<int64_t>(step % 100, 5)) * 1000;
+  });
   REQUIRE(growth.growing);
   CHECK(growth.bytes_per_step == doctest::Approx(50).epsilon(0.1));
 }
@@ -120,32 +125,42 @@ TEST_CASE("below a sawtooth twenty times as high") {
 }
 
 TEST_CASE("with one jump in the middle, which does not bend the slope") {
-  const Growth growth = growth_of(300, [](int64_t step) { return step * 4 + (step >= 100 ? 100 * kMib : 0); });
+  const Growth growth =
+      growth_of(300, [](int64_t step) { return step * 4 + (step >= 100 ? 100 * kMib : 0); });
   REQUIRE(growth.growing);
   CHECK(growth.since_step == 6);
   CHECK(growth.bytes_per_step == doctest::Approx(4));
 }
 
 TEST_CASE("where it began is not hidden by a hiccup, nor by a livelier end") {
-  const Growth hiccup = growth_of(400, [](int64_t step) { return (step - (step >= 250 ? 3 : 0)) * 100; });
+  const Growth hiccup =
+      growth_of(400, [](int64_t step) { return (step - (step >= 250 ? 3 : 0)) * 100; });
   REQUIRE(hiccup.growing);
   CHECK(hiccup.since_step == 6);
-  const Growth lively = growth_of(415, [](int64_t step) { return step / 10 * 100 + std::max<int64_t>(0, step - 400); });
+  const Growth lively = growth_of(
+      415, [](int64_t step) { return step / 10 * 100 + std::max<int64_t>(0, step - 400); });
   REQUIRE(lively.growing);
   CHECK(lively.since_step == 10);
 }
 
 TEST_CASE("after most of what there was has been given back, growth counts from there") {
-  const Growth growth = growth_of(200, [](int64_t step) { return step < 20 ? 1000 : std::max<int64_t>(0, step - 29) * 100; });
+  const Growth growth = growth_of(
+      200, [](int64_t step) { return step < 20 ? 1000 : std::max<int64_t>(0, step - 29) * 100; });
   REQUIRE(growth.growing);
   CHECK(growth.since_step == 30);
   CHECK(growth.bytes_per_step == doctest::Approx(100));
 }
 
 TEST_CASE("a square root goes on growing, a logarithm ends as steady") {
-  CHECK(growth_of(1000, [](int64_t step) { return std::llround(1e6 * std::sqrt(static_cast<double>(step))); }).growing);
-  CHECK_FALSE(growth_of(100, [](int64_t step) { return std::llround(1e6 * std::log(static_cast<double>(step))); }).growing);
-  CHECK_FALSE(growth_of(10000, [](int64_t step) { return std::llround(1e6 * std::log(static_cast<double>(step))); }).growing);
+  CHECK(growth_of(1000, [](int64_t step) {
+          return std::llround(1e6 * std::sqrt(static_cast<double>(step)));
+        }).growing);
+  CHECK_FALSE(growth_of(100, [](int64_t step) {
+                return std::llround(1e6 * std::log(static_cast<double>(step)));
+              }).growing);
+  CHECK_FALSE(growth_of(10000, [](int64_t step) {
+                return std::llround(1e6 * std::log(static_cast<double>(step)));
+              }).growing);
 }
 
 TEST_CASE("what is healthy is never said to grow") {
@@ -159,8 +174,11 @@ TEST_CASE("what is healthy is never said to grow") {
   CHECK(healthy([](int64_t step) { return std::min<int64_t>(step / 100, 4) * kMib; }));
   // A cache that fills in nine steps; a vector that doubles.
   CHECK(healthy([](int64_t step) { return std::min<int64_t>(step, 14) * kMib; }));
-  CHECK(healthy([](int64_t step) { return int64_t{1} << static_cast<int>(std::log2(static_cast<double>(step))); }));
-  // Evaluation every fifty steps; every third batch larger; a sawtooth that fills within the warm-up's reach.
+  CHECK(healthy([](int64_t step) {
+    return int64_t{1} << static_cast<int>(std::log2(static_cast<double>(step)));
+  }));
+  // Evaluation every fifty steps; every third batch larger; a sawtooth that fills within the
+  // warm-up's reach.
   CHECK(healthy([](int64_t step) { return step % 50 < 5 ? 30 * kMib : kMib; }));
   CHECK(healthy([](int64_t step) { return step % 3 == 0 ? 3 * kMib : 2 * kMib; }));
   CHECK(healthy([](int64_t step) { return step % 10 * kMib; }));
@@ -212,18 +230,21 @@ TEST_CASE("a sawtooth is growing at most until it has come down once, though its
     CAPTURE(seed);
     CHECK(steps_said_to_grow(200, bytes) > 180);
     // From the second ramp on.
-    CHECK(steps_said_to_grow(5000, [&](int64_t step) { return step == 5 ? 200 : bytes(step); }) == 0);
+    CHECK(steps_said_to_grow(5000, [&](int64_t step) { return step == 5 ? 200 : bytes(step); }) ==
+          0);
   }
 }
 
-TEST_CASE("random walks and requests in flight: a false word at less than one moment in a thousand") {
+TEST_CASE(
+    "random walks and requests in flight: a false word at less than one moment in a thousand") {
   int64_t walk_said = 0;
   int64_t flight_said = 0;
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     int64_t walk = 100;
-    walk_said +=
-        steps_said_to_grow(500, [&](int64_t) { return walk = std::max<int64_t>(0, walk + (random() % 2 == 0 ? 1 : -1)); });
+    walk_said += steps_said_to_grow(500, [&](int64_t) {
+      return walk = std::max<int64_t>(0, walk + (random() % 2 == 0 ? 1 : -1));
+    });
     int64_t flying = 50;
     flight_said += steps_said_to_grow(500, [&](int64_t) {
       const int64_t landed = std::binomial_distribution<int64_t>(flying, 0.1)(random);

@@ -1,4 +1,5 @@
-// Growth in real programs on the CPU: leaks of the field are found and named, healthy programs are not accused.
+// Growth in real programs on the CPU: leaks of the field are found and named, healthy programs are
+// not accused.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tracker/growth_finder.h"
 
@@ -23,7 +24,9 @@
 namespace memledger {
 namespace {
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // The report after that many steps of the program.
 template <typename Program>
@@ -55,7 +58,8 @@ TEST_CASE("a replay buffer that is never trimmed") {
   REQUIRE(report.rows.size() == 1);
   CHECK(to_string(report) ==
         "growing 12.0 KiB per step since step 40\n"
-        "  12.0 KiB per step since step 40: aten::rand [replay, forward] (3, 1024) torch.float32 on cpu, "
+        "  12.0 KiB per step since step 40: aten::rand [replay, forward] (3, 1024) torch.float32 "
+        "on cpu, "
         "252.0 KiB in 21 storages");
   CHECK(report.rows[0].growth.grown_bytes == 21 * 3 * 1024 * 4);
   CHECK_FALSE(no_growth(report));
@@ -64,7 +68,9 @@ TEST_CASE("a replay buffer that is never trimmed") {
 TEST_CASE("sequences of all lengths, and a label for each request, are seen together") {
   std::vector<at::Tensor> kept;
   SUBCASE("lengths") {
-    const GrowthReport report = watched(60, [&](int step) { kept.push_back(at::zeros({64 + step * 7 % 61, 16})); });
+    const GrowthReport report = watched(60, [&](int step) {
+      kept.push_back(at::zeros({64 + step * 7 % 61, 16}));
+    });
     REQUIRE(report.rows.size() == 1);
     CHECK(report.rows[0].level == GrowthLevel::kOperator);
     CHECK(report.rows[0].where() == "aten::zeros [forward] of several shapes or labels on cpu");
@@ -117,7 +123,8 @@ TEST_CASE("losses summed without detach, in an evaluation that keeps its graphs"
   CHECK_FALSE(no_growth(report));
   // What the graph holds of each step: the input, and relu's result.
   CHECK(row_like(report, "aten::ones [evaluation, forward] (8, 16) torch.float32") != nullptr);
-  const GrowthRow* const relu = row_like(report, "aten::relu [evaluation, forward] (8, 16) torch.float32");
+  const GrowthRow* const relu =
+      row_like(report, "aten::relu [evaluation, forward] (8, 16) torch.float32");
   REQUIRE(relu != nullptr);
   CHECK(verdict_text(relu->growth) == "growing 512.0 B per step since step 6");
 }
@@ -133,7 +140,8 @@ TEST_CASE("retain_graph, and the losses kept for a plot") {
   const GrowthRow* const row = row_like(report, "aten::tanh [forward] (8, 16) torch.float32");
   REQUIRE(row != nullptr);
   CHECK(verdict_text(row->growth) == "growing 512.0 B per step since step 6");
-  // The losses themselves: 4 bytes a step, 16 MB of which would take a day's work to see in a total.
+  // The losses themselves: 4 bytes a step, 16 MB of which would take a day's work to see in a
+  // total.
   const GrowthRow* const loss = row_like(report, "aten::sum [forward] () torch.float32");
   REQUIRE(loss != nullptr);
   CHECK(verdict_text(loss->growth) == "growing 4.0 B per step since step 6");
@@ -147,7 +155,8 @@ TEST_CASE("views of 40 bytes, each of which pins 16 MiB") {
   });
   REQUIRE(report.rows.size() == 1);
   CHECK(report.verdict() == "growing 16.0 MiB per step since step 6");
-  CHECK(report.rows[0].where() == "aten::empty [logits, forward] (2048, 2048) torch.float32 on cpu");
+  CHECK(report.rows[0].where() ==
+        "aten::empty [logits, forward] (2048, 2048) torch.float32 on cpu");
 }
 
 TEST_CASE("state of short-lived threads that outlives them") {
@@ -189,10 +198,13 @@ TEST_CASE("4 bytes a step beside a training loop of varying size") {
 TEST_SUITE_END();
 TEST_SUITE_BEGIN("growth finder: healthy programs");
 
-at::Tensor loss_of(torch::nn::Sequential& net, int64_t batch) { return net->forward(at::ones({batch, 8})).pow(2).mean(); }
+at::Tensor loss_of(torch::nn::Sequential& net, int64_t batch) {
+  return net->forward(at::ones({batch, 8})).pow(2).mean();
+}
 
 torch::nn::Sequential small_net() {
-  return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU(), torch::nn::Linear(16, 4));
+  return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU(),
+                               torch::nn::Linear(16, 4));
 }
 
 TEST_CASE("training with Adam; gradients come at step 1, their states as well") {
@@ -312,7 +324,8 @@ TEST_CASE("losses summed with item(), retain_graph for two losses of one graph")
   })));
 }
 
-TEST_CASE("gradients accumulated over four steps and then dropped; a moving average of the weights") {
+TEST_CASE(
+    "gradients accumulated over four steps and then dropped; a moving average of the weights") {
   torch::nn::Sequential net = small_net();
   std::vector<at::Tensor> average;
   CHECK(no_growth(watched(43, [&](int step) {
@@ -350,7 +363,8 @@ TEST_CASE("too few steps are no verdict") {
   const GrowthReport report = watched(14, [](int) {});
   CHECK(report.verdict() == "unknown: 14 of at least 15 steps");
   CHECK_FALSE(no_growth(report));
-  CHECK(no_growth(report).message() == "too few steps to tell whether memory grows: 14 of at least 15");
+  CHECK(no_growth(report).message() ==
+        "too few steps to tell whether memory grows: 14 of at least 15");
   CHECK(to_string(watched(15, [](int) {})) == "steady");
 }
 
@@ -433,7 +447,8 @@ TEST_CASE("steps may end on any thread, side by side") {
   CHECK(row_like(report, "aten::zeros") != nullptr);
 }
 
-TEST_CASE("fork while another thread steps: the child can, too" * doctest::skip(testing::kChildrenMayHang)) {
+TEST_CASE("fork while another thread steps: the child can, too" *
+          doctest::skip(testing::kChildrenMayHang)) {
   GrowthFinder finder;
   std::atomic<bool> stop{false};
   std::thread other([&] {
@@ -464,10 +479,14 @@ TEST_CASE("JSON has fixed keys and escaped names") {
                              kept.push_back(at::zeros({4}));
                            }).to_json();
   CHECK(json ==
-        "{\"schema\":\"memledger.growth\",\"version\":1,\"unit\":\"step\",\"steps\":30,\"steps_needed\":15,\"groups\":1,"
-        "\"groups_left_out\":0,\"verdict\":\"growing 16.0 B per step since step 6\",\"rows\":[{\"level\":\"group\","
-        "\"device\":\"cpu\",\"op\":\"aten::zeros\",\"autograd_node\":\"\",\"label\":\"a \\\"b\\\"\",\"phase\":\"forward\","
-        "\"shape\":[4],\"dtype\":\"torch.float32\",\"line\":null,\"bytes_per_step\":16,\"since_step\":6,\"grown_bytes\":400,"
+        "{\"schema\":\"memledger.growth\",\"version\":1,\"unit\":\"step\",\"steps\":30,\"steps_"
+        "needed\":15,\"groups\":1,"
+        "\"groups_left_out\":0,\"verdict\":\"growing 16.0 B per step since step "
+        "6\",\"rows\":[{\"level\":\"group\","
+        "\"device\":\"cpu\",\"op\":\"aten::zeros\",\"autograd_node\":\"\",\"label\":\"a "
+        "\\\"b\\\"\",\"phase\":\"forward\","
+        "\"shape\":[4],\"dtype\":\"torch.float32\",\"line\":null,\"bytes_per_step\":16,\"since_"
+        "step\":6,\"grown_bytes\":400,"
         "\"bytes\":480,"
         "\"count\":30}]}");
 }

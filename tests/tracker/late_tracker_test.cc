@@ -1,5 +1,5 @@
-// A tracker that comes when the tensors are already there. Whether tracking ever was on is of the whole process, so this has a
-// binary to itself.
+// A tracker that comes when the tensors are already there. Whether tracking ever was on is of the
+// whole process, so this has a binary to itself.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <stdlib.h>
 #include <torch/torch.h>
@@ -19,14 +19,18 @@ std::string in_words(const SnapshotDiff& diff) {
   return text;
 }
 
-TEST_CASE("tensors born before tracking are found through what is registered, and their rows say so") {
+TEST_CASE(
+    "tensors born before tracking are found through what is registered, and their rows say so") {
   const at::Tensor unseen = torch::ones({100});
   torch::nn::Linear net(8, 16);
   at::Tensor mine = torch::ones({10, 10}, torch::kLong);
 
   const char* const base = std::getenv("TEST_TMPDIR");
   std::string folder =
-      (std::filesystem::path(base != nullptr ? base : std::filesystem::temp_directory_path().string()) / "late_XXXXXX").string();
+      (std::filesystem::path(base != nullptr ? base
+                                             : std::filesystem::temp_directory_path().string()) /
+       "late_XXXXXX")
+          .string();
   REQUIRE(::mkdtemp(folder.data()) != nullptr);
   TrackerOptions options;
   options.path = folder;
@@ -35,16 +39,21 @@ TEST_CASE("tensors born before tracking are found through what is registered, an
   tracker.add_module("net", net).add_tensor("mine", mine);
   const SnapshotDiff first = tracker.track();
   CHECK(in_words(first) ==
-        "+ | 1 * Size:(10, 10)             | Memory: 0.0007 M | Tensor               | torch.int64 | mine (before tracking)\n"
-        "+ | 1 * Size:(16, 8)              | Memory: 0.0004 M | Parameter            | torch.float32 | net.weight (before "
+        "+ | 1 * Size:(10, 10)             | Memory: 0.0007 M | Tensor               | torch.int64 "
+        "| mine (before tracking)\n"
+        "+ | 1 * Size:(16, 8)              | Memory: 0.0004 M | Parameter            | "
+        "torch.float32 | net.weight (before "
         "tracking)\n"
-        "+ | 1 * Size:(16,)                | Memory: 6.104e-05 M | Parameter            | torch.float32 | net.bias (before "
+        "+ | 1 * Size:(16,)                | Memory: 6.104e-05 M | Parameter            | "
+        "torch.float32 | net.bias (before "
         "tracking)\n");
   CHECK(first.tensor_bytes == 800 + 16 * 8 * 4 + 16 * 4);
   CHECK(first.unseen_before_tracking);
   mine.reset();
   const SnapshotDiff second = tracker.track();
-  CHECK(in_words(second) == "- | 1 * Size:(10, 10)             | Memory: 0.0007 M | Tensor               | torch.int64 | mine\n");
+  CHECK(in_words(second) ==
+        "- | 1 * Size:(10, 10)             | Memory: 0.0007 M | Tensor               | torch.int64 "
+        "| mine\n");
   CHECK(second.tensor_bytes == 16 * 8 * 4 + 16 * 4);
   std::filesystem::remove_all(folder);
 }

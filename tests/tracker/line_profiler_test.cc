@@ -1,5 +1,6 @@
-// Built four times: with -O0 -g, with -O2 -g, without -g, and on top of that in the address sanitizer's runs. The bytes must be
-// the same in all; which line they are on is only asked of the first.
+// Built four times: with -O0 -g, with -O2 -g, without -g, and on top of that in the address
+// sanitizer's runs. The bytes must be the same in all; which line they are on is only asked of the
+// first.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tracker/line_profiler.h"
 
@@ -40,8 +41,9 @@ using memledger::LineTable;
 
 static std::atomic<bool> lingering{false};
 
-// In the place of glibc's, which a fork finds rarely in use: while `lingering` is set it takes longer. Not beside the address
-// sanitizer, which calls it before anything of the program's can run.
+// In the place of glibc's, which a fork finds rarely in use: while `lingering` is set it takes
+// longer. Not beside the address sanitizer, which calls it before anything of the program's can
+// run.
 #ifndef __SANITIZE_ADDRESS__
 namespace {
 
@@ -50,7 +52,8 @@ struct Visitor {
   Visit visit;
   void* data;
 };
-const auto real_dl_iterate_phdr = reinterpret_cast<int (*)(Visit, void*)>(dlsym(RTLD_NEXT, "dl_iterate_phdr"));
+const auto real_dl_iterate_phdr =
+    reinterpret_cast<int (*)(Visit, void*)>(dlsym(RTLD_NEXT, "dl_iterate_phdr"));
 
 int linger_and_visit(dl_phdr_info* library, size_t size, void* data) {
   if (lingering) usleep(300);
@@ -60,7 +63,8 @@ int linger_and_visit(dl_phdr_info* library, size_t size, void* data) {
 
 }  // namespace
 
-extern "C" int dl_iterate_phdr(Visit visit, void* data) noexcept(noexcept(::dl_iterate_phdr(visit, data))) {
+extern "C" int dl_iterate_phdr(Visit visit,
+                               void* data) noexcept(noexcept(::dl_iterate_phdr(visit, data))) {
   if (real_dl_iterate_phdr == nullptr) return 0;  // not initialised yet
   Visitor visitor{visit, data};
   return real_dl_iterate_phdr(&linger_and_visit, &visitor);
@@ -73,7 +77,8 @@ at::Tensor bytes(int64_t n) { return at::empty({n}, at::kByte); }
 
 KEPT at::Tensor bytes_on(int gpu, int64_t n) {
   at::Tensor result =
-      at::empty({n}, at::TensorOptions(c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu))).dtype(at::kByte));
+      at::empty({n}, at::TensorOptions(c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu)))
+                         .dtype(at::kByte));
   asm volatile("nop");
   return result;
 }
@@ -116,7 +121,9 @@ KEPT void recurse(int depth, std::vector<at::Tensor>& kept) {
   asm volatile("nop");
 }
 
-__attribute__((always_inline)) inline at::Tensor inlined_bytes(int64_t n) { return at::empty({n}, at::kByte); }
+__attribute__((always_inline)) inline at::Tensor inlined_bytes(int64_t n) {
+  return at::empty({n}, at::kByte);
+}
 
 KEPT int64_t with_inlined(int64_t n) {
   const at::Tensor one = inlined_bytes(n);
@@ -217,7 +224,8 @@ KEPT void turn_9() {
   const at::Tensor one = bytes(100);
   asm volatile("nop");
 }
-constexpr std::array kTurns = {&turn_0, &turn_1, &turn_2, &turn_3, &turn_4, &turn_5, &turn_6, &turn_7, &turn_8, &turn_9};
+constexpr std::array kTurns = {&turn_0, &turn_1, &turn_2, &turn_3, &turn_4,
+                               &turn_5, &turn_6, &turn_7, &turn_8, &turn_9};
 
 // The example of pytorch_memlab's README, with its target changed on the way.
 struct Switching {
@@ -259,8 +267,9 @@ const bool watched = [] {
 }();
 
 const LineTable& table_of(const LineProfile& profile, const std::string& function) {
-  const auto found = std::find_if(profile.tables.begin(), profile.tables.end(),
-                                  [&](const LineTable& table) { return table.function == function; });
+  const auto found =
+      std::find_if(profile.tables.begin(), profile.tables.end(),
+                   [&](const LineTable& table) { return table.function == function; });
   REQUIRE_MESSAGE(found != profile.tables.end(), function);
   return *found;
 }
@@ -282,7 +291,8 @@ int64_t sum_of(const LineTable& table) {
 
 #ifdef EXPECT_LINES
 const LineRow& row_of(const LineTable& table, int64_t line) {
-  const auto found = std::find_if(table.rows.begin(), table.rows.end(), [&](const LineRow& row) { return row.line == line; });
+  const auto found = std::find_if(table.rows.begin(), table.rows.end(),
+                                  [&](const LineRow& row) { return row.line == line; });
   REQUIRE(found != table.rows.end());
   return *found;
 }
@@ -325,7 +335,8 @@ TEST_CASE("each line's bytes sum to the function's, and the function's to the re
   CHECK(row_of(outer, profiled::line_of_call).figures->line_left == 0);
   const auto peak = *LineColumn::parse("active_bytes.all.peak");
   CHECK(row_of(outer, profiled::line_of_first).figures->value(peak) == before.current_bytes + 1000);
-  CHECK(row_of(outer, profiled::line_of_second).figures->value(peak) == before.current_bytes + 1500);
+  CHECK(row_of(outer, profiled::line_of_second).figures->value(peak) ==
+        before.current_bytes + 1500);
   CHECK(row_of(outer, profiled::line_of_call).figures->value(peak) == before.current_bytes + 4500);
   CHECK(outer.rows.front().figures->value(peak) == before.current_bytes);
   CHECK(outer.rows.front().code.find("void outer(") != std::string::npos);
@@ -378,7 +389,8 @@ TEST_CASE("methods, templates, lambdas, recursions and threads") {
   const auto address = static_cast<int64_t (Lambda::*)(int64_t) const>(&Lambda::operator());
   const void* code = nullptr;
   static_assert(sizeof(address) >= sizeof(code));
-  std::copy_n(reinterpret_cast<const char*>(&address), sizeof(code), reinterpret_cast<char*>(&code));
+  std::copy_n(reinterpret_cast<const char*>(&address), sizeof(code),
+              reinterpret_cast<char*>(&code));
   of_lambda.add_function(code);
   {
     const auto on_lambda = of_lambda.enable();
@@ -470,7 +482,8 @@ TEST_CASE("many call sites in random order: memory grows with the sites, not wit
 
 TEST_CASE("functions that are called in turn from one place: each has its first row") {
   std::vector<std::string> names;
-  for (size_t i = 0; i < profiled::kTurns.size(); ++i) names.push_back("profiled::turn_" + std::to_string(i));
+  for (size_t i = 0; i < profiled::kTurns.size(); ++i)
+    names.push_back("profiled::turn_" + std::to_string(i));
   LineProfiler profiler(names);
   const auto on = profiler.enable();
   const auto current = *LineColumn::parse("active_bytes.all.current");
@@ -631,13 +644,15 @@ TEST_CASE("a target that is not there is refused") {
 TEST_CASE("who was alive at a line's peak") {
   const at::Tensor older = profiled::bytes(11111);
   LineProfiler profiler({"profiled::inner"}, {/*who_was_alive=*/true});
-  CHECK(absl::IsFailedPrecondition(LineProfiler({"profiled::inner"}).alive_at_peak("profiled::inner", 1).status()));
+  CHECK(absl::IsFailedPrecondition(
+      LineProfiler({"profiled::inner"}).alive_at_peak("profiled::inner", 1).status()));
   const auto on = profiler.enable();
   profiled::inner();
   const LineProfile profile = profiler.profile();
   const LineTable& table = table_of(profile, "profiled::inner");
-  const auto row = std::find_if(table.rows.begin(), table.rows.end(),
-                                [](const LineRow& one) { return one.figures && one.figures->line_allocated > 0; });
+  const auto row = std::find_if(table.rows.begin(), table.rows.end(), [](const LineRow& one) {
+    return one.figures && one.figures->line_allocated > 0;
+  });
   REQUIRE(row != table.rows.end());
   const auto alive = profiler.alive_at_peak("profiled::inner", row->line);
   REQUIRE(alive.ok());
@@ -673,7 +688,9 @@ TEST_CASE("MEMLEDGER_PROFILE_EVERY() without a number: after every run") {
   for (int i = 0; i < 3; ++i) profiled::body_every_run(100);
   int tables = 0;
   const std::string text = out.text();
-  for (size_t at = 0; (at = text.find("## profiled::body_every_run", at)) != std::string::npos; ++at) ++tables;
+  for (size_t at = 0; (at = text.find("## profiled::body_every_run", at)) != std::string::npos;
+       ++at)
+    ++tables;
   CHECK(tables == 3);
 }
 
@@ -697,7 +714,9 @@ TEST_SUITE("on a CUDA device" * doctest::skip(!at::hasCUDA())) {
     CHECK(table_of(profile, "profiled::bytes_on").total.value(peak) == 3072);
   }
 
-  TEST_CASE("the target changes within the function: each line is of its own, and nothing is left behind") {
+  TEST_CASE(
+      "the target changes within the function: each line is of its own, and nothing is left "
+      "behind") {
     memledger::set_target_gpu(0);
     LineProfiler profiler({"Switching::run"});
     const auto on = profiler.enable();
@@ -715,8 +734,10 @@ TEST_SUITE("on a CUDA device" * doctest::skip(!at::hasCUDA())) {
       CHECK(sum_of(table) == run * (7 << 20));
       CHECK(table.total.line_freed == run * (7 << 20));
       CHECK(table.total.line_left == 0);
-      CHECK(table.total.value(*LineColumn::parse("requested_bytes.all.allocated")) == run * (7 << 20));
-      CHECK(table.total.value(*LineColumn::parse("requested_bytes.all.freed")) == freed_by_libtorch() - freed_before);
+      CHECK(table.total.value(*LineColumn::parse("requested_bytes.all.allocated")) ==
+            run * (7 << 20));
+      CHECK(table.total.value(*LineColumn::parse("requested_bytes.all.freed")) ==
+            freed_by_libtorch() - freed_before);
       const auto peak = *LineColumn::parse("active_bytes.all.peak");
       REQUIRE(table.rows.front().figures);
       CHECK(table.rows.front().figures->value(peak) == at_entry);
@@ -733,7 +754,8 @@ TEST_SUITE("on a CUDA device" * doctest::skip(!at::hasCUDA())) {
   TEST_CASE("a GPU that LibTorch does not see is refused, with how many there are") {
     for (const auto& set :
          {std::function<void()>([] { memledger::set_target_gpu(7); }),
-          std::function<void()>([] { memledger::set_target_device(c10::Device(at::kCUDA, 7)); }), std::function<void()>([] {
+          std::function<void()>([] { memledger::set_target_device(c10::Device(at::kCUDA, 7)); }),
+          std::function<void()>([] {
             LineProfiler({}, {false, 7});
           })}) {
       std::string message;
@@ -742,7 +764,9 @@ TEST_SUITE("on a CUDA device" * doctest::skip(!at::hasCUDA())) {
       } catch (const c10::Error& error) {
         message = error.what_without_backtrace();
       }
-      CHECK_MESSAGE(message.find("there is no cuda:7: LibTorch sees 2 CUDA devices") != std::string::npos, message);
+      CHECK_MESSAGE(
+          message.find("there is no cuda:7: LibTorch sees 2 CUDA devices") != std::string::npos,
+          message);
     }
   }
 

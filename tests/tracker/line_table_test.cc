@@ -45,7 +45,8 @@ LineTable readme() {
   LineTable table;
   table.function = "outer";
   table.file = "a<b>.py";
-  table.rows = {row(7, "def outer():", 0, 0), row(8, "    linear = torch.nn.Linear(100, 100).cuda()", 40 * kKiB, 2048 * kKiB),
+  table.rows = {row(7, "def outer():", 0, 0),
+                row(8, "    linear = torch.nn.Linear(100, 100).cuda()", 40 * kKiB, 2048 * kKiB),
                 row(9, "    linear2 = torch.nn.Linear(100, 100).cuda()", 80 * kKiB, 2048 * kKiB),
                 row(10, "    inner()", 120 * kKiB, 2048 * kKiB)};
   return table;
@@ -67,7 +68,9 @@ TEST_CASE("the text is the original's") {
         "allocated 0.00B, freed 0.00B, left behind 0.00B\n");
 }
 
-TEST_CASE("a line without events is blank, an unknown figure is ?, control characters are shown, not sent") {
+TEST_CASE(
+    "a line without events is blank, an unknown figure is ?, control characters are shown, not "
+    "sent") {
   LineTable table = readme();
   table.rows[1].figures.reset();
   const size_t stat = LineColumn::parse("active_bytes.all.peak")->stat;
@@ -81,14 +84,15 @@ TEST_CASE("a line without events is blank, an unknown figure is ?, control chara
 }
 
 TEST_CASE("every column has a name that is read back") {
-  for (const char* const name : {"allocation.all.current", "segment.small_pool.peak", "active.large_pool.allocated",
-                                 "inactive_split_bytes.all.freed", "requested_bytes.all.peak", "line.allocated", "line.left"}) {
+  for (const char* const name : {"allocation.all.current", "segment.small_pool.peak",
+                                 "active.large_pool.allocated", "inactive_split_bytes.all.freed",
+                                 "requested_bytes.all.peak", "line.allocated", "line.left"}) {
     const auto column = LineColumn::parse(name);
     REQUIRE_MESSAGE(column, name);
     CHECK(column->name() == name);
   }
-  for (const char* const name :
-       {"", "active_bytes", "active_bytes.all", "active_bytes.all.peak.", "Active_bytes.all.peak", "line.peak"}) {
+  for (const char* const name : {"", "active_bytes", "active_bytes.all", "active_bytes.all.peak.",
+                                 "Active_bytes.all.peak", "line.peak"}) {
     CHECK_MESSAGE(!LineColumn::parse(name), name);
   }
   CHECK(LineColumn::parse("allocation.all.current")->is_bytes() == false);
@@ -134,9 +138,12 @@ TEST_CASE("names without results, parameters and template arguments") {
   CHECK(qualified_name("main") == "main");
   CHECK(qualified_name("Net::forward(at::Tensor const&)") == "Net::forward");
   CHECK(qualified_name("Net::size() const") == "Net::size");
-  CHECK(qualified_name("std::vector<int, std::allocator<int> > app::make<int>(long)") == "app::make");
-  CHECK(qualified_name("at::Tensor (anonymous namespace)::make<int>(long)") == "(anonymous namespace)::make");
-  CHECK(qualified_name("train(int)::{lambda(auto:1)#2}::operator()(long) const") == "train::{lambda#2}");
+  CHECK(qualified_name("std::vector<int, std::allocator<int> > app::make<int>(long)") ==
+        "app::make");
+  CHECK(qualified_name("at::Tensor (anonymous namespace)::make<int>(long)") ==
+        "(anonymous namespace)::make");
+  CHECK(qualified_name("train(int)::{lambda(auto:1)#2}::operator()(long) const") ==
+        "train::{lambda#2}");
   CHECK(qualified_name("Functor::operator()(int) const") == "Functor::operator()");
   CHECK(qualified_name("Functor::operator<(Functor const&)") == "Functor::operator<");
   CHECK(qualified_name("app::names[abi:cxx11](int)") == "app::names");
@@ -160,11 +167,13 @@ TEST_CASE("functions of this program, by name and by address") {
 TEST_CASE("sources: as they are, then by the ends of their paths in MEMLEDGER_SOURCES") {
   namespace fs = std::filesystem;
   const char* const temporary = std::getenv("TEST_TMPDIR");
-  const fs::path folder = fs::path(temporary == nullptr ? "/tmp" : temporary) / ("sources-" + std::to_string(getpid()));
+  const fs::path folder =
+      fs::path(temporary == nullptr ? "/tmp" : temporary) / ("sources-" + std::to_string(getpid()));
   const fs::path near = folder / "near", far = folder / "far";
   fs::create_directories(near);
   fs::create_directories(far / "src");
-  for (const fs::path& file : {near / "net.cc", far / "net.cc", far / "src" / "net.cc"}) std::ofstream(file) << "int main() {}\n";
+  for (const fs::path& file : {near / "net.cc", far / "net.cc", far / "src" / "net.cc"})
+    std::ofstream(file) << "int main() {}\n";
   setenv("MEMLEDGER_SOURCES", far.c_str(), 1);
   CHECK(memledger::find_source(near / "net.cc") == near / "net.cc");
   CHECK(memledger::find_source("/no/such/app/src/net.cc") == far / "src" / "net.cc");

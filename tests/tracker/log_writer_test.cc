@@ -40,7 +40,9 @@ class Folder {
  public:
   Folder() {
     const char* const base = std::getenv("TEST_TMPDIR");
-    std::string pattern = (fs::path(base != nullptr ? base : fs::temp_directory_path().string()) / "log_XXXXXX").string();
+    std::string pattern =
+        (fs::path(base != nullptr ? base : fs::temp_directory_path().string()) / "log_XXXXXX")
+            .string();
     REQUIRE(::mkdtemp(pattern.data()) != nullptr);
     path_ = pattern;
   }
@@ -89,7 +91,8 @@ class StderrCapture {
 
 size_t occurrences(const std::string& text, const std::string& part) {
   size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
+    ++count;
   return count;
 }
 
@@ -144,16 +147,21 @@ TEST_CASE("the sample of the design") {
   next.allocated_bytes = 80097536 + kMiB;
   writer.write(next);
   CHECK(contents(writer.path()) ==
-        "GPU Memory Track | 30-Apr-21-20:25:29 | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb\n"
+        "GPU Memory Track | 30-Apr-21-20:25:29 | Total Tensor Used Memory:0.0    Mb Total "
+        "Allocated Memory:0.0    Mb\n"
         "\n"
         "\n"
-        "At main.cpp line 10: main                             Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    "
+        "At main.cpp line 10: main                             Total Tensor Used Memory:0.0    Mb "
+        "Total Allocated Memory:0.0    "
         "Mb\n"
         "\n"
-        "+ | 3 * Size:(256, 256, 3, 3)     | Memory: 6.75 M | Parameter            | torch.float32 | features.5.weight …\n"
-        "- | 1 * Size:(40, 3, 512, 512)    | Memory: 120.0 M | Tensor               | torch.float32 | aten::randn\n"
+        "+ | 3 * Size:(256, 256, 3, 3)     | Memory: 6.75 M | Parameter            | torch.float32 "
+        "| features.5.weight …\n"
+        "- | 1 * Size:(40, 3, 512, 512)    | Memory: 120.0 M | Tensor               | "
+        "torch.float32 | aten::randn\n"
         "\n"
-        "At main.cpp line 12: main                             Total Tensor Used Memory:76.4   Mb Total Allocated Memory:77.4   "
+        "At main.cpp line 12: main                             Total Tensor Used Memory:76.4   Mb "
+        "Total Allocated Memory:77.4   "
         "Mb\n"
         "\n");
 }
@@ -224,13 +232,16 @@ TEST_CASE("sizes and dtypes as Python writes them") {
   }
 }
 
-std::string from_role(const DiffRow& row) { return to_string(row).substr(to_string(row).find("Tensor ")); }
+std::string from_role(const DiffRow& row) {
+  return to_string(row).substr(to_string(row).find("Tensor "));
+}
 
 TEST_CASE("odd rows") {
   DiffRow row;
   row.count = 1;
   SUBCASE("nothing is known") {
-    CHECK(to_string(row) == "+ | 1 * Size:(?)                  | Memory: 0.0 M | Tensor               | ? | ?");
+    CHECK(to_string(row) ==
+          "+ | 1 * Size:(?)                  | Memory: 0.0 M | Tensor               | ? | ?");
   }
   SUBCASE("a scalar with its label") {
     row.bytes = 4;
@@ -239,7 +250,8 @@ TEST_CASE("odd rows") {
     row.producer = "aten::sum";
     row.label = "epoch 3/loss";
     CHECK(to_string(row) ==
-          "+ | 1 * Size:()                   | Memory: 3.815e-06 M | Tensor               | torch.float32 | aten::sum [epoch "
+          "+ | 1 * Size:()                   | Memory: 3.815e-06 M | Tensor               | "
+          "torch.float32 | aten::sum [epoch "
           "3/loss]");
   }
   SUBCASE("a size and a role wider than their columns") {
@@ -249,7 +261,8 @@ TEST_CASE("odd rows") {
     row.role = Role::kOptimizerState;
     row.names = {"Adam.weight.exp_avg"};
     CHECK(to_string(row) ==
-          "+ | 1 * Size:(1024, 1024, 1, 1, 1, 1, 1, 1) | Memory: 8.0 M | OptimizerState       | torch.float64 | "
+          "+ | 1 * Size:(1024, 1024, 1, 1, 1, 1, 1, 1) | Memory: 8.0 M | OptimizerState       | "
+          "torch.float64 | "
           "Adam.weight.exp_avg");
   }
   SUBCASE("found now, born before tracking") {
@@ -272,13 +285,17 @@ TEST_CASE("a label stands in brackets; the location is padded by characters, not
   diff.label = "näch";
   CHECK(diff.at_line().substr(0, 57) == "At main.cpp line 10: main [näch]                      To");
   diff.label = std::string(60, 'x');
-  CHECK(diff.at_line().substr(0, 91) == "At main.cpp line 10: main [" + std::string(60, 'x') + "] To");
+  CHECK(diff.at_line().substr(0, 91) ==
+        "At main.cpp line 10: main [" + std::string(60, 'x') + "] To");
 }
 
 // Made from its sources where the system has none ready.
 bool speak_german(const Folder& folder) {
-  if (std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr || std::setlocale(LC_ALL, "de_DE.utf8") != nullptr) return true;
-  const std::string make = "localedef -i de_DE -f UTF-8 --no-archive '" + (folder / "de_DE.UTF-8") + "' >/dev/null 2>&1";
+  if (std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr ||
+      std::setlocale(LC_ALL, "de_DE.utf8") != nullptr)
+    return true;
+  const std::string make =
+      "localedef -i de_DE -f UTF-8 --no-archive '" + (folder / "de_DE.UTF-8") + "' >/dev/null 2>&1";
   if (std::system(make.c_str()) == -1) return false;
   ::setenv("LOCPATH", folder.path().c_str(), 1);
   return std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr;
@@ -320,23 +337,26 @@ TEST_CASE("verbose adds hook health and what could not be read") {
   diff.health = {1, 2, 3};
   LogDetail detail;
   detail.verbose = true;
-  const std::string health = diff.at_line() + "\n  hooks: 1 unknown frees, 2 dropped records, 3 swallowed exceptions\n";
+  const std::string health =
+      diff.at_line() + "\n  hooks: 1 unknown frees, 2 dropped records, 3 swallowed exceptions\n";
   CHECK(log_block(diff, detail, true) == health + "\n");
   diff.unseen_before_tracking = true;
   diff.tracking_was_off = true;
   diff.unread = {"a", "b", "c", "d"};
-  CHECK(log_block(diff, detail, true) == health +
-                                             "  before tracking: ?\n"
-                                             "  tracking was off: ?\n"
-                                             "  not LibTorch's memory, or not to be seen: a, b, c … (4 tensors)\n"
-                                             "\n");
+  CHECK(log_block(diff, detail, true) ==
+        health +
+            "  before tracking: ?\n"
+            "  tracking was off: ?\n"
+            "  not LibTorch's memory, or not to be seen: a, b, c … (4 tensors)\n"
+            "\n");
 }
 
 TEST_CASE("rows that are everything alive say so, as they do not add up to the change") {
   SnapshotDiff diff = at_line_10();
   diff.from_snapshot = true;
   CHECK(log_block(diff, {}, true) ==
-        "  no earlier instant to compare with: the rows are everything alive\n\n" + diff.at_line() + "\n\n");
+        "  no earlier instant to compare with: the rows are everything alive\n\n" + diff.at_line() +
+            "\n\n");
 }
 
 TEST_CASE("logs of the same second have names of their own") {
@@ -366,7 +386,8 @@ TEST_CASE("folders are made; a folder that cannot be is an error that names it")
   CHECK(LogWriter(options).path() == folder / "a/b/30-Apr-21-20:25:29-gpu_mem_track.txt");
   std::ofstream(folder / "file") << "not a folder";
   options.folder = folder / "file/logs";
-  CHECK_THROWS_WITH_AS(LogWriter{options}, doctest::Contains((folder / "file/logs").c_str()), c10::Error);
+  CHECK_THROWS_WITH_AS(LogWriter{options}, doctest::Contains((folder / "file/logs").c_str()),
+                       c10::Error);
   CHECK_THROWS_WITH_AS(LogWriter{options}, doctest::Contains("Not a directory"), c10::Error);
   options.folder = folder / "file";
   CHECK_THROWS_WITH_AS(LogWriter{options}, doctest::Contains("Not a directory"), c10::Error);
@@ -391,12 +412,13 @@ TEST_CASE("a full disk is reported once, and the program goes on") {
   for (int i = 0; i < 3; ++i) writer.write(at_line_10());
   const std::string text = capture.text();
   CHECK(occurrences(text, "\n") == 1);
-  CHECK(occurrences(text, "memledger: cannot write the log /dev/full: No space left on device.") == 1);
+  CHECK(occurrences(text, "memledger: cannot write the log /dev/full: No space left on device.") ==
+        1);
 }
 
 TEST_CASE("when there is room again, the log goes on and says what is missing") {
-  // A symbolic link that is turned from the full device to a file cannot be followed by an open file, so the room is a size
-  // limit.
+  // A symbolic link that is turned from the full device to a file cannot be followed by an open
+  // file, so the room is a size limit.
   const Folder folder;
   LogWriter writer(options_in(folder));
   writer.write_header(0, 0);
@@ -417,7 +439,8 @@ TEST_CASE("when there is room again, the log goes on and says what is missing") 
   writer.write(at_line_10());
   const std::string at_line = at_line_10().at_line();
   CHECK(contents(writer.path()) ==
-        before + "\n  2 blocks are missing here: the file could not be written\n\n" + at_line + "\n\n");
+        before + "\n  2 blocks are missing here: the file could not be written\n\n" + at_line +
+            "\n\n");
   writer.write(at_line_10());
   CHECK(occurrences(contents(writer.path()), "missing here") == 1);
 }
@@ -516,7 +539,8 @@ TEST_CASE("a full tmpfs takes no block in half") {
     for (int i = 0; i < 200; ++i) writer.write(at_line_10());
     const std::string log = contents(writer.path());
     const std::string end = at_line_10().at_line() + "\n\n";
-    const bool whole = log.size() > 2000 && log.size() <= 8192 && log.substr(log.size() - end.size()) == end;
+    const bool whole =
+        log.size() > 2000 && log.size() <= 8192 && log.substr(log.size() - end.size()) == end;
     ::_exit(whole ? 0 : 1);
   }
   ::close(pipe_ends[1]);
@@ -561,16 +585,20 @@ TEST_CASE("a forked child's blocks go to a log of its own; the parent's is untou
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(contents(writer.path()) == before);
   const std::string own = folder / "30-Apr-21-20:25:29-gpu_mem_track-2.txt";
-  CHECK(occurrences(capture.text(), "process " + std::to_string(child) + " was forked; its log is " + own) == 1);
+  CHECK(occurrences(capture.text(),
+                    "process " + std::to_string(child) + " was forked; its log is " + own) == 1);
   const std::string log = contents(own);
   CHECK(log.substr(0, log.find('\n')) ==
-        "GPU Memory Track | 30-Apr-21-20:25:29 | Total Tensor Used Memory:1.0    Mb Total Allocated Memory:1.0    Mb");
+        "GPU Memory Track | 30-Apr-21-20:25:29 | Total Tensor Used Memory:1.0    Mb Total "
+        "Allocated Memory:1.0    Mb");
   CHECK(occurrences(log, "\nAt main.cpp line 10: main ") == 2);
   writer.write(at_line_10());
   CHECK(occurrences(contents(writer.path()), "\nAt main.cpp line 10: main ") == 2);
 }
 
-TEST_CASE("two processes with the same path have a log each; with the same given file their blocks stay whole") {
+TEST_CASE(
+    "two processes with the same path have a log each; with the same given file their blocks stay "
+    "whole") {
   const Folder folder;
   const std::string shared = folder / "shared.txt";
   std::vector<pid_t> children;
@@ -600,19 +628,22 @@ TEST_CASE("two processes with the same path have a log each; with the same given
     REQUIRE(::waitpid(child, &status, 0) == child);
     CHECK(status == 0);
   }
-  for (const char* name : {"30-Apr-21-20:25:29-gpu_mem_track.txt", "30-Apr-21-20:25:29-gpu_mem_track-2.txt"}) {
+  for (const char* name :
+       {"30-Apr-21-20:25:29-gpu_mem_track.txt", "30-Apr-21-20:25:29-gpu_mem_track-2.txt"}) {
     const std::string log = contents(folder / name);
     const bool first = log.find("[process 0]") != std::string::npos;
     CHECK(occurrences(log, first ? "[process 0]" : "[process 1]") == kBlocks);
     CHECK(occurrences(log, first ? "[process 1]" : "[process 0]") == 0);
   }
   const std::string log = contents(shared);
-  const std::string rows =
-      to_string(parameter_row()) + "\n" + to_string(tensor_row()) + "\n\nAt main.cpp line 10: main [process ";
+  const std::string rows = to_string(parameter_row()) + "\n" + to_string(tensor_row()) +
+                           "\n\nAt main.cpp line 10: main [process ";
   CHECK(occurrences(log, rows) == 2 * kBlocks);
 }
 
-TEST_CASE("SIGKILL in the middle of a block takes at most that block, and the next run goes on below it") {
+TEST_CASE(
+    "SIGKILL in the middle of a block takes at most that block, and the next run goes on below "
+    "it") {
   const Folder folder;
   LogWriter::Options options = options_in(folder);
   options.file_name = "log.txt";
@@ -629,7 +660,8 @@ TEST_CASE("SIGKILL in the middle of a block takes at most that block, and the ne
       for (;;) writer.write(big);
     }
     std::error_code error;
-    while (fs::file_size(path, error) < (3 + static_cast<size_t>(round)) * block.size() || error) ::usleep(300);
+    while (fs::file_size(path, error) < (3 + static_cast<size_t>(round)) * block.size() || error)
+      ::usleep(300);
     ::kill(child, SIGKILL);
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);

@@ -32,7 +32,9 @@ namespace fs = std::filesystem;
 
 std::string scratch;  // a folder for this run
 
-std::chrono::system_clock::time_point sample_time() { return std::chrono::system_clock::from_time_t(1619814329); }
+std::chrono::system_clock::time_point sample_time() {
+  return std::chrono::system_clock::from_time_t(1619814329);
+}
 
 // In a folder of its own, with a clock that stands still.
 TrackerOptions options_here() {
@@ -63,7 +65,9 @@ TEST_CASE("on a device that nobody follows the total of tensors is ?, not zero")
   SnapshotDiff diff;
   diff.where = SourceLocation::current("main.cpp", "main", 10);
   diff.tensor_bytes.reset();
-  CHECK(diff.at_line().find(" Total Tensor Used Memory:?      Mb Total Allocated Memory:0.0    Mb") != std::string::npos);
+  CHECK(
+      diff.at_line().find(" Total Tensor Used Memory:?      Mb Total Allocated Memory:0.0    Mb") !=
+      std::string::npos);
   CHECK(diff.to_json().find("\"tensor_bytes\":null") != std::string::npos);
 }
 
@@ -77,7 +81,8 @@ TEST_CASE("header, rows and At lines of a small program") {
   const SnapshotDiff two = tracker.track("after b");
   REQUIRE(two.rows.size() == 1);
   CHECK(in_words(two) ==
-        "+ | 2 * Size:(256, 1024)          | Memory: 2.0 M | Tensor               | torch.float32 | aten::zeros\n");
+        "+ | 2 * Size:(256, 1024)          | Memory: 2.0 M | Tensor               | torch.float32 "
+        "| aten::zeros\n");
   CHECK(two.tensor_bytes.value() - nothing.tensor_bytes.value() == 2 * 256 * 1024 * 4);
   CHECK(tracker.get_tensor_usage() - before == 2.0);
   CHECK(tracker.get_allocate_usage() * 1048576.0 == static_cast<double>(two.allocated_bytes));
@@ -98,7 +103,8 @@ TEST_CASE("the location is that of the call") {
   CHECK(with_label.label == "warm");
   CHECK(fs::path(plain.where.file()).filename() == "mem_tracker_test.cc");
   CHECK(std::string(plain.where.function()) == static_cast<const char*>(__FUNCTION__));
-  CHECK(with_label.at_line().rfind("At mem_tracker_test.cc line " + std::to_string(with_label.where.line()) + ": " +
+  CHECK(with_label.at_line().rfind("At mem_tracker_test.cc line " +
+                                       std::to_string(with_label.where.line()) + ": " +
                                        static_cast<const char*>(__FUNCTION__) + " [warm] ",
                                    0) == 0);
 }
@@ -111,15 +117,18 @@ TEST_CASE("by identity") {
   SUBCASE("three, then five: + 2") {
     for (int i = 0; i < 2; ++i) held.push_back(torch::ones({10, 10}));
     CHECK(in_words(tracker.track()) ==
-          "+ | 2 * Size:(10, 10)             | Memory: 0.0007 M | Tensor               | torch.float32 | aten::ones\n");
+          "+ | 2 * Size:(10, 10)             | Memory: 0.0007 M | Tensor               | "
+          "torch.float32 | aten::ones\n");
   }
   SUBCASE("freed and replaced: one + and one -") {
     held[1].reset();
     held[1] = torch::ones({10, 10});
     const SnapshotDiff diff = tracker.track();
     CHECK(in_words(diff) ==
-          "+ | 1 * Size:(10, 10)             | Memory: 0.0003 M | Tensor               | torch.float32 | aten::ones\n"
-          "- | 1 * Size:(10, 10)             | Memory: 0.0003 M | Tensor               | torch.float32 | aten::ones\n");
+          "+ | 1 * Size:(10, 10)             | Memory: 0.0003 M | Tensor               | "
+          "torch.float32 | aten::ones\n"
+          "- | 1 * Size:(10, 10)             | Memory: 0.0003 M | Tensor               | "
+          "torch.float32 | aten::ones\n");
     CHECK(change_of(diff) == 0);
   }
   SUBCASE("a view adds nothing, and keeps what it views") {
@@ -142,15 +151,19 @@ TEST_CASE("by identity") {
   }
 }
 
-TEST_CASE("a resize says so: the old size goes, the new one comes, and the name tells that it is the same tensor") {
+TEST_CASE(
+    "a resize says so: the old size goes, the new one comes, and the name tells that it is the "
+    "same tensor") {
   MemTracker tracker(options_here());
   at::Tensor mine = torch::ones({100});
   tracker.add_tensor("mine", mine);
   tracker.track();
   mine.resize_({1000});
   CHECK(in_words(tracker.track()) ==
-        "+ | 1 * Size:(1000,)              | Memory: 0.0038 M | Tensor               | torch.float32 | mine (resized)\n"
-        "- | 1 * Size:(100,)               | Memory: 0.0003 M | Tensor               | torch.float32 | mine\n");
+        "+ | 1 * Size:(1000,)              | Memory: 0.0038 M | Tensor               | "
+        "torch.float32 | mine (resized)\n"
+        "- | 1 * Size:(100,)               | Memory: 0.0003 M | Tensor               | "
+        "torch.float32 | mine\n");
   const at::Tensor other = torch::ones({100});
   tracker.track();
   other.resize_({2000});
@@ -184,7 +197,8 @@ TEST_CASE("after fork the child goes on in a log of its own, with what it did it
   if (child == 0) {
     const at::Tensor b = torch::ones({25});
     const SnapshotDiff diff = tracker.track();
-    const bool right = diff.born_bytes() == 100 && diff.died_bytes() == 0 && diff.tensor_bytes == total + 100 &&
+    const bool right = diff.born_bytes() == 100 && diff.died_bytes() == 0 &&
+                       diff.tensor_bytes == total + 100 &&
                        contents(tracker.log_path()).find("| 1 * Size:(25,)") != std::string::npos;
     ::_exit(right ? 0 : 1);
   }
@@ -196,7 +210,8 @@ TEST_CASE("after fork the child goes on in a log of its own, with what it did it
   CHECK(tracker.track().rows.empty());
 }
 
-TEST_CASE("fork while another thread tracks: the child can, too" * doctest::skip(testing::kChildrenMayHang)) {
+TEST_CASE("fork while another thread tracks: the child can, too" *
+          doctest::skip(testing::kChildrenMayHang)) {
   TrackerOptions options = options_here();
   options.file_name = "shared.txt";
   MemTracker tracker(options);
@@ -230,24 +245,29 @@ TEST_CASE("names, roles and last known names") {
   torch::optim::Adam adam(net->parameters());
   tracker.add_module("net", net).add_optimizer(adam);
   const std::string made = in_words(tracker.track());
-  CHECK(made.find("| 1 * Size:(8, 8)               | Memory: 0.0002 M | Parameter            | torch.float32 | net.0.weight\n") !=
+  CHECK(made.find("| 1 * Size:(8, 8)               | Memory: 0.0002 M | Parameter            | "
+                  "torch.float32 | net.0.weight\n") != std::string::npos);
+  CHECK(made.find("| 3 * Size:(8,)                 | Memory: 9.155e-05 M | Parameter            | "
+                  "torch.float32 | net.0.bias …\n") != std::string::npos);
+  CHECK(made.find("| Buffer               | torch.float32 | net.1.running_mean …\n") !=
         std::string::npos);
-  CHECK(made.find(
-            "| 3 * Size:(8,)                 | Memory: 9.155e-05 M | Parameter            | torch.float32 | net.0.bias …\n") !=
+  CHECK(made.find("| Buffer               | torch.int64 | net.1.num_batches_tracked\n") !=
         std::string::npos);
-  CHECK(made.find("| Buffer               | torch.float32 | net.1.running_mean …\n") != std::string::npos);
-  CHECK(made.find("| Buffer               | torch.int64 | net.1.num_batches_tracked\n") != std::string::npos);
 
   net->forward(torch::ones({4, 8})).sum().backward();
-  CHECK(in_words(tracker.track()).find("| Gradient             | torch.float32 | net.0.weight.grad\n") != std::string::npos);
+  CHECK(in_words(tracker.track())
+            .find("| Gradient             | torch.float32 | net.0.weight.grad\n") !=
+        std::string::npos);
   adam.step();
   const std::string stepped = in_words(tracker.track());
-  CHECK(stepped.find("| OptimizerState       | torch.float32 | Adam.net.0.weight.exp_avg …\n") != std::string::npos);
+  CHECK(stepped.find("| OptimizerState       | torch.float32 | Adam.net.0.weight.exp_avg …\n") !=
+        std::string::npos);
 
   adam.zero_grad();
   const SnapshotDiff freed = tracker.track();
   CHECK(freed.born_bytes() == 0);
-  CHECK(in_words(freed).find("- | 1 * Size:(8, 8)               | Memory: 0.0002 M | Gradient             | torch.float32 | "
+  CHECK(in_words(freed).find("- | 1 * Size:(8, 8)               | Memory: 0.0002 M | Gradient      "
+                             "       | torch.float32 | "
                              "net.0.weight.grad\n") != std::string::npos);
 
   tracker.remove_optimizer(adam);
@@ -255,7 +275,8 @@ TEST_CASE("names, roles and last known names") {
   // The optimizer still holds the parameters; the buffers are gone.
   const std::string ended = in_words(tracker.track());
   CHECK(ended.find("- | 2 * Size:(8,)") != std::string::npos);
-  CHECK(ended.find("| Buffer               | torch.float32 | net.1.running_mean …\n") != std::string::npos);
+  CHECK(ended.find("| Buffer               | torch.float32 | net.1.running_mean …\n") !=
+        std::string::npos);
   CHECK(ended.find("Parameter") == std::string::npos);
 }
 
@@ -267,7 +288,8 @@ TEST_CASE("a tensor named after its birth has its name when it goes") {
   CHECK(tracker.track().rows.empty());
   tensor.reset();
   CHECK(in_words(tracker.track()) ==
-        "- | 1 * Size:(10,)                | Memory: 3.815e-05 M | Tensor               | torch.float32 | mine\n");
+        "- | 1 * Size:(10,)                | Memory: 3.815e-05 M | Tensor               | "
+        "torch.float32 | mine\n");
 }
 
 TEST_CASE("one storage under two names is a+b; modules without a prefix have bare names") {
@@ -283,7 +305,8 @@ TEST_CASE("one storage under two names is a+b; modules without a prefix have bar
   const Tied tied;
   tracker.add_module("", tied);
   CHECK(in_words(tracker.track()) ==
-        "+ | 1 * Size:(16,)                | Memory: 6.104e-05 M | Parameter            | torch.float32 | encoder+decoder\n");
+        "+ | 1 * Size:(16,)                | Memory: 6.104e-05 M | Parameter            | "
+        "torch.float32 | encoder+decoder\n");
   tracker.remove("");
   CHECK_THROWS_AS(tracker.remove(""), c10::Error);
 }
@@ -300,17 +323,22 @@ TEST_CASE("odd tensors are rows or are said not to be read, and never end the pr
   const at::Tensor empty = torch::empty({0, 3});
   const at::Tensor meta = torch::empty({1000}, torch::device(torch::kMeta));
   const at::Tensor half = dense.to(torch::kBFloat16);
-  tracker.add_tensor("blob", blob).add_tensor("coo", coo).add_tensor("csr", csr).add_tensor("empty", empty);
+  tracker.add_tensor("blob", blob)
+      .add_tensor("coo", coo)
+      .add_tensor("csr", csr)
+      .add_tensor("empty", empty);
   tracker.add_tensor("meta", meta).add_tensor("half", half);
   const SnapshotDiff diff = tracker.track();
   CHECK(diff.unread == std::vector<std::string>{"blob"});
   std::set<std::string> names;
   for (const DiffRow& row : diff.rows) names.insert(row.names.begin(), row.names.end());
-  CHECK(names ==
-        std::set<std::string>{"coo.indices", "coo.values", "csr.compressed_indices", "csr.plain_indices", "csr.values", "half"});
+  CHECK(names == std::set<std::string>{"coo.indices", "coo.values", "csr.compressed_indices",
+                                       "csr.plain_indices", "csr.values", "half"});
   CHECK(in_words(diff).find("torch.bfloat16 | half") != std::string::npos);
-  CHECK(contents(tracker.log_path()).find("\n  not LibTorch's memory, or not to be seen: blob\n") != std::string::npos);
-  CHECK(contents(tracker.log_path()).find("\n  hooks: 0 unknown frees, 0 dropped records, 0 swallowed exceptions\n") !=
+  CHECK(contents(tracker.log_path()).find("\n  not LibTorch's memory, or not to be seen: blob\n") !=
+        std::string::npos);
+  CHECK(contents(tracker.log_path())
+            .find("\n  hooks: 0 unknown frees, 0 dropped records, 0 swallowed exceptions\n") !=
         std::string::npos);
 }
 
@@ -330,7 +358,8 @@ TEST_CASE("a log that cannot be made is an error before anything begins") {
   TrackerOptions options = options_here();
   options.path = scratch + "/file/logs";
   const bool was_active = Registry::global().active();
-  CHECK_THROWS_WITH_AS(MemTracker{options}, doctest::Contains((scratch + "/file/logs").c_str()), c10::Error);
+  CHECK_THROWS_WITH_AS(MemTracker{options}, doctest::Contains((scratch + "/file/logs").c_str()),
+                       c10::Error);
   CHECK(Registry::global().active() == was_active);
 }
 
@@ -361,7 +390,8 @@ TEST_CASE("without detail the log has At lines only, the value has all") {
   const SnapshotDiff second = tracker.track();
   CHECK(first.rows.size() == 1);
   const std::string log = contents(tracker.log_path());
-  CHECK(log.substr(log.find('\n')) == "\n\n\n" + first.at_line() + "\n\n\n" + second.at_line() + "\n\n");
+  CHECK(log.substr(log.find('\n')) ==
+        "\n\n\n" + first.at_line() + "\n\n\n" + second.at_line() + "\n\n");
 }
 
 TEST_CASE("print_all_gpu_tensor lists live storages as Python prints them") {
@@ -371,7 +401,8 @@ TEST_CASE("print_all_gpu_tensor lists live storages as Python prints them") {
   tracker.add_tensor("a", a);
   std::ostringstream out;
   tracker.print_all_gpu_tensor(out);
-  CHECK(out.str().find("torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875 a\n") != std::string::npos);
+  CHECK(out.str().find("torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875 a\n") !=
+        std::string::npos);
   CHECK(out.str().find("torch.Size([]) torch.float32 3.814697265625e-06\n") != std::string::npos);
   std::ostringstream captured;
   std::streambuf* const standard = std::cout.rdbuf(captured.rdbuf());
@@ -381,7 +412,8 @@ TEST_CASE("print_all_gpu_tensor lists live storages as Python prints them") {
   tracker.clear_cache();
 }
 
-// Tensors that come, go, are replaced, viewed and resized at random; the rows always add up to the change of the totals.
+// Tensors that come, go, are replaced, viewed and resized at random; the rows always add up to the
+// change of the totals.
 TEST_CASE("rows add up to the change of the totals, to the byte") {
   const bool full = std::getenv("MEMLEDGER_FULL") != nullptr;
   const int seeds = full ? 10000 : 200;
@@ -401,7 +433,8 @@ TEST_CASE("rows add up to the change of the totals, to the byte") {
         switch (held.empty() ? 0 : random() % 6) {
           case 0:
           case 1:
-            held.push_back(torch::zeros({size, 3}, random() % 2 != 0 ? torch::kFloat : torch::kLong));
+            held.push_back(
+                torch::zeros({size, 3}, random() % 2 != 0 ? torch::kFloat : torch::kLong));
             break;
           case 2:
             held.erase(held.begin() + static_cast<std::ptrdiff_t>(pick));
@@ -431,7 +464,8 @@ TEST_CASE("rows add up to the change of the totals, to the byte") {
         seen.push_back(storage);
         by_hand += static_cast<int64_t>(tensor.storage().nbytes());
       }
-      // Nothing else is alive: what earlier cases made has gone, and neither doctest nor LibTorch holds a tensor.
+      // Nothing else is alive: what earlier cases made has gone, and neither doctest nor LibTorch
+      // holds a tensor.
       REQUIRE(total == by_hand);
     }
   }
@@ -440,8 +474,10 @@ TEST_CASE("rows add up to the change of the totals, to the byte") {
 // A tensor that asks the program for its sizes: what a program may do while its tensors are read.
 struct Meddling final : c10::TensorImpl {
   explicit Meddling(std::function<void()> on_sizes)
-      : c10::TensorImpl(c10::Storage(c10::Storage::use_byte_size_t(), 64, c10::GetAllocator(c10::DeviceType::CPU)),
-                        c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<float>()),
+      : c10::TensorImpl(c10::Storage(c10::Storage::use_byte_size_t(), 64,
+                                     c10::GetAllocator(c10::DeviceType::CPU)),
+                        c10::DispatchKeySet(c10::DispatchKey::CPU),
+                        caffe2::TypeMeta::Make<float>()),
         on_sizes(std::move(on_sizes)) {
     set_custom_sizes_strides(SizesStridesPolicy::CustomSizes);
   }
@@ -470,7 +506,9 @@ TEST_CASE("a tensor may end while it is read, and call the tracker from its dele
     at::Tensor blob = made();
     // A module that ends while it is read, and with it a tensor that is none of its parameters.
     struct Holder : torch::nn::Module {
-      explicit Holder(at::Tensor given) : own(std::move(given)) { meddling = register_parameter("own", torch::ones({2})); }
+      explicit Holder(at::Tensor given) : own(std::move(given)) {
+        meddling = register_parameter("own", torch::ones({2}));
+      }
       at::Tensor own, meddling;
     };
     auto module = std::make_shared<Holder>(made());
@@ -513,7 +551,8 @@ TEST_CASE("several threads may track at once, and nothing is told twice") {
   const std::string log = contents(tracker.log_path());
   size_t blocks = 0;
   std::istringstream lines(log);
-  for (std::string line; std::getline(lines, line);) blocks += line.rfind("At mem_tracker_test.cc line ", 0) == 0 ? 1 : 0;
+  for (std::string line; std::getline(lines, line);)
+    blocks += line.rfind("At mem_tracker_test.cc line ", 0) == 0 ? 1 : 0;
   CHECK(blocks == 4 * 200 + 1);
 }
 
@@ -547,7 +586,9 @@ int main(int argc, char** argv) {
   ::tzset();
   const char* const base = std::getenv("TEST_TMPDIR");
   std::string pattern =
-      (std::filesystem::path(base != nullptr ? base : std::filesystem::temp_directory_path().string()) / "tracker_XXXXXX")
+      (std::filesystem::path(base != nullptr ? base
+                                             : std::filesystem::temp_directory_path().string()) /
+       "tracker_XXXXXX")
           .string();
   if (::mkdtemp(pattern.data()) == nullptr) return 1;
   memledger::scratch = pattern;

@@ -37,7 +37,9 @@ class Collecting {
   FailureHandler before_;
 };
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST_SUITE_BEGIN("memory expectations");
 
@@ -64,10 +66,11 @@ TEST_CASE("a leak is told with line, birthplace, bytes and number") {
   REQUIRE(failures.size() == 1);
   CHECK(failures[0].where.line() == line);
   CHECK(has(failures[0].where.file(), "memory_expectations_test.cc"));
-  CHECK(failures[0].message == "no leak expected, but 3 storages (8.1 KiB) born since line " + std::to_string(line) +
-                                   " of memory_expectations_test.cc are alive:\n"
-                                   "  8.0 KiB in 2: aten::ones [encoder, forward] (32, 32) torch.float32 on cpu\n"
-                                   "  80.0 B in 1: aten::arange [encoder, forward] (10,) torch.int64 on cpu");
+  CHECK(failures[0].message ==
+        "no leak expected, but 3 storages (8.1 KiB) born since line " + std::to_string(line) +
+            " of memory_expectations_test.cc are alive:\n"
+            "  8.0 KiB in 2: aten::ones [encoder, forward] (32, 32) torch.float32 on cpu\n"
+            "  80.0 B in 1: aten::arange [encoder, forward] (10,) torch.int64 on cpu");
 }
 
 TEST_CASE("ten groups are listed, the largest first, and the rest is summed") {
@@ -81,7 +84,9 @@ TEST_CASE("ten groups are listed, the largest first, and the rest is summed") {
   const std::string& message = failures[0].message;
   CHECK(has(message, "but 13 storages (364.0 B)"));
   CHECK(has(message, ":\n  52.0 B in 1: aten::zeros [forward] (13,)"));
-  CHECK(has(message, "  16.0 B in 1: aten::zeros [forward] (4,) torch.float32 on cpu\n  … and 3 more groups, 24.0 B"));
+  CHECK(has(message,
+            "  16.0 B in 1: aten::zeros [forward] (4,) torch.float32 on cpu\n  … and 3 more "
+            "groups, 24.0 B"));
   CHECK_FALSE(has(message, "(3,)"));
 }
 
@@ -149,13 +154,14 @@ TEST_CASE("a budget is above what was there, a peak above nothing") {
   REQUIRE(failures.size() == 1);
   const int64_t start = Registry::global().counters(at::kCPU).current_bytes;
   CHECK(failures[0].where.line() == line);
-  CHECK(failures[0].message == "a budget of 8.0 KiB (above " + binary_size(static_cast<double>(start)) +
-                                   ") expected on cpu since line " + std::to_string(line) +
-                                   " of memory_expectations_test.cc, but it was 8.0 KiB, 4 bytes more. Alive then:\n"
-                                   "  4.0 KiB in 1: aten::ones [forward] (1025,) torch.float32 on cpu\n"
-                                   "  4.0 KiB in 1: aten::zeros [forward] (1024,) torch.float32 on cpu\n"
-                                   "  " +
-                                   binary_size(static_cast<double>(start)) + " of it was alive before the scope");
+  CHECK(failures[0].message ==
+        "a budget of 8.0 KiB (above " + binary_size(static_cast<double>(start)) +
+            ") expected on cpu since line " + std::to_string(line) +
+            " of memory_expectations_test.cc, but it was 8.0 KiB, 4 bytes more. Alive then:\n"
+            "  4.0 KiB in 1: aten::ones [forward] (1025,) torch.float32 on cpu\n"
+            "  4.0 KiB in 1: aten::zeros [forward] (1024,) torch.float32 on cpu\n"
+            "  " +
+            binary_size(static_cast<double>(start)) + " of it was alive before the scope");
   failures.clear();
   {
     const auto peak = expect_peak_at_most(start + 100);
@@ -178,7 +184,8 @@ TEST_CASE("a peak before the scope, however high, does not count") {
   CHECK(failures.empty());
 }
 
-TEST_CASE("a storage from before tracking that comes to light in the scope is in no budget and no leak") {
+TEST_CASE(
+    "a storage from before tracking that comes to light in the scope is in no budget and no leak") {
   const Collecting collecting;
   REQUIRE_FALSE(Registry::global().active());
   const at::Tensor old = at::zeros({1 << 20});
@@ -276,7 +283,9 @@ TEST_CASE("nothing is told while an exception leaves the scope, and no handler's
   };
   CHECK_THROWS_WITH_AS(throws(), "the failure", std::runtime_error);
   CHECK(failures.empty());
-  set_failure_handler([](const ExpectationFailure&) { throw std::runtime_error("as --gtest_throw_on_failure does"); });
+  set_failure_handler([](const ExpectationFailure&) {
+    throw std::runtime_error("as --gtest_throw_on_failure does");
+  });
   {
     const auto no_leak = expect_no_leak();
     leaked.push_back(at::zeros({4}));
@@ -316,7 +325,8 @@ TEST_CASE("without a handler the program ends, loudly") {
   close(ends[1]);
   std::string text;
   char buffer[4096];
-  for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
+  for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<size_t>(n));
   close(ends[0]);
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
@@ -327,7 +337,8 @@ TEST_CASE("without a handler the program ends, loudly") {
   CHECK(has(text, "a peak of at most 0.0 B expected on cpu"));
 }
 
-// Run by doctest as failing cases: should_fail turns their failure into a pass, and a pass into a failure.
+// Run by doctest as failing cases: should_fail turns their failure into a pass, and a pass into a
+// failure.
 TEST_CASE("doctest is told of a leak" * doctest::should_fail()) {
   at::Tensor leaked;
   const auto no_leak = expect_no_leak();
@@ -357,8 +368,8 @@ TEST_CASE("and a case that fails by it goes on, and prints the verdict") {
 }
 
 TEST_CASE("a device that nobody follows is refused by name") {
-  CHECK_THROWS_WITH_AS(MemoryBudget(c10::Device(c10::kMeta), 1), doctest::Contains("memledger does not follow that device"),
-                       c10::Error);
+  CHECK_THROWS_WITH_AS(MemoryBudget(c10::Device(c10::kMeta), 1),
+                       doctest::Contains("memledger does not follow that device"), c10::Error);
 }
 
 TEST_SUITE_END();

@@ -1,4 +1,5 @@
-// The iteration profiler against sizes worked out by hand, and against who is alive by LibTorch's own word.
+// The iteration profiler against sizes worked out by hand, and against who is alive by LibTorch's
+// own word.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "tracker/memory_profiler.h"
 
@@ -131,14 +132,15 @@ TEST_CASE("figures of one step, by hand") {
                                                     {"norm.weight", 256},
                                                     {"norm.bias", 256}});
     for (const auto& [name, bytes] : weights) CHECK(gradients[name + " grad"] == bytes);
-    // relu's result, as the first addmm's is gone before the second's is there; addmm's; norm's, its mean and inverse deviation, and
-    // what the kernel takes for itself.
+    // relu's result, as the first addmm's is gone before the second's is there; addmm's; norm's,
+    // its mean and inverse deviation, and what the kernel takes for itself.
     CHECK(maps["one"] == 8 * 64 * 4);
     CHECK(maps["two"] == 8 * 64 * 4);
     CHECK(maps["norm"] >= 8 * 64 * 4 + 2 * 64 * 4);
     CHECK(maps["norm"] <= 8 * 64 * 4 + 2 * 64 * 4 + 1024);
     CHECK(stats.feature_map_bytes == maps["one"] + maps["two"] + maps["norm"]);
-    // The gradient of addmm's result, at least, and never more than all that backward makes at once.
+    // The gradient of addmm's result, at least, and never more than all that backward makes at
+    // once.
     CHECK(stats.intermediate_gradient_bytes >= 8 * 64 * 4);
     CHECK(stats.intermediate_gradient_bytes <= 3 * 8 * 64 * 4);
     CHECK(stats.dropped_events == 0);
@@ -146,7 +148,9 @@ TEST_CASE("figures of one step, by hand") {
   CHECK(out.str().find("Memory Usage for Iteration 3 of Epoch 1") != std::string::npos);
 }
 
-TEST_CASE("periods and epochs; a period below one and a module without parameters are errors that say so") {
+TEST_CASE(
+    "periods and epochs; a period below one and a module without parameters are errors that say "
+    "so") {
   nn::Linear net(4, 4);
   std::ostringstream out;
   ProfilerOptions options = quiet(out);
@@ -162,19 +166,23 @@ TEST_CASE("periods and epochs; a period below one and a module without parameter
     if (line.rfind("Memory Usage", 0) == 0) told += line.substr(13) + "; ";
   }
   CHECK(told ==
-        "for Iteration 3 of Epoch 1; for Iteration 6 of Epoch 1; for Iteration 3 of Epoch 2; for Iteration 6 of Epoch 2; ");
+        "for Iteration 3 of Epoch 1; for Iteration 6 of Epoch 1; for Iteration 3 of Epoch 2; for "
+        "Iteration 6 of Epoch 2; ");
 
   for (const int period : {0, -5}) {
     options.print_period = period;
-    CHECK_THROWS_WITH_AS(MemoryProfiler(net, options), doctest::Contains("print_period is"), c10::Error);
+    CHECK_THROWS_WITH_AS(MemoryProfiler(net, options), doctest::Contains("print_period is"),
+                         c10::Error);
   }
   options.print_period = 1;
   nn::ReLU none;
-  CHECK_THROWS_WITH_AS(MemoryProfiler(none, options), doctest::Contains("has no parameters"), c10::Error);
+  CHECK_THROWS_WITH_AS(MemoryProfiler(none, options), doctest::Contains("has no parameters"),
+                       c10::Error);
   options.csv = true;
   std::ofstream(scratch + "/file") << "not a folder";
   options.csv_folder = scratch + "/file/csv";
-  CHECK_THROWS_WITH_AS(MemoryProfiler(net, options), doctest::Contains((scratch + "/file/csv").c_str()), c10::Error);
+  CHECK_THROWS_WITH_AS(MemoryProfiler(net, options),
+                       doctest::Contains((scratch + "/file/csv").c_str()), c10::Error);
 }
 
 TEST_CASE("the CSV file has exact bytes, and adds up to the registry's") {
@@ -194,7 +202,8 @@ TEST_CASE("the CSV file has exact bytes, and adds up to the registry's") {
     path = profiler.csv_path();
     for (int i = 0; i < 3; ++i) {
       adam.zero_grad();
-      const at::Tensor users = at::randint(1000, {64}, torch::kLong), items = at::randint(500, {64}, torch::kLong);
+      const at::Tensor users = at::randint(1000, {64}, torch::kLong),
+                       items = at::randint(500, {64}, torch::kLong);
       net->forward(users, items).sum().backward();
       adam.step();
       profiler.record_stats();
@@ -227,7 +236,8 @@ TEST_CASE("the CSV file has exact bytes, and adds up to the registry's") {
   }
   CHECK(sums.size() == 12 - 1);  // NeuMF has no buffers
   CHECK(sums["optimizer_state"] == 2 * sums["weight"]);
-  CHECK(sums["weight"] + sums["weight_grad"] + sums["buffer"] + sums["optimizer_state"] + sums["workspace"] + sums["other"] ==
+  CHECK(sums["weight"] + sums["weight_grad"] + sums["buffer"] + sums["optimizer_state"] +
+            sums["workspace"] + sums["other"] ==
         sums["current_bytes"]);
   CHECK(sums["current_cached"] == sums["current_bytes"]);
   CHECK(sums["peak_cached"] >= sums["current_cached"] + sums["feature_map"] - sums["weight_grad"]);
@@ -251,7 +261,9 @@ TEST_CASE("feature maps that are kept show in the next iteration, until they go"
   CHECK(profiler.last().feature_map_bytes == 0);
 }
 
-TEST_CASE("what is kept over the end of an epoch keeps its layer, or is the module's if the layer has gone") {
+TEST_CASE(
+    "what is kept over the end of an epoch keeps its layer, or is the module's if the layer has "
+    "gone") {
   struct Changing : nn::Module {
     Changing() {
       one = register_module("one", nn::Linear(4, 100));
@@ -298,7 +310,8 @@ TEST_CASE("a validation pass before the end of the epoch is in no iteration") {
   };
   pass(1);
   profiler.record_stats();
-  const int64_t features = profiler.last().feature_map_bytes, gradients = profiler.last().intermediate_gradient_bytes;
+  const int64_t features = profiler.last().feature_map_bytes,
+                gradients = profiler.last().intermediate_gradient_bytes;
   CHECK(features >= 4000);
   pass(50);
   profiler.epoch_end();
@@ -311,11 +324,13 @@ TEST_CASE("a validation pass before the end of the epoch is in no iteration") {
 }
 
 TEST_CASE("the prototype layer in a Transformer's options is no optimizer's state") {
-  nn::TransformerEncoderLayer prototype(nn::TransformerEncoderLayerOptions(16, 2).dim_feedforward(32));
+  nn::TransformerEncoderLayer prototype(
+      nn::TransformerEncoderLayerOptions(16, 2).dim_feedforward(32));
   nn::TransformerEncoder net(nn::TransformerEncoderOptions(prototype, 2));
   torch::optim::SGD sgd(net->parameters(), 0.1);
   int64_t bytes = 0;
-  for (const at::Tensor& parameter : prototype->parameters()) bytes += static_cast<int64_t>(parameter.storage().nbytes());
+  for (const at::Tensor& parameter : prototype->parameters())
+    bytes += static_cast<int64_t>(parameter.storage().nbytes());
   std::ostringstream out;
   MemoryProfiler profiler(net, quiet(out));
   profiler.add_optimizer(sgd);
@@ -323,7 +338,8 @@ TEST_CASE("the prototype layer in a Transformer's options is no optimizer's stat
   sgd.step();
   profiler.record_stats();
   const auto all_of = [&] {
-    int64_t sum = profiler.last().weight_bytes() + profiler.last().weight_gradient_bytes() + profiler.last().other_bytes;
+    int64_t sum = profiler.last().weight_bytes() + profiler.last().weight_gradient_bytes() +
+                  profiler.last().other_bytes;
     for (const NamedBytes& row : profiler.last().buffers) sum += row.bytes;
     return sum;
   };
@@ -331,7 +347,8 @@ TEST_CASE("the prototype layer in a Transformer's options is no optimizer's stat
   CHECK(profiler.last().other_bytes == bytes);
   CHECK(all_of() == profiler.last().current_bytes);
   // Gradients of the prototype have no weight beside which they would stand.
-  for (const at::Tensor& parameter : prototype->parameters()) parameter.mutable_grad() = torch::zeros_like(parameter);
+  for (const at::Tensor& parameter : prototype->parameters())
+    parameter.mutable_grad() = torch::zeros_like(parameter);
   profiler.record_stats();
   CHECK(profiler.last().other_bytes == 2 * bytes);
   CHECK(all_of() == profiler.last().current_bytes);
@@ -403,7 +420,9 @@ TEST_CASE("under no_grad nothing is a feature map, and what was dropped is said"
   CHECK(profiler.last().feature_map_bytes == 0);
 }
 
-TEST_CASE("a module in a holder may end before its profiler: what it had is gone, and what was kept is the module's") {
+TEST_CASE(
+    "a module in a holder may end before its profiler: what it had is gone, and what was kept is "
+    "the module's") {
   nn::Linear net(4, 100);
   std::ostringstream out;
   MemoryProfiler profiler(net, quiet(out));
@@ -492,7 +511,9 @@ TEST_SUITE_END();
 int main(int argc, char** argv) {
   const char* const base = std::getenv("TEST_TMPDIR");
   std::string pattern =
-      (std::filesystem::path(base != nullptr ? base : std::filesystem::temp_directory_path().string()) / "profiler_XXXXXX")
+      (std::filesystem::path(base != nullptr ? base
+                                             : std::filesystem::temp_directory_path().string()) /
+       "profiler_XXXXXX")
           .string();
   if (::mkdtemp(pattern.data()) == nullptr) return 1;
   memledger::scratch = pattern;

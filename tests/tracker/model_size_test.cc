@@ -1,4 +1,5 @@
-// Model sizes against sizes worked out by hand, and against the figures that autograd's own count gave in issue 8.
+// Model sizes against sizes worked out by hand, and against the figures that autograd's own count
+// gave in issue 8.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tracker/model_size.h"
 
@@ -50,7 +51,8 @@ int64_t saved_of_layers(const ModelSize& size) {
 
 TEST_SUITE_BEGIN("model size");
 
-TEST_CASE("VGG-19's features at 1x3x512x512: the figures of the Python tool's rule, and the true one") {
+TEST_CASE(
+    "VGG-19's features at 1x3x512x512: the figures of the Python tool's rule, and the true one") {
   models::Vgg19Options options;
   options.with_classifier = false;
   models::Vgg19 vgg(options);
@@ -85,7 +87,9 @@ TEST_CASE("VGG-19's features at 1x3x512x512: the figures of the Python tool's ru
   CHECK(size.layers[36].saved_bytes == 512 * 16 * 16 * 8);  // its result is the module's
 }
 
-TEST_CASE("type_size is of the three lines and the table's activations, which add up; what is kept is measured") {
+TEST_CASE(
+    "type_size is of the three lines and the table's activations, which add up; what is kept is "
+    "measured") {
   nn::Sequential net(nn::Linear(10, 20));
   const ModelSize own = modelsize(net, torch::ones({4, 10}));
   CHECK(own.parameter_bytes == 220 * 4);
@@ -115,14 +119,16 @@ TEST_CASE("nested Sequentials: a row for each child, what the child does in its 
   const ModelSize size = modelsize(net, torch::ones({5, 8}));
   std::vector<std::string> names;
   for (const LayerSize& layer : size.layers) names.push_back(layer.name + " " + layer.type);
-  CHECK(names == std::vector<std::string>{"0 Linear", "1 Nested", "1.0 Tanh", "1.1 Linear", "2 Twice"});
+  CHECK(names ==
+        std::vector<std::string>{"0 Linear", "1 Nested", "1.0 Tanh", "1.1 Linear", "2 Twice"});
   CHECK(find(size, "0")->activation_bytes == 5 * 16 * 4);
   CHECK(find(size, "1")->activation_bytes == 0);
   CHECK(find(size, "1")->output_shape == std::vector<int64_t>{5, 4});
   CHECK(find(size, "1.0")->activation_bytes == 5 * 16 * 4);
   CHECK(find(size, "2")->activation_bytes == 2 * 5 * 4 * 4);
   CHECK(size.intermediate_bytes == (16 + 16 + 4 + 4 + 4) * 5 * 4);
-  // Tanh's result is saved by itself and by Linear, the input is not counted; exp saves its result, which is the module's.
+  // Tanh's result is saved by itself and by Linear, the input is not counted; exp saves its result,
+  // which is the module's.
   CHECK(size.saved_bytes == 5 * 16 * 4);
   CHECK(find(size, "1.0")->saved_bytes == 5 * 16 * 4);
 }
@@ -143,14 +149,16 @@ TEST_CASE("a module that is no Sequential: operators stand under the layer befor
   const ModelSize size = modelsize(net, torch::ones({3, 8}));
   CHECK(size.model == "Net");
   std::vector<std::string> names;
-  for (const LayerSize& layer : size.layers) names.push_back(layer.name + " " + std::to_string(layer.calls));
-  CHECK(names ==
-        std::vector<std::string>{"first 1", "aten::relu 1", "aten::mul 1", "second 2", "aten::relu 2", "aten::sigmoid 1"});
+  for (const LayerSize& layer : size.layers)
+    names.push_back(layer.name + " " + std::to_string(layer.calls));
+  CHECK(names == std::vector<std::string>{"first 1", "aten::relu 1", "aten::mul 1", "second 2",
+                                          "aten::relu 2", "aten::sigmoid 1"});
   CHECK(size.intermediate_bytes == 8 * 3 * 16 * 4);
   CHECK(text_of(size).find("second (Linear) x 2") != std::string::npos);
 }
 
-TEST_CASE("ResNet-50, LSTM, Transformer and NeuMF: columns add up, and kept is what the graph holds") {
+TEST_CASE(
+    "ResNet-50, LSTM, Transformer and NeuMF: columns add up, and kept is what the graph holds") {
   SUBCASE("ResNet-50") {
     models::ResNet net = models::resnet50();
     const ModelSize size = modelsize(net, torch::randn({2, 3, 64, 64}));
@@ -161,7 +169,8 @@ TEST_CASE("ResNet-50, LSTM, Transformer and NeuMF: columns add up, and kept is w
     CHECK(saved_of_layers(size) == size.saved_bytes);
     REQUIRE(find(size, "layer1.0.conv1") != nullptr);
     CHECK(find(size, "layer1.0.conv1")->activation_bytes == 2 * 64 * 16 * 16 * 4);
-    // 53 convolutions, 53 norms, 16 blocks of the Sequentials with 4 downsamples whose children are among them, and fc.
+    // 53 convolutions, 53 norms, 16 blocks of the Sequentials with 4 downsamples whose children are
+    // among them, and fc.
     size_t modules = 0;
     int64_t parameters = 0;
     for (const LayerSize& layer : size.layers) {
@@ -173,8 +182,9 @@ TEST_CASE("ResNet-50, LSTM, Transformer and NeuMF: columns add up, and kept is w
   }
   SUBCASE("LSTM, with a state among its inputs and a tuple as its result") {
     nn::LSTM lstm(nn::LSTMOptions(8, 16));
-    const ModelSize size = modelsize(lstm, torch::ones({4, 2, 8}),
-                                     std::make_optional(std::make_tuple(torch::ones({1, 2, 16}), torch::ones({1, 2, 16}))));
+    const ModelSize size = modelsize(
+        lstm, torch::ones({4, 2, 8}),
+        std::make_optional(std::make_tuple(torch::ones({1, 2, 16}), torch::ones({1, 2, 16}))));
     CHECK(size.model == "LSTM");
     CHECK(size.parameters == 4 * 16 * (8 + 16 + 2));
     CHECK(size.intermediate_bytes >= 4 * 2 * 16 * 4);
@@ -198,7 +208,8 @@ TEST_CASE("ResNet-50, LSTM, Transformer and NeuMF: columns add up, and kept is w
     options.num_users = 100;
     options.num_items = 50;
     models::NeuMf net(options);
-    const ModelSize size = modelsize(net, torch::ones({7}, torch::kLong), torch::ones({7}, torch::kLong));
+    const ModelSize size =
+        modelsize(net, torch::ones({7}, torch::kLong), torch::ones({7}, torch::kLong));
     REQUIRE(find(size, "mf_user_embed") != nullptr);
     CHECK(find(size, "mf_user_embed")->activation_bytes == 7 * 64 * 4);
     CHECK(saved_of_layers(size) == size.saved_bytes);
@@ -206,8 +217,8 @@ TEST_CASE("ResNet-50, LSTM, Transformer and NeuMF: columns add up, and kept is w
 }
 
 TEST_CASE("afterwards all is as it was") {
-  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(1, 2, 3)), nn::BatchNorm2d(2), nn::ReLU(nn::ReLUOptions(true)),
-                     nn::Dropout(0.5));
+  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(1, 2, 3)), nn::BatchNorm2d(2),
+                     nn::ReLU(nn::ReLUOptions(true)), nn::Dropout(0.5));
   net[1]->eval();
   const at::Tensor input = torch::ones({2, 1, 8, 8}).set_requires_grad(true);
   const at::Tensor statistics = net->named_buffers()["1.running_mean"];
@@ -229,7 +240,9 @@ TEST_CASE("afterwards all is as it was") {
     options.training = false;
     modelsize(options, net, input);
   }
-  SUBCASE("when forward throws") { CHECK_THROWS_AS(modelsize(net, torch::ones({2, 7, 8, 8})), c10::Error); }
+  SUBCASE("when forward throws") {
+    CHECK_THROWS_AS(modelsize(net, torch::ones({2, 7, 8, 8})), c10::Error);
+  }
   CHECK(net->is_training() == training);
   CHECK_FALSE(net[1]->is_training());
   CHECK(net[0]->is_training());
@@ -245,7 +258,8 @@ TEST_CASE("afterwards all is as it was") {
   CHECK(at::GradMode::is_enabled());
 }
 
-TEST_CASE("buffers that are sparse or change their size are put back, and random numbers in any case") {
+TEST_CASE(
+    "buffers that are sparse or change their size are put back, and random numbers in any case") {
   struct Net : nn::Module {
     Net() {
       sparse = register_buffer("sparse", at::eye(4).to_sparse());
@@ -280,9 +294,11 @@ TEST_CASE("under InferenceMode nothing can be measured, and a type has bytes: er
   nn::Linear linear(4, 4);
   const at::Tensor input = torch::ones({2, 4});
   for (const int size : {0, -4})
-    CHECK_THROWS_WITH_AS(modelsize(linear, input, size), doctest::Contains("type_size is"), c10::Error);
+    CHECK_THROWS_WITH_AS(modelsize(linear, input, size), doctest::Contains("type_size is"),
+                         c10::Error);
   const c10::InferenceMode inference;
-  CHECK_THROWS_WITH_AS(modelsize(linear, input), doctest::Contains("c10::InferenceMode"), c10::Error);
+  CHECK_THROWS_WITH_AS(modelsize(linear, input), doctest::Contains("c10::InferenceMode"),
+                       c10::Error);
 }
 
 TEST_CASE("a bool beside a tensor is forward()'s, no size of a type") {
@@ -311,11 +327,14 @@ TEST_CASE("measured under no_grad it is the same, and a callable will do") {
     CHECK(modelsize(linear, input).saved_bytes == with.saved_bytes);
     CHECK_FALSE(at::GradMode::is_enabled());
   }
-  const ModelSize called = modelsize([&](const at::Tensor& x) { return linear(x).exp().sum(); }, input);
+  const ModelSize called =
+      modelsize([&](const at::Tensor& x) { return linear(x).exp().sum(); }, input);
   CHECK(called.model == "callable");
 }
 
-TEST_CASE("a callable's parameters are the leaves that its operators consumed: each once, and none of them kept for backward") {
+TEST_CASE(
+    "a callable's parameters are the leaves that its operators consumed: each once, and none of "
+    "them kept for backward") {
   nn::Linear one(4, 8), two(8, 8);
   two->bias.set_requires_grad(false);  // frozen: nobody can tell it from a constant
   const at::Tensor input = torch::ones({2, 4}).set_requires_grad(true);
@@ -331,7 +350,8 @@ TEST_CASE("a callable's parameters are the leaves that its operators consumed: e
   CHECK(text_of(size).find("where no operator was seen") == std::string::npos);
   // The same as for a module with these layers.
   nn::Sequential net(one, nn::ReLU(), two, two);
-  const ModelSize as_module = modelsize([&](const at::Tensor& x) { return net->forward(x).exp(); }, input);
+  const ModelSize as_module =
+      modelsize([&](const at::Tensor& x) { return net->forward(x).exp(); }, input);
   CHECK(as_module.parameters == size.parameters);
   CHECK(as_module.saved_bytes == size.saved_bytes);
 }
@@ -349,9 +369,11 @@ TEST_CASE("tied parameters count once; JSON has the exact bytes") {
   const ModelSize size = modelsize(tied, torch::ones({3, 4}));
   CHECK(size.parameters == 16);
   const std::string json = size.to_json();
-  CHECK(json.find("\"schema\":\"memledger.model_size\",\"version\":1,\"model\":\"Tied\",\"parameters\":16,\"parameter_bytes\":64,"
+  CHECK(json.find("\"schema\":\"memledger.model_size\",\"version\":1,\"model\":\"Tied\","
+                  "\"parameters\":16,\"parameter_bytes\":64,"
                   "\"intermediate_bytes\":96,\"activation_bytes\":96,") != std::string::npos);
-  CHECK(json.find("{\"name\":\"\",\"type\":\"Tied\",\"is_module\":true,\"calls\":1,\"output_shape\":[3,4],\"parameters\":16,"
+  CHECK(json.find("{\"name\":\"\",\"type\":\"Tied\",\"is_module\":true,\"calls\":1,\"output_"
+                  "shape\":[3,4],\"parameters\":16,"
                   "\"activation_bytes\":48,") != std::string::npos);
 }
 

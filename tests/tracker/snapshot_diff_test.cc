@@ -12,7 +12,8 @@ namespace {
 
 const c10::Device kCpu(c10::DeviceType::CPU);
 
-StorageInfo storage(uint64_t id, std::vector<int64_t> shape, int64_t nbytes, std::string_view op = "aten::randn") {
+StorageInfo storage(uint64_t id, std::vector<int64_t> shape, int64_t nbytes,
+                    std::string_view op = "aten::randn") {
   StorageInfo info;
   info.id = id;
   info.nbytes = nbytes;
@@ -73,7 +74,8 @@ TEST_CASE("one shape, different reasons: one row for each") {
 
 TEST_CASE("named storages are together whoever made them") {
   Changes changes;
-  changes.born = {storage(3, {10}, 40, "aten::sum"), storage(1, {10}, 40, "aten::mm"), storage(2, {10}, 40, "aten::mm")};
+  changes.born = {storage(3, {10}, 40, "aten::sum"), storage(1, {10}, 40, "aten::mm"),
+                  storage(2, {10}, 40, "aten::mm")};
   changes.born[1].label = "a";
   const StorageNames names = {{1, named("x")}, {2, named("y")}, {3, named("z+zz")}};
   const SnapshotDiff diff = make_snapshot_diff(changes, kCpu, names);
@@ -94,7 +96,9 @@ TEST_CASE("a scalar and an unknown shape are not the same") {
   CHECK(diff.rows[0].shape != diff.rows[1].shape);
 }
 
-TEST_CASE("the named tensor tells shape and dtype where the registry has none, and where it covers the storage") {
+TEST_CASE(
+    "the named tensor tells shape and dtype where the registry has none, and where it covers the "
+    "storage") {
   Changes changes;
   changes.born = {storage(1, {100}, 400), storage(2, {100}, 400), storage(3, {}, 400)};
   changes.born[2].dtype.reset();
@@ -130,7 +134,8 @@ TEST_CASE("what has gone keeps its name, and no longer says where it came from")
 
 TEST_CASE("rows come + before -, by bytes, then by shape, in whatever order the changes came") {
   Changes changes;
-  changes.born = {storage(1, {3}, 12), storage(2, {2, 5}, 40), storage(3, {100}, 400), storage(4, {10}, 40)};
+  changes.born = {storage(1, {3}, 12), storage(2, {2, 5}, 40), storage(3, {100}, 400),
+                  storage(4, {10}, 40)};
   changes.died = {storage(5, {1000}, 4000)};
   std::ostringstream forwards;
   forwards << make_snapshot_diff(changes, kCpu, {});
@@ -156,7 +161,8 @@ TEST_CASE("other devices stay out; the totals are the device's own") {
   on_cuda.device = cuda;
   on_cuda.table_bytes = 7;
   changes.devices = {on_cpu, on_cuda};
-  const SnapshotDiff cpu_diff = make_snapshot_diff(changes, c10::Device(c10::DeviceType::CPU, 0), {});
+  const SnapshotDiff cpu_diff =
+      make_snapshot_diff(changes, c10::Device(c10::DeviceType::CPU, 0), {});
   CHECK(cpu_diff.born_bytes() == 40);
   CHECK(cpu_diff.tensor_bytes == 1000);
   CHECK(cpu_diff.allocated_bytes == 1200);
@@ -168,11 +174,13 @@ TEST_CASE("other devices stay out; the totals are the device's own") {
 
 TEST_CASE("workspaces and raw blocks have rows of their own, and are in no sum of tensors") {
   Changes changes;
-  changes.born = {storage(1, {10}, 40), storage(2, {10}, 40), storage(3, {10}, 40), storage(4, {10}, 40)};
+  changes.born = {storage(1, {10}, 40), storage(2, {10}, 40), storage(3, {10}, 40),
+                  storage(4, {10}, 40)};
   for (size_t i = 1; i < 4; ++i) changes.born[i].dtype.reset();
   changes.born[1].kind = StorageKind::kLibraryWorkspace;
   changes.born[2].kind = StorageKind::kRawBlock;
-  changes.born[3].kind = StorageKind::kScratch;  // alive, so it may be a tensor that cannot be looked into
+  changes.born[3].kind =
+      StorageKind::kScratch;  // alive, so it may be a tensor that cannot be looked into
   changes.died = {storage(5, {10}, 7)};
   changes.died[0].kind = StorageKind::kLibraryWorkspace;
   DeviceInfo info;
@@ -185,12 +193,18 @@ TEST_CASE("workspaces and raw blocks have rows of their own, and are in no sum o
   CHECK(diff.died_bytes() == 0);
   std::ostringstream out;
   out << diff;
-  CHECK(out.str().find("| 1 * Size:(?)                  | Memory: 3.815e-05 M | LibraryWorkspace     | ? | ") !=
-        std::string::npos);
-  CHECK(out.str().find("| 1 * Size:(?)                  | Memory: 3.815e-05 M | RawBlock             | ? | ") !=
-        std::string::npos);
-  CHECK(out.str().find("| 1 * Size:(?)                  | Memory: 3.815e-05 M | Tensor               | ? | ") !=
-        std::string::npos);
+  CHECK(
+      out.str().find(
+          "| 1 * Size:(?)                  | Memory: 3.815e-05 M | LibraryWorkspace     | ? | ") !=
+      std::string::npos);
+  CHECK(
+      out.str().find(
+          "| 1 * Size:(?)                  | Memory: 3.815e-05 M | RawBlock             | ? | ") !=
+      std::string::npos);
+  CHECK(
+      out.str().find(
+          "| 1 * Size:(?)                  | Memory: 3.815e-05 M | Tensor               | ? | ") !=
+      std::string::npos);
   CHECK(diff.to_json().find("\"role\":\"LibraryWorkspace\"") != std::string::npos);
 }
 
@@ -218,13 +232,20 @@ TEST_CASE("JSON has fixed keys, exact bytes, and escapes what a user can choose"
   diff.health = {1, 2, 3};
   diff.unread = {"u"};
   CHECK(diff.to_json() ==
-        "{\"schema\":\"memledger.snapshot_diff\",\"version\":1,\"time_ms\":1619814329123,\"device\":\"cpu\",\"file\":\"a/b.cc\","
-        "\"line\":7,\"function\":\"f\",\"label\":\"back\\\\slash\",\"tensor_bytes\":0,\"allocated_bytes\":0,\"born_bytes\":29,"
-        "\"died_bytes\":0,\"from_snapshot\":false,\"unseen_before_tracking\":false,\"tracking_was_off\":true,"
-        "\"hooks\":{\"unknown_frees\":1,\"dropped_records\":2,\"swallowed_exceptions\":3},\"unread\":[\"u\"],\"rows\":["
-        "{\"sign\":\"+\",\"count\":1,\"bytes\":24,\"shape\":[2,3],\"dtype\":\"torch.float32\",\"role\":\"Parameter\","
-        "\"names\":[\"say \\\"hi\\\"\\n\"],\"producer\":\"aten::randn\",\"label\":\"\",\"adopted\":false},"
-        "{\"sign\":\"+\",\"count\":1,\"bytes\":5,\"shape\":null,\"dtype\":null,\"role\":\"Tensor\",\"names\":[],"
+        "{\"schema\":\"memledger.snapshot_diff\",\"version\":1,\"time_ms\":1619814329123,"
+        "\"device\":\"cpu\",\"file\":\"a/b.cc\","
+        "\"line\":7,\"function\":\"f\",\"label\":\"back\\\\slash\",\"tensor_bytes\":0,\"allocated_"
+        "bytes\":0,\"born_bytes\":29,"
+        "\"died_bytes\":0,\"from_snapshot\":false,\"unseen_before_tracking\":false,\"tracking_was_"
+        "off\":true,"
+        "\"hooks\":{\"unknown_frees\":1,\"dropped_records\":2,\"swallowed_exceptions\":3},"
+        "\"unread\":[\"u\"],\"rows\":["
+        "{\"sign\":\"+\",\"count\":1,\"bytes\":24,\"shape\":[2,3],\"dtype\":\"torch.float32\","
+        "\"role\":\"Parameter\","
+        "\"names\":[\"say "
+        "\\\"hi\\\"\\n\"],\"producer\":\"aten::randn\",\"label\":\"\",\"adopted\":false},"
+        "{\"sign\":\"+\",\"count\":1,\"bytes\":5,\"shape\":null,\"dtype\":null,\"role\":\"Tensor\","
+        "\"names\":[],"
         "\"producer\":\"aten::randn\",\"label\":\"\",\"adopted\":false}]}");
 }
 

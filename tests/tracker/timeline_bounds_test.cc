@@ -1,4 +1,5 @@
-// A timeline that is marked for ever takes no more memory for it, and a child of fork can go on with it.
+// A timeline that is marked for ever takes no more memory for it, and a child of fork can go on
+// with it.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/ops/ones.h>
 #include <sys/wait.h>
@@ -76,7 +77,8 @@ TEST_CASE("the last name holds, and earlier names stay with what has died") {
   CHECK(last == "second+third");
 }
 
-TEST_CASE("fork while another thread marks: the child can, too" * doctest::skip(testing::kChildrenMayHang)) {
+TEST_CASE("fork while another thread marks: the child can, too" *
+          doctest::skip(testing::kChildrenMayHang)) {
   TimelineOptions options;
   options.max_events = 64;
   Timeline timeline(options);

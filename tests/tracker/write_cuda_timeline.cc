@@ -1,4 +1,5 @@
-// Writes a timeline of two GPUs and the CPU in both formats, and on standard output what each device has. The argument: a folder.
+// Writes a timeline of two GPUs and the CPU in both formats, and on standard output what each
+// device has. The argument: a folder.
 #include <ATen/ops/empty.h>
 #include <torch/types.h>
 

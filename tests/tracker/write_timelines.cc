@@ -1,4 +1,5 @@
-// Writes a timeline in both formats, and on standard output what must be found in them. The argument: a folder.
+// Writes a timeline in both formats, and on standard output what must be found in them. The
+// argument: a folder.
 #include <ATen/Functions.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -55,13 +56,15 @@ int main(int /*argc*/, char** argv) {
     timeline.mark("fianc\xe9");
     int64_t births = 0;
     const memledger::TimelineData data = timeline.read();
-    for (const memledger::Lifetime& life : data.recording.lifetimes) births += life.born_ns.has_value();
+    for (const memledger::Lifetime& life : data.recording.lifetimes)
+      births += life.born_ns.has_value();
     for (const char* name : {"/timeline.json", "/timeline.pickle"}) {
       const absl::Status status = timeline.write(folder + name);
       if (!status.ok()) std::printf("failed: %s\n", std::string(status.message()).c_str());
     }
     std::printf("bytes %lld\n", static_cast<long long>(registry.counters(at::kCPU).current_bytes));
-    std::printf("storages %lld\n", static_cast<long long>(registry.counters(at::kCPU).current_count));
+    std::printf("storages %lld\n",
+                static_cast<long long>(registry.counters(at::kCPU).current_count));
     std::printf("births %lld\n", static_cast<long long>(births));
     std::printf("parameters %lld\n", static_cast<long long>((64 * 32 + 32) * 4));
 
@@ -82,6 +85,7 @@ int main(int /*argc*/, char** argv) {
     for (const char* name : {"/dropped.json", "/dropped.pickle"}) {
       if (!timeline.write(folder + name).ok()) return 1;
     }
-    std::printf("dropped_bytes %lld\n", static_cast<long long>(registry.counters(at::kCPU).current_bytes));
+    std::printf("dropped_bytes %lld\n",
+                static_cast<long long>(registry.counters(at::kCPU).current_bytes));
   }
 }

@@ -17,12 +17,14 @@
 
 #include "virtual_gpu/machine.h"
 
-// The runtime's and the driver's functions as a program calls them. The answers are linked in, no library is preloaded.
+// The runtime's and the driver's functions as a program calls them. The answers are linked in, no
+// library is preloaded.
 
 extern "C" {
 void** __cudaRegisterFatBinary(void*);
 void __cudaUnregisterFatBinary(void**);
-void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*);
+void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
+                            dim3*, int*);
 }
 
 namespace {
@@ -103,7 +105,8 @@ TEST_CASE("properties are the profile's, and attributes agree with them") {
   };
   CHECK(attribute(cudaDevAttrMultiProcessorCount) == p.multiProcessorCount);
   CHECK(attribute(cudaDevAttrComputeCapabilityMajor) == p.major);
-  CHECK(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) == static_cast<int>(p.sharedMemPerBlockOptin));
+  CHECK(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) ==
+        static_cast<int>(p.sharedMemPerBlockOptin));
   CHECK(attribute(cudaDevAttrMaxThreadsPerMultiProcessor) == p.maxThreadsPerMultiProcessor);
   CHECK(attribute(cudaDevAttrL2CacheSize) == p.l2CacheSize);
   CHECK(attribute(cudaDevAttrWarpSize) == 32);
@@ -146,13 +149,15 @@ TEST_CASE("pointers know where they are from") {
   };
   CHECK(attributes(device).type == cudaMemoryTypeDevice);
   CHECK(attributes(device).device == 0);
-  CHECK(attributes(static_cast<char*>(device) + 999).devicePointer == static_cast<char*>(device) + 999);
+  CHECK(attributes(static_cast<char*>(device) + 999).devicePointer ==
+        static_cast<char*>(device) + 999);
   CHECK(attributes(pinned).type == cudaMemoryTypeHost);
   CHECK(attributes(pinned).hostPointer == pinned);
   CHECK(attributes(own.data()).type == cudaMemoryTypeUnregistered);
   CHECK(cudaHostRegister(own.data(), own.size(), cudaHostRegisterDefault) == cudaSuccess);
   CHECK(attributes(own.data()).type == cudaMemoryTypeHost);
-  expect(cudaErrorHostMemoryAlreadyRegistered, cudaHostRegister(own.data(), own.size(), cudaHostRegisterDefault));
+  expect(cudaErrorHostMemoryAlreadyRegistered,
+         cudaHostRegister(own.data(), own.size(), cudaHostRegisterDefault));
   CHECK(cudaHostUnregister(own.data()) == cudaSuccess);
   expect(cudaErrorHostMemoryNotRegistered, cudaHostUnregister(own.data()));
   expect(cudaErrorInvalidValue, cudaFree(pinned));
@@ -197,7 +202,8 @@ TEST_CASE("copies") {
   CHECK(cudaMemcpy2D(device, 512, "abcdef", 3, 3, 2, cudaMemcpyHostToDevice) == cudaSuccess);
   CHECK(cudaMemcpy(back.data(), device + 512, 3, cudaMemcpyDeviceToHost) == cudaSuccess);
   CHECK(std::string(back.data(), 3) == "def");
-  expect(cudaErrorInvalidPitchValue, cudaMemcpy2D(device, 2, "abcdef", 3, 3, 2, cudaMemcpyHostToDevice));
+  expect(cudaErrorInvalidPitchValue,
+         cudaMemcpy2D(device, 2, "abcdef", 3, 3, 2, cudaMemcpyHostToDevice));
 
   // Host to host is a real copy.
   CHECK(cudaMemcpy(back.data(), host.data(), host.size(), cudaMemcpyHostToHost) == cudaSuccess);
@@ -209,9 +215,11 @@ TEST_CASE("copies") {
   expect(cudaErrorInvalidValue, cudaMemcpy(back.data(), device, 1, cudaMemcpyHostToDevice));
   expect(cudaErrorInvalidValue, cudaMemcpy(device, back.data(), 1, cudaMemcpyDeviceToHost));
   expect(cudaErrorInvalidValue, cudaMemcpy(back.data(), host.data(), 1, cudaMemcpyDeviceToDevice));
-  expect(cudaErrorInvalidValue, cudaMemcpy(device, host.data(), 4 * kMiB + 1, cudaMemcpyHostToDevice));
+  expect(cudaErrorInvalidValue,
+         cudaMemcpy(device, host.data(), 4 * kMiB + 1, cudaMemcpyHostToDevice));
   expect(cudaErrorInvalidValue, cudaMemset(back.data(), 0, 1));
-  expect(cudaErrorInvalidMemcpyDirection, cudaMemcpy(device, host.data(), 1, static_cast<cudaMemcpyKind>(77)));
+  expect(cudaErrorInvalidMemcpyDirection,
+         cudaMemcpy(device, host.data(), 1, static_cast<cudaMemcpyKind>(77)));
   CHECK(cudaMemcpy(nullptr, nullptr, 0, cudaMemcpyDefault) == cudaSuccess);
   CHECK(cudaFree(again) == cudaSuccess);
   CHECK(cudaFree(device) == cudaSuccess);
@@ -333,7 +341,9 @@ TEST_CASE("a kernel says which of its architectures would run here") {
   };
   static_assert(sizeof(Entry) == 48);
   constexpr uint16_t kPtx = 1, kMachineCode = 2;
-  const auto entry = [](uint16_t kind, uint32_t architecture) { return Entry{kind, 1, 32, 16, {}, architecture, {}}; };
+  const auto entry = [](uint16_t kind, uint32_t architecture) {
+    return Entry{kind, 1, 32, 16, {}, architecture, {}};
+  };
   struct Code {
     uint32_t magic;
     uint16_t version, header_bytes;
@@ -347,8 +357,10 @@ TEST_CASE("a kernel says which of its architectures would run here") {
       void* file;
     } description{0x466243b1, 1, &code, nullptr};
     static char kernel;
-    void** const handle = __cudaRegisterFatBinary(const_cast<void*>(static_cast<const void*>(&description)));
-    __cudaRegisterFunction(handle, &kernel, nullptr, "kernel", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
+    void** const handle =
+        __cudaRegisterFatBinary(const_cast<void*>(static_cast<const void*>(&description)));
+    __cudaRegisterFunction(handle, &kernel, nullptr, "kernel", -1, nullptr, nullptr, nullptr,
+                           nullptr, nullptr);
     cudaFuncAttributes attributes;
     CHECK(cudaFuncGetAttributes(&attributes, &kernel) == cudaSuccess);
     CHECK(attributes.binaryVersion == attributes.ptxVersion);
@@ -357,11 +369,12 @@ TEST_CASE("a kernel says which of its architectures would run here") {
     return attributes.ptxVersion;
   };
   // The device is an A100, of 8.0.
-  Code code{0xba55ed50,
-            1,
-            16,
-            4 * sizeof(Entry),
-            {entry(kMachineCode, 75), entry(kMachineCode, 80), entry(kMachineCode, 86), entry(kPtx, 90)}};
+  Code code{
+      0xba55ed50,
+      1,
+      16,
+      4 * sizeof(Entry),
+      {entry(kMachineCode, 75), entry(kMachineCode, 80), entry(kMachineCode, 86), entry(kPtx, 90)}};
   CHECK(says(code) == 80);
   code.entries[1] = entry(kPtx, 72);
   CHECK(says(code) == 72);
@@ -375,7 +388,8 @@ TEST_CASE("a kernel says which of its architectures would run here") {
 
 TEST_CASE("launches are checked, not run") {
   const auto launch = [](dim3 grid, dim3 block, size_t shared = 0) {
-    return cudaLaunchKernel(reinterpret_cast<const void*>(&free_bytes), grid, block, nullptr, shared, nullptr);
+    return cudaLaunchKernel(reinterpret_cast<const void*>(&free_bytes), grid, block, nullptr,
+                            shared, nullptr);
   };
   CHECK(launch({1}, {256}) == cudaSuccess);
   CHECK(launch({2147483647, 65535, 65535}, {32, 32}) == cudaSuccess);
@@ -396,18 +410,21 @@ TEST_CASE("launches are checked, not run") {
   CHECK(blocks == 8);
   CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 32, 0) == cudaSuccess);
   CHECK(blocks == 32);
-  CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 128, 80 << 10) == cudaSuccess);
+  CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 128, 80 << 10) ==
+        cudaSuccess);
   CHECK(blocks == 2);
   // As many blocks as can run at once, and one more.
   CHECK(cudaLaunchCooperativeKernel(kernel, {108 * 8}, {256}, nullptr, 0, nullptr) == cudaSuccess);
-  expect(cudaErrorCooperativeLaunchTooLarge, cudaLaunchCooperativeKernel(kernel, {108 * 8 + 1}, {256}, nullptr, 0, nullptr));
+  expect(cudaErrorCooperativeLaunchTooLarge,
+         cudaLaunchCooperativeKernel(kernel, {108 * 8 + 1}, {256}, nullptr, 0, nullptr));
 }
 
 TEST_CASE("errors have names and texts, and belong to their thread") {
   CHECK(std::string(cudaGetErrorName(cudaErrorMemoryAllocation)) == "cudaErrorMemoryAllocation");
   CHECK(std::string(cudaGetErrorString(cudaErrorMemoryAllocation)) == "out of memory");
   CHECK(std::string(cudaGetErrorString(cudaSuccess)) == "no error");
-  CHECK(std::string(cudaGetErrorString(static_cast<cudaError_t>(12345))) == "unrecognized error code");
+  CHECK(std::string(cudaGetErrorString(static_cast<cudaError_t>(12345))) ==
+        "unrecognized error code");
   CHECK(cudaSetDevice(99) == cudaErrorInvalidDevice);
   std::thread([] { CHECK(cudaGetLastError() == cudaSuccess); }).join();
   CHECK(cudaGetDevice(nullptr) == cudaErrorInvalidValue);
@@ -421,7 +438,8 @@ template <typename F>
 F* driver_function(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult status;
-  REQUIRE(cudaGetDriverEntryPointByVersion(name, &function, CUDART_VERSION, cudaEnableDefault, &status) == cudaSuccess);
+  REQUIRE(cudaGetDriverEntryPointByVersion(name, &function, CUDART_VERSION, cudaEnableDefault,
+                                           &status) == cudaSuccess);
   REQUIRE(status == cudaDriverEntryPointSuccess);
   return reinterpret_cast<F*>(function);
 }
@@ -429,7 +447,8 @@ F* driver_function(const char* name) {
 TEST_CASE("the driver's functions are found by name, and make expandable segments") {
   void* function = &function;
   cudaDriverEntryPointQueryResult status;
-  CHECK(cudaGetDriverEntryPointByVersion("cuNoSuchFunction", &function, 12000, cudaEnableDefault, &status) == cudaSuccess);
+  CHECK(cudaGetDriverEntryPointByVersion("cuNoSuchFunction", &function, 12000, cudaEnableDefault,
+                                         &status) == cudaSuccess);
   CHECK(status == cudaDriverEntryPointSymbolNotFound);
   CHECK(function == nullptr);
 
@@ -442,28 +461,33 @@ TEST_CASE("the driver's functions are found by name, and make expandable segment
               &page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS);
   CHECK(page == 2 * kMiB);
   CUdeviceptr range = 0;
-  REQUIRE(driver_function<decltype(cuMemAddressReserve)>("cuMemAddressReserve")(&range, 10 * kCapacity, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(driver_function<decltype(cuMemAddressReserve)>("cuMemAddressReserve")(
+              &range, 10 * kCapacity, 0, 0, 0) == CUDA_SUCCESS);
   const auto create = driver_function<decltype(cuMemCreate)>("cuMemCreate");
   CUmemGenericAllocationHandle handle = 0, too_much = 0;
   CHECK(create(&handle, 20 * kMiB, &properties, 0) == CUDA_SUCCESS);
   CHECK(create(&too_much, kCapacity, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(create(&too_much, 1, &properties, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(free_bytes() == before - 20 * kMiB);
-  CHECK(driver_function<decltype(cuMemMap)>("cuMemMap")(range, 20 * kMiB, 0, handle, 0) == CUDA_SUCCESS);
+  CHECK(driver_function<decltype(cuMemMap)>("cuMemMap")(range, 20 * kMiB, 0, handle, 0) ==
+        CUDA_SUCCESS);
   CUmemAccessDesc access{};
   access.location = properties.location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  CHECK(driver_function<decltype(cuMemSetAccess)>("cuMemSetAccess")(range, 20 * kMiB, &access, 1) == CUDA_SUCCESS);
+  CHECK(driver_function<decltype(cuMemSetAccess)>("cuMemSetAccess")(range, 20 * kMiB, &access, 1) ==
+        CUDA_SUCCESS);
   cudaPointerAttributes attributes;
   CHECK(cudaPointerGetAttributes(&attributes, reinterpret_cast<void*>(range)) == cudaSuccess);
   CHECK(attributes.type == cudaMemoryTypeDevice);
   CHECK(cudaMemset(reinterpret_cast<void*>(range), 0, 20 * kMiB) == cudaSuccess);
   int file = 0;
   CHECK(driver_function<decltype(cuMemExportToShareableHandle)>("cuMemExportToShareableHandle")(
-            &file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_ERROR_NOT_SUPPORTED);
+            &file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+        CUDA_ERROR_NOT_SUPPORTED);
   CHECK(driver_function<decltype(cuMemUnmap)>("cuMemUnmap")(range, 20 * kMiB) == CUDA_SUCCESS);
   CHECK(driver_function<decltype(cuMemRelease)>("cuMemRelease")(handle) == CUDA_SUCCESS);
-  CHECK(driver_function<decltype(cuMemAddressFree)>("cuMemAddressFree")(range, 10 * kCapacity) == CUDA_SUCCESS);
+  CHECK(driver_function<decltype(cuMemAddressFree)>("cuMemAddressFree")(range, 10 * kCapacity) ==
+        CUDA_SUCCESS);
   CHECK(free_bytes() == before);
   CHECK(cudaGetLastError() == cudaSuccess);
 }

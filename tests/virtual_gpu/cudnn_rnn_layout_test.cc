@@ -1,4 +1,5 @@
-// Where cuDNN lays the weights of recurrent networks, and what it needs beside them. The figures are those of cuDNN 9.19.
+// Where cuDNN lays the weights of recurrent networks, and what it needs beside them. The figures
+// are those of cuDNN 9.19.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "virtual_gpu/rnn_layout.h"
 
@@ -11,7 +12,8 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-RnnShape shape(RnnCell cell, int64_t input, int64_t hidden, int64_t layers, bool bidirectional, size_t element_bytes = 4) {
+RnnShape shape(RnnCell cell, int64_t input, int64_t hidden, int64_t layers, bool bidirectional,
+               size_t element_bytes = 4) {
   RnnShape s;
   s.cell = cell;
   s.input_size = input;
@@ -118,18 +120,22 @@ TEST_CASE("workspace and reserve are what cuDNN answers") {
       {kLstm, 20, 8, 40, 48, 48, 3, true, 2, true, false, 293376, 50841856, 50841856, 530176},
       {kLstm, 20, 8, 40, 48, 16, 1, false, 4, false, false, 47616, 8597760, 8597760, 194816},
       {kLstm, 20, 8, 40, 48, 16, 2, true, 4, false, false, 178176, 34205952, 34205952, 839936},
-      {kLstm, 100, 32, 512, 1024, 1024, 1, false, 4, false, false, 25198592, 86769920, 86769920, 65536256},
-      {kLstm, 100, 32, 512, 1024, 1024, 2, true, 2, false, false, 75563008, 189792512, 189792512, 144179456},
+      {kLstm, 100, 32, 512, 1024, 1024, 1, false, 4, false, false, 25198592, 86769920, 86769920,
+       65536256},
+      {kLstm, 100, 32, 512, 1024, 1024, 2, true, 2, false, false, 75563008, 189792512, 189792512,
+       144179456},
       {kLstm, 7, 13, 11, 17, 17, 1, false, 4, false, false, 8160, 8426592, 8426592, 31232},
       {kGru, 20, 8, 40, 48, 48, 2, true, 4, false, false, 271872, 34159872, 34159872, 798976},
       {kGru, 20, 8, 40, 48, 48, 1, false, 4, false, true, 51840, 8595776, 8621376, 184576},
       {kGru, 20, 8, 40, 48, 48, 1, true, 4, false, true, 103680, 17294656, 17294656, 368896},
       {kGru, 20, 8, 40, 48, 48, 2, false, 4, true, true, 108288, 17078080, 17078080, 400576},
-      {kGru, 100, 32, 512, 1024, 1024, 1, false, 4, false, false, 18898944, 66978048, 66978048, 78643456},
+      {kGru, 100, 32, 512, 1024, 1024, 1, false, 4, false, false, 18898944, 66978048, 66978048,
+       78643456},
       {kTanh, 20, 8, 40, 48, 48, 1, false, 4, false, true, 17280, 8497472, 8587584, 30976},
       {kTanh, 20, 8, 40, 48, 48, 1, true, 4, false, true, 34560, 17098048, 17191232, 61696},
       {kTanh, 20, 8, 40, 48, 48, 3, true, 4, false, true, 146688, 50793792, 50960704, 307456},
-      {kTanh, 100, 32, 512, 1024, 1024, 1, false, 4, false, false, 6299648, 27918592, 41025792, 13107456},
+      {kTanh, 100, 32, 512, 1024, 1024, 1, false, 4, false, false, 6299648, 27918592, 41025792,
+       13107456},
   };
   for (const Measured& m : measured) {
     RnnShape s = shape(m.cell, m.input, m.hidden, m.layers, m.bidirectional, m.element_bytes);

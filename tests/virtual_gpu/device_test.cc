@@ -21,7 +21,9 @@ namespace {
 constexpr size_t kKiB = 1 << 10;
 constexpr size_t kMiB = 1 << 20;
 
-Specification specification(const std::string& text) { return *parse_specification(text).specification; }
+Specification specification(const std::string& text) {
+  return *parse_specification(text).specification;
+}
 
 uintptr_t address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
@@ -117,7 +119,8 @@ TEST_CASE("a process with few addresses left has its device, and one with too fe
           const void* const symbol = machine.symbol_address(0, &variable, 4);
           return blocks.size() == 16 && symbol && machine.is_device_range(symbol, 4) ? 0 : 1;
         }) == 0);
-  CHECK(in_child_with(size_t{1} << 29, [](Machine& machine) { return machine.allocate(0, kMiB) ? 1 : 0; }) == 0);
+  CHECK(in_child_with(size_t{1} << 29,
+                      [](Machine& machine) { return machine.allocate(0, kMiB) ? 1 : 0; }) == 0);
 }
 
 TEST_CASE("devices are apart") {
@@ -377,7 +380,8 @@ TEST_CASE("kept bytes agree with a plain array") {
   }
 }
 
-// Random blocks of all sizes, from several threads: the books are right at the end, and blocks never overlap.
+// Random blocks of all sizes, from several threads: the books are right at the end, and blocks
+// never overlap.
 TEST_CASE("a storm of allocations") {
   Machine machine(specification("h200:512MiB,count=2"));
   const auto storm = [&machine](int device, unsigned seed) {
@@ -395,7 +399,9 @@ TEST_CASE("a storm of allocations") {
       if (!mine.empty()) {
         const auto& [block, bytes] = *mine.begin();
         const auto region = machine.find(static_cast<char*>(block) + bytes - 1);
-        if (!region || region->begin != address(block) || region->bytes != bytes || region->device != device) std::abort();
+        if (!region || region->begin != address(block) || region->bytes != bytes ||
+            region->device != device)
+          std::abort();
       }
     }
     for (const auto& [block, bytes] : mine) machine.free(block);

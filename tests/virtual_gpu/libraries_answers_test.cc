@@ -1,5 +1,5 @@
-// The math libraries' functions as a program calls them: the answers are linked in, no library is preloaded. A device of compute
-// capability 9.0, which is the default.
+// The math libraries' functions as a program calls them: the answers are linked in, no library is
+// preloaded. A device of compute capability 9.0, which is the default.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
@@ -39,9 +39,11 @@ int cudnnSetConvolutionNdDescriptor(void*, int, const int*, const int*, const in
 int cudnnGetConvolutionForwardWorkspaceSize(void*, void*, void*, void*, void*, int, size_t*);
 int cudnnCreateRNNDescriptor(void**);
 int cudnnDestroyRNNDescriptor(void*);
-int cudnnSetRNNDescriptor_v8(void*, int, int, int, int, int, int, int, int, int32_t, int32_t, int32_t, int32_t, void*, uint32_t);
+int cudnnSetRNNDescriptor_v8(void*, int, int, int, int, int, int, int, int, int32_t, int32_t,
+                             int32_t, int32_t, void*, uint32_t);
 int cudnnGetRNNWeightSpaceSize(void*, void*, size_t*);
-int cudnnGetRNNWeightParams(void*, void*, int32_t, size_t, const void*, int32_t, void*, void**, void*, void**);
+int cudnnGetRNNWeightParams(void*, void*, int32_t, size_t, const void*, int32_t, void*, void**,
+                            void*, void**);
 int cudnnBackendCreateDescriptor(int, void**);
 int cudnnBackendDestroyDescriptor(void*);
 int cudnnBackendSetAttribute(void*, int, int, int64_t, const void*);
@@ -51,11 +53,14 @@ int cudnnBackendExecute(void*, void*, void*);
 int cudnnCreateCTCLossDescriptor(void**);
 int cudnnDestroyCTCLossDescriptor(void*);
 int cudnnSetCTCLossDescriptor_v9(void*, int, int, int, int);
-int cudnnGetCTCLossWorkspaceSize(void*, void*, void*, const int*, const int*, const int*, int, void*, size_t*);
+int cudnnGetCTCLossWorkspaceSize(void*, void*, void*, const int*, const int*, const int*, int,
+                                 void*, size_t*);
 int cudnnGetCTCLossWorkspaceSize_v8(void*, int, void*, void*, void*, size_t*);
 int cudnnDropoutGetStatesSize(void*, size_t*);
-int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void*, int, int, void*, void*, void*, void*, void*, size_t*);
-int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void*, int, int, void*, void*, void*, void*, void*, void*, void*, size_t*);
+int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void*, int, int, void*, void*, void*,
+                                                             void*, void*, size_t*);
+int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void*, int, int, void*, void*, void*, void*,
+                                                      void*, void*, void*, size_t*);
 int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void*, int, int, void*, void*, size_t*);
 int cublasCreate_v2(void**);
 int cublasDestroy_v2(void*);
@@ -63,27 +68,31 @@ int cublasSetPointerMode_v2(void*, int);
 int cublasSdot_v2(void*, int, const float*, int, const float*, int, float*);
 int cublasIsamax_v2(void*, int, const float*, int, int*);
 int cublasSgetrsBatched(void*, int, int, int, const void*, int, const int*, void*, int, int*, int);
-int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*, int*);
+int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*,
+                                   int*);
 int cufftCreate(int*);
-int cufftXtMakePlanMany(int, int, long long*, long long*, long long, long long, int, long long*, long long, long long, int,
-                        long long, size_t*, int);
+int cufftXtMakePlanMany(int, int, long long*, long long*, long long, long long, int, long long*,
+                        long long, long long, int, long long, size_t*, int);
 int cusolverDnCreate(void**);
 int cusolverDnDestroy(void*);
 int cusolverDnSsyevd_bufferSize(void*, int, int, int, const float*, int, const float*, int*);
-int cusolverDnXgeqrf_bufferSize(void*, void*, int64_t, int64_t, int, const void*, int64_t, int, const void*, int, size_t*,
-                                size_t*);
-int cusolverDnSgesvdaStridedBatched(void*, int, int, int, int, const float*, int, long long, float*, long long, float*, int,
-                                    long long, float*, int, long long, float*, int, int*, double*, int);
+int cusolverDnXgeqrf_bufferSize(void*, void*, int64_t, int64_t, int, const void*, int64_t, int,
+                                const void*, int, size_t*, size_t*);
+int cusolverDnSgesvdaStridedBatched(void*, int, int, int, int, const float*, int, long long, float*,
+                                    long long, float*, int, long long, float*, int, long long,
+                                    float*, int, int*, double*, int);
 int cusolverDnSgetrf_bufferSize(void*, int, int, float*, int, int*);
 int cusparseCreateCsr(void**, int64_t, int64_t, int64_t, void*, void*, void*, int, int, int, int);
 int cusparseSpMatGetSize(void*, int64_t*, int64_t*, int64_t*);
 int cusparseDestroySpMat(void*);
-int cusparseSpGEMM_workEstimation(void*, int, int, const void*, void*, void*, const void*, void*, int, int, void*, size_t*,
-                                  void*);
-int cusparseSpGEMM_compute(void*, int, int, const void*, void*, void*, const void*, void*, int, int, void*, size_t*, void*);
-int cusparseXcsrgeam2Nnz(void*, int, int, const void*, int, const int*, const int*, const void*, int, const int*, const int*,
-                         const void*, int*, int*, void*);
-int cusparseLtStructuredDescriptorInit(const void*, void*, int64_t, int64_t, int64_t, uint32_t, int, int, int);
+int cusparseSpGEMM_workEstimation(void*, int, int, const void*, void*, void*, const void*, void*,
+                                  int, int, void*, size_t*, void*);
+int cusparseSpGEMM_compute(void*, int, int, const void*, void*, void*, const void*, void*, int, int,
+                           void*, size_t*, void*);
+int cusparseXcsrgeam2Nnz(void*, int, int, const void*, int, const int*, const int*, const void*,
+                         int, const int*, const int*, const void*, int*, int*, void*);
+int cusparseLtStructuredDescriptorInit(const void*, void*, int64_t, int64_t, int64_t, uint32_t, int,
+                                       int, int);
 int cusparseLtSpMMACompressedSize2(const void*, const void*, size_t*, size_t*);
 struct Extent {
   unsigned x, y, z;
@@ -123,7 +132,8 @@ class Graph {
     return descriptor;
   }
   void set(void* descriptor, int name, const std::vector<int64_t>& values) {
-    REQUIRE(cudnnBackendSetAttribute(descriptor, name, kInt64, static_cast<int64_t>(values.size()), values.data()) == 0);
+    REQUIRE(cudnnBackendSetAttribute(descriptor, name, kInt64, static_cast<int64_t>(values.size()),
+                                     values.data()) == 0);
   }
   void set(void* descriptor, int name, void* value) {
     REQUIRE(cudnnBackendSetAttribute(descriptor, name, kDescriptorType, 1, &value) == 0);
@@ -175,7 +185,8 @@ class Graph {
     REQUIRE(cudnnBackendGetAttribute(heuristics, 202, kDescriptorType, 0, &count, nullptr) == 0);
     std::vector<void*> result;
     for (int64_t i = 0; i < count; ++i) result.push_back(make(3));
-    REQUIRE(cudnnBackendGetAttribute(heuristics, 202, kDescriptorType, count, &count, result.data()) == 0);
+    REQUIRE(cudnnBackendGetAttribute(heuristics, 202, kDescriptorType, count, &count,
+                                     result.data()) == 0);
     return result;
   }
 
@@ -206,7 +217,8 @@ class Graph {
   std::vector<void*> descriptors_;
 };
 
-const memledger_virtual_gpu_workspace* find_row(std::array<memledger_virtual_gpu_workspace, 32>& rows, const std::string& name) {
+const memledger_virtual_gpu_workspace* find_row(
+    std::array<memledger_virtual_gpu_workspace, 32>& rows, const std::string& name) {
   const size_t n = memledger_virtual_gpu_workspaces(rows.data(), rows.size());
   for (size_t i = 0; i < n; ++i) {
     if (rows[i].name == name) return &rows[i];
@@ -261,7 +273,9 @@ TEST_CASE("a tensor descriptor gives back what was set, no more than asked for")
   CHECK(cudnnDestroyTensorDescriptor(tensor) == 0);
 }
 
-TEST_CASE("a convolution's graph: two engines, the one with tensor cores has a note and the larger workspace") {
+TEST_CASE(
+    "a convolution's graph: two engines, the one with tensor cores has a note and the larger "
+    "workspace") {
   Graph g;
   void* const graph = g.forward();
   const auto configs = g.configs(graph);
@@ -316,7 +330,8 @@ TEST_CASE("the older interface's convolution has the same workspace") {
   REQUIRE(cudnnCreateTensorDescriptor(&y) == 0);
   REQUIRE(cudnnCreateFilterDescriptor(&w) == 0);
   REQUIRE(cudnnCreateConvolutionDescriptor(&shape) == 0);
-  const int extents[] = {16, 64, 56, 56}, strides[] = {64 * 56 * 56, 56 * 56, 56, 1}, filter[] = {64, 64, 3, 3}, ones[] = {1, 1};
+  const int extents[] = {16, 64, 56, 56}, strides[] = {64 * 56 * 56, 56 * 56, 56, 1},
+            filter[] = {64, 64, 3, 3}, ones[] = {1, 1};
   REQUIRE(cudnnSetTensorNdDescriptor(x, 0, 4, extents, strides) == 0);
   REQUIRE(cudnnSetTensorNdDescriptor(y, 0, 4, extents, strides) == 0);
   REQUIRE(cudnnSetFilterNdDescriptor(w, 0, 0, 4, filter) == 0);
@@ -341,7 +356,8 @@ TEST_CASE("recurrent weights have addresses in the space that is named") {
   CHECK(bytes == 5760);
   auto* const space = reinterpret_cast<void*>(0x100000);
   void *matrix_address = nullptr, *bias_address = nullptr;
-  REQUIRE(cudnnGetRNNWeightParams(nullptr, rnn, 1, bytes, space, 4, matrix, &matrix_address, bias, &bias_address) == 0);
+  REQUIRE(cudnnGetRNNWeightParams(nullptr, rnn, 1, bytes, space, 4, matrix, &matrix_address, bias,
+                                  &bias_address) == 0);
   CHECK(reinterpret_cast<uintptr_t>(matrix_address) == 0x100000 + 1760);
   CHECK(reinterpret_cast<uintptr_t>(bias_address) == 0x100000 + 5120);
   int type = -1, n = 0, extents[3] = {}, strides[3] = {};
@@ -350,9 +366,11 @@ TEST_CASE("recurrent weights have addresses in the space that is named") {
   CHECK(extents[1] == 8);
   CHECK(extents[2] == 3);
   // The projection has no bias.
-  REQUIRE(cudnnGetRNNWeightParams(nullptr, rnn, 0, bytes, space, 8, matrix, &matrix_address, bias, &bias_address) == 0);
+  REQUIRE(cudnnGetRNNWeightParams(nullptr, rnn, 0, bytes, space, 8, matrix, &matrix_address, bias,
+                                  &bias_address) == 0);
   CHECK(bias_address == nullptr);
-  CHECK(cudnnGetRNNWeightParams(nullptr, rnn, 4, bytes, space, 0, matrix, &matrix_address, bias, &bias_address) != 0);
+  CHECK(cudnnGetRNNWeightParams(nullptr, rnn, 4, bytes, space, 0, matrix, &matrix_address, bias,
+                                &bias_address) != 0);
   CHECK(cudnnSetRNNDescriptor_v8(rnn, 0, 7, 2, 1, 0, 0, 0, 0, 5, 8, 3, 2, nullptr, 0) != 0);
   cudnnDestroyRNNDescriptor(rnn);
   cudnnDestroyTensorDescriptor(matrix);
@@ -383,14 +401,14 @@ TEST_CASE("cuBLAS: results on the host are zeros, on the device they are not tou
 TEST_CASE("cuBLASLt has one algorithm for every product") {
   std::vector<uint64_t> results(3 * 12, ~uint64_t{0});
   int returned = 0;
-  REQUIRE(cublasLtMatmulAlgoGetHeuristic(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 3, results.data(),
-                                         &returned) == 0);
+  REQUIRE(cublasLtMatmulAlgoGetHeuristic(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+                                         nullptr, 3, results.data(), &returned) == 0);
   CHECK(returned == 1);
   CHECK(results[8] == 0);                 // the workspace
   CHECK((results[9] & 0xffffffff) == 0);  // the state
   CHECK(results[12] == ~uint64_t{0});     // no second result is written
-  CHECK(cublasLtMatmulAlgoGetHeuristic(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0, results.data(),
-                                       &returned) != 0);
+  CHECK(cublasLtMatmulAlgoGetHeuristic(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+                                       nullptr, 0, results.data(), &returned) != 0);
 }
 
 TEST_CASE("cuFFT, cuSOLVER, cuSPARSE: sizes are given") {
@@ -398,9 +416,11 @@ TEST_CASE("cuFFT, cuSOLVER, cuSPARSE: sizes are given") {
   REQUIRE(cufftCreate(&plan) == 0);
   long long lengths[] = {64, 64, 64, 64};
   size_t bytes = 0;
-  REQUIRE(cufftXtMakePlanMany(plan, 2, lengths, nullptr, 1, 1, 4, nullptr, 1, 1, 4, 3, &bytes, 4) == 0);
+  REQUIRE(cufftXtMakePlanMany(plan, 2, lengths, nullptr, 1, 1, 4, nullptr, 1, 1, 4, 3, &bytes, 4) ==
+          0);
   CHECK(bytes == 3 * 64 * 64 * 8);
-  CHECK(cufftXtMakePlanMany(plan, 4, lengths, nullptr, 1, 1, 4, nullptr, 1, 1, 4, 3, &bytes, 4) != 0);
+  CHECK(cufftXtMakePlanMany(plan, 4, lengths, nullptr, 1, 1, 4, nullptr, 1, 1, 4, 3, &bytes, 4) !=
+        0);
   CHECK(cufftXtMakePlanMany(0, 2, lengths, nullptr, 1, 1, 4, nullptr, 1, 1, 4, 3, &bytes, 4) != 0);
 
   void* solver = nullptr;
@@ -415,12 +435,14 @@ TEST_CASE("cuFFT, cuSOLVER, cuSPARSE: sizes are given") {
   // More elements than the older interface can tell.
   CHECK(cusolverDnSgetrf_bufferSize(solver, 1, 1 << 26, nullptr, 1, &elements) != 0);
   size_t host_bytes = 7;
-  CHECK(cusolverDnXgeqrf_bufferSize(solver, nullptr, 5, 10, 1, nullptr, 5, 1, nullptr, 1, &bytes, &host_bytes) == 0);
+  CHECK(cusolverDnXgeqrf_bufferSize(solver, nullptr, 5, 10, 1, nullptr, 5, 1, nullptr, 1, &bytes,
+                                    &host_bytes) == 0);
   CHECK(bytes == 64 * 10 * 8);
   CHECK(host_bytes == 0);
   std::array<double, 3> norms = {7, 7, 7};
-  CHECK(cusolverDnSgesvdaStridedBatched(solver, 0, 0, 2, 2, nullptr, 2, 4, nullptr, 2, nullptr, 2, 4, nullptr, 2, 4, nullptr, 0,
-                                        nullptr, norms.data(), 2) == 0);
+  CHECK(cusolverDnSgesvdaStridedBatched(solver, 0, 0, 2, 2, nullptr, 2, 4, nullptr, 2, nullptr, 2,
+                                        4, nullptr, 2, 4, nullptr, 0, nullptr, norms.data(),
+                                        2) == 0);
   CHECK(norms == std::array<double, 3>{0, 0, 7});
   CHECK(cusolverDnDestroy(solver) == 0);
 
@@ -432,25 +454,29 @@ TEST_CASE("cuFFT, cuSOLVER, cuSPARSE: sizes are given") {
   CHECK(columns == 7);
   CHECK(entries == 11);
   // Asked without a buffer for its size, then with it.
-  CHECK(cusparseSpGEMM_workEstimation(nullptr, 0, 0, nullptr, matrix, matrix, nullptr, nullptr, 0, 0, nullptr, &bytes, nullptr) ==
-        0);
+  CHECK(cusparseSpGEMM_workEstimation(nullptr, 0, 0, nullptr, matrix, matrix, nullptr, nullptr, 0,
+                                      0, nullptr, &bytes, nullptr) == 0);
   CHECK(bytes == 16);
-  CHECK(cusparseSpGEMM_compute(nullptr, 0, 0, nullptr, matrix, matrix, nullptr, nullptr, 0, 0, nullptr, &bytes, nullptr) == 0);
+  CHECK(cusparseSpGEMM_compute(nullptr, 0, 0, nullptr, matrix, matrix, nullptr, nullptr, 0, 0,
+                               nullptr, &bytes, nullptr) == 0);
   CHECK(bytes == 22 * 16 + 256);
   bytes = 5;
-  CHECK(cusparseSpGEMM_compute(nullptr, 0, 0, nullptr, matrix, matrix, nullptr, nullptr, 0, 0, nullptr, &bytes, &bytes) == 0);
+  CHECK(cusparseSpGEMM_compute(nullptr, 0, 0, nullptr, matrix, matrix, nullptr, nullptr, 0, 0,
+                               nullptr, &bytes, &bytes) == 0);
   CHECK(bytes == 5);
-  CHECK(cusparseSpGEMM_compute(nullptr, 0, 0, nullptr, nullptr, matrix, nullptr, nullptr, 0, 0, nullptr, &bytes, nullptr) != 0);
+  CHECK(cusparseSpGEMM_compute(nullptr, 0, 0, nullptr, nullptr, matrix, nullptr, nullptr, 0, 0,
+                               nullptr, &bytes, nullptr) != 0);
   int total = 0;
-  CHECK(cusparseXcsrgeam2Nnz(nullptr, 5, 7, nullptr, 3, nullptr, nullptr, nullptr, 4, nullptr, nullptr, nullptr, nullptr, &total,
-                             nullptr) == 0);
+  CHECK(cusparseXcsrgeam2Nnz(nullptr, 5, 7, nullptr, 3, nullptr, nullptr, nullptr, 4, nullptr,
+                             nullptr, nullptr, nullptr, &total, nullptr) == 0);
   CHECK(total == 7);
   CHECK(cusparseDestroySpMat(matrix) == 0);
 
   std::array<unsigned char, 11 << 10> descriptor{};
   size_t compressed = 0;
   CHECK(cusparseLtSpMMACompressedSize2(nullptr, descriptor.data(), &compressed, &bytes) != 0);
-  REQUIRE(cusparseLtStructuredDescriptorInit(nullptr, descriptor.data(), 128, 64, 64, 16, 2, 0, 0) == 0);
+  REQUIRE(cusparseLtStructuredDescriptorInit(nullptr, descriptor.data(), 128, 64, 64, 16, 2, 0,
+                                             0) == 0);
   REQUIRE(cusparseLtSpMMACompressedSize2(nullptr, descriptor.data(), &compressed, &bytes) == 0);
   CHECK(compressed == 128 * 64 / 2 * 2 + 128 * 64 / 2 * 2 / 8);
   CHECK(bytes == 0);
@@ -464,22 +490,26 @@ TEST_CASE("batch norm, CTC and dropout: descriptors reach the model") {
   REQUIRE(cudnnSetTensorNdDescriptor(x, 0, 4, extents, channels_last) == 0);
   size_t bytes = 7;
   const auto forward = [&](int mode) {
-    return cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(nullptr, mode, 0, x, x, x, x, nullptr, &bytes);
+    return cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(nullptr, mode, 0, x, x, x, x,
+                                                                    nullptr, &bytes);
   };
   CHECK(forward(2) == 0);
   CHECK(bytes == elements / 8 + 1024);
   CHECK(forward(1) == 0);
   CHECK(bytes == 0);
-  CHECK(cudnnGetBatchNormalizationBackwardExWorkspaceSize(nullptr, 2, 0, x, x, x, x, x, x, nullptr, &bytes) == 0);
+  CHECK(cudnnGetBatchNormalizationBackwardExWorkspaceSize(nullptr, 2, 0, x, x, x, x, x, x, nullptr,
+                                                          &bytes) == 0);
   CHECK(bytes == elements / 12 + 1024);
-  CHECK(cudnnGetBatchNormalizationTrainingExReserveSpaceSize(nullptr, 2, 0, nullptr, x, &bytes) == 0);
+  CHECK(cudnnGetBatchNormalizationTrainingExReserveSpaceSize(nullptr, 2, 0, nullptr, x, &bytes) ==
+        0);
   CHECK(bytes == 0);
 
   const int probabilities[] = {50, 3, 20}, strides[] = {60, 20, 1}, lengths[] = {4, 10, 7};
   REQUIRE(cudnnSetTensorNdDescriptor(x, 0, 3, probabilities, strides) == 0);
   REQUIRE(cudnnCreateCTCLossDescriptor(&loss) == 0);
   REQUIRE(cudnnSetCTCLossDescriptor_v9(loss, 0, 0, 0, 255) == 0);
-  REQUIRE(cudnnGetCTCLossWorkspaceSize(nullptr, x, x, nullptr, lengths, nullptr, 0, loss, &bytes) == 0);
+  REQUIRE(cudnnGetCTCLossWorkspaceSize(nullptr, x, x, nullptr, lengths, nullptr, 0, loss, &bytes) ==
+          0);
   CHECK(bytes == ctc_workspace_bytes(50, 3, 20, 21, 10));
   REQUIRE(cudnnGetCTCLossWorkspaceSize_v8(nullptr, 0, loss, x, x, &bytes) == 0);
   CHECK(bytes == ctc_v8_workspace_bytes(50, 3, 20, 255));

@@ -28,7 +28,9 @@ std::string error(std::string_view text) {
   return result.error;
 }
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST_CASE("a name alone") {
   for (const char* name : {"h200", "h100", "a100", "l4", "rtx4090", "t4"}) {
@@ -63,18 +65,21 @@ TEST_CASE("memory and options") {
 
 TEST_CASE("errors name the thing and what is known") {
   for (const char* text : {"", "v100", "H200", " h200", ":24GiB", "h200 "}) {
-    CHECK(contains(error(text), "is not a known device. Known are: h200, h100, a100, l4, rtx4090, t4."));
+    CHECK(contains(error(text),
+                   "is not a known device. Known are: h200, h100, a100, l4, rtx4090, t4."));
   }
   CHECK(contains(error("v100:24GiB"), "\"v100\""));
-  for (const char* amount :
-       {"", "GiB", "24", "24G", "24gib", "-1GiB", "1e3MiB", "1.GiB", "1.2345GiB", "1.2.3GiB", "24 GiB", ".5GiB"}) {
-    CHECK(contains(error("h200:" + std::string(amount)), "\"" + std::string(amount) + "\" is not an amount of memory"));
+  for (const char* amount : {"", "GiB", "24", "24G", "24gib", "-1GiB", "1e3MiB", "1.GiB",
+                             "1.2345GiB", "1.2.3GiB", "24 GiB", ".5GiB"}) {
+    CHECK(contains(error("h200:" + std::string(amount)),
+                   "\"" + std::string(amount) + "\" is not an amount of memory"));
   }
   CHECK(contains(error("h200:63MiB"), "at least 64MiB"));
   CHECK(contains(error("h200:99999GiB"), "more memory than a virtual GPU can have"));
   CHECK(contains(error("h200:99999999999999999999999GiB"), "is not an amount of memory"));
   for (const char* count : {"0", "9", "-1", "two", "", "1.5", "99999999999999999999"}) {
-    CHECK(contains(error("h200,count=" + std::string(count)), "is not a number of devices from 1 to 8"));
+    CHECK(contains(error("h200,count=" + std::string(count)),
+                   "is not a number of devices from 1 to 8"));
   }
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
     CHECK(contains(error("h200," + std::string(option)),
@@ -104,7 +109,8 @@ TEST_CASE("profiles agree with themselves") {
   CHECK(find_profile("") == nullptr);
 }
 
-TEST_CASE("an amount just above the most is refused, and a message shows no terminal what it obeys") {
+TEST_CASE(
+    "an amount just above the most is refused, and a message shows no terminal what it obeys") {
   CHECK(parsed("h200:1024GiB").memory_bytes == uint64_t{1} << 40);
   CHECK(contains(error("h200:1024.5GiB"), "more memory than a virtual GPU can have"));
   CHECK(contains(error("h200,keep=1099.999GB"), "more memory than a virtual GPU can have"));

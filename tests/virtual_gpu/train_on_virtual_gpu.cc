@@ -1,5 +1,5 @@
-// A training step on cuda:0, as a user's program makes one: nothing here knows that the device is not there. Prints what went
-// wrong and ends with 1, or prints the peak and ends with 0.
+// A training step on cuda:0, as a user's program makes one: nothing here knows that the device is
+// not there. Prints what went wrong and ends with 1, or prints the peak and ends with 0.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/torch.h>
 
@@ -18,7 +18,9 @@ void check(bool holds, const char* what) {
   ++failures;
 }
 
-c10::CachingDeviceAllocator::DeviceStats stats(int device) { return c10::cuda::CUDACachingAllocator::getDeviceStats(device); }
+c10::CachingDeviceAllocator::DeviceStats stats(int device) {
+  return c10::cuda::CUDACachingAllocator::getDeviceStats(device);
+}
 
 int64_t current(const c10::CachingDeviceAllocator::Stat& stat) { return stat.current; }
 
@@ -28,8 +30,8 @@ int64_t reserved(int device) { return current(stats(device).reserved_bytes[0]); 
 
 torch::nn::Sequential make_net() {
   using namespace torch::nn;
-  return Sequential(Conv2d(Conv2dOptions(3, 16, 3).padding(1)), BatchNorm2d(16), ReLU(), MaxPool2d(2), Flatten(),
-                    Linear(16 * 16 * 16, 10));
+  return Sequential(Conv2d(Conv2dOptions(3, 16, 3).padding(1)), BatchNorm2d(16), ReLU(),
+                    MaxPool2d(2), Flatten(), Linear(16 * 16 * 16, 10));
 }
 
 void train(const torch::Device& device) {
@@ -62,10 +64,11 @@ void exhaust(const torch::Device& device) {
     check(false, "more than the device has must not fit");
   } catch (const c10::OutOfMemoryError& error) {
     const std::string text = error.what();
-    check(text.find("CUDA out of memory. Tried to allocate 24.00 GiB. GPU 0 has a total capacity of 24.00 GiB") !=
-              std::string::npos,
+    check(text.find("CUDA out of memory. Tried to allocate 24.00 GiB. GPU 0 has a total capacity "
+                    "of 24.00 GiB") != std::string::npos,
           "LibTorch's own message");
-    check(text.find("this process has") != std::string::npos, "with this process's part, which NVML tells");
+    check(text.find("this process has") != std::string::npos,
+          "with this process's part, which NVML tells");
   }
   // And it goes on.
   const auto after = torch::empty({1 << 20}, torch::dtype(torch::kByte).device(device));
@@ -82,7 +85,8 @@ void check_libraries() {
     if (name == std::string::npos) continue;
     const std::string file = line.substr(name + 1);
     if (file.rfind("libmemledger_virtual_gpu", 0) == 0) ours = true;
-    if (file.rfind("libcu", 0) != 0 && file.rfind("libnv", 0) != 0 && file.rfind("libnccl", 0) != 0) continue;
+    if (file.rfind("libcu", 0) != 0 && file.rfind("libnv", 0) != 0 && file.rfind("libnccl", 0) != 0)
+      continue;
     if (line.find("/virtual_gpu_libraries/") != std::string::npos) continue;
     check(false, ("a library of NVIDIA is mapped: " + line).c_str());
   }
@@ -97,9 +101,11 @@ int main() {
     return 1;
   }
   const int devices = static_cast<int>(torch::cuda::device_count());
-  for (int device = 0; device < devices; ++device) train(torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(device)));
+  for (int device = 0; device < devices; ++device)
+    train(torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(device)));
   exhaust(torch::Device(torch::kCUDA, 0));
   check_libraries();
-  std::printf("devices %d, peak %lld bytes\n", devices, static_cast<long long>(stats(0).allocated_bytes[0].peak));
+  std::printf("devices %d, peak %lld bytes\n", devices,
+              static_cast<long long>(stats(0).allocated_bytes[0].peak));
   return failures > 0;
 }

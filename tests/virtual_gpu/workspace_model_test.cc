@@ -1,5 +1,6 @@
-// The model of workspaces. Figures marked "cuDNN" are its own answers: 9.19 was asked without a device, as
-// docs/virtual_gpu_workspaces.md tells, so they hold the model to something that is not itself.
+// The model of workspaces. Figures marked "cuDNN" are its own answers: 9.19 was asked without a
+// device, as docs/virtual_gpu_workspaces.md tells, so they hold the model to something that is not
+// itself.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "virtual_gpu/workspace_model.h"
 
@@ -23,8 +24,10 @@ struct Layer {
   int64_t batch, in, size, out, filter, padding, stride, groups = 1, dilation = 1;
 };
 
-Convolution convolution(ConvolutionPass pass, ElementType type, bool channels_last, const Layer& l) {
-  const int64_t out_size = (l.size + 2 * l.padding - l.dilation * (l.filter - 1) - 1) / l.stride + 1;
+Convolution convolution(ConvolutionPass pass, ElementType type, bool channels_last,
+                        const Layer& l) {
+  const int64_t out_size =
+      (l.size + 2 * l.padding - l.dilation * (l.filter - 1) - 1) / l.stride + 1;
   Convolution c;
   c.pass = pass;
   c.type = type;
@@ -63,20 +66,25 @@ TEST_CASE("tensor cores: what is not channels last is copied, by hand") {
   CHECK(bytes(convolution(kForward, ElementType::kHalf, false, pointwise), kH200) == x);
   // Three channels become four of float, eight of half.
   const Layer first{16, 3, 224, 64, 7, 3, 2};
-  CHECK(bytes(convolution(kForward, ElementType::kHalf, true, first), kA100) == 16 * 8 * 224 * 224 * 2 + 64 * 8 * 49 * 2);
+  CHECK(bytes(convolution(kForward, ElementType::kHalf, true, first), kA100) ==
+        16 * 8 * 224 * 224 * 2 + 64 * 8 * 49 * 2);
 }
 
 TEST_CASE("convolutions as cuDNN answers") {
   const Layer middle{16, 64, 56, 64, 3, 1, 1};
-  check_near(bytes(convolution(kBackwardData, ElementType::kFloat, false, middle), kH200), 25837584);
+  check_near(bytes(convolution(kBackwardData, ElementType::kFloat, false, middle), kH200),
+             25837584);
   const Layer first{16, 3, 224, 64, 7, 3, 2};
   check_near(bytes(convolution(kForward, ElementType::kHalf, true, first), kH200), 12895248);
   const Layer wide{1, 512, 64, 512, 3, 1, 1};
   check_near(bytes(convolution(kForward, ElementType::kFloat, false, wide), kT4), 26216448);
   check_near(bytes(convolution(kBackwardData, ElementType::kFloat, false, wide), kT4), 26216448);
-  CHECK(bytes(convolution(kForward, ElementType::kFloat, false, {1, 64, 256, 128, 3, 1, 1}), kT4) == 819712);
-  CHECK(bytes(convolution(kBackwardData, ElementType::kFloat, false, {1, 64, 256, 128, 3, 1, 1}), kT4) == 819456);
-  check_near(bytes(convolution(kForward, ElementType::kFloat, true, wide), kT4), 26216448 + 8388608 * 2 + 16);
+  CHECK(bytes(convolution(kForward, ElementType::kFloat, false, {1, 64, 256, 128, 3, 1, 1}), kT4) ==
+        819712);
+  CHECK(bytes(convolution(kBackwardData, ElementType::kFloat, false, {1, 64, 256, 128, 3, 1, 1}),
+              kT4) == 819456);
+  check_near(bytes(convolution(kForward, ElementType::kFloat, true, wide), kT4),
+             26216448 + 8388608 * 2 + 16);
   check_near(bytes(convolution(kForward, ElementType::kFloat, true, middle), kA100), 12992528);
 }
 
@@ -93,25 +101,30 @@ TEST_CASE("without tensor cores: nothing, except for 3x3 filters without stride 
   CHECK(plain({16, 64, 56, 64, 3, 1, 1}) == (25 * 64 * 64 + 64) * 4);
 }
 
-TEST_CASE("filter gradients: partial sums until 9.0, no more of them than multiprocessors can take") {
+TEST_CASE(
+    "filter gradients: partial sums until 9.0, no more of them than multiprocessors can take") {
   const Layer middle{16, 64, 56, 64, 3, 1, 1};
   const uint64_t w = 64 * 64 * 9 * 4;
   CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, middle), kH200) == 0);
   CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, middle), kA100) == 8 * w);
   // 2 x 18 tiles: three parts for 108 multiprocessors.
-  CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, {16, 256, 14, 256, 3, 1, 1}), kA100) ==
-        3 * 256 * 256 * 9 * 4);
+  CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, {16, 256, 14, 256, 3, 1, 1}),
+              kA100) == 3 * 256 * 256 * 9 * 4);
   // 4 x 36 tiles are more than 108 multiprocessors.
-  CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, {16, 512, 7, 512, 3, 1, 1}), kA100) == 0);
+  CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, {16, 512, 7, 512, 3, 1, 1}),
+              kA100) == 0);
 }
 
 TEST_CASE("elements that a device has no engine for") {
   const Layer layer{2, 16, 16, 16, 3, 1, 1};
-  CHECK_FALSE(convolution_supported(convolution(kForward, ElementType::kBfloat16, false, layer), kT4));
+  CHECK_FALSE(
+      convolution_supported(convolution(kForward, ElementType::kBfloat16, false, layer), kT4));
   CHECK(convolution_supported(convolution(kForward, ElementType::kBfloat16, false, layer), kA100));
   CHECK(convolution_on_tensor_cores(convolution(kForward, ElementType::kHalf, false, layer), kT4));
-  CHECK_FALSE(convolution_on_tensor_cores(convolution(kForward, ElementType::kFloat, false, layer), kT4));
-  CHECK_FALSE(convolution_on_tensor_cores(convolution(kForward, ElementType::kDouble, false, layer), kH200));
+  CHECK_FALSE(
+      convolution_on_tensor_cores(convolution(kForward, ElementType::kFloat, false, layer), kT4));
+  CHECK_FALSE(convolution_on_tensor_cores(convolution(kForward, ElementType::kDouble, false, layer),
+                                          kH200));
 }
 
 TEST_CASE("one and three dimensions; malformed shapes are no convolution") {
@@ -158,7 +171,9 @@ TEST_CASE("batch norm: only persistent and channels last, within 2 % and 4 KiB o
   CHECK(batch_norm_backward_workspace_bytes(norm) == 0);
 }
 
-TEST_CASE("Fourier transforms: none inside a multiprocessor, else a copy, longer for large prime factors") {
+TEST_CASE(
+    "Fourier transforms: none inside a multiprocessor, else a copy, longer for large prime "
+    "factors") {
   CHECK(fft_work_bytes({1024}, 64, 8) == 0);
   CHECK(fft_work_bytes({8192}, 2, 8) == 2 * 8192 * 8);
   CHECK(fft_work_bytes({64, 64}, 4, 8) == 4 * 64 * 64 * 8);

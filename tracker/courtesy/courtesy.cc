@@ -27,9 +27,9 @@
 #include "registry/registry.h"
 #include "reporter/names/optimizer_state.h"
 #include "text/output.h"
-#include "tracker/device_cache.h"
 #include "tracker/courtesy/storage_access.h"
 #include "tracker/courtesy/yielded_bytes.h"
+#include "tracker/device_cache.h"
 
 namespace memledger {
 namespace {
@@ -65,11 +65,13 @@ at::Tensor bytes_at(const void* data, int64_t nbytes, c10::Device device) {
 }
 
 void synchronize(c10::Device device) {
-  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  if (device.is_cuda())
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 std::vector<c10::Device> devices_of(const CourtesyOptions& options) {
-  if (options.device && !(options.device->is_cuda() && !options.device->has_index())) return {*options.device};
+  if (options.device && !(options.device->is_cuda() && !options.device->has_index()))
+    return {*options.device};
   std::vector<c10::Device> devices;
   const c10::DeviceIndex count = device_cache::cuda_devices();
   for (c10::DeviceIndex i = 0; i < count; ++i) devices.emplace_back(c10::DeviceType::CUDA, i);
@@ -91,17 +93,20 @@ class Segments {
     known_ = blocks.has_value();
     if (!blocks) return;
     segments_ = std::move(blocks->segments);
-    std::sort(segments_.begin(), segments_.end(), [](const auto& a, const auto& b) { return a.address < b.address; });
+    std::sort(segments_.begin(), segments_.end(),
+              [](const auto& a, const auto& b) { return a.address < b.address; });
   }
   const DeviceSegment* of(uintptr_t address) const {
-    const auto next = std::upper_bound(segments_.begin(), segments_.end(), address,
-                                       [](uintptr_t a, const DeviceSegment& segment) { return a < segment.address; });
+    const auto next = std::upper_bound(
+        segments_.begin(), segments_.end(), address,
+        [](uintptr_t a, const DeviceSegment& segment) { return a < segment.address; });
     if (next == segments_.begin()) return nullptr;
     const DeviceSegment& segment = *std::prev(next);
     return address < segment.address + static_cast<uintptr_t>(segment.nbytes) ? &segment : nullptr;
   }
 
-  // False: where there is no snapshot. A block from a stream that is not known could be freed while that stream still uses it.
+  // False: where there is no snapshot. A block from a stream that is not known could be freed while
+  // that stream still uses it.
   bool known() const { return known_; }
 
  private:
@@ -128,17 +133,19 @@ class Telling {
     if (now - told_ < std::chrono::milliseconds(200) && !last) return;
     told_ = now;
     const double seconds = std::chrono::duration<double>(now - begun_).count();
-    progress_.bytes_per_second = seconds > 0 ? static_cast<double>(progress_.done_bytes) / seconds : 0;
+    progress_.bytes_per_second =
+        seconds > 0 ? static_cast<double>(progress_.done_bytes) / seconds : 0;
     if (options_.progress) {
       options_.progress(progress_);
       return;
     }
     if (seconds < 1) return;
     printed_ = true;
-    write_standard_error(
-        fmt::format("\rmemledger: {} {:.1f} of {:.1f} GiB, {:.2f} GiB/s ", progress_.restoring ? "restoring" : "yielding",
-                    static_cast<double>(progress_.done_bytes) / (1 << 30), static_cast<double>(progress_.total_bytes) / (1 << 30),
-                    progress_.bytes_per_second / (1 << 30)));
+    write_standard_error(fmt::format("\rmemledger: {} {:.1f} of {:.1f} GiB, {:.2f} GiB/s ",
+                                     progress_.restoring ? "restoring" : "yielding",
+                                     static_cast<double>(progress_.done_bytes) / (1 << 30),
+                                     static_cast<double>(progress_.total_bytes) / (1 << 30),
+                                     progress_.bytes_per_second / (1 << 30)));
   }
 
  private:
@@ -162,7 +169,8 @@ class Copier {
       return absl::OkStatus();
     }
     return in_stages(one.nbytes, [&](char* staging, int64_t at, int64_t nbytes) {
-      bytes_at(staging, nbytes, c10::Device(c10::kCPU)).copy_(bytes_at(static_cast<const char*>(data) + at, nbytes, one.device));
+      bytes_at(staging, nbytes, c10::Device(c10::kCPU))
+          .copy_(bytes_at(static_cast<const char*>(data) + at, nbytes, one.device));
       return kept_.write({0, one.place.offset + at}, staging, nbytes);
     });
   }
@@ -171,13 +179,15 @@ class Copier {
     if (one.device.is_cpu()) return kept_.read(one.place, data, one.nbytes);
     if (!kept_.is_file()) {
       bytes_at(data, one.nbytes, one.device)
-          .copy_(bytes_at(kept_.memory_at(one.place), one.nbytes, c10::Device(c10::kCPU)), /*non_blocking=*/pinned_);
+          .copy_(bytes_at(kept_.memory_at(one.place), one.nbytes, c10::Device(c10::kCPU)),
+                 /*non_blocking=*/pinned_);
       return absl::OkStatus();
     }
     return in_stages(one.nbytes, [&](char* staging, int64_t at, int64_t nbytes) {
       absl::Status status = kept_.read({0, one.place.offset + at}, staging, nbytes);
       if (status.ok()) {
-        bytes_at(static_cast<char*>(data) + at, nbytes, one.device).copy_(bytes_at(staging, nbytes, c10::Device(c10::kCPU)));
+        bytes_at(static_cast<char*>(data) + at, nbytes, one.device)
+            .copy_(bytes_at(staging, nbytes, c10::Device(c10::kCPU)));
       }
       return status;
     });
@@ -244,17 +254,20 @@ absl::Status Courtesy::State::check() const {
   const bool cpu = options.device && options.device->is_cpu();
   if (options.device && !cpu && !options.device->is_cuda()) {
     return absl::InvalidArgumentError(
-        fmt::format("memledger: memory of {} cannot be yielded: only CUDA devices' and the CPU's", options.device->str()));
+        fmt::format("memledger: memory of {} cannot be yielded: only CUDA devices' and the CPU's",
+                    options.device->str()));
   }
   if (cpu && options.place != CourtesyOptions::Place::kFile) {
     return absl::InvalidArgumentError(
-        "memledger: the CPU's memory can be yielded to a file only (CourtesyOptions::Place::kFile)");
+        "memledger: the CPU's memory can be yielded to a file only "
+        "(CourtesyOptions::Place::kFile)");
   }
   if (options.device && options.device->is_cuda() && options.device->has_index()) {
     const c10::DeviceIndex count = device_cache::cuda_devices();
     if (options.device->index() >= count) {
-      return absl::InvalidArgumentError(fmt::format("memledger: there is no {}: LibTorch sees {} CUDA devices",
-                                                    options.device->str(), static_cast<int>(count)));
+      return absl::InvalidArgumentError(
+          fmt::format("memledger: there is no {}: LibTorch sees {} CUDA devices",
+                      options.device->str(), static_cast<int>(count)));
     }
   }
   return absl::OkStatus();
@@ -266,7 +279,8 @@ std::vector<StoragePtr> Courtesy::State::wanted() const {
   std::unordered_set<const c10::StorageImpl*> known;
   const auto want_dense = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return;
-    c10::StorageImpl* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    c10::StorageImpl* const storage =
+        tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     if (storage == nullptr || !known.insert(storage).second) return;
     know_storage(*storage);
     result.push_back(StoragePtr::reclaim_copy(storage));
@@ -360,9 +374,11 @@ std::vector<Moving> Courtesy::State::find() {
       } else if (!one.storage) {
         reason = "no operator has shown its storage";
       } else if (!owns_watched_block(*one.storage) ||
-                 reinterpret_cast<uintptr_t>(one.storage->_mutable_data_ptr_no_checks().get()) != one.address) {
+                 reinterpret_cast<uintptr_t>(one.storage->_mutable_data_ptr_no_checks().get()) !=
+                     one.address) {
         reason = kCopyOnWrite;
-      } else if (one.storage->sym_nbytes().is_heap_allocated() || static_cast<int64_t>(one.storage->nbytes()) > one.nbytes) {
+      } else if (one.storage->sym_nbytes().is_heap_allocated() ||
+                 static_cast<int64_t>(one.storage->nbytes()) > one.nbytes) {
         reason = "its size is not known";
       } else if (!segments.known()) {
         reason = "its stream is not known (the allocator has no snapshot)";
@@ -382,14 +398,15 @@ std::vector<Moving> Courtesy::State::find() {
     }
     const auto statistics = device_statistics(device);
     if (!only_added && statistics && statistics->requested_bytes.current > known_bytes) {
-      unmoved.push_back(
-          {device, statistics->requested_bytes.current - known_bytes, 0, "made before tracking, or awaited by streams"});
+      unmoved.push_back({device, statistics->requested_bytes.current - known_bytes, 0,
+                         "made before tracking, or awaited by streams"});
     }
     for (const StoragePtr& storage : wanted) {
       const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
       const bool is_here = data.device() == device || (data.device().is_cpu() && device.is_cpu());
       if (!is_here || data.get() == nullptr || not_seen.count(storage.get()) == 0) continue;
-      const int64_t nbytes = storage->sym_nbytes().is_heap_allocated() ? 0 : static_cast<int64_t>(storage->nbytes());
+      const int64_t nbytes =
+          storage->sym_nbytes().is_heap_allocated() ? 0 : static_cast<int64_t>(storage->nbytes());
       unmoved.push_back({device, nbytes, 0,
                          c10::impl::cow::is_cow_data_ptr(data)
                              ? kCopyOnWrite
@@ -423,9 +440,11 @@ absl::Status Courtesy::State::copy_away(std::vector<Moving>& moving, YieldedByte
     absl::StatusOr<YieldedBytes::Place> place = bytes.reserve(one.yielded.nbytes);
     if (!place.ok()) return place.status();
     one.yielded.place = *place;
-    const c10::OptionalDeviceGuard guard(one.yielded.device.is_cuda() ? std::optional<c10::Device>(one.yielded.device)
-                                                                      : std::nullopt);
-    const absl::Status status = copier.away(one.storage->_mutable_data_ptr_no_checks().get(), one.yielded);
+    const c10::OptionalDeviceGuard guard(one.yielded.device.is_cuda()
+                                             ? std::optional<c10::Device>(one.yielded.device)
+                                             : std::nullopt);
+    const absl::Status status =
+        copier.away(one.storage->_mutable_data_ptr_no_checks().get(), one.yielded);
     if (!status.ok()) return status;
     one.storage->get_extra_meta().custom_data_ptr_error_msg_ = away;
     telling.add(one.yielded.nbytes);
@@ -443,7 +462,8 @@ absl::Status Courtesy::State::restore(Trip& trip, Telling& telling) {
     const StoragePtr storage = one.storage.lock();
     if (!storage) continue;
     const bool emptied = !storage->sym_nbytes().is_heap_allocated() && storage->nbytes() == 0;
-    if (emptied || !storage_access::throws_on_access(*storage) || storage->_mutable_data_ptr_no_checks().get() != nullptr) {
+    if (emptied || !storage_access::throws_on_access(*storage) ||
+        storage->_mutable_data_ptr_no_checks().get() != nullptr) {
       // The program has put data of its own there, or resized it to nothing.
       give_data(*storage, std::move(storage->_mutable_data_ptr_no_checks()));
       continue;
@@ -453,11 +473,12 @@ absl::Status Courtesy::State::restore(Trip& trip, Telling& telling) {
       c10::OptionalStreamGuard stream;
       if (one.device.is_cuda()) {
         guard.reset_device(one.device);
-        stream.reset_stream(c10::Stream(c10::Stream::UNSAFE, one.device, static_cast<c10::StreamId>(one.stream)));
+        stream.reset_stream(
+            c10::Stream(c10::Stream::UNSAFE, one.device, static_cast<c10::StreamId>(one.stream)));
       }
       c10::Allocator* const own = storage->allocator();
-      c10::DataPtr data =
-          (own != nullptr ? own : c10::GetAllocator(one.device.type()))->allocate(static_cast<size_t>(one.nbytes));
+      c10::DataPtr data = (own != nullptr ? own : c10::GetAllocator(one.device.type()))
+                              ->allocate(static_cast<size_t>(one.nbytes));
       status = copier.back(data.get(), one);
       if (!status.ok()) break;
       give_data(*storage, std::move(data));
@@ -466,13 +487,15 @@ absl::Status Courtesy::State::restore(Trip& trip, Telling& telling) {
       std::string reason = error.what();
       reason.resize(std::min(reason.find('\n'), reason.size()));
       status = absl::ResourceExhaustedError(
-          fmt::format("memledger: no memory on {} to restore a storage of {} bytes: {}", one.device.str(), one.nbytes, reason));
+          fmt::format("memledger: no memory on {} to restore a storage of {} bytes: {}",
+                      one.device.str(), one.nbytes, reason));
       break;
     }
     telling.add(one.nbytes);
   }
   for (const c10::Device device : devices_of(options)) synchronize(device);
-  trip.storages.erase(trip.storages.begin(), trip.storages.begin() + static_cast<std::ptrdiff_t>(done));
+  trip.storages.erase(trip.storages.begin(),
+                      trip.storages.begin() + static_cast<std::ptrdiff_t>(done));
   return status;
 }
 
@@ -481,7 +504,8 @@ Courtesy::Courtesy(CourtesyOptions options) : state_(std::make_unique<State>(std
 Courtesy::~Courtesy() {
   try {
     const absl::Status status = restore();
-    if (!status.ok()) tell({std::string(status.message()), "; what is missing throws when it is used"});
+    if (!status.ok())
+      tell({std::string(status.message()), "; what is missing throws when it is used"});
   } catch (const std::exception& error) {
     tell({"memledger: yielded memory could not be restored: ", first_line(error.what())});
   }
@@ -521,10 +545,12 @@ absl::Status Courtesy::yield_memory() {
       state_->trips.push_back({*std::move(place), std::move(storages)});
     }
   } catch (const std::exception& error) {
-    status = absl::ResourceExhaustedError(fmt::format("memledger: memory could not be yielded: {}", error.what()));
+    status = absl::ResourceExhaustedError(
+        fmt::format("memledger: memory could not be yielded: {}", error.what()));
   }
   if (!status.ok()) {
-    for (const Moving& one : moving) one.storage->get_extra_meta().custom_data_ptr_error_msg_.reset();
+    for (const Moving& one : moving)
+      one.storage->get_extra_meta().custom_data_ptr_error_msg_.reset();
     return status;
   }
   // From here on nothing fails.
@@ -545,11 +571,13 @@ absl::Status Courtesy::restore() {
     if (!status.ok()) break;
   }
   auto& trips = state_->trips;
-  trips.erase(std::remove_if(trips.begin(), trips.end(), [](const State::Trip& trip) { return trip.storages.empty(); }),
+  trips.erase(std::remove_if(trips.begin(), trips.end(),
+                             [](const State::Trip& trip) { return trip.storages.empty(); }),
               trips.end());
   if (status.ok()) return status;
-  return absl::Status(status.code(), fmt::format("{}; {} bytes are still yielded, restore() can be called again",
-                                                 std::string(status.message()), yielded_bytes()));
+  return absl::Status(status.code(),
+                      fmt::format("{}; {} bytes are still yielded, restore() can be called again",
+                                  std::string(status.message()), yielded_bytes()));
 }
 
 int64_t Courtesy::yielded_bytes() const {

@@ -35,7 +35,8 @@ absl::StatusOr<YieldedBytes> YieldedBytes::in_file(const std::string& folder) {
   bytes.file_ = mkostemp(path.data(), O_CLOEXEC);
   if (bytes.file_ < 0) {
     return absl::UnavailableError(
-        fmt::format("memledger: no file for yielded memory can be made in {}: {}", folder, std::strerror(errno)));
+        fmt::format("memledger: no file for yielded memory can be made in {}: {}", folder,
+                    std::strerror(errno)));
   }
   unlink(path.c_str());
   return bytes;
@@ -79,8 +80,9 @@ absl::StatusOr<YieldedBytes::Place> YieldedBytes::reserve(int64_t nbytes) {
       }
       slabs_.push_back(std::move(slab));
     } catch (const std::exception& error) {
-      return absl::ResourceExhaustedError(fmt::format("memledger: no {} host memory for {} bytes: {}",
-                                                      pinned_ != nullptr ? "pinned" : "pageable", slab.nbytes, error.what()));
+      return absl::ResourceExhaustedError(
+          fmt::format("memledger: no {} host memory for {} bytes: {}",
+                      pinned_ != nullptr ? "pinned" : "pageable", slab.nbytes, error.what()));
     }
   }
   Slab& slab = slabs_.back();
@@ -94,11 +96,13 @@ char* YieldedBytes::memory_at(Place place) { return slabs_[place.slab].begin() +
 absl::Status YieldedBytes::write(Place place, const void* data, int64_t nbytes) {
   const char* from = static_cast<const char*>(data);
   for (int64_t done = 0; done < nbytes;) {
-    const ssize_t wrote = pwrite(file_, from + done, static_cast<size_t>(nbytes - done), place.offset + done);
+    const ssize_t wrote =
+        pwrite(file_, from + done, static_cast<size_t>(nbytes - done), place.offset + done);
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) {
       return absl::ResourceExhaustedError(
-          fmt::format("memledger: cannot write yielded memory to {}: {}", folder_, std::strerror(wrote < 0 ? errno : ENOSPC)));
+          fmt::format("memledger: cannot write yielded memory to {}: {}", folder_,
+                      std::strerror(wrote < 0 ? errno : ENOSPC)));
     }
     done += wrote;
   }
@@ -108,11 +112,13 @@ absl::Status YieldedBytes::write(Place place, const void* data, int64_t nbytes) 
 absl::Status YieldedBytes::read(Place place, void* data, int64_t nbytes) {
   char* const to = static_cast<char*>(data);
   for (int64_t done = 0; done < nbytes;) {
-    const ssize_t got = pread(file_, to + done, static_cast<size_t>(nbytes - done), place.offset + done);
+    const ssize_t got =
+        pread(file_, to + done, static_cast<size_t>(nbytes - done), place.offset + done);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
-      return absl::DataLossError(fmt::format("memledger: cannot read yielded memory back from {}: {}", folder_,
-                                             got < 0 ? std::strerror(errno) : "it is shorter than written"));
+      return absl::DataLossError(
+          fmt::format("memledger: cannot read yielded memory back from {}: {}", folder_,
+                      got < 0 ? std::strerror(errno) : "it is shorter than written"));
     }
     done += got;
   }

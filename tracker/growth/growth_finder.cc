@@ -114,7 +114,8 @@ class GrowthFinder::Groups {
     int64_t left_out = 0;
   };
 
-  // Makes the groups. Those that something was born in count as changed at once, so that none of them has to make room for another.
+  // Makes the groups. Those that something was born in count as changed at once, so that none of
+  // them has to make room for another.
   Counted prepared(Changes changes) {
     Counted counted;
     left_out_now_ = 0;
@@ -166,7 +167,8 @@ class GrowthFinder::Groups {
 
   bool is_on(c10::Device device) const {
     return device.type() == options_.device->type() &&
-           (device.is_cpu() || !options_.device->has_index() || device.index() == options_.device->index());
+           (device.is_cpu() || !options_.device->has_index() ||
+            device.index() == options_.device->index());
   }
 
   void add(Group* group, int64_t bytes, int64_t count) {
@@ -200,8 +202,11 @@ class GrowthFinder::Groups {
     const auto known = stacks_.find(place);
     if (known != stacks_.end()) return *known->second;
     Group& group = group_of(of_group(place));
-    // No place for the group: its operator got it. Or none for the stack, which then counts in its group only.
-    if (group.level != GrowthLevel::kGroup || (stacks_.size() >= options_.max_groups && !make_room(stacks_))) return group;
+    // No place for the group: its operator got it. Or none for the stack, which then counts in its
+    // group only.
+    if (group.level != GrowthLevel::kGroup ||
+        (stacks_.size() >= options_.max_groups && !make_room(stacks_)))
+      return group;
     return make(stacks_, std::move(place), GrowthLevel::kStack, &group);
   }
 
@@ -222,7 +227,9 @@ class GrowthFinder::Groups {
     if (known != operators_.end()) return *known->second;
     Birthplace all = of_device(place);
     const auto device = devices_.find(all);
-    Group& parent = device != devices_.end() ? *device->second : make(devices_, std::move(all), GrowthLevel::kDevice, nullptr);
+    Group& parent = device != devices_.end()
+                        ? *device->second
+                        : make(devices_, std::move(all), GrowthLevel::kDevice, nullptr);
     // Operators' names may be the program's own (user scopes): as many as groups, and then no more.
     if (operators_.size() >= options_.max_groups) return parent;
     return make(operators_, std::move(maker), GrowthLevel::kOperator, &parent);
@@ -237,12 +244,14 @@ class GrowthFinder::Groups {
     return group;
   }
 
-  // The half of the empty groups that has been quiet longest. Not at every turn: what emptied since the last time would hardly
-  // pay for looking at them all.
+  // The half of the empty groups that has been quiet longest. Not at every turn: what emptied since
+  // the last time would hardly pay for looking at them all.
   bool make_room(GroupTable& table) {
     int64_t& next_look = &table == &stacks_ ? next_look_at_stacks_ : next_look_at_groups_;
     if (step_ < next_look) return false;
-    const auto can_go = [](const Group& group) { return group.is_empty() && !group.changed && group.children == 0; };
+    const auto can_go = [](const Group& group) {
+      return group.is_empty() && !group.changed && group.children == 0;
+    };
     std::vector<int64_t> quiet_since;
     for (const auto& [place, group] : table) {
       if (can_go(*group)) quiet_since.push_back(group->series.last_change());
@@ -297,7 +306,8 @@ GrowthReport GrowthFinder::Groups::unsorted_report() const {
   GrowthReport report;
   report.unit = options_.unit;
   report.steps = step_;
-  report.steps_needed = std::max<int64_t>(0, options_.rule.warm_up_steps) + std::max<int64_t>(2, options_.rule.min_growths);
+  report.steps_needed = std::max<int64_t>(0, options_.rule.warm_up_steps) +
+                        std::max<int64_t>(2, options_.rule.min_growths);
   report.groups = groups_.size();
   report.groups_left_out = left_out_;
   std::unordered_map<const Group*, double> explained;  // bytes per step that rows below tell of
@@ -347,13 +357,14 @@ std::string GrowthRow::where() const {
 
 std::string verdict_text(const Growth& growth, const std::string& unit) {
   if (!growth.growing) return "steady";
-  return "growing " + binary_size(growth.bytes_per_step) + " per " + table_name(unit) + " since " + table_name(unit) + " " +
-         std::to_string(growth.since_step);
+  return "growing " + binary_size(growth.bytes_per_step) + " per " + table_name(unit) + " since " +
+         table_name(unit) + " " + std::to_string(growth.since_step);
 }
 
 std::string GrowthReport::verdict() const {
   if (!known())
-    return "unknown: " + std::to_string(steps) + " of at least " + std::to_string(steps_needed) + " " + table_name(unit) + "s";
+    return "unknown: " + std::to_string(steps) + " of at least " + std::to_string(steps_needed) +
+           " " + table_name(unit) + "s";
   if (rows.empty()) return "steady";
   Growth all = rows.front().growth;
   all.bytes_per_step = 0;
@@ -368,9 +379,11 @@ std::string to_string(const GrowthReport& report) {
   std::string text = report.verdict();
   for (size_t i = 0; i < std::min(report.rows.size(), kMostRowsInText); ++i) {
     const GrowthRow& row = report.rows[i];
-    const std::string verdict = verdict_text(row.growth, report.unit).substr(std::string("growing ").size());
-    text += "\n  " + verdict + ": " + row.where() + ", " + binary_size(static_cast<double>(row.bytes)) + " in " +
-            std::to_string(row.count) + (row.count == 1 ? " storage" : " storages");
+    const std::string verdict =
+        verdict_text(row.growth, report.unit).substr(std::string("growing ").size());
+    text += "\n  " + verdict + ": " + row.where() + ", " +
+            binary_size(static_cast<double>(row.bytes)) + " in " + std::to_string(row.count) +
+            (row.count == 1 ? " storage" : " storages");
   }
   if (report.rows.size() > kMostRowsInText) {
     text += "\n  … and " + std::to_string(report.rows.size() - kMostRowsInText) + " more";
@@ -378,14 +391,17 @@ std::string to_string(const GrowthReport& report) {
   return text;
 }
 
-std::ostream& operator<<(std::ostream& out, const GrowthReport& report) { return out << to_string(report); }
+std::ostream& operator<<(std::ostream& out, const GrowthReport& report) {
+  return out << to_string(report);
+}
 
 namespace {
 
 std::string json_shape(const std::optional<std::vector<int64_t>>& shape) {
   if (!shape.has_value()) return "null";
   std::string json = "[";
-  for (size_t i = 0; i < shape->size(); ++i) json += (i == 0 ? "" : ",") + std::to_string((*shape)[i]);
+  for (size_t i = 0; i < shape->size(); ++i)
+    json += (i == 0 ? "" : ",") + std::to_string((*shape)[i]);
   return json + "]";
 }
 
@@ -405,18 +421,25 @@ const char* level_name(GrowthLevel level) {
 
 // In a sum, what differs among its parts is null.
 std::string json_row(const GrowthRow& row) {
-  const auto text = [](std::string_view value, bool known) { return known ? json_string(value) : "null"; };
+  const auto text = [](std::string_view value, bool known) {
+    return known ? json_string(value) : "null";
+  };
   const bool has_maker = row.level != GrowthLevel::kDevice;
-  std::string json = "{\"level\":" + json_string(level_name(row.level)) + ",\"device\":" + json_string(row.place.device.str());
-  json += ",\"op\":" + text(row.place.op, has_maker) + ",\"autograd_node\":" + text(row.place.autograd_node, has_maker);
+  std::string json = "{\"level\":" + json_string(level_name(row.level)) +
+                     ",\"device\":" + json_string(row.place.device.str());
+  json += ",\"op\":" + text(row.place.op, has_maker) +
+          ",\"autograd_node\":" + text(row.place.autograd_node, has_maker);
   json += ",\"label\":" + text(row.place.label, row.level <= GrowthLevel::kGroup);
-  json += ",\"phase\":" + text(to_string(row.place.phase), has_maker) + ",\"shape\":" + json_shape(row.place.shape);
-  json += ",\"dtype\":" + text(row.place.dtype.has_value() ? log_text::dtype(row.place.dtype) : "", row.place.dtype.has_value());
+  json += ",\"phase\":" + text(to_string(row.place.phase), has_maker) +
+          ",\"shape\":" + json_shape(row.place.shape);
+  json += ",\"dtype\":" + text(row.place.dtype.has_value() ? log_text::dtype(row.place.dtype) : "",
+                               row.place.dtype.has_value());
   const std::string line = row.place.stack == 0 ? "" : to_string(program_frame(row.place.stack));
   json += ",\"line\":" + text(line, !line.empty());
   json += ",\"bytes_per_step\":" + fmt::format("{}", row.growth.bytes_per_step);
   json += ",\"since_step\":" + std::to_string(row.growth.since_step) +
-          ",\"grown_bytes\":" + std::to_string(row.growth.grown_bytes) + ",\"bytes\":" + std::to_string(row.bytes);
+          ",\"grown_bytes\":" + std::to_string(row.growth.grown_bytes) +
+          ",\"bytes\":" + std::to_string(row.bytes);
   return json + ",\"count\":" + std::to_string(row.count) + "}";
 }
 
@@ -426,23 +449,27 @@ std::string GrowthReport::to_json() const {
   std::string json = "{\"schema\":\"memledger.growth\",\"version\":" + std::to_string(kJsonVersion);
   json += ",\"unit\":" + json_string(unit) + ",\"steps\":" + std::to_string(steps) +
           ",\"steps_needed\":" + std::to_string(steps_needed);
-  json += ",\"groups\":" + std::to_string(groups) + ",\"groups_left_out\":" + std::to_string(groups_left_out);
+  json += ",\"groups\":" + std::to_string(groups) +
+          ",\"groups_left_out\":" + std::to_string(groups_left_out);
   json += ",\"verdict\":" + json_string(verdict()) + ",\"rows\":[";
   for (size_t i = 0; i < rows.size(); ++i) json += (i == 0 ? "" : ",") + json_row(rows[i]);
   return json + "]}";
 }
 
-GrowthFinder::GrowthFinder(GrowthOptions options) : groups_(std::make_unique<Groups>(std::move(options))) {}
+GrowthFinder::GrowthFinder(GrowthOptions options)
+    : groups_(std::make_unique<Groups>(std::move(options))) {}
 GrowthFinder::~GrowthFinder() = default;
 void GrowthFinder::step() { groups_->step(); }
 GrowthReport GrowthFinder::report() const { return groups_->report(); }
 
 TestVerdict no_growth(const GrowthReport& report) {
   if (!report.known()) {
-    return TestVerdict::failed("too few " + table_name(report.unit) + "s to tell whether memory grows: " +
-                               std::to_string(report.steps) + " of at least " + std::to_string(report.steps_needed));
+    return TestVerdict::failed("too few " + table_name(report.unit) +
+                               "s to tell whether memory grows: " + std::to_string(report.steps) +
+                               " of at least " + std::to_string(report.steps_needed));
   }
-  return report.growing() ? TestVerdict::failed(to_string(report)) : TestVerdict::passed(to_string(report));
+  return report.growing() ? TestVerdict::failed(to_string(report))
+                          : TestVerdict::passed(to_string(report));
 }
 
 TestVerdict no_growth(const GrowthFinder& finder) { return no_growth(finder.report()); }

@@ -42,11 +42,13 @@ using Line = std::vector<Point>;
 
 double bytes_at(const Line& line, double step) {
   const auto after =
-      std::upper_bound(line.begin(), line.end(), step, [](double at, const Point& point) { return at < point.step; });
+      std::upper_bound(line.begin(), line.end(), step,
+                       [](double at, const Point& point) { return at < point.step; });
   if (after == line.begin()) return line.front().bytes;
   if (after == line.end()) return line.back().bytes;
   const auto before = after - 1;
-  return before->bytes + (after->bytes - before->bytes) * (step - before->step) / (after->step - before->step);
+  return before->bytes +
+         (after->bytes - before->bytes) * (step - before->step) / (after->step - before->step);
 }
 
 template <size_t N>
@@ -54,7 +56,8 @@ std::array<double, N> sampled(const Line& line) {
   std::array<double, N> result{};
   const double length = line.back().step - line.front().step;
   for (size_t i = 0; i < N; ++i) {
-    result[i] = bytes_at(line, line.front().step + length * static_cast<double>(i) / static_cast<double>(N - 1));
+    result[i] = bytes_at(
+        line, line.front().step + length * static_cast<double>(i) / static_cast<double>(N - 1));
   }
   return result;
 }
@@ -76,7 +79,8 @@ double slope_of(const Line& line) {
   std::vector<double> slopes;
   slopes.reserve(kSlopes * (kSlopes - 1) / 2);
   for (size_t i = 0; i < kSlopes; ++i) {
-    for (size_t j = i + 1; j < kSlopes; ++j) slopes.push_back((bytes[j] - bytes[i]) / (apart * static_cast<double>(j - i)));
+    for (size_t j = i + 1; j < kSlopes; ++j)
+      slopes.push_back((bytes[j] - bytes[i]) / (apart * static_cast<double>(j - i)));
   }
   const auto middle = slopes.begin() + static_cast<std::ptrdiff_t>(slopes.size() / 2);
   std::nth_element(slopes.begin(), middle, slopes.end());
@@ -85,11 +89,14 @@ double slope_of(const Line& line) {
 
 }  // namespace
 
-// The floor is `bytes` from the last rise on, between rise.below and rise.above. Where in between that rise began is not known
-// any more.
+// The floor is `bytes` from the last rise on, between rise.below and rise.above. Where in between
+// that rise began is not known any more.
 void GrowthSeries::cut(Rise& rise, int64_t bytes) {
-  const double part = static_cast<double>(bytes - rise.below) / static_cast<double>(rise.above - rise.below);
-  rise.last_step = rise.first_step + static_cast<int64_t>(part * static_cast<double>(rise.last_step - rise.first_step));
+  const double part =
+      static_cast<double>(bytes - rise.below) / static_cast<double>(rise.above - rise.below);
+  rise.last_step =
+      rise.first_step +
+      static_cast<int64_t>(part * static_cast<double>(rise.last_step - rise.first_step));
   rise.count = std::max<int64_t>(1, static_cast<int64_t>(part * static_cast<double>(rise.count)));
   if (rise.count == 1) {
     rise.last_step = rise.first_step;
@@ -102,7 +109,8 @@ GrowthSeries::Rise GrowthSeries::together(const Rise& older, const Rise& newer) 
   Rise both = older;
   both.last_step = newer.last_step;
   both.count = older.count + newer.count;
-  both.longest_pause = std::max({older.longest_pause, newer.longest_pause, newer.first_step - older.last_step});
+  both.longest_pause =
+      std::max({older.longest_pause, newer.longest_pause, newer.first_step - older.last_step});
   both.above = newer.above;
   return both;
 }
@@ -129,8 +137,8 @@ void GrowthSeries::make_room() {
   if (rises_.size() == rises_.capacity()) rises_.reserve(std::max<size_t>(1, 2 * rises_.size()));
 }
 
-// As many of each size as kRisesOfOneSize, so sizes double with age. A pause that stands out is kept apart, as growth may have
-// begun after it.
+// As many of each size as kRisesOfOneSize, so sizes double with age. A pause that stands out is
+// kept apart, as growth may have begun after it.
 void GrowthSeries::thin_out() {
   size_t end = rises_.size();  // of the rises of one size, newest size first
   while (end > 0) {
@@ -142,11 +150,14 @@ void GrowthSeries::thin_out() {
       if (rises_.size() <= kMostRises) return;
       begin = 0;
     }
-    const auto pause = [this](size_t at) { return rises_[at + 1].first_step - rises_[at].last_step; };
+    const auto pause = [this](size_t at) {
+      return rises_[at + 1].first_step - rises_[at].last_step;
+    };
     std::optional<size_t> chosen;
     for (size_t at = begin; at + 1 < end && !chosen.has_value(); ++at) {
-      const int64_t usual = std::max({rises_[at].longest_pause, rises_[at + 1].longest_pause, int64_t{1},
-                                      at + 2 < rises_.size() ? pause(at + 1) : int64_t{0}});
+      const int64_t usual =
+          std::max({rises_[at].longest_pause, rises_[at + 1].longest_pause, int64_t{1},
+                    at + 2 < rises_.size() ? pause(at + 1) : int64_t{0}});
       if (pause(at) <= kForeignPause * usual) chosen = at;
     }
     if (!chosen.has_value() && rises_.size() <= kMostRises) return;
@@ -170,10 +181,12 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
     const Rise& rise = rises_[i];
     longest_pause[i] = rise.longest_pause;
     if (i + 1 == n) continue;
-    longest_pause[i] = std::max({rise.longest_pause, longest_pause[i + 1], rises_[i + 1].first_step - rise.last_step});
+    longest_pause[i] = std::max(
+        {rise.longest_pause, longest_pause[i + 1], rises_[i + 1].first_step - rise.last_step});
   }
 
-  // How high the sum must be for growth from that rise on to be more than making up for what was given back before.
+  // How high the sum must be for growth from that rise on to be more than making up for what was
+  // given back before.
   std::vector<double> new_ground(n);
   for (size_t i = 0; i < n; ++i) {
     const double before = static_cast<double>(rises_[i].highest_before);
@@ -181,19 +194,21 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
     if (i > 0) new_ground[i] = std::max(new_ground[i], new_ground[i - 1]);
   }
 
-  // How many of its longest pauses the growth from the rise `from` has lasted, on ground that is new since `start`. There were at
-  // least as many rises.
+  // How many of its longest pauses the growth from the rise `from` has lasted, on ground that is
+  // new since `start`. There were at least as many rises.
   const auto periods = [&](size_t start, size_t from) -> double {
     const int64_t pause = longest_pause[from];
     if (pause == 0 || quiet > kQuietPauses * pause) return 0;
     if (static_cast<double>(top) < new_ground[start]) return 0;
-    return 1 + static_cast<double>(rises_.back().last_step - rises_[from].first_step) / static_cast<double>(pause);
+    return 1 + static_cast<double>(rises_.back().last_step - rises_[from].first_step) /
+                   static_cast<double>(pause);
   };
   const auto first_on_new_ground = [&](size_t start) {
     const int64_t before = rises_[start].highest_before;
-    return static_cast<size_t>(std::partition_point(rises_.begin() + static_cast<std::ptrdiff_t>(start), rises_.end(),
-                                                    [before](const Rise& rise) { return rise.above <= before; }) -
-                               rises_.begin());
+    return static_cast<size_t>(
+        std::partition_point(rises_.begin() + static_cast<std::ptrdiff_t>(start), rises_.end(),
+                             [before](const Rise& rise) { return rise.above <= before; }) -
+        rises_.begin());
   };
 
   std::vector<double> lasted(n, 0);
@@ -201,13 +216,16 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
   for (size_t i = n; i-- > 0;) {
     const size_t from = first_on_new_ground(i);
     if (from < n) lasted[i] = periods(i, from);
-    if (lasted[i] >= static_cast<double>(least) && (surest == n || lasted[i] > lasted[surest])) surest = i;
+    if (lasted[i] >= static_cast<double>(least) && (surest == n || lasted[i] > lasted[surest]))
+      surest = i;
   }
   if (surest == n) return {};
 
   size_t start = surest;
   for (size_t i = 0; i < surest; ++i) {
-    if (lasted[i] < static_cast<double>(least) || longest_pause[i] > kForeignPause * longest_pause[surest]) continue;
+    if (lasted[i] < static_cast<double>(least) ||
+        longest_pause[i] > kForeignPause * longest_pause[surest])
+      continue;
     start = i;
     break;
   }
@@ -216,8 +234,11 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
   Line line;
   for (size_t i = start; i < n; ++i) {
     const Rise& rise = rises_[i];
-    const double share = static_cast<double>(rise.above - rise.below) / static_cast<double>(rise.count);
-    if (rise.count > 1) line.push_back({static_cast<double>(rise.first_step), static_cast<double>(rise.below) + share});
+    const double share =
+        static_cast<double>(rise.above - rise.below) / static_cast<double>(rise.count);
+    if (rise.count > 1)
+      line.push_back(
+          {static_cast<double>(rise.first_step), static_cast<double>(rise.below) + share});
     line.push_back({static_cast<double>(rise.last_step), static_cast<double>(rise.above)});
   }
   if (!is_straight(line)) return {};

@@ -15,9 +15,9 @@
 #include <unordered_set>
 
 #include "registry/device_statistics.h"
+#include "registry/libtorch/tensor_storages.h"
 #include "registry/recording.h"
 #include "registry/registry.h"
-#include "registry/libtorch/tensor_storages.h"
 #include "reporter/names/name_book.h"
 #include "text/output.h"
 #include "tracker/layers/layer_switches.h"
@@ -34,14 +34,16 @@ class CsvFile {
     const std::filesystem::path path = resolved_folder(folder);
     std::error_code error;
     std::filesystem::create_directories(path, error);
-    TORCH_CHECK(!error, "memledger: cannot make the folder ", path.string(), " for the profiler's CSV file: ", error.message());
+    TORCH_CHECK(!error, "memledger: cannot make the folder ", path.string(),
+                " for the profiler's CSV file: ", error.message());
     const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
     std::tm local = {};
     localtime_r(&seconds, &local);
     char date[32];
-    std::snprintf(date, sizeof date, "%04d%02d%02d-%02d%02d%02d", local.tm_year + 1900, local.tm_mon + 1, local.tm_mday,
-                  local.tm_hour, local.tm_min, local.tm_sec);
-    const std::string stem = (path / (std::string(date) + "-" + std::to_string(::getpid()))).string();
+    std::snprintf(date, sizeof date, "%04d%02d%02d-%02d%02d%02d", local.tm_year + 1900,
+                  local.tm_mon + 1, local.tm_mday, local.tm_hour, local.tm_min, local.tm_sec);
+    const std::string stem =
+        (path / (std::string(date) + "-" + std::to_string(::getpid()))).string();
     NewFile file;
     const int failure = make_new_file(stem, ".csv", file);
     path_ = file.path;
@@ -58,8 +60,8 @@ class CsvFile {
   void write(const std::string& text) {
     if (::getpid() != process_) {
       if (!reported_fork_) {
-        tell({"memledger: process ", std::to_string(::getpid()), " was forked; its iterations are not in ", path_,
-              ", which is its parent's."});
+        tell({"memledger: process ", std::to_string(::getpid()),
+              " was forked; its iterations are not in ", path_, ", which is its parent's."});
       }
       reported_fork_ = true;
       return;
@@ -89,18 +91,23 @@ c10::Device device_of(const torch::nn::Module& module) {
   return c10::Device(c10::DeviceType::CPU);
 }
 
-// No tensor's from its first to its last byte. What an operator took for itself and still holds may be a tensor that cannot be
-// looked into (mkldnn): in a sum of what is alive it is none of these.
-bool is_workspace(StorageKind kind) { return kind == StorageKind::kLibraryWorkspace || kind == StorageKind::kRawBlock; }
+// No tensor's from its first to its last byte. What an operator took for itself and still holds may
+// be a tensor that cannot be looked into (mkldnn): in a sum of what is alive it is none of these.
+bool is_workspace(StorageKind kind) {
+  return kind == StorageKind::kLibraryWorkspace || kind == StorageKind::kRawBlock;
+}
 
 }  // namespace
 
 struct MemoryProfiler::Impl {
   Impl(const torch::nn::Module& module, ProfilerOptions given)
-      : options(std::move(given)), device(options.device.value_or(device_of(module))), switches(module) {
+      : options(std::move(given)),
+        device(options.device.value_or(device_of(module))),
+        switches(module) {
     if (device.is_cuda() && !device.has_index()) device.set_index(0);
     if (options.csv) {
-      csv.emplace(options.csv_folder, options.clock ? options.clock() : std::chrono::system_clock::now());
+      csv.emplace(options.csv_folder,
+                  options.clock ? options.clock() : std::chrono::system_clock::now());
     }
     book.add_module("", module);
     recorder.emplace(options.max_events);
@@ -111,8 +118,8 @@ struct MemoryProfiler::Impl {
   }
 
   static void check(const torch::nn::Module& module, const ProfilerOptions& options) {
-    TORCH_CHECK(options.print_period >= 1, "memledger: ProfilerOptions::print_period is ", options.print_period,
-                "; it is a number of iterations, 1 or more");
+    TORCH_CHECK(options.print_period >= 1, "memledger: ProfilerOptions::print_period is ",
+                options.print_period, "; it is a number of iterations, 1 or more");
     for (const at::Tensor& parameter : module.parameters()) {
       if (parameter.defined()) return;
     }
@@ -133,7 +140,9 @@ struct MemoryProfiler::Impl {
     std::unordered_set<uint64_t> named;
     Registry& registry = Registry::global();
     for (const NamedTensor& one : book.read()) {
-      for_each_part(one.tensor, [&](const char*, const at::Tensor& part) { named.insert(registry.storage_id(part)); });
+      for_each_part(one.tensor, [&](const char*, const at::Tensor& part) {
+        named.insert(registry.storage_id(part));
+      });
     }
     switches.leave_all();
     const Recording recording = recorder->take();
@@ -151,9 +160,11 @@ struct MemoryProfiler::Impl {
       if (life.born_ns) events.push_back({*life.born_ns, &life, true});
       if (life.died_ns) events.push_back({*life.died_ns, &life, false});
     }
-    std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; });
+    std::stable_sort(events.begin(), events.end(),
+                     [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; });
 
-    // Who is who does not change from the first pass to the second, which finds who was there at the highest moment.
+    // Who is who does not change from the first pass to the second, which finds who was there at
+    // the highest moment.
     std::unordered_map<uint64_t, Tracked> born;
     const auto find = [&](uint64_t id) -> const Tracked* {
       auto found = alive.find(id);
@@ -167,7 +178,8 @@ struct MemoryProfiler::Impl {
     size_t at_most_features = 0;  // events before it
     for (size_t i = 0; i < events.size(); ++i) {
       const StorageInfo& storage = events[i].life->storage;
-      if (events[i].birth && alive.count(storage.id) > 0) continue;  // seen when the profiler was made
+      if (events[i].birth && alive.count(storage.id) > 0)
+        continue;  // seen when the profiler was made
       if (events[i].birth && !storage.adopted && named.count(storage.id) == 0) {
         if (storage.kind != StorageKind::kTensor) {
           born[storage.id] = {Class::kWorkspace, storage.nbytes, 0};
@@ -201,7 +213,8 @@ struct MemoryProfiler::Impl {
     }
     for (size_t i = 0; i < by_layer.size(); ++i) {
       const layers::ModuleLayer& layer = switches.tree().layers()[i];
-      if (layer.parameters > 0 || by_layer[i] != 0) stats.feature_maps.push_back({layer.name, by_layer[i]});
+      if (layer.parameters > 0 || by_layer[i] != 0)
+        stats.feature_maps.push_back({layer.name, by_layer[i]});
     }
 
     for (const Event& event : events) {
@@ -222,10 +235,12 @@ struct MemoryProfiler::Impl {
     const std::vector<layers::ModuleLayer> before = switches.tree().layers();
     switches.read_module();
     std::unordered_map<std::string, size_t> now;
-    for (size_t i = 0; i < switches.tree().layers().size(); ++i) now.emplace(switches.tree().layers()[i].name, i);
+    for (size_t i = 0; i < switches.tree().layers().size(); ++i)
+      now.emplace(switches.tree().layers()[i].name, i);
     for (auto& [id, one] : alive) {
       const auto found = now.find(before[one.layer].name);
-      one.layer = found == now.end() ? 0 : found->second;  // of a layer that has gone: the module itself
+      one.layer =
+          found == now.end() ? 0 : found->second;  // of a layer that has gone: the module itself
     }
   }
 
@@ -244,8 +259,9 @@ struct MemoryProfiler::Impl {
     std::vector<NamedTensor> tensors = book.read();
     std::vector<std::pair<uint64_t, size_t>> ids;  // and whose
     for (size_t i = 0; i < tensors.size(); ++i) {
-      for_each_part(tensors[i].tensor,
-                    [&](const char*, const at::Tensor& part) { ids.emplace_back(registry.storage_id(part), i); });
+      for_each_part(tensors[i].tensor, [&](const char*, const at::Tensor& part) {
+        ids.emplace_back(registry.storage_id(part), i);
+      });
     }
     const Snapshot snapshot = registry.snapshot();
     std::vector<int64_t> bytes(tensors.size(), 0);
@@ -253,7 +269,8 @@ struct MemoryProfiler::Impl {
     int64_t named = 0;
     for (const auto& [id, index] : ids) {
       const StorageInfo* const storage = id == 0 ? nullptr : snapshot.find(id);
-      if (storage == nullptr || !is_same_device(storage->device, device) || !told.insert(id).second) continue;
+      if (storage == nullptr || !is_same_device(storage->device, device) || !told.insert(id).second)
+        continue;
       bytes[index] += storage->nbytes;
       named += storage->nbytes;
     }
@@ -279,10 +296,12 @@ struct MemoryProfiler::Impl {
     // One for each weight, in their order, there or not.
     for (const NamedBytes& weight : stats.weights) {
       const auto found = gradient_bytes_.find(weight.name + ".grad");
-      stats.weight_gradients.push_back({weight.name + " grad", found == gradient_bytes_.end() ? 0 : found->second});
+      stats.weight_gradients.push_back(
+          {weight.name + " grad", found == gradient_bytes_.end() ? 0 : found->second});
       if (found != gradient_bytes_.end()) gradient_bytes_.erase(found);
     }
-    for (const auto& [name, bytes_of_prototype] : gradient_bytes_) stats.other_bytes += bytes_of_prototype;
+    for (const auto& [name, bytes_of_prototype] : gradient_bytes_)
+      stats.other_bytes += bytes_of_prototype;
     gradient_bytes_.clear();
     stats.current_bytes = snapshot.total_bytes(device);
     for (const StorageInfo& storage : snapshot.storages(device)) {
@@ -333,7 +352,8 @@ void MemoryProfiler::record_stats() {
   impl.measure(stats);
   if (stats.iteration % impl.options.print_period != 0) return;
   impl.read_names(stats);
-  write_to(impl.options.out == nullptr ? std::cout : *impl.options.out, to_string(stats) + "\n", "iteration's figures");
+  write_to(impl.options.out == nullptr ? std::cout : *impl.options.out, to_string(stats) + "\n",
+           "iteration's figures");
   if (impl.csv) impl.csv->write(to_csv(stats));
   impl.last = std::move(stats);
 }

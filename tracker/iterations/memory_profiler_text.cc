@@ -37,16 +37,23 @@ int64_t IterationStats::weight_gradient_bytes() const { return sum_of(weight_gra
 
 std::string to_string(const IterationStats& stats) {
   const std::string rule = std::string(kWidth, '*') + "\n";
-  std::string text = rule + fmt::format("Memory Usage for Iteration {} of Epoch {}\n", stats.iteration, stats.epoch) + rule;
-  text += line("Peak cached", stats.peak_cached_bytes) + line("Current cached", stats.current_cached_bytes);
-  text += line("Total feature map usage", stats.feature_map_bytes) + lines(stats.feature_maps, " feature maps");
+  std::string text =
+      rule +
+      fmt::format("Memory Usage for Iteration {} of Epoch {}\n", stats.iteration, stats.epoch) +
+      rule;
+  text += line("Peak cached", stats.peak_cached_bytes) +
+          line("Current cached", stats.current_cached_bytes);
+  text += line("Total feature map usage", stats.feature_map_bytes) +
+          lines(stats.feature_maps, " feature maps");
   text += "\n" + line("Total layer weight usage", stats.weight_bytes()) + lines(stats.weights);
-  text += "\n" + line("Total layer weight gradient usage", stats.weight_gradient_bytes()) + lines(stats.weight_gradients);
+  text += "\n" + line("Total layer weight gradient usage", stats.weight_gradient_bytes()) +
+          lines(stats.weight_gradients);
   text += line("Intermediate gradients", stats.intermediate_gradient_bytes);
   if (stats.most_workspace_bytes > 0) text += line("Workspaces", stats.most_workspace_bytes);
   if (stats.dropped_events > 0) {
-    text += fmt::format("({} events were dropped: feature maps and intermediate gradients are at least these)\n",
-                        stats.dropped_events);
+    text += fmt::format(
+        "({} events were dropped: feature maps and intermediate gradients are at least these)\n",
+        stats.dropped_events);
   }
   return text;
 }
@@ -54,7 +61,8 @@ std::string to_string(const IterationStats& stats) {
 std::string to_csv(const IterationStats& stats) {
   std::string text;
   const auto row = [&](const char* kind, const std::string& name, int64_t bytes) {
-    text += fmt::format("{},{},{},{},{}\n", stats.epoch, stats.iteration, kind, csv_field(name), bytes);
+    text +=
+        fmt::format("{},{},{},{},{}\n", stats.epoch, stats.iteration, kind, csv_field(name), bytes);
   };
   const auto rows = [&](const char* kind, const std::vector<NamedBytes>& all) {
     for (const NamedBytes& one : all) row(kind, one.name, one.bytes);

@@ -22,7 +22,8 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
       if (tensor.has_value() && tensor->defined()) visit(*tensor);
     }
   } else if (value.isTuple()) {
-    for (const c10::IValue& element : value.toTupleRef().elements()) for_each_tensor(element, visit);
+    for (const c10::IValue& element : value.toTupleRef().elements())
+      for_each_tensor(element, visit);
   }
 }
 
@@ -46,7 +47,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (mine.listener == nullptr || mine.depth++ > 0) return nullptr;
   try {
     if (mine.tree == nullptr) tell_leaves(fn, *mine.listener);
-    mine.listener->on_operator(fn.name(), mine.tree == nullptr ? std::nullopt : consumed_layer(*mine.tree, fn));
+    mine.listener->on_operator(
+        fn.name(), mine.tree == nullptr ? std::nullopt : consumed_layer(*mine.tree, fn));
   } catch (...) {
     // An operator must not fail because it is watched.
   }
@@ -59,7 +61,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* /*context*/) {
   const bool outermost = --mine.depth == 0;
   try {
     for (const c10::IValue& output : fn.outputs()) {
-      for_each_tensor(output, [&](const at::Tensor& tensor) { mine.listener->on_result(tensor, outermost); });
+      for_each_tensor(
+          output, [&](const at::Tensor& tensor) { mine.listener->on_result(tensor, outermost); });
     }
   } catch (...) {
   }
@@ -74,7 +77,8 @@ std::string plain_type_name(std::string_view demangled) {
   if (colons != std::string_view::npos) demangled.remove_prefix(colons + 2);
   std::string_view name = demangled.substr(0, demangled.find('<'));
   constexpr std::string_view kImpl = "Impl";
-  if (name.size() > kImpl.size() && name.substr(name.size() - kImpl.size()) == kImpl) name.remove_suffix(kImpl.size());
+  if (name.size() > kImpl.size() && name.substr(name.size() - kImpl.size()) == kImpl)
+    name.remove_suffix(kImpl.size());
   return std::string(name);
 }
 
@@ -101,7 +105,8 @@ void ModuleTree::add(torch::nn::Module& module, const std::string& path) {
       layers_[index].parameters += parameter.value().numel();
     }
   }
-  for (const auto& child : module.named_children()) add(*child.value(), path.empty() ? child.key() : path + "." + child.key());
+  for (const auto& child : module.named_children())
+    add(*child.value(), path.empty() ? child.key() : path + "." + child.key());
 }
 
 std::optional<size_t> ModuleTree::owner_of(const c10::TensorImpl* parameter) const {
@@ -122,10 +127,13 @@ std::optional<size_t> consumed_layer(const ModuleTree& tree, const at::RecordFun
 }
 
 ScopedOperators::ScopedOperators(const ModuleTree* tree, OperatorListener& listener) {
-  TORCH_CHECK(listening.listener == nullptr, "memledger: this thread's operators are already being listened to");
+  TORCH_CHECK(listening.listener == nullptr,
+              "memledger: this thread's operators are already being listened to");
   listening = {tree, &listener, 0};
-  handle_ = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(&on_start, &on_end).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
+  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                           .needsInputs(true)
+                                           .needsOutputs(true)
+                                           .scopes({at::RecordScope::FUNCTION}));
 }
 
 ScopedOperators::~ScopedOperators() {

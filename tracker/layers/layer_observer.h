@@ -1,10 +1,11 @@
 #pragma once
 
-// Which layer of a module the calling thread is in, found from what its operators consume: C++ modules have no forward hooks.
+// Which layer of a module the calling thread is in, found from what its operators consume: C++
+// modules have no forward hooks.
 //
-// A layer is a module that owns a parameter, from the operator that consumes the parameter until one that consumes another
-// module's; and, where SequentialProbes stand in, each child of a Sequential. Operators that consume no parameter belong to the
-// layer before them.
+// A layer is a module that owns a parameter, from the operator that consumes the parameter until
+// one that consumes another module's; and, where SequentialProbes stand in, each child of a
+// Sequential. Operators that consume no parameter belong to the layer before them.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
@@ -30,8 +31,9 @@ struct ModuleLayer {
 // `torch::nn::SequentialImpl` is Sequential.
 std::string plain_type_name(std::string_view demangled);
 
-// Every module below (and including) one, and whose the parameters are. Of parameters it keeps the objects' places, so that no other
-// tensor comes to be there; not their memory. modules() and index_of() are for as long as the module lives.
+// Every module below (and including) one, and whose the parameters are. Of parameters it keeps the
+// objects' places, so that no other tensor comes to be there; not their memory. modules() and
+// index_of() are for as long as the module lives.
 class ModuleTree {
  public:
   explicit ModuleTree(torch::nn::Module& module);
@@ -59,10 +61,11 @@ class ModuleTree {
 // What operators of the calling thread do; an operator within another one is not told at its start.
 class OperatorListener {
  public:
-  // An outermost operator begins; `layer` is the owner of the first parameter among its inputs. Its name lives as long as the
-  // operator.
+  // An outermost operator begins; `layer` is the owner of the first parameter among its inputs. Its
+  // name lives as long as the operator.
   virtual void on_operator(const char* name, std::optional<size_t> layer) = 0;
-  // A leaf that requires grad, among an outermost operator's inputs. Told only where there is no tree.
+  // A leaf that requires grad, among an outermost operator's inputs. Told only where there is no
+  // tree.
   virtual void on_leaf(const at::Tensor& /*leaf*/) {}
   // Of any operator, inner ones first.
   virtual void on_result(const at::Tensor& tensor, bool outermost) = 0;
@@ -71,7 +74,8 @@ class OperatorListener {
   ~OperatorListener() = default;
 };
 
-// While it lives, the listener hears of the calling thread's operators. One per thread. Nothing that it throws gets out.
+// While it lives, the listener hears of the calling thread's operators. One per thread. Nothing
+// that it throws gets out.
 class ScopedOperators {
  public:
   ScopedOperators(const ModuleTree* tree, OperatorListener& listener);

@@ -45,7 +45,8 @@ class LayerSwitches::Threads {
   void leave_all() {
     const std::lock_guard<ForkSafeMutex> hold(lock_);
     for (auto& [thread, switches] : switches_) {
-      if (!switches.empty() && switches.back().layer.has_value()) switches.push_back({recording_clock_ns(), std::nullopt});
+      if (!switches.empty() && switches.back().layer.has_value())
+        switches.push_back({recording_clock_ns(), std::nullopt});
     }
   }
   void forget_before(int64_t time_ns) {
@@ -61,7 +62,8 @@ class LayerSwitches::Threads {
     int64_t time_ns;
     std::optional<size_t> layer;
   };
-  static std::vector<Switch>::const_iterator first_after(const std::vector<Switch>& switches, int64_t time_ns) {
+  static std::vector<Switch>::const_iterator first_after(const std::vector<Switch>& switches,
+                                                         int64_t time_ns) {
     return std::upper_bound(switches.begin(), switches.end(), time_ns,
                             [](int64_t time, const Switch& one) { return time < one.time_ns; });
   }
@@ -79,7 +81,8 @@ struct Follower {
 };
 using Followers = std::vector<Follower>;
 
-// Who follows is a value that is replaced, never changed: an operator takes it with it, and looks at its inputs without a lock.
+// Who follows is a value that is replaced, never changed: an operator takes it with it, and looks
+// at its inputs without a lock.
 struct All {
   ForkSafeMutex lock;
   std::shared_ptr<const Followers> followers = std::make_shared<const Followers>();
@@ -97,7 +100,8 @@ std::shared_ptr<const Followers> followers() {
 }
 
 // `tree` is null for one that follows no more.
-void follow(const std::shared_ptr<LayerSwitches::Threads>& threads, std::shared_ptr<const ModuleTree> tree) {
+void follow(const std::shared_ptr<LayerSwitches::Threads>& threads,
+            std::shared_ptr<const ModuleTree> tree) {
   std::shared_ptr<const Followers> before;  // let go of without the lock
   const std::lock_guard<ForkSafeMutex> hold(all().lock);
   auto now = std::make_shared<Followers>();
@@ -113,7 +117,8 @@ thread_local int depth = 0;
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (depth++ > 0) return nullptr;
   try {
-    const bool in_forward = at::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() == -1;
+    const bool in_forward =
+        at::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() == -1;
     const uint32_t thread = this_thread_number();
     const std::shared_ptr<const Followers> now = followers();
     for (const Follower& one : *now) {
@@ -130,10 +135,13 @@ void on_end(const at::RecordFunction& /*fn*/, at::ObserverContext* /*context*/) 
   if (depth > 0) --depth;
 }
 
-// LibTorch calls back while somebody follows. It is told so without a lock of ours: whoever told it last looks again.
+// LibTorch calls back while somebody follows. It is told so without a lock of ours: whoever told it
+// last looks again.
 void match_callback() {
   static const at::CallbackHandle handle =
-      at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+      at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                .needsInputs(true)
+                                .scopes({at::RecordScope::FUNCTION}));
   for (bool wanted = !followers()->empty();;) {
     wanted ? at::reenableCallback(handle) : at::disableCallback(handle);
     const bool told = std::exchange(wanted, !followers()->empty());
@@ -143,7 +151,8 @@ void match_callback() {
 
 }  // namespace
 
-LayerSwitches::LayerSwitches(const torch::nn::Module& module) : module_(module), threads_(std::make_shared<Threads>()) {
+LayerSwitches::LayerSwitches(const torch::nn::Module& module)
+    : module_(module), threads_(std::make_shared<Threads>()) {
   read_module();
   match_callback();
 }
@@ -170,7 +179,9 @@ void LayerSwitches::read_module() {
   tree_ = std::move(tree);
 }
 
-std::optional<size_t> LayerSwitches::at(uint32_t thread, int64_t time_ns) const { return threads_->at(thread, time_ns); }
+std::optional<size_t> LayerSwitches::at(uint32_t thread, int64_t time_ns) const {
+  return threads_->at(thread, time_ns);
+}
 
 void LayerSwitches::leave_all() { threads_->leave_all(); }
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// When which thread was in which layer of a module, for programs whose forward() we do not call: see layer_observer.h.
+// When which thread was in which layer of a module, for programs whose forward() we do not call:
+// see layer_observer.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +13,9 @@
 
 namespace memledger::layers {
 
-// Follows all threads while it lives. Outside the forward phase (backward, no_grad) a thread is in no layer. The module may end
-// before, if somebody owns it (ModuleRef). Its functions are for one thread at a time; operators of others go on meanwhile.
+// Follows all threads while it lives. Outside the forward phase (backward, no_grad) a thread is in
+// no layer. The module may end before, if somebody owns it (ModuleRef). Its functions are for one
+// thread at a time; operators of others go on meanwhile.
 class LayerSwitches {
  public:
   explicit LayerSwitches(const torch::nn::Module& module);
@@ -22,7 +24,8 @@ class LayerSwitches {
   LayerSwitches& operator=(const LayerSwitches&) = delete;
 
   const ModuleTree& tree() const { return *tree_; }
-  // For a module whose parameters or children were replaced, or that has ended. Forgets where the threads were.
+  // For a module whose parameters or children were replaced, or that has ended. Forgets where the
+  // threads were.
   void read_module();
 
   // The layer that a thread (StorageInfo::thread) was in at a time; nothing: in none.

@@ -26,7 +26,8 @@ namespace {
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl()
+                                                 : nullptr;
 }
 
 // What forward() may change besides the memory, and how it is put back.
@@ -67,7 +68,8 @@ class Before {
     for (Buffer& buffer : buffers_) {
       try {
         if (!buffer.has_changed()) continue;
-        if (buffer.is_strided() && buffer.now.sizes() != buffer.before.sizes()) buffer.now.resize_(buffer.before.sizes());
+        if (buffer.is_strided() && buffer.now.sizes() != buffer.before.sizes())
+          buffer.now.resize_(buffer.before.sizes());
         buffer.now.copy_(buffer.before);
       } catch (...) {
         if (failure == nullptr) failure = std::current_exception();
@@ -77,13 +79,17 @@ class Before {
   }
 
  private:
-  static int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+  static int64_t version_of(const at::Tensor& tensor) {
+    return tensor.is_inference() ? 0 : tensor._version();
+  }
 
   struct Buffer {
     at::Tensor now, before;
     int64_t version;
 
-    bool is_strided() const { return now.layout() == at::kStrided && before.layout() == at::kStrided && !now.is_nested(); }
+    bool is_strided() const {
+      return now.layout() == at::kStrided && before.layout() == at::kStrided && !now.is_nested();
+    }
     bool has_changed() const {
       if (version_of(now) != version) return true;
       if (!is_strided()) return false;
@@ -113,11 +119,13 @@ class Before {
 // The rows as they come, and who made which storage.
 class Rows final : public layers::OperatorListener {
  public:
-  Rows(const layers::ModuleTree* tree, std::optional<int64_t> type_size) : tree_(tree), type_size_(type_size) {}
+  Rows(const layers::ModuleTree* tree, std::optional<int64_t> type_size)
+      : tree_(tree), type_size_(type_size) {}
 
   // These are nobody's result.
   void note_known(const at::Tensor& tensor) {
-    if (c10::StorageImpl* const storage = storage_of(tensor)) known_.emplace(storage, Made{weak(storage), kNobody});
+    if (c10::StorageImpl* const storage = storage_of(tensor))
+      known_.emplace(storage, Made{weak(storage), kNobody});
   }
 
   void child_begins(torch::nn::Module& module) {
@@ -193,7 +201,8 @@ class Rows final : public layers::OperatorListener {
     for (const auto& [storage, made] : known_) {
       if (made.row == kNobody) continue;
       if (const auto alive = made.storage.lock()) {
-        result.emplace(reinterpret_cast<uintptr_t>(alive->_mutable_data_ptr_no_checks().get()), made.row);
+        result.emplace(reinterpret_cast<uintptr_t>(alive->_mutable_data_ptr_no_checks().get()),
+                       made.row);
       }
     }
     return result;
@@ -219,11 +228,14 @@ class Rows final : public layers::OperatorListener {
   static constexpr size_t kNobody = ~size_t{0};
   using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
   struct Made {
-    Weak storage;  // keeps the object's place, so that no other storage comes to be there; not its memory
+    Weak storage;  // keeps the object's place, so that no other storage comes to be there; not its
+                   // memory
     size_t row;
   };
 
-  static Weak weak(c10::StorageImpl* storage) { return Weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)); }
+  static Weak weak(c10::StorageImpl* storage) {
+    return Weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+  }
 
   static void note_shape(LayerSize& layer, const at::Tensor& tensor) {
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
@@ -257,10 +269,11 @@ class Rows final : public layers::OperatorListener {
   std::map<std::pair<size_t, std::string>, size_t> operators_;
   std::unordered_map<c10::StorageImpl*, Made> known_;
   std::vector<at::Tensor> leaves_;
-  std::unordered_set<c10::StorageImpl*> fresh_;  // shown by an inner operator, not by an outermost one yet
-  std::vector<size_t> inside_;                   // children of Sequentials that run
-  size_t last_ = kNobody;                        // module's row
-  size_t begun_ = kNobody;                       // the same, while nothing but it has run since it began
+  std::unordered_set<c10::StorageImpl*>
+      fresh_;                   // shown by an inner operator, not by an outermost one yet
+  std::vector<size_t> inside_;  // children of Sequentials that run
+  size_t last_ = kNobody;       // module's row
+  size_t begun_ = kNobody;      // the same, while nothing but it has run since it began
   size_t running_ = kNobody;
   int64_t intermediate_bytes_ = 0;
 };
@@ -279,7 +292,8 @@ struct Run::State {
 
   void note_parameter(const at::Tensor& parameter) {
     size.parameters += parameter.numel();
-    size.parameter_bytes += parameter.numel() * options.type_size.value_or(static_cast<int64_t>(parameter.itemsize()));
+    size.parameter_bytes +=
+        parameter.numel() * options.type_size.value_or(static_cast<int64_t>(parameter.itemsize()));
   }
 
   // In this order: nothing is told of what putting back does.
@@ -305,9 +319,9 @@ struct Run::State {
 };
 
 Run::Run(torch::nn::Module* module, std::string name, const ModelSizeOptions& options) {
-  TORCH_CHECK(
-      !c10::InferenceMode::is_enabled(),
-      "memledger: modelsize() was called under c10::InferenceMode, where autograd keeps nothing for backward. Call it outside.");
+  TORCH_CHECK(!c10::InferenceMode::is_enabled(),
+              "memledger: modelsize() was called under c10::InferenceMode, where autograd keeps "
+              "nothing for backward. Call it outside.");
   TORCH_CHECK(options.type_size.value_or(1) > 0, "memledger: type_size is ", *options.type_size,
               "; it is the bytes of an element, 1 or more");
   state_ = std::make_unique<State>(module, std::move(name), options);
@@ -348,13 +362,17 @@ void Run::begin() {
     for (const at::Tensor& buffer : state.module->buffers()) note(buffer);
   }
   state.begun = true;
-  if (state.module != nullptr && state.options.training) state.module->train(*state.options.training);
+  if (state.module != nullptr && state.options.training)
+    state.module->train(*state.options.training);
   state.grad.emplace(true);
   if (state.tree != nullptr) {
-    state.probes.emplace(state.tree->modules(),
-                         layers::SequentialProbes::Listener{
-                             [&rows = state.rows](torch::nn::Module& child) { rows.child_begins(child); },
-                             [&rows = state.rows](torch::nn::Module&, const at::Tensor* result) { rows.child_ends(result); }});
+    state.probes.emplace(
+        state.tree->modules(),
+        layers::SequentialProbes::Listener{
+            [&rows = state.rows](torch::nn::Module& child) { rows.child_begins(child); },
+            [&rows = state.rows](torch::nn::Module&, const at::Tensor* result) {
+              rows.child_ends(result);
+            }});
   }
   state.operators.emplace(state.tree.get(), state.rows);
 }
@@ -375,13 +393,16 @@ ModelSize Run::end() {
     SavedTensorOptions options;
     options.exclude = state.inputs;
     for (const at::Tensor& leaf : state.rows.leaves()) options.parameters.emplace_back("", leaf);
-    const SavedTensors saved =
-        state.module == nullptr ? saved_for_backward(roots, options) : saved_for_backward(*state.module, roots, options);
+    const SavedTensors saved = state.module == nullptr
+                                   ? saved_for_backward(roots, options)
+                                   : saved_for_backward(*state.module, roots, options);
     const std::unordered_map<uintptr_t, size_t> makers = state.rows.makers();
     for (const SavedTensorRow& row : saved.rows()) {
-      if (!row.counted || row.role != SavedRole::kActivation || !row.storage_bytes.has_value()) continue;
+      if (!row.counted || row.role != SavedRole::kActivation || !row.storage_bytes.has_value())
+        continue;
       const auto maker = makers.find(row.storage_address);
-      (maker == makers.end() ? state.size.other_saved_bytes : state.rows.layers()[maker->second].saved_bytes) +=
+      (maker == makers.end() ? state.size.other_saved_bytes
+                             : state.rows.layers()[maker->second].saved_bytes) +=
           *row.storage_bytes;
     }
     state.size.saved_bytes = saved.total_bytes();
@@ -389,13 +410,16 @@ ModelSize Run::end() {
   }
   state.size.layers = state.rows.ordered();
   state.size.intermediate_bytes = state.rows.intermediate_bytes();
-  for (const LayerSize& layer : state.size.layers) state.size.activation_bytes += layer.activation_bytes;
+  for (const LayerSize& layer : state.size.layers)
+    state.size.activation_bytes += layer.activation_bytes;
   state.finish();
   return std::move(state.size);
 }
 
 std::string callable_name() { return "callable"; }
 
-std::string name_of(const torch::nn::Module& module) { return layers::plain_type_name(module.name()); }
+std::string name_of(const torch::nn::Module& module) {
+  return layers::plain_type_name(module.name());
+}
 
 }  // namespace memledger::model_size_internal

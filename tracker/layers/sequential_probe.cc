@@ -29,7 +29,8 @@ class Probe final : public torch::nn::Module {
 
  private:
   template <size_t... kIndex>
-  torch::nn::AnyValue call_with(std::vector<torch::nn::AnyValue>& arguments, std::index_sequence<kIndex...>) {
+  torch::nn::AnyValue call_with(std::vector<torch::nn::AnyValue>& arguments,
+                                std::index_sequence<kIndex...>) {
     return original_.any_forward(std::move(arguments[kIndex])...);
   }
 
@@ -54,7 +55,8 @@ class Probe final : public torch::nn::Module {
       case 8:
         return call_with(arguments, std::make_index_sequence<8>());
       default:
-        TORCH_CHECK(false, "memledger: a child of a Sequential is called with ", arguments.size(), " arguments; 8 are followed");
+        TORCH_CHECK(false, "memledger: a child of a Sequential is called with ", arguments.size(),
+                    " arguments; 8 are followed");
     }
   }
 
@@ -68,16 +70,24 @@ class Probe final : public torch::nn::Module {
 
 // How AnyModule holds a Probe: whatever the types of the arguments, they are handed on.
 template <>
-struct torch::nn::AnyModuleHolder<memledger::layers::Probe, at::Tensor> final : public torch::nn::AnyModulePlaceholder {
+struct torch::nn::AnyModuleHolder<memledger::layers::Probe, at::Tensor> final
+    : public torch::nn::AnyModulePlaceholder {
   using Probe = memledger::layers::Probe;
 
-  explicit AnyModuleHolder(std::shared_ptr<Probe>&& module) : AnyModulePlaceholder(typeid(Probe)), probe(std::move(module)) {}
+  explicit AnyModuleHolder(std::shared_ptr<Probe>&& module)
+      : AnyModulePlaceholder(typeid(Probe)), probe(std::move(module)) {}
 
-  AnyValue forward(std::vector<AnyValue>&& arguments) override { return probe->run(std::move(arguments)); }
+  AnyValue forward(std::vector<AnyValue>&& arguments) override {
+    return probe->run(std::move(arguments));
+  }
   std::shared_ptr<Module> ptr() override { return probe->module(); }
-  std::unique_ptr<AnyModulePlaceholder> copy() const override { return std::make_unique<AnyModuleHolder>(*this); }
+  std::unique_ptr<AnyModulePlaceholder> copy() const override {
+    return std::make_unique<AnyModuleHolder>(*this);
+  }
   std::unique_ptr<AnyModulePlaceholder> clone_module(std::optional<Device>) const override {
-    TORCH_CHECK(false, "memledger: a Sequential cannot be cloned by its own forward() while it is measured");
+    TORCH_CHECK(
+        false,
+        "memledger: a Sequential cannot be cloned by its own forward() while it is measured");
   }
 
   std::shared_ptr<Probe> probe;
@@ -96,13 +106,15 @@ struct SequentialProbes::Places {
 
   void put_back() noexcept {
     for (Place& place : all) {
-      *(place.sequential->begin() + static_cast<std::ptrdiff_t>(place.index)) = std::move(place.probe->original());
+      *(place.sequential->begin() + static_cast<std::ptrdiff_t>(place.index)) =
+          std::move(place.probe->original());
     }
     all.clear();
   }
 };
 
-SequentialProbes::SequentialProbes(const std::vector<torch::nn::Module*>& modules, Listener listener)
+SequentialProbes::SequentialProbes(const std::vector<torch::nn::Module*>& modules,
+                                   Listener listener)
     : places_(std::make_unique<Places>()) {
   places_->listener = std::move(listener);
   try {

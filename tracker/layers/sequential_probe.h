@@ -1,8 +1,9 @@
 #pragma once
 
-// Tells when the children of Sequentials begin and end, while it lives: in each Sequential, stand-ins take the children's places
-// for forward() only. The registered modules, their names and parameters stay as they are; a forward() that asks a Sequential for a
-// child by type (`at<T>(i)`, `ptr<T>(i)`) meanwhile gets c10::Error.
+// Tells when the children of Sequentials begin and end, while it lives: in each Sequential,
+// stand-ins take the children's places for forward() only. The registered modules, their names and
+// parameters stay as they are; a forward() that asks a Sequential for a child by type (`at<T>(i)`,
+// `ptr<T>(i)`) meanwhile gets c10::Error.
 
 #include <torch/nn/module.h>
 

@@ -19,7 +19,8 @@ std::string find_source(const std::string& path) {
     for (std::string text; std::getline(in, text, ':');) {
       if (text.empty()) continue;
       const fs::path folder = text;
-      // Compiled elsewhere: of /build/app/src/net.cc all but the begin may be the same here. The longest end first.
+      // Compiled elsewhere: of /build/app/src/net.cc all but the begin may be the same here. The
+      // longest end first.
       const fs::path below = relative.relative_path();
       for (auto begin = below.begin(); begin != below.end(); ++begin) {
         fs::path end;
@@ -91,7 +92,8 @@ int64_t last_line_of_function(const std::vector<std::string>& lines, int64_t fir
             in = In::kString;
           } else if (c == '\'') {
             // Between digits it only separates.
-            const bool separates = j > 0 && j + 1 < line.size() && std::isxdigit(static_cast<unsigned char>(line[j - 1])) != 0 &&
+            const bool separates = j > 0 && j + 1 < line.size() &&
+                                   std::isxdigit(static_cast<unsigned char>(line[j - 1])) != 0 &&
                                    std::isxdigit(static_cast<unsigned char>(line[j + 1])) != 0;
             if (!separates) in = In::kCharacter;
           } else if (c == '{') {
@@ -112,7 +114,9 @@ int64_t last_line_of_function(const std::vector<std::string>& lines, int64_t fir
 
 bool has_code(const std::string& line) {
   const size_t begin = line.find_first_not_of(" \t\r");
-  if (begin == std::string::npos || line.compare(begin, 2, "//") == 0 || line[begin] == '#' || line[begin] == '*') return false;
+  if (begin == std::string::npos || line.compare(begin, 2, "//") == 0 || line[begin] == '#' ||
+      line[begin] == '*')
+    return false;
   return line.find_first_not_of(" \t\r{}();,", begin) != std::string::npos;
 }
 

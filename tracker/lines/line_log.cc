@@ -14,9 +14,9 @@
 #include <optional>
 #include <utility>
 
-#include "registry/hooks/block_observer.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/core/loaded_libraries.h"
+#include "registry/hooks/block_observer.h"
 #include "registry/recording.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
@@ -24,8 +24,8 @@
 namespace memledger {
 namespace {
 
-// For each stack. Beyond them it is not kept which function ran in place of another, so that what is
-// kept grows with the number of stacks, not with that of their pairs.
+// For each stack. Beyond them it is not kept which function ran in place of another, so that what
+// is kept grows with the number of stacks, not with that of their pairs.
 constexpr size_t kMostInstead = 8;
 
 // A stack's frames, outermost first.
@@ -52,7 +52,8 @@ struct Shared {
   // LibTorch, the registry and the program are called without it.
   ForkSafeMutex lock;
   std::vector<std::shared_ptr<LineLog>> logs;
-  std::vector<std::shared_ptr<LineLog>> ended;  // not written any more, but what they saw born is still alive
+  std::vector<std::shared_ptr<LineLog>>
+      ended;  // not written any more, but what they saw born is still alive
   // Of the two, for a look without the lock.
   std::atomic<bool> recording{false}, following{false};
   uint64_t generation = 0;  // of LineLog::begun
@@ -61,7 +62,8 @@ struct Shared {
   std::map<size_t, LastReading> last;  // of the target and of what was it
   std::atomic<uint64_t> readings{0};
   // CPU: what LibTorch keeps no statistics of.
-  std::atomic<int64_t> cpu_bytes{0}, cpu_count{0}, cpu_allocated{0}, cpu_freed{0}, cpu_births{0}, cpu_deaths{0};
+  std::atomic<int64_t> cpu_bytes{0}, cpu_count{0}, cpu_allocated{0}, cpu_freed{0}, cpu_births{0},
+      cpu_deaths{0};
   std::atomic<int32_t> target{0};   // type and index; the CPU
   std::atomic<bool> chosen{false};  // else the first GPU becomes the target when it is first used
   // Those that were the target before: what was born there may die there.
@@ -78,28 +80,34 @@ thread_local uint64_t generation_before = 0;  // when frames_before was taken
 thread_local bool busy = false;
 
 int32_t packed(c10::Device device) {
-  return static_cast<int32_t>(device.type()) << 8 | static_cast<uint8_t>(device.has_index() ? device.index() : 0);
+  return static_cast<int32_t>(device.type()) << 8 |
+         static_cast<uint8_t>(device.has_index() ? device.index() : 0);
 }
 
 c10::Device unpacked(int32_t target) {
   const auto type = static_cast<c10::DeviceType>(target >> 8);
-  return type == c10::DeviceType::CPU ? c10::Device(type) : c10::Device(type, static_cast<c10::DeviceIndex>(target & 0xff));
+  return type == c10::DeviceType::CPU
+             ? c10::Device(type)
+             : c10::Device(type, static_cast<c10::DeviceIndex>(target & 0xff));
 }
 
 size_t place_of(c10::Device device) {
-  return device.is_cpu() ? kCpu : size_t{1} + static_cast<size_t>(device.has_index() ? device.index() : 0);
+  return device.is_cpu() ? kCpu
+                         : size_t{1} + static_cast<size_t>(device.has_index() ? device.index() : 0);
 }
 
 c10::Device device_at(size_t place) {
-  return place == kCpu ? c10::Device(c10::DeviceType::CPU)
-                       : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(place - 1));
+  return place == kCpu
+             ? c10::Device(c10::DeviceType::CPU)
+             : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(place - 1));
 }
 
 bool can_be_target(c10::Device device) { return device.is_cpu() || device.is_cuda(); }
 
 int32_t target_now() { return shared().target.load(std::memory_order_relaxed); }
 
-// LibTorch itself must not be asked whether there is CUDA while libraries are being loaded: it would remember a too early answer.
+// LibTorch itself must not be asked whether there is CUDA while libraries are being loaded: it
+// would remember a too early answer.
 const c10::Device kFirstGpu(c10::DeviceType::CUDA, 0);
 
 void put(Reading& reading, size_t stat, const c10::CachingAllocator::StatArray& values) {
@@ -185,8 +193,9 @@ Reading read(c10::Device device) {
   return reading;
 }
 
-// Whether it was read before `last` was, by another thread that came first to the lock. What began after `last` had been read is
-// newer, and smaller only because the program has reset LibTorch's statistics.
+// Whether it was read before `last` was, by another thread that came first to the lock. What began
+// after `last` had been read is newer, and smaller only because the program has reset LibTorch's
+// statistics.
 bool is_overtaken(const Reading& reading, const Reading& last) {
   if (reading.begun > last.ended) return false;
   for (size_t i = 0; i < kDeviceStats; ++i) {
@@ -200,7 +209,8 @@ const Frames* frames_of(Shared& s, uint32_t stack) {
   if (stack == 0) return nullptr;
   {
     const std::lock_guard<ForkSafeMutex> hold(s.lock);
-    if (const auto known = s.frames.find(stack); known != s.frames.end()) return known->second.get();
+    if (const auto known = s.frames.find(stack); known != s.frames.end())
+      return known->second.get();
   }
   auto frames = std::make_unique<Frames>();
   frames->addresses = stack_addresses(stack);
@@ -209,7 +219,8 @@ const Frames* frames_of(Shared& s, uint32_t stack) {
   {
     const core::UsesLoadedLibraries uses;
     for (void* const address : frames->addresses)
-      frames->functions.push_back(reinterpret_cast<uintptr_t>(_Unwind_FindEnclosingFunction(address)));
+      frames->functions.push_back(
+          reinterpret_cast<uintptr_t>(_Unwind_FindEnclosingFunction(address)));
   }
   const std::lock_guard<ForkSafeMutex> hold(s.lock);
   return s.frames.try_emplace(stack, std::move(frames)).first->second.get();
@@ -220,8 +231,8 @@ const Frames* frames_of(Shared& s, uint32_t stack) {
 Beginning beginning(const Frames* before, const Frames& now) {
   Beginning result;
   if (before == nullptr) return result;
-  const auto [in_before, in_now] =
-      std::mismatch(before->addresses.begin(), before->addresses.end(), now.addresses.begin(), now.addresses.end());
+  const auto [in_before, in_now] = std::mismatch(before->addresses.begin(), before->addresses.end(),
+                                                 now.addresses.begin(), now.addresses.end());
   const auto place = static_cast<size_t>(in_now - now.addresses.begin());
   result.continued = static_cast<uint32_t>(place);
   if (in_before == before->addresses.end() || in_now == now.addresses.end()) return result;
@@ -254,17 +265,19 @@ void note_beginning(LineStack& stack, Beginning now, const DeviceFigures& held) 
   for (size_t i = 0; i < kDeviceStats; ++i) known->held[i] = std::max(known->held[i], held[i]);
 }
 
-void note_sums(LineFigures& figures, const Reading& before, const Reading& after, bool also_allocated) {
+void note_sums(LineFigures& figures, const Reading& before, const Reading& after,
+               bool also_allocated) {
   for (size_t i = 0; i < kDeviceStats; ++i) {
     // A reset of LibTorch's accumulated statistics makes them smaller.
-    if (also_allocated) figures.allocated[i] += std::max<int64_t>(after.allocated[i] - before.allocated[i], 0);
+    if (also_allocated)
+      figures.allocated[i] += std::max<int64_t>(after.allocated[i] - before.allocated[i], 0);
     figures.freed[i] += std::max<int64_t>(after.freed[i] - before.freed[i], 0);
   }
   ++figures.events;
 }
 
-void note(LineLog& log, LineStack& stack, const Reading& before, const Reading& after, const BlockEvent& event, int64_t before_ns,
-          int64_t now) {
+void note(LineLog& log, LineStack& stack, const Reading& before, const Reading& after,
+          const BlockEvent& event, int64_t before_ns, int64_t now) {
   LineFigures& figures = stack.figures;
   for (size_t i = 0; i < kDeviceStats; ++i) {
     const int64_t high = std::max(before.current[i], after.current[i]);
@@ -278,7 +291,8 @@ void note(LineLog& log, LineStack& stack, const Reading& before, const Reading& 
     figures.current[i] = std::max(figures.current[i], after.current[i]);
   }
   note_sums(figures, before, after, true);
-  if (std::find(log.targets.begin(), log.targets.end(), event.device) == log.targets.end()) log.targets.push_back(event.device);
+  if (std::find(log.targets.begin(), log.targets.end(), event.device) == log.targets.end())
+    log.targets.push_back(event.device);
   if (event.birth) {
     figures.line_allocated += event.nbytes;
     figures.line_left += event.nbytes;
@@ -293,7 +307,8 @@ void note(LineLog& log, LineStack& stack, const Reading& before, const Reading& 
 bool is_known_death(Shared& s, const BlockEvent& event) {
   if (event.birth) return false;
   const std::lock_guard<ForkSafeMutex> hold(s.lock);
-  return std::any_of(s.logs.begin(), s.logs.end(), [&](const auto& log) { return log->alive.count(event.id) > 0; });
+  return std::any_of(s.logs.begin(), s.logs.end(),
+                     [&](const auto& log) { return log->alive.count(event.id) > 0; });
 }
 
 // The lock is held.
@@ -301,7 +316,8 @@ bool is_recorded(const Shared& s, c10::Device device) {
   const auto has = [device](const std::shared_ptr<LineLog>& log) {
     return std::find(log->targets.begin(), log->targets.end(), device) != log->targets.end();
   };
-  return std::any_of(s.logs.begin(), s.logs.end(), has) || std::any_of(s.ended.begin(), s.ended.end(), has);
+  return std::any_of(s.logs.begin(), s.logs.end(), has) ||
+         std::any_of(s.ended.begin(), s.ended.end(), has);
 }
 
 // The lock is held.
@@ -323,13 +339,15 @@ void observe(const BlockEvent& event) noexcept {
   }
   if (!can_be_target(event.device)) return;
   const size_t place = place_of(event.device);
-  if (packed(event.device) != target_now() && !s.was_target[place].load(std::memory_order_relaxed)) return;
+  if (packed(event.device) != target_now() && !s.was_target[place].load(std::memory_order_relaxed))
+    return;
   busy = true;
   try {
     if (event.device.is_cpu()) {
       s.cpu_bytes.fetch_add(event.birth ? event.nbytes : -event.nbytes, std::memory_order_relaxed);
       s.cpu_count.fetch_add(event.birth ? 1 : -1, std::memory_order_relaxed);
-      (event.birth ? s.cpu_allocated : s.cpu_freed).fetch_add(event.nbytes, std::memory_order_relaxed);
+      (event.birth ? s.cpu_allocated : s.cpu_freed)
+          .fetch_add(event.nbytes, std::memory_order_relaxed);
       (event.birth ? s.cpu_births : s.cpu_deaths).fetch_add(1, std::memory_order_relaxed);
     }
     const bool is_wanted = packed(event.device) == target_now() || is_known_death(s, event);
@@ -352,8 +370,10 @@ void observe(const BlockEvent& event) noexcept {
       if (of_target) {
         LineStack& line = log->stacks[stack];
         if (frames != nullptr) {
-          const Beginning begun = beginning(generation_before < log->begun ? nullptr : frames_before, *frames);
-          if (begun.continued < frames->addresses.size()) note_beginning(line, begun, before.current);
+          const Beginning begun =
+              beginning(generation_before < log->begun ? nullptr : frames_before, *frames);
+          if (begun.continued < frames->addresses.size())
+            note_beginning(line, begun, before.current);
         }
         note(*log, line, before, after, event, last.ns, now);
       } else if (!event.birth && log->alive.count(event.id) > 0) {
@@ -483,7 +503,8 @@ void LineLogs::set_target(c10::Device device) {
   const c10::Device before = unpacked(s.target.load(std::memory_order_relaxed));
   if (before == device) return;
   LastReading& last = s.last[place_of(device)];
-  if (s.logs.empty() || !last.reading || !is_overtaken(now, *last.reading)) last = {now, recording_clock_ns()};
+  if (s.logs.empty() || !last.reading || !is_overtaken(now, *last.reading))
+    last = {now, recording_clock_ns()};
   if (is_recorded(s, before)) s.was_target[place_of(before)].store(true, std::memory_order_relaxed);
   s.target.store(packed(device), std::memory_order_relaxed);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-// Collects: what each place in the program allocated and freed, and what the device's statistics then were.
+// Collects: what each place in the program allocated and freed, and what the device's statistics
+// then were.
 
 #include <c10/core/Device.h>
 
@@ -46,7 +47,7 @@ struct LineLog {
   std::unordered_map<uint32_t, LineStack> stacks;
   std::unordered_map<uint64_t, LineStack*> alive;  // by storage: whose `line_left` it is in
   std::vector<c10::Device> targets;                // that the figures are of
-  uint64_t begun = 0;                              // stacks from before this generation are not its own
+  uint64_t begun = 0;  // stacks from before this generation are not its own
   int on = 0;
   ShownFunctions shown;
 };

@@ -44,7 +44,8 @@ void* return_address_at(uintptr_t address) { return reinterpret_cast<void*>(addr
 std::vector<StackFrame> frames_of(const ProgramFunction& function) {
   std::vector<void*> addresses;
   const uintptr_t end = std::min(function.end, function.begin + kMostCodeBytes);
-  for (uintptr_t address = function.begin; address < end; ++address) addresses.push_back(return_address_at(address));
+  for (uintptr_t address = function.begin; address < end; ++address)
+    addresses.push_back(return_address_at(address));
   return frames_at(addresses);
 }
 
@@ -77,27 +78,34 @@ class TableMaker {
         rows[shown][line_of(shown, place.call, merged[shown])].fold(line.figures);
         totals[shown].fold(line.figures);
         for (const Beginning& one : line.beginnings) {
-          if (place.outermost < one.continued || (place.outermost == one.continued && is_of(one.instead, shown))) continue;
+          if (place.outermost < one.continued ||
+              (place.outermost == one.continued && is_of(one.instead, shown)))
+            continue;
           if (!entries[shown]) entries[shown].emplace().fill(LineFigures::kUnknown);
-          for (size_t i = 0; i < kDeviceStats; ++i) (*entries[shown])[i] = std::max((*entries[shown])[i], one.held[i]);
+          for (size_t i = 0; i < kDeviceStats; ++i)
+            (*entries[shown])[i] = std::max((*entries[shown])[i], one.held[i]);
         }
       }
     }
-    for (size_t i = 0; i < shown_.size(); ++i) profile.tables.push_back(table(i, rows[i], totals[i], entries[i], merged[i]));
+    for (size_t i = 0; i < shown_.size(); ++i)
+      profile.tables.push_back(table(i, rows[i], totals[i], entries[i], merged[i]));
     for (const std::string& name : missing_) profile.notes.push_back(not_found(name));
     if (record.targets.size() > 1) {
-      profile.notes.push_back(
-          fmt::format("the target changed: each line's figures are of the device that was it then, of {}",
-                      absl::StrJoin(record.targets, ", ", [](std::string* out, c10::Device one) { out->append(one.str()); })));
+      profile.notes.push_back(fmt::format(
+          "the target changed: each line's figures are of the device that was it then, of {}",
+          absl::StrJoin(record.targets, ", ",
+                        [](std::string* out, c10::Device one) { out->append(one.str()); })));
     }
     return profile;
   }
 
   const std::vector<std::string>& missing() const { return missing_; }
   std::string not_found(const std::string& name) const {
-    std::string text = fmt::format("there is no function `{}` in the program and its libraries", name);
+    std::string text =
+        fmt::format("there is no function `{}` in the program and its libraries", name);
     const std::vector<std::string> near = functions_.near(name);
-    for (size_t i = 0; i < near.size(); ++i) text += fmt::format("{}`{}`", i == 0 ? "; near: " : ", ", near[i]);
+    for (size_t i = 0; i < near.size(); ++i)
+      text += fmt::format("{}`{}`", i == 0 ? "; near: " : ", ", near[i]);
     return text + (near.empty() ? "; it may have been inlined" : "");
   }
 
@@ -115,9 +123,11 @@ class TableMaker {
     const StackFrame begin = frames_at({return_address_at(function.begin)}).front();
     size_t i = 0;
     for (; i < shown_.size(); ++i) {
-      // Instantiations of a template begin at the same line; a part that was split off begins anywhere.
-      const bool same_place = begin.line > 0 ? shown_[i].first == begin.line && shown_[i].file == begin.file
-                                             : shown_[i].first == 0 && shown_[i].name == function.qualified;
+      // Instantiations of a template begin at the same line; a part that was split off begins
+      // anywhere.
+      const bool same_place = begin.line > 0
+                                  ? shown_[i].first == begin.line && shown_[i].file == begin.file
+                                  : shown_[i].first == 0 && shown_[i].name == function.qualified;
       if (same_place || (function.part && shown_[i].signature == function.name)) break;
     }
     if (i == shown_.size()) {
@@ -160,7 +170,8 @@ class TableMaker {
       const auto shown = shown_of_.find(functions_.at(call));
       if (shown == shown_of_.end()) continue;
       const size_t outer = addresses.size() - 1 - i;
-      const auto known = std::find_if(places.begin(), places.end(), [&](const Place& one) { return one.shown == shown->second; });
+      const auto known = std::find_if(places.begin(), places.end(),
+                                      [&](const Place& one) { return one.shown == shown->second; });
       if (known == places.end()) {
         places.push_back({shown->second, call, outer});
       } else {
@@ -176,7 +187,8 @@ class TableMaker {
     return found != shown_of_.end() && found->second == shown;
   }
 
-  // In optimised code a place may belong to a function that was inlined: then to the line before it.
+  // In optimised code a place may belong to a function that was inlined: then to the line before
+  // it.
   int64_t line_of(size_t index, uintptr_t call, std::map<int64_t, std::set<std::string>>& merged) {
     const Shown& shown = shown_[index];
     if (shown.first == 0) return 0;
@@ -188,14 +200,16 @@ class TableMaker {
     for (size_t i = offset; i-- > 0;) {
       if (!is_inside(shown, frames[i])) continue;
       if (frames[offset].line > 0)
-        merged[frames[i].line].insert(fmt::format("{}:{}", base_name(frames[offset].file), frames[offset].line));
+        merged[frames[i].line].insert(
+            fmt::format("{}:{}", base_name(frames[offset].file), frames[offset].line));
       return frames[i].line;
     }
     return shown.first;
   }
 
-  LineTable table(size_t index, const std::map<int64_t, LineFigures>& rows, const LineFigures& total,
-                  const std::optional<DeviceFigures>& entry, const std::map<int64_t, std::set<std::string>>& merged) const {
+  LineTable table(size_t index, const std::map<int64_t, LineFigures>& rows,
+                  const LineFigures& total, const std::optional<DeviceFigures>& entry,
+                  const std::map<int64_t, std::set<std::string>>& merged) const {
     const Shown& shown = shown_[index];
     LineTable table;
     table.function = shown.name;
@@ -210,7 +224,8 @@ class TableMaker {
     };
     if (shown.first == 0) {
       add_row(0, shown.name);
-      table.notes.push_back("no lines: there is no debug information for this function; compile it with -g");
+      table.notes.push_back(
+          "no lines: there is no debug information for this function; compile it with -g");
       return table;
     }
     if (rows.count(0) > 0) add_row(0, "(not in its lines)");
@@ -219,7 +234,8 @@ class TableMaker {
       const auto at = static_cast<size_t>(line - 1);
       const std::string code = at < shown.source.size() ? shown.source[at] : "";
       add_row(line, code);
-      if (line > shown.first && has_code(code) && shown.lines_with_code.count(line) == 0) without_code.push_back(line);
+      if (line > shown.first && has_code(code) && shown.lines_with_code.count(line) == 0)
+        without_code.push_back(line);
     }
     for (LineRow& row : table.rows) {
       if (row.line != shown.first || !entry) continue;
@@ -231,13 +247,16 @@ class TableMaker {
     }
     if (shown.source.empty())
       table.notes.push_back(
-          fmt::format("the source is not there: {} (MEMLEDGER_SOURCES can name folders to look in)", shown.file));
+          fmt::format("the source is not there: {} (MEMLEDGER_SOURCES can name folders to look in)",
+                      shown.file));
     for (const auto& [line, inlined] : merged) {
-      table.notes.push_back(fmt::format("line {}: with code of {}, which was inlined", line, absl::StrJoin(inlined, ", ")));
+      table.notes.push_back(fmt::format("line {}: with code of {}, which was inlined", line,
+                                        absl::StrJoin(inlined, ", ")));
     }
     if (!without_code.empty()) {
-      table.notes.push_back(fmt::format("no code of their own (merged with others, or part of a longer statement): lines {}",
-                                        absl::StrJoin(without_code, ", ")));
+      table.notes.push_back(fmt::format(
+          "no code of their own (merged with others, or part of a longer statement): lines {}",
+          absl::StrJoin(without_code, ", ")));
     }
     return table;
   }
@@ -254,9 +273,11 @@ class TableMaker {
 namespace internal {
 
 void set_target_device_unseen(c10::Device device) {
-  TORCH_CHECK(device.is_cpu() || device.is_cuda(), "memledger: the line profiler looks at the CPU or a CUDA device, not at ",
+  TORCH_CHECK(device.is_cpu() || device.is_cuda(),
+              "memledger: the line profiler looks at the CPU or a CUDA device, not at ",
               device.str());
-  LineLogs::set_target(device.is_cuda() && !device.has_index() ? c10::Device(device.type(), 0) : device);
+  LineLogs::set_target(device.is_cuda() && !device.has_index() ? c10::Device(device.type(), 0)
+                                                               : device);
 }
 
 }  // namespace internal
@@ -264,14 +285,15 @@ void set_target_device_unseen(c10::Device device) {
 void set_target_device(c10::Device device) {
   if (device.is_cuda()) {
     const c10::DeviceIndex count = device_cache::cuda_devices();
-    TORCH_CHECK((device.has_index() ? device.index() : 0) < count, "memledger: there is no ", device.str(), ": LibTorch sees ",
-                static_cast<int>(count), " CUDA devices");
+    TORCH_CHECK((device.has_index() ? device.index() : 0) < count, "memledger: there is no ",
+                device.str(), ": LibTorch sees ", static_cast<int>(count), " CUDA devices");
   }
   internal::set_target_device_unseen(device);
 }
 
 void set_target_gpu(int index) {
-  TORCH_CHECK(index >= 0 && index <= std::numeric_limits<c10::DeviceIndex>::max(), "memledger: there is no GPU ", index);
+  TORCH_CHECK(index >= 0 && index <= std::numeric_limits<c10::DeviceIndex>::max(),
+              "memledger: there is no GPU ", index);
   set_target_device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
 }
 
@@ -281,8 +303,8 @@ absl::StatusOr<std::vector<LineColumn>> parse_line_columns(const std::vector<std
   for (const std::string& name : names) {
     const std::optional<LineColumn> column = LineColumn::parse(name);
     if (!column)
-      return absl::InvalidArgumentError(
-          fmt::format("memledger: there is no column `{}`; there are {}", name, all_column_names()));
+      return absl::InvalidArgumentError(fmt::format(
+          "memledger: there is no column `{}`; there are {}", name, all_column_names()));
     columns.push_back(*column);
   }
   return columns;
@@ -315,7 +337,8 @@ void make_once(std::atomic<T*>& place) {
 
 }  // namespace
 
-LineProfiler::LineProfiler(std::vector<std::string> functions, LineProfilerOptions options) : state_(std::make_shared<State>()) {
+LineProfiler::LineProfiler(std::vector<std::string> functions, LineProfilerOptions options)
+    : state_(std::make_shared<State>()) {
   if (options.target_gpu) set_target_gpu(*options.target_gpu);
   state_->options = options;
   for (std::string& function : functions) add_function(std::move(function));
@@ -352,9 +375,12 @@ void LineProfiler::clear() { LineLogs::clear(state_->log); }
 
 void LineProfiler::clear_functions() { LineLogs::show_nothing(state_->log); }
 
-LineProfile LineProfiler::profile() const { return state_->maker().make(LineLogs::read(state_->log)); }
+LineProfile LineProfiler::profile() const {
+  return state_->maker().make(LineLogs::read(state_->log));
+}
 
-absl::Status LineProfiler::display(const std::string& function, const std::vector<std::string>& columns) const {
+absl::Status LineProfiler::display(const std::string& function,
+                                   const std::vector<std::string>& columns) const {
   return print_stats(std::cout, columns, function);
 }
 
@@ -367,56 +393,69 @@ absl::Status LineProfiler::print_stats(std::ostream& out, const std::vector<std:
     const auto is_other = [&](const LineTable& table) {
       const std::string& own = table.function;
       return own != function && (own.size() < function.size() + 2 ||
-                                 own.compare(own.size() - function.size() - 2, std::string::npos, "::" + function) != 0);
+                                 own.compare(own.size() - function.size() - 2, std::string::npos,
+                                             "::" + function) != 0);
     };
-    profile.tables.erase(std::remove_if(profile.tables.begin(), profile.tables.end(), is_other), profile.tables.end());
+    profile.tables.erase(std::remove_if(profile.tables.begin(), profile.tables.end(), is_other),
+                         profile.tables.end());
     if (profile.tables.empty())
-      return absl::NotFoundError(fmt::format("memledger: `{}` is not a function that is profiled", function));
+      return absl::NotFoundError(
+          fmt::format("memledger: `{}` is not a function that is profiled", function));
   }
   write_text(out, profile, *parsed);
   out.flush();
   return absl::OkStatus();
 }
 
-absl::Status LineProfiler::write_json(std::ostream& out, const std::vector<std::string>& columns) const {
+absl::Status LineProfiler::write_json(std::ostream& out,
+                                      const std::vector<std::string>& columns) const {
   const auto parsed = parse_line_columns(columns);
   if (!parsed.ok()) return parsed.status();
   memledger::write_json(out, profile(), *parsed);
   return absl::OkStatus();
 }
 
-absl::Status LineProfiler::write_html(std::ostream& out, const std::vector<std::string>& columns) const {
+absl::Status LineProfiler::write_html(std::ostream& out,
+                                      const std::vector<std::string>& columns) const {
   const auto parsed = parse_line_columns(columns);
   if (!parsed.ok()) return parsed.status();
   memledger::write_html(out, profile(), *parsed);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<StorageInfo>> LineProfiler::alive_at_peak(const std::string& function, int64_t line) const {
+absl::StatusOr<std::vector<StorageInfo>> LineProfiler::alive_at_peak(const std::string& function,
+                                                                     int64_t line) const {
   const Recorder* const recorder = state_->recorder.load();
   if (recorder == nullptr)
-    return absl::FailedPreconditionError("memledger: who was alive is kept with LineProfilerOptions::who_was_alive only");
+    return absl::FailedPreconditionError(
+        "memledger: who was alive is kept with LineProfilerOptions::who_was_alive only");
   const LineProfile profile = this->profile();
   const LineFigures* figures = nullptr;
   for (const LineTable& table : profile.tables) {
     const std::string& own = table.function;
-    if (own.size() < function.size() || own.compare(own.size() - function.size(), std::string::npos, function) != 0) continue;
+    if (own.size() < function.size() ||
+        own.compare(own.size() - function.size(), std::string::npos, function) != 0)
+      continue;
     for (const LineRow& row : table.rows) {
       if (row.line == line && row.figures && row.figures->peak_time_ns > 0) figures = &*row.figures;
     }
   }
   if (figures == nullptr)
-    return absl::NotFoundError(fmt::format("memledger: nothing was allocated or freed in line {} of `{}`", line, function));
+    return absl::NotFoundError(fmt::format(
+        "memledger: nothing was allocated or freed in line {} of `{}`", line, function));
   const int64_t at = figures->peak_time_ns;
   const Recording recording = recorder->read();
   if (recording.begin_ns > at)
-    return absl::OutOfRangeError(fmt::format("memledger: line {} of `{}` had its peak too long ago", line, function));
+    return absl::OutOfRangeError(
+        fmt::format("memledger: line {} of `{}` had its peak too long ago", line, function));
   std::vector<StorageInfo> alive;
-  const c10::Device device = figures->peak_gpu < 0
-                                 ? c10::Device(c10::DeviceType::CPU)
-                                 : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(figures->peak_gpu));
+  const c10::Device device =
+      figures->peak_gpu < 0
+          ? c10::Device(c10::DeviceType::CPU)
+          : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(figures->peak_gpu));
   for (const Lifetime& life : recording.lifetimes) {
-    if (life.storage.device == device && life.born_ns.value_or(0) <= at && life.died_ns.value_or(at + 1) > at)
+    if (life.storage.device == device && life.born_ns.value_or(0) <= at &&
+        life.died_ns.value_or(at + 1) > at)
       alive.push_back(life.storage);
   }
   return alive;

@@ -21,10 +21,13 @@ struct FigureName {
 };
 constexpr size_t kLongestCode = 1000;
 
-constexpr std::array<FigureName, 4> kFigureNames = {
-    {{Figure::kCurrent, "current"}, {Figure::kPeak, "peak"}, {Figure::kAllocated, "allocated"}, {Figure::kFreed, "freed"}}};
-constexpr std::array<FigureName, 3> kLineFigureNames = {
-    {{Figure::kLineAllocated, "line.allocated"}, {Figure::kLineFreed, "line.freed"}, {Figure::kLineLeft, "line.left"}}};
+constexpr std::array<FigureName, 4> kFigureNames = {{{Figure::kCurrent, "current"},
+                                                     {Figure::kPeak, "peak"},
+                                                     {Figure::kAllocated, "allocated"},
+                                                     {Figure::kFreed, "freed"}}};
+constexpr std::array<FigureName, 3> kLineFigureNames = {{{Figure::kLineAllocated, "line.allocated"},
+                                                         {Figure::kLineFreed, "line.freed"},
+                                                         {Figure::kLineLeft, "line.left"}}};
 
 std::string text_of(const LineFigures& figures, LineColumn column) {
   const int64_t value = figures.value(column);
@@ -53,12 +56,13 @@ std::string code_text(std::string_view code) {
 }
 
 std::string json_figures(const LineFigures& figures, const std::vector<LineColumn>& columns) {
-  std::string result = fmt::format("\"allocated_bytes\": {}, \"freed_bytes\": {}, \"left_bytes\": {}", figures.line_allocated,
-                                   figures.line_freed, figures.line_left);
+  std::string result =
+      fmt::format("\"allocated_bytes\": {}, \"freed_bytes\": {}, \"left_bytes\": {}",
+                  figures.line_allocated, figures.line_freed, figures.line_left);
   for (const LineColumn column : columns) {
     const int64_t value = figures.value(column);
-    result +=
-        fmt::format(", {}: {}", json_string(column.name()), value == LineFigures::kUnknown ? "null" : std::to_string(value));
+    result += fmt::format(", {}: {}", json_string(column.name()),
+                          value == LineFigures::kUnknown ? "null" : std::to_string(value));
   }
   return result;
 }
@@ -66,7 +70,8 @@ std::string json_figures(const LineFigures& figures, const std::vector<LineColum
 template <typename Lines>
 std::string json_list(const Lines& lines) {
   std::string result = "[";
-  for (const std::string& line : lines) result += (result.size() > 1 ? ", " : "") + json_string(line);
+  for (const std::string& line : lines)
+    result += (result.size() > 1 ? ", " : "") + json_string(line);
   return result + "]";
 }
 
@@ -89,9 +94,10 @@ std::string LineColumn::name() const {
   for (const FigureName& one : kLineFigureNames) {
     if (one.figure == figure) return std::string(one.name);
   }
-  const auto one =
-      std::find_if(kFigureNames.begin(), kFigureNames.end(), [&](const FigureName& f) { return f.figure == figure; });
-  return fmt::format("{}.{}.{}", kDeviceStatNames[stat / kPoolNames.size()], kPoolNames[stat % kPoolNames.size()], one->name);
+  const auto one = std::find_if(kFigureNames.begin(), kFigureNames.end(),
+                                [&](const FigureName& f) { return f.figure == figure; });
+  return fmt::format("{}.{}.{}", kDeviceStatNames[stat / kPoolNames.size()],
+                     kPoolNames[stat % kPoolNames.size()], one->name);
 }
 
 bool LineColumn::is_bytes() const {
@@ -102,13 +108,17 @@ bool LineColumn::is_bytes() const {
 
 std::string all_column_names() {
   std::string result;
-  for (const std::string_view name : kDeviceStatNames) result += fmt::format("{}{}", result.empty() ? "" : ", ", name);
+  for (const std::string_view name : kDeviceStatNames)
+    result += fmt::format("{}{}", result.empty() ? "" : ", ", name);
   return fmt::format(
-      "({}).(all, small_pool, large_pool).(current, peak, allocated, freed), line.allocated, line.freed, line.left", result);
+      "({}).(all, small_pool, large_pool).(current, peak, allocated, freed), line.allocated, "
+      "line.freed, line.left",
+      result);
 }
 
 std::vector<LineColumn> default_line_columns() {
-  return {*LineColumn::parse("active_bytes.all.peak"), *LineColumn::parse("reserved_bytes.all.peak")};
+  return {*LineColumn::parse("active_bytes.all.peak"),
+          *LineColumn::parse("reserved_bytes.all.peak")};
 }
 
 void LineFigures::fold(const LineFigures& other) {
@@ -173,7 +183,8 @@ void write_text(std::ostream& out, const LineTable& table, const std::vector<Lin
   }
   for (size_t level = 0; level < 3; ++level) {
     std::string line;
-    for (size_t i = 0; i < columns.size(); ++i) line += fmt::format("{:>{}} ", heads[i][level], widths[i]);
+    for (size_t i = 0; i < columns.size(); ++i)
+      line += fmt::format("{:>{}} ", heads[i][level], widths[i]);
     if (level == 0) line += fmt::format("{:>4}  {}", "line", "code");
     line.resize(line.find_last_not_of(' ') + 1);
     out << line << '\n';
@@ -181,18 +192,22 @@ void write_text(std::ostream& out, const LineTable& table, const std::vector<Lin
   for (const LineRow& row : table.rows) {
     std::string line;
     for (size_t i = 0; i < columns.size(); ++i) {
-      line += fmt::format("{:>{}} ", row.figures ? text_of(*row.figures, columns[i]) : "", widths[i]);
+      line +=
+          fmt::format("{:>{}} ", row.figures ? text_of(*row.figures, columns[i]) : "", widths[i]);
     }
-    line += fmt::format("{:>4}  {}", row.line > 0 ? std::to_string(row.line) : "?", code_text(row.code));
+    line += fmt::format("{:>4}  {}", row.line > 0 ? std::to_string(row.line) : "?",
+                        code_text(row.code));
     line.resize(line.find_last_not_of(' ') + 1);
     out << line << '\n';
   }
-  out << fmt::format("allocated {}, freed {}, left behind {}\n", readable_size(table.total.line_allocated),
+  out << fmt::format("allocated {}, freed {}, left behind {}\n",
+                     readable_size(table.total.line_allocated),
                      readable_size(table.total.line_freed), readable_size(table.total.line_left));
   for (const std::string& note : table.notes) out << table_name(note, kLongestCode) << '\n';
 }
 
-void write_text(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns) {
+void write_text(std::ostream& out, const LineProfile& profile,
+                const std::vector<LineColumn>& columns) {
   bool first = true;
   for (const LineTable& table : profile.tables) {
     if (!first) out << "\n\n";
@@ -202,16 +217,19 @@ void write_text(std::ostream& out, const LineProfile& profile, const std::vector
   for (const std::string& note : profile.notes) out << table_name(note, kLongestCode) << '\n';
 }
 
-void write_json(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns) {
+void write_json(std::ostream& out, const LineProfile& profile,
+                const std::vector<LineColumn>& columns) {
   out << "{\"schema\": 1, \"device\": " << json_string(profile.device) << ", \"functions\": [";
   bool first = true;
   for (const LineTable& table : profile.tables) {
-    out << (first ? "\n" : ",\n") << "{\"function\": " << json_string(table.function) << ", \"file\": " << json_string(table.file)
-        << ", \"total\": {" << json_figures(table.total, columns) << "}, \"lines\": [";
+    out << (first ? "\n" : ",\n") << "{\"function\": " << json_string(table.function)
+        << ", \"file\": " << json_string(table.file) << ", \"total\": {"
+        << json_figures(table.total, columns) << "}, \"lines\": [";
     first = false;
     bool first_row = true;
     for (const LineRow& row : table.rows) {
-      out << (first_row ? "\n  " : ",\n  ") << "{\"line\": " << (row.line > 0 ? std::to_string(row.line) : "null")
+      out << (first_row ? "\n  " : ",\n  ")
+          << "{\"line\": " << (row.line > 0 ? std::to_string(row.line) : "null")
           << ", \"code\": " << json_string(row.code);
       first_row = false;
       if (row.figures) out << ", " << json_figures(*row.figures, columns);
@@ -222,8 +240,10 @@ void write_json(std::ostream& out, const LineProfile& profile, const std::vector
   out << "], \"notes\": " << json_list(profile.notes) << "}\n";
 }
 
-void write_html(std::ostream& out, const LineProfile& profile, const std::vector<LineColumn>& columns) {
-  out << "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>memledger: memory of each line</title>\n"
+void write_html(std::ostream& out, const LineProfile& profile,
+                const std::vector<LineColumn>& columns) {
+  out << "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>memledger: "
+         "memory of each line</title>\n"
          "<style>\n"
          "body{font:14px/1.4 sans-serif;margin:2em;color:#222;background:#fff}\n"
          "table{border-collapse:collapse;font:13px/1.35 monospace}\n"
@@ -236,8 +256,8 @@ void write_html(std::ostream& out, const LineProfile& profile, const std::vector
          "</style></head><body>\n<h1>Memory of each line, on "
       << html_text(profile.device) << "</h1>\n";
   for (const LineTable& table : profile.tables) {
-    out << "<h2>" << html_text(table.function) << "</h2>\n<p class=\"note\">" << html_text(table.file)
-        << "</p>\n<table><thead><tr>";
+    out << "<h2>" << html_text(table.function) << "</h2>\n<p class=\"note\">"
+        << html_text(table.file) << "</p>\n<table><thead><tr>";
     std::vector<int64_t> highest;
     for (const LineColumn column : columns) {
       out << "<th>" << html_text(column.name()) << "</th>";
@@ -257,19 +277,25 @@ void write_html(std::ostream& out, const LineProfile& profile, const std::vector
         }
         const int64_t value = std::max<int64_t>(row.figures->value(columns[i]), 0);
         out << fmt::format(
-            "<td class=\"bar\" style=\"background-image:linear-gradient(#8ecae6,#8ecae6);background-size:{:.1f}% 100%\">{}</td>",
-            100.0 * static_cast<double>(value) / static_cast<double>(highest[i]), text_of(*row.figures, columns[i]));
+            "<td class=\"bar\" "
+            "style=\"background-image:linear-gradient(#8ecae6,#8ecae6);background-size:{:.1f}% "
+            "100%\">{}</td>",
+            100.0 * static_cast<double>(value) / static_cast<double>(highest[i]),
+            text_of(*row.figures, columns[i]));
       }
       out << "<td>" << (row.line > 0 ? std::to_string(row.line) : "?") << "</td><td class=\"code\">"
           << html_text(code_text(row.code)) << "</td></tr>\n";
     }
     out << "</tbody></table>\n<p>"
-        << fmt::format("allocated {}, freed {}, left behind {}", readable_size(table.total.line_allocated),
+        << fmt::format("allocated {}, freed {}, left behind {}",
+                       readable_size(table.total.line_allocated),
                        readable_size(table.total.line_freed), readable_size(table.total.line_left))
         << "</p>\n";
-    for (const std::string& note : table.notes) out << "<p class=\"note\">" << html_text(note) << "</p>\n";
+    for (const std::string& note : table.notes)
+      out << "<p class=\"note\">" << html_text(note) << "</p>\n";
   }
-  for (const std::string& note : profile.notes) out << "<p class=\"note\">" << html_text(note) << "</p>\n";
+  for (const std::string& note : profile.notes)
+    out << "<p class=\"note\">" << html_text(note) << "</p>\n";
   out << "</body></html>\n";
 }
 

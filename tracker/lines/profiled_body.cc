@@ -1,4 +1,5 @@
-// MEMLEDGER_PROFILE() and MEMLEDGER_PROFILE_EVERY(): the profiler of the whole process, and when it prints.
+// MEMLEDGER_PROFILE() and MEMLEDGER_PROFILE_EVERY(): the profiler of the whole process, and when it
+// prints.
 
 #include <c10/util/Exception.h>
 #include <signal.h>
@@ -46,12 +47,14 @@ void print() noexcept {
   }
 }
 
-// The second of Ctrl-C and the program's end waits for the first. A forked child would wait for a thread that it does not have.
+// The second of Ctrl-C and the program's end waits for the first. A forked child would wait for a
+// thread that it does not have.
 void print_once() noexcept {
   if (getpid() == owner) std::call_once(printed, &print);
 }
 
-// Only wakes the thread that prints, as nothing else can be done here. A forked child has no such thread.
+// Only wakes the thread that prints, as nothing else can be done here. A forked child has no such
+// thread.
 void on_interrupt(int) {
   const int error = errno;
   if (getpid() != owner || write(wake_up[1], "", 1) != 1) {
@@ -73,7 +76,9 @@ void print_and_end() {
 
 // A program with a handler of its own keeps it.
 void print_on_interrupt() {
-  if (sigaction(SIGINT, nullptr, &action_before) != 0 || action_before.sa_handler != SIG_DFL || pipe(wake_up) != 0) return;
+  if (sigaction(SIGINT, nullptr, &action_before) != 0 || action_before.sa_handler != SIG_DFL ||
+      pipe(wake_up) != 0)
+    return;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -120,8 +125,11 @@ ProfiledBody::ProfiledBody() : state_(new State) {
   print_at_the_end();
 }
 
-ProfiledBody::ProfiledBody(int64_t interval, bool enable, std::initializer_list<const char*> columns) : state_(new State) {
-  TORCH_CHECK(interval > 0, "memledger: MEMLEDGER_PROFILE_EVERY(", interval, "): the interval is a number of runs, 1 or more");
+ProfiledBody::ProfiledBody(int64_t interval, bool enable,
+                           std::initializer_list<const char*> columns)
+    : state_(new State) {
+  TORCH_CHECK(interval > 0, "memledger: MEMLEDGER_PROFILE_EVERY(", interval,
+              "): the interval is a number of runs, 1 or more");
   state_->interval = interval;
   state_->enabled = enable;
   state_->columns.assign(columns.begin(), columns.end());

@@ -24,21 +24,55 @@ struct Module {
   uintptr_t base = 0;
 };
 
-bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+bool starts_with(std::string_view text, std::string_view start) {
+  return text.substr(0, start.size()) == start;
+}
 
 // By whole families: a user's library may be a libcustom_ops.so or a libtorchvision.so.
 bool is_others(std::string_view path) {
   const std::string_view file = path.substr(path.rfind('/') + 1);
-  for (const std::string_view name :
-       {"libtorch.so",      "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libtorch_global_deps",
-        "libtorch_nvshmem", "libc10.so",    "libc10_cuda",   "libshm.so",       "libcuda.so",
-        "libcudart",        "libcublas",    "libcudnn",      "libcufft",        "libcufile",
-        "libcupti",         "libcurand",    "libcusolver",   "libcusparse",     "libcudss",
-        "libnvrtc",         "libnvJitLink", "libnvToolsExt", "libnvshmem",      "libnvidia",
-        "libnccl",          "libstdc++",    "libc.so",       "libm.so",         "libgcc_s",
-        "libgomp",          "libdl.so",     "librt.so",      "libpthread",      "libmemledger",
-        "ld-linux",         "linux-vdso",   "libpython",     "libz.so",         "libasan",
-        "libubsan",         "libtsan"}) {
+  for (const std::string_view name : {"libtorch.so",
+                                      "libtorch_cpu",
+                                      "libtorch_cuda",
+                                      "libtorch_python",
+                                      "libtorch_global_deps",
+                                      "libtorch_nvshmem",
+                                      "libc10.so",
+                                      "libc10_cuda",
+                                      "libshm.so",
+                                      "libcuda.so",
+                                      "libcudart",
+                                      "libcublas",
+                                      "libcudnn",
+                                      "libcufft",
+                                      "libcufile",
+                                      "libcupti",
+                                      "libcurand",
+                                      "libcusolver",
+                                      "libcusparse",
+                                      "libcudss",
+                                      "libnvrtc",
+                                      "libnvJitLink",
+                                      "libnvToolsExt",
+                                      "libnvshmem",
+                                      "libnvidia",
+                                      "libnccl",
+                                      "libstdc++",
+                                      "libc.so",
+                                      "libm.so",
+                                      "libgcc_s",
+                                      "libgomp",
+                                      "libdl.so",
+                                      "librt.so",
+                                      "libpthread",
+                                      "libmemledger",
+                                      "ld-linux",
+                                      "linux-vdso",
+                                      "libpython",
+                                      "libz.so",
+                                      "libasan",
+                                      "libubsan",
+                                      "libtsan"}) {
     if (starts_with(file, name)) return true;
   }
   return false;
@@ -63,7 +97,8 @@ class Mapped {
     if (file < 0) return;
     struct stat facts;
     if (fstat(file, &facts) == 0 && facts.st_size > 0) {
-      void* const data = mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ, MAP_PRIVATE, file, 0);
+      void* const data =
+          mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ, MAP_PRIVATE, file, 0);
       if (data != MAP_FAILED) {
         data_ = static_cast<const char*>(data);
         size_ = static_cast<size_t>(facts.st_size);
@@ -93,30 +128,39 @@ std::string demangled(const char* name) {
   // GCC's clones: `_Z3foov.cold`, `.part.0`, `.isra.0`.
   const std::string whole(name, std::strcspn(name, "."));
   int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(whole.c_str(), nullptr, nullptr, &status), &std::free);
+  const std::unique_ptr<char, void (*)(void*)> text(
+      abi::__cxa_demangle(whole.c_str(), nullptr, nullptr, &status), &std::free);
   return status == 0 && text ? std::string(text.get()) : whole;
 }
 
 void read_symbols(const Module& module, std::vector<ProgramFunction>& functions) {
   const Mapped file(module.path);
   const auto* const header = file.at<Elf64_Ehdr>(0);
-  if (header == nullptr || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64) return;
+  if (header == nullptr || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
+      header->e_ident[EI_CLASS] != ELFCLASS64)
+    return;
   const auto* const sections = file.at<Elf64_Shdr>(header->e_shoff, header->e_shnum);
   if (sections == nullptr) return;
   // A stripped file still has the names that it exports.
   const Elf64_Shdr* table = nullptr;
   for (int i = 0; i < header->e_shnum; ++i) {
-    if (sections[i].sh_type == SHT_SYMTAB || (sections[i].sh_type == SHT_DYNSYM && table == nullptr)) table = &sections[i];
+    if (sections[i].sh_type == SHT_SYMTAB ||
+        (sections[i].sh_type == SHT_DYNSYM && table == nullptr))
+      table = &sections[i];
   }
   if (table == nullptr || table->sh_link >= header->e_shnum) return;
   const size_t count = table->sh_size / sizeof(Elf64_Sym);
   const auto* const symbols = file.at<Elf64_Sym>(table->sh_offset, count);
   const Elf64_Shdr& names = sections[table->sh_link];
   const char* const text = file.at<char>(names.sh_offset, names.sh_size);
-  if (symbols == nullptr || text == nullptr || names.sh_size == 0 || text[names.sh_size - 1] != '\0') return;
+  if (symbols == nullptr || text == nullptr || names.sh_size == 0 ||
+      text[names.sh_size - 1] != '\0')
+    return;
   for (size_t i = 0; i < count; ++i) {
     const Elf64_Sym& symbol = symbols[i];
-    if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_shndx == SHN_UNDEF || symbol.st_size == 0) continue;
+    if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_shndx == SHN_UNDEF ||
+        symbol.st_size == 0)
+      continue;
     if (symbol.st_name >= names.sh_size) continue;
     ProgramFunction function;
     function.begin = module.base + symbol.st_value;
@@ -142,8 +186,8 @@ size_t edits(std::string_view a, std::string_view b) {
 }
 
 bool is_library_code(std::string_view qualified) {
-  for (const std::string_view space :
-       {"std::", "at::", "c10::", "torch::", "__gnu_cxx::", "absl::", "fmt::", "memledger::", "doctest::", "_", "void std::"}) {
+  for (const std::string_view space : {"std::", "at::", "c10::", "torch::", "__gnu_cxx::", "absl::",
+                                       "fmt::", "memledger::", "doctest::", "_", "void std::"}) {
     if (starts_with(qualified, space)) return true;
   }
   return false;
@@ -197,7 +241,8 @@ std::string qualified_name(std::string_view name) {
     if (c == ')' && parentheses > 0) --parentheses;
   }
   constexpr std::string_view kCall = "}::operator()";
-  if (result.size() > kCall.size() && result.compare(result.size() - kCall.size(), kCall.size(), kCall) == 0) {
+  if (result.size() > kCall.size() &&
+      result.compare(result.size() - kCall.size(), kCall.size(), kCall) == 0) {
     result.resize(result.size() - kCall.size() + 1);
   }
   return result;
@@ -208,10 +253,12 @@ ProgramFunctions ProgramFunctions::read() {
   core::for_each_loaded_library(&note_module, &modules);
   ProgramFunctions result;
   for (const Module& module : modules) read_symbols(module, result.functions_);
-  std::sort(result.functions_.begin(), result.functions_.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  std::sort(result.functions_.begin(), result.functions_.end(),
+            [](const auto& a, const auto& b) { return a.begin < b.begin; });
   // Constructors have two names for one body.
   const auto same = [](const auto& a, const auto& b) { return a.begin == b.begin; };
-  result.functions_.erase(std::unique(result.functions_.begin(), result.functions_.end(), same), result.functions_.end());
+  result.functions_.erase(std::unique(result.functions_.begin(), result.functions_.end(), same),
+                          result.functions_.end());
   for (ProgramFunction& function : result.functions_) {
     function.part = function.name.find('.') != std::string::npos;
     function.name = demangled(function.name.c_str());
@@ -221,8 +268,9 @@ ProgramFunctions ProgramFunctions::read() {
 }
 
 const ProgramFunction* ProgramFunctions::at(uintptr_t address) const {
-  const auto next = std::upper_bound(functions_.begin(), functions_.end(), address,
-                                     [](uintptr_t a, const ProgramFunction& function) { return a < function.begin; });
+  const auto next = std::upper_bound(
+      functions_.begin(), functions_.end(), address,
+      [](uintptr_t a, const ProgramFunction& function) { return a < function.begin; });
   if (next == functions_.begin()) return nullptr;
   const ProgramFunction& function = *std::prev(next);
   return address < function.end ? &function : nullptr;
@@ -233,23 +281,28 @@ std::vector<const ProgramFunction*> ProgramFunctions::named(std::string_view nam
   for (const ProgramFunction& function : functions_) {
     const std::string_view own = function.qualified;
     if (own.size() < name.size() || own.substr(own.size() - name.size()) != name) continue;
-    if (own.size() == name.size() || (own.size() > name.size() + 1 && own.substr(own.size() - name.size() - 2, 2) == "::")) {
+    if (own.size() == name.size() ||
+        (own.size() > name.size() + 1 && own.substr(own.size() - name.size() - 2, 2) == "::")) {
       result.push_back(&function);
     }
   }
-  std::stable_partition(result.begin(), result.end(), [](const ProgramFunction* function) { return !function->part; });
+  std::stable_partition(result.begin(), result.end(),
+                        [](const ProgramFunction* function) { return !function->part; });
   return result;
 }
 
 std::vector<std::string> ProgramFunctions::near(std::string_view name, size_t most) const {
   std::set<std::pair<size_t, std::string>> ranked;
-  const std::string_view last = name.substr(name.rfind(':') == std::string_view::npos ? 0 : name.rfind(':') + 1);
+  const std::string_view last =
+      name.substr(name.rfind(':') == std::string_view::npos ? 0 : name.rfind(':') + 1);
   for (const ProgramFunction& function : functions_) {
     if (function.qualified.empty() || is_library_code(function.qualified)) continue;
     const std::string_view own = function.qualified;
-    const std::string_view own_last = own.substr(own.rfind(':') == std::string_view::npos ? 0 : own.rfind(':') + 1);
+    const std::string_view own_last =
+        own.substr(own.rfind(':') == std::string_view::npos ? 0 : own.rfind(':') + 1);
     const size_t distance = std::min(edits(name, own), edits(last, own_last) + 1);
-    if (distance <= std::max<size_t>(3, name.size() / 2)) ranked.emplace(distance, function.qualified);
+    if (distance <= std::max<size_t>(3, name.size() / 2))
+      ranked.emplace(distance, function.qualified);
   }
   std::vector<std::string> result;
   for (const auto& [distance, one] : ranked) {

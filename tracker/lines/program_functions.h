@@ -1,7 +1,8 @@
 #pragma once
 
-// The functions of the program and of its libraries, from the symbol tables of the files that are mapped: also static ones, also
-// without debug information. LibTorch's own libraries and the system's are left out.
+// The functions of the program and of its libraries, from the symbol tables of the files that are
+// mapped: also static ones, also without debug information. LibTorch's own libraries and the
+// system's are left out.
 //
 // No LibTorch. Reading costs some 10 ms for each 10 000 functions.
 
@@ -28,8 +29,8 @@ class ProgramFunctions {
 
   // By address; parts that the compiler has split off (`.cold`) are functions of the same name.
   const ProgramFunction* at(uintptr_t address) const;
-  // Whole functions first. Whose qualified name ends with these parts: `forward` and `Net::forward` both find
-  // `app::Net::forward`.
+  // Whole functions first. Whose qualified name ends with these parts: `forward` and `Net::forward`
+  // both find `app::Net::forward`.
   std::vector<const ProgramFunction*> named(std::string_view name) const;
   // The names most like this one, best first.
   std::vector<std::string> near(std::string_view name, size_t most = 5) const;

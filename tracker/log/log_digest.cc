@@ -28,14 +28,17 @@ size_t size_of(const LogRow& row) {
 }  // namespace
 
 LogPoint higher(const LogPoint& a, const LogPoint& b) {
-  const bool second = b.tensor_mib > a.tensor_mib || (std::isnan(a.tensor_mib) && !std::isnan(b.tensor_mib));
-  return {std::fmax(a.tensor_mib, b.tensor_mib), std::fmax(a.allocated_mib, b.allocated_mib), second ? b.place : a.place};
+  const bool second =
+      b.tensor_mib > a.tensor_mib || (std::isnan(a.tensor_mib) && !std::isnan(b.tensor_mib));
+  return {std::fmax(a.tensor_mib, b.tensor_mib), std::fmax(a.allocated_mib, b.allocated_mib),
+          second ? b.place : a.place};
 }
 
 void LogKind::bear(int64_t count, int64_t bytes, uint32_t place, const std::string& last) {
   bytes = std::min(bytes, std::numeric_limits<int64_t>::max() - bytes_);
   Births* const newest = births_.size() > taken_births_ ? &births_.back() : nullptr;
-  const bool like_newest = newest != nullptr && bytes % count == 0 && newest->bytes % newest->count == 0 &&
+  const bool like_newest = newest != nullptr && bytes % count == 0 &&
+                           newest->bytes % newest->count == 0 &&
                            bytes / count == newest->bytes / newest->count;
   if (like_newest) {
     newest->count += count;
@@ -78,16 +81,20 @@ int64_t LogKind::take(int64_t count) {
 
 size_t LogKind::places() const {
   const int64_t gone = born_ - count_;
-  return static_cast<size_t>(
-      std::count_if(born_until_.begin(), born_until_.end(), [&](const auto& one) { return one.second > gone; }));
+  return static_cast<size_t>(std::count_if(born_until_.begin(), born_until_.end(),
+                                           [&](const auto& one) { return one.second > gone; }));
 }
 
 size_t LogKind::size() const {
-  return births_.size() * sizeof(Births) + born_until_.size() * (kNodeBytes + sizeof(int64_t)) + last_.size();
+  return births_.size() * sizeof(Births) + born_until_.size() * (kNodeBytes + sizeof(int64_t)) +
+         last_.size();
 }
 
 LogRunDigest::LogRunDigest(const LogRun& header)
-    : date(header.date), tensor_mib(header.tensor_mib), allocated_mib(header.allocated_mib), cut_rows(header.cut_rows) {
+    : date(header.date),
+      tensor_mib(header.tensor_mib),
+      allocated_mib(header.allocated_mib),
+      cut_rows(header.cut_rows) {
   size_ += date.size();
 }
 
@@ -106,7 +113,8 @@ void LogRunDigest::add(const LogBlock& block) {
   ++blocks;
   if (blocks == 1) first_mib = block.tensor_mib;
   last_mib = block.tensor_mib;
-  if (block.tensor_mib && (!highest || *block.tensor_mib > highest->first)) highest = {*block.tensor_mib, place};
+  if (block.tensor_mib && (!highest || *block.tensor_mib > highest->first))
+    highest = {*block.tensor_mib, place};
   add_point(block, place);
   add_step(block, place);
   // A block's own births come before its deaths in the log, and after them here: what died in it
@@ -130,14 +138,16 @@ void LogRunDigest::add_note(const std::string& note) {
 }
 
 void LogRunDigest::add_point(const LogBlock& block, uint32_t place) {
-  const LogPoint point = {block.tensor_mib.value_or(std::nan("")), block.allocated_mib.value_or(std::nan("")), place};
+  const LogPoint point = {block.tensor_mib.value_or(std::nan("")),
+                          block.allocated_mib.value_or(std::nan("")), place};
   if (!points.empty() && blocks_in_last_point_ < blocks_per_point) {
     ++blocks_in_last_point_;
     points.back() = higher(points.back(), point);
     return;
   }
   if (points.size() == kMostPoints) {
-    for (size_t i = 0; i < kMostPoints / 2; ++i) points[i] = higher(points[2 * i], points[2 * i + 1]);
+    for (size_t i = 0; i < kMostPoints / 2; ++i)
+      points[i] = higher(points[2 * i], points[2 * i + 1]);
     points.resize(kMostPoints / 2);
     blocks_per_point *= 2;
     size_ -= kMostPoints / 2 * sizeof(LogPoint);
@@ -156,7 +166,8 @@ void LogRunDigest::add_step(const LogBlock& block, uint32_t place) {
   if (biggest && std::abs(born - died) <= std::abs(biggest->born - biggest->died)) return;
   std::vector<const LogRow*> rows;
   for (const LogRow& row : block.rows) rows.push_back(&row);
-  std::stable_sort(rows.begin(), rows.end(), [](const LogRow* a, const LogRow* b) { return a->bytes > b->bytes; });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const LogRow* a, const LogRow* b) { return a->bytes > b->bytes; });
   biggest = {born, died, place, {}, rows.size()};
   size_ -= step_size_;
   step_size_ = 0;
@@ -200,7 +211,8 @@ void LogRunDigest::bear(const LogRow& row, uint32_t place) {
     const std::string looks = row.size + " " + row.dtype;
     kind.number = kinds.size();
     kind.alike = &alike_[looks];
-    size_ += sizeof(std::string) + sizeof(Kind) + sizeof(Alike) + entry->first.size() + looks.size() + 3 * kNodeBytes;
+    size_ += sizeof(std::string) + sizeof(Kind) + sizeof(Alike) + entry->first.size() +
+             looks.size() + 3 * kNodeBytes;
   }
   const size_t before = kind.alive.size();
   kind.alive.bear(row.count, row.bytes, place, row.last);
@@ -228,7 +240,8 @@ absl::Status LogDigest::add_note(std::string note) {
 absl::Status LogDigest::check_size() const {
   if (ended_runs_size_ + runs.back().size() <= most_bytes_) return absl::OkStatus();
   return absl::ResourceExhaustedError(fmt::format(
-      "more than {} MiB are needed for what differs in this log up to here ({} runs, in the last one {} places and {} "
+      "more than {} MiB are needed for what differs in this log up to here ({} runs, in the last "
+      "one {} places and {} "
       "kinds of tensors); expected a log whose lines repeat themselves",
       most_bytes_ >> 20, runs.size(), runs.back().places.size(), runs.back().kinds.size()));
 }

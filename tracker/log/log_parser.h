@@ -35,7 +35,8 @@ constexpr size_t kMostBytesOfBlock = size_t{128} << 20;
 constexpr size_t kMostBytesBeforeLog = size_t{16} << 20;
 
 // The number of lines that could not be read; else what parse_log() and read_log() say.
-absl::StatusOr<int64_t> visit_log_text(std::string_view text, const std::string& name, LogVisitor& visitor);
+absl::StatusOr<int64_t> visit_log_text(std::string_view text, const std::string& name,
+                                       LogVisitor& visitor);
 absl::StatusOr<int64_t> visit_log_file(const std::string& path, LogVisitor& visitor);
 
 }  // namespace memledger

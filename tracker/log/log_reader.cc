@@ -31,7 +31,8 @@ absl::string_view trimmed(absl::string_view text) { return absl::StripAsciiWhite
 std::string to_string(absl::string_view text) { return std::string(text); }
 
 // What stands between two texts, from `at` on; moves it behind the second.
-std::optional<absl::string_view> between(absl::string_view line, absl::string_view begin, absl::string_view end) {
+std::optional<absl::string_view> between(absl::string_view line, absl::string_view begin,
+                                         absl::string_view end) {
   const size_t from = line.find(begin);
   if (from == absl::string_view::npos) return std::nullopt;
   const size_t start = from + begin.size();
@@ -53,7 +54,8 @@ struct Totals {
   std::optional<double> tensor_mib, allocated_mib;
 };
 
-// `Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb`; the Python tool's README has `Total Used Memory` second.
+// `Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb`; the Python tool's README
+// has `Total Used Memory` second.
 std::optional<Totals> totals_of(absl::string_view line) {
   const size_t at = line.rfind("Total Tensor Used Memory:");
   if (at == absl::string_view::npos) return std::nullopt;
@@ -68,10 +70,11 @@ std::optional<Totals> totals_of(absl::string_view line) {
 
 const std::map<std::string, int64_t, std::less<>>& element_sizes() {
   static const auto* const sizes = new std::map<std::string, int64_t, std::less<>>{
-      {"float64", 8},   {"float32", 4},     {"float16", 2}, {"bfloat16", 2}, {"int64", 8},       {"int32", 4},
-      {"int16", 2},     {"int8", 1},        {"uint8", 1},   {"bool", 1},     {"complex32", 4},   {"uint16", 2},
-      {"complex64", 8}, {"complex128", 16}, {"uint32", 4},  {"uint64", 8},   {"float8_e5m2", 1}, {"float8_e4m3fn", 1},
-      {"qint8", 1},     {"quint8", 1},      {"qint32", 4}};
+      {"float64", 8},   {"float32", 4},     {"float16", 2},       {"bfloat16", 2},    {"int64", 8},
+      {"int32", 4},     {"int16", 2},       {"int8", 1},          {"uint8", 1},       {"bool", 1},
+      {"complex32", 4}, {"uint16", 2},      {"complex64", 8},     {"complex128", 16}, {"uint32", 4},
+      {"uint64", 8},    {"float8_e5m2", 1}, {"float8_e4m3fn", 1}, {"qint8", 1},       {"quint8", 1},
+      {"qint32", 4}};
   return *sizes;
 }
 
@@ -81,7 +84,8 @@ std::optional<int64_t> bytes_of(absl::string_view size, absl::string_view dtype)
   const auto element = element_sizes().find(to_string(dtype));
   if (element == element_sizes().end() || size.size() < 2) return std::nullopt;
   int64_t bytes = element->second;
-  for (const absl::string_view part : absl::StrSplit(size.substr(1, size.size() - 2), ',', absl::SkipWhitespace())) {
+  for (const absl::string_view part :
+       absl::StrSplit(size.substr(1, size.size() - 2), ',', absl::SkipWhitespace())) {
     int64_t length = 0;
     if (!absl::SimpleAtoi(trimmed(part), &length)) return std::nullopt;
     if (__builtin_mul_overflow(bytes, length, &bytes)) return std::nullopt;
@@ -100,18 +104,22 @@ std::string role_of(absl::string_view type) {
   return to_string(type);
 }
 
-// `+ | 3 * Size:(256, 256, 3, 3)     | Memory: 6.75 M | Parameter            | torch.float32 | features.5.weight …`
+// `+ | 3 * Size:(256, 256, 3, 3)     | Memory: 6.75 M | Parameter            | torch.float32 |
+// features.5.weight …`
 std::optional<LogRow> row_of(absl::string_view line) {
   LogRow row;
   row.sign = line[0];
   std::vector<absl::string_view> columns = absl::StrSplit(line, absl::MaxSplits(" | ", 5));
   if (columns.size() < 5) return std::nullopt;
-  const std::vector<absl::string_view> count_and_size = absl::StrSplit(columns[1], absl::MaxSplits(" * Size:", 1));
-  if (count_and_size.size() != 2 || !absl::SimpleAtoi(count_and_size[0], &row.count)) return std::nullopt;
+  const std::vector<absl::string_view> count_and_size =
+      absl::StrSplit(columns[1], absl::MaxSplits(" * Size:", 1));
+  if (count_and_size.size() != 2 || !absl::SimpleAtoi(count_and_size[0], &row.count))
+    return std::nullopt;
   if (row.count <= 0 || row.count > kMostStorages) return std::nullopt;
   row.size = to_string(trimmed(count_and_size[1]));
   absl::string_view memory = trimmed(columns[2]);
-  if (!absl::ConsumePrefix(&memory, "Memory: ") || !absl::ConsumeSuffix(&memory, " M")) return std::nullopt;
+  if (!absl::ConsumePrefix(&memory, "Memory: ") || !absl::ConsumeSuffix(&memory, " M"))
+    return std::nullopt;
   const std::optional<double> mib = number(memory);
   if (!mib.has_value()) return std::nullopt;
   row.role = role_of(columns[3]);
@@ -123,8 +131,10 @@ std::optional<LogRow> row_of(absl::string_view line) {
   std::optional<int64_t> bytes = bytes_of(row.size, row.dtype);
   if (bytes.has_value() && !__builtin_mul_overflow(*bytes, row.count, &*bytes)) {
     const double worked_out = static_cast<double>(*bytes) / kBytesPerMib;
-    // Cut in the log, to three significant digits at worst. A storage can be larger than its tensor; the column is right then.
-    row.exact = worked_out >= *mib * 0.9985 && worked_out - *mib <= std::max(0.002, 0.0015 * worked_out);
+    // Cut in the log, to three significant digits at worst. A storage can be larger than its
+    // tensor; the column is right then.
+    row.exact =
+        worked_out >= *mib * 0.9985 && worked_out - *mib <= std::max(0.002, 0.0015 * worked_out);
     if (row.exact) row.bytes = *bytes;
   }
   return row;
@@ -154,7 +164,8 @@ class LogParser {
     end_run();
     if (blocks_ == 0 && !has_date_) {
       return absl::InvalidArgumentError(
-          fmt::format("{}: this is no log of MemTracker or gpu_mem_track: neither its header nor an At line is in its {} line{}",
+          fmt::format("{}: this is no log of MemTracker or gpu_mem_track: neither its header nor "
+                      "an At line is in its {} line{}",
                       name_, lines_, lines_ == 1 ? "" : "s"));
     }
     return unread_lines_;
@@ -169,7 +180,8 @@ class LogParser {
   absl::Status add_to_line(absl::string_view part) {
     if (begun_.size() + part.size() > kMostBytesOfLine) {
       ++lines_;
-      return at_line(absl::StatusCode::kInvalidArgument, fmt::format("longer than {} bytes; {}", kMostBytesOfLine, kExpected));
+      return at_line(absl::StatusCode::kInvalidArgument,
+                     fmt::format("longer than {} bytes; {}", kMostBytesOfLine, kExpected));
     }
     begun_.append(part.data(), part.size());
     return absl::OkStatus();
@@ -201,15 +213,16 @@ class LogParser {
     ++unread_lines_;
     unread_bytes_ += line.size() + 1;
     if (blocks_ > 0 || has_date_ || unread_bytes_ <= kMostBytesBeforeLog) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        fmt::format("neither a header nor an At line in {} bytes; {}", kMostBytesBeforeLog, kExpected));
+    return absl::InvalidArgumentError(fmt::format("neither a header nor an At line in {} bytes; {}",
+                                                  kMostBytesBeforeLog, kExpected));
   }
 
   absl::Status charge_block(size_t bytes) {
     block_bytes_ += bytes;
     if (block_bytes_ <= kMostBytesOfBlock) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        fmt::format("a block of more than {} bytes, and its At line has not come yet; {}", kMostBytesOfBlock, kExpected));
+        fmt::format("a block of more than {} bytes, and its At line has not come yet; {}",
+                    kMostBytesOfBlock, kExpected));
   }
 
   absl::Status read_line(absl::string_view line) {
@@ -231,7 +244,8 @@ class LogParser {
     if (absl::StartsWith(line, "At ")) {
       const auto totals = totals_of(line);
       if (!totals.has_value()) return unread(line);
-      block_.where = to_string(trimmed(line.substr(3, line.rfind("Total Tensor Used Memory:") - 3)));
+      block_.where =
+          to_string(trimmed(line.substr(3, line.rfind("Total Tensor Used Memory:") - 3)));
       block_.tensor_mib = totals->tensor_mib;
       block_.allocated_mib = totals->allocated_mib;
       LogBlock block = std::move(block_);
@@ -249,7 +263,8 @@ class LogParser {
     }
     if (absl::StartsWith(line, "  ")) {
       // verbose writes below the At line, missing blocks are told above it
-      const bool above = absl::StrContains(line, "blocks are missing here") || absl::StrContains(line, "no earlier instant");
+      const bool above = absl::StrContains(line, "blocks are missing here") ||
+                         absl::StrContains(line, "no earlier instant");
       std::string note = to_string(trimmed(line));
       if (!above && has_block_) return visitor_.add_note(std::move(note));
       block_.notes.push_back(std::move(note));
@@ -300,7 +315,8 @@ absl::StatusOr<MemoryLog> collected(LogCollector collector, absl::StatusOr<int64
 int64_t bytes_with(const std::vector<LogRow>& rows, char sign) {
   int64_t bytes = 0;
   for (const LogRow& row : rows) {
-    if (row.sign == sign && __builtin_add_overflow(bytes, row.bytes, &bytes)) return std::numeric_limits<int64_t>::max();
+    if (row.sign == sign && __builtin_add_overflow(bytes, row.bytes, &bytes))
+      return std::numeric_limits<int64_t>::max();
   }
   return bytes;
 }
@@ -308,7 +324,8 @@ int64_t bytes_with(const std::vector<LogRow>& rows, char sign) {
 class File {
  public:
   // Returns at once, whatever the path is: a pipe would wait for somebody who writes to it.
-  explicit File(const std::string& path) : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+  explicit File(const std::string& path)
+      : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~File() {
     if (number_ >= 0) ::close(number_);
   }
@@ -329,17 +346,21 @@ class File {
 int64_t LogBlock::born_bytes() const { return bytes_with(rows, '+'); }
 int64_t LogBlock::died_bytes() const { return bytes_with(rows, '-'); }
 
-absl::StatusOr<int64_t> visit_log_text(std::string_view text, const std::string& name, LogVisitor& visitor) {
+absl::StatusOr<int64_t> visit_log_text(std::string_view text, const std::string& name,
+                                       LogVisitor& visitor) {
   LogParser parser(name, visitor);
-  if (absl::Status status = parser.feed(absl::string_view(text.data(), text.size())); !status.ok()) return status;
+  if (absl::Status status = parser.feed(absl::string_view(text.data(), text.size())); !status.ok())
+    return status;
   return parser.end();
 }
 
 absl::StatusOr<int64_t> visit_log_file(const std::string& path, LogVisitor& visitor) {
   const File file(path);
   struct stat status;
-  if (file.number() < 0 || ::fstat(file.number(), &status) != 0) return absl::ErrnoToStatus(errno, path);
-  if (S_ISDIR(status.st_mode)) return absl::InvalidArgumentError(fmt::format("{}: a folder; {}", path, kExpected));
+  if (file.number() < 0 || ::fstat(file.number(), &status) != 0)
+    return absl::ErrnoToStatus(errno, path);
+  if (S_ISDIR(status.st_mode))
+    return absl::InvalidArgumentError(fmt::format("{}: a folder; {}", path, kExpected));
   LogParser parser(path, visitor);
   std::vector<char> buffer(size_t{1} << 16);
   for (bool first = true;; first = false) {
@@ -351,10 +372,14 @@ absl::StatusOr<int64_t> visit_log_file(const std::string& path, LogVisitor& visi
     }
     if (count < 0) return absl::ErrnoToStatus(errno, path);
     if (count == 0 && first && S_ISFIFO(status.st_mode)) {
-      return absl::InvalidArgumentError(fmt::format("{}: a pipe that nobody writes to; {}", path, kExpected));
+      return absl::InvalidArgumentError(
+          fmt::format("{}: a pipe that nobody writes to; {}", path, kExpected));
     }
     if (count == 0) return parser.end();
-    if (absl::Status fed = parser.feed(absl::string_view(buffer.data(), static_cast<size_t>(count))); !fed.ok()) return fed;
+    if (absl::Status fed =
+            parser.feed(absl::string_view(buffer.data(), static_cast<size_t>(count)));
+        !fed.ok())
+      return fed;
   }
 }
 

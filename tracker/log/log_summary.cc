@@ -23,14 +23,23 @@ constexpr size_t kMostPointsOfPicture = size_t{1} << 16;
 constexpr size_t kMostBytesOfTitle = 1024;
 constexpr double kBytesPerMib = 1048576.0;
 
-std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kBytesPerMib); }
-std::string signed_mib(int64_t bytes) { return fmt::format("{:+.1f} MiB", static_cast<double>(bytes) / kBytesPerMib); }
-std::string known(std::optional<double> value) { return value ? fmt::format("{:.1f}", *value) : "?"; }
-std::string several(size_t count, const char* one) { return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s"); }
+std::string mib(int64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kBytesPerMib);
+}
+std::string signed_mib(int64_t bytes) {
+  return fmt::format("{:+.1f} MiB", static_cast<double>(bytes) / kBytesPerMib);
+}
+std::string known(std::optional<double> value) {
+  return value ? fmt::format("{:.1f}", *value) : "?";
+}
+std::string several(size_t count, const char* one) {
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+}
 
 template <typename Value, typename Bytes>
 std::vector<Value> largest_first(std::vector<Value> values, const Bytes& bytes) {
-  std::stable_sort(values.begin(), values.end(), [&](const Value& a, const Value& b) { return bytes(a) > bytes(b); });
+  std::stable_sort(values.begin(), values.end(),
+                   [&](const Value& a, const Value& b) { return bytes(a) > bytes(b); });
   return values;
 }
 
@@ -41,12 +50,13 @@ void add_rest(std::string& text, size_t all, const char* what) {
 std::string biggest_step(const LogRunDigest& run) {
   if (!run.biggest || run.biggest->all_rows == 0) return "Biggest step: none, no block has rows\n";
   const LogRunDigest::Step& step = *run.biggest;
-  std::string text = fmt::format("Biggest step: {}, of {} born and {} gone, at {}\n", signed_mib(step.born - step.died),
-                                 mib(step.born), mib(step.died), printable(run.place_name(step.place)));
+  std::string text = fmt::format("Biggest step: {}, of {} born and {} gone, at {}\n",
+                                 signed_mib(step.born - step.died), mib(step.born), mib(step.died),
+                                 printable(run.place_name(step.place)));
   for (size_t i = 0; i < step.rows.size() && i < kMostLines; ++i) {
     const LogRow& row = step.rows[i];
-    text += fmt::format("  {} {} * {}, {}{}\n", row.sign, row.count, printable(row.group()), mib(row.bytes),
-                        row.last.empty() ? "" : ": " + printable(row.last));
+    text += fmt::format("  {} {} * {}, {}{}\n", row.sign, row.count, printable(row.group()),
+                        mib(row.bytes), row.last.empty() ? "" : ": " + printable(row.last));
   }
   add_rest(text, step.all_rows, "rows");
   return text;
@@ -62,8 +72,8 @@ std::string what_grew(const LogRunDigest& run) {
   places = largest_first(std::move(places), [](const LogPlace& place) { return place.bytes; });
   for (size_t i = 0; i < places.size() && i < kMostLines; ++i) {
     text += fmt::format("  {} in {}, {} of which grew: {}\n", signed_mib(places[i].bytes),
-                        several(static_cast<size_t>(places[i].visits), "block"), places[i].visits_that_grew,
-                        printable(*places[i].name));
+                        several(static_cast<size_t>(places[i].visits), "block"),
+                        places[i].visits_that_grew, printable(*places[i].name));
   }
   add_rest(text, places.size(), "lines");
   return text;
@@ -76,17 +86,21 @@ std::string never_came_back(const LogRunDigest& run) {
   for (const auto& [name, kind] : run.kinds) {
     if (kind.alive.count() == 0) continue;
     left.emplace_back(&name, &kind.alive);
-    if (__builtin_add_overflow(all, kind.alive.bytes(), &all)) all = std::numeric_limits<int64_t>::max();
+    if (__builtin_add_overflow(all, kind.alive.bytes(), &all))
+      all = std::numeric_limits<int64_t>::max();
   }
   if (left.empty()) return "What never came back: nothing\n";
-  std::string text = fmt::format("What never came back: {} born in this log and alive at its end\n", mib(all));
+  std::string text =
+      fmt::format("What never came back: {} born in this log and alive at its end\n", mib(all));
   left = largest_first(std::move(left), [](const Named& one) { return one.second->bytes(); });
   for (size_t i = 0; i < left.size() && i < kMostLines; ++i) {
     const LogKind& kind = *left[i].second;
     const size_t places = kind.places();
-    text += fmt::format("  {}, {} * {}, born {}{}{}\n", mib(kind.bytes()), kind.count(), printable(*left[i].first),
-                        places == 1 ? "before " : fmt::format("before {} lines, the last of them ", places),
-                        printable(run.place_name(kind.place())), kind.last().empty() ? "" : ": " + printable(kind.last()));
+    text += fmt::format(
+        "  {}, {} * {}, born {}{}{}\n", mib(kind.bytes()), kind.count(), printable(*left[i].first),
+        places == 1 ? "before " : fmt::format("before {} lines, the last of them ", places),
+        printable(run.place_name(kind.place())),
+        kind.last().empty() ? "" : ": " + printable(kind.last()));
   }
   add_rest(text, left.size(), "kinds");
   return text;
@@ -98,18 +112,20 @@ std::string run_summary(const LogRunDigest& run) {
   for (const auto& [note, place] : run.missing) {
     text += "  " + printable(note) + ": before " + printable(run.place_name(place)) + "\n";
   }
-  if (run.more_missing > 0) text += fmt::format("  … and {} more that are missing\n", run.more_missing);
+  if (run.more_missing > 0)
+    text += fmt::format("  … and {} more that are missing\n", run.more_missing);
   if (run.blocks > 0) {
-    text += fmt::format(
-        "Total Tensor Used Memory: from {} to {} MiB{}\n", known(run.tensor_mib ? run.tensor_mib : run.first_mib),
-        known(run.last_mib),
-        run.highest ? fmt::format(", highest {:.1f} at {}", run.highest->first, printable(run.place_name(run.highest->second)))
-                    : "");
+    text += fmt::format("Total Tensor Used Memory: from {} to {} MiB{}\n",
+                        known(run.tensor_mib ? run.tensor_mib : run.first_mib), known(run.last_mib),
+                        run.highest ? fmt::format(", highest {:.1f} at {}", run.highest->first,
+                                                  printable(run.place_name(run.highest->second)))
+                                    : "");
     text += biggest_step(run) + what_grew(run) + never_came_back(run);
   }
   if (run.cut_rows > 0) {
-    text += fmt::format("The log ends within a block: {} without the line that tells where they belong\n",
-                        several(static_cast<size_t>(run.cut_rows), "row"));
+    text += fmt::format(
+        "The log ends within a block: {} without the line that tells where they belong\n",
+        several(static_cast<size_t>(run.cut_rows), "row"));
   }
   return text;
 }
@@ -126,7 +142,8 @@ Series series_of(const LogRunDigest& run, const std::vector<LogPoint>& points) {
     series.allocated.push_back(allocated);
     series.highest = std::fmax(std::fmax(series.highest, tensor), allocated);
   };
-  if (run.tensor_mib || run.allocated_mib) add(run.tensor_mib.value_or(std::nan("")), run.allocated_mib.value_or(std::nan("")));
+  if (run.tensor_mib || run.allocated_mib)
+    add(run.tensor_mib.value_or(std::nan("")), run.allocated_mib.value_or(std::nan("")));
   for (const LogPoint& point : points) add(point.tensor_mib, point.allocated_mib);
   return series;
 }
@@ -136,7 +153,8 @@ std::string title_of(const std::string& name) {
   return html_text(name.substr(0, kMostBytesOfTitle)) + "…";
 }
 
-constexpr double kSvgWidth = 960, kSvgHeight = 360, kLeft = 80, kRight = 20, kTop = 40, kBottom = 40;
+constexpr double kSvgWidth = 960, kSvgHeight = 360, kLeft = 80, kRight = 20, kTop = 40,
+                 kBottom = 40;
 
 // 1, 2 or 5 times a power of ten, so that five or so lines fit.
 double grid_step(double highest) {
@@ -154,18 +172,22 @@ std::string svg_line(const std::vector<double>& values, double highest, const ch
   std::string svg;
   const auto flush = [&] {
     if (!points.empty()) {
-      svg += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\" points=\"{}\"/>\n", colour, points);
+      svg +=
+          fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\" points=\"{}\"/>\n",
+                      colour, points);
     }
     points.clear();
   };
-  const double step = (kSvgWidth - kLeft - kRight) / std::max<double>(1, static_cast<double>(values.size()) - 1);
+  const double step =
+      (kSvgWidth - kLeft - kRight) / std::max<double>(1, static_cast<double>(values.size()) - 1);
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::isnan(values[i])) {
       flush();
       continue;
     }
     const double height = kSvgHeight - kTop - kBottom;
-    points += fmt::format("{}{:.1f},{:.1f}", points.empty() ? "" : " ", kLeft + step * static_cast<double>(i),
+    points += fmt::format("{}{:.1f},{:.1f}", points.empty() ? "" : " ",
+                          kLeft + step * static_cast<double>(i),
                           kSvgHeight - kBottom - (highest > 0 ? values[i] / highest * height : 0));
   }
   flush();
@@ -192,27 +214,35 @@ std::string svg_of(const LogRunDigest& run, const std::string& title) {
   const double step = grid_step(series.highest);
   const double top = std::max(step, std::ceil(series.highest / step) * step);
   const double height = kSvgHeight - kTop - kBottom;
-  std::string svg = fmt::format("<text x=\"{}\" y=\"24\" font-weight=\"bold\">{}</text>\n", kLeft, title_of(title));
+  std::string svg = fmt::format("<text x=\"{}\" y=\"24\" font-weight=\"bold\">{}</text>\n", kLeft,
+                                title_of(title));
   for (double value = 0; value <= top * 1.0001; value += step) {
     const double y = kSvgHeight - kBottom - value / top * height;
-    svg +=
-        fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n", kLeft, kSvgWidth - kRight, y, y);
-    svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:g} MiB</text>\n", kLeft - 8, y + 4, value);
+    svg += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n",
+                       kLeft, kSvgWidth - kRight, y, y);
+    svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:g} MiB</text>\n",
+                       kLeft - 8, y + 4, value);
   }
   svg += svg_line(series.allocated, top, "#d95f02") + svg_line(series.tensor, top, "#1b6ca8");
   const size_t first = series.tensor.size() - points.size();
-  const double between = (kSvgWidth - kLeft - kRight) / std::max<double>(1, static_cast<double>(series.tensor.size()) - 1);
+  const double between = (kSvgWidth - kLeft - kRight) /
+                         std::max<double>(1, static_cast<double>(series.tensor.size()) - 1);
   for (size_t i = 0; i < points.size(); ++i) {
     const double tensor_mib = points[i].tensor_mib;
     if (std::isnan(tensor_mib)) continue;
-    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"#1b6ca8\"><title>{}: {:.1f} MiB</title></circle>\n",
-                       kLeft + between * static_cast<double>(first + i), kSvgHeight - kBottom - tensor_mib / top * height,
-                       title_of(run.place_name(points[i].place)), tensor_mib);
+    svg += fmt::format(
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"#1b6ca8\"><title>{}: {:.1f} "
+        "MiB</title></circle>\n",
+        kLeft + between * static_cast<double>(first + i),
+        kSvgHeight - kBottom - tensor_mib / top * height, title_of(run.place_name(points[i].place)),
+        tensor_mib);
   }
-  svg += fmt::format("<text x=\"{}\" y=\"{}\" fill=\"#1b6ca8\">Total Tensor Used Memory</text>\n", kLeft, kSvgHeight - 12);
-  svg += fmt::format("<text x=\"{}\" y=\"{}\" fill=\"#d95f02\">Total Allocated Memory</text>\n", kLeft + 220, kSvgHeight - 12);
-  svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", kSvgWidth - kRight, kSvgHeight - 12,
-                     several(static_cast<size_t>(run.blocks), "block"));
+  svg += fmt::format("<text x=\"{}\" y=\"{}\" fill=\"#1b6ca8\">Total Tensor Used Memory</text>\n",
+                     kLeft, kSvgHeight - 12);
+  svg += fmt::format("<text x=\"{}\" y=\"{}\" fill=\"#d95f02\">Total Allocated Memory</text>\n",
+                     kLeft + 220, kSvgHeight - 12);
+  svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", kSvgWidth - kRight,
+                     kSvgHeight - 12, several(static_cast<size_t>(run.blocks), "block"));
   return svg;
 }
 
@@ -235,8 +265,10 @@ BlockKeys keys_of(const LogRunDigest& a, const LogRunDigest& b, bool by_function
   const auto keys = [&](const LogRunDigest& run) {
     std::vector<uint32_t> number_of_place;
     for (const LogPlace& place : run.places) {
-      number_of_place.push_back(
-          numbers.try_emplace(place_key(*place.name, by_function), static_cast<uint32_t>(numbers.size())).first->second);
+      number_of_place.push_back(numbers
+                                    .try_emplace(place_key(*place.name, by_function),
+                                                 static_cast<uint32_t>(numbers.size()))
+                                    .first->second);
     }
     std::vector<uint32_t> visits(numbers.size());
     std::vector<uint64_t> result;
@@ -254,10 +286,13 @@ BlockKeys keys_of(const LogRunDigest& a, const LogRunDigest& b, bool by_function
 
 size_t matches(const BlockKeys& keys) {
   const std::unordered_set<uint64_t> known(keys.a.begin(), keys.a.end());
-  return static_cast<size_t>(std::count_if(keys.b.begin(), keys.b.end(), [&](uint64_t key) { return known.count(key) > 0; }));
+  return static_cast<size_t>(std::count_if(keys.b.begin(), keys.b.end(),
+                                           [&](uint64_t key) { return known.count(key) > 0; }));
 }
 
-std::optional<double> known_or_not(double value) { return std::isnan(value) ? std::nullopt : std::optional<double>(value); }
+std::optional<double> known_or_not(double value) {
+  return std::isnan(value) ? std::nullopt : std::optional<double>(value);
+}
 
 }  // namespace
 
@@ -265,7 +300,8 @@ std::string log_summary(const LogDigest& log) {
   std::string text = printable(log.name) + "\n";
   for (const LogRunDigest& run : log.runs) text += run_summary(run);
   if (log.unread_lines > 0) {
-    text += fmt::format("{} of it could not be read\n", several(static_cast<size_t>(log.unread_lines), "line"));
+    text += fmt::format("{} of it could not be read\n",
+                        several(static_cast<size_t>(log.unread_lines), "line"));
   }
   return text;
 }
@@ -293,8 +329,9 @@ std::string log_plot(const LogRunDigest& run, size_t width, size_t height) {
     const double level = highest * (static_cast<double>(line) + 0.5) / static_cast<double>(height);
     const bool labelled = line + 1 == height || line == height / 2 || line == 0;
     const double value = line + 1 == height ? highest
-                         : line == 0        ? 0
-                                            : highest * static_cast<double>(line) / static_cast<double>(height);
+                         : line == 0
+                             ? 0
+                             : highest * static_cast<double>(line) / static_cast<double>(height);
     text += labelled ? fmt::format("{:>10.1f} |", value) : fmt::format("{:>10} |", "");
     std::string cells;
     for (size_t column = 0; column < columns; ++column) {
@@ -305,19 +342,25 @@ std::string log_plot(const LogRunDigest& run, size_t width, size_t height) {
     cells.erase(cells.find_last_not_of(' ') + 1);
     text += cells + "\n";
   }
-  return text + fmt::format("{:>10} +{}\n{:>12}MiB, {}: # in tensors, . allocated beyond them\n", "", std::string(columns, '-'),
-                            "", several(static_cast<size_t>(run.blocks), "block"));
+  return text + fmt::format("{:>10} +{}\n{:>12}MiB, {}: # in tensors, . allocated beyond them\n",
+                            "", std::string(columns, '-'), "",
+                            several(static_cast<size_t>(run.blocks), "block"));
 }
 
 std::string log_svg(const LogDigest& log) {
   const double height = kSvgHeight * static_cast<double>(std::max<size_t>(1, log.runs.size()));
   std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:g}\" height=\"{1:g}\" viewBox=\"0 0 {0:g} {1:g}\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:g}\" height=\"{1:g}\" viewBox=\"0 0 "
+      "{0:g} {1:g}\" "
+      "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
+      "fill=\"white\"/>\n",
       kSvgWidth, height);
   for (size_t i = 0; i < log.runs.size(); ++i) {
-    svg += fmt::format("<g transform=\"translate(0,{:g})\">\n", kSvgHeight * static_cast<double>(i));
-    svg += svg_of(log.runs[i], log.runs[i].date.empty() ? log.name : log.name + ", " + log.runs[i].date) + "</g>\n";
+    svg +=
+        fmt::format("<g transform=\"translate(0,{:g})\">\n", kSvgHeight * static_cast<double>(i));
+    svg += svg_of(log.runs[i],
+                  log.runs[i].date.empty() ? log.name : log.name + ", " + log.runs[i].date) +
+           "</g>\n";
   }
   return svg + "</svg>\n";
 }
@@ -328,8 +371,8 @@ absl::StatusOr<std::string> log_comparison(const LogDigest& before, const LogDig
   const LogRunDigest& b = after.runs.empty() ? none : after.runs.back();
   for (const auto& [log, run] : {std::pair(&before, &a), std::pair(&after, &b)}) {
     if (run->blocks_per_point == 1) continue;
-    return absl::InvalidArgumentError(
-        fmt::format("{}: {} blocks; expected at most {} to compare", log->name, run->blocks, run->points.size()));
+    return absl::InvalidArgumentError(fmt::format("{}: {} blocks; expected at most {} to compare",
+                                                  log->name, run->blocks, run->points.size()));
   }
   BlockKeys keys = keys_of(a, b, false);
   const bool by_function = matches(keys) * 2 < std::min(a.points.size(), b.points.size());
@@ -338,14 +381,18 @@ absl::StatusOr<std::string> log_comparison(const LogDigest& before, const LogDig
   std::unordered_map<uint64_t, size_t> b_index;
   for (size_t i = 0; i < keys.b.size(); ++i) b_index.emplace(keys.b[i], i);
 
-  std::string text = fmt::format("A: {}{}\nB: {}{}\n", printable(before.name), a.date.empty() ? "" : ", " + printable(a.date),
-                                 printable(after.name), b.date.empty() ? "" : ", " + printable(b.date));
+  std::string text = fmt::format(
+      "A: {}{}\nB: {}{}\n", printable(before.name), a.date.empty() ? "" : ", " + printable(a.date),
+      printable(after.name), b.date.empty() ? "" : ", " + printable(b.date));
   text += fmt::format("{:>12}{:>12}{:>12}  Total Tensor Used Memory (MiB) at\n", "A", "B", "B - A");
-  const auto line = [&](const LogPoint* left_point, const LogPoint* right_point, const std::string& where) {
+  const auto line = [&](const LogPoint* left_point, const LogPoint* right_point,
+                        const std::string& where) {
     const auto left = left_point == nullptr ? std::nullopt : known_or_not(left_point->tensor_mib);
-    const auto right = right_point == nullptr ? std::nullopt : known_or_not(right_point->tensor_mib);
-    text += fmt::format("{:>12}{:>12}{:>12}  {}\n", left ? known(left) : "-", right ? known(right) : "-",
-                        left && right ? fmt::format("{:+.1f}", *right - *left) : "", printable(where));
+    const auto right =
+        right_point == nullptr ? std::nullopt : known_or_not(right_point->tensor_mib);
+    text += fmt::format(
+        "{:>12}{:>12}{:>12}  {}\n", left ? known(left) : "-", right ? known(right) : "-",
+        left && right ? fmt::format("{:+.1f}", *right - *left) : "", printable(where));
   };
   std::vector<bool> told(keys.b.size());
   size_t next_b = 0;
@@ -381,19 +428,22 @@ absl::StatusOr<std::string> log_comparison(const LogDigest& before, const LogDig
   for (const std::string& name : names) {
     const auto of = [&](const LogRunDigest& run) {
       const auto found = run.kinds.find(name);
-      return found == run.kinds.end() ? std::pair<int64_t, int64_t>(0, 0)
-                                      : std::pair(found->second.alive.count(), found->second.alive.bytes());
+      return found == run.kinds.end()
+                 ? std::pair<int64_t, int64_t>(0, 0)
+                 : std::pair(found->second.alive.count(), found->second.alive.bytes());
     };
     const auto [a_count, a_bytes] = of(a);
     const auto [b_count, b_bytes] = of(b);
-    if (a_count != b_count || a_bytes != b_bytes) differences.push_back({name, b_count - a_count, b_bytes - a_bytes});
+    if (a_count != b_count || a_bytes != b_bytes)
+      differences.push_back({name, b_count - a_count, b_bytes - a_bytes});
   }
   if (differences.empty()) return text + "Alive at the end: the same in both\n";
   text += "Alive at the end, B - A:\n";
-  differences = largest_first(std::move(differences), [](const Difference& one) { return std::abs(one.bytes); });
+  differences = largest_first(std::move(differences),
+                              [](const Difference& one) { return std::abs(one.bytes); });
   for (size_t i = 0; i < differences.size() && i < kMostLines; ++i) {
-    text +=
-        fmt::format("  {}, {:+} * {}\n", signed_mib(differences[i].bytes), differences[i].count, printable(differences[i].name));
+    text += fmt::format("  {}, {:+} * {}\n", signed_mib(differences[i].bytes), differences[i].count,
+                        printable(differences[i].name));
   }
   add_rest(text, differences.size(), "kinds");
   return text;
@@ -401,7 +451,9 @@ absl::StatusOr<std::string> log_comparison(const LogDigest& before, const LogDig
 
 std::string log_summary(const MemoryLog& log) { return log_summary(digest_of(log)); }
 
-std::string log_plot(const LogRun& run, size_t width, size_t height) { return log_plot(digest_of(run), width, height); }
+std::string log_plot(const LogRun& run, size_t width, size_t height) {
+  return log_plot(digest_of(run), width, height);
+}
 
 std::string log_svg(const MemoryLog& log) { return log_svg(digest_of(log)); }
 

@@ -17,7 +17,8 @@ double to_mib(int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 template <typename... Format>
 std::string number(double value, Format... format) {
   std::array<char, 400> text;
-  const std::to_chars_result end = std::to_chars(text.data(), text.data() + text.size(), value, format...);
+  const std::to_chars_result end =
+      std::to_chars(text.data(), text.data() + text.size(), value, format...);
   return std::string(text.data(), end.ptr);
 }
 
@@ -72,8 +73,8 @@ std::string date(std::chrono::system_clock::time_point time) {
   if (localtime_r(&seconds, &local) == nullptr) return "?";
   std::array<char, 64> text;
   std::snprintf(text.data(), text.size(), "%02d-%s-%02d-%02d:%02d:%02d", local.tm_mday,
-                kMonths[static_cast<size_t>(local.tm_mon)], (local.tm_year + 1900) % 100, local.tm_hour, local.tm_min,
-                local.tm_sec);
+                kMonths[static_cast<size_t>(local.tm_mon)], (local.tm_year + 1900) % 100,
+                local.tm_hour, local.tm_min, local.tm_sec);
   return text.data();
 }
 

@@ -15,8 +15,9 @@
 // The figures and words that log, diff and listing have in common. None depends on the locale.
 namespace memledger::log_text {
 
-// Of the Memory column: MiB, shortest decimal with at least one decimal place, cut to 6 characters but never inside the integer
-// part; below 0.0001 as 3.815e-06. What Python prints for str(x)[:6], save that an exponent is not cut off.
+// Of the Memory column: MiB, shortest decimal with at least one decimal place, cut to 6 characters
+// but never inside the integer part; below 0.0001 as 3.815e-06. What Python prints for str(x)[:6],
+// save that an exponent is not cut off.
 std::string memory(int64_t bytes);
 
 // Of the totals: MiB as {:<7.1f}; ? where unknown.

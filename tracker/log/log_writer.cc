@@ -40,22 +40,26 @@ bool ends_within_a_line(const std::string& path) {
 
 std::string unread_text(const std::vector<std::string>& unread) {
   std::string text;
-  for (size_t i = 0; i < unread.size() && i < kNamesShown; ++i) text += (i == 0 ? "" : ", ") + log_text::printable(unread[i]);
+  for (size_t i = 0; i < unread.size() && i < kNamesShown; ++i)
+    text += (i == 0 ? "" : ", ") + log_text::printable(unread[i]);
   if (unread.size() > kNamesShown) text += " … (" + std::to_string(unread.size()) + " tensors)";
   return text;
 }
 
 }  // namespace
 
-std::string log_header(std::chrono::system_clock::time_point time, std::optional<int64_t> tensor_bytes, int64_t allocated_bytes) {
-  return "GPU Memory Track | " + log_text::date(time) + " | Total Tensor Used Memory:" + log_text::total(tensor_bytes) +
+std::string log_header(std::chrono::system_clock::time_point time,
+                       std::optional<int64_t> tensor_bytes, int64_t allocated_bytes) {
+  return "GPU Memory Track | " + log_text::date(time) +
+         " | Total Tensor Used Memory:" + log_text::total(tensor_bytes) +
          "Mb Total Allocated Memory:" + log_text::total(allocated_bytes) + "Mb\n\n\n";
 }
 
 std::string log_block(const SnapshotDiff& diff, const LogDetail& detail, bool below_header) {
   std::string text;
   if (detail.rows) {
-    if (diff.from_snapshot) text += "  no earlier instant to compare with: the rows are everything alive\n";
+    if (diff.from_snapshot)
+      text += "  no earlier instant to compare with: the rows are everything alive\n";
     for (const DiffRow& row : diff.rows) text += to_string(row) + '\n';
   }
   if (!text.empty() || !below_header) text += '\n';
@@ -66,7 +70,8 @@ std::string log_block(const SnapshotDiff& diff, const LogDetail& detail, bool be
             std::to_string(diff.health.swallowed_exceptions) + " swallowed exceptions\n";
     if (diff.unseen_before_tracking) text += "  before tracking: ?\n";
     if (diff.tracking_was_off) text += "  tracking was off: ?\n";
-    if (!diff.unread.empty()) text += "  not LibTorch's memory, or not to be seen: " + unread_text(diff.unread) + "\n";
+    if (!diff.unread.empty())
+      text += "  not LibTorch's memory, or not to be seen: " + unread_text(diff.unread) + "\n";
   }
   return text + '\n';
 }
@@ -75,7 +80,8 @@ std::string resolved_folder(const std::string& folder) {
   fs::path path(folder);
   if (path.is_relative()) {
     const char* const user_stands_in = std::getenv("BUILD_WORKING_DIRECTORY");
-    if (user_stands_in != nullptr && *user_stands_in != '\0') path = fs::path(user_stands_in) / path;
+    if (user_stands_in != nullptr && *user_stands_in != '\0')
+      path = fs::path(user_stands_in) / path;
   }
   std::error_code error;
   const fs::path absolute = fs::absolute(path.empty() ? fs::path(".") : path, error);
@@ -86,7 +92,8 @@ LogWriter::LogWriter(const Options& options) : options_(options), process_(::get
   const fs::path folder = resolved_folder(options.folder);
   std::error_code error;
   fs::create_directories(folder, error);
-  TORCH_CHECK(!error, "memledger: cannot make the folder ", folder.string(), " for the log: ", error.message(),
+  TORCH_CHECK(!error, "memledger: cannot make the folder ", folder.string(),
+              " for the log: ", error.message(),
               ". Give TrackerOptions::path a folder that can be written.");
   const int failure = open(options.time);
   TORCH_CHECK(failure == 0, "memledger: cannot make the log ", path_, ": ", reason(failure),
@@ -128,8 +135,9 @@ void LogWriter::begin_in_forked_child(const SnapshotDiff& diff) {
   below_header_ = true;
   const int failure = open(diff.time);
   if (failure != 0) {
-    tell({"memledger: process ", std::to_string(process_), " was forked and cannot make a log of its own, ", path_, ": ",
-          reason(failure), ". It goes on without."});
+    tell({"memledger: process ", std::to_string(process_),
+          " was forked and cannot make a log of its own, ", path_, ": ", reason(failure),
+          ". It goes on without."});
     return;
   }
   if (options_.file_name.empty()) {
@@ -142,7 +150,8 @@ void LogWriter::begin_in_forked_child(const SnapshotDiff& diff) {
 }
 
 void LogWriter::write_header(std::optional<int64_t> tensor_bytes, int64_t allocated_bytes) {
-  const std::string header = missing_header_ + log_header(options_.time, tensor_bytes, allocated_bytes);
+  const std::string header =
+      missing_header_ + log_header(options_.time, tensor_bytes, allocated_bytes);
   if (options_.echo != nullptr) write_to(*options_.echo, header, "echo of the log");
   missing_header_ = append(header) ? "" : header;
 }
@@ -169,7 +178,8 @@ void LogWriter::write(const SnapshotDiff& diff) {
 }
 
 bool LogWriter::append(const std::string& text) {
-  // What is taken back after half a write must not be another process's. Where locks do not work, there are none.
+  // What is taken back after half a write must not be another process's. Where locks do not work,
+  // there are none.
   const bool shared = !options_.file_name.empty() && ::flock(file_, LOCK_EX) == 0;
   const int error = append_whole(file_, text);
   if (shared) ::flock(file_, LOCK_UN);
@@ -186,8 +196,10 @@ void LogWriter::report_if_gone() {
   struct stat ours, there;
   if (reported_gone_ || ::fstat(file_, &ours) != 0 || !S_ISREG(ours.st_mode)) return;
   if (ours.st_nlink == 0) {
-    tell({"memledger: the log ", path_, " was deleted. The program goes on; what is logged from now on cannot be found."});
-  } else if (::stat(path_.c_str(), &there) != 0 || there.st_ino != ours.st_ino || there.st_dev != ours.st_dev) {
+    tell({"memledger: the log ", path_,
+          " was deleted. The program goes on; what is logged from now on cannot be found."});
+  } else if (::stat(path_.c_str(), &there) != 0 || there.st_ino != ours.st_ino ||
+             there.st_dev != ours.st_dev) {
     tell({"memledger: the log ", path_, " was moved. It goes on in its new place."});
   } else {
     return;

@@ -25,22 +25,27 @@ struct GroupKey {
   std::string_view label;
 
   friend bool operator==(const GroupKey& a, const GroupKey& b) {
-    return a.sign == b.sign && a.kind == b.kind && a.role == b.role && a.dtype == b.dtype && a.named == b.named &&
-           a.adopted == b.adopted && a.producer == b.producer && a.label == b.label && a.has_shape == b.has_shape &&
-           a.shape == b.shape;
+    return a.sign == b.sign && a.kind == b.kind && a.role == b.role && a.dtype == b.dtype &&
+           a.named == b.named && a.adopted == b.adopted && a.producer == b.producer &&
+           a.label == b.label && a.has_shape == b.has_shape && a.shape == b.shape;
   }
   template <typename H>
   friend H AbslHashValue(H state, const GroupKey& key) {
-    state = H::combine(std::move(state), key.sign, key.kind, key.role, key.dtype, key.named, key.adopted, key.producer, key.label,
-                       key.has_shape);
+    state = H::combine(std::move(state), key.sign, key.kind, key.role, key.dtype, key.named,
+                       key.adopted, key.producer, key.label, key.has_shape);
     return H::combine_contiguous(std::move(state), key.shape.data(), key.shape.size());
   }
 };
 
-// What operators made for themselves and is still there may be a tensor that cannot be looked into: it counts as one.
-bool is_of_tensors(StorageKind kind) { return kind == StorageKind::kTensor || kind == StorageKind::kScratch; }
+// What operators made for themselves and is still there may be a tensor that cannot be looked into:
+// it counts as one.
+bool is_of_tensors(StorageKind kind) {
+  return kind == StorageKind::kTensor || kind == StorageKind::kScratch;
+}
 
-std::string_view producer_of(const StorageInfo& storage) { return storage.op.empty() ? storage.autograd_node : storage.op; }
+std::string_view producer_of(const StorageInfo& storage) {
+  return storage.op.empty() ? storage.autograd_node : storage.op;
+}
 
 class Grouping {
  public:
@@ -56,7 +61,8 @@ class Grouping {
 
     GroupKey key;
     key.has_shape = by_name ? name->shape.has_value() : dtype.has_value();
-    if (key.has_shape) key.shape = by_name ? c10::IntArrayRef(*name->shape) : c10::IntArrayRef(storage.shape);
+    if (key.has_shape)
+      key.shape = by_name ? c10::IntArrayRef(*name->shape) : c10::IntArrayRef(storage.shape);
     key.sign = sign;
     key.kind = is_of_tensors(storage.kind) ? StorageKind::kTensor : storage.kind;
     key.role = name != nullptr ? name->role : storage.temporary ? Role::kTemporary : Role::kTensor;
@@ -109,14 +115,16 @@ class Grouping {
   std::unordered_map<GroupKey, size_t, absl::Hash<GroupKey>> groups_;
 };
 
-std::vector<const StorageInfo*> by_birth(const std::vector<StorageInfo>& storages, c10::Device device) {
+std::vector<const StorageInfo*> by_birth(const std::vector<StorageInfo>& storages,
+                                         c10::Device device) {
   std::vector<const StorageInfo*> result;
   result.reserve(storages.size());
   for (const StorageInfo& storage : storages) {
     if (is_same_device(storage.device, device)) result.push_back(&storage);
   }
   const auto older = [](const StorageInfo* a, const StorageInfo* b) { return a->id < b->id; };
-  if (!std::is_sorted(result.begin(), result.end(), older)) std::sort(result.begin(), result.end(), older);
+  if (!std::is_sorted(result.begin(), result.end(), older))
+    std::sort(result.begin(), result.end(), older);
   return result;
 }
 
@@ -135,12 +143,14 @@ bool is_same_device(c10::Device a, c10::Device b) {
 }
 
 TensorLooks looks_of(const StorageInfo& storage, const StorageName* name) {
-  if (name != nullptr && (name->whole || !storage.dtype.has_value())) return {name->dtype, name->shape};
+  if (name != nullptr && (name->whole || !storage.dtype.has_value()))
+    return {name->dtype, name->shape};
   if (!storage.dtype.has_value()) return {};
   return {storage.dtype, c10::IntArrayRef(storage.shape).vec()};
 }
 
-SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device, const StorageNames& names) {
+SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device,
+                                const StorageNames& names) {
   SnapshotDiff diff;
   diff.device = device;
   diff.time = changes.time;

@@ -34,8 +34,8 @@ std::atomic<FailureHandler> failure_handler{nullptr};
 
 void write_failure(const char* before, const ExpectationFailure& failure) noexcept {
   try {
-    write_standard_error(std::string(before) + printable(failure.where.file()) + ":" + std::to_string(failure.where.line()) +
-                         ": " + failure.message + "\n");
+    write_standard_error(std::string(before) + printable(failure.where.file()) + ":" +
+                         std::to_string(failure.where.line()) + ": " + failure.message + "\n");
   } catch (const std::bad_alloc&) {
     write_standard_error(before);
     write_standard_error(failure.message);
@@ -73,7 +73,8 @@ class Tracking {
  public:
   Tracking() {
     const absl::Status status = Registry::global().activate();
-    TORCH_CHECK(status.ok() || Registry::global().active(), "memledger: cannot begin tracking: ", std::string(status.message()));
+    TORCH_CHECK(status.ok() || Registry::global().active(),
+                "memledger: cannot begin tracking: ", std::string(status.message()));
   }
   ~Tracking() { Registry::global().deactivate(); }
   Tracking(const Tracking&) = delete;
@@ -82,11 +83,14 @@ class Tracking {
 
 std::string size_text(int64_t bytes) { return binary_size(static_cast<double>(bytes)); }
 
-std::string counted(size_t count, const char* what) { return std::to_string(count) + " " + what + (count == 1 ? "" : "s"); }
+std::string counted(size_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
 
 std::string line_text(SourceLocation where) {
   const std::string_view path = where.file();
-  return "line " + std::to_string(where.line()) + " of " + log_text::printable(path.substr(path.find_last_of('/') + 1));
+  return "line " + std::to_string(where.line()) + " of " +
+         log_text::printable(path.substr(path.find_last_of('/') + 1));
 }
 
 // The largest groups of the storages, a line each; without the last line's end.
@@ -104,10 +108,13 @@ std::string holders(const std::vector<const StorageInfo*>& storages) {
   using Row = std::tuple<int64_t, std::string, size_t>;  // minus the bytes: sorts as printed
   std::vector<Row> rows;
   rows.reserve(groups.size());
-  for (const auto& [place, group] : groups) rows.emplace_back(-group.bytes, to_string(place), group.count);
+  for (const auto& [place, group] : groups)
+    rows.emplace_back(-group.bytes, to_string(place), group.count);
   std::sort(rows.begin(), rows.end());
   std::string text;
-  const auto add_line = [&text](const std::string& line) { text += (text.empty() ? "  " : "\n  ") + line; };
+  const auto add_line = [&text](const std::string& line) {
+    text += (text.empty() ? "  " : "\n  ") + line;
+  };
   int64_t rest = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto& [minus_bytes, place, count] = rows[i];
@@ -117,18 +124,22 @@ std::string holders(const std::vector<const StorageInfo*>& storages) {
       rest -= minus_bytes;
     }
   }
-  if (rows.size() > kMostHolders) add_line("… and " + counted(rows.size() - kMostHolders, "more group") + ", " + size_text(rest));
+  if (rows.size() > kMostHolders)
+    add_line("… and " + counted(rows.size() - kMostHolders, "more group") + ", " + size_text(rest));
   return text;
 }
 
 bool is_on(c10::Device device, const std::optional<c10::Device>& wanted) {
   return !wanted.has_value() ||
-         (device.type() == wanted->type() && (device.is_cpu() || !wanted->has_index() || device.index() == wanted->index()));
+         (device.type() == wanted->type() &&
+          (device.is_cpu() || !wanted->has_index() || device.index() == wanted->index()));
 }
 
 }  // namespace
 
-FailureHandler set_failure_handler(FailureHandler handler) { return failure_handler.exchange(handler); }
+FailureHandler set_failure_handler(FailureHandler handler) {
+  return failure_handler.exchange(handler);
+}
 
 struct NoLeak::State {
   Tracking tracking;
@@ -145,15 +156,17 @@ struct NoLeak::State {
     UntilTold until_told(cursor);  // to take in the same changes twice does no harm
     const Changes changes = Registry::global().changes_since(cursor);
     if (changes.from_snapshot) {
-      TestVerdict lost = TestVerdict::failed("no leak expected since " + line_text(where) +
-                                             ", but it cannot be told: what was alive then has been lost (fork, or no memory)");
+      TestVerdict lost = TestVerdict::failed(
+          "no leak expected since " + line_text(where) +
+          ", but it cannot be told: what was alive then has been lost (fork, or no memory)");
       survivors.clear();
       until_told.told();
       return lost;
     }
     for (const StorageInfo& storage : changes.died) survivors.erase(storage.id);
     for (const StorageInfo& storage : changes.born) {
-      if (!storage.adopted && is_on(storage.device, options.device)) survivors.emplace(storage.id, storage);
+      if (!storage.adopted && is_on(storage.device, options.device))
+        survivors.emplace(storage.id, storage);
     }
     until_told.told();
     std::vector<const StorageInfo*> leaked;
@@ -164,13 +177,15 @@ struct NoLeak::State {
       bytes += storage.nbytes;
     }
     if (leaked.empty() || bytes <= options.tolerance_bytes) return {};
-    std::string message = "no leak expected, but " + counted(leaked.size(), "storage") + " (" + size_text(bytes) +
-                          ") born since " + line_text(where) + (leaked.size() == 1 ? " is" : " are") + " alive:\n";
+    std::string message = "no leak expected, but " + counted(leaked.size(), "storage") + " (" +
+                          size_text(bytes) + ") born since " + line_text(where) +
+                          (leaked.size() == 1 ? " is" : " are") + " alive:\n";
     return TestVerdict::failed(message + holders(leaked));
   }
 };
 
-NoLeak::NoLeak(const LeakOptions& options, SourceLocation where) : state_(std::make_unique<State>()) {
+NoLeak::NoLeak(const LeakOptions& options, SourceLocation where)
+    : state_(std::make_unique<State>()) {
   state_->options = options;
   state_->where = where;
   Registry::global().changes_since(state_->cursor);
@@ -187,7 +202,8 @@ NoLeak::~NoLeak() {
 }
 
 void NoLeak::keep(const at::Tensor& tensor) {
-  if (const uint64_t id = Registry::global().storage_id(tensor); id != 0) state_->meant_to_stay.insert(id);
+  if (const uint64_t id = Registry::global().storage_id(tensor); id != 0)
+    state_->meant_to_stay.insert(id);
 }
 
 TestVerdict NoLeak::check() {
@@ -198,13 +214,15 @@ TestVerdict NoLeak::check() {
 
 namespace {
 
-// One of the peaks that someone waits for. All share the device's one peak: before it is reset, everyone notes it.
+// One of the peaks that someone waits for. All share the device's one peak: before it is reset,
+// everyone notes it.
 struct PeakWatch {
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   int64_t limit = 0;         // of all live tensors
   uint64_t last_before = 0;  // the newest storage when it began
   int64_t highest = 0;       // above the limit, before the last reset; else 0
-  // Found by an operator or a report since, but older: it is no part of a budget. Nothing: it counts.
+  // Found by an operator or a report since, but older: it is no part of a budget. Nothing: it
+  // counts.
   std::optional<int64_t> adopted_before;
   std::string holders;  // at that moment
 };
@@ -219,7 +237,8 @@ PeakWatches& peak_watches() {
   return *watches;
 }
 
-// Adopted storages are in all counts but that of what was allocated, and raise the peak by as much as the current bytes.
+// Adopted storages are in all counts but that of what was allocated, and raise the peak by as much
+// as the current bytes.
 int64_t adopted_ever(const Counters& counters) {
   return counters.current_bytes - counters.allocated_bytes + counters.freed_bytes;
 }
@@ -235,16 +254,24 @@ std::string holders_at_peak(const Snapshot& peak, const PeakWatch& watch) {
     }
   }
   std::string text = holders(inside);
-  if (before > 0) text += (text.empty() ? "  " : "\n  ") + size_text(before) + " of it was alive before the scope";
-  if (!peak.complete()) text += "\n  some of those freed since are missing: peaks were not kept then (RegistryOptions::peaks)";
+  if (before > 0)
+    text +=
+        (text.empty() ? "  " : "\n  ") + size_text(before) + " of it was alive before the scope";
+  if (!peak.complete())
+    text +=
+        "\n  some of those freed since are missing: peaks were not kept then "
+        "(RegistryOptions::peaks)";
   return text;
 }
 
-// Under the lock. The device's peak is within the scope of `watch` if it is above its limit: when the scope began, it was not.
+// Under the lock. The device's peak is within the scope of `watch` if it is above its limit: when
+// the scope began, it was not.
 void note_peak(PeakWatch& watch) {
-  if (Registry::global().counters(watch.device).peak_bytes <= std::max(watch.limit, watch.highest)) return;
+  if (Registry::global().counters(watch.device).peak_bytes <= std::max(watch.limit, watch.highest))
+    return;
   const Counters counters = Registry::global().snapshot().counters(watch.device);
-  const int64_t bytes = counters.peak_bytes - (watch.adopted_before ? adopted_ever(counters) - *watch.adopted_before : 0);
+  const int64_t bytes = counters.peak_bytes -
+                        (watch.adopted_before ? adopted_ever(counters) - *watch.adopted_before : 0);
   if (bytes <= std::max(watch.limit, watch.highest)) return;
   const Snapshot peak = Registry::global().peak_snapshot(watch.device);
   std::string text = holders_at_peak(peak, watch);
@@ -309,12 +336,14 @@ struct PeakAtMost::State {
       highest = watch.highest;
       holders = watch.holders;
     }
-    const std::string expected = over == PeakOver::kStart
-                                     ? "a budget of " + size_text(bytes) + " (above " + size_text(at_start) + ")"
-                                     : "a peak of at most " + size_text(bytes);
+    const std::string expected =
+        over == PeakOver::kStart
+            ? "a budget of " + size_text(bytes) + " (above " + size_text(at_start) + ")"
+            : "a peak of at most " + size_text(bytes);
     const int64_t base = over == PeakOver::kStart ? at_start : 0;
-    return TestVerdict::failed(expected + " expected on " + watch.device.str() + " since " + line_text(where) + ", but it was " +
-                               size_text(highest - base) + ", " + std::to_string(highest - watch.limit) +
+    return TestVerdict::failed(expected + " expected on " + watch.device.str() + " since " +
+                               line_text(where) + ", but it was " + size_text(highest - base) +
+                               ", " + std::to_string(highest - watch.limit) +
                                " bytes more. Alive then:\n" + holders);
   }
 };
@@ -324,8 +353,8 @@ PeakAtMost::PeakAtMost(c10::Device device, int64_t bytes, PeakOver over, SourceL
   const Snapshot start = Registry::global().snapshot();
   State& state = *state_;
   state.watch.device = with_index(device);
-  TORCH_CHECK(Registry::global().follows(state.watch.device), "memledger: cannot expect a peak on ", device,
-              ": memledger does not follow that device");
+  TORCH_CHECK(Registry::global().follows(state.watch.device), "memledger: cannot expect a peak on ",
+              device, ": memledger does not follow that device");
   state.watch.last_before = newest_storage(start);
   state.bytes = bytes;
   state.over = over;

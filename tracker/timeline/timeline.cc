@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "registry/core/fork_safe_mutex.h"
-#include "registry/registry.h"
 #include "registry/libtorch/tensor_storages.h"
+#include "registry/registry.h"
 #include "reporter/names/name_book.h"
 #include "text/output.h"
 
@@ -17,7 +17,9 @@ namespace memledger {
 
 struct Timeline::Impl {
   explicit Impl(const TimelineOptions& options)
-      : max_events(std::max<size_t>(options.max_events, 1)), recorder(options.max_events), prune_at(max_events) {}
+      : max_events(std::max<size_t>(options.max_events, 1)),
+        recorder(options.max_events),
+        prune_at(max_events) {}
 
   void add_mark(int64_t time_ns, std::string label) {
     if (marks.size() >= max_events) {
@@ -30,8 +32,8 @@ struct Timeline::Impl {
 
   using Names = std::unordered_map<uint64_t, TimelineName>;
 
-  // To be called without the lock: what is read here may be the last reference to a module or tensor by the time it is let go of, and
-  // their deleters are the program's.
+  // To be called without the lock: what is read here may be the last reference to a module or
+  // tensor by the time it is let go of, and their deleters are the program's.
   Names read_names() const {
     const std::vector<NamedTensor> tensors = book.read();
     Registry& registry = Registry::global();
@@ -42,7 +44,8 @@ struct Timeline::Impl {
         if (id == 0) return;
         const std::string name = *part == '\0' ? named.name : named.name + "." + part;
         const auto [place, is_first] = now.try_emplace(id, TimelineName{named.role, name});
-        if (!is_first && place->second.role == named.role && place->second.name != name) place->second.name += "+" + name;
+        if (!is_first && place->second.role == named.role && place->second.name != name)
+          place->second.name += "+" + name;
       });
     }
     return now;
@@ -53,7 +56,8 @@ struct Timeline::Impl {
     for (auto& [id, name] : now) names.insert_or_assign(id, std::move(name));
   }
 
-  // Names of storages that the rings know no more, and marks from before them, are of no use to a later reading.
+  // Names of storages that the rings know no more, and marks from before them, are of no use to a
+  // later reading.
   void forget_what_is_before(const Recording& recording) {
     Names known;
     for (const Lifetime& life : recording.lifetimes) {
@@ -123,7 +127,8 @@ absl::Status Timeline::write(const std::string& path) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  return write_file(path, "timeline", [&](std::ostream& out) { write_timeline(read(), path, out); });
+  return write_file(path, "timeline",
+                    [&](std::ostream& out) { write_timeline(read(), path, out); });
 }
 
 }  // namespace memledger

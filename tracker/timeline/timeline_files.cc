@@ -31,7 +31,9 @@ struct Event {
 bool is_born(const Lifetime& life) { return life.born_ns.has_value() && !life.storage.adopted; }
 
 using DeviceKey = std::pair<c10::DeviceType, c10::DeviceIndex>;
-DeviceKey key_of(const Lifetime& life) { return {life.storage.device.type(), life.storage.device.index()}; }
+DeviceKey key_of(const Lifetime& life) {
+  return {life.storage.device.type(), life.storage.device.index()};
+}
 
 std::map<DeviceKey, std::vector<const Lifetime*>> by_device(const TimelineData& data) {
   std::map<DeviceKey, std::vector<const Lifetime*>> result;
@@ -45,7 +47,8 @@ std::vector<Event> events_of(const std::vector<const Lifetime*>& lives) {
     if (is_born(*life)) events.push_back({*life->born_ns, life, true});
     if (life->died_ns) events.push_back({*life->died_ns, life, false});
   }
-  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; });
+  std::stable_sort(events.begin(), events.end(),
+                   [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; });
   return events;
 }
 
@@ -63,29 +66,38 @@ const TimelineName* name_of(const Lifetime& life, const TimelineData& data) {
 
 std::string shape_text(const StorageInfo& storage) {
   if (!storage.dtype.has_value()) return "?";
-  return log_text::size(c10::IntArrayRef(storage.shape).vec()) + " " + log_text::dtype(storage.dtype);
+  return log_text::size(c10::IntArrayRef(storage.shape).vec()) + " " +
+         log_text::dtype(storage.dtype);
 }
 
 // One JSON object after the other, with commas between.
 class ChromeTrace {
  public:
-  ChromeTrace(std::ostream& out, int64_t begin_ns) : out_(out), begin_ns_(begin_ns) { out_ << "{\"traceEvents\":["; }
+  ChromeTrace(std::ostream& out, int64_t begin_ns) : out_(out), begin_ns_(begin_ns) {
+    out_ << "{\"traceEvents\":[";
+  }
 
-  void event(char phase, int process, uint64_t thread, int64_t time_ns, const std::string& name, const std::string& rest) {
+  void event(char phase, int process, uint64_t thread, int64_t time_ns, const std::string& name,
+             const std::string& rest) {
     // Microseconds with all the clock's digits.
     const int64_t since = std::max<int64_t>(0, time_ns - begin_ns_);
     out_ << (first_ ? "\n" : ",\n")
-         << fmt::format("{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03},\"name\":{}{}}}", phase, process, thread,
-                        since / 1000, since % 1000, json_string(name), rest);
+         << fmt::format("{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03},\"name\":{}{}}}",
+                        phase, process, thread, since / 1000, since % 1000, json_string(name),
+                        rest);
     first_ = false;
   }
   void process_name(int process, const std::string& name) {
-    event('M', process, 0, begin_ns_, "process_name", ",\"args\":{\"name\":" + json_string(name) + "}");
+    event('M', process, 0, begin_ns_, "process_name",
+          ",\"args\":{\"name\":" + json_string(name) + "}");
   }
   void thread_name(int process, uint64_t thread, const std::string& name) {
-    event('M', process, thread, begin_ns_, "thread_name", ",\"args\":{\"name\":" + json_string(name) + "}");
+    event('M', process, thread, begin_ns_, "thread_name",
+          ",\"args\":{\"name\":" + json_string(name) + "}");
   }
-  void end(const std::string& other) { out_ << "\n],\"displayTimeUnit\":\"ns\",\"otherData\":" << other << "}\n"; }
+  void end(const std::string& other) {
+    out_ << "\n],\"displayTimeUnit\":\"ns\",\"otherData\":" << other << "}\n";
+  }
 
  private:
   std::ostream& out_;
@@ -93,18 +105,22 @@ class ChromeTrace {
   bool first_ = true;
 };
 
-std::string slice_arguments(const Lifetime& life, const TimelineData& data, const std::string& series) {
+std::string slice_arguments(const Lifetime& life, const TimelineData& data,
+                            const std::string& series) {
   const StorageInfo& storage = life.storage;
   const TimelineName* const name = name_of(life, data);
   return fmt::format(
-      ",\"args\":{{\"bytes\":{},\"id\":{},\"name\":{},\"role\":{},\"shape\":{},\"operator\":{},\"autograd_node\":{},\"label\":{},"
+      ",\"args\":{{\"bytes\":{},\"id\":{},\"name\":{},\"role\":{},\"shape\":{},\"operator\":{},"
+      "\"autograd_node\":{},\"label\":{},"
       "\"phase\":{},\"thread\":{},\"alive_at_the_end\":{}}}",
-      storage.nbytes, storage.id, name == nullptr ? "null" : json_string(name->name), json_string(series),
-      json_string(shape_text(storage)), json_string(storage.op), json_string(storage.autograd_node), json_string(storage.label),
+      storage.nbytes, storage.id, name == nullptr ? "null" : json_string(name->name),
+      json_string(series), json_string(shape_text(storage)), json_string(storage.op),
+      json_string(storage.autograd_node), json_string(storage.label),
       json_string(to_string(storage.phase)), storage.thread, !life.died_ns.has_value());
 }
 
-void write_device(ChromeTrace& trace, const TimelineData& data, int process, const std::vector<const Lifetime*>& lives) {
+void write_device(ChromeTrace& trace, const TimelineData& data, int process,
+                  const std::vector<const Lifetime*>& lives) {
   const int64_t begin_ns = data.recording.begin_ns, end_ns = data.recording.end_ns;
   std::map<std::string, int64_t> bytes;
   std::unordered_map<const Lifetime*, std::string> series;
@@ -117,7 +133,8 @@ void write_device(ChromeTrace& trace, const TimelineData& data, int process, con
     all += life->storage.nbytes;
   }
   const auto counter = [&](int64_t time_ns, const std::string& name, int64_t value) {
-    trace.event('C', process, 0, time_ns, name, ",\"args\":{\"bytes\":" + std::to_string(value) + "}");
+    trace.event('C', process, 0, time_ns, name,
+                ",\"args\":{\"bytes\":" + std::to_string(value) + "}");
   };
   counter(begin_ns, "all", all);
   for (const auto& [name, value] : bytes) counter(begin_ns, name, value);
@@ -152,7 +169,8 @@ std::vector<std::string_view> parts_of(std::string_view path) {
 
 void write_labels(ChromeTrace& trace, const TimelineData& data, int process) {
   trace.process_name(process, "labels");
-  for (const TimelineMark& mark : data.marks) trace.event('i', process, 0, mark.time_ns, mark.label, ",\"s\":\"g\"");
+  for (const TimelineMark& mark : data.marks)
+    trace.event('i', process, 0, mark.time_ns, mark.label, ",\"s\":\"g\"");
   std::map<uint32_t, std::vector<std::string_view>> open;  // by thread
   for (const LabelChange& change : data.recording.label_changes) {
     const auto [place, is_new] = open.try_emplace(change.thread);
@@ -160,11 +178,13 @@ void write_labels(ChromeTrace& trace, const TimelineData& data, int process) {
     std::vector<std::string_view>& stack = place->second;
     const std::vector<std::string_view> parts = parts_of(change.label);
     size_t common = 0;
-    while (common < stack.size() && common < parts.size() && stack[common] == parts[common]) ++common;
+    while (common < stack.size() && common < parts.size() && stack[common] == parts[common])
+      ++common;
     for (; stack.size() > common; stack.pop_back())
       trace.event('E', process, change.thread, change.time_ns, std::string(stack.back()), "");
     for (; stack.size() < parts.size(); stack.push_back(parts[stack.size()])) {
-      trace.event('B', process, change.thread, change.time_ns, std::string(parts[stack.size()]), "");
+      trace.event('B', process, change.thread, change.time_ns, std::string(parts[stack.size()]),
+                  "");
     }
   }
   for (auto& [thread, stack] : open) {
@@ -281,7 +301,8 @@ class FrameLists {
   void write(const Lifetime& life) {
     std::vector<Frame> frames = frames_of(life, data_);
     std::string key;
-    for (const Frame& frame : frames) key += fmt::format("{}\n{}\n{}\n", frame.name, frame.filename, frame.line);
+    for (const Frame& frame : frames)
+      key += fmt::format("{}\n{}\n{}\n", frame.name, frame.filename, frame.line);
     const auto found = lists_.find(key);
     if (found != lists_.end()) {
       pickle_.get(found->second);
@@ -329,11 +350,14 @@ void write_chrome_trace(const TimelineData& data, std::ostream& out) {
     write_device(trace, data, process++, lives);
   }
   write_labels(trace, data, process);
-  const auto end_us = std::chrono::duration_cast<std::chrono::microseconds>(data.recording.end_time.time_since_epoch()).count();
-  trace.end(
-      fmt::format("{{\"schema\":\"memledger.timeline\",\"version\":1,\"dropped_events\":{},"
-                  "\"dropped_label_changes\":{},\"dropped_marks\":{},\"end_time_us\":{},\"unit\":\"bytes\"}}",
-                  data.recording.dropped_events, data.recording.dropped_label_changes, data.dropped_marks, end_us));
+  const auto end_us = std::chrono::duration_cast<std::chrono::microseconds>(
+                          data.recording.end_time.time_since_epoch())
+                          .count();
+  trace.end(fmt::format(
+      "{{\"schema\":\"memledger.timeline\",\"version\":1,\"dropped_events\":{},"
+      "\"dropped_label_changes\":{},\"dropped_marks\":{},\"end_time_us\":{},\"unit\":\"bytes\"}}",
+      data.recording.dropped_events, data.recording.dropped_label_changes, data.dropped_marks,
+      end_us));
 }
 
 void write_memory_viz(const TimelineData& data, std::ostream& out) {
@@ -342,13 +366,18 @@ void write_memory_viz(const TimelineData& data, std::ostream& out) {
   std::map<DeviceKey, int64_t> numbers;
   int64_t next = 0;
   for (const auto& [key, lives] : devices) {
-    if (key.first == c10::DeviceType::CUDA) next = std::max<int64_t>(next, (numbers[key] = key.second) + 1);
+    if (key.first == c10::DeviceType::CUDA)
+      next = std::max<int64_t>(next, (numbers[key] = key.second) + 1);
   }
   for (const auto& [key, lives] : devices) {
     if (key.first != c10::DeviceType::CUDA) numbers[key] = next++;
   }
-  const auto end_us = std::chrono::duration_cast<std::chrono::microseconds>(data.recording.end_time.time_since_epoch()).count();
-  const auto time_us = [&](int64_t time_ns) { return end_us - (data.recording.end_ns - time_ns) / 1000; };
+  const auto end_us = std::chrono::duration_cast<std::chrono::microseconds>(
+                          data.recording.end_time.time_since_epoch())
+                          .count();
+  const auto time_us = [&](int64_t time_ns) {
+    return end_us - (data.recording.end_ns - time_ns) / 1000;
+  };
 
   Pickle pickle(out);
   FrameLists frames(pickle, data);
@@ -411,7 +440,8 @@ void write_memory_viz(const TimelineData& data, std::ostream& out) {
       if (numbers[key] != device) continue;
       for (const Event& event : events_of(lives)) {
         const std::array<const char*, 3> birth = {"segment_alloc", "alloc", nullptr};
-        const std::array<const char*, 3> death = {"free_requested", "free_completed", "segment_free"};
+        const std::array<const char*, 3> death = {"free_requested", "free_completed",
+                                                  "segment_free"};
         for (const char* action : event.birth ? birth : death) {
           if (action == nullptr) continue;
           pickle.next(entries++);

@@ -1,10 +1,11 @@
-// cuBLAS: nothing is computed. What is kept is what can be asked back, and results that a caller reads on the host are zeros.
+// cuBLAS: nothing is computed. What is kept is what can be asked back, and results that a caller
+// reads on the host are zeros.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-#include "virtual_gpu/answers/objects.h"
 #include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/answers/objects.h"
 #include "virtual_gpu/workspaces.h"
 
 namespace memledger::virtual_gpu {
@@ -65,20 +66,23 @@ int give_info(int* info) {
 using namespace memledger::virtual_gpu;
 
 extern "C" int cudaMemsetAsync(void* to, int value, size_t bytes, void* stream);
-extern "C" int cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                                 int kind, void* stream);
+extern "C" int cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                                 size_t width, size_t height, int kind, void* stream);
 
 namespace {
 
-int copy_matrix(int rows, int columns, int element_size, const void* from, int from_rows, void* to, int to_rows, int kind,
-                void* stream) {
+int copy_matrix(int rows, int columns, int element_size, const void* from, int from_rows, void* to,
+                int to_rows, int kind, void* stream) {
   if (rows <= 0 || columns <= 0) return 0;
   const size_t size = static_cast<size_t>(element_size);
-  return cudaMemcpy2DAsync(to, to_rows * size, from, from_rows * size, rows * size, columns, kind, stream) == 0 ? 0
-                                                                                                                : kMappingError;
+  return cudaMemcpy2DAsync(to, to_rows * size, from, from_rows * size, rows * size, columns, kind,
+                           stream) == 0
+             ? 0
+             : kMappingError;
 }
 
-// The info of each matrix lies on the device. Where small copies are remembered, what lay there before must not be taken for it.
+// The info of each matrix lies on the device. Where small copies are remembered, what lay there
+// before must not be taken for it.
 int clear_infos(const Cublas* handle, int* infos, int batch) {
   if (handle == nullptr) return kNotInitialized;
   if (infos == nullptr || batch < 1) return 0;
@@ -87,8 +91,12 @@ int clear_infos(const Cublas* handle, int* infos, int batch) {
 
 }  // namespace
 
-MEMLEDGER_ANSWER int cublasCreate_v2(Cublas** handle) { return make_object(handle, kInvalidValue, kAllocFailed); }
-MEMLEDGER_ANSWER int cublasDestroy_v2(Cublas* handle) { return handle == nullptr ? kNotInitialized : drop_object(handle); }
+MEMLEDGER_ANSWER int cublasCreate_v2(Cublas** handle) {
+  return make_object(handle, kInvalidValue, kAllocFailed);
+}
+MEMLEDGER_ANSWER int cublasDestroy_v2(Cublas* handle) {
+  return handle == nullptr ? kNotInitialized : drop_object(handle);
+}
 MEMLEDGER_ANSWER int cublasSetStream_v2(Cublas* handle, void* stream) {
   if (handle == nullptr) return kNotInitialized;
   handle->stream = stream;
@@ -149,31 +157,36 @@ MEMLEDGER_ANSWER int cublasGetVersion_v2(const Cublas*, int* version) {
   *version = 130100;  // 13.1, what LibTorch 2.11 asks for
   return 0;
 }
-MEMLEDGER_ANSWER const char* cublasGetStatusString(int status) { return status == 0 ? "CUBLAS_STATUS_SUCCESS" : "cuBLAS error"; }
-MEMLEDGER_ANSWER const char* cublasGetStatusName(int status) { return cublasGetStatusString(status); }
+MEMLEDGER_ANSWER const char* cublasGetStatusString(int status) {
+  return status == 0 ? "CUBLAS_STATUS_SUCCESS" : "cuBLAS error";
+}
+MEMLEDGER_ANSWER const char* cublasGetStatusName(int status) {
+  return cublasGetStatusString(status);
+}
 
-MEMLEDGER_ANSWER int cublasSetMatrixAsync(int rows, int columns, int size, const void* from, int from_rows, void* to, int to_rows,
-                                          void* stream) {
+MEMLEDGER_ANSWER int cublasSetMatrixAsync(int rows, int columns, int size, const void* from,
+                                          int from_rows, void* to, int to_rows, void* stream) {
   return copy_matrix(rows, columns, size, from, from_rows, to, to_rows, kCopyToDevice, stream);
 }
-MEMLEDGER_ANSWER int cublasGetMatrixAsync(int rows, int columns, int size, const void* from, int from_rows, void* to, int to_rows,
-                                          void* stream) {
+MEMLEDGER_ANSWER int cublasGetMatrixAsync(int rows, int columns, int size, const void* from,
+                                          int from_rows, void* to, int to_rows, void* stream) {
   return copy_matrix(rows, columns, size, from, from_rows, to, to_rows, kCopyToHost, stream);
 }
 // A vector is a matrix with one row, its elements `increment` apart.
-MEMLEDGER_ANSWER int cublasSetVectorAsync(int n, int size, const void* from, int from_increment, void* to, int to_increment,
-                                          void* stream) {
+MEMLEDGER_ANSWER int cublasSetVectorAsync(int n, int size, const void* from, int from_increment,
+                                          void* to, int to_increment, void* stream) {
   return copy_matrix(1, n, size, from, from_increment, to, to_increment, kCopyToDevice, stream);
 }
-MEMLEDGER_ANSWER int cublasGetVectorAsync(int n, int size, const void* from, int from_increment, void* to, int to_increment,
-                                          void* stream) {
+MEMLEDGER_ANSWER int cublasGetVectorAsync(int n, int size, const void* from, int from_increment,
+                                          void* to, int to_increment, void* stream) {
   return copy_matrix(1, n, size, from, from_increment, to, to_increment, kCopyToHost, stream);
 }
 
 // Scalars.
-#define DOT(name, bytes)                                                                              \
-  MEMLEDGER_ANSWER int name(const Cublas* h, int, const void*, int, const void*, int, void* result) { \
-    return give_result(h, result, bytes);                                                             \
+#define DOT(name, bytes)                                                              \
+  MEMLEDGER_ANSWER int name(const Cublas* h, int, const void*, int, const void*, int, \
+                            void* result) {                                           \
+    return give_result(h, result, bytes);                                             \
   }
 DOT(cublasSdot_v2, 4)
 DOT(cublasDdot_v2, 8)
@@ -182,15 +195,18 @@ DOT(cublasCdotc_v2, 8)
 DOT(cublasZdotu_v2, 16)
 DOT(cublasZdotc_v2, 16)
 #undef DOT
-#define DOT_EX(name)                                                                                                           \
-  MEMLEDGER_ANSWER int name(const Cublas* h, int, const void*, int, int, const void*, int, int, void* result, int type, int) { \
-    return give_result(h, result, size_of(type));                                                                              \
+#define DOT_EX(name)                                                                            \
+  MEMLEDGER_ANSWER int name(const Cublas* h, int, const void*, int, int, const void*, int, int, \
+                            void* result, int type, int) {                                      \
+    return give_result(h, result, size_of(type));                                               \
   }
 DOT_EX(cublasDotEx)
 DOT_EX(cublasDotcEx)
 #undef DOT_EX
-#define NORM(name, bytes) \
-  MEMLEDGER_ANSWER int name(const Cublas* h, int, const void*, int, void* result) { return give_result(h, result, bytes); }
+#define NORM(name, bytes)                                                           \
+  MEMLEDGER_ANSWER int name(const Cublas* h, int, const void*, int, void* result) { \
+    return give_result(h, result, bytes);                                           \
+  }
 NORM(cublasSnrm2_v2, 4)
 NORM(cublasDnrm2_v2, 8)
 NORM(cublasScnrm2_v2, 4)
@@ -200,8 +216,10 @@ NORM(cublasDasum_v2, 8)
 NORM(cublasScasum_v2, 4)
 NORM(cublasDzasum_v2, 8)
 #undef NORM
-#define INDEX(name) \
-  MEMLEDGER_ANSWER int name(const Cublas* h, int n, const void*, int, int* result) { return give_index(h, n, result); }
+#define INDEX(name)                                                                  \
+  MEMLEDGER_ANSWER int name(const Cublas* h, int n, const void*, int, int* result) { \
+    return give_index(h, n, result);                                                 \
+  }
 INDEX(cublasIsamax_v2)
 INDEX(cublasIdamax_v2)
 INDEX(cublasIcamax_v2)
@@ -214,30 +232,36 @@ INDEX(cublasIzamin_v2)
 
 // Batched factorizations and solvers: `info` is on the host, other than the per-matrix results.
 #define FOR_REAL_AND_COMPLEX(do_it) do_it(S) do_it(D) do_it(C) do_it(Z)
-#define BATCHED(T)                                                                                                               \
-  MEMLEDGER_ANSWER int cublas##T##geqrfBatched(void*, int, int, void*, int, void*, int* info, int) { return give_info(info); }   \
-  MEMLEDGER_ANSWER int cublas##T##getrsBatched(void*, int, int, int, const void*, int, const int*, void*, int, int* info, int) { \
-    return give_info(info);                                                                                                      \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cublas##T##gelsBatched(const Cublas* h, int, int, int, int, void*, int, void*, int, int* info,            \
-                                              int* infos, int batch) {                                                           \
-    give_info(info);                                                                                                             \
-    return clear_infos(h, infos, batch);                                                                                         \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cublas##T##getrfBatched(const Cublas* h, int, void*, int, int*, int* infos, int batch) {                  \
-    return clear_infos(h, infos, batch);                                                                                         \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cublas##T##getriBatched(const Cublas* h, int, const void*, int, const int*, void*, int, int* infos,       \
-                                               int batch) {                                                                      \
-    return clear_infos(h, infos, batch);                                                                                         \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cublas##T##matinvBatched(const Cublas* h, int, const void*, int, void*, int, int* infos, int batch) {     \
-    return clear_infos(h, infos, batch);                                                                                         \
-  }                                                                                                                              \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trsmBatched)                                                                                 \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemmBatched)                                                                                 \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemmStridedBatched)                                                                          \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemvBatched)                                                                                 \
+#define BATCHED(T)                                                                                 \
+  MEMLEDGER_ANSWER int cublas##T##geqrfBatched(void*, int, int, void*, int, void*, int* info,      \
+                                               int) {                                              \
+    return give_info(info);                                                                        \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cublas##T##getrsBatched(void*, int, int, int, const void*, int, const int*, \
+                                               void*, int, int* info, int) {                       \
+    return give_info(info);                                                                        \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cublas##T##gelsBatched(const Cublas* h, int, int, int, int, void*, int,     \
+                                              void*, int, int* info, int* infos, int batch) {      \
+    give_info(info);                                                                               \
+    return clear_infos(h, infos, batch);                                                           \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cublas##T##getrfBatched(const Cublas* h, int, void*, int, int*, int* infos, \
+                                               int batch) {                                        \
+    return clear_infos(h, infos, batch);                                                           \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cublas##T##getriBatched(const Cublas* h, int, const void*, int, const int*, \
+                                               void*, int, int* infos, int batch) {                \
+    return clear_infos(h, infos, batch);                                                           \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cublas##T##matinvBatched(const Cublas* h, int, const void*, int, void*,     \
+                                                int, int* infos, int batch) {                      \
+    return clear_infos(h, infos, batch);                                                           \
+  }                                                                                                \
+  MEMLEDGER_DOES_NOTHING(cublas##T##trsmBatched)                                                   \
+  MEMLEDGER_DOES_NOTHING(cublas##T##gemmBatched)                                                   \
+  MEMLEDGER_DOES_NOTHING(cublas##T##gemmStridedBatched)                                            \
+  MEMLEDGER_DOES_NOTHING(cublas##T##gemvBatched)                                                   \
   MEMLEDGER_DOES_NOTHING(cublas##T##gemvStridedBatched)
 FOR_REAL_AND_COMPLEX(BATCHED)
 #undef BATCHED

@@ -5,10 +5,12 @@
 #include "virtual_gpu/answer_macros.h"
 #include "virtual_gpu/machine.h"
 
-// What the files of the runtime and the driver share. Error numbers of the two are the same where both have one.
+// What the files of the runtime and the driver share. Error numbers of the two are the same where
+// both have one.
 namespace memledger::virtual_gpu {
 
-// Every function of the runtime returns through this: cudaGetLastError tells the thread's last failure.
+// Every function of the runtime returns through this: cudaGetLastError tells the thread's last
+// failure.
 cudaError_t result(cudaError_t error);
 
 // The driver's functions lean on those of the runtime, but do not touch the thread's last error.
@@ -44,13 +46,16 @@ int active_blocks(int block_size, size_t shared_bytes);
 bool is_stream(cudaStream_t stream);
 int stream_device(cudaStream_t stream);
 
-// The driver's function of that name in its newest version, considered or generated; nullptr where there is none.
+// The driver's function of that name in its newest version, considered or generated; nullptr where
+// there is none.
 void* find_driver_function(const char* name);
 
 inline constexpr char kNoGraphs[] =
-    "CUDA graphs cannot be captured on a virtual GPU, as kernels are not run. Run without torch.cuda.graph / "
+    "CUDA graphs cannot be captured on a virtual GPU, as kernels are not run. Run without "
+    "torch.cuda.graph / "
     "at::cuda::CUDAGraph.";
 inline constexpr char kNoSharing[] =
-    "memory and events of a virtual GPU cannot be shared with other processes. Each process has its own virtual GPU.";
+    "memory and events of a virtual GPU cannot be shared with other processes. Each process has "
+    "its own virtual GPU.";
 
 }  // namespace memledger::virtual_gpu

@@ -40,13 +40,15 @@ constexpr ErrorText kErrors[] = {
     MEMLEDGER_ERROR(cudaErrorInvalidHostPointer, "invalid host pointer"),
     MEMLEDGER_ERROR(cudaErrorInvalidDevicePointer, "invalid device pointer"),
     MEMLEDGER_ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
-    MEMLEDGER_ERROR(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"),
+    MEMLEDGER_ERROR(cudaErrorInsufficientDriver,
+                    "CUDA driver version is insufficient for CUDA runtime version"),
     MEMLEDGER_ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
     MEMLEDGER_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
     MEMLEDGER_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
     MEMLEDGER_ERROR(cudaErrorInvalidKernelImage, "device kernel image is invalid"),
     MEMLEDGER_ERROR(cudaErrorDeviceUninitialized, "invalid device context"),
-    MEMLEDGER_ERROR(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device"),
+    MEMLEDGER_ERROR(cudaErrorNoKernelImageForDevice,
+                    "no kernel image is available for execution on the device"),
     MEMLEDGER_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
     MEMLEDGER_ERROR(cudaErrorSymbolNotFound, "named symbol not found"),
     MEMLEDGER_ERROR(cudaErrorNotReady, "device not ready"),
@@ -54,15 +56,20 @@ constexpr ErrorText kErrors[] = {
     MEMLEDGER_ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
     MEMLEDGER_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
     MEMLEDGER_ERROR(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled"),
-    MEMLEDGER_ERROR(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped"),
-    MEMLEDGER_ERROR(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region"),
+    MEMLEDGER_ERROR(cudaErrorHostMemoryAlreadyRegistered,
+                    "part or all of the requested memory range is already mapped"),
+    MEMLEDGER_ERROR(cudaErrorHostMemoryNotRegistered,
+                    "pointer does not correspond to a registered memory region"),
     MEMLEDGER_ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
     MEMLEDGER_ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
     MEMLEDGER_ERROR(cudaErrorNotPermitted, "operation not permitted"),
     MEMLEDGER_ERROR(cudaErrorNotSupported, "operation not supported"),
-    MEMLEDGER_ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
-    MEMLEDGER_ERROR(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"),
-    MEMLEDGER_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+    MEMLEDGER_ERROR(cudaErrorStreamCaptureUnsupported,
+                    "operation not permitted when stream is capturing"),
+    MEMLEDGER_ERROR(cudaErrorStreamCaptureInvalidated,
+                    "operation failed due to a previous error during capture"),
+    MEMLEDGER_ERROR(cudaErrorIllegalState,
+                    "the operation cannot be performed in the present state"),
     MEMLEDGER_ERROR(cudaErrorUnknown, "unknown error"),
 };
 #undef MEMLEDGER_ERROR
@@ -311,12 +318,13 @@ cudaError_t device_attribute(int* value, int attribute, int device) {
     case cudaDevAttrHostNumaId:
       *value = 0;
       break;
-    // The driver's numbers for virtual memory management have no name in the runtime. It is supported; sharing its handles is
-    // not.
+    // The driver's numbers for virtual memory management have no name in the runtime. It is
+    // supported; sharing its handles is not.
     case 102:
       *value = 1;
       break;
-    // What a device has not (time limits, being integrated, multicast, access to pageable memory …), and what is newer than this.
+    // What a device has not (time limits, being integrated, multicast, access to pageable memory
+    // …), and what is newer than this.
     default:
       *value = 0;
       break;
@@ -352,7 +360,9 @@ MEMLEDGER_ANSWER cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
+MEMLEDGER_ANSWER cudaError_t cudaDriverGetVersion(int* version) {
+  return cudaRuntimeGetVersion(version);
+}
 
 MEMLEDGER_ANSWER cudaError_t cudaGetDeviceCount(int* count) {
   if (!count) return result(cudaErrorInvalidValue);
@@ -369,7 +379,8 @@ MEMLEDGER_ANSWER cudaError_t cudaGetDevice(int* device) {
 
 MEMLEDGER_ANSWER cudaError_t cudaSetDevice(int device) {
   Machine& machine = Machine::get();
-  if (!machine.is_device(device)) return result(machine.device_count() ? cudaErrorInvalidDevice : cudaErrorNoDevice);
+  if (!machine.is_device(device))
+    return result(machine.device_count() ? cudaErrorInvalidDevice : cudaErrorNoDevice);
   set_current_device(device);
   machine.make_context(device);
   return cudaSuccess;
@@ -412,7 +423,8 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceReset() {
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
+                                                    int device) {
   return result(device_attribute(value, attribute, device));
 }
 
@@ -583,7 +595,8 @@ uint64_t peer_bit(int device, int peer) { return uint64_t{1} << (device * 8 + pe
 MEMLEDGER_ANSWER cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   if (flags) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
-  if (!Machine::get().is_device(peer) || peer == current_device()) return result(cudaErrorInvalidDevice);
+  if (!Machine::get().is_device(peer) || peer == current_device())
+    return result(cudaErrorInvalidDevice);
   const uint64_t bit = peer_bit(current_device(), peer);
   return result(peers.fetch_or(bit) & bit ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
 }
@@ -595,10 +608,12 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceDisablePeerAccess(int peer) {
   return result(peers.fetch_and(~bit) & bit ? cudaSuccess : cudaErrorPeerAccessNotEnabled);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int peer) {
+MEMLEDGER_ANSWER cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute,
+                                                       int device, int peer) {
   Machine& machine = Machine::get();
   if (!value) return result(cudaErrorInvalidValue);
-  if (!machine.is_device(device) || !machine.is_device(peer) || device == peer) return result(cudaErrorInvalidDevice);
+  if (!machine.is_device(device) || !machine.is_device(peer) || device == peer)
+    return result(cudaErrorInvalidDevice);
   *value = attribute == cudaDevP2PAttrPerformanceRank ? 0 : 1;
   return cudaSuccess;
 }

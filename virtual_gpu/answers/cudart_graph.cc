@@ -1,17 +1,19 @@
-// The runtime: graphs. Their parameters differ between CUDA versions; as all are refused, this file needs none of them, nor the
-// header.
-#include "virtual_gpu/answers/last_error.h"
+// The runtime: graphs. Their parameters differ between CUDA versions; as all are refused, this file
+// needs none of them, nor the header.
 #include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/answers/last_error.h"
 
 namespace {
 
 constexpr int kNotSupported = 801;
 constexpr char kWhy[] =
-    "a virtual GPU has no CUDA graphs, as kernels are not run. Run without torch.cuda.graph / at::cuda::CUDAGraph.";
+    "a virtual GPU has no CUDA graphs, as kernels are not run. Run without torch.cuda.graph / "
+    "at::cuda::CUDAGraph.";
 
 }  // namespace
 
-#define MEMLEDGER_NO_GRAPHS(name) MEMLEDGER_REFUSES(name, memledger::virtual_gpu::runtime_result(kNotSupported), kWhy)
+#define MEMLEDGER_NO_GRAPHS(name) \
+  MEMLEDGER_REFUSES(name, memledger::virtual_gpu::runtime_result(kNotSupported), kWhy)
 
 MEMLEDGER_NO_GRAPHS(cudaGraphCreate)
 MEMLEDGER_NO_GRAPHS(cudaGraphAddNode)

@@ -38,8 +38,9 @@ Variables& variables() {
   return *made;
 }
 
-// A file's device code, and for which architectures it was compiled. Libraries (CUB) choose among those they were compiled for by
-// what a kernel says of itself, and fail where that is another: on a device of 8.9 code for 8.6 runs and says 8.6.
+// A file's device code, and for which architectures it was compiled. Libraries (CUB) choose among
+// those they were compiled for by what a kernel says of itself, and fail where that is another: on
+// a device of 8.9 code for 8.6 runs and says 8.6.
 struct Binary {
   const unsigned char* code = nullptr;
   int chosen = 0;  // as 86; 0 until asked for
@@ -49,7 +50,8 @@ struct Binary {
 struct Kernels {
   std::mutex mutex;
   std::vector<std::unique_ptr<Binary>> owned;
-  std::vector<std::pair<const void*, Binary*>> binaries;  // by the address of the kernel's stub on the host
+  std::vector<std::pair<const void*, Binary*>>
+      binaries;  // by the address of the kernel's stub on the host
   bool sorted = true;
 };
 
@@ -79,7 +81,8 @@ int choose_architecture(const unsigned char* code, int capability) {
     const uint64_t bytes = read_at<uint32_t>(entry, 4) + read_at<uint64_t>(entry, 8);
     if (architecture <= capability) {
       const uint16_t kind = read_at<uint16_t>(entry, 0);
-      if (kind == kMachineCode && architecture / 10 == capability / 10) machine_code = std::max(machine_code, architecture);
+      if (kind == kMachineCode && architecture / 10 == capability / 10)
+        machine_code = std::max(machine_code, architecture);
       if (kind == kPtx) ptx = std::max(ptx, architecture);
     }
     if (bytes < kLeastHeader || bytes > left) break;
@@ -95,7 +98,8 @@ int architecture_of(const void* kernel) {
   std::lock_guard<std::mutex> lock(k.mutex);
   if (!k.sorted) std::sort(k.binaries.begin(), k.binaries.end());
   k.sorted = true;
-  auto found = std::lower_bound(k.binaries.begin(), k.binaries.end(), std::pair<const void*, Binary*>(kernel, nullptr));
+  auto found = std::lower_bound(k.binaries.begin(), k.binaries.end(),
+                                std::pair<const void*, Binary*>(kernel, nullptr));
   while (found != k.binaries.end() && found->first == kernel && !found->second->loaded) ++found;
   if (found == k.binaries.end() || found->first != kernel) return capability;
   Binary& binary = *found->second;
@@ -132,7 +136,8 @@ cudaError_t launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stre
 cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   if (!grid.x || !grid.y || !grid.z || !threads || threads > kMaxThreadsPerBlock || block.z > 64 ||
-      grid.x > static_cast<unsigned>(std::numeric_limits<int>::max()) || grid.y > 65535 || grid.z > 65535) {
+      grid.x > static_cast<unsigned>(std::numeric_limits<int>::max()) || grid.y > 65535 ||
+      grid.z > 65535) {
     return cudaErrorInvalidConfiguration;
   }
   const size_t most = Machine::get().profile().shared_memory_per_block_optin;
@@ -144,10 +149,14 @@ int active_blocks(int block_size, size_t shared_bytes) {
   if (block_size <= 0 || block_size > kMaxThreadsPerBlock) return 0;
   if (shared_bytes > static_cast<size_t>(profile.shared_memory_per_block_optin)) return 0;
   const int threads = (block_size + kWarpSize - 1) / kWarpSize * kWarpSize;
-  int blocks = std::min(profile.max_blocks_per_multiprocessor, profile.max_threads_per_multiprocessor / threads);
+  int blocks = std::min(profile.max_blocks_per_multiprocessor,
+                        profile.max_threads_per_multiprocessor / threads);
   blocks = std::min(blocks, kRegistersPerMultiprocessor / (kRegistersPerThread * threads));
-  const size_t shared = shared_bytes + static_cast<size_t>(profile.reserved_shared_memory_per_block);
-  if (shared) blocks = std::min<int>(blocks, static_cast<int>(profile.shared_memory_per_multiprocessor / shared));
+  const size_t shared =
+      shared_bytes + static_cast<size_t>(profile.reserved_shared_memory_per_block);
+  if (shared)
+    blocks =
+        std::min<int>(blocks, static_cast<int>(profile.shared_memory_per_multiprocessor / shared));
   return blocks;
 }
 
@@ -155,13 +164,15 @@ int active_blocks(int block_size, size_t shared_bytes) {
 
 using namespace memledger::virtual_gpu;
 
-// What compiled device code calls at load: it is noted, and looked at only when a kernel is asked about.
+// What compiled device code calls at load: it is noted, and looked at only when a kernel is asked
+// about.
 
 MEMLEDGER_ANSWER void** __cudaRegisterFatBinary(void* description) {
   constexpr uint32_t kMagic = 0x466243b1;
   auto binary = std::make_unique<Binary>();
   const auto* const words = static_cast<const unsigned char*>(description);
-  if (words && read_at<uint32_t>(words, 0) == kMagic) binary->code = read_at<const unsigned char*>(words, 8);
+  if (words && read_at<uint32_t>(words, 0) == kMagic)
+    binary->code = read_at<const unsigned char*>(words, 8);
   Kernels& k = kernels();
   std::lock_guard<std::mutex> lock(k.mutex);
   k.owned.push_back(std::move(binary));
@@ -177,32 +188,36 @@ MEMLEDGER_ANSWER void __cudaUnregisterFatBinary(void** handle) {
 }
 MEMLEDGER_ANSWER char __cudaInitModule(void**) { return 1; }
 
-MEMLEDGER_ANSWER void __cudaRegisterFunction(void** handle, const char* kernel, char*, const char*, int, uint3*, uint3*, dim3*,
-                                             dim3*, int*) {
+MEMLEDGER_ANSWER void __cudaRegisterFunction(void** handle, const char* kernel, char*, const char*,
+                                             int, uint3*, uint3*, dim3*, dim3*, int*) {
   Kernels& k = kernels();
   std::lock_guard<std::mutex> lock(k.mutex);
   k.binaries.emplace_back(kernel, reinterpret_cast<Binary*>(handle));
   k.sorted = false;
 }
 
-MEMLEDGER_ANSWER void __cudaRegisterVar(void**, char* host_variable, char*, const char*, int, size_t bytes, int, int) {
+MEMLEDGER_ANSWER void __cudaRegisterVar(void**, char* host_variable, char*, const char*, int,
+                                        size_t bytes, int, int) {
   Variables& v = variables();
   std::lock_guard<std::mutex> lock(v.mutex);
   v.bytes[host_variable] = bytes;
 }
 
-MEMLEDGER_ANSWER void __cudaRegisterManagedVar(void**, void** host_variable, char*, const char*, int, size_t bytes, int, int) {
+MEMLEDGER_ANSWER void __cudaRegisterManagedVar(void**, void** host_variable, char*, const char*,
+                                               int, size_t bytes, int, int) {
   Variables& v = variables();
   std::lock_guard<std::mutex> lock(v.mutex);
   v.bytes[host_variable] = bytes;
 }
 
-MEMLEDGER_ANSWER unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
+MEMLEDGER_ANSWER unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
+                                                      cudaStream_t stream) {
   call_configuration = {grid, block, shared_bytes, stream};
   return 0;
 }
 
-MEMLEDGER_ANSWER cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes, void* stream) {
+MEMLEDGER_ANSWER cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block,
+                                                        size_t* shared_bytes, void* stream) {
   *grid = call_configuration.grid;
   *block = call_configuration.block;
   *shared_bytes = call_configuration.shared_bytes;
@@ -215,31 +230,36 @@ MEMLEDGER_ANSWER cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* f
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3 grid, dim3 block, void**, size_t shared_bytes,
-                                                cudaStream_t stream) {
+MEMLEDGER_ANSWER cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3 grid, dim3 block, void**,
+                                                size_t shared_bytes, cudaStream_t stream) {
   return result(launch(grid, block, shared_bytes, stream));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaLaunchKernel(const void*, dim3 grid, dim3 block, void**, size_t shared_bytes,
-                                              cudaStream_t stream) {
+MEMLEDGER_ANSWER cudaError_t cudaLaunchKernel(const void*, dim3 grid, dim3 block, void**,
+                                              size_t shared_bytes, cudaStream_t stream) {
   return result(launch(grid, block, shared_bytes, stream));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
+MEMLEDGER_ANSWER cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*,
+                                                 void**) {
   if (!config) return result(cudaErrorInvalidValue);
-  return result(launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream));
+  return result(
+      launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void*, dim3 grid, dim3 block, void**, size_t shared_bytes,
-                                                         cudaStream_t stream) {
+MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void*, dim3 grid, dim3 block, void**,
+                                                         size_t shared_bytes, cudaStream_t stream) {
   const cudaError_t error = launch(grid, block, shared_bytes, stream);
   if (error) return result(error);
-  const uint64_t at_once = uint64_t(active_blocks(static_cast<int>(block.x * block.y * block.z), shared_bytes)) *
-                           Machine::get().profile().multiprocessors;
-  return result(uint64_t{grid.x} * grid.y * grid.z > at_once ? cudaErrorCooperativeLaunchTooLarge : cudaSuccess);
+  const uint64_t at_once =
+      uint64_t(active_blocks(static_cast<int>(block.x * block.y * block.z), shared_bytes)) *
+      Machine::get().profile().multiprocessors;
+  return result(uint64_t{grid.x} * grid.y * grid.z > at_once ? cudaErrorCooperativeLaunchTooLarge
+                                                             : cudaSuccess);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes,
+                                                   const void* kernel) {
   if (!attributes) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
   std::memset(attributes, 0, sizeof *attributes);
@@ -251,14 +271,18 @@ MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attribute
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
+MEMLEDGER_ANSWER cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute,
+                                                  int value) {
   if (const cudaError_t error = ready()) return result(error);
-  const bool too_much = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
-                        (value < 0 || value > Machine::get().profile().shared_memory_per_block_optin);
+  const bool too_much =
+      attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
+      (value < 0 || value > Machine::get().profile().shared_memory_per_block_optin);
   return result(too_much ? cudaErrorInvalidValue : cudaSuccess);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaFuncSetCacheConfig(const void*, cudaFuncCache) { return cudaSuccess; }
+MEMLEDGER_ANSWER cudaError_t cudaFuncSetCacheConfig(const void*, cudaFuncCache) {
+  return cudaSuccess;
+}
 
 MEMLEDGER_ANSWER cudaError_t cudaFuncGetName(const char** name, const void*) {
   if (!name) return result(cudaErrorInvalidValue);
@@ -266,35 +290,42 @@ MEMLEDGER_ANSWER cudaError_t cudaFuncGetName(const char** name, const void*) {
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int block_size,
-                                                                                    size_t shared_bytes, unsigned) {
+MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, const void*, int block_size, size_t shared_bytes, unsigned) {
   if (!blocks) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
   *blocks = active_blocks(block_size, shared_bytes);
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block_size,
+MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
+                                                                           const void* function,
+                                                                           int block_size,
                                                                            size_t shared_bytes) {
-  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, shared_bytes, 0);
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size,
+                                                                shared_bytes, 0);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*, int blocks, int) {
+MEMLEDGER_ANSWER cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*,
+                                                                       int blocks, int) {
   if (!bytes || blocks <= 0) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
   const Profile& profile = Machine::get().profile();
-  const int each = profile.shared_memory_per_multiprocessor / blocks - profile.reserved_shared_memory_per_block;
+  const int each =
+      profile.shared_memory_per_multiprocessor / blocks - profile.reserved_shared_memory_per_block;
   *bytes = static_cast<size_t>(std::max(0, std::min(each, profile.shared_memory_per_block_optin)));
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, const void*, const cudaLaunchConfig_t*) {
+MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, const void*,
+                                                                  const cudaLaunchConfig_t*) {
   if (!size) return result(cudaErrorInvalidValue);
   *size = 8;
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t* config) {
+MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
+                                                            const cudaLaunchConfig_t* config) {
   if (!clusters || !config) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
   unsigned cluster = 1;
@@ -304,8 +335,10 @@ MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const
     cluster = attribute.val.clusterDim.x * attribute.val.clusterDim.y * attribute.val.clusterDim.z;
   }
   const dim3 block = config->blockDim;
-  const int blocks = active_blocks(static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
-  *clusters = blocks * Machine::get().profile().multiprocessors / static_cast<int>(std::max(1u, cluster));
+  const int blocks =
+      active_blocks(static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
+  *clusters =
+      blocks * Machine::get().profile().multiprocessors / static_cast<int>(std::max(1u, cluster));
   return cudaSuccess;
 }
 
@@ -323,26 +356,29 @@ MEMLEDGER_ANSWER cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* source, size_t bytes, size_t offset,
-                                                cudaMemcpyKind kind) {
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* source,
+                                                size_t bytes, size_t offset, cudaMemcpyKind kind) {
   void* pointer = nullptr;
   if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
   return result(transfer(static_cast<char*>(pointer) + offset, source, bytes, kind));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* source, size_t bytes, size_t offset,
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* source,
+                                                     size_t bytes, size_t offset,
                                                      cudaMemcpyKind kind, cudaStream_t) {
   return cudaMemcpyToSymbol(symbol, source, bytes, offset, kind);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbol(void* destination, const void* symbol, size_t bytes, size_t offset,
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbol(void* destination, const void* symbol,
+                                                  size_t bytes, size_t offset,
                                                   cudaMemcpyKind kind) {
   void* pointer = nullptr;
   if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
   return result(transfer(destination, static_cast<char*>(pointer) + offset, bytes, kind));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbolAsync(void* destination, const void* symbol, size_t bytes, size_t offset,
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbolAsync(void* destination, const void* symbol,
+                                                       size_t bytes, size_t offset,
                                                        cudaMemcpyKind kind, cudaStream_t) {
   return cudaMemcpyFromSymbol(destination, symbol, bytes, offset, kind);
 }
@@ -367,16 +403,19 @@ void* find_driver_function(const char* name) { return driver_function(name); }
 
 }  // namespace memledger::virtual_gpu
 
-MEMLEDGER_ANSWER cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
-                                                              cudaDriverEntryPointQueryResult* status) {
+MEMLEDGER_ANSWER cudaError_t
+cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                 cudaDriverEntryPointQueryResult* status) {
   if (!name || !function) return result(cudaErrorInvalidValue);
   *function = driver_function(name);
-  if (status) *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  if (status)
+    *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   // Not knowing a name is not an error where the caller asks for the status.
   return result(*function || status ? cudaSuccess : cudaErrorSymbolNotFound);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags,
+MEMLEDGER_ANSWER cudaError_t cudaGetDriverEntryPoint(const char* name, void** function,
+                                                     unsigned long long flags,
                                                      cudaDriverEntryPointQueryResult* status) {
   return cudaGetDriverEntryPointByVersion(name, function, CUDART_VERSION, flags, status);
 }

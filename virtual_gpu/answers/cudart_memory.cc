@@ -7,13 +7,16 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-bool is_on_device(const std::optional<Region>& region) { return region && region->kind == MemoryKind::kDevice; }
+bool is_on_device(const std::optional<Region>& region) {
+  return region && region->kind == MemoryKind::kDevice;
+}
 
 }  // namespace
 
 cudaError_t transfer(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind) {
   if (const cudaError_t error = ready()) return error;
-  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
+    return cudaErrorInvalidMemcpyDirection;
   if (!bytes) return cudaSuccess;
   if (!destination || !source) return cudaErrorInvalidValue;
   Machine& machine = Machine::get();
@@ -71,30 +74,36 @@ cudaError_t fill(void* pointer, unsigned value, size_t width_bytes, size_t count
 
 namespace {
 
-cudaError_t transfer_2d(void* destination, size_t destination_pitch, const void* source, size_t source_pitch, size_t width,
-                        size_t height, cudaMemcpyKind kind) {
+cudaError_t transfer_2d(void* destination, size_t destination_pitch, const void* source,
+                        size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind) {
   if (width > destination_pitch || width > source_pitch) return cudaErrorInvalidPitchValue;
   for (size_t row = 0; row < height; ++row) {
-    const cudaError_t error = transfer(static_cast<char*>(destination) + row * destination_pitch,
-                                       static_cast<const char*>(source) + row * source_pitch, width, kind);
+    const cudaError_t error =
+        transfer(static_cast<char*>(destination) + row * destination_pitch,
+                 static_cast<const char*>(source) + row * source_pitch, width, kind);
     if (error) return error;
   }
   return cudaSuccess;
 }
 
-cudaError_t transfer_3d(const cudaPitchedPtr& destination, const cudaPos& to, const cudaPitchedPtr& source, const cudaPos& from,
-                        const cudaExtent& extent, cudaMemcpyKind kind) {
+cudaError_t transfer_3d(const cudaPitchedPtr& destination, const cudaPos& to,
+                        const cudaPitchedPtr& source, const cudaPos& from, const cudaExtent& extent,
+                        cudaMemcpyKind kind) {
   for (size_t slice = 0; slice < extent.depth; ++slice) {
-    char* const d = static_cast<char*>(destination.ptr) + ((to.z + slice) * destination.ysize + to.y) * destination.pitch + to.x;
-    const char* const s =
-        static_cast<const char*>(source.ptr) + ((from.z + slice) * source.ysize + from.y) * source.pitch + from.x;
-    const cudaError_t error = transfer_2d(d, destination.pitch, s, source.pitch, extent.width, extent.height, kind);
+    char* const d = static_cast<char*>(destination.ptr) +
+                    ((to.z + slice) * destination.ysize + to.y) * destination.pitch + to.x;
+    const char* const s = static_cast<const char*>(source.ptr) +
+                          ((from.z + slice) * source.ysize + from.y) * source.pitch + from.x;
+    const cudaError_t error =
+        transfer_2d(d, destination.pitch, s, source.pitch, extent.width, extent.height, kind);
     if (error) return error;
   }
   return cudaSuccess;
 }
 
-cudaError_t check_stream(cudaStream_t stream) { return is_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle; }
+cudaError_t check_stream(cudaStream_t stream) {
+  return is_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
+}
 
 cudaError_t allocate(void** pointer, size_t bytes) {
   if (!pointer) return cudaErrorInvalidValue;
@@ -127,7 +136,9 @@ MemoryPool* chosen_pool[8] = {};
 
 using namespace memledger::virtual_gpu;
 
-MEMLEDGER_ANSWER cudaError_t cudaMalloc(void** pointer, size_t bytes) { return result(allocate(pointer, bytes)); }
+MEMLEDGER_ANSWER cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  return result(allocate(pointer, bytes));
+}
 
 MEMLEDGER_ANSWER cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned) {
   if (!pointer || !bytes) return result(cudaErrorInvalidValue);
@@ -136,7 +147,8 @@ MEMLEDGER_ANSWER cudaError_t cudaMallocManaged(void** pointer, size_t bytes, uns
   return result(*pointer ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+MEMLEDGER_ANSWER cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width,
+                                             size_t height) {
   if (!pitch) return result(cudaErrorInvalidValue);
   *pitch = round_up(width, kPitch);
   return result(allocate(pointer, *pitch * height));
@@ -157,7 +169,9 @@ MEMLEDGER_ANSWER cudaError_t cudaFree(void* pointer) {
 MEMLEDGER_ANSWER cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   return result(allocate_host(pointer, bytes));
 }
-MEMLEDGER_ANSWER cudaError_t cudaMallocHost(void** pointer, size_t bytes) { return result(allocate_host(pointer, bytes)); }
+MEMLEDGER_ANSWER cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  return result(allocate_host(pointer, bytes));
+}
 
 MEMLEDGER_ANSWER cudaError_t cudaFreeHost(void* pointer) {
   if (!pointer) return cudaSuccess;
@@ -167,15 +181,18 @@ MEMLEDGER_ANSWER cudaError_t cudaFreeHost(void* pointer) {
 MEMLEDGER_ANSWER cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   if (!pointer || !bytes) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
-  return result(Machine::get().register_host(current_device(), pointer, bytes) ? cudaSuccess
-                                                                               : cudaErrorHostMemoryAlreadyRegistered);
+  return result(Machine::get().register_host(current_device(), pointer, bytes)
+                    ? cudaSuccess
+                    : cudaErrorHostMemoryAlreadyRegistered);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaHostUnregister(void* pointer) {
-  return result(Machine::get().unregister_host(pointer) ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
+  return result(Machine::get().unregister_host(pointer) ? cudaSuccess
+                                                        : cudaErrorHostMemoryNotRegistered);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* pointer, unsigned) {
+MEMLEDGER_ANSWER cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* pointer,
+                                                      unsigned) {
   if (!device_pointer) return result(cudaErrorInvalidValue);
   const std::optional<Region> region = Machine::get().find(pointer);
   if (!region || region->kind == MemoryKind::kDevice) return result(cudaErrorInvalidValue);
@@ -185,7 +202,8 @@ MEMLEDGER_ANSWER cudaError_t cudaHostGetDevicePointer(void** device_pointer, voi
 
 MEMLEDGER_ANSWER cudaError_t cudaHostGetFlags(unsigned* flags, void* pointer) {
   const std::optional<Region> region = Machine::get().find(pointer);
-  if (!flags || !region || region->kind == MemoryKind::kDevice) return result(cudaErrorInvalidValue);
+  if (!flags || !region || region->kind == MemoryKind::kDevice)
+    return result(cudaErrorInvalidValue);
   *flags = cudaHostAllocPortable | cudaHostAllocMapped;
   return cudaSuccess;
 }
@@ -199,7 +217,8 @@ MEMLEDGER_ANSWER cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_by
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+MEMLEDGER_ANSWER cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
+                                                      const void* pointer) {
   if (!attributes) return result(cudaErrorInvalidValue);
   if (!Machine::get().device_count()) return result(cudaErrorNoDevice);
   std::memset(attributes, 0, sizeof *attributes);
@@ -229,26 +248,31 @@ MEMLEDGER_ANSWER cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* att
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemcpy(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind) {
+MEMLEDGER_ANSWER cudaError_t cudaMemcpy(void* destination, const void* source, size_t bytes,
+                                        cudaMemcpyKind kind) {
   return result(transfer(destination, source, bytes, kind));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
-                                             cudaStream_t stream) {
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
+                                             cudaMemcpyKind kind, cudaStream_t stream) {
   if (const cudaError_t error = check_stream(stream)) return result(error);
   return result(transfer(destination, source, bytes, kind));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemcpy2D(void* destination, size_t destination_pitch, const void* source, size_t source_pitch,
-                                          size_t width, size_t height, cudaMemcpyKind kind) {
-  return result(transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind));
+MEMLEDGER_ANSWER cudaError_t cudaMemcpy2D(void* destination, size_t destination_pitch,
+                                          const void* source, size_t source_pitch, size_t width,
+                                          size_t height, cudaMemcpyKind kind) {
+  return result(
+      transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemcpy2DAsync(void* destination, size_t destination_pitch, const void* source,
-                                               size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind,
+MEMLEDGER_ANSWER cudaError_t cudaMemcpy2DAsync(void* destination, size_t destination_pitch,
+                                               const void* source, size_t source_pitch,
+                                               size_t width, size_t height, cudaMemcpyKind kind,
                                                cudaStream_t stream) {
   if (const cudaError_t error = check_stream(stream)) return result(error);
-  return result(transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind));
+  return result(
+      transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
@@ -261,14 +285,16 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaS
   return cudaMemcpy3D(p);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeer(void* destination, int destination_device, const void* source, int source_device,
-                                            size_t bytes) {
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeer(void* destination, int destination_device,
+                                            const void* source, int source_device, size_t bytes) {
   Machine& machine = Machine::get();
-  if (!machine.is_device(destination_device) || !machine.is_device(source_device)) return result(cudaErrorInvalidDevice);
+  if (!machine.is_device(destination_device) || !machine.is_device(source_device))
+    return result(cudaErrorInvalidDevice);
   return result(transfer(destination, source, bytes, cudaMemcpyDefault));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeerAsync(void* destination, int destination_device, const void* source, int source_device,
+MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeerAsync(void* destination, int destination_device,
+                                                 const void* source, int source_device,
                                                  size_t bytes, cudaStream_t stream) {
   if (const cudaError_t error = check_stream(stream)) return result(error);
   return cudaMemcpyPeer(destination, destination_device, source, source_device, bytes);
@@ -278,12 +304,14 @@ MEMLEDGER_ANSWER cudaError_t cudaMemset(void* pointer, int value, size_t bytes) 
   return result(fill(pointer, static_cast<unsigned char>(value), 1, bytes));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
+MEMLEDGER_ANSWER cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes,
+                                             cudaStream_t stream) {
   if (const cudaError_t error = check_stream(stream)) return result(error);
   return cudaMemset(pointer, value, bytes);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width, size_t height) {
+MEMLEDGER_ANSWER cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width,
+                                          size_t height) {
   for (size_t row = 0; row < height; ++row) {
     const cudaError_t error = cudaMemset(static_cast<char*>(pointer) + row * pitch, value, width);
     if (error) return error;
@@ -291,22 +319,31 @@ MEMLEDGER_ANSWER cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width, size_t height,
-                                               cudaStream_t stream) {
+MEMLEDGER_ANSWER cudaError_t cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width,
+                                               size_t height, cudaStream_t stream) {
   if (const cudaError_t error = check_stream(stream)) return result(error);
   return cudaMemset2D(pointer, pitch, value, width, height);
 }
 
 #if CUDART_VERSION >= 13000
-MEMLEDGER_ANSWER cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned, cudaStream_t) {
+MEMLEDGER_ANSWER cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned,
+                                                  cudaStream_t) {
   return cudaSuccess;
 }
-MEMLEDGER_ANSWER cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+MEMLEDGER_ANSWER cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) {
+  return cudaSuccess;
+}
 #else
-MEMLEDGER_ANSWER cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t) { return cudaSuccess; }
-MEMLEDGER_ANSWER cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return cudaSuccess; }
+MEMLEDGER_ANSWER cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t) {
+  return cudaSuccess;
+}
+MEMLEDGER_ANSWER cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) {
+  return cudaSuccess;
+}
 #endif
-MEMLEDGER_ANSWER cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned) { return cudaSuccess; }
+MEMLEDGER_ANSWER cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned) {
+  return cudaSuccess;
+}
 
 // Stream-ordered memory.
 
@@ -320,7 +357,8 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, in
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
   if (!pool) return result(cudaErrorInvalidValue);
   if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
-  *pool = handle_of(chosen_pool[device] ? chosen_pool[device] : Machine::get().default_pool(device));
+  *pool =
+      handle_of(chosen_pool[device] ? chosen_pool[device] : Machine::get().default_pool(device));
   return cudaSuccess;
 }
 
@@ -331,10 +369,13 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool,
+                                               const cudaMemPoolProps* properties) {
   if (!pool || !properties) return result(cudaErrorInvalidValue);
-  if (properties->location.type != cudaMemLocationTypeDevice || properties->handleTypes != cudaMemHandleTypeNone) {
-    MEMLEDGER_SAY_REFUSED("a pool of a virtual GPU lies on a device and cannot be shared with other processes.");
+  if (properties->location.type != cudaMemLocationTypeDevice ||
+      properties->handleTypes != cudaMemHandleTypeNone) {
+    MEMLEDGER_SAY_REFUSED(
+        "a pool of a virtual GPU lies on a device and cannot be shared with other processes.");
     return result(cudaErrorNotSupported);
   }
   if (!Machine::get().is_device(properties->location.id)) return result(cudaErrorInvalidDevice);
@@ -349,7 +390,8 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   return result(Machine::get().destroy_pool(pool_of(pool)) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+MEMLEDGER_ANSWER cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes,
+                                                     cudaMemPool_t pool, cudaStream_t stream) {
   if (!pointer || !pool) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = check_stream(stream)) return result(error);
   if (const cudaError_t error = ready()) return result(error);
@@ -379,11 +421,13 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep_b
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute,
+                                                     void* value) {
   if (!pool || !value) return result(cudaErrorInvalidValue);
   cudaError_t error = cudaSuccess;
   Machine::get().with_pool(pool_of(pool), [&](MemoryPool& p) {
-    const uint64_t number = attribute >= cudaMemPoolAttrReleaseThreshold ? *static_cast<uint64_t*>(value) : 0;
+    const uint64_t number =
+        attribute >= cudaMemPoolAttrReleaseThreshold ? *static_cast<uint64_t*>(value) : 0;
     switch (attribute) {
       case cudaMemPoolReuseFollowEventDependencies:
       case cudaMemPoolReuseAllowOpportunistic:
@@ -407,7 +451,8 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMem
   return result(error);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute,
+                                                     void* value) {
   if (!pool || !value) return result(cudaErrorInvalidValue);
   cudaError_t error = cudaSuccess;
   Machine::get().with_pool(pool_of(pool), [&](const MemoryPool& p) {
@@ -441,11 +486,13 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMem
   return result(error);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*, size_t) {
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*,
+                                                  size_t) {
   return result(pool ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, cudaMemLocation*) {
+MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool,
+                                                  cudaMemLocation*) {
   if (!flags || !pool) return result(cudaErrorInvalidValue);
   *flags = cudaMemAccessFlagsProtReadWrite;
   return cudaSuccess;

@@ -1,4 +1,5 @@
-// The runtime: streams, events, callbacks. All work is done when it is asked for, so nothing is ever pending.
+// The runtime: streams, events, callbacks. All work is done when it is asked for, so nothing is
+// ever pending.
 #include <pthread.h>
 
 #include <algorithm>
@@ -43,11 +44,14 @@ Handles& handles() {
   return *made;
 }
 
-bool is_default(cudaStream_t stream) { return !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread; }
+bool is_default(cudaStream_t stream) {
+  return !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+}
 
 std::optional<Stream> find_stream(cudaStream_t stream) {
   if (is_default(stream)) {
-    return Stream{current_device(), 0, cudaStreamDefault, stream == cudaStreamPerThread ? 2ULL : 1ULL};
+    return Stream{current_device(), 0, cudaStreamDefault,
+                  stream == cudaStreamPerThread ? 2ULL : 1ULL};
   }
   Handles& h = handles();
   std::lock_guard<std::mutex> lock(h.mutex);
@@ -70,12 +74,16 @@ cudaError_t check(cudaStream_t stream) {
 }
 
 int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
 
-bool is_stream(cudaStream_t stream) { return is_default(stream) || find_stream(stream).has_value(); }
+bool is_stream(cudaStream_t stream) {
+  return is_default(stream) || find_stream(stream).has_value();
+}
 
 int stream_device(cudaStream_t stream) {
   const std::optional<Stream> found = find_stream(stream);
@@ -86,14 +94,16 @@ int stream_device(cudaStream_t stream) {
 
 using namespace memledger::virtual_gpu;
 
-MEMLEDGER_ANSWER cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+MEMLEDGER_ANSWER cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
+                                                          int priority) {
   if (!stream || flags > cudaStreamNonBlocking) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
   Handles& h = handles();
   // The handle is the address of a byte of its own.
   auto* const handle = reinterpret_cast<cudaStream_t>(new char);
   std::lock_guard<std::mutex> lock(h.mutex);
-  h.streams[handle] = Stream{current_device(), std::min(0, std::max(-5, priority)), flags, h.next_stream_id++};
+  h.streams[handle] =
+      Stream{current_device(), std::min(0, std::max(-5, priority)), flags, h.next_stream_id++};
   *stream = handle;
   return cudaSuccess;
 }
@@ -114,7 +124,9 @@ MEMLEDGER_ANSWER cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return result(check(stream)); }
+MEMLEDGER_ANSWER cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return result(check(stream));
+}
 MEMLEDGER_ANSWER cudaError_t cudaStreamQuery(cudaStream_t stream) { return result(check(stream)); }
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -156,8 +168,11 @@ MEMLEDGER_ANSWER cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* devic
 }
 #endif
 
-MEMLEDGER_ANSWER cudaError_t cudaStreamCopyAttributes(cudaStream_t, cudaStream_t) { return cudaSuccess; }
-MEMLEDGER_ANSWER cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*) {
+MEMLEDGER_ANSWER cudaError_t cudaStreamCopyAttributes(cudaStream_t, cudaStream_t) {
+  return cudaSuccess;
+}
+MEMLEDGER_ANSWER cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID,
+                                                    const cudaStreamAttrValue*) {
   return cudaSuccess;
 }
 
@@ -171,7 +186,8 @@ MEMLEDGER_ANSWER cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptu
 
 namespace {
 
-cudaError_t no_capture(cudaStreamCaptureStatus* status, unsigned long long* id, size_t* dependencies) {
+cudaError_t no_capture(cudaStreamCaptureStatus* status, unsigned long long* id,
+                       size_t* dependencies) {
   if (!status) return cudaErrorInvalidValue;
   *status = cudaStreamCaptureStatusNone;
   if (id) *id = 0;
@@ -182,15 +198,19 @@ cudaError_t no_capture(cudaStreamCaptureStatus* status, unsigned long long* id, 
 }  // namespace
 
 #if CUDART_VERSION >= 13000
-MEMLEDGER_ANSWER cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                                      cudaGraph_t*, const cudaGraphNode_t**, const cudaGraphEdgeData**,
+MEMLEDGER_ANSWER cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status,
+                                                      unsigned long long* id, cudaGraph_t*,
+                                                      const cudaGraphNode_t**,
+                                                      const cudaGraphEdgeData**,
                                                       size_t* dependencies) {
   return result(no_capture(status, id, dependencies));
 }
 #else
 // The header maps the name to that of its version.
-MEMLEDGER_ANSWER cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                                      cudaGraph_t*, const cudaGraphNode_t**, size_t* dependencies) {
+MEMLEDGER_ANSWER cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status,
+                                                      unsigned long long* id, cudaGraph_t*,
+                                                      const cudaGraphNode_t**,
+                                                      size_t* dependencies) {
   return result(no_capture(status, id, dependencies));
 }
 #endif
@@ -231,7 +251,9 @@ MEMLEDGER_ANSWER cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsign
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+MEMLEDGER_ANSWER cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
 
 MEMLEDGER_ANSWER cudaError_t cudaEventDestroy(cudaEvent_t event) {
   Handles& h = handles();
@@ -243,12 +265,14 @@ MEMLEDGER_ANSWER cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t str
   if (const cudaError_t error = check(stream)) return result(error);
   Event* const found = find_event(event);
   // Event and stream must be of one device.
-  if (!found || found->device != stream_device(stream)) return result(cudaErrorInvalidResourceHandle);
+  if (!found || found->device != stream_device(stream))
+    return result(cudaErrorInvalidResourceHandle);
   found->recorded_at.store(now(), std::memory_order_relaxed);
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+MEMLEDGER_ANSWER cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
+                                                      unsigned) {
   return cudaEventRecord(event, stream);
 }
 
@@ -256,13 +280,17 @@ MEMLEDGER_ANSWER cudaError_t cudaEventQuery(cudaEvent_t event) {
   return result(find_event(event) ? cudaSuccess : cudaErrorInvalidResourceHandle);
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaEventSynchronize(cudaEvent_t event) { return cudaEventQuery(event); }
+MEMLEDGER_ANSWER cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return cudaEventQuery(event);
+}
 
-MEMLEDGER_ANSWER cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+MEMLEDGER_ANSWER cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start,
+                                                  cudaEvent_t end) {
   if (!milliseconds) return result(cudaErrorInvalidValue);
   const Event* const first = find_event(start);
   const Event* const last = find_event(end);
-  if (!first || !last || (first->flags | last->flags) & cudaEventDisableTiming) return result(cudaErrorInvalidResourceHandle);
+  if (!first || !last || (first->flags | last->flags) & cudaEventDisableTiming)
+    return result(cudaErrorInvalidResourceHandle);
   const int64_t begun = first->recorded_at.load(std::memory_order_relaxed);
   const int64_t ended = last->recorded_at.load(std::memory_order_relaxed);
   if (begun < 0 || ended < 0) return result(cudaErrorInvalidResourceHandle);
@@ -284,14 +312,17 @@ MEMLEDGER_ANSWER cudaError_t cudaIpcOpenEventHandle(cudaEvent_t*, cudaIpcEventHa
 
 // Callbacks, called at once: all work before them is done, and no lock is held.
 
-MEMLEDGER_ANSWER cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+MEMLEDGER_ANSWER cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
+                                                void* data) {
   if (const cudaError_t error = check(stream)) return result(error);
   if (!function) return result(cudaErrorInvalidValue);
   function(data);
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned) {
+MEMLEDGER_ANSWER cudaError_t cudaStreamAddCallback(cudaStream_t stream,
+                                                   cudaStreamCallback_t callback, void* data,
+                                                   unsigned) {
   if (const cudaError_t error = check(stream)) return result(error);
   if (!callback) return result(cudaErrorInvalidValue);
   callback(stream, cudaSuccess, data);

@@ -5,14 +5,14 @@
 #include <string_view>
 #include <vector>
 
-#include "virtual_gpu/answers/objects.h"
 #include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/answers/objects.h"
 #include "virtual_gpu/rnn_layout.h"
 #include "virtual_gpu/workspace_model.h"
 #include "virtual_gpu/workspaces.h"
 
-// What the parts of cuDNN here share: the objects behind its opaque pointers, and its numbers. The types lie in a named
-// namespace, as the functions that take them are C functions of several files.
+// What the parts of cuDNN here share: the objects behind its opaque pointers, and its numbers. The
+// types lie in a named namespace, as the functions that take them are C functions of several files.
 namespace memledger::virtual_gpu::cudnn {
 
 constexpr int kSuccess = 0;
@@ -62,7 +62,8 @@ inline ElementType element_type(int data_type) {
   }
 }
 
-inline bool is_channels_last(const std::vector<int64_t>& extents, const std::vector<int64_t>& strides) {
+inline bool is_channels_last(const std::vector<int64_t>& extents,
+                             const std::vector<int64_t>& strides) {
   if (extents.size() < 3 || strides.size() != extents.size()) return false;
   // With one channel, or one element in space, both layouts are the same.
   return strides[1] == 1 && extents[1] > 1 && strides.back() != 1;

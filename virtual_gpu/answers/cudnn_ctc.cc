@@ -34,8 +34,10 @@ MEMLEDGER_ANSWER int cudnnSetCTCLossDescriptor_v8(CtcLoss* loss, int, int, int, 
 }
 
 // The probabilities are {steps, batch, classes}; lengths are on the host.
-MEMLEDGER_ANSWER int cudnnGetCTCLossWorkspaceSize(Handle*, const cudnn::Tensor* probabilities, const cudnn::Tensor*, const int*,
-                                                  const int* label_lengths, const int*, int, const CtcLoss*, size_t* bytes) {
+MEMLEDGER_ANSWER int cudnnGetCTCLossWorkspaceSize(Handle*, const cudnn::Tensor* probabilities,
+                                                  const cudnn::Tensor*, const int*,
+                                                  const int* label_lengths, const int*, int,
+                                                  const CtcLoss*, size_t* bytes) {
   if (probabilities == nullptr || label_lengths == nullptr || bytes == nullptr) return kNullPointer;
   if (probabilities->extents.size() < 3)
     return fail(kBadParam, "memledger virtual GPU: probabilities need steps, batch and classes");
@@ -47,7 +49,8 @@ MEMLEDGER_ANSWER int cudnnGetCTCLossWorkspaceSize(Handle*, const cudnn::Tensor* 
   }
   return give(ctc_workspace_bytes(e[0], e[1], e[2], all, longest), bytes);
 }
-MEMLEDGER_ANSWER int cudnnGetCTCLossWorkspaceSize_v8(Handle*, int, const CtcLoss* loss, const cudnn::Tensor* probabilities,
+MEMLEDGER_ANSWER int cudnnGetCTCLossWorkspaceSize_v8(Handle*, int, const CtcLoss* loss,
+                                                     const cudnn::Tensor* probabilities,
                                                      const cudnn::Tensor*, size_t* bytes) {
   if (loss == nullptr || probabilities == nullptr || bytes == nullptr) return kNullPointer;
   if (probabilities->extents.size() < 3)

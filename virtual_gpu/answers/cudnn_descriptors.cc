@@ -12,8 +12,9 @@
 namespace memledger::virtual_gpu::cudnn {
 namespace {
 
-// LibTorch refuses another major version than that it was built with, and an older minor one. 9.19.0 is what the wheels of
-// LibTorch 2.11 require. The variable is for a LibTorch built with another: its number as cudnnGetVersion gives it.
+// LibTorch refuses another major version than that it was built with, and an older minor
+// one. 9.19.0 is what the wheels of LibTorch 2.11 require. The variable is for a LibTorch built
+// with another: its number as cudnnGetVersion gives it.
 constexpr size_t kDefaultVersion = 91900;
 constexpr char kVersionVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_VERSION";
 
@@ -40,7 +41,8 @@ int fail(int status, std::string_view why) {
 
 DeviceFacts device_facts() {
   const Profile& profile = Machine::get().profile();
-  return {profile.compute_capability(), profile.multiprocessors, profile.max_threads_per_multiprocessor};
+  return {profile.compute_capability(), profile.multiprocessors,
+          profile.max_threads_per_multiprocessor};
 }
 
 uint64_t chosen_convolution_bytes(const Convolution& convolution, bool tensor_cores) {
@@ -48,7 +50,8 @@ uint64_t chosen_convolution_bytes(const Convolution& convolution, bool tensor_co
     const char* const text = std::getenv(kConvolutionWorkspaceVariable);
     const auto parsed = parse_workspace_choice(text == nullptr ? "" : text);
     if (!parsed.has_value()) {
-      say("%s=%s is neither model, none nor a number of bytes: taken as model", kConvolutionWorkspaceVariable, text);
+      say("%s=%s is neither model, none nor a number of bytes: taken as model",
+          kConvolutionWorkspaceVariable, text);
       return WorkspaceChoice{};
     }
     return *parsed;
@@ -79,7 +82,8 @@ MEMLEDGER_ANSWER size_t cudnnGetMaxDeviceVersion() { return 1210; }
 MEMLEDGER_ANSWER int cudnnGetProperty(int type, int* value) {
   const int parts[] = {static_cast<int>(version() / 10000), static_cast<int>(version() / 100 % 100),
                        static_cast<int>(version() % 100)};
-  if (type < 0 || type > 2 || value == nullptr) return fail(kBadParam, "memledger virtual GPU: no such property");
+  if (type < 0 || type > 2 || value == nullptr)
+    return fail(kBadParam, "memledger virtual GPU: no such property");
   *value = parts[type];
   return kSuccess;
 }
@@ -105,7 +109,9 @@ MEMLEDGER_ANSWER void cudnnGetLastErrorString(char* message, size_t bytes) {
   last_message[0] = '\0';
 }
 
-MEMLEDGER_ANSWER int cudnnCreate(Handle** handle) { return make_object(handle, kNullPointer, kNoHostMemory); }
+MEMLEDGER_ANSWER int cudnnCreate(Handle** handle) {
+  return make_object(handle, kNullPointer, kNoHostMemory);
+}
 MEMLEDGER_ANSWER int cudnnDestroy(Handle* handle) { return drop_object(handle); }
 MEMLEDGER_ANSWER int cudnnSetStream(Handle* handle, void* stream) {
   if (handle == nullptr) return kNullPointer;
@@ -118,9 +124,13 @@ MEMLEDGER_ANSWER int cudnnGetStream(const Handle* handle, void** stream) {
   return kSuccess;
 }
 
-#define DESCRIPTOR(Name, Type)                                                                                             \
-  MEMLEDGER_ANSWER int cudnnCreate##Name##Descriptor(Type** out) { return make_object(out, kNullPointer, kNoHostMemory); } \
-  MEMLEDGER_ANSWER int cudnnDestroy##Name##Descriptor(Type* descriptor) { return drop_object(descriptor); }
+#define DESCRIPTOR(Name, Type)                                            \
+  MEMLEDGER_ANSWER int cudnnCreate##Name##Descriptor(Type** out) {        \
+    return make_object(out, kNullPointer, kNoHostMemory);                 \
+  }                                                                       \
+  MEMLEDGER_ANSWER int cudnnDestroy##Name##Descriptor(Type* descriptor) { \
+    return drop_object(descriptor);                                       \
+  }
 DESCRIPTOR(Tensor, cudnn::Tensor)
 DESCRIPTOR(Filter, cudnn::Filter)
 DESCRIPTOR(Convolution, cudnn::ConvolutionShape)
@@ -133,18 +143,20 @@ DESCRIPTOR(Pooling, cudnn::Pooling)
 DESCRIPTOR(SpatialTransformer, cudnn::SpatialTransformer)
 #undef DESCRIPTOR
 
-MEMLEDGER_ANSWER int cudnnSetTensorNdDescriptor(cudnn::Tensor* tensor, int data_type, int n, const int* extents,
-                                                const int* strides) {
+MEMLEDGER_ANSWER int cudnnSetTensorNdDescriptor(cudnn::Tensor* tensor, int data_type, int n,
+                                                const int* extents, const int* strides) {
   if (tensor == nullptr || extents == nullptr || strides == nullptr)
     return fail(kNullPointer, "memledger virtual GPU: a tensor descriptor without extents");
-  if (n < 1) return fail(kBadParam, "memledger virtual GPU: a tensor descriptor without dimensions");
+  if (n < 1)
+    return fail(kBadParam, "memledger virtual GPU: a tensor descriptor without dimensions");
   tensor->data_type = data_type;
   tensor->extents.assign(extents, extents + n);
   tensor->strides.assign(strides, strides + n);
   return kSuccess;
 }
 // As many of the dimensions as were asked for; `n` tells how many there are.
-MEMLEDGER_ANSWER int cudnnGetTensorNdDescriptor(const cudnn::Tensor* tensor, int asked, int* data_type, int* n, int* extents,
+MEMLEDGER_ANSWER int cudnnGetTensorNdDescriptor(const cudnn::Tensor* tensor, int asked,
+                                                int* data_type, int* n, int* extents,
                                                 int* strides) {
   if (tensor == nullptr) return kNullPointer;
   const size_t given = std::min<size_t>(asked < 0 ? 0 : asked, tensor->extents.size());
@@ -154,16 +166,18 @@ MEMLEDGER_ANSWER int cudnnGetTensorNdDescriptor(const cudnn::Tensor* tensor, int
   if (strides != nullptr) std::copy_n(tensor->strides.begin(), given, strides);
   return kSuccess;
 }
-MEMLEDGER_ANSWER int cudnnSetFilterNdDescriptor(cudnn::Filter* filter, int data_type, int format, int n, const int* extents) {
+MEMLEDGER_ANSWER int cudnnSetFilterNdDescriptor(cudnn::Filter* filter, int data_type, int format,
+                                                int n, const int* extents) {
   if (filter == nullptr || extents == nullptr) return kNullPointer;
-  if (n < 1) return fail(kBadParam, "memledger virtual GPU: a filter descriptor without dimensions");
+  if (n < 1)
+    return fail(kBadParam, "memledger virtual GPU: a filter descriptor without dimensions");
   filter->data_type = data_type;
   filter->format = format;
   filter->extents.assign(extents, extents + n);
   return kSuccess;
 }
-MEMLEDGER_ANSWER int cudnnGetFilterNdDescriptor(const cudnn::Filter* filter, int asked, int* data_type, int* format, int* n,
-                                                int* extents) {
+MEMLEDGER_ANSWER int cudnnGetFilterNdDescriptor(const cudnn::Filter* filter, int asked,
+                                                int* data_type, int* format, int* n, int* extents) {
   if (filter == nullptr) return kNullPointer;
   const size_t given = std::min<size_t>(asked < 0 ? 0 : asked, filter->extents.size());
   if (data_type != nullptr) *data_type = filter->data_type;
@@ -172,9 +186,12 @@ MEMLEDGER_ANSWER int cudnnGetFilterNdDescriptor(const cudnn::Filter* filter, int
   if (extents != nullptr) std::copy_n(filter->extents.begin(), given, extents);
   return kSuccess;
 }
-MEMLEDGER_ANSWER int cudnnSetConvolutionNdDescriptor(ConvolutionShape* shape, int n, const int* paddings, const int* strides,
-                                                     const int* dilations, int mode, int compute_type) {
-  if (shape == nullptr || paddings == nullptr || strides == nullptr || dilations == nullptr) return kNullPointer;
+MEMLEDGER_ANSWER int cudnnSetConvolutionNdDescriptor(ConvolutionShape* shape, int n,
+                                                     const int* paddings, const int* strides,
+                                                     const int* dilations, int mode,
+                                                     int compute_type) {
+  if (shape == nullptr || paddings == nullptr || strides == nullptr || dilations == nullptr)
+    return kNullPointer;
   if (n < 1) return fail(kBadParam, "memledger virtual GPU: a convolution without dimensions");
   shape->paddings.assign(paddings, paddings + n);
   shape->strides.assign(strides, strides + n);
@@ -200,14 +217,15 @@ MEMLEDGER_ANSWER int cudnnDropoutGetStatesSize(const Handle*, size_t* bytes) {
   note_workspace_asked(WorkspaceKind::kDropoutStates, *bytes);
   return kSuccess;
 }
-MEMLEDGER_ANSWER int cudnnSetDropoutDescriptor(Dropout* dropout, const Handle*, float probability, void* states, size_t,
-                                               unsigned long long) {
+MEMLEDGER_ANSWER int cudnnSetDropoutDescriptor(Dropout* dropout, const Handle*, float probability,
+                                               void* states, size_t, unsigned long long) {
   if (dropout == nullptr) return kNullPointer;
   dropout->probability = probability;
   if (states != nullptr) note_workspace_used(WorkspaceKind::kDropoutStates);
   return kSuccess;
 }
-MEMLEDGER_ANSWER int cudnnRestoreDropoutDescriptor(Dropout* dropout, const Handle*, float probability, void*, size_t,
+MEMLEDGER_ANSWER int cudnnRestoreDropoutDescriptor(Dropout* dropout, const Handle*,
+                                                   float probability, void*, size_t,
                                                    unsigned long long) {
   if (dropout == nullptr) return kNullPointer;
   dropout->probability = probability;

@@ -1,5 +1,6 @@
-// cuDNN: the graph interface. A descriptor keeps what is set and gives it back; what cuDNN would compute itself is computed when
-// a descriptor is finalized: which engines there are for an operation graph, their notes, and the workspace of a plan.
+// cuDNN: the graph interface. A descriptor keeps what is set and gives it back; what cuDNN would
+// compute itself is computed when a descriptor is finalized: which engines there are for an
+// operation graph, their notes, and the workspace of a plan.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -184,7 +185,8 @@ WorkspaceKind kind_of(const Node& graph) {
   if (operations == nullptr) return WorkspaceKind::kOtherGraph;
   int products = 0;
   for (const NodePointer& operation : operations->nodes) {
-    if (operation->type == kAttentionForwardOperation || operation->type == kAttentionBackwardOperation)
+    if (operation->type == kAttentionForwardOperation ||
+        operation->type == kAttentionBackwardOperation)
       return WorkspaceKind::kAttention;
     products += operation->type == kMatmulOperation ? 1 : 0;
   }
@@ -204,7 +206,8 @@ NodePointer make_config(const NodePointer& graph, int64_t engine_index) {
   return config;
 }
 
-// Best first. The engine without tensor cores is there for programs that forbid TF32: LibTorch drops the other one by its note.
+// Best first. The engine without tensor cores is there for programs that forbid TF32: LibTorch
+// drops the other one by its note.
 std::vector<NodePointer> find_configs(const Value* graph_value) {
   std::vector<NodePointer> configs;
   if (graph_value == nullptr || graph_value->nodes.empty()) return configs;
@@ -216,7 +219,8 @@ std::vector<NodePointer> find_configs(const Value* graph_value) {
   }
   const DeviceFacts device = device_facts();
   if (!convolution_supported(*convolution, device)) return configs;
-  if (convolution_on_tensor_cores(*convolution, device)) configs.push_back(make_config(graph, kTensorCoreEngine));
+  if (convolution_on_tensor_cores(*convolution, device))
+    configs.push_back(make_config(graph, kTensorCoreEngine));
   configs.push_back(make_config(graph, kPlainEngine));
   return configs;
 }
@@ -225,15 +229,19 @@ int finalize_plan(Node& plan) {
   const Node* const config = plan.node(kPlanConfig);
   const Node* const engine = config == nullptr ? nullptr : config->node(kConfigEngine);
   const Node* const graph = engine == nullptr ? nullptr : engine->node(kEngineGraph);
-  if (graph == nullptr) return fail(kBadParam, "memledger virtual GPU: an execution plan needs an engine of an operation graph");
+  if (graph == nullptr)
+    return fail(kBadParam,
+                "memledger virtual GPU: an execution plan needs an engine of an operation graph");
   const auto convolution = find_convolution(*graph);
   if (convolution.has_value()) {
     const std::vector<int64_t> index = engine->integers(kEngineIndex);
     const bool tensor_cores = !index.empty() && index.front() == kTensorCoreEngine;
     plan.kind = workspace_kind(convolution->pass);
-    plan.workspace_bytes = static_cast<int64_t>(chosen_convolution_bytes(*convolution, tensor_cores));
+    plan.workspace_bytes =
+        static_cast<int64_t>(chosen_convolution_bytes(*convolution, tensor_cores));
   } else {
-    // What LibTorch fuses here (attention) keeps its partial results inside its kernels, see docs/virtual_gpu_workspaces.md.
+    // What LibTorch fuses here (attention) keeps its partial results inside its kernels, see
+    // docs/virtual_gpu_workspaces.md.
     plan.kind = kind_of(*graph);
     plan.workspace_bytes = 0;
   }
@@ -318,24 +326,33 @@ MEMLEDGER_ANSWER int cudnnBackendCreateDescriptor(int type, Descriptor** out) {
   if (status == kSuccess) (*out)->node->type = type;
   return status;
 }
-MEMLEDGER_ANSWER int cudnnBackendInitialize(Descriptor* descriptor) { return descriptor == nullptr ? kNullPointer : kSuccess; }
-MEMLEDGER_ANSWER int cudnnBackendDestroyDescriptor(Descriptor* descriptor) { return drop_object(descriptor); }
+MEMLEDGER_ANSWER int cudnnBackendInitialize(Descriptor* descriptor) {
+  return descriptor == nullptr ? kNullPointer : kSuccess;
+}
+MEMLEDGER_ANSWER int cudnnBackendDestroyDescriptor(Descriptor* descriptor) {
+  return drop_object(descriptor);
+}
 
-MEMLEDGER_ANSWER int cudnnBackendSetAttribute(Descriptor* descriptor, int name, int type, int64_t count, const void* elements) {
+MEMLEDGER_ANSWER int cudnnBackendSetAttribute(Descriptor* descriptor, int name, int type,
+                                              int64_t count, const void* elements) {
   if (descriptor == nullptr || (elements == nullptr && count > 0) || count < 0) {
-    return fail(kNullPointer, "memledger virtual GPU: an attribute without a descriptor or a value");
+    return fail(kNullPointer,
+                "memledger virtual GPU: an attribute without a descriptor or a value");
   }
   Node& node = *descriptor->node;
-  if (node.finalized) return fail(kBadParam, "memledger virtual GPU: the descriptor is already finalized");
+  if (node.finalized)
+    return fail(kBadParam, "memledger virtual GPU: the descriptor is already finalized");
   Value value;
   value.type = type;
   value.count = count;
   if (type == kDescriptorType) {
     const auto* const descriptors = static_cast<Descriptor* const*>(elements);
     for (int64_t i = 0; i < count; ++i) {
-      if (descriptors[i] == nullptr) return fail(kNullPointer, "memledger virtual GPU: a null descriptor as an attribute");
+      if (descriptors[i] == nullptr)
+        return fail(kNullPointer, "memledger virtual GPU: a null descriptor as an attribute");
       if (!descriptors[i]->node->finalized)
-        return fail(kNotFinalized, "memledger virtual GPU: a descriptor as an attribute is not finalized");
+        return fail(kNotFinalized,
+                    "memledger virtual GPU: a descriptor as an attribute is not finalized");
       value.nodes.push_back(descriptors[i]->node);
     }
   } else {
@@ -360,8 +377,8 @@ MEMLEDGER_ANSWER int cudnnBackendFinalize(Descriptor* descriptor) {
   return kSuccess;
 }
 
-MEMLEDGER_ANSWER int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int, int64_t asked, int64_t* count,
-                                              void* elements) {
+MEMLEDGER_ANSWER int cudnnBackendGetAttribute(const Descriptor* descriptor, int name, int,
+                                              int64_t asked, int64_t* count, void* elements) {
   if (descriptor == nullptr) return kNullPointer;
   const Node& node = *descriptor->node;
   if (node.type == kPlan && name == kPlanJson) {
@@ -370,14 +387,17 @@ MEMLEDGER_ANSWER int cudnnBackendGetAttribute(const Descriptor* descriptor, int 
   }
   const auto value = computed(node, name);
   if (value.has_value()) return give(*value, asked, count, elements);
-  if (const Value* const set = node.find(name); set != nullptr) return give(*set, asked, count, elements);
+  if (const Value* const set = node.find(name); set != nullptr)
+    return give(*set, asked, count, elements);
   if (count != nullptr) *count = 0;
   return kSuccess;
 }
 
-MEMLEDGER_ANSWER int cudnnBackendExecute(Handle* handle, const Descriptor* plan, const Descriptor* pack) {
+MEMLEDGER_ANSWER int cudnnBackendExecute(Handle* handle, const Descriptor* plan,
+                                         const Descriptor* pack) {
   if (handle == nullptr || plan == nullptr || pack == nullptr) return kNullPointer;
-  if (!plan->node->finalized) return fail(kNotFinalized, "memledger virtual GPU: the execution plan is not finalized");
+  if (!plan->node->finalized)
+    return fail(kNotFinalized, "memledger virtual GPU: the execution plan is not finalized");
   note_workspace_used(plan->node->kind);
   return kSuccess;
 }

@@ -29,21 +29,24 @@ int give(uint64_t value, size_t* bytes) {
 using namespace memledger::virtual_gpu;
 using namespace memledger::virtual_gpu::cudnn;
 
-MEMLEDGER_ANSWER int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(Handle*, int mode, int, const cudnn::Tensor* x,
-                                                                              const cudnn::Tensor*, const cudnn::Tensor*,
-                                                                              const cudnn::Tensor*, const Activation*,
-                                                                              size_t* bytes) {
-  return x == nullptr ? kNullPointer : give(batch_norm_forward_workspace_bytes(batch_norm(mode, *x)), bytes);
+MEMLEDGER_ANSWER int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+    Handle*, int mode, int, const cudnn::Tensor* x, const cudnn::Tensor*, const cudnn::Tensor*,
+    const cudnn::Tensor*, const Activation*, size_t* bytes) {
+  return x == nullptr ? kNullPointer
+                      : give(batch_norm_forward_workspace_bytes(batch_norm(mode, *x)), bytes);
 }
-MEMLEDGER_ANSWER int cudnnGetBatchNormalizationBackwardExWorkspaceSize(Handle*, int mode, int, const cudnn::Tensor* x,
-                                                                       const cudnn::Tensor*, const cudnn::Tensor*,
-                                                                       const cudnn::Tensor*, const cudnn::Tensor*,
-                                                                       const cudnn::Tensor*, const Activation*, size_t* bytes) {
-  return x == nullptr ? kNullPointer : give(batch_norm_backward_workspace_bytes(batch_norm(mode, *x)), bytes);
+MEMLEDGER_ANSWER int cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+    Handle*, int mode, int, const cudnn::Tensor* x, const cudnn::Tensor*, const cudnn::Tensor*,
+    const cudnn::Tensor*, const cudnn::Tensor*, const cudnn::Tensor*, const Activation*,
+    size_t* bytes) {
+  return x == nullptr ? kNullPointer
+                      : give(batch_norm_backward_workspace_bytes(batch_norm(mode, *x)), bytes);
 }
 // Only a fused activation needs to be remembered, and LibTorch fuses none.
-MEMLEDGER_ANSWER int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(Handle*, int, int, const Activation*,
-                                                                          const cudnn::Tensor*, size_t* bytes) {
+MEMLEDGER_ANSWER int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(Handle*, int, int,
+                                                                          const Activation*,
+                                                                          const cudnn::Tensor*,
+                                                                          size_t* bytes) {
   if (bytes == nullptr) return kNullPointer;
   *bytes = 0;
   return kSuccess;

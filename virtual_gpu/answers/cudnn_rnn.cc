@@ -1,4 +1,5 @@
-// cuDNN: recurrent networks. Where weights lie in the weight space is what makes flatten_parameters come out as on a real device.
+// cuDNN: recurrent networks. Where weights lie in the weight space is what makes flatten_parameters
+// come out as on a real device.
 #include "virtual_gpu/answers/cudnn.h"
 
 namespace memledger::virtual_gpu::cudnn {
@@ -22,12 +23,14 @@ void describe(Tensor* tensor, int data_type, const RnnParameter& parameter) {
 using namespace memledger::virtual_gpu;
 using namespace memledger::virtual_gpu::cudnn;
 
-MEMLEDGER_ANSWER int cudnnSetRNNDescriptor_v8(Rnn* rnn, int, int cell, int bias_mode, int direction, int, int data_type, int, int,
-                                              int32_t input_size, int32_t hidden_size, int32_t projection_size, int32_t layers,
-                                              const Dropout* dropout, uint32_t flags) {
+MEMLEDGER_ANSWER int cudnnSetRNNDescriptor_v8(Rnn* rnn, int, int cell, int bias_mode, int direction,
+                                              int, int data_type, int, int, int32_t input_size,
+                                              int32_t hidden_size, int32_t projection_size,
+                                              int32_t layers, const Dropout* dropout,
+                                              uint32_t flags) {
   if (rnn == nullptr) return kNullPointer;
-  if (cell < 0 || cell > static_cast<int>(RnnCell::kGru) || input_size < 1 || hidden_size < 1 || projection_size < 0 ||
-      layers < 1) {
+  if (cell < 0 || cell > static_cast<int>(RnnCell::kGru) || input_size < 1 || hidden_size < 1 ||
+      projection_size < 0 || layers < 1) {
     return fail(kBadParam, "memledger virtual GPU: no such recurrent network");
   }
   rnn->data_type = data_type;
@@ -45,8 +48,8 @@ MEMLEDGER_ANSWER int cudnnSetRNNDescriptor_v8(Rnn* rnn, int, int cell, int bias_
   return kSuccess;
 }
 
-MEMLEDGER_ANSWER int cudnnSetRNNDataDescriptor(RnnData* data, int data_type, int, int longest, int batch, int vector_size,
-                                               const int*, void*) {
+MEMLEDGER_ANSWER int cudnnSetRNNDataDescriptor(RnnData* data, int data_type, int, int longest,
+                                               int batch, int vector_size, const int*, void*) {
   if (data == nullptr) return kNullPointer;
   data->data_type = data_type;
   data->longest = longest;
@@ -61,22 +64,27 @@ MEMLEDGER_ANSWER int cudnnGetRNNWeightSpaceSize(const Handle*, const Rnn* rnn, s
   return kSuccess;
 }
 
-// Addresses are offsets into the weight space that the caller names; a parameter that is not there has the address 0.
-MEMLEDGER_ANSWER int cudnnGetRNNWeightParams(const Handle*, const Rnn* rnn, int32_t pseudo_layer, size_t,
-                                             const void* weight_space, int32_t linear, cudnn::Tensor* matrix,
-                                             void** matrix_address, cudnn::Tensor* bias, void** bias_address) {
+// Addresses are offsets into the weight space that the caller names; a parameter that is not there
+// has the address 0.
+MEMLEDGER_ANSWER int cudnnGetRNNWeightParams(const Handle*, const Rnn* rnn, int32_t pseudo_layer,
+                                             size_t, const void* weight_space, int32_t linear,
+                                             cudnn::Tensor* matrix, void** matrix_address,
+                                             cudnn::Tensor* bias, void** bias_address) {
   if (rnn == nullptr) return kNullPointer;
   const auto begin = reinterpret_cast<uintptr_t>(weight_space);
   const auto found_matrix = rnn_matrix(rnn->shape, pseudo_layer, linear);
   const auto found_bias = rnn_bias(rnn->shape, pseudo_layer, linear);
   if (matrix_address != nullptr) *matrix_address = nullptr;
   if (bias_address != nullptr) *bias_address = nullptr;
-  if (!found_matrix.has_value()) return fail(kBadParam, "memledger virtual GPU: no such matrix of the recurrent network");
+  if (!found_matrix.has_value())
+    return fail(kBadParam, "memledger virtual GPU: no such matrix of the recurrent network");
   if (matrix != nullptr) describe(matrix, rnn->data_type, *found_matrix);
-  if (matrix_address != nullptr) *matrix_address = reinterpret_cast<void*>(begin + found_matrix->offset);
+  if (matrix_address != nullptr)
+    *matrix_address = reinterpret_cast<void*>(begin + found_matrix->offset);
   if (found_bias.has_value()) {
     if (bias != nullptr) describe(bias, rnn->data_type, *found_bias);
-    if (bias_address != nullptr) *bias_address = reinterpret_cast<void*>(begin + found_bias->offset);
+    if (bias_address != nullptr)
+      *bias_address = reinterpret_cast<void*>(begin + found_bias->offset);
   } else if (bias != nullptr) {
     bias->extents.clear();
     bias->strides.clear();
@@ -84,7 +92,8 @@ MEMLEDGER_ANSWER int cudnnGetRNNWeightParams(const Handle*, const Rnn* rnn, int3
   return kSuccess;
 }
 
-MEMLEDGER_ANSWER int cudnnGetRNNTempSpaceSizes(const Handle*, const Rnn* rnn, int mode, const RnnData* x, size_t* workspace,
+MEMLEDGER_ANSWER int cudnnGetRNNTempSpaceSizes(const Handle*, const Rnn* rnn, int mode,
+                                               const RnnData* x, size_t* workspace,
                                                size_t* reserve) {
   if (rnn == nullptr || x == nullptr) return kNullPointer;
   const RnnTemporaries sizes = rnn_temporaries(rnn->shape, x->longest, x->batch, mode == kTraining);

@@ -38,15 +38,17 @@ MEMLEDGER_ANSWER int cufftCreate(int* plan) {
   return 0;
 }
 
-MEMLEDGER_ANSWER int cufftXtMakePlanMany(int plan, int rank, const long long* lengths, const long long*, long long, long long,
-                                         int, const long long*, long long, long long, int, long long batch, size_t* bytes,
-                                         int execution_type) {
+MEMLEDGER_ANSWER int cufftXtMakePlanMany(int plan, int rank, const long long* lengths,
+                                         const long long*, long long, long long, int,
+                                         const long long*, long long, long long, int,
+                                         long long batch, size_t* bytes, int execution_type) {
   if (plan <= 0) return kInvalidPlan;
   if (rank < 1 || rank > 3 || lengths == nullptr || batch < 1 ||
       std::any_of(lengths, lengths + rank, [](long long n) { return n < 1; })) {
     return kInvalidValue;
   }
-  const size_t needed = fft_work_bytes(std::vector<int64_t>(lengths, lengths + rank), batch, complex_bytes(execution_type));
+  const size_t needed = fft_work_bytes(std::vector<int64_t>(lengths, lengths + rank), batch,
+                                       complex_bytes(execution_type));
   note_workspace_asked(WorkspaceKind::kCufft, needed);
   if (bytes != nullptr) *bytes = needed;
   return 0;

@@ -1,4 +1,5 @@
-// cuFile: files read straight into device memory. There is no memory to read into, and the driver for it is said to be missing.
+// cuFile: files read straight into device memory. There is no memory to read into, and the driver
+// for it is said to be missing.
 #include "virtual_gpu/answer_macros.h"
 
 namespace {

@@ -1,4 +1,5 @@
-// CUPTI, NVIDIA's tracing library: it can be asked for everything and has nothing to tell, as no kernel runs.
+// CUPTI, NVIDIA's tracing library: it can be asked for everything and has nothing to tell, as no
+// kernel runs.
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -66,7 +67,9 @@ MEMLEDGER_ANSWER int cuptiGetTimestamp(uint64_t* timestamp) {
 
 MEMLEDGER_ANSWER int cuptiGetResultString(int error, const char** text) {
   if (!text) return kInvalidParameter;
-  *text = error == kSuccess ? "CUPTI_SUCCESS" : error == kNoMoreRecords ? "CUPTI_ERROR_MAX_LIMIT_REACHED" : "CUPTI_ERROR_UNKNOWN";
+  *text = error == kSuccess         ? "CUPTI_SUCCESS"
+          : error == kNoMoreRecords ? "CUPTI_ERROR_MAX_LIMIT_REACHED"
+                                    : "CUPTI_ERROR_UNKNOWN";
   return kSuccess;
 }
 

@@ -1,12 +1,12 @@
-// cuSOLVER: nothing is factorized, and every info, on the device, says success. The sizes of work areas follow LAPACK's for the
-// same algorithms, see docs/virtual_gpu_workspaces.md.
+// cuSOLVER: nothing is factorized, and every info, on the device, says success. The sizes of work
+// areas follow LAPACK's for the same algorithms, see docs/virtual_gpu_workspaces.md.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
-#include "virtual_gpu/answers/objects.h"
 #include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/answers/objects.h"
 #include "virtual_gpu/workspaces.h"
 
 namespace memledger::virtual_gpu {
@@ -37,7 +37,9 @@ int64_t singular_values(int64_t m, int64_t n) {
 }
 int64_t singular_values_jacobi(int64_t m, int64_t n) { return m * n + n * n + panel(n); }
 // A small matrix stays in one multiprocessor; what is kept outside is its working copy.
-int64_t singular_values_batched(int64_t m, int64_t n, int64_t batch) { return batch * (m * n + n * n); }
+int64_t singular_values_batched(int64_t m, int64_t n, int64_t batch) {
+  return batch * (m * n + n * n);
+}
 int64_t eigen_batched(int64_t n, int64_t batch) { return batch * n * n; }
 
 size_t size_of(int cuda_data_type) {
@@ -54,7 +56,8 @@ size_t size_of(int cuda_data_type) {
 
 // Every matrix is worked on in elements of its own type.
 int give(int64_t elements, size_t element_bytes, int* out) {
-  if (out == nullptr || elements < 0 || elements > std::numeric_limits<int>::max()) return kInvalidValue;
+  if (out == nullptr || elements < 0 || elements > std::numeric_limits<int>::max())
+    return kInvalidValue;
   *out = static_cast<int>(elements);
   note_workspace_asked(WorkspaceKind::kCusolver, elements * element_bytes);
   return 0;
@@ -81,7 +84,8 @@ namespace {
 
 constexpr int kExecutionFailed = 6;
 
-// Where small copies are remembered, what lay at the info's address before must not be taken for it.
+// Where small copies are remembered, what lay at the info's address before must not be taken for
+// it.
 int succeed(const Solver* handle, int* info, int64_t infos = 1) {
   if (handle == nullptr) return kNotInitialized;
   note_workspace_used(WorkspaceKind::kCusolver);
@@ -115,54 +119,63 @@ MEMLEDGER_ANSWER int cusolverGetVersion(int* version) {
 
 using Strided = long long;
 
-#define FOR_ALL(do_it, ...) \
-  do_it(S, 4, ##__VA_ARGS__) do_it(D, 8, ##__VA_ARGS__) do_it(C, 8, ##__VA_ARGS__) do_it(Z, 16, ##__VA_ARGS__)
-#define SIZES(T, size)                                                                                                           \
-  MEMLEDGER_ANSWER int cusolverDn##T##getrf_bufferSize(void*, int m, int n, const void*, int, int* out) {                        \
-    return give(lu(m, n), size, out);                                                                                            \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##geqrf_bufferSize(void*, int, int n, const void*, int, int* out) {                          \
-    return give(panel(n), size, out);                                                                                            \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##potrf_bufferSize(void*, int, int n, const void*, int, int* out) {                          \
-    return give(panel(n), size, out);                                                                                            \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##sytrf_bufferSize(void*, int n, const void*, int, int* out) {                               \
-    return give(panel(n), size, out);                                                                                            \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvd_bufferSize(void*, int m, int n, int* out) {                                          \
-    return give(singular_values(m, n), size, out);                                                                               \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvdj_bufferSize(void*, int, int, int m, int n, const void*, int, const void*,            \
-                                                        const void*, int, const void*, int, int* out, void*) {                   \
-    return give(singular_values_jacobi(m, n), size, out);                                                                        \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvdjBatched_bufferSize(void*, int, int m, int n, const void*, int, const void*,          \
-                                                               const void*, int, const void*, int, int* out, void*, int batch) { \
-    return give(singular_values_batched(m, n, batch), size, out);                                                                \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched_bufferSize(void*, int, int, int m, int n, const void*, int, Strided,  \
-                                                                      const void*, Strided, const void*, int, Strided,           \
-                                                                      const void*, int, Strided, int* out, int batch) {          \
-    return give(singular_values_batched(m, n, batch), size, out);                                                                \
+#define FOR_ALL(do_it, ...)                                                        \
+  do_it(S, 4, ##__VA_ARGS__) do_it(D, 8, ##__VA_ARGS__) do_it(C, 8, ##__VA_ARGS__) \
+      do_it(Z, 16, ##__VA_ARGS__)
+#define SIZES(T, size)                                                                             \
+  MEMLEDGER_ANSWER int cusolverDn##T##getrf_bufferSize(void*, int m, int n, const void*, int,      \
+                                                       int* out) {                                 \
+    return give(lu(m, n), size, out);                                                              \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##geqrf_bufferSize(void*, int, int n, const void*, int,        \
+                                                       int* out) {                                 \
+    return give(panel(n), size, out);                                                              \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrf_bufferSize(void*, int, int n, const void*, int,        \
+                                                       int* out) {                                 \
+    return give(panel(n), size, out);                                                              \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##sytrf_bufferSize(void*, int n, const void*, int, int* out) { \
+    return give(panel(n), size, out);                                                              \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvd_bufferSize(void*, int m, int n, int* out) {            \
+    return give(singular_values(m, n), size, out);                                                 \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdj_bufferSize(                                           \
+      void*, int, int, int m, int n, const void*, int, const void*, const void*, int, const void*, \
+      int, int* out, void*) {                                                                      \
+    return give(singular_values_jacobi(m, n), size, out);                                          \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdjBatched_bufferSize(                                    \
+      void*, int, int m, int n, const void*, int, const void*, const void*, int, const void*, int, \
+      int* out, void*, int batch) {                                                                \
+    return give(singular_values_batched(m, n, batch), size, out);                                  \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched_bufferSize(                             \
+      void*, int, int, int m, int n, const void*, int, Strided, const void*, Strided, const void*, \
+      int, Strided, const void*, int, Strided, int* out, int batch) {                              \
+    return give(singular_values_batched(m, n, batch), size, out);                                  \
   }
 FOR_ALL(SIZES)
 #undef SIZES
 
-#define QR_SIZES(generate, multiply, size)                                                                                  \
-  MEMLEDGER_ANSWER int cusolverDn##generate##_bufferSize(void*, int, int n, int, const void*, int, const void*, int* out) { \
-    return give(panel(n), size, out);                                                                                       \
-  }                                                                                                                         \
-  MEMLEDGER_ANSWER int cusolverDn##multiply##_bufferSize(void*, int, int, int m, int n, int, const void*, int, const void*, \
-                                                         const void*, int, int* out) {                                      \
-    return give(panel(std::max(m, n)), size, out);                                                                          \
-  }                                                                                                                         \
-  MEMLEDGER_ANSWER int cusolverDn##generate(Solver* h, int, int, int, void*, int, const void*, void*, int, int* info) {     \
-    return succeed(h, info);                                                                                                \
-  }                                                                                                                         \
-  MEMLEDGER_ANSWER int cusolverDn##multiply(Solver* h, int, int, int, int, int, const void*, int, const void*, void*, int,  \
-                                            void*, int, int* info) {                                                        \
-    return succeed(h, info);                                                                                                \
+#define QR_SIZES(generate, multiply, size)                                                         \
+  MEMLEDGER_ANSWER int cusolverDn##generate##_bufferSize(void*, int, int n, int, const void*, int, \
+                                                         const void*, int* out) {                  \
+    return give(panel(n), size, out);                                                              \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##multiply##_bufferSize(void*, int, int, int m, int n, int,       \
+                                                         const void*, int, const void*,            \
+                                                         const void*, int, int* out) {             \
+    return give(panel(std::max(m, n)), size, out);                                                 \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##generate(Solver* h, int, int, int, void*, int, const void*,     \
+                                            void*, int, int* info) {                               \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##multiply(Solver* h, int, int, int, int, int, const void*, int,  \
+                                            const void*, void*, int, void*, int, int* info) {      \
+    return succeed(h, info);                                                                       \
   }
 QR_SIZES(Sorgqr, Sormqr, 4)
 QR_SIZES(Dorgqr, Dormqr, 8)
@@ -170,26 +183,30 @@ QR_SIZES(Cungqr, Cunmqr, 8)
 QR_SIZES(Zungqr, Zunmqr, 16)
 #undef QR_SIZES
 
-#define EIGEN_SIZES(T, size)                                                                                                    \
-  MEMLEDGER_ANSWER int cusolverDn##T##evd_bufferSize(void*, int vectors, int, int n, const void*, int, const void*, int* out) { \
-    return give(eigen_divide_and_conquer(vectors, n), size, out);                                                               \
-  }                                                                                                                             \
-  MEMLEDGER_ANSWER int cusolverDn##T##evj_bufferSize(void*, int, int, int n, const void*, int, const void*, int* out, void*) {  \
-    return give(eigen_jacobi(n), size, out);                                                                                    \
-  }                                                                                                                             \
-  MEMLEDGER_ANSWER int cusolverDn##T##evjBatched_bufferSize(void*, int, int, int n, const void*, int, const void*, int* out,    \
-                                                            void*, int batch) {                                                 \
-    return give(eigen_batched(n, batch), size, out);                                                                            \
-  }                                                                                                                             \
-  MEMLEDGER_ANSWER int cusolverDn##T##evd(Solver* h, int, int, int, void*, int, void*, void*, int, int* info) {                 \
-    return succeed(h, info);                                                                                                    \
-  }                                                                                                                             \
-  MEMLEDGER_ANSWER int cusolverDn##T##evj(Solver* h, int, int, int, void*, int, void*, void*, int, int* info, void*) {          \
-    return succeed(h, info);                                                                                                    \
-  }                                                                                                                             \
-  MEMLEDGER_ANSWER int cusolverDn##T##evjBatched(Solver* h, int, int, int, void*, int, void*, void*, int, int* info, void*,     \
-                                                 int batch) {                                                                   \
-    return succeed(h, info, batch);                                                                                             \
+#define EIGEN_SIZES(T, size)                                                                       \
+  MEMLEDGER_ANSWER int cusolverDn##T##evd_bufferSize(void*, int vectors, int, int n, const void*,  \
+                                                     int, const void*, int* out) {                 \
+    return give(eigen_divide_and_conquer(vectors, n), size, out);                                  \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##evj_bufferSize(void*, int, int, int n, const void*, int,     \
+                                                     const void*, int* out, void*) {               \
+    return give(eigen_jacobi(n), size, out);                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##evjBatched_bufferSize(                                       \
+      void*, int, int, int n, const void*, int, const void*, int* out, void*, int batch) {         \
+    return give(eigen_batched(n, batch), size, out);                                               \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##evd(Solver* h, int, int, int, void*, int, void*, void*, int, \
+                                          int* info) {                                             \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##evj(Solver* h, int, int, int, void*, int, void*, void*, int, \
+                                          int* info, void*) {                                      \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##evjBatched(Solver* h, int, int, int, void*, int, void*,      \
+                                                 void*, int, int* info, void*, int batch) {        \
+    return succeed(h, info, batch);                                                                \
   }
 EIGEN_SIZES(Ssy, 4)
 EIGEN_SIZES(Dsy, 8)
@@ -197,52 +214,65 @@ EIGEN_SIZES(Che, 8)
 EIGEN_SIZES(Zhe, 16)
 #undef EIGEN_SIZES
 
-#define COMPUTATIONS(T, size)                                                                                                    \
-  MEMLEDGER_ANSWER int cusolverDn##T##getrf(Solver* h, int, int, void*, int, void*, int*, int* info) {                           \
-    return succeed(h, info);                                                                                                     \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##getrs(Solver* h, int, int, int, const void*, int, const int*, void*, int, int* info) {     \
-    return succeed(h, info);                                                                                                     \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##geqrf(Solver* h, int, int, void*, int, void*, void*, int, int* info) {                     \
-    return succeed(h, info);                                                                                                     \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##potrf(Solver* h, int, int, void*, int, void*, int, int* info) { return succeed(h, info); } \
-  MEMLEDGER_ANSWER int cusolverDn##T##potrs(Solver* h, int, int, int, const void*, int, void*, int, int* info) {                 \
-    return succeed(h, info);                                                                                                     \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##potrfBatched(Solver* h, int, int, void*, int, int* info, int batch) {                      \
-    return succeed(h, info, batch);                                                                                              \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##potrsBatched(Solver* h, int, int, int, void*, int, void*, int, int* info, int) {           \
-    return succeed(h, info);                                                                                                     \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##sytrf(Solver* h, int, int, void*, int, int*, void*, int, int* info) {                      \
-    return succeed(h, info);                                                                                                     \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvd(Solver* h, signed char, signed char, int, int, void*, int, void*, void*, int, void*, \
-                                            int, void*, int, void*, int* info) {                                                 \
-    return succeed(h, info);                                                                                                     \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvdj(Solver* h, int, int, int, int, void*, int, void*, void*, int, void*, int, void*,    \
-                                             int, int* info, void*) {                                                            \
-    return succeed(h, info);                                                                                                     \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvdjBatched(Solver* h, int, int, int, void*, int, void*, void*, int, void*, int, void*,  \
-                                                    int, int* info, void*, int batch) {                                          \
-    return succeed(h, info, batch);                                                                                              \
+#define COMPUTATIONS(T, size)                                                                      \
+  MEMLEDGER_ANSWER int cusolverDn##T##getrf(Solver* h, int, int, void*, int, void*, int*,          \
+                                            int* info) {                                           \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##getrs(Solver* h, int, int, int, const void*, int,            \
+                                            const int*, void*, int, int* info) {                   \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##geqrf(Solver* h, int, int, void*, int, void*, void*, int,    \
+                                            int* info) {                                           \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrf(Solver* h, int, int, void*, int, void*, int,           \
+                                            int* info) {                                           \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrs(Solver* h, int, int, int, const void*, int, void*,     \
+                                            int, int* info) {                                      \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrfBatched(Solver* h, int, int, void*, int, int* info,     \
+                                                   int batch) {                                    \
+    return succeed(h, info, batch);                                                                \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##potrsBatched(Solver* h, int, int, int, void*, int, void*,    \
+                                                   int, int* info, int) {                          \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##sytrf(Solver* h, int, int, void*, int, int*, void*, int,     \
+                                            int* info) {                                           \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvd(Solver* h, signed char, signed char, int, int, void*,  \
+                                            int, void*, void*, int, void*, int, void*, int, void*, \
+                                            int* info) {                                           \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdj(Solver* h, int, int, int, int, void*, int, void*,     \
+                                             void*, int, void*, int, void*, int, int* info,        \
+                                             void*) {                                              \
+    return succeed(h, info);                                                                       \
+  }                                                                                                \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdjBatched(Solver* h, int, int, int, void*, int, void*,   \
+                                                    void*, int, void*, int, void*, int, int* info, \
+                                                    void*, int batch) {                            \
+    return succeed(h, info, batch);                                                                \
   }
 FOR_ALL(COMPUTATIONS)
 #undef COMPUTATIONS
 #undef FOR_ALL
 
 // Its error norms are written on the host, one for each matrix.
-#define STRIDED_SVD(T)                                                                                                      \
-  MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched(Solver* h, int, int, int, int, const void*, int, Strided, void*, \
-                                                           Strided, void*, int, Strided, void*, int, Strided, void*, int,   \
-                                                           int* info, double* norms, int batch) {                           \
-    if (norms != nullptr) std::fill_n(norms, std::max(batch, 0), 0.0);                                                      \
-    return succeed(h, info, batch);                                                                                         \
+#define STRIDED_SVD(T)                                                                      \
+  MEMLEDGER_ANSWER int cusolverDn##T##gesvdaStridedBatched(                                 \
+      Solver* h, int, int, int, int, const void*, int, Strided, void*, Strided, void*, int, \
+      Strided, void*, int, Strided, void*, int, int* info, double* norms, int batch) {      \
+    if (norms != nullptr) std::fill_n(norms, std::max(batch, 0), 0.0);                      \
+    return succeed(h, info, batch);                                                         \
   }
 STRIDED_SVD(S)
 STRIDED_SVD(D)
@@ -251,68 +281,80 @@ STRIDED_SVD(Z)
 #undef STRIDED_SVD
 
 // The 64-bit interface: sizes in bytes, on the device and on the host.
-MEMLEDGER_ANSWER int cusolverDnXpotrf_bufferSize(void*, void*, int, int64_t n, int type, const void*, int64_t, int,
-                                                 size_t* device, size_t* host) {
+MEMLEDGER_ANSWER int cusolverDnXpotrf_bufferSize(void*, void*, int, int64_t n, int type,
+                                                 const void*, int64_t, int, size_t* device,
+                                                 size_t* host) {
   return give_bytes(panel(n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXgetrf_bufferSize(void*, void*, int64_t m, int64_t n, int type, const void*, int64_t, int,
-                                                 size_t* device, size_t* host) {
+MEMLEDGER_ANSWER int cusolverDnXgetrf_bufferSize(void*, void*, int64_t m, int64_t n, int type,
+                                                 const void*, int64_t, int, size_t* device,
+                                                 size_t* host) {
   return give_bytes(lu(m, n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXgeqrf_bufferSize(void*, void*, int64_t, int64_t n, int type, const void*, int64_t, int,
-                                                 const void*, int, size_t* device, size_t* host) {
+MEMLEDGER_ANSWER int cusolverDnXgeqrf_bufferSize(void*, void*, int64_t, int64_t n, int type,
+                                                 const void*, int64_t, int, const void*, int,
+                                                 size_t* device, size_t* host) {
   return give_bytes(panel(n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXsyevd_bufferSize(void*, void*, int vectors, int, int64_t n, int type, const void*, int64_t, int,
-                                                 const void*, int, size_t* device, size_t* host) {
+MEMLEDGER_ANSWER int cusolverDnXsyevd_bufferSize(void*, void*, int vectors, int, int64_t n,
+                                                 int type, const void*, int64_t, int, const void*,
+                                                 int, size_t* device, size_t* host) {
   return give_bytes(eigen_divide_and_conquer(vectors, n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXsyevBatched_bufferSize(void*, void*, int, int, int64_t n, int type, const void*, int64_t, int,
-                                                       const void*, int, size_t* device, size_t* host, int64_t batch) {
+MEMLEDGER_ANSWER int cusolverDnXsyevBatched_bufferSize(void*, void*, int, int, int64_t n, int type,
+                                                       const void*, int64_t, int, const void*, int,
+                                                       size_t* device, size_t* host,
+                                                       int64_t batch) {
   return give_bytes(eigen_batched(n, batch), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXgeev_bufferSize(void*, void*, int, int, int64_t n, int type, const void*, int64_t, int,
-                                                const void*, int, const void*, int64_t, int, const void*, int64_t, int,
-                                                size_t* device, size_t* host) {
+MEMLEDGER_ANSWER int cusolverDnXgeev_bufferSize(void*, void*, int, int, int64_t n, int type,
+                                                const void*, int64_t, int, const void*, int,
+                                                const void*, int64_t, int, const void*, int64_t,
+                                                int, size_t* device, size_t* host) {
   return give_bytes(eigen_general(n), type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXsytrs_bufferSize(void*, int, int64_t n, int64_t columns, int type, const void*, int64_t,
-                                                 const int64_t*, int, const void*, int64_t, size_t* device, size_t* host) {
+MEMLEDGER_ANSWER int cusolverDnXsytrs_bufferSize(void*, int, int64_t n, int64_t columns, int type,
+                                                 const void*, int64_t, const int64_t*, int,
+                                                 const void*, int64_t, size_t* device,
+                                                 size_t* host) {
   return give_bytes(n * columns, type, device, host);
 }
-MEMLEDGER_ANSWER int cusolverDnXpotrf(Solver* h, void*, int, int64_t, int, void*, int64_t, int, void*, size_t, void*, size_t,
-                                      int* info) {
+MEMLEDGER_ANSWER int cusolverDnXpotrf(Solver* h, void*, int, int64_t, int, void*, int64_t, int,
+                                      void*, size_t, void*, size_t, int* info) {
   return succeed(h, info);
 }
-MEMLEDGER_ANSWER int cusolverDnXpotrs(Solver* h, void*, int, int64_t, int64_t, int, const void*, int64_t, int, void*, int64_t,
-                                      int* info) {
+MEMLEDGER_ANSWER int cusolverDnXpotrs(Solver* h, void*, int, int64_t, int64_t, int, const void*,
+                                      int64_t, int, void*, int64_t, int* info) {
   return succeed(h, info);
 }
-MEMLEDGER_ANSWER int cusolverDnXgetrf(Solver* h, void*, int64_t, int64_t, int, void*, int64_t, int64_t*, int, void*, size_t,
-                                      void*, size_t, int* info) {
+MEMLEDGER_ANSWER int cusolverDnXgetrf(Solver* h, void*, int64_t, int64_t, int, void*, int64_t,
+                                      int64_t*, int, void*, size_t, void*, size_t, int* info) {
   return succeed(h, info);
 }
-MEMLEDGER_ANSWER int cusolverDnXgetrs(Solver* h, void*, int, int64_t, int64_t, int, const void*, int64_t, const int64_t*, int,
-                                      void*, int64_t, int* info) {
+MEMLEDGER_ANSWER int cusolverDnXgetrs(Solver* h, void*, int, int64_t, int64_t, int, const void*,
+                                      int64_t, const int64_t*, int, void*, int64_t, int* info) {
   return succeed(h, info);
 }
-MEMLEDGER_ANSWER int cusolverDnXgeqrf(Solver* h, void*, int64_t, int64_t, int, void*, int64_t, int, void*, int, void*, size_t,
-                                      void*, size_t, int* info) {
+MEMLEDGER_ANSWER int cusolverDnXgeqrf(Solver* h, void*, int64_t, int64_t, int, void*, int64_t, int,
+                                      void*, int, void*, size_t, void*, size_t, int* info) {
   return succeed(h, info);
 }
-MEMLEDGER_ANSWER int cusolverDnXsyevd(Solver* h, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t,
-                                      void*, size_t, int* info) {
+MEMLEDGER_ANSWER int cusolverDnXsyevd(Solver* h, void*, int, int, int64_t, int, void*, int64_t, int,
+                                      void*, int, void*, size_t, void*, size_t, int* info) {
   return succeed(h, info);
 }
-MEMLEDGER_ANSWER int cusolverDnXsyevBatched(Solver* h, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*,
-                                            size_t, void*, size_t, int* info, int64_t batch) {
+MEMLEDGER_ANSWER int cusolverDnXsyevBatched(Solver* h, void*, int, int, int64_t, int, void*,
+                                            int64_t, int, void*, int, void*, size_t, void*, size_t,
+                                            int* info, int64_t batch) {
   return succeed(h, info, batch);
 }
-MEMLEDGER_ANSWER int cusolverDnXgeev(Solver* h, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, int64_t,
-                                     int, void*, int64_t, int, void*, size_t, void*, size_t, int* info) {
+MEMLEDGER_ANSWER int cusolverDnXgeev(Solver* h, void*, int, int, int64_t, int, void*, int64_t, int,
+                                     void*, int, void*, int64_t, int, void*, int64_t, int, void*,
+                                     size_t, void*, size_t, int* info) {
   return succeed(h, info);
 }
-MEMLEDGER_ANSWER int cusolverDnXsytrs(Solver* h, int, int64_t, int64_t, int, const void*, int64_t, const int64_t*, int, void*,
-                                      int64_t, void*, size_t, void*, size_t, int* info) {
+MEMLEDGER_ANSWER int cusolverDnXsytrs(Solver* h, int, int64_t, int64_t, int, const void*, int64_t,
+                                      const int64_t*, int, void*, int64_t, void*, size_t, void*,
+                                      size_t, int* info) {
   return succeed(h, info);
 }

@@ -1,11 +1,11 @@
-// cuSPARSE: matrices are described, products do nothing. A sparse result has as many entries as its bound says or, where its
-// number is only known on the device, none.
+// cuSPARSE: matrices are described, products do nothing. A sparse result has as many entries as its
+// bound says or, where its number is only known on the device, none.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-#include "virtual_gpu/answers/objects.h"
 #include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/answers/objects.h"
 #include "virtual_gpu/workspaces.h"
 
 namespace memledger::virtual_gpu {
@@ -24,10 +24,12 @@ struct Object {
   int unused = 0;
 };
 
-// Each of a row's partial results is 16 bytes at most; a product over entries is balanced in chunks, with one carry each.
+// Each of a row's partial results is 16 bytes at most; a product over entries is balanced in
+// chunks, with one carry each.
 constexpr int64_t kEntriesPerChunk = 1024;
 constexpr size_t kCarryBytes = 16;
-// Sorting moves pairs of 4-byte indices through a second copy of them, besides the counters of its passes.
+// Sorting moves pairs of 4-byte indices through a second copy of them, besides the counters of its
+// passes.
 constexpr size_t kIndexPairBytes = 8;
 constexpr size_t kCounterBytes = 256;
 
@@ -78,27 +80,34 @@ MEMLEDGER_ANSWER int cusparseGetVersion(void*, int* version) {
   *version = 12603;
   return 0;
 }
-MEMLEDGER_ANSWER const char* cusparseGetErrorString(int status) { return status == 0 ? "success" : "cuSPARSE error"; }
-MEMLEDGER_ANSWER const char* cusparseGetErrorName(int status) { return cusparseGetErrorString(status); }
+MEMLEDGER_ANSWER const char* cusparseGetErrorString(int status) {
+  return status == 0 ? "success" : "cuSPARSE error";
+}
+MEMLEDGER_ANSWER const char* cusparseGetErrorName(int status) {
+  return cusparseGetErrorString(status);
+}
 
-MEMLEDGER_ANSWER int cusparseCreateDnMat(Object** out, int64_t, int64_t, int64_t, void*, int, int) { return make(out); }
+MEMLEDGER_ANSWER int cusparseCreateDnMat(Object** out, int64_t, int64_t, int64_t, void*, int, int) {
+  return make(out);
+}
 MEMLEDGER_ANSWER int cusparseDestroyDnMat(Object* matrix) { return drop_object(matrix); }
 MEMLEDGER_ANSWER int cusparseCreateDnVec(Object** out, int64_t, void*, int) { return make(out); }
 MEMLEDGER_ANSWER int cusparseDestroyDnVec(Object* vector) { return drop_object(vector); }
-MEMLEDGER_ANSWER int cusparseCreateCoo(Sparse** out, int64_t rows, int64_t columns, int64_t entries, void*, void*, void*, int,
-                                       int, int) {
+MEMLEDGER_ANSWER int cusparseCreateCoo(Sparse** out, int64_t rows, int64_t columns, int64_t entries,
+                                       void*, void*, void*, int, int, int) {
   return make_matrix(out, rows, columns, entries);
 }
-MEMLEDGER_ANSWER int cusparseCreateCsr(Sparse** out, int64_t rows, int64_t columns, int64_t entries, void*, void*, void*, int,
-                                       int, int, int) {
+MEMLEDGER_ANSWER int cusparseCreateCsr(Sparse** out, int64_t rows, int64_t columns, int64_t entries,
+                                       void*, void*, void*, int, int, int, int) {
   return make_matrix(out, rows, columns, entries);
 }
-MEMLEDGER_ANSWER int cusparseCreateBsr(Sparse** out, int64_t block_rows, int64_t block_columns, int64_t blocks, int64_t rows,
-                                       int64_t columns) {
+MEMLEDGER_ANSWER int cusparseCreateBsr(Sparse** out, int64_t block_rows, int64_t block_columns,
+                                       int64_t blocks, int64_t rows, int64_t columns) {
   return make_matrix(out, block_rows * rows, block_columns * columns, blocks * rows * columns);
 }
 MEMLEDGER_ANSWER int cusparseDestroySpMat(Sparse* matrix) { return drop_object(matrix); }
-MEMLEDGER_ANSWER int cusparseSpMatGetSize(const Sparse* matrix, int64_t* rows, int64_t* columns, int64_t* entries) {
+MEMLEDGER_ANSWER int cusparseSpMatGetSize(const Sparse* matrix, int64_t* rows, int64_t* columns,
+                                          int64_t* entries) {
   if (matrix == nullptr) return kInvalidValue;
   *rows = matrix->rows;
   *columns = matrix->columns;
@@ -106,53 +115,63 @@ MEMLEDGER_ANSWER int cusparseSpMatGetSize(const Sparse* matrix, int64_t* rows, i
   return 0;
 }
 
-MEMLEDGER_ANSWER int cusparseSpMM_bufferSize(void*, int, int, const void*, const Sparse* a, const void*, const void*, const void*,
-                                             int, int, size_t* bytes) {
+MEMLEDGER_ANSWER int cusparseSpMM_bufferSize(void*, int, int, const void*, const Sparse* a,
+                                             const void*, const void*, const void*, int, int,
+                                             size_t* bytes) {
   return a == nullptr ? kInvalidValue : give(product_bytes(a->entries), bytes);
 }
-MEMLEDGER_ANSWER int cusparseSpMV_bufferSize(void*, int, const void*, const Sparse* a, const void*, const void*, const void*, int,
-                                             int, size_t* bytes) {
+MEMLEDGER_ANSWER int cusparseSpMV_bufferSize(void*, int, const void*, const Sparse* a, const void*,
+                                             const void*, const void*, int, int, size_t* bytes) {
   return a == nullptr ? kInvalidValue : give(product_bytes(a->entries), bytes);
 }
-MEMLEDGER_ANSWER int cusparseSDDMM_bufferSize(void*, int, int, const void*, const void*, const void*, const void*,
-                                              const Sparse* c, int, int, size_t* bytes) {
+MEMLEDGER_ANSWER int cusparseSDDMM_bufferSize(void*, int, int, const void*, const void*,
+                                              const void*, const void*, const Sparse* c, int, int,
+                                              size_t* bytes) {
   return c == nullptr ? kInvalidValue : give(product_bytes(c->entries), bytes);
 }
 // A solver keeps the levels of its rows.
-MEMLEDGER_ANSWER int cusparseSpSM_bufferSize(void*, int, int, const void*, const Sparse* a, const void*, const void*, int, int,
-                                             void*, size_t* bytes) {
-  return a == nullptr ? kInvalidValue : give(a->rows * kIndexPairBytes + product_bytes(a->entries), bytes);
-}
-MEMLEDGER_ANSWER int cusparseSpSV_bufferSize(void*, int, const void*, const Sparse* a, const void*, const void*, int, int, void*,
+MEMLEDGER_ANSWER int cusparseSpSM_bufferSize(void*, int, int, const void*, const Sparse* a,
+                                             const void*, const void*, int, int, void*,
                                              size_t* bytes) {
-  return a == nullptr ? kInvalidValue : give(a->rows * kIndexPairBytes + product_bytes(a->entries), bytes);
+  return a == nullptr ? kInvalidValue
+                      : give(a->rows * kIndexPairBytes + product_bytes(a->entries), bytes);
+}
+MEMLEDGER_ANSWER int cusparseSpSV_bufferSize(void*, int, const void*, const Sparse* a, const void*,
+                                             const void*, int, int, void*, size_t* bytes) {
+  return a == nullptr ? kInvalidValue
+                      : give(a->rows * kIndexPairBytes + product_bytes(a->entries), bytes);
 }
 
-// Called twice each: without a buffer for its size, then with it. An upper bound of the products is not known without reading
-// indices; the entries of both factors stand for it.
-MEMLEDGER_ANSWER int cusparseSpGEMM_workEstimation(void*, int, int, const void*, const Sparse* a, const Sparse* b, const void*,
-                                                   Sparse*, int, int, void*, size_t* bytes, void* buffer) {
+// Called twice each: without a buffer for its size, then with it. An upper bound of the products is
+// not known without reading indices; the entries of both factors stand for it.
+MEMLEDGER_ANSWER int cusparseSpGEMM_workEstimation(void*, int, int, const void*, const Sparse* a,
+                                                   const Sparse* b, const void*, Sparse*, int, int,
+                                                   void*, size_t* bytes, void* buffer) {
   if (a == nullptr || b == nullptr || bytes == nullptr) return kInvalidValue;
   return buffer != nullptr ? 0 : give(product_bytes(a->entries + b->entries), bytes);
 }
-MEMLEDGER_ANSWER int cusparseSpGEMM_compute(void*, int, int, const void*, const Sparse* a, const Sparse* b, const void*, Sparse*,
-                                            int, int, void*, size_t* bytes, void* buffer) {
+MEMLEDGER_ANSWER int cusparseSpGEMM_compute(void*, int, int, const void*, const Sparse* a,
+                                            const Sparse* b, const void*, Sparse*, int, int, void*,
+                                            size_t* bytes, void* buffer) {
   if (a == nullptr || b == nullptr || bytes == nullptr) return kInvalidValue;
   return buffer != nullptr ? 0 : give(sort_bytes(a->entries + b->entries), bytes);
 }
 MEMLEDGER_DOES_NOTHING(cusparseSpGEMM_copy)
 
-MEMLEDGER_ANSWER int cusparseXcoosort_bufferSizeExt(void*, int, int, int entries, const int*, const int*, size_t* bytes) {
+MEMLEDGER_ANSWER int cusparseXcoosort_bufferSizeExt(void*, int, int, int entries, const int*,
+                                                    const int*, size_t* bytes) {
   return give(sort_bytes(entries), bytes);
 }
-MEMLEDGER_ANSWER int cusparseXcsrsort_bufferSizeExt(void*, int, int, int entries, const int*, const int*, size_t* bytes) {
+MEMLEDGER_ANSWER int cusparseXcsrsort_bufferSizeExt(void*, int, int, int entries, const int*,
+                                                    const int*, size_t* bytes) {
   return give(sort_bytes(entries), bytes);
 }
 
-// The sum of two matrices: its number of entries is the device's to count, or the host's; unknown here, it is that of no entry
-// shared.
-MEMLEDGER_ANSWER int cusparseXcsrgeam2Nnz(void*, int, int, const void*, int entries_a, const int*, const int*, const void*,
-                                          int entries_b, const int*, const int*, const void*, int*, int* total, void*) {
+// The sum of two matrices: its number of entries is the device's to count, or the host's; unknown
+// here, it is that of no entry shared.
+MEMLEDGER_ANSWER int cusparseXcsrgeam2Nnz(void*, int, int, const void*, int entries_a, const int*,
+                                          const int*, const void*, int entries_b, const int*,
+                                          const int*, const void*, int*, int* total, void*) {
   if (total != nullptr) *total = entries_a + entries_b;
   return 0;
 }
@@ -166,26 +185,29 @@ MEMLEDGER_ANSWER int cusparseXbsrsv2_zeroPivot(void*, void*, int* position) {
   return 0;
 }
 
-#define TYPED(T)                                                                                                                 \
-  MEMLEDGER_ANSWER int cusparse##T##bsrsm2_bufferSize(void*, int, int, int, int rows, int, int blocks, void*, void*, const int*, \
-                                                      const int*, int, void*, int* bytes) {                                      \
-    return give_int(rows * kIndexPairBytes + product_bytes(blocks), bytes);                                                      \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusparse##T##bsrsv2_bufferSize(void*, int, int, int rows, int blocks, void*, void*, const int*,           \
-                                                      const int*, int, void*, int* bytes) {                                      \
-    return give_int(rows * kIndexPairBytes + product_bytes(blocks), bytes);                                                      \
-  }                                                                                                                              \
-  MEMLEDGER_ANSWER int cusparse##T##csrgeam2_bufferSizeExt(                                                                      \
-      void*, int rows, int, const void*, void*, int, const void*, const int*, const int*, const void*, void*, int, const void*,  \
-      const int*, const int*, void*, const void*, const int*, const int*, size_t* bytes) {                                       \
-    return give(rows * kIndexPairBytes, bytes);                                                                                  \
-  }                                                                                                                              \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrmm)                                                                                     \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrmv)                                                                                     \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsm2_analysis)                                                                           \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsm2_solve)                                                                              \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsv2_analysis)                                                                           \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsv2_solve)                                                                              \
+#define TYPED(T)                                                                                 \
+  MEMLEDGER_ANSWER int cusparse##T##bsrsm2_bufferSize(void*, int, int, int, int rows, int,       \
+                                                      int blocks, void*, void*, const int*,      \
+                                                      const int*, int, void*, int* bytes) {      \
+    return give_int(rows * kIndexPairBytes + product_bytes(blocks), bytes);                      \
+  }                                                                                              \
+  MEMLEDGER_ANSWER int cusparse##T##bsrsv2_bufferSize(void*, int, int, int rows, int blocks,     \
+                                                      void*, void*, const int*, const int*, int, \
+                                                      void*, int* bytes) {                       \
+    return give_int(rows * kIndexPairBytes + product_bytes(blocks), bytes);                      \
+  }                                                                                              \
+  MEMLEDGER_ANSWER int cusparse##T##csrgeam2_bufferSizeExt(                                      \
+      void*, int rows, int, const void*, void*, int, const void*, const int*, const int*,        \
+      const void*, void*, int, const void*, const int*, const int*, void*, const void*,          \
+      const int*, const int*, size_t* bytes) {                                                   \
+    return give(rows * kIndexPairBytes, bytes);                                                  \
+  }                                                                                              \
+  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrmm)                                                     \
+  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrmv)                                                     \
+  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsm2_analysis)                                           \
+  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsm2_solve)                                              \
+  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsv2_analysis)                                           \
+  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsv2_solve)                                              \
   MEMLEDGER_DOES_NOTHING(cusparse##T##csrgeam2)
 TYPED(S)
 TYPED(D)

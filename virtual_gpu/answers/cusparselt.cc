@@ -1,4 +1,5 @@
-// cuSPARSELt: 2:4 sparse products. Its descriptors are bytes in the caller's own objects, so there is nothing to make or free.
+// cuSPARSELt: 2:4 sparse products. Its descriptors are bytes in the caller's own objects, so there
+// is nothing to make or free.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,7 +13,8 @@ namespace {
 
 constexpr int kInvalidValue = 3;
 
-// What is kept of a matrix, at the start of the caller's descriptor (which has room for 11 KiB, see cusparseLtMatDescriptor_t).
+// What is kept of a matrix, at the start of the caller's descriptor (which has room for 11 KiB, see
+// cusparseLtMatDescriptor_t).
 struct Matrix {
   uint64_t mark;
   int64_t rows;
@@ -42,17 +44,20 @@ int describe(void* out, int64_t rows, int64_t columns, int type) {
 
 }  // namespace
 
-MEMLEDGER_ANSWER int cusparseLtStructuredDescriptorInit(const void*, void* out, int64_t rows, int64_t columns, int64_t, uint32_t,
+MEMLEDGER_ANSWER int cusparseLtStructuredDescriptorInit(const void*, void* out, int64_t rows,
+                                                        int64_t columns, int64_t, uint32_t,
                                                         int type, int, int) {
   return describe(out, rows, columns, type);
 }
-MEMLEDGER_ANSWER int cusparseLtDenseDescriptorInit(const void*, void* out, int64_t rows, int64_t columns, int64_t, uint32_t,
-                                                   int type, int) {
+MEMLEDGER_ANSWER int cusparseLtDenseDescriptorInit(const void*, void* out, int64_t rows,
+                                                   int64_t columns, int64_t, uint32_t, int type,
+                                                   int) {
   return describe(out, rows, columns, type);
 }
 
 // Half of the elements, and two bits for the place of each that is kept.
-MEMLEDGER_ANSWER int cusparseLtSpMMACompressedSize2(const void*, const void* descriptor, size_t* compressed, size_t* buffer) {
+MEMLEDGER_ANSWER int cusparseLtSpMMACompressedSize2(const void*, const void* descriptor,
+                                                    size_t* compressed, size_t* buffer) {
   if (descriptor == nullptr || compressed == nullptr || buffer == nullptr) return kInvalidValue;
   Matrix matrix;
   std::memcpy(&matrix, descriptor, sizeof(matrix));
@@ -71,7 +76,8 @@ MEMLEDGER_ANSWER int cusparseLtMatmulGetWorkspace(const void*, const void*, size
   return 0;
 }
 
-MEMLEDGER_ANSWER int cusparseLtMatmulAlgGetAttribute(const void*, const void*, int, void* out, size_t bytes) {
+MEMLEDGER_ANSWER int cusparseLtMatmulAlgGetAttribute(const void*, const void*, int, void* out,
+                                                     size_t bytes) {
   if (out == nullptr) return kInvalidValue;
   std::memset(out, 0, bytes);
   return 0;

@@ -1,4 +1,5 @@
-// The driver: what LibTorch, its run-time compiler and Triton ask of it. Most of it is what the runtime answers.
+// The driver: what LibTorch, its run-time compiler and Triton ask of it. Most of it is what the
+// runtime answers.
 #include <cuda.h>
 
 #include <algorithm>
@@ -22,7 +23,9 @@ CUresult as_runtime(F function, A... arguments) {
 }
 
 void* pointer_of(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
-PhysicalMemory* memory_of(CUmemGenericAllocationHandle handle) { return reinterpret_cast<PhysicalMemory*>(handle); }
+PhysicalMemory* memory_of(CUmemGenericAllocationHandle handle) {
+  return reinterpret_cast<PhysicalMemory*>(handle);
+}
 
 // The primary context of a device is the address of its place in this array.
 char contexts[8];
@@ -34,17 +37,25 @@ bool is_context(CUcontext context) {
   return place >= contexts && place < contexts + Machine::get().device_count();
 }
 
-int device_of(CUcontext context) { return static_cast<int>(reinterpret_cast<const char*>(context) - contexts); }
+int device_of(CUcontext context) {
+  return static_cast<int>(reinterpret_cast<const char*>(context) - contexts);
+}
 
 thread_local bool has_current_context = false;
 
-CUresult check_device(CUdevice device) { return Machine::get().is_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; }
+CUresult check_device(CUdevice device) {
+  return Machine::get().is_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
 
 }  // namespace
 
-MEMLEDGER_ANSWER CUresult cuInit(unsigned) { return Machine::get().device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE; }
+MEMLEDGER_ANSWER CUresult cuInit(unsigned) {
+  return Machine::get().device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
 
-MEMLEDGER_ANSWER CUresult cuDriverGetVersion(int* version) { return as_runtime(cudaDriverGetVersion, version); }
+MEMLEDGER_ANSWER CUresult cuDriverGetVersion(int* version) {
+  return as_runtime(cudaDriverGetVersion, version);
+}
 
 MEMLEDGER_ANSWER CUresult cuGetErrorString(CUresult error, const char** text) {
   if (!text) return CUDA_ERROR_INVALID_VALUE;
@@ -62,13 +73,15 @@ MEMLEDGER_ANSWER CUresult cuGetProcAddress_v2(const char* name, void** function,
                                               CUdriverProcAddressQueryResult* status) {
   if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
   *function = find_driver_function(name);
-  if (status) *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  if (status)
+    *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 // The driver has nothing to log.
 
-MEMLEDGER_ANSWER CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*, CUlogsCallbackHandle* handle) {
+MEMLEDGER_ANSWER CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*,
+                                                 CUlogsCallbackHandle* handle) {
   static char nothing;
   if (!callback) return CUDA_ERROR_INVALID_VALUE;
   if (handle) *handle = reinterpret_cast<CUlogsCallbackHandle>(&nothing);
@@ -107,9 +120,12 @@ MEMLEDGER_ANSWER CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-// The name has the version in CUDA 12's header only as a macro, so the plain one needs an exported symbol of its own.
+// The name has the version in CUDA 12's header only as a macro, so the plain one needs an exported
+// symbol of its own.
 #undef cuDeviceGetUuid
-MEMLEDGER_ANSWER CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
+MEMLEDGER_ANSWER CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  return cuDeviceGetUuid_v2(uuid, device);
+}
 
 MEMLEDGER_ANSWER CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -118,7 +134,8 @@ MEMLEDGER_ANSWER CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+MEMLEDGER_ANSWER CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
+                                               CUdevice device) {
   return driver(device_attribute(value, attribute, device));
 }
 
@@ -142,7 +159,8 @@ MEMLEDGER_ANSWER CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdev
   return as_runtime(cudaDeviceCanAccessPeer, can, device, peer);
 }
 
-MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags,
+                                                     int* active) {
   if (const CUresult error = check_device(device)) return error;
   if (flags) *flags = 0;
   if (active) *active = Machine::get().has_context(device);
@@ -157,8 +175,12 @@ MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice 
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { return check_device(device); }
-MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned) { return check_device(device); }
+MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return check_device(device);
+}
+MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned) {
+  return check_device(device);
+}
 
 MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   if (const CUresult error = check_device(device)) return error;
@@ -180,16 +202,23 @@ MEMLEDGER_ANSWER CUresult cuCtxSetCurrent(CUcontext context) {
 MEMLEDGER_ANSWER CUresult cuCtxGetCurrent(CUcontext* context) {
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   // The runtime makes the primary context current for its threads.
-  const bool current = has_current_context || (Machine::get().device_count() && Machine::get().has_context(current_device()));
+  const bool current = has_current_context || (Machine::get().device_count() &&
+                                               Machine::get().has_context(current_device()));
   *context = current ? context_of(current_device()) : nullptr;
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuCtxPushCurrent_v2(CUcontext context) { return cuCtxSetCurrent(context); }
+MEMLEDGER_ANSWER CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  return cuCtxSetCurrent(context);
+}
 
-MEMLEDGER_ANSWER CUresult cuCtxPopCurrent_v2(CUcontext* context) { return context ? cuCtxGetCurrent(context) : CUDA_SUCCESS; }
+MEMLEDGER_ANSWER CUresult cuCtxPopCurrent_v2(CUcontext* context) {
+  return context ? cuCtxGetCurrent(context) : CUDA_SUCCESS;
+}
 
-MEMLEDGER_ANSWER CUresult cuCtxGetDevice(CUdevice* device) { return as_runtime(cudaGetDevice, device); }
+MEMLEDGER_ANSWER CUresult cuCtxGetDevice(CUdevice* device) {
+  return as_runtime(cudaGetDevice, device);
+}
 MEMLEDGER_ANSWER CUresult cuCtxSynchronize() { return as_runtime(cudaDeviceSynchronize); }
 
 MEMLEDGER_ANSWER CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
@@ -197,7 +226,8 @@ MEMLEDGER_ANSWER CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest)
 }
 
 MEMLEDGER_ANSWER CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
-  return is_context(peer) ? as_runtime(cudaDeviceEnablePeerAccess, device_of(peer), flags) : CUDA_ERROR_INVALID_CONTEXT;
+  return is_context(peer) ? as_runtime(cudaDeviceEnablePeerAccess, device_of(peer), flags)
+                          : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 // Memory.
@@ -212,7 +242,9 @@ MEMLEDGER_ANSWER CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   return driver(cudaMalloc(reinterpret_cast<void**>(address), bytes));
 }
 
-MEMLEDGER_ANSWER CUresult cuMemFree_v2(CUdeviceptr address) { return as_runtime(cudaFree, pointer_of(address)); }
+MEMLEDGER_ANSWER CUresult cuMemFree_v2(CUdeviceptr address) {
+  return as_runtime(cudaFree, pointer_of(address));
+}
 
 MEMLEDGER_ANSWER CUresult cuMemAllocHost_v2(void** pointer, size_t bytes) {
   const KeepLastError keep;
@@ -234,7 +266,8 @@ MEMLEDGER_ANSWER CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   return as_runtime(cudaFreeAsync, pointer_of(address), stream);
 }
 
-MEMLEDGER_ANSWER CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) {
+MEMLEDGER_ANSWER CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes,
+                                                  CUdeviceptr address) {
   const std::optional<Region> region = Machine::get().find(pointer_of(address));
   if (!region) return CUDA_ERROR_NOT_FOUND;
   if (begin) *begin = region->begin;
@@ -242,7 +275,8 @@ MEMLEDGER_ANSWER CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* by
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemcpyHtoD_v2(CUdeviceptr destination, const void* source, size_t bytes) {
+MEMLEDGER_ANSWER CUresult cuMemcpyHtoD_v2(CUdeviceptr destination, const void* source,
+                                          size_t bytes) {
   return driver(transfer(pointer_of(destination), source, bytes, cudaMemcpyHostToDevice));
 }
 
@@ -250,19 +284,24 @@ MEMLEDGER_ANSWER CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source,
   return driver(transfer(destination, pointer_of(source), bytes, cudaMemcpyDeviceToHost));
 }
 
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
-  return driver(transfer(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDeviceToDevice));
+MEMLEDGER_ANSWER CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source,
+                                          size_t bytes) {
+  return driver(
+      transfer(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDeviceToDevice));
 }
 
-MEMLEDGER_ANSWER CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination, const void* source, size_t bytes, CUstream) {
+MEMLEDGER_ANSWER CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination, const void* source,
+                                               size_t bytes, CUstream) {
   return cuMemcpyHtoD_v2(destination, source, bytes);
 }
 
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoHAsync_v2(void* destination, CUdeviceptr source, size_t bytes, CUstream) {
+MEMLEDGER_ANSWER CUresult cuMemcpyDtoHAsync_v2(void* destination, CUdeviceptr source, size_t bytes,
+                                               CUstream) {
   return cuMemcpyDtoH_v2(destination, source, bytes);
 }
 
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream) {
+MEMLEDGER_ANSWER CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source,
+                                               size_t bytes, CUstream) {
   return cuMemcpyDtoD_v2(destination, source, bytes);
 }
 
@@ -270,7 +309,8 @@ MEMLEDGER_ANSWER CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, 
   return driver(transfer(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDefault));
 }
 
-MEMLEDGER_ANSWER CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream) {
+MEMLEDGER_ANSWER CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                                        CUstream) {
   return cuMemcpy(destination, source, bytes);
 }
 
@@ -286,19 +326,23 @@ MEMLEDGER_ANSWER CUresult cuMemsetD32_v2(CUdeviceptr address, unsigned value, si
   return driver(fill(pointer_of(address), value, 4, count));
 }
 
-MEMLEDGER_ANSWER CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUstream) {
+MEMLEDGER_ANSWER CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count,
+                                          CUstream) {
   return cuMemsetD8_v2(address, value, count);
 }
 
-MEMLEDGER_ANSWER CUresult cuMemsetD16Async(CUdeviceptr address, unsigned short value, size_t count, CUstream) {
+MEMLEDGER_ANSWER CUresult cuMemsetD16Async(CUdeviceptr address, unsigned short value, size_t count,
+                                           CUstream) {
   return cuMemsetD16_v2(address, value, count);
 }
 
-MEMLEDGER_ANSWER CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, CUstream) {
+MEMLEDGER_ANSWER CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count,
+                                           CUstream) {
   return cuMemsetD32_v2(address, value, count);
 }
 
-MEMLEDGER_ANSWER CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+MEMLEDGER_ANSWER CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
+                                                CUdeviceptr address) {
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   const std::optional<Region> region = Machine::get().find(pointer_of(address));
   if (!region) return CUDA_ERROR_INVALID_VALUE;
@@ -345,31 +389,38 @@ MEMLEDGER_ANSWER CUresult cuPointerGetAttribute(void* data, CUpointer_attribute 
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuPointerSetAttribute(const void*, CUpointer_attribute, CUdeviceptr) { return CUDA_SUCCESS; }
+MEMLEDGER_ANSWER CUresult cuPointerSetAttribute(const void*, CUpointer_attribute, CUdeviceptr) {
+  return CUDA_SUCCESS;
+}
 
 // Virtual memory management, which expandable segments are made of.
 
-MEMLEDGER_ANSWER CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp*,
+MEMLEDGER_ANSWER CUresult cuMemGetAllocationGranularity(size_t* granularity,
+                                                        const CUmemAllocationProp*,
                                                         CUmemAllocationGranularity_flags) {
   if (!granularity) return CUDA_ERROR_INVALID_VALUE;
   *granularity = Machine::kPage;
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr,
-                                              unsigned long long flags) {
-  if (!address || !bytes || bytes % Machine::kPage || (alignment & (alignment - 1)) || flags) return CUDA_ERROR_INVALID_VALUE;
+MEMLEDGER_ANSWER CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment,
+                                              CUdeviceptr, unsigned long long flags) {
+  if (!address || !bytes || bytes % Machine::kPage || (alignment & (alignment - 1)) || flags)
+    return CUDA_ERROR_INVALID_VALUE;
   *address = Machine::get().reserve(bytes, alignment);
   return *address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 MEMLEDGER_ANSWER CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  return Machine::get().release_reservation(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return Machine::get().release_reservation(address, bytes) ? CUDA_SUCCESS
+                                                            : CUDA_ERROR_INVALID_VALUE;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+MEMLEDGER_ANSWER CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                                      const CUmemAllocationProp* properties,
                                       unsigned long long flags) {
-  if (!handle || !properties || !bytes || bytes % Machine::kPage || flags) return CUDA_ERROR_INVALID_VALUE;
+  if (!handle || !properties || !bytes || bytes % Machine::kPage || flags)
+    return CUDA_ERROR_INVALID_VALUE;
   if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     MEMLEDGER_SAY_REFUSED("physical memory of a virtual GPU lies on a device.");
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -384,40 +435,47 @@ MEMLEDGER_ANSWER CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size
 }
 
 MEMLEDGER_ANSWER CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return Machine::get().release_physical(memory_of(handle)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return Machine::get().release_physical(memory_of(handle)) ? CUDA_SUCCESS
+                                                            : CUDA_ERROR_INVALID_VALUE;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+MEMLEDGER_ANSWER CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
+                                                      void* address) {
   PhysicalMemory* const memory = Machine::get().mapped_at(address);
-  if (!handle || !memory || !Machine::get().retain_physical(memory)) return CUDA_ERROR_INVALID_VALUE;
+  if (!handle || !memory || !Machine::get().retain_physical(memory))
+    return CUDA_ERROR_INVALID_VALUE;
   *handle = reinterpret_cast<CUmemGenericAllocationHandle>(memory);
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
-                                   unsigned long long flags) {
+MEMLEDGER_ANSWER CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
+                                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
   // A mapping of a part is not supported by CUDA either.
   if (offset || flags) return CUDA_ERROR_INVALID_VALUE;
-  return Machine::get().map(address, bytes, memory_of(handle)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return Machine::get().map(address, bytes, memory_of(handle)) ? CUDA_SUCCESS
+                                                               : CUDA_ERROR_INVALID_VALUE;
 }
 
 MEMLEDGER_ANSWER CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   return Machine::get().unmap(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t count) {
+MEMLEDGER_ANSWER CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes,
+                                         const CUmemAccessDesc* access, size_t count) {
   if (!access || !count || !bytes) return CUDA_ERROR_INVALID_VALUE;
-  return Machine::get().is_device_range(pointer_of(address), bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return Machine::get().is_device_range(pointer_of(address), bytes) ? CUDA_SUCCESS
+                                                                    : CUDA_ERROR_INVALID_VALUE;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation*, CUdeviceptr address) {
+MEMLEDGER_ANSWER CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation*,
+                                         CUdeviceptr address) {
   if (!flags || !Machine::get().find(pointer_of(address))) return CUDA_ERROR_INVALID_VALUE;
   *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
-                                                                 CUmemGenericAllocationHandle handle) {
+MEMLEDGER_ANSWER CUresult cuMemGetAllocationPropertiesFromHandle(
+    CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
   const std::optional<PhysicalMemory> memory = Machine::get().physical(memory_of(handle));
   if (!properties || !memory) return CUDA_ERROR_INVALID_VALUE;
   std::memset(properties, 0, sizeof *properties);
@@ -427,20 +485,23 @@ MEMLEDGER_ANSWER CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocation
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemExportToShareableHandle(void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
+MEMLEDGER_ANSWER CUresult cuMemExportToShareableHandle(void*, CUmemGenericAllocationHandle,
+                                                       CUmemAllocationHandleType,
                                                        unsigned long long) {
   MEMLEDGER_SAY_REFUSED(kNoSharing);
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType) {
+MEMLEDGER_ANSWER CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*, void*,
+                                                         CUmemAllocationHandleType) {
   MEMLEDGER_SAY_REFUSED(kNoSharing);
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 #define MEMLEDGER_NO_MULTICAST "a virtual GPU has no multicast memory; its attribute says so."
 
-MEMLEDGER_ANSWER CUresult cuMulticastCreate(CUmemGenericAllocationHandle*, const CUmulticastObjectProp*) {
+MEMLEDGER_ANSWER CUresult cuMulticastCreate(CUmemGenericAllocationHandle*,
+                                            const CUmulticastObjectProp*) {
   MEMLEDGER_SAY_REFUSED(MEMLEDGER_NO_MULTICAST);
   return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -450,7 +511,8 @@ MEMLEDGER_ANSWER CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle, CUd
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-MEMLEDGER_ANSWER CUresult cuMulticastUnbind(CUmemGenericAllocationHandle, CUdevice, size_t, size_t) {
+MEMLEDGER_ANSWER CUresult cuMulticastUnbind(CUmemGenericAllocationHandle, CUdevice, size_t,
+                                            size_t) {
   MEMLEDGER_SAY_REFUSED(MEMLEDGER_NO_MULTICAST);
   return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -463,13 +525,20 @@ MEMLEDGER_ANSWER CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
   return as_runtime(cudaStreamCreateWithFlags, stream, flags);
 }
 
-MEMLEDGER_ANSWER CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
+MEMLEDGER_ANSWER CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags,
+                                                     int priority) {
   return as_runtime(cudaStreamCreateWithPriority, stream, flags, priority);
 }
 
-MEMLEDGER_ANSWER CUresult cuStreamDestroy_v2(CUstream stream) { return as_runtime(cudaStreamDestroy, stream); }
-MEMLEDGER_ANSWER CUresult cuStreamSynchronize(CUstream stream) { return as_runtime(cudaStreamSynchronize, stream); }
-MEMLEDGER_ANSWER CUresult cuStreamQuery(CUstream stream) { return as_runtime(cudaStreamQuery, stream); }
+MEMLEDGER_ANSWER CUresult cuStreamDestroy_v2(CUstream stream) {
+  return as_runtime(cudaStreamDestroy, stream);
+}
+MEMLEDGER_ANSWER CUresult cuStreamSynchronize(CUstream stream) {
+  return as_runtime(cudaStreamSynchronize, stream);
+}
+MEMLEDGER_ANSWER CUresult cuStreamQuery(CUstream stream) {
+  return as_runtime(cudaStreamQuery, stream);
+}
 MEMLEDGER_ANSWER CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   return as_runtime(cudaStreamWaitEvent, stream, event, flags);
 }
@@ -487,22 +556,30 @@ MEMLEDGER_ANSWER CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr address, cuuint32_t value, unsigned) {
+MEMLEDGER_ANSWER CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr address, cuuint32_t value,
+                                                  unsigned) {
   return driver(fill(pointer_of(address), value, 4, 1));
 }
 
 // All work before it is done, so what it waits for cannot come later.
-MEMLEDGER_ANSWER CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr, cuuint32_t, unsigned) {
+MEMLEDGER_ANSWER CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr, cuuint32_t,
+                                                 unsigned) {
   return cuStreamQuery(stream);
 }
 
 MEMLEDGER_ANSWER CUresult cuEventCreate(CUevent* event, unsigned flags) {
   return as_runtime(cudaEventCreateWithFlags, event, flags);
 }
-MEMLEDGER_ANSWER CUresult cuEventRecord(CUevent event, CUstream stream) { return as_runtime(cudaEventRecord, event, stream); }
+MEMLEDGER_ANSWER CUresult cuEventRecord(CUevent event, CUstream stream) {
+  return as_runtime(cudaEventRecord, event, stream);
+}
 MEMLEDGER_ANSWER CUresult cuEventQuery(CUevent event) { return as_runtime(cudaEventQuery, event); }
-MEMLEDGER_ANSWER CUresult cuEventSynchronize(CUevent event) { return as_runtime(cudaEventSynchronize, event); }
-MEMLEDGER_ANSWER CUresult cuEventDestroy_v2(CUevent event) { return as_runtime(cudaEventDestroy, event); }
+MEMLEDGER_ANSWER CUresult cuEventSynchronize(CUevent event) {
+  return as_runtime(cudaEventSynchronize, event);
+}
+MEMLEDGER_ANSWER CUresult cuEventDestroy_v2(CUevent event) {
+  return as_runtime(cudaEventDestroy, event);
+}
 
 MEMLEDGER_ANSWER CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   return as_runtime(cudaLaunchHostFunc, stream, function, data);
@@ -554,12 +631,19 @@ CUresult function_attribute(int* value, CUfunction_attribute attribute) {
 
 }  // namespace
 
-MEMLEDGER_ANSWER CUresult cuModuleLoad(CUmodule* module, const char*) { return make_module(module); }
-MEMLEDGER_ANSWER CUresult cuModuleLoadData(CUmodule* module, const void*) { return make_module(module); }
-MEMLEDGER_ANSWER CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
+MEMLEDGER_ANSWER CUresult cuModuleLoad(CUmodule* module, const char*) {
   return make_module(module);
 }
-MEMLEDGER_ANSWER CUresult cuModuleLoadFatBinary(CUmodule* module, const void*) { return make_module(module); }
+MEMLEDGER_ANSWER CUresult cuModuleLoadData(CUmodule* module, const void*) {
+  return make_module(module);
+}
+MEMLEDGER_ANSWER CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned, CUjit_option*,
+                                             void**) {
+  return make_module(module);
+}
+MEMLEDGER_ANSWER CUresult cuModuleLoadFatBinary(CUmodule* module, const void*) {
+  return make_module(module);
+}
 MEMLEDGER_ANSWER CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
 
 MEMLEDGER_ANSWER CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) {
@@ -574,8 +658,8 @@ MEMLEDGER_ANSWER CUresult cuLinkCreate_v2(unsigned, CUjit_option*, void**, CUlin
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuLinkAddData_v2(CUlinkState, CUjitInputType, void*, size_t, const char*, unsigned, CUjit_option*,
-                                           void**) {
+MEMLEDGER_ANSWER CUresult cuLinkAddData_v2(CUlinkState, CUjitInputType, void*, size_t, const char*,
+                                           unsigned, CUjit_option*, void**) {
   return CUDA_SUCCESS;
 }
 
@@ -588,15 +672,18 @@ MEMLEDGER_ANSWER CUresult cuLinkComplete(CUlinkState, void** image, size_t* byte
 
 MEMLEDGER_ANSWER CUresult cuLinkDestroy(CUlinkState) { return CUDA_SUCCESS; }
 
-MEMLEDGER_ANSWER CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+MEMLEDGER_ANSWER CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute,
+                                             CUfunction) {
   return function_attribute(value, attribute);
 }
 
-MEMLEDGER_ANSWER CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel, CUdevice) {
+MEMLEDGER_ANSWER CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel,
+                                               CUdevice) {
   return function_attribute(value, attribute);
 }
 
-MEMLEDGER_ANSWER CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute, int value) {
+MEMLEDGER_ANSWER CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute,
+                                             int value) {
   const bool too_much = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
                         value > Machine::get().profile().shared_memory_per_block_optin;
   return too_much ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -604,40 +691,48 @@ MEMLEDGER_ANSWER CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute at
 
 MEMLEDGER_ANSWER CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
 
-MEMLEDGER_ANSWER CUresult cuLaunchKernel(CUfunction, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                                         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void**,
-                                         void**) {
+MEMLEDGER_ANSWER CUresult cuLaunchKernel(CUfunction, unsigned grid_x, unsigned grid_y,
+                                         unsigned grid_z, unsigned block_x, unsigned block_y,
+                                         unsigned block_z, unsigned shared_bytes, CUstream stream,
+                                         void**, void**) {
   return launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream);
 }
 
-MEMLEDGER_ANSWER CUresult cuLaunchCooperativeKernel(CUfunction, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                                                    CUstream stream, void**) {
+MEMLEDGER_ANSWER CUresult cuLaunchCooperativeKernel(CUfunction, unsigned grid_x, unsigned grid_y,
+                                                    unsigned grid_z, unsigned block_x,
+                                                    unsigned block_y, unsigned block_z,
+                                                    unsigned shared_bytes, CUstream stream,
+                                                    void**) {
   return launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream);
 }
 
-MEMLEDGER_ANSWER CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void**, void**) {
+MEMLEDGER_ANSWER CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void**,
+                                           void**) {
   if (!config) return CUDA_ERROR_INVALID_VALUE;
-  return launch({config->gridDimX, config->gridDimY, config->gridDimZ}, {config->blockDimX, config->blockDimY, config->blockDimZ},
-                config->sharedMemBytes, config->hStream);
+  return launch({config->gridDimX, config->gridDimY, config->gridDimZ},
+                {config->blockDimX, config->blockDimY, config->blockDimZ}, config->sharedMemBytes,
+                config->hStream);
 }
 
-MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int block_size,
+MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction,
+                                                                      int block_size,
                                                                       size_t shared_bytes) {
   if (!blocks) return CUDA_ERROR_INVALID_VALUE;
   *blocks = active_blocks(block_size, shared_bytes);
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int block_size,
-                                                                               size_t shared_bytes, unsigned) {
+MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, CUfunction function, int block_size, size_t shared_bytes, unsigned) {
   return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_size, shared_bytes);
 }
 
 // A descriptor for copies within kernels: its content is read by kernels only.
-MEMLEDGER_ANSWER CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                                                 const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+MEMLEDGER_ANSWER CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t,
+                                                 void*, const cuuint64_t*, const cuuint64_t*,
+                                                 const cuuint32_t*, const cuuint32_t*,
+                                                 CUtensorMapInterleave, CUtensorMapSwizzle,
+                                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   if (!map) return CUDA_ERROR_INVALID_VALUE;
   std::memset(map, 0, sizeof *map);
   return CUDA_SUCCESS;

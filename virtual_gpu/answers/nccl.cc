@@ -1,13 +1,14 @@
-// NCCL: communicators can be made, with any number of ranks, and their collectives succeed at once. Nothing is sent: one process
-// can stand for one rank of many, and what it receives is what it would receive if the others sent what it sends itself (of sums,
-// one rank's part). The memory that NCCL takes for itself, outside LibTorch's allocator, is not taken here.
+// NCCL: communicators can be made, with any number of ranks, and their collectives succeed at once.
+// Nothing is sent: one process can stand for one rank of many, and what it receives is what it
+// would receive if the others sent what it sends itself (of sums, one rank's part). The memory that
+// NCCL takes for itself, outside LibTorch's allocator, is not taken here.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-#include "virtual_gpu/answers/objects.h"
 #include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/answers/objects.h"
 #include "virtual_gpu/machine.h"
 
 namespace memledger::virtual_gpu {
@@ -80,7 +81,9 @@ int copy(void* to, const void* from, size_t bytes, void* stream) {
 }
 
 char* at(void* begin, size_t offset) { return static_cast<char*>(begin) + offset; }
-const char* at(const void* begin, size_t offset) { return static_cast<const char*>(begin) + offset; }
+const char* at(const void* begin, size_t offset) {
+  return static_cast<const char*>(begin) + offset;
+}
 
 }  // namespace
 
@@ -96,15 +99,21 @@ MEMLEDGER_ANSWER int ncclGetUniqueId(UniqueId* id) {
   std::memcpy(id->bytes, &number, sizeof(number));
   return 0;
 }
-MEMLEDGER_ANSWER const char* ncclGetErrorString(int result) { return result == 0 ? "no error" : "invalid argument"; }
+MEMLEDGER_ANSWER const char* ncclGetErrorString(int result) {
+  return result == 0 ? "no error" : "invalid argument";
+}
 MEMLEDGER_ANSWER const char* ncclGetLastError(const Communicator*) { return ""; }
 
 // The id is passed by value, in memory.
-MEMLEDGER_ANSWER int ncclCommInitRank(Communicator** out, int ranks, UniqueId, int rank) { return make(out, ranks, rank); }
-MEMLEDGER_ANSWER int ncclCommInitRankConfig(Communicator** out, int ranks, UniqueId, int rank, void*) {
+MEMLEDGER_ANSWER int ncclCommInitRank(Communicator** out, int ranks, UniqueId, int rank) {
   return make(out, ranks, rank);
 }
-MEMLEDGER_ANSWER int ncclCommInitRankScalable(Communicator** out, int ranks, int rank, int, const UniqueId*, void*) {
+MEMLEDGER_ANSWER int ncclCommInitRankConfig(Communicator** out, int ranks, UniqueId, int rank,
+                                            void*) {
+  return make(out, ranks, rank);
+}
+MEMLEDGER_ANSWER int ncclCommInitRankScalable(Communicator** out, int ranks, int rank, int,
+                                              const UniqueId*, void*) {
   return make(out, ranks, rank);
 }
 MEMLEDGER_ANSWER int ncclCommInitAll(Communicator** out, int devices, const int* list) {
@@ -116,20 +125,24 @@ MEMLEDGER_ANSWER int ncclCommInitAll(Communicator** out, int devices, const int*
   }
   return 0;
 }
-// Which other ranks chose the same color is not known: the new communicator has as many as the old one.
-MEMLEDGER_ANSWER int ncclCommSplit(const Communicator* from, int color, int, Communicator** out, void*) {
+// Which other ranks chose the same color is not known: the new communicator has as many as the old
+// one.
+MEMLEDGER_ANSWER int ncclCommSplit(const Communicator* from, int color, int, Communicator** out,
+                                   void*) {
   if (from == nullptr || out == nullptr) return kInvalidArgument;
   *out = nullptr;
   return color == kNoColor ? 0 : make(out, from->ranks, from->rank);
 }
-MEMLEDGER_ANSWER int ncclCommShrink(const Communicator* from, const int* excluded, int excluded_ranks, Communicator** out, void*,
-                                    int) {
+MEMLEDGER_ANSWER int ncclCommShrink(const Communicator* from, const int* excluded,
+                                    int excluded_ranks, Communicator** out, void*, int) {
   if (from == nullptr) return kInvalidArgument;
   int before = 0;
   for (int i = 0; i < excluded_ranks; ++i) before += excluded[i] < from->rank ? 1 : 0;
   return make(out, from->ranks - excluded_ranks, from->rank - before);
 }
-MEMLEDGER_ANSWER int ncclCommDestroy(Communicator* communicator) { return drop_object(communicator); }
+MEMLEDGER_ANSWER int ncclCommDestroy(Communicator* communicator) {
+  return drop_object(communicator);
+}
 MEMLEDGER_ANSWER int ncclCommAbort(Communicator* communicator) { return drop_object(communicator); }
 MEMLEDGER_ANSWER int ncclCommCount(const Communicator* communicator, int* count) {
   if (communicator == nullptr || count == nullptr) return kInvalidArgument;
@@ -163,11 +176,16 @@ MEMLEDGER_ANSWER int ncclMemFree(void* pointer) {
 MEMLEDGER_ANSWER int ncclCommRegister(const Communicator*, void*, size_t, Registration** out) {
   return make_object(out, kInvalidArgument, kSystemError);
 }
-MEMLEDGER_ANSWER int ncclCommDeregister(const Communicator*, Registration* registration) { return drop_object(registration); }
-MEMLEDGER_ANSWER int ncclCommWindowRegister(const Communicator*, void*, size_t, Registration** out, int) {
+MEMLEDGER_ANSWER int ncclCommDeregister(const Communicator*, Registration* registration) {
+  return drop_object(registration);
+}
+MEMLEDGER_ANSWER int ncclCommWindowRegister(const Communicator*, void*, size_t, Registration** out,
+                                            int) {
   return make_object(out, kInvalidArgument, kSystemError);
 }
-MEMLEDGER_ANSWER int ncclCommWindowDeregister(const Communicator*, Registration* window) { return drop_object(window); }
+MEMLEDGER_ANSWER int ncclCommWindowDeregister(const Communicator*, Registration* window) {
+  return drop_object(window);
+}
 MEMLEDGER_ANSWER int ncclRedOpCreatePreMulSum(int* operation) {
   if (operation == nullptr) return kInvalidArgument;
   *operation = next_operation.fetch_add(1, std::memory_order_relaxed);
@@ -184,7 +202,8 @@ MEMLEDGER_DOES_NOTHING(ncclGroupStart)
 MEMLEDGER_DOES_NOTHING(ncclGroupEnd)
 MEMLEDGER_DOES_NOTHING(ncclGroupSimulateEnd)
 
-MEMLEDGER_ANSWER int ncclAllReduce(const void* from, void* to, size_t count, int type, int, const Communicator*, void* stream) {
+MEMLEDGER_ANSWER int ncclAllReduce(const void* from, void* to, size_t count, int type, int,
+                                   const Communicator*, void* stream) {
   return copy(to, from, count * size_of(type), stream);
 }
 MEMLEDGER_ANSWER int ncclReduce(const void* from, void* to, size_t count, int type, int, int root,
@@ -192,27 +211,28 @@ MEMLEDGER_ANSWER int ncclReduce(const void* from, void* to, size_t count, int ty
   if (communicator == nullptr) return kInvalidArgument;
   return root == communicator->rank ? copy(to, from, count * size_of(type), stream) : 0;
 }
-MEMLEDGER_ANSWER int ncclBroadcast(const void* from, void* to, size_t count, int type, int root, const Communicator* communicator,
-                                   void* stream) {
+MEMLEDGER_ANSWER int ncclBroadcast(const void* from, void* to, size_t count, int type, int root,
+                                   const Communicator* communicator, void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
   return copy(to, root == communicator->rank ? from : to, count * size_of(type), stream);
 }
-MEMLEDGER_ANSWER int ncclAllGather(const void* from, void* to, size_t count, int type, const Communicator* communicator,
-                                   void* stream) {
+MEMLEDGER_ANSWER int ncclAllGather(const void* from, void* to, size_t count, int type,
+                                   const Communicator* communicator, void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
   const size_t bytes = count * size_of(type);
   int status = 0;
-  for (int rank = 0; rank < communicator->ranks && status == 0; ++rank) status = copy(at(to, rank * bytes), from, bytes, stream);
+  for (int rank = 0; rank < communicator->ranks && status == 0; ++rank)
+    status = copy(at(to, rank * bytes), from, bytes, stream);
   return status;
 }
-MEMLEDGER_ANSWER int ncclReduceScatter(const void* from, void* to, size_t count, int type, int, const Communicator* communicator,
-                                       void* stream) {
+MEMLEDGER_ANSWER int ncclReduceScatter(const void* from, void* to, size_t count, int type, int,
+                                       const Communicator* communicator, void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
   const size_t bytes = count * size_of(type);
   return copy(to, at(from, communicator->rank * bytes), bytes, stream);
 }
-MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int type, const Communicator* communicator,
-                                  void* stream) {
+MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int type,
+                                  const Communicator* communicator, void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
   const size_t bytes = count * size_of(type);
   const size_t mine = communicator->rank * bytes;
@@ -221,7 +241,8 @@ MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int 
     status = copy(at(to, rank * bytes), at(from, mine), bytes, stream);
   return status;
 }
-MEMLEDGER_ANSWER int ncclBcast(void* buffer, size_t count, int type, int root, const Communicator* communicator, void* stream) {
+MEMLEDGER_ANSWER int ncclBcast(void* buffer, size_t count, int type, int root,
+                               const Communicator* communicator, void* stream) {
   return ncclBroadcast(buffer, buffer, count, type, root, communicator, stream);
 }
 MEMLEDGER_DOES_NOTHING(ncclSend)

@@ -1,4 +1,5 @@
-// NVML, the management library: devices by number, bus or UUID, their memory and this process's part of it.
+// NVML, the management library: devices by number, bus or UUID, their memory and this process's
+// part of it.
 #include <unistd.h>
 
 #include <cstdio>
@@ -21,7 +22,9 @@ char handles[8];
 
 using Handle = char*;
 
-bool is_handle(Handle handle) { return handle >= handles && handle < handles + Machine::get().device_count(); }
+bool is_handle(Handle handle) {
+  return handle >= handles && handle < handles + Machine::get().device_count();
+}
 int device_of(Handle handle) { return static_cast<int>(handle - handles); }
 
 int give_handle(int device, Handle* handle) {
@@ -121,7 +124,9 @@ MEMLEDGER_ANSWER int nvmlSystemGetCudaDriverVersion(int* version) {
   return kSuccess;
 }
 
-MEMLEDGER_ANSWER int nvmlSystemGetCudaDriverVersion_v2(int* version) { return nvmlSystemGetCudaDriverVersion(version); }
+MEMLEDGER_ANSWER int nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  return nvmlSystemGetCudaDriverVersion(version);
+}
 
 MEMLEDGER_ANSWER int nvmlSystemGetDriverVersion(char* text, unsigned length) {
   return give_text("0.0 (memledger virtual GPU)", text, length);
@@ -172,7 +177,8 @@ MEMLEDGER_ANSWER int nvmlDeviceGetUUID(Handle handle, char* text, unsigned lengt
 }
 
 MEMLEDGER_ANSWER int nvmlDeviceGetName(Handle handle, char* text, unsigned length) {
-  return is_handle(handle) ? give_text(Machine::get().profile().device_name, text, length) : kInvalidArgument;
+  return is_handle(handle) ? give_text(Machine::get().profile().device_name, text, length)
+                           : kInvalidArgument;
 }
 
 MEMLEDGER_ANSWER int nvmlDeviceGetMemoryInfo(Handle handle, Memory* memory) {
@@ -185,7 +191,8 @@ MEMLEDGER_ANSWER int nvmlDeviceGetMemoryInfo(Handle handle, Memory* memory) {
 MEMLEDGER_ANSWER int nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* memory) {
   if (!is_handle(handle) || !memory) return kInvalidArgument;
   const MemoryInfo info = Machine::get().memory_info(device_of(handle));
-  *memory = {memory->version, info.total_bytes, 0, info.free_bytes, info.total_bytes - info.free_bytes};
+  *memory = {memory->version, info.total_bytes, 0, info.free_bytes,
+             info.total_bytes - info.free_bytes};
   return kSuccess;
 }
 
@@ -203,15 +210,18 @@ MEMLEDGER_ANSWER int nvmlDeviceGetUtilizationRates(Handle handle, Utilization* u
 }
 
 // Without a version in its name it has the first layout, which LibTorch asks for.
-MEMLEDGER_ANSWER int nvmlDeviceGetComputeRunningProcesses(Handle handle, unsigned* count, ProcessV1* process) {
+MEMLEDGER_ANSWER int nvmlDeviceGetComputeRunningProcesses(Handle handle, unsigned* count,
+                                                          ProcessV1* process) {
   return processes(handle, count, process);
 }
 
-MEMLEDGER_ANSWER int nvmlDeviceGetComputeRunningProcesses_v2(Handle handle, unsigned* count, Process* process) {
+MEMLEDGER_ANSWER int nvmlDeviceGetComputeRunningProcesses_v2(Handle handle, unsigned* count,
+                                                             Process* process) {
   return processes(handle, count, process);
 }
 
-MEMLEDGER_ANSWER int nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned* count, Process* process) {
+MEMLEDGER_ANSWER int nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned* count,
+                                                             Process* process) {
   return processes(handle, count, process);
 }
 
@@ -222,6 +232,10 @@ MEMLEDGER_ANSWER int nvmlDeviceGetP2PStatus(Handle handle, Handle peer, int, int
 }
 
 // Links between devices, and what belongs to them, are not modelled.
-MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemoteDeviceType(Handle, unsigned, int*) { return kNotSupported; }
-MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle, unsigned, void*) { return kNotSupported; }
+MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemoteDeviceType(Handle, unsigned, int*) {
+  return kNotSupported;
+}
+MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle, unsigned, void*) {
+  return kNotSupported;
+}
 MEMLEDGER_ANSWER int nvmlDeviceGetGpuFabricInfoV(Handle, void*) { return kNotSupported; }

@@ -41,8 +41,8 @@ MEMLEDGER_ANSWER int nvrtcVersion(int* major, int* minor) {
   return kSuccess;
 }
 
-MEMLEDGER_ANSWER int nvrtcCreateProgram(Program** program, const char*, const char*, int, const char* const*,
-                                        const char* const*) {
+MEMLEDGER_ANSWER int nvrtcCreateProgram(Program** program, const char*, const char*, int,
+                                        const char* const*, const char* const*) {
   if (!program) return kInvalidInput;
   *program = new Program;
   return kSuccess;
@@ -58,7 +58,8 @@ MEMLEDGER_ANSWER int nvrtcDestroyProgram(Program** program) {
 MEMLEDGER_DOES_NOTHING(nvrtcCompileProgram)
 MEMLEDGER_DOES_NOTHING(nvrtcAddNameExpression)
 
-MEMLEDGER_ANSWER int nvrtcGetLoweredName(Program* program, const char* expression, const char** name) {
+MEMLEDGER_ANSWER int nvrtcGetLoweredName(Program* program, const char* expression,
+                                         const char** name) {
   if (!program || !expression || !name) return kInvalidInput;
   *name = (program->lowered[expression] = expression).c_str();
   return kSuccess;
@@ -70,4 +71,6 @@ MEMLEDGER_ANSWER int nvrtcGetCUBINSize(Program*, size_t* bytes) { return one_byt
 MEMLEDGER_ANSWER int nvrtcGetCUBIN(Program*, char* text) { return empty_text(text); }
 MEMLEDGER_ANSWER int nvrtcGetProgramLogSize(Program*, size_t* bytes) { return one_byte(bytes); }
 MEMLEDGER_ANSWER int nvrtcGetProgramLog(Program*, char* text) { return empty_text(text); }
-MEMLEDGER_ANSWER const char* nvrtcGetErrorString(int error) { return error == kSuccess ? "NVRTC_SUCCESS" : "NVRTC_ERROR"; }
+MEMLEDGER_ANSWER const char* nvrtcGetErrorString(int error) {
+  return error == kSuccess ? "NVRTC_SUCCESS" : "NVRTC_ERROR";
+}

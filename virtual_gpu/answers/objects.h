@@ -2,7 +2,8 @@
 
 #include <new>
 
-// Handles and descriptors of the math libraries: every one is an object of its own, freed when it is destroyed.
+// Handles and descriptors of the math libraries: every one is an object of its own, freed when it
+// is destroyed.
 namespace memledger::virtual_gpu {
 
 template <typename T>
