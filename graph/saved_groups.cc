@@ -12,9 +12,10 @@
 #include <utility>
 
 #include "graph/saved_tensors_data.h"
-#include "text/json_string.h"
+#include "text/bytes.h"
+#include "text/csv.h"
+#include "text/json.h"
 #include "text/names.h"
-#include "text/sizes.h"
 
 namespace memledger {
 namespace {

@@ -6,9 +6,9 @@
 #include <ostream>
 
 #include "registry/allocation_failure.h"
-#include "registry/dtype_name.h"
 #include "registry/recording.h"
 #include "registry/stacks.h"
+#include "text/dtype.h"
 #include "text/names.h"
 
 namespace memledger {

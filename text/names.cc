@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "text/escaped.h"
 #include "text/utf8.h"
 
 namespace memledger {
@@ -50,21 +51,6 @@ void append_escape(std::string& result, uint32_t code) {
 
 bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
 
-template <typename Escape>
-std::string escaped(std::string_view text, Escape escape) {
-  std::string result;
-  result.reserve(text.size());
-  for (const char c : text) {
-    const std::string_view other = escape(c);
-    if (other.empty()) {
-      result += c;
-    } else {
-      result += other;
-    }
-  }
-  return result;
-}
-
 }  // namespace
 
 std::string printable(std::string_view text) {
@@ -104,48 +90,12 @@ std::string table_name(std::string_view text, size_t most) {
   return name.substr(0, begin).append(kEllipsis).append(name, end, std::string::npos);
 }
 
-std::string csv_field(std::string_view text) {
-  std::string field = printable(text);
-  // Full-width forms, too: spreadsheets of East Asian locales read them as the plain ones.
-  for (const std::string_view sign :
-       {"=", "+", "-", "@", "\xef\xbc\x9d", "\xef\xbc\x8b", "\xef\xbc\x8d", "\xef\xbc\xa0"}) {
-    if (field.compare(0, sign.size(), sign) == 0) {
-      field.insert(0, 1, '\'');
-      break;
-    }
-  }
-  if (field.find_first_of(",;\"") == std::string::npos) return field;
-  return '"' + escaped(field, [](char c) -> std::string_view { return c == '"' ? "\"\"" : ""; }) +
-         '"';
-}
-
-std::string html_text(std::string_view text) {
-  return escaped(printable(text), [](char c) -> std::string_view {
-    switch (c) {
-      case '&':
-        return "&amp;";
-      case '<':
-        return "&lt;";
-      case '>':
-        return "&gt;";
-      case '"':
-        return "&quot;";
-      case '\'':
-        return "&#39;";
-      default:
-        return "";
-    }
-  });
-}
-
-std::string json_for_script(std::string_view json) {
-  return escaped(json, [](char c) -> std::string_view { return c == '<' ? "\\u003c" : ""; });
-}
-
 std::string dot_text(std::string_view text) {
   return escaped(printable(text), [](char c) -> std::string_view {
     return c == '"' ? "\\\"" : c == '\\' ? "\\\\" : "";
   });
 }
+
+std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
 }  // namespace memledger

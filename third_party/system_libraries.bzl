@@ -1,4 +1,4 @@
-"""Abseil, fmt and doctest as the distribution installs them, behind their canonical labels.
+"""Abseil, fmt, nlohmann-json, CLI11 and doctest as the distribution installs them, behind their canonical labels.
 
 A site with its own copies declares repositories of the same names before (or instead of) calling these rules.
 """
@@ -109,4 +109,18 @@ def memledger_system_libraries():
             header = "doctest/doctest.h",
             package = "doctest",
             target = "doctest",
+        )
+    if "nlohmann_json" not in declared:
+        header_only_repository(
+            name = "nlohmann_json",
+            debian_package = "nlohmann-json3-dev",
+            header = "nlohmann/json.hpp",
+            target = "json",
+        )
+    if "cli11" not in declared:
+        header_only_repository(
+            name = "cli11",
+            debian_package = "libcli11-dev",
+            header = "CLI/CLI.hpp",
+            target = "cli11",
         )

@@ -68,16 +68,4 @@ std::string to_string(const Birthplace& place) {
   return line.empty() ? text + " at an unknown line" : text + " at " + line;
 }
 
-std::string binary_size(double bytes) {
-  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  if (bytes != 0 && std::abs(bytes) < 0.05) return fmt::format("{:.2g} B", bytes);
-  size_t unit = 0;
-  // 1023.96 would read as 1024.0.
-  while (std::abs(bytes) >= 1023.95 && unit + 1 < kUnits.size()) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.1f} {}", bytes, kUnits[unit]);
-}
-
 }  // namespace memledger

@@ -54,7 +54,4 @@ std::string to_string(const Birthplace& place);
 // The part before the shape.
 std::string maker_text(const Birthplace& place);
 
-// 12.0 KiB, 40.0 B: powers of 1024, one decimal; two digits where that would be 0.0 (0.04 B).
-std::string binary_size(double bytes);
-
 }  // namespace memledger

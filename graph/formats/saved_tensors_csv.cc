@@ -5,7 +5,8 @@
 
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
-#include "registry/dtype_name.h"
+#include "text/csv.h"
+#include "text/dtype.h"
 #include "text/names.h"
 
 namespace memledger {

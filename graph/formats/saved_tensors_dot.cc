@@ -7,8 +7,8 @@
 
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
+#include "text/bytes.h"
 #include "text/names.h"
-#include "text/sizes.h"
 
 namespace memledger {
 

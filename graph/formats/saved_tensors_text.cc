@@ -7,10 +7,10 @@
 
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
-#include "registry/dtype_name.h"
-#include "text/json_string.h"
+#include "text/bytes.h"
+#include "text/dtype.h"
+#include "text/json.h"
 #include "text/names.h"
-#include "text/sizes.h"
 
 namespace memledger {
 namespace graph_internal {

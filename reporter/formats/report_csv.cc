@@ -6,6 +6,7 @@
 
 #include "reporter/formats/report_format.h"
 #include "reporter/report.h"
+#include "text/csv.h"
 #include "text/names.h"
 
 namespace memledger {
@@ -40,7 +41,7 @@ std::string Report::to_csv() const {
                      "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
                      kSchemaVersion, device_name, to_string(row.kind), row.storage_id,
                      csv_field(row.name), csv_field(row.owner), to_string(row.role),
-                     number(row.nbytes), row.external_bytes, csv_field(shape_text(row.shape)),
+                     number(row.nbytes), row.external_bytes, csv_field(table_shape(row.shape)),
                      dtype_text(row.dtype), row.storage_offset_bytes, row.extent_bytes,
                      number(row.more_references), csv_field(row.module), row.is_output ? 1 : 0,
                      csv_field(row.op), csv_field(row.autograd_node), csv_field(row.forward_op),

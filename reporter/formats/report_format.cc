@@ -6,20 +6,13 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "registry/dtype_name.h"
+#include "text/dtype.h"
+#include "text/shape.h"
 
 namespace memledger {
 
-std::string shape_text(const std::optional<c10::DimVector>& shape) {
-  if (!shape.has_value()) return "(?)";
-  if (shape->empty()) return "(1,)";
-  if (shape->size() == 1) return fmt::format("({},)", shape->front());
-  return fmt::format("({})", fmt::join(*shape, ", "));
-}
-
-std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
-  if (!dtype.has_value() || *dtype == c10::ScalarType::Undefined) return "?";
-  return "torch." + dtype_name(*dtype);
+std::string table_shape(const std::optional<c10::DimVector>& shape) {
+  return shape.has_value() && shape->empty() ? "(1,)" : shape_text(shape);
 }
 
 std::string range_text(int64_t offset_bytes, int64_t extent_bytes) {

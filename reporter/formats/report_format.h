@@ -7,15 +7,14 @@
 #include <string>
 
 #include "reporter/report.h"
-#include "text/sizes.h"  // sizes as reports show them
+#include "text/bytes.h"  // sizes as reports show them
+#include "text/dtype.h"
 
 namespace memledger {
 
-// (1024, 1024), (1024,), (1,) for a scalar, (?) where unknown.
-std::string shape_text(const std::optional<c10::DimVector>& shape);
-
-// torch.float32, as Python writes it; ? where unknown.
-std::string dtype_text(const std::optional<c10::ScalarType>& dtype);
+// Returns a shape as the Python tool prints it: (1024, 1024), (1024,), but (1,) for a scalar; (?)
+// where it is unknown.
+std::string table_shape(const std::optional<c10::DimVector>& shape);
 
 // offset 4096, extent 1024: where a tensor lies in its storage, in bytes.
 std::string range_text(int64_t offset_bytes, int64_t extent_bytes);

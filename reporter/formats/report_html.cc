@@ -13,7 +13,8 @@
 #include "reporter/formats/html_template.h"
 #include "reporter/formats/report_format.h"
 #include "reporter/report.h"
-#include "text/json_string.h"
+#include "text/html.h"
+#include "text/json.h"
 #include "text/names.h"
 
 namespace memledger {
@@ -110,7 +111,7 @@ void add_row(std::string& json, const ReportRow& row, bool with_thread, Texts& t
   fmt::format_to(std::back_inserter(json), "[{},{},{},{},{},{},{},{},{},{},{},{},{}]",
                  static_cast<int>(row.kind), json_string(row.name), static_cast<int>(row.role),
                  row.nbytes.has_value() ? std::to_string(*row.nbytes) : "null",
-                 texts.place_of(shape_text(row.shape)), texts.place_of(dtype_text(row.dtype)),
+                 texts.place_of(table_shape(row.shape)), texts.place_of(dtype_text(row.dtype)),
                  texts.place_of(row.module), row.is_output ? 1 : 0, texts.place_of(producer(row)),
                  row.owner.empty() ? "null" : json_string(row.owner), row.storage_offset_bytes,
                  row.extent_bytes, texts.place_of(note(row, with_thread)));

@@ -6,7 +6,7 @@
 
 #include "reporter/formats/report_format.h"
 #include "reporter/report.h"
-#include "text/json_string.h"
+#include "text/json.h"
 
 namespace memledger {
 namespace {

@@ -295,7 +295,7 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
     const bool is_group = !shown[i].group.empty();
     const std::string size =
         shown[i].unknown == shown[i].count ? "?" : readable_size(shown[i].nbytes);
-    const std::string what = !is_group             ? shape_text(row.shape)
+    const std::string what = !is_group             ? table_shape(row.shape)
                              : shown[i].count == 1 ? "1 storage"
                                                    : fmt::format("{} storages", shown[i].count);
     out << paint(is_group ? Style::kPlain : style_of(row),
@@ -467,7 +467,7 @@ void write_footer(std::ostream& out, const Report& report, const DeviceReport& d
 }
 
 std::ostream& write_row(std::ostream& out, const ReportRow& row) {
-  return out << fmt::format("{:<40s}{:>20s}{:>10s}{}", first_column(row), shape_text(row.shape),
+  return out << fmt::format("{:<40s}{:>20s}{:>10s}{}", first_column(row), table_shape(row.shape),
                             size_or_unknown(row.nbytes), note(row, true));
 }
 

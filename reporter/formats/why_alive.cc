@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "reporter/formats/report_format.h"
-#include "text/json_string.h"
+#include "text/json.h"
 #include "text/names.h"
 
 namespace memledger {
@@ -65,7 +65,7 @@ std::ostream& operator<<(std::ostream& out, const SavedReference& saved) {
 
 std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
   const ReportRow& row = why.row;
-  out << fmt::format("{}: {} {} on {}, {}, {}\n", table_name(row.name), shape_text(row.shape),
+  out << fmt::format("{}: {} {} on {}, {}, {}\n", table_name(row.name), table_shape(row.shape),
                      dtype_text(row.dtype), why.device.str(), bytes_text(row), to_string(row.role));
   const std::string made_by = producer(row);
   if (!made_by.empty()) out << "  made by: " << table_name(made_by) << '\n';

@@ -7,7 +7,9 @@
 #include <iostream>
 
 #include "tests/text/faults.h"
-#include "text/json_string.h"
+#include "text/csv.h"
+#include "text/html.h"
+#include "text/json.h"
 #include "text/names.h"
 #include "text/output.h"
 

@@ -20,6 +20,7 @@
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
 #include "tests/support/fork_beside_threads.h"
+#include "text/bytes.h"
 
 namespace memledger {
 namespace {
@@ -492,13 +493,13 @@ TEST_CASE("JSON has fixed keys and escaped names") {
 }
 
 TEST_CASE("sizes in words") {
-  CHECK(binary_size(0) == "0.0 B");
-  CHECK(binary_size(0.004) == "0.004 B");
-  CHECK(binary_size(40) == "40.0 B");
-  CHECK(binary_size(1023) == "1023.0 B");
-  CHECK(binary_size(1023.99) == "1.0 KiB");
-  CHECK(binary_size(12288) == "12.0 KiB");
-  CHECK(binary_size(16 << 20) == "16.0 MiB");
+  CHECK(size_in_words(0) == "0.0 B");
+  CHECK(size_in_words(0.004) == "0.004 B");
+  CHECK(size_in_words(40) == "40.0 B");
+  CHECK(size_in_words(1023) == "1023.0 B");
+  CHECK(size_in_words(1023.99) == "1.0 KiB");
+  CHECK(size_in_words(12288) == "12.0 KiB");
+  CHECK(size_in_words(16 << 20) == "16.0 MiB");
   CHECK(verdict_text({}) == "steady");
 }
 

@@ -17,6 +17,7 @@
 
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "text/bytes.h"
 #include "tracker/expectations_doctest.h"
 #include "tracker/growth_finder.h"
 
@@ -155,13 +156,13 @@ TEST_CASE("a budget is above what was there, a peak above nothing") {
   const int64_t start = Registry::global().counters(at::kCPU).current_bytes;
   CHECK(failures[0].where.line() == line);
   CHECK(failures[0].message ==
-        "a budget of 8.0 KiB (above " + binary_size(static_cast<double>(start)) +
+        "a budget of 8.0 KiB (above " + size_in_words(static_cast<double>(start)) +
             ") expected on cpu since line " + std::to_string(line) +
             " of memory_expectations_test.cc, but it was 8.0 KiB, 4 bytes more. Alive then:\n"
             "  4.0 KiB in 1: aten::ones [forward] (1025,) torch.float32 on cpu\n"
             "  4.0 KiB in 1: aten::zeros [forward] (1024,) torch.float32 on cpu\n"
             "  " +
-            binary_size(static_cast<double>(start)) + " of it was alive before the scope");
+            size_in_words(static_cast<double>(start)) + " of it was alive before the scope");
   failures.clear();
   {
     const auto peak = expect_peak_at_most(start + 100);

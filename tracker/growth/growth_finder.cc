@@ -16,7 +16,8 @@
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
-#include "text/json_string.h"
+#include "text/bytes.h"
+#include "text/json.h"
 #include "text/names.h"
 #include "tracker/log/log_text.h"
 #include "tracker/until_told.h"
@@ -357,8 +358,8 @@ std::string GrowthRow::where() const {
 
 std::string verdict_text(const Growth& growth, const std::string& unit) {
   if (!growth.growing) return "steady";
-  return "growing " + binary_size(growth.bytes_per_step) + " per " + table_name(unit) + " since " +
-         table_name(unit) + " " + std::to_string(growth.since_step);
+  return "growing " + size_in_words(growth.bytes_per_step) + " per " + table_name(unit) +
+         " since " + table_name(unit) + " " + std::to_string(growth.since_step);
 }
 
 std::string GrowthReport::verdict() const {
@@ -382,7 +383,7 @@ std::string to_string(const GrowthReport& report) {
     const std::string verdict =
         verdict_text(row.growth, report.unit).substr(std::string("growing ").size());
     text += "\n  " + verdict + ": " + row.where() + ", " +
-            binary_size(static_cast<double>(row.bytes)) + " in " + std::to_string(row.count) +
+            size_in_words(static_cast<double>(row.bytes)) + " in " + std::to_string(row.count) +
             (row.count == 1 ? " storage" : " storages");
   }
   if (report.rows.size() > kMostRowsInText) {

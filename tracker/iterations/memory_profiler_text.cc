@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "text/csv.h"
 #include "text/names.h"
 #include "tracker/memory_profiler.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <ostream>
 
-#include "text/json_string.h"
+#include "text/json.h"
 #include "text/names.h"
 #include "tracker/log/log_text.h"
 #include "tracker/model_size.h"

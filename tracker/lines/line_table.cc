@@ -6,9 +6,10 @@
 #include <ostream>
 #include <string>
 
-#include "text/json_string.h"
+#include "text/bytes.h"
+#include "text/html.h"
+#include "text/json.h"
 #include "text/names.h"
-#include "text/sizes.h"
 
 namespace memledger {
 namespace {

@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "text/html.h"
 #include "text/names.h"
 #include "tracker/log/log_digest.h"
 #include "tracker/log_reader.h"

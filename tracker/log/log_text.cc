@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "registry/dtype_name.h"
+#include "text/dtype.h"
 
 namespace memledger::log_text {
 namespace {

@@ -3,7 +3,7 @@
 #include <ostream>
 #include <string_view>
 
-#include "text/json_string.h"
+#include "text/json.h"
 #include "tracker/log/log_text.h"
 #include "tracker/snapshot_diff.h"
 

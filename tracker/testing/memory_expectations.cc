@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
+#include "text/bytes.h"
 #include "text/output.h"
 #include "tracker/birthplace.h"
 #include "tracker/log/log_text.h"
@@ -81,7 +82,7 @@ class Tracking {
   Tracking& operator=(const Tracking&) = delete;
 };
 
-std::string size_text(int64_t bytes) { return binary_size(static_cast<double>(bytes)); }
+std::string size_text(int64_t bytes) { return size_in_words(static_cast<double>(bytes)); }
 
 std::string counted(size_t count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");

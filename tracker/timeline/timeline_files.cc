@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "registry/stacks.h"
-#include "text/json_string.h"
+#include "text/json.h"
 #include "text/names.h"
 #include "text/utf8.h"
 #include "tracker/log/log_text.h"

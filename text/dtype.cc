@@ -1,4 +1,4 @@
-#include "registry/dtype_name.h"
+#include "text/dtype.h"
 
 #include <exception>
 
@@ -12,6 +12,15 @@ std::string dtype_name(c10::ScalarType dtype) {
   } catch (const std::exception&) {
     return c10::toString(dtype);
   }
+}
+
+std::optional<std::string> known_dtype(const std::optional<c10::ScalarType>& dtype) {
+  if (!dtype.has_value() || *dtype == c10::ScalarType::Undefined) return std::nullopt;
+  return "torch." + dtype_name(*dtype);
+}
+
+std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
+  return known_dtype(dtype).value_or("?");
 }
 
 }  // namespace memledger

@@ -1,4 +1,4 @@
-#include "text/sizes.h"
+#include "text/bytes.h"
 
 #include <fmt/format.h>
 
@@ -17,6 +17,18 @@ std::string readable_size(int64_t bytes) {
     ++unit;
   }
   return fmt::format("{:.2f}{}", size, kUnits[unit]);
+}
+
+std::string size_in_words(double bytes) {
+  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  if (bytes != 0 && std::abs(bytes) < 0.05) return fmt::format("{:.2g} B", bytes);
+  size_t unit = 0;
+  // 1023.96 would read as 1024.0.
+  while (std::abs(bytes) >= 1023.95 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.1f} {}", bytes, kUnits[unit]);
 }
 
 }  // namespace memledger
