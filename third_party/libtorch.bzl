@@ -186,7 +186,13 @@ def _libtorch_impl(ctx):
         "%{cuda_includes}": repr(cuda_includes),
         "%{api_includes}": repr(["torch/include", "torch/include/torch/csrc/api/include"]),
     })
-    ctx.file("version.bzl", "LIBTORCH_VERSION = %r\nLIBTORCH_HAS_CUDA = %r\nLIBTORCH_LIB = %r\n" % (version[:2], has_cuda, lib))
+    ctx.file("version.bzl", "\n".join([
+        "LIBTORCH_VERSION = %r" % (version[:2],),
+        "LIBTORCH_RELEASE = %r" % ".".join([str(part) for part in version]),
+        "LIBTORCH_HAS_CUDA = %r" % has_cuda,
+        "LIBTORCH_LIB = %r" % lib,
+        "",
+    ]))
 
     # The libraries are no inputs of Bazel's: they are gigabytes, and must stay where they are. This file stands for them.
     ctx.file("libraries.txt", "%s\n%s" % (lib, ctx.execute(["ls", "-lL", "--time-style=full-iso", lib]).stdout))
