@@ -25,6 +25,7 @@
 #include "registry/hooks/operator_observer.h"
 #include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/training_notes.h"
+#include "registry/record_values.h"
 #include "registry/recording.h"
 #include "registry/second_copy/copies.h"
 #include "registry/snapshot_data.h"
@@ -168,24 +169,16 @@ StorageKind kind_of(const core::StorageRecord& record, bool temporary) {
 
 void fill(StorageInfo& info, const core::StorageRecord& record) {
   const RegistryState& state = RegistryState::get();
-  const core::Birthplace& birthplace = record.birthplace;
+  static_cast<Birthplace&>(info) = birthplace_value(record.birthplace);
+  info.stack = record.stack;
+  info.adopted = record.adopted;
   info.id = record.id;
   info.address = record.address;
   info.nbytes = record.nbytes;
   info.device = device_of(record.device);
-  info.op = state.names.name(birthplace.op);
-  info.autograd_node = state.names.name(birthplace.autograd_node);
-  info.label = state.labels.name(birthplace.label);
-  info.forward_op = state.names.name(birthplace.forward_op);
-  info.forward_label = state.labels.name(birthplace.forward_label);
-  info.parameter = birthplace.parameter;
-  info.thread = birthplace.thread;
-  info.stack = record.stack;
   info.stack_weight = record.stack_weight;
-  info.phase = birthplace.phase;
-  info.phase_inferred = birthplace.phase_inferred;
-  info.temporary = state.running.is_running(birthplace.thread, birthplace.op_sequence);
-  info.adopted = record.adopted;
+  info.temporary =
+      state.running.is_running(record.birthplace.thread, record.birthplace.op_sequence);
   info.raw_block = record.raw_block;
   info.used_as_parameter = record.parameter_like;
   info.kind = kind_of(record, info.temporary);

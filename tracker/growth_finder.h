@@ -52,8 +52,8 @@
 #include <string>
 #include <vector>
 
-#include "tracker/birthplace.h"
 #include "tracker/growth_series.h"
+#include "tracker/storage_group.h"
 #include "tracker/test_verdict.h"
 
 namespace memledger {
@@ -75,7 +75,7 @@ struct GrowthRow {
   GrowthLevel level = GrowthLevel::kGroup;
   // Its stack is of kStack only. Of kOperator: device, op, autograd_node and phase only; of
   // kDevice: the device only.
-  Birthplace place;
+  StorageGroup place;
   Growth growth;
   int64_t bytes = 0;  // alive at the last step, as requested
   int64_t count = 0;  // storages

@@ -22,8 +22,8 @@
 #include "registry/registry.h"
 #include "text/bytes.h"
 #include "text/output.h"
-#include "tracker/birthplace.h"
 #include "tracker/log/log_text.h"
+#include "tracker/storage_group.h"
 #include "tracker/until_told.h"
 
 namespace memledger {
@@ -100,9 +100,9 @@ std::string holders(const std::vector<const StorageInfo*>& storages) {
     int64_t bytes = 0;
     size_t count = 0;
   };
-  std::unordered_map<Birthplace, Group, BirthplaceHash> groups;
+  std::unordered_map<StorageGroup, Group, StorageGroupHash> groups;
   for (const StorageInfo* const storage : storages) {
-    Group& group = groups[birthplace_of(*storage)];
+    Group& group = groups[storage_group(*storage)];
     group.bytes += storage->nbytes;
     ++group.count;
   }
