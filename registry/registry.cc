@@ -30,6 +30,7 @@
 #include "registry/second_copy/copies.h"
 #include "registry/snapshot_data.h"
 #include "registry/state.h"
+#include "text/output.h"
 
 namespace memledger {
 namespace {
@@ -96,10 +97,10 @@ absl::StatusOr<RegistryOptions> wider(const RegistryOptions& present,
   const std::optional<StackOptions> stacks = wider(present.stacks, asked.stacks);
   if (!stacks) {
     return absl::FailedPreconditionError(
-        "memledger: RegistryOptions::stacks cannot be had: an activation that has not ended takes "
-        "stacks from a size on, this "
-        "one asks "
-        "for samples, or the reverse; StackOptions::all() serves both");
+        "memledger: RegistryOptions::stacks: samples and stacks from a size on cannot be had at "
+        "the "
+        "same time, and an activation that has not ended takes the other kind; ask for "
+        "StackOptions::all(), which serves both");
   }
   RegistryOptions both;
   both.operators = present.operators || asked.operators;
@@ -551,7 +552,9 @@ absl::Status Registry::activate(const RegistryOptions& options) {
     OperatorObserver::adopt_inputs(wanted->adopt_inputs);
     if (wanted->operators && !activation.observing) OperatorObserver::start();
   } catch (const std::exception& error) {
-    return absl::InternalError(std::string("memledger could not begin to watch: ") + error.what());
+    return absl::InternalError(
+        "memledger: cannot watch operators: " + std::string(first_line(error.what())) +
+        "; activate with RegistryOptions::operators = false to have bytes without names");
   }
   activation.observing = wanted->operators;
   activation.options = *wanted;
@@ -565,7 +568,7 @@ absl::Status Registry::activate(const RegistryOptions& options) {
   }
   if (!watch_forks())
     return absl::ResourceExhaustedError(
-        "memledger is active, but pthread_atfork failed: do not fork");
+        "memledger: tracking is on, but there was no memory to prepare for fork: do not fork");
   return absl::OkStatus();
 }
 
@@ -717,14 +720,32 @@ Cursor& Cursor::operator=(Cursor&& other) noexcept {
   return *this;
 }
 
+namespace {
+
+bool has_activated(const absl::Status& status) {
+  return status.ok() || absl::IsResourceExhausted(status);
+}
+
+// Once for each kind of error, so that a hundred reporters do not tell it a hundred times.
+void tell_once(const absl::Status& status) noexcept {
+  static std::atomic<uint32_t> told_codes{0};
+  const uint32_t code = 1U << static_cast<uint32_t>(status.raw_code());
+  if ((told_codes.fetch_or(code, std::memory_order_relaxed) & code) != 0) return;
+  const bool active = Registry::global().active();
+  tell({{status.message().data(), status.message().size()},
+        active ? "" : ". Figures that need tracking read ?"});
+}
+
+}  // namespace
+
 ScopedTracking::ScopedTracking(const RegistryOptions& options)
-    : activated_([&] {
-        const absl::Status status = Registry::global().activate(options);
-        return status.ok() || absl::IsResourceExhausted(status);
-      }()) {}
+    : status_(Registry::global().activate(options)) {
+  // That another version was here first was told at load.
+  if (!status_.ok() && !is_refused()) tell_once(status_);
+}
 
 ScopedTracking::~ScopedTracking() {
-  if (activated_) Registry::global().deactivate();
+  if (has_activated(status_)) Registry::global().deactivate();
 }
 
 ScopedLabel::ScopedLabel(const std::string& label) : before_(services().enter_label(label)) {}

@@ -1,6 +1,5 @@
 #include "tracker/growth_finder.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +11,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
@@ -274,19 +272,8 @@ class GrowthFinder::Groups {
     return true;
   }
 
-  struct Tracking {
-    Tracking() {
-      const absl::Status status = Registry::global().activate();
-      TORCH_CHECK(status.ok() || Registry::global().active(),
-                  "memledger: cannot begin tracking: ", std::string(status.message()));
-    }
-    ~Tracking() { Registry::global().deactivate(); }
-    Tracking(const Tracking&) = delete;
-    Tracking& operator=(const Tracking&) = delete;
-  };
-
   const GrowthOptions options_;
-  const Tracking tracking_;
+  const ScopedTracking tracking_;
   mutable ForkSafeMutex lock_;  // after the registry is active
   Cursor cursor_;
   int64_t step_ = 0;
@@ -307,6 +294,7 @@ GrowthReport GrowthFinder::Groups::unsorted_report() const {
   GrowthReport report;
   report.unit = options_.unit;
   report.steps = step_;
+  report.tracked = Registry::global().active();
   report.steps_needed = std::max<int64_t>(0, options_.rule.warm_up_steps) +
                         std::max<int64_t>(2, options_.rule.min_growths);
   report.groups = groups_.size();
@@ -363,6 +351,7 @@ std::string verdict_text(const Growth& growth, const std::string& unit) {
 }
 
 std::string GrowthReport::verdict() const {
+  if (!tracked) return "unknown: tracking is off";
   if (!known())
     return "unknown: " + std::to_string(steps) + " of at least " + std::to_string(steps_needed) +
            " " + table_name(unit) + "s";
@@ -464,6 +453,8 @@ void GrowthFinder::step() { groups_->step(); }
 GrowthReport GrowthFinder::report() const { return groups_->report(); }
 
 TestVerdict no_growth(const GrowthReport& report) {
+  if (!report.tracked)
+    return TestVerdict::failed("cannot tell whether memory grows: tracking is off");
   if (!report.known()) {
     return TestVerdict::failed("too few " + table_name(report.unit) +
                                "s to tell whether memory grows: " + std::to_string(report.steps) +
