@@ -240,11 +240,8 @@ void begin(const environment::Settings& settings) {
   watch.process = getpid();
   prepare_folder();
   watch.reports = settings.report && !(settings.quiet && watch.folder.empty());
-  if (const absl::Status status = Registry::global().activate(); !status.ok()) {
-    if (absl::IsFailedPrecondition(status)) return;  // told at load
-    memledger::tell({"memledger: ", std::string(status.message())});
-    if (!Registry::global().active()) return;
-  }
+  static const auto* const tracking = new ScopedTracking;  // never ends
+  if (absl::IsFailedPrecondition(tracking->status()) || !Registry::global().active()) return;
   if (!settings.lines.functions.empty()) begin_lines();
   if (!settings.timeline.empty()) begin_timeline();
   std::atexit(&report_at_exit);

@@ -101,7 +101,7 @@ TEST_CASE("the rank is the first variable that holds a number") {
   CHECK(rank(lookup_in({{"RANK", "x"}, {"PMI_RANK", "2"}, {"SLURM_PROCID", "5"}})) == 2);
 }
 
-TEST_CASE("%r is the rank, %p the process, %% a per cent sign") {
+TEST_CASE("%r is the rank, %p the process, %% a percent sign") {
   CHECK(expand("logs/%r-%p", 3, 42) == "logs/3-42");
   CHECK(expand("%%r%x%", 3, 42) == "%r%x%");
   CHECK(expand("", 3, 42).empty());
