@@ -32,14 +32,14 @@ namespace {
 
 constexpr size_t kPeakRows = 20;
 
-// 75 MB if it fills.
+// 75 MB when full.
 constexpr size_t kTimelineEvents = size_t{1} << 19;
 
 struct Watch {
   environment::Settings settings;
   pid_t process = 0;
-  bool reports = false;              // somewhere: on standard error, or in the folder
-  std::string folder;                // of the reports, made; empty: standard error
+  bool reports = false;              // on standard error or in the folder
+  std::string folder;                // for reports; empty: standard error
   RunFile timeline_file;             // empty: none
   std::optional<Timeline> timeline;  // never destroyed
   LineProfiler* lines = nullptr;
@@ -60,8 +60,8 @@ int rank_of_this_process() { return environment::rank(&value_of); }
 
 void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }
 
-// Into the folder, or whole to standard error, so that what other ranks write to the same terminal
-// does not come in between.
+// Writes into the folder, or to standard error in one piece, so that other ranks' output does not
+// come in between.
 void write(const std::string& file_stem, std::string_view what, const std::string& text) {
   if (!watch().folder.empty()) {
     const auto path = write_new_file(watch().folder + "/" + file_stem, ".txt", what, text);
@@ -71,7 +71,7 @@ void write(const std::string& file_stem, std::string_view what, const std::strin
   if (!watch().settings.quiet) write_standard_error(text);
 }
 
-// To a path that the user wrote once for all processes of the run.
+// Writes to a path that the user gave once for all processes of the run.
 void write(const RunFile& file, std::string_view what, const Write& write) {
   if (file.empty()) return;
   const auto path = file.write(what, write);
@@ -104,14 +104,14 @@ std::string report_text(std::string_view when) {
   return std::move(out).str();
 }
 
-// Relative to the caller's folder, or to the one the program begins in: it may change that later.
+// Returns an absolute path now, as the program may change its folder later.
 std::string path_for_this_process(const std::string& pattern) {
   const std::filesystem::path path =
       environment::expand(pattern, rank_of_this_process(), watch().process);
   return std::filesystem::absolute(watch().settings.folder / path).string();
 }
 
-// Such as a launcher: torchrun's would be rank 0, too.
+// True for a launcher, whose report would otherwise pass for that of rank 0.
 bool made_no_tensor() {
   const Registry& registry = Registry::global();
   const auto made_some = [](const Counters& counters) {

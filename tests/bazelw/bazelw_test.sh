@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bazelw with stand-ins for every program it may find: which Bazel it takes, and which arguments that
-# one gets.
+# bazelw with stand-ins for every program it may find: which Bazel it takes, and which arguments
+# that one gets.
 set -euo pipefail
 
 work="$(mktemp -d)"
@@ -37,8 +37,8 @@ PROGRAM
   chmod +x "$work/$1/$2"
 }
 
-# Prints what bazelw prints with FOLDER's programs, called from another folder. ENVIRONMENT is a list
-# of NAME=VALUE.
+# Prints what bazelw prints with FOLDER's programs, called from another folder. ENVIRONMENT is a
+# list of NAME=VALUE.
 bazelw() {  # FOLDER ENVIRONMENT ARGUMENTS…
   local folder="$1" environment
   read -ra environment <<<"$2"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fetch_libtorch.py --shared with a stand-in for pip: one download for all callers, checked, whole or
-# absent, and old releases go.
+# fetch_libtorch.py --shared with a stand-in for pip: one download for all callers, checked, whole
+# or absent, and old releases go.
 set -euo pipefail
 
 work="$(mktemp -d)"

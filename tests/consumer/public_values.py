@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Prints the value types that memledger's public headers define as a C++ macro, PUBLIC_VALUES(X).
 
-Arguments: the headers. A type counts unless NO_VALUES names it; a name in NO_VALUES that no header has is an error.
+Arguments: the headers. A type counts unless NO_VALUES names it; a name in NO_VALUES that no header
+has is an error.
 """
 
 import re

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The line profile of a program that was not built for it, on a virtual GPU. The figures are those of
-# pytorch_memlab's README: a Linear of 100 by 100 takes 40000 bytes in a block of 40448 and 400 in
-# one of 512, together 40.00K, in a segment of 2.00M.
+# The line profile of a program that was not built for it, on a virtual GPU. The figures are those
+# of pytorch_memlab's README: a Linear of 100 by 100 takes 40000 bytes in a block of 40448 and 400
+# in one of 512, together 40.00K, in a segment of 2.00M.
 set -uo pipefail
 memledger="$PWD/$1" program="$PWD/$2" profiled="$PWD/$3" small="$PWD/$4"
 cd "$TEST_TMPDIR" || exit 1

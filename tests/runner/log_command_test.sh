@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `memledger log` on long logs, and on files that are no logs. Arguments: memledger, how many blocks.
+# `memledger log` on long logs, and on files that are no logs. Arguments: memledger, how many
+# blocks.
 set -uo pipefail
 memledger="$PWD/$1" blocks="$2"
 cd "$TEST_TMPDIR" || exit 1

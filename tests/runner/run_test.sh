@@ -134,12 +134,13 @@ ln -sf ../victim elsewhere/link.json
 "$memledger" run -q --timeline=elsewhere/link.json -- "$program" exit 0 </dev/null >out 2>err
 check "the user's link is followed" has victim traceEvents
 check "the user's link stays" test -L elsewhere/link.json
-# Not /dev/stdout: a runner that renames would remove that link from the machine if the test is root.
+# Not /dev/stdout: a runner that renames would remove that link from the machine if the test is
+# root.
 "$memledger" run -q --timeline=/dev/fd/1 -- "$program" exit 0 </dev/null >out 2>err
 check "standard output is written in place" has out traceEvents
 
-# A process that makes no tensor, such as a launcher that is rank 0, too, must not overwrite what the
-# ranks wrote.
+# A process that makes no tensor, such as a launcher that is rank 0, too, must not overwrite what
+# the ranks wrote.
 "$memledger" run --log=launched --timeline=launched.json -- "$program" nothing 0 </dev/null >out 2>err
 check "no tensor, no report" equal "$(ls launched)" ""
 check "no tensor, no timeline" test ! -e launched.json
