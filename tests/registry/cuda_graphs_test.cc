@@ -185,6 +185,7 @@ void run_random_program(unsigned seed) {
         graph->capture_begin();
         const size_t before = tensors.size();
         for (int i = 0; i < 3; ++i) allocate();
+        tensors.back().fill_(1);
         if (draw(2)) tensors.erase(tensors.begin() + before);
         graph->capture_end();
         graph->replay();
