@@ -107,6 +107,11 @@ const CopyDecision& decide_who_watches(Registry& registry, CopyServices& service
 
 const CopyDecision* copy_decision() noexcept { return decided.load(std::memory_order_acquire); }
 
+bool this_copy_is_refused() noexcept {
+  const CopyDecision* const decision = copy_decision();
+  return decision != nullptr && decision->role == CopyDecision::Role::kRefused;
+}
+
 const CopyOffer* first_copy() noexcept {
   const CopyDecision* const decision = copy_decision();
   return decision != nullptr && decision->role == CopyDecision::Role::kHandsOver

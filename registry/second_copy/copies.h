@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "registry/allocation_failure.h"
+#include "registry/core/recording_mark.h"
 #include "registry/hooks/block_observer.h"
 #include "registry/hooks/step_observer.h"
 #include "registry/live_storages.h"
@@ -27,9 +28,6 @@
 
 namespace memledger {
 
-namespace core {
-struct RecordingMark;
-}
 class Registry;
 struct Recording;
 
@@ -116,6 +114,9 @@ CopyServices& copy_services();
 
 // Null until it is made.
 const CopyDecision* copy_decision() noexcept;
+
+// Returns whether another version was here first, so that this copy stays off for good.
+bool this_copy_is_refused() noexcept;
 
 // The copy that this one hands over to; null if there is none.
 const CopyOffer* first_copy() noexcept;
