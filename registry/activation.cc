@@ -30,10 +30,9 @@ absl::StatusOr<RegistryOptions> wider(const RegistryOptions& present,
   const std::optional<StackOptions> stacks = wider(present.stacks, asked.stacks);
   if (!stacks) {
     return absl::FailedPreconditionError(
-        "memledger: RegistryOptions::stacks: samples and stacks from a size on cannot be had at "
-        "the "
-        "same time, and an activation that has not ended takes the other kind; ask for "
-        "StackOptions::all(), which serves both");
+        "memledger: RegistryOptions::stacks: another activation takes stacks by the other rule "
+        "(sampled or from a size on), and both cannot be had; ask for StackOptions::all(), which "
+        "serves both");
   }
   RegistryOptions both;
   both.operators = present.operators || asked.operators;

@@ -11,7 +11,7 @@
 
 namespace memledger {
 
-void stay_in_front() noexcept {
+void stay_in_front() {
   if (!RegistryState::get().active.load(std::memory_order_relaxed)) return;
   if (!CudaAllocator::is_in_front()) CudaAllocator::put_in_front();
   if (TrackingCpuAllocator::is_in_front()) return;

@@ -65,7 +65,7 @@ absl::Status Registry::activate(const RegistryOptions& options) {
   }
   if (!watch_forks())
     return absl::ResourceExhaustedError(
-        "memledger: tracking is on, but there was no memory to prepare for fork: do not fork");
+        "memledger: tracking is on, but pthread_atfork found no memory: do not fork");
   return absl::OkStatus();
 }
 
@@ -111,7 +111,7 @@ absl::Status Registry::keep_label_peak(const std::string& label) {
   if (label.empty())
     return absl::InvalidArgumentError("memledger: an empty label has no peak of its own");
   if (!RegistryState::get().peak_labels.keep(label)) {
-    return absl::ResourceExhaustedError("memledger: no peak is kept of the label `" + label +
+    return absl::ResourceExhaustedError("memledger: cannot keep a peak of the label `" + label +
                                         "`: " + std::to_string(core::kMaxPeakLabels) +
                                         " labels keep one already");
   }
@@ -120,7 +120,7 @@ absl::Status Registry::keep_label_peak(const std::string& label) {
 
 namespace {
 
-// Where a cursor was: it goes back there unless all has been told.
+// Puts a cursor back where it was unless everything was told.
 class CursorBefore {
  public:
   CursorBefore(core::Ledger& ledger, uint64_t cursor)
@@ -164,9 +164,9 @@ Changes changes_of(uint64_t cursor, bool rows) {
 }  // namespace
 
 Cursor Registry::copy(const Cursor& cursor) const {
-  Cursor made;
-  if (cursor.number_ != 0) made.number_ = RegistryState::get().ledger.copy_cursor(cursor.number_);
-  return made;
+  Cursor copied;
+  if (cursor.number_ != 0) copied.number_ = RegistryState::get().ledger.copy_cursor(cursor.number_);
+  return copied;
 }
 
 Changes Registry::changes_since(Cursor& cursor) const {
@@ -224,7 +224,7 @@ bool has_activated(const absl::Status& status) {
   return status.ok() || absl::IsResourceExhausted(status);
 }
 
-// Once for each kind of error, so that a hundred reporters do not tell it a hundred times.
+// Tells each kind of error once, so that a hundred reporters do not repeat it.
 void tell_once(const absl::Status& status) noexcept {
   static std::atomic<uint32_t> told_codes{0};
   const uint32_t code = 1U << static_cast<uint32_t>(status.raw_code());

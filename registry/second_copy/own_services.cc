@@ -133,12 +133,12 @@ Recording OwnServices::read_recording(core::RecordingMark& since, bool with_aliv
   result.end_time = std::chrono::system_clock::now();
   result.dropped_events = read.dropped;
   result.devices = device_values(read.devices);
-  std::unordered_map<uint64_t, size_t> places;
-  places.reserve(read.events.size() + read.alive.size());
+  std::unordered_map<uint64_t, size_t> index_by_id;
+  index_by_id.reserve(read.events.size() + read.alive.size());
   const auto life_of = [&](uint64_t id) -> Lifetime& {
-    const auto [place, is_new] = places.try_emplace(id, result.lifetimes.size());
+    const auto [known, is_new] = index_by_id.try_emplace(id, result.lifetimes.size());
     if (is_new) result.lifetimes.emplace_back();
-    return result.lifetimes[place->second];
+    return result.lifetimes[known->second];
   };
   for (const core::LedgerEvent& event : read.events) {
     Lifetime& life = life_of(event.id);
