@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Lists the values that memledger's public headers define, as a C++ macro: PUBLIC_VALUES(X). Arguments: the headers.
+"""Writes a C++ macro PUBLIC_VALUES(X) of the values that the headers in the arguments define.
 
-A type counts unless it is named below with what it is instead; a name below that no header has is an error.
+A type counts as a value unless it is named below; a name below that no header has is an error.
 """
 
 import re
