@@ -2,9 +2,9 @@
 
 // All of memledger.
 //
-//   #include "memledger.h"
-//
-//   memledger::MemReporter reporter(net);
+//   memledger::ScopedTracking tracking;  // in the first line of main
+//   memledger::MemReporter reporter(model);
+//   reporter.add_optimizer(optimizer).add_input("input", input);
 //   reporter.report();
 
 #include "graph/saved_groups.h"
