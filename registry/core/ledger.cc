@@ -242,6 +242,7 @@ uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   if (place == shard.by_address.end()) return 0;
   StorageRecord& record = shard.entry(place->second).record;
   record.parameter_like = true;
+  any_parameter_like_.store(true, std::memory_order_relaxed);
   return record.id;
 }
 

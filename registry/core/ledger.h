@@ -160,6 +160,9 @@ class Ledger {
   // id; the second tells whether one did.
   uint64_t mark_parameter_like(uintptr_t address) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
+  bool any_parameter_like() const noexcept {
+    return any_parameter_like_.load(std::memory_order_relaxed);
+  }
 
   // LibTorch says that it keeps this block for a library. Its id; 0 if there is none, or if a
   // tensor was seen on it: then the block that was meant has gone, and this is another.
@@ -324,6 +327,8 @@ class Ledger {
       ABSL_GUARDED_BY(instants_lock_);  // cursor → epoch, 0: not used yet
   uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
   int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
+  // Read by each operator under no_grad, so not beside what each birth writes.
+  std::atomic<bool> any_parameter_like_{false};
 };
 
 }  // namespace memledger::core

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "registry/core/name_table.h"
+#include "registry/core/optimizer_phase.h"
 #include "registry/core/storage_record.h"
 
 namespace memledger::core {
@@ -29,12 +30,7 @@ struct ThreadContext {
     const char* interned;
     NameId id;
   };
-  struct RegionBirth {
-    uintptr_t address;
-    uint64_t id;
-  };
   static constexpr size_t kMaxFrames = 16;
-  static constexpr size_t kMaxRegionBirths = 64;
   static constexpr size_t kNameCache = 64;
   static constexpr size_t kWatchedTypes = 2;  // device types with allocator wrappers
 
@@ -55,21 +51,13 @@ struct ThreadContext {
   uint32_t births;        // storages made by this thread, modulo 2^32
   uint32_t births_at_op;  // `births` when the outermost operator began
   uint32_t births_seen;   // `births` when an operator's results were last looked at
-  Phase phase;            // of the running outermost operator
-  bool phase_inferred;
-  bool phase_is_set;  // by a ScopedPhase
-  Phase set_phase;
-  std::array<uint8_t, kWatchedTypes>
-      wrapper_depth;        // inside the wrapped allocator: a wrapper below passes through
-  bool optimizer_region;    // under no_grad, an in-place write to a parameter was seen
-  bool grad_off;            // the running outermost operator began under no_grad, outside backward
+  // Inside the wrapped allocator: a wrapper below passes through.
+  std::array<uint8_t, kWatchedTypes> wrapper_depth;
   uint32_t training_since;  // see TrainingThreads; 0: was not seen to train
   uint64_t sampling_state;  // of the stack sampler
   int64_t sampling_mean;    // 0 until first used
   double bytes_to_sample;
-  uint32_t region_births;
-  std::array<RegionBirth, kMaxRegionBirths>
-      region;  // made under no_grad since it began; see Phase::kOptimizer
+  OptimizerPhase phase;
   std::array<Frame, kMaxFrames> frames;
   std::array<CachedName, kNameCache> names;
 
@@ -83,11 +71,8 @@ struct ThreadContext {
     place.parameter = op_depth > 0 && node_depth == 0 ? parameter : 0;
     place.thread = thread;
     place.op_sequence = op_sequence;
-    place.phase = phase_is_set     ? set_phase
-                  : op_depth > 0   ? phase
-                  : node_depth > 0 ? Phase::kBackward
-                                   : Phase::kOther;
-    place.phase_inferred = !phase_is_set && op_depth > 0 && phase_inferred;
+    place.phase = phase.phase(op_depth > 0, node_depth > 0);
+    place.phase_inferred = phase.is_inferred(op_depth > 0);
     return place;
   }
 };

@@ -87,10 +87,7 @@ uint64_t note_birth(RegistryState& state, core::ThreadContext& thread,
   let_go(lost_owner);
   if (id == 0) return id;
   ++thread.births;
-  if (thread.grad_off && !thread.optimizer_region &&
-      thread.region_births < core::ThreadContext::kMaxRegionBirths) {
-    thread.region[thread.region_births++] = {birth.address, id};
-  }
+  thread.phase.note_birth(birth.address, id);
   return id;
 }
 
