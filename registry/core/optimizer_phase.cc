@@ -40,9 +40,8 @@ OperatorKind kind_of_operator(std::string_view name) noexcept {
   if (name.compare(6, 7, "_fused_") == 0) return OperatorKind::kStep;
   if (name.back() == '_')
     return is_one_of(kInitializers, name) ? OperatorKind::kOther : OperatorKind::kStep;
-  return name.compare(6, 9, "_foreach_") == 0 || is_one_of(kReaders, name)
-             ? OperatorKind::kNeutral
-             : OperatorKind::kOther;
+  return name.compare(6, 9, "_foreach_") == 0 || is_one_of(kReaders, name) ? OperatorKind::kNeutral
+                                                                           : OperatorKind::kOther;
 }
 
 bool may_be_of_zero_grad(std::string_view name) noexcept {

@@ -37,9 +37,9 @@ class OperatorKinds {
 
 // Tells the phase of what one thread does, from what the hooks tell of it.
 //
-// A ScopedPhase decides while it is open. Else backward and grad mode do, and an optimizer's step is
-// inferred: LibTorch's C++ optimizers open no scope, and SGD writes through param.data(), which is
-// no leaf that requires grad. So the ledger remembers which storages operators consumed as such
+// A ScopedPhase decides while it is open. Else backward and grad mode do, and an optimizer's step
+// is inferred: LibTorch's C++ optimizers open no scope, and SGD writes through param.data(), which
+// is no leaf that requires grad. So the ledger remembers which storages operators consumed as such
 // leaves, and
 //
 //        no step ── kStep writes to a parameter's storage ─▶ step

@@ -1,6 +1,7 @@
 #include "registry/hooks/block_hooks.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 #include <optional>
 #include <utility>
@@ -56,17 +57,24 @@ core::Lock& adoption_lock() {
 
 uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
+// None: no allocator of that device type has a wrapper.
 std::optional<WatchedType> watched_type_of(c10::Device device) noexcept {
-  if (device.is_cpu()) return WatchedType::kCpu;
-  if (device.is_cuda()) return WatchedType::kCuda;
-  return std::nullopt;
+  switch (device.type()) {
+    case c10::DeviceType::CPU:
+      return WatchedType::kCpu;
+    case c10::DeviceType::CUDA:
+      return WatchedType::kCuda;
+    default:
+      return std::nullopt;
+  }
 }
 
 // An allocator of the program's may give its blocks whatever device it likes: the wrapper knows the
 // type.
 core::DeviceKey key_of(WatchedType type, c10::Device device) noexcept {
-  if (type == WatchedType::kCpu) return {static_cast<int8_t>(c10::DeviceType::CPU), -1};
-  return {static_cast<int8_t>(c10::DeviceType::CUDA), static_cast<int8_t>(device.index())};
+  const c10::DeviceType key_type = device_type_of(type);
+  const bool is_cpu = key_type == c10::DeviceType::CPU;  // all of it is one device
+  return {static_cast<int8_t>(key_type), is_cpu ? int8_t{-1} : static_cast<int8_t>(device.index())};
 }
 
 // The registry's reference to the storage object. Its last one: the object is only memory by then.
@@ -141,15 +149,27 @@ constexpr std::array<c10::DeleterFnPtr, sizeof...(kWrapper)> deleters_of(
     std::index_sequence<kWrapper...>) {
   return {&free_tracked<kType, kWrapper>...};
 }
-constexpr std::array<std::array<c10::DeleterFnPtr, Wrappers::kMax>, kWatchedTypes> kDeleters = {
+constexpr std::array kDeleters = {
     deleters_of<WatchedType::kCpu>(std::make_index_sequence<Wrappers::kMax>()),
     deleters_of<WatchedType::kCuda>(std::make_index_sequence<Wrappers::kMax>())};
+static_assert(kDeleters.size() == kWatchedTypes);
 
 }  // namespace
 
+c10::DeviceType device_type_of(WatchedType type) noexcept {
+  switch (type) {
+    case WatchedType::kCpu:
+      return c10::DeviceType::CPU;
+    case WatchedType::kCuda:
+      return c10::DeviceType::CUDA;
+  }
+  std::abort();  // no enumerator: the compiler warns of one that is missing above
+}
+
 Wrappers& Wrappers::of(WatchedType type) noexcept {
   // Constant-initialized, so that they are whole before any constructor and after every destructor.
-  static std::array<Wrappers, kWatchedTypes> all{};
+  static std::array all = {Wrappers(WatchedType::kCpu), Wrappers(WatchedType::kCuda)};
+  static_assert(all.size() == kWatchedTypes);
   return all[static_cast<size_t>(type)];
 }
 
@@ -171,12 +191,9 @@ void Wrappers::set_base_deleter(size_t index, c10::DeleterFnPtr deleter) noexcep
 size_t Wrappers::freeing_with(c10::DeleterFnPtr deleter) const noexcept {
   if (deleter == nullptr) return kMax;
   const size_t n = count();
-  const auto& ours = kDeleters[this == &of(WatchedType::kCpu) ? 0 : 1];
-  for (size_t i = 0; i < n; ++i) {
-    // A base that stands on a wrapper of ours may hand out that wrapper's deleter: such a block is
-    // tracked already.
-    if (deleter == ours[i]) return kMax;
-  }
+  // A base that stands on a wrapper of ours may hand out that wrapper's deleter: such a block is
+  // tracked already.
+  if (is_tracked_deleter(type_, deleter)) return kMax;
   for (size_t i = 0; i < n; ++i) {
     if (deleter == entries_[i].base_deleter.load(std::memory_order_relaxed) ||
         deleter == entries_[i].former_base_deleter.load(std::memory_order_relaxed)) {

@@ -21,6 +21,8 @@
 
 namespace memledger {
 
+c10::DeviceType device_type_of(WatchedType type) noexcept;
+
 // The wrappers of one device type, in the order in which they were put in front. None is ever taken
 // out or destroyed, as storages keep a pointer to their allocator.
 class Wrappers {
@@ -54,12 +56,15 @@ class Wrappers {
   void add(c10::Allocator* wrapper, c10::Allocator* base, c10::DeleterFnPtr base_deleter) noexcept;
 
  private:
+  constexpr explicit Wrappers(WatchedType type) : type_(type) {}
+
   struct Entry {
     std::atomic<c10::Allocator*> wrapper{nullptr};
     std::atomic<c10::Allocator*> base{nullptr};
     std::atomic<c10::DeleterFnPtr> base_deleter{nullptr};
     std::atomic<c10::DeleterFnPtr> former_base_deleter{nullptr};
   };
+  const WatchedType type_;
   std::array<Entry, kMax> entries_{};
   std::atomic<size_t> count_{0};
 };
@@ -118,8 +123,8 @@ auto allocate_below(WatchedType type, core::ThreadContext& thread, bool outermos
 
 // Calls the allocator below and notes what it made, if we are active and the outermost.
 template <typename Allocate>
-c10::DataPtr allocate_watched(WatchedType type, size_t index, size_t nbytes,
-                              const Allocate& allocate) {
+c10::DataPtr allocate_and_note(WatchedType type, size_t index, size_t nbytes,
+                               const Allocate& allocate) {
   core::calling_out();  // as somebody else has, to come here
   if (!RegistryState::get().active.load(std::memory_order_relaxed)) {
     if (nbytes > 0) note_unseen(type);

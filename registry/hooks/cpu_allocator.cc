@@ -34,8 +34,8 @@ void TrackingCpuAllocator::put_in_front() {
 }
 
 c10::DataPtr TrackingCpuAllocator::allocate(size_t nbytes) {
-  return allocate_watched(WatchedType::kCpu, index_, nbytes,
-                          [&] { return base_->allocate(nbytes); });
+  return allocate_and_note(WatchedType::kCpu, index_, nbytes,
+                           [&] { return base_->allocate(nbytes); });
 }
 
 c10::DeleterFnPtr TrackingCpuAllocator::raw_deleter() const {

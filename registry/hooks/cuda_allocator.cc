@@ -152,14 +152,14 @@ core::DeviceKey current_device() noexcept {
 }  // namespace
 
 c10::DataPtr TrackingCudaAllocator::allocate(size_t nbytes) {
-  return allocate_watched(WatchedType::kCuda, index_, nbytes,
-                          [&] { return base_->allocate(nbytes); });
+  return allocate_and_note(WatchedType::kCuda, index_, nbytes,
+                           [&] { return base_->allocate(nbytes); });
 }
 
 #if MEMLEDGER_TORCH_AT_LEAST(13)
 c10::DataPtr TrackingCudaAllocator::allocateWithAddress(size_t nbytes, void* address) {
-  return allocate_watched(WatchedType::kCuda, index_, nbytes,
-                          [&] { return base_->allocateWithAddress(nbytes, address); });
+  return allocate_and_note(WatchedType::kCuda, index_, nbytes,
+                           [&] { return base_->allocateWithAddress(nbytes, address); });
 }
 #endif
 
@@ -208,7 +208,7 @@ void TrackingCudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CU
 }
 
 template <typename Allocate>
-void* TrackingCudaAllocator::raw_watched(size_t nbytes, const Allocate& allocate) {
+void* TrackingCudaAllocator::allocate_raw_and_note(size_t nbytes, const Allocate& allocate) {
   core::calling_out();
   if (!RegistryState::get().active.load(std::memory_order_relaxed)) {
     if (nbytes > 0) note_unseen(WatchedType::kCuda);
@@ -223,11 +223,12 @@ void* TrackingCudaAllocator::raw_watched(size_t nbytes, const Allocate& allocate
 }
 
 void* TrackingCudaAllocator::raw_alloc(size_t nbytes) {
-  return raw_watched(nbytes, [&] { return base_->raw_alloc(nbytes); });
+  return allocate_raw_and_note(nbytes, [&] { return base_->raw_alloc(nbytes); });
 }
 
 void* TrackingCudaAllocator::raw_alloc_with_stream(size_t nbytes, cudaStream_t stream) {
-  return raw_watched(nbytes, [&] { return base_->raw_alloc_with_stream(nbytes, stream); });
+  return allocate_raw_and_note(nbytes,
+                               [&] { return base_->raw_alloc_with_stream(nbytes, stream); });
 }
 
 void TrackingCudaAllocator::raw_delete(void* data) {

@@ -241,7 +241,7 @@ class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDA
   template <typename Record>
   void record_stream(const c10::DataPtr& data, const Record& record);
   template <typename Allocate>
-  void* raw_watched(size_t nbytes, const Allocate& allocate);
+  void* allocate_raw_and_note(size_t nbytes, const Allocate& allocate);
   void follow_restored(DeviceIndex device, c10::cuda::CUDACachingAllocator::CheckpointDelta& delta);
 
   CUDAAllocator* const base_;
