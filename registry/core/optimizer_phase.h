@@ -15,15 +15,16 @@ class Ledger;
 
 // What an operator is to an optimizer that runs it.
 enum class OperatorKind : uint8_t {
-  kUnknown,
+  kUnknown,  // not classified yet
   kStep,     // writes to its first tensor as optimizers write to parameters: aten::addcdiv_
   kNeutral,  // optimizers read parameters with it: to make state, for weight decay, flat views
-  kOther,
+  kOther,    // anything else: on a parameter, a forward pass or initialization
 };
 
 OperatorKind kind_of_operator(std::string_view name) noexcept;
 
-// True for what zero_grad() does to a gradient before it sets it to none, which is no operator.
+// Returns whether zero_grad() does this to a gradient, before it sets it to none, which is no
+// operator.
 bool may_be_of_zero_grad(std::string_view name) noexcept;
 
 // Remembers kinds by the operators' ids in one NameTable. Lock-free.
@@ -42,17 +43,18 @@ class OperatorKinds {
 // is no leaf that requires grad. So the ledger remembers which storages operators consumed as such
 // leaves, and
 //
-//        no step ── kStep writes to a parameter's storage ─▶ step
-//        step ── grad mode is seen on, backward begins, or kOther reads a parameter's storage (a
-//        forward pass under no_grad) ─▶ no step
+//   no step ── kStep writes to a parameter's storage ─▶ step
+//   step    ── grad mode is on, or backward runs ─▶ no step
+//   step    ── kOther reads a parameter's storage (a forward pass under no_grad) ─▶ no step
 //
-// What was born under no_grad shortly before the first write (state made by the first step) becomes
-// the step's. Trivially constructible and destructible, as ThreadContext is; zeros are the start.
+// What was born under no_grad since the last forward or backward pass (state that the first step
+// makes) becomes the step's, up to kMaxBirths storages. Trivially constructible and destructible,
+// as ThreadContext is; zeros are the start.
 class OptimizerPhase {
  public:
   enum class Mode : uint8_t { kNoGrad, kForward, kBackward };
 
-  // The thread's outermost operator begins.
+  // Notes that the thread's outermost operator begins.
   void begin_operator(Mode mode) noexcept {
     decidable_ = mode == Mode::kNoGrad;
     if (!decidable_) {
@@ -67,26 +69,26 @@ class OptimizerPhase {
   }
   void end_operator() noexcept { decidable_ = keeps_births_ = false; }
 
-  // The running operator made a storage. One load where no step can begin: allocators' hooks call
-  // this.
+  // Notes a storage that the running operator has made. One load where no step can begin: the
+  // allocators' hooks call it.
   void note_birth(uintptr_t address, uint64_t id) noexcept {
     if (keeps_births_) keep_birth(address, id);
   }
 
-  // The running operator began under no_grad, outside backward, and was not seen to be a forward
-  // pass.
+  // Returns whether the running operator may be part of a step: it began under no_grad, outside
+  // backward, and has not turned out to be a forward pass.
   bool may_step() const noexcept { return decidable_; }
-  // True where note_parameter() would change something; so callers look up whose storage an operand
-  // is only then. `first`: the operand is the operator's first, or in its first list.
+  // Returns whether note_parameter() would change anything, so that callers look up only then whose
+  // storage an operand is. `first`: the operand is the operator's first, or in its first list.
   bool depends_on(OperatorKind kind, bool first) const noexcept {
     return decidable_ && !is_set_ &&
            (kind == OperatorKind::kStep ? first && !in_step_ : kind == OperatorKind::kOther);
   }
-  // An operand that depends_on() was asked for is a parameter: `kind` writes to it, or reads it.
-  // Corrects the phase of what the step made so far.
+  // Notes that such an operand is a parameter, which `kind` writes to or reads: a step begins, and
+  // takes what was made for it, or ends.
   void note_parameter(OperatorKind kind, Ledger& ledger) noexcept;
 
-  // A ScopedPhase. `was_set` and `before` are what the scope found.
+  // Called by ScopedPhase. `was_set` and `before` are what the scope found.
   bool is_set() const noexcept { return is_set_; }
   Phase set_phase() const noexcept { return set_phase_; }
   void open_scope(Phase phase) noexcept { restore_scope(true, phase); }
@@ -104,7 +106,7 @@ class OptimizerPhase {
   bool is_inferred(bool in_operator) const noexcept {
     return !is_set_ && in_operator && operator_phase_ == Phase::kOptimizer;
   }
-  // The running operator's, whatever scope is open.
+  // Returns the running operator's phase, whatever scope is open.
   Phase operator_phase() const noexcept { return operator_phase_; }
 
  private:
