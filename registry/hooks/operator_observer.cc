@@ -98,7 +98,7 @@ void pop_node(ThreadContext& thread) {
   }
 }
 
-// The node that a backward pass now runs was made by an operator of the forward pass.
+// Looks up which operator of the forward pass made the node that now runs.
 void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0) return;
   const auto [op, label] = RegistryState::get().forward_operators.find(
@@ -129,7 +129,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
           thread.parameter = thread.last_parameter = state.ledger.mark_parameter_like(address);
           thread.last_parameter_address = address;
         } else if (address == thread.last_parameter_address) {
-          // Should another storage have taken the place of a parameter that ended, the id leads to
+          // If another storage has taken the place of a parameter that ended, the id leads to
           // nothing.
           thread.parameter = thread.last_parameter;
         }
@@ -147,7 +147,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-// The next node made on this thread has the number that the operator was given, be it the outermost
+// The next node made on this thread has the number that the operator was given, the outermost one
 // or one within.
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.node_depth > 0) return;
@@ -161,7 +161,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
     return;
   }
   // A program may load its CUDA library long after activation (Python does), and the next operator
-  // is its first allocation.
+  // makes its first allocation.
   if (CudaAllocator::has_appeared()) CudaAllocator::put_in_front();
   RegistryState& state = RegistryState::get();
   thread.op = core::intern_cached(thread, state.names, fn.name());
@@ -177,8 +177,8 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
                               : at::GradMode::is_enabled() ? OptimizerPhase::Mode::kForward
                                                            : OptimizerPhase::Mode::kNoGrad);
   note_next_node(thread, fn);
-  // AccumulateGrad detaches, too: on CUDA that would make the engine's thread one that trains for
-  // ever.
+  // Not in backward: AccumulateGrad detaches, too, which on CUDA would note the engine's thread as
+  // training for ever.
   if (!backward && state.gradients_wanted.load(std::memory_order_relaxed) > 0 &&
       !core::TrainingThreads::is_noted(thread) && core::may_be_of_zero_grad(fn.name())) {
     core::TrainingThreads::note(thread);
@@ -208,12 +208,11 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
 void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (thread.op_depth == 0) return;
   const bool outermost = thread.op_depth == 1;
-  // Most operators make nothing (views, in-place) or made what an operator inside them has already
-  // shown.
+  // Most operators make nothing (views, in-place), or an operator inside them has already shown it.
   if (thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
     try {
       describe_outputs(thread, fn);
-    } catch (...) {  // a tensor that cannot be looked into; the operator has ended all the same
+    } catch (...) {  // a tensor that cannot be looked into
       RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
     }
   }
@@ -227,7 +226,7 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-// Restores the label that a user scope, or the method of a TorchScript module, was opened under.
+// Restores the label that was there when a user scope or the method of a TorchScript module began.
 struct LabelBefore : at::ObserverContext {
   uint32_t thread = 0;
   core::NameId before = 0;
@@ -251,7 +250,7 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
-  core::calling_out();  // as somebody else has, to come here
+  core::calling_out();  // whoever called has called out, too
   ThreadContext& thread = core::this_thread();
   try {
     switch (fn.scope()) {
@@ -296,7 +295,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
       default:
         if (is_engine_scope(fn.name())) {
           pop_node(thread);
-          // With the hooks behind it, which may have put another tensor in the gradient's place.
+          // After the hooks, which may have put another tensor in the gradient's place.
           if (RegistryState::get().gradients_wanted.load(std::memory_order_relaxed) > 0 &&
               std::strcmp(fn.name() + kEngineScope.size(), kAccumulateGrad) == 0) {
             GradientNotes::note_running_node();
