@@ -19,7 +19,7 @@ std::atomic<AllocationFailureObserver> observer_in_use{nullptr};
 // CUDA allocators allocate on the device that is current on this thread.
 c10::Device device_asked(WatchedType type) {
   if (type == WatchedType::kCpu) return c10::Device(c10::DeviceType::CPU);
-  return c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice();
+  return c10::impl::getDeviceGuardImpl(device_type_of(type))->getDevice();
 }
 
 void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes,

@@ -37,9 +37,6 @@ struct RegistryState {
   std::atomic<int64_t> unknown_frees{0};
   std::atomic<int64_t> swallowed_exceptions{0};
 
-  // An operator has consumed a leaf that requires grad: this program trains.
-  std::atomic<bool> any_parameter_like{false};
-
   core::NameTable names;   // operators and autograd nodes: as many as LibTorch has
   core::NameTable labels;  // as many as the program makes up
   core::PeakLabels peak_labels;

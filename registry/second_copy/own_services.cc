@@ -42,15 +42,13 @@ class OwnServices final : public CopyServices {
 
   PhaseBefore enter_phase(Phase phase) override {
     core::ThreadContext& thread = core::this_thread();
-    const PhaseBefore before{thread.phase_is_set, thread.set_phase};
-    thread.phase_is_set = true;
-    thread.set_phase = phase;
+    const PhaseBefore before{thread.phase.is_set(), thread.phase.set_phase()};
+    thread.phase.open_scope(phase);
     return before;
   }
   void leave_phase(PhaseBefore before) override {
     core::ThreadContext& thread = core::this_thread();
-    thread.phase_is_set = before.was_set;
-    thread.set_phase = before.phase;
+    thread.phase.restore_scope(before.was_set, before.phase);
   }
 
   void close_cursor(uint64_t number) override { RegistryState::get().ledger.close_cursor(number); }
