@@ -17,7 +17,7 @@
 
 #include "graph/saved_tensors.h"
 #include "registry/registry.h"
-#include "tests/graph/allocation_count.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
 
 namespace {
@@ -304,9 +304,9 @@ TEST_CASE("saved bytes are what the forward pass leaves allocated, on any graph"
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     CAPTURE(seed);
     RandomGraph graph(seed);
-    memledger::testing::AllocationCount count;
+    const memledger::testing::AllocationGrowth allocated;
     std::vector<Tensor> roots = graph.build(200);
-    const int64_t growth = count.growth() - bytes_of(roots);
+    const int64_t growth = allocated.bytes() - bytes_of(roots);
     const memledger::SavedTensors saved =
         memledger::saved_for_backward(roots, {/*exclude=*/graph.outside()});
     CAPTURE(graph.log());
@@ -319,7 +319,7 @@ TEST_CASE("saved bytes are what the forward pass leaves allocated, on any graph"
       REQUIRE(saved.total_bytes() == growth);
     }
     roots.clear();
-    CHECK(count.growth() == 0);  // looking at the graph has kept nothing of it
+    CHECK(allocated.bytes() == 0);  // looking at the graph has kept nothing of it
     refused += graph.refused();
     nodes += saved.node_count();
     bytes += saved.total_bytes();

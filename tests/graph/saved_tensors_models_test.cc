@@ -13,7 +13,7 @@
 
 #include "examples/models/models.h"
 #include "graph/saved_tensors.h"
-#include "tests/graph/allocation_count.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
 
 namespace {
@@ -46,9 +46,9 @@ int64_t checked(const torch::nn::Module& net, std::vector<Tensor> inputs,
   int64_t growth = 0;
   Tensor loss;
   if (on_cpu()) {
-    memledger::testing::AllocationCount count;
+    const memledger::testing::AllocationGrowth allocated;
     loss = forward();
-    growth = count.growth();
+    growth = allocated.bytes();
   } else {
     loss = forward();  // LibTorch keeps workspaces from the first matrix product on
     loss = Tensor();

@@ -1,5 +1,4 @@
-// What the graph holds, against LibTorch's own memory reports and against sizes
-// worked out by hand.
+// What the graph holds, against LibTorch's own memory reports and sizes worked out by hand.
 
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "graph/saved_tensors.h"
@@ -22,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/graph/allocation_count.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
 
 namespace {
@@ -78,17 +77,16 @@ int64_t sum_of_counted(const SavedTensors& saved) {
   return sum;
 }
 
-// Builds the graph with the independent count on, and compares. What `forward`
-// makes, keeps and does not return is the graph's alone.
+// Builds a graph. What `forward` makes, keeps and does not return is the graph's alone.
 struct Measured {
   Tensor loss;
-  int64_t growth = 0;
+  int64_t growth = 0;  // bytes that it left allocated, the loss not counted
 };
 Measured measure(const std::function<Tensor()>& forward) {
-  memledger::testing::AllocationCount count;
+  const memledger::testing::AllocationGrowth allocated;
   Measured measured;
   measured.loss = forward();
-  measured.growth = count.growth() - static_cast<int64_t>(measured.loss.storage().nbytes());
+  measured.growth = allocated.bytes() - static_cast<int64_t>(measured.loss.storage().nbytes());
   return measured;
 }
 
@@ -605,6 +603,7 @@ TEST_CASE("hooks are not run: what they packed is listed, not opened") {
   CHECK(saved.unread_nodes()[0].node == "ExpBackward0");
   CHECK(saved.unread_nodes()[0].detail == "result");
   CHECK_FALSE(saved.complete());
+  CHECK(contains(saved.to_json(), "\"reason\":\"packed\",\"detail\":\"result\"}]}"));
   loss.backward();
   CHECK(unpacked == 1);
 }
@@ -807,13 +806,16 @@ TEST_CASE("odd tensors give rows and never throw") {
     std::ostringstream text;
     text << saved;
     CHECK(contains(text.str(), " ?  MulBackward0"));
-    CHECK(contains(saved.to_json(), "\"storage_bytes\":null"));
+    CHECK(contains(saved.to_json(),
+                   "\"storage_address\":null,\"storage_id\":null,\"storage_bytes\":null,"
+                   "\"extent_bytes\":null,\"offset_bytes\":null"));
+    CHECK(contains(saved.to_csv(), ",cpu,,,,,,0,0,0,,0,0,activation\n"));
   }
   SUBCASE("meta: what it would be") {
     Tensor meta = torch::ones({16}, torch::kMeta).set_requires_grad(true);
     const SavedTensors saved = saved_for_backward((meta * meta.exp()).sum());
     CHECK(saved.total_bytes() == 2 * 64);
-    CHECK(saved.rows().at(0).device.is_meta());
+    CHECK(saved.rows().at(0).device == c10::Device(c10::kMeta));
   }
   SUBCASE("nested") {
     Tensor nested = torch::nested::nested_tensor({torch::ones({2, 3}), torch::ones({4, 3})},
@@ -861,7 +863,7 @@ TEST_CASE("exclude works by storage: a view excludes all of it") {
   CHECK(saved.total_bytes() == 0);
 }
 
-TEST_CASE("the gist's function: raw rows, or one row for each storage") {
+TEST_CASE("the Python function of that name: raw rows, or one row for each storage") {
   torch::nn::Linear net(8, 8);
   Tensor input = torch::ones({4, 8});
   Tensor hidden = net->forward(input).exp();
@@ -872,10 +874,10 @@ TEST_CASE("the gist's function: raw rows, or one row for each storage") {
   CHECK(unique.row_count() == 2);
   CHECK(unique.total_bytes() == 2 * 4 * 8 * 4);
   CHECK(raw.total_bytes() == unique.total_bytes());
-  const std::vector<int64_t> whole = {4, 8};
+  const c10::DimVector whole = {4, 8};
   for (const SavedTensorRow& row : unique.rows()) {
     CHECK(row.counted);
-    CHECK(row.shape == whole);
+    CHECK((row.shape == whole));
     CHECK(row.role == SavedRole::kActivation);
   }
 }
@@ -886,18 +888,38 @@ TEST_CASE("JSON and the table show every row and what is apart") {
   Tensor loss = net->forward(input).exp().sum();
   const SavedTensors saved = saved_for_backward(*net, loss, {{input}});
   const std::string json = saved.to_json();
-  CHECK(contains(json, "{\"schema\":\"memledger.saved_tensors/1\""));
-  CHECK(contains(json, "\"total_bytes\":128"));
+  CHECK(contains(json, "{\"schema\":\"memledger.saved_tensors/2\",\"total_bytes\":128,"));
   CHECK(contains(json,
                  "\"slot\":\"result\",\"shape\":[4,8],"
-                 "\"dtype\":\"float32\",\"device\":\"cpu\""));
+                 "\"dtype\":\"torch.float32\",\"device\":\"cpu\""));
+  CHECK(contains(json,
+                 "\"storage_bytes\":128,\"extent_bytes\":128,\"offset_bytes\":0,\"view\":false,"
+                 "\"lent\":false,\"counted\":true,\"shares_with\":null,"));
   CHECK(contains(json, "\"unread_nodes\":[]}"));
   std::ostringstream text;
   text << saved;
   CHECK(contains(text.str(), "Saved for backward: 128.00B (128 bytes), 3 saved"));
-  CHECK(contains(text.str(), "Apart from it, parameter: 256.00B"));
-  CHECK(contains(text.str(), "Apart from it, excluded: 128.00B"));
+  CHECK(contains(text.str(), "Not included, parameter: 256.00B"));
+  CHECK(contains(text.str(), "Not included, excluded: 128.00B"));
   CHECK(contains(text.str(), "   128.00B  ExpBackward0"));
+  CHECK(contains(text.str(), " (4, 8)                   torch.float32  cpu"));
+}
+
+TEST_CASE("a scalar has the shape of no sizes in every format") {
+  const SavedTensors saved = saved_for_backward((param({}).exp() * 2).exp());
+  CHECK(contains(saved.to_json(), "\"shape\":[],\"dtype\":\"torch.float32\""));
+  CHECK(contains(saved.to_csv(), ",(),torch.float32,cpu,"));
+  std::ostringstream text;
+  text << saved;
+  CHECK(contains(text.str(), " ()  "));
+}
+
+TEST_CASE("where a view begins in its storage is told in bytes") {
+  Tensor big = torch::ones({8, 4});
+  const SavedTensors saved = saved_for_backward((param({4}) * big[2]).sum());
+  CHECK(saved.rows().at(0).storage_offset_bytes == 2 * 4 * 4);
+  CHECK(contains(saved.to_json(), "\"extent_bytes\":16,\"offset_bytes\":32,\"view\":true,"));
+  CHECK(contains(saved.to_csv(), ",128,16,32,1,0,1,,0,0,activation\n"));
 }
 
 TEST_SUITE_END();
