@@ -236,8 +236,8 @@ bool note_released(NodeReader& reader, const Walk& walk, SavedTensorsData& data)
     if (!reader.is_released(*node)) continue;
     found_released = true;
     if (!walk.found_something()) break;
-    data.unread.push_back(unread_node(**node, UnreadReason::kReleased,
-                                      "backward has freed what it had saved"));
+    data.unread.push_back(
+        unread_node(**node, UnreadReason::kReleased, "backward has freed what it had saved"));
   }
   return found_released;
 }

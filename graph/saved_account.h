@@ -46,9 +46,8 @@ class SavedAccount {
 
   // Adds a row for each part of a tensor, if it lies on the device that the options name.
   void add(const SavedSlot& slot, const at::Tensor& tensor) {
-    for_each_part(tensor, [&](const char* part, const at::Tensor& dense) {
-      add_row(slot, part, dense);
-    });
+    for_each_part(tensor,
+                  [&](const char* part, const at::Tensor& dense) { add_row(slot, part, dense); });
   }
   // Asks for what add() will look up.
   void prefetch(const at::Tensor& tensor) {

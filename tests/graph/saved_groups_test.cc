@@ -70,8 +70,8 @@ SavedGroup group(const SavedGroups& groups, const std::string& name) {
 
 Tensor param(at::IntArrayRef sizes) { return torch::randn(sizes).set_requires_grad(true); }
 
-// Forward without a graph, keeping the input; backward runs it again: what C++ users write for want
-// of torch.utils.checkpoint.
+// Runs forward without a graph, keeps the input, and runs again in backward: what C++ users write,
+// as they have no torch.utils.checkpoint.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, torch::nn::AnyModule* block) {
     ctx->save_for_backward({x});
@@ -125,7 +125,7 @@ struct Stack : torch::nn::Module {
 
 TEST_SUITE_BEGIN("groups of saved tensors");
 
-TEST_CASE("by node kind and by layer the groups add up, and are as by hand") {
+TEST_CASE("groups by node kind and by layer add up, and are as worked out by hand") {
   torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::Tanh(),
                             torch::nn::Linear(128, 32), torch::nn::Sigmoid());
   const Tensor input = torch::randn({16, 64});
@@ -170,7 +170,7 @@ TEST_CASE("layers come from the parameters, and can be cut to a depth") {
   CHECK(shallow.total_bytes() == saved.total_bytes());
 }
 
-TEST_CASE("by birthplace: the operator, its label and phase") {
+TEST_CASE("a birthplace is the operator, its label and phase; unknown, it has no name") {
   const Tensor x = param({1024});
   Tensor loss;
   {
@@ -198,7 +198,7 @@ TEST_CASE("what a checkpoint gives back is what a real one does") {
     const Tensor loss = net.forward(input, checkpointed);
     return allocated.bytes();
   };
-  growth_with(0);  // whatever is made once only
+  growth_with(0);  // the first run makes what is made only once
   const int64_t bare = growth_with(-1);
   for (int block = 0; block < 3; ++block) {
     CAPTURE(block);
@@ -258,8 +258,8 @@ TEST_CASE("a reporter knows parameters, buffers and inputs that were registered"
 }
 
 TEST_CASE(
-    "what another thread made of a layer's result is of that layer, though it counts operators "
-    "from 0") {
+    "what another thread makes of a layer's result belongs to that layer, though the thread counts "
+    "operators from 0") {
   torch::nn::Linear net(16, 16);
   for (int i = 0; i < 20; ++i)
     static_cast<void>(net->forward(torch::randn({8, 16})));  // high numbers here
@@ -275,8 +275,7 @@ TEST_CASE(
   CHECK(layers.groups.size() == 1);
 }
 
-TEST_CASE(
-    "hooks that cannot say what they hold are listed, and keep nobody from reading the rest") {
+TEST_CASE("hooks that fail to say what they hold are listed, and the rest is read") {
   struct Failing final : memledger::CountedHooks {
     void call_pack_hook(const Tensor&) override {}
     Tensor call_unpack_hook() override { return {}; }
@@ -345,7 +344,7 @@ TEST_CASE("hooks that are asked what they hold may look at the graph themselves"
   CHECK(saved.total_bytes() == 40 * 16 * kFloat);  // what each sin() was given
 }
 
-TEST_CASE("CSV has a line per row, DOT a box per node and bytes on the edges") {
+TEST_CASE("CSV has a line per row, dot a box per node and bytes on the edges") {
   torch::nn::Linear net(8, 8);
   const Tensor input = torch::ones({4, 8});
   const SavedTensors saved = saved_for_backward(*net, net->forward(input).exp().sum());
@@ -374,7 +373,7 @@ TEST_CASE("a tensor that an operator takes twice comes in by two edges from one 
   CHECK(dot.find(edge, second + 1) == std::string::npos);
 }
 
-TEST_CASE("TorchScript: what its closed node holds is inferred from births, and marked") {
+TEST_CASE("what a TorchScript node holds is inferred from births, and marked") {
   torch::jit::Module module("Keeping");
   module.define("def forward(self, x):\n    return torch.sigmoid(x * 2 + 1) * 3\n");
   const Tensor x = param({262144});
@@ -396,7 +395,7 @@ TEST_CASE("TorchScript: what its closed node holds is inferred from births, and 
   CHECK(contains(text_of(saved), "Included, inferred: "));
 }
 
-TEST_CASE("TorchScript that nobody watched: not known, which is not 0") {
+TEST_CASE("what a TorchScript node holds is unknown, not 0, if tracking was off") {
   torch::jit::Module module("Keeping");
   module.define("def forward(self, x):\n    return torch.sigmoid(x * 2 + 1) * 3\n");
   const Tensor x = param({1024});
@@ -421,7 +420,7 @@ TEST_SUITE_END();
 
 TEST_SUITE_BEGIN("what the Python tools get wrong");
 
-TEST_CASE("index with a list of two: they say 8 bytes") {
+TEST_CASE("they say 8 bytes for an index with a list of two") {
   const Tensor p = param({300, 300});
   Tensor loss;  // the factor is a tensor of 8 bytes, as Python makes one of a number
   const memledger::testing::AllocationGrowth allocated;
@@ -432,7 +431,7 @@ TEST_CASE("index with a list of two: they say 8 bytes") {
   CHECK(allocated.bytes() - kFloat == 1600008);
 }
 
-TEST_CASE("thirds of one packed storage: they count one third") {
+TEST_CASE("they count one third of a storage that is saved in thirds") {
   torch::nn::MultiheadAttention attention(torch::nn::MultiheadAttentionOptions(64, 4));
   const Tensor input = torch::randn({16, 8, 64});
   const auto attend = [&] { return std::get<0>(attention->forward(input, input, input)).sum(); };
@@ -443,7 +442,7 @@ TEST_CASE("thirds of one packed storage: they count one third") {
   CHECK(memledger::memory_for_backward(*attention, loss, {{input}}) == allocated.bytes() - kFloat);
 }
 
-TEST_CASE("weights seen as views: they take a hidden layer's weight for an activation") {
+TEST_CASE("they take the transposed view of a hidden layer's weight for an activation") {
   torch::nn::Sequential net(torch::nn::Linear(1024, 1024), torch::nn::ReLU(),
                             torch::nn::Linear(1024, 1024), torch::nn::ReLU());
   const Tensor input = torch::randn({256, 1024});
