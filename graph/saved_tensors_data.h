@@ -73,6 +73,7 @@ struct CompactRow {
   bool in_place_modified = false;
   bool inferred = false;
 };
+static_assert(sizeof(CompactRow) == 96, "a graph may have a million rows");
 
 struct SavedTensorsData {
   static SavedTensors make(std::shared_ptr<const SavedTensorsData> data) {
