@@ -7,6 +7,7 @@
 //   reporter.add_optimizer(optimizer).add_input("input", input);
 //   reporter.report();
 
+#include "graph/counted_hooks.h"
 #include "graph/saved_groups.h"
 #include "graph/saved_tensors.h"
 #include "registry/registry.h"

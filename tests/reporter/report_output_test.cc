@@ -428,10 +428,11 @@ TEST_SUITE("values in streams and fmt") {
     SavedTensorRow saved;
     saved.node = "MulBackward0";
     saved.slot = "self";
-    saved.shape = {3, 5};
+    saved.shape = c10::DimVector{3, 5};
     saved.dtype = at::kFloat;
+    saved.device = at::kCPU;
     saved.storage_bytes = 60;
-    CHECK(fmt::format("{}", saved).find("MulBackward0.self: (3, 5) float32 on cpu, 60") == 0);
+    CHECK(fmt::format("{}", saved).find("MulBackward0.self: (3, 5) torch.float32 on cpu, 60") == 0);
     CHECK(fmt::format("{}", SavedRole::kRoot) == "root");
     CHECK_FALSE(fmt::format("{}", DeviceStatistics()).empty());
   }
