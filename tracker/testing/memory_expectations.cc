@@ -89,9 +89,7 @@ std::string counted(size_t count, const char* what) {
 }
 
 std::string line_text(SourceLocation where) {
-  const std::string_view path = where.file();
-  return "line " + std::to_string(where.line()) + " of " +
-         log_text::printable(path.substr(path.find_last_of('/') + 1));
+  return "line " + std::to_string(where.line()) + " of " + printable(base_name(where.file()));
 }
 
 // The largest groups of the storages, a line each; without the last line's end.
