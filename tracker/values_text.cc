@@ -8,7 +8,6 @@
 
 #include "text/names.h"
 #include "text/shape.h"
-#include "tracker/birthplace.h"
 #include "tracker/courtesy.h"
 #include "tracker/growth_finder.h"
 #include "tracker/line_table.h"
@@ -18,6 +17,7 @@
 #include "tracker/model_size.h"
 #include "tracker/snapshot_diff.h"
 #include "tracker/source_location.h"
+#include "tracker/storage_group.h"
 #include "tracker/timeline.h"
 
 namespace memledger {
@@ -37,7 +37,7 @@ std::string figure(int64_t value) {
 
 }  // namespace
 
-std::ostream& operator<<(std::ostream& out, const Birthplace& place) {
+std::ostream& operator<<(std::ostream& out, const StorageGroup& place) {
   return out << to_string(place);
 }
 
