@@ -217,7 +217,7 @@ TEST_CASE("workspaces and raw blocks have rows of their own, and are in no sum o
       out.str().find(
           "| 1 * Size:(?)                  | Memory: 3.815e-05 M | Tensor               | ? | ") !=
       std::string::npos);
-  CHECK(diff.to_json().find("\"role\":\"library_workspace\"") != std::string::npos);
+  CHECK(diff.to_json().find("\"storage_kind\":\"library_workspace\"") != std::string::npos);
 }
 
 TEST_CASE("an empty block prints its At line only") {
@@ -244,20 +244,21 @@ TEST_CASE("JSON has fixed keys, exact bytes, and escapes what a user can choose"
   diff.label = "back\\slash";
   diff.health = {1, 2, 3};
   diff.unread = {"u"};
-  CHECK(diff.to_json() ==
-        "{\"schema\":\"memledger.snapshot_diff/2\",\"time_ms\":1619814329123,"
-        "\"device\":\"cpu\",\"file\":\"a/b.cc\",\"line\":7,\"function\":\"f\","
-        "\"label\":\"back\\\\slash\",\"tensor_bytes\":0,\"allocated_bytes\":0,"
-        "\"born_bytes\":29,\"died_bytes\":0,\"from_snapshot\":false,"
-        "\"unseen_before_tracking\":false,\"tracking_was_off\":true,"
-        "\"hooks\":{\"unknown_frees\":1,\"dropped_records\":2,\"swallowed_exceptions\":3},"
-        "\"unread\":[\"u\"],\"rows\":["
-        "{\"sign\":\"+\",\"count\":1,\"bytes\":24,\"shape\":[2,3],\"dtype\":\"torch.float32\","
-        "\"role\":\"optimizer_state\",\"names\":[\"say \\\"hi\\\"\\n\"],"
-        "\"op\":\"aten::randn\",\"autograd_node\":\"\",\"label\":\"\",\"adopted\":false},"
-        "{\"sign\":\"+\",\"count\":1,\"bytes\":5,\"shape\":null,\"dtype\":null,"
-        "\"role\":\"tensor\",\"names\":[],"
-        "\"op\":\"aten::randn\",\"autograd_node\":\"\",\"label\":\"\",\"adopted\":false}]}");
+  CHECK(
+      diff.to_json() ==
+      "{\"schema\":\"memledger.snapshot_diff/2\",\"time_ms\":1619814329123,"
+      "\"device\":\"cpu\",\"file\":\"a/b.cc\",\"line\":7,\"function\":\"f\","
+      "\"label\":\"back\\\\slash\",\"tensor_bytes\":0,\"allocated_bytes\":0,"
+      "\"born_bytes\":29,\"died_bytes\":0,\"from_snapshot\":false,"
+      "\"unseen_before_tracking\":false,\"tracking_was_off\":true,"
+      "\"hooks\":{\"unknown_frees\":1,\"dropped_records\":2,\"swallowed_exceptions\":3},"
+      "\"unread\":[\"u\"],\"rows\":["
+      "{\"sign\":\"+\",\"count\":1,\"bytes\":24,\"shape\":[2,3],\"dtype\":\"torch.float32\","
+      "\"role\":\"optimizer_state\",\"storage_kind\":\"tensor\",\"names\":[\"say \\\"hi\\\"\\n\"],"
+      "\"op\":\"aten::randn\",\"autograd_node\":\"\",\"label\":\"\",\"adopted\":false},"
+      "{\"sign\":\"+\",\"count\":1,\"bytes\":5,\"shape\":null,\"dtype\":null,"
+      "\"role\":\"tensor\",\"storage_kind\":\"tensor\",\"names\":[],"
+      "\"op\":\"aten::randn\",\"autograd_node\":\"\",\"label\":\"\",\"adopted\":false}]}");
 }
 
 TEST_CASE("JSON has null for what is unknown, and [] for a scalar") {
