@@ -247,7 +247,7 @@ std::string svg_of(const LogRunDigest& run, const std::string& title) {
   return svg;
 }
 
-// With `by_function` without the line number, which changes when the program is edited.
+// Returns a place, `by_function` without the line number, which changes with edits of the program.
 std::string place_key(const std::string& where, bool by_function) {
   std::string place = where;
   const size_t line = place.find(" line ");
@@ -295,6 +295,90 @@ std::optional<double> known_or_not(double value) {
   return std::isnan(value) ? std::nullopt : std::optional<double>(value);
 }
 
+std::string comparison_line(const LogPoint* a, const LogPoint* b, const std::string& where) {
+  const auto left = a == nullptr ? std::nullopt : known_or_not(a->tensor_mib);
+  const auto right = b == nullptr ? std::nullopt : known_or_not(b->tensor_mib);
+  return fmt::format("{:>12}{:>12}{:>12}  {}\n", left ? known(left) : "-",
+                     right ? known(right) : "-",
+                     left && right ? fmt::format("{:+.1f}", *right - *left) : "", printable(where));
+}
+
+std::string compared_blocks(const LogRunDigest& a, const LogRunDigest& b) {
+  BlockKeys keys = keys_of(a, b, false);
+  const bool by_function = matches(keys) * 2 < std::min(a.points.size(), b.points.size());
+  if (by_function) keys = keys_of(a, b, true);
+  const std::unordered_set<uint64_t> in_a(keys.a.begin(), keys.a.end());
+  std::unordered_map<uint64_t, size_t> b_index;
+  for (size_t i = 0; i < keys.b.size(); ++i) b_index.emplace(keys.b[i], i);
+
+  std::string text =
+      fmt::format("{:>12}{:>12}{:>12}  Total Tensor Used Memory (MiB) at\n", "A", "B", "B - A");
+  std::vector<bool> told(keys.b.size());
+  const auto tell_b = [&](size_t i) {
+    told[i] = true;
+    text += comparison_line(nullptr, &b.points[i], b.place_name(b.points[i].place));
+  };
+  size_t next_b = 0;
+  for (size_t i = 0; i < keys.a.size(); ++i) {
+    const std::string& where = a.place_name(a.points[i].place);
+    const auto same = b_index.find(keys.a[i]);
+    if (same == b_index.end()) {
+      text += comparison_line(&a.points[i], nullptr, where);
+      continue;
+    }
+    // Blocks of B before it that A lacks.
+    for (; next_b < same->second; ++next_b) {
+      if (in_a.count(keys.b[next_b]) == 0 && !told[next_b]) tell_b(next_b);
+    }
+    const LogPoint& point = b.points[same->second];
+    const std::string& other = b.place_name(point.place);
+    told[same->second] = true;
+    text += comparison_line(&a.points[i], &point, where == other ? where : where + " | " + other);
+  }
+  for (size_t i = 0; i < keys.b.size(); ++i) {
+    if (!told[i]) tell_b(i);
+  }
+  return text;
+}
+
+struct Alive {
+  int64_t count = 0, bytes = 0;
+};
+
+Alive alive_at_end(const LogRunDigest& run, const std::string& name) {
+  const auto kind = run.kinds.find(name);
+  if (kind == run.kinds.end()) return {};
+  return {kind->second.alive.count(), kind->second.alive.bytes()};
+}
+
+std::string compared_ends(const LogRunDigest& a, const LogRunDigest& b) {
+  std::set<std::string> names;
+  for (const LogRunDigest* run : {&a, &b}) {
+    for (const auto& [name, kind] : run->kinds) names.insert(name);
+  }
+  struct Difference {
+    std::string name;
+    int64_t count, bytes;
+  };
+  std::vector<Difference> differences;
+  for (const std::string& name : names) {
+    const Alive in_a = alive_at_end(a, name), in_b = alive_at_end(b, name);
+    if (in_a.count != in_b.count || in_a.bytes != in_b.bytes)
+      differences.push_back({name, in_b.count - in_a.count, in_b.bytes - in_a.bytes});
+  }
+  if (differences.empty()) return "Alive at the end: the same in both\n";
+  std::string text = "Alive at the end, B - A:\n";
+  differences = largest_first(std::move(differences), [](const Difference& difference) {
+    return std::abs(difference.bytes);
+  });
+  for (size_t i = 0; i < differences.size() && i < kMostLines; ++i) {
+    text += fmt::format("  {}, {:+} * {}\n", signed_mib(differences[i].bytes), differences[i].count,
+                        printable(differences[i].name));
+  }
+  add_rest(text, differences.size(), "kinds");
+  return text;
+}
+
 }  // namespace
 
 std::string log_summary(const LogDigest& log) {
@@ -312,7 +396,7 @@ std::string log_plot(const LogRunDigest& run, size_t width, size_t height) {
   if (series.tensor.empty() || height < 2) return "";
   const size_t label = 12;
   const size_t columns = std::max<size_t>(8, width > label ? width - label : 8);
-  // Of several blocks in one column the highest shows; few blocks get several columns each.
+  // A column shows the highest of its blocks; a block may take several columns.
   const size_t count = series.tensor.size();
   const auto at_column = [&](const std::vector<double>& values, size_t column) {
     const size_t begin = column * count / columns;
@@ -375,81 +459,10 @@ absl::StatusOr<std::string> log_comparison(const LogDigest& before, const LogDig
     return absl::InvalidArgumentError(fmt::format("{}: {} blocks; expected at most {} to compare",
                                                   log->name, run->blocks, run->points.size()));
   }
-  BlockKeys keys = keys_of(a, b, false);
-  const bool by_function = matches(keys) * 2 < std::min(a.points.size(), b.points.size());
-  if (by_function) keys = keys_of(a, b, true);
-  const std::unordered_set<uint64_t> in_a(keys.a.begin(), keys.a.end());
-  std::unordered_map<uint64_t, size_t> b_index;
-  for (size_t i = 0; i < keys.b.size(); ++i) b_index.emplace(keys.b[i], i);
-
-  std::string text = fmt::format(
-      "A: {}{}\nB: {}{}\n", printable(before.name), a.date.empty() ? "" : ", " + printable(a.date),
-      printable(after.name), b.date.empty() ? "" : ", " + printable(b.date));
-  text += fmt::format("{:>12}{:>12}{:>12}  Total Tensor Used Memory (MiB) at\n", "A", "B", "B - A");
-  const auto line = [&](const LogPoint* left_point, const LogPoint* right_point,
-                        const std::string& where) {
-    const auto left = left_point == nullptr ? std::nullopt : known_or_not(left_point->tensor_mib);
-    const auto right =
-        right_point == nullptr ? std::nullopt : known_or_not(right_point->tensor_mib);
-    text += fmt::format(
-        "{:>12}{:>12}{:>12}  {}\n", left ? known(left) : "-", right ? known(right) : "-",
-        left && right ? fmt::format("{:+.1f}", *right - *left) : "", printable(where));
-  };
-  std::vector<bool> told(keys.b.size());
-  size_t next_b = 0;
-  for (size_t i = 0; i < keys.a.size(); ++i) {
-    const std::string& where = a.place_name(a.points[i].place);
-    const auto found = b_index.find(keys.a[i]);
-    if (found == b_index.end()) {
-      line(&a.points[i], nullptr, where);
-      continue;
-    }
-    // Blocks of B before it that A lacks.
-    for (; next_b < found->second; ++next_b) {
-      if (in_a.count(keys.b[next_b]) > 0 || told[next_b]) continue;
-      told[next_b] = true;
-      line(nullptr, &b.points[next_b], b.place_name(b.points[next_b].place));
-    }
-    told[found->second] = true;
-    const std::string& other = b.place_name(b.points[found->second].place);
-    line(&a.points[i], &b.points[found->second], where == other ? where : where + " | " + other);
-  }
-  for (size_t i = 0; i < keys.b.size(); ++i) {
-    if (!told[i]) line(nullptr, &b.points[i], b.place_name(b.points[i].place));
-  }
-
-  std::set<std::string> names;
-  for (const LogRunDigest* run : {&a, &b}) {
-    for (const auto& [name, kind] : run->kinds) names.insert(name);
-  }
-  struct Difference {
-    std::string name;
-    int64_t count, bytes;
-  };
-  std::vector<Difference> differences;
-  for (const std::string& name : names) {
-    const auto alive_in = [&](const LogRunDigest& run) {
-      const auto kind = run.kinds.find(name);
-      return kind == run.kinds.end()
-                 ? std::pair<int64_t, int64_t>(0, 0)
-                 : std::pair(kind->second.alive.count(), kind->second.alive.bytes());
-    };
-    const auto [a_count, a_bytes] = alive_in(a);
-    const auto [b_count, b_bytes] = alive_in(b);
-    if (a_count != b_count || a_bytes != b_bytes)
-      differences.push_back({name, b_count - a_count, b_bytes - a_bytes});
-  }
-  if (differences.empty()) return text + "Alive at the end: the same in both\n";
-  text += "Alive at the end, B - A:\n";
-  differences = largest_first(std::move(differences), [](const Difference& difference) {
-    return std::abs(difference.bytes);
-  });
-  for (size_t i = 0; i < differences.size() && i < kMostLines; ++i) {
-    text += fmt::format("  {}, {:+} * {}\n", signed_mib(differences[i].bytes), differences[i].count,
-                        printable(differences[i].name));
-  }
-  add_rest(text, differences.size(), "kinds");
-  return text;
+  return fmt::format("A: {}{}\nB: {}{}\n", printable(before.name),
+                     a.date.empty() ? "" : ", " + printable(a.date), printable(after.name),
+                     b.date.empty() ? "" : ", " + printable(b.date)) +
+         compared_blocks(a, b) + compared_ends(a, b);
 }
 
 std::string log_summary(const MemoryLog& log) { return log_summary(digest_of(log)); }

@@ -250,7 +250,7 @@ class Pickle {
   void key(const char* text) { string(text); }
 
   void begin_list() { out_ << ']'; }
-  // To be called before each element of a list, and end_list() after the last.
+  // Goes before each element of a list, end_list() behind the last.
   void next(size_t index) {
     if (index % kPiece == 0) out_ << (index == 0 ? "(" : "e(");
   }
