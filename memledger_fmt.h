@@ -167,10 +167,6 @@ struct fmt::formatter<memledger::NamedBytes> : fmt::ostream_formatter {};
 template <>
 struct fmt::formatter<memledger::SourceLocation> : fmt::ostream_formatter {};
 template <>
-struct fmt::formatter<memledger::StorageName> : fmt::ostream_formatter {};
-template <>
-struct fmt::formatter<memledger::TensorLooks> : fmt::ostream_formatter {};
-template <>
 struct fmt::formatter<memledger::TimelineData> : fmt::ostream_formatter {};
 template <>
 struct fmt::formatter<memledger::TimelineMark> : fmt::ostream_formatter {};

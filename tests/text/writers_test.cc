@@ -124,7 +124,7 @@ SnapshotDiff diff_with(const std::string& name) {
   named.names = {name};
   DiffRow anonymous;
   anonymous.sign = '-';
-  anonymous.producer = anonymous.label = name;
+  anonymous.op = anonymous.label = name;
   diff.rows = {named, anonymous};
   diff.label = name;
   diff.unread = {name};
