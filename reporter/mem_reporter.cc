@@ -46,14 +46,14 @@ std::optional<std::vector<int64_t>> shape_of(const at::Tensor& tensor) {
   }
 }
 
-int64_t offset_bytes_of(const at::Tensor& tensor) {
+std::optional<int64_t> offset_bytes_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (tensor.layout() != c10::kStrided || impl->is_nested() || impl->has_symbolic_sizes_strides())
-    return 0;
+    return std::nullopt;
   try {
     return tensor.storage_offset() * static_cast<int64_t>(impl->itemsize());
   } catch (const c10::Error&) {
-    return 0;
+    return std::nullopt;
   }
 }
 
@@ -104,7 +104,7 @@ Claim claim_of(const SavedTensorRow& row, size_t graph) {
   claim.lent = row.lent;
   claim.shape = row.shape;
   claim.dtype = row.dtype;
-  claim.offset_bytes = row.storage_offset_bytes;
+  if (row.extent_bytes.has_value()) claim.offset_bytes = row.storage_offset_bytes;
   claim.extent_bytes = row.extent_bytes;
   claim.node_sequence = row.sequence_number;
   claim.node_thread = row.forward_thread;
@@ -359,7 +359,7 @@ WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target,
     if (claim.role != Role::kSaved) {
       why.names.push_back({claim.name, claim.role,
                            tensor != nullptr && claim.tensor == target.tensor, claim.offset_bytes,
-                           claim.extent_bytes.value_or(0)});
+                           claim.extent_bytes});
       continue;
     }
     SavedReference saved;

@@ -130,11 +130,11 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
                     readable_size(cached), readable_size(*device.largest_free_block),
                     against_fragmentation(device.device)));
   }
-  if (device.awaited_bytes >= asked) {
+  if (device.awaited_bytes.value_or(0) >= asked) {
     all.push_back(
         fmt::format("{} were freed, but other streams may still use them (recordStream): "
                     "synchronize those streams sooner.",
-                    readable_size(device.awaited_bytes)));
+                    readable_size(*device.awaited_bytes)));
   }
   const std::optional<int64_t> others = held_by_others(capacity, device);
   if (others && capacity.free_bytes && *others >= asked - *capacity.free_bytes &&

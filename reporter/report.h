@@ -109,8 +109,10 @@ struct ReportRow {
                                          // own size; counted nowhere
   std::optional<c10::DimVector> shape;   // nothing: unknown
   std::optional<c10::ScalarType> dtype;
-  int64_t storage_offset_bytes = 0;  // where the tensor begins in its storage
-  int64_t extent_bytes = 0;          // first to last element; less than nbytes: a view of a part
+  // Where the tensor begins in its storage, and how far it reaches from its first to its last
+  // element. Less than nbytes: a view of a part. Nothing where nobody knows, as for nested tensors.
+  std::optional<int64_t> storage_offset_bytes;
+  std::optional<int64_t> extent_bytes;
   // How much of the storage all the tensors with a row can reach. Less than nbytes: views keep
   // alive what they do not show. Nothing for anonymous rows.
   std::optional<int64_t> visible_bytes;
@@ -189,7 +191,7 @@ struct DeviceReport {
   // Beyond the allocated bytes, as LibTorch says: awaited_bytes (requested) were freed, but other
   // streams may still use them; reserved_bytes are all that was taken from the driver;
   // cached_free_bytes lie ready in it.
-  int64_t awaited_bytes = 0;
+  std::optional<int64_t> awaited_bytes;
   std::optional<int64_t> reserved_bytes;
   std::optional<int64_t> cached_free_bytes;
   std::optional<int64_t> largest_free_block;

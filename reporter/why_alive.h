@@ -27,8 +27,9 @@ struct NamedReference {
   std::string name;  // Adam.weight.exp_avg
   Role role = Role::kTensor;
   bool same_tensor = false;  // the tensor asked about itself, not another one on its storage
-  int64_t offset_bytes = 0;
-  int64_t extent_bytes = 0;
+  // Where that tensor lies in the storage; nothing where nobody knows.
+  std::optional<int64_t> offset_bytes;
+  std::optional<int64_t> extent_bytes;
 };
 
 // A slot of the autograd graph that saved a tensor on the storage for the backward pass.

@@ -29,7 +29,7 @@ struct Claim {
   std::optional<int64_t> references;  // to the storage, ours not counted
   std::optional<std::vector<int64_t>> shape;
   std::optional<c10::ScalarType> dtype;
-  int64_t offset_bytes = 0;
+  std::optional<int64_t> offset_bytes;
   std::optional<int64_t> extent_bytes;  // first to last element; nothing where it cannot be known
   // kSaved: the graph's node, and which of the reporter's graphs it was found in.
   uint64_t node_sequence = 0;

@@ -28,8 +28,8 @@ int64_t visible_bytes(const std::vector<const Claim*>& claims, int64_t storage_b
   std::vector<std::pair<int64_t, int64_t>> pieces;
   for (const Claim* claim : claims) {
     // Of a nested tensor's elements nobody knows where they lie.
-    if (!claim->extent_bytes.has_value()) return storage_bytes;
-    pieces.emplace_back(claim->offset_bytes, claim->offset_bytes + *claim->extent_bytes);
+    if (!claim->extent_bytes.has_value() || !claim->offset_bytes.has_value()) return storage_bytes;
+    pieces.emplace_back(*claim->offset_bytes, *claim->offset_bytes + *claim->extent_bytes);
   }
   std::sort(pieces.begin(), pieces.end());
   int64_t visible = 0, end = 0;
@@ -49,7 +49,7 @@ ReportRow row_of(const Claim& claim, RowKind kind) {
   if (claim.shape.has_value()) row.shape.emplace(claim.shape->begin(), claim.shape->end());
   row.dtype = claim.dtype;
   row.storage_offset_bytes = claim.offset_bytes;
-  row.extent_bytes = claim.extent_bytes.value_or(0);
+  row.extent_bytes = claim.extent_bytes;
   return row;
 }
 
@@ -187,7 +187,8 @@ void explain(DeviceReport& report) {
   if (report.allocator_bytes.has_value())
     report.unexplained_bytes = *report.allocator_bytes - requested - beyond;
   if (report.requested_bytes.has_value()) {
-    report.unexplained_requested_bytes = *report.requested_bytes - requested - report.awaited_bytes;
+    report.unexplained_requested_bytes =
+        *report.requested_bytes - requested - report.awaited_bytes.value_or(0);
   }
 }
 
@@ -425,6 +426,7 @@ class Builder {
     row.role = least_role(storage);
     row.dtype = storage.dtype;
     if (storage.dtype.has_value()) row.shape.emplace(storage.shape.begin(), storage.shape.end());
+    row.storage_offset_bytes = 0;
     row.extent_bytes = storage.nbytes;
     row.nbytes = storage.nbytes;
     add_birthplace(row, storage);

@@ -199,10 +199,6 @@ std::string first_column(const ShownRow& shown) {
   return first_column(*shown.row);
 }
 
-std::string size_or_unknown(std::optional<int64_t> bytes) {
-  return bytes.has_value() ? readable_size(*bytes) : "?";
-}
-
 std::string external_note(const ReportRow& row) {
   const std::string size = readable_size(row.external_bytes);
   switch (row.external) {
@@ -382,9 +378,9 @@ void write_account(std::ostream& out, const DeviceReport& device) {
     out << fmt::format("Requested: {} ({} unexplained)\n", readable_size(*device.requested_bytes),
                        size_or_unknown(device.unexplained_requested_bytes));
   }
-  if (device.awaited_bytes > 0)
+  if (device.awaited_bytes.value_or(0) > 0)
     out << fmt::format("freed, awaited by other streams: {}\n",
-                       readable_size(device.awaited_bytes));
+                       readable_size(*device.awaited_bytes));
   if (device.reserved_bytes.has_value()) {
     out << fmt::format("cached, free: {}", size_or_unknown(device.cached_free_bytes));
     if (device.largest_free_block.value_or(0) > 0) {
