@@ -32,8 +32,10 @@ std::string place_text(const ReportRow& row);
 // not count: on CUDA it is autograd's own in every training.
 bool has_several_threads(const DeviceReport& device);
 
-// Returns what made a row's storage: aten::mul [encoder.layer3, forward], aten::conv2d [output of
-// conv1, forward]; before tracking, if it was adopted.
+// Returns what made a storage: aten::mul [encoder.layer3, forward]; before tracking, if it was
+// adopted. A row adds the module whose output it is, and the program's line: aten::conv2d [output
+// of conv1, forward] at train.cc:42 main.
+std::string producer(const Birthplace& birthplace);
 std::string producer(const ReportRow& row);
 
 // Returns what JSON and CSV say of a row, or nothing where it is unknown: its storage's id unless

@@ -40,8 +40,8 @@ void add_row_members(JsonRow& json, const ReportRow& row) {
       .add("used_as_parameter", row.used_as_parameter)
       .add("thread", row.thread == 0 ? Json(nullptr) : Json(row.thread))
       .add("stream", or_null(row.stream))
-      .add("pool", row.stream.has_value() ? Json::array({row.pool.first, row.pool.second})
-                                          : Json(nullptr));
+      .add("pool",
+           row.stream.has_value() ? Json::array({row.pool.first, row.pool.second}) : Json(nullptr));
 }
 
 }  // namespace memledger
