@@ -448,7 +448,7 @@ MemReporter& MemReporter::remove(std::string_view name) {
   return *this;
 }
 
-MemReporter& MemReporter::remove(const torch::optim::Optimizer& optimizer) {
+MemReporter& MemReporter::remove_optimizer(const torch::optim::Optimizer& optimizer) {
   impl_->names.remove_optimizer(optimizer);
   return *this;
 }
