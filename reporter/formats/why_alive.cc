@@ -25,7 +25,7 @@ std::string plural(int64_t value, std::string_view one, std::string_view more) {
   return fmt::format("{} {}", value, value == 1 ? one : more);
 }
 
-// Deep graphs have long ways.
+// Leaves out the middle of a long path.
 std::string path_text(const std::vector<std::string>& path) {
   constexpr size_t kEnds = 4, kLongestPath = 1000;
   if (path.size() <= 2 * kEnds + 1)
