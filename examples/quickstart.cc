@@ -56,7 +56,7 @@ std::string last_block(const std::string& path) {
 }
 
 int run(int batch, int size) {
-  memledger::Registry::global().activate().IgnoreError();  // first, so that nothing goes unseen
+  const memledger::ScopedTracking tracking;  // first, so that nothing goes unseen
   memledger::TrackerOptions options;
   options.path = absl::GetFlag(FLAGS_log_dir);
   options.device = at::Device(at::kCPU);
@@ -110,10 +110,8 @@ int run(int batch, int size) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "Runs one training step of ResNet-50 on the CPU under memledger: who holds the memory after "
-      "the forward pass and after "
-      "the\n"
-      "optimizer's step, what autograd saved for the backward pass, and a log of what changed "
-      "between the lines.\n"
+      "the\nforward pass and after the optimizer's step, what autograd saved for the backward "
+      "pass, and a log of\nwhat changed between the lines.\n"
       "Takes about 6 GB of memory with the default batch; a smaller --batch takes less.");
   absl::ParseCommandLine(argc, argv);
   const int batch = absl::GetFlag(FLAGS_batch);
