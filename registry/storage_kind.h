@@ -30,4 +30,18 @@ constexpr std::string_view to_string(StorageKind kind) {
   return "tensor";
 }
 
+// Returns the kind as JSON and CSV spell it: library_workspace, raw_block.
+constexpr std::string_view machine_name(StorageKind kind) {
+  switch (kind) {
+    case StorageKind::kRawBlock:
+      return "raw_block";
+    case StorageKind::kLibraryWorkspace:
+      return "library_workspace";
+    case StorageKind::kScratch:
+    case StorageKind::kTensor:
+      break;
+  }
+  return to_string(kind);
+}
+
 }  // namespace memledger
