@@ -163,12 +163,7 @@ void unseen_by_python(c10::Device device) {
 }  // namespace
 
 int main() {
-<<<<<<< HEAD
   const memledger::ScopedTracking tracking;  // first, so that every row tells its operator
-=======
-  // First: tensors made before it would have no operator in their rows.
-  memledger::ScopedTracking tracking;
->>>>>>> main
   const c10::Device device = memledger::default_device();
   std::cout << "on " << device << (device.is_cuda() ? "\n" : ": LibTorch sees no CUDA device\n");
   linear_without_names(device);

@@ -56,11 +56,7 @@ std::string last_block(const std::string& path) {
 }
 
 int run(int batch, int size) {
-<<<<<<< HEAD
   const memledger::ScopedTracking tracking;  // first, so that nothing goes unseen
-=======
-  memledger::ScopedTracking tracking;  // first, so that nothing goes unseen
->>>>>>> main
   memledger::TrackerOptions options;
   options.path = absl::GetFlag(FLAGS_log_dir);
   options.device = at::Device(at::kCPU);
