@@ -25,6 +25,7 @@
 #include "tracker/mem_tracker.h"
 
 ABSL_FLAG(int, batch, 16, "Images in the batch.");
+ABSL_FLAG(std::string, html, "", "File for the first report as a page; none without it.");
 ABSL_FLAG(int, size, 224, "Height and width of an image, in pixels.");
 ABSL_FLAG(std::string, log_dir, "",
           "Folder for the log; empty: the one the program is started from.");
@@ -80,6 +81,8 @@ int run(int batch, int size) {
 
   headline("After the forward pass: who holds the memory");
   reporter.report(/*verbose=*/true);
+  if (const std::string page = absl::GetFlag(FLAGS_html); !page.empty())
+    std::ofstream(page) << reporter.collect().to_html();
 
   headline("Saved for the backward pass");
   const int64_t saved = memledger::memory_for_backward(net, loss);
