@@ -94,7 +94,8 @@ def memledger_system_libraries():
     if "com_google_absl" not in declared:
         abseil_repository(name = "com_google_absl")
     if "com_github_fmtlib_fmt" not in declared:
-        # Header-only, so that files that see LibTorch's newer copy of fmt and files that do not can be linked together.
+        # Header-only, so that files that see LibTorch's newer copy of fmt and files that do not can
+        # be linked together.
         header_only_repository(
             name = "com_github_fmtlib_fmt",
             debian_package = "libfmt-dev",

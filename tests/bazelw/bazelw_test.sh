@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# bazelw with stand-ins for every program it may find: which Bazel it takes, and which arguments that one gets.
+# bazelw with stand-ins for every program it may find: which Bazel it takes, and which arguments
+# that one gets.
 set -euo pipefail
 
 work="$(mktemp -d)"
@@ -23,7 +24,8 @@ check() {  # WHAT EXPECTED ACTUAL
   fi
 }
 
-# Writes FOLDER/NAME, a Bazel whose version is what BODY leaves in `version`, `none` for one that does not start.
+# Writes FOLDER/NAME, a Bazel whose version is what BODY leaves in `version`, `none` for one that
+# does not start.
 program() {  # FOLDER NAME BODY
   mkdir -p "$work/$1"
   cat >"$work/$1/$2" <<PROGRAM
@@ -35,7 +37,8 @@ PROGRAM
   chmod +x "$work/$1/$2"
 }
 
-# What bazelw prints with FOLDER's programs, called from another folder; ENVIRONMENT is some NAME=VALUE.
+# What bazelw prints with FOLDER's programs, called from another folder; ENVIRONMENT is some
+# NAME=VALUE.
 bazelw() {  # FOLDER ENVIRONMENT ARGUMENTS…
   local folder="$1" environment
   read -ra environment <<<"$2"
@@ -118,7 +121,7 @@ touch "$work/file"
 check "a cache that cannot be written" "bazelw: cannot write to $work/file/cache: this build shares nothing with other clones
 bazel-4 4.2.3: test x" "$(bazelw plain "MEMLEDGER_CACHE=$work/file/cache" test x)"
 
-# Of two files of 0.6 GB, one GB has room for that which was used last.
+# Two files of 0.6 GB do not fit into one GB: the one used last stays.
 mkdir "$cache/bazel"
 touch "$cache/bazel/.pruned"
 truncate -s 600M "$cache/bazel/old" "$cache/bazel/new"

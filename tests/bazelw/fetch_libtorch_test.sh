@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# fetch_libtorch.py --shared with a stand-in for pip: one download for all who ask, checked, whole or not at all, bounded.
+# fetch_libtorch.py --shared with a stand-in for pip: one download for all who ask, checked, whole
+# or not at all, bounded.
 set -euo pipefail
 
 work="$(mktemp -d)"

@@ -33,7 +33,8 @@ def code_of(path):
 def main():
     found = set()
     for path in sys.argv[1:]:
-        # At the start of a line: what is in a class is printed with it. Names with :: are specialisations of others' templates.
+        # At the start of a line: what is in a class is printed with it. Names with :: are
+        # specialisations of others' templates.
         definition = r"^(?:struct|class|enum class|enum)\s+(?:\[\[\w+\]\]\s+)?(\w+)\b(?!::)[^;{}()]*\{"
         found.update(match.group(1) for match in re.finditer(definition, code_of(path), re.MULTILINE))
     other = {name for names in NO_VALUES.values() for name in names}
