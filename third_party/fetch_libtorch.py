@@ -21,16 +21,6 @@ import sys
 import tempfile
 import zipfile
 
-<<<<<<< HEAD
-# What a C++ program uses of the wheels. The rest (Python files, licences of the Python side) stays
-# packed.
-KEEP = ("torch/include/", "torch/lib/", "torch/share/", "nvidia/")
-# Reads the pickles that timelines are written to; //tests/tracker:timeline_test runs it. It needs
-# nothing else of torch.
-KEEP_FILE = "torch/cuda/_memory_viz.py"
-# The wheels are tagged for one CPython, but nothing of CPython is used: name one that has a wheel
-# in every release.
-=======
 # The parts of the wheels that a C++ program uses. The rest (Python files and their licences) stays
 # packed.
 KEEP = ("torch/include/", "torch/lib/", "torch/share/", "nvidia/")
@@ -39,7 +29,6 @@ KEEP = ("torch/include/", "torch/lib/", "torch/share/", "nvidia/")
 KEEP_FILE = "torch/cuda/_memory_viz.py"
 # The wheels are tagged for one CPython, but nothing of CPython is used: this one has a wheel of
 # every release.
->>>>>>> main
 PYTHON_VERSION = "3.11"
 # How many releases --shared keeps, 1.1 GB each.
 KEEP_RELEASES = 4

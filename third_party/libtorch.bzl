@@ -33,13 +33,8 @@ def _use_local(ctx, path):
         fail("LIBTORCH=%s is not an absolute path. Give an absolute path, the build does not know which folder you are in." % path)
     for candidate in [path, path + "/torch"]:
         if ctx.path(candidate + "/include/ATen").exists and ctx.path(candidate + "/lib").exists:
-<<<<<<< HEAD
-            # The run path needs the real place: next to it lie the CUDA packages that the wheel's
-            # libraries look for.
-=======
             # The run path needs the real path: the wheel's libraries look for CUDA packages beside
             # it.
->>>>>>> main
             root = str(ctx.path(candidate).realpath)
             ctx.symlink(root + "/include", "torch/include")
             nvidia = ctx.path(root).dirname.get_child("nvidia")
@@ -119,13 +114,8 @@ def _cuda(ctx, root):
     is_cuda = ctx.path(lib + "/libc10_cuda.so").exists
     major = _cuda_major(ctx, lib) if is_cuda else ""
 
-<<<<<<< HEAD
-    # NVIDIA's wheels beside LibTorch: nvidia/cu13 holds all of CUDA 13; those of CUDA 12 have a
-    # folder each, as nvidia/cuda_runtime.
-=======
     # NVIDIA's wheels beside LibTorch: nvidia/cu13 holds all of CUDA 13; CUDA 12 has a folder for
     # each wheel, such as nvidia/cuda_runtime.
->>>>>>> main
     nvidia = str(ctx.path(root).dirname) + "/nvidia"
     names = sorted([entry.basename for entry in ctx.path(nvidia).readdir()]) if ctx.path(nvidia).exists else []
     if major:
@@ -151,11 +141,7 @@ def _cuda(ctx, root):
                 return includes, lib_folders
 
     # Read only here, so that a change of CUDA_HOME makes @libtorch anew (and maybe downloads it)
-<<<<<<< HEAD
-    # only where it matters.
-=======
     # only if it matters.
->>>>>>> main
     home = ctx.read(ctx.path(Label("@memledger_cuda_home//:path.txt")))
     if home.startswith("/") and _has_cuda_runtime(ctx, home + "/include", major):
         if not lib_folders:
@@ -186,12 +172,7 @@ def _runtime_link(ctx, folders):
     return []
 
 # What LibTorch's CUDA libraries themselves need may be missing when a program is linked. Both are
-<<<<<<< HEAD
-# kept although no symbol may ask for them: kernels register themselves when their library is
-# loaded.
-=======
 # linked even if no symbol needs them: kernels register themselves when their library is loaded.
->>>>>>> main
 _CUDA_LINK = ["-Wl,--no-as-needed", "-ltorch_cuda", "-lc10_cuda", "-Wl,--as-needed", "-Wl,--allow-shlib-undefined"]
 
 def _libtorch_impl(ctx):
@@ -222,11 +203,7 @@ def _libtorch_impl(ctx):
         "",
     ]))
 
-<<<<<<< HEAD
-    # The libraries are no inputs of Bazel's: they are gigabytes, and must stay where they are. This
-=======
     # The libraries are no inputs of Bazel: they are gigabytes, and must stay where they are. This
->>>>>>> main
     # file stands for them.
     ctx.file("libraries.txt", "%s\n%s" % (lib, ctx.execute(["ls", "-lL", "--time-style=full-iso", lib]).stdout))
 

@@ -24,13 +24,8 @@ check() {  # WHAT EXPECTED ACTUAL
   fi
 }
 
-<<<<<<< HEAD
-# Writes FOLDER/NAME, a Bazel whose version is what BODY leaves in `version`, `none` for one that
-# does not start.
-=======
 # Writes FOLDER/NAME, a Bazel whose version is what BODY leaves in `version`; `none`: it does not
 # start.
->>>>>>> main
 program() {  # FOLDER NAME BODY
   mkdir -p "$work/$1"
   cat >"$work/$1/$2" <<PROGRAM
@@ -42,13 +37,8 @@ PROGRAM
   chmod +x "$work/$1/$2"
 }
 
-<<<<<<< HEAD
-# What bazelw prints with FOLDER's programs, called from another folder; ENVIRONMENT is some
-# NAME=VALUE.
-=======
 # Prints what bazelw prints with FOLDER's programs, called from another folder. ENVIRONMENT is a
 # list of NAME=VALUE.
->>>>>>> main
 bazelw() {  # FOLDER ENVIRONMENT ARGUMENTS…
   local folder="$1" environment
   read -ra environment <<<"$2"
@@ -131,11 +121,7 @@ touch "$work/file"
 check "a cache that cannot be written" "bazelw: cannot write to $work/file/cache: this build shares nothing with other clones
 bazel-4 4.2.3: test x" "$(bazelw plain "MEMLEDGER_CACHE=$work/file/cache" test x)"
 
-<<<<<<< HEAD
-# Two files of 0.6 GB do not fit into one GB: the one used last stays.
-=======
 # A limit of 1 GB keeps one of two files of 0.6 GB: the one used last.
->>>>>>> main
 mkdir "$cache/bazel"
 touch "$cache/bazel/.pruned"
 truncate -s 600M "$cache/bazel/old" "$cache/bazel/new"

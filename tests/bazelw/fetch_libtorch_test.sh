@@ -1,11 +1,6 @@
 #!/usr/bin/env bash
-<<<<<<< HEAD
-# fetch_libtorch.py --shared with a stand-in for pip: one download for all who ask, checked, whole
-# or not at all, bounded.
-=======
 # fetch_libtorch.py --shared with a stand-in for pip: one download for all callers, checked, whole
 # or absent, and old releases go.
->>>>>>> main
 set -euo pipefail
 
 work="$(mktemp -d)"

@@ -34,11 +34,7 @@ def code_of(path):
 def main():
     found = set()
     for path in sys.argv[1:]:
-<<<<<<< HEAD
-        # At the start of a line: what is in a class is printed with it. Names with :: are
-=======
         # At the start of a line: a nested type is printed with its class. Names with :: are
->>>>>>> main
         # specialisations of others' templates.
         definition = r"^(?:struct|class|enum class|enum)\s+(?:\[\[\w+\]\]\s+)?(\w+)\b(?!::)[^;{}()]*\{"
         found.update(match.group(1) for match in re.finditer(definition, code_of(path), re.MULTILINE))
