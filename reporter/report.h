@@ -4,7 +4,7 @@
 //
 //   const memledger::Report report = memledger::MemReporter(model).collect();
 //   if (report.unexplained_bytes().value_or(0) != 0) std::cout << report;
-//   std::ofstream("memory.html") << report.to_html();
+//   const std::string page = report.to_html();
 //
 // Bytes are as requested; a std::optional without a value is unknown, never zero. Holds no tensor.
 
