@@ -18,6 +18,7 @@
 #include "registry/core/lock.h"
 #include "registry/core/name_table.h"
 #include "registry/core/record_list.h"
+#include "registry/core/recording_mark.h"
 #include "registry/core/storage_record.h"
 #include "registry/counters.h"
 
@@ -57,14 +58,6 @@ struct LedgerChanges {
   RecordList born;
   RecordList died;
   std::vector<DeviceTotals> devices;
-};
-
-// A reader's place in what is being recorded.
-struct RecordingMark {
-  static constexpr size_t kRings = 32;
-  int64_t time_ns = 0;
-  std::array<uint64_t, kRings> written{};
-  uint64_t label_changes = 0;  // LabelHistory's; the ledger leaves it alone
 };
 
 // Births and deaths between two marks.

@@ -20,6 +20,7 @@
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/cuda_allocator.h"
 #include "registry/hooks/training_notes.h"
+#include "registry/libtorch/storage_impl.h"
 #include "registry/live_storages.h"
 #include "registry/state.h"
 
@@ -40,12 +41,6 @@ constexpr std::string_view kEngineScope = "autograd::engine::evaluate_function: 
 constexpr const char* kAccumulateGrad = "torch::autograd::AccumulateGrad";
 bool is_engine_scope(const char* name) {
   return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0;
-}
-
-c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl()
-                                                 : nullptr;
 }
 
 uintptr_t address_of(c10::StorageImpl& storage) {
@@ -119,7 +114,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   bool first = true;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
-      c10::StorageImpl* const storage = storage_of(tensor);
+      c10::StorageImpl* const storage = storage_impl_of(tensor);
       if (storage == nullptr) return;
       if (adopting && can_adopt(*storage)) adopt(*storage);
       if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
@@ -190,7 +185,7 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState& state = RegistryState::get();
   for (const c10::IValue& output : fn.outputs()) {
     for_each_tensor(output, [&](const at::Tensor& tensor) {
-      c10::StorageImpl* const storage = storage_of(tensor);
+      c10::StorageImpl* const storage = storage_impl_of(tensor);
       if (storage == nullptr || tensor.layout() != at::kStrided || tensor.is_nested()) return;
       const uintptr_t address = address_of(*storage);
       if (address == 0 || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
