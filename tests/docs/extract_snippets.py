@@ -19,8 +19,8 @@ MAX_COMMENT_LINES = 10
 # Headers may still lack an example: they are listed, and the test passes.
 ALLOW_MISSING_EXAMPLES = True
 
-# A header of types alone, whose values other headers' examples show.
-NEEDS_NO_EXAMPLE = ("registry/version.h",)
+# Headers that users do not include themselves.
+NEEDS_NO_EXAMPLE = ("registry/version.h", "tracker/layers/model_size_run.h")
 
 ARGUMENTS = (
     "[[maybe_unused]] torch::nn::Sequential model, [[maybe_unused]] torch::optim::Adam& optimizer, "
@@ -43,8 +43,9 @@ class Snippet:
         self.lines = lines
 
     def includes(self):
-        return [match.group(1) for match in map(re.compile(r"\s*#include\s+([<\"][^>\"]+[>\"])").match, self.lines)
-                if match]
+        pattern = re.compile(r"\s*#include\s+([<\"][^>\"]+[>\"])")
+        own = ['"%s"' % self.path] if self.path.endswith(".h") else []
+        return [match.group(1) for match in map(pattern.match, self.lines) if match] + own
 
     def is_program(self):
         return any(re.match(r"(int main|TEST_CASE|TEST)\s*\(", line) for line in self.lines)
@@ -94,23 +95,22 @@ def quoted(text):
 
 def cpp_file(snippets, problems, missing):
     wanted = dict.fromkeys(include for snippet in snippets for include in snippet.includes())
-    uses_doctest = wanted.pop("<doctest/doctest.h>", 0) is None
-    uses_gtest = wanted.pop("<gtest/gtest.h>", 0) is None
-    adaptors = [include for include in wanted if "expectations_" in include]
+    wanted.pop("<doctest/doctest.h>", None)
+    wanted.pop("<gtest/gtest.h>", None)
+    adaptors = [include for include in wanted if "/expectations_" in include]
     print("// Made by extract_snippets.py.")
     print("#include <torch/torch.h>\n\n#include <iostream>")
     for include in wanted:
         if include not in adaptors:
             print("#include %s" % include)
     print('#include "memledger.h"')
-    if uses_doctest:
-        print("#undef CHECK  // of LibTorch's logging\n#define DOCTEST_CONFIG_IMPLEMENT\n#include <doctest/doctest.h>")
-    if uses_gtest:
-        print(GTEST_STAND_IN, end="")
+    print("#undef CHECK  // of LibTorch's logging\n#define DOCTEST_CONFIG_IMPLEMENT\n#include <doctest/doctest.h>")
+    print(GTEST_STAND_IN, end="")
     for include in adaptors:
         print("#include %s" % include)
     print('\n#pragma GCC diagnostic ignored "-Wreturn-type"  // main() in a namespace is as any function')
-    print('#pragma GCC diagnostic ignored "-Wunused"')
+    for warning in ("unused-variable", "unused-but-set-variable", "unused-function"):
+        print('#pragma GCC diagnostic ignored "-W%s"' % warning)
     for number, snippet in enumerate(snippets):
         print("\nnamespace snippet_%d {" % number)
         if not snippet.is_program():
