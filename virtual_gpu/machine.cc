@@ -109,10 +109,9 @@ const Profile& Machine::profile(int device) const {
 }
 
 int Machine::device_of_machine(int machine_number) const {
-  const auto found =
-      std::find_if(devices_.begin(), devices_.end(), [machine_number](const Device& device) {
-        return device.machine_number == machine_number;
-      });
+  const auto found = std::find_if(
+      devices_.begin(), devices_.end(),
+      [machine_number](const Device& device) { return device.machine_number == machine_number; });
   return static_cast<int>(found - devices_.begin());
 }
 

@@ -130,8 +130,8 @@ std::vector<Profile> all_profiles() {
               {132, 60 << 10, 3, 2, true, 0x2335}, {1980, 3201, 6144}),
       // [hopper], the SXM5 board of 80 GB
       profile("h100", "NVIDIA H100 80GB HBM3", k90, {80994, 81559, "79.10 GiB, messages of h100"},
-              {768, "0.75 GiB, messages of h100 in training"},
-              {132, 50 << 10, 3, 2, true, 0x2330}, {1980, 2619, 5120}),
+              {768, "0.75 GiB, messages of h100 in training"}, {132, 50 << 10, 3, 2, true, 0x2330},
+              {1980, 2619, 5120}),
       // [nvl] [hopper]
       profile("h100-nvl", "NVIDIA H100 NVL", k90,
               {95227, 95830, "93.00 GiB, github.com/ali-vilab/VACE/issues/56"},
@@ -152,18 +152,19 @@ std::vector<Profile> all_profiles() {
               {142, 96 << 10, 2, 64, true, 0x26b9}, {2520, 9001, 384}),
       // [l4] [ada]
       profile("l4", "NVIDIA L4", k89, {22554, 23034, "22.03 GiB, messages of l4"},
-              {359, "0.35 GiB, messages of cards with 22 GiB"},
-              {58, 48 << 10, 2, 64, true, 0x27b8}, {2040, 6251, 192}),
+              {359, "0.35 GiB, messages of cards with 22 GiB"}, {58, 48 << 10, 2, 64, true, 0x27b8},
+              {2040, 6251, 192}),
       // [a10g] [ga102]
       profile("a10g", "NVIDIA A10G", k86,
               {22472, 23028, "21.95 GiB, messages of cards with 22 GiB; a10g 21.98"},
-              {359, "0.35 GiB, messages of cards with 22 GiB"},
-              {80, 6 << 10, 2, 64, true, 0x2237}, {1710, 6251, 384}),
+              {359, "0.35 GiB, messages of cards with 22 GiB"}, {80, 6 << 10, 2, 64, true, 0x2237},
+              {1710, 6251, 384}),
       // [5090] [tuning]
-      profile("rtx5090", "NVIDIA GeForce RTX 5090", k120,
-              {32117, 32607, "33677180928 B, github.com/aikitoria/open-gpu-kernel-modules/issues/1"},
-              {776, "rtx4090's by multiprocessors, not measured"},
-              {170, 96 << 10, 2, 64, false, 0x2b85}, {2407, 14001, 512}),
+      profile(
+          "rtx5090", "NVIDIA GeForce RTX 5090", k120,
+          {32117, 32607, "33677180928 B, github.com/aikitoria/open-gpu-kernel-modules/issues/1"},
+          {776, "rtx4090's by multiprocessors, not measured"},
+          {170, 96 << 10, 2, 64, false, 0x2b85}, {2407, 14001, 512}),
       // [ada]
       profile("rtx4090", "NVIDIA GeForce RTX 4090", k89,
               {24070, 24564, "23.51 GiB, messages of rtx4090"},
@@ -172,16 +173,15 @@ std::vector<Profile> all_profiles() {
       // [ga102]
       profile("rtx3090", "NVIDIA GeForce RTX 3090", k86,
               {24115, 24576, "25286672384 B, output of a device query"},
-              {368, "a10g's by multiprocessors, not measured"},
-              {82, 6 << 10, 2, 64, false, 0x2204}, {1695, 9751, 384}),
+              {368, "a10g's by multiprocessors, not measured"}, {82, 6 << 10, 2, 64, false, 0x2204},
+              {1695, 9751, 384}),
       // [ga102], the board of 12 GB
       profile("rtx3060", "NVIDIA GeForce RTX 3060", k86,
               {11894, 12288, "11.62 GiB, messages of rtx3060"}, {359, "as a10g, not measured"},
               {28, 2304, 2, 64, false, 0x2504}, {1777, 7501, 192}),
       // [volta], the SXM2 board of 32 GB
       profile("v100", "Tesla V100-SXM2-32GB", k70, {32487, 32768, "31.73 GiB, messages of v100"},
-              {523, "as a100, not measured"}, {80, 6 << 10, 5, 2, true, 0x1db5},
-              {1530, 877, 4096}),
+              {523, "as a100, not measured"}, {80, 6 << 10, 5, 2, true, 0x1db5}, {1530, 877, 4096}),
       // [turing]
       profile("t4", "Tesla T4", k75, {14912, 15360, "14.563 GiB, messages of t4"},
               {144, "0.14 GiB, messages of t4"}, {40, 4 << 10, 3, 32, true, 0x1eb8},

@@ -241,13 +241,14 @@ std::string with_absolute_paths(std::string_view specification) {
     if (!part.empty() && part.front() == '@')
       path = realpath(std::string(part.substr(1)).c_str(), nullptr);
     // A folder's name with a separator in it would be taken apart.
-    const bool usable = path != nullptr && std::string_view(path).find_first_of("+,") ==
-                                               std::string_view::npos;
+    const bool usable =
+        path != nullptr && std::string_view(path).find_first_of("+,") == std::string_view::npos;
     result += usable ? "@" + std::string(path) : std::string(part);
     std::free(path);
     return true;
   });
-  return comma == std::string_view::npos ? result : result + std::string(specification.substr(comma));
+  return comma == std::string_view::npos ? result
+                                         : result + std::string(specification.substr(comma));
 }
 
 }  // namespace memledger::virtual_gpu

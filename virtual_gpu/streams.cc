@@ -110,7 +110,8 @@ void Streams::advance(Stream& stream) {
   if (!late_) return;
   const bool legacy = stream.info.id == kLegacy;
   const auto meet = [&](Stream& other) {
-    if (&other == &stream || other.info.device != stream.info.device || !other.info.blocking) return;
+    if (&other == &stream || other.info.device != stream.info.device || !other.info.blocking)
+      return;
     if (legacy || other.info.id == kLegacy) stream.covers.raise(up_to_now(other));
   };
   if (stream.info.blocking) {

@@ -241,7 +241,7 @@ class Streams {
   Progress done_;
   size_t next_index_ = 0;
   unsigned long long next_capture_ = 1;
-  uint64_t submissions_ = 0;    // of all streams
+  uint64_t submissions_ = 0;     // of all streams
   uint64_t last_polled_at_ = 0;  // submissions_ at the last poll
 };
 

@@ -349,8 +349,8 @@ MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const
   const dim3 block = config->blockDim;
   const int blocks =
       active_blocks(static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
-  *clusters =
-      blocks * Machine::get().profile(current_device()).multiprocessors / static_cast<int>(std::max(1u, cluster));
+  *clusters = blocks * Machine::get().profile(current_device()).multiprocessors /
+              static_cast<int>(std::max(1u, cluster));
   return cudaSuccess;
 }
 

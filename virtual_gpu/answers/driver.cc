@@ -133,7 +133,8 @@ MEMLEDGER_ANSWER CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 MEMLEDGER_ANSWER CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = check_device(device)) return error;
-  std::snprintf(name, static_cast<size_t>(length), "%s", Machine::get().profile(device).device_name.c_str());
+  std::snprintf(name, static_cast<size_t>(length), "%s",
+                Machine::get().profile(device).device_name.c_str());
   return CUDA_SUCCESS;
 }
 
@@ -766,8 +767,9 @@ MEMLEDGER_ANSWER CUresult cuKernelGetAttribute(int* value, CUfunction_attribute 
 
 MEMLEDGER_ANSWER CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute,
                                              int value) {
-  const bool too_much = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
-                        value > Machine::get().profile(current_device()).shared_memory_per_block_optin;
+  const bool too_much =
+      attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
+      value > Machine::get().profile(current_device()).shared_memory_per_block_optin;
   return too_much ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
