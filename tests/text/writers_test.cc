@@ -559,7 +559,7 @@ const std::vector<FolderWriter>& folder_writers() {
        [](const auto& folder) {
          return said([&] {
            const torch::nn::Linear net(2, 2);
-           ProfilerOptions options;
+           MemoryProfilerOptions options;
            options.csv = true;
            options.csv_folder = folder;
            options.clock = &fixed_time;
