@@ -130,6 +130,8 @@ struct fmt::formatter<memledger::SavedGroup> : fmt::ostream_formatter {};
 template <>
 struct fmt::formatter<memledger::Birthplace> : fmt::ostream_formatter {};
 template <>
+struct fmt::formatter<memledger::StorageGroup> : fmt::ostream_formatter {};
+template <>
 struct fmt::formatter<memledger::CourtesyProgress> : fmt::ostream_formatter {};
 template <>
 struct fmt::formatter<memledger::ExpectationFailure> : fmt::ostream_formatter {};

@@ -167,9 +167,8 @@ void unseen_by_python(c10::Device device) {
 }  // namespace
 
 int main() {
-  memledger::Registry::global()
-      .activate()
-      .IgnoreError();  // first: tensors made before it would have no operator in their rows
+  // First: tensors made before it would have no operator in their rows.
+  memledger::ScopedTracking tracking;
   const c10::Device device = memledger::default_device();
   std::cout << "on " << device << (device.is_cuda() ? "\n" : ": LibTorch sees no CUDA device\n");
   linear_without_names(device);

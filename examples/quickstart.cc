@@ -56,7 +56,7 @@ std::string last_block(const std::string& path) {
 }
 
 int run(int batch, int size) {
-  memledger::Registry::global().activate().IgnoreError();  // first, so that nothing goes unseen
+  memledger::ScopedTracking tracking;  // first, so that nothing goes unseen
   memledger::TrackerOptions options;
   options.path = absl::GetFlag(FLAGS_log_dir);
   options.device = at::Device(at::kCPU);

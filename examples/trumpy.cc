@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
               << batch << " --size=" << size << "\n";
     return 1;
   }
-  memledger::Registry::global().activate().IgnoreError();
+  memledger::ScopedTracking tracking;
   try {
     bool explained = run_on(at::kCPU, batch, size);
     if (torch::cuda::is_available())

@@ -8,6 +8,7 @@
 
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/stack_sampler.h"
+#include "registry/record_values.h"
 #include "registry/second_copy/copies.h"
 
 namespace memledger {
@@ -23,21 +24,16 @@ c10::Device device_asked(WatchedType type) {
 
 void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes,
           std::string_view message) noexcept {
-  RegistryState& state = RegistryState::get();
   try {
-    const core::Birthplace place = core::this_thread().birthplace();
     AllocationFailure failure;
+    static_cast<Birthplace&>(failure) = birthplace_value(core::this_thread().birthplace());
     failure.requested_bytes = static_cast<int64_t>(nbytes);
     failure.device = device_asked(type);
-    failure.op = state.names.name(place.op);
-    failure.autograd_node = state.names.name(place.autograd_node);
-    failure.label = state.labels.name(place.label);
-    failure.phase = place.phase;
     failure.stack = StackSampler::take_now();
     failure.message = message;
     observer(failure);
   } catch (...) {
-    state.swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+    RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

@@ -20,19 +20,14 @@
 #include <cstdint>
 #include <string_view>
 
-#include "registry/phase.h"
+#include "registry/birthplace.h"
 
 namespace memledger {
 
-struct AllocationFailure {
+// What was asked for, and by what. Its stack is taken whatever StackOptions say.
+struct AllocationFailure : Birthplace {
   int64_t requested_bytes = 0;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  // What the thread was doing, as in StorageInfo.
-  std::string_view op;
-  std::string_view autograd_node;
-  std::string_view label;
-  Phase phase = Phase::kOther;
-  uint32_t stack = 0;        // for stack_frames(): taken whatever the policy
   std::string_view message;  // of the exception; valid during the call
 };
 

@@ -7,7 +7,8 @@ namespace {
 // After the allocator wrapper's place-taking at load (101) and before the program's own static
 // objects.
 __attribute__((constructor(102))) void activate_at_load() {
-  Registry::global().activate().IgnoreError();
+  static const auto* const tracking = new ScopedTracking;  // never ended: as long as the process
+  (void)tracking;
 }
 
 }  // namespace

@@ -25,10 +25,12 @@
 #include "registry/hooks/operator_observer.h"
 #include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/training_notes.h"
+#include "registry/record_values.h"
 #include "registry/recording.h"
 #include "registry/second_copy/copies.h"
 #include "registry/snapshot_data.h"
 #include "registry/state.h"
+#include "text/output.h"
 
 namespace memledger {
 namespace {
@@ -95,10 +97,10 @@ absl::StatusOr<RegistryOptions> wider(const RegistryOptions& present,
   const std::optional<StackOptions> stacks = wider(present.stacks, asked.stacks);
   if (!stacks) {
     return absl::FailedPreconditionError(
-        "memledger: RegistryOptions::stacks cannot be had: an activation that has not ended takes "
-        "stacks from a size on, this "
-        "one asks "
-        "for samples, or the reverse; StackOptions::all() serves both");
+        "memledger: RegistryOptions::stacks: samples and stacks from a size on cannot be had at "
+        "the "
+        "same time, and an activation that has not ended takes the other kind; ask for "
+        "StackOptions::all(), which serves both");
   }
   RegistryOptions both;
   both.operators = present.operators || asked.operators;
@@ -168,24 +170,16 @@ StorageKind kind_of(const core::StorageRecord& record, bool temporary) {
 
 void fill(StorageInfo& info, const core::StorageRecord& record) {
   const RegistryState& state = RegistryState::get();
-  const core::Birthplace& birthplace = record.birthplace;
+  static_cast<Birthplace&>(info) = birthplace_value(record.birthplace);
+  info.stack = record.stack;
+  info.adopted = record.adopted;
   info.id = record.id;
   info.address = record.address;
   info.nbytes = record.nbytes;
   info.device = device_of(record.device);
-  info.op = state.names.name(birthplace.op);
-  info.autograd_node = state.names.name(birthplace.autograd_node);
-  info.label = state.labels.name(birthplace.label);
-  info.forward_op = state.names.name(birthplace.forward_op);
-  info.forward_label = state.labels.name(birthplace.forward_label);
-  info.parameter = birthplace.parameter;
-  info.thread = birthplace.thread;
-  info.stack = record.stack;
   info.stack_weight = record.stack_weight;
-  info.phase = birthplace.phase;
-  info.phase_inferred = birthplace.phase_inferred;
-  info.temporary = state.running.is_running(birthplace.thread, birthplace.op_sequence);
-  info.adopted = record.adopted;
+  info.temporary =
+      state.running.is_running(record.birthplace.thread, record.birthplace.op_sequence);
   info.raw_block = record.raw_block;
   info.used_as_parameter = record.parameter_like;
   info.kind = kind_of(record, info.temporary);
@@ -558,7 +552,9 @@ absl::Status Registry::activate(const RegistryOptions& options) {
     OperatorObserver::adopt_inputs(wanted->adopt_inputs);
     if (wanted->operators && !activation.observing) OperatorObserver::start();
   } catch (const std::exception& error) {
-    return absl::InternalError(std::string("memledger could not begin to watch: ") + error.what());
+    return absl::InternalError(
+        "memledger: cannot watch operators: " + std::string(first_line(error.what())) +
+        "; activate with RegistryOptions::operators = false to have bytes without names");
   }
   activation.observing = wanted->operators;
   activation.options = *wanted;
@@ -572,7 +568,7 @@ absl::Status Registry::activate(const RegistryOptions& options) {
   }
   if (!watch_forks())
     return absl::ResourceExhaustedError(
-        "memledger is active, but pthread_atfork failed: do not fork");
+        "memledger: tracking is on, but there was no memory to prepare for fork: do not fork");
   return absl::OkStatus();
 }
 
@@ -724,14 +720,32 @@ Cursor& Cursor::operator=(Cursor&& other) noexcept {
   return *this;
 }
 
+namespace {
+
+bool has_activated(const absl::Status& status) {
+  return status.ok() || absl::IsResourceExhausted(status);
+}
+
+// Once for each kind of error, so that a hundred reporters do not tell it a hundred times.
+void tell_once(const absl::Status& status) noexcept {
+  static std::atomic<uint32_t> told_codes{0};
+  const uint32_t code = 1U << static_cast<uint32_t>(status.raw_code());
+  if ((told_codes.fetch_or(code, std::memory_order_relaxed) & code) != 0) return;
+  const bool active = Registry::global().active();
+  tell({{status.message().data(), status.message().size()},
+        active ? "" : ". Figures that need tracking read ?"});
+}
+
+}  // namespace
+
 ScopedTracking::ScopedTracking(const RegistryOptions& options)
-    : activated_([&] {
-        const absl::Status status = Registry::global().activate(options);
-        return status.ok() || absl::IsResourceExhausted(status);
-      }()) {}
+    : status_(Registry::global().activate(options)) {
+  // That another version was here first was told at load.
+  if (!status_.ok() && !is_refused()) tell_once(status_);
+}
 
 ScopedTracking::~ScopedTracking() {
-  if (activated_) Registry::global().deactivate();
+  if (has_activated(status_)) Registry::global().deactivate();
 }
 
 ScopedLabel::ScopedLabel(const std::string& label) : before_(services().enter_label(label)) {}

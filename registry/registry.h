@@ -3,8 +3,7 @@
 // Collects every live storage of the process.
 //
 //   int main() {
-//     memledger::Registry::global().activate().IgnoreError();   // first line of main: nothing goes
-//     unseen
+//     memledger::ScopedTracking tracking;   // first line of main: nothing goes unseen
 //     ...
 //     std::cout << memledger::Registry::global().counters(at::kCPU).peak_bytes << '\n';
 //   }
@@ -119,16 +118,24 @@ class Registry {
   ~Registry() = default;
 };
 
-// Active while alive; the registry is then as it was before.
+// Keeps the registry active while it lives; make it in the first line of main. Reporters and
+// trackers hold one, too.
 class ScopedTracking {
  public:
+  // Activates the registry. Never throws because tracking cannot be had: status() says why, and so
+  // does a line on standard error, once per process for each kind of error. Figures that need
+  // tracking then read `?`, unless another activation is there.
   explicit ScopedTracking(const RegistryOptions& options = {});
+  // Undoes its activation, if there was one.
   ~ScopedTracking();
   ScopedTracking(const ScopedTracking&) = delete;
   ScopedTracking& operator=(const ScopedTracking&) = delete;
 
+  // Returns what Registry::activate() returned.
+  const absl::Status& status() const { return status_; }
+
  private:
-  bool activated_;
+  absl::Status status_;
 };
 
 }  // namespace memledger

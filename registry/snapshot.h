@@ -19,42 +19,22 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <vector>
 
+#include "registry/birthplace.h"
 #include "registry/counters.h"
-#include "registry/phase.h"
 #include "registry/storage_kind.h"
 
 namespace memledger {
 
-// One storage: one allocation behind one or more tensors. The views of its strings stay valid for
-// the life of the process.
-struct StorageInfo {
+// One storage: one allocation behind one or more tensors, and where it was made.
+struct StorageInfo : Birthplace {
   uint64_t id = 0;        // by order of birth, from 1; never reused
   uintptr_t address = 0;  // of the data; reused by later storages
   int64_t nbytes = 0;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  // Where it was made. Empty for storages adopted later.
-  std::string_view op;             // outermost operator, e.g. aten::conv2d
-  std::string_view autograd_node;  // e.g. ConvolutionBackward0
-  // The outermost operator of the forward pass that made the autograd node, and its label: e.g.
-  // aten::conv2d. Empty for nodes that 65536 others were made after, and where operators were not
-  // watched at that time.
-  std::string_view forward_op;
-  std::string_view forward_label;
-  std::string_view
-      label;  // ScopedLabels, user scopes, `TorchScript forward`; outermost first, with '/' between
-  // The storage of the parameter (a leaf that requires grad) that the operator consumed, the last
-  // of several: its id; 0: none.
-  uint64_t parameter = 0;
-  uint32_t stack = 0;      // for stack_frames(); 0: none was taken
   float stack_weight = 0;  // how many such storages it stands for, see StackOptions::sampled
-  uint32_t thread = 0;     // numbered by first use, from 1
-  Phase phase = Phase::kOther;
-  bool phase_inferred = false;
   bool temporary = false;  // the operator that made it is still running
-  bool adopted = false;    // born before tracking, or while it was off
   // Made by a raw allocation of the device's allocator (raw_alloc: Thrust, NCCL,
   // caching_allocator_alloc), not for a storage.
   bool raw_block = false;

@@ -5,7 +5,7 @@
 //
 //   memledger::RegistryOptions options;
 //   options.stacks = memledger::StackOptions::sampled(512 << 10);
-//   memledger::Registry::global().activate(options).IgnoreError();
+//   memledger::ScopedTracking tracking(options);
 //   ...
 //   for (const memledger::StackFrame& frame : memledger::stack_frames(storage.stack)) std::cout <<
 //   to_string(frame) << '\n';

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <ostream>
+#include <string>
+#include <string_view>
 
 #include "registry/allocation_failure.h"
 #include "registry/recording.h"
@@ -15,6 +17,18 @@ namespace memledger {
 
 std::ostream& operator<<(std::ostream& out, Phase phase) { return out << to_string(phase); }
 std::ostream& operator<<(std::ostream& out, StorageKind kind) { return out << to_string(kind); }
+
+std::ostream& operator<<(std::ostream& out, const Birthplace& birthplace) {
+  if (birthplace.adopted) return out << "before tracking";
+  std::string text = table_name(birthplace.op);
+  const auto add = [&text](std::string_view separator, const std::string& part) {
+    if (!part.empty()) text.append(text.empty() ? "" : separator).append(part);
+  };
+  add(" in ", table_name(birthplace.autograd_node));
+  add(", ", table_name(birthplace.label));
+  add(", ", std::string(to_string(birthplace.phase)));
+  return out << text;
+}
 
 std::ostream& operator<<(std::ostream& out, const Counters& counters) {
   return out << fmt::format(
@@ -38,11 +52,7 @@ std::ostream& operator<<(std::ostream& out, const StorageInfo& storage) {
     out << fmt::format(", ({}) {}", fmt::join(storage.shape.begin(), storage.shape.end(), ", "),
                        dtype_name(*storage.dtype));
   if (storage.kind != StorageKind::kTensor) out << ", " << to_string(storage.kind);
-  if (storage.adopted) return out << ", before tracking";
-  if (!storage.op.empty()) out << ", " << table_name(storage.op);
-  if (!storage.autograd_node.empty()) out << " in " << table_name(storage.autograd_node);
-  if (!storage.label.empty()) out << ", " << table_name(storage.label);
-  return out << ", " << to_string(storage.phase);
+  return out << ", " << static_cast<const Birthplace&>(storage);
 }
 
 std::ostream& operator<<(std::ostream& out, const DeviceInfo& device) {
@@ -132,11 +142,9 @@ std::ostream& operator<<(std::ostream& out, const DeviceBlocks& blocks) {
 }
 
 std::ostream& operator<<(std::ostream& out, const AllocationFailure& failure) {
-  out << fmt::format("{} bytes failed on {}", failure.requested_bytes, failure.device.str());
-  if (!failure.op.empty()) out << ", " << printable(failure.op);
-  if (!failure.autograd_node.empty()) out << " in " << printable(failure.autograd_node);
-  if (!failure.label.empty()) out << ", " << printable(failure.label);
-  return out << ", " << to_string(failure.phase);
+  return out << fmt::format("{} bytes failed on {}, ", failure.requested_bytes,
+                            failure.device.str())
+             << static_cast<const Birthplace&>(failure);
 }
 
 std::ostream& operator<<(std::ostream& out, const LabelChange& change) {

@@ -6,6 +6,7 @@
 
 #include <iosfwd>
 
+#include "registry/birthplace.h"
 #include "registry/changes.h"
 #include "registry/counters.h"
 #include "registry/device_statistics.h"
@@ -23,6 +24,7 @@ struct StackFrame;
 
 std::ostream& operator<<(std::ostream& out, Phase phase);
 std::ostream& operator<<(std::ostream& out, StorageKind kind);
+std::ostream& operator<<(std::ostream& out, const Birthplace& birthplace);
 std::ostream& operator<<(std::ostream& out, const Counters& counters);
 std::ostream& operator<<(std::ostream& out, const HookHealth& health);
 std::ostream& operator<<(std::ostream& out, const StorageInfo& storage);

@@ -225,19 +225,7 @@ struct MemReporter::Impl {
     }
   };
 
-  // One of its own that has to be ended.
-  struct Activation {
-    const absl::Status status = Registry::global().activate();
-    Activation() = default;
-    ~Activation() {
-      if (status.ok() || status.code() == absl::StatusCode::kResourceExhausted)
-        Registry::global().deactivate();
-    }
-    Activation(const Activation&) = delete;
-    Activation& operator=(const Activation&) = delete;
-  };
-
-  const Activation activation;
+  const ScopedTracking tracking;
   NameBook names;
   // Guards what follows. Held neither while tensors and graphs are let go of, nor while a graph is
   // walked, which calls the program's CountedHooks.

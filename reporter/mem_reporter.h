@@ -11,20 +11,18 @@
 //
 // The first reporter of a process activates the registry; tensors made before that are found
 // through what is registered here, and counted apart. Each reporter undoes its activation when it
-// ends, unless there was nothing to undo: where LibTorch refuses the operator callback
-// (absl::StatusCode::kInternal) nothing is active, and reports print ? for what nobody follows;
-// where there is only no memory for fork handlers (kResourceExhausted) all is active. Call
-// Registry::activate() first to see the status. Holds no tensor alive, but for the moment that
-// collect() takes; a module in a ModuleHolder may end at any time, a module on the stack and an
-// optimizer must outlive the reporter or be removed. What has ended is forgotten at the next use.
-// Errors: c10::Error for undefined tensors and unknown names; report() itself never throws for a
-// tensor it cannot read. Without memory functions throw std::bad_alloc and have changed nothing;
-// the next one is right (a stream that cannot print for that reason says so by its state).
-// Thread-safety: any thread, any number of them at a time; a report is of one instant. No lock is
-// held while code of the program's runs, and a child of fork may go on; remove() waits for reports
-// that are reading what it removes. A TorchScript module that ended has its memory given back at
-// the next use, as LibTorch keeps it for the weak reference here. Cost: by the number of live
-// storages and registered tensors.
+// ends. Where tracking cannot be had, a line on standard error says why, and reports print ? for
+// what nobody follows (ScopedTracking). Holds no tensor alive, but for the moment that collect()
+// takes; a module in a ModuleHolder may end at any time, a module on the stack and an optimizer
+// must outlive the reporter or be removed. What has ended is forgotten at the next use. Errors:
+// c10::Error for undefined tensors and unknown names; report() itself never throws for a tensor it
+// cannot read. Without memory functions throw std::bad_alloc and have changed nothing; the next one
+// is right (a stream that cannot print for that reason says so by its state). Thread-safety: any
+// thread, any number of them at a time; a report is of one instant. No lock is held while code of
+// the program's runs, and a child of fork may go on; remove() waits for reports that are reading
+// what it removes. A TorchScript module that ended has its memory given back at the next use, as
+// LibTorch keeps it for the weak reference here. Cost: by the number of live storages and
+// registered tensors.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>

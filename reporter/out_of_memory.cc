@@ -58,14 +58,8 @@ std::string both(int64_t bytes) {
   return fmt::format("{} ({} bytes)", readable_size(bytes), bytes);
 }
 
-// As producer() tells it of a row.
 std::string asked_by(const AllocationFailure& failure) {
-  ReportRow row;
-  row.op = failure.op;
-  row.autograd_node = failure.autograd_node;
-  row.label = failure.label;
-  row.phase = failure.phase;
-  const std::string text = producer(row);
+  const std::string text = producer(failure);
   return text.empty() ? "the program, outside any operator" : text;
 }
 

@@ -26,9 +26,9 @@
 #include <utility>
 #include <vector>
 
+#include "registry/birthplace.h"
 #include "registry/counters.h"
 #include "registry/device_statistics.h"
-#include "registry/phase.h"
 #include "registry/storage_kind.h"
 #include "reporter/process_memory.h"
 #include "reporter/role.h"
@@ -88,7 +88,7 @@ enum class ExternalMemory : uint8_t {
   kPinned,        // taken through the CUDA driver for copies; part of the pinned host memory
 };
 
-struct ReportRow {
+struct ReportRow : Birthplace {
   RowKind kind = RowKind::kStorage;
   std::string name;   // weight, a+b, Tensor7
   std::string owner;  // kShared: the name of the row that is counted
@@ -96,7 +96,6 @@ struct ReportRow {
   // row's own tensor.
   Role role = Role::kTensor;
   bool anonymous = false;  // no registered name reaches it
-  bool adopted = false;    // born before tracking
   // What operators have shown, whatever was registered.
   bool used_as_parameter = false;  // consumed as a leaf that requires grad
   StorageKind storage_kind = StorageKind::kTensor;
@@ -121,13 +120,7 @@ struct ReportRow {
   // operator that made it consumed a parameter of it.
   std::string module;
   bool is_output = false;  // of `module`
-  // Where it was made.
-  std::string_view op, autograd_node, label;
-  std::string_view forward_op, forward_label;  // of what made the autograd node
-  std::string where;  // the program's line, where a stack was taken: train.cc:42 main
-  Phase phase = Phase::kOther;
-  bool phase_inferred = false;
-  uint32_t thread = 0;  // that made it, numbered by first use; 0: not known
+  std::string where;       // the program's line, where a stack was taken: train.cc:42 main
   // CUDA, as LibTorch's allocator says: the handle of the stream that it is for (0: the default
   // one), and the private pool (MempoolId_t) that it lies in ({0, 0}: none). Nothing where the
   // allocator does not tell, and in a report of a peak.

@@ -35,8 +35,9 @@
 // Not seen: memory that is not LibTorch's, such as the nodes of an autograd graph that holds no
 // tensors.
 //
-// Thread-safety: every function may be called from any thread. Errors: the constructor throws
-// c10::Error if tracking cannot begin. All throw std::bad_alloc without memory: a step() that did
+// Thread-safety: every function may be called from any thread. Errors: where
+// tracking cannot be had, a line on standard error says why, and the verdict is unknown. All throw
+// std::bad_alloc without memory: a step() that did
 // was no step, and the next one counts what it could not. Ownership: holds no tensor; activates the
 // registry while it lives. Cost: step() by the storages born and freed since the last one, not by
 // those alive; report() by the number of groups, some microseconds each, and for rows of stacks
@@ -52,8 +53,8 @@
 #include <string>
 #include <vector>
 
-#include "tracker/birthplace.h"
 #include "tracker/growth_series.h"
+#include "tracker/storage_group.h"
 #include "tracker/test_verdict.h"
 
 namespace memledger {
@@ -75,7 +76,7 @@ struct GrowthRow {
   GrowthLevel level = GrowthLevel::kGroup;
   // Its stack is of kStack only. Of kOperator: device, op, autograd_node and phase only; of
   // kDevice: the device only.
-  Birthplace place;
+  StorageGroup place;
   Growth growth;
   int64_t bytes = 0;  // alive at the last step, as requested
   int64_t count = 0;  // storages
@@ -97,7 +98,9 @@ struct GrowthReport {
   // New groups that had no place of their own, see max_groups.
   int64_t groups_left_out = 0;
 
-  bool known() const { return steps >= steps_needed; }
+  bool tracked = true;  // false: the registry is not active, so nothing can be said
+
+  bool known() const { return tracked && steps >= steps_needed; }
   bool growing() const { return !rows.empty(); }
   // Of all rows together: the sum of their slopes, since the first of their steps. `unknown: 7 of
   // at least 15 steps` when it is too early to tell.

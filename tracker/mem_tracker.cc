@@ -7,12 +7,10 @@
 #include <mutex>
 #include <ostream>
 
-#include "absl/status/status.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/libtorch/tensor_storages.h"
 #include "registry/registry.h"
 #include "reporter/names/name_book.h"
-#include "text/output.h"
 #include "tracker/device_cache.h"
 #include "tracker/log/log_text.h"
 #include "tracker/log/log_writer.h"
@@ -43,23 +41,6 @@ LogWriter::Options writer_options(const TrackerOptions& options) {
   result.detail.verbose = options.verbose;
   return result;
 }
-
-// Not ScopedTracking, as that one keeps its trouble to itself.
-class Activation {
- public:
-  Activation() {
-    const absl::Status status = Registry::global().activate();
-    // Of two versions in the process this one is off, and said so at load: the log has `?` where it
-    // does not know.
-    if (status.ok() || absl::IsFailedPrecondition(status)) return;
-    TORCH_CHECK(Registry::global().active(),
-                "memledger: cannot begin tracking: ", std::string(status.message()));
-    tell({"memledger: ", std::string(status.message())});
-  }
-  ~Activation() { Registry::global().deactivate(); }
-  Activation(const Activation&) = delete;
-  Activation& operator=(const Activation&) = delete;
-};
 
 // What the registered modules, optimizers and tensors call the storages of one device, at one
 // moment.
@@ -138,7 +119,8 @@ struct MemTracker::Impl {
   SnapshotDiff diff(const Changes& changes, const StorageNames& names) const {
     SnapshotDiff result = make_snapshot_diff(changes, device, names);
     if (const auto bytes = device_cache::allocated_bytes(device)) result.allocated_bytes = *bytes;
-    if (!Registry::global().follows(device)) result.tensor_bytes.reset();
+    const Registry& registry = Registry::global();
+    if (!registry.active() || !registry.follows(device)) result.tensor_bytes.reset();
     return result;
   }
 
@@ -168,7 +150,7 @@ struct MemTracker::Impl {
 
   const c10::Device device;
   LogWriter writer;  // before the activation: a log that cannot be made leaves no trace
-  const Activation activation;
+  const ScopedTracking tracking;
   mutable ForkSafeMutex lock;  // after the registry is active
   Cursor cursor;
   NameBook book;

@@ -36,10 +36,10 @@
 //
 // Ownership: holds no tensor; keeps the registry active while it lives. Thread-safety: each object
 // by one thread at a time; a child of fork may go on. Errors: constructors throw c10::Error for a
-// device that memledger does not follow, or if tracking cannot begin. Without memory they and the
-// functions throw std::bad_alloc, and nothing is lost: the next check(), or the end, tells what
-// this one could not. Destructors never throw: that they could not look is a failure. Cost: by the
-// number of live storages when made, by the changes when it ends.
+// device that memledger does not follow. Where tracking cannot be had, checks fail and say so.
+// Without memory they and the functions throw std::bad_alloc, and nothing is lost: the next
+// check(), or the end, tells what this one could not. Destructors never throw: that they could not
+// look is a failure. Cost: by the number of live storages when made, by the changes when it ends.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>

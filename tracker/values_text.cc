@@ -7,7 +7,6 @@
 #include <string>
 
 #include "text/names.h"
-#include "tracker/birthplace.h"
 #include "tracker/courtesy.h"
 #include "tracker/growth_finder.h"
 #include "tracker/line_table.h"
@@ -18,6 +17,7 @@
 #include "tracker/model_size.h"
 #include "tracker/snapshot_diff.h"
 #include "tracker/source_location.h"
+#include "tracker/storage_group.h"
 #include "tracker/timeline.h"
 
 namespace memledger {
@@ -42,7 +42,7 @@ std::string looks(const std::optional<std::vector<int64_t>>& shape,
 
 }  // namespace
 
-std::ostream& operator<<(std::ostream& out, const Birthplace& place) {
+std::ostream& operator<<(std::ostream& out, const StorageGroup& place) {
   return out << to_string(place);
 }
 

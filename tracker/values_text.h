@@ -9,7 +9,7 @@
 
 namespace memledger {
 
-struct Birthplace;
+struct StorageGroup;
 struct CourtesyProgress;
 struct ExpectationFailure;
 struct Growth;
@@ -35,7 +35,7 @@ struct TimelineMark;
 struct TimelineName;
 struct Unmoved;
 
-std::ostream& operator<<(std::ostream& out, const Birthplace& place);
+std::ostream& operator<<(std::ostream& out, const StorageGroup& place);
 std::ostream& operator<<(std::ostream& out, const CourtesyProgress& progress);
 std::ostream& operator<<(std::ostream& out, const ExpectationFailure& failure);
 std::ostream& operator<<(std::ostream& out, const Growth& growth);

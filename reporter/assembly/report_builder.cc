@@ -391,18 +391,10 @@ class Builder {
 
   void add_birthplace(ReportRow& row, const StorageInfo& storage) const {
     row.storage_id = storage.id;
-    row.op = storage.op;
-    row.autograd_node = storage.autograd_node;
-    row.forward_op = storage.forward_op;
-    row.forward_label = storage.forward_label;
+    static_cast<Birthplace&>(row) = storage;
     if (storage.stack != 0) row.where = to_string(program_frame(storage.stack));
-    row.label = storage.label;
-    row.phase = storage.phase;
-    row.phase_inferred = storage.phase_inferred;
-    row.adopted = storage.adopted;
     row.used_as_parameter = storage.used_as_parameter;
     row.storage_kind = storage.kind;
-    row.thread = storage.thread;
     if (const DeviceSegment* const segment = segment_of(storage)) {
       row.stream = segment->stream;
       row.pool = segment->pool;

@@ -39,28 +39,41 @@ bool has_several_threads(const DeviceReport& device) {
   return false;
 }
 
-std::string producer(const ReportRow& row) {
-  if (row.adopted) return "before tracking";
-  std::string where(row.label);
+namespace {
+
+// Empty texts: none.
+std::string producer(const Birthplace& birthplace, std::string_view module_of_output,
+                     std::string_view line) {
+  if (birthplace.adopted) return "before tracking";
+  std::string where(birthplace.label);
   const auto add = [&where](std::string_view part) {
     if (!part.empty()) where.append(where.empty() ? "" : ", ").append(part);
   };
-  if (row.is_output) add("output of " + row.module);
-  if (row.autograd_node.empty() || row.forward_op.empty()) {
-    add(row.autograd_node);
+  if (!module_of_output.empty()) add("output of " + std::string(module_of_output));
+  if (birthplace.autograd_node.empty() || birthplace.forward_op.empty()) {
+    add(birthplace.autograd_node);
   } else {
-    std::string node(row.autograd_node);
-    node.append(" of ").append(row.forward_op);
-    if (!row.forward_label.empty() && row.forward_label != row.label)
-      node.append(" in ").append(row.forward_label);
+    std::string node(birthplace.autograd_node);
+    node.append(" of ").append(birthplace.forward_op);
+    if (!birthplace.forward_label.empty() && birthplace.forward_label != birthplace.label)
+      node.append(" in ").append(birthplace.forward_label);
     add(node);
   }
-  if (row.phase != Phase::kOther)
-    add(std::string(to_string(row.phase)) + (row.phase_inferred ? " (inferred)" : ""));
-  std::string text(row.op);
+  if (birthplace.phase != Phase::kOther)
+    add(std::string(to_string(birthplace.phase)) +
+        (birthplace.phase_inferred ? " (inferred)" : ""));
+  std::string text(birthplace.op);
   if (!where.empty()) text += (text.empty() ? "[" : " [") + where + "]";
-  if (!row.where.empty()) text += (text.empty() ? "at " : " at ") + row.where;
+  if (!line.empty()) text.append(text.empty() ? "at " : " at ").append(line);
   return text;
+}
+
+}  // namespace
+
+std::string producer(const Birthplace& birthplace) { return producer(birthplace, "", ""); }
+
+std::string producer(const ReportRow& row) {
+  return producer(row, row.is_output ? std::string_view(row.module) : "", row.where);
 }
 
 }  // namespace memledger

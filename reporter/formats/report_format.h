@@ -27,8 +27,10 @@ std::string place_text(const ReportRow& row);
 // CUDA it is autograd's, in every training.
 bool has_several_threads(const DeviceReport& device);
 
-// aten::mul [encoder.layer3, forward], aten::conv2d [output of conv1, forward]; "before tracking"
-// for an adopted storage.
+// Returns who made it: aten::mul [encoder.layer3, forward], or "before tracking" for an adopted
+// storage. A row adds the module whose output it is, and the program's line: aten::conv2d [output
+// of conv1, forward] at train.cc:42 main.
+std::string producer(const Birthplace& birthplace);
 std::string producer(const ReportRow& row);
 
 }  // namespace memledger

@@ -18,7 +18,7 @@ NO_VALUES = {
         "MemoryBudget", "MemoryProfiler", "NoLeak", "PeakAtMost", "Recorder", "Registry", "ScopedCourtesy", "ScopedLabel",
         "ScopedPhase", "ScopedTracking", "Timeline"
     ],
-    "means of others": ["BirthplaceHash", "TextFormatter"],
+    "means of others": ["StorageGroupHash", "TextFormatter"],
 }
 
 

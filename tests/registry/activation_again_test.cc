@@ -211,7 +211,10 @@ TEST_CASE(
     CHECK(absl::IsFailedPrecondition(status));
     CHECK_MESSAGE(status.message().find("stacks") != absl::string_view::npos,
                   std::string(status.message()));
-    { const ScopedTracking scope(with(asked)); }
+    {
+      const ScopedTracking scope(with(asked));
+      CHECK(scope.status() == status);
+    }
     CHECK(registry().active());
     registry().deactivate();
     CHECK_FALSE(registry().active());

@@ -1,6 +1,5 @@
 #include "tracker/growth_finder.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +11,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
@@ -44,15 +42,15 @@ struct Group {
 };
 
 // Not Abseil's maps, which are broken when they find no memory to grow.
-using GroupTable = std::unordered_map<Birthplace, std::unique_ptr<Group>, BirthplaceHash>;
+using GroupTable = std::unordered_map<StorageGroup, std::unique_ptr<Group>, StorageGroupHash>;
 
-Birthplace of_group(Birthplace place) {
+StorageGroup of_group(StorageGroup place) {
   place.stack = 0;
   return place;
 }
 
-Birthplace of_operator(const Birthplace& place) {
-  Birthplace maker;
+StorageGroup of_operator(const StorageGroup& place) {
+  StorageGroup maker;
   maker.device = place.device;
   maker.op = place.op;
   maker.autograd_node = place.autograd_node;
@@ -61,8 +59,8 @@ Birthplace of_operator(const Birthplace& place) {
   return maker;
 }
 
-Birthplace of_device(const Birthplace& place) {
-  Birthplace all;
+StorageGroup of_device(const StorageGroup& place) {
+  StorageGroup all;
   all.device = place.device;
   return all;
 }
@@ -128,7 +126,7 @@ class GrowthFinder::Groups {
     for (const StorageInfo& storage : changes.born) {
       // Older than tracking: it came to light, not into being.
       if (storage.adopted || (options_.device.has_value() && !is_on(storage.device))) continue;
-      Birthplace place = birthplace_of(storage);
+      StorageGroup place = storage_group(storage);
       // A weight other than 1 is a sample's, of which others like it have no stack.
       if (storage.stack_weight == 1) place.stack = storage.stack;
       Group& group = place.stack == 0 ? group_of(std::move(place)) : stack_of(std::move(place));
@@ -199,7 +197,7 @@ class GrowthFinder::Groups {
     }
   }
 
-  Group& stack_of(Birthplace place) {
+  Group& stack_of(StorageGroup place) {
     const auto known = stacks_.find(place);
     if (known != stacks_.end()) return *known->second;
     Group& group = group_of(of_group(place));
@@ -211,7 +209,7 @@ class GrowthFinder::Groups {
     return make(stacks_, std::move(place), GrowthLevel::kStack, &group);
   }
 
-  Group& group_of(Birthplace place) {
+  Group& group_of(StorageGroup place) {
     const auto known = groups_.find(place);
     if (known != groups_.end()) return *known->second;
     Group& maker = operator_of(place);
@@ -222,11 +220,11 @@ class GrowthFinder::Groups {
     return make(groups_, std::move(place), GrowthLevel::kGroup, &maker);
   }
 
-  Group& operator_of(const Birthplace& place) {
-    Birthplace maker = of_operator(place);
+  Group& operator_of(const StorageGroup& place) {
+    StorageGroup maker = of_operator(place);
     const auto known = operators_.find(maker);
     if (known != operators_.end()) return *known->second;
-    Birthplace all = of_device(place);
+    StorageGroup all = of_device(place);
     const auto device = devices_.find(all);
     Group& parent = device != devices_.end()
                         ? *device->second
@@ -236,7 +234,7 @@ class GrowthFinder::Groups {
     return make(operators_, std::move(maker), GrowthLevel::kOperator, &parent);
   }
 
-  static Group& make(GroupTable& table, Birthplace place, GrowthLevel level, Group* parent) {
+  static Group& make(GroupTable& table, StorageGroup place, GrowthLevel level, Group* parent) {
     const auto made = table.emplace(std::move(place), std::make_unique<Group>()).first;
     Group& group = *made->second;
     group.level = level;
@@ -274,19 +272,8 @@ class GrowthFinder::Groups {
     return true;
   }
 
-  struct Tracking {
-    Tracking() {
-      const absl::Status status = Registry::global().activate();
-      TORCH_CHECK(status.ok() || Registry::global().active(),
-                  "memledger: cannot begin tracking: ", std::string(status.message()));
-    }
-    ~Tracking() { Registry::global().deactivate(); }
-    Tracking(const Tracking&) = delete;
-    Tracking& operator=(const Tracking&) = delete;
-  };
-
   const GrowthOptions options_;
-  const Tracking tracking_;
+  const ScopedTracking tracking_;
   mutable ForkSafeMutex lock_;  // after the registry is active
   Cursor cursor_;
   int64_t step_ = 0;
@@ -307,6 +294,7 @@ GrowthReport GrowthFinder::Groups::unsorted_report() const {
   GrowthReport report;
   report.unit = options_.unit;
   report.steps = step_;
+  report.tracked = Registry::global().active();
   report.steps_needed = std::max<int64_t>(0, options_.rule.warm_up_steps) +
                         std::max<int64_t>(2, options_.rule.min_growths);
   report.groups = groups_.size();
@@ -363,6 +351,7 @@ std::string verdict_text(const Growth& growth, const std::string& unit) {
 }
 
 std::string GrowthReport::verdict() const {
+  if (!tracked) return "unknown: tracking is off";
   if (!known())
     return "unknown: " + std::to_string(steps) + " of at least " + std::to_string(steps_needed) +
            " " + table_name(unit) + "s";
@@ -464,6 +453,8 @@ void GrowthFinder::step() { groups_->step(); }
 GrowthReport GrowthFinder::report() const { return groups_->report(); }
 
 TestVerdict no_growth(const GrowthReport& report) {
+  if (!report.tracked)
+    return TestVerdict::failed("cannot tell whether memory grows: tracking is off");
   if (!report.known()) {
     return TestVerdict::failed("too few " + table_name(report.unit) +
                                "s to tell whether memory grows: " + std::to_string(report.steps) +

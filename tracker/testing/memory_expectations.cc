@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -17,13 +18,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "text/bytes.h"
 #include "text/output.h"
-#include "tracker/birthplace.h"
 #include "tracker/log/log_text.h"
+#include "tracker/storage_group.h"
 #include "tracker/until_told.h"
 
 namespace memledger {
@@ -69,18 +69,12 @@ void tell_trouble(SourceLocation where, const char* what, const std::exception& 
   tell(failure);
 }
 
-// Counted as every activation is, and loud about what ScopedTracking keeps to itself.
-class Tracking {
- public:
-  Tracking() {
-    const absl::Status status = Registry::global().activate();
-    TORCH_CHECK(status.ok() || Registry::global().active(),
-                "memledger: cannot begin tracking: ", std::string(status.message()));
-  }
-  ~Tracking() { Registry::global().deactivate(); }
-  Tracking(const Tracking&) = delete;
-  Tracking& operator=(const Tracking&) = delete;
-};
+// A check that could not look has not passed.
+std::optional<TestVerdict> tracking_is_off(const char* expected) {
+  if (Registry::global().active()) return std::nullopt;
+  return TestVerdict::failed(std::string(expected) +
+                             " expected, but it cannot be told: tracking is off");
+}
 
 std::string size_text(int64_t bytes) { return size_in_words(static_cast<double>(bytes)); }
 
@@ -100,9 +94,9 @@ std::string holders(const std::vector<const StorageInfo*>& storages) {
     int64_t bytes = 0;
     size_t count = 0;
   };
-  std::unordered_map<Birthplace, Group, BirthplaceHash> groups;
+  std::unordered_map<StorageGroup, Group, StorageGroupHash> groups;
   for (const StorageInfo* const storage : storages) {
-    Group& group = groups[birthplace_of(*storage)];
+    Group& group = groups[storage_group(*storage)];
     group.bytes += storage->nbytes;
     ++group.count;
   }
@@ -143,7 +137,7 @@ FailureHandler set_failure_handler(FailureHandler handler) {
 }
 
 struct NoLeak::State {
-  Tracking tracking;
+  ScopedTracking tracking;
   Cursor cursor;
   LeakOptions options;
   SourceLocation where;
@@ -154,6 +148,7 @@ struct NoLeak::State {
   int exceptions = std::uncaught_exceptions();
 
   TestVerdict look() {
+    if (std::optional<TestVerdict> off = tracking_is_off("no leak")) return *std::move(off);
     UntilTold until_told(cursor);  // to take in the same changes twice does no harm
     const Changes changes = Registry::global().changes_since(cursor);
     if (changes.from_snapshot) {
@@ -316,7 +311,7 @@ c10::Device with_index(c10::Device device) {
 }  // namespace
 
 struct PeakAtMost::State {
-  Tracking tracking;
+  ScopedTracking tracking;
   PeakWatch watch;
   int64_t at_start = 0;
   int64_t bytes = 0;
@@ -328,6 +323,8 @@ struct PeakAtMost::State {
   ~State() { stop_watching(watch); }
 
   TestVerdict look() {
+    if (std::optional<TestVerdict> off = tracking_is_off("a peak or budget"))
+      return *std::move(off);
     int64_t highest = 0;
     std::string holders;
     {
@@ -354,8 +351,9 @@ PeakAtMost::PeakAtMost(c10::Device device, int64_t bytes, PeakOver over, SourceL
   const Snapshot start = Registry::global().snapshot();
   State& state = *state_;
   state.watch.device = with_index(device);
-  TORCH_CHECK(Registry::global().follows(state.watch.device), "memledger: cannot expect a peak on ",
-              device, ": memledger does not follow that device");
+  TORCH_CHECK(!Registry::global().active() || Registry::global().follows(state.watch.device),
+              "memledger: cannot expect a peak on ", device,
+              ": memledger does not follow that device");
   state.watch.last_before = newest_storage(start);
   state.bytes = bytes;
   state.over = over;

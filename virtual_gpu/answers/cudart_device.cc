@@ -84,6 +84,104 @@ const ErrorText* find_error(cudaError_t error) {
 // A bus number for each device, as on a board of eight.
 int pci_bus(int device) { return 0x17 + 0x10 * device; }
 
+template <int kValue>
+int fixed(const Profile&, int) {
+  return kValue;
+}
+
+template <auto kMember>
+int member(const Profile& profile, int) {
+  return profile.*kMember;
+}
+
+bool is_hopper(const Profile& profile) { return profile.major >= 9; }
+
+struct Attribute {
+  int attribute;
+  int (*value)(const Profile& profile, int device);
+};
+
+// What is not here is 0: what the devices lack (time limits, being integrated, multicast, access to
+// pageable memory …), and what is newer than this table.
+constexpr Attribute kAttributes[] = {
+    {cudaDevAttrMaxThreadsPerBlock, fixed<kMaxThreadsPerBlock>},
+    {cudaDevAttrMaxBlockDimX, fixed<1024>},
+    {cudaDevAttrMaxBlockDimY, fixed<1024>},
+    {cudaDevAttrMaxBlockDimZ, fixed<64>},
+    {cudaDevAttrMaxGridDimX, fixed<std::numeric_limits<int>::max()>},
+    {cudaDevAttrMaxGridDimY, fixed<65535>},
+    {cudaDevAttrMaxGridDimZ, fixed<65535>},
+    {cudaDevAttrMaxSharedMemoryPerBlock, fixed<kSharedMemoryPerBlock>},
+    {cudaDevAttrTotalConstantMemory, fixed<64 << 10>},
+    {cudaDevAttrWarpSize, fixed<kWarpSize>},
+    {cudaDevAttrMaxPitch, fixed<std::numeric_limits<int>::max()>},
+    {cudaDevAttrMaxRegistersPerBlock, fixed<kRegistersPerBlock>},
+    {cudaDevAttrClockRate, member<&Profile::clock_khz>},
+    {cudaDevAttrTextureAlignment, fixed<512>},
+    {cudaDevAttrGpuOverlap, fixed<1>},
+    {cudaDevAttrMultiProcessorCount, member<&Profile::multiprocessors>},
+    {cudaDevAttrCanMapHostMemory, fixed<1>},
+    {cudaDevAttrMaxTexture1DWidth, fixed<kTexture1D>},
+    {cudaDevAttrMaxTexture2DWidth, fixed<kTexture1D>},
+    {cudaDevAttrMaxTexture2DHeight, fixed<kTexture2DHeight>},
+    {cudaDevAttrMaxTexture3DWidth, fixed<kTexture3D>},
+    {cudaDevAttrMaxTexture3DHeight, fixed<kTexture3D>},
+    {cudaDevAttrMaxTexture3DDepth, fixed<kTexture3D>},
+    {cudaDevAttrMaxTexture2DLayeredWidth, fixed<kLayered>},
+    {cudaDevAttrMaxTexture2DLayeredHeight, fixed<kLayered>},
+    {cudaDevAttrMaxTexture1DLayeredWidth, fixed<kLayered>},
+    {cudaDevAttrMaxTexture2DLayeredLayers, fixed<kLayers>},
+    {cudaDevAttrMaxTexture1DLayeredLayers, fixed<kLayers>},
+    {cudaDevAttrSurfaceAlignment, fixed<512>},
+    {cudaDevAttrConcurrentKernels, fixed<1>},
+    {cudaDevAttrEccEnabled, member<&Profile::error_correction>},
+    {cudaDevAttrPciBusId, [](const Profile&, int device) { return pci_bus(device); }},
+    {cudaDevAttrMemoryClockRate, member<&Profile::memory_clock_khz>},
+    {cudaDevAttrGlobalMemoryBusWidth, member<&Profile::memory_bus_bits>},
+    {cudaDevAttrL2CacheSize, member<&Profile::l2_cache_bytes>},
+    {cudaDevAttrMaxThreadsPerMultiProcessor, member<&Profile::max_threads_per_multiprocessor>},
+    {cudaDevAttrAsyncEngineCount, member<&Profile::async_engines>},
+    {cudaDevAttrUnifiedAddressing, fixed<1>},
+    {cudaDevAttrTexturePitchAlignment, fixed<32>},
+    {cudaDevAttrComputeCapabilityMajor, member<&Profile::major>},
+    {cudaDevAttrComputeCapabilityMinor, member<&Profile::minor>},
+    {cudaDevAttrStreamPrioritiesSupported, fixed<1>},
+    {cudaDevAttrGlobalL1CacheSupported, fixed<1>},
+    {cudaDevAttrLocalL1CacheSupported, fixed<1>},
+    {cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+     member<&Profile::shared_memory_per_multiprocessor>},
+    {cudaDevAttrMaxRegistersPerMultiprocessor, fixed<kRegistersPerMultiprocessor>},
+    {cudaDevAttrManagedMemory, fixed<1>},
+    {cudaDevAttrSingleToDoublePrecisionPerfRatio, member<&Profile::single_to_double_ratio>},
+    {cudaDevAttrConcurrentManagedAccess, fixed<1>},
+    {cudaDevAttrComputePreemptionSupported, fixed<1>},
+    {cudaDevAttrCanUseHostPointerForRegisteredMem, fixed<1>},
+    {cudaDevAttrCooperativeLaunch, fixed<1>},
+    {cudaDevAttrMaxSharedMemoryPerBlockOptin, member<&Profile::shared_memory_per_block_optin>},
+    {cudaDevAttrCanFlushRemoteWrites, fixed<0>},
+    {cudaDevAttrHostRegisterSupported, fixed<1>},
+    {cudaDevAttrMaxBlocksPerMultiprocessor, member<&Profile::max_blocks_per_multiprocessor>},
+    {cudaDevAttrMaxPersistingL2CacheSize, member<&Profile::persisting_l2_cache_bytes>},
+    {cudaDevAttrMaxAccessPolicyWindowSize,
+     [](const Profile& profile, int) { return profile.major >= 8 ? 128 << 20 : 0; }},
+    {cudaDevAttrReservedSharedMemoryPerBlock, member<&Profile::reserved_shared_memory_per_block>},
+    {cudaDevAttrSparseCudaArraySupported, fixed<1>},
+    {cudaDevAttrHostRegisterReadOnlySupported, fixed<1>},
+    {cudaDevAttrTimelineSemaphoreInteropSupported, fixed<1>},
+    {cudaDevAttrMemoryPoolsSupported, fixed<1>},
+    {cudaDevAttrMemoryPoolSupportedHandleTypes, fixed<0>},  // nothing is shared between processes
+    {cudaDevAttrClusterLaunch,
+     [](const Profile& profile, int) { return is_hopper(profile) ? 1 : 0; }},
+    {cudaDevAttrDeferredMappingCudaArraySupported, fixed<1>},
+    {cudaDevAttrMemSyncDomainCount,
+     [](const Profile& profile, int) { return is_hopper(profile) ? 4 : 1; }},
+    {cudaDevAttrNumaId, fixed<-1>},
+    {cudaDevAttrHostNumaId, fixed<0>},
+    // The driver's number of virtual memory management, which the runtime does not name. It is
+    // supported; sharing its handles is not.
+    {102, fixed<1>},
+};
+
 }  // namespace
 
 cudaError_t result(cudaError_t error) {
@@ -117,217 +215,9 @@ cudaError_t device_attribute(int* value, int attribute, int device) {
   Machine& machine = Machine::get();
   if (!value) return cudaErrorInvalidValue;
   if (!machine.is_device(device)) return cudaErrorInvalidDevice;
-  const Profile& profile = machine.profile();
-  const bool hopper = profile.major >= 9;
-  const bool ampere = profile.major >= 8;
-  switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      *value = kMaxThreadsPerBlock;
-      break;
-    case cudaDevAttrMaxBlockDimX:
-      *value = 1024;
-      break;
-    case cudaDevAttrMaxBlockDimY:
-      *value = 1024;
-      break;
-    case cudaDevAttrMaxBlockDimZ:
-      *value = 64;
-      break;
-    case cudaDevAttrMaxGridDimX:
-      *value = std::numeric_limits<int>::max();
-      break;
-    case cudaDevAttrMaxGridDimY:
-      *value = 65535;
-      break;
-    case cudaDevAttrMaxGridDimZ:
-      *value = 65535;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = kSharedMemoryPerBlock;
-      break;
-    case cudaDevAttrTotalConstantMemory:
-      *value = 64 << 10;
-      break;
-    case cudaDevAttrWarpSize:
-      *value = kWarpSize;
-      break;
-    case cudaDevAttrMaxPitch:
-      *value = std::numeric_limits<int>::max();
-      break;
-    case cudaDevAttrMaxRegistersPerBlock:
-      *value = kRegistersPerBlock;
-      break;
-    case cudaDevAttrClockRate:
-      *value = profile.clock_khz;
-      break;
-    case cudaDevAttrTextureAlignment:
-      *value = 512;
-      break;
-    case cudaDevAttrGpuOverlap:
-      *value = 1;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = profile.multiprocessors;
-      break;
-    case cudaDevAttrCanMapHostMemory:
-      *value = 1;
-      break;
-    case cudaDevAttrMaxTexture1DWidth:
-      *value = kTexture1D;
-      break;
-    case cudaDevAttrMaxTexture2DWidth:
-      *value = kTexture1D;
-      break;
-    case cudaDevAttrMaxTexture2DHeight:
-      *value = kTexture2DHeight;
-      break;
-    case cudaDevAttrMaxTexture3DWidth:
-    case cudaDevAttrMaxTexture3DHeight:
-    case cudaDevAttrMaxTexture3DDepth:
-      *value = kTexture3D;
-      break;
-    case cudaDevAttrMaxTexture2DLayeredWidth:
-    case cudaDevAttrMaxTexture2DLayeredHeight:
-    case cudaDevAttrMaxTexture1DLayeredWidth:
-      *value = kLayered;
-      break;
-    case cudaDevAttrMaxTexture2DLayeredLayers:
-    case cudaDevAttrMaxTexture1DLayeredLayers:
-      *value = kLayers;
-      break;
-    case cudaDevAttrSurfaceAlignment:
-      *value = 512;
-      break;
-    case cudaDevAttrConcurrentKernels:
-      *value = 1;
-      break;
-    case cudaDevAttrEccEnabled:
-      *value = profile.error_correction;
-      break;
-    case cudaDevAttrPciBusId:
-      *value = pci_bus(device);
-      break;
-    case cudaDevAttrMemoryClockRate:
-      *value = profile.memory_clock_khz;
-      break;
-    case cudaDevAttrGlobalMemoryBusWidth:
-      *value = profile.memory_bus_bits;
-      break;
-    case cudaDevAttrL2CacheSize:
-      *value = profile.l2_cache_bytes;
-      break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = profile.max_threads_per_multiprocessor;
-      break;
-    case cudaDevAttrAsyncEngineCount:
-      *value = profile.async_engines;
-      break;
-    case cudaDevAttrUnifiedAddressing:
-      *value = 1;
-      break;
-    case cudaDevAttrTexturePitchAlignment:
-      *value = 32;
-      break;
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = profile.major;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = profile.minor;
-      break;
-    case cudaDevAttrStreamPrioritiesSupported:
-      *value = 1;
-      break;
-    case cudaDevAttrGlobalL1CacheSupported:
-      *value = 1;
-      break;
-    case cudaDevAttrLocalL1CacheSupported:
-      *value = 1;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = profile.shared_memory_per_multiprocessor;
-      break;
-    case cudaDevAttrMaxRegistersPerMultiprocessor:
-      *value = kRegistersPerMultiprocessor;
-      break;
-    case cudaDevAttrManagedMemory:
-      *value = 1;
-      break;
-    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
-      *value = profile.single_to_double_ratio;
-      break;
-    case cudaDevAttrConcurrentManagedAccess:
-      *value = 1;
-      break;
-    case cudaDevAttrComputePreemptionSupported:
-      *value = 1;
-      break;
-    case cudaDevAttrCanUseHostPointerForRegisteredMem:
-      *value = 1;
-      break;
-    case cudaDevAttrCooperativeLaunch:
-      *value = 1;
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = profile.shared_memory_per_block_optin;
-      break;
-    case cudaDevAttrCanFlushRemoteWrites:
-      *value = 0;
-      break;
-    case cudaDevAttrHostRegisterSupported:
-      *value = 1;
-      break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor:
-      *value = profile.max_blocks_per_multiprocessor;
-      break;
-    case cudaDevAttrMaxPersistingL2CacheSize:
-      *value = profile.persisting_l2_cache_bytes;
-      break;
-    case cudaDevAttrMaxAccessPolicyWindowSize:
-      *value = ampere ? 128 << 20 : 0;
-      break;
-    case cudaDevAttrReservedSharedMemoryPerBlock:
-      *value = profile.reserved_shared_memory_per_block;
-      break;
-    case cudaDevAttrSparseCudaArraySupported:
-      *value = 1;
-      break;
-    case cudaDevAttrHostRegisterReadOnlySupported:
-      *value = 1;
-      break;
-    case cudaDevAttrTimelineSemaphoreInteropSupported:
-      *value = 1;
-      break;
-    case cudaDevAttrMemoryPoolsSupported:
-      *value = 1;
-      break;
-    case cudaDevAttrMemoryPoolSupportedHandleTypes:
-      *value = 0;
-      break;  // nothing is shared between processes
-    case cudaDevAttrClusterLaunch:
-      *value = hopper;
-      break;
-    case cudaDevAttrDeferredMappingCudaArraySupported:
-      *value = 1;
-      break;
-    case cudaDevAttrMemSyncDomainCount:
-      *value = hopper ? 4 : 1;
-      break;
-    case cudaDevAttrNumaId:
-      *value = -1;
-      break;
-    case cudaDevAttrHostNumaId:
-      *value = 0;
-      break;
-    // The driver's numbers for virtual memory management have no name in the runtime. It is
-    // supported; sharing its handles is not.
-    case 102:
-      *value = 1;
-      break;
-    // What a device has not (time limits, being integrated, multicast, access to pageable memory
-    // …), and what is newer than this.
-    default:
-      *value = 0;
-      break;
+  *value = 0;
+  for (const Attribute& known : kAttributes) {
+    if (known.attribute == attribute) *value = known.value(machine.profile(), device);
   }
   return cudaSuccess;
 }

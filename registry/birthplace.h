@@ -1,0 +1,38 @@
+#pragma once
+
+// Who made a storage, on which thread, under which label and in which phase.
+//
+//   const memledger::Snapshot snapshot = memledger::Registry::global().snapshot();
+//   for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU))
+//     std::cout << storage.op << " in " << storage.label << '\n';
+//
+// A plain value: StorageInfo, ReportRow and AllocationFailure are Birthplaces. The views of its
+// names stay valid for the life of the process.
+
+#include <cstdint>
+#include <string_view>
+
+#include "registry/phase.h"
+
+namespace memledger {
+
+struct Birthplace {
+  std::string_view op;             // outermost operator: aten::conv2d; empty: outside operators
+  std::string_view autograd_node;  // backward node: ConvolutionBackward0; empty: none
+  // ScopedLabels, user scopes and `TorchScript forward`, outermost first, with '/' between.
+  std::string_view label;
+  // The operator of the forward pass that made the autograd node, and its label. Empty where more
+  // than 65 536 nodes were made since, and where operators were not watched then.
+  std::string_view forward_op;
+  std::string_view forward_label;
+  // The id of the storage of the last parameter (a leaf that requires grad) that the operator read;
+  // 0: none.
+  uint64_t parameter = 0;
+  uint32_t stack = 0;   // for stack_frames(); 0: none was taken
+  uint32_t thread = 0;  // numbered by first use, from 1; 0: unknown
+  Phase phase = Phase::kOther;
+  bool phase_inferred = false;  // see Phase::kOptimizer
+  bool adopted = false;         // born before tracking, or while it was off: the rest is unknown
+};
+
+}  // namespace memledger
