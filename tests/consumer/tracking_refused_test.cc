@@ -1,4 +1,5 @@
-// Where LibTorch refuses the operator callback, every front class says so once and goes on with `?`.
+// Where LibTorch refuses the operator callback, every front class says so once and goes on with
+// `?`.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
 

@@ -180,8 +180,8 @@ void call_once(Run& run, M& module, In&&... inputs) {
   if constexpr (std::is_void_v<decltype(call_forward(module, copied(run, inputs)...))>) {
     std::apply([&](auto&... copy) { call_forward(module, std::move(copy)...); }, copies);
   } else {
-    find_outputs(
-        run, std::apply([&](auto&... copy) { return call_forward(module, copy...); }, copies));
+    find_outputs(run,
+                 std::apply([&](auto&... copy) { return call_forward(module, copy...); }, copies));
   }
 }
 
