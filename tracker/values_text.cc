@@ -42,8 +42,8 @@ std::string looks(const std::optional<std::vector<int64_t>>& shape,
 
 }  // namespace
 
-std::ostream& operator<<(std::ostream& out, const StorageGroup& place) {
-  return out << to_string(place);
+std::ostream& operator<<(std::ostream& out, const StorageGroup& group) {
+  return out << to_string(group);
 }
 
 std::ostream& operator<<(std::ostream& out, const CourtesyProgress& progress) {
@@ -142,8 +142,8 @@ std::ostream& operator<<(std::ostream& out, const MemoryLog& log) {
                             log.runs.size(), blocks, log.unread_lines);
 }
 
-std::ostream& operator<<(std::ostream& out, const NamedBytes& one) {
-  return out << name_or_unknown(one.name) << ": " << one.bytes << " bytes";
+std::ostream& operator<<(std::ostream& out, const NamedBytes& row) {
+  return out << name_or_unknown(row.name) << ": " << row.bytes << " bytes";
 }
 
 std::ostream& operator<<(std::ostream& out, const SourceLocation& where) {

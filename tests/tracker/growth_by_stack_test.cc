@@ -51,7 +51,7 @@ TEST_CASE("every stack is taken: the row names the line that leaks") {
   CHECK(row.level == GrowthLevel::kStack);
   CHECK(row.count == 40);
   CHECK(row.growth.bytes_per_step == doctest::Approx(4096));
-  const StackFrame frame = program_frame(row.place.stack);
+  const StackFrame frame = program_frame(row.group.stack);
   CHECK(std::abs(frame.line - program::kLineOfLeak) <= 1);
   CHECK(has(frame.function, "remember"));
   CHECK(has(row.where(),
@@ -87,7 +87,7 @@ TEST_CASE("sampled or small: by operator and shape") {
     CAPTURE(to_string(report));
     REQUIRE(report.rows.size() == 1);
     CHECK(report.rows[0].level == GrowthLevel::kGroup);
-    CHECK(report.rows[0].place.stack == 0);
+    CHECK(report.rows[0].group.stack == 0);
     CHECK(has(report.to_json(), "\"line\":null"));
   }
 }

@@ -480,16 +480,33 @@ TEST_CASE("JSON has fixed keys and escaped names") {
                              kept.push_back(at::zeros({4}));
                            }).to_json();
   CHECK(json ==
-        "{\"schema\":\"memledger.growth\",\"version\":1,\"unit\":\"step\",\"steps\":30,\"steps_"
-        "needed\":15,\"groups\":1,"
-        "\"groups_left_out\":0,\"verdict\":\"growing 16.0 B per step since step "
-        "6\",\"rows\":[{\"level\":\"group\","
-        "\"device\":\"cpu\",\"op\":\"aten::zeros\",\"autograd_node\":\"\",\"label\":\"a "
-        "\\\"b\\\"\",\"phase\":\"forward\","
-        "\"shape\":[4],\"dtype\":\"torch.float32\",\"line\":null,\"bytes_per_step\":16,\"since_"
-        "step\":6,\"grown_bytes\":400,"
-        "\"bytes\":480,"
-        "\"count\":30}]}");
+        R"({"schema":"memledger.growth/2","unit":"step","tracked":true,"steps":30,)"
+        R"("steps_needed":15,"groups":1,"groups_left_out":0,)"
+        R"("verdict":"growing 16.0 B per step since step 6","rows":[{"level":"group",)"
+        R"("by":["device","op","autograd_node","phase","raw_block","label","shape","dtype"],)"
+        R"("device":"cpu","op":"aten::zeros","autograd_node":"","phase":"forward",)"
+        R"("raw_block":false,"label":"a \"b\"","shape":[4],"dtype":"torch.float32","where":null,)"
+        R"("bytes_per_step":16.0,"since_step":6,"grown_bytes":400,"bytes":480,"count":30}]})");
+}
+
+TEST_CASE("JSON: several is not unknown") {
+  GrowthReport report;
+  GrowthRow row;
+  row.level = GrowthLevel::kOperator;
+  row.group.op = "aten::cat";
+  report.rows.push_back(row);
+  row.level = GrowthLevel::kStack;
+  row.group.raw_block = true;
+  report.rows.push_back(row);
+  const std::string json = report.to_json();
+  CHECK(json.find(R"("level":"operator","by":["device","op","autograd_node","phase","raw_block"],)"
+                  R"("device":"cpu","op":"aten::cat",)") != std::string::npos);
+  CHECK(json.find(R"("raw_block":false,"label":null,"shape":null,"dtype":null,"where":null,)") !=
+        std::string::npos);
+  CHECK(json.find(R"("raw_block","label","shape","dtype","where"],"device":"cpu",)") !=
+        std::string::npos);
+  CHECK(json.find(R"("raw_block":true,"label":"","shape":null,"dtype":null,"where":null,)") !=
+        std::string::npos);
 }
 
 TEST_CASE("sizes in words") {
