@@ -89,7 +89,6 @@ TEST_CASE("tracking that cannot be had is told once, with the remedy, and front 
 
     Timeline timeline;
     CHECK(timeline.read().recording.lifetimes.empty());
-    const MemoryProfiler profiler(*net);
     LineProfiler lines;
     { const LineProfiler::On on = lines.enable(); }
     const Courtesy courtesy;
