@@ -57,7 +57,7 @@ TEST_CASE("every stack is taken: the row names the line that leaks") {
   CHECK(has(row.where(),
             "aten::ones [forward] (1024,) torch.float32 on cpu at growth_by_stack_test.cc:"));
   CHECK(has(report.to_json(), "\"level\":\"stack\""));
-  CHECK(has(report.to_json(), "\"line\":\"growth_by_stack_test.cc:"));
+  CHECK(has(report.to_json(), "\"where\":\"growth_by_stack_test.cc:"));
 }
 
 TEST_CASE("stacks beyond max_groups count in their group") {
@@ -88,7 +88,7 @@ TEST_CASE("sampled or small: by operator and shape") {
     REQUIRE(report.rows.size() == 1);
     CHECK(report.rows[0].level == GrowthLevel::kGroup);
     CHECK(report.rows[0].group.stack == 0);
-    CHECK(has(report.to_json(), "\"line\":null"));
+    CHECK(has(report.to_json(), "\"where\":null"));
   }
 }
 
