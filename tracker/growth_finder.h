@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tracker/growth_series.h"
@@ -43,6 +44,21 @@ enum class GrowthLevel : uint8_t {
   kOperator,  // device, operator, autograd node, phase
   kDevice,    // the device
 };
+
+// Returns stack, group, operator or device.
+constexpr std::string_view to_string(GrowthLevel level) {
+  switch (level) {
+    case GrowthLevel::kStack:
+      return "stack";
+    case GrowthLevel::kGroup:
+      return "group";
+    case GrowthLevel::kOperator:
+      return "operator";
+    case GrowthLevel::kDevice:
+      break;
+  }
+  return "device";
+}
 
 struct GrowthRow {
   GrowthLevel level = GrowthLevel::kGroup;

@@ -6,11 +6,12 @@
 #include <ostream>
 #include <string>
 
+#include "text/dtype.h"
 #include "text/names.h"
+#include "text/shape.h"
 #include "tracker/courtesy.h"
 #include "tracker/growth_finder.h"
 #include "tracker/line_table.h"
-#include "tracker/log/log_text.h"
 #include "tracker/log_reader.h"
 #include "tracker/memory_expectations.h"
 #include "tracker/memory_profiler.h"
@@ -37,7 +38,7 @@ std::string figure(int64_t value) {
 
 std::string looks(const std::optional<std::vector<int64_t>>& shape,
                   const std::optional<c10::ScalarType>& dtype) {
-  return log_text::size(shape) + " " + log_text::dtype(dtype);
+  return shape_text(shape) + " " + dtype_text(dtype);
 }
 
 }  // namespace
@@ -60,19 +61,7 @@ std::ostream& operator<<(std::ostream& out, const Growth& growth) {
   return out << verdict_text(growth);
 }
 
-std::ostream& operator<<(std::ostream& out, GrowthLevel level) {
-  switch (level) {
-    case GrowthLevel::kStack:
-      return out << "stack";
-    case GrowthLevel::kGroup:
-      return out << "group";
-    case GrowthLevel::kOperator:
-      return out << "operator";
-    case GrowthLevel::kDevice:
-      break;
-  }
-  return out << "device";
-}
+std::ostream& operator<<(std::ostream& out, GrowthLevel level) { return out << to_string(level); }
 
 std::ostream& operator<<(std::ostream& out, const GrowthRow& row) {
   return out << row.growth << ": " << row.where()
@@ -88,8 +77,8 @@ std::ostream& operator<<(std::ostream& out, const LayerSize& layer) {
   if (!layer.type.empty()) out << " (" << printable(layer.type) << ")";
   return out << fmt::format(
              ", {} calls, output {}, {} parameters, activations {} bytes, saved {} bytes",
-             layer.calls, log_text::size(layer.output_shape), layer.parameters,
-             layer.activation_bytes, layer.saved_bytes);
+             layer.calls, shape_text(layer.output_shape), layer.parameters, layer.activation_bytes,
+             layer.saved_bytes);
 }
 
 std::ostream& operator<<(std::ostream& out, const LineColumn& column) {

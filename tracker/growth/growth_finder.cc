@@ -379,20 +379,6 @@ std::ostream& operator<<(std::ostream& out, const GrowthReport& report) {
 
 namespace {
 
-std::string_view level_name(GrowthLevel level) {
-  switch (level) {
-    case GrowthLevel::kOperator:
-      return "operator";
-    case GrowthLevel::kDevice:
-      return "device";
-    case GrowthLevel::kStack:
-      return "stack";
-    case GrowthLevel::kGroup:
-      break;
-  }
-  return "group";
-}
-
 // The keys that have one value for all storages of a row. In the others null is "several", in these
 // "unknown".
 Json keys_of(GrowthLevel level) {
@@ -411,7 +397,7 @@ Json json_of(const GrowthRow& row) {
   const bool one_label = row.level <= GrowthLevel::kGroup;
   const auto if_one = [](bool one, auto value) { return one ? Json(value) : Json(nullptr); };
   const std::string line = group.stack == 0 ? "" : to_string(program_frame(group.stack));
-  return {{"level", level_name(row.level)},
+  return {{"level", to_string(row.level)},
           {"by", keys_of(row.level)},
           {"device", group.device.str()},
           {"op", if_one(one_maker, group.op)},
