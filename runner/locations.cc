@@ -22,7 +22,8 @@ absl::StatusOr<Locations> find_locations() {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   if (error)
-    return absl::NotFoundError("cannot read /proc/self/exe, and so not find memledger's libraries");
+    return absl::NotFoundError(
+        "cannot read /proc/self/exe, where memledger's libraries are looked for");
   const fs::path root = self.parent_path().parent_path();
   const Locations installed{root / "lib/libmemledger.so",
                             root / "lib/memledger/libmemledger_preload.so",
@@ -34,8 +35,8 @@ absl::StatusOr<Locations> find_locations() {
   for (const std::string& path : {built.library, built.preload_library}) {
     if (!exists(path)) {
       return absl::NotFoundError(
-          absl::StrCat("neither ", installed.library, " nor ", path,
-                       " is there: memledger was moved without its libraries"));
+          absl::StrCat("found neither ", installed.library, " nor ", path,
+                       ": memledger was moved without its libraries; install it again"));
     }
   }
   return built;

@@ -14,11 +14,11 @@ struct Locations {
   std::string virtual_gpu_folder;  // with preload.txt; need not exist
 };
 
-// NotFound names what is missing.
+// Returns where they lie. NotFound names what is missing.
 absl::StatusOr<Locations> find_locations();
 
-// Full paths, in the order to be preloaded. NotFound where this memledger was built for a LibTorch
-// without CUDA.
+// Returns full paths, in the order in which they must be preloaded. NotFound if memledger was built
+// for a LibTorch without CUDA.
 absl::StatusOr<std::vector<std::string>> virtual_gpu_libraries(const Locations& locations);
 
 }  // namespace memledger::runner

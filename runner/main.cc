@@ -1,7 +1,4 @@
-// memledger: the command.
-//
-//   memledger run [--virtual-gpu=SPECIFICATION] -- PROGRAM [ARGUMENT]…
-//   memledger log FILE [FILE2]
+// memledger: the command. What it understands is declared in command_line.cc.
 
 #include <unistd.h>
 
@@ -9,49 +6,23 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <string_view>
-#include <vector>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "runner/log_command.h"
-#include "runner/run_command.h"
+#include "runner/command_line.h"
 #include "text/output.h"
 
 namespace {
 
+using memledger::runner::LogOptions;
+using memledger::runner::PrintText;
+using memledger::runner::RunOptions;
+
 constexpr int kUsageError = 2;
 
-constexpr char kUsage[] = R"(memledger keeps the books of a LibTorch program's tensor memory.
-
-  memledger run [OPTION]… [--] PROGRAM [ARGUMENT]…   runs an unmodified program and reports its memory when it ends
-  memledger log [--svg=FILE] FILE [FILE2]            sums up a log of MemTracker, or compares two
-  memledger help                                     this text
-
-Options of run:
-  --virtual-gpu=GPU[:CAPACITY][,count=N]   on N virtual GPUs instead of real ones: h200, h100, a100, l4, rtx4090, t4;
-                                           for instance --virtual-gpu=h200:24GiB,count=2. Kernels do not run: values are zeros.
-  --log=FOLDER                             reports go to files in FOLDER instead of standard error; %r is the rank, %p the process
-  --quiet, -q                              no reports on standard error; what goes to files is written all the same
-  -f FUNCTION, --function=FUNCTION         the memory of each line of that function, by the end of its qualified name; again for
-                                           more. The report then comes only with --report
-  -c COLUMN, --column=COLUMN               a column of the line profile, as torch.cuda.memory_stats() names it; again for more
-  -D, --no-default-columns                 without active_bytes.all.peak and reserved_bytes.all.peak
-  -g GPU, --gpu=GPU                        the GPU that the line profile is of; 0 without, the CPU where there is none
-  -T FILE, --text=FILE                     the line profile as text; in names of files %r is the rank, %p the process
-  -r FILE, --json=FILE                     as JSON
-  --html=FILE                              as a page with bars beside the source
-  --report                                 the report beside the line profile
-  --timeline=FILE                          births and deaths of all storages with their times, for ui.perfetto.dev (a .json file)
-                                           or pytorch.org/memory_viz (a .pickle file); %r and %p as in FOLDER
-
-Options of log:
-  --svg=FILE                               draws the totals into FILE; - is standard output, and then nothing else goes there
-
-Without --virtual-gpu the program uses the GPUs that are there. Exit status, signals and standard streams are the program's own.
-)";
-
-// `bazel run` starts programs in a folder of its own; paths on the command line mean the caller's.
+// `bazel run` starts programs in a folder of its own; paths on the command line start from the
+// caller's.
 void return_to_callers_folder() {
   const char* const folder = std::getenv("BUILD_WORKING_DIRECTORY");
   if (folder == nullptr) return;
@@ -61,40 +32,28 @@ void return_to_callers_folder() {
   if (chdir(folder) != 0) memledger::tell({"memledger: ", folder, ": ", std::strerror(errno)});
 }
 
-int print_usage() {
-  const absl::Status status = memledger::write_standard_output(kUsage);
+int carry_out(const PrintText& request) {
+  const absl::Status status = memledger::write_standard_output(request.text);
   if (!status.ok()) memledger::tell({std::string(status.message())});
   return status.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+int carry_out(const RunOptions& options) { return run_program(options); }
+
+int carry_out(const LogOptions& options) { return log_command(options); }
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const std::string_view command = arguments.empty() ? "" : std::string_view(arguments[0]);
-  if (command == "help" || command == "--help" || command == "-h") {
-    return print_usage();
-  }
-  if (command.empty()) {
-    memledger::write_standard_error(kUsage);
+  if (argc < 2) {
+    memledger::write_standard_error(memledger::runner::general_help());
     return kUsageError;
   }
-  if (command != "run" && command != "log") {
-    memledger::tell(
-        {"memledger: there is no command `", command, "`; `memledger help` lists them"});
+  const auto request = memledger::runner::parse_command_line({argv + 1, argv + argc});
+  if (!request.ok()) {
+    memledger::tell({std::string(request.status().message())});
     return kUsageError;
   }
   return_to_callers_folder();
-  if (command == "log")
-    return memledger::runner::log_command({arguments.begin() + 1, arguments.end()});
-  const auto parsed =
-      memledger::runner::parse_run_arguments({arguments.begin() + 1, arguments.end()});
-  if (!parsed.ok()) {
-    memledger::tell({"memledger run: ", std::string(parsed.status().message())});
-    return kUsageError;
-  }
-  if (parsed->help) {
-    return print_usage();
-  }
-  return memledger::runner::run_program(*parsed);
+  return std::visit([](const auto& options) { return carry_out(options); }, *request);
 }

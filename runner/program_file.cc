@@ -15,7 +15,7 @@
 namespace memledger::runner {
 namespace {
 
-// Of the function through which LibTorch's allocators are found.
+// c10::SetAllocator, which a program has only if LibTorch is linked into it.
 constexpr std::string_view kLibTorchFunction =
     "_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh";
 
@@ -38,7 +38,7 @@ bool read_at(std::ifstream& file, uint64_t offset, T* values, size_t count = 1) 
       file.read(reinterpret_cast<char*>(values), static_cast<std::streamsize>(count * sizeof(T))));
 }
 
-// The program's own symbol table, where it has not been stripped of it.
+// Returns whether the program's symbol table has the name. False if the table was stripped.
 bool defines(std::ifstream& file, const Elf64_Ehdr& header, std::string_view name) {
   std::vector<Elf64_Shdr> sections(header.e_shnum);
   if (sections.empty() || !read_at(file, header.e_shoff, sections.data(), sections.size()))
@@ -48,8 +48,8 @@ bool defines(std::ifstream& file, const Elf64_Ehdr& header, std::string_view nam
         section.sh_link >= sections.size())
       continue;
     const Elf64_Shdr& strings = sections[section.sh_link];
-    constexpr uint64_t kMost = uint64_t{1} << 30;
-    if (section.sh_size > kMost || strings.sh_size > kMost) continue;
+    constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
+    if (section.sh_size > kMaxBytes || strings.sh_size > kMaxBytes) continue;
     std::vector<Elf64_Sym> symbols(section.sh_size / sizeof(Elf64_Sym));
     std::vector<char> text(strings.sh_size);
     if (!read_at(file, section.sh_offset, symbols.data(), symbols.size()) ||
@@ -81,14 +81,14 @@ Fitness check_program(const std::string& program) {
             ""};
   }
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64) {
-    return {absl::StrCat(path, " is a program for another kind of machine than x86-64"), ""};
+    return {absl::StrCat(path, " is not a program for x86-64"), ""};
   }
   std::vector<Elf64_Phdr> parts(header.e_phnum);
   if (parts.empty() || !read_at(file, header.e_phoff, parts.data(), parts.size())) return {};
   if (defines(file, header, kLibTorchFunction)) {
     return {absl::StrCat(path,
-                         " has LibTorch linked into it statically: link memledger into it as well, "
-                         "or link it with libtorch_cpu.so"),
+                         " has LibTorch linked into it statically: link memledger into it, too, or "
+                         "link it with libtorch_cpu.so"),
             ""};
   }
   for (const Elf64_Phdr& part : parts) {
@@ -96,8 +96,8 @@ Fitness check_program(const std::string& program) {
   }
   // It may be a launcher, as tini and ld-linux.so are.
   return {"", absl::StrCat(path,
-                           " is linked statically, or a loader: not it is watched, but the "
-                           "programs that it starts")};
+                           " is linked statically, or a loader: memledger watches the programs it "
+                           "starts, not the program itself")};
 }
 
 }  // namespace memledger::runner

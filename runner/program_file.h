@@ -4,14 +4,14 @@
 
 namespace memledger::runner {
 
-// Both empty: nothing speaks against it, or it does not exist.
+// Both texts are empty where all is well, or the program does not exist.
 struct Fitness {
-  std::string refusal;  // why it cannot be run, or could never be watched: not a program, for
-                        // another machine, with LibTorch inside
-  std::string note;     // what the caller should know: it is not watched itself
+  std::string refusal;  // why it cannot be run, or never be watched: it is no program, is for
+                        // another machine, or has LibTorch linked into it
+  std::string note;     // for the caller: the program itself will not be watched
 };
 
-// Of a program, looked up in PATH as the shell does.
+// Examines a program, which is looked up in PATH as the shell does.
 Fitness check_program(const std::string& program);
 
 }  // namespace memledger::runner

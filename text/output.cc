@@ -465,7 +465,7 @@ std::string run_that_begins_now() {
 }
 
 RunFile::RunFile(std::string path) : path_(std::move(path)), before_(identity_of(path_)) {
-  const char* const began = std::getenv(kRunVariable);
+  const char* const began = secure_getenv(kRunVariable);
   if (began != nullptr) run_began_ns_ = std::strtoll(began, nullptr, 10);
 }
 

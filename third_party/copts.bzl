@@ -5,8 +5,8 @@ load("@libtorch//:version.bzl", "LIBTORCH_VERSION")
 # LibTorch's headers need C++20 from 2.14 on; before, the workspace's C++17 is enough.
 _STANDARD = ["-std=c++20"] if LIBTORCH_VERSION >= (2, 14) else []
 
-# A user's compiler may know warnings that ours does not: they are errors only where `--config=werror` asks for it, as CI does in
-# one of its builds.
+# A user's compiler may know warnings that ours does not: they are errors only with
+# `--config=werror`, as in one of CI's builds.
 _WARNINGS_ARE_ERRORS = select({
     "//third_party:werror": ["-Werror"],
     "//conditions:default": [],
@@ -20,7 +20,7 @@ _CHECK_LOCKS = select({
     "//conditions:default": [],
 })
 
-# For our code only: external headers come in as system headers.
+# For our code only: external headers are system headers.
 MEMLEDGER_COPTS = [
     "-Wall",
     "-Wextra",
@@ -31,17 +31,18 @@ MEMLEDGER_COPTS = [
 # so a file that reads an operator's inputs must be built the same way whatever the Bazel mode is.
 SEES_LIBTORCH_INLINES_COPTS = MEMLEDGER_COPTS + ["-DNDEBUG"]
 
-# For files that include torch/nn/module.h or as much, which take five times as long to read as the rest:
-# they depend on //third_party/precompiled:torch_module, too.
+# For files that include torch/nn/module.h or as much, which take five times as long to parse as the
+# rest. They must depend on //third_party/precompiled:torch_module, too.
 PRECOMPILED_MODULE_COPTS = SEES_LIBTORCH_INLINES_COPTS + ["-include", "third_party/precompiled/torch_module.h"]
 
-# Tests spend their time in LibTorch, and a third of their compile time went to optimising them.
+# Tests spend their time in LibTorch; optimising them would take a third of their compile time.
 TEST_COPTS = SEES_LIBTORCH_INLINES_COPTS + ["-O0"]
 
-# For tests that include torch/torch.h or nearly as much; with //third_party/precompiled:torch_in_tests.
+# For tests that include torch/torch.h or nearly as much. They must depend on
+# //third_party/precompiled:torch_in_tests, too.
 PRECOMPILED_TEST_COPTS = TEST_COPTS + ["-include", "third_party/precompiled/torch_in_tests.h"]
 
-# For tests of stacks: a tail call leaves no frame of the caller, an inlined function no line.
+# For tests of stacks: a tail call would remove the caller's frame, inlining the function's line.
 EXACT_STACKS_COPTS = MEMLEDGER_COPTS + [
     "-g",
     "-fno-inline",

@@ -1,10 +1,10 @@
-"""What a workspace that uses memledger calls, and memledger's own too.
+"""Declares what memledger depends on, for a workspace that uses it and for its own.
 
     local_repository(name = "memledger", path = "…")   # or git_repository, http_archive
     load("@memledger//third_party:dependencies.bzl", "memledger_dependencies")
     memledger_dependencies()
 
-A repository that the workspace has declared before, under the same name, is used instead.
+A repository of the same name that the workspace has declared before is used instead.
 """
 
 load(":libtorch.bzl", "libtorch_repository")

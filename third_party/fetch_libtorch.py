@@ -21,11 +21,14 @@ import sys
 import tempfile
 import zipfile
 
-# What a C++ program uses of the wheels. The rest (Python files, licences of the Python side) stays packed.
+# The parts of the wheels that a C++ program uses. The rest (Python files and their licences) stays
+# packed.
 KEEP = ("torch/include/", "torch/lib/", "torch/share/", "nvidia/")
-# Reads the pickles that timelines are written to; //tests/tracker:timeline_test runs it. It needs nothing else of torch.
+# Reads the pickles that timelines are written to; //tests/tracker:timeline_test runs it. It needs
+# no other file of torch.
 KEEP_FILE = "torch/cuda/_memory_viz.py"
-# The wheels are tagged for one CPython, but nothing of CPython is used: name one that has a wheel in every release.
+# The wheels are tagged for one CPython, but nothing of CPython is used: this one has a wheel of
+# every release.
 PYTHON_VERSION = "3.11"
 # How many releases --shared keeps, 1.1 GB each.
 KEEP_RELEASES = 4
@@ -78,7 +81,7 @@ def fetch(dest, wheels):
 
 
 def remove_old_releases(store, kept):
-    """Removes all but the releases used last; `kept` always stays. A folder's time is that of its last use."""
+    """Removes all releases but `kept` and those used last, by their folders' times."""
     releases = [folder for folder in store.glob("torch-*") if folder.is_dir() and folder != kept]
     releases.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in releases[KEEP_RELEASES - 1:]:
@@ -94,7 +97,7 @@ def fetch_shared(store, version):
     if wheels is None:
         sys.exit(f"LIBTORCH_VERSION={version} is not one of {', '.join(sorted(pinned['LIBTORCH_WHEELS']))}. "
                  "Set LIBTORCH=/path/to/an/unpacked/LibTorch to use another release.")
-    # What is unpacked belongs to the name, too: another selection of files is another folder.
+    # The name depends on which files are unpacked, too: another selection is another folder.
     key = hashlib.sha256(repr((wheels, KEEP, KEEP_FILE)).encode()).hexdigest()[:12]
     release = store / f"torch-{version}-{key}"
     store.mkdir(parents=True, exist_ok=True)
@@ -104,7 +107,7 @@ def fetch_shared(store, version):
             os.utime(release)
             return release
         print(f"downloading LibTorch {version} by pip (about 530 MB)", file=sys.stderr)
-        # Whoever is cut off leaves a folder of this name, which the next one removes.
+        # A process that was killed leaves a folder of this name behind.
         for left_over in store.glob(".unpacking-*"):
             shutil.rmtree(left_over, ignore_errors=True)
         scratch = pathlib.Path(tempfile.mkdtemp(prefix=".unpacking-", dir=store))

@@ -7,15 +7,21 @@ Environment:
   CUDA_HOME         a CUDA toolkit, looked at only where NVIDIA's wheels do not lie beside LibTorch.
 
 Targets: @libtorch//:torch, @libtorch//:torch_cuda, @libtorch//:torch_cuda_headers, @libtorch//:autograd_functions_header.
-`torch_cuda_headers` has CUDA's headers and MEMLEDGER_LIBTORCH_HAS_CUDA and links nothing: it is for code that must also run where
-LibTorch's CUDA libraries are not loaded. `torch_cuda` is that with `torch`, and links LibTorch's CUDA libraries; cuBLAS, cuDNN and the
-others that those need are not looked for by the linker, so a program links where they are not installed (it starts where they are, or
-on the virtual GPU). Both are empty (without MEMLEDGER_LIBTORCH_HAS_CUDA) where LibTorch has no CUDA, and where the CUDA headers that a CUDA LibTorch's own headers include
-(cuda_runtime_api.h and crt/, of its CUDA's major version) are neither in NVIDIA's wheels beside it (nvidia/cu13, or
-nvidia/cuda_runtime and its neighbours) nor in CUDA_HOME.
+`torch_cuda_headers` has CUDA's headers and MEMLEDGER_LIBTORCH_HAS_CUDA and links nothing: it is for code
+that must also run where LibTorch's CUDA libraries are not loaded. `torch_cuda` adds `torch` and links
+LibTorch's CUDA libraries. The linker does not look for cuBLAS, cuDNN and the others that those need, so a
+program links where they are not installed (it starts where they are, or on the virtual GPU).
 
-Binaries carry the absolute path of the libraries in their run path, as LibTorch's own libraries find their
-neighbours by their own place on disk.
+Both are empty (without MEMLEDGER_LIBTORCH_HAS_CUDA) if LibTorch has no CUDA, or if the CUDA headers that
+its own headers include are missing: cuda_runtime_api.h and crt/, of its CUDA's major version. They are
+looked for in NVIDIA's wheels beside LibTorch (nvidia/cu13, or nvidia/cuda_runtime and its neighbours) and
+in CUDA_HOME.
+
+Binaries have the absolute path of the libraries in their run path, because LibTorch's libraries find each
+other by their place on disk.
+
+version.bzl has LIBTORCH_VERSION (2, 11), LIBTORCH_RELEASE "2.11.0", LIBTORCH_HAS_CUDA and LIBTORCH_LIB, the
+folder of the libraries.
 """
 
 load(":libtorch_versions.bzl", "DEFAULT_LIBTORCH_VERSION", "LIBTORCH_WHEELS")
@@ -27,7 +33,8 @@ def _use_local(ctx, path):
         fail("LIBTORCH=%s is not an absolute path. Give an absolute path, the build does not know which folder you are in." % path)
     for candidate in [path, path + "/torch"]:
         if ctx.path(candidate + "/include/ATen").exists and ctx.path(candidate + "/lib").exists:
-            # The run path needs the real place: next to it lie the CUDA packages that the wheel's libraries look for.
+            # The run path needs the real path: the wheel's libraries look for CUDA packages beside
+            # it.
             root = str(ctx.path(candidate).realpath)
             ctx.symlink(root + "/include", "torch/include")
             nvidia = ctx.path(root).dirname.get_child("nvidia")
@@ -78,7 +85,7 @@ def _check_usable(ctx, root, version):
         fail("%s is built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), memledger is not. Use a LibTorch with the C++11 ABI, such as any torch wheel from 2.9 on." % root)
 
 def _cuda_major(ctx, lib):
-    """The major version of the CUDA runtime that LibTorch is linked with, as text; "" where it cannot be told."""
+    """The major version of LibTorch's CUDA runtime, as text; "" if unknown."""
     result = ctx.execute(["grep", "-a", "-o", "-m1", "libcudart[-0-9a-f]*[.]so[.][0-9]*", lib + "/libc10_cuda.so"])
     lines = result.stdout.splitlines()
     return lines[0].split(".")[-1] if lines else ""
@@ -102,16 +109,17 @@ def _holds_cuda_libraries(ctx, folder):
     return False
 
 def _cuda(ctx, root):
-    """Include folders, relative to the repository, and library folders, absolute, of the CUDA that LibTorch uses."""
+    """LibTorch's CUDA: include folders, relative to the repository, and absolute library folders."""
     lib = root + "/lib"
     is_cuda = ctx.path(lib + "/libc10_cuda.so").exists
     major = _cuda_major(ctx, lib) if is_cuda else ""
 
-    # NVIDIA's wheels beside LibTorch: nvidia/cu13 holds all of CUDA 13; those of CUDA 12 have a folder each, as nvidia/cuda_runtime.
+    # NVIDIA's wheels beside LibTorch: nvidia/cu13 holds all of CUDA 13; CUDA 12 has a folder for
+    # each wheel, such as nvidia/cuda_runtime.
     nvidia = str(ctx.path(root).dirname) + "/nvidia"
     names = sorted([entry.basename for entry in ctx.path(nvidia).readdir()]) if ctx.path(nvidia).exists else []
     if major:
-        # The folder of the right major version goes first, those of others stay out.
+        # The folder of the right major version goes first; those of other versions are left out.
         right = "cu" + major
         names = [name for name in names if name == right] + [name for name in names if not (name.startswith("cu") and name[2:].isdigit())]
     lib_folders = ["%s/%s/lib" % (nvidia, name) for name in names if _holds_cuda_libraries(ctx, "%s/%s/lib" % (nvidia, name))]
@@ -121,7 +129,7 @@ def _cuda(ctx, root):
     includes = ["nvidia/%s/include" % name for name in names if ctx.path("nvidia/%s/include" % name).exists]
     runtimes = [include for include in includes if _has_cuda_runtime(ctx, include, major)]
     if runtimes:
-        # cuDNN, NCCL, CUDA 12's compiler headers and so on come along; a second runtime does not.
+        # cuDNN, NCCL, CUDA 12's compiler headers and so on are added; a second runtime is not.
         others = [
             include
             for include in includes
@@ -132,7 +140,8 @@ def _cuda(ctx, root):
             if ctx.path(include + "/crt/host_defines.h").exists:
                 return includes, lib_folders
 
-    # Read only here, so that a change of CUDA_HOME makes @libtorch anew (and maybe downloads it) only where it matters.
+    # Read only here, so that a change of CUDA_HOME makes @libtorch anew (and maybe downloads it)
+    # only if it matters.
     home = ctx.read(ctx.path(Label("@memledger_cuda_home//:path.txt")))
     if home.startswith("/") and _has_cuda_runtime(ctx, home + "/include", major):
         if not lib_folders:
@@ -162,8 +171,8 @@ def _runtime_link(ctx, folders):
                 return ["-L" + folder, "-l:" + entry.basename]
     return []
 
-# What LibTorch's CUDA libraries themselves need may be missing when a program is linked. Both are kept although no symbol may ask
-# for them: kernels register themselves when their library is loaded.
+# What LibTorch's CUDA libraries themselves need may be missing when a program is linked. Both are
+# linked even if no symbol needs them: kernels register themselves when their library is loaded.
 _CUDA_LINK = ["-Wl,--no-as-needed", "-ltorch_cuda", "-lc10_cuda", "-Wl,--as-needed", "-Wl,--allow-shlib-undefined"]
 
 def _libtorch_impl(ctx):
@@ -186,9 +195,16 @@ def _libtorch_impl(ctx):
         "%{cuda_includes}": repr(cuda_includes),
         "%{api_includes}": repr(["torch/include", "torch/include/torch/csrc/api/include"]),
     })
-    ctx.file("version.bzl", "LIBTORCH_VERSION = %r\nLIBTORCH_HAS_CUDA = %r\nLIBTORCH_LIB = %r\n" % (version[:2], has_cuda, lib))
+    ctx.file("version.bzl", "\n".join([
+        "LIBTORCH_VERSION = %r" % (version[:2],),
+        "LIBTORCH_RELEASE = %r" % ".".join([str(part) for part in version]),
+        "LIBTORCH_HAS_CUDA = %r" % has_cuda,
+        "LIBTORCH_LIB = %r" % lib,
+        "",
+    ]))
 
-    # The libraries are no inputs of Bazel's: they are gigabytes, and must stay where they are. This file stands for them.
+    # The libraries are no inputs of Bazel: they are gigabytes, and must stay where they are. This
+    # file stands for them.
     ctx.file("libraries.txt", "%s\n%s" % (lib, ctx.execute(["ls", "-lL", "--time-style=full-iso", lib]).stdout))
 
 def _cuda_home_impl(ctx):

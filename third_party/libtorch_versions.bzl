@@ -1,8 +1,8 @@
-"""The LibTorch releases that memledger fetches by itself: the wheel and the few small CUDA packages beside it.
+"""The LibTorch releases that memledger fetches by itself: the wheel and a few small CUDA packages.
 
-`torch` wheels are complete CUDA builds of LibTorch. libtorch_cpu.so needs cudart and cupti even on a machine without a GPU;
-the CUDA headers that LibTorch's own headers include come with the runtime and crt packages.
-The versions are those that the torch wheel's METADATA (Requires-Dist: cuda-toolkit) resolves to.
+`torch` wheels are complete CUDA builds of LibTorch. libtorch_cpu.so needs cudart and cupti even on a
+machine without a GPU; the CUDA headers that LibTorch's own headers include come with the runtime and crt
+packages. The versions are those that the torch wheel's METADATA (Requires-Dist: cuda-toolkit) resolves to.
 """
 
 DEFAULT_LIBTORCH_VERSION = "2.11.0"

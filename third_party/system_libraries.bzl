@@ -1,6 +1,6 @@
-"""Abseil, fmt, nlohmann-json, CLI11 and doctest as the distribution installs them, behind their canonical labels.
+"""Abseil, fmt, nlohmann-json, CLI11 and doctest from the distribution, under their usual labels.
 
-A site with its own copies declares repositories of the same names before (or instead of) calling these rules.
+A workspace with its own copies declares repositories of the same names before it calls these rules.
 """
 
 # canonical package -> {target: pkg-config module}
@@ -89,12 +89,13 @@ header_only_repository = repository_rule(
 )
 
 def memledger_system_libraries():
-    """Declares those of the libraries that the workspace has not declared itself."""
+    """Declares the libraries that the workspace has not declared itself."""
     declared = native.existing_rules()
     if "com_google_absl" not in declared:
         abseil_repository(name = "com_google_absl")
     if "com_github_fmtlib_fmt" not in declared:
-        # Header-only, so that files that see LibTorch's newer copy of fmt and files that do not can be linked together.
+        # Header-only, so that files that see LibTorch's newer copy of fmt can be linked with
+        # others.
         header_only_repository(
             name = "com_github_fmtlib_fmt",
             debian_package = "libfmt-dev",

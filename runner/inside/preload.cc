@@ -1,8 +1,8 @@
-// libmemledger_preload.so: brought into a program by LD_PRELOAD, and into its children (shells,
-// Python, launchers). Brings libmemledger.so (MEMLEDGER_LIBRARY) in as soon as LibTorch is there
-// and initialised; does nothing in a program without LibTorch.
+// libmemledger_preload.so: LD_PRELOAD brings it into a program and its children (shells, Python,
+// launchers). It loads libmemledger.so as soon as LibTorch is there and initialised, and does
+// nothing in a program without LibTorch.
 //
-// Knows neither LibTorch nor the C++ library, so that it can go into anything.
+// Links with neither LibTorch nor the C++ library, so that it can go into anything.
 //
 // When: a program linked with LibTorch has it before its own code begins, which is when
 // __libc_start_main is called: all shared libraries are initialised, the program's own static
@@ -14,7 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runner/environment.h"
+
 namespace {
+
+namespace environment = memledger::environment;
 
 bool has_file_name(const char* path, const char* name) {
   const char* const slash = strrchr(path, '/');
@@ -23,7 +27,7 @@ bool has_file_name(const char* path, const char* name) {
 
 struct Loaded {
   bool libtorch = false;
-  char folder[4096] = "";  // that LibTorch's libraries lie in
+  char folder[4096] = "";  // where LibTorch's libraries lie
   bool memledger = false;
 };
 
@@ -41,11 +45,11 @@ int note_loaded(dl_phdr_info* info, size_t /*size*/, void* result) {
   return 0;
 }
 
-// Beside LibTorch's libraries lies what says its version: `2.11.0+cu130` in build-version,
-// `__version__ = '2.11.0+cu130'` in version.py. False, with what it says: not the release that
-// memledger was built for.
-bool is_our_release(const char* folder, char* found, size_t size) {
-  const char* const ours = getenv("MEMLEDGER_LIBTORCH");
+// LibTorch's version is in a file beside its libraries: `2.11.0+cu130` in build-version,
+// `__version__ = '2.11.0+cu130'` in version.py. Returns whether it is of the release that memledger
+// was built for, and the version where it is not.
+bool is_our_release(const char* folder, char* version, size_t size) {
+  const char* const ours = secure_getenv(environment::kLibTorch);
   if (ours == nullptr) return true;
   const char* const names[] = {"build-version", "version.py"};
   for (const char* const name : names) {
@@ -61,13 +65,13 @@ bool is_our_release(const char* folder, char* found, size_t size) {
         continue;
       const char* const digits = strpbrk(line, "0123456789");
       if (digits == nullptr) continue;
-      snprintf(found, size, "%.*s", static_cast<int>(strcspn(digits, "'\"\n")), digits);
+      snprintf(version, size, "%.*s", static_cast<int>(strcspn(digits, "'\"\n")), digits);
       is_known = true;
     }
     fclose(file);
     if (!is_known) continue;
     const size_t length = strlen(ours);
-    return strncmp(found, ours, length) == 0 && (found[length] < '0' || found[length] > '9');
+    return strncmp(version, ours, length) == 0 && (version[length] < '0' || version[length] > '9');
   }
   return true;
 }
@@ -75,16 +79,15 @@ bool is_our_release(const char* folder, char* found, size_t size) {
 using Dlopen = void* (*)(const char*, int);
 
 Dlopen real_dlopen() {
-  static void* found = nullptr;
-  if (__atomic_load_n(&found, __ATOMIC_RELAXED) == nullptr)
-    __atomic_store_n(&found, dlsym(RTLD_NEXT, "dlopen"), __ATOMIC_RELAXED);
-  return reinterpret_cast<Dlopen>(__atomic_load_n(&found, __ATOMIC_RELAXED));
+  static void* function = nullptr;
+  if (__atomic_load_n(&function, __ATOMIC_RELAXED) == nullptr)
+    __atomic_store_n(&function, dlsym(RTLD_NEXT, "dlopen"), __ATOMIC_RELAXED);
+  return reinterpret_cast<Dlopen>(__atomic_load_n(&function, __ATOMIC_RELAXED));
 }
 
 void* memledger_handle = nullptr;
 
-// Set before anything is loaded, so that what memledger's own loading opens does not come back
-// here.
+// Set before memledger is loaded: what that opens must not come back here.
 bool done = false;
 
 void bring_memledger_in() {
@@ -92,14 +95,14 @@ void bring_memledger_in() {
   Loaded loaded;
   dl_iterate_phdr(&note_loaded, &loaded);
   if (!loaded.libtorch || __atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL)) return;
-  const char* const library = getenv("MEMLEDGER_LIBRARY");
+  const char* const library = secure_getenv(environment::kLibrary);
   if (loaded.memledger || library == nullptr || real_dlopen() == nullptr) return;
-  char found[64];
-  if (!is_our_release(loaded.folder, found, sizeof found)) {
+  char version[64];
+  if (!is_our_release(loaded.folder, version, sizeof version)) {
     fprintf(stderr,
             "memledger: this program is not watched: its LibTorch is %s, and this memledger was "
             "built for %s\n",
-            found, getenv("MEMLEDGER_LIBTORCH"));
+            version, secure_getenv(environment::kLibTorch));
     return;
   }
   void* const handle = real_dlopen()(library, RTLD_NOW | RTLD_LOCAL);
@@ -110,8 +113,8 @@ void bring_memledger_in() {
   __atomic_store_n(&memledger_handle, handle, __ATOMIC_RELEASE);
 }
 
-// What libmemledger.so does at exit must come before the destructors of libraries that it does not
-// depend on (LibTorch's CUDA library), and exit handlers run in reverse: it is told when the
+// libmemledger.so must do its work at exit before the destructors of libraries that it does not
+// depend on (LibTorch's CUDA library). Exit handlers run in reverse, so it registers one when the
 // program itself begins, or already runs.
 void tell_that_main_has_begun() {
   void* const handle = __atomic_load_n(&memledger_handle, __ATOMIC_ACQUIRE);
@@ -143,10 +146,10 @@ __attribute__((visibility("default"))) int __libc_start_main(int (*main)(int, ch
   return start(&main_of_program, argc, argv, init, fini, rtld_fini, stack_end);
 }
 
-// The real dlopen recognises its caller by the return address: a name without a slash is looked up
-// along the caller's run path, and $ORIGIN and the like are the caller's. Then it must be jumped
-// to, not called, and so nothing can be done after it. The next call will see what it has loaded.
-// With any other path it does not matter who calls.
+// The real dlopen knows its caller by the return address: a name without a slash is looked up along
+// the caller's run path, and $ORIGIN is the caller's. For such names it is tail-called (hence O2),
+// so nothing can be done after it; the next call sees what it has loaded. For any other path it
+// does not matter who calls.
 __attribute__((visibility("default"), optimize("O2"))) void* dlopen(const char* file, int mode) {
   if (file == nullptr || strchr(file, '/') == nullptr || strchr(file, '$') != nullptr ||
       __atomic_load_n(&done, __ATOMIC_ACQUIRE)) {

@@ -17,12 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "registry/libtorch/forget_cuda.h"
 #include "registry/registry.h"
 #include "registry/second_copy/copies.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
+#include "runner/environment.h"
 #include "text/output.h"
 #include "tracker/line_profiler.h"
 #include "tracker/timeline.h"
@@ -32,59 +32,55 @@ namespace {
 
 constexpr size_t kPeakRows = 20;
 
-// 75 MB if it fills.
+// 75 MB when full.
 constexpr size_t kTimelineEvents = size_t{1} << 19;
 
 struct Watch {
+  environment::Settings settings;
   pid_t process = 0;
-  bool reports = false;
-  bool quiet =
-      false;  // no report on standard error; why one cannot be written is said all the same
+  bool reports = false;              // on standard error or in the folder
+  std::string folder;                // for reports; empty: standard error
   RunFile timeline_file;             // empty: none
   std::optional<Timeline> timeline;  // never destroyed
-  std::string folder;                // empty: standard error
-  // The line profile.
   LineProfiler* lines = nullptr;
   RunFile lines_text, lines_json, lines_html;
-  std::vector<std::string> columns;
-  std::optional<int> gpu;  // that was asked for
   std::atomic<bool> main_has_begun{false};
   std::atomic<bool> reported{false};
 };
 
 // Never destroyed: the report is written while the process goes down.
 Watch& watch() {
-  static auto* const one = new Watch;
-  return *one;
+  static auto* const watch = new Watch;
+  return *watch;
 }
 
-bool is_on(const char* value) {
-  return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
-}
+const char* value_of(const char* variable) { return secure_getenv(variable); }
+
+int rank_of_this_process() { return environment::rank(&value_of); }
 
 void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }
 
-// Into the folder, or whole to standard error, so that what other ranks write to the same terminal
-// does not come in between.
+// Writes into the folder, or to standard error in one piece, so that other ranks' output does not
+// come in between.
 void write(const std::string& file_stem, std::string_view what, const std::string& text) {
   if (!watch().folder.empty()) {
     const auto path = write_new_file(watch().folder + "/" + file_stem, ".txt", what, text);
     if (path.ok()) return;
     tell(path.status());
   }
-  if (!watch().quiet) write_standard_error(text);
+  if (!watch().settings.quiet) write_standard_error(text);
 }
 
-// To a path that was spelt once for all processes of the run.
+// Writes to a path that the user gave once for all processes of the run.
 void write(const RunFile& file, std::string_view what, const Write& write) {
   if (file.empty()) return;
   const auto path = file.write(what, write);
   if (!path.ok()) {
     tell(path.status());
   } else if (*path != file.path()) {
-    memledger::tell({"memledger: ", file.path(), " is of another process of this run; the ", what,
+    memledger::tell({"memledger: another process of this run wrote ", file.path(), "; the ", what,
                      " of process ", std::to_string(watch().process), ", rank ",
-                     std::to_string(rank_of_this_process()), ", is ", *path});
+                     std::to_string(rank_of_this_process()), ", is in ", *path});
   }
 }
 
@@ -108,21 +104,14 @@ std::string report_text(std::string_view when) {
   return std::move(out).str();
 }
 
-const char* value_of(const char* variable) {
-  const char* const value = std::getenv(variable);
-  return value == nullptr ? "" : value;
-}
-
-// A name means what it meant to the caller of the runner, or when the program began: the program
-// may change its folder later.
-std::string path_for_this_process(const char* pattern) {
+// Returns an absolute path now, as the program may change its folder later.
+std::string path_for_this_process(const std::string& pattern) {
   const std::filesystem::path path =
-      expand_log_folder(pattern, rank_of_this_process(), watch().process);
-  const std::string callers_folder = value_of("MEMLEDGER_FOLDER");
-  return std::filesystem::absolute(callers_folder.empty() ? path : callers_folder / path).string();
+      environment::expand(pattern, rank_of_this_process(), watch().process);
+  return std::filesystem::absolute(watch().settings.folder / path).string();
 }
 
-// A launcher, for one: torchrun's would be rank 0, too.
+// True for a launcher, whose report would otherwise pass for that of rank 0.
 bool made_no_tensor() {
   const Registry& registry = Registry::global();
   const auto made_some = [](const Counters& counters) {
@@ -138,9 +127,10 @@ bool made_no_tensor() {
 
 void write_lines() {
   Watch& watch = inside::watch();
+  const std::vector<std::string>& columns = watch.settings.lines.columns;
   watch.lines->disable();
   std::ostringstream text;
-  const absl::Status status = watch.lines->print_stats(text, watch.columns);
+  const absl::Status status = watch.lines->print_stats(text, columns);
   if (!status.ok()) {
     tell(status);
     return;
@@ -148,45 +138,39 @@ void write_lines() {
   write("memledger-lines", "line profile", text.str());
   write(watch.lines_text, "line profile", [&](std::ostream& out) { out << text.str(); });
   write(watch.lines_json, "line profile",
-        [&](std::ostream& out) { watch.lines->write_json(out, watch.columns).IgnoreError(); });
+        [&](std::ostream& out) { watch.lines->write_json(out, columns).IgnoreError(); });
   write(watch.lines_html, "line profile",
-        [&](std::ostream& out) { watch.lines->write_html(out, watch.columns).IgnoreError(); });
+        [&](std::ostream& out) { watch.lines->write_html(out, columns).IgnoreError(); });
+}
+
+RunFile file_at(const std::string& pattern) {
+  return pattern.empty() ? RunFile() : RunFile(path_for_this_process(pattern));
 }
 
 void begin_lines() {
   Watch& watch = inside::watch();
-  const auto words = [](const char* variable) {
-    std::vector<std::string> result;
-    std::istringstream in(value_of(variable));
-    for (std::string word; std::getline(in, word);) result.push_back(word);
-    return result;
-  };
-  for (const auto& [variable, file] : {std::pair{"MEMLEDGER_LINES_TEXT", &watch.lines_text},
-                                       std::pair{"MEMLEDGER_LINES_JSON", &watch.lines_json},
-                                       std::pair{"MEMLEDGER_LINES_HTML", &watch.lines_html}}) {
-    if (*value_of(variable) != '\0') *file = RunFile(path_for_this_process(value_of(variable)));
-  }
-  watch.columns = words("MEMLEDGER_LINE_COLUMNS");
-  int gpu = 0;
-  if (absl::SimpleAtoi(value_of("MEMLEDGER_LINES_GPU"), &gpu)) watch.gpu = gpu;
-  // The first is the target from its first use on anyway, and the CPU where there is none.
-  if (gpu > 0)
+  const environment::LineSettings& settings = watch.settings.lines;
+  watch.lines_text = file_at(settings.text_file);
+  watch.lines_json = file_at(settings.json_file);
+  watch.lines_html = file_at(settings.html_file);
+  // GPU 0 is the target from its first use on anyway, and the CPU where there is none.
+  if (const int gpu = settings.gpu.value_or(0); gpu > 0)
     internal::set_target_device_unseen(
         c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
-  watch.lines = new LineProfiler(words("MEMLEDGER_LINES"));
+  watch.lines = new LineProfiler(settings.functions);
   watch.lines->enable().release();
 }
 
 // Not before main: LibTorch would remember an answer that was too early.
 void check_gpu() noexcept {
-  const std::optional<int> gpu = watch().gpu;
+  const std::optional<int> gpu = watch().settings.lines.gpu;
   if (!gpu) return;
   const auto* const guard =
       c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
   const int count = guard == nullptr ? 0 : guard->deviceCount();
   if (*gpu < count) return;
   memledger::tell({"memledger: -g ", std::to_string(*gpu), ": LibTorch sees ",
-                   std::to_string(count), " CUDA devices",
+                   std::to_string(count), count == 1 ? " CUDA device" : " CUDA devices",
                    count == 0 ? "; the line profile is of the CPU" : ""});
   if (count == 0 && *gpu > 0) set_target_device(c10::Device(c10::DeviceType::CPU));
 }
@@ -199,7 +183,7 @@ void report_at_exit() {
   forget_device_memory();
   try {
     if (made_no_tensor()) {
-      if (!watch().quiet && watch().folder.empty()) {
+      if (!watch().settings.quiet && watch().folder.empty()) {
         memledger::tell({"memledger: process ", std::to_string(watch().process), ", rank ",
                          std::to_string(rank_of_this_process()),
                          ", made no tensor: nothing to report"});
@@ -216,8 +200,10 @@ void report_at_exit() {
   }
 }
 
-void prepare_folder(const char* pattern) {
+void prepare_folder() {
   Watch& watch = inside::watch();
+  const std::string& pattern = watch.settings.log_folder;
+  if (pattern.empty()) return;
   std::error_code error;
   const std::filesystem::path folder = path_for_this_process(pattern);
   std::filesystem::create_directories(folder, error);
@@ -225,83 +211,59 @@ void prepare_folder(const char* pattern) {
     watch.folder = folder;
     return;
   }
-  memledger::tell({"memledger: MEMLEDGER_LOG=", pattern, ": cannot write to ", folder.string(),
-                   ": ", error ? error.message() : std::strerror(errno),
-                   watch.quiet ? "; there will be no reports" : "; reports go to standard error"});
+  const std::string reason = error ? error.message() : std::strerror(errno);
+  memledger::tell(
+      {"memledger: ", environment::kLog, "=", pattern, ": cannot write to ", folder.string(), ": ",
+       reason,
+       watch.settings.quiet ? "; there will be no reports" : "; reports go to standard error"});
+}
+
+void begin_timeline() {
+  Watch& watch = inside::watch();
+  watch.timeline_file = file_at(watch.settings.timeline);
+  std::error_code error;
+  std::filesystem::create_directories(
+      std::filesystem::path(watch.timeline_file.path()).parent_path(), error);
+  watch.timeline.emplace(TimelineOptions{kTimelineEvents});
+}
+
+void report_out_of_memory() {
+  OutOfMemoryOptions options;
+  options.folder = watch().folder;
+  options.quiet = watch().settings.quiet;
+  if (const absl::Status status = write_out_of_memory_reports(options); !status.ok()) tell(status);
+}
+
+void begin(const environment::Settings& settings) {
+  Watch& watch = inside::watch();
+  watch.settings = settings;
+  watch.process = getpid();
+  prepare_folder();
+  watch.reports = settings.report && !(settings.quiet && watch.folder.empty());
+  static const auto* const tracking = new ScopedTracking;  // never ends
+  if (absl::IsFailedPrecondition(tracking->status()) || !Registry::global().active()) return;
+  if (!settings.lines.functions.empty()) begin_lines();
+  if (!settings.timeline.empty()) begin_timeline();
+  std::atexit(&report_at_exit);
+  if (watch.reports) report_out_of_memory();
 }
 
 // After the registry's own work at load (101, 102).
 __attribute__((constructor(103))) void watch_if_asked() {
-  const bool reports = is_on(std::getenv("MEMLEDGER"));
-  const char* const timeline = std::getenv("MEMLEDGER_TIMELINE");
-  const bool has_timeline = timeline != nullptr && *timeline != '\0';
-  const bool lines = *value_of("MEMLEDGER_LINES") != '\0';
-  if (!reports && !has_timeline && !lines) return;
   try {
-    if (!take_exit_report()) return;  // another copy of memledger in this process does all this
-    watch().process = getpid();
-    watch().quiet = is_on(std::getenv("MEMLEDGER_QUIET"));
-    if (const char* const pattern = std::getenv("MEMLEDGER_LOG");
-        pattern != nullptr && *pattern != '\0')
-      prepare_folder(pattern);
-    watch().reports = reports && !(watch().quiet && watch().folder.empty());
-    if (const absl::Status status = Registry::global().activate(); !status.ok()) {
-      if (absl::IsFailedPrecondition(status)) return;  // told at load
-      memledger::tell({"memledger: ", std::string(status.message())});
-      if (!Registry::global().active()) return;
-    }
-    if (lines) begin_lines();
-    if (has_timeline) {
-      watch().timeline_file = RunFile(path_for_this_process(timeline));
-      std::error_code error;
-      std::filesystem::create_directories(
-          std::filesystem::path(watch().timeline_file.path()).parent_path(), error);
-      watch().timeline.emplace(TimelineOptions{kTimelineEvents});
-    }
-    std::atexit(&report_at_exit);
-    if (!watch().reports) return;
-    OutOfMemoryOptions out_of_memory;
-    out_of_memory.folder = watch().folder;
-    out_of_memory.quiet = watch().quiet;
-    if (const absl::Status status = write_out_of_memory_reports(out_of_memory); !status.ok()) {
-      tell(status);
-    }
+    const environment::Settings settings = environment::parse(&value_of);
+    const bool asked =
+        settings.report || !settings.timeline.empty() || !settings.lines.functions.empty();
+    // Where another copy of memledger in this process has taken the report, it does all this.
+    if (asked && take_exit_report()) begin(settings);
   } catch (const std::exception& error) {
     memledger::tell({"memledger: this program is not watched: ", first_line(error.what())});
   }
 }
 
 }  // namespace
-
-int rank_of_this_process() {
-  for (const char* const name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    const char* const value = std::getenv(name);
-    int rank = 0;
-    if (value != nullptr && absl::SimpleAtoi(value, &rank)) return rank;
-  }
-  return 0;
-}
-
-std::string expand_log_folder(std::string_view pattern, int rank, int process) {
-  std::string folder;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char next = pattern[i] == '%' && i + 1 < pattern.size() ? pattern[i + 1] : '\0';
-    if (next == 'r' || next == 'p') {
-      folder += std::to_string(next == 'r' ? rank : process);
-      ++i;
-    } else if (next == '%') {
-      folder += '%';
-      ++i;
-    } else {
-      folder += pattern[i];
-    }
-  }
-  return folder;
-}
-
 }  // namespace memledger::inside
 
-// Called by libmemledger_preload.so when the program's main begins, or finds it running.
 extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::Watch& watch = memledger::inside::watch();
   if (watch.process == 0 || watch.main_has_begun.exchange(true)) return;

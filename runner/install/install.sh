@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # ./bazelw run //:install -- --prefix DIR
 #
-# Installs the headers, libmemledger.so, the command `memledger` with what it preloads, the CMake package and the pkg-config file.
-# The library is for the LibTorch that it was built with; see LIBTORCH in the README.
+# Installs the headers, libmemledger.so, the command `memledger` and the libraries it preloads, the
+# CMake package and the pkg-config file. The library works with the LibTorch that it was built with;
+# see LIBTORCH in the README.
 set -euo pipefail
 
 usage() {
@@ -19,7 +20,7 @@ while (($#)); do
   esac
 done
 [[ -n "$prefix" ]] || usage
-# `bazel run` starts us in a folder of its own.
+# `bazel run` starts this in a folder of its own.
 [[ "$prefix" == /* ]] || prefix="${BUILD_WORKING_DIRECTORY:-$PWD}/$prefix"
 
 files="$(cd "${RUNFILES_DIR:-${BASH_SOURCE[0]}.runfiles}/memledger" 2>/dev/null && pwd)" || files="$PWD"
@@ -30,14 +31,14 @@ prefix="$(cd "$prefix" && pwd)"
 
 put() {  # FILE DESTINATION [MODE]
   mkdir -p "$(dirname "$2")"
-  # Beside, then moved: a program that has the old one mapped keeps it.
+  # Copied beside it, then renamed: a program that has mapped the old file keeps it.
   cp -L "$1" "$2.new"
   chmod "${3:-644}" "$2.new"
   mv -f "$2.new" "$2"
 }
 
-# The headers that memledger.h reaches, and those that stand for themselves.
-headers=(memledger.h)
+# The two headers that users include first, and those that they reach.
+headers=(memledger.h memledger_fmt.h)
 seen=" "
 while ((${#headers[@]})); do
   header="${headers[0]}"

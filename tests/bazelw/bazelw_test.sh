@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# bazelw with stand-ins for every program it may find: which Bazel it takes, and which arguments that one gets.
+# bazelw with stand-ins for every program it may find: which Bazel it takes, and which arguments
+# that one gets.
 set -euo pipefail
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/tree" "$work/tools" "$work/caller"
 cp -L "$1" "$work/tree/bazelw"
-# The rest of what bazelw calls. No apt-get, so nothing can be installed.
+# The other programs that bazelw calls. No apt-get, so nothing can be installed.
 for tool in awk bash cut dirname env find mkdir readlink rm sed sha256sum sort touch uname xargs; do
   ln -s "$(command -v "$tool")" "$work/tools/$tool"
 done
@@ -23,7 +24,8 @@ check() {  # WHAT EXPECTED ACTUAL
   fi
 }
 
-# Writes FOLDER/NAME, a Bazel whose version is what BODY leaves in `version`, `none` for one that does not start.
+# Writes FOLDER/NAME, a Bazel whose version is what BODY leaves in `version`; `none`: it does not
+# start.
 program() {  # FOLDER NAME BODY
   mkdir -p "$work/$1"
   cat >"$work/$1/$2" <<PROGRAM
@@ -35,7 +37,8 @@ PROGRAM
   chmod +x "$work/$1/$2"
 }
 
-# What bazelw prints with FOLDER's programs, called from another folder; ENVIRONMENT is some NAME=VALUE.
+# Prints what bazelw prints with FOLDER's programs, called from another folder. ENVIRONMENT is a
+# list of NAME=VALUE.
 bazelw() {  # FOLDER ENVIRONMENT ARGUMENTS…
   local folder="$1" environment
   read -ra environment <<<"$2"
@@ -118,7 +121,7 @@ touch "$work/file"
 check "a cache that cannot be written" "bazelw: cannot write to $work/file/cache: this build shares nothing with other clones
 bazel-4 4.2.3: test x" "$(bazelw plain "MEMLEDGER_CACHE=$work/file/cache" test x)"
 
-# Of two files of 0.6 GB, one GB has room for that which was used last.
+# A limit of 1 GB keeps one of two files of 0.6 GB: the one used last.
 mkdir "$cache/bazel"
 touch "$cache/bazel/.pruned"
 truncate -s 600M "$cache/bazel/old" "$cache/bazel/new"
@@ -132,7 +135,7 @@ rm "$cache/bazel/.pruned"
 bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=1" test x >/dev/null
 check "what was used longest ago goes" "new" "$(cd "$cache/bazel" && echo *)"
 rm -f "$cache"/bazel/*/.pruned "$cache"/bazel/.pruned
-check "a limit that is none" "bazelw: MEMLEDGER_CACHE_GB is not a whole number of gigabytes: '1.5'; 20 is taken" \
+check "a limit that is none" "bazelw: MEMLEDGER_CACHE_GB is not a whole number of gigabytes: '1.5'; using 20" \
   "$(bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=1.5" test x 2>&1 | sed -n 1p)"
 
 program "plain" bazel-4 'version=4.2.3; [[ "${1:-}" == --version ]] || echo "LIBTORCH=$LIBTORCH"'

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# fetch_libtorch.py --shared with a stand-in for pip: one download for all who ask, checked, whole or not at all, bounded.
+# fetch_libtorch.py --shared with a stand-in for pip: one download for all callers, checked, whole
+# or absent, and old releases go.
 set -euo pipefail
 
 work="$(mktemp -d)"
@@ -15,7 +16,7 @@ check() {  # WHAT EXPECTED ACTUAL
   fi
 }
 
-# `pip download … --dest FOLDER torch==N`: hands over the wheel and counts.
+# `pip download … --dest FOLDER torch==N`: copies the wheel and counts the downloads.
 mkdir "$work/pip"
 touch "$work/pip/__init__.py"
 cat >"$work/pip/__main__.py" <<PIP
@@ -58,7 +59,7 @@ check "one download" 1 "$(downloads)"
 check "what is kept" "$torch/include/ATen/ATen.h $torch/lib/libtorch.so" "$(echo $(find "$torch" -type f | sort))"
 check "a later one downloads nothing" "$torch 1" "$(NO_NETWORK=1 fetch 1) $(downloads)"
 
-# Whoever is killed while it downloads leaves nothing that the next one takes for whole.
+# A process killed during the download leaves nothing that the next one takes for complete.
 PYTHONPATH="$work" SLOW=5 python3 "$work/fetch_libtorch.py" --shared "$store" 2 2>/dev/null &
 until [[ "$(downloads)" == 2 ]]; do sleep 0.1; done
 kill -9 $!

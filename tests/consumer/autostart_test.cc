@@ -1,5 +1,5 @@
-// memledger_autostart: everything is seen from load on, also what static objects of the program
-// make.
+// memledger_autostart: everything is seen from load on, tensors of the program's static objects
+// included.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "tests/support/doctest_beside_torch.h"
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Lists the values that memledger's public headers define, as a C++ macro: PUBLIC_VALUES(X). Arguments: the headers.
+"""Prints the value types that memledger's public headers define as a C++ macro, PUBLIC_VALUES(X).
 
-A type counts unless it is named below with what it is instead; a name below that no header has is an error.
+Arguments: the headers. A type counts unless NO_VALUES names it; a name in NO_VALUES that no header
+has is an error.
 """
 
 import re
@@ -33,7 +34,8 @@ def code_of(path):
 def main():
     found = set()
     for path in sys.argv[1:]:
-        # At the start of a line: what is in a class is printed with it. Names with :: are specialisations of others' templates.
+        # At the start of a line: a nested type is printed with its class. Names with :: are
+        # specialisations of others' templates.
         definition = r"^(?:struct|class|enum class|enum)\s+(?:\[\[\w+\]\]\s+)?(\w+)\b(?!::)[^;{}()]*\{"
         found.update(match.group(1) for match in re.finditer(definition, code_of(path), re.MULTILINE))
     other = {name for names in NO_VALUES.values() for name in names}

@@ -1,8 +1,7 @@
-// A stranger's LibTorch program, which knows nothing of memledger: takes 1 GiB after the other of
-// its GPU, as many as it is told, or until it dies of it.
+// A user's LibTorch program, which knows nothing of memledger: allocates COUNT tensors of 1 GiB on
+// the GPU, or without COUNT as many as it takes to die.
 //
-//   fill_device [COUNT [catch]]    catch: as a program that says why it cannot go on, and ends with
-//   1
+//   fill_device [COUNT [catch]]     catch: print the error and exit with 1
 
 #include <ATen/ops/zeros.h>
 

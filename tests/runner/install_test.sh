@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs into an empty folder, then builds the ten-line program against it with CMake and with pkg-config, and runs it.
+# Installs into an empty folder, then builds the ten-line program against it with CMake and with
+# pkg-config, and runs it.
 set -uo pipefail
 
 install="$PWD/$1"
@@ -19,10 +20,12 @@ command -v cmake >/dev/null || fail "cmake is not here; ./bazelw test installs i
 mkdir -p "with a space"
 "$install" --prefix "$prefix" >install.log 2>&1 || fail "installing" install.log
 prefix="$PWD/prefix"
-for file in include/memledger/memledger.h lib/libmemledger.so lib/cmake/memledger/memledgerConfig.cmake lib/pkgconfig/memledger.pc \
+for file in include/memledger/memledger.h include/memledger/memledger_fmt.h lib/libmemledger.so lib/cmake/memledger/memledgerConfig.cmake lib/pkgconfig/memledger.pc \
             bin/memledger lib/memledger/libmemledger_preload.so; do
   [[ -e "$prefix/$file" ]] || fail "$file is not installed"
 done
+if grep -rnE 'nlohmann|CLI11|"(text|runner)/' "$prefix/include"; then fail "an installed header needs more than is installed"; fi
+"$prefix/bin/memledger" --version | grep -q '^memledger [0-9]' || fail "memledger --version"
 if grep -rIn '@[A-Z_]*@' "$prefix/lib/cmake" "$prefix/lib/pkgconfig"; then fail "a template was not filled in"; fi
 
 # What a second installation over the first needs, and what it must refuse.
@@ -50,6 +53,20 @@ MEMLEDGER=1 ./build/ten_lines >out 2>err || fail "running with MEMLEDGER=1" out 
 grep -q '^memledger: process .* at its end' err || fail "MEMLEDGER=1" err
 "$prefix/bin/memledger" run -- ./build/ten_lines >out 2>err || fail "memledger run" out err
 [[ "$(grep -c '^memledger: process' err)" == 1 ]] || fail "memledger run: one report" err
+
+# With the rights of others the environment is not obeyed. Needs root, and a disk that knows setgid.
+cat >secure.c <<'END'
+#include <sys/auxv.h>
+int main(void) { return getauxval(AT_SECURE) ? 0 : 1; }
+END
+with_rights() { cp "$1" "$2" && chgrp nogroup "$2" && chmod 2755 "$2"; }
+if [[ "$(id -u)" == 0 ]] && ${CC:-cc} secure.c -o secure && with_rights secure secure_setgid && ./secure_setgid; then
+  with_rights build/ten_lines setgid || fail "a setgid program"
+  MEMLEDGER=1 MEMLEDGER_TIMELINE="$PWD/secure.json" ./setgid >out 2>err || fail "a setgid program" out err
+  if grep '^memledger' err || [[ -e secure.json ]]; then fail "a setgid program obeys the environment" err; fi
+else
+  echo "skipped: a setgid program, which only root can make here"
+fi
 
 export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
 pkg-config --exists memledger || fail "pkg-config does not know memledger"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The line profile of a program that was not built for it, on a virtual GPU. The figures are those of pytorch_memlab's README: a
-# Linear of 100 by 100 takes 40000 bytes in a block of 40448 and 400 in one of 512, together 40.00K, in a segment of 2.00M.
+# The line profile of a program that was not built for it, on a virtual GPU. The figures are those
+# of pytorch_memlab's README: a Linear of 100 by 100 takes 40000 bytes in a block of 40448 and 400
+# in one of 512, together 40.00K, in a segment of 2.00M.
 set -uo pipefail
 memledger="$PWD/$1" program="$PWD/$2" profiled="$PWD/$3" small="$PWD/$4"
 cd "$TEST_TMPDIR" || exit 1
@@ -17,7 +18,7 @@ check() {  # WHAT CONDITION…
 has() { grep -qF -- "$2" "$1"; }
 has_not() { ! grep -qF -- "$2" "$1"; }
 equal() { [[ "$1" == "$2" ]] || { echo "  '$1' is not '$2'"; return 1; }; }
-# figures FUNCTION PATTERN: those of the row whose code has that in it
+# figures FUNCTION PATTERN: prints the figures of the row whose code contains PATTERN.
 figures() { awk -v title="## $1" -v code="$2" '/^## /{ inside = $0 == title } inside && index($0, code) { print $1, $2 }' err; }
 
 "$memledger" run --virtual-gpu=h200 -f outer -f inner -r profile.json -T profile.txt --html profile.html -- "$program" >out 2>err
@@ -72,7 +73,7 @@ check "a near one" has err '`outer`'
 
 "$memledger" run --virtual-gpu=h200 -f outer -g 7 -- "$program" >out 2>err
 check "a GPU that is not there: status" equal $? 0
-check "a GPU that is not there" has err "memledger: -g 7: LibTorch sees 1 CUDA devices"
+check "a GPU that is not there" has err "memledger: -g 7: LibTorch sees 1 CUDA device"
 "$memledger" run --virtual-gpu=h200 -f outer -g 0 -- "$program" >out 2>err
 check "the first GPU by its number" equal "$(figures outer 'inner();')" "120.00K 2.00M"
 check "the first GPU by its number: nothing said" has_not err "LibTorch sees"
@@ -93,7 +94,8 @@ check "a profiled program: the other's bytes" has out "allocated 2.07K, freed 2.
 "$profiled" clear >out 2>err
 check "what was cleared is gone, what runs again is there" equal "$(grep '^## ' out)" "## other"
 check "and from then on" has out "allocated 2.07K, freed 2.07K, left behind 0.00B"
-# What LibTorch's symbolizer keeps must be there until the last table is printed; freed memory is made unlike what it was.
+# What LibTorch's symbolizer keeps must be there until the last table is printed; MALLOC_PERTURB_
+# overwrites freed memory.
 MALLOC_PERTURB_=165 "$profiled" between >out 2>err
 check "a table printed on the way: status" equal $? 7
 check "a table printed on the way" equal "$(grep '^## ' out)" "$(printf '## between\n## work\n## other')"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `memledger log` on long logs, and on what is no log. Arguments: memledger, how many blocks.
+# `memledger log` on long logs, and on files that are no logs. Arguments: memledger, how many
+# blocks.
 set -uo pipefail
 memledger="$PWD/$1" blocks="$2"
 cd "$TEST_TMPDIR" || exit 1
@@ -10,7 +11,8 @@ fail() {
   failures=$((failures + 1))
 }
 
-# One shape, a birth and a death in each block: 10 s and 500 MB for a million blocks. Time is the processor's, as the machine is busy.
+# One shape, a birth and a death in each block: at most 10 s and 500 MB for a million blocks. CPU
+# time counts, as the machine may be busy.
 cat >measure.py <<'END'
 import resource
 import subprocess
@@ -62,7 +64,7 @@ mkfifo pipe
 status_of 1 "pipe: a pipe that nobody writes to$expected" pipe
 status_of 2 "which log?"
 status_of 2 "there is no option \`--sgv\`" --sgv
-# Gigabytes without a line's end.
+# Gigabytes without a newline.
 echo "GPU Memory Track | d | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb" >line.txt
 truncate -s 5G line.txt
 status_of 1 "line.txt: line 2: longer than 1048576 bytes$expected" line.txt
@@ -71,7 +73,7 @@ rm line.txt
 at="At a.cc line 1: f   Total Tensor Used Memory:1.0    Mb Total Allocated Memory:2.0    Mb"
 echo "$at" >log.txt
 for i in $(seq 3000); do echo "At a.cc line $i: g   Total Tensor Used Memory:1.0    Mb Total Allocated Memory:2.0    Mb"; done >long.txt
-# A few bytes wait in a buffer until the program ends, many do not.
+# A few bytes stay in a buffer until the program ends, many do not.
 for arguments in log.txt "long.txt long.txt" "--svg=- long.txt"; do
   # shellcheck disable=SC2086
   "$memledger" log $arguments >/dev/full 2>error

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A program that needs more than its (virtual) GPU has: it dies as it would, and who held what is in a file.
+# A program that needs more than its (virtual) GPU has dies as it would without memledger, and a
+# file says who held what.
 set -uo pipefail
 
 memledger="$PWD/$1"
@@ -48,7 +49,8 @@ check "its report" has err "The allocated memory on cuda:0: 3.00G"
 check "nothing unexplained at its end" has err "Explained: 3.00G of 3.00G (0.00B unexplained)"
 check "what it asked for" has err "Requested: 3.00G (0.00B unexplained)"
 
-# Settings that LibTorch cannot read: its allocator is left half made, and says that it is initialized.
+# With settings that LibTorch cannot read, its allocator stays half made, yet says it is
+# initialized.
 PYTORCH_CUDA_ALLOC_CONF=nonsense:1 "$memledger" run --virtual-gpu=h200:7GiB -- "$program" 1 catch >out 2>err
 check "a program that fails early: status" equal $? 1
 check "LibTorch's reason" has err "nonsense"

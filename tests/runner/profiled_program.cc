@@ -1,4 +1,4 @@
-// A program with MEMLEDGER_PROFILE() in it, that ends as it is told.
+// A program with MEMLEDGER_PROFILE() in it. Its argument says how it ends.
 //
 //   profiled_program exit | wait | interrupt | clear | between
 
@@ -14,20 +14,20 @@
 
 __attribute__((noinline)) int64_t work() {
   MEMLEDGER_PROFILE();
-  const at::Tensor one = at::empty({4242}, at::kByte);
-  return one.numel();
+  const at::Tensor tensor = at::empty({4242}, at::kByte);
+  return tensor.numel();
 }
 
 __attribute__((noinline)) int64_t other() {
   MEMLEDGER_PROFILE();
-  const at::Tensor one = at::empty({2121}, at::kByte);
-  return one.numel();
+  const at::Tensor tensor = at::empty({2121}, at::kByte);
+  return tensor.numel();
 }
 
 __attribute__((noinline)) int64_t between() {
   MEMLEDGER_PROFILE_EVERY(1);
-  const at::Tensor one = at::empty({1111}, at::kByte);
-  return one.numel();
+  const at::Tensor tensor = at::empty({1111}, at::kByte);
+  return tensor.numel();
 }
 
 int main(int argc, char** argv) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `memledger run` as a user types it: the program must not notice, and its memory must be told.
+# `memledger run` as a user types it: the program must not notice, and its memory must be reported.
 set -uo pipefail
 
 memledger="$PWD/$1"
@@ -38,6 +38,13 @@ check "no report after a signal" has_not err "allocated memory"
 "$memledger" run --quiet "$program" exit 0 </dev/null >out 2>err
 check "quiet status" equal $? 0
 check "quiet" equal "$(cat err)" "to standard error"
+
+# A program's words are handed over untouched.
+words=(p '[a,b]' -- top '')
+"$memledger" run -- sh -c 'printf "<%s>" "$0" "$@"' "${words[@]}" >out 2>err
+check "a program's words" equal "$(cat out)" "<p><[a,b]><--><top><>"
+"$memledger" run -q sh -c 'printf "<%s>" "$0" "$@"' "${words[@]}" >out 2>err
+check "a program's words without --" equal "$(cat out)" "<p><[a,b]><--><top><>"
 
 # Children are watched; programs without LibTorch are left alone.
 "$memledger" run -- sh -c "exec '$program' exit 3" </dev/null >out 2>err
@@ -89,7 +96,8 @@ print(sum(s["total_size"] for s in pickle.load(open("t.pickle", "rb"))["segments
 check "a timeline that cannot be: status" equal $? 4
 check "a timeline that cannot be: the reason" has err "occupied/t.json"
 
-# What cannot be written never changes how a program ends: to a full disk, to nobody, into a broken pipe.
+# What cannot be written never changes how a program ends: a full disk, no standard error, a broken
+# pipe.
 "$memledger" run -q --timeline=/dev/full -- "$program" exit 0 </dev/null >out 2>/dev/full
 check "a full disk, and standard error on one: status" equal $? 0
 "$memledger" run -q --timeline=/dev/full -- "$program" exit 0 </dev/null >out 2>err
@@ -116,7 +124,7 @@ check "a link in the way: the next name" has linked/memledger-exit-2.txt "The al
 check "two programs, two reports" equal "$(cat both/*.txt | grep -c 'The allocated memory on cpu: 1.00M')" 2
 "$memledger" run -q --timeline=shared.json -- sh -c "'$program' exit 0; cd elsewhere; '$program' exit 0" </dev/null >out 2>err
 check "two programs, two timelines" equal "$(ls shared.json shared.*.json | wc -l)" 2
-check "two timelines: told" has err "shared.json is of another process of this run; the timeline of process"
+check "two timelines: told" has err "another process of this run wrote $PWD/shared.json; the timeline of process"
 sleep 0.1
 "$memledger" run -q --timeline=shared.json -- "$program" exit 0 </dev/null >out 2>err
 check "the next run has the name again" equal "$(cat err) $(ls shared.*json | wc -l)" "to standard error 2"
@@ -126,11 +134,13 @@ ln -sf ../victim elsewhere/link.json
 "$memledger" run -q --timeline=elsewhere/link.json -- "$program" exit 0 </dev/null >out 2>err
 check "the user's link is followed" has victim traceEvents
 check "the user's link stays" test -L elsewhere/link.json
-# Not /dev/stdout: a runner that renames would take that link from the machine, where the test is root.
+# Not /dev/stdout: a runner that renames would remove that link from the machine if the test is
+# root.
 "$memledger" run -q --timeline=/dev/fd/1 -- "$program" exit 0 </dev/null >out 2>err
 check "standard output is written in place" has out traceEvents
 
-# A process that makes no tensor, such as a launcher that is rank 0 too, writes nothing over what the ranks wrote.
+# A process that makes no tensor, such as a launcher that is rank 0, too, must not overwrite what
+# the ranks wrote.
 "$memledger" run --log=launched --timeline=launched.json -- "$program" nothing 0 </dev/null >out 2>err
 check "no tensor, no report" equal "$(ls launched)" ""
 check "no tensor, no timeline" test ! -e launched.json
@@ -205,13 +215,30 @@ check "no program: status" equal $? 126
 check "no program: named" has err "cannot run ./plain_file"
 "$memledger" run >out 2>err
 check "nothing to run: status" equal $? 2
-check "nothing to run: said" has err "which program"
+check "nothing to run: said" has err "memledger run: which program"
+"$memledger" run --virtual-gpu= ./plain_file >out 2>err
+check "no value: status" equal $? 2
+check "no value: named" has err "memledger run: --virtual-gpu= needs a value"
+"$memledger" run --virtual-gpus=h200 ./plain_file >out 2>err
+check "no such option: status" equal $? 2
+check "no such option: named" has err 'memledger run: there is no option `--virtual-gpus=h200`'
+"$memledger" >out 2>err
+check "no command: status" equal $? 2
+check "no command: help" has err "memledger run"
 "$memledger" walk >out 2>err
 check "no such command: status" equal $? 2
-check "no such command: named" has err '`walk`'
+check "no such command: named" has err '`walk`; the commands are run, log and help'
 "$memledger" help >out 2>err
 check "help: status" equal $? 0
 check "help" has out "memledger run"
+for command in run log; do
+  "$memledger" "$command" --help >out 2>err
+  check "$command --help: status" equal $? 0
+  check "$command --help" has out "Usage: memledger $command"
+done
+"$memledger" --version >out 2>err
+check "versions: status" equal $? 0
+check "versions" equal "$(cut -d' ' -f1 out | tr '\n' ' ')" "memledger LibTorch Build: "
 
 if ((failures)); then
   echo "--- standard error of the last run"

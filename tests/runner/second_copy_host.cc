@@ -1,7 +1,6 @@
-// A program without a memledger of its own that opens plugins.
+// A program without its own copy of memledger that opens plugins.
 //
-//   second_copy_host (PLUGIN | allocator)…     `allocator`: the program sets a CPU allocator of its
-//   own
+//   second_copy_host (PLUGIN | allocator)…     allocator: set a CPU allocator of the program
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/ones.h>

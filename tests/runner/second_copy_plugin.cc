@@ -1,4 +1,4 @@
-// A plugin with a memledger of its own, which does what a user of it would.
+// A plugin with its own copy of memledger, which it uses as a user would.
 
 #include <ATen/ops/ones.h>
 

@@ -1,8 +1,6 @@
-// A program with a memledger of its own, linked in: reports by itself, then opens plugins and
-// reports again.
+// A program with memledger linked in: prints a report, then opens plugins and prints another.
 //
-//   second_copy_program [PLUGIN | allocator]…     `allocator`: the program sets a CPU allocator of
-//   its own
+//   second_copy_program [PLUGIN | allocator]…     allocator: set a CPU allocator of the program
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -21,7 +19,7 @@ namespace {
 // Made before main.
 at::Tensor early = at::ones({1024});
 
-// The library whose code that is.
+// Returns the file name of the library that holds the code.
 std::string library_of(const void* code) {
   Dl_info info;
   if (dladdr(code, &info) == 0) return "?";

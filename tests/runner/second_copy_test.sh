@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Two copies of memledger in one process: the same version is one memledger, another version stays off and says so.
+# Two copies of memledger in one process: of the same version, they work as one; of another version,
+# the second stays off and says so.
 set -uo pipefail
 
 memledger="$PWD/$1"
@@ -24,10 +25,10 @@ has_not() { ! grep -qE -- "$2" "$1"; }
 count() { [[ "$(grep -cE -- "$2" "$1")" == "$3" ]] || { echo "  $(grep -cE -- "$2" "$1") times, not $3"; return 1; }; }
 equal() { [[ "$1" == "$2" ]] || { echo "  '$1' is not '$2'"; return 1; }; }
 
-# Every report that says so explains all.
+# Every report that has an `Explained` line explains all bytes.
 reports_agree() { [[ "$(grep -cE '^Explained: .*\(0\.00B unexplained\)' "$1")" == "$(grep -c '^Explained' "$1")" ]]; }
 
-# The same files in another version: the text is all that tells them apart.
+# The same files in another version: only the text of the version differs.
 other_version() {
   sed 's/memledger [0-9]\.[0-9]\.[0-9] (LibTorch/memledger 9.8.7 (LibTorch/' "$1" >"$2"
   [[ "$(stat -Lc %s "$1")" == "$(stat -Lc %s "$2")" ]] && ! cmp -s "$1" "$2"
@@ -36,7 +37,7 @@ other_version "$program" other_program && other_version "$exporting" other_expor
 cp "$plugin" first.so && cp "$plugin" second.so && other_version "$plugin" other.so || exit 1
 refusal='^memledger: two versions in one process: memledger [0-9.]+ \(LibTorch .*\) was here first and watches; memledger 9\.8\.7 \(LibTorch .*\) stays off$'
 
-# A program that links memledger, under the runner that brings it.
+# A program that links memledger, under the runner, which brings another copy.
 "$memledger" run -- "$program" >out 2>err
 check "status" equal $? 0
 check "the program's activation" has out '^activated: 1$'
@@ -73,7 +74,7 @@ check "three copies: the plugin's label" has err '\[plugin'
 check "three copies: no trouble" has out '^trouble: 0$'
 check "three copies: one report at exit" count err '^memledger: process' 1
 
-# Without a runner the program's copy is the first, though its symbols cannot be looked up.
+# Without the runner the program's copy is the first, though its symbols cannot be looked up.
 "$program" ./first.so ./second.so >out 2>err
 check "the program first: status" equal $? 0
 check "the program first: its allocator" count out '^allocator of second_copy_program$' 3
@@ -113,7 +114,7 @@ check "the other version first: said" has err '^memledger: two versions in one p
 check "the other version first: watched" count out '^plugin: watched$' 1
 check "the other version first: the result" has out '^result: 3$'
 
-# Two plugins; and the program's own allocator between them, so that only the C symbol tells.
+# Two plugins; then with the program's own allocator between them, so that only the C symbol tells.
 "$host" ./first.so ./second.so >out 2>err
 check "plugins: status" equal $? 0
 check "plugins: watched" count out '^plugin: watched$' 2
@@ -126,7 +127,7 @@ check "behind an allocator: refused by the symbol" count err "$refusal" 1
 check "behind an allocator: status of the same version" equal $? 0
 check "behind an allocator: watched" count out '^plugin: watched$' 2
 check "behind an allocator: the result" has out '^result: 3$'
-# So it is with the copy in a program: its symbols cannot be looked up, but for that one.
+# Likewise for the copy in a program, of whose symbols only that one can be looked up.
 "$program" allocator ./first.so >out 2>err
 check "a program behind an allocator: status" equal $? 0
 check "a program behind an allocator: watched" count out '^plugin: watched$' 1

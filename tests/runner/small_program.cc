@@ -1,8 +1,7 @@
-// A stranger's LibTorch program, which knows nothing of memledger: echoes its input, keeps a MiB,
-// ends as it is told.
+// A user's LibTorch program, which knows nothing of memledger: echoes its input, keeps a tensor of
+// 1 MiB (with `nothing`: none), and ends as its arguments say.
 //
-//   small_program exit STATUS | signal NUMBER | survive STATUS | nothing STATUS    (the last
-//   without a tensor)
+//   small_program exit STATUS | signal NUMBER | survive STATUS | nothing STATUS
 
 #include <ATen/ops/empty.h>
 
@@ -18,7 +17,7 @@ namespace {
 at::Tensor* kept = nullptr;
 }  // namespace
 
-// Asks for more than there is.
+// Asks for more memory than there is.
 __attribute__((noinline)) int64_t survive() {
   const at::Tensor some = at::empty({1000}, at::kByte);
   try {

@@ -1,0 +1,420 @@
+#include "runner/command_line.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runner/version_text.h"
+#include "tracker/line_table.h"
+#include "virtual_gpu/profiles.h"
+#include "virtual_gpu/specification.h"
+
+namespace memledger::runner {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr int kMostGpus = 128;
+constexpr size_t kHelpColumn = 30;
+
+// Where an option's value goes. A flag sets its bool; a list takes all values, the others the last.
+using Target = std::variant<bool*, std::string*, std::optional<std::string>*, std::optional<int>*,
+                            std::vector<std::string>*>;
+
+struct OptionDeclaration {
+  std::string names;  // as CLI11 takes them
+  std::string value;  // what help calls it; empty: a flag
+  Target target;
+  std::string help;
+  std::string group = "Options";
+};
+
+struct Command {
+  std::string name;  // empty: `memledger` itself
+  std::string usage;
+  std::string summary;  // in the list of commands
+  std::string description;
+  std::string examples_and_exit_status;
+  std::vector<OptionDeclaration> options;
+  // What is no option. Where it is a program, its first word ends the options.
+  std::vector<std::string>* operands = nullptr;
+  bool runs_program = false;
+  // Checks the options against each other and returns them.
+  std::function<absl::StatusOr<Request>()> finish;
+};
+
+absl::Status invalid(std::string_view message) {
+  return absl::InvalidArgumentError(absl::string_view(message.data(), message.size()));
+}
+
+// The commands.
+
+absl::Status complete_line_profile(RunOptions& options) {
+  environment::LineSettings& lines = options.lines;
+  if (lines.functions.empty()) {
+    const bool is_asked_for = !lines.columns.empty() || options.no_default_columns || lines.gpu ||
+                              !lines.text_file.empty() || !lines.json_file.empty() ||
+                              !lines.html_file.empty();
+    return is_asked_for ? invalid("-c, -D, -g, -r, -T and --html require -f FUNCTION.")
+                        : absl::OkStatus();
+  }
+  for (const std::string& function : lines.functions) {
+    if (function.empty() || function.find('\n') != std::string::npos)
+      return invalid("-f: a function's name is neither empty nor of several lines");
+  }
+  for (const std::string& column : lines.columns) {
+    if (!LineColumn::parse(column))
+      return invalid(absl::StrCat("-c ", column, ": there is no such column; the columns are ",
+                                  all_column_names()));
+  }
+  if (!options.no_default_columns) {
+    std::vector<std::string> names;
+    for (const LineColumn column : default_line_columns()) names.push_back(column.name());
+    lines.columns.insert(lines.columns.begin(), names.begin(), names.end());
+  }
+  if (lines.columns.empty()) return invalid("-D leaves no column: name one with -c COLUMN");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Request> finish_run(RunOptions& options) {
+  if (options.program.empty())
+    return invalid("which program? memledger run [OPTION]… -- PROGRAM [ARGUMENT]…");
+  if (const absl::Status status = complete_line_profile(options); !status.ok()) return status;
+  if (!options.virtual_gpu.empty()) {
+    const auto parsed = virtual_gpu::parse_specification(options.virtual_gpu);
+    if (!parsed.specification)
+      return invalid(absl::StrCat("--virtual-gpu=", options.virtual_gpu, ": ", parsed.error));
+  }
+  return Request(options);
+}
+
+Command declare_run(RunOptions& options) {
+  Command command;
+  command.name = "run";
+  command.usage = "memledger run [OPTION]… [--] PROGRAM [ARGUMENT]…";
+  command.summary = "Run a program and report its tensor memory when it ends";
+  command.description =
+      "Runs an unmodified program that uses LibTorch, and reports its tensor memory when it\n"
+      "ends or runs out of memory. Children of the program are watched as well.";
+  environment::LineSettings& lines = options.lines;
+  const std::string reports = "Reports", profile = "Line profile";
+  command.options = {
+      {"--virtual-gpu", "GPU[:MEMORY][,count=N]", &options.virtual_gpu,
+       absl::StrCat("Use N virtual GPUs instead of real ones. Kernels do not run:\n",
+                    "values are zeros. GPU is one of ", virtual_gpu::profile_names(),
+                    ";\nMEMORY is a size such as 24GiB.")},
+      {"--log", "FOLDER", &options.log_folder,
+       "Write reports to files in FOLDER instead of standard error.\n"
+       "In all paths %r is the rank, %p the process and %% a percent sign.",
+       reports},
+      {"-q,--quiet", "", &options.quiet,
+       "Print no report on standard error. Files are still written.", reports},
+      {"--timeline", "FILE", &options.timeline,
+       "Record births and deaths of all storages: a .json file for\n"
+       "ui.perfetto.dev, a .pickle file for pytorch.org/memory_viz.",
+       reports},
+      {"-f,--function", "FUNCTION", &lines.functions,
+       "Profile the memory of each line of FUNCTION, named by the end of\n"
+       "its qualified name. May be repeated. Replaces the report.",
+       profile},
+      {"--report", "", &options.report, "Write the report as well as the line profile.", profile},
+      {"-c,--column", "COLUMN", &lines.columns,
+       "Add a column, named as in torch.cuda.memory_stats(). May be repeated.", profile},
+      {"-D,--no-default-columns", "", &options.no_default_columns,
+       "Leave out active_bytes.all.peak and reserved_bytes.all.peak.", profile},
+      {"-g,--gpu", "NUMBER", &lines.gpu,
+       "Profile this GPU. The default is 0, or the CPU where there is no GPU.", profile},
+      {"-T,--text", "FILE", &lines.text_file, "Write the line profile to FILE as text.", profile},
+      {"-r,--json", "FILE", &lines.json_file, "Write the line profile to FILE as JSON.", profile},
+      {"--html", "FILE", &lines.html_file,
+       "Write the line profile to FILE as a page with bars beside the source.", profile},
+  };
+  command.examples_and_exit_status =
+      "Examples:\n"
+      "  memledger run -- ./train --epochs=1\n"
+      "  memledger run --virtual-gpu=h200:24GiB,count=2 -- ./train\n"
+      "  memledger run --log=reports/%r -- torchrun --nproc-per-node=2 train.py\n"
+      "  memledger run -f train_step --html=lines.html -- ./train\n"
+      "\n"
+      "Exit status:\n"
+      "  The program's own, signals included; and, if the program does not start:\n"
+      "  2    wrong usage\n"
+      "  126  the program cannot be run, or memledger's own libraries are missing\n"
+      "  127  there is no such program";
+  command.operands = &options.program;
+  command.runs_program = true;
+  command.finish = [&options] { return finish_run(options); };
+  return command;
+}
+
+absl::StatusOr<Request> finish_log(const LogOptions& options) {
+  const std::string usage = "memledger log [--svg=FILE] FILE [FILE2]";
+  if (options.files.empty()) return invalid("which log? " + usage);
+  if (options.files.size() > 2) return invalid("one log, or two to compare: " + usage);
+  if (options.svg && options.svg->empty()) return invalid("--svg needs a value: --svg=FILE");
+  if (options.svg && options.files.size() == 2)
+    return invalid("--svg draws one log: leave out --svg, or the second FILE");
+  return Request(options);
+}
+
+Command declare_log(LogOptions& options) {
+  Command command;
+  command.name = "log";
+  command.usage = "memledger log [--svg=FILE] FILE [FILE2]";
+  command.summary = "Sum up a log of MemTracker, or compare two logs";
+  command.description = "Sums up a log written by MemTracker or gpu_mem_track, or compares two.";
+  command.options = {{"--svg", "FILE", &options.svg,
+                      "Draw the totals of the log into FILE. With - the drawing goes to\n"
+                      "standard output, in place of the summary."}};
+  command.examples_and_exit_status =
+      "Examples:\n"
+      "  memledger log 30-Apr-21-20:25:29-gpu_mem_track.txt\n"
+      "  memledger log --svg=totals.svg train.txt\n"
+      "  memledger log before.txt after.txt\n"
+      "\n"
+      "Exit status:\n"
+      "  0  all is written\n"
+      "  1  a file cannot be read, is no log, or cannot be written\n"
+      "  2  wrong usage";
+  command.operands = &options.files;
+  command.finish = [&options] { return finish_log(options); };
+  return command;
+}
+
+// `memledger` itself.
+Command declare_main(bool& version) {
+  Command command;
+  command.usage = "memledger COMMAND [OPTION]… [ARGUMENT]…";
+  command.description = "memledger keeps the books of a LibTorch program's tensor memory.";
+  command.options = {
+      {"--version", "", &version, "Print the versions of memledger, LibTorch and this build."}};
+  command.examples_and_exit_status =
+      "Examples:\n"
+      "  memledger run --help       explains a command, with more examples\n"
+      "  memledger run -- ./train   runs a program and reports its memory";
+  command.finish = [&version]() -> absl::StatusOr<Request> {
+    if (!version) return invalid("which command? `memledger --help` lists them");
+    return Request(PrintText{version_text()});
+  };
+  return command;
+}
+
+std::string full_name(const Command& command) {
+  return command.name.empty() ? "memledger" : "memledger " + command.name;
+}
+
+// From declarations to CLI11.
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  explicit HelpFormatter(std::string usage) : usage_(std::move(usage)) {
+    column_width(kHelpColumn);
+  }
+
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return "\nUsage: " + usage_ + "\n\n";
+  }
+  std::string make_group(std::string group, bool is_positional,
+                         std::vector<const CLI::Option*> options) const override {
+    std::string result = group + ":\n";
+    for (const CLI::Option* const option : options) result += make_option(option, is_positional);
+    return result;
+  }
+  std::string make_option_name(const CLI::Option* option, bool /*is_positional*/) const override {
+    std::vector<std::string> names;
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    const std::string value = option->get_option_text();
+    return absl::StrJoin(names, ", ") + (value.empty() ? "" : "=" + value);
+  }
+  std::string make_option_opts(const CLI::Option* /*option*/) const override { return ""; }
+
+ private:
+  std::string usage_;
+};
+
+void store(const OptionDeclaration& option, const std::vector<std::string>& values) {
+  const std::string& last = values.back();
+  if (auto* const* list = std::get_if<std::vector<std::string>*>(&option.target)) {
+    **list = values;
+  } else if (auto* const* text = std::get_if<std::string*>(&option.target)) {
+    **text = last;
+  } else if (auto* const* maybe = std::get_if<std::optional<std::string>*>(&option.target)) {
+    **maybe = last;
+  } else {
+    int gpu = 0;
+    if (!absl::SimpleAtoi(last, &gpu) || gpu < 0 || gpu >= kMostGpus) {
+      const std::string name = option.names.substr(0, option.names.find(','));
+      throw CLI::ValidationError(
+          absl::StrCat(name, " ", last, ": a GPU is a number from 0 to ", kMostGpus - 1));
+    }
+    *std::get<std::optional<int>*>(option.target) = gpu;
+  }
+}
+
+void add_option(CLI::App& app, const OptionDeclaration& option) {
+  if (bool* const* const flag = std::get_if<bool*>(&option.target)) {
+    app.add_flag_callback(
+           option.names, [flag = *flag] { *flag = true; }, option.help)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+        ->group(option.group);
+    return;
+  }
+  const auto take = [&option](const std::vector<std::string>& values) {
+    store(option, values);
+    return true;
+  };
+  app.add_option(option.names, take, option.help)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->option_text(option.value)
+      ->group(option.group);
+}
+
+// The command is referred to.
+std::unique_ptr<CLI::App> make_app(const Command& command) {
+  auto app = std::make_unique<CLI::App>(command.description);
+  app->formatter(std::make_shared<HelpFormatter>(command.usage));
+  app->set_help_flag("-h,--help", "Print this help.");
+  app->footer(command.examples_and_exit_status);
+  app->allow_extras();
+  for (const OptionDeclaration& option : command.options) add_option(*app, option);
+  return app;
+}
+
+bool takes_value(const CLI::Option& option) { return option.get_items_expected_min() > 0; }
+
+// Whether the value of an option is the next word: of `--log`, `-f` and `-qf`, not of `--log=x` and
+// `-fx`.
+bool takes_next_word(const CLI::App& app, const std::string& word) {
+  if (word.compare(0, 2, "--") == 0) {
+    const CLI::Option* const option = app.get_option_no_throw(word);
+    return option != nullptr && takes_value(*option);
+  }
+  for (size_t i = 1; i < word.size(); ++i) {
+    const CLI::Option* const option = app.get_option_no_throw(std::string("-") + word[i]);
+    if (option == nullptr) return false;
+    if (takes_value(*option)) return i + 1 == word.size();
+  }
+  return false;
+}
+
+// Returns the word as CLI11 has to see it: `-f=x` would be a function `=x` to it, `--log=` would
+// take the next word, and a flag any value.
+absl::StatusOr<std::string> checked(const CLI::App& app, const std::string& word) {
+  const size_t equals = word.find('=');
+  const std::string name = word.substr(0, equals);
+  const CLI::Option* const option = app.get_option_no_throw(name);
+  if (equals == std::string::npos || option == nullptr) return word;
+  if (!takes_value(*option)) return invalid(name + " takes no value: " + name);
+  if (equals + 1 == word.size())
+    return invalid(absl::StrCat(name, "= needs a value: ", name, "=", option->get_option_text()));
+  return name.size() == 2 ? name + word.substr(equals + 1) : word;
+}
+
+struct SplitWords {
+  Words options;  // with their values
+  Words operands;
+};
+
+// CLI11 2.1.2 takes words such as [a,b] and -- apart wherever it meets them, so it gets options
+// and their values only.
+absl::StatusOr<SplitWords> split(const CLI::App& app, const Words& words, bool runs_program) {
+  SplitWords result;
+  auto word = words.begin();
+  for (; word != words.end(); ++word) {
+    if (*word == "--") {
+      ++word;
+      break;
+    }
+    if (word->empty() || word->front() != '-') {
+      if (runs_program) break;
+      result.operands.push_back(*word);
+      continue;
+    }
+    absl::StatusOr<std::string> option = checked(app, *word);
+    if (!option.ok()) return option.status();
+    result.options.push_back(*std::move(option));
+    if (!takes_next_word(app, *word)) continue;
+    if (word + 1 == words.end() || word[1] == "--")
+      return invalid(absl::StrCat(*word, " needs a value"));
+    result.options.push_back(*++word);
+  }
+  result.operands.insert(result.operands.end(), word, words.end());
+  return result;
+}
+
+absl::StatusOr<Request> parse_words(const Command& command, const Words& words) {
+  const std::unique_ptr<CLI::App> app = make_app(command);
+  absl::StatusOr<SplitWords> split_words = split(*app, words, command.runs_program);
+  if (!split_words.ok()) return split_words.status();
+  try {
+    std::reverse(split_words->options.begin(), split_words->options.end());  // as CLI11 wants them
+    app->parse(std::move(split_words->options));
+  } catch (const CLI::CallForHelp&) {
+    return Request(PrintText{app->help()});
+  } catch (const CLI::ParseError& error) {
+    return invalid(error.what());
+  }
+  if (const Words unknown = app->remaining(); !unknown.empty())
+    return invalid(absl::StrCat("there is no option `", unknown.front(), "`; `", full_name(command),
+                                " --help` lists the options"));
+  if (command.operands != nullptr) *command.operands = std::move(split_words->operands);
+  return command.finish();
+}
+
+absl::StatusOr<Request> parse(const Command& command, const Words& words) {
+  absl::StatusOr<Request> request = parse_words(command, words);
+  if (request.ok()) return request;
+  return invalid(absl::StrCat(full_name(command), ": ", request.status().message()));
+}
+
+std::string help_with(const std::vector<Command>& commands) {
+  bool version = false;
+  const Command main = declare_main(version);
+  const std::unique_ptr<CLI::App> app = make_app(main);
+  for (const Command& command : commands)
+    app->add_subcommand(command.name, command.summary)->group("Commands");
+  return app->help();
+}
+
+std::string no_such_command(const std::string& name, const std::vector<Command>& commands) {
+  const std::string names = absl::StrJoin(
+      commands, ", ",
+      [](std::string* out, const Command& command) { absl::StrAppend(out, command.name); });
+  return absl::StrCat("there is no command `", name, "`; the commands are ", names,
+                      " and help. To run a program: memledger run -- PROGRAM");
+}
+
+absl::StatusOr<Request> parse_with(const std::vector<Command>& commands, Words words) {
+  if (words.size() > 1 && words[0] == "help") words = {words[1], "--help"};
+  if (words.empty() || words[0] == "help" || words[0] == "--help" || words[0] == "-h")
+    return Request(PrintText{help_with(commands)});
+  if (words[0].compare(0, 1, "-") == 0) {
+    bool version = false;
+    return parse(declare_main(version), {words[0]});
+  }
+  for (const Command& command : commands) {
+    if (command.name == words[0]) return parse(command, {words.begin() + 1, words.end()});
+  }
+  return invalid("memledger: " + no_such_command(words[0], commands));
+}
+
+}  // namespace
+
+absl::StatusOr<Request> parse_command_line(const std::vector<std::string>& words) {
+  RunOptions run;
+  LogOptions log;
+  return parse_with({declare_run(run), declare_log(log)}, words);
+}
+
+std::string general_help() { return std::get<PrintText>(*parse_command_line({"--help"})).text; }
+
+}  // namespace memledger::runner

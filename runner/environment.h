@@ -1,0 +1,81 @@
+#pragma once
+
+// The environment variables by which `memledger run` tells a program what to do. Users may set
+// those of the first group themselves, for a program that is linked with libmemledger.so. Two more
+// are declared where they are read: kRunVariable (text/output.h) and kSpecificationVariable
+// (virtual_gpu/specification.h).
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace memledger::environment {
+
+// Watch this process from its first allocation, and report when it ends or runs out of memory. On
+// unless empty or 0.
+inline constexpr char kReport[] = "MEMLEDGER";
+// Print no reports on standard error; files are still written. On unless empty or 0.
+inline constexpr char kQuiet[] = "MEMLEDGER_QUIET";
+// The folder for report files, made if missing. In this and all paths below, %r is the rank, %p the
+// process and %% a percent sign.
+inline constexpr char kLog[] = "MEMLEDGER_LOG";
+// The file for births and deaths of storages, written with or without reports.
+inline constexpr char kTimeline[] = "MEMLEDGER_TIMELINE";
+// The line profile (tracker/line_profiler.h): the functions and the columns, one per line, the
+// GPU's number, and the files.
+inline constexpr char kLines[] = "MEMLEDGER_LINES";
+inline constexpr char kLinesColumns[] = "MEMLEDGER_LINES_COLUMNS";
+inline constexpr char kLinesGpu[] = "MEMLEDGER_LINES_GPU";
+inline constexpr char kLinesText[] = "MEMLEDGER_LINES_TEXT";
+inline constexpr char kLinesJson[] = "MEMLEDGER_LINES_JSON";
+inline constexpr char kLinesHtml[] = "MEMLEDGER_LINES_HTML";
+
+// The folder that relative paths above start from: the caller's.
+inline constexpr char kFolder[] = "MEMLEDGER_FOLDER";
+// For the preloaded library: the path of libmemledger.so, and the LibTorch release it was built for
+// (2.11).
+inline constexpr char kLibrary[] = "MEMLEDGER_LIBRARY";
+inline constexpr char kLibTorch[] = "MEMLEDGER_LIBTORCH";
+
+struct LineSettings {
+  std::vector<std::string> functions;  // none: no line profile
+  std::vector<std::string> columns;
+  std::optional<int> gpu;  // unset: the first, or the CPU where there is none
+  std::string text_file, json_file, html_file;
+};
+
+// What is asked of a program. Empty texts: not asked for.
+struct Settings {
+  bool report = false;
+  bool quiet = false;
+  std::string log_folder;
+  std::string timeline;
+  LineSettings lines;
+  std::string folder;
+};
+
+struct Variable {
+  std::string name;
+  std::optional<std::string> value;  // unset: remove the variable
+};
+
+// Returns the variables to change. Others stay as the caller has them.
+std::vector<Variable> format(const Settings& settings);
+
+// Returns the value of a variable, or null. Programs pass secure_getenv: in a setuid program the
+// environment must not choose files to write.
+using Lookup = std::function<const char*(const char* name)>;
+
+// Returns what the variables ask for; a GPU that is no number counts as unset.
+Settings parse(const Lookup& lookup);
+
+// Returns the first of RANK, OMPI_COMM_WORLD_RANK, PMI_RANK and SLURM_PROCID that is a number; 0
+// without.
+int rank(const Lookup& lookup);
+
+// Returns a path with %r, %p and %% replaced.
+std::string expand(std::string_view path, int rank, int process);
+
+}  // namespace memledger::environment

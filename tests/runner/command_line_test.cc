@@ -1,0 +1,215 @@
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "runner/command_line.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace memledger::runner {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words after(const std::string& command, Words words) {
+  words.insert(words.begin(), command);
+  return words;
+}
+
+// Ends the test where the words are not a proper `run`.
+RunOptions run_options(const Words& words) {
+  const auto request = parse_command_line(after("run", words));
+  REQUIRE_MESSAGE(request.ok(), std::string(request.status().message()));
+  REQUIRE(std::holds_alternative<RunOptions>(*request));
+  return std::get<RunOptions>(*request);
+}
+
+LogOptions log_options(const Words& words) {
+  const auto request = parse_command_line(after("log", words));
+  REQUIRE_MESSAGE(request.ok(), std::string(request.status().message()));
+  REQUIRE(std::holds_alternative<LogOptions>(*request));
+  return std::get<LogOptions>(*request);
+}
+
+std::string text_of(const Words& words) {
+  const auto request = parse_command_line(words);
+  REQUIRE_MESSAGE(request.ok(), std::string(request.status().message()));
+  REQUIRE(std::holds_alternative<PrintText>(*request));
+  return std::get<PrintText>(*request).text;
+}
+
+std::string error_of(const Words& words) {
+  const auto request = parse_command_line(words);
+  return request.ok() ? "" : std::string(request.status().message());
+}
+
+std::string run_error(const Words& words) { return error_of(after("run", words)); }
+std::string log_error(const Words& words) { return error_of(after("log", words)); }
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("the program begins after --, or at the first word that is no option") {
+  for (const Words& words :
+       {Words{"--", "./train", "--quiet", "--", "x"}, Words{"./train", "--quiet", "--", "x"}}) {
+    const RunOptions options = run_options(words);
+    CHECK(options.program == Words{"./train", "--quiet", "--", "x"});
+    CHECK_FALSE(options.quiet);
+    CHECK(options.virtual_gpu.empty());
+  }
+}
+
+TEST_CASE("the program's words are handed over untouched") {
+  const Words program = {"p", "[a,b]", "--", "top", ""};
+  CHECK(run_options({"--", "p", "[a,b]", "--", "top", ""}).program == program);
+  CHECK(run_options({"-q", "p", "[a,b]", "--", "top", ""}).program == program);
+  for (const std::string word : {"[a,b]", "", "--", "-", "++", "--help", "%%", "/help", "@file"}) {
+    CHECK(run_options({"--", word, word}).program == Words{word, word});
+    CHECK(run_options({"-f", "f", "--", "p", word, "-q"}).program == Words{"p", word, "-q"});
+  }
+}
+
+TEST_CASE("the line profile's options") {
+  const RunOptions options =
+      run_options({"-f", "train", "--function=Net::forward", "-c", "line.left", "-g", "1", "-T",
+                   "t", "-r", "j", "--html=h", "--report", "./train", "-f", "x"});
+  const environment::LineSettings& lines = options.lines;
+  CHECK(lines.functions == Words{"train", "Net::forward"});
+  CHECK(lines.columns == Words{"active_bytes.all.peak", "reserved_bytes.all.peak", "line.left"});
+  CHECK(lines.gpu == 1);
+  CHECK(lines.text_file == "t");
+  CHECK(lines.json_file == "j");
+  CHECK(lines.html_file == "h");
+  CHECK(options.report);
+  CHECK(options.program == Words{"./train", "-f", "x"});
+  CHECK(run_options({"-f", "g", "-D", "-c", "line.left", "p"}).lines.columns == Words{"line.left"});
+  CHECK(contains(run_error({"-f", "g", "-D", "p"}), "-c"));
+  CHECK(contains(run_error({"-f", "g", "-c", "active_bytes.al.peak", "p"}), "small_pool"));
+  CHECK(contains(run_error({"-f", "g", "-g", "one", "p"}), "-g one"));
+  CHECK(contains(run_error({"-f", "g", "-g", "128", "p"}), "from 0 to 127"));
+  CHECK(contains(run_error({"-f", "", "p"}), "-f"));
+  CHECK(contains(run_error({"-f"}), "-f needs a value"));
+  for (const Words& words : {Words{"-T", "file", "p"}, Words{"-D", "p"}, Words{"-g", "0", "p"},
+                             Words{"-c", "line.left", "p"}, Words{"--html=h", "p"}}) {
+    CHECK(run_error(words) == "memledger run: -c, -D, -g, -r, -T and --html require -f FUNCTION.");
+  }
+}
+
+TEST_CASE("options take their value after = or as the next word") {
+  for (const Words& words : {Words{"--virtual-gpu=a100:24GiB,count=2", "--log=out/%r",
+                                   "--timeline=t.json", "-q", "./train"},
+                             Words{"--virtual-gpu", "a100:24GiB,count=2", "--log", "out/%r",
+                                   "--timeline", "t.json", "--quiet", "--", "./train"}}) {
+    const RunOptions options = run_options(words);
+    CHECK(options.virtual_gpu == "a100:24GiB,count=2");
+    CHECK(options.log_folder == "out/%r");
+    CHECK(options.timeline == "t.json");
+    CHECK(options.quiet);
+    CHECK(options.program == Words{"./train"});
+  }
+  for (const Words& words : {Words{"-f", "g"}, Words{"-f=g"}, Words{"-fg"}, Words{"-qf", "g"}}) {
+    Words line = words;
+    line.push_back("p");
+    CHECK(run_options(line).lines.functions == Words{"g"});
+    CHECK(run_options(line).program == Words{"p"});
+  }
+}
+
+TEST_CASE("an option's value is taken as it is") {
+  for (const std::string value : {"[a,b]", "-q", "--quiet", "a=b", "x y"}) {
+    CHECK(run_options({"--log", value, "p"}).log_folder == value);
+    CHECK(run_options({"--log=" + value, "p"}).log_folder == value);
+  }
+  CHECK(run_options({"--log", "", "p"}).log_folder.empty());
+  CHECK(run_options({"-f", "[a,b]", "p"}).lines.functions == Words{"[a,b]"});
+}
+
+TEST_CASE("the last of an option's values counts, and a flag may be repeated") {
+  CHECK(run_options({"--log=a", "--log=b", "p"}).log_folder == "b");
+  CHECK(run_options({"-q", "-q", "--quiet", "p"}).quiet);
+}
+
+TEST_CASE("what is wrong is named") {
+  CHECK(contains(run_error({}), "which program"));
+  CHECK(contains(run_error({"--"}), "which program"));
+  CHECK(contains(run_error({"--virtual-gpu=h200"}), "which program"));
+  CHECK(contains(run_error({"--virtual_gpu=h200", "./train"}), "`--virtual_gpu=h200`"));
+  CHECK(contains(run_error({"--virtual-gpus=h200", "./train"}), "`--virtual-gpus=h200`"));
+  CHECK(contains(run_error({"-x", "./train"}), "`-x`; `memledger run --help`"));
+  CHECK(contains(run_error({"-", "./train"}), "`-`"));
+  CHECK(contains(run_error({"--virtual-gpu", "--", "./train"}), "--virtual-gpu needs a value"));
+  CHECK(contains(run_error({"--virtual-gpu=", "./train"}), "--virtual-gpu= needs a value"));
+  CHECK(contains(run_error({"-f=", "./train"}), "-f= needs a value: -f=FUNCTION"));
+  CHECK(contains(run_error({"--quiet=yes", "./train"}), "--quiet takes no value"));
+  CHECK(contains(run_error({"--log"}), "--log needs a value"));
+  // The virtual GPU's own sentence comes through, with the names that it knows.
+  const std::string unknown = run_error({"--virtual-gpu=h9000", "./train"});
+  CHECK(contains(unknown, "h9000"));
+  CHECK(contains(unknown, "a100"));
+}
+
+TEST_CASE("log takes one file or two, and draws one") {
+  CHECK(log_options({"a"}).files == Words{"a"});
+  CHECK_FALSE(log_options({"a"}).svg);
+  CHECK(log_options({"a", "[b,c]"}).files == Words{"a", "[b,c]"});
+  CHECK(log_options({"run", "help"}).files == Words{"run", "help"});
+  CHECK(log_options({"a", "--svg", "s"}).svg == "s");
+  CHECK(log_options({"--svg=-", "a"}).svg == "-");
+  CHECK(log_options({"--svg=s", "--", "--svg"}).files == Words{"--svg"});
+  CHECK(contains(log_error({}), "memledger log: which log?"));
+  CHECK(contains(log_error({"a", "b", "c"}), "one log, or two to compare"));
+  CHECK(contains(log_error({"--svg=s", "a", "b"}), "--svg draws one log"));
+  CHECK(contains(log_error({"--svg"}), "--svg needs a value"));
+  CHECK(contains(log_error({"--svg", "", "a"}), "--svg needs a value"));
+  CHECK(contains(log_error({"--sgv"}), "there is no option `--sgv`"));
+}
+
+TEST_CASE("each command explains itself, with examples and exit statuses") {
+  for (const std::string command : {"run", "log"}) {
+    const std::string help = text_of({command, "--help"});
+    CHECK(contains(help, "Usage: memledger " + command));
+    CHECK(contains(help, "\nExamples:\n  memledger " + command));
+    CHECK(contains(help, "\nExit status:\n"));
+    CHECK(text_of({command, "-h"}) == help);
+    CHECK(text_of({"help", command}) == help);
+    CHECK(contains(general_help(), "\n  " + command + " "));
+  }
+  CHECK(contains(text_of({"run", "-q", "--help", "p"}), "-f, --function=FUNCTION"));
+  for (const Words& words : {Words{"help"}, Words{"--help"}, Words{"-h"}})
+    CHECK(text_of(words) == general_help());
+}
+
+TEST_CASE("help fits a terminal of 100 columns") {
+  for (const Words& words : {Words{"help"}, Words{"help", "run"}, Words{"help", "log"}}) {
+    std::string text = text_of(words);
+    size_t begin = 0;
+    for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+      INFO(text.substr(begin, end - begin));
+      CHECK(end - begin <= 100);
+      CHECK((end == begin || text[end - 1] != ' '));
+      begin = end + 1;
+    }
+    CHECK(begin == text.size());
+  }
+}
+
+TEST_CASE("the versions of memledger, LibTorch and the build") {
+  const std::string versions = text_of({"--version"});
+  CHECK(versions.compare(0, 10, "memledger ") == 0);
+  CHECK(contains(versions, "\nLibTorch 2."));
+  CHECK(contains(versions, "\nBuild: "));
+  CHECK(contains(versions, ", interface "));
+}
+
+TEST_CASE("an unknown command says which exist") {
+  CHECK(error_of({"walk"}) ==
+        "memledger: there is no command `walk`; the commands are run, log and help. To run a "
+        "program: memledger run -- PROGRAM");
+  CHECK(error_of({"help", "walk"}) == error_of({"walk"}));
+  CHECK(contains(error_of({"-q"}), "memledger: there is no option `-q`; `memledger --help`"));
+  CHECK(contains(error_of({"--"}), "memledger: which command?"));
+}
+
+}  // namespace memledger::runner
