@@ -6,6 +6,7 @@
 
 #include <iostream>
 
+#include "tests/support/text_matchers.h"
 #include "tests/text/faults.h"
 #include "text/csv.h"
 #include "text/html.h"
@@ -16,6 +17,7 @@
 namespace memledger {
 namespace {
 
+using testing::contains;
 using testing::fresh_folder;
 using testing::harm_in;
 using testing::names_in;
@@ -26,10 +28,6 @@ namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
 std::string message(const absl::Status& status) { return std::string(status.message()); }
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 void write_text(const fs::path& file, std::string_view text) { std::ofstream(file) << text; }
 
 TEST_CASE("JSON strings are UTF-8, whatever bytes a name has") {

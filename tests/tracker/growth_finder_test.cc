@@ -20,14 +20,13 @@
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
 #include "tests/support/fork_beside_threads.h"
+#include "tests/support/text_matchers.h"
 #include "text/bytes.h"
 
 namespace memledger {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using testing::contains;
 
 // The report after that many steps of the program.
 template <typename Program>
@@ -42,7 +41,7 @@ GrowthReport watched(int steps, Program program, const GrowthOptions& options = 
 
 const GrowthRow* row_like(const GrowthReport& report, const std::string& part) {
   for (const GrowthRow& row : report.rows) {
-    if (has(row.where(), part)) return &row;
+    if (contains(row.where(), part)) return &row;
   }
   return nullptr;
 }
@@ -193,7 +192,7 @@ TEST_CASE("4 bytes a step beside a training loop of varying size") {
   });
   REQUIRE(report.rows.size() == 1);
   CHECK(report.verdict() == "growing 4.0 B per step since step 6");
-  CHECK(has(report.rows[0].where(), "aten::mean [forward] ()"));
+  CHECK(contains(report.rows[0].where(), "aten::mean [forward] ()"));
 }
 
 TEST_SUITE_END();
