@@ -15,6 +15,7 @@
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/text_matchers.h"
 #include "tracker/mem_tracker.h"
 
@@ -36,13 +37,12 @@ std::string text_of(const fs::path& file) {
 
 TEST_CASE("LibTorch's error, the log, who held what, and going on") {
   const at::TensorOptions bytes = at::TensorOptions(at::kCUDA).dtype(at::kByte);
-  std::string folder = (fs::temp_directory_path() / "cuda_oom_XXXXXX").string();
-  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const testing::TemporaryFolder folder;
   TrackerOptions tracker_options;
-  tracker_options.path = folder;
+  tracker_options.path = folder.path();
   MemTracker tracker(tracker_options);
   OutOfMemoryOptions options;
-  options.folder = folder;
+  options.folder = folder.path();
   REQUIRE(write_out_of_memory_reports(options).ok());
   tracker.track();
 
@@ -64,7 +64,7 @@ TEST_CASE("LibTorch's error, the log, who held what, and going on") {
   REQUIRE(held.size() == 8);
 
   fs::path report, log;
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
     (contains(entry.path().filename().string(), "oom-") ? report : log) = entry.path();
   }
   const std::string said = text_of(report);
@@ -109,7 +109,7 @@ TEST_CASE("LibTorch's error, the log, who held what, and going on") {
   held.push_back(at::empty({kGiB + kGiB / 2}, bytes));
   CHECK_THROWS_AS(at::empty({kGiB}, bytes), c10::OutOfMemoryError);
   std::string newest;
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
     if (contains(entry.path().filename().string(), "oom-") && entry.path() != report)
       newest = text_of(entry.path());
   }
@@ -118,7 +118,6 @@ TEST_CASE("LibTorch's error, the log, who held what, and going on") {
       newest,
       "Advice: The free blocks in the cache, 1.00G, would be enough, but the largest has 512.00M"));
   stop_out_of_memory_reports();
-  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -22,12 +22,14 @@
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/text_matchers.h"
 
 namespace memledger {
 namespace {
 
 using testing::contains;
+using testing::TemporaryFolder;
 
 namespace fs = std::filesystem;
 
@@ -50,21 +52,6 @@ void note(const AllocationFailure& failure) noexcept {
   // Inside, nothing is told: this would never end.
   CHECK(message_of(kAbsurd / 2) != "no exception");
 }
-
-struct Folder {
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "oom_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::vector<std::string> files() const {
-    std::vector<std::string> all;
-    for (const auto& entry : fs::directory_iterator(path)) all.push_back(entry.path().string());
-    return all;
-  }
-  fs::path path;
-};
 
 std::string text_of(const std::string& file) {
   std::ifstream in(file);
@@ -92,9 +79,9 @@ TEST_CASE("the observer is told once, the program gets the same exception") {
 
 TEST_CASE("the report") {
   const ScopedTracking tracking;
-  Folder folder;
+  const TemporaryFolder folder;
   OutOfMemoryOptions options;
-  options.folder = (folder.path / "made" / "when missing").string();
+  options.folder = folder / "made/when missing";
   options.max_reports = 3;
   REQUIRE(write_out_of_memory_reports(options).ok());
 
@@ -105,12 +92,11 @@ TEST_CASE("the report") {
   }
   held.push_back(at::ones({2 << 20}, at::kByte));
   message_of(kAbsurd);
-  folder.path = options.folder;
-  REQUIRE(folder.files().size() == 1);
-  const std::string name = fs::path(folder.files()[0]).filename().string();
+  REQUIRE(folder.files("made/when missing").size() == 1);
+  const std::string name = fs::path(folder.files("made/when missing")[0]).filename().string();
   CHECK(contains(name, "oom-2"));
   CHECK(contains(name, "-" + std::to_string(getpid()) + ".txt"));
-  const std::string text = text_of(folder.files()[0]);
+  const std::string text = text_of(folder.files("made/when missing")[0]);
   CAPTURE(text);
   CHECK(contains(text, "memledger: out of memory on cpu\n"));
   CHECK(contains(text, "Asked for: 32.00T (35184372088832 bytes) by aten::empty [forward]\n"));
@@ -125,16 +111,16 @@ TEST_CASE("the report") {
 
   // Two more in the same second have other names; then it is enough.
   for (int i = 0; i < 4; ++i) message_of(kAbsurd);
-  REQUIRE(folder.files().size() == 3);
+  REQUIRE(folder.files("made/when missing").size() == 3);
   int last = 0;
-  for (const std::string& file : folder.files())
+  for (const std::string& file : folder.files("made/when missing"))
     last += contains(text_of(file), "This was the last report");
   CHECK(last == 1);
 
   stop_out_of_memory_reports();
   options.max_reports = 100;
   message_of(kAbsurd);
-  CHECK(folder.files().size() == 3);
+  CHECK(folder.files("made/when missing").size() == 3);
 }
 
 TEST_CASE("without names: by role, as far as operators show it") {
@@ -177,9 +163,9 @@ TEST_CASE("without names: by role, as far as operators show it") {
 TEST_CASE("a child of fork makes its reports, whatever another thread was doing" *
           doctest::skip(testing::kChildrenMayHang)) {
   const ScopedTracking tracking;
-  Folder folder;
+  const TemporaryFolder folder;
   OutOfMemoryOptions options;
-  options.folder = folder.path.string();
+  options.folder = folder.path();
   std::atomic<bool> stop{false};
   std::thread other([&] {
     while (!stop) {
@@ -209,7 +195,7 @@ TEST_CASE("a child of fork makes its reports, whatever another thread was doing"
 
 TEST_CASE("with a reporter that knows names: by role") {
   const ScopedTracking tracking;
-  Folder folder;
+  const TemporaryFolder folder;
   MemReporter reporter;
   const at::Tensor weight = at::ones({3 << 18}, at::kFloat);
   const at::Tensor input = at::ones({1 << 18}, at::kFloat);
@@ -217,7 +203,7 @@ TEST_CASE("with a reporter that knows names: by role") {
   reporter.add_tensor("weight", weight);
   reporter.add_input("input", input);
   OutOfMemoryOptions options;
-  options.folder = folder.path.string();
+  options.folder = folder.path();
   options.reporter = &reporter;
   REQUIRE(write_out_of_memory_reports(options).ok());
   message_of(kAbsurd);
@@ -232,19 +218,19 @@ TEST_CASE("with a reporter that knows names: by role") {
 }
 
 TEST_CASE("a folder that cannot be") {
-  Folder folder;
-  std::ofstream(folder.path / "occupied") << "a file";
+  const TemporaryFolder folder;
+  std::ofstream(folder / "occupied") << "a file";
   OutOfMemoryOptions options;
-  options.folder = (folder.path / "occupied" / "logs").string();
+  options.folder = folder / "occupied/logs";
   const absl::Status status = write_out_of_memory_reports(options);
   CHECK_FALSE(status.ok());
   CHECK(contains(std::string(status.message()), options.folder));
 }
 
 TEST_CASE("threads that fail at once, and inactive") {
-  Folder folder;
+  const TemporaryFolder folder;
   OutOfMemoryOptions options;
-  options.folder = folder.path.string();
+  options.folder = folder.path();
   options.max_reports = 1000;
   REQUIRE(write_out_of_memory_reports(options).ok());
   {

@@ -26,6 +26,7 @@
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
 #include "tests/support/fork_beside_threads.h"
+#include "tests/support/temporary_folder.h"
 
 namespace memledger {
 namespace {
@@ -630,15 +631,7 @@ TEST_SUITE_END();
 int main(int argc, char** argv) {
   ::setenv("TZ", "UTC", 1);
   ::tzset();
-  const char* const base = std::getenv("TEST_TMPDIR");
-  std::string pattern =
-      (std::filesystem::path(base != nullptr ? base
-                                             : std::filesystem::temp_directory_path().string()) /
-       "tracker_XXXXXX")
-          .string();
-  if (::mkdtemp(pattern.data()) == nullptr) return 1;
-  memledger::scratch = pattern;
-  const int result = doctest::Context(argc, argv).run();
-  std::filesystem::remove_all(pattern);
-  return result;
+  const memledger::testing::TemporaryFolder folder;
+  memledger::scratch = folder.path();
+  return doctest::Context(argc, argv).run();
 }

@@ -6,7 +6,6 @@
 #include <ATen/Functions.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros_like.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <torch/nn/functional/loss.h>
@@ -36,6 +35,7 @@
 #include "examples/models/models.h"
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace memledger {
 namespace {
@@ -511,15 +511,7 @@ TEST_SUITE_END();
 }  // namespace memledger
 
 int main(int argc, char** argv) {
-  const char* const base = std::getenv("TEST_TMPDIR");
-  std::string pattern =
-      (std::filesystem::path(base != nullptr ? base
-                                             : std::filesystem::temp_directory_path().string()) /
-       "profiler_XXXXXX")
-          .string();
-  if (::mkdtemp(pattern.data()) == nullptr) return 1;
-  memledger::scratch = pattern;
-  const int result = doctest::Context(argc, argv).run();
-  std::filesystem::remove_all(pattern);
-  return result;
+  const memledger::testing::TemporaryFolder folder;
+  memledger::scratch = folder.path();
+  return doctest::Context(argc, argv).run();
 }
