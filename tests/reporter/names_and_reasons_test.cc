@@ -20,6 +20,7 @@
 #include "reporter/mem_reporter.h"
 #include "tests/reporter/report_parts.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/printed_values.h"
 #include "tests/support/script_resnet.h"
 #include "tests/support/text_matchers.h"
 

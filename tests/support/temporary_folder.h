@@ -15,8 +15,9 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     const char* const base = ::getenv("TEST_TMPDIR");
-    path_ = (base != nullptr ? std::filesystem::path(base) : std::filesystem::temp_directory_path()) /
-            "memledger_XXXXXX";
+    path_ =
+        (base != nullptr ? std::filesystem::path(base) : std::filesystem::temp_directory_path()) /
+        "memledger_XXXXXX";
     if (::mkdtemp(path_.data()) == nullptr)
       throw std::system_error(errno, std::generic_category(), "cannot make " + path_);
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "registry/registry.h"
+#include "tests/support/printed_values.h"
 #include "tests/support/text_matchers.h"
 #include "tracker/growth_finder.h"
 

@@ -20,6 +20,7 @@
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
 #include "tests/support/fork_beside_threads.h"
+#include "tests/support/printed_values.h"
 #include "tests/support/text_matchers.h"
 #include "text/bytes.h"
 
