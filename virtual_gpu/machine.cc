@@ -79,13 +79,18 @@ Machine& Machine::get() {
 }
 
 Machine::Machine(const Specification& specification)
-    : profile_(find_profile(specification.profile)),
+    : specification_(specification),
+      profile_(find_profile(specification.profile)),
       capacity_(specification.memory_bytes.value_or(profile_->total_memory_bytes)),
       context_bytes_(specification.context_bytes),
       kept_(specification.keep_bytes),
       recent_(specification.keep_bytes ? 0 : kRecentBytesPerCopy),
       devices_(static_cast<size_t>(specification.count)) {
-  for (int device = 0; device < device_count(); ++device) devices_[device].pool.device = device;
+  for (int device = 0; device < device_count(); ++device) {
+    Device& d = devices_[device];
+    d.pool.device = d.graph_pool.device = device;
+    d.graph_pool.release_threshold = std::numeric_limits<size_t>::max();
+  }
 }
 
 MemoryInfo Machine::memory_info(int device) {
@@ -128,6 +133,7 @@ void Machine::reset(int device) {
     if (pool->device == device) shrink(*pool, 0);
   }
   shrink(d.pool, 0);
+  shrink(d.graph_pool, 0);
   d.used = 0;
   contexts_.fetch_and(~(1u << device), std::memory_order_release);
 }
@@ -367,6 +373,7 @@ void Machine::forget(uintptr_t address, size_t bytes) {
 }
 
 MemoryPool* Machine::default_pool(int device) { return &devices_[device].pool; }
+MemoryPool* Machine::graph_pool(int device) { return &devices_[device].graph_pool; }
 
 MemoryPool* Machine::make_pool(int device) {
   auto pool = std::make_unique<MemoryPool>();

@@ -78,6 +78,7 @@ class Machine {
   bool is_device(int device) const { return device >= 0 && device < device_count(); }
   const Profile& profile() const { return *profile_; }
   size_t capacity() const { return capacity_; }
+  const Specification& specification() const { return specification_; }
   MemoryInfo memory_info(int device);
 
   // The context of a device exists from the first call that needs it on.
@@ -107,6 +108,8 @@ class Machine {
   void* symbol_address(int device, const void* host_variable, size_t bytes);
 
   MemoryPool* default_pool(int device);
+  // Where the nodes of graphs take their memory from. Kept until trim().
+  MemoryPool* graph_pool(int device);
   MemoryPool* make_pool(int device);
   bool destroy_pool(MemoryPool* pool);
   void* allocate_from(MemoryPool* pool, size_t bytes);
@@ -153,6 +156,7 @@ class Machine {
     std::map<uintptr_t, AddressSpace> small_pages;
     std::map<const void*, uintptr_t> symbols;
     MemoryPool pool;
+    MemoryPool graph_pool;
   };
 
   struct Entry {
@@ -172,6 +176,7 @@ class Machine {
   std::map<uintptr_t, Entry>::iterator find_locked(uintptr_t address);
   void* map_host(int device, size_t bytes, MemoryKind kind);
 
+  const Specification specification_;
   const Profile* profile_;
   size_t capacity_;
   size_t context_bytes_;

@@ -98,7 +98,7 @@ ParsedSpecification parse_specification(std::string_view text) {
       return failed("a device needs at least 64MiB of memory.");
   }
 
-  bool seen_count = false, seen_keep = false, seen_context = false;
+  bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false;
   size_t position = comma;
   while (position != std::string_view::npos) {
     const size_t next = text.find(',', position + 1);
@@ -113,10 +113,12 @@ ParsedSpecification parse_specification(std::string_view text) {
     bool* seen = key == "count"     ? &seen_count
                  : key == "keep"    ? &seen_keep
                  : key == "context" ? &seen_context
+                 : key == "events"  ? &seen_events
                                     : nullptr;
     if (!seen || equals == std::string_view::npos) {
       return failed(quoted(option) +
-                    " is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES.");
+                    " is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
+                    "events=once|late.");
     }
     if (*seen) return failed("the option " + quoted(key) + " is given twice.");
     *seen = true;
@@ -127,6 +129,12 @@ ParsedSpecification parse_specification(std::string_view text) {
         return failed("count=" + plain(value) + " is not a number of devices from 1 to 8.");
       }
       result.count = static_cast<int>(*count);
+      continue;
+    }
+    if (key == "events") {
+      if (value != "once" && value != "late")
+        return failed("events=" + plain(value) + " is neither once nor late.");
+      result.late_events = value == "late";
       continue;
     }
     const std::optional<uint64_t> bytes = parse_bytes(value, &error);

@@ -20,6 +20,8 @@ struct Specification {
   uint64_t keep_bytes = 0;
   // Memory that the context of each device takes when it is made.
   uint64_t context_bytes = 0;
+  // When work is done: at once, or only when the host has waited for it (virtual_gpu/streams.h).
+  bool late_events = false;
 };
 
 struct ParsedSpecification {

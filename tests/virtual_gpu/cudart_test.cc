@@ -275,15 +275,77 @@ TEST_CASE("streams") {
   expect(cudaErrorInvalidResourceHandle, cudaStreamDestroy(nullptr));
 }
 
-TEST_CASE("graph capture is refused, and leaves the stream as it was") {
+TEST_CASE("a captured graph does its work when it is launched, as often as it is launched") {
   cudaStream_t stream = nullptr;
-  REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
-  expect(cudaErrorNotSupported, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  char* const pointer = static_cast<char*>(allocate(100));
+  char back[5] = {};
+  int calls = 0;
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   CHECK(cudaStreamIsCapturing(stream, &status) == cudaSuccess);
-  CHECK(status == cudaStreamCaptureStatusNone);
+  CHECK(status == cudaStreamCaptureStatusActive);
+  CHECK(cudaMemcpyAsync(pointer, "peer", 4, cudaMemcpyHostToDevice, stream) == cudaSuccess);
+  const cudaHostFn_t count = [](void* data) { ++*static_cast<int*>(data); };
+  CHECK(cudaLaunchHostFunc(stream, count, &calls) == cudaSuccess);
+  void* of_graph = nullptr;
+  CHECK(cudaMallocAsync(&of_graph, 1 << 20, stream) == cudaSuccess);
+  CHECK(cudaMemsetAsync(of_graph, 0, 1 << 20, stream) == cudaSuccess);
+  CHECK(cudaFreeAsync(of_graph, stream) == cudaSuccess);
   cudaGraph_t graph = nullptr;
-  expect(cudaErrorNotSupported, cudaGraphCreate(&graph, 0));
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  CHECK(calls == 0);
+  CHECK(cudaMemcpy(back, pointer, 4, cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::string(back, 4) == std::string(4, '\0'));
+
+  size_t nodes = 0;
+  CHECK(cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess);
+  CHECK(nodes == 5);
+  cudaGraphNode_t all[5];
+  CHECK(cudaGraphGetNodes(graph, all, &nodes) == cudaSuccess);
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  CHECK(cudaGraphNodeGetType(all[0], &type) == cudaSuccess);
+  CHECK(type == cudaGraphNodeTypeMemcpy);
+  CHECK(cudaGraphNodeGetType(all[2], &type) == cudaSuccess);
+  CHECK(type == cudaGraphNodeTypeMemAlloc);
+  uint64_t high = 0;
+  CHECK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemHigh, &high) == cudaSuccess);
+  CHECK(high >= 1 << 20);
+  CHECK(cudaDeviceGraphMemTrim(0) == cudaSuccess);
+  CHECK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrReservedMemCurrent, &high) ==
+        cudaSuccess);
+  CHECK(high == 0);
+
+  cudaGraphExec_t executable = nullptr;
+  REQUIRE(cudaGraphInstantiateWithFlags(&executable, graph, 0) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  CHECK(cudaGraphLaunch(executable, stream) == cudaSuccess);
+  CHECK(cudaGraphLaunch(executable, stream) == cudaSuccess);
+  CHECK(calls == 2);
+  CHECK(cudaMemcpy(back, pointer, 4, cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::string(back) == "peer");
+  CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  expect(cudaErrorInvalidValue, cudaGraphLaunch(executable, stream));
+  expect(cudaErrorInvalidValue, cudaGraphExecDestroy(executable));
+  expect(cudaErrorInvalidValue, cudaGraphDestroy(graph));
+  CHECK(cudaFree(pointer) == cudaSuccess);
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+TEST_CASE("a capture that fails leaves stream and thread as they were") {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+  void* pointer = nullptr;
+  expect(cudaErrorStreamCaptureUnsupported, cudaMalloc(&pointer, 100));
+  cudaGraph_t graph = nullptr;
+  expect(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+  CHECK(graph == nullptr);
+  CHECK(cudaMalloc(&pointer, 100) == cudaSuccess);
+  CHECK(cudaFree(pointer) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+  expect(cudaErrorStreamCaptureUnsupported,
+         cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal));
   CHECK(cudaStreamDestroy(stream) == cudaSuccess);
 }
 

@@ -52,6 +52,10 @@ TEST_CASE("memory and options") {
   CHECK(*parsed("h200:100000001B").memory_bytes == 100000001);
   CHECK(*parsed("h200:1.5GiB").memory_bytes == 3ULL << 29);
   CHECK(*parsed("h200:0.125GiB").memory_bytes == 1ULL << 27);
+  CHECK_FALSE(parsed("h200").late_events);
+  CHECK_FALSE(parsed("h200,events=once").late_events);
+  CHECK(parsed("h200,events=late").late_events);
+  CHECK(contains(error("h200,events=never"), "events=never is neither once nor late."));
   const Specification all = parsed("h100:80GiB,count=8,keep=4KiB,context=300MiB");
   CHECK(all.profile == "h100");
   CHECK(*all.memory_bytes == 80ULL << 30);
@@ -82,7 +86,8 @@ TEST_CASE("errors name the thing and what is known") {
   }
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
     CHECK(contains(error("h200," + std::string(option)),
-                   "is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES."));
+                   "is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
+                   "events=once|late."));
   }
   CHECK(contains(error("h200,count=2,count=2"), "given twice"));
   CHECK(contains(error("h200,keep=many"), "keep="));

@@ -4,6 +4,7 @@
 
 #include "virtual_gpu/answer_macros.h"
 #include "virtual_gpu/machine.h"
+#include "virtual_gpu/streams.h"
 
 // What the files of the runtime and the driver share. Error numbers of the two are the same where
 // both have one.
@@ -39,6 +40,8 @@ void device_uuid(char (&uuid)[16], int device);
 cudaError_t transfer(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind);
 cudaError_t fill(void* pointer, unsigned value, size_t width_bytes, size_t count);
 
+// Counts a kernel on a stream: a node where the stream captures.
+cudaError_t launch_kernel(cudaStream_t stream);
 cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes);
 int active_blocks(int block_size, size_t shared_bytes);
 
@@ -46,14 +49,27 @@ int active_blocks(int block_size, size_t shared_bytes);
 bool is_stream(cudaStream_t stream);
 int stream_device(cudaStream_t stream);
 
+// The streams, events and graphs of this process; a fork waits for them as for the machine.
+Streams& streams();
+cudaError_t stream_result(StreamError error);
+
+// Does `work`, which returns a cudaError_t, on a stream: now, or at each launch of the graph that
+// the stream captures.
+template <typename F>
+cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work) {
+  const Streams::Submission submission =
+      streams().submit(stream, current_device(), kind, [work] { work(); });
+  if (submission.error != StreamError::kNone) return stream_result(submission.error);
+  return submission.captured ? cudaSuccess : work();
+}
+
+// Refuses what CUDA counts as unsafe while streams capture.
+cudaError_t check_capture();
+
 // The driver's function of that name in its newest version, considered or generated; nullptr where
 // there is none.
 void* find_driver_function(const char* name);
 
-inline constexpr char kNoGraphs[] =
-    "CUDA graphs cannot be captured on a virtual GPU, as kernels are not run. Run without "
-    "torch.cuda.graph / "
-    "at::cuda::CUDAGraph.";
 inline constexpr char kNoSharing[] =
     "memory and events of a virtual GPU cannot be shared with other processes. Each process has "
     "its own virtual GPU.";

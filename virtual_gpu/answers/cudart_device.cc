@@ -304,7 +304,10 @@ MEMLEDGER_ANSWER cudaError_t cudaGetDeviceFlags(unsigned* flags) {
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaDeviceSynchronize() { return result(ready()); }
+MEMLEDGER_ANSWER cudaError_t cudaDeviceSynchronize() {
+  if (const cudaError_t error = ready()) return result(error);
+  return result(stream_result(streams().synchronize_device(current_device())));
+}
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceReset() {
   if (!Machine::get().device_count()) return result(cudaErrorNoDevice);

@@ -126,12 +126,18 @@ cudaError_t symbol_address(void** pointer, const void* symbol) {
 
 cudaError_t launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
   if (const cudaError_t error = ready()) return error;
-  if (!is_stream(stream)) return cudaErrorInvalidResourceHandle;
-  Machine::get().note_kernel();
-  return check_launch(grid, block, shared_bytes);
+  if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return error;
+  return launch_kernel(stream);
 }
 
 }  // namespace
+
+cudaError_t launch_kernel(cudaStream_t stream) {
+  const Streams::Submission submission = streams().submit_kernel(stream, current_device());
+  if (submission.error != StreamError::kNone) return stream_result(submission.error);
+  if (!submission.captured) Machine::get().note_kernel();
+  return cudaSuccess;
+}
 
 cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
@@ -365,8 +371,10 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* 
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* source,
                                                      size_t bytes, size_t offset,
-                                                     cudaMemcpyKind kind, cudaStream_t) {
-  return cudaMemcpyToSymbol(symbol, source, bytes, offset, kind);
+                                                     cudaMemcpyKind kind, cudaStream_t stream) {
+  void* pointer = nullptr;
+  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
+  return cudaMemcpyAsync(static_cast<char*>(pointer) + offset, source, bytes, kind, stream);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbol(void* destination, const void* symbol,
@@ -379,8 +387,10 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbol(void* destination, const void*
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbolAsync(void* destination, const void* symbol,
                                                        size_t bytes, size_t offset,
-                                                       cudaMemcpyKind kind, cudaStream_t) {
-  return cudaMemcpyFromSymbol(destination, symbol, bytes, offset, kind);
+                                                       cudaMemcpyKind kind, cudaStream_t stream) {
+  void* pointer = nullptr;
+  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
+  return cudaMemcpyAsync(destination, static_cast<char*>(pointer) + offset, bytes, kind, stream);
 }
 
 // The driver's functions, considered or generated: whichever of the names of its versions is there.

@@ -105,9 +105,27 @@ cudaError_t check_stream(cudaStream_t stream) {
   return is_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 
+// A copy on a stream. The host waits where CUDA makes it wait: for what comes from a device into
+// pageable memory, and for all that is not asynchronous, except between devices.
+cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
+                           cudaStream_t stream, bool asynchronous) {
+  if (const cudaError_t error = ready()) return error;
+  const cudaError_t error = on_stream(stream, NodeKind::kCopy,
+                                      [=] { return transfer(destination, source, bytes, kind); });
+  if (error != cudaSuccess || !Machine::get().specification().late_events) return error;
+  const std::optional<Region> to = Machine::get().find(destination);
+  const std::optional<Region> from = Machine::get().find(source);
+  const bool into_pageable = !to && is_on_device(from);
+  const bool between_devices = is_on_device(to) && is_on_device(from);
+  if (into_pageable || (!asynchronous && !between_devices))
+    streams().wait_for_stream(stream, current_device());
+  return cudaSuccess;
+}
+
 cudaError_t allocate(void** pointer, size_t bytes) {
   if (!pointer) return cudaErrorInvalidValue;
   if (const cudaError_t error = ready()) return error;
+  if (const cudaError_t error = check_capture()) return error;
   *pointer = nullptr;
   if (!bytes) return cudaSuccess;
   *pointer = Machine::get().allocate(current_device(), bytes);
@@ -117,6 +135,7 @@ cudaError_t allocate(void** pointer, size_t bytes) {
 cudaError_t allocate_host(void** pointer, size_t bytes) {
   if (!pointer) return cudaErrorInvalidValue;
   if (const cudaError_t error = ready()) return error;
+  if (const cudaError_t error = check_capture()) return error;
   *pointer = nullptr;
   if (!bytes) return cudaSuccess;
   *pointer = Machine::get().allocate_host(current_device(), bytes);
@@ -129,7 +148,7 @@ MemoryPool* pool_of(cudaMemPool_t handle) { return reinterpret_cast<MemoryPool*>
 cudaMemPool_t handle_of(MemoryPool* pool) { return reinterpret_cast<cudaMemPool_t>(pool); }
 
 // The pool that cudaMallocAsync takes from, where the program set one.
-MemoryPool* chosen_pool[8] = {};
+std::atomic<MemoryPool*> chosen_pool[8] = {};
 
 }  // namespace
 }  // namespace memledger::virtual_gpu
@@ -163,6 +182,10 @@ MEMLEDGER_ANSWER cudaError_t cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent ex
 MEMLEDGER_ANSWER cudaError_t cudaFree(void* pointer) {
   if (const cudaError_t error = ready()) return result(error);
   if (!pointer) return cudaSuccess;
+  if (const cudaError_t error = check_capture()) return result(error);
+  // cudaFree waits for the device.
+  if (const std::optional<Region> region = Machine::get().find(pointer))
+    streams().wait_for_device(region->device);
   return result(Machine::get().free(pointer) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
@@ -175,6 +198,9 @@ MEMLEDGER_ANSWER cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
 
 MEMLEDGER_ANSWER cudaError_t cudaFreeHost(void* pointer) {
   if (!pointer) return cudaSuccess;
+  if (const cudaError_t error = check_capture()) return result(error);
+  if (const std::optional<Region> region = Machine::get().find(pointer))
+    streams().wait_for_device(region->device);
   return result(Machine::get().free_host(pointer) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
@@ -250,13 +276,12 @@ MEMLEDGER_ANSWER cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* att
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy(void* destination, const void* source, size_t bytes,
                                         cudaMemcpyKind kind) {
-  return result(transfer(destination, source, bytes, kind));
+  return result(copy_on_stream(destination, source, bytes, kind, nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
                                              cudaMemcpyKind kind, cudaStream_t stream) {
-  if (const cudaError_t error = check_stream(stream)) return result(error);
-  return result(transfer(destination, source, bytes, kind));
+  return result(copy_on_stream(destination, source, bytes, kind, stream, true));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy2D(void* destination, size_t destination_pitch,
@@ -270,9 +295,10 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpy2DAsync(void* destination, size_t destina
                                                const void* source, size_t source_pitch,
                                                size_t width, size_t height, cudaMemcpyKind kind,
                                                cudaStream_t stream) {
-  if (const cudaError_t error = check_stream(stream)) return result(error);
-  return result(
-      transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind));
+  if (const cudaError_t error = ready()) return result(error);
+  return result(on_stream(stream, NodeKind::kCopy, [=] {
+    return transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind);
+  }));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
@@ -281,8 +307,11 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
-  if (const cudaError_t error = check_stream(stream)) return result(error);
-  return cudaMemcpy3D(p);
+  if (const cudaError_t error = ready()) return result(error);
+  if (!p || p->srcArray || p->dstArray) return result(cudaErrorInvalidValue);
+  return result(on_stream(stream, NodeKind::kCopy, [copy = *p] {
+    return transfer_3d(copy.dstPtr, copy.dstPos, copy.srcPtr, copy.srcPos, copy.extent, copy.kind);
+  }));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeer(void* destination, int destination_device,
@@ -296,33 +325,40 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeer(void* destination, int destination_d
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeerAsync(void* destination, int destination_device,
                                                  const void* source, int source_device,
                                                  size_t bytes, cudaStream_t stream) {
-  if (const cudaError_t error = check_stream(stream)) return result(error);
-  return cudaMemcpyPeer(destination, destination_device, source, source_device, bytes);
+  const Machine& machine = Machine::get();
+  if (!machine.is_device(destination_device) || !machine.is_device(source_device))
+    return result(cudaErrorInvalidDevice);
+  return result(copy_on_stream(destination, source, bytes, cudaMemcpyDefault, stream, true));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
-  return result(fill(pointer, static_cast<unsigned char>(value), 1, bytes));
+  return cudaMemsetAsync(pointer, value, bytes, nullptr);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes,
                                              cudaStream_t stream) {
-  if (const cudaError_t error = check_stream(stream)) return result(error);
-  return cudaMemset(pointer, value, bytes);
+  if (const cudaError_t error = ready()) return result(error);
+  return result(on_stream(stream, NodeKind::kFill, [=] {
+    return fill(pointer, static_cast<unsigned char>(value), 1, bytes);
+  }));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width,
                                           size_t height) {
-  for (size_t row = 0; row < height; ++row) {
-    const cudaError_t error = cudaMemset(static_cast<char*>(pointer) + row * pitch, value, width);
-    if (error) return error;
-  }
-  return cudaSuccess;
+  return cudaMemset2DAsync(pointer, pitch, value, width, height, nullptr);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width,
                                                size_t height, cudaStream_t stream) {
-  if (const cudaError_t error = check_stream(stream)) return result(error);
-  return cudaMemset2D(pointer, pitch, value, width, height);
+  if (const cudaError_t error = ready()) return result(error);
+  return result(on_stream(stream, NodeKind::kFill, [=] {
+    for (size_t row = 0; row < height; ++row) {
+      const cudaError_t error = fill(static_cast<char*>(pointer) + row * pitch,
+                                     static_cast<unsigned char>(value), 1, width);
+      if (error) return error;
+    }
+    return cudaSuccess;
+  }));
 }
 
 #if CUDART_VERSION >= 13000
@@ -357,8 +393,8 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, in
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
   if (!pool) return result(cudaErrorInvalidValue);
   if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
-  *pool =
-      handle_of(chosen_pool[device] ? chosen_pool[device] : Machine::get().default_pool(device));
+  MemoryPool* const chosen = chosen_pool[device].load();
+  *pool = handle_of(chosen ? chosen : Machine::get().default_pool(device));
   return cudaSuccess;
 }
 
@@ -384,8 +420,9 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool,
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
-  for (MemoryPool*& chosen : chosen_pool) {
-    if (chosen == pool_of(pool)) chosen = nullptr;
+  for (std::atomic<MemoryPool*>& chosen : chosen_pool) {
+    MemoryPool* destroyed = pool_of(pool);
+    chosen.compare_exchange_strong(destroyed, nullptr);
   }
   return result(Machine::get().destroy_pool(pool_of(pool)) ? cudaSuccess : cudaErrorInvalidValue);
 }
@@ -397,7 +434,14 @@ MEMLEDGER_ANSWER cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t byte
   if (const cudaError_t error = ready()) return result(error);
   *pointer = nullptr;
   if (!bytes) return cudaSuccess;
-  *pointer = Machine::get().allocate_from(pool_of(pool), bytes);
+  // Memory of a graph comes from a pool of its own. A device takes it at the first launch; here it
+  // is taken when the graph is captured, so that a program that never launches is on the safe side.
+  const Streams::Submission submission =
+      streams().submit(stream, current_device(), NodeKind::kAllocate, nullptr);
+  if (submission.error != StreamError::kNone) return result(stream_result(submission.error));
+  MemoryPool* const source =
+      submission.captured ? Machine::get().graph_pool(pool_of(pool)->device) : pool_of(pool);
+  *pointer = Machine::get().allocate_from(source, bytes);
   return result(*pointer ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -412,6 +456,9 @@ MEMLEDGER_ANSWER cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaS
 MEMLEDGER_ANSWER cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   if (const cudaError_t error = check_stream(stream)) return result(error);
   if (!pointer) return cudaSuccess;
+  const Streams::Submission submission =
+      streams().submit(stream, current_device(), NodeKind::kFree, nullptr);
+  if (submission.error != StreamError::kNone) return result(stream_result(submission.error));
   return result(Machine::get().free(pointer) ? cudaSuccess : cudaErrorInvalidValue);
 }
 

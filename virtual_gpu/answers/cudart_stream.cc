@@ -1,5 +1,4 @@
-// The runtime: streams, events, callbacks. All work is done when it is asked for, so nothing is
-// ever pending.
+// The runtime: streams, events, callbacks, capture. The rules are those of virtual_gpu/streams.h.
 #include <pthread.h>
 
 #include <algorithm>
@@ -11,28 +10,20 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-struct Stream {
-  int device;
-  int priority;
-  unsigned flags;
-  unsigned long long id;
-};
-
 struct Event {
-  int device;
   unsigned flags;
   std::atomic<int64_t> recorded_at{-1};  // nanoseconds; -1 for never
 };
 
-// The handles that are valid; a fork waits for its lock as for the machine's. Never destroyed.
+// The events that are valid; a fork waits for its lock as for the machine's. Never destroyed.
 struct Handles {
   std::mutex mutex;
-  std::unordered_map<const void*, Stream> streams;
   std::unordered_map<const void*, std::unique_ptr<Event>> events;
   unsigned long long next_stream_id = 8;
 };
 
 Handles* made_handles = nullptr;
+Streams* made_streams = nullptr;
 
 Handles& handles() {
   static Handles* const made = [] {
@@ -44,33 +35,12 @@ Handles& handles() {
   return *made;
 }
 
-bool is_default(cudaStream_t stream) {
-  return !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
-}
-
-std::optional<Stream> find_stream(cudaStream_t stream) {
-  if (is_default(stream)) {
-    return Stream{current_device(), 0, cudaStreamDefault,
-                  stream == cudaStreamPerThread ? 2ULL : 1ULL};
-  }
-  Handles& h = handles();
-  std::lock_guard<std::mutex> lock(h.mutex);
-  const auto found = h.streams.find(stream);
-  if (found == h.streams.end()) return std::nullopt;
-  return found->second;
-}
-
 // Valid until the program destroys the event, which it must not do while it uses it.
 Event* find_event(cudaEvent_t event) {
   Handles& h = handles();
   std::lock_guard<std::mutex> lock(h.mutex);
   const auto found = h.events.find(event);
   return found == h.events.end() ? nullptr : found->second.get();
-}
-
-cudaError_t check(cudaStream_t stream) {
-  if (const cudaError_t error = ready()) return error;
-  return is_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 
 int64_t now() {
@@ -81,12 +51,26 @@ int64_t now() {
 
 }  // namespace
 
+Streams& streams() {
+  static Streams* const made = [] {
+    made_streams = new Streams(Machine::get().specification().late_events);
+    pthread_atfork([] { made_streams->lock(); }, [] { made_streams->unlock(); },
+                   [] { made_streams->unlock(); });
+    return made_streams;
+  }();
+  return *made;
+}
+
+cudaError_t stream_result(StreamError error) { return static_cast<cudaError_t>(error); }
+
+cudaError_t check_capture() { return stream_result(streams().check_unsafe()); }
+
 bool is_stream(cudaStream_t stream) {
-  return is_default(stream) || find_stream(stream).has_value();
+  return streams().find_stream(stream, current_device()).has_value();
 }
 
 int stream_device(cudaStream_t stream) {
-  const std::optional<Stream> found = find_stream(stream);
+  const auto found = streams().find_stream(stream, current_device());
   return found ? found->device : current_device();
 }
 
@@ -98,12 +82,16 @@ MEMLEDGER_ANSWER cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, 
                                                           int priority) {
   if (!stream || flags > cudaStreamNonBlocking) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
-  Handles& h = handles();
   // The handle is the address of a byte of its own.
   auto* const handle = reinterpret_cast<cudaStream_t>(new char);
-  std::lock_guard<std::mutex> lock(h.mutex);
-  h.streams[handle] =
-      Stream{current_device(), std::min(0, std::max(-5, priority)), flags, h.next_stream_id++};
+  unsigned long long id = 0;
+  {
+    Handles& h = handles();
+    std::lock_guard<std::mutex> lock(h.mutex);
+    id = h.next_stream_id++;
+  }
+  streams().add_stream(handle, {current_device(), std::min(0, std::max(-5, priority)),
+                                flags != cudaStreamNonBlocking, id});
   *stream = handle;
   return cudaSuccess;
 }
@@ -117,54 +105,59 @@ MEMLEDGER_ANSWER cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  Handles& h = handles();
-  std::lock_guard<std::mutex> lock(h.mutex);
-  if (!h.streams.erase(stream)) return result(cudaErrorInvalidResourceHandle);
+  if (!streams().remove_stream(stream)) return result(cudaErrorInvalidResourceHandle);
   delete reinterpret_cast<char*>(stream);
   return cudaSuccess;
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return result(check(stream));
+  if (const cudaError_t error = ready()) return result(error);
+  return result(stream_result(streams().synchronize_stream(stream, current_device())));
 }
-MEMLEDGER_ANSWER cudaError_t cudaStreamQuery(cudaStream_t stream) { return result(check(stream)); }
 
-MEMLEDGER_ANSWER cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (const cudaError_t error = check(stream)) return result(error);
-  return result(find_event(event) ? cudaSuccess : cudaErrorInvalidResourceHandle);
+MEMLEDGER_ANSWER cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (const cudaError_t error = ready()) return result(error);
+  return result(stream_result(streams().query_stream(stream, current_device())));
 }
+
+MEMLEDGER_ANSWER cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                                 unsigned flags) {
+  if (const cudaError_t error = ready()) return result(error);
+  return result(stream_result(
+      streams().wait(stream, current_device(), event, (flags & cudaEventWaitExternal) != 0)));
+}
+
+namespace {
+
+// What a stream is, for the functions that ask; nothing, and the error, for what is none.
+template <typename T, typename F>
+cudaError_t tell_of_stream(cudaStream_t stream, T* value, F read) {
+  const auto found = streams().find_stream(stream, current_device());
+  if (!found) return result(cudaErrorInvalidResourceHandle);
+  if (!value) return result(cudaErrorInvalidValue);
+  *value = read(*found);
+  return cudaSuccess;
+}
+
+}  // namespace
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-  const std::optional<Stream> found = find_stream(stream);
-  if (!found) return result(cudaErrorInvalidResourceHandle);
-  if (!priority) return result(cudaErrorInvalidValue);
-  *priority = found->priority;
-  return cudaSuccess;
+  return tell_of_stream(stream, priority, [](const auto& info) { return info.priority; });
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
-  const std::optional<Stream> found = find_stream(stream);
-  if (!found) return result(cudaErrorInvalidResourceHandle);
-  if (!flags) return result(cudaErrorInvalidValue);
-  *flags = found->flags;
-  return cudaSuccess;
+  return tell_of_stream(stream, flags, [](const auto& info) {
+    return static_cast<unsigned>(info.blocking ? cudaStreamDefault : cudaStreamNonBlocking);
+  });
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
-  const std::optional<Stream> found = find_stream(stream);
-  if (!found) return result(cudaErrorInvalidResourceHandle);
-  if (!id) return result(cudaErrorInvalidValue);
-  *id = found->id;
-  return cudaSuccess;
+  return tell_of_stream(stream, id, [](const auto& info) { return info.id; });
 }
 
 #if CUDART_VERSION >= 12080
 MEMLEDGER_ANSWER cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
-  const std::optional<Stream> found = find_stream(stream);
-  if (!found) return result(cudaErrorInvalidResourceHandle);
-  if (!device) return result(cudaErrorInvalidValue);
-  *device = found->device;
-  return cudaSuccess;
+  return tell_of_stream(stream, device, [](const auto& info) { return info.device; });
 }
 #endif
 
@@ -176,59 +169,121 @@ MEMLEDGER_ANSWER cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaStreamAttr
   return cudaSuccess;
 }
 
-// Capture never begins, so no stream is ever in one.
+// Capture.
 
-MEMLEDGER_ANSWER cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+MEMLEDGER_ANSWER cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
+                                                   cudaStreamCaptureStatus* status) {
   if (!status) return result(cudaErrorInvalidValue);
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
+  Streams::CaptureInfo info;
+  const StreamError error = streams().capture_info(stream, current_device(), &info);
+  *status = static_cast<cudaStreamCaptureStatus>(info.status);
+  return result(stream_result(error));
 }
 
 namespace {
 
-cudaError_t no_capture(cudaStreamCaptureStatus* status, unsigned long long* id,
-                       size_t* dependencies) {
+cudaError_t capture_info(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                         unsigned long long* id, cudaGraph_t* graph,
+                         const cudaGraphNode_t** dependencies, size_t* dependency_count) {
   if (!status) return cudaErrorInvalidValue;
-  *status = cudaStreamCaptureStatusNone;
-  if (id) *id = 0;
-  if (dependencies) *dependencies = 0;
-  return cudaSuccess;
+  Streams::CaptureInfo info;
+  const StreamError error = streams().capture_info(stream, current_device(), &info);
+  *status = static_cast<cudaStreamCaptureStatus>(info.status);
+  if (id) *id = info.id;
+  if (graph) *graph = reinterpret_cast<cudaGraph_t>(info.graph);
+  if (dependencies) *dependencies = reinterpret_cast<const cudaGraphNode_t*>(info.dependencies);
+  if (dependency_count) *dependency_count = info.dependency_count;
+  return stream_result(error);
+}
+
+cudaError_t update_dependencies(cudaStream_t stream, cudaGraphNode_t* nodes, size_t count,
+                                unsigned flags) {
+  if (count && !nodes) return cudaErrorInvalidValue;
+  auto* const first = reinterpret_cast<GraphNode**>(nodes);
+  return stream_result(streams().set_dependencies(stream, current_device(), {first, first + count},
+                                                  flags == cudaStreamSetCaptureDependencies));
 }
 
 }  // namespace
 
 #if CUDART_VERSION >= 13000
-MEMLEDGER_ANSWER cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status,
-                                                      unsigned long long* id, cudaGraph_t*,
-                                                      const cudaGraphNode_t**,
-                                                      const cudaGraphEdgeData**,
-                                                      size_t* dependencies) {
-  return result(no_capture(status, id, dependencies));
+MEMLEDGER_ANSWER cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
+                                                      cudaStreamCaptureStatus* status,
+                                                      unsigned long long* id, cudaGraph_t* graph,
+                                                      const cudaGraphNode_t** dependencies,
+                                                      const cudaGraphEdgeData** edges,
+                                                      size_t* dependency_count) {
+  if (edges) *edges = nullptr;
+  return result(capture_info(stream, status, id, graph, dependencies, dependency_count));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream,
+                                                                 cudaGraphNode_t* dependencies,
+                                                                 const cudaGraphEdgeData*,
+                                                                 size_t count, unsigned flags) {
+  return result(update_dependencies(stream, dependencies, count, flags));
 }
 #else
 // The header maps the name to that of its version.
-MEMLEDGER_ANSWER cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status,
-                                                      unsigned long long* id, cudaGraph_t*,
-                                                      const cudaGraphNode_t**,
-                                                      size_t* dependencies) {
-  return result(no_capture(status, id, dependencies));
+MEMLEDGER_ANSWER cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
+                                                      cudaStreamCaptureStatus* status,
+                                                      unsigned long long* id, cudaGraph_t* graph,
+                                                      const cudaGraphNode_t** dependencies,
+                                                      size_t* dependency_count) {
+  return result(capture_info(stream, status, id, graph, dependencies, dependency_count));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaStreamGetCaptureInfo_v3(cudaStream_t stream,
+                                                         cudaStreamCaptureStatus* status,
+                                                         unsigned long long* id, cudaGraph_t* graph,
+                                                         const cudaGraphNode_t** dependencies,
+                                                         const cudaGraphEdgeData** edges,
+                                                         size_t* dependency_count) {
+  if (edges) *edges = nullptr;
+  return result(capture_info(stream, status, id, graph, dependencies, dependency_count));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream,
+                                                                 cudaGraphNode_t* dependencies,
+                                                                 size_t count, unsigned flags) {
+  return result(update_dependencies(stream, dependencies, count, flags));
 }
 #endif
 
-MEMLEDGER_ANSWER cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
-  MEMLEDGER_SAY_REFUSED(kNoGraphs);
-  return result(cudaErrorNotSupported);
+MEMLEDGER_ANSWER cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
+                                                    cudaStreamCaptureMode mode) {
+  if (const cudaError_t error = ready()) return result(error);
+  if (mode < cudaStreamCaptureModeGlobal || mode > cudaStreamCaptureModeRelaxed)
+    return result(cudaErrorInvalidValue);
+  return result(stream_result(
+      streams().begin_capture(stream, current_device(), static_cast<CaptureMode>(mode))));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
-  if (graph) *graph = nullptr;
-  return result(cudaErrorIllegalState);
+MEMLEDGER_ANSWER cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
+                                                           const cudaGraphNode_t* dependencies,
+                                                           const cudaGraphEdgeData*, size_t count,
+                                                           cudaStreamCaptureMode mode) {
+  if (const cudaError_t error = ready()) return result(error);
+  if (!graph || (count && !dependencies)) return result(cudaErrorInvalidValue);
+  auto* const first = reinterpret_cast<GraphNode* const*>(dependencies);
+  return result(stream_result(
+      streams().begin_capture(stream, current_device(), static_cast<CaptureMode>(mode),
+                              reinterpret_cast<Graph*>(graph), {first, first + count})));
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (!graph) return result(cudaErrorInvalidValue);
+  Graph* made = nullptr;
+  const StreamError error = streams().end_capture(stream, current_device(), &made);
+  *graph = reinterpret_cast<cudaGraph_t>(made);
+  return result(stream_result(error));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  if (!mode) return result(cudaErrorInvalidValue);
-  std::swap(*mode, current);
+  if (!mode || *mode < cudaStreamCaptureModeGlobal || *mode > cudaStreamCaptureModeRelaxed)
+    return result(cudaErrorInvalidValue);
+  *mode =
+      static_cast<cudaStreamCaptureMode>(Streams::exchange_mode(static_cast<CaptureMode>(*mode)));
   return cudaSuccess;
 }
 
@@ -242,9 +297,9 @@ MEMLEDGER_ANSWER cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsign
     return result(cudaErrorNotSupported);
   }
   auto made = std::make_unique<Event>();
-  made->device = current_device();
   made->flags = flags;
   *event = reinterpret_cast<cudaEvent_t>(made.get());
+  streams().add_event(*event, current_device());
   Handles& h = handles();
   std::lock_guard<std::mutex> lock(h.mutex);
   h.events[*event] = std::move(made);
@@ -256,32 +311,34 @@ MEMLEDGER_ANSWER cudaError_t cudaEventCreate(cudaEvent_t* event) {
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (!streams().remove_event(event)) return result(cudaErrorInvalidResourceHandle);
   Handles& h = handles();
   std::lock_guard<std::mutex> lock(h.mutex);
-  return result(h.events.erase(event) ? cudaSuccess : cudaErrorInvalidResourceHandle);
-}
-
-MEMLEDGER_ANSWER cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  if (const cudaError_t error = check(stream)) return result(error);
-  Event* const found = find_event(event);
-  // Event and stream must be of one device.
-  if (!found || found->device != stream_device(stream))
-    return result(cudaErrorInvalidResourceHandle);
-  found->recorded_at.store(now(), std::memory_order_relaxed);
+  h.events.erase(event);
   return cudaSuccess;
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
-                                                      unsigned) {
-  return cudaEventRecord(event, stream);
+                                                      unsigned flags) {
+  if (const cudaError_t error = ready()) return result(error);
+  const StreamError error =
+      streams().record(event, stream, current_device(), (flags & cudaEventRecordExternal) != 0);
+  if (error != StreamError::kNone) return result(stream_result(error));
+  if (Event* const found = find_event(event))
+    found->recorded_at.store(now(), std::memory_order_relaxed);
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return result(find_event(event) ? cudaSuccess : cudaErrorInvalidResourceHandle);
+  return result(stream_result(streams().query_event(event)));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return cudaEventQuery(event);
+  return result(stream_result(streams().synchronize_event(event)));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start,
@@ -314,17 +371,21 @@ MEMLEDGER_ANSWER cudaError_t cudaIpcOpenEventHandle(cudaEvent_t*, cudaIpcEventHa
 
 MEMLEDGER_ANSWER cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
                                                 void* data) {
-  if (const cudaError_t error = check(stream)) return result(error);
+  if (const cudaError_t error = ready()) return result(error);
   if (!function) return result(cudaErrorInvalidValue);
-  function(data);
-  return cudaSuccess;
+  return result(on_stream(stream, NodeKind::kHost, [function, data] {
+    function(data);
+    return cudaSuccess;
+  }));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamAddCallback(cudaStream_t stream,
                                                    cudaStreamCallback_t callback, void* data,
                                                    unsigned) {
-  if (const cudaError_t error = check(stream)) return result(error);
+  if (const cudaError_t error = ready()) return result(error);
   if (!callback) return result(cudaErrorInvalidValue);
-  callback(stream, cudaSuccess, data);
-  return cudaSuccess;
+  return result(on_stream(stream, NodeKind::kHost, [=] {
+    callback(stream, cudaSuccess, data);
+    return cudaSuccess;
+  }));
 }

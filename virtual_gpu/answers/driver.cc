@@ -291,18 +291,21 @@ MEMLEDGER_ANSWER CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr s
 }
 
 MEMLEDGER_ANSWER CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination, const void* source,
-                                               size_t bytes, CUstream) {
-  return cuMemcpyHtoD_v2(destination, source, bytes);
+                                               size_t bytes, CUstream stream) {
+  return as_runtime(cudaMemcpyAsync, pointer_of(destination), source, bytes, cudaMemcpyHostToDevice,
+                    stream);
 }
 
 MEMLEDGER_ANSWER CUresult cuMemcpyDtoHAsync_v2(void* destination, CUdeviceptr source, size_t bytes,
-                                               CUstream) {
-  return cuMemcpyDtoH_v2(destination, source, bytes);
+                                               CUstream stream) {
+  return as_runtime(cudaMemcpyAsync, destination, pointer_of(source), bytes, cudaMemcpyDeviceToHost,
+                    stream);
 }
 
 MEMLEDGER_ANSWER CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source,
-                                               size_t bytes, CUstream) {
-  return cuMemcpyDtoD_v2(destination, source, bytes);
+                                               size_t bytes, CUstream stream) {
+  return as_runtime(cudaMemcpyAsync, pointer_of(destination), pointer_of(source), bytes,
+                    cudaMemcpyDeviceToDevice, stream);
 }
 
 MEMLEDGER_ANSWER CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
@@ -310,8 +313,9 @@ MEMLEDGER_ANSWER CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, 
 }
 
 MEMLEDGER_ANSWER CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
-                                        CUstream) {
-  return cuMemcpy(destination, source, bytes);
+                                        CUstream stream) {
+  return as_runtime(cudaMemcpyAsync, pointer_of(destination), pointer_of(source), bytes,
+                    cudaMemcpyDefault, stream);
 }
 
 MEMLEDGER_ANSWER CUresult cuMemsetD8_v2(CUdeviceptr address, unsigned char value, size_t count) {
@@ -326,19 +330,30 @@ MEMLEDGER_ANSWER CUresult cuMemsetD32_v2(CUdeviceptr address, unsigned value, si
   return driver(fill(pointer_of(address), value, 4, count));
 }
 
+namespace {
+
+CUresult fill_on_stream(CUdeviceptr address, unsigned value, size_t width, size_t count,
+                        CUstream stream) {
+  const KeepLastError keep;
+  return driver(on_stream(stream, NodeKind::kFill,
+                          [=] { return fill(pointer_of(address), value, width, count); }));
+}
+
+}  // namespace
+
 MEMLEDGER_ANSWER CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count,
-                                          CUstream) {
-  return cuMemsetD8_v2(address, value, count);
+                                          CUstream stream) {
+  return fill_on_stream(address, value, 1, count, stream);
 }
 
 MEMLEDGER_ANSWER CUresult cuMemsetD16Async(CUdeviceptr address, unsigned short value, size_t count,
-                                           CUstream) {
-  return cuMemsetD16_v2(address, value, count);
+                                           CUstream stream) {
+  return fill_on_stream(address, value, 2, count, stream);
 }
 
 MEMLEDGER_ANSWER CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count,
-                                           CUstream) {
-  return cuMemsetD32_v2(address, value, count);
+                                           CUstream stream) {
+  return fill_on_stream(address, value, 4, count, stream);
 }
 
 MEMLEDGER_ANSWER CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
@@ -543,10 +558,44 @@ MEMLEDGER_ANSWER CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsi
   return as_runtime(cudaStreamWaitEvent, stream, event, flags);
 }
 
-MEMLEDGER_ANSWER CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
-  if (!status) return CUDA_ERROR_INVALID_VALUE;
-  *status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
+MEMLEDGER_ANSWER CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  const KeepLastError keep;
+  return driver(cudaStreamIsCapturing(stream, reinterpret_cast<cudaStreamCaptureStatus*>(status)));
+}
+
+MEMLEDGER_ANSWER CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  return as_runtime(cudaStreamBeginCapture, stream, static_cast<cudaStreamCaptureMode>(mode));
+}
+
+MEMLEDGER_ANSWER CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  return as_runtime(cudaStreamEndCapture, stream, graph);
+}
+
+MEMLEDGER_ANSWER CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  const KeepLastError keep;
+  return driver(
+      cudaThreadExchangeStreamCaptureMode(reinterpret_cast<cudaStreamCaptureMode*>(mode)));
+}
+
+MEMLEDGER_ANSWER CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph,
+                                                      unsigned long long flags) {
+  return as_runtime(cudaGraphInstantiateWithFlags, executable, graph, flags);
+}
+
+MEMLEDGER_ANSWER CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
+  return as_runtime(cudaGraphLaunch, executable, stream);
+}
+
+MEMLEDGER_ANSWER CUresult cuGraphUpload(CUgraphExec executable, CUstream stream) {
+  return as_runtime(cudaGraphUpload, executable, stream);
+}
+
+MEMLEDGER_ANSWER CUresult cuGraphExecDestroy(CUgraphExec executable) {
+  return as_runtime(cudaGraphExecDestroy, executable);
+}
+
+MEMLEDGER_ANSWER CUresult cuGraphDestroy(CUgraph graph) {
+  return as_runtime(cudaGraphDestroy, graph);
 }
 
 MEMLEDGER_ANSWER CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
@@ -600,9 +649,8 @@ CUresult make_module(CUmodule* module) {
 
 CUresult launch(dim3 grid, dim3 block, unsigned shared_bytes, CUstream stream) {
   if (const cudaError_t error = ready()) return driver(error);
-  if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  Machine::get().note_kernel();
-  return check_launch(grid, block, shared_bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  if (check_launch(grid, block, shared_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return driver(launch_kernel(stream));
 }
 
 CUresult function_attribute(int* value, CUfunction_attribute attribute) {

@@ -1,0 +1,363 @@
+// Streams, events, graphs and time, by hand: the rules of CUDA's programming guide, one by one.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "virtual_gpu/streams.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <thread>
+
+namespace memledger::virtual_gpu {
+namespace {
+
+std::string text(StreamError error) { return std::to_string(static_cast<int>(error)); }
+
+}  // namespace
+}  // namespace memledger::virtual_gpu
+
+namespace doctest {
+template <>
+struct StringMaker<memledger::virtual_gpu::StreamError> {
+  static String convert(memledger::virtual_gpu::StreamError error) {
+    return memledger::virtual_gpu::text(error).c_str();
+  }
+};
+}  // namespace doctest
+
+namespace memledger::virtual_gpu {
+namespace {
+
+// Two streams that wait for nobody, one that waits for the legacy stream, and three events.
+struct Device {
+  explicit Device(bool late = false) : streams(late) {
+    streams.add_stream(&a, {0, 0, false, 10});
+    streams.add_stream(&b, {0, 0, false, 11});
+    streams.add_stream(&blocking, {0, 0, true, 12});
+    for (const char* event : {&first, &second, &third}) streams.add_event(event, 0);
+  }
+
+  StreamError begin(const void* stream, CaptureMode mode = CaptureMode::kGlobal) {
+    return streams.begin_capture(stream, 0, mode);
+  }
+  StreamError end(const void* stream) { return streams.end_capture(stream, 0, &graph); }
+  StreamError work(const void* stream) { return streams.submit_kernel(stream, 0).error; }
+  StreamError record(const void* event, const void* stream) {
+    return streams.record(event, stream, 0, false);
+  }
+  StreamError wait(const void* stream, const void* event) {
+    return streams.wait(stream, 0, event, false);
+  }
+  CaptureStatus status(const void* stream) {
+    Streams::CaptureInfo info;
+    streams.capture_info(stream, 0, &info);
+    return info.status;
+  }
+
+  char a, b, blocking, first, second, third;
+  const void* const legacy = nullptr;
+  Graph* graph = nullptr;
+  Streams streams;
+};
+
+TEST_CASE("a stream that captures does nothing, and makes a graph of what it was given") {
+  Device device;
+  int done = 0;
+  REQUIRE(device.begin(&device.a) == StreamError::kNone);
+  CHECK(device.status(&device.a) == CaptureStatus::kActive);
+  CHECK(device.status(&device.b) == CaptureStatus::kNone);
+  const auto submission = device.streams.submit(&device.a, 0, NodeKind::kHost, [&] { ++done; });
+  CHECK(submission.captured);
+  CHECK(device.work(&device.a) == StreamError::kNone);
+  REQUIRE(device.end(&device.a) == StreamError::kNone);
+  CHECK(done == 0);
+  CHECK(device.status(&device.a) == CaptureStatus::kNone);
+
+  const auto nodes = device.streams.nodes_of(device.graph);
+  REQUIRE(nodes.has_value());
+  REQUIRE(nodes->size() == 2);
+  CHECK((*nodes)[0]->kind == NodeKind::kHost);
+  CHECK((*nodes)[0]->dependencies.empty());
+  CHECK((*nodes)[1]->kind == NodeKind::kKernel);
+  CHECK((*nodes)[1]->dependencies == std::vector<GraphNode*>{(*nodes)[0]});
+  const auto work = device.streams.work_of(device.graph);
+  REQUIRE(work->size() == 1);
+  work->front()();
+  CHECK(done == 1);
+  CHECK_FALSE(device.streams.submit(&device.a, 0, NodeKind::kKernel, nullptr).captured);
+
+  CHECK(device.streams.remove_graph(device.graph));
+  CHECK_FALSE(device.streams.remove_graph(device.graph));
+  CHECK_FALSE(device.streams.nodes_of(device.graph).has_value());
+}
+
+TEST_CASE("an event brings another stream into the capture, and another one joins it again") {
+  Device device;
+  REQUIRE(device.begin(&device.a) == StreamError::kNone);
+  device.work(&device.a);
+  REQUIRE(device.record(&device.first, &device.a) == StreamError::kNone);
+  REQUIRE(device.wait(&device.b, &device.first) == StreamError::kNone);
+  CHECK(device.status(&device.b) == CaptureStatus::kActive);
+  device.work(&device.b);
+  REQUIRE(device.record(&device.second, &device.b) == StreamError::kNone);
+  device.work(&device.a);
+  REQUIRE(device.wait(&device.a, &device.second) == StreamError::kNone);
+  Streams::CaptureInfo info;
+  REQUIRE(device.streams.capture_info(&device.a, 0, &info) == StreamError::kNone);
+  CHECK(info.dependency_count == 2);
+  CHECK(info.id != 0);
+  CHECK(info.graph != nullptr);
+  device.work(&device.a);
+  REQUIRE(device.end(&device.a) == StreamError::kNone);
+  const auto nodes = device.streams.nodes_of(device.graph);
+  REQUIRE(nodes->size() == 4);
+  CHECK((*nodes)[3]->dependencies == std::vector<GraphNode*>{(*nodes)[2], (*nodes)[1]});
+  CHECK(*device.streams.dependencies_of((*nodes)[1]) == std::vector<GraphNode*>{(*nodes)[0]});
+  CHECK(device.status(&device.b) == CaptureStatus::kNone);
+  CHECK(device.work(&device.b) == StreamError::kNone);
+}
+
+TEST_CASE("a fork that nobody joined is an error, one without work is not") {
+  Device device;
+  REQUIRE(device.begin(&device.a) == StreamError::kNone);
+  device.work(&device.a);
+  device.record(&device.first, &device.a);
+  device.wait(&device.b, &device.first);
+  SUBCASE("with work") {
+    device.work(&device.b);
+    CHECK(device.end(&device.a) == StreamError::kCaptureUnjoined);
+    CHECK(device.graph == nullptr);
+  }
+  SUBCASE("without") { CHECK(device.end(&device.a) == StreamError::kNone); }
+  CHECK(device.status(&device.b) == CaptureStatus::kNone);
+}
+
+TEST_CASE("what a capture does not allow ends it, and the stream works again afterwards") {
+  Device device;
+  REQUIRE(device.begin(&device.a) == StreamError::kNone);
+  device.work(&device.a);
+  SUBCASE("waiting for the stream") {
+    CHECK(device.streams.synchronize_stream(&device.a, 0) == StreamError::kCaptureUnsupported);
+  }
+  SUBCASE("asking whether the stream is done") {
+    CHECK(device.streams.query_stream(&device.a, 0) == StreamError::kCaptureUnsupported);
+  }
+  SUBCASE("waiting for the device") {
+    CHECK(device.streams.synchronize_device(0) == StreamError::kCaptureUnsupported);
+  }
+  SUBCASE("waiting for an event of before") {
+    device.record(&device.third, &device.b);
+    CHECK(device.wait(&device.a, &device.third) == StreamError::kCaptureIsolation);
+  }
+  SUBCASE("asking for an event of the capture") {
+    device.record(&device.first, &device.a);
+    CHECK(device.streams.query_event(&device.first) == StreamError::kCapturedEvent);
+  }
+  SUBCASE("joining two captures") {
+    REQUIRE(device.begin(&device.b) == StreamError::kNone);
+    device.record(&device.first, &device.b);
+    CHECK(device.wait(&device.a, &device.first) == StreamError::kCaptureMerge);
+    CHECK(device.end(&device.b) == StreamError::kCaptureInvalidated);
+  }
+  SUBCASE("an unsafe call") {
+    CHECK(device.streams.check_unsafe() == StreamError::kCaptureUnsupported);
+  }
+  SUBCASE("the legacy stream joining in") {
+    device.record(&device.first, &device.a);
+    CHECK(device.wait(device.legacy, &device.first) == StreamError::kCaptureImplicit);
+  }
+  SUBCASE("ending it on another thread") {
+    std::thread([&] { CHECK(device.end(&device.a) == StreamError::kCaptureWrongThread); }).join();
+  }
+  CHECK(device.status(&device.a) == CaptureStatus::kInvalidated);
+  CHECK(device.work(&device.a) == StreamError::kCaptureInvalidated);
+  CHECK(device.end(&device.a) == StreamError::kCaptureInvalidated);
+  CHECK(device.graph == nullptr);
+  CHECK(device.status(&device.a) == CaptureStatus::kNone);
+  CHECK(device.work(&device.a) == StreamError::kNone);
+  REQUIRE(device.begin(&device.a) == StreamError::kNone);
+  CHECK(device.end(&device.a) == StreamError::kNone);
+}
+
+TEST_CASE("who may begin and end a capture") {
+  Device device;
+  CHECK(device.begin(device.legacy) == StreamError::kCaptureUnsupported);
+  CHECK(device.begin(&device.third) == StreamError::kInvalidHandle);
+  CHECK(device.end(&device.a) == StreamError::kIllegalState);
+  REQUIRE(device.begin(&device.a) == StreamError::kNone);
+  CHECK(device.begin(&device.a) == StreamError::kIllegalState);
+  device.record(&device.first, &device.a);
+  device.wait(&device.b, &device.first);
+  CHECK(device.end(&device.b) == StreamError::kCaptureUnmatched);
+  CHECK(device.end(&device.a) == StreamError::kCaptureInvalidated);
+  CHECK(device.wait(&device.a, &device.first) == StreamError::kCapturedEvent);
+  CHECK(device.record(&device.first, &device.a) == StreamError::kNone);
+  CHECK(device.wait(&device.a, &device.first) == StreamError::kNone);
+}
+
+TEST_CASE("the legacy stream refuses work while a stream captures that it would wait for") {
+  Device device;
+  REQUIRE(device.begin(&device.a) == StreamError::kNone);
+  CHECK(device.work(device.legacy) == StreamError::kNone);
+  CHECK(device.end(&device.a) == StreamError::kNone);
+  REQUIRE(device.begin(&device.blocking) == StreamError::kNone);
+  Streams::CaptureInfo info;
+  CHECK(device.streams.capture_info(device.legacy, 0, &info) == StreamError::kCaptureImplicit);
+  CHECK(device.status(&device.blocking) == CaptureStatus::kActive);
+  CHECK(device.work(device.legacy) == StreamError::kCaptureImplicit);
+  CHECK(device.end(&device.blocking) == StreamError::kCaptureInvalidated);
+}
+
+TEST_CASE("unsafe calls, by the mode of the capture and of the thread") {
+  Device device;
+  const auto elsewhere = [&](CaptureMode mode) {
+    StreamError error = StreamError::kNone;
+    std::thread([&] {
+      Streams::exchange_mode(mode);
+      error = device.streams.check_unsafe();
+    }).join();
+    return error;
+  };
+  REQUIRE(device.begin(&device.a, CaptureMode::kThreadLocal) == StreamError::kNone);
+  CHECK(elsewhere(CaptureMode::kGlobal) == StreamError::kNone);
+  CHECK(Streams::exchange_mode(CaptureMode::kRelaxed) == CaptureMode::kGlobal);
+  CHECK(device.streams.check_unsafe() == StreamError::kNone);
+  CHECK(Streams::exchange_mode(CaptureMode::kThreadLocal) == CaptureMode::kRelaxed);
+  CHECK(device.streams.check_unsafe() == StreamError::kCaptureUnsupported);
+  Streams::exchange_mode(CaptureMode::kGlobal);
+  CHECK(device.end(&device.a) == StreamError::kCaptureInvalidated);
+
+  REQUIRE(device.begin(&device.a, CaptureMode::kRelaxed) == StreamError::kNone);
+  CHECK(device.streams.check_unsafe() == StreamError::kNone);
+  CHECK(elsewhere(CaptureMode::kGlobal) == StreamError::kNone);
+  CHECK(device.end(&device.a) == StreamError::kNone);
+
+  REQUIRE(device.begin(&device.a, CaptureMode::kGlobal) == StreamError::kNone);
+  CHECK(elsewhere(CaptureMode::kRelaxed) == StreamError::kNone);
+  CHECK(elsewhere(CaptureMode::kThreadLocal) == StreamError::kNone);
+  CHECK(device.status(&device.a) == CaptureStatus::kActive);
+  CHECK(elsewhere(CaptureMode::kGlobal) == StreamError::kCaptureUnsupported);
+  CHECK(device.end(&device.a) == StreamError::kCaptureInvalidated);
+}
+
+TEST_CASE("at once: everything is done when it is submitted") {
+  Device device;
+  device.work(&device.a);
+  device.record(&device.first, &device.a);
+  CHECK(device.streams.query_event(&device.first) == StreamError::kNone);
+  CHECK(device.streams.query_stream(&device.a, 0) == StreamError::kNone);
+}
+
+TEST_CASE("late: work is done once the host has waited for what covers it") {
+  Device device(true);
+  Streams& streams = device.streams;
+  CHECK(streams.query_event(&device.first) == StreamError::kNone);  // never recorded
+  CHECK(streams.query_stream(&device.a, 0) == StreamError::kNone);
+  device.work(&device.a);
+  device.record(&device.first, &device.a);
+  CHECK(streams.query_event(&device.first) == StreamError::kNotReady);
+  CHECK(streams.query_stream(&device.a, 0) == StreamError::kNotReady);
+
+  SUBCASE("the stream") {
+    CHECK(streams.synchronize_stream(&device.a, 0) == StreamError::kNone);
+    CHECK(streams.query_event(&device.first) == StreamError::kNone);
+    CHECK(streams.query_stream(&device.a, 0) == StreamError::kNone);
+  }
+  SUBCASE("the device") {
+    CHECK(streams.synchronize_device(0) == StreamError::kNone);
+    CHECK(streams.query_event(&device.first) == StreamError::kNone);
+  }
+  SUBCASE("another device") {
+    CHECK(streams.synchronize_device(1) == StreamError::kNone);
+    CHECK(streams.query_event(&device.first) == StreamError::kNotReady);
+  }
+  SUBCASE("the event itself, but nothing behind it") {
+    device.work(&device.a);
+    device.record(&device.second, &device.a);
+    CHECK(streams.synchronize_event(&device.first) == StreamError::kNone);
+    CHECK(streams.query_event(&device.first) == StreamError::kNone);
+    CHECK(streams.query_event(&device.second) == StreamError::kNotReady);
+  }
+  SUBCASE("another stream, which does not cover it") {
+    device.work(&device.b);
+    CHECK(streams.synchronize_stream(&device.b, 0) == StreamError::kNone);
+    CHECK(streams.query_event(&device.first) == StreamError::kNotReady);
+  }
+  SUBCASE("another stream, which has waited for it") {
+    device.wait(&device.b, &device.first);
+    device.work(&device.b);
+    CHECK(streams.synchronize_stream(&device.b, 0) == StreamError::kNone);
+    CHECK(streams.query_event(&device.first) == StreamError::kNone);
+  }
+  SUBCASE("a third stream, through the second") {
+    device.wait(&device.b, &device.first);
+    device.work(&device.b);
+    device.record(&device.second, &device.b);
+    device.wait(&device.blocking, &device.second);
+    device.record(&device.third, &device.blocking);
+    CHECK(streams.synchronize_event(&device.third) == StreamError::kNone);
+    CHECK(streams.query_event(&device.first) == StreamError::kNone);
+    CHECK(streams.query_event(&device.second) == StreamError::kNone);
+  }
+  SUBCASE("the legacy stream, which does not wait for this one") {
+    device.work(device.legacy);
+    CHECK(streams.synchronize_stream(device.legacy, 0) == StreamError::kNone);
+    CHECK(streams.query_event(&device.first) == StreamError::kNotReady);
+  }
+}
+
+TEST_CASE("late: the legacy stream and the blocking ones wait for each other") {
+  Device device(true);
+  device.work(&device.blocking);
+  device.record(&device.first, &device.blocking);
+  device.work(device.legacy);
+  CHECK(device.streams.synchronize_stream(device.legacy, 0) == StreamError::kNone);
+  CHECK(device.streams.query_event(&device.first) == StreamError::kNone);
+  device.work(device.legacy);
+  device.record(&device.second, device.legacy);
+  device.work(&device.blocking);
+  CHECK(device.streams.query_event(&device.second) == StreamError::kNotReady);
+  CHECK(device.streams.synchronize_stream(&device.blocking, 0) == StreamError::kNone);
+  CHECK(device.streams.query_event(&device.second) == StreamError::kNone);
+}
+
+TEST_CASE("late: a loop that polls comes to its end, a program that looks now and then waits") {
+  Device device(true);
+  device.work(&device.a);
+  device.record(&device.first, &device.a);
+  for (int i = 0; i < 10 * Streams::kPollsOfAWait; ++i) {
+    REQUIRE(device.streams.query_event(&device.first) == StreamError::kNotReady);
+    device.work(&device.b);
+  }
+  int polls = 1;
+  while (device.streams.query_event(&device.first) == StreamError::kNotReady) ++polls;
+  CHECK(polls == Streams::kPollsOfAWait);
+  device.work(&device.a);
+  polls = 1;
+  while (device.streams.query_stream(&device.a, 0) == StreamError::kNotReady) ++polls;
+  CHECK(polls == Streams::kPollsOfAWait);
+}
+
+TEST_CASE("nodes by hand, and what is no graph or node is told") {
+  Device device;
+  Graph* const graph = device.streams.make_graph();
+  GraphNode* const one = device.streams.add_node(graph, {}, NodeKind::kEmpty, nullptr);
+  GraphNode* const two = device.streams.add_node(graph, {one}, NodeKind::kKernel, nullptr);
+  REQUIRE(two != nullptr);
+  CHECK(two->dependencies == std::vector<GraphNode*>{one});
+  GraphNode stranger{NodeKind::kEmpty, {}, nullptr};
+  CHECK(device.streams.add_node(graph, {&stranger}, NodeKind::kEmpty, nullptr) == nullptr);
+  Graph no_graph;
+  CHECK(device.streams.add_node(&no_graph, {}, NodeKind::kEmpty, nullptr) == nullptr);
+  CHECK_FALSE(device.streams.dependencies_of(&stranger).has_value());
+  REQUIRE(device.streams.begin_capture(&device.a, 0, CaptureMode::kGlobal, graph, {two}) ==
+          StreamError::kNone);
+  device.work(&device.a);
+  REQUIRE(device.end(&device.a) == StreamError::kNone);
+  CHECK(device.graph == graph);
+  CHECK(device.streams.nodes_of(graph)->size() == 3);
+  CHECK(device.streams.begin_capture(&device.a, 0, CaptureMode::kGlobal, &no_graph, {}) ==
+        StreamError::kInvalidValue);
+}
+
+}  // namespace
+}  // namespace memledger::virtual_gpu
