@@ -61,7 +61,7 @@ struct ModelSize {
   // Bytes that autograd keeps after the pass, without the input, parameters, buffers and the
   // result: the sum over `layers` and other_saved_bytes.
   int64_t saved_bytes = 0;
-  // Of these, bytes made where no operator was seen: on other threads.
+  // The part of saved_bytes made where no operator was seen: on other threads.
   int64_t other_saved_bytes = 0;
   // False: the graph has nodes that cannot be read, so saved_bytes is a lower bound.
   bool saved_is_complete = true;

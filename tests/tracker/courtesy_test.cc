@@ -564,7 +564,7 @@ TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_availabl
     CHECK(device_bytes(second) == 0);
   }
 
-  // Of courtesy_malloc_async_test.
+  // Runs in courtesy_malloc_async_test.
   TEST_CASE("an allocator without a snapshot: nothing moves, and all is listed") {
     const c10::Device device(at::kCUDA, 0);
     const at::Tensor one = torch::empty({1000}, at::TensorOptions(device).dtype(at::kByte));
