@@ -6,7 +6,6 @@
 #include <ostream>
 #include <string>
 
-#include "text/dtype.h"
 #include "text/names.h"
 #include "text/shape.h"
 #include "tracker/courtesy.h"
@@ -34,11 +33,6 @@ std::string mib(const std::optional<double>& value) {
 
 std::string figure(int64_t value) {
   return value == LineFigures::kUnknown ? "?" : std::to_string(value);
-}
-
-std::string looks(const std::optional<std::vector<int64_t>>& shape,
-                  const std::optional<c10::ScalarType>& dtype) {
-  return shape_text(shape) + " " + dtype_text(dtype);
 }
 
 }  // namespace
@@ -139,15 +133,6 @@ std::ostream& operator<<(std::ostream& out, const SourceLocation& where) {
   if (where.line() == 0) return out << "?";
   return out << printable(where.file()) << ":" << where.line() << " "
              << printable(where.function());
-}
-
-std::ostream& operator<<(std::ostream& out, const StorageName& name) {
-  return out << name_or_unknown(name.name) << ", " << to_string(name.role) << " "
-             << looks(name.shape, name.dtype);
-}
-
-std::ostream& operator<<(std::ostream& out, const TensorLooks& tensor) {
-  return out << looks(tensor.shape, tensor.dtype);
 }
 
 std::ostream& operator<<(std::ostream& out, const TimelineData& data) {

@@ -6,8 +6,8 @@
 
 namespace memledger::testing {
 
-// Returns the share, 0 to 1, of the rows' bytes that have a name or role better than TensorN, or a
-// layer whose output they are.
+// Returns the share, from 0 to 1, of the rows' bytes that have a name or a role better than
+// TensorN, or whose layer is known.
 inline double named_share(const DeviceReport& device) {
   int64_t named = 0, all = 0;
   for (const ReportRow& row : device.rows) {

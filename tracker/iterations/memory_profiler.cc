@@ -22,8 +22,8 @@
 #include "text/output.h"
 #include "tracker/exact_device.h"
 #include "tracker/layers/layer_switches.h"
+#include "tracker/log/diff_builder.h"
 #include "tracker/log/log_writer.h"
-#include "tracker/snapshot_diff.h"
 
 namespace memledger {
 namespace {

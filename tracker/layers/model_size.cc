@@ -18,17 +18,12 @@
 #include <utility>
 
 #include "graph/saved_tensors.h"
+#include "registry/libtorch/storage_impl.h"
 #include "tracker/layers/layer_observer.h"
 #include "tracker/layers/sequential_probe.h"
 
 namespace memledger::model_size_internal {
 namespace {
-
-c10::StorageImpl* storage_impl_of(const at::Tensor& tensor) {
-  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl()
-                                                 : nullptr;
-}
 
 // What forward() may change besides memory, and how it is put back.
 class Before {
