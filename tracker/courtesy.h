@@ -1,38 +1,13 @@
 #pragma once
 
-// Lends GPU memory back for a while: moves the storages of live tensors to host memory or to a
-// file, in place under the storages, and later brings them back, to the same devices, bit for bit.
+// Lends GPU memory back for a while: moves the storages of live tensors to host memory or a file,
+// in place under the tensors, and brings them back bit for bit. See docs/lend_the_gpu_back.md.
 //
-//   {
-//     memledger::ScopedCourtesy away;                    // everything on CUDA devices is on the
-//     host, their caches are empty run_somebody_elses_job();
-//   }                                                    // and back
-//
-//   memledger::Courtesy courtesy(net);      // or: only a module's parameters, buffers, gradients,
-//   courtesy.add_optimizer(adam);           // and an optimizer's state
-//   if (absl::Status status = courtesy.yield_memory(); !status.ok()) ...
-//   for (const memledger::Unmoved& one : courtesy.unmoved()) ...
-//   courtesy.restore().IgnoreError();
-//
-// Views, tied weights, gradients, optimizer state and tensors saved for backward survive, as it is
-// the storage that moves, not the tensor. Moved is what the registry knows the storage of: what an
-// operator has made or read while it was active. The rest is listed by unmoved() with its bytes and
-// the reason.
-//
-// While yielded a tensor has its shape, device and strides, but no data: what asks for it (any
-// operator, data_ptr(), item()) throws c10::Error that says so. Addresses taken before are
-// dangling, and LibTorch cannot catch their use: raw pointers, from_blob() on another tensor's
-// data, captured CUDA graphs. Resizing or replacing a yielded storage's data is respected:
-// restore() leaves it.
-//
-// Units: bytes. Errors: yield_memory() moves all or, if it fails, nothing. restore() brings back
-// what it can; if the device or the host is full the rest stays yielded, the message says how much,
-// and it can be called again. Ownership: no tensor is kept alive; what dies while yielded is not
-// brought back. Thread-safety: one thread at a time, while no other uses tensors that are moved.
-// Cost: the copies; the peak is on the host, where all is copied before anything is freed. Storages
-// get new ids in the registry, and addresses.
-//
-// The context that the CUDA driver keeps for the process (some 500 MB) stays.
+//   memledger::Courtesy courtesy(model);
+//   courtesy.add_optimizer(optimizer);
+//   absl::Status status = courtesy.yield_memory();
+//   if (!status.ok()) std::cerr << status.message() << '\n';
+//   status = courtesy.restore();
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -65,36 +40,51 @@ struct CourtesyProgress {
 
 struct CourtesyOptions {
   enum class Place : uint8_t { kPageable, kPinned, kFile };
+  // Where the bytes go: pageable or pinned host memory, or a file.
   Place place = Place::kPageable;
-  // Of the file, which has no name there and is gone with the process; empty: $TMPDIR, else /tmp.
+  // Folder of the file, which has no name there and is gone with the process. Empty: $TMPDIR, else
+  // /tmp.
   std::string folder;
-  // Only of this device; kCUDA without an index: all CUDA devices. Nothing: all CUDA devices. The
-  // CPU's storages can be moved, too, to a file.
+  // Device whose storages move; kCUDA without an index, and nothing: all CUDA devices. The CPU's
+  // can be moved to a file only.
   std::optional<c10::Device> device;
-  // Called some times a second. Without it, moves that take longer than a second are told on
-  // standard error if it is a terminal.
+  // Called a few times a second. Without it, moves of more than a second are told on standard error
+  // if it is a terminal.
   std::function<void(const CourtesyProgress&)> progress;
-  // Give back the workspaces that LibTorch keeps for cuBLAS, some 32 MiB for each thread that has
-  // used it, autograd's too; LibTorch makes new ones where they are needed. A CUDA graph that was
-  // captured with one would go on writing to it. They stay where another device, which is not
-  // yielded, has some. Nothing: yes, but no once something was added.
+  // Gives back the workspaces that LibTorch keeps for cuBLAS, some 32 MiB per thread that has used
+  // it; LibTorch makes new ones when it needs them. They stay where a device that is not yielded
+  // has some. A CUDA graph that was captured with one would go on writing to it. Nothing: yes, but
+  // no once something was added.
   std::optional<bool> workspaces;
 };
 
-// Stays where it is.
+// Memory that stays on its device.
 struct Unmoved {
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   int64_t nbytes = 0;
-  uint64_t id = 0;  // of the registry; 0: not a storage it knows
+  uint64_t id = 0;  // of the registry's storage; 0: not a storage that it knows
   std::string reason;
 };
 
+// Moves what the registry knows the storage of: what an operator has made or read while the
+// registry was active. Views, tied weights, gradients, optimizer state and tensors saved for
+// backward go with their storage.
+//
+// While yielded a tensor has its shape, strides and device, but no data: what asks for it (an
+// operator, data_ptr(), item()) throws c10::Error that says so. Addresses taken before dangle, and
+// LibTorch cannot catch their use: raw pointers, from_blob() on another tensor's data, captured
+// CUDA graphs.
+//
+// Ownership: keeps no tensor alive; what dies while yielded does not come back. Thread-safety: one
+// thread at a time, while no other uses tensors that move. A child of fork has a copy of what was
+// yielded and may restore the CPU's memory; CUDA's is the parent's. Cost: the copies. All is copied
+// before anything is freed, so the host or the file needs room for all. Storages get new ids in the
+// registry, and new addresses. The driver's context, some 500 MB, stays.
 class Courtesy {
  public:
-  // Activates the registry, for as long as it lives.
+  // Activates the registry while it lives.
   explicit Courtesy(CourtesyOptions options = {});
-  // Of a module (or holder, or anything that has parameters() and buffers()): only its parameters,
-  // buffers and their gradients.
+  // Adds a module, a holder, or anything that has parameters() and buffers().
   template <typename Module,
             typename = std::enable_if_t<!std::is_same_v<std::decay_t<Module>, CourtesyOptions> &&
                                         !std::is_same_v<std::decay_t<Module>, Courtesy>>>
@@ -102,27 +92,33 @@ class Courtesy {
       : Courtesy(std::move(options)) {
     add_module(module);
   }
-  // Restores; what cannot be restored is told on standard error, and throws when used.
+  // Restores. What cannot be restored is told on standard error, and throws when used.
   ~Courtesy();
   Courtesy(const Courtesy&) = delete;
   Courtesy& operator=(const Courtesy&) = delete;
 
-  // Once something was added, only what was added moves, with its gradient.
+  // Adds a tensor and its gradient. Once something was added, only that moves. Ignores an undefined
+  // tensor, which still counts as something added.
   Courtesy& add_tensor(const at::Tensor& tensor);
+  // Adds a module's parameters and buffers.
   template <typename Module>
   Courtesy& add_module(const Module& module);
-  // Its parameters, and what it keeps for them at yield_memory(): until then it must live. The
-  // state of optimizers that LibTorch does not bring is not known, and stays.
+  // Adds the optimizer's parameters, and what it keeps for them at yield_memory(): until then it
+  // must live. The state of optimizers that are not LibTorch's is not known, and stays.
   Courtesy& add_optimizer(const torch::optim::Optimizer& optimizer);
 
-  // InvalidArgument: options that do not fit. ResourceExhausted, with everything as it was: no room
-  // on the host or in the file. Again, while yielded: what is new on the devices goes, too.
+  // Moves everything or, if that fails, nothing. While yielded, moves what is new on the devices.
+  // InvalidArgument: options that do not fit. Unavailable: no file in `folder`. ResourceExhausted:
+  // no room on the host or in the file.
   absl::Status yield_memory();
-  // ResourceExhausted: see above. Nothing yielded: does nothing.
+  // Brings back what it can; does nothing if nothing is yielded. Leaves alone a storage that was
+  // resized or given other data meanwhile. ResourceExhausted if the device is full: the rest stays
+  // yielded, the message says how much, and it can be called again.
   absl::Status restore();
 
+  // Returns the bytes that are away, of storages still alive.
   int64_t yielded_bytes() const;
-  // As of the last yield_memory().
+  // Returns what the last yield_memory() left on the devices, with the reasons.
   std::vector<Unmoved> unmoved() const;
 
  private:
@@ -132,9 +128,10 @@ class Courtesy {
   std::unique_ptr<State> state_;
 };
 
-// Yields, and restores at the end of the scope. Throws c10::Error if it cannot yield.
+// Yields when made, and restores at the end of the scope.
 class ScopedCourtesy {
  public:
+  // Throw c10::Error if nothing can be yielded.
   explicit ScopedCourtesy(CourtesyOptions options = {});
   template <typename Module,
             typename = std::enable_if_t<!std::is_same_v<std::decay_t<Module>, CourtesyOptions> &&
@@ -145,6 +142,7 @@ class ScopedCourtesy {
   }
   ScopedCourtesy(const ScopedCourtesy&) = delete;
   ScopedCourtesy& operator=(const ScopedCourtesy&) = delete;
+  // Returns what it holds, for unmoved() and yielded_bytes().
   Courtesy& courtesy() { return courtesy_; }
 
  private:

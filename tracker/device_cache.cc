@@ -8,14 +8,13 @@
 
 #include <exception>
 
-#include "registry/libtorch/cuda_symbols.h"
-
 #include "registry/device_statistics.h"
+#include "registry/libtorch/cuda_symbols.h"
 
 namespace memledger::device_cache {
 namespace {
 
-// Null unless the device's allocator caches and is in use.
+// Returns null unless the device's allocator caches and is in use.
 c10::DeviceAllocator* allocator_of(c10::Device device) {
   if (device.is_cpu() || !allocator_is_usable(device.type())) return nullptr;
   auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
@@ -51,7 +50,7 @@ void release_workspaces() noexcept {
   if (clear == nullptr) return;
   try {
     reinterpret_cast<void (*)()>(clear)();
-  } catch (const std::exception&) {  // they stay, and are listed
+  } catch (const std::exception&) {  // they stay, and Courtesy lists them
   }
 }
 

@@ -1,7 +1,10 @@
 #pragma once
 
-// Lets failed memory expectations (memory_expectations.h) fail the running doctest case. Include it
-// after doctest's header; once in a program is enough.
+// Makes failed memory expectations (memory_expectations.h) fail the running doctest case. Include
+// it after doctest's header, in one file of the program.
+//
+//   auto no_leak = memledger::expect_no_leak();
+//   model->forward(input);
 
 #if !defined(DOCTEST_ADD_FAIL_CHECK_AT)
 #error "include doctest's header before tracker/expectations_doctest.h"

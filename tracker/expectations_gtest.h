@@ -1,7 +1,10 @@
 #pragma once
 
-// Lets failed memory expectations (memory_expectations.h) fail the running googletest test. Include
-// it after <gtest/gtest.h>; once in a program is enough.
+// Makes failed memory expectations (memory_expectations.h) fail the running googletest test.
+// Include it after <gtest/gtest.h>, in one file of the program.
+//
+//   auto no_leak = memledger::expect_no_leak();
+//   model->forward(input);
 
 #if !defined(ADD_FAILURE_AT)
 #error "include <gtest/gtest.h> before tracker/expectations_gtest.h"

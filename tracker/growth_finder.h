@@ -1,49 +1,14 @@
 #pragma once
 
-// Finds which storages grow in number or size step after step, and where they were made.
+// Finds which storages grow in number or size step after step, and where they are made. See
+// docs/it_grows.md.
 //
 //   memledger::GrowthFinder finder;
-//   for (const Batch& batch : loader) {
-//     train(batch);
-//     finder.step();                                    // a step, a request, a minute: whatever
-//     should leave nothing behind
+//   for (int step = 0; step < 60; ++step) {
+//     model->forward(input).sum().backward();
+//     finder.step();
 //   }
-//   std::cout << finder.report();
-//
-//   growing 12.0 KiB per step since step 40
-//     12.0 KiB per step since step 40: aten::mul [replay, forward] (1024, 3) torch.float32 on cpu,
-//     732.0 KiB in 61 storages
-//
-//   CHECK(memledger::no_growth(finder));                // in a test: doctest; EXPECT_TRUE(…) in
-//   googletest
-//
-// Live storages are looked at when step() is called, in groups of one device, operator, autograd
-// node, label, phase, shape and dtype, and where a stack was taken of every storage or of all above
-// a size (RegistryOptions::stacks), of one stack: then the row ends with the program's line, `at
-// replay.cc:17 ReplayBuffer::push`. Sampled stacks cut only groups of storages so large that all of
-// them are taken, as else growth would be seen in a part. A storage keeps the group it was first
-// seen in. When growth is spread over many such groups (a buffer of sequences of all lengths, a
-// label per request), it shows in the sum of all that one operator made, and is told as that: `of
-// several shapes or labels`; failing that, as `all of cpu`. growth_series.h says which groups count
-// as growing, and why. Storages adopted from before tracking count as no growth.
-//
-// Memory that a program gives back between two calls of step() is never seen, so call it where
-// little is alive: after backward, after the response was sent. With requests side by side, one
-// call per finished request is right: what the others have in flight goes up and down, and only
-// what stays is growth. For growth in time call step() from a timer and set `unit`.
-//
-// Not seen: memory that is not LibTorch's, such as the nodes of an autograd graph that holds no
-// tensors.
-//
-// Thread-safety: every function may be called from any thread. Errors: where
-// tracking cannot be had, a line on standard error says why, and the verdict is unknown. All throw
-// std::bad_alloc without memory: a step() that did
-// was no step, and the next one counts what it could not. Ownership: holds no tensor; activates the
-// registry while it lives. Cost: step() by the storages born and freed since the last one, not by
-// those alive; report() by the number of groups, some microseconds each, and for rows of stacks
-// what looking up their lines takes (registry/stacks.h); step() on other threads does not wait for
-// that. Memory: 56 bytes or so per live storage (and what the registry keeps for a cursor), some
-// hundred bytes per group, and up to 16 KiB for one that grows.
+//   std::cout << finder.report() << '\n';
 
 #include <cstddef>
 #include <cstdint>
@@ -51,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tracker/growth_series.h"
@@ -61,68 +27,100 @@ namespace memledger {
 
 struct GrowthOptions {
   GrowthRule rule;
-  std::optional<c10::Device> device;  // nothing: all
-  // Of what step() ends one, as it is to read in reports: "request", "minute".
+  // Device to look at; nothing: all.
+  std::optional<c10::Device> device;
+  // Noun for one interval in reports: "request", "minute".
   std::string unit = "step";
-  // Beyond that many, groups that have emptied are forgotten; if there are none, a new group counts
-  // in the sums only.
+  // Groups kept at a time. Beyond that, empty ones are forgotten; where there are none, new ones
+  // count in the sums only.
   size_t max_groups = 4096;
 };
 
-// How much a row takes together.
-enum class GrowthLevel : uint8_t { kStack, kGroup, kOperator, kDevice };
+// What the storages of one row have in common. Rows of the higher levels are for growth that is
+// spread over many groups, such as a buffer of sequences of all lengths.
+enum class GrowthLevel : uint8_t {
+  kStack,     // a group and one call stack
+  kGroup,     // device, operator, autograd node, phase, label, shape, dtype
+  kOperator,  // device, operator, autograd node, phase
+  kDevice,    // the device
+};
+
+// Returns stack, group, operator or device.
+constexpr std::string_view to_string(GrowthLevel level) {
+  switch (level) {
+    case GrowthLevel::kStack:
+      return "stack";
+    case GrowthLevel::kGroup:
+      return "group";
+    case GrowthLevel::kOperator:
+      return "operator";
+    case GrowthLevel::kDevice:
+      break;
+  }
+  return "device";
+}
 
 struct GrowthRow {
   GrowthLevel level = GrowthLevel::kGroup;
-  // Its stack is of kStack only. Of kOperator: device, op, autograd_node and phase only; of
-  // kDevice: the device only.
-  StorageGroup place;
+  // What the level fixes; the rest is empty.
+  StorageGroup group;
   Growth growth;
   int64_t bytes = 0;  // alive at the last step, as requested
-  int64_t count = 0;  // storages
+  int64_t count = 0;  // storages alive at the last step
 
-  // aten::mul [replay, forward] (1024, 3) torch.float32 on cpu; symbolizes the stack of a kStack
-  // row.
+  // Returns aten::mul [replay, forward] (1024, 3) torch.float32 on cpu. Looks up the program's line
+  // for a kStack row, which may take 100 ms.
   std::string where() const;
 };
 
-// steady, or growing 12.0 KiB per step since step 40
+// Returns `steady`, or `growing 12.0 KiB per step since step 40`.
 std::string verdict_text(const Growth& growth, const std::string& unit = "step");
 
 struct GrowthReport {
   std::vector<GrowthRow> rows;  // those that grow, the fastest first
   std::string unit = "step";
-  int64_t steps = 0;         // so far
-  int64_t steps_needed = 0;  // before anything can be said
-  size_t groups = 0;         // looked at
-  // New groups that had no place of their own, see max_groups.
-  int64_t groups_left_out = 0;
-
-  bool tracked = true;  // false: the registry is not active, so nothing can be said
+  int64_t steps = 0;            // so far
+  int64_t steps_needed = 0;     // before anything can be said
+  size_t groups = 0;            // looked at
+  int64_t groups_left_out = 0;  // new ones beyond GrowthOptions::max_groups
+  bool tracked = true;          // false: the registry is not active, so nothing can be said
 
   bool known() const { return tracked && steps >= steps_needed; }
   bool growing() const { return !rows.empty(); }
-  // Of all rows together: the sum of their slopes, since the first of their steps. `unknown: 7 of
-  // at least 15 steps` when it is too early to tell.
+  // Returns verdict_text() of all rows together: the sum of their slopes, since the first of their
+  // steps. `unknown: 7 of at least 15 steps` if it is too early to tell.
   std::string verdict() const;
-  // One object with "schema" and "version"; fixed keys, bytes as integers, null for unknown.
+  // Returns one JSON object, memledger.growth/2 in docs/formats.md.
   std::string to_json() const;
 };
 
-// The verdict, then a line per row, at most 20 of them; without the last line's end.
+// Returns the verdict and a line per row, at most 20 of them, without the last line's end.
 std::string to_string(const GrowthReport& report);
 std::ostream& operator<<(std::ostream& out, const GrowthReport& report);
 
+// Looks at the storages alive at each step(), in groups of one device, operator, autograd node,
+// phase, label, shape and dtype, and where every storage's stack is taken (RegistryOptions::stacks)
+// of one stack. What is freed between two steps is never seen, and storages adopted from before
+// tracking are no growth. growth_series.h says what counts as growing.
+//
+// Thread-safety: call any function from any thread. Ownership: holds no tensor. Without memory
+// functions throw std::bad_alloc; a step() that did was none, and the next one counts what it could
+// not. Memory: some 56 bytes per live storage, some hundred per group, up to 16 KiB for a group
+// that grows.
 class GrowthFinder {
  public:
-  // What is alive now is there before step 1.
+  // Activates the registry while the finder lives. Where tracking cannot be had, the verdict is
+  // unknown. What is alive now is there before step 1.
   explicit GrowthFinder(GrowthOptions options = {});
   ~GrowthFinder();
   GrowthFinder(const GrowthFinder&) = delete;
   GrowthFinder& operator=(const GrowthFinder&) = delete;
 
-  // Ends a step; the first call ends step 1.
+  // Ends a step. Call it where little is alive: after backward, after a response was sent, or from
+  // a timer. Cost: by the storages born and freed since the last one.
   void step();
+  // Returns what grows now. Cost: some microseconds per group, and looking up the lines of kStack
+  // rows; step() on other threads does not wait for those.
   GrowthReport report() const;
 
  private:
@@ -130,7 +128,7 @@ class GrowthFinder {
   std::unique_ptr<Groups> groups_;
 };
 
-// Fails if something grows, and if there were too few steps to tell.
+// Fail if something grows, and if there were too few steps to tell.
 TestVerdict no_growth(const GrowthReport& report);
 TestVerdict no_growth(const GrowthFinder& finder);
 

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <limits>
 #include <mutex>
 #include <ostream>
 
@@ -14,6 +15,7 @@
 #include "text/dtype.h"
 #include "text/names.h"
 #include "tracker/device_cache.h"
+#include "tracker/exact_device.h"
 #include "tracker/log/diff_builder.h"
 #include "tracker/log/log_text.h"
 #include "tracker/log/log_writer.h"
@@ -26,16 +28,16 @@
 namespace memledger {
 namespace {
 
-constexpr double kBytesPerMib = 1048576.0;
+constexpr double kUnknownMib = std::numeric_limits<double>::quiet_NaN();
 
-c10::Device with_index(c10::Device device) {
-  const bool needs_index = !device.is_cpu() && !device.is_meta() && !device.has_index();
-  return needs_index ? c10::Device(device.type(), 0) : device;
-}
+double mib(int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
 LogWriter::Options writer_options(const TrackerOptions& options) {
+  TORCH_CHECK(options.path.empty() || options.folder.empty() || options.path == options.folder,
+              "memledger: TrackerOptions::path and ::folder name one folder, the log's, but say ",
+              options.path, " and ", options.folder);
   LogWriter::Options result;
-  result.folder = options.path;
+  result.folder = options.path.empty() ? options.folder : options.path;
   result.file_name = options.file_name;
   result.colons = options.colons;
   result.echo = options.echo ? &std::cout : nullptr;
@@ -45,11 +47,9 @@ LogWriter::Options writer_options(const TrackerOptions& options) {
   return result;
 }
 
-// What the registered modules, optimizers and tensors call the storages of one device, at one
-// moment.
 struct Naming {
   StorageNames names;
-  std::vector<std::string> unread;
+  std::vector<std::string> unread;  // registered, but without a storage that can be seen
 };
 
 void describe(const at::Tensor& tensor, StorageName& name) {
@@ -63,7 +63,7 @@ void describe(const at::Tensor& tensor, StorageName& name) {
     name.whole = storage.has_value() &&
                  storage->bytes == impl->numel() * static_cast<int64_t>(impl->itemsize());
   } catch (const c10::Error&) {
-    // A subclass that does not tell.
+    // A subclass refuses to tell; the name stays.
   }
 }
 
@@ -75,7 +75,6 @@ Naming read_names(const std::vector<NamedTensor>& tensors, c10::Device device) {
     if (!is_same_device(tensor_device(named.tensor), device)) continue;
     bool seen = false;
     for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
-      // Adopts it, if it was born before tracking.
       const uint64_t id = registry.storage_id(tensor);
       if (id == 0) {
         const auto storage = storage_of(tensor);
@@ -84,8 +83,8 @@ Naming read_names(const std::vector<NamedTensor>& tensors, c10::Device device) {
       }
       seen = true;
       const std::string full_name = *part == '\0' ? named.name : named.name + "." + part;
-      const auto [place, is_first] = naming.names.try_emplace(id);
-      StorageName& name = place->second;
+      const auto [entry, is_first] = naming.names.try_emplace(id);
+      StorageName& name = entry->second;
       if (is_first) {
         name.role = named.role;
         name.name = full_name;
@@ -113,16 +112,14 @@ c10::Device default_device() { return device_cache::default_device(); }
 
 struct MemTracker::Impl {
   explicit Impl(const TrackerOptions& options)
-      : device(with_index(options.device)), writer(writer_options(options)) {
-    const SnapshotDiff start =
-        diff(Registry::global().skip_changes(cursor), {});  // only the totals are of interest
+      : device(exact_device(options.device)), writer(writer_options(options)) {
+    const SnapshotDiff start = diff(Registry::global().skip_changes(cursor), {});
     writer.write_header(start.tensor_bytes, start.allocated_bytes);
   }
 
   SnapshotDiff diff(const Changes& changes, const StorageNames& names) const {
     SnapshotDiff result = make_snapshot_diff(changes, device, names);
-    const Registry& registry = Registry::global();
-    if (!registry.active() || !registry.follows(device)) {
+    if (!is_followed()) {
       result.tensor_bytes.reset();
       result.allocated_bytes.reset();
     }
@@ -130,18 +127,22 @@ struct MemTracker::Impl {
     return result;
   }
 
+  bool is_followed() const {
+    const Registry& registry = Registry::global();
+    return registry.active() && registry.follows(device);
+  }
+
   SnapshotDiff track(std::string label, SourceLocation where) {
-    // Keeps storages alive, and so their ids good, until the registry has been read. Let go of
-    // without the lock.
+    // Keeps the storages alive until the registry has been read. Read and released without the
+    // lock: deleters, and tensors asked for their sizes, run code of the program's.
     const std::vector<NamedTensor> held = book.read();
-    // Without the lock: a tensor may ask the program for its sizes.
     Naming naming = read_names(held, device);
     const std::lock_guard<ForkSafeMutex> hold(lock);
     naming.names.reserve(naming.names.size() + known.size());  // for merge()
     UntilTold until_told(cursor);
     const Changes changes = Registry::global().changes_since(cursor);
     if (changes.from_snapshot) known.clear();
-    naming.names.merge(known);  // names of now go before earlier ones
+    naming.names.merge(known);  // keeps the newer name
     known = std::move(naming.names);
     SnapshotDiff result = diff(changes, known);
     for (const StorageInfo& storage : changes.died) known.erase(storage.id);
@@ -160,9 +161,7 @@ struct MemTracker::Impl {
   mutable ForkSafeMutex lock;  // after the registry is active
   Cursor cursor;
   NameBook book;
-  // Of storages that were alive and named at the last track(), or earlier and still live: their
-  // last names.
-  StorageNames known;
+  StorageNames known;  // last names of live storages
 };
 
 MemTracker::MemTracker(TrackerOptions options) : impl_(std::make_unique<Impl>(options)) {}
@@ -184,10 +183,14 @@ MemTracker& MemTracker::add_tensor(std::string name, const at::Tensor& tensor) {
   return *this;
 }
 
-void MemTracker::remove(std::string_view name) { impl_->book.remove(name); }
+MemTracker& MemTracker::remove(std::string_view name) {
+  impl_->book.remove(name);
+  return *this;
+}
 
-void MemTracker::remove_optimizer(const torch::optim::Optimizer& optimizer) {
+MemTracker& MemTracker::remove_optimizer(const torch::optim::Optimizer& optimizer) {
   impl_->book.remove_optimizer(optimizer);
+  return *this;
 }
 
 SnapshotDiff MemTracker::track(SourceLocation where) { return impl_->track({}, where); }
@@ -213,8 +216,8 @@ void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
   for (const StorageInfo& storage : snapshot.storages(impl_->device)) {
     if (storage.kind == StorageKind::kLibraryWorkspace || storage.kind == StorageKind::kRawBlock)
       continue;
-    const auto found = naming.names.find(storage.id);
-    const StorageName* const name = found == naming.names.end() ? nullptr : &found->second;
+    const auto entry = naming.names.find(storage.id);
+    const StorageName* const name = entry == naming.names.end() ? nullptr : &entry->second;
     const TensorLooks looks = looks_of(storage, name);
     out << python_size(looks.shape) << ' ' << dtype_text(looks.dtype) << ' '
         << log_text::exact_mib(storage.nbytes);
@@ -226,19 +229,18 @@ void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
 void MemTracker::print_all_gpu_tensor() const { print_all_gpu_tensor(std::cout); }
 
 double MemTracker::get_tensor_usage() const {
+  if (!impl_->is_followed()) return kUnknownMib;
   const Snapshot snapshot = Registry::global().snapshot();
-  for (const DeviceInfo& one : snapshot.devices()) {
-    if (is_same_device(one.device, impl_->device))
-      return static_cast<double>(one.tensor_bytes()) / kBytesPerMib;
+  for (const DeviceInfo& info : snapshot.devices()) {
+    if (is_same_device(info.device, impl_->device)) return mib(info.tensor_bytes());
   }
   return 0;
 }
 
 double MemTracker::get_allocate_usage() const {
-  const std::optional<int64_t> bytes = device_cache::allocated_bytes(impl_->device);
-  return static_cast<double>(
-             bytes.value_or(Registry::global().counters(impl_->device).current_bytes)) /
-         kBytesPerMib;
+  if (const auto bytes = device_cache::allocated_bytes(impl_->device)) return mib(*bytes);
+  if (!impl_->is_followed()) return kUnknownMib;
+  return mib(Registry::global().counters(impl_->device).current_bytes);
 }
 
 }  // namespace memledger

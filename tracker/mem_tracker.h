@@ -1,33 +1,13 @@
 #pragma once
 
-// A log of what became alive and what went away, line by line of the program.
+// Writes a log of the tensors that came and went between two lines of a program, and returns each
+// block of it as a value. See docs/what_changed.md.
 //
-//   memledger::MemTracker tracker;                    // ./30-Apr-21-20:25:29-gpu_mem_track.txt
-//   tracker.add_module("net", net).add_optimizer(adam);
-//   tracker.track();                                  // At main.cpp line 12: main    Total Tensor
-//   Used Memory:0.0    Mb … auto loss = net->forward(x).sum(); tracker.track("after forward"); // +
-//   | 3 * Size:(64, 256)    | Memory: 0.1875 M | Tensor | …
-//
-// The header of the log tells the totals when the tracker was made; the first track() tells what
-// changed since then, each further one what changed since the one before. Rows are by identity: see
-// tracker/snapshot_diff.h. Names are those at the time of the row; what has gone keeps its last
-// one. Tensors made before tracking began are found through what is registered here; their rows say
-// so.
-//
-// Units: MiB (2^20 bytes) in the log and from get_*_usage(), bytes in SnapshotDiff. `Total Tensor
-// Used Memory` is the sum of the live storages that the registry follows: what LibTorch keeps for
-// cuBLAS and raw blocks have rows, of the roles LibraryWorkspace and RawBlock, but are no tensor's
-// memory. `Total Allocated Memory` is on the CPU what the allocator wrapper counted by itself, on
-// other devices what LibTorch's own allocator says. Errors: the constructor throws c10::Error
-// naming path and reason when the log cannot be made. After that nothing throws because of the
-// file: trouble with it is reported once on stderr, and the program goes on. Without memory
-// functions throw std::bad_alloc, and nothing is lost: the next track() tells what this one could
-// not, once. Ownership: holds no tensor. A module in a ModuleHolder or shared_ptr may end; a module
-// on the stack, and an optimizer, must outlive the tracker or be removed from it. Thread-safety:
-// any function from any thread, the deleter of a registered tensor included; registered modules and
-// optimizers must not be changed by another thread during a call. Several trackers do not disturb
-// each other. Cost of track(): by changes since the last call and by registered tensors, not by
-// live tensors; see tests/bench.
+//   memledger::MemTracker tracker;  // ./30-Apr-21-20:25:29-gpu_mem_track.txt
+//   tracker.add_module("net", model).add_optimizer(optimizer);
+//   tracker.track();
+//   loss.backward();
+//   const memledger::SnapshotDiff change = tracker.track("after backward");
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -56,64 +36,85 @@ class Optimizer;
 
 namespace memledger {
 
-// cuda:0 if LibTorch sees a CUDA device, else cpu.
+// Returns cuda:0 if LibTorch sees a CUDA device, else cpu. Makes no CUDA context.
 c10::Device default_device();
 
 struct TrackerOptions {
-  bool detail = true;    // false: the log has At lines only
-  std::string path;      // folder of the log, made if missing; relative to $BUILD_WORKING_DIRECTORY
-                         // under `bazel run`
-  bool verbose = false;  // the log tells hook health, and what could not be read
+  // Writes rows; false: At lines only.
+  bool detail = true;
+  // Folder of the log, made if missing; relative to the working directory, or to
+  // $BUILD_WORKING_DIRECTORY under `bazel run`.
+  std::string path;
+  // Adds to each block what could not be read, and hook health.
+  bool verbose = false;
   c10::Device device = default_device();
-  // Empty: the time, as 30-Apr-21-20:25:29-gpu_mem_track.txt, with -2, -3 … if taken. Given: that
-  // file in `path`, appended to.
+  // File in that folder to append to. Empty: a new one named by the time,
+  // 30-Apr-21-20:25:29-gpu_mem_track.txt, with -2, -3 … if taken.
   std::string file_name;
-  bool colons =
-      true;  // in the name: false writes 30-Apr-21-20-25-29-…, for file systems that refuse colons
-  bool echo = false;  // all that goes into the log goes to std::cout, too
-  // Of the header and the file's name. Empty: the system's clock.
+  // False: a name without colons, 30-Apr-21-20-25-29-…, for file systems that refuse them.
+  bool colons = true;
+  // Writes to std::cout as well.
+  bool echo = false;
+  // Clock for the header and the file's name; empty: the system's.
   std::function<std::chrono::system_clock::time_point()> clock;
+  // Another name of `path`, the one that other options have. Give one of the two.
+  std::string folder;
 };
 
+// Thread-safety: call any function from any thread, also from the deleter of a registered tensor.
+// Other threads may train meanwhile, as beside a MemReporter (reporter/mem_reporter.h). Trackers do
+// not disturb each other. Ownership: holds no tensor. A module in a ModuleHolder or shared_ptr may
+// end; a module on the stack, and an optimizer, must outlive the tracker or be removed. Without
+// memory functions throw std::bad_alloc; the next track() then tells what this one could not.
 class MemTracker {
  public:
-  // Activates the registry while this tracker lives.
+  // Activates the registry while the tracker lives, and writes the log's header. Throws c10::Error
+  // with path and reason if the log cannot be made. Later trouble with the file is told once on
+  // standard error, and the program goes on. A child of fork goes on in a log of its own.
   explicit MemTracker(TrackerOptions options = {});
   ~MemTracker();
   MemTracker(const MemTracker&) = delete;
   MemTracker& operator=(const MemTracker&) = delete;
 
-  // Names are `prefix.path`, or `path` with an empty prefix; gradients have `.grad` behind.
+  // Names parameters and buffers `prefix.path`, or `path` with an empty prefix, and gradients
+  // `prefix.path.grad`. A row has the names of its time; what is gone keeps its last one. Adopts
+  // tensors made before tracking; their rows say so.
   MemTracker& add_module(std::string prefix, const torch::nn::Module& module);
   template <class M>
   MemTracker& add_module(std::string prefix, const torch::nn::ModuleHolder<M>& holder) {
     return add_module(std::move(prefix), *holder);
   }
-  // Adam.<parameter>.exp_avg …; may come before the first step.
+  // Names the optimizer's state `Adam.<parameter>.exp_avg`. May come before the first step.
   MemTracker& add_optimizer(const torch::optim::Optimizer& optimizer);
-  // Held weakly. Throws c10::Error if it is undefined.
+  // Names one tensor, without keeping it alive. Throws c10::Error if it is undefined.
   MemTracker& add_tensor(std::string name, const at::Tensor& tensor);
-  // Forget what was added. Throw c10::Error if it was not.
-  void remove(std::string_view name);
-  void remove_optimizer(const torch::optim::Optimizer& optimizer);
+  // Forget a module's prefix, a tensor's name, or an optimizer. Throw c10::Error if it was not
+  // added.
+  MemTracker& remove(std::string_view name);
+  MemTracker& remove_optimizer(const torch::optim::Optimizer& optimizer);
 
-  // Writes one block to the log, and gives it back as a value.
+  // Writes one block to the log, and returns it: what changed since the last call, or since the
+  // tracker was made, by identity (tracker/snapshot_diff.h). The label follows the location in
+  // brackets. Cost: by the changes and by the registered tensors, not by what is alive.
   SnapshotDiff track(SourceLocation where = SourceLocation::current());
-  // The label stands in brackets behind the location.
   SnapshotDiff track(std::string label, SourceLocation where = SourceLocation::current());
 
-  std::string log_path() const;  // absolute
+  // Returns the log's absolute path.
+  std::string log_path() const;
 
-  // Gives memory that nobody uses back: what the device's caching allocator keeps, and LibTorch's
-  // cache of pinned host memory, to the driver; the heap's (malloc_trim) to the system.
+  // Gives unused memory back: the cache of the device's allocator and LibTorch's pinned host memory
+  // to the driver, the heap's (malloc_trim) to the system.
   void clear_cache();
-  // One line for each live storage of the device (workspaces and raw blocks are none), in order of
-  // birth: torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875 features.0.weight Cost: by the
-  // number of live storages.
+  // Prints a line per live storage of the device, in order of birth, workspaces and raw blocks
+  // apart: torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875 features.0.weight (in MiB). Cost:
+  // by the live storages.
   void print_all_gpu_tensor(std::ostream& out) const;
   void print_all_gpu_tensor() const;  // to std::cout
-  // The two totals of the At line, in MiB. Cost of the first: by the number of live storages.
+  // Returns the first total of the At line: MiB (2^20 bytes) of live storages that are tensors';
+  // NaN where the device is not followed. Cost: by the live storages.
   double get_tensor_usage() const;
+  // Returns the second total, in MiB: what LibTorch's allocator says, or on the CPU what the
+  // allocator's wrapper has counted; NaN where neither is known.
   double get_allocate_usage() const;
 
  private:

@@ -1,45 +1,12 @@
 #pragma once
 
-// What a test expects of memory, as objects that look at the end of their scope.
+// Holds a test to its memory: objects that look at the end of their scope and fail the test. See
+// docs/it_grows.md. Include expectations_doctest.h or expectations_gtest.h as well.
 //
-//   #include "tracker/expectations_doctest.h"       // or expectations_gtest.h: behind doctest's or
-//   googletest's own header
-//
-//   TEST_CASE("inference leaves nothing behind") {
-//     auto no_leak = memledger::expect_no_leak();
-//     auto peak = memledger::expect_peak_at_most(64 << 20);           // bytes of all live tensors
-//     on the CPU memledger::MemoryBudget budget(at::kCPU, 16 << 20);             // above what was
-//     alive when the scope began serve(request);
-//   }
-//
-//   ERROR: no leak expected, but 2 storages (8.0 KiB) born since line 12 of serve_test.cc are
-//   alive:
-//     8.0 KiB in 2: aten::mul [encoder, forward] (32, 32) torch.float32 on cpu
-//
-// A failure goes to the failure handler, once per object, with the line where the object was made.
-// The adaptor headers set one that fails the running test through doctest's or googletest's own
-// macros and lets it go on; without, a message goes to standard error and the program is aborted.
-// check() tells the same as a value, at any time, and the object is then silent at its end:
-// CHECK(budget.check()). Nothing is told when the scope is left by an exception: the exception is
-// the failure.
-//
-// Units: bytes as requested, of live storages, whoever's tensors they are: what other threads do in
-// the meantime counts. Storages from before tracking are no leak and in no budget, and a peak
-// counts those that were found (registry.h). The first backward pass, the first convolution and the
-// like may make caches that stay: run the code once before, or allow them with `tolerance_bytes`.
-//
-// Peaks: nested, overlapping and concurrent objects of this file do not disturb each other. They
-// need Registry::reset_peak() when the device's peak so far is above what is expected, so
-// peak_snapshot() and Counters::peak_bytes of other users start anew then, and a reset_peak() of
-// others within the scope hides what was before it. While a reset is made, for some microseconds, a
-// peak of another thread may be missed.
-//
-// Ownership: holds no tensor; keeps the registry active while it lives. Thread-safety: each object
-// by one thread at a time; a child of fork may go on. Errors: constructors throw c10::Error for a
-// device that memledger does not follow. Where tracking cannot be had, checks fail and say so.
-// Without memory they and the functions throw std::bad_alloc, and nothing is lost: the next
-// check(), or the end, tells what this one could not. Destructors never throw: that they could not
-// look is a failure. Cost: by the number of live storages when made, by the changes when it ends.
+//   auto no_leak = memledger::expect_no_leak();
+//   auto peak = memledger::expect_peak_at_most(64 << 20);
+//   memledger::MemoryBudget budget(at::kCPU, 16 << 20);
+//   model->forward(input);
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -55,22 +22,36 @@
 namespace memledger {
 
 struct ExpectationFailure {
-  SourceLocation where;  // of the object
+  SourceLocation where;  // where the object was made
   std::string message;   // several lines, without the last one's end
 };
 
-// May throw nothing that matters: what it throws is written to standard error. Called on the thread
-// of the object's end.
+// Called on the thread where an object ends, once per object. What it throws is written to standard
+// error.
 using FailureHandler = void (*)(const ExpectationFailure& failure);
-// Of all objects that end from now on; null: the default. Returns the one before.
+// Sets the handler of all objects that end from now on, and returns the one before. Null: the
+// default, which writes the failure to standard error and aborts. The adaptor headers set one that
+// fails the running test and lets it go on.
 FailureHandler set_failure_handler(FailureHandler handler);
 
 struct LeakOptions {
   std::optional<c10::Device> device;  // nothing: all
-  int64_t tolerance_bytes = 0;        // of all survivors together
+  int64_t tolerance_bytes = 0;        // what all survivors together may take
 };
 
-// Fails when storages that were born in the scope are alive at its end.
+// These hold for all expectations. Bytes are requested bytes of live storages, whoever's tensors
+// they are: what other threads do in the scope counts. A scope that is left by an exception is
+// silent. Where tracking cannot be had, checks fail and say so. The first backward pass or
+// convolution may make caches that stay: run the code once before the scope.
+//
+// Ownership: they hold no tensor, and keep the registry active. Thread-safety: use an object from
+// one thread at a time; a child of fork may go on. Destructors never throw: that they could not
+// look is a failure. Without memory the rest throws std::bad_alloc, and the next check(), or the
+// end, tells what this one could not. Cost: by the live storages when made, by the changes when
+// they end.
+
+// Fails if storages that were born in the scope are alive at its end. Storages adopted from before
+// tracking are no leak.
 class [[nodiscard]] NoLeak {
  public:
   explicit NoLeak(const LeakOptions& options = {},
@@ -79,8 +60,9 @@ class [[nodiscard]] NoLeak {
   NoLeak(const NoLeak&) = delete;
   NoLeak& operator=(const NoLeak&) = delete;
 
-  // This one is meant to stay.
+  // Allows a tensor's storage to stay.
   void keep(const at::Tensor& tensor);
+  // Returns the verdict so far; the object is then silent at its end.
   TestVerdict check();
 
  private:
@@ -93,19 +75,24 @@ inline NoLeak expect_no_leak(const LeakOptions& options = {},
   return NoLeak(options, where);
 }
 
-// What the peak is measured from.
+// What a peak is measured from: nothing, or the bytes when the scope began.
 enum class PeakOver : uint8_t { kNothing, kStart };
 
-// Fails when the bytes of the device's live tensors were at any moment of the scope above a limit.
-// The message tells who was alive at the highest such moment.
+// Fails if the bytes of the device's live storages were above a limit at any moment of the scope,
+// and tells who was alive at the highest. Nested, overlapping and concurrent ones do not disturb
+// each other. They use Registry::reset_peak(): peak_snapshot() and Counters::peak_bytes of others
+// start anew when the peak so far is above the limit, and a reset by others within the scope hides
+// what was before it. For some microseconds around a reset a peak of another thread may be missed.
 class [[nodiscard]] PeakAtMost {
  public:
+  // Throws c10::Error for a device that memledger does not follow.
   PeakAtMost(c10::Device device, int64_t bytes, PeakOver over,
              SourceLocation where = SourceLocation::current());
   ~PeakAtMost();
   PeakAtMost(const PeakAtMost&) = delete;
   PeakAtMost& operator=(const PeakAtMost&) = delete;
 
+  // Returns the verdict so far; the object is then silent at its end.
   TestVerdict check();
 
  private:
@@ -113,13 +100,15 @@ class [[nodiscard]] PeakAtMost {
   std::unique_ptr<State> state_;
 };
 
+// Allows `bytes` in all. Storages adopted in the scope count.
 inline PeakAtMost expect_peak_at_most(int64_t bytes,
                                       c10::Device device = c10::Device(c10::DeviceType::CPU),
                                       SourceLocation where = SourceLocation::current()) {
   return PeakAtMost(device, bytes, PeakOver::kNothing, where);
 }
 
-// At most `bytes` more than when the scope began.
+// Allows `bytes` above what was alive when the scope began. Storages adopted in the scope do not
+// count.
 class [[nodiscard]] MemoryBudget : public PeakAtMost {
  public:
   MemoryBudget(c10::Device device, int64_t bytes, SourceLocation where = SourceLocation::current())

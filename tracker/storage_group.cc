@@ -1,10 +1,7 @@
 #include "tracker/storage_group.h"
 
-#include <fmt/format.h>
-
-#include <array>
-#include <cmath>
 #include <functional>
+#include <string_view>
 
 #include "registry/stacks.h"
 #include "text/dtype.h"

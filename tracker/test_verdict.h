@@ -1,13 +1,12 @@
 #pragma once
 
-// What a check says, in a form that doctest's CHECK and googletest's EXPECT_TRUE take as it is and
-// print when it fails.
+// A check's result, in a form that doctest's CHECK and googletest's EXPECT_TRUE take as it is and
+// print when it fails. Knows neither of the two.
 //
-//   CHECK(memledger::no_growth(finder));           // doctest
-//   EXPECT_TRUE(memledger::no_growth(finder));     // googletest
-//   if (auto verdict = memledger::no_growth(finder); !verdict) std::cerr << verdict;
-//
-// Knows neither of the two. Thread-safety: a plain value.
+//   memledger::GrowthFinder finder;
+//   finder.step();
+//   const memledger::TestVerdict verdict = memledger::no_growth(finder);
+//   if (!verdict) std::cerr << verdict << '\n';
 
 #include <ostream>
 #include <string>
@@ -18,7 +17,8 @@ namespace memledger {
 
 class TestVerdict {
  public:
-  TestVerdict() = default;  // all is well
+  // Passed, without a message.
+  TestVerdict() = default;
   static TestVerdict failed(std::string message) {
     TestVerdict verdict;
     verdict.holds_ = false;
@@ -32,7 +32,7 @@ class TestVerdict {
   }
 
   explicit operator bool() const { return holds_; }
-  // Says what failed and who holds the memory; a line or several, without the last line's end.
+  // Returns what failed and who holds the memory: one line or several, without the last line's end.
   const std::string& message() const& { return message_; }
   std::string message() && { return std::move(message_); }
 
@@ -40,8 +40,8 @@ class TestVerdict {
     return out << verdict.message_;
   }
 
-  // To ::testing::AssertionResult, known by its failure_message(): EXPECT_TRUE prints only such a
-  // result's message.
+  // Converts to ::testing::AssertionResult, known by its failure_message(), as EXPECT_TRUE prints
+  // only such a result's message.
   template <typename Result, typename = decltype(std::declval<const Result&>().failure_message()),
             typename = std::enable_if_t<std::is_constructible_v<Result, bool>>>
   operator Result()

@@ -6,9 +6,9 @@
 
 namespace memledger {
 
-// Puts the cursor back if what was read from there could not be passed on, for want of memory: the
-// next call tells it. For the holder of the lock that guards the cursor. Its making may throw
-// std::bad_alloc, its end does not.
+// Puts a cursor back at the end of the scope unless told() was called: if memory runs out before
+// the changes were passed on, the next call tells them. The caller holds the lock that guards the
+// cursor. The constructor may throw std::bad_alloc, the destructor does not.
 class UntilTold {
  public:
   explicit UntilTold(Cursor& cursor) : cursor_(cursor), before_(Registry::global().copy(cursor)) {}

@@ -37,8 +37,8 @@ std::string figure(int64_t value) {
 
 }  // namespace
 
-std::ostream& operator<<(std::ostream& out, const StorageGroup& place) {
-  return out << to_string(place);
+std::ostream& operator<<(std::ostream& out, const StorageGroup& group) {
+  return out << to_string(group);
 }
 
 std::ostream& operator<<(std::ostream& out, const CourtesyProgress& progress) {
@@ -55,19 +55,7 @@ std::ostream& operator<<(std::ostream& out, const Growth& growth) {
   return out << verdict_text(growth);
 }
 
-std::ostream& operator<<(std::ostream& out, GrowthLevel level) {
-  switch (level) {
-    case GrowthLevel::kStack:
-      return out << "stack";
-    case GrowthLevel::kGroup:
-      return out << "group";
-    case GrowthLevel::kOperator:
-      return out << "operator";
-    case GrowthLevel::kDevice:
-      break;
-  }
-  return out << "device";
-}
+std::ostream& operator<<(std::ostream& out, GrowthLevel level) { return out << to_string(level); }
 
 std::ostream& operator<<(std::ostream& out, const GrowthRow& row) {
   return out << row.growth << ": " << row.where()
@@ -137,8 +125,8 @@ std::ostream& operator<<(std::ostream& out, const MemoryLog& log) {
                             log.runs.size(), blocks, log.unread_lines);
 }
 
-std::ostream& operator<<(std::ostream& out, const NamedBytes& one) {
-  return out << name_or_unknown(one.name) << ": " << one.bytes << " bytes";
+std::ostream& operator<<(std::ostream& out, const NamedBytes& row) {
+  return out << name_or_unknown(row.name) << ": " << row.bytes << " bytes";
 }
 
 std::ostream& operator<<(std::ostream& out, const SourceLocation& where) {

@@ -1,8 +1,10 @@
 #pragma once
 
-// What std::cout << value prints of the tracker's values: a line each, without the line's end,
-// bytes exact, `?` for what is not known. A line profile and an iteration's figures print as their
-// reports do. For fmt see memledger_fmt.h.
+// Prints the tracker's values: one line each, without its end, exact bytes, `?` for unknown. A line
+// profile and an iteration's figures print as their reports do. For fmt see memledger_fmt.h.
+//
+//   const memledger::ModelSize size = memledger::modelsize(model, input);
+//   for (const memledger::LayerSize& layer : size.layers) std::cout << layer << '\n';
 
 #include <cstdint>
 #include <iosfwd>
@@ -33,7 +35,7 @@ struct TimelineMark;
 struct TimelineName;
 struct Unmoved;
 
-std::ostream& operator<<(std::ostream& out, const StorageGroup& place);
+std::ostream& operator<<(std::ostream& out, const StorageGroup& group);
 std::ostream& operator<<(std::ostream& out, const CourtesyProgress& progress);
 std::ostream& operator<<(std::ostream& out, const ExpectationFailure& failure);
 std::ostream& operator<<(std::ostream& out, const Growth& growth);
@@ -50,7 +52,7 @@ std::ostream& operator<<(std::ostream& out, const LogBlock& block);
 std::ostream& operator<<(std::ostream& out, const LogRow& row);
 std::ostream& operator<<(std::ostream& out, const LogRun& run);
 std::ostream& operator<<(std::ostream& out, const MemoryLog& log);
-std::ostream& operator<<(std::ostream& out, const NamedBytes& one);
+std::ostream& operator<<(std::ostream& out, const NamedBytes& row);
 std::ostream& operator<<(std::ostream& out, const SourceLocation& where);
 std::ostream& operator<<(std::ostream& out, const TimelineData& data);
 std::ostream& operator<<(std::ostream& out, const TimelineMark& mark);

@@ -10,12 +10,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -27,6 +25,7 @@
 #include "registry/recording.h"
 #include "registry/registry.h"
 #include "tests/bench/paired_ratio.h"
+#include "tests/support/temporary_folder.h"
 #include "tracker/mem_tracker.h"
 
 ABSL_FLAG(int, live, 1000000, "Tensors that are alive meanwhile.");
@@ -127,13 +126,11 @@ void run(int live, int fresh, int rounds, const std::string& folder) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("What MemTracker::track() costs.");
   absl::ParseCommandLine(argc, argv);
-  std::string folder = (std::filesystem::temp_directory_path() / "track_cost_XXXXXX").string();
-  if (::mkdtemp(folder.data()) == nullptr) return 1;
+  const memledger::testing::TemporaryFolder folder;
   if (absl::GetFlag(FLAGS_smoke)) {
-    memledger::run(2000, 500, 2, folder);
+    memledger::run(2000, 500, 2, folder.path());
   } else {
     memledger::run(absl::GetFlag(FLAGS_live), absl::GetFlag(FLAGS_fresh),
-                   absl::GetFlag(FLAGS_rounds), folder);
+                   absl::GetFlag(FLAGS_rounds), folder.path());
   }
-  std::filesystem::remove_all(folder);
 }

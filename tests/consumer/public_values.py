@@ -11,7 +11,7 @@ import sys
 NO_VALUES = {
     "options, written by the user": [
         "CourtesyOptions", "GrowthOptions", "GrowthRule", "LeakOptions", "LineProfilerOptions", "ModelSizeOptions",
-        "OutOfMemoryOptions", "ProfilerOptions", "RegistryOptions", "ReportOptions", "SavedTensorOptions", "StackOptions",
+        "MemoryProfilerOptions", "OutOfMemoryOptions", "RegistryOptions", "ReportOptions", "SavedTensorOptions", "StackOptions",
         "TimelineOptions", "TrackerOptions", "Colour", "GroupBy", "PeakOver", "Rounding", "SortBy"
     ],
     "objects that do something": [

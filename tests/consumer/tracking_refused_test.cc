@@ -14,6 +14,7 @@
 #include <string>
 
 #include "memledger.h"
+#include "tests/support/text_matchers.h"
 
 namespace at {
 
@@ -26,6 +27,8 @@ CallbackHandle addGlobalCallback(RecordFunctionCallback) {
 
 namespace memledger {
 namespace {
+
+using testing::contains;
 
 std::string file_named(const char* name) {
   const char* const folder = std::getenv("TEST_TMPDIR");
@@ -51,11 +54,6 @@ std::string standard_error_of(const std::function<void()>& body) {
   return contents(path);
 }
 
-template <typename Text>
-bool has(const Text& text, const char* part) {
-  return std::string(text).find(part) != std::string::npos;
-}
-
 TEST_CASE("tracking that cannot be had is told once, with the remedy, and front classes go on") {
   const torch::nn::Linear net(2, 3);
   const std::string told = standard_error_of([&] {
@@ -66,14 +64,14 @@ TEST_CASE("tracking that cannot be had is told once, with the remedy, and front 
 
     std::ostringstream report;
     report << MemReporter(net).collect();
-    CHECK_MESSAGE(has(report.str(), "?"), report.str());
+    CHECK_MESSAGE(contains(report.str(), "?"), report.str());
 
     TrackerOptions options;
     options.path = file_named("");
     options.file_name = "refused.txt";
     MemTracker tracker(options);
     CHECK_FALSE(tracker.track().tensor_bytes.has_value());
-    CHECK(has(contents(tracker.log_path()), "Total Tensor Used Memory:?"));
+    CHECK(contains(contents(tracker.log_path()), "Total Tensor Used Memory:?"));
 
     GrowthFinder finder;
     for (int i = 0; i < 100; ++i) finder.step();
@@ -83,7 +81,7 @@ TEST_CASE("tracking that cannot be had is told once, with the remedy, and front 
     NoLeak no_leak;
     const TestVerdict leak = no_leak.check();
     CHECK_FALSE(leak);
-    CHECK_MESSAGE(has(leak.message(), "tracking is off"), leak.message());
+    CHECK_MESSAGE(contains(leak.message(), "tracking is off"), leak.message());
     PeakAtMost peak(c10::Device(c10::kCPU), 1, PeakOver::kNothing);
     CHECK_FALSE(peak.check());
 

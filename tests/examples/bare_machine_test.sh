@@ -1,19 +1,13 @@
 #!/usr/bin/env bash
 # Every example starts and ends well without NVIDIA's libraries and without the runner. Arguments:
 # the examples.
-set -uo pipefail
+source tests/support/shell_test.sh
 root="$PWD"
 cd "$TEST_TMPDIR" || exit 1
 # `bazel run` sets the first, and files would go there; the others may lead to libraries that a bare
 # machine has not.
 unset BUILD_WORKING_DIRECTORY LD_LIBRARY_PATH LD_PRELOAD CUDA_HOME
 export CUDA_VISIBLE_DEVICES=
-
-failures=0
-fail() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
 
 for example in "$@"; do
   name="$(basename "$example")"
@@ -40,4 +34,4 @@ for example in "$@"; do
   esac
 done
 
-exit $((failures > 0))
+finish

@@ -4,21 +4,12 @@
 #
 # In bytes: mf_user_embed 138493 * 64 * 4 = 35454208, mf_item_embed 26744 * 64 * 4 = 6846464, mlp_…
 # twice that; all parameters 31832577 * 4 = 127330308.
-set -uo pipefail
+source tests/support/shell_test.sh
 run="$PWD/$1" memledger="$PWD/$2" example="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
 unset BUILD_WORKING_DIRECTORY  # `bazel run` sets it, and the CSV would go there
 "$run" "$memledger" h200 "$example" >out || exit 1
 cat out
-
-failures=0
-same() {  # WHAT IS EXPECTED
-  if [[ "$2" != "$3" ]]; then
-    echo "FAILED: $1:"
-    diff <(echo "$3") <(echo "$2")
-    failures=$((failures + 1))
-  fi
-}
 
 same "the device" "$(head -1 out)" "on cuda:0"
 same "when it reports" "$(grep '^Memory Usage' out)" "Memory Usage for Iteration 5 of Epoch 1
@@ -86,4 +77,4 @@ awk -F, -v epoch=2 '
     }
   }' "$csv" || failures=$((failures + 1))
 
-exit $((failures > 0))
+finish

@@ -4,21 +4,12 @@
 #
 # VGG-19's features are 20024384 floats in 32 tensors, 80097536 bytes = 76.387 MiB; the dummy
 # tensors have 3 * 512 * 512 floats, 3 MiB, times 30, 40, 60, 120 and 80.
-set -uo pipefail
+source tests/support/shell_test.sh
 run="$PWD/$1" memledger="$PWD/$2" example="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
 unset BUILD_WORKING_DIRECTORY  # `bazel run` sets it, and the log would go there
 "$run" "$memledger" h200 "$example" >out || exit 1
 cat out
-
-failures=0
-same() {  # WHAT IS EXPECTED
-  if [[ "$2" != "$3" ]]; then
-    echo "FAILED: $1:"
-    diff <(echo "$3") <(echo "$2")
-    failures=$((failures + 1))
-  fi
-}
 
 same "the device" "$(head -1 out)" "on cuda:0"
 
@@ -61,4 +52,4 @@ same "the log's folder" "${log%/*}" "$(pwd -P)"
 same "the log's name" "$(sed 's/[0-9]/0/g; s/[A-Z][a-z][a-z]/Mon/' <<<"${log##*/}")" "00-Mon-00-00:00:00-gpu_mem_track.txt"
 same "what is printed is the log" "$(sed '1,2d;$d' out)" "$(cat "$log")"
 
-exit $((failures > 0))
+finish

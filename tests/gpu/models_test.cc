@@ -17,6 +17,7 @@
 #include "reporter/mem_reporter.h"
 #include "tests/gpu/training_step.h"
 #include "tests/support/named_share.h"
+#include "tests/support/printed_values.h"
 #include "tests/support/script_resnet.h"
 
 namespace memledger {

@@ -22,6 +22,7 @@
 #include "reporter/mem_reporter.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/text_matchers.h"
 
 namespace {
 
@@ -33,16 +34,13 @@ using memledger::SavedGroups;
 using memledger::SavedTensorRow;
 using memledger::SavedTensors;
 using memledger::UnreadReason;
+using memledger::testing::contains;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kFloat = 4;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::string message_of(const std::function<void()>& call) {
   try {

@@ -23,6 +23,7 @@
 
 #include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/text_matchers.h"
 
 namespace {
 
@@ -34,6 +35,7 @@ using memledger::SavedTensorOptions;
 using memledger::SavedTensorRow;
 using memledger::SavedTensors;
 using memledger::UnreadReason;
+using memledger::testing::contains;
 using memledger::testing::growth_over;
 using torch::Tensor;
 
@@ -60,10 +62,6 @@ std::string message_of(const std::function<void()>& call) {
     return error.what_without_backtrace();
   }
   return "nothing was thrown";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // The sum, over rows that count, of the bytes of activations.

@@ -12,6 +12,7 @@
 
 #include "registry/device_statistics.h"
 #include "registry/registry.h"
+#include "tests/support/printed_values.h"
 
 namespace memledger {
 namespace {

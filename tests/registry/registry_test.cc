@@ -11,6 +11,7 @@
 
 #include "registry/registry.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/printed_values.h"
 
 namespace memledger {
 namespace {
@@ -121,6 +122,11 @@ TEST_CASE("raw blocks of oneDNN, sparse tensors, an empty tensor, an undefined o
   CHECK(registry().storage_id(torch::empty({0})) == 0);
   CHECK(registry().storage_id(at::Tensor()) == 0);
   CHECK(registry().storage_id(coo) == 0);
+}
+
+TEST_CASE("failed checks print shapes and enumerations by name") {
+  CHECK(doctest::toString(c10::DimVector{2, 8}) == "(2, 8)");
+  CHECK(doctest::toString(Phase::kForward) == "forward");
 }
 
 TEST_CASE("a row tells the outermost operator, shape, dtype, phase, label and user scope") {

@@ -13,16 +13,15 @@
 #include "registry/device_statistics.h"
 #include "registry/registry.h"
 #include "reporter/out_of_memory.h"
+#include "tests/support/text_matchers.h"
 
 namespace memledger {
 namespace {
 
+using testing::contains;
+
 constexpr int64_t kGiB = int64_t{1} << 30;
 const c10::Device kCuda0(c10::kCUDA, 0);
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::string asked_for(const char* name) {
   const char* const value = std::getenv(name);
@@ -46,31 +45,32 @@ TEST_CASE(
   CAPTURE(text);
   const std::string asked = asked_for("PYTORCH_CUDA_ALLOC_CONF") + asked_for("PYTORCH_ALLOC_CONF");
   const std::string advice = "would be enough, but the largest has 512.00M: the cache ";
-  if (has(asked, "cudaMallocAsync")) {
+  if (contains(asked, "cudaMallocAsync")) {
     REQUIRE(device_statistics(kCuda0).value().allocator == "cudaMallocAsync");
     // Enough is free, and in one piece for all that anybody knows.
     REQUIRE(device_statistics(kCuda0)->reserved_bytes.current -
                 device_statistics(kCuda0)->active_bytes.current >=
             kGiB);
-    CHECK_FALSE(has(text, "fragment"));
-    CHECK_FALSE(has(text, "largest free block"));
-    CHECK_FALSE(has(text, "xpandable"));
-  } else if (has(asked, "expandable_segments")) {
-    CHECK(has(text, advice + "is fragmented. Expandable segments are on already.\n"));
-    CHECK_FALSE(has(text, "PYTORCH_CUDA_ALLOC_CONF"));
+    CHECK_FALSE(contains(text, "fragment"));
+    CHECK_FALSE(contains(text, "largest free block"));
+    CHECK_FALSE(contains(text, "xpandable"));
+  } else if (contains(asked, "expandable_segments")) {
+    CHECK(contains(text, advice + "is fragmented. Expandable segments are on already.\n"));
+    CHECK_FALSE(contains(text, "PYTORCH_CUDA_ALLOC_CONF"));
   } else {
-    CHECK(has(
+    CHECK(contains(
         text,
         advice +
             "is fragmented. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.\n"));
     // Asked for by the program itself.
     c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
     text = out_of_memory_report(failure);
-    CHECK(has(text, advice + "is fragmented. Expandable segments are on already.\n"));
+    CHECK(contains(text, advice + "is fragmented. Expandable segments are on already.\n"));
   }
-  CHECK(has(text,
-            "Who holds it, by role, as far as operators show it:\n       1.00G       2 x  Tensor "
-            "[forward]\n"));
+  CHECK(contains(
+      text,
+      "Who holds it, by role, as far as operators show it:\n       1.00G       2 x  Tensor "
+      "[forward]\n"));
 }
 
 }  // namespace

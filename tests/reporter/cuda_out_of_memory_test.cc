@@ -15,18 +15,18 @@
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/text_matchers.h"
 #include "tracker/mem_tracker.h"
 
 namespace memledger {
 namespace {
 
+using testing::contains;
+
 namespace fs = std::filesystem;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::string text_of(const fs::path& file) {
   std::ifstream in(file);
@@ -37,13 +37,12 @@ std::string text_of(const fs::path& file) {
 
 TEST_CASE("LibTorch's error, the log, who held what, and going on") {
   const at::TensorOptions bytes = at::TensorOptions(at::kCUDA).dtype(at::kByte);
-  std::string folder = (fs::temp_directory_path() / "cuda_oom_XXXXXX").string();
-  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const testing::TemporaryFolder folder;
   TrackerOptions tracker_options;
-  tracker_options.path = folder;
+  tracker_options.path = folder.path();
   MemTracker tracker(tracker_options);
   OutOfMemoryOptions options;
-  options.folder = folder;
+  options.folder = folder.path();
   REQUIRE(write_out_of_memory_reports(options).ok());
   tracker.track();
 
@@ -59,31 +58,32 @@ TEST_CASE("LibTorch's error, the log, who held what, and going on") {
   } catch (const c10::OutOfMemoryError& error) {
     message = error.what_without_backtrace();
   }
-  CHECK(has(
+  CHECK(contains(
       message,
       "CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of 8.00 GiB"));
   REQUIRE(held.size() == 8);
 
   fs::path report, log;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    (has(entry.path().filename().string(), "oom-") ? report : log) = entry.path();
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    (contains(entry.path().filename().string(), "oom-") ? report : log) = entry.path();
   }
   const std::string said = text_of(report);
   CAPTURE(said);
-  CHECK(has(said, "memledger: out of memory on cuda:0\n"));
-  CHECK(has(said, "Asked for: 1.00G (1073741824 bytes) by aten::ones [forward]\n"));
-  CHECK(has(said,
-            "Memory of cuda:0: 8.00G, free for the driver to give: 0.00B, other processes and CUDA "
-            "itself: 0.00B\n"));
-  CHECK(has(said, "LibTorch says: CUDA out of memory. Tried to allocate 1024.00 MiB."));
-  CHECK(has(said,
-            "       5.00G       5 x  aten::zeros [cache, forward]\n       3.00G       3 x  "
-            "aten::ones [forward]\n"));
-  CHECK(has(said, "Explained: 8.00G of 8.00G (0.00B unexplained)"));
-  CHECK_FALSE(has(said, "fragmented"));
+  CHECK(contains(said, "memledger: out of memory on cuda:0\n"));
+  CHECK(contains(said, "Asked for: 1.00G (1073741824 bytes) by aten::ones [forward]\n"));
+  CHECK(contains(
+      said,
+      "Memory of cuda:0: 8.00G, free for the driver to give: 0.00B, other processes and CUDA "
+      "itself: 0.00B\n"));
+  CHECK(contains(said, "LibTorch says: CUDA out of memory. Tried to allocate 1024.00 MiB."));
+  CHECK(contains(said,
+                 "       5.00G       5 x  aten::zeros [cache, forward]\n       3.00G       3 x  "
+                 "aten::ones [forward]\n"));
+  CHECK(contains(said, "Explained: 8.00G of 8.00G (0.00B unexplained)"));
+  CHECK_FALSE(contains(said, "fragmented"));
   const std::string logged = text_of(log);
   CAPTURE(logged);
-  CHECK(has(logged, "+ | 5 * Size:(1073741824,)"));
+  CHECK(contains(logged, "+ | 5 * Size:(1073741824,)"));
 
   // The program recovers, and the books go on.
   held.resize(2);
@@ -109,16 +109,15 @@ TEST_CASE("LibTorch's error, the log, who held what, and going on") {
   held.push_back(at::empty({kGiB + kGiB / 2}, bytes));
   CHECK_THROWS_AS(at::empty({kGiB}, bytes), c10::OutOfMemoryError);
   std::string newest;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (has(entry.path().filename().string(), "oom-") && entry.path() != report)
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    if (contains(entry.path().filename().string(), "oom-") && entry.path() != report)
       newest = text_of(entry.path());
   }
   CAPTURE(newest);
-  CHECK(has(
+  CHECK(contains(
       newest,
       "Advice: The free blocks in the cache, 1.00G, would be enough, but the largest has 512.00M"));
   stop_out_of_memory_reports();
-  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -20,24 +20,20 @@
 #include "reporter/mem_reporter.h"
 #include "tests/reporter/report_parts.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/printed_values.h"
 #include "tests/support/script_resnet.h"
+#include "tests/support/text_matchers.h"
 
 namespace memledger {
 namespace {
 
 using testing::contains;
+using testing::count_of;
 using testing::cpu;
 using testing::find_row;
 using testing::text;
 using testing::truth;
 using testing::verbose_text;
-
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
-    ++count;
-  return count;
-}
 
 void check_explained(const Report& report) {
   CHECK(cpu(report).unexplained_bytes == 0);

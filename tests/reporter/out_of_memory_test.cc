@@ -22,9 +22,14 @@
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/text_matchers.h"
 
 namespace memledger {
 namespace {
+
+using testing::contains;
+using testing::TemporaryFolder;
 
 namespace fs = std::filesystem;
 
@@ -48,21 +53,6 @@ void note(const AllocationFailure& failure) noexcept {
   CHECK(message_of(kAbsurd / 2) != "no exception");
 }
 
-struct Folder {
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "oom_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::vector<std::string> files() const {
-    std::vector<std::string> all;
-    for (const auto& entry : fs::directory_iterator(path)) all.push_back(entry.path().string());
-    return all;
-  }
-  fs::path path;
-};
-
 std::string text_of(const std::string& file) {
   std::ifstream in(file);
   std::ostringstream out;
@@ -70,13 +60,9 @@ std::string text_of(const std::string& file) {
   return out.str();
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST_CASE("the observer is told once, the program gets the same exception") {
   const std::string bare = message_of(kAbsurd);
-  REQUIRE(has(bare, "allocate memory"));
+  REQUIRE(contains(bare, "allocate memory"));
   const ScopedTracking tracking;
   CHECK(message_of(kAbsurd) == bare);
 
@@ -93,9 +79,9 @@ TEST_CASE("the observer is told once, the program gets the same exception") {
 
 TEST_CASE("the report") {
   const ScopedTracking tracking;
-  Folder folder;
+  const TemporaryFolder folder;
   OutOfMemoryOptions options;
-  options.folder = (folder.path / "made" / "when missing").string();
+  options.folder = folder / "made/when missing";
   options.max_reports = 3;
   REQUIRE(write_out_of_memory_reports(options).ok());
 
@@ -106,35 +92,35 @@ TEST_CASE("the report") {
   }
   held.push_back(at::ones({2 << 20}, at::kByte));
   message_of(kAbsurd);
-  folder.path = options.folder;
-  REQUIRE(folder.files().size() == 1);
-  const std::string name = fs::path(folder.files()[0]).filename().string();
-  CHECK(has(name, "oom-2"));
-  CHECK(has(name, "-" + std::to_string(getpid()) + ".txt"));
-  const std::string text = text_of(folder.files()[0]);
+  REQUIRE(folder.files("made/when missing").size() == 1);
+  const std::string name = fs::path(folder.files("made/when missing")[0]).filename().string();
+  CHECK(contains(name, "oom-2"));
+  CHECK(contains(name, "-" + std::to_string(getpid()) + ".txt"));
+  const std::string text = text_of(folder.files("made/when missing")[0]);
   CAPTURE(text);
-  CHECK(has(text, "memledger: out of memory on cpu\n"));
-  CHECK(has(text, "Asked for: 32.00T (35184372088832 bytes) by aten::empty [forward]\n"));
-  CHECK(has(text, "LibTorch says: "));
-  CHECK(has(text, "Advice: The request alone is more than the "));
-  CHECK(has(text,
-            "       3.00M       3 x  aten::zeros [replay buffer, forward]\n       2.00M       1 x  "
-            "aten::ones [forward]\n"));
-  CHECK(has(text,
-            "The allocated memory on cpu: 5.00M\nExplained: 5.00M of 5.00M (0.00B unexplained)"));
+  CHECK(contains(text, "memledger: out of memory on cpu\n"));
+  CHECK(contains(text, "Asked for: 32.00T (35184372088832 bytes) by aten::empty [forward]\n"));
+  CHECK(contains(text, "LibTorch says: "));
+  CHECK(contains(text, "Advice: The request alone is more than the "));
+  CHECK(contains(
+      text,
+      "       3.00M       3 x  aten::zeros [replay buffer, forward]\n       2.00M       1 x  "
+      "aten::ones [forward]\n"));
+  CHECK(contains(
+      text, "The allocated memory on cpu: 5.00M\nExplained: 5.00M of 5.00M (0.00B unexplained)"));
 
   // Two more in the same second have other names; then it is enough.
   for (int i = 0; i < 4; ++i) message_of(kAbsurd);
-  REQUIRE(folder.files().size() == 3);
+  REQUIRE(folder.files("made/when missing").size() == 3);
   int last = 0;
-  for (const std::string& file : folder.files())
-    last += has(text_of(file), "This was the last report");
+  for (const std::string& file : folder.files("made/when missing"))
+    last += contains(text_of(file), "This was the last report");
   CHECK(last == 1);
 
   stop_out_of_memory_reports();
   options.max_reports = 100;
   message_of(kAbsurd);
-  CHECK(folder.files().size() == 3);
+  CHECK(folder.files("made/when missing").size() == 3);
 }
 
 TEST_CASE("without names: by role, as far as operators show it") {
@@ -151,14 +137,14 @@ TEST_CASE("without names: by role, as far as operators show it") {
   failure.requested_bytes = kAbsurd;
   std::string text = out_of_memory_report(failure);
   CAPTURE(text);
-  CHECK(has(text,
-            "Who holds it, by role, as far as operators show it:\n"
-            "       5.00M       2 x  Tensor [forward]\n"
-            "       5.00M       1 x  Tensor [other]\n"
-            "       3.00M       1 x  Parameter (a leaf that requires grad)\n"
-            "       3.00M       1 x  Tensor [backward]\n"
-            "\nWho holds it, by birthplace:\n"));
-  CHECK(has(text, "Explained: 16.00M of 16.00M (0.00B unexplained)"));
+  CHECK(contains(text,
+                 "Who holds it, by role, as far as operators show it:\n"
+                 "       5.00M       2 x  Tensor [forward]\n"
+                 "       5.00M       1 x  Tensor [other]\n"
+                 "       3.00M       1 x  Parameter (a leaf that requires grad)\n"
+                 "       3.00M       1 x  Tensor [backward]\n"
+                 "\nWho holds it, by birthplace:\n"));
+  CHECK(contains(text, "Explained: 16.00M of 16.00M (0.00B unexplained)"));
 
   // A step that nobody has announced is inferred from what it does, and its state is called no more
   // than what it shows.
@@ -170,16 +156,16 @@ TEST_CASE("without names: by role, as far as operators show it") {
     return made;
   }();
   text = out_of_memory_report(failure);
-  CHECK(has(text, "       3.00M       1 x  Tensor [optimizer (inferred)]\n"));
-  CHECK_FALSE(has(text, "OptimizerState"));
+  CHECK(contains(text, "       3.00M       1 x  Tensor [optimizer (inferred)]\n"));
+  CHECK_FALSE(contains(text, "OptimizerState"));
 }
 
 TEST_CASE("a child of fork makes its reports, whatever another thread was doing" *
           doctest::skip(testing::kChildrenMayHang)) {
   const ScopedTracking tracking;
-  Folder folder;
+  const TemporaryFolder folder;
   OutOfMemoryOptions options;
-  options.folder = folder.path.string();
+  options.folder = folder.path();
   std::atomic<bool> stop{false};
   std::thread other([&] {
     while (!stop) {
@@ -209,7 +195,7 @@ TEST_CASE("a child of fork makes its reports, whatever another thread was doing"
 
 TEST_CASE("with a reporter that knows names: by role") {
   const ScopedTracking tracking;
-  Folder folder;
+  const TemporaryFolder folder;
   MemReporter reporter;
   const at::Tensor weight = at::ones({3 << 18}, at::kFloat);
   const at::Tensor input = at::ones({1 << 18}, at::kFloat);
@@ -217,7 +203,7 @@ TEST_CASE("with a reporter that knows names: by role") {
   reporter.add_tensor("weight", weight);
   reporter.add_input("input", input);
   OutOfMemoryOptions options;
-  options.folder = folder.path.string();
+  options.folder = folder.path();
   options.reporter = &reporter;
   REQUIRE(write_out_of_memory_reports(options).ok());
   message_of(kAbsurd);
@@ -225,26 +211,26 @@ TEST_CASE("with a reporter that knows names: by role") {
   REQUIRE(folder.files().size() == 1);
   const std::string text = text_of(folder.files()[0]);
   CAPTURE(text);
-  CHECK(has(
+  CHECK(contains(
       text,
       "Who holds it, by role:\n       3.50M       2 x  Tensor\n       1.00M       1 x  Input\n"));
-  CHECK(has(text, "\nweight "));
+  CHECK(contains(text, "\nweight "));
 }
 
 TEST_CASE("a folder that cannot be") {
-  Folder folder;
-  std::ofstream(folder.path / "occupied") << "a file";
+  const TemporaryFolder folder;
+  std::ofstream(folder / "occupied") << "a file";
   OutOfMemoryOptions options;
-  options.folder = (folder.path / "occupied" / "logs").string();
+  options.folder = folder / "occupied/logs";
   const absl::Status status = write_out_of_memory_reports(options);
   CHECK_FALSE(status.ok());
-  CHECK(has(std::string(status.message()), options.folder));
+  CHECK(contains(std::string(status.message()), options.folder));
 }
 
 TEST_CASE("threads that fail at once, and inactive") {
-  Folder folder;
+  const TemporaryFolder folder;
   OutOfMemoryOptions options;
-  options.folder = folder.path.string();
+  options.folder = folder.path();
   options.max_reports = 1000;
   REQUIRE(write_out_of_memory_reports(options).ok());
   {
@@ -252,7 +238,7 @@ TEST_CASE("threads that fail at once, and inactive") {
     std::vector<std::thread> threads;
     for (int i = 0; i < 8; ++i) {
       threads.emplace_back([] {
-        for (int j = 0; j < 20; ++j) CHECK(has(message_of(kAbsurd), "allocate memory"));
+        for (int j = 0; j < 20; ++j) CHECK(contains(message_of(kAbsurd), "allocate memory"));
       });
     }
     for (std::thread& thread : threads) thread.join();

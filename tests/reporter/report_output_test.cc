@@ -15,9 +15,12 @@
 #include "memledger_fmt.h"
 #include "reporter/report.h"
 #include "reporter/why_alive.h"
+#include "tests/support/text_matchers.h"
 
 namespace memledger {
 namespace {
+
+using testing::contains;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -84,10 +87,6 @@ std::string text(const Report& report) {
   std::ostringstream out;
   out << report;
   return out.str();
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string line(const std::string& name, const std::string& size, const std::string& used,

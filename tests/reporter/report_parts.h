@@ -8,6 +8,7 @@
 #include "reporter/mem_reporter.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/text_matchers.h"
 
 namespace memledger::testing {
 
@@ -44,10 +45,6 @@ inline const DeviceReport& cpu(const Report& report) {
   }
   FAIL("no report of the CPU");
   return report.devices.front();
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace memledger::testing

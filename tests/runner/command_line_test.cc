@@ -1,5 +1,6 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "runner/command_line.h"
+#include "tests/support/text_matchers.h"
 
 #include <doctest/doctest.h>
 
@@ -8,6 +9,7 @@
 namespace memledger::runner {
 namespace {
 
+using testing::contains;
 using Words = std::vector<std::string>;
 
 Words after(const std::string& command, Words words) {
@@ -44,10 +46,6 @@ std::string error_of(const Words& words) {
 
 std::string run_error(const Words& words) { return error_of(after("run", words)); }
 std::string log_error(const Words& words) { return error_of(after("log", words)); }
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

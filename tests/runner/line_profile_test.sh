@@ -2,22 +2,10 @@
 # The line profile of a program that was not built for it, on a virtual GPU. The figures are those
 # of pytorch_memlab's README: a Linear of 100 by 100 takes 40000 bytes in a block of 40448 and 400
 # in one of 512, together 40.00K, in a segment of 2.00M.
-set -uo pipefail
+source tests/support/shell_test.sh
 memledger="$PWD/$1" program="$PWD/$2" profiled="$PWD/$3" small="$PWD/$4"
 cd "$TEST_TMPDIR" || exit 1
 
-failures=0
-check() {  # WHAT CONDITION…
-  local what="$1"
-  shift
-  if ! "$@"; then
-    echo "FAILED: $what"
-    failures=$((failures + 1))
-  fi
-}
-has() { grep -qF -- "$2" "$1"; }
-has_not() { ! grep -qF -- "$2" "$1"; }
-equal() { [[ "$1" == "$2" ]] || { echo "  '$1' is not '$2'"; return 1; }; }
 # figures FUNCTION PATTERN: prints the figures of the row whose code contains PATTERN.
 figures() { awk -v title="## $1" -v code="$2" '/^## /{ inside = $0 == title } inside && index($0, code) { print $1, $2 }' err; }
 
@@ -150,4 +138,4 @@ if echo 'extern "C" void _ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh(
 fi
 
 ((failures == 0)) || cat err
-exit "$((failures > 0))"
+finish

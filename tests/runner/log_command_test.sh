@@ -1,15 +1,9 @@
 #!/usr/bin/env bash
 # `memledger log` on long logs, and on files that are no logs. Arguments: memledger, how many
 # blocks.
-set -uo pipefail
+source tests/support/shell_test.sh
 memledger="$PWD/$1" blocks="$2"
 cd "$TEST_TMPDIR" || exit 1
-
-failures=0
-fail() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
 
 # One shape, a birth and a death in each block: at most 10 s and 500 MB for a million blocks. CPU
 # time counts, as the machine may be busy.
@@ -97,4 +91,4 @@ printf 'At \033[2J<a>&\377\b line 1: f   Total Tensor Used Memory:1.0    Mb Tota
 LC_ALL=C grep -q '[[:cntrl:]]' out && fail "control characters in the summary: $(<out)"
 python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse("names.svg")' || fail "the SVG is no XML"
 
-exit $((failures > 0))
+finish

@@ -1,23 +1,12 @@
 #!/usr/bin/env bash
 # A program that needs more than its (virtual) GPU has dies as it would without memledger, and a
 # file says who held what.
-set -uo pipefail
+source tests/support/shell_test.sh
 
 memledger="$PWD/$1"
 program="$PWD/$2"
 cd "$TEST_TMPDIR" || exit 1
 
-failures=0
-check() {  # WHAT CONDITION…
-  local what="$1"
-  shift
-  if ! "$@"; then
-    echo "FAILED: $what"
-    failures=$((failures + 1))
-  fi
-}
-has() { grep -qF -- "$2" "$1"; }
-equal() { [[ "$1" == "$2" ]] || { echo "  '$1' is not '$2'"; return 1; }; }
 ulimit -c 0
 
 "$memledger" run --virtual-gpu=h200:7GiB --log=logs -- "$program" >out 2>err
@@ -59,4 +48,4 @@ if ((failures)); then
   echo "--- standard error of the last run"
   cat err
 fi
-exit $((failures > 0))
+finish

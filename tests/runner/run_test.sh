@@ -1,23 +1,10 @@
 #!/usr/bin/env bash
 # `memledger run` as a user types it: the program must not notice, and its memory must be reported.
-set -uo pipefail
+source tests/support/shell_test.sh
 
 memledger="$PWD/$1"
 program="$PWD/$2"
 cd "$TEST_TMPDIR" || exit 1
-
-failures=0
-check() {  # WHAT CONDITION…
-  local what="$1"
-  shift
-  if ! "$@"; then
-    echo "FAILED: $what"
-    failures=$((failures + 1))
-  fi
-}
-has() { grep -qF -- "$2" "$1"; }
-has_not() { ! grep -qF -- "$2" "$1"; }
-equal() { [[ "$1" == "$2" ]] || { echo "  '$1' is not '$2'"; return 1; }; }
 
 # Standard streams, exit status, and the report.
 printf 'one\ntwo\n' | "$memledger" run -- "$program" exit 7 >out 2>err
@@ -151,7 +138,6 @@ check "no tensor: said in a line" equal "$(grep -c 'made no tensor: nothing to r
 cat >log.txt <<'END'
 GPU Memory Track | 30-Apr-21-20:25:29 | Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb
 
-
 At main.cpp line 10: main                             Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb
 
 + | 3 * Size:(256, 256, 3, 3)     | Memory: 6.75 M | Parameter            | torch.float32 | features.5.weight …
@@ -244,4 +230,4 @@ if ((failures)); then
   echo "--- standard error of the last run"
   cat err
 fi
-exit $((failures > 0))
+finish

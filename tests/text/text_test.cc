@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/text_matchers.h"
 #include "tests/text/faults.h"
 #include "text/bytes.h"
 #include "text/csv.h"
@@ -22,6 +23,7 @@
 namespace memledger {
 namespace {
 
+using testing::contains;
 using testing::fresh_folder;
 using testing::harm_in;
 using testing::names_in;
@@ -32,10 +34,6 @@ namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
 std::string message(const absl::Status& status) { return std::string(status.message()); }
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 void write_text(const fs::path& file, std::string_view text) { std::ofstream(file) << text; }
 
 TEST_CASE("JSON strings are UTF-8, whatever bytes a name has") {

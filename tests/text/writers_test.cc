@@ -177,7 +177,7 @@ GrowthReport growth_with(const std::string& name) {
   GrowthReport report;
   report.steps = report.steps_needed = 20;
   GrowthRow row;
-  row.place.op = row.place.label = row.place.autograd_node = kept(name);
+  row.group.op = row.group.label = row.group.autograd_node = kept(name);
   row.growth = {true, 1024, 3, 4096};
   report.rows = {row};
   report.unit = "step";
@@ -559,7 +559,7 @@ const std::vector<FolderWriter>& folder_writers() {
        [](const auto& folder) {
          return said([&] {
            const torch::nn::Linear net(2, 2);
-           ProfilerOptions options;
+           MemoryProfilerOptions options;
            options.csv = true;
            options.csv_folder = folder;
            options.clock = &fixed_time;

@@ -78,7 +78,7 @@ TEST_CASE(
   const auto net = std::make_shared<Net>();
   net->to(device());
   std::ostringstream out;
-  ProfilerOptions options;
+  MemoryProfilerOptions options;
   options.out = &out;
   MemoryProfiler profiler(*net, options);
   for (int iteration = 1; iteration <= 3; ++iteration) {
@@ -182,7 +182,7 @@ __attribute__((noinline, used)) void run_one_program(Program& program, Profiler&
   program.net->to(device());
   program.adam = std::make_unique<torch::optim::Adam>(program.net->parameters());
   if (testing::books_on_cuda()) program.raw = testing::books_raw_blocks->take(kRawBytes);
-  ProfilerOptions options;
+  MemoryProfilerOptions options;
   options.out = &out;
   profiler = std::make_unique<MemoryProfiler>(*program.net, options);
   profiler->add_optimizer(*program.adam);

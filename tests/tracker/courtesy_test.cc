@@ -6,7 +6,9 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -18,6 +20,7 @@
 #include "registry/device_statistics.h"
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/fork_beside_threads.h"
 
 namespace {
 
@@ -259,6 +262,37 @@ TEST_SUITE("courtesy on the CPU") {
     CHECK(courtesy.unmoved().empty());
     CHECK(other.sum().item<float>() == 10);
     CHECK(address(net->first->weight.grad()) == nullptr);
+  }
+
+  TEST_CASE("an undefined tensor is ignored, but only what was added moves") {
+    const at::Tensor other = torch::ones({10});
+    Courtesy courtesy(cpu_to_file());
+    courtesy.add_tensor(at::Tensor());
+    REQUIRE(courtesy.yield_memory().ok());
+    CHECK(courtesy.yielded_bytes() == 0);
+    CHECK(courtesy.unmoved().empty());
+    CHECK(other.sum().item<float>() == 10);
+  }
+
+  TEST_CASE("a child of fork restores for itself, the parent later, too" *
+            doctest::skip(memledger::testing::kChildrenMayHang)) {
+    const at::Tensor tensor = torch::arange(1000);
+    const std::string before = bits(tensor);
+    Courtesy courtesy(cpu_to_file());
+    courtesy.add_tensor(tensor);
+    REQUIRE(courtesy.yield_memory().ok());
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      const bool restored = courtesy.restore().ok() && bits(tensor) == before;
+      _exit(restored ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    CHECK(courtesy.yielded_bytes() == 8000);
+    REQUIRE(courtesy.restore().ok());
+    CHECK(bits(tensor) == before);
   }
 
   TEST_CASE("a copy-on-write storage stays, and is listed") {
@@ -530,7 +564,7 @@ TEST_SUITE("courtesy on a CUDA device" * doctest::skip(!torch::cuda::is_availabl
     CHECK(device_bytes(second) == 0);
   }
 
-  // Of courtesy_malloc_async_test.
+  // Runs in courtesy_malloc_async_test.
   TEST_CASE("an allocator without a snapshot: nothing moves, and all is listed") {
     const c10::Device device(at::kCUDA, 0);
     const at::Tensor one = torch::empty({1000}, at::TensorOptions(device).dtype(at::kByte));

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "registry/registry.h"
+#include "tests/support/printed_values.h"
+#include "tests/support/text_matchers.h"
 #include "tracker/growth_finder.h"
 
 namespace program {
@@ -23,9 +25,7 @@ __attribute__((noinline)) at::Tensor recycle() { return at::ones({1024}); }
 namespace memledger {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using testing::contains;
 
 GrowthReport after_steps(const StackOptions& stacks, GrowthOptions growth = {}) {
   RegistryOptions options;
@@ -51,13 +51,13 @@ TEST_CASE("every stack is taken: the row names the line that leaks") {
   CHECK(row.level == GrowthLevel::kStack);
   CHECK(row.count == 40);
   CHECK(row.growth.bytes_per_step == doctest::Approx(4096));
-  const StackFrame frame = program_frame(row.place.stack);
+  const StackFrame frame = program_frame(row.group.stack);
   CHECK(std::abs(frame.line - program::kLineOfLeak) <= 1);
-  CHECK(has(frame.function, "remember"));
-  CHECK(has(row.where(),
-            "aten::ones [forward] (1024,) torch.float32 on cpu at growth_by_stack_test.cc:"));
-  CHECK(has(report.to_json(), "\"level\":\"stack\""));
-  CHECK(has(report.to_json(), "\"line\":\"growth_by_stack_test.cc:"));
+  CHECK(contains(frame.function, "remember"));
+  CHECK(contains(row.where(),
+                 "aten::ones [forward] (1024,) torch.float32 on cpu at growth_by_stack_test.cc:"));
+  CHECK(contains(report.to_json(), "\"level\":\"stack\""));
+  CHECK(contains(report.to_json(), "\"where\":\"growth_by_stack_test.cc:"));
 }
 
 TEST_CASE("stacks beyond max_groups count in their group") {
@@ -87,8 +87,8 @@ TEST_CASE("sampled or small: by operator and shape") {
     CAPTURE(to_string(report));
     REQUIRE(report.rows.size() == 1);
     CHECK(report.rows[0].level == GrowthLevel::kGroup);
-    CHECK(report.rows[0].place.stack == 0);
-    CHECK(has(report.to_json(), "\"line\":null"));
+    CHECK(report.rows[0].group.stack == 0);
+    CHECK(contains(report.to_json(), "\"where\":null"));
   }
 }
 

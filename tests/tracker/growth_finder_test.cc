@@ -20,14 +20,14 @@
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
 #include "tests/support/fork_beside_threads.h"
+#include "tests/support/printed_values.h"
+#include "tests/support/text_matchers.h"
 #include "text/bytes.h"
 
 namespace memledger {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using testing::contains;
 
 // The report after that many steps of the program.
 template <typename Program>
@@ -42,7 +42,7 @@ GrowthReport watched(int steps, Program program, const GrowthOptions& options = 
 
 const GrowthRow* row_like(const GrowthReport& report, const std::string& part) {
   for (const GrowthRow& row : report.rows) {
-    if (has(row.where(), part)) return &row;
+    if (contains(row.where(), part)) return &row;
   }
   return nullptr;
 }
@@ -193,7 +193,7 @@ TEST_CASE("4 bytes a step beside a training loop of varying size") {
   });
   REQUIRE(report.rows.size() == 1);
   CHECK(report.verdict() == "growing 4.0 B per step since step 6");
-  CHECK(has(report.rows[0].where(), "aten::mean [forward] ()"));
+  CHECK(contains(report.rows[0].where(), "aten::mean [forward] ()"));
 }
 
 TEST_SUITE_END();
@@ -480,16 +480,33 @@ TEST_CASE("JSON has fixed keys and escaped names") {
                              kept.push_back(at::zeros({4}));
                            }).to_json();
   CHECK(json ==
-        "{\"schema\":\"memledger.growth\",\"version\":1,\"unit\":\"step\",\"steps\":30,\"steps_"
-        "needed\":15,\"groups\":1,"
-        "\"groups_left_out\":0,\"verdict\":\"growing 16.0 B per step since step "
-        "6\",\"rows\":[{\"level\":\"group\","
-        "\"device\":\"cpu\",\"op\":\"aten::zeros\",\"autograd_node\":\"\",\"label\":\"a "
-        "\\\"b\\\"\",\"phase\":\"forward\","
-        "\"shape\":[4],\"dtype\":\"torch.float32\",\"line\":null,\"bytes_per_step\":16,\"since_"
-        "step\":6,\"grown_bytes\":400,"
-        "\"bytes\":480,"
-        "\"count\":30}]}");
+        R"({"schema":"memledger.growth/2","unit":"step","tracked":true,"steps":30,)"
+        R"("steps_needed":15,"groups":1,"groups_left_out":0,)"
+        R"("verdict":"growing 16.0 B per step since step 6","rows":[{"level":"group",)"
+        R"("by":["device","op","autograd_node","phase","raw_block","label","shape","dtype"],)"
+        R"("device":"cpu","op":"aten::zeros","autograd_node":"","phase":"forward",)"
+        R"("raw_block":false,"label":"a \"b\"","shape":[4],"dtype":"torch.float32","where":null,)"
+        R"("bytes_per_step":16.0,"since_step":6,"grown_bytes":400,"bytes":480,"count":30}]})");
+}
+
+TEST_CASE("JSON: several is not unknown") {
+  GrowthReport report;
+  GrowthRow row;
+  row.level = GrowthLevel::kOperator;
+  row.group.op = "aten::cat";
+  report.rows.push_back(row);
+  row.level = GrowthLevel::kStack;
+  row.group.raw_block = true;
+  report.rows.push_back(row);
+  const std::string json = report.to_json();
+  CHECK(json.find(R"("level":"operator","by":["device","op","autograd_node","phase","raw_block"],)"
+                  R"("device":"cpu","op":"aten::cat",)") != std::string::npos);
+  CHECK(json.find(R"("raw_block":false,"label":null,"shape":null,"dtype":null,"where":null,)") !=
+        std::string::npos);
+  CHECK(json.find(R"("raw_block","label","shape","dtype","where"],"device":"cpu",)") !=
+        std::string::npos);
+  CHECK(json.find(R"("raw_block":true,"label":"","shape":null,"dtype":null,"where":null,)") !=
+        std::string::npos);
 }
 
 TEST_CASE("sizes in words") {

@@ -1,13 +1,11 @@
 // A tracker that comes when the tensors are already there. Whether tracking ever was on is of the
 // whole process, so this has a binary to itself.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include <stdlib.h>
 #include <torch/torch.h>
-
-#include <filesystem>
 
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/temporary_folder.h"
 #include "tracker/mem_tracker.h"
 
 namespace memledger {
@@ -25,15 +23,9 @@ TEST_CASE(
   torch::nn::Linear net(8, 16);
   at::Tensor mine = torch::ones({10, 10}, torch::kLong);
 
-  const char* const base = std::getenv("TEST_TMPDIR");
-  std::string folder =
-      (std::filesystem::path(base != nullptr ? base
-                                             : std::filesystem::temp_directory_path().string()) /
-       "late_XXXXXX")
-          .string();
-  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  const testing::TemporaryFolder folder;
   TrackerOptions options;
-  options.path = folder;
+  options.path = folder.path();
   options.device = at::kCPU;
   MemTracker tracker(options);
   tracker.add_module("net", net).add_tensor("mine", mine);
@@ -55,7 +47,6 @@ TEST_CASE(
         "- | 1 * Size:(10, 10)             | Memory: 0.0007 M | Tensor               | torch.int64 "
         "| mine\n");
   CHECK(second.tensor_bytes == 16 * 8 * 4 + 16 * 4);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

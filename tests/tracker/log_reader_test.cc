@@ -14,17 +14,16 @@
 #include <random>
 #include <string>
 
+#include "tests/support/text_matchers.h"
 #include "tracker/log/log_digest.h"
 #include "tracker/log/log_parser.h"
 
 namespace memledger {
 namespace {
 
-constexpr int64_t kMiB = 1 << 20;
+using testing::contains;
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+constexpr int64_t kMiB = 1 << 20;
 
 MemoryLog parsed(const std::string& text) {
   absl::StatusOr<MemoryLog> log = parse_log(text, "log.txt");
@@ -111,18 +110,21 @@ TEST_CASE("the log of Pytorch-Memory-Utils' README adds up, rows against totals"
   CHECK(bytes == 80097536 + (90 + 180 + 240) * kMiB);
 
   const std::string summary = log_summary(*log);
-  CHECK(has(summary, "5 blocks"));
-  CHECK(has(summary,
-            "Total Tensor Used Memory: from 0.0 to 586.4 MiB, highest 1066.4 at main.py line 23: "
-            "<module>"));
-  CHECK(has(summary,
-            "Biggest step: +600.0 MiB, of 600.0 MiB born and 0.0 MiB gone, at main.py line 23: "
-            "<module>"));
-  CHECK(has(summary, "What never came back: 586.4 MiB born in this log and alive at its end"));
-  CHECK(has(summary,
-            "  240.0 MiB, 1 * Tensor (80, 3, 512, 512) torch.float32, born before main.py line 23: "
-            "<module>"));
-  CHECK_FALSE(has(summary, "(40, 3, 512, 512) torch.float32, born"));
+  CHECK(contains(summary, "5 blocks"));
+  CHECK(contains(
+      summary,
+      "Total Tensor Used Memory: from 0.0 to 586.4 MiB, highest 1066.4 at main.py line 23: "
+      "<module>"));
+  CHECK(
+      contains(summary,
+               "Biggest step: +600.0 MiB, of 600.0 MiB born and 0.0 MiB gone, at main.py line 23: "
+               "<module>"));
+  CHECK(contains(summary, "What never came back: 586.4 MiB born in this log and alive at its end"));
+  CHECK(contains(
+      summary,
+      "  240.0 MiB, 1 * Tensor (80, 3, 512, 512) torch.float32, born before main.py line 23: "
+      "<module>"));
+  CHECK_FALSE(contains(summary, "(40, 3, 512, 512) torch.float32, born"));
 }
 
 TEST_CASE(
@@ -176,8 +178,8 @@ TEST_CASE("several runs in one file, a cut block, windows line ends and lines of
   CHECK(log.runs[1].cut_rows == 0);
   CHECK(log.unread_lines == 1);
   const std::string summary = log_summary(log);
-  CHECK(has(summary, "The log ends within a block: 1 row without"));
-  CHECK(has(summary, "1 line of it could not be read"));
+  CHECK(contains(summary, "The log ends within a block: 1 row without"));
+  CHECK(contains(summary, "1 line of it could not be read"));
 
   std::string windows;
   for (const char c : std::string(kOurs))
@@ -228,10 +230,10 @@ TEST_CASE("what is no log is an error that names the file") {
   CHECK_FALSE(parse_log("", "empty.txt").ok());
   const absl::StatusOr<MemoryLog> other = parse_log("hello\nworld\n", "other.txt");
   REQUIRE_FALSE(other.ok());
-  CHECK(has(std::string(other.status().message()), "other.txt: this is no log"));
+  CHECK(contains(std::string(other.status().message()), "other.txt: this is no log"));
   const absl::StatusOr<MemoryLog> missing = read_log("/no/such/log.txt");
   REQUIRE_FALSE(missing.ok());
-  CHECK(has(std::string(missing.status().message()), "/no/such/log.txt"));
+  CHECK(contains(std::string(missing.status().message()), "/no/such/log.txt"));
   CHECK(message_of(read_log("/")) == "/: a folder; expected a log of MemTracker or gpu_mem_track");
 }
 
@@ -248,15 +250,15 @@ TEST_CASE(
   const std::string wide_row = row + std::string(1 << 19, 'x') + "\n";
   for (size_t size = 0; size <= kMostBytesOfBlock; size += wide_row.size()) rows += wide_row;
   const std::string too_many = message_of(parse_log(rows, "rows"));
-  CHECK(
-      has(too_many,
-          "rows: line 271: a block of more than 134217728 bytes, and its At line has not come yet" +
-              expected));
+  CHECK(contains(
+      too_many,
+      "rows: line 271: a block of more than 134217728 bytes, and its At line has not come yet" +
+          expected));
 
   std::string other;
   while (other.size() <= kMostBytesBeforeLog) other += "loss 0.1\n";
-  CHECK(has(message_of(parse_log(other, "other")),
-            ": neither a header nor an At line in 16777216 bytes" + expected));
+  CHECK(contains(message_of(parse_log(other, "other")),
+                 ": neither a header nor an At line in 16777216 bytes" + expected));
   CHECK(parse_log(other.substr(0, 1 << 20) + kOurs, "mixed").ok());
 }
 
@@ -290,9 +292,9 @@ TEST_CASE("what differs in a log has a limit") {
   LogDigest small("log", 1 << 16);
   const absl::StatusOr<int64_t> refused = visit_log_text(text, "log", small);
   CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
-  CHECK(has(std::string(refused.status().message()), "log: line "));
-  CHECK(
-      has(std::string(refused.status().message()), "expected a log whose lines repeat themselves"));
+  CHECK(contains(std::string(refused.status().message()), "log: line "));
+  CHECK(contains(std::string(refused.status().message()),
+                 "expected a log whose lines repeat themselves"));
 
   // What repeats itself takes nothing.
   LogDigest same("log", 1 << 20);
@@ -322,13 +324,13 @@ TEST_CASE("of millions of blocks the picture shows the highest of each few") {
   CHECK(run.points[1000001 / 2].tensor_mib == 77.0);
   CHECK(run.points[1000001 / 2].place == 1);
   CHECK(run.highest->first == 77.0);
-  CHECK(has(log_plot(run), "      77.0 |"));
+  CHECK(contains(log_plot(run), "      77.0 |"));
   const std::string svg = log_svg(digest);
-  CHECK(has(svg, "a.cc line 2: f: 77.0 MiB"));
-  CHECK(has(svg, ">2097163 blocks<"));
+  CHECK(contains(svg, "a.cc line 2: f: 77.0 MiB"));
+  CHECK(contains(svg, ">2097163 blocks<"));
   CHECK(svg.size() < size_t{20} << 20);
-  CHECK(has(std::string(log_comparison(digest, digest).status().message()),
-            "log: 2097163 blocks; expected at most "));
+  CHECK(contains(std::string(log_comparison(digest, digest).status().message()),
+                 "log: 2097163 blocks; expected at most "));
 }
 
 TEST_CASE(
@@ -342,11 +344,11 @@ TEST_CASE(
   for (const std::string& shown :
        {log_summary(log), log_comparison(log, log), log_plot(log.runs[0]), log_svg(log)}) {
     for (const char c : shown) REQUIRE((static_cast<unsigned char>(c) >= 0x20 || c == '\n'));
-    CHECK_FALSE(has(shown, "\xc2\x9b"));
-    CHECK_FALSE(has(shown, "\xff"));
+    CHECK_FALSE(contains(shown, "\xc2\x9b"));
+    CHECK_FALSE(contains(shown, "\xff"));
   }
-  CHECK(has(log_summary(log), "main.cpp line 12: \\x1b[2J\\x0d\\xff<&> [\\u009b1m]"));
-  CHECK(has(log_svg(log), "\\x1b[2J\\x0d\\xff&lt;&amp;&gt;"));
+  CHECK(contains(log_summary(log), "main.cpp line 12: \\x1b[2J\\x0d\\xff<&> [\\u009b1m]"));
+  CHECK(contains(log_svg(log), "\\x1b[2J\\x0d\\xff&lt;&amp;&gt;"));
   MemoryLog wide = log;
   wide.runs[0].blocks[0].where = std::string(100000, 'w');
   CHECK(log_svg(wide).size() < 10000);
@@ -369,11 +371,12 @@ TEST_CASE("what grew is summed by line; what has gone is taken from the oldest b
   }
   const MemoryLog log = parsed(text);
   const std::string summary = log_summary(log);
-  CHECK(has(summary, "  +5.0 MiB in 4 blocks, 4 of which grew: loop.cc line 7: main\n"));
-  CHECK(has(summary, "What never came back: 5.0 MiB born"));
-  CHECK(has(summary,
-            "  5.0 MiB, 5 * Tensor (1024, 256) torch.float32, born before loop.cc line 7: main: "
-            "aten::ones\n"));
+  CHECK(contains(summary, "  +5.0 MiB in 4 blocks, 4 of which grew: loop.cc line 7: main\n"));
+  CHECK(contains(summary, "What never came back: 5.0 MiB born"));
+  CHECK(
+      contains(summary,
+               "  5.0 MiB, 5 * Tensor (1024, 256) torch.float32, born before loop.cc line 7: main: "
+               "aten::ones\n"));
 }
 
 TEST_CASE("what never came back: deaths from before the log undo nothing, and roles may change") {
@@ -392,12 +395,13 @@ TEST_CASE("what never came back: deaths from before the log undo nothing, and ro
   const std::string size = "(1024, 256)";
   const std::string before_the_log = log_summary(
       parsed(header + block(row('-', 2, "Tensor", size)) + block(row('+', 1, "Tensor", size))));
-  CHECK(has(before_the_log,
-            "  1.0 MiB, 1 * Tensor (1024, 256) torch.float32, born before a.cc line 1: f: x\n"));
+  CHECK(
+      contains(before_the_log,
+               "  1.0 MiB, 1 * Tensor (1024, 256) torch.float32, born before a.cc line 1: f: x\n"));
 
   const std::string became = log_summary(
       parsed(header + block(row('+', 1, "Tensor", size)) + block(row('-', 1, "Parameter", size))));
-  CHECK(has(became, "What never came back: nothing\n"));
+  CHECK(contains(became, "What never came back: nothing\n"));
 
   // Its own role first; what is of another size stays.
   const std::string both =
@@ -405,21 +409,21 @@ TEST_CASE("what never came back: deaths from before the log undo nothing, and ro
                          block(row('+', 2, "Tensor", size) + row('+', 2, "Parameter", size) +
                                row('+', 1, "Tensor", "(256, 1024)")) +
                          block(row('-', 3, "Parameter", size))));
-  CHECK(has(both, "What never came back: 2.0 MiB born"));
-  CHECK(has(both, "  1.0 MiB, 1 * Tensor (1024, 256) torch.float32"));
-  CHECK(has(both, "  1.0 MiB, 1 * Tensor (256, 1024) torch.float32"));
-  CHECK_FALSE(has(both.substr(both.find("What never came back")), "* Parameter"));
+  CHECK(contains(both, "What never came back: 2.0 MiB born"));
+  CHECK(contains(both, "  1.0 MiB, 1 * Tensor (1024, 256) torch.float32"));
+  CHECK(contains(both, "  1.0 MiB, 1 * Tensor (256, 1024) torch.float32"));
+  CHECK_FALSE(contains(both.substr(both.find("What never came back")), "* Parameter"));
 
   const MemoryLog none = parsed(header + block(""));
-  CHECK(has(log_comparison(none, parsed(header + block(row('-', 1, "Tensor", size)))),
-            "Alive at the end: the same in both\n"));
+  CHECK(contains(log_comparison(none, parsed(header + block(row('-', 1, "Tensor", size)))),
+                 "Alive at the end: the same in both\n"));
 }
 
 TEST_CASE("the plot's columns are as high as the totals") {
   const MemoryLog log = parsed(kOurs);
   const std::string plot = log_plot(log.runs[0], 52, 10);
-  CHECK(has(plot, "      17.8 |"));
-  CHECK(has(plot, "       0.0 |"));
+  CHECK(contains(plot, "      17.8 |"));
+  CHECK(contains(plot, "       0.0 |"));
   // Four values (the header's is the first) in forty columns: ten each. 15.8 of 17.8 in ten lines
   // are nine, 11.8 seven.
   size_t tall = 0, medium = 0, line_number = 0;
@@ -442,12 +446,12 @@ TEST_CASE("the SVG has a point for each block, and escapes names") {
   log.runs[0].blocks[0].where = "a<b>&\"c\" line 1: f";
   const std::string svg = log_svg(log);
   CHECK(svg.rfind("<svg ", 0) == 0);
-  CHECK(has(svg, "a&lt;b&gt;&amp;&quot;c&quot; line 1: f: 1.0 MiB"));
+  CHECK(contains(svg, "a&lt;b&gt;&amp;&quot;c&quot; line 1: f: 1.0 MiB"));
   size_t points = 0;
   for (size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1))
     ++points;
   CHECK(points == 3);
-  CHECK(has(svg, "<polyline"));
+  CHECK(contains(svg, "<polyline"));
 }
 
 TEST_CASE(
@@ -463,19 +467,19 @@ TEST_CASE(
       "Mb\n";
   const MemoryLog after = parsed(changed);
   const std::string text = log_comparison(before, after);
-  CHECK(has(text, "        15.8        15.8        +0.0  main.cpp line 12: main [step 1]\n"));
-  CHECK(has(text, "        11.8         7.8        -4.0  main.cpp line 14: main\n"));
-  CHECK(has(text, "           -         7.8              other.cpp line 3: g\n"));
-  CHECK(
-      has(text, "Alive at the end, B - A:\n  -4.0 MiB, -1 * Tensor (1024, 1024) torch.float32\n"));
-  CHECK(has(log_comparison(before, before), "Alive at the end: the same in both\n"));
+  CHECK(contains(text, "        15.8        15.8        +0.0  main.cpp line 12: main [step 1]\n"));
+  CHECK(contains(text, "        11.8         7.8        -4.0  main.cpp line 14: main\n"));
+  CHECK(contains(text, "           -         7.8              other.cpp line 3: g\n"));
+  CHECK(contains(text,
+                 "Alive at the end, B - A:\n  -4.0 MiB, -1 * Tensor (1024, 1024) torch.float32\n"));
+  CHECK(contains(log_comparison(before, before), "Alive at the end: the same in both\n"));
 
   // Lines that moved are matched by function and label.
   std::string moved(kOurs);
   for (const char* line : {"line 10", "line 12", "line 14"})
     moved.replace(moved.find(line), 7, std::string("line 9") + line[6]);
-  CHECK(has(log_comparison(before, parsed(moved)),
-            "main.cpp line 12: main [step 1] | main.cpp line 92: main [step 1]\n"));
+  CHECK(contains(log_comparison(before, parsed(moved)),
+                 "main.cpp line 12: main [step 1] | main.cpp line 92: main [step 1]\n"));
 }
 
 TEST_SUITE_END();

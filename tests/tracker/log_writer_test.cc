@@ -19,10 +19,13 @@
 #include <iterator>
 
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/temporary_folder.h"
 #include "tracker/log/log_text.h"
 
 namespace memledger {
 namespace {
+
+using testing::TemporaryFolder;
 
 namespace fs = std::filesystem;
 
@@ -34,25 +37,6 @@ std::chrono::system_clock::time_point sample_time() {
   ::tzset();
   return std::chrono::system_clock::from_time_t(1619814329);
 }
-
-// An empty folder, gone at the end.
-class Folder {
- public:
-  Folder() {
-    const char* const base = std::getenv("TEST_TMPDIR");
-    std::string pattern =
-        (fs::path(base != nullptr ? base : fs::temp_directory_path().string()) / "log_XXXXXX")
-            .string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
 
 std::string contents(const std::string& path) {
   std::ifstream file(path);
@@ -125,7 +109,7 @@ SnapshotDiff at_line_10() {
   return diff;
 }
 
-LogWriter::Options options_in(const Folder& folder) {
+LogWriter::Options options_in(const TemporaryFolder& folder) {
   LogWriter::Options options;
   options.folder = folder.path();
   options.time = sample_time();
@@ -135,7 +119,7 @@ LogWriter::Options options_in(const Folder& folder) {
 TEST_SUITE_BEGIN("log");
 
 TEST_CASE("the sample of the design") {
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter writer(options_in(folder));
   CHECK(writer.path() == folder / "30-Apr-21-20:25:29-gpu_mem_track.txt");
   writer.write_header(0, 0);
@@ -300,7 +284,7 @@ TEST_CASE("a label stands in brackets; the location is padded by characters, not
 }
 
 // Made from its sources where the system has none ready.
-bool speak_german(const Folder& folder) {
+bool speak_german(const TemporaryFolder& folder) {
   if (std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr ||
       std::setlocale(LC_ALL, "de_DE.utf8") != nullptr)
     return true;
@@ -312,7 +296,7 @@ bool speak_german(const Folder& folder) {
 }
 
 TEST_CASE("months are English and points are points whatever the locale") {
-  const Folder folder;
+  const TemporaryFolder folder;
   if (!speak_german(folder)) {
     MESSAGE("skipped: there is no locale de_DE here, and none can be made");
     return;
@@ -370,7 +354,7 @@ TEST_CASE("rows that are everything alive say so, as they do not add up to the c
 }
 
 TEST_CASE("logs of the same second have names of their own") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const LogWriter first(options_in(folder));
   const LogWriter second(options_in(folder));
   const LogWriter third(options_in(folder));
@@ -380,7 +364,7 @@ TEST_CASE("logs of the same second have names of their own") {
 }
 
 TEST_CASE("a given file name is appended to") {
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter::Options options = options_in(folder);
   options.file_name = "mine.txt";
   { LogWriter(options).write_header(0, 0); }
@@ -390,7 +374,7 @@ TEST_CASE("a given file name is appended to") {
 }
 
 TEST_CASE("folders are made; a folder that cannot be is an error that names it") {
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter::Options options = options_in(folder);
   options.folder = folder / "a/b/";
   CHECK(LogWriter(options).path() == folder / "a/b/30-Apr-21-20:25:29-gpu_mem_track.txt");
@@ -413,7 +397,7 @@ TEST_CASE("under `bazel run`, paths are relative to where the user stands") {
 }
 
 TEST_CASE("a full disk is reported once, and the program goes on") {
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter::Options options = options_in(folder);
   options.file_name = "/dev/full";
   StderrCapture capture;
@@ -429,7 +413,7 @@ TEST_CASE("a full disk is reported once, and the program goes on") {
 TEST_CASE("when there is room again, the log goes on and says what is missing") {
   // A symbolic link that is turned from the full device to a file cannot be followed by an open
   // file, so the room is a size limit.
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter writer(options_in(folder));
   writer.write_header(0, 0);
   writer.write(at_line_10());
@@ -456,7 +440,7 @@ TEST_CASE("when there is room again, the log goes on and says what is missing") 
 }
 
 TEST_CASE("a deleted log is reported once") {
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter writer(options_in(folder));
   writer.write_header(0, 0);
   fs::remove(writer.path());
@@ -467,7 +451,7 @@ TEST_CASE("a deleted log is reported once") {
 }
 
 TEST_CASE("a moved log goes on in its new place, and that is told once") {
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter writer(options_in(folder));
   writer.write_header(0, 0);
   writer.write(at_line_10());
@@ -481,7 +465,7 @@ TEST_CASE("a moved log goes on in its new place, and that is told once") {
 }
 
 TEST_CASE("a clock that is set back meets a log of that name: another is begun, the first stays") {
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter::Options options = options_in(folder);
   LogWriter first(options);
   first.write_header(0, 0);
@@ -497,7 +481,7 @@ TEST_CASE("a clock that is set back meets a log of that name: another is begun, 
 }
 
 TEST_CASE("a name without colons") {
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter::Options options = options_in(folder);
   options.colons = false;
   LogWriter writer(options);
@@ -507,7 +491,7 @@ TEST_CASE("a name without colons") {
 }
 
 TEST_CASE("an echo gets all that the log gets, also what the disk has no room for") {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::ostringstream echo;
   LogWriter::Options options = options_in(folder);
   options.echo = &echo;
@@ -527,7 +511,7 @@ TEST_CASE("an echo gets all that the log gets, also what the disk has no room fo
 }
 
 TEST_CASE("a full tmpfs takes no block in half") {
-  const Folder folder;
+  const TemporaryFolder folder;
   // Mounted in a namespace of the child's own; where that is not allowed, the case is skipped.
   int pipe_ends[2];
   REQUIRE(::pipe(pipe_ends) == 0);
@@ -574,7 +558,7 @@ TEST_CASE("a full tmpfs takes no block in half") {
 }
 
 TEST_CASE("a forked child's blocks go to a log of its own; the parent's is untouched by them") {
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter writer(options_in(folder));
   writer.write_header(0, 0);
   writer.write(at_line_10());
@@ -609,7 +593,7 @@ TEST_CASE("a forked child's blocks go to a log of its own; the parent's is untou
 TEST_CASE(
     "two processes with the same path have a log each; with the same given file their blocks stay "
     "whole") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string shared = folder / "shared.txt";
   std::vector<pid_t> children;
   constexpr int kBlocks = 300;
@@ -654,7 +638,7 @@ TEST_CASE(
 TEST_CASE(
     "SIGKILL in the middle of a block takes at most that block, and the next run goes on below "
     "it") {
-  const Folder folder;
+  const TemporaryFolder folder;
   LogWriter::Options options = options_in(folder);
   options.file_name = "log.txt";
   SnapshotDiff big = at_line_10();

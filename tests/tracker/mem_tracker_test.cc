@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -20,10 +21,12 @@
 #include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
 #include "tests/support/fork_beside_threads.h"
+#include "tests/support/temporary_folder.h"
 
 namespace memledger {
 namespace {
@@ -354,6 +357,50 @@ TEST_CASE("several trackers have logs and changes of their own") {
   CHECK(first.track().rows.empty());
 }
 
+TEST_CASE("cpu:0 is the CPU, as in reports") {
+  TrackerOptions options = options_here();
+  options.device = c10::Device(c10::DeviceType::CPU, 0);
+  MemTracker tracker(options);
+  const at::Tensor a = torch::ones({100});
+  const SnapshotDiff diff = tracker.track();
+  CHECK(diff.device.str() == "cpu");
+  CHECK(diff.born_bytes() == 400);
+}
+
+TEST_CASE("what is not known in MiB is no number, not zero") {
+  TrackerOptions options = options_here();
+  options.device = at::kMeta;
+  const MemTracker tracker(options);
+  CHECK(std::isnan(tracker.get_tensor_usage()));
+  CHECK(std::isnan(tracker.get_allocate_usage()));
+}
+
+TEST_CASE("folder is another name of path; two folders are an error that names both") {
+  TrackerOptions options = options_here();
+  options.folder = std::exchange(options.path, "");
+  CHECK(MemTracker(options).log_path().rfind(options.folder + "/", 0) == 0);
+  options.path = options.folder;
+  CHECK(MemTracker(options).log_path().rfind(options.folder + "/", 0) == 0);
+  options.path = options.folder + "/else";
+  CHECK_THROWS_WITH_AS(MemTracker{options}, doctest::Contains((scratch + "/").c_str()), c10::Error);
+  CHECK_THROWS_WITH_AS(MemTracker{options}, doctest::Contains("::folder"), c10::Error);
+}
+
+TEST_CASE("what was removed has no name any more") {
+  MemTracker tracker(options_here());
+  const at::Tensor a = torch::ones({100});
+  torch::nn::Linear net(4, 4);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  tracker.add_module("net", net).add_optimizer(sgd).add_tensor("a", a);
+  tracker.remove_optimizer(sgd).remove("net").remove("a");
+  std::ostringstream out;
+  tracker.print_all_gpu_tensor(out);
+  CHECK(out.str().find("net.weight") == std::string::npos);
+  CHECK(out.str().find(" a\n") == std::string::npos);
+  CHECK_THROWS_AS(tracker.remove("a"), c10::Error);
+  CHECK_THROWS_AS(tracker.remove_optimizer(sgd), c10::Error);
+}
+
 TEST_CASE("a log that cannot be made is an error before anything begins") {
   std::ofstream(scratch + "/file") << "not a folder";
   TrackerOptions options = options_here();
@@ -585,15 +632,7 @@ TEST_SUITE_END();
 int main(int argc, char** argv) {
   ::setenv("TZ", "UTC", 1);
   ::tzset();
-  const char* const base = std::getenv("TEST_TMPDIR");
-  std::string pattern =
-      (std::filesystem::path(base != nullptr ? base
-                                             : std::filesystem::temp_directory_path().string()) /
-       "tracker_XXXXXX")
-          .string();
-  if (::mkdtemp(pattern.data()) == nullptr) return 1;
-  memledger::scratch = pattern;
-  const int result = doctest::Context(argc, argv).run();
-  std::filesystem::remove_all(pattern);
-  return result;
+  const memledger::testing::TemporaryFolder folder;
+  memledger::scratch = folder.path();
+  return doctest::Context(argc, argv).run();
 }

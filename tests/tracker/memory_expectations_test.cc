@@ -17,12 +17,15 @@
 
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/text_matchers.h"
 #include "text/bytes.h"
 #include "tracker/expectations_doctest.h"
 #include "tracker/growth_finder.h"
 
 namespace memledger {
 namespace {
+
+using testing::contains;
 
 std::vector<ExpectationFailure> failures;
 
@@ -37,10 +40,6 @@ class Collecting {
  private:
   FailureHandler before_;
 };
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_SUITE_BEGIN("memory expectations");
 
@@ -66,7 +65,7 @@ TEST_CASE("a leak is told with line, birthplace, bytes and number") {
   }
   REQUIRE(failures.size() == 1);
   CHECK(failures[0].where.line() == line);
-  CHECK(has(failures[0].where.file(), "memory_expectations_test.cc"));
+  CHECK(contains(failures[0].where.file(), "memory_expectations_test.cc"));
   CHECK(failures[0].message ==
         "no leak expected, but 3 storages (8.1 KiB) born since line " + std::to_string(line) +
             " of memory_expectations_test.cc are alive:\n"
@@ -83,12 +82,12 @@ TEST_CASE("ten groups are listed, the largest first, and the rest is summed") {
   }
   REQUIRE(failures.size() == 1);
   const std::string& message = failures[0].message;
-  CHECK(has(message, "but 13 storages (364.0 B)"));
-  CHECK(has(message, ":\n  52.0 B in 1: aten::zeros [forward] (13,)"));
-  CHECK(has(message,
-            "  16.0 B in 1: aten::zeros [forward] (4,) torch.float32 on cpu\n  … and 3 more "
-            "groups, 24.0 B"));
-  CHECK_FALSE(has(message, "(3,)"));
+  CHECK(contains(message, "but 13 storages (364.0 B)"));
+  CHECK(contains(message, ":\n  52.0 B in 1: aten::zeros [forward] (13,)"));
+  CHECK(contains(message,
+                 "  16.0 B in 1: aten::zeros [forward] (4,) torch.float32 on cpu\n  … and 3 more "
+                 "groups, 24.0 B"));
+  CHECK_FALSE(contains(message, "(3,)"));
 }
 
 TEST_CASE("what is meant to stay, what is tolerated, and what is asked for early") {
@@ -110,13 +109,13 @@ TEST_CASE("what is meant to stay, what is tolerated, and what is asked for early
     leaked.push_back(at::zeros({16}));
     const TestVerdict early = no_leak.check();
     CHECK_FALSE(early);
-    CHECK(has(early.message(), "1 storage (64.0 B)"));
-    CHECK(has(early.message(), " is alive:"));
+    CHECK(contains(early.message(), "1 storage (64.0 B)"));
+    CHECK(contains(early.message(), " is alive:"));
     leaked.pop_back();
     CHECK(no_leak.check());
     leaked.push_back(at::zeros({16}));
     leaked.push_back(at::zeros({16}));
-    CHECK(has(no_leak.check().message(), "2 storages"));
+    CHECK(contains(no_leak.check().message(), "2 storages"));
   }
   CHECK(failures.empty());
   {
@@ -171,8 +170,8 @@ TEST_CASE("a budget is above what was there, a peak above nothing") {
   CHECK(failures.empty());
   { const auto peak = expect_peak_at_most(start - 1); }
   REQUIRE(failures.size() == 1);
-  CHECK(has(failures[0].message, "a peak of at most 4.0 MiB expected on cpu"));
-  CHECK(has(failures[0].message, ", 1 bytes more. Alive then:"));
+  CHECK(contains(failures[0].message, "a peak of at most 4.0 MiB expected on cpu"));
+  CHECK(contains(failures[0].message, ", 1 bytes more. Alive then:"));
 }
 
 TEST_CASE("a peak before the scope, however high, does not count") {
@@ -215,8 +214,8 @@ TEST_CASE("nested and overlapping expectations do not disturb each other") {
       CHECK(failures.empty());
     }
     REQUIRE(failures.size() == 1);
-    CHECK(has(failures[0].message, "aten::zeros [forward] (2000,)"));
-    CHECK(has(failures[0].message, "4000 bytes more"));
+    CHECK(contains(failures[0].message, "aten::zeros [forward] (2000,)"));
+    CHECK(contains(failures[0].message, "4000 bytes more"));
   }
   SUBCASE("the inner one is exceeded, the outer one not") {
     {
@@ -225,7 +224,7 @@ TEST_CASE("nested and overlapping expectations do not disturb each other") {
       const at::Tensor low = at::zeros({100});
     }
     REQUIRE(failures.size() == 1);
-    CHECK(has(failures[0].message, "a budget of 396.0 B"));
+    CHECK(contains(failures[0].message, "a budget of 396.0 B"));
   }
   SUBCASE("the outer one is exceeded within the inner one, or after it") {
     for (const bool within : {true, false}) {
@@ -249,10 +248,10 @@ TEST_CASE("nested and overlapping expectations do not disturb each other") {
     at::zeros({500});
     MemoryBudget inner(at::kCPU, 10);
     at::zeros({1000});
-    CHECK(has(outer.check().message(), "3900 bytes more"));
-    CHECK(has(inner.check().message(), "3990 bytes more"));
+    CHECK(contains(outer.check().message(), "3900 bytes more"));
+    CHECK(contains(inner.check().message(), "3990 bytes more"));
     at::zeros({200});
-    CHECK(has(outer.check().message(), "3900 bytes more"));
+    CHECK(contains(outer.check().message(), "3900 bytes more"));
   }
   SUBCASE("in four threads") {
     std::atomic<int> exceeded{0};
@@ -334,8 +333,8 @@ TEST_CASE("without a handler the program ends, loudly") {
   set_failure_handler(before);
   CHECK(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGABRT);
-  CHECK(has(text, "memory_expectations_test.cc:"));
-  CHECK(has(text, "a peak of at most 0.0 B expected on cpu"));
+  CHECK(contains(text, "memory_expectations_test.cc:"));
+  CHECK(contains(text, "a peak of at most 0.0 B expected on cpu"));
 }
 
 // Run by doctest as failing cases: should_fail turns their failure into a pass, and a pass into a

@@ -6,7 +6,6 @@
 #include <ATen/Functions.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros_like.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <torch/nn/functional/loss.h>
@@ -36,6 +35,7 @@
 #include "examples/models/models.h"
 #include "registry/registry.h"
 #include "tests/support/doctest_beside_torch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace memledger {
 namespace {
@@ -50,8 +50,8 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-ProfilerOptions quiet(std::ostream& out) {
-  ProfilerOptions options;
+MemoryProfilerOptions quiet(std::ostream& out) {
+  MemoryProfilerOptions options;
   options.out = &out;
   return options;
 }
@@ -86,8 +86,10 @@ TEST_CASE("the frame of pytorch_mem_profiler's README") {
         "  mf_user_embed.weight grad...........35 MB\n"
         "  mlp.0.bias grad......................0 MB\n"
         "Intermediate gradients................34 MB\n");
+  CHECK(to_csv(stats).find("dropped_events") == std::string::npos);
   stats.dropped_events = 3;
   CHECK(to_string(stats).find("(3 events were dropped:") != std::string::npos);
+  CHECK(to_csv(stats).find("1,85,dropped_events,3,\n") != std::string::npos);
   stats.weights[0].name = "a,\"b\"";
   CHECK(to_csv(stats).find("1,85,weight,\"a,\"\"b\"\"\",35454208\n") != std::string::npos);
 }
@@ -153,7 +155,7 @@ TEST_CASE(
     "so") {
   nn::Linear net(4, 4);
   std::ostringstream out;
-  ProfilerOptions options = quiet(out);
+  MemoryProfilerOptions options = quiet(out);
   options.print_period = 3;
   MemoryProfiler profiler(net, options);
   for (int epoch = 0; epoch < 2; ++epoch) {
@@ -192,7 +194,7 @@ TEST_CASE("the CSV file has exact bytes, and adds up to the registry's") {
   models::NeuMf net(small);
   torch::optim::Adam adam(net->parameters());
   std::ostringstream out;
-  ProfilerOptions options = quiet(out);
+  MemoryProfilerOptions options = quiet(out);
   options.csv = true;
   options.csv_folder = scratch + "/csv";
   std::string path;
@@ -357,7 +359,7 @@ TEST_CASE("the prototype layer in a Transformer's options is no optimizer's stat
 TEST_CASE("a full disk leaves no half row, and a child of fork none at all") {
   nn::Linear net(4, 4);
   std::ostringstream out;
-  ProfilerOptions options = quiet(out);
+  MemoryProfilerOptions options = quiet(out);
   options.csv = true;
   options.csv_folder = scratch + "/full";
   MemoryProfiler profiler(net, options);
@@ -402,7 +404,7 @@ TEST_CASE("the registry is active while a profiler lives") {
 TEST_CASE("under no_grad nothing is a feature map, and what was dropped is said") {
   nn::Linear net(4, 4);
   std::ostringstream out;
-  ProfilerOptions options = quiet(out);
+  MemoryProfilerOptions options = quiet(out);
   options.max_events = 32;
   MemoryProfiler profiler(net, options);
   {
@@ -509,15 +511,7 @@ TEST_SUITE_END();
 }  // namespace memledger
 
 int main(int argc, char** argv) {
-  const char* const base = std::getenv("TEST_TMPDIR");
-  std::string pattern =
-      (std::filesystem::path(base != nullptr ? base
-                                             : std::filesystem::temp_directory_path().string()) /
-       "profiler_XXXXXX")
-          .string();
-  if (::mkdtemp(pattern.data()) == nullptr) return 1;
-  memledger::scratch = pattern;
-  const int result = doctest::Context(argc, argv).run();
-  std::filesystem::remove_all(pattern);
-  return result;
+  const memledger::testing::TemporaryFolder folder;
+  memledger::scratch = folder.path();
+  return doctest::Context(argc, argv).run();
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The generator of the stand-ins, on a small LibTorch made here and on the real one.
 # Arguments: generate_stubs.py, the folder it made of the real LibTorch, the real LibTorch's lib folder, whether that has CUDA.
-set -uo pipefail
+source tests/support/shell_test.sh
 
 generator="$PWD/$1"
 libraries="$PWD/$2"
@@ -10,17 +10,6 @@ has_cuda="$4"
 cd "$TEST_TMPDIR" || exit 1
 cc="${CC:-cc}"
 
-failures=0
-check() {  # WHAT CONDITION…
-  local what="$1"
-  shift
-  if ! "$@"; then
-    echo "FAILED: $what"
-    failures=$((failures + 1))
-  fi
-}
-has() { grep -qF -- "$2" "$1"; }
-equal() { [[ "$1" == "$2" ]] || { echo "  '$1' is not '$2'"; return 1; }; }
 empty() { equal "$(cat "$1")" ""; }
 
 # A LibTorch of one library: functions of versioned libraries, one of an unversioned one, and one it defines itself.
@@ -133,4 +122,4 @@ SOURCE
 LD_BIND_NOW=1 LD_PRELOAD="$(preload "$libraries")" python3 load.py "$libtorch" libtorch_cuda.so libtorch_cuda_linalg.so libcaffe2_nvrtc.so
 check "the real LibTorch binds" equal $? 0
 
-exit $((failures > 0))
+finish

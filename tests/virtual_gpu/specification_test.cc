@@ -7,11 +7,14 @@
 #include <fstream>
 #include <string>
 
+#include "tests/support/text_matchers.h"
 #include "virtual_gpu/profile_json.h"
 #include "virtual_gpu/profiles.h"
 
 namespace memledger::virtual_gpu {
 namespace {
+
+using testing::contains;
 
 Specification parsed(std::string_view text) {
   const ParsedSpecification result = parse_specification(text);
@@ -29,10 +32,6 @@ std::string error(std::string_view text) {
   REQUIRE_FALSE(result.error.empty());
   CHECK(result.error.back() == '.');
   return result.error;
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("a name alone") {

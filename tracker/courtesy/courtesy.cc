@@ -52,7 +52,6 @@ struct Yielded {
   YieldedBytes::Place place;
 };
 
-// What is about to be moved.
 struct Moving {
   StoragePtr storage;
   Yielded yielded;
@@ -106,8 +105,8 @@ class Segments {
     return address < segment.address + static_cast<uintptr_t>(segment.nbytes) ? &segment : nullptr;
   }
 
-  // False: where there is no snapshot. A block from a stream that is not known could be freed while
-  // that stream still uses it.
+  // False without a snapshot: a block whose stream is not known could be freed while that stream
+  // still uses it.
   bool known() const { return known_; }
 
  private:
@@ -115,15 +114,15 @@ class Segments {
   std::vector<DeviceSegment> segments_;
 };
 
-class Telling {
+class ProgressReporter {
  public:
-  Telling(const CourtesyOptions& options, bool restoring, int64_t total)
+  ProgressReporter(const CourtesyOptions& options, bool restoring, int64_t total)
       : options_(options), begun_(Clock::now()), told_(begun_) {
     progress_.restoring = restoring;
     progress_.total_bytes = total;
     to_terminal_ = !options.progress && total >= kSlowBytes && isatty(STDERR_FILENO) != 0;
   }
-  ~Telling() {
+  ~ProgressReporter() {
     if (printed_) write_standard_error("\n");
   }
   void add(int64_t nbytes) {
@@ -157,37 +156,37 @@ class Telling {
   bool printed_ = false;
 };
 
-// Between a device's memory and where the bytes are kept.
+// Copies between a device's memory and where the bytes are kept.
 class Copier {
  public:
   Copier(YieldedBytes& kept, bool pinned) : kept_(kept), pinned_(pinned) {}
 
-  absl::Status away(const void* data, const Yielded& one) {
-    if (one.device.is_cpu()) return kept_.write(one.place, data, one.nbytes);
+  absl::Status away(const void* data, const Yielded& storage) {
+    if (storage.device.is_cpu()) return kept_.write(storage.place, data, storage.nbytes);
     if (!kept_.is_file()) {
-      bytes_at(kept_.memory_at(one.place), one.nbytes, c10::Device(c10::kCPU))
-          .copy_(bytes_at(data, one.nbytes, one.device), /*non_blocking=*/pinned_);
+      bytes_at(kept_.memory_at(storage.place), storage.nbytes, c10::Device(c10::kCPU))
+          .copy_(bytes_at(data, storage.nbytes, storage.device), /*non_blocking=*/pinned_);
       return absl::OkStatus();
     }
-    return in_stages(one.nbytes, [&](char* staging, int64_t at, int64_t nbytes) {
+    return in_stages(storage.nbytes, [&](char* staging, int64_t at, int64_t nbytes) {
       bytes_at(staging, nbytes, c10::Device(c10::kCPU))
-          .copy_(bytes_at(static_cast<const char*>(data) + at, nbytes, one.device));
-      return kept_.write({0, one.place.offset + at}, staging, nbytes);
+          .copy_(bytes_at(static_cast<const char*>(data) + at, nbytes, storage.device));
+      return kept_.write({0, storage.place.offset + at}, staging, nbytes);
     });
   }
 
-  absl::Status back(void* data, const Yielded& one) {
-    if (one.device.is_cpu()) return kept_.read(one.place, data, one.nbytes);
+  absl::Status back(void* data, const Yielded& storage) {
+    if (storage.device.is_cpu()) return kept_.read(storage.place, data, storage.nbytes);
     if (!kept_.is_file()) {
-      bytes_at(data, one.nbytes, one.device)
-          .copy_(bytes_at(kept_.memory_at(one.place), one.nbytes, c10::Device(c10::kCPU)),
+      bytes_at(data, storage.nbytes, storage.device)
+          .copy_(bytes_at(kept_.memory_at(storage.place), storage.nbytes, c10::Device(c10::kCPU)),
                  /*non_blocking=*/pinned_);
       return absl::OkStatus();
     }
-    return in_stages(one.nbytes, [&](char* staging, int64_t at, int64_t nbytes) {
-      absl::Status status = kept_.read({0, one.place.offset + at}, staging, nbytes);
+    return in_stages(storage.nbytes, [&](char* staging, int64_t at, int64_t nbytes) {
+      absl::Status status = kept_.read({0, storage.place.offset + at}, staging, nbytes);
       if (status.ok()) {
-        bytes_at(static_cast<char*>(data) + at, nbytes, one.device)
+        bytes_at(static_cast<char*>(data) + at, nbytes, storage.device)
             .copy_(bytes_at(staging, nbytes, c10::Device(c10::kCPU)));
       }
       return status;
@@ -223,10 +222,39 @@ void give_data(c10::StorageImpl& storage, c10::DataPtr data) noexcept {
   storage.set_data_ptr_noswap(std::move(data));
 }
 
+// Returns why a storage cannot be moved; empty: it can.
+std::string reason_to_stay(const LiveStorage& live, const Segments& segments,
+                           const DeviceSegment* segment) {
+  if (live.raw_block) return "raw block, not a storage";
+  if (segment != nullptr && segment->pool != std::pair<uint64_t, uint64_t>{0, 0})
+    return "in a private pool (CUDA graphs, MemPool)";
+  if (!live.storage) return "no operator has shown its storage";
+  if (!owns_watched_block(*live.storage) ||
+      reinterpret_cast<uintptr_t>(live.storage->_mutable_data_ptr_no_checks().get()) !=
+          live.address)
+    return kCopyOnWrite;
+  if (live.storage->sym_nbytes().is_heap_allocated() ||
+      static_cast<int64_t>(live.storage->nbytes()) > live.nbytes)
+    return "its size is not known";
+  if (!segments.known()) return "its stream is not known (the allocator has no snapshot)";
+  return "";
+}
+
+Moving moving_of(LiveStorage& live, c10::Device device, const DeviceSegment* segment) {
+  Moving moving;
+  moving.yielded.storage = WeakStorage(live.storage);
+  moving.yielded.device = device;
+  // As large as the block: a storage may have been shrunk, and grow again.
+  moving.yielded.nbytes = live.nbytes;
+  moving.yielded.stream = segment != nullptr ? segment->stream : 0;
+  moving.storage = std::move(live.storage);
+  return moving;
+}
+
 }  // namespace
 
 struct Courtesy::State {
-  // Of one yield_memory(): in the order in which it was moved.
+  // What one yield_memory() has moved, in that order.
   struct Trip {
     YieldedBytes bytes;
     std::vector<Yielded> storages;
@@ -246,9 +274,10 @@ struct Courtesy::State {
   std::vector<StoragePtr> wanted() const;
   void release_workspaces() const;
   std::vector<Moving> find();
+  void note_foreign(c10::StorageImpl& storage, c10::Device device);
   absl::StatusOr<YieldedBytes> make_place() const;
   absl::Status copy_away(std::vector<Moving>& moving, YieldedBytes& bytes);
-  absl::Status restore(Trip& trip, Telling& telling);
+  absl::Status restore(Trip& trip, ProgressReporter& reporter);
 };
 
 absl::Status Courtesy::State::check() const {
@@ -274,13 +303,13 @@ absl::Status Courtesy::State::check() const {
   return absl::OkStatus();
 }
 
-// Of what was added: each once.
+// The storages of what was added, each once.
 std::vector<StoragePtr> Courtesy::State::wanted() const {
   std::vector<StoragePtr> result;
-  std::unordered_set<const c10::StorageImpl*> known;
+  std::unordered_set<const c10::StorageImpl*> seen;
   const auto want_dense = [&](const at::Tensor& tensor) {
     c10::StorageImpl* const storage = storage_impl_of(tensor);
-    if (storage == nullptr || !known.insert(storage).second) return;
+    if (storage == nullptr || !seen.insert(storage).second) return;
     know_storage(*storage);
     result.push_back(StoragePtr::reclaim_copy(storage));
   };
@@ -308,11 +337,11 @@ std::vector<StoragePtr> Courtesy::State::wanted() const {
     }
   };
   for (const WeakTensor& weak : added) {
-    const auto tensor = weak.lock();
-    if (!tensor.defined()) continue;
-    const at::Tensor one(tensor);
-    want(one);
-    if (one.is_leaf()) want(one.grad());
+    const auto impl = weak.lock();
+    if (!impl.defined()) continue;
+    const at::Tensor tensor(impl);
+    want(tensor);
+    if (tensor.is_leaf()) want(tensor.grad());
   }
   for (const torch::optim::Optimizer* optimizer : optimizers) {
     for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
@@ -332,18 +361,20 @@ void Courtesy::State::release_workspaces() const {
   if (options.device && !options.device->is_cuda()) return;
   const std::vector<c10::Device> devices = devices_of(options);
   if (devices.empty()) return;
-  const std::vector<LibraryWorkspace> all = library_workspaces();
-  const bool elsewhere = std::any_of(all.begin(), all.end(), [&](const LibraryWorkspace& one) {
-    return std::find(devices.begin(), devices.end(), one.device) == devices.end();
-  });
-  // Where LibTorch does not tell whose they are, those of other devices cannot be told apart.
-  const bool of_one = static_cast<c10::DeviceIndex>(devices.size()) < device_cache::cuda_devices();
-  if (elsewhere || (of_one && all.empty())) return;
+  const std::vector<LibraryWorkspace> workspaces = library_workspaces();
+  const bool elsewhere =
+      std::any_of(workspaces.begin(), workspaces.end(), [&](const LibraryWorkspace& workspace) {
+        return std::find(devices.begin(), devices.end(), workspace.device) == devices.end();
+      });
+  // Without a list from LibTorch those of other devices cannot be told apart.
+  const bool some_devices =
+      static_cast<c10::DeviceIndex>(devices.size()) < device_cache::cuda_devices();
+  if (elsewhere || (some_devices && workspaces.empty())) return;
   for (const c10::Device device : devices) synchronize(device);
   device_cache::release_workspaces();
 }
 
-// Sets `unmoved`, too.
+// Returns what is to be moved, and sets `unmoved`.
 std::vector<Moving> Courtesy::State::find() {
   unmoved.clear();
   std::vector<Moving> result;
@@ -352,48 +383,25 @@ std::vector<Moving> Courtesy::State::find() {
   for (const StoragePtr& storage : wanted) not_seen.insert(storage.get());
   std::unordered_map<uintptr_t, std::string> workspaces;
   if (!only_added) {
-    for (const LibraryWorkspace& one : library_workspaces()) workspaces[one.address] = one.name();
+    for (const LibraryWorkspace& workspace : library_workspaces())
+      workspaces[workspace.address] = workspace.name();
   }
   for (const c10::Device device : devices_of(options)) {
     synchronize(device);
     const Segments segments(device);
     int64_t known_bytes = 0;
-    for (LiveStorage& one : live_storages(device)) {
-      known_bytes += one.nbytes;
-      if (only_added && not_seen.erase(one.storage.get()) == 0) continue;
-      const DeviceSegment* const segment = segments.of(one.address);
-      const auto workspace = workspaces.find(one.address);
-      std::string reason;
-      if (workspace != workspaces.end()) {
-        reason = workspace->second;
-      } else if (one.raw_block) {
-        reason = "raw block, not a storage";
-      } else if (segment != nullptr && segment->pool != std::pair<uint64_t, uint64_t>{0, 0}) {
-        reason = "in a private pool (CUDA graphs, MemPool)";
-      } else if (!one.storage) {
-        reason = "no operator has shown its storage";
-      } else if (!owns_watched_block(*one.storage) ||
-                 reinterpret_cast<uintptr_t>(one.storage->_mutable_data_ptr_no_checks().get()) !=
-                     one.address) {
-        reason = kCopyOnWrite;
-      } else if (one.storage->sym_nbytes().is_heap_allocated() ||
-                 static_cast<int64_t>(one.storage->nbytes()) > one.nbytes) {
-        reason = "its size is not known";
-      } else if (!segments.known()) {
-        reason = "its stream is not known (the allocator has no snapshot)";
+    for (LiveStorage& live : live_storages(device)) {
+      known_bytes += live.nbytes;
+      if (only_added && not_seen.erase(live.storage.get()) == 0) continue;
+      const DeviceSegment* const segment = segments.of(live.address);
+      const auto workspace = workspaces.find(live.address);
+      std::string reason = workspace != workspaces.end() ? workspace->second
+                                                         : reason_to_stay(live, segments, segment);
+      if (reason.empty()) {
+        result.push_back(moving_of(live, device, segment));
+      } else {
+        unmoved.push_back({device, live.nbytes, live.id, std::move(reason)});
       }
-      if (!reason.empty()) {
-        unmoved.push_back({device, one.nbytes, one.id, std::move(reason)});
-        continue;
-      }
-      Moving moving;
-      moving.yielded.storage = WeakStorage(one.storage);
-      moving.yielded.device = device;
-      // As large as the block: a storage may have been shrunk, and grow again.
-      moving.yielded.nbytes = one.nbytes;
-      moving.yielded.stream = segment != nullptr ? segment->stream : 0;
-      moving.storage = std::move(one.storage);
-      result.push_back(std::move(moving));
     }
     const auto statistics = device_statistics(device);
     if (!only_added && statistics && statistics->requested_bytes.current > known_bytes) {
@@ -401,18 +409,23 @@ std::vector<Moving> Courtesy::State::find() {
                          "made before tracking, or awaited by streams"});
     }
     for (const StoragePtr& storage : wanted) {
-      const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-      const bool is_here = data.device() == device || (data.device().is_cpu() && device.is_cpu());
-      if (!is_here || data.get() == nullptr || not_seen.count(storage.get()) == 0) continue;
-      const int64_t nbytes =
-          storage->sym_nbytes().is_heap_allocated() ? 0 : static_cast<int64_t>(storage->nbytes());
-      unmoved.push_back({device, nbytes, 0,
-                         c10::impl::cow::is_cow_data_ptr(data)
-                             ? kCopyOnWrite
-                             : "not from a watched allocator (foreign, or from before tracking)"});
+      if (not_seen.count(storage.get()) > 0) note_foreign(*storage, device);
     }
   }
   return result;
+}
+
+// Lists a storage that was added, but is not of a watched allocator.
+void Courtesy::State::note_foreign(c10::StorageImpl& storage, c10::Device device) {
+  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  const bool is_here = data.device() == device || (data.device().is_cpu() && device.is_cpu());
+  if (!is_here || data.get() == nullptr) return;
+  const int64_t nbytes =
+      storage.sym_nbytes().is_heap_allocated() ? 0 : static_cast<int64_t>(storage.nbytes());
+  unmoved.push_back({device, nbytes, 0,
+                     c10::impl::cow::is_cow_data_ptr(data)
+                         ? kCopyOnWrite
+                         : "not from a watched allocator (foreign, or from before tracking)"});
 }
 
 absl::StatusOr<YieldedBytes> Courtesy::State::make_place() const {
@@ -431,54 +444,54 @@ absl::StatusOr<YieldedBytes> Courtesy::State::make_place() const {
 
 absl::Status Courtesy::State::copy_away(std::vector<Moving>& moving, YieldedBytes& bytes) {
   int64_t total = 0;
-  for (const Moving& one : moving) total += one.yielded.nbytes;
-  Telling telling(options, /*restoring=*/false, total);
+  for (const Moving& each : moving) total += each.yielded.nbytes;
+  ProgressReporter reporter(options, /*restoring=*/false, total);
   Copier copier(bytes, options.place == CourtesyOptions::Place::kPinned);
   const std::string away = kLentMemory;
-  for (Moving& one : moving) {
-    absl::StatusOr<YieldedBytes::Place> place = bytes.reserve(one.yielded.nbytes);
+  for (Moving& each : moving) {
+    absl::StatusOr<YieldedBytes::Place> place = bytes.reserve(each.yielded.nbytes);
     if (!place.ok()) return place.status();
-    one.yielded.place = *place;
-    const c10::OptionalDeviceGuard guard(one.yielded.device.is_cuda()
-                                             ? std::optional<c10::Device>(one.yielded.device)
+    each.yielded.place = *place;
+    const c10::OptionalDeviceGuard guard(each.yielded.device.is_cuda()
+                                             ? std::optional<c10::Device>(each.yielded.device)
                                              : std::nullopt);
     const absl::Status status =
-        copier.away(one.storage->_mutable_data_ptr_no_checks().get(), one.yielded);
+        copier.away(each.storage->_mutable_data_ptr_no_checks().get(), each.yielded);
     if (!status.ok()) return status;
-    one.storage->get_extra_meta().custom_data_ptr_error_msg_ = away;
-    telling.add(one.yielded.nbytes);
+    each.storage->get_extra_meta().custom_data_ptr_error_msg_ = away;
+    reporter.add(each.yielded.nbytes);
   }
   return absl::OkStatus();
 }
 
-// What is back is taken out of the trip.
-absl::Status Courtesy::State::restore(Trip& trip, Telling& telling) {
+// Takes out of the trip what is back.
+absl::Status Courtesy::State::restore(Trip& trip, ProgressReporter& reporter) {
   Copier copier(trip.bytes, options.place == CourtesyOptions::Place::kPinned);
   absl::Status status;
   size_t done = 0;
   for (; done < trip.storages.size() && status.ok(); ++done) {
-    const Yielded& one = trip.storages[done];
-    const StoragePtr storage = one.storage.lock();
+    const Yielded& yielded = trip.storages[done];
+    const StoragePtr storage = yielded.storage.lock();
     if (!storage) continue;
     const bool emptied = !storage->sym_nbytes().is_heap_allocated() && storage->nbytes() == 0;
     if (emptied || !storage_access::throws_on_access(*storage) ||
         storage->_mutable_data_ptr_no_checks().get() != nullptr) {
-      // The program has put data of its own there, or resized it to nothing.
+      // The program has put other data there, or resized it to nothing.
       give_data(*storage, std::move(storage->_mutable_data_ptr_no_checks()));
       continue;
     }
     try {
       c10::OptionalDeviceGuard guard;
       c10::OptionalStreamGuard stream;
-      if (one.device.is_cuda()) {
-        guard.reset_device(one.device);
-        stream.reset_stream(
-            c10::Stream(c10::Stream::UNSAFE, one.device, static_cast<c10::StreamId>(one.stream)));
+      if (yielded.device.is_cuda()) {
+        guard.reset_device(yielded.device);
+        stream.reset_stream(c10::Stream(c10::Stream::UNSAFE, yielded.device,
+                                        static_cast<c10::StreamId>(yielded.stream)));
       }
       c10::Allocator* const own = storage->allocator();
-      c10::DataPtr data = (own != nullptr ? own : c10::GetAllocator(one.device.type()))
-                              ->allocate(static_cast<size_t>(one.nbytes));
-      status = copier.back(data.get(), one);
+      c10::DataPtr data = (own != nullptr ? own : c10::GetAllocator(yielded.device.type()))
+                              ->allocate(static_cast<size_t>(yielded.nbytes));
+      status = copier.back(data.get(), yielded);
       if (!status.ok()) break;
       give_data(*storage, std::move(data));
       know_storage(*storage);
@@ -487,10 +500,10 @@ absl::Status Courtesy::State::restore(Trip& trip, Telling& telling) {
       reason.resize(std::min(reason.find('\n'), reason.size()));
       status = absl::ResourceExhaustedError(
           fmt::format("memledger: no memory on {} to restore a storage of {} bytes: {}",
-                      one.device.str(), one.nbytes, reason));
+                      yielded.device.str(), yielded.nbytes, reason));
       break;
     }
-    telling.add(one.nbytes);
+    reporter.add(yielded.nbytes);
   }
   for (const c10::Device device : devices_of(options)) synchronize(device);
   trip.storages.erase(trip.storages.begin(),
@@ -540,7 +553,7 @@ absl::Status Courtesy::yield_memory() {
     if (status.ok() && !moving.empty()) {
       std::vector<Yielded> storages;
       storages.reserve(moving.size());
-      for (Moving& one : moving) storages.push_back(std::move(one.yielded));
+      for (Moving& each : moving) storages.push_back(std::move(each.yielded));
       state_->trips.push_back({*std::move(place), std::move(storages)});
     }
   } catch (const std::exception& error) {
@@ -548,12 +561,12 @@ absl::Status Courtesy::yield_memory() {
         fmt::format("memledger: memory could not be yielded: {}", error.what()));
   }
   if (!status.ok()) {
-    for (const Moving& one : moving)
-      one.storage->get_extra_meta().custom_data_ptr_error_msg_.reset();
+    for (const Moving& each : moving)
+      each.storage->get_extra_meta().custom_data_ptr_error_msg_.reset();
     return status;
   }
   // From here on nothing fails.
-  for (Moving& one : moving) take_data(*one.storage);
+  for (Moving& each : moving) take_data(*each.storage);
   moving.clear();
   for (const c10::Device device : devices_of(state_->options)) device_cache::release(device);
   return absl::OkStatus();
@@ -563,10 +576,10 @@ absl::Status Courtesy::restore() {
   if (state_->trips.empty()) return absl::OkStatus();
   const at::NoGradGuard no_grad;
   const at::DisableRecordFunctionGuard unobserved;
-  Telling telling(state_->options, /*restoring=*/true, yielded_bytes());
+  ProgressReporter reporter(state_->options, /*restoring=*/true, yielded_bytes());
   absl::Status status;
   for (State::Trip& trip : state_->trips) {
-    status = state_->restore(trip, telling);
+    status = state_->restore(trip, reporter);
     if (!status.ok()) break;
   }
   auto& trips = state_->trips;
@@ -582,8 +595,8 @@ absl::Status Courtesy::restore() {
 int64_t Courtesy::yielded_bytes() const {
   int64_t bytes = 0;
   for (const State::Trip& trip : state_->trips) {
-    for (const Yielded& one : trip.storages) {
-      if (!one.storage.expired()) bytes += one.nbytes;
+    for (const Yielded& yielded : trip.storages) {
+      if (!yielded.storage.expired()) bytes += yielded.nbytes;
     }
   }
   return bytes;

@@ -1,8 +1,7 @@
 #pragma once
 
-// The one place that reaches into c10::StorageImpl beyond its public functions: it can be told to
-// throw when its data is asked for (release_data_and_set_meta_custom_data_ptr_error_msg_), but not
-// to stop doing so.
+// Reaches into c10::StorageImpl: its public functions can make it throw when its data is asked for
+// (release_data_and_set_meta_custom_data_ptr_error_msg_), but not make it stop.
 
 #include <c10/core/StorageImpl.h>
 

@@ -13,7 +13,7 @@
 
 namespace memledger {
 
-// Where bytes are kept while they are away: host memory in slabs, or a file without a name.
+// Keeps bytes while they are away: in slabs of host memory, or in a file without a name.
 class YieldedBytes {
  public:
   struct Place {
@@ -21,9 +21,9 @@ class YieldedBytes {
     int64_t offset = 0;
   };
 
-  // Null: pageable memory.
+  // Keeps them in pinned memory of that allocator; null: in pageable memory.
   static YieldedBytes in_memory(c10::Allocator* pinned);
-  // Unavailable, with the folder: no file can be made there.
+  // Returns Unavailable with the folder if no file can be made there.
   static absl::StatusOr<YieldedBytes> in_file(const std::string& folder);
 
   YieldedBytes(YieldedBytes&& other) noexcept;
@@ -31,10 +31,11 @@ class YieldedBytes {
   ~YieldedBytes();
 
   bool is_file() const { return file_ >= 0; }
-  // ResourceExhausted: no memory for it.
+  // Returns ResourceExhausted if there is no memory for it.
   absl::StatusOr<Place> reserve(int64_t nbytes);
-  char* memory_at(Place place);  // not of a file
-  // Of a file.
+  // For memory.
+  char* memory_at(Place place);
+  // For a file.
   absl::Status write(Place place, const void* data, int64_t nbytes);
   absl::Status read(Place place, void* data, int64_t nbytes);
 

@@ -1,12 +1,11 @@
 #include "tracker/growth_finder.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <mutex>
 #include <ostream>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -18,17 +17,17 @@
 #include "text/dtype.h"
 #include "text/json.h"
 #include "text/names.h"
+#include "tracker/exact_device.h"
 #include "tracker/until_told.h"
 
 namespace memledger {
 namespace {
 
-constexpr int kJsonVersion = 1;
 constexpr size_t kMostRowsInText = 20;
-// Of the sum's slope: the rest is not worth a row of its own.
+// Share of a sum's slope that, once rows below it have told of it, makes a row of its own needless.
 constexpr double kExplained = 0.5;
 
-// A node of the tree device ← operator ← group ← stack. Sums hold all that is below.
+// A node of the tree device ← operator ← group ← stack. Sums include all nodes below.
 struct Group {
   GrowthLevel level = GrowthLevel::kGroup;
   Group* parent = nullptr;
@@ -41,27 +40,27 @@ struct Group {
   bool is_empty() const { return count == 0; }
 };
 
-// Not Abseil's maps, which are broken when they find no memory to grow.
+// Abseil's maps are broken once they find no memory to grow.
 using GroupTable = std::unordered_map<StorageGroup, std::unique_ptr<Group>, StorageGroupHash>;
 
-StorageGroup of_group(StorageGroup place) {
-  place.stack = 0;
-  return place;
+StorageGroup without_stack(StorageGroup key) {
+  key.stack = 0;
+  return key;
 }
 
-StorageGroup of_operator(const StorageGroup& place) {
+StorageGroup operator_key(const StorageGroup& key) {
   StorageGroup maker;
-  maker.device = place.device;
-  maker.op = place.op;
-  maker.autograd_node = place.autograd_node;
-  maker.phase = place.phase;
-  maker.raw_block = place.raw_block;
+  maker.device = key.device;
+  maker.op = key.op;
+  maker.autograd_node = key.autograd_node;
+  maker.phase = key.phase;
+  maker.raw_block = key.raw_block;
   return maker;
 }
 
-StorageGroup of_device(const StorageGroup& place) {
+StorageGroup device_key(const StorageGroup& key) {
   StorageGroup all;
-  all.device = place.device;
+  all.device = key.device;
   return all;
 }
 
@@ -106,38 +105,37 @@ class GrowthFinder::Groups {
 
   using AliveTable = std::unordered_map<uint64_t, Alive>;  // by storage id
 
-  // Changes with all the memory that counting them takes.
+  // Changes, with all the memory that counting them takes.
   struct Counted {
     Changes changes;
     AliveTable born;
     int64_t left_out = 0;
   };
 
-  // Makes the groups. Those that something was born in count as changed at once, so that none of
-  // them has to make room for another.
+  // Makes the groups. Those with births count as changed at once, so that none of them has to make
+  // room for another.
   Counted prepared(Changes changes) {
     Counted counted;
     left_out_now_ = 0;
     if (changes.from_snapshot) {
       for (GroupTable* const table : tables()) {
-        for (auto& [place, group] : *table) note_changed(*group);
+        for (auto& [key, group] : *table) note_changed(*group);
       }
     }
     for (const StorageInfo& storage : changes.born) {
-      // Older than tracking: it came to light, not into being.
-      if (storage.adopted || (options_.device.has_value() && !is_on(storage.device))) continue;
-      StorageGroup place = storage_group(storage);
-      // A weight other than 1 is a sample's, of which others like it have no stack.
-      if (storage.stack_weight == 1) place.stack = storage.stack;
-      Group& group = place.stack == 0 ? group_of(std::move(place)) : stack_of(std::move(place));
-      for (Group* one = &group; one != nullptr; one = one->parent) note_changed(*one);
+      if (storage.adopted || !takes_in(options_.device, storage.device)) continue;
+      StorageGroup key = storage_group(storage);
+      // Sampled stacks would split a group at random.
+      if (storage.stack_weight == 1) key.stack = storage.stack;
+      Group& group = key.stack == 0 ? group_of(std::move(key)) : stack_of(std::move(key));
+      for (Group* node = &group; node != nullptr; node = node->parent) note_changed(*node);
       counted.born.emplace(storage.id, Alive{&group, storage.nbytes});
     }
     size_t groups = 0;
     for (const GroupTable* const table : tables()) groups += table->size();
     changed_.reserve(groups);                             // for add()
     alive_.reserve(alive_.size() + counted.born.size());  // for merge()
-    // Only what something was born in can rise.
+    // Only groups with births can rise.
     if (step_ >= options_.rule.warm_up_steps) {
       for (Group* const group : changed_) group->series.make_room();
     }
@@ -150,7 +148,7 @@ class GrowthFinder::Groups {
     if (counted.changes.from_snapshot) {
       alive_.clear();
       for (GroupTable* const table : tables()) {
-        for (auto& [place, group] : *table) group->bytes = group->count = 0;
+        for (auto& [key, group] : *table) group->bytes = group->count = 0;
       }
     }
     for (const StorageInfo& storage : counted.changes.died) {
@@ -159,15 +157,9 @@ class GrowthFinder::Groups {
       add(known->second.group, -known->second.nbytes, -1);
       alive_.erase(known);
     }
-    for (const auto& [id, one] : counted.born) add(one.group, one.nbytes, 1);
+    for (const auto& [id, alive] : counted.born) add(alive.group, alive.nbytes, 1);
     alive_.merge(counted.born);
     left_out_ += counted.left_out;
-  }
-
-  bool is_on(c10::Device device) const {
-    return device.type() == options_.device->type() &&
-           (device.is_cpu() || !options_.device->has_index() ||
-            device.index() == options_.device->index());
   }
 
   void add(Group* group, int64_t bytes, int64_t count) {
@@ -193,49 +185,49 @@ class GrowthFinder::Groups {
   void begin_to_judge() {
     forget_what_changed();
     for (GroupTable* const table : tables()) {
-      for (auto& [place, group] : *table) group->series = GrowthSeries(group->bytes);
+      for (auto& [key, group] : *table) group->series = GrowthSeries(group->bytes);
     }
   }
 
-  Group& stack_of(StorageGroup place) {
-    const auto known = stacks_.find(place);
+  Group& stack_of(StorageGroup key) {
+    const auto known = stacks_.find(key);
     if (known != stacks_.end()) return *known->second;
-    Group& group = group_of(of_group(place));
-    // No place for the group: its operator got it. Or none for the stack, which then counts in its
+    Group& group = group_of(without_stack(key));
+    // Without room for the group this is its operator. Without room for the stack it counts in its
     // group only.
     if (group.level != GrowthLevel::kGroup ||
         (stacks_.size() >= options_.max_groups && !make_room(stacks_)))
       return group;
-    return make(stacks_, std::move(place), GrowthLevel::kStack, &group);
+    return make(stacks_, std::move(key), GrowthLevel::kStack, &group);
   }
 
-  Group& group_of(StorageGroup place) {
-    const auto known = groups_.find(place);
+  Group& group_of(StorageGroup key) {
+    const auto known = groups_.find(key);
     if (known != groups_.end()) return *known->second;
-    Group& maker = operator_of(place);
+    Group& maker = operator_of(key);
     if (groups_.size() >= options_.max_groups && !make_room(groups_)) {
       ++left_out_now_;
       return maker;
     }
-    return make(groups_, std::move(place), GrowthLevel::kGroup, &maker);
+    return make(groups_, std::move(key), GrowthLevel::kGroup, &maker);
   }
 
-  Group& operator_of(const StorageGroup& place) {
-    StorageGroup maker = of_operator(place);
+  Group& operator_of(const StorageGroup& key) {
+    StorageGroup maker = operator_key(key);
     const auto known = operators_.find(maker);
     if (known != operators_.end()) return *known->second;
-    StorageGroup all = of_device(place);
+    StorageGroup all = device_key(key);
     const auto device = devices_.find(all);
     Group& parent = device != devices_.end()
                         ? *device->second
                         : make(devices_, std::move(all), GrowthLevel::kDevice, nullptr);
-    // Operators' names may be the program's own (user scopes): as many as groups, and then no more.
+    // Bounded as well: user scopes give operators any number of names.
     if (operators_.size() >= options_.max_groups) return parent;
     return make(operators_, std::move(maker), GrowthLevel::kOperator, &parent);
   }
 
-  static Group& make(GroupTable& table, StorageGroup place, GrowthLevel level, Group* parent) {
-    const auto made = table.emplace(std::move(place), std::make_unique<Group>()).first;
+  static Group& make(GroupTable& table, StorageGroup key, GrowthLevel level, Group* parent) {
+    const auto made = table.emplace(std::move(key), std::make_unique<Group>()).first;
     Group& group = *made->second;
     group.level = level;
     group.parent = parent;
@@ -243,8 +235,8 @@ class GrowthFinder::Groups {
     return group;
   }
 
-  // The half of the empty groups that has been quiet longest. Not at every turn: what emptied since
-  // the last time would hardly pay for looking at them all.
+  // Drops the half of the empty groups that has been quiet longest; at most once per step, as
+  // looking at all of them takes time.
   bool make_room(GroupTable& table) {
     int64_t& next_look = &table == &stacks_ ? next_look_at_stacks_ : next_look_at_groups_;
     if (step_ < next_look) return false;
@@ -252,10 +244,10 @@ class GrowthFinder::Groups {
       return group.is_empty() && !group.changed && group.children == 0;
     };
     std::vector<int64_t> quiet_since;
-    for (const auto& [place, group] : table) {
+    for (const auto& [key, group] : table) {
       if (can_go(*group)) quiet_since.push_back(group->series.last_change());
     }
-    next_look = step_ + 1;  // not before there was memory for looking
+    next_look = step_ + 1;
     if (quiet_since.empty()) return false;
     const auto middle = quiet_since.begin() + static_cast<std::ptrdiff_t>(quiet_since.size() / 2);
     std::nth_element(quiet_since.begin(), middle, quiet_since.end());
@@ -299,13 +291,13 @@ GrowthReport GrowthFinder::Groups::unsorted_report() const {
                         std::max<int64_t>(2, options_.rule.min_growths);
   report.groups = groups_.size();
   report.groups_left_out = left_out_;
-  std::unordered_map<const Group*, double> explained;  // bytes per step that rows below tell of
+  std::unordered_map<const Group*, double> explained;  // bytes per step in rows below
   for (const GroupTable* const table : {&stacks_, &groups_, &operators_, &devices_}) {
-    for (const auto& [place, group] : *table) {
+    for (const auto& [key, group] : *table) {
       const Growth growth = group->series.growth(step_, options_.rule);
       double told = explained[group.get()];
       if (growth.growing && told < kExplained * growth.bytes_per_step) {
-        report.rows.push_back({group->level, place, growth, group->bytes, group->count});
+        report.rows.push_back({group->level, key, growth, group->bytes, group->count});
         told = growth.bytes_per_step;
       }
       if (group->parent != nullptr) explained[group->parent] += told;
@@ -316,7 +308,7 @@ GrowthReport GrowthFinder::Groups::unsorted_report() const {
 
 GrowthReport GrowthFinder::Groups::report() const {
   GrowthReport report = unsorted_report();
-  // Without the lock: to name a stack's line may take LibTorch a tenth of a second.
+  // Without the lock: looking up a line may take 100 ms.
   std::vector<std::pair<std::string, size_t>> order;
   for (size_t i = 0; i < report.rows.size(); ++i) order.emplace_back(report.rows[i].where(), i);
   std::sort(order.begin(), order.end(), [&report](const auto& a, const auto& b) {
@@ -326,7 +318,7 @@ GrowthReport GrowthFinder::Groups::report() const {
   });
   std::vector<GrowthRow> rows;
   rows.reserve(order.size());
-  for (const auto& [where, at] : order) rows.push_back(std::move(report.rows[at]));
+  for (const auto& [where, index] : order) rows.push_back(std::move(report.rows[index]));
   report.rows = std::move(rows);
   return report;
 }
@@ -334,14 +326,14 @@ GrowthReport GrowthFinder::Groups::report() const {
 std::string GrowthRow::where() const {
   switch (level) {
     case GrowthLevel::kDevice:
-      return "all of " + place.device.str();
+      return "all of " + group.device.str();
     case GrowthLevel::kOperator:
-      return maker_text(place) + " of several shapes or labels on " + place.device.str();
+      return maker_text(group) + " of several shapes or labels on " + group.device.str();
     case GrowthLevel::kGroup:
     case GrowthLevel::kStack:
       break;
   }
-  return to_string(place);
+  return to_string(group);
 }
 
 std::string verdict_text(const Growth& growth, const std::string& unit) {
@@ -369,9 +361,9 @@ std::string to_string(const GrowthReport& report) {
   std::string text = report.verdict();
   for (size_t i = 0; i < std::min(report.rows.size(), kMostRowsInText); ++i) {
     const GrowthRow& row = report.rows[i];
-    const std::string verdict =
+    const std::string slope =
         verdict_text(row.growth, report.unit).substr(std::string("growing ").size());
-    text += "\n  " + verdict + ": " + row.where() + ", " +
+    text += "\n  " + slope + ": " + row.where() + ", " +
             size_in_words(static_cast<double>(row.bytes)) + " in " + std::to_string(row.count) +
             (row.count == 1 ? " storage" : " storages");
   }
@@ -387,63 +379,56 @@ std::ostream& operator<<(std::ostream& out, const GrowthReport& report) {
 
 namespace {
 
-std::string json_shape(const std::optional<std::vector<int64_t>>& shape) {
-  if (!shape.has_value()) return "null";
-  std::string json = "[";
-  for (size_t i = 0; i < shape->size(); ++i)
-    json += (i == 0 ? "" : ",") + std::to_string((*shape)[i]);
-  return json + "]";
+// The keys that have one value for all storages of a row. In the others null is "several", in these
+// "unknown".
+Json keys_of(GrowthLevel level) {
+  Json keys = Json::array({"device"});
+  if (level == GrowthLevel::kDevice) return keys;
+  for (const char* const key : {"op", "autograd_node", "phase", "raw_block"}) keys.push_back(key);
+  if (level == GrowthLevel::kOperator) return keys;
+  for (const char* const key : {"label", "shape", "dtype"}) keys.push_back(key);
+  if (level == GrowthLevel::kStack) keys.push_back("where");
+  return keys;
 }
 
-const char* level_name(GrowthLevel level) {
-  switch (level) {
-    case GrowthLevel::kOperator:
-      return "operator";
-    case GrowthLevel::kDevice:
-      return "device";
-    case GrowthLevel::kStack:
-      return "stack";
-    case GrowthLevel::kGroup:
-      break;
-  }
-  return "group";
-}
-
-// In a sum, what differs among its parts is null.
-std::string json_row(const GrowthRow& row) {
-  const auto text = [](std::string_view value, bool known) {
-    return known ? json_string(value) : "null";
-  };
-  const bool has_maker = row.level != GrowthLevel::kDevice;
-  std::string json = "{\"level\":" + json_string(level_name(row.level)) +
-                     ",\"device\":" + json_string(row.place.device.str());
-  json += ",\"op\":" + text(row.place.op, has_maker) +
-          ",\"autograd_node\":" + text(row.place.autograd_node, has_maker);
-  json += ",\"label\":" + text(row.place.label, row.level <= GrowthLevel::kGroup);
-  json += ",\"phase\":" + text(to_string(row.place.phase), has_maker) +
-          ",\"shape\":" + json_shape(row.place.shape);
-  json += ",\"dtype\":" + text(row.place.dtype.has_value() ? dtype_text(row.place.dtype) : "",
-                               row.place.dtype.has_value());
-  const std::string line = row.place.stack == 0 ? "" : to_string(program_frame(row.place.stack));
-  json += ",\"line\":" + text(line, !line.empty());
-  json += ",\"bytes_per_step\":" + fmt::format("{}", row.growth.bytes_per_step);
-  json += ",\"since_step\":" + std::to_string(row.growth.since_step) +
-          ",\"grown_bytes\":" + std::to_string(row.growth.grown_bytes) +
-          ",\"bytes\":" + std::to_string(row.bytes);
-  return json + ",\"count\":" + std::to_string(row.count) + "}";
+Json json_of(const GrowthRow& row) {
+  const StorageGroup& group = row.group;
+  const bool one_maker = row.level != GrowthLevel::kDevice;
+  const bool one_label = row.level <= GrowthLevel::kGroup;
+  const auto if_one = [](bool one, auto value) { return one ? Json(value) : Json(nullptr); };
+  const std::string line = group.stack == 0 ? "" : to_string(program_frame(group.stack));
+  return {{"level", to_string(row.level)},
+          {"by", keys_of(row.level)},
+          {"device", group.device.str()},
+          {"op", if_one(one_maker, group.op)},
+          {"autograd_node", if_one(one_maker, group.autograd_node)},
+          {"phase", if_one(one_maker, to_string(group.phase))},
+          {"raw_block", if_one(one_maker, group.raw_block)},
+          {"label", if_one(one_label, group.label)},
+          {"shape", shape_json(group.shape)},
+          {"dtype", or_null(known_dtype(group.dtype))},
+          {"where", if_one(!line.empty(), line)},
+          {"bytes_per_step", row.growth.bytes_per_step},
+          {"since_step", row.growth.since_step},
+          {"grown_bytes", row.growth.grown_bytes},
+          {"bytes", row.bytes},
+          {"count", row.count}};
 }
 
 }  // namespace
 
 std::string GrowthReport::to_json() const {
-  std::string json = "{\"schema\":\"memledger.growth\",\"version\":" + std::to_string(kJsonVersion);
-  json += ",\"unit\":" + json_string(unit) + ",\"steps\":" + std::to_string(steps) +
-          ",\"steps_needed\":" + std::to_string(steps_needed);
-  json += ",\"groups\":" + std::to_string(groups) +
-          ",\"groups_left_out\":" + std::to_string(groups_left_out);
-  json += ",\"verdict\":" + json_string(verdict()) + ",\"rows\":[";
-  for (size_t i = 0; i < rows.size(); ++i) json += (i == 0 ? "" : ",") + json_row(rows[i]);
-  return json + "]}";
+  Json json = {{"schema", "memledger.growth/2"},
+               {"unit", unit},
+               {"tracked", tracked},
+               {"steps", steps},
+               {"steps_needed", steps_needed},
+               {"groups", groups},
+               {"groups_left_out", groups_left_out},
+               {"verdict", verdict()},
+               {"rows", Json::array()}};
+  for (const GrowthRow& row : rows) json["rows"].push_back(json_of(row));
+  return to_text(json);
 }
 
 GrowthFinder::GrowthFinder(GrowthOptions options)

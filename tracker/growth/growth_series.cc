@@ -8,7 +8,7 @@
 namespace memledger {
 namespace {
 
-constexpr size_t kRisesOfOneSize = 8;  // more, and two are put together
+constexpr size_t kRisesOfOneSize = 8;  // beyond that, two are put together
 constexpr size_t kMostRises = 256;
 // A pause this many times longer than those of the surest growth is not part of it.
 constexpr int64_t kForeignPause = 4;
@@ -27,13 +27,13 @@ int size_class(int64_t count) {
   return result;
 }
 
-// Of the middle four of eight.
+// Returns the mean of the middle four of eight.
 double middle_mean(std::array<double, kHalf> values) {
   std::sort(values.begin(), values.end());
   return (values[2] + values[3] + values[4] + values[5]) / 4;
 }
 
-// The floor, taken for straight lines between its rises.
+// The floor as straight lines between its rises.
 struct Point {
   double step;
   double bytes;
@@ -89,8 +89,8 @@ double slope_of(const Line& line) {
 
 }  // namespace
 
-// The floor is `bytes` from the last rise on, between rise.below and rise.above. Where in between
-// that rise began is not known any more.
+// Lowers a rise to end at `bytes`, between rise.below and rise.above. When it got there is no
+// longer known, so its steps are cut in proportion.
 void GrowthSeries::cut(Rise& rise, int64_t bytes) {
   const double part =
       static_cast<double>(bytes - rise.below) / static_cast<double>(rise.above - rise.below);
@@ -137,7 +137,7 @@ void GrowthSeries::make_room() {
   if (rises_.size() == rises_.capacity()) rises_.reserve(std::max<size_t>(1, 2 * rises_.size()));
 }
 
-// As many of each size as kRisesOfOneSize, so sizes double with age. A pause that stands out is
+// Keeps kRisesOfOneSize of each size, so that sizes double with age. A pause that stands out is
 // kept apart, as growth may have begun after it.
 void GrowthSeries::thin_out() {
   size_t end = rises_.size();  // of the rises of one size, newest size first
@@ -146,7 +146,7 @@ void GrowthSeries::thin_out() {
     size_t begin = end;
     while (begin > 0 && size_class(rises_[begin - 1].count) <= size) --begin;
     if (end - begin <= kRisesOfOneSize) {
-      // Nothing has come to the older ones either.
+      // The older sizes have not changed either.
       if (rises_.size() <= kMostRises) return;
       begin = 0;
     }
@@ -176,7 +176,7 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
   const int64_t top = rises_.back().above;
   const int64_t least = std::max<int64_t>(2, rule.min_growths);
 
-  std::vector<int64_t> longest_pause(n);  // from that rise to the last one
+  std::vector<int64_t> longest_pause(n);  // from rise i to the last
   for (size_t i = n; i-- > 0;) {
     const Rise& rise = rises_[i];
     longest_pause[i] = rise.longest_pause;
@@ -185,8 +185,7 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
         {rise.longest_pause, longest_pause[i + 1], rises_[i + 1].first_step - rise.last_step});
   }
 
-  // How high the sum must be for growth from that rise on to be more than making up for what was
-  // given back before.
+  // How high the sum must be for growth from rise i on to be more than a refill.
   std::vector<double> new_ground(n);
   for (size_t i = 0; i < n; ++i) {
     const double before = static_cast<double>(rises_[i].highest_before);
@@ -194,8 +193,8 @@ Growth GrowthSeries::growth(int64_t now, const GrowthRule& rule) const {
     if (i > 0) new_ground[i] = std::max(new_ground[i], new_ground[i - 1]);
   }
 
-  // How many of its longest pauses the growth from the rise `from` has lasted, on ground that is
-  // new since `start`. There were at least as many rises.
+  // How many of its longest pauses the growth from rise `from` has lasted, on ground that is new
+  // since rise `start`. There were at least as many rises.
   const auto periods = [&](size_t start, size_t from) -> double {
     const int64_t pause = longest_pause[from];
     if (pause == 0 || quiet > kQuietPauses * pause) return 0;

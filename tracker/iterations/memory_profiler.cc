@@ -20,6 +20,7 @@
 #include "registry/registry.h"
 #include "reporter/names/name_book.h"
 #include "text/output.h"
+#include "tracker/exact_device.h"
 #include "tracker/layers/layer_switches.h"
 #include "tracker/log/diff_builder.h"
 #include "tracker/log/log_writer.h"
@@ -27,7 +28,6 @@
 namespace memledger {
 namespace {
 
-// The file of one run. Rows of one iteration go out in one write().
 class CsvFile {
  public:
   CsvFile(const std::string& folder, std::chrono::system_clock::time_point time) {
@@ -56,7 +56,7 @@ class CsvFile {
   CsvFile(const CsvFile&) = delete;
   CsvFile& operator=(const CsvFile&) = delete;
 
-  // All or nothing. A child of fork writes nothing: the rows are its parent's.
+  // Writes all of the text or nothing. Does nothing in a child of fork: the rows are its parent's.
   void write(const std::string& text) {
     if (::getpid() != process_) {
       if (!reported_fork_) {
@@ -91,20 +91,71 @@ c10::Device device_of(const torch::nn::Module& module) {
   return c10::Device(c10::DeviceType::CPU);
 }
 
-// No tensor's from its first to its last byte. What an operator took for itself and still holds may
-// be a tensor that cannot be looked into (mkldnn): in a sum of what is alive it is none of these.
+// Whether nothing of it is ever a tensor. Scratch is not among them: what an operator took for
+// itself and still holds may be a tensor that cannot be looked into (mkldnn).
 bool is_workspace(StorageKind kind) {
   return kind == StorageKind::kLibraryWorkspace || kind == StorageKind::kRawBlock;
 }
 
+// What is measured from births and deaths.
+enum class Measured { kFeatureMap, kGradient, kWorkspace };
+constexpr size_t kMeasuredKinds = 3;
+
+struct Tracked {
+  Measured kind;
+  int64_t bytes;
+  size_t layer;  // of a feature map
+};
+using TrackedTable = std::unordered_map<uint64_t, Tracked>;  // by storage id
+
+struct Event {
+  int64_t time_ns;
+  const Lifetime* life;
+  bool birth;
+};
+
+std::vector<Event> events_of(const Recording& recording, c10::Device device) {
+  std::vector<Event> events;
+  for (const Lifetime& life : recording.lifetimes) {
+    if (!is_same_device(life.storage.device, device)) continue;
+    if (life.born_ns) events.push_back({*life.born_ns, &life, true});
+    if (life.died_ns) events.push_back({*life.died_ns, &life, false});
+  }
+  std::stable_sort(events.begin(), events.end(),
+                   [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; });
+  return events;
+}
+
+// Bytes of each kind, one event after the other.
+class Totals {
+ public:
+  explicit Totals(const TrackedTable& alive) {
+    for (const auto& [id, tracked] : alive)
+      now_[static_cast<size_t>(tracked.kind)] += tracked.bytes;
+    most_ = now_;
+  }
+  // Returns whether there is more of that kind than ever.
+  bool add(const Tracked& tracked, bool birth) {
+    const auto kind = static_cast<size_t>(tracked.kind);
+    now_[kind] += birth ? tracked.bytes : -tracked.bytes;
+    if (now_[kind] <= most_[kind]) return false;
+    most_[kind] = now_[kind];
+    return true;
+  }
+  int64_t most(Measured kind) const { return most_[static_cast<size_t>(kind)]; }
+
+ private:
+  std::array<int64_t, kMeasuredKinds> now_{};
+  std::array<int64_t, kMeasuredKinds> most_{};
+};
+
 }  // namespace
 
 struct MemoryProfiler::Impl {
-  Impl(const torch::nn::Module& module, ProfilerOptions given)
+  Impl(const torch::nn::Module& module, MemoryProfilerOptions given)
       : options(std::move(given)),
-        device(options.device.value_or(device_of(module))),
+        device(exact_device(options.device.value_or(device_of(module)))),
         switches(module) {
-    if (device.is_cuda() && !device.has_index()) device.set_index(0);
     if (options.csv) {
       csv.emplace(options.csv_folder,
                   options.clock ? options.clock() : std::chrono::system_clock::now());
@@ -113,12 +164,12 @@ struct MemoryProfiler::Impl {
     recorder.emplace(options.max_events);
     const Snapshot before = Registry::global().snapshot();
     for (const StorageInfo& storage : before.storages(device)) {
-      if (is_workspace(storage.kind)) alive[storage.id] = {Class::kWorkspace, storage.nbytes, 0};
+      if (is_workspace(storage.kind)) alive[storage.id] = {Measured::kWorkspace, storage.nbytes, 0};
     }
   }
 
-  static void check(const torch::nn::Module& module, const ProfilerOptions& options) {
-    TORCH_CHECK(options.print_period >= 1, "memledger: ProfilerOptions::print_period is ",
+  static void check(const torch::nn::Module& module, const MemoryProfilerOptions& options) {
+    TORCH_CHECK(options.print_period >= 1, "memledger: MemoryProfilerOptions::print_period is ",
                 options.print_period, "; it is a number of iterations, 1 or more");
     for (const at::Tensor& parameter : module.parameters()) {
       if (parameter.defined()) return;
@@ -127,153 +178,153 @@ struct MemoryProfiler::Impl {
                 " has no parameters, so there are no layers to profile. Has it been built?");
   }
 
-  enum class Class { kFeatureMap, kGradient, kWorkspace };
-  static constexpr size_t kClasses = 3;
-  struct Tracked {
-    Class kind;
-    int64_t bytes;
-    size_t layer;
-  };
-
-  // Moves on by the births and deaths since the last time; what was there most of.
+  // Reads the births and deaths since the last call into `stats`.
   void measure(IterationStats& stats) {
-    std::unordered_set<uint64_t> named;
-    Registry& registry = Registry::global();
-    for (const NamedTensor& one : book.read()) {
-      for_each_part(one.tensor, [&](const char*, const at::Tensor& part) {
-        named.insert(registry.storage_id(part));
-      });
-    }
+    const std::unordered_set<uint64_t> named = named_storages();
     switches.leave_all();
     const Recording recording = recorder->take();
     stats.dropped_events = recording.dropped_events;
     if (recording.dropped_events > 0) forget_the_dead();
+    const std::vector<Event> events = events_of(recording, device);
 
-    struct Event {
-      int64_t time_ns;
-      const Lifetime* life;
-      bool birth;
-    };
-    std::vector<Event> events;
-    for (const Lifetime& life : recording.lifetimes) {
-      if (!is_same_device(life.storage.device, device)) continue;
-      if (life.born_ns) events.push_back({*life.born_ns, &life, true});
-      if (life.died_ns) events.push_back({*life.died_ns, &life, false});
-    }
-    std::stable_sort(events.begin(), events.end(),
-                     [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; });
-
-    // Who is who does not change from the first pass to the second, which finds who was there at
-    // the highest moment.
-    std::unordered_map<uint64_t, Tracked> born;
-    const auto find = [&](uint64_t id) -> const Tracked* {
-      auto found = alive.find(id);
-      if (found != alive.end()) return &found->second;
-      found = born.find(id);
-      return found == born.end() ? nullptr : &found->second;
-    };
-    std::array<int64_t, kClasses> now{};
-    for (const auto& [id, one] : alive) now[static_cast<size_t>(one.kind)] += one.bytes;
-    std::array<int64_t, kClasses> most = now;
-    size_t at_most_features = 0;  // events before it
+    TrackedTable born;
+    Totals totals(alive);
+    size_t events_to_most_features = 0;
     for (size_t i = 0; i < events.size(); ++i) {
-      const StorageInfo& storage = events[i].life->storage;
-      if (events[i].birth && alive.count(storage.id) > 0)
-        continue;  // seen when the profiler was made
-      if (events[i].birth && !storage.adopted && named.count(storage.id) == 0) {
-        if (storage.kind != StorageKind::kTensor) {
-          born[storage.id] = {Class::kWorkspace, storage.nbytes, 0};
-        } else if (storage.phase == Phase::kBackward) {
-          born[storage.id] = {Class::kGradient, storage.nbytes, 0};
-        } else if (storage.phase == Phase::kForward) {
-          const std::optional<size_t> layer = switches.at(storage.thread, events[i].time_ns);
-          if (layer) born[storage.id] = {Class::kFeatureMap, storage.nbytes, *layer};
-        }
-      }
-      const Tracked* const tracked = find(storage.id);
-      if (tracked == nullptr) continue;
-      const auto place = static_cast<size_t>(tracked->kind);
-      now[place] += events[i].birth ? tracked->bytes : -tracked->bytes;
-      if (now[place] <= most[place]) continue;
-      most[place] = now[place];
-      if (tracked->kind == Class::kFeatureMap) at_most_features = i + 1;
+      if (events[i].birth) note_birth(events[i], named, born);
+      const Tracked* const tracked = find(events[i], born);
+      if (tracked == nullptr || is_known_birth(events[i])) continue;
+      if (totals.add(*tracked, events[i].birth) && tracked->kind == Measured::kFeatureMap)
+        events_to_most_features = i + 1;
     }
-    stats.feature_map_bytes = most[static_cast<size_t>(Class::kFeatureMap)];
-    stats.intermediate_gradient_bytes = most[static_cast<size_t>(Class::kGradient)];
-    stats.most_workspace_bytes = most[static_cast<size_t>(Class::kWorkspace)];
+    stats.feature_map_bytes = totals.most(Measured::kFeatureMap);
+    stats.intermediate_gradient_bytes = totals.most(Measured::kGradient);
+    stats.most_workspace_bytes = totals.most(Measured::kWorkspace);
+    split_by_layer(events, events_to_most_features, born, stats);
+    keep_survivors(events, born);
+    switches.forget_before(recording.end_ns);
+  }
 
-    std::vector<int64_t> by_layer(switches.tree().layers().size(), 0);
-    for (const auto& [id, one] : alive) {
-      if (one.kind == Class::kFeatureMap) by_layer[one.layer] += one.bytes;
+  std::unordered_set<uint64_t> named_storages() const {
+    std::unordered_set<uint64_t> ids;
+    for (const NamedTensor& named : book.read()) {
+      for_each_part(named.tensor, [&](const char*, const at::Tensor& part) {
+        ids.insert(Registry::global().storage_id(part));
+      });
     }
-    for (size_t i = 0; i < at_most_features; ++i) {
-      const Tracked* const tracked = find(events[i].life->storage.id);
-      if (tracked == nullptr || tracked->kind != Class::kFeatureMap) continue;
-      by_layer[tracked->layer] += events[i].birth ? tracked->bytes : -tracked->bytes;
-    }
-    for (size_t i = 0; i < by_layer.size(); ++i) {
-      const layers::ModuleLayer& layer = switches.tree().layers()[i];
-      if (layer.parameters > 0 || by_layer[i] != 0)
-        stats.feature_maps.push_back({layer.name, by_layer[i]});
-    }
+    return ids;
+  }
 
+  // Whether the constructor has seen the storage already.
+  bool is_known_birth(const Event& event) const {
+    return event.birth && alive.count(event.life->storage.id) > 0;
+  }
+
+  void note_birth(const Event& event, const std::unordered_set<uint64_t>& named,
+                  TrackedTable& born) const {
+    const StorageInfo& storage = event.life->storage;
+    if (storage.adopted || alive.count(storage.id) > 0 || named.count(storage.id) > 0) return;
+    if (storage.kind != StorageKind::kTensor) {
+      born[storage.id] = {Measured::kWorkspace, storage.nbytes, 0};
+    } else if (storage.phase == Phase::kBackward) {
+      born[storage.id] = {Measured::kGradient, storage.nbytes, 0};
+    } else if (storage.phase == Phase::kForward) {
+      const std::optional<size_t> layer = switches.at(storage.thread, event.time_ns);
+      if (layer) born[storage.id] = {Measured::kFeatureMap, storage.nbytes, *layer};
+    }
+  }
+
+  const Tracked* find(const Event& event, const TrackedTable& born) const {
+    const uint64_t id = event.life->storage.id;
+    if (const auto tracked = alive.find(id); tracked != alive.end()) return &tracked->second;
+    const auto tracked = born.find(id);
+    return tracked == born.end() ? nullptr : &tracked->second;
+  }
+
+  // Whose the feature maps were at the moment when there were most: after that many events.
+  void split_by_layer(const std::vector<Event>& events, size_t count, const TrackedTable& born,
+                      IterationStats& stats) const {
+    const std::vector<layers::ModuleLayer>& layers = switches.tree().layers();
+    std::vector<int64_t> bytes(layers.size(), 0);
+    for (const auto& [id, tracked] : alive) {
+      if (tracked.kind == Measured::kFeatureMap) bytes[tracked.layer] += tracked.bytes;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const Tracked* const tracked = find(events[i], born);
+      if (tracked == nullptr || tracked->kind != Measured::kFeatureMap) continue;
+      bytes[tracked->layer] += events[i].birth ? tracked->bytes : -tracked->bytes;
+    }
+    for (size_t i = 0; i < layers.size(); ++i) {
+      if (layers[i].parameters > 0 || bytes[i] != 0)
+        stats.feature_maps.push_back({layers[i].name, bytes[i]});
+    }
+  }
+
+  void keep_survivors(const std::vector<Event>& events, const TrackedTable& born) {
     for (const Event& event : events) {
       const uint64_t id = event.life->storage.id;
       if (!event.birth) {
         alive.erase(id);
-      } else if (const auto found = born.find(id); found != born.end()) {
-        alive.insert(*found);
+      } else if (const auto tracked = born.find(id); tracked != born.end()) {
+        alive.insert(*tracked);
       }
     }
-    switches.forget_before(recording.end_ns);
   }
 
-  // What happened since the last iteration is nobody's, and the module may have other layers now.
+  // Drops what happened since the last iteration, and reads the module's layers anew.
   void begin_epoch() {
-    IterationStats nobody;
-    measure(nobody);
+    IterationStats dropped;
+    measure(dropped);
     const std::vector<layers::ModuleLayer> before = switches.tree().layers();
     switches.read_module();
     std::unordered_map<std::string, size_t> now;
     for (size_t i = 0; i < switches.tree().layers().size(); ++i)
       now.emplace(switches.tree().layers()[i].name, i);
-    for (auto& [id, one] : alive) {
-      const auto found = now.find(before[one.layer].name);
-      one.layer =
-          found == now.end() ? 0 : found->second;  // of a layer that has gone: the module itself
+    for (auto& [id, tracked] : alive) {
+      const auto layer = now.find(before[tracked.layer].name);
+      // What a layer that is gone has left is the module's.
+      tracked.layer = layer == now.end() ? 0 : layer->second;
     }
   }
 
-  // After deaths went unseen.
+  // For when deaths went unseen.
   void forget_the_dead() {
     const Snapshot snapshot = Registry::global().snapshot();
-    for (auto one = alive.begin(); one != alive.end();) {
-      one = snapshot.find(one->first) == nullptr ? alive.erase(one) : std::next(one);
+    for (auto tracked = alive.begin(); tracked != alive.end();) {
+      tracked =
+          snapshot.find(tracked->first) == nullptr ? alive.erase(tracked) : std::next(tracked);
     }
   }
 
-  // What is alive now, by name.
+  // Reads what is alive now into `stats`, by name.
   void read_names(IterationStats& stats) const {
-    Registry& registry = Registry::global();
-    std::unordered_map<uint64_t, bool> counted;  // false: alive, and nobody's yet
-    std::vector<NamedTensor> tensors = book.read();
-    std::vector<std::pair<uint64_t, size_t>> ids;  // and whose
+    const std::vector<NamedTensor> tensors = book.read();
+    std::vector<std::pair<uint64_t, size_t>> ids;  // of storages, and the tensors' indices
     for (size_t i = 0; i < tensors.size(); ++i) {
       for_each_part(tensors[i].tensor, [&](const char*, const at::Tensor& part) {
-        ids.emplace_back(registry.storage_id(part), i);
+        ids.emplace_back(Registry::global().storage_id(part), i);
       });
     }
-    const Snapshot snapshot = registry.snapshot();
+    const Snapshot snapshot = Registry::global().snapshot();
     std::vector<int64_t> bytes(tensors.size(), 0);
-    std::unordered_set<uint64_t> told;
-    int64_t named = 0;
+    std::unordered_set<uint64_t> counted;
     for (const auto& [id, index] : ids) {
       const StorageInfo* const storage = id == 0 ? nullptr : snapshot.find(id);
-      if (storage == nullptr || !is_same_device(storage->device, device) || !told.insert(id).second)
-        continue;
-      bytes[index] += storage->nbytes;
-      named += storage->nbytes;
+      if (storage == nullptr || !is_same_device(storage->device, device)) continue;
+      if (counted.insert(id).second) bytes[index] += storage->nbytes;
     }
+    add_rows(tensors, bytes, stats);
+    for (const StorageInfo& storage : snapshot.storages(device)) {
+      if (counted.count(storage.id) > 0) continue;
+      (is_workspace(storage.kind) ? stats.workspace_bytes : stats.other_bytes) += storage.nbytes;
+    }
+    stats.current_bytes = snapshot.total_bytes(device);
+    read_cache(snapshot.counters(device), stats);
+  }
+
+  static void add_rows(const std::vector<NamedTensor>& tensors, const std::vector<int64_t>& bytes,
+                       IterationStats& stats) {
+    std::unordered_map<std::string, int64_t> gradients;
     for (size_t i = 0; i < tensors.size(); ++i) {
       const NamedBytes row{tensors[i].name, bytes[i]};
       switch (tensors[i].role) {
@@ -284,7 +335,7 @@ struct MemoryProfiler::Impl {
           stats.buffers.push_back(row);
           break;
         case Role::kGradient:
-          gradient_bytes_[row.name] = row.bytes;
+          gradients[row.name] = row.bytes;
           break;
         case Role::kOptimizerState:
           stats.optimizer_state.push_back(row);
@@ -293,22 +344,16 @@ struct MemoryProfiler::Impl {
           stats.other_bytes += row.bytes;  // a prototype layer in a Transformer's options
       }
     }
-    // One for each weight, in their order, there or not.
     for (const NamedBytes& weight : stats.weights) {
-      const auto found = gradient_bytes_.find(weight.name + ".grad");
+      const auto gradient = gradients.find(weight.name + ".grad");
       stats.weight_gradients.push_back(
-          {weight.name + " grad", found == gradient_bytes_.end() ? 0 : found->second});
-      if (found != gradient_bytes_.end()) gradient_bytes_.erase(found);
+          {weight.name + " grad", gradient == gradients.end() ? 0 : gradient->second});
+      if (gradient != gradients.end()) gradients.erase(gradient);
     }
-    for (const auto& [name, bytes_of_prototype] : gradient_bytes_)
-      stats.other_bytes += bytes_of_prototype;
-    gradient_bytes_.clear();
-    stats.current_bytes = snapshot.total_bytes(device);
-    for (const StorageInfo& storage : snapshot.storages(device)) {
-      if (told.count(storage.id) > 0) continue;
-      (is_workspace(storage.kind) ? stats.workspace_bytes : stats.other_bytes) += storage.nbytes;
-    }
-    const Counters counters = snapshot.counters(device);
+    for (const auto& [name, prototype_bytes] : gradients) stats.other_bytes += prototype_bytes;
+  }
+
+  void read_cache(const Counters& counters, IterationStats& stats) const {
     stats.peak_cached_bytes = counters.peak_bytes;
     stats.current_cached_bytes = counters.current_bytes;
     if (const auto statistics = device_statistics(device)) {
@@ -317,21 +362,20 @@ struct MemoryProfiler::Impl {
     }
   }
 
-  const ProfilerOptions options;
-  c10::Device device;
+  const MemoryProfilerOptions options;
+  const c10::Device device;
   const ScopedTracking tracking;
   layers::LayerSwitches switches;
   NameBook book;
   std::optional<CsvFile> csv;
   std::optional<Recorder> recorder;
-  std::unordered_map<uint64_t, Tracked> alive;  // of what outlived its iteration
-  mutable std::unordered_map<std::string, int64_t> gradient_bytes_;
+  TrackedTable alive;  // born in earlier iterations
   int64_t epoch = 1;
   int64_t iteration = 0;
   IterationStats last;
 };
 
-MemoryProfiler::MemoryProfiler(const torch::nn::Module& module, ProfilerOptions options) {
+MemoryProfiler::MemoryProfiler(const torch::nn::Module& module, MemoryProfilerOptions options) {
   Impl::check(module, options);
   impl_ = std::make_unique<Impl>(module, std::move(options));
 }

@@ -1,6 +1,7 @@
-// IterationStats as pytorch_mem_profiler prints them, and as CSV.
-
 #include <fmt/format.h>
+
+#include <optional>
+#include <string_view>
 
 #include "text/csv.h"
 #include "text/names.h"
@@ -61,25 +62,32 @@ std::string to_string(const IterationStats& stats) {
 
 std::string to_csv(const IterationStats& stats) {
   std::string text;
-  const auto row = [&](const char* kind, const std::string& name, int64_t bytes) {
-    text +=
-        fmt::format("{},{},{},{},{}\n", stats.epoch, stats.iteration, kind, csv_field(name), bytes);
+  const auto add = [&](std::string_view kind, std::string_view name, std::optional<int64_t> bytes) {
+    text += CsvLine()
+                .number(stats.epoch)
+                .number(stats.iteration)
+                .text(kind)
+                .text(name)
+                .number(bytes)
+                .end();
   };
-  const auto rows = [&](const char* kind, const std::vector<NamedBytes>& all) {
-    for (const NamedBytes& one : all) row(kind, one.name, one.bytes);
+  const auto add_all = [&](std::string_view kind, const std::vector<NamedBytes>& rows) {
+    for (const NamedBytes& row : rows) add(kind, row.name, row.bytes);
   };
-  row("peak_cached", "", stats.peak_cached_bytes);
-  row("current_cached", "", stats.current_cached_bytes);
-  rows("feature_map", stats.feature_maps);
-  rows("weight", stats.weights);
-  rows("weight_grad", stats.weight_gradients);
-  row("intermediate_grad", "", stats.intermediate_gradient_bytes);
-  row("most_workspace", "", stats.most_workspace_bytes);
-  rows("buffer", stats.buffers);
-  rows("optimizer_state", stats.optimizer_state);
-  row("workspace", "", stats.workspace_bytes);
-  row("other", "", stats.other_bytes);
-  row("current_bytes", "", stats.current_bytes);
+  add("peak_cached", "", stats.peak_cached_bytes);
+  add("current_cached", "", stats.current_cached_bytes);
+  add_all("feature_map", stats.feature_maps);
+  add_all("weight", stats.weights);
+  add_all("weight_grad", stats.weight_gradients);
+  add("intermediate_grad", "", stats.intermediate_gradient_bytes);
+  add("most_workspace", "", stats.most_workspace_bytes);
+  add_all("buffer", stats.buffers);
+  add_all("optimizer_state", stats.optimizer_state);
+  add("workspace", "", stats.workspace_bytes);
+  add("other", "", stats.other_bytes);
+  add("current_bytes", "", stats.current_bytes);
+  // A number of events is no number of bytes, so it stands where names do.
+  if (stats.dropped_events > 0) add("dropped_events", std::to_string(stats.dropped_events), {});
   return text;
 }
 

@@ -98,9 +98,9 @@ void ModuleTree::add(torch::nn::Module& module, const std::string& path) {
   layer.type = plain_type_name(module.name());
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
     if (!parameter.value().defined()) continue;
-    // Tied: its first owner's.
     const at::Tensor& tensor = parameter.value();
     Owner owner{index, decltype(Owner::parameter)(tensor.getIntrusivePtr())};
+    // A tied parameter is its first owner's.
     if (owners_.try_emplace(tensor.unsafeGetTensorImpl(), std::move(owner)).second) {
       layers_[index].parameters += parameter.value().numel();
     }
@@ -110,9 +110,9 @@ void ModuleTree::add(torch::nn::Module& module, const std::string& path) {
 }
 
 std::optional<size_t> ModuleTree::owner_of(const c10::TensorImpl* parameter) const {
-  const auto found = owners_.find(parameter);
-  if (found == owners_.end()) return std::nullopt;
-  return found->second.layer;
+  const auto owner = owners_.find(parameter);
+  if (owner == owners_.end()) return std::nullopt;
+  return owner->second.layer;
 }
 
 std::optional<size_t> consumed_layer(const ModuleTree& tree, const at::RecordFunction& fn) {

@@ -1,11 +1,11 @@
 #pragma once
 
-// Which layer of a module the calling thread is in, found from what its operators consume: C++
-// modules have no forward hooks.
+// Finds the layer that the calling thread is in from what its operators consume, as C++ modules
+// have no forward hooks.
 //
-// A layer is a module that owns a parameter, from the operator that consumes the parameter until
-// one that consumes another module's; and, where SequentialProbes stand in, each child of a
-// Sequential. Operators that consume no parameter belong to the layer before them.
+// A layer is a module that owns a parameter: from the operator that consumes the parameter until
+// one that consumes another module's. With SequentialProbes each child of a Sequential is one, too.
+// Operators that consume no parameter belong to the layer before them.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
@@ -28,16 +28,16 @@ struct ModuleLayer {
   int64_t parameters = 0;  // elements of its own, not its children's
 };
 
-// `torch::nn::SequentialImpl` is Sequential.
+// Returns a type without namespace and Impl: Sequential for torch::nn::SequentialImpl.
 std::string plain_type_name(std::string_view demangled);
 
-// Every module below (and including) one, and whose the parameters are. Of parameters it keeps the
-// objects' places, so that no other tensor comes to be there; not their memory. modules() and
-// index_of() are for as long as the module lives.
+// A module with all modules below it, and the owners of their parameters. Holds the parameters
+// weakly, which keeps their addresses from being reused, but not their memory. modules() and
+// index_of() must not be called once the module has ended.
 class ModuleTree {
  public:
   explicit ModuleTree(torch::nn::Module& module);
-  // For a module that has ended: nothing but itself.
+  // For a module that has ended.
   explicit ModuleTree(ModuleLayer ended);
 
   const std::vector<ModuleLayer>& layers() const { return layers_; }
@@ -58,24 +58,22 @@ class ModuleTree {
   std::unordered_map<const c10::TensorImpl*, Owner> owners_;
 };
 
-// What operators of the calling thread do; an operator within another one is not told at its start.
+// Hears of the calling thread's operators.
 class OperatorListener {
  public:
-  // An outermost operator begins; `layer` is the owner of the first parameter among its inputs. Its
-  // name lives as long as the operator.
+  // Called when an outermost operator begins, with the owner of the first parameter among its
+  // inputs. `name` lives as long as the operator.
   virtual void on_operator(const char* name, std::optional<size_t> layer) = 0;
-  // A leaf that requires grad, among an outermost operator's inputs. Told only where there is no
-  // tree.
+  // Called for leaves that require grad among an outermost operator's inputs, if there is no tree.
   virtual void on_leaf(const at::Tensor& /*leaf*/) {}
-  // Of any operator, inner ones first.
+  // Called for each result of any operator, inner ones first.
   virtual void on_result(const at::Tensor& tensor, bool outermost) = 0;
 
  protected:
   ~OperatorListener() = default;
 };
 
-// While it lives, the listener hears of the calling thread's operators. One per thread. Nothing
-// that it throws gets out.
+// Connects a listener while it lives: one per thread. What the listener throws is dropped.
 class ScopedOperators {
  public:
   ScopedOperators(const ModuleTree* tree, OperatorListener& listener);
@@ -87,7 +85,7 @@ class ScopedOperators {
   at::CallbackHandle handle_;
 };
 
-// The owner of the first parameter among an operator's inputs.
+// Returns the owner of the first parameter among an operator's inputs.
 std::optional<size_t> consumed_layer(const ModuleTree& tree, const at::RecordFunction& fn);
 
 }  // namespace memledger::layers

@@ -18,10 +18,9 @@
 
 namespace memledger::layers {
 
-// Where the threads were, by one module's tree.
 class LayerSwitches::Threads {
  public:
-  // What operators still find by another tree is not taken any more.
+  // Begins with a tree; notes by an earlier one are dropped from now on.
   void begin(const ModuleTree* tree) {
     const std::lock_guard<ForkSafeMutex> hold(lock_);
     tree_ = tree;
@@ -36,10 +35,10 @@ class LayerSwitches::Threads {
   }
   std::optional<size_t> at(uint32_t thread, int64_t time_ns) const {
     const std::lock_guard<ForkSafeMutex> hold(lock_);
-    const auto found = switches_.find(thread);
-    if (found == switches_.end()) return std::nullopt;
-    const auto after = first_after(found->second, time_ns);
-    if (after == found->second.begin()) return std::nullopt;
+    const auto switches = switches_.find(thread);
+    if (switches == switches_.end()) return std::nullopt;
+    const auto after = first_after(switches->second, time_ns);
+    if (after == switches->second.begin()) return std::nullopt;
     return std::prev(after)->layer;
   }
   void leave_all() {
@@ -64,8 +63,9 @@ class LayerSwitches::Threads {
   };
   static std::vector<Switch>::const_iterator first_after(const std::vector<Switch>& switches,
                                                          int64_t time_ns) {
-    return std::upper_bound(switches.begin(), switches.end(), time_ns,
-                            [](int64_t time, const Switch& one) { return time < one.time_ns; });
+    return std::upper_bound(
+        switches.begin(), switches.end(), time_ns,
+        [](int64_t time, const Switch& change) { return time < change.time_ns; });
   }
 
   mutable ForkSafeMutex lock_;
@@ -81,8 +81,7 @@ struct Follower {
 };
 using Followers = std::vector<Follower>;
 
-// Who follows is a value that is replaced, never changed: an operator takes it with it, and looks
-// at its inputs without a lock.
+// The list is replaced, never changed, so an operator can look at its inputs without the lock.
 struct All {
   ForkSafeMutex lock;
   std::shared_ptr<const Followers> followers = std::make_shared<const Followers>();
@@ -90,8 +89,8 @@ struct All {
 
 // Never destroyed: operators run while the program ends.
 All& all() {
-  static auto* const one = new All;
-  return *one;
+  static auto* const instance = new All;
+  return *instance;
 }
 
 std::shared_ptr<const Followers> followers() {
@@ -99,14 +98,14 @@ std::shared_ptr<const Followers> followers() {
   return all().followers;
 }
 
-// `tree` is null for one that follows no more.
+// Begins to follow by a tree, or stops with a null one.
 void follow(const std::shared_ptr<LayerSwitches::Threads>& threads,
             std::shared_ptr<const ModuleTree> tree) {
-  std::shared_ptr<const Followers> before;  // let go of without the lock
+  std::shared_ptr<const Followers> before;  // released without the lock
   const std::lock_guard<ForkSafeMutex> hold(all().lock);
   auto now = std::make_shared<Followers>();
-  for (const Follower& one : *all().followers) {
-    if (one.threads != threads) now->push_back(one);
+  for (const Follower& follower : *all().followers) {
+    if (follower.threads != threads) now->push_back(follower);
   }
   if (tree != nullptr) now->push_back({threads, std::move(tree)});
   before = std::exchange(all().followers, std::move(now));
@@ -121,9 +120,11 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
         at::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() == -1;
     const uint32_t thread = this_thread_number();
     const std::shared_ptr<const Followers> now = followers();
-    for (const Follower& one : *now) {
-      const std::optional<size_t> layer = in_forward ? consumed_layer(*one.tree, fn) : std::nullopt;
-      if (!in_forward || layer.has_value()) one.threads->note(one.tree.get(), thread, layer);
+    for (const Follower& follower : *now) {
+      const std::optional<size_t> layer =
+          in_forward ? consumed_layer(*follower.tree, fn) : std::nullopt;
+      if (!in_forward || layer.has_value())
+        follower.threads->note(follower.tree.get(), thread, layer);
     }
   } catch (...) {
     // An operator must not fail because it is watched.
@@ -135,8 +136,8 @@ void on_end(const at::RecordFunction& /*fn*/, at::ObserverContext* /*context*/) 
   if (depth > 0) --depth;
 }
 
-// LibTorch calls back while somebody follows. It is told so without a lock of ours: whoever told it
-// last looks again.
+// Has LibTorch call back while somebody follows. It is told without our lock, so whoever told it
+// looks again.
 void match_callback() {
   static const at::CallbackHandle handle =
       at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
@@ -162,14 +163,14 @@ LayerSwitches::~LayerSwitches() {
     follow(threads_, nullptr);
     match_callback();
   } catch (const std::bad_alloc&) {
-    // It goes on, for nobody.
+    // The callback stays, and does nothing.
   }
 }
 
 void LayerSwitches::read_module() {
   std::shared_ptr<const ModuleTree> tree;
   if (const auto module = module_.lock()) {
-    // Names and parameters are read only.
+    // ModuleTree only reads names and parameters.
     tree = std::make_shared<const ModuleTree>(const_cast<torch::nn::Module&>(*module));
   } else {
     tree = std::make_shared<const ModuleTree>(tree_->layers().front());

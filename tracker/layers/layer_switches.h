@@ -1,7 +1,7 @@
 #pragma once
 
-// When which thread was in which layer of a module, for programs whose forward() we do not call:
-// see layer_observer.h.
+// Notes when each thread was in which layer of a module, for programs that call forward()
+// themselves. See layer_observer.h for layers.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +14,8 @@
 namespace memledger::layers {
 
 // Follows all threads while it lives. Outside the forward phase (backward, no_grad) a thread is in
-// no layer. The module may end before, if somebody owns it (ModuleRef). Its functions are for one
-// thread at a time; operators of others go on meanwhile.
+// no layer. A module that somebody owns (ModuleRef) may end before. Use it from one thread at a
+// time; other threads may run operators meanwhile.
 class LayerSwitches {
  public:
   explicit LayerSwitches(const torch::nn::Module& module);
@@ -24,15 +24,14 @@ class LayerSwitches {
   LayerSwitches& operator=(const LayerSwitches&) = delete;
 
   const ModuleTree& tree() const { return *tree_; }
-  // For a module whose parameters or children were replaced, or that has ended. Forgets where the
-  // threads were.
+  // Reads parameters and children anew, or that the module has ended. Forgets where threads were.
   void read_module();
 
-  // The layer that a thread (StorageInfo::thread) was in at a time; nothing: in none.
+  // Returns the layer that a thread (StorageInfo::thread) was in at a time; nothing: in none.
   std::optional<size_t> at(uint32_t thread, int64_t time_ns) const;
-  // From now on, until a parameter is consumed again, no thread is in a layer.
+  // Takes all threads out of their layers until they consume a parameter again.
   void leave_all();
-  // What is before is not needed any more, save where each thread is then.
+  // Forgets what was before a time, apart from where each thread was then.
   void forget_before(int64_t time_ns);
 
   class Threads;

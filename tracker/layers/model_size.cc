@@ -25,13 +25,13 @@
 namespace memledger::model_size_internal {
 namespace {
 
-// What forward() may change besides the memory, and how it is put back.
+// What forward() may change besides memory, and how it is put back.
 class Before {
  public:
   Before(torch::nn::Module* module, const std::vector<torch::nn::Module*>& modules) {
     std::set<c10::DeviceIndex> cuda;
     if (module != nullptr) {
-      for (torch::nn::Module* one : modules) modes_.emplace_back(one, one->is_training());
+      for (torch::nn::Module* child : modules) modes_.emplace_back(child, child->is_training());
       for (const at::Tensor& buffer : module->buffers()) {
         if (!buffer.defined()) continue;
         buffers_.push_back({buffer, buffer.detach().clone(), version_of(buffer)});
@@ -49,7 +49,7 @@ class Before {
     remember(at::globalContext().defaultGenerator(device));
   }
 
-  // As much as can be, and then throws what stood in the way of the rest.
+  // Puts back as much as possible, and then throws the first failure.
   void put_back() {
     const at::NoGradGuard no_grad;
     for (auto& [generator, state] : generators_) {
@@ -111,13 +111,13 @@ class Before {
   std::vector<std::pair<at::Generator, at::Tensor>> generators_;
 };
 
-// The rows as they come, and who made which storage.
+// Collects the rows as layers run, and notes which row made which storage.
 class Rows final : public layers::OperatorListener {
  public:
   Rows(const layers::ModuleTree* tree, std::optional<int64_t> type_size)
       : tree_(tree), type_size_(type_size) {}
 
-  // These are nobody's result.
+  // Notes a tensor that no layer makes.
   void note_known(const at::Tensor& tensor) {
     if (c10::StorageImpl* const storage = storage_impl_of(tensor))
       known_.emplace(storage, Made{weak(storage), kNobody});
@@ -147,30 +147,30 @@ class Rows final : public layers::OperatorListener {
       running_ = row;
       return;
     }
-    // All of a child that has no layers of its own is the child's.
+    // A child without layers of its own has all its operators.
     if (begun_ != kNobody && begun_ == last_ && !inside_.empty() && inside_.back() == last_) {
       running_ = last_;
       return;
     }
     begun_ = kNobody;
-    const auto [place, is_new] = operators_.try_emplace({last_, name}, layers_.size());
+    const auto [row, is_new] = operators_.try_emplace({last_, name}, layers_.size());
     if (is_new) {
       LayerSize& made = layers_.emplace_back();
       made.name = name;
       made.is_module = false;
       under_.push_back(last_);
     }
-    running_ = place->second;
+    running_ = row->second;
     ++layers_[running_].calls;
   }
 
   void on_leaf(const at::Tensor& leaf) override {
     c10::StorageImpl* const storage = storage_impl_of(leaf);
-    if (storage != nullptr && known_.count(storage) > 0) return;  // an input, or had already
+    if (storage != nullptr && known_.count(storage) > 0) return;  // an input, or seen before
     note_known(leaf);
     leaves_.push_back(leaf);
   }
-  // What a callable consumed.
+  // Returns what a callable consumed.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
 
   void on_result(const at::Tensor& tensor, bool outermost) override {
@@ -178,7 +178,7 @@ class Rows final : public layers::OperatorListener {
     LayerSize& layer = layers_[running_];
     c10::StorageImpl* const storage = storage_impl_of(tensor);
     if (storage != nullptr) {
-      const auto [place, is_new] = known_.try_emplace(storage, Made{weak(storage), running_});
+      const bool is_new = known_.try_emplace(storage, Made{weak(storage), running_}).second;
       if (is_new) fresh_.insert(storage);
       if (outermost && fresh_.erase(storage) > 0) {
         auto bytes = static_cast<int64_t>(storage->nbytes());
@@ -190,7 +190,7 @@ class Rows final : public layers::OperatorListener {
     if (outermost) note_shape(layer, tensor);
   }
 
-  // Who made the storages that are still there, by address.
+  // Returns the rows that made the storages still alive, by address.
   std::unordered_map<uintptr_t, size_t> makers() const {
     std::unordered_map<uintptr_t, size_t> result;
     for (const auto& [storage, made] : known_) {
@@ -206,7 +206,7 @@ class Rows final : public layers::OperatorListener {
   std::vector<LayerSize>& layers() { return layers_; }
   int64_t intermediate_bytes() const { return intermediate_bytes_; }
 
-  // Operators stand under their module.
+  // Returns the rows with operators under their module.
   std::vector<LayerSize> ordered() const {
     std::vector<LayerSize> result;
     for (size_t i = 0; i < layers_.size(); ++i) {
@@ -223,8 +223,7 @@ class Rows final : public layers::OperatorListener {
   static constexpr size_t kNobody = ~size_t{0};
   using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
   struct Made {
-    Weak storage;  // keeps the object's place, so that no other storage comes to be there; not its
-                   // memory
+    Weak storage;  // so that no other StorageImpl gets the address; holds no data
     size_t row;
   };
 
@@ -242,7 +241,7 @@ class Rows final : public layers::OperatorListener {
   }
 
   size_t row_of(size_t index) {
-    const auto [place, is_new] = modules_.try_emplace(index, layers_.size());
+    const auto [row, is_new] = modules_.try_emplace(index, layers_.size());
     if (is_new) {
       const layers::ModuleLayer& module = tree_->layers()[index];
       LayerSize& made = layers_.emplace_back();
@@ -251,7 +250,7 @@ class Rows final : public layers::OperatorListener {
       made.parameters = module.parameters;
       under_.push_back(kNobody);
     }
-    return place->second;
+    return row->second;
   }
 
   void enter(size_t row) { last_ = begun_ = row; }
@@ -264,11 +263,10 @@ class Rows final : public layers::OperatorListener {
   std::map<std::pair<size_t, std::string>, size_t> operators_;
   std::unordered_map<c10::StorageImpl*, Made> known_;
   std::vector<at::Tensor> leaves_;
-  std::unordered_set<c10::StorageImpl*>
-      fresh_;                   // shown by an inner operator, not by an outermost one yet
-  std::vector<size_t> inside_;  // children of Sequentials that run
-  size_t last_ = kNobody;       // module's row
-  size_t begun_ = kNobody;      // the same, while nothing but it has run since it began
+  std::unordered_set<c10::StorageImpl*> fresh_;  // returned by inner operators only so far
+  std::vector<size_t> inside_;                   // children of Sequentials that run
+  size_t last_ = kNobody;                        // row of the last module
+  size_t begun_ = kNobody;  // the same, as long as nothing else has run since it began
   size_t running_ = kNobody;
   int64_t intermediate_bytes_ = 0;
 };
@@ -276,13 +274,13 @@ class Rows final : public layers::OperatorListener {
 }  // namespace
 
 struct Run::State {
-  State(torch::nn::Module* module, std::string name, const ModelSizeOptions& options)
+  State(torch::nn::Module* module, const ModelSizeOptions& options)
       : module(module),
         options(options),
         tree(module == nullptr ? nullptr : std::make_unique<layers::ModuleTree>(*module)),
         before(module, tree == nullptr ? std::vector<torch::nn::Module*>() : tree->modules()),
         rows(tree.get(), options.type_size) {
-    size.model = std::move(name);
+    size.model = module == nullptr ? "callable" : layers::plain_type_name(module->name());
   }
 
   void note_parameter(const at::Tensor& parameter) {
@@ -291,7 +289,34 @@ struct Run::State {
         parameter.numel() * options.type_size.value_or(static_cast<int64_t>(parameter.itemsize()));
   }
 
-  // In this order: nothing is told of what putting back does.
+  SavedTensors saved_tensors(const std::vector<at::Tensor>& roots) const {
+    SavedTensorOptions saved_options;
+    saved_options.exclude = inputs;
+    for (const at::Tensor& leaf : rows.leaves()) saved_options.parameters.emplace_back("", leaf);
+    return module == nullptr ? saved_for_backward(roots, saved_options)
+                             : saved_for_backward(*module, roots, saved_options);
+  }
+
+  void measure_saved() {
+    std::vector<at::Tensor> roots;
+    for (const at::Tensor& output : outputs) {
+      if (output.grad_fn() != nullptr) roots.push_back(output);
+    }
+    if (roots.empty()) return;
+    const SavedTensors saved = saved_tensors(roots);
+    const std::unordered_map<uintptr_t, size_t> makers = rows.makers();
+    for (const SavedTensorRow& row : saved.rows()) {
+      if (!row.counted || row.role != SavedRole::kActivation || !row.storage_bytes.has_value())
+        continue;
+      const auto maker = makers.find(row.storage_address);
+      (maker == makers.end() ? size.other_saved_bytes : rows.layers()[maker->second].saved_bytes) +=
+          *row.storage_bytes;
+    }
+    size.saved_bytes = saved.total_bytes();
+    size.saved_is_complete = saved.complete();
+  }
+
+  // The listeners go first: putting back runs operators.
   void finish() {
     operators.reset();
     probes.reset();
@@ -313,20 +338,20 @@ struct Run::State {
   std::optional<layers::ScopedOperators> operators;
 };
 
-Run::Run(torch::nn::Module* module, std::string name, const ModelSizeOptions& options) {
+Run::Run(torch::nn::Module* module, const ModelSizeOptions& options) {
   TORCH_CHECK(!c10::InferenceMode::is_enabled(),
               "memledger: modelsize() was called under c10::InferenceMode, where autograd keeps "
               "nothing for backward. Call it outside.");
   TORCH_CHECK(options.type_size.value_or(1) > 0, "memledger: type_size is ", *options.type_size,
               "; it is the bytes of an element, 1 or more");
-  state_ = std::make_unique<State>(module, std::move(name), options);
+  state_ = std::make_unique<State>(module, options);
 }
 
 Run::~Run() {
   try {
     state_->finish();
   } catch (...) {
-    // The exception of forward() is on its way already.
+    // forward()'s exception is on its way.
   }
 }
 
@@ -342,9 +367,8 @@ at::Tensor Run::copy(const at::Tensor& input) {
 
 void Run::begin() {
   State& state = *state_;
-  const auto& note = [&](const at::Tensor& tensor) {
-    if (!tensor.defined()) return;
-    state.rows.note_known(tensor);
+  const auto note = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) state.rows.note_known(tensor);
   };
   for (const at::Tensor& input : state.inputs) note(input);
   if (state.module != nullptr) {
@@ -380,41 +404,13 @@ ModelSize Run::end() {
   State& state = *state_;
   state.operators.reset();
   for (const at::Tensor& leaf : state.rows.leaves()) state.note_parameter(leaf);
-  std::vector<at::Tensor> roots;
-  for (const at::Tensor& output : state.outputs) {
-    if (output.grad_fn() != nullptr) roots.push_back(output);
-  }
-  if (!roots.empty()) {
-    SavedTensorOptions options;
-    options.exclude = state.inputs;
-    for (const at::Tensor& leaf : state.rows.leaves()) options.parameters.emplace_back("", leaf);
-    const SavedTensors saved = state.module == nullptr
-                                   ? saved_for_backward(roots, options)
-                                   : saved_for_backward(*state.module, roots, options);
-    const std::unordered_map<uintptr_t, size_t> makers = state.rows.makers();
-    for (const SavedTensorRow& row : saved.rows()) {
-      if (!row.counted || row.role != SavedRole::kActivation || !row.storage_bytes.has_value())
-        continue;
-      const auto maker = makers.find(row.storage_address);
-      (maker == makers.end() ? state.size.other_saved_bytes
-                             : state.rows.layers()[maker->second].saved_bytes) +=
-          *row.storage_bytes;
-    }
-    state.size.saved_bytes = saved.total_bytes();
-    state.size.saved_is_complete = saved.complete();
-  }
+  state.measure_saved();
   state.size.layers = state.rows.ordered();
   state.size.intermediate_bytes = state.rows.intermediate_bytes();
   for (const LayerSize& layer : state.size.layers)
     state.size.activation_bytes += layer.activation_bytes;
   state.finish();
   return std::move(state.size);
-}
-
-std::string callable_name() { return "callable"; }
-
-std::string name_of(const torch::nn::Module& module) {
-  return layers::plain_type_name(module.name());
 }
 
 }  // namespace memledger::model_size_internal

@@ -1,5 +1,3 @@
-// ModelSize as people know it, and as JSON.
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,8 +11,6 @@
 namespace memledger {
 namespace {
 
-constexpr int kJsonVersion = 1;
-
 double to_mb(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
 std::string label_of(const LayerSize& layer) {
@@ -24,15 +20,18 @@ std::string label_of(const LayerSize& layer) {
 }
 
 std::string shape_of(const LayerSize& layer) {
-  return layer.output_shape ? shape_text(layer.output_shape) : "-";
+  return layer.output_shape ? shape_text(*layer.output_shape) : "-";
 }
 
-std::string json_shape(const std::optional<std::vector<int64_t>>& shape) {
-  if (!shape.has_value()) return "null";
-  std::string json = "[";
-  for (size_t i = 0; i < shape->size(); ++i)
-    json += (i == 0 ? "" : ",") + std::to_string((*shape)[i]);
-  return json + "]";
+Json json_of(const LayerSize& layer) {
+  return {{"name", layer.name},
+          {"type", layer.type},
+          {"is_module", layer.is_module},
+          {"calls", layer.calls},
+          {"output_shape", shape_json(layer.output_shape)},
+          {"parameters", layer.parameters},
+          {"activation_bytes", layer.activation_bytes},
+          {"saved_bytes", layer.saved_bytes}};
 }
 
 }  // namespace
@@ -77,25 +76,18 @@ std::ostream& operator<<(std::ostream& out, const ModelSize& size) {
 }
 
 std::string ModelSize::to_json() const {
-  std::string json = fmt::format(
-      "{{\"schema\":\"memledger.model_size\",\"version\":{},\"model\":{},\"parameters\":{},"
-      "\"parameter_bytes\":{},"
-      "\"intermediate_bytes\":{},\"activation_bytes\":{},\"saved_bytes\":{},\"other_saved_bytes\":{"
-      "},\"saved_is_complete\":{},"
-      "\"layers\":[",
-      kJsonVersion, json_string(model), parameters, parameter_bytes, intermediate_bytes,
-      activation_bytes, saved_bytes, other_saved_bytes, saved_is_complete);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const LayerSize& layer = layers[i];
-    json += fmt::format(
-        "{}{{\"name\":{},\"type\":{},\"is_module\":{},\"calls\":{},\"output_shape\":{},"
-        "\"parameters\":{},\"activation_bytes\":{},"
-        "\"saved_bytes\":{}}}",
-        i == 0 ? "" : ",", json_string(layer.name), json_string(layer.type), layer.is_module,
-        layer.calls, json_shape(layer.output_shape), layer.parameters, layer.activation_bytes,
-        layer.saved_bytes);
-  }
-  return json + "]}";
+  Json json = {{"schema", "memledger.model_size/2"},
+               {"model", model},
+               {"parameters", parameters},
+               {"parameter_bytes", parameter_bytes},
+               {"intermediate_bytes", intermediate_bytes},
+               {"activation_bytes", activation_bytes},
+               {"saved_bytes", saved_bytes},
+               {"other_saved_bytes", other_saved_bytes},
+               {"saved_is_complete", saved_is_complete},
+               {"layers", Json::array()}};
+  for (const LayerSize& layer : layers) json["layers"].push_back(json_of(layer));
+  return to_text(json);
 }
 
 }  // namespace memledger

@@ -7,15 +7,15 @@
 
 namespace memledger {
 
-// A module that somebody else owns. One in a ModuleHolder (or any shared_ptr) may end; one on the
-// stack is the caller's to keep.
+// Refers to a module without owning it. One in a ModuleHolder (or any shared_ptr) may end; one on
+// the stack must outlive the reference.
 class ModuleRef {
  public:
   explicit ModuleRef(const torch::nn::Module& module)
       : module_(&module), owner_(module.weak_from_this()), owned_(!owner_.expired()) {}
 
-  // Null when it has ended. Of an owned module this may be the last reference by the time it is let
-  // go of: without a lock, as the module's tensors and its destructor are the program's.
+  // Returns null once it has ended. The result may be the last reference: release it without a
+  // lock, as the module's destructor is the program's.
   std::shared_ptr<const torch::nn::Module> lock() const {
     if (owned_) return owner_.lock();
     return {std::shared_ptr<const torch::nn::Module>(), module_};  // owns nothing

@@ -8,13 +8,13 @@
 namespace memledger::layers {
 namespace {
 
-// AnyModule takes modules only; what it does with this one is written below.
+// AnyModule takes modules only; its AnyModuleHolder for this one is below.
 class Probe final : public torch::nn::Module {
  public:
   Probe(torch::nn::AnyModule original, const SequentialProbes::Listener& listener)
       : original_(std::move(original)), module_(original_.ptr()), listener_(listener) {}
 
-  // Its type is what counts.
+  // Never called: AnyModule only looks at its type.
   at::Tensor forward(at::Tensor input) { return input; }
 
   torch::nn::AnyValue run(std::vector<torch::nn::AnyValue>&& arguments) {
@@ -68,7 +68,7 @@ class Probe final : public torch::nn::Module {
 }  // namespace
 }  // namespace memledger::layers
 
-// How AnyModule holds a Probe: whatever the types of the arguments, they are handed on.
+// Passes arguments of any types on to the child.
 template <>
 struct torch::nn::AnyModuleHolder<memledger::layers::Probe, at::Tensor> final
     : public torch::nn::AnyModulePlaceholder {

@@ -1,9 +1,9 @@
 #pragma once
 
-// Tells when the children of Sequentials begin and end, while it lives: in each Sequential,
-// stand-ins take the children's places for forward() only. The registered modules, their names and
-// parameters stay as they are; a forward() that asks a Sequential for a child by type (`at<T>(i)`,
-// `ptr<T>(i)`) meanwhile gets c10::Error.
+// Tells when the children of Sequentials begin and end: while it lives, stand-ins take the
+// children's places for forward() only. The registered modules, their names and parameters stay as
+// they are. A forward() that asks a Sequential for a child by type (`at<T>(i)`, `ptr<T>(i)`)
+// meanwhile gets c10::Error.
 
 #include <torch/nn/module.h>
 
@@ -18,11 +18,11 @@ class SequentialProbes {
  public:
   struct Listener {
     std::function<void(torch::nn::Module&)> begins;
-    // With what it returned, if that is one tensor.
+    // Called with what it returned, if that is one tensor, else with null.
     std::function<void(torch::nn::Module&, const at::Tensor*)> ends;
   };
 
-  // The modules outlive it, and nobody else runs or changes them meanwhile.
+  // The modules must outlive it, and nobody else may run or change them meanwhile.
   SequentialProbes(const std::vector<torch::nn::Module*>& modules, Listener listener);
   ~SequentialProbes();
   SequentialProbes(const SequentialProbes&) = delete;

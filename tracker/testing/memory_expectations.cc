@@ -23,6 +23,7 @@
 #include "text/bytes.h"
 #include "text/names.h"
 #include "text/output.h"
+#include "tracker/exact_device.h"
 #include "tracker/storage_group.h"
 #include "tracker/until_told.h"
 
@@ -58,13 +59,13 @@ void tell(const ExpectationFailure& failure) noexcept {
   }
 }
 
-// What a destructor could not look at.
+// Reports that a destructor could not look.
 void tell_trouble(SourceLocation where, const char* what, const std::exception& error) noexcept {
   ExpectationFailure failure{where, {}};
   try {
     failure.message = std::string("memledger could not look ") + what + ": " + error.what();
   } catch (const std::bad_alloc&) {
-    failure.message = "no memory";  // so short that it takes none
+    failure.message = "no memory";  // fits into the string itself
   }
   tell(failure);
 }
@@ -86,7 +87,7 @@ std::string line_text(SourceLocation where) {
   return "line " + std::to_string(where.line()) + " of " + printable(base_name(where.file()));
 }
 
-// The largest groups of the storages, a line each; without the last line's end.
+// Returns the largest groups of the storages, a line each, without the last line's end.
 std::string holders(const std::vector<const StorageInfo*>& storages) {
   struct Group {
     int64_t bytes = 0;
@@ -98,11 +99,11 @@ std::string holders(const std::vector<const StorageInfo*>& storages) {
     group.bytes += storage->nbytes;
     ++group.count;
   }
-  using Row = std::tuple<int64_t, std::string, size_t>;  // minus the bytes: sorts as printed
+  using Row = std::tuple<int64_t, std::string, size_t>;  // -bytes, so that it sorts as printed
   std::vector<Row> rows;
   rows.reserve(groups.size());
-  for (const auto& [place, group] : groups)
-    rows.emplace_back(-group.bytes, to_string(place), group.count);
+  for (const auto& [key, group] : groups)
+    rows.emplace_back(-group.bytes, to_string(key), group.count);
   std::sort(rows.begin(), rows.end());
   std::string text;
   const auto add_line = [&text](const std::string& line) {
@@ -110,9 +111,9 @@ std::string holders(const std::vector<const StorageInfo*>& storages) {
   };
   int64_t rest = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const auto& [minus_bytes, place, count] = rows[i];
+    const auto& [minus_bytes, where, count] = rows[i];
     if (i < kMostHolders) {
-      add_line(size_text(-minus_bytes) + " in " + std::to_string(count) + ": " + place);
+      add_line(size_text(-minus_bytes) + " in " + std::to_string(count) + ": " + where);
     } else {
       rest -= minus_bytes;
     }
@@ -120,12 +121,6 @@ std::string holders(const std::vector<const StorageInfo*>& storages) {
   if (rows.size() > kMostHolders)
     add_line("… and " + counted(rows.size() - kMostHolders, "more group") + ", " + size_text(rest));
   return text;
-}
-
-bool is_on(c10::Device device, const std::optional<c10::Device>& wanted) {
-  return !wanted.has_value() ||
-         (device.type() == wanted->type() &&
-          (device.is_cpu() || !wanted->has_index() || device.index() == wanted->index()));
 }
 
 }  // namespace
@@ -140,14 +135,14 @@ struct NoLeak::State {
   LeakOptions options;
   SourceLocation where;
   std::unordered_set<uint64_t> meant_to_stay;
-  // Of those that were born in the scope and alive at the last check: the cursor moves.
+  // Born in the scope and alive at the last check.
   std::unordered_map<uint64_t, StorageInfo> survivors;
   bool checked = false;
   int exceptions = std::uncaught_exceptions();
 
   TestVerdict look() {
     if (std::optional<TestVerdict> off = tracking_is_off("no leak")) return *std::move(off);
-    UntilTold until_told(cursor);  // to take in the same changes twice does no harm
+    UntilTold until_told(cursor);  // counting the same changes twice does no harm
     const Changes changes = Registry::global().changes_since(cursor);
     if (changes.from_snapshot) {
       TestVerdict lost = TestVerdict::failed(
@@ -159,7 +154,7 @@ struct NoLeak::State {
     }
     for (const StorageInfo& storage : changes.died) survivors.erase(storage.id);
     for (const StorageInfo& storage : changes.born) {
-      if (!storage.adopted && is_on(storage.device, options.device))
+      if (!storage.adopted && takes_in(options.device, storage.device))
         survivors.emplace(storage.id, storage);
     }
     until_told.told();
@@ -208,17 +203,16 @@ TestVerdict NoLeak::check() {
 
 namespace {
 
-// One of the peaks that someone waits for. All share the device's one peak: before it is reset,
-// everyone notes it.
+// What one PeakAtMost waits for. All share the device's one peak, so each notes it before it is
+// reset.
 struct PeakWatch {
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   int64_t limit = 0;         // of all live tensors
   uint64_t last_before = 0;  // the newest storage when it began
-  int64_t highest = 0;       // above the limit, before the last reset; else 0
-  // Found by an operator or a report since, but older: it is no part of a budget. Nothing: it
-  // counts.
+  int64_t highest = 0;       // peak above the limit before the last reset; else 0
+  // For a budget, which leaves out what is adopted in the scope: adopted_ever() when it began.
   std::optional<int64_t> adopted_before;
-  std::string holders;  // at that moment
+  std::string holders;  // at the highest moment
 };
 
 struct PeakWatches {
@@ -231,8 +225,8 @@ PeakWatches& peak_watches() {
   return *watches;
 }
 
-// Adopted storages are in all counts but that of what was allocated, and raise the peak by as much
-// as the current bytes.
+// Returns the bytes of all storages ever adopted: they are in all counts but that of what was
+// allocated.
 int64_t adopted_ever(const Counters& counters) {
   return counters.current_bytes - counters.allocated_bytes + counters.freed_bytes;
 }
@@ -258,8 +252,8 @@ std::string holders_at_peak(const Snapshot& peak, const PeakWatch& watch) {
   return text;
 }
 
-// Under the lock. The device's peak is within the scope of `watch` if it is above its limit: when
-// the scope began, it was not.
+// Takes in the device's peak, which is of the watch's scope if it is above its limit: when the
+// scope began, it was not. Under the lock.
 void note_peak(PeakWatch& watch) {
   if (Registry::global().counters(watch.device).peak_bytes <= std::max(watch.limit, watch.highest))
     return;
@@ -299,11 +293,6 @@ uint64_t newest_storage(const Snapshot& snapshot) {
     if (!storages.empty()) newest = std::max(newest, storages.back().id);
   }
   return newest;
-}
-
-c10::Device with_index(c10::Device device) {
-  if (device.is_cpu()) return c10::Device(c10::DeviceType::CPU);
-  return device.has_index() ? device : c10::Device(device.type(), 0);
 }
 
 }  // namespace
@@ -348,7 +337,7 @@ PeakAtMost::PeakAtMost(c10::Device device, int64_t bytes, PeakOver over, SourceL
     : state_(std::make_unique<State>()) {
   const Snapshot start = Registry::global().snapshot();
   State& state = *state_;
-  state.watch.device = with_index(device);
+  state.watch.device = exact_device(device);
   TORCH_CHECK(!Registry::global().active() || Registry::global().follows(state.watch.device),
               "memledger: cannot expect a peak on ", device,
               ": memledger does not follow that device");
