@@ -2,11 +2,12 @@
 
 // All of memledger.
 //
-//   #include "memledger.h"
-//
-//   memledger::MemReporter reporter(net);
+//   memledger::ScopedTracking tracking;  // in the first line of main
+//   memledger::MemReporter reporter(model);
+//   reporter.add_optimizer(optimizer).add_input("input", input);
 //   reporter.report();
 
+#include "graph/counted_hooks.h"
 #include "graph/saved_groups.h"
 #include "graph/saved_tensors.h"
 #include "registry/registry.h"

@@ -1,11 +1,10 @@
 #pragma once
 
-// Formatters of memledger's values for fmt, which is all that needs fmt among the public headers.
+// Formatters of memledger's values for fmt. No other public header needs fmt.
 //
-//   #include "memledger_fmt.h"
-//
+//   memledger::MemReporter reporter(model);
 //   fmt::print("{}", reporter.collect());
-//   fmt::print("{:>14} {}\n", row.role, row);
+//   fmt::print("{:>14}\n", memledger::Phase::kForward);
 
 #include <fmt/format.h>
 #include <fmt/ostream.h>
@@ -16,7 +15,7 @@
 
 namespace memledger {
 
-// Texts that `{:>12}` can pad.
+// Formats values that have a to_string() as text, which `{:>12}` can pad.
 template <typename Value>
 struct TextFormatter : fmt::formatter<fmt::string_view> {
   template <typename Context>
@@ -167,10 +166,6 @@ template <>
 struct fmt::formatter<memledger::NamedBytes> : fmt::ostream_formatter {};
 template <>
 struct fmt::formatter<memledger::SourceLocation> : fmt::ostream_formatter {};
-template <>
-struct fmt::formatter<memledger::StorageName> : fmt::ostream_formatter {};
-template <>
-struct fmt::formatter<memledger::TensorLooks> : fmt::ostream_formatter {};
 template <>
 struct fmt::formatter<memledger::TimelineData> : fmt::ostream_formatter {};
 template <>

@@ -2,24 +2,29 @@
 // command profiles it as it is, given debug information (-g).
 //
 //   ./bazelw build //examples:line_profiler_readme
-//   ./bazelw run //:memledger_cli -- run --virtual-gpu=h200 -f outer -f inner --
-//   bazel-bin/examples/line_profiler_readme
+//   memledger run --virtual-gpu=h200 -f outer -f inner -- bazel-bin/examples/line_profiler_readme
 //
 // The original's tables:
 //
-//   ## outer                                                      ## inner
+//   ## outer
 //
-//   active_bytes reserved_bytes line  code                        active_bytes reserved_bytes line
-//   code
-//            all            all                                            all            all
-//           peak           peak                                           peak           peak
-//          0.00B          0.00B    7  def outer():                      80.00K          2.00M    4
-//          def inner():
-//         40.00K          2.00M    8      linear = …                   120.00K          2.00M    5
-//         torch.nn.Linear(… 80.00K          2.00M    9      linear2 = …
+//   active_bytes reserved_bytes line  code
+//            all            all
+//           peak           peak
+//          0.00B          0.00B    7  def outer():
+//         40.00K          2.00M    8      linear = …
+//         80.00K          2.00M    9      linear2 = …
 //        120.00K          2.00M   10      inner()
 //
-// Here the same, and a row for each closing brace, where C++ frees what Python would free after the
+//   ## inner
+//
+//   active_bytes reserved_bytes line  code
+//            all            all
+//           peak           peak
+//         80.00K          2.00M    4  def inner():
+//        120.00K          2.00M    5      torch.nn.Linear(…
+//
+// Here the same, and a row for each closing brace, where C++ frees what Python frees after the
 // function.
 #include <torch/torch.h>
 

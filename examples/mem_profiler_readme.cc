@@ -1,16 +1,15 @@
 // The example of pytorch_mem_profiler's README, in C++: NeuMF, profiled every 5 iterations, on
 // cuda:0 if LibTorch sees one.
 //
-//   ./bazelw build //examples:mem_profiler_readme
-//   ./bazelw run //:memledger_cli -- run --quiet --virtual-gpu=h200 --
-//   bazel-bin/examples/mem_profiler_readme
+//   ./bazelw build //:memledger_cli //examples:mem_profiler_readme
+//   bazel-bin/runner/memledger run -q --virtual-gpu=h200 -- bazel-bin/examples/mem_profiler_readme
 //
 // The weights are the original's: 35, 7, 71 and 14 MB in the four embeddings, 127 MB in all, and as
 // much in gradients. What differs:
-// - The original does not tell its batch; here it is 131072 ratings. Feature maps and cache depend
-// on it.
-// - Below the feature maps stands which layers they are of.
-// - Intermediate gradients are measured, not what is left when all else is subtracted from a peak.
+// - The original does not tell its batch, on which feature maps and cache depend; here it is
+// 131072.
+// - Feature maps are also shown by layer.
+// - Intermediate gradients are measured; in the original they are what a peak leaves unexplained.
 // - On the CPU there is no cache: the registry's bytes stand in its place.
 
 #include <torch/nn/functional/loss.h>

@@ -1,21 +1,18 @@
 // The Memory Reporter examples of pytorch_memlab's README, in C++: on cuda:0 if LibTorch sees one,
 // else on the CPU.
 //
-//   ./bazelw build //examples:memlab_readme
-//   ./bazelw run //:memledger_cli -- run --quiet --virtual-gpu=h200 --
-//   bazel-bin/examples/memlab_readme
+//   ./bazelw build //:memledger_cli //examples:memlab_readme
+//   bazel-bin/runner/memledger run -q --virtual-gpu=h200 -- bazel-bin/examples/memlab_readme
 //
-// Before each example stands what the original's README shows, and what is different here. In all
-// of them:
-// - Rows go by bytes, and an anonymous row tells the operator that made it.
-// - LibTorch keeps workspaces for cuBLAS and cuBLASLt from the first matrix product on, 32.00M
-// and 1.00M on an H200. The autograd
-//   thread has a cuBLAS handle of its own, so the first backward pass adds another 32.00M. `The
-//   allocated memory` holds them, the line `library workspaces` tells them apart, and they stay
-//   until the program ends. When the original's README was written, cuBLAS took its own memory,
-//   past LibTorch's allocator.
-// - A scalar is shown as 512.00B, as there: 4 bytes, in a block of 512. The line `rounding` has the
-// other 508.
+// Above each example stands what the original's README shows, and what differs here. In all of
+// them:
+// - Rows are sorted by bytes, and an anonymous row tells the operator that made it.
+// - LibTorch keeps workspaces for cuBLAS and cuBLASLt from the first matrix product on: 32.00M and
+//   1.00M on an H200. The autograd thread has a cuBLAS handle of its own, so the first backward
+//   pass adds another 32.00M. They stay until the program ends. `The allocated memory` includes
+//   them, and the line `library workspaces` tells them apart. When the original's README was
+//   written, cuBLAS took its own memory, past LibTorch's allocator.
+// - A scalar takes 512.00B, as there: 4 bytes in a block of 512. The line `rounding` has the rest.
 // - On the CPU nothing is rounded and nothing is kept for cuBLAS: a scalar is 4.00B.
 
 #include <torch/torch.h>
@@ -72,8 +69,7 @@ void linear_with_names(c10::Device device) {
 // Tensor1                                             (1,)  512.00B
 // Total Tensors: 2625537, used 10.02M, allocated 10.02M
 //
-// Here the row of the shared weight has both its names, `0.weight+1.weight`; the original drops the
-// second.
+// Here the shared weight's row has both names, `0.weight+1.weight`; the original drops the second.
 //
 // The original shares by `linear2.weight = linear.weight`. In C++ that changes a member of linear2,
 // which its forward then uses, but not the parameter that it has registered: the old one would stay
@@ -121,12 +117,12 @@ void shared_weights(c10::Device device) {
 // Here the same arrows and figures, and they are cuDNN's doing: LibTorch lays an LSTM's weights
 // into one storage when it moves to a GPU. On the CPU they are four storages, without arrows. What
 // is different:
-// - No `Tensor0` in the first table: the input is not yet made. The original's figures must be of a
-// session with an older one.
+// - No `Tensor0` in the first table: the input does not exist yet. In the original's session there
+//   must have been an older one.
 // - The two states are one row, `2 x Tensor2 …`.
 // - The original puts the 0.10M and 0.19M between used and allocated down to "matrix alignment".
-// Here only workspaces are between
-//   them: every storage is a multiple of 512 bytes, such as the weights' 33587200.
+//   Here only workspaces lie between them: every storage is a multiple of 512 bytes, such as the
+//   weights' 33587200.
 void lstm(c10::Device device) {
   torch::nn::LSTM lstm(1024, 1024);
   lstm->to(device);
@@ -167,8 +163,7 @@ void unseen_by_python(c10::Device device) {
 }  // namespace
 
 int main() {
-  // First: tensors made before it would have no operator in their rows.
-  memledger::ScopedTracking tracking;
+  const memledger::ScopedTracking tracking;  // first, so that every row tells its operator
   const c10::Device device = memledger::default_device();
   std::cout << "on " << device << (device.is_cuda() ? "\n" : ": LibTorch sees no CUDA device\n");
   linear_without_names(device);

@@ -1,24 +1,20 @@
-// The example of Pytorch-Memory-Utils' README, in C++: on cuda:0 if LibTorch sees one, else on the
-// CPU.
+// The example of Pytorch-Memory-Utils' README in C++, on cuda:0 if LibTorch sees one, else the CPU.
 //
-//   ./bazelw build //examples:memory_utils_readme
-//   ./bazelw run //:memledger_cli -- run --quiet --virtual-gpu=h200 --
-//   bazel-bin/examples/memory_utils_readme
+//   ./bazelw build //:memledger_cli //examples:memory_utils_readme
+//   bazel-bin/runner/memledger run -q --virtual-gpu=h200 -- bazel-bin/examples/memory_utils_readme
 //
 // Total Tensor Used Memory and Total Allocated Memory are the original's, after each step:
 //   0.0 Mb, 76.4 Mb (VGG-19's features), 466.4 Mb (+ 90 + 120 + 180), 1066.4 Mb (+ 360 + 240),
 //   586.4 Mb (- 120 - 360)
 // and so are the rows: twelve shapes of parameters, three tensors, two tensors, and two with a
 // minus. What differs:
-// - Rows go by bytes. Role, dtype and a name or operator stand where Python's class and dtype do.
-// - The weights are random, not trained ones, and the dummy tensors are made on the device at once:
-// the same memory there, and
-//   none on the host before.
+// - Rows are sorted by bytes. Role, dtype and a name or operator replace Python's class and dtype.
+// - The weights are random, not trained, and the dummy tensors are made on the device at once: the
+//   same memory there, and none on the host before.
 // - The original's README calls Total Allocated Memory a peak that clear_cache() lowers. It is what
-// is allocated at that moment:
-//   the tensors' blocks, which here come to the same with one decimal place. The allocator's cache
-//   is in neither total.
-// - On the CPU `.cpu()` gives the same tensor back, so nothing goes away and the last totals stay
+//   is allocated at that moment: the tensors' blocks, which come to the same with one decimal
+//   place. The allocator's cache is in neither total.
+// - On the CPU `.cpu()` returns the same tensor: nothing goes away, and the last totals stay
 // 1066.4.
 
 #include <torch/torch.h>
@@ -45,18 +41,13 @@ int main() {
   tracker.add_module("", cnn);
   tracker.track();
 
-  torch::Tensor dummy_tensor_1 =
-      torch::randn({30, 3, 512, 512}, device);  // 30*3*512*512*4/1024/1024 = 90.00M
-  torch::Tensor dummy_tensor_2 =
-      torch::randn({40, 3, 512, 512}, device);  // 40*3*512*512*4/1024/1024 = 120.00M
-  torch::Tensor dummy_tensor_3 =
-      torch::randn({60, 3, 512, 512}, device);  // 60*3*512*512*4/1024/1024 = 180.00M
+  torch::Tensor dummy_tensor_1 = torch::randn({30, 3, 512, 512}, device);  // 90 MiB
+  torch::Tensor dummy_tensor_2 = torch::randn({40, 3, 512, 512}, device);  // 120 MiB
+  torch::Tensor dummy_tensor_3 = torch::randn({60, 3, 512, 512}, device);  // 180 MiB
   tracker.track();
 
-  torch::Tensor dummy_tensor_4 =
-      torch::randn({120, 3, 512, 512}, device);  // 120*3*512*512*4/1024/1024 = 360.00M
-  torch::Tensor dummy_tensor_5 =
-      torch::randn({80, 3, 512, 512}, device);  // 80*3*512*512*4/1024/1024 = 240.00M
+  torch::Tensor dummy_tensor_4 = torch::randn({120, 3, 512, 512}, device);  // 360 MiB
+  torch::Tensor dummy_tensor_5 = torch::randn({80, 3, 512, 512}, device);   // 240 MiB
   tracker.track();
 
   dummy_tensor_4 = dummy_tensor_4.cpu();

@@ -1,12 +1,11 @@
-// What VGG-19's features take at 1x3x512x512, before it is run for real: Pytorch-Memory-Utils'
-// modelsize(), in C++.
+// Pytorch-Memory-Utils' modelsize() in C++: what VGG-19's features take at 1x3x512x512.
 //
 //   ./bazelw run //examples:model_size
 //
 // On cuda:0 if LibTorch sees one, else on the CPU; the figures are the same.
 //
-// The first three lines are the original's rule, the fourth is what autograd really keeps: also the
-// indices of the pools, which are int64, and not the result itself.
+// The first three lines follow the original's rule. The fourth is what autograd really keeps: with
+// the int64 indices of the pools, and without the result itself.
 
 #include <torch/types.h>
 

@@ -25,6 +25,7 @@
 #include "tracker/mem_tracker.h"
 
 ABSL_FLAG(int, batch, 16, "Images in the batch.");
+ABSL_FLAG(std::string, html, "", "File for the first report as a page; none without it.");
 ABSL_FLAG(int, size, 224, "Height and width of an image, in pixels.");
 ABSL_FLAG(std::string, log_dir, "",
           "Folder for the log; empty: the one the program is started from.");
@@ -56,7 +57,7 @@ std::string last_block(const std::string& path) {
 }
 
 int run(int batch, int size) {
-  memledger::ScopedTracking tracking;  // first, so that nothing goes unseen
+  const memledger::ScopedTracking tracking;  // first, so that nothing goes unseen
   memledger::TrackerOptions options;
   options.path = absl::GetFlag(FLAGS_log_dir);
   options.device = at::Device(at::kCPU);
@@ -80,6 +81,8 @@ int run(int batch, int size) {
 
   headline("After the forward pass: who holds the memory");
   reporter.report(/*verbose=*/true);
+  if (const std::string page = absl::GetFlag(FLAGS_html); !page.empty())
+    std::ofstream(page) << reporter.collect().to_html();
 
   headline("Saved for the backward pass");
   const int64_t saved = memledger::memory_for_backward(net, loss);
@@ -110,10 +113,8 @@ int run(int batch, int size) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "Runs one training step of ResNet-50 on the CPU under memledger: who holds the memory after "
-      "the forward pass and after "
-      "the\n"
-      "optimizer's step, what autograd saved for the backward pass, and a log of what changed "
-      "between the lines.\n"
+      "the\nforward pass and after the optimizer's step, what autograd saved for the backward "
+      "pass, and a log of\nwhat changed between the lines.\n"
       "Takes about 6 GB of memory with the default batch; a smaller --batch takes less.");
   absl::ParseCommandLine(argc, argv);
   const int batch = absl::GetFlag(FLAGS_batch);

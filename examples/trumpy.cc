@@ -1,10 +1,9 @@
 // The example of TRUMPY's README, in C++: what a ResNet-50 keeps for the backward pass, estimated
 // from the graph, and measured.
 //
-//   ./bazelw run //examples:trumpy # on the CPU
-//   ./bazelw build //examples:trumpy_on_gpu # and on a GPU
-//   ./bazelw run //:memledger_cli -- run --quiet --virtual-gpu=h200 --
-//   bazel-bin/examples/trumpy_on_gpu
+//   ./bazelw run //examples:trumpy      # on the CPU, and on a GPU if there is one
+//   ./bazelw build //:memledger_cli //examples:trumpy
+//   bazel-bin/runner/memledger run -q --virtual-gpu=h200 -- bazel-bin/examples/trumpy
 //
 // The original printed, on the CPU
 //   estimated memory usage for backward related tensors in cpu: 1.2881765365600586 GB
@@ -14,15 +13,12 @@
 //
 // What is different here:
 // - The estimate is smaller by 8404480 bytes: 8192000 for `fc.weight`, which the original took for
-// an activation as the graph holds
-//   its transposed view, and 212480 for the running statistics of the batch norms, which are
-//   buffers.
-// - The input is in the estimate, as there, but not in what is measured, since it was made before.
-// The lines below the sentences
-//   lead from the one figure to the other, to the byte.
+//   an activation because the graph holds its transposed view, and 212480 for the running
+//   statistics of the batch norms, which are buffers.
+// - The input is in the estimate, as there, but not in what is measured, as it was made before.
+//   The lines below the sentences lead from the one figure to the other, to the byte.
 // - On a GPU LibTorch keeps workspaces for cuBLAS and cuBLASLt from the first matrix product on,
-// and takes memory in blocks: 1417530880
-//   bytes grown on an H200 for the 1365130756 that were asked for.
+//   and takes memory in blocks: on an H200 1417530880 bytes for the 1365130756 requested.
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <fmt/format.h>
@@ -127,7 +123,7 @@ int main(int argc, char** argv) {
               << batch << " --size=" << size << "\n";
     return 1;
   }
-  memledger::ScopedTracking tracking;
+  const memledger::ScopedTracking tracking;
   try {
     bool explained = run_on(at::kCPU, batch, size);
     if (torch::cuda::is_available())

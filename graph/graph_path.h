@@ -18,10 +18,9 @@ struct GraphNode {
   uint64_t forward_thread = 0;
 };
 
-// The names of the nodes on a shortest way from the node that computed `root` to `node`, both
-// included; empty where there is none (a node that is held otherwise than by edges), or where
-// `root` has no graph. Keeps and changes nothing. Cost: a microsecond for each node of the graph at
-// most.
+// Returns the names of the nodes on a shortest path from the node that computed `root` to `node`,
+// both included; none if edges do not lead there, or `root` has no graph. Keeps and changes
+// nothing. Takes at most a microsecond per node of the graph.
 std::vector<std::string> path_to_node(const at::Tensor& root, const GraphNode& node);
 
 }  // namespace memledger

@@ -7,7 +7,7 @@
 namespace memledger::graph_internal {
 namespace {
 
-// Labels are paths, and the registry names the scope of a script's method so.
+// Labels are paths, in which the registry gives a script's method a part of this form.
 bool is_in_torchscript(std::string_view label) {
   constexpr std::string_view kScope = "TorchScript ";
   for (size_t at = label.find(kScope); at != std::string_view::npos;

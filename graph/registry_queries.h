@@ -1,5 +1,7 @@
 #pragma once
 
+// The two things that graph/ asks of the live registry.
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -9,13 +11,12 @@
 
 namespace memledger::graph_internal {
 
-// The two things that graph/ asks of the live registry.
-
-// The registry's number of a tensor's storage. A storage born before
-// tracking is adopted on the way. 0 means unknown.
+// Returns the registry's number of a tensor's storage, 0 if it is unknown. Adopts a storage that
+// was made before tracking.
 uint64_t storage_id_of(const at::Tensor& tensor);
 
-// Storages alive now that were made in the forward pass of a TorchScript method, in order of birth.
+// Returns the live storages that were made in the forward pass of a TorchScript method, in order of
+// birth.
 std::vector<StorageInfo> alive_births_in_torchscript();
 
 }  // namespace memledger::graph_internal

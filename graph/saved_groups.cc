@@ -1,9 +1,9 @@
 #include "graph/saved_groups.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <ostream>
 #include <set>
@@ -29,7 +29,7 @@ bool is_activation(const CompactRow& row) {
   return row.role == SavedRole::kActivation && row.storage_bytes >= 0;
 }
 
-// Groups the rows by a name that `name_of(row)` gives.
+// Groups the rows by what `name_of(row)` returns.
 template <typename NameOf>
 SavedGroups grouped(const SavedTensorsData& data, std::string by, NameOf name_of) {
   std::unordered_map<std::string, SavedGroup> groups;
@@ -58,7 +58,7 @@ std::string module_of(const std::string& parameter) {
   return dot == std::string::npos ? "" : parameter.substr(0, dot);
 }
 
-// The path that both lie under: `layer1.0.conv1` and `layer1.0.bn1` under `layer1.0`.
+// Returns the path that both lie under: `layer1.0` for `layer1.0.conv1` and `layer1.0.bn1`.
 std::string common_path(const std::string& a, const std::string& b) {
   size_t end = 0;
   for (size_t i = 0;; ++i) {
@@ -84,7 +84,7 @@ std::string first_parts(const std::string& path, size_t depth) {
   return path.substr(0, end);
 }
 
-// Operators that only pass a parameter on in another shape or type.
+// True for operators that only pass a parameter on in another shape or type.
 bool passes_on(std::string_view node) {
   static const std::set<std::string_view> kNames = {"TBackward0",
                                                     "TransposeBackward0",
@@ -111,69 +111,82 @@ bool passes_on(std::string_view node) {
   return kNames.count(node) > 0;
 }
 
+// Calls back with each edge's producer and consumer.
+template <typename Visit>
+void for_each_edge(const SavedTensorsData& data, const Visit& visit) {
+  for (uint32_t consumer = 0; consumer < data.nodes.size(); ++consumer) {
+    const CompactNode& compact = data.nodes[consumer];
+    for (uint32_t e = 0; e < compact.edge_count; ++e) {
+      const uint32_t producer = data.edges[compact.edges_begin + e].node;
+      if (producer != CompactEdge::kNone) visit(producer, consumer);
+    }
+  }
+}
+
+// Returns the nodes, each after those whose results it takes. Sorting by sequence number would not
+// do, as every thread counts its own.
+std::vector<uint32_t> producers_first(const SavedTensorsData& data) {
+  const size_t count = data.nodes.size();
+  std::vector<uint32_t> awaited(count), consumers_begin(count + 1);
+  for_each_edge(data, [&](uint32_t producer, uint32_t consumer) {
+    ++consumers_begin[producer + 1];
+    ++awaited[consumer];
+  });
+  for (size_t i = 0; i < count; ++i) consumers_begin[i + 1] += consumers_begin[i];
+  std::vector<uint32_t> consumers(consumers_begin[count]);
+  std::vector<uint32_t> next(consumers_begin.begin(), consumers_begin.end() - 1);
+  for_each_edge(
+      data, [&](uint32_t producer, uint32_t consumer) { consumers[next[producer]++] = consumer; });
+
+  std::vector<uint32_t> order;
+  order.reserve(count);
+  for (uint32_t node = 0; node < count; ++node) {
+    if (awaited[node] == 0) order.push_back(node);
+  }
+  for (size_t i = 0; i < order.size(); ++i) {
+    const uint32_t node = order[i];
+    for (uint32_t c = consumers_begin[node]; c < consumers_begin[node + 1]; ++c) {
+      if (--awaited[consumers[c]] == 0) order.push_back(consumers[c]);
+    }
+  }
+  return order;
+}
+
+// The layer of each node.
 class Layers {
  public:
   explicit Layers(const SavedTensorsData& data)
-      : data_(data), of_(data.nodes.size(), kUnknown), carries_(data.nodes.size()) {
-    // Each node after those whose results it takes. Sequence numbers would not do: every thread
-    // counts its own.
-    const size_t count = data.nodes.size();
-    std::vector<uint32_t> takes(count), consumers_begin(count + 1), order;
-    const auto for_each_edge = [&](const auto& visit) {
-      for (uint32_t node = 0; node < count; ++node) {
-        const CompactNode& compact = data.nodes[node];
-        for (uint32_t e = 0; e < compact.edge_count; ++e) {
-          const uint32_t from = data.edges[compact.edges_begin + e].node;
-          if (from != CompactEdge::kNone) visit(from, node);
-        }
-      }
-    };
-    for_each_edge([&](uint32_t from, uint32_t to) {
-      ++consumers_begin[from + 1];
-      ++takes[to];
-    });
-    for (size_t i = 0; i < count; ++i) consumers_begin[i + 1] += consumers_begin[i];
-    std::vector<uint32_t> consumers(consumers_begin[count]);
-    std::vector<uint32_t> next(consumers_begin.begin(), consumers_begin.end() - 1);
-    for_each_edge([&](uint32_t from, uint32_t to) { consumers[next[from]++] = to; });
-    order.reserve(count);
-    for (uint32_t node = 0; node < count; ++node) {
-      if (takes[node] == 0) order.push_back(node);
-    }
-    for (size_t i = 0; i < order.size(); ++i) {
-      const uint32_t node = order[i];
+      : data_(data), layers_(data.nodes.size(), kUnknown), is_parameter_(data.nodes.size()) {
+    for (const uint32_t node : producers_first(data)) {
       if (data.nodes[node].is_leaf()) {
         settle_leaf(node);
       } else {
         settle(node);
-      }
-      for (uint32_t c = consumers_begin[node]; c < consumers_begin[node + 1]; ++c) {
-        if (--takes[consumers[c]] == 0) order.push_back(consumers[c]);
       }
     }
   }
 
   // "" where it is not known.
   const std::string& of(uint32_t node) const {
-    return of_[node] == kUnknown ? nothing_ : paths_[of_[node]];
+    return layers_[node] == kUnknown ? nothing_ : paths_[layers_[node]];
   }
   // A parameter, or a view or cast of one.
-  bool is_parameter(uint32_t node) const { return carries_[node]; }
+  bool is_parameter(uint32_t node) const { return is_parameter_[node]; }
 
  private:
   static constexpr uint32_t kUnknown = ~uint32_t{0};
 
-  uint32_t place_of(const std::string& path) {
-    const auto [found, is_new] = places_.try_emplace(path, static_cast<uint32_t>(paths_.size()));
+  uint32_t index_of(const std::string& path) {
+    const auto [entry, is_new] = indices_.try_emplace(path, static_cast<uint32_t>(paths_.size()));
     if (is_new) paths_.push_back(path);
-    return found->second;
+    return entry->second;
   }
 
   void settle_leaf(uint32_t node) {
     const int32_t parameter = data_.nodes[node].parameter;
     if (parameter < 0) return;
-    of_[node] = place_of(module_of(data_.parameters[static_cast<size_t>(parameter)]));
-    carries_[node] = true;
+    layers_[node] = index_of(module_of(data_.parameters[static_cast<size_t>(parameter)]));
+    is_parameter_[node] = true;
   }
 
   void settle(uint32_t node) {
@@ -182,33 +195,33 @@ class Layers {
     uint64_t latest = 0;
     size_t inputs = 0;
     for (uint32_t e = 0; e < compact.edge_count; ++e) {
-      const uint32_t from = data_.edges[compact.edges_begin + e].node;
-      if (from == CompactEdge::kNone) continue;
+      const uint32_t producer = data_.edges[compact.edges_begin + e].node;
+      if (producer == CompactEdge::kNone) continue;
       ++inputs;
-      if (of_[from] == kUnknown) continue;
-      if (carries_[from]) {
-        own = own == kUnknown || own == of_[from]
-                  ? of_[from]
-                  : place_of(common_path(paths_[own], paths_[of_[from]]));
-      } else if (inherited == kUnknown || data_.nodes[from].sequence_number >= latest) {
-        inherited = of_[from];
-        latest = data_.nodes[from].sequence_number;
+      const uint32_t layer = layers_[producer];
+      if (layer == kUnknown) continue;
+      if (is_parameter_[producer]) {
+        own = own == kUnknown || own == layer ? layer
+                                              : index_of(common_path(paths_[own], paths_[layer]));
+      } else if (inherited == kUnknown || data_.nodes[producer].sequence_number >= latest) {
+        inherited = layer;
+        latest = data_.nodes[producer].sequence_number;
       }
     }
-    of_[node] = own != kUnknown ? own : inherited;
-    carries_[node] = own != kUnknown && inputs == 1 && compact.edge_count == 1 &&
-                     passes_on(data_.names[compact.name]);
+    layers_[node] = own != kUnknown ? own : inherited;
+    is_parameter_[node] = own != kUnknown && inputs == 1 && compact.edge_count == 1 &&
+                          passes_on(data_.names[compact.name]);
   }
 
   const SavedTensorsData& data_;
   const std::string nothing_;
   std::vector<std::string> paths_;
-  std::unordered_map<std::string, uint32_t> places_;
-  std::vector<uint32_t> of_;
-  std::vector<char> carries_;
+  std::unordered_map<std::string, uint32_t> indices_;  // in paths_
+  std::vector<uint32_t> layers_;                       // by node, in paths_
+  std::vector<char> is_parameter_;                     // by node
 };
 
-// The number of the operator's result that a slot holds; -1 for what is no result.
+// Returns which of the operator's results a slot holds; -1 for what is no result.
 int result_number(const CompactRow& row) {
   const std::string_view slot = row.slot;
   if (row.slot_index >= 0) return -1;
@@ -218,6 +231,7 @@ int result_number(const CompactRow& row) {
   return -1;
 }
 
+// The nodes of a layer and those below it.
 class Block {
  public:
   Block(const SavedTensorsData& data, const Layers& layers, const std::string& layer)
@@ -276,7 +290,7 @@ class Block {
                : &data_.edges[data_.nodes[row.node].edges_begin + static_cast<uint32_t>(row.edge)];
   }
 
-  // What comes into the block from operators before it, and who holds it.
+  // Finds what comes into the block from operators before it, and who holds it.
   void find_inputs() {
     for (uint32_t i = 0; i < data_.nodes.size(); ++i) {
       if (!inside_[i]) continue;
@@ -302,8 +316,8 @@ class Block {
     }
   }
 
-  // Masks, indices, a batch: older than anything that the block made, if the registry numbered them
-  // all.
+  // Keeps masks, indices, a batch: what is older than anything that the block made. That is known
+  // only where the registry has numbered the storages.
   void keep_what_came_without_gradient() {
     uint64_t first_made_here = ~uint64_t{0};
     for (const CompactRow& row : data_.rows) {
@@ -335,12 +349,17 @@ class Block {
 };
 
 std::set<std::string> layers_of(const SavedTensorsData& data, const Layers& layers, size_t depth) {
-  std::set<std::string> found;
+  std::set<std::string> names;
   for (uint32_t i = 0; i < data.nodes.size(); ++i) {
     if (!data.nodes[i].is_leaf() && !layers.of(i).empty())
-      found.insert(first_parts(layers.of(i), depth));
+      names.insert(first_parts(layers.of(i), depth));
   }
-  return found;
+  return names;
+}
+
+std::string shown_name(const SavedGroup& group, std::string_view by) {
+  if (!group.name.empty()) return table_name(group.name);
+  return by == "layer" ? "(no layer)" : "?";
 }
 
 }  // namespace
@@ -352,63 +371,69 @@ int64_t SavedGroups::total_bytes() const {
 }
 
 std::string SavedGroups::to_json() const {
-  std::string out = "{\"schema\":\"memledger.saved_groups/1\",\"by\":" + json_string(by);
-  out += ",\"total_bytes\":" + std::to_string(total_bytes()) + ",\"groups\":[";
+  Json rows = Json::array();
   for (const SavedGroup& group : groups) {
-    if (&group != &groups.front()) out += ',';
-    out += "{\"name\":" + json_string(group.name) + ",\"bytes\":" + std::to_string(group.bytes);
-    out += ",\"storages\":" + std::to_string(group.storages) +
-           ",\"tensors\":" + std::to_string(group.tensors) + '}';
+    rows.push_back({{"name", group.name.empty() ? Json(nullptr) : Json(group.name)},
+                    {"bytes", group.bytes},
+                    {"storages", group.storages},
+                    {"tensors", group.tensors}});
   }
-  return out + "]}";
+  return to_text(Json{{"schema", "memledger.saved_groups/2"},
+                      {"by", by},
+                      {"total_bytes", total_bytes()},
+                      {"groups", std::move(rows)}});
 }
 
 std::string SavedGroups::to_csv() const {
-  std::string out = "by,name,bytes,storages,tensors\n";
+  std::string text = "by,name,bytes,storages,tensors\n";
   for (const SavedGroup& group : groups) {
-    out += csv_field(by) + ',' + csv_field(group.name) + ',' + std::to_string(group.bytes) + ',' +
-           std::to_string(group.storages) + ',' + std::to_string(group.tensors) + '\n';
+    text += CsvLine()
+                .text(by)
+                .text(group.name)
+                .number(group.bytes)
+                .number(group.storages)
+                .number(group.tensors)
+                .end();
   }
-  return out;
+  return text;
 }
 
 std::ostream& operator<<(std::ostream& out, const SavedGroup& group) {
-  return out << printable(group.name) << ": " << group.bytes << " bytes in " << group.storages
-             << " storages, " << group.tensors << " tensors";
+  return out << (group.name.empty() ? "?" : printable(group.name)) << ": " << group.bytes
+             << " bytes in " << group.storages
+             << (group.storages == 1 ? " storage, " : " storages, ") << group.tensors
+             << (group.tensors == 1 ? " tensor" : " tensors");
 }
 
 std::ostream& operator<<(std::ostream& out, const SavedGroups& groups) {
-  out << "Saved for backward by " << table_name(groups.by) << ": "
-      << readable_size(groups.total_bytes()) << '\n';
+  std::string by = table_name(groups.by);
+  std::replace(by.begin(), by.end(), '_', ' ');
+  out << "Saved for backward by " << by << ": " << readable_size(groups.total_bytes()) << '\n';
   for (const SavedGroup& group : groups.groups) {
-    char line[64];
-    std::snprintf(line, sizeof(line), "%10s %7zu in ", readable_size(group.bytes).c_str(),
-                  group.tensors);
-    out << line << group.storages << (group.storages == 1 ? " storage  " : " storages  ")
-        << table_name(group.name) << '\n';
+    out << fmt::format("{:>10} {:>7} in {} {}  {}\n", readable_size(group.bytes), group.tensors,
+                       group.storages, group.storages == 1 ? "storage" : "storages",
+                       shown_name(group, groups.by));
   }
   return out;
 }
 
 SavedGroups by_node_kind(const SavedTensors& saved) {
   const SavedTensorsData& data = SavedTensorsData::of(saved);
-  return grouped(data, "node kind", [&data](const CompactRow& row) { return data.node_name(row); });
+  return grouped(data, "node_kind", [&data](const CompactRow& row) { return data.node_name(row); });
 }
 
 SavedGroups by_layer(const SavedTensors& saved, size_t depth) {
   const SavedTensorsData& data = SavedTensorsData::of(saved);
   const Layers layers(data);
-  return grouped(data, "layer", [&](const CompactRow& row) {
-    const std::string& path = layers.of(row.node);
-    return path.empty() ? std::string("(no layer)") : first_parts(path, depth);
-  });
+  return grouped(data, "layer",
+                 [&](const CompactRow& row) { return first_parts(layers.of(row.node), depth); });
 }
 
 SavedGroups by_birthplace(const SavedTensors& saved, const Snapshot& snapshot) {
   const SavedTensorsData& data = SavedTensorsData::of(saved);
   return grouped(data, "birthplace", [&](const CompactRow& row) {
     const StorageInfo* storage = row.storage_id == 0 ? nullptr : snapshot.find(row.storage_id);
-    if (storage == nullptr || storage->op.empty()) return std::string("?");
+    if (storage == nullptr || storage->op.empty()) return std::string();
     std::string name(storage->op);
     name += " [";
     if (!storage->label.empty()) name.append(storage->label).append(", ");
@@ -450,7 +475,7 @@ std::ostream& operator<<(std::ostream& out, const CheckpointEstimate& estimate) 
       << " back (" << readable_size(estimate.kept_bytes) << " of its inputs kept), "
       << estimate.operators_again << " operators run again";
   if (!estimate.exact)
-    out << "; not exact, as tensors that need no gradient may come from outside it";
+    out << "; not exact: saved tensors that need no gradient may come from outside";
   return out << '\n';
 }
 

@@ -1,47 +1,19 @@
+#pragma once
+
 // What the autograd graph holds for the backward pass, to the byte.
 //
-//   torch::Tensor loss = net->forward(input).sum();
-//   int64_t bytes = memledger::memory_for_backward(*net, loss, {{input}});
-//   std::cout << memledger::saved_for_backward(loss);      // who holds what
+//   const int64_t bytes = memledger::memory_for_backward(*model, loss, {{input}});
+//   const memledger::SavedTensors saved = memledger::saved_for_backward(*model, loss);
+//   std::cout << bytes << '\n' << saved;
 //
-// Units    Bytes, as the program asked for them; a storage is counted once, however many slots,
-// views and lazy copies
-//          share it, and whole, however little of it a saved view shows: that is what stays in
-//          memory.
-// Harmless The graph is read where it stands. No unpack hook runs, nothing is recomputed, no tensor
-// is kept, use counts are
-//          as before after return.
-// Complete All of LibTorch's own nodes with their lists and optional slots; custom Functions (saved
-// variables, tensors in
-//          saved_data however deep in lists, tuples, dictionaries and objects); in-place operations
-//          on views. What cannot be read is listed by unread_nodes(): Python's Functions, node
-//          classes of others, what saved-variable hooks packed (graph/counted_hooks.h: those that
-//          say what they hold are counted). It is not in the totals. TorchScript's nodes are
-//          closed, too: what their methods made in the forward pass and still lives is taken for
-//          theirs, and marked `inferred`, if the registry was active then; else there is a row of
-//          `?`.
-// Errors   c10::Error: no root given, an undefined root, a root without a graph, a graph that
-// backward() has freed. A graph
-//          freed in part gives what is left, and names the freed nodes in unread_nodes().
-// Threads  Values may be read by any number of threads. A graph may be read while other threads
-// build or run other graphs,
-//          also over the same parameters, but not while they set or clear gradients otherwise than
-//          by backward(). If backward() runs on the graph itself, nodes it is at are listed as in
-//          use and those it has freed as released: nothing is torn, but the account is of no one
-//          instant; it waits for at most some 16 nodes to be read. Not detected: an in-place
-//          operation, in another thread, on a tensor of the graph.
-// Cost     See tests/bench/saved_tensors_cost.cc: well under a microsecond per node while the graph
-// fits into the cache, some
-//          200 bytes of host memory per node and row, and for a graph of thousands of nodes 40 MB
-//          of addresses in which nothing lies yet; no recursion, so a graph may be as deep as
-//          memory allows.
-
-#pragma once
+// Counts each storage once and whole, in bytes as the program asked for them. Reading a graph runs
+// no hook, computes nothing and keeps no tensor. docs/what_backward_keeps.md is the tutorial.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
+#include <c10/util/DimVector.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,86 +33,96 @@ class ModuleHolder;
 
 namespace memledger {
 
-// How a storage's bytes are counted.
-enum class Rounding {
-  kRequested,   // as asked of the allocator
-  kCudaBlocks,  // each storage up to the next multiple of 512, as CUDA's does
+// How totals count the bytes of a storage.
+enum class Rounding : uint8_t {
+  kRequested,   // as the program asked for them
+  kCudaBlocks,  // up to the next multiple of 512, as CUDA's caching allocator does
 };
 
+// The tensors in the options are kept during the call only.
 struct SavedTensorOptions {
-  // Tensors whose storages are not activations: the input, say. Any view of a
-  // storage excludes all of it. Kept only during the call.
+  // Tensors whose storages are not activations, such as the input. A view excludes all of its
+  // storage.
   std::vector<at::Tensor> exclude = {};
-  // Only what lies here; a device without an index means all of its type.
+  // Reads only tensors on this device; a device without an index means all devices of its type.
   std::optional<c10::Device> device = std::nullopt;
   Rounding rounding = Rounding::kRequested;
-  // As `exclude`, and told apart: what the program feeds the network with.
+  // What the program feeds the network with: excluded, too, with a role of its own.
   std::vector<at::Tensor> inputs = {};
-  // Besides those of the module that is given, if one is: of several modules, or of one that is no
-  // torch::nn::Module. Names as `encoder.weight`; layers are made of them.
+  // Parameters besides those of the given module, such as those of a second one. Layers are made of
+  // their names: `encoder.weight`.
   std::vector<std::pair<std::string, at::Tensor>> parameters = {};
+  // Buffers besides those of the given module.
   std::vector<at::Tensor> buffers = {};
 };
 
 // Whom a storage belongs to: the first that fits.
-enum class SavedRole {
-  kParameter,   // of the module that was given
-  kBuffer,      // of the module that was given
-  kInput,       // given by the options as one
-  kGradient,    // of the module's parameters, or of a leaf that the graph reaches
-  kExcluded,    // by the options
+enum class SavedRole : uint8_t {
+  kParameter,   // of the given module or options
+  kBuffer,      // of the given module or options
+  kInput,       // SavedTensorOptions::inputs
+  kGradient,    // of a parameter, or of a leaf that the graph reaches
+  kExcluded,    // SavedTensorOptions::exclude
   kRoot,        // the storage of a root itself
-  kActivation,  // held by the graph, whoever else may hold it
+  kActivation,  // held by the graph, whoever else holds it
 };
 
-// "parameter", "buffer", "input", "gradient", "excluded", "root", "activation".
+// Returns "parameter", "buffer", "input", "gradient", "excluded", "root" or "activation": the
+// spelling of text, JSON and CSV.
 const char* to_string(SavedRole role);
 
-// One saved tensor; for sparse and nested ones one row per part, the part's
-// name behind a dot: `self.indices`, `self.values`.
+// One saved tensor. A sparse or nested tensor has a row for each of its parts, named behind a dot:
+// `self.indices`, `self.values`.
 struct SavedTensorRow {
   std::string node;              // `MulBackward0`
-  uint64_t sequence_number = 0;  // per thread: unique with forward_thread
-  uint64_t forward_thread = 0;
-  std::string slot;                           // `self`, `weight`, `result1`, `indices#0`; a custom
-                                              // Function's tensors are `saved#0`, `saved#1`, …
-  std::optional<std::vector<int64_t>> shape;  // -1: a symbolic size
-  c10::ScalarType dtype = c10::ScalarType::Undefined;
-  c10::Device device = c10::Device(c10::kCPU);
+  uint64_t sequence_number = 0;  // autograd's: unique together with forward_thread
+  uint64_t forward_thread = 0;   // autograd's number of the thread that ran the forward pass
+  // `self`, `weight`, `result1`, `indices#0`; of a custom Function `saved#0`, `saved#1`, …
+  std::string slot;
+  std::optional<c10::DimVector> shape;  // none: unknown; a size of -1: symbolic
+  std::optional<c10::ScalarType> dtype;
+  std::optional<c10::Device> device;  // none: a TorchScript node of which nothing is known
 
-  // Where the storage's data begins, or where it has none (meta, zero bytes)
-  // the address of its StorageImpl; 0 where there is no storage to be seen.
+  // The address of the storage's data, or of its StorageImpl where it has no data (meta, zero
+  // bytes); 0 where no storage can be seen.
   uintptr_t storage_address = 0;
-  uint64_t storage_id = 0;               // the registry's; 0 = unknown
-  uintptr_t tensor = 0;                  // identity of the tensor object, while the graph lives
-  std::optional<int64_t> storage_bytes;  // as asked for; none = unknown
-  std::optional<int64_t> extent_bytes;   // first to last element of the tensor
-  int64_t storage_offset_bytes = 0;      // where the tensor begins in its storage
-  bool view = false;                     // the tensor shows part of its storage
-  bool lent = false;                     // Courtesy has taken the storage's data away for a while
+  uint64_t storage_id = 0;  // the registry's; 0: unknown
+  // Identifies the tensor object while the graph lives; 0: unknown.
+  uintptr_t tensor = 0;
+  std::optional<int64_t> storage_bytes;         // as requested, never rounded; none: unknown
+  std::optional<int64_t> extent_bytes;          // from the tensor's first to its last element
+  std::optional<int64_t> storage_offset_bytes;  // from the storage's begin to the first element
+  bool view = false;                            // the tensor shows only a part of its storage
+  bool lent = false;  // Courtesy has taken the storage's data away for a while
 
-  bool counted = false;               // the first holder of its storage
-  std::optional<size_t> shares_with;  // else the first holder's place in rows()
+  bool counted = false;               // the first row of its storage, whose bytes are in a total
+  std::optional<size_t> shares_with;  // for later rows: the index of the first one in rows()
   bool in_place_modified = false;     // after saving: backward() would throw
-  bool inferred =
-      false;  // born in the TorchScript method of a node that cannot be read: probably held by it
+  // Made in the TorchScript method of a node that cannot be read, which probably holds it.
+  bool inferred = false;
   SavedRole role = SavedRole::kActivation;
 };
 
-enum class UnreadReason {
-  kPacked,       // held by saved-variable hooks, which were not run
-  kReleased,     // backward has freed what the node had saved
-  kUnknownType,  // a node whose type is closed to us
-  kTorchScript,  // what it holds is inferred, or not known
-  kBusy,         // backward() is running on it, in another thread or further up
+// Why a node is in unread_nodes().
+enum class UnreadReason : uint8_t {
+  kPacked,       // saved-variable hooks hold it, which are never run
+  kReleased,     // backward() has freed what the node had saved
+  kUnknownType,  // a Function written in Python, or a node class of another library
+  kTorchScript,  // what the node holds is inferred, or not known
+  kBusy,         // backward() is running on the node, in another thread or further up the stack
   kFailed,       // a custom Function that could not be read to its end
 };
 
-// "packed, not opened", "released", "unknown type", "TorchScript", "in use", "failed".
+// Returns words for people: "packed, not opened", "released", "unknown type", "TorchScript",
+// "in use" or "failed".
 const char* to_string(UnreadReason reason);
+// Returns the reason as JSON spells it: "packed", "released", "unknown_type", "torchscript",
+// "in_use" or "failed".
+std::string_view machine_name(UnreadReason reason);
 std::ostream& operator<<(std::ostream& out, SavedRole role);
 std::ostream& operator<<(std::ostream& out, UnreadReason reason);
 
+// A node, all or some of whose saved tensors are in no row.
 struct UnreadNode {
   std::string node;
   uint64_t sequence_number = 0;
@@ -148,7 +131,7 @@ struct UnreadNode {
   std::string detail;  // the slots, or what went wrong
 };
 
-// One line each, without its end.
+// Writes one line, without its end.
 std::ostream& operator<<(std::ostream& out, const SavedTensorRow& row);
 std::ostream& operator<<(std::ostream& out, const UnreadNode& node);
 
@@ -156,41 +139,47 @@ namespace graph_internal {
 struct SavedTensorsData;
 }
 
-// An immutable value; holds no tensor and no node. Copies are cheap.
+// The account of a graph: an immutable value that holds no tensor and no node. Cheap to copy; any
+// number of threads may read it.
 class SavedTensors {
  public:
   SavedTensors();
 
-  // In the order of the walk from the roots, which is the same every time.
+  // Returns the rows in the order of the walk from the roots, which is always the same.
   std::vector<SavedTensorRow> rows() const;
+  // Returns how many rows there are, without making them.
   size_t row_count() const;
-  size_t node_count() const;  // of the graph, those that save nothing included
+  // Returns how many nodes the graph has, those that save nothing included.
+  size_t node_count() const;
 
-  // The activations, each storage once, rounded as the options say.
+  // Returns the bytes of the activations, each storage once, rounded as the options say.
   int64_t total_bytes() const;
-  int64_t bytes(SavedRole role) const;  // kActivation: total_bytes()
-  int64_t inferred_bytes() const;       // of the activations
-  // Rows whose bytes are not known: they are in no total.
+  // Returns the bytes of one role; total_bytes() for kActivation.
+  int64_t bytes(SavedRole role) const;
+  // Returns how many of the activations' bytes were attributed to TorchScript nodes from births.
+  int64_t inferred_bytes() const;
+  // Returns how many rows have unknown bytes. They are in no total.
   size_t unknown_rows() const;
 
+  // Returns the nodes that could not be read, or not to their end. What they hold is in no total.
   std::vector<UnreadNode> unread_nodes() const;
-  // True where the totals are all that the graph still holds: no node closed to
-  // us, packed or failed, and no row of unknown bytes.
+  // Returns true if the totals are all that the graph still holds: every node was read or has been
+  // freed by backward(), and every row's bytes are known. Otherwise they are lower bounds.
   bool complete() const;
 
-  // {"schema":"memledger.saved_tensors/1","total_bytes":…,"rows":[…],…}. Bytes
-  // are exact integers, null where unknown.
+  // Returns one JSON object, schema memledger.saved_tensors/2 (docs/formats.md). Bytes are exact
+  // integers; null: unknown.
   std::string to_json() const;
 
-  // A line per row under a fixed header, exact bytes; empty where unknown. Quoted as RFC 4180 says.
+  // Returns a header and a line per row (docs/formats.md). Bytes are exact; empty: unknown.
   std::string to_csv() const;
 
-  // The graph as a drawing for Graphviz: a box per node with the bytes it is the first to hold, on
-  // the edges the bytes of the tensor that flowed from one operator into the next. c10::Error for
-  // more than `max_nodes`, which nobody could read.
+  // Returns a drawing for Graphviz: a box per node with the bytes that it is the first to hold, and
+  // on the edges the bytes of the tensor that went from one operator to the next. Throws c10::Error
+  // if the graph has more than `max_nodes`.
   std::string to_dot(size_t max_nodes = 500) const;
 
-  // A table, biggest first, 50 rows at most; sizes in powers of 1024.
+  // Prints totals and a table of the 50 biggest rows, in powers of 1024.
   friend std::ostream& operator<<(std::ostream& out, const SavedTensors& saved);
 
  private:
@@ -200,36 +189,48 @@ class SavedTensors {
   std::shared_ptr<const graph_internal::SavedTensorsData> data_;
 };
 
-// Everything the graph under the roots holds; several roots are one union. All
-// of it is activation but what the options exclude and the roots' own storages:
-// the result of exp() counts in exp().sum(), and is apart where it is the root.
+// Returns everything that the graphs of the roots hold, as one union. All of it is activation but
+// what the options exclude and the roots' own storages: the result of exp() counts in exp().sum(),
+// and is apart where it is the root.
+//
+// Throws c10::Error if there is no root, a root is undefined or has no graph, or backward() has
+// freed all that the graph had saved. Of a graph that is freed in part, returns what is left; the
+// freed nodes are in unread_nodes().
+//
+// Other threads may meanwhile build and run other graphs, over the same parameters, too. They must
+// not set or clear gradients otherwise than by backward(), nor change a tensor of this graph in
+// place. A node that backward() is running on is listed as in use; the account is then of no single
+// instant, and backward() may wait while up to 16 nodes are read.
+//
+// Takes less than a microsecond per node while the graph fits into the cache, and some 200 bytes of
+// host memory per node and row. Does not recurse, so the graph may be as deep as memory allows.
 SavedTensors saved_for_backward(at::ArrayRef<at::Tensor> roots,
                                 const SavedTensorOptions& options = {});
 
-// The gist's function of that name. `duplicate` means "remove duplicates", as
-// there: true gives one row per storage, that of the saved tensor with the most
-// elements; false gives the raw rows, one per slot. Rows of the net's
-// parameters and buffers are left out, by storage: where the gist took the
-// transposed view of a Linear's weight for an activation, this does not.
-SavedTensors get_tensors_saved_for_backward(const torch::nn::Module& net, const at::Tensor& output,
-                                            bool duplicate = true);
-
-// What the graph holds, whoever else holds it too, less the storages of the
-// net's parameters and buffers, of the loss and of what the options exclude.
-// The input is in, unless excluded. Where saved_for_backward() would list
-// unread nodes the figure is a lower bound.
-int64_t memory_for_backward(const torch::nn::Module& net, const at::Tensor& loss,
-                            const SavedTensorOptions& options = {});
-
-// The rows behind memory_for_backward().
+// Does the same, and sets the module's parameters and buffers apart. by_layer() and
+// if_checkpointed() need the module's names.
 SavedTensors saved_for_backward(const torch::nn::Module& net, at::ArrayRef<at::Tensor> roots,
                                 const SavedTensorOptions& options = {});
 
-// The same for a module holder, so that `net` will do for `*net`.
+// Returns saved_for_backward(net, loss, options).total_bytes(): what the graph holds, whoever else
+// holds it, less the storages of the module's parameters and buffers, of the loss, and of what the
+// options exclude. The input counts unless it is excluded. A lower bound where nodes are unread.
+int64_t memory_for_backward(const torch::nn::Module& net, const at::Tensor& loss,
+                            const SavedTensorOptions& options = {});
+
+// Returns what the Python function of that name does: one row per storage, that of the saved tensor
+// with the most elements, or with `duplicate` false one row per slot. (As in Python, `duplicate`
+// means "remove duplicates".) Leaves out the rows of the module's parameters and buffers by
+// storage, so the transposed view of a Linear's weight is not taken for an activation.
+SavedTensors get_tensors_saved_for_backward(const torch::nn::Module& net, const at::Tensor& output,
+                                            bool duplicate = true);
+
+// The same for a module holder: `net` instead of `*net`.
 template <typename M>
-SavedTensors get_tensors_saved_for_backward(const torch::nn::ModuleHolder<M>& net,
-                                            const at::Tensor& output, bool duplicate = true) {
-  return get_tensors_saved_for_backward(*net, output, duplicate);
+SavedTensors saved_for_backward(const torch::nn::ModuleHolder<M>& net,
+                                at::ArrayRef<at::Tensor> roots,
+                                const SavedTensorOptions& options = {}) {
+  return saved_for_backward(*net, roots, options);
 }
 template <typename M>
 int64_t memory_for_backward(const torch::nn::ModuleHolder<M>& net, const at::Tensor& loss,
@@ -237,10 +238,9 @@ int64_t memory_for_backward(const torch::nn::ModuleHolder<M>& net, const at::Ten
   return memory_for_backward(*net, loss, options);
 }
 template <typename M>
-SavedTensors saved_for_backward(const torch::nn::ModuleHolder<M>& net,
-                                at::ArrayRef<at::Tensor> roots,
-                                const SavedTensorOptions& options = {}) {
-  return saved_for_backward(*net, roots, options);
+SavedTensors get_tensors_saved_for_backward(const torch::nn::ModuleHolder<M>& net,
+                                            const at::Tensor& output, bool duplicate = true) {
+  return get_tensors_saved_for_backward(*net, output, duplicate);
 }
 
 }  // namespace memledger

@@ -16,10 +16,10 @@ namespace {
 
 std::atomic<AllocationFailureObserver> observer_in_use{nullptr};
 
-// The allocator was asked for memory of the device that is current on this thread.
+// CUDA allocators allocate on the device that is current on this thread.
 c10::Device device_asked(WatchedType type) {
   if (type == WatchedType::kCpu) return c10::Device(c10::DeviceType::CPU);
-  return c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice();
+  return c10::impl::getDeviceGuardImpl(device_type_of(type))->getDevice();
 }
 
 void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes,
@@ -54,7 +54,7 @@ void note_failed(WatchedType type, size_t nbytes) noexcept {
   try {
     throw;
   } catch (const c10::Error& error) {
-    // what() would name every frame of the stack first, which takes seconds.
+    // what() would symbolize a whole stack first, which takes seconds.
     tell(observer, type, nbytes, error.what_without_backtrace());
   } catch (const std::exception& error) {
     tell(observer, type, nbytes, error.what());

@@ -1,19 +1,14 @@
 #pragma once
 
-// Tells when an allocator could not give what the program asked for, while everything that fills
-// the memory is still there.
+// Calls an observer when an allocation fails, before anything unwinds: what fills the memory is
+// still there.
 //
-//   void observe(const memledger::AllocationFailure& failure) noexcept { …
-//   Registry::global().snapshot() … } memledger::set_allocation_failure_observer(&observe);
+//   memledger::set_allocation_failure_observer(
+//       [](const memledger::AllocationFailure& failure) noexcept { std::cerr << failure << '\n';
+//       });
 //
-// The program then gets the allocator's own exception, unchanged. It may recover, and so may
-// LibTorch: cuDNN's convolutions try another algorithm when one finds no memory for its workspace.
-//
-// Thread-safety: the observer is called on the thread that asked, by several threads at once if
-// several fail, with no lock of memledger or of the allocator held; LibTorch and the program may
-// hold locks of their own. Allocations that the observer makes and that fail are not told to it.
-// Seen are the allocators that the registry watches, while it is active. Cost: none until one
-// fails.
+// The program then gets the allocator's own exception, unchanged. reporter/out_of_memory.h writes
+// reports this way.
 
 #include <c10/core/Device.h>
 
@@ -24,17 +19,23 @@
 
 namespace memledger {
 
-// What was asked for, and by what. Its stack is taken whatever StackOptions say.
+// What was asked for, and by whom. Its stack is taken whatever StackOptions say.
 struct AllocationFailure : Birthplace {
   int64_t requested_bytes = 0;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  std::string_view message;  // of the exception; valid during the call
+  std::string_view message;  // the exception's; valid during the call
 };
 
 using AllocationFailureObserver = void (*)(const AllocationFailure&) noexcept;
 
-// One per process; null for none. Returns the one before. A call of the former one may still be
-// running on another thread.
+// Sets the observer of the process, null for none, and returns the one before, a call of which may
+// still be running on another thread.
+//
+// It is called while the registry is active, for the allocators that the registry watches, on the
+// thread that asked: by several threads at once if several fail, and with no lock of memledger or
+// of the allocator held, though LibTorch and the program may hold theirs. Its own allocations that
+// fail are not told to it. A failure is not always the end: the program may recover, and cuDNN's
+// convolutions try another algorithm without a workspace. Costs nothing until an allocation fails.
 AllocationFailureObserver set_allocation_failure_observer(
     AllocationFailureObserver observer) noexcept;
 

@@ -1,14 +1,15 @@
 #pragma once
 
-// What happened between two instants, coalesced: a storage born and freed between them appears
-// nowhere.
+// What was born and what died between two instants.
 //
 //   memledger::Cursor cursor;
-//   registry.changes_since(cursor);                         // from now on
-//   ...
-//   memledger::Changes changes = registry.changes_since(cursor);
+//   memledger::Registry::global().skip_changes(cursor);  // from here on
+//   output = model->forward(input);
+//   const memledger::Changes changes = memledger::Registry::global().changes_since(cursor);
+//   for (const memledger::StorageInfo& storage : changes.born) std::cout << storage << '\n';
 //
-// Cost: by the number of changes, not of live storages.
+// A storage born and freed between the two appears nowhere. Costs by the number of changes, not of
+// live storages.
 
 #include <chrono>
 #include <cstdint>
@@ -19,26 +20,26 @@
 namespace memledger {
 
 struct Changes {
-  // There was no earlier instant to compare with, so `born` lists everything alive and `died`
-  // nothing: a cursor's first use, or one that was lost because there was no memory to remember
-  // what died.
+  // There was no earlier instant to compare with: `born` has everything alive, `died` nothing. True
+  // at a cursor's first use, and after there was no memory to remember what died.
   bool from_snapshot = false;
-  std::chrono::system_clock::time_point time;
-  std::vector<StorageInfo> born;  // in order of birth
+  std::chrono::system_clock::time_point time;  // the later instant
+  std::vector<StorageInfo> born;               // in order of birth
   std::vector<StorageInfo> died;
-  std::vector<DeviceInfo> devices;  // as they were at the later instant
-  // As Snapshot::unseen_before_tracking and tracking_was_off, of the CPU and of CUDA devices.
+  std::vector<DeviceInfo> devices;  // at the later instant
+  // As Snapshot::unseen_before_tracking() and tracking_was_off(), for the CPU and for CUDA devices.
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
   bool cuda_unseen_before_tracking = false;
   bool cuda_tracking_was_off = false;
 };
 
-// A reader's place in the registry's changes. While one is alive, the registry remembers what it
-// saw alive and has died since: at most one small record per storage alive at its last use. One
-// thread at a time; not copyable.
+// A reader's place in the registry's changes. While it lives, the registry remembers what it saw
+// alive and has died since: at most one small record per storage alive at its last use. For one
+// thread at a time.
 class Cursor {
  public:
+  // Begins at the first use with Registry::changes_since() or skip_changes().
   Cursor() = default;
   ~Cursor();
   Cursor(Cursor&& other) noexcept : number_(other.number_) { other.number_ = 0; }

@@ -1,13 +1,18 @@
 #pragma once
 
+// Counters of one device, and the trouble that hooks met. Plain values.
+//
+//   memledger::Registry& registry = memledger::Registry::global();
+//   const memledger::Counters before = registry.counters(at::kCPU);
+//   output = model->forward(input);
+//   std::cout << (registry.counters(at::kCPU) - before).allocated_bytes << " bytes allocated\n";
+
 #include <cstdint>
 
 namespace memledger {
 
-// Bytes as requested and storages (or raw blocks) of one device. A plain value: counters of two
-// moments subtract to what happened between them (the peaks then are the later ones, as a peak has
-// no difference). Storages adopted later (born before tracking) are in current and peak and, when
-// freed, in freed, but never in allocated.
+// Bytes as requested, and numbers of storages and raw blocks. Storages adopted later (born before
+// tracking) are in current and peak, and in freed when freed, but never in allocated.
 struct Counters {
   int64_t current_bytes = 0;
   int64_t peak_bytes = 0;  // highest current_bytes since activation or Registry::reset_peak
@@ -18,6 +23,7 @@ struct Counters {
   int64_t allocated_count = 0;
   int64_t freed_count = 0;
 
+  // Returns what happened between two moments. Peaks, which have no difference, are the later ones.
   friend Counters operator-(Counters later, const Counters& earlier) {
     later.current_bytes -= earlier.current_bytes;
     later.allocated_bytes -= earlier.allocated_bytes;
@@ -29,10 +35,10 @@ struct Counters {
   }
 };
 
-// Trouble that the hooks met and kept from the program. All zero in a healthy run.
+// Trouble that hooks met and kept from the program. All zero in a healthy run.
 struct HookHealth {
-  // Freed through our deleter, but never recorded. Not counted once something was allocated unseen
-  // (before the first activation, in a gap): then such frees are to be expected.
+  // Blocks freed through our deleter that were never recorded. Not counted after something was
+  // allocated unseen (before the first activation, or in a gap), when such frees are expected.
   int64_t unknown_frees = 0;
   int64_t dropped_records = 0;  // storages that could not be recorded, or whose free was never seen
   int64_t swallowed_exceptions = 0;  // exceptions stopped inside a hook

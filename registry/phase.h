@@ -1,21 +1,27 @@
 #pragma once
 
+// What the program was doing when a storage was made.
+//
+//   memledger::ScopedPhase phase(memledger::Phase::kOptimizer);  // where inference is not enough
+//   optimizer.step();
+
 #include <cstdint>
 #include <string_view>
 
 namespace memledger {
 
-// What the program was doing when a storage was made.
-//   kBackward   inside an autograd graph task
-//   kOptimizer  inside ScopedPhase(Phase::kOptimizer), else inferred (LibTorch's C++ optimizers
-//   open no scope of their own): under
-//               no_grad, from arithmetic in place on a storage that operators consumed as a leaf
-//               that requires grad, until grad mode is on again or an operator other than
-//               arithmetic reads such a storage (a forward pass under no_grad)
-//   kForward    grad mode is on and it is not backward
-//   kOther      anything else: no_grad work, allocations outside operators
-enum class Phase : uint8_t { kOther, kForward, kBackward, kOptimizer };
+enum class Phase : uint8_t {
+  kOther,     // anything else: work under no_grad, allocations outside operators
+  kForward,   // grad mode is on, and it is not backward
+  kBackward,  // inside an autograd graph task
+  // Inside ScopedPhase(Phase::kOptimizer), else inferred, as LibTorch's C++ optimizers open no
+  // scope of their own: it begins under no_grad with arithmetic in place on a parameter (a storage
+  // that operators have read as a leaf that requires grad), and ends when grad mode is on again or
+  // an operator other than arithmetic reads a parameter, as a forward pass under no_grad does.
+  kOptimizer,
+};
 
+// Returns forward, backward, optimizer or other.
 constexpr std::string_view to_string(Phase phase) {
   switch (phase) {
     case Phase::kForward:

@@ -9,13 +9,11 @@
 
 namespace memledger {
 
-struct Recorder::Place {
-  core::RecordingMark mark;
-};
+struct Recorder::Mark : core::RecordingMark {};
 
-Recorder::Recorder(size_t max_events) : place_(std::make_unique<Place>()) {
+Recorder::Recorder(size_t max_events) : mark_(std::make_unique<Mark>()) {
   try {
-    copy_services().start_recording(max_events, place_->mark);
+    copy_services().start_recording(max_events, *mark_);
   } catch (const std::bad_alloc&) {
     TORCH_CHECK(false, "memledger: no memory to record ", max_events,
                 " births and deaths of storages");
@@ -25,12 +23,10 @@ Recorder::Recorder(size_t max_events) : place_(std::make_unique<Place>()) {
 Recorder::~Recorder() { copy_services().stop_recording(); }
 
 Recording Recorder::read() const {
-  return copy_services().read_recording(place_->mark, /*with_alive=*/true);
+  return copy_services().read_recording(*mark_, /*with_alive=*/true);
 }
 
-Recording Recorder::take() {
-  return copy_services().read_recording(place_->mark, /*with_alive=*/false);
-}
+Recording Recorder::take() { return copy_services().read_recording(*mark_, /*with_alive=*/false); }
 
 int64_t recording_clock_ns() noexcept { return core::steady_ns(); }
 

@@ -2,21 +2,12 @@
 
 // When storages were born and freed, between two points.
 //
-//   memledger::Recorder recorder;                      // from now on
-//   ...
-//   memledger::Recording recording = recorder.read();  // from then to now
-//   for (const memledger::Lifetime& life : recording.lifetimes) { ... life.storage.nbytes,
-//   life.born_ns, life.died_ns ... }
+//   memledger::Recorder recorder;
+//   output = model->forward(input);
+//   const memledger::Recording recording = recorder.read();
+//   for (const memledger::Lifetime& life : recording.lifetimes) std::cout << life << '\n';
 //
-// While a Recorder lives, each birth and each death leaves an event of some 140 bytes in rings of
-// fixed size; the oldest are dropped when there is no room, and counted. Without one, an allocation
-// asks for nothing but a null pointer.
-//
-// Units: bytes as requested; nanoseconds of the steady clock. Errors: the constructor throws
-// c10::Error when there is no memory for the rings. Ownership: holds no tensor. Thread-safety:
-// reading and recording from any thread; one thread at a time for one Recorder. Events of two
-// threads within the same microsecond may come in either order. Cost: about 0.1 µs per allocation
-// and per free; reading by the number of events, and by live storages where they are asked for.
+// Times are nanoseconds of the steady clock, bytes as requested.
 
 #include <chrono>
 #include <cstddef>
@@ -34,10 +25,10 @@ struct Lifetime {
   StorageInfo storage;             // as known at its death, or at the end
   std::optional<int64_t> born_ns;  // nothing: before the recording began
   std::optional<int64_t> died_ns;  // nothing: alive at the end
-  bool used_as_parameter = false;  // an operator consumed it as a leaf that requires grad
+  bool used_as_parameter = false;  // an operator read it as a leaf that requires grad
 };
 
-// From then on the thread's label was this one.
+// A thread's label from one moment on.
 struct LabelChange {
   int64_t time_ns = 0;
   uint32_t thread = 0;
@@ -45,40 +36,47 @@ struct LabelChange {
 };
 
 struct Recording {
-  int64_t begin_ns = 0;  // of what is here: later than asked for, if events were dropped
+  int64_t begin_ns = 0;  // later than asked for if events were dropped
   int64_t end_ns = 0;
   int64_t dropped_events = 0;
-  int64_t dropped_label_changes =
-      0;  // of this time, at most: the last 65536 changes in the process are kept
+  // At most so many label changes of this time are missing: the last 65 536 of the process are
+  // kept.
+  int64_t dropped_label_changes = 0;
   std::chrono::system_clock::time_point end_time;
   std::vector<Lifetime> lifetimes;         // by id: in order of birth
   std::vector<LabelChange> label_changes;  // by time
-  std::vector<DeviceInfo> devices;         // at the end; only with everything that is alive
+  std::vector<DeviceInfo> devices;         // at the end; empty from take()
 };
 
+// Records births and deaths while it lives: an event of some 140 bytes each, in rings of fixed
+// size. The oldest are dropped when there is no room. Holds no tensor. For one thread at a time;
+// whatever threads allocate is recorded. Events of two threads within a microsecond may come in
+// either order. Cost: about 0.1 µs per allocation and per free; reading by the number of events
+// and, for read(), of live storages.
 class Recorder {
  public:
-  // At most so many births and deaths are kept; the largest number that any living Recorder asked
-  // for holds for all.
+  // Begins. Keeps at most `max_events` births and deaths; the largest number that any living
+  // Recorder asked for applies to all. Throws c10::Error when there is no memory for the rings.
   explicit Recorder(size_t max_events = size_t{1} << 18);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  // From the beginning (or the last restart) to now, with everything that is alive at its end.
+  // Returns everything from the beginning (or the last take()) to now, and everything alive now.
+  // Throws std::bad_alloc.
   Recording read() const;
-  // What was born or freed since the beginning or the last restart, and begins anew. What lives
-  // through is not in it.
+  // Returns what was born or freed since the beginning or the last take(), and begins anew. Leaves
+  // out what was alive all the time. Throws std::bad_alloc, and has not begun anew then.
   Recording take();
 
  private:
-  struct Place;
-  std::unique_ptr<Place> place_;
+  struct Mark;
+  std::unique_ptr<Mark> mark_;
 };
 
-// The steady clock that all of it is by.
+// Returns the time of the clock that recordings use.
 int64_t recording_clock_ns() noexcept;
-// The number that StorageInfo::thread has for the calling thread.
+// Returns the number that Birthplace::thread has for the calling thread.
 uint32_t this_thread_number() noexcept;
 
 }  // namespace memledger

@@ -1,16 +1,12 @@
 #pragma once
 
-// Scopes of the calling thread. They nest; each restores what it found when it ends, on the thread
-// that opened it.
+// Scopes of the calling thread: labels and phases of what is made in them. They nest.
 //
 //   memledger::ScopedLabel epoch("epoch 3");
-//   { memledger::ScopedLabel encoder("encoder"); ... }        // storages made here carry the label
-//   "epoch 3/encoder" { memledger::ScopedPhase step(memledger::Phase::kOptimizer);
-//   optimizer.step(); }
-//
-// A label that differs at each pass (a step number, a request id) is kept for the life of the
-// process; past 65 536 different paths the label reads "(too many names)". Cost: one lock and one
-// hash for a label, nothing to speak of for a phase.
+//   {
+//     memledger::ScopedLabel encoder("encoder");
+//     output = model->forward(input);  // labelled "epoch 3/encoder"
+//   }
 
 #include <cstdint>
 #include <string>
@@ -19,6 +15,10 @@
 
 namespace memledger {
 
+// Appends a label to the thread's path of labels; restores the path when it ends, on the thread
+// that made it. Every path is kept for the life of the process: past 65 536 different ones (step
+// numbers, request ids) new ones read "(too many names)". Throws std::bad_alloc. Cost: a lock and a
+// hash.
 class ScopedLabel {
  public:
   explicit ScopedLabel(const std::string& label);
@@ -30,6 +30,8 @@ class ScopedLabel {
   uint32_t before_;
 };
 
+// Sets the thread's phase, whatever would be inferred; restores the one before when it ends, on the
+// thread that made it. Costs next to nothing.
 class ScopedPhase {
  public:
   explicit ScopedPhase(Phase phase);

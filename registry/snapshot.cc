@@ -16,7 +16,7 @@ std::pair<c10::DeviceType, c10::DeviceIndex> key_of(c10::Device device) {
   return {device.type(), device.index()};
 }
 
-// A CPU device is the same with and without an index; of others the first is meant without.
+// Drops the CPU's index; gives other devices without an index the first.
 c10::Device canonical(c10::Device device) {
   if (device.is_cpu() || device.is_meta()) return c10::Device(device.type());
   return device.has_index() ? device : c10::Device(device.type(), 0);
@@ -29,17 +29,17 @@ c10::ArrayRef<DeviceInfo> Snapshot::devices() const {
 }
 
 Counters Snapshot::counters(c10::Device device) const {
-  for (const DeviceInfo& one : devices()) {
-    if (one.device == canonical(device)) return one.counters;
+  for (const DeviceInfo& info : devices()) {
+    if (info.device == canonical(device)) return info.counters;
   }
   return {};
 }
 
 c10::ArrayRef<StorageInfo> Snapshot::storages(c10::Device device) const {
   if (!data_) return {};
-  const auto found = data_->storages.find(key_of(canonical(device)));
-  return found == data_->storages.end() ? c10::ArrayRef<StorageInfo>()
-                                        : c10::ArrayRef<StorageInfo>(found->second);
+  const auto rows = data_->storages.find(key_of(canonical(device)));
+  return rows == data_->storages.end() ? c10::ArrayRef<StorageInfo>()
+                                       : c10::ArrayRef<StorageInfo>(rows->second);
 }
 
 int64_t Snapshot::total_bytes(c10::Device device) const {
@@ -51,10 +51,10 @@ int64_t Snapshot::total_bytes(c10::Device device) const {
 const StorageInfo* Snapshot::find(uint64_t id) const {
   if (!data_) return nullptr;
   for (const auto& [device, rows] : data_->storages) {
-    const auto place =
+    const auto row_iterator =
         std::lower_bound(rows.begin(), rows.end(), id,
                          [](const StorageInfo& row, uint64_t wanted) { return row.id < wanted; });
-    if (place != rows.end() && place->id == id) return &*place;
+    if (row_iterator != rows.end() && row_iterator->id == id) return &*row_iterator;
   }
   return nullptr;
 }
@@ -63,10 +63,10 @@ const StorageInfo* Snapshot::find_address(c10::Device device, const void* addres
   if (!data_ || address == nullptr) return nullptr;
   std::call_once(data_->addresses_are_known, [this] {
     size_t count = 0;
-    for (const auto& [one, rows] : data_->storages) count += rows.size();
+    for (const auto& [device_key, rows] : data_->storages) count += rows.size();
     std::vector<const StorageInfo*> all;
     all.reserve(count);
-    for (const auto& [one, rows] : data_->storages) {
+    for (const auto& [device_key, rows] : data_->storages) {
       for (const StorageInfo& row : rows) all.push_back(&row);
     }
     std::sort(all.begin(), all.end(), [](const StorageInfo* a, const StorageInfo* b) {
@@ -74,7 +74,7 @@ const StorageInfo* Snapshot::find_address(c10::Device device, const void* addres
     });
     data_->by_address = std::move(all);
   });
-  // A peak may hold several storages of one address: the last born is meant.
+  // A peak may hold several storages at one address: the last born is wanted.
   const auto wanted = reinterpret_cast<uintptr_t>(address);
   const auto after =
       std::upper_bound(data_->by_address.begin(), data_->by_address.end(), wanted,

@@ -1,14 +1,14 @@
 #pragma once
 
-// What the registry knew at one instant.
+// All storages alive at one instant.
 //
-//   memledger::Snapshot snapshot = memledger::Registry::global().snapshot();
-//   int64_t bytes = snapshot.total_bytes(at::kCPU);
-//   for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU)) { ... }
+//   const memledger::Snapshot snapshot = memledger::Registry::global().snapshot();
+//   std::cout << snapshot.total_bytes(at::kCPU) << " bytes in all\n";
+//   for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU))
+//     std::cout << storage.nbytes << " bytes made by " << storage.op << '\n';
 //
-// Units: bytes as requested of the allocator. Thread-safety: immutable; copies share their rows.
-// Ownership: holds no tensor and no storage, only what was noted about them. Cost: copying is a
-// reference count; making one is by the number of live storages.
+// Immutable, so safe on any thread. Copies share their rows. Holds no tensor. Bytes are as
+// requested of the allocator.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -33,17 +33,15 @@ struct StorageInfo : Birthplace {
   uintptr_t address = 0;  // of the data; reused by later storages
   int64_t nbytes = 0;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  float stack_weight = 0;  // how many such storages it stands for, see StackOptions::sampled
+  float stack_weight = 0;  // how many such storages its stack stands for: StackOptions::sampled()
   bool temporary = false;  // the operator that made it is still running
-  // Made by a raw allocation of the device's allocator (raw_alloc: Thrust, NCCL,
-  // caching_allocator_alloc), not for a storage.
+  // Made by a raw allocation (raw_alloc: Thrust, NCCL, caching_allocator_alloc), not for a storage.
   bool raw_block = false;
-  // An operator consumed it as a leaf that requires grad: a parameter, whether anybody has
-  // registered it or not.
+  // An operator read it as a leaf that requires grad: a parameter, registered or not.
   bool used_as_parameter = false;
   StorageKind kind = StorageKind::kTensor;
-  // Of the tensor it was made for; nothing if no operator has shown one (raw blocks, scratch
-  // memory).
+  // What the tensor that it was made for looks like. Without dtype the shape is unknown, too: no
+  // operator has shown a tensor (raw blocks, scratch memory).
   std::optional<c10::ScalarType> dtype;
   c10::DimVector shape;
 };
@@ -51,14 +49,13 @@ struct StorageInfo : Birthplace {
 // One device at that instant.
 struct DeviceInfo {
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  Counters counters;          // the allocator wrapper's own count, kept apart from the table
-  int64_t table_bytes = 0;    // sum over the table's rows
-  int64_t adopted_bytes = 0;  // of these, in storages born before tracking or while it was off
-  // Parts of table_bytes, too.
-  int64_t raw_block_bytes = 0;
-  int64_t library_workspace_bytes = 0;
+  Counters counters;            // the allocator wrapper's own count, kept apart from the table
+  int64_t table_bytes = 0;      // sum over the table's rows
+  int64_t adopted_bytes = 0;    // of these, in storages born before tracking or while it was off
+  int64_t raw_block_bytes = 0;  // also part of table_bytes
+  int64_t library_workspace_bytes = 0;  // also part of table_bytes
 
-  // What is left: memory of tensors.
+  // Returns what is left of table_bytes: memory of tensors.
   int64_t tensor_bytes() const { return table_bytes - raw_block_bytes - library_workspace_bytes; }
 };
 
@@ -66,25 +63,28 @@ class Snapshot {
  public:
   Snapshot() = default;
 
-  // Sum of the rows of one device; 0 for a device that was never used.
+  // Returns the sum of one device's rows; 0 for a device that was never used.
   int64_t total_bytes(c10::Device device) const;
-  // Devices that ever had a storage, in LibTorch's order of device types.
+  // Returns the devices that ever had a storage, in LibTorch's order of device types.
   c10::ArrayRef<DeviceInfo> devices() const;
-  // The counters of one device; zeros if it was never used.
+  // Returns the counters of one device; zeros if it was never used.
   Counters counters(c10::Device device) const;
-  // Rows in order of birth, valid as long as a copy of this snapshot lives.
+  // Returns a device's rows in order of birth, valid while a copy of this snapshot lives.
   c10::ArrayRef<StorageInfo> storages(c10::Device device) const;
-  // Null if no such storage was alive. Valid as long as a copy of this snapshot lives.
+  // Return the row of a storage, null if it was not alive. Valid while a copy of this snapshot
+  // lives. find_address() takes the beginning of the data, and sorts all addresses when first used;
+  // of several storages of a peak at one address it returns the last.
   const StorageInfo* find(uint64_t id) const;
   const StorageInfo* find_address(c10::Device device, const void* data) const;
 
-  // False only for a peak (Registry::peak_snapshot) some of whose storages were freed while peaks
-  // were not kept.
+  // Returns false only for a peak (Registry::peak_snapshot) that lacks storages which were freed
+  // while peaks were not kept.
   bool complete() const;
+  // Returns the instant.
   std::chrono::system_clock::time_point time() const;
-  // True if storages may have been made on devices of that type (CPU or CUDA) before the first
-  // activation, or in a gap after it: those that no module, tensor, graph or operator input has led
-  // to are not among the rows. On CUDA the allocator's own statistics tell how much that is
+  // Return whether storages may have been made unseen on devices of that type (CPU or CUDA): before
+  // the first activation, or in a gap after it. Rows lack those that no module, tensor, graph or
+  // operator input has led to. On CUDA the allocator's own statistics tell how much that is
   // (registry/device_statistics.h).
   bool unseen_before_tracking(c10::DeviceType type = c10::DeviceType::CPU) const;
   bool tracking_was_off(c10::DeviceType type = c10::DeviceType::CPU) const;

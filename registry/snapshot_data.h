@@ -15,7 +15,7 @@ struct Snapshot::Data {
   std::vector<DeviceInfo> devices;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, core::LargeVector<StorageInfo>>
       storages;  // each in order of birth
-  // Made by the first who asks: most never do. In order of address, then of birth.
+  // Rows by address, then by birth. Made at the first find_address(): most snapshots see none.
   mutable std::once_flag addresses_are_known;
   mutable std::vector<const StorageInfo*> by_address;
   bool complete = true;

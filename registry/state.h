@@ -15,7 +15,7 @@
 
 namespace memledger {
 
-// Device types whose allocators have wrappers; each keeps its own account of what went unseen.
+// Device types whose allocators have wrappers.
 enum class WatchedType : uint8_t { kCpu, kCuda };
 constexpr size_t kWatchedTypes = core::ThreadContext::kWatchedTypes;
 
@@ -25,8 +25,7 @@ struct Unseen {
   std::atomic<bool> in_gap{false};  // after it
 };
 
-// What the hooks share. One per process, never destroyed: storages are freed after main has
-// returned.
+// What the hooks share. Never destroyed: storages are freed after main has returned.
 struct RegistryState {
   // Read first by every hook.
   std::atomic<bool> active{false};
@@ -34,12 +33,9 @@ struct RegistryState {
   std::array<Unseen, kWatchedTypes> unseen;
   std::atomic<BlockObserver> block_observer{nullptr};
   StepObservers step_observers;
-  std::atomic<int> gradients_wanted{0};  // by how many
+  std::atomic<int> gradients_wanted{0};  // number of living GradientNotes::Wanted
   std::atomic<int64_t> unknown_frees{0};
   std::atomic<int64_t> swallowed_exceptions{0};
-
-  // An operator has consumed a leaf that requires grad: this program trains.
-  std::atomic<bool> any_parameter_like{false};
 
   core::NameTable names;   // operators and autograd nodes: as many as LibTorch has
   core::NameTable labels;  // as many as the program makes up
@@ -54,7 +50,7 @@ struct RegistryState {
     return unseen[static_cast<size_t>(type)];
   }
 
-  // Hidden, so that the loader does not make one of two copies' (registry/second_copy/copies.h).
+  // Hidden, so that the loader does not merge those of two copies (registry/second_copy/copies.h).
   __attribute__((visibility("hidden"))) static RegistryState& get() noexcept {
     static RegistryState* const state = new RegistryState;
     return *state;

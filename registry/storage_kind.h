@@ -1,21 +1,27 @@
 #pragma once
 
+// What one row of the registry's table is for. Reports, logs and profilers all take it from here.
+//
+//   const memledger::Snapshot snapshot = memledger::Registry::global().snapshot();
+//   for (const memledger::StorageInfo& storage : snapshot.storages(at::kCPU))
+//     if (storage.kind == memledger::StorageKind::kScratch) std::cout << storage << '\n';
+//
+// Memory without a row (lent, external) has no kind.
+
 #include <cstdint>
 #include <string_view>
 
 namespace memledger {
 
-// What the memory of one row of the table is for. All books take it from here, so that none counts
-// as a tensor what another calls a workspace. Memory that has no row at all (lent, external) is no
-// part of it.
 enum class StorageKind : uint8_t {
-  kTensor,   // a storage, and all of which nobody can tell more
-  kScratch,  // an operator made it and has ended, and no tensor was seen on it: cuDNN's workspaces,
-             // a kernel's own
-  kRawBlock,          // made past storages by raw_alloc: Thrust, NCCL, the program
+  kTensor,            // a tensor's storage, or nothing more is known
+  kScratch,           // the operator that made it has ended, and no tensor was seen on it: cuDNN's
+                      // workspaces, a kernel's own memory
+  kRawBlock,          // made by raw_alloc, without a storage: Thrust, NCCL, the program
   kLibraryWorkspace,  // kept by LibTorch for cuBLAS or cuBLASLt
 };
 
+// Returns tensor, scratch, raw block or library workspace.
 constexpr std::string_view to_string(StorageKind kind) {
   switch (kind) {
     case StorageKind::kScratch:
@@ -30,7 +36,7 @@ constexpr std::string_view to_string(StorageKind kind) {
   return "tensor";
 }
 
-// Returns the kind as JSON and CSV spell it: library_workspace, raw_block.
+// Returns the kind as JSON and CSV spell it: tensor, scratch, raw_block or library_workspace.
 constexpr std::string_view machine_name(StorageKind kind) {
   switch (kind) {
     case StorageKind::kRawBlock:

@@ -1,7 +1,6 @@
 #include "registry/values_text.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <ostream>
 #include <string>
@@ -12,6 +11,7 @@
 #include "registry/stacks.h"
 #include "text/dtype.h"
 #include "text/names.h"
+#include "text/shape.h"
 
 namespace memledger {
 
@@ -49,8 +49,7 @@ std::ostream& operator<<(std::ostream& out, const StorageInfo& storage) {
   out << fmt::format("storage {} on {}: {} bytes", storage.id, storage.device.str(),
                      storage.nbytes);
   if (storage.dtype.has_value())
-    out << fmt::format(", ({}) {}", fmt::join(storage.shape.begin(), storage.shape.end(), ", "),
-                       dtype_name(*storage.dtype));
+    out << ", " << shape_text(storage.shape) << ' ' << dtype_text(storage.dtype);
   if (storage.kind != StorageKind::kTensor) out << ", " << to_string(storage.kind);
   return out << ", " << static_cast<const Birthplace&>(storage);
 }

@@ -1,8 +1,11 @@
 #pragma once
 
-// What std::cout << value prints of the registry's values: a line each, bytes exact, without the
-// line's end. A Snapshot and Changes print a line for each device and their number of rows, not the
-// rows. For fmt see memledger_fmt.h.
+// Prints the registry's values to streams: a line each, bytes exact, without a line's end.
+//
+//   std::cout << memledger::Registry::global().snapshot() << '\n';
+//
+// Snapshot and Changes print a line per device and their number of rows, not the rows.
+// memledger_fmt.h has the same for fmt.
 
 #include <iosfwd>
 

@@ -31,7 +31,7 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-// `cpu` and `cpu:0` are one device.
+// cpu and cpu:0 are one device.
 c10::Device without_needless_index(c10::Device device) {
   return device.is_cpu() || device.is_meta() ? c10::Device(device.type()) : device;
 }
@@ -46,18 +46,17 @@ std::optional<std::vector<int64_t>> shape_of(const at::Tensor& tensor) {
   }
 }
 
-int64_t offset_bytes_of(const at::Tensor& tensor) {
+std::optional<int64_t> offset_bytes_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (tensor.layout() != c10::kStrided || impl->is_nested() || impl->has_symbolic_sizes_strides())
-    return 0;
+    return std::nullopt;
   try {
     return tensor.storage_offset() * static_cast<int64_t>(impl->itemsize());
   } catch (const c10::Error&) {
-    return 0;
+    return std::nullopt;
   }
 }
 
-// Asks LibTorch, which asks the driver.
 bool is_pinned(const at::Tensor& tensor) {
   try {
     return tensor.is_pinned();
@@ -66,57 +65,58 @@ bool is_pinned(const at::Tensor& tensor) {
   }
 }
 
-Claim claim_of(std::string name, Role role, const at::Tensor& tensor, bool may_be_pinned) {
-  Claim claim;
-  claim.name = std::move(name);
-  claim.role = role;
-  claim.device = without_needless_index(tensor_device(tensor));
-  claim.tensor = reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl());
-  claim.shape = shape_of(tensor);
-  claim.dtype = c10::typeMetaToScalarType(tensor.dtype());
-  claim.offset_bytes = offset_bytes_of(tensor);
-  claim.extent_bytes = extent_bytes_of(tensor);
+NamedTensorFacts facts_of(std::string name, Role role, const at::Tensor& tensor,
+                          bool may_be_pinned) {
+  NamedTensorFacts facts;
+  facts.name = std::move(name);
+  facts.role = role;
+  facts.device = without_needless_index(tensor_device(tensor));
+  facts.identity = reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl());
+  facts.shape = shape_of(tensor);
+  facts.dtype = c10::typeMetaToScalarType(tensor.dtype());
+  facts.offset_bytes = offset_bytes_of(tensor);
+  facts.extent_bytes = extent_bytes_of(tensor);
   if (const auto storage = storage_of(tensor)) {
-    claim.has_storage = true;
-    claim.address = storage->key.address;
-    claim.storage_bytes = storage->bytes;
-    claim.lent = storage->lent;
-    claim.references =
+    facts.has_storage = true;
+    facts.address = storage->key.address;
+    facts.storage_bytes = storage->bytes;
+    facts.lent = storage->lent;
+    facts.references =
         static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().use_count());
-    claim.storage_id =
-        Registry::global().storage_id(tensor);  // adopts what was born before tracking
-    if (may_be_pinned && claim.storage_id == 0 && claim.device.is_cpu())
-      claim.pinned = is_pinned(tensor);
+    // Adopts a storage from before tracking.
+    facts.storage_id = Registry::global().storage_id(tensor);
+    if (may_be_pinned && facts.storage_id == 0 && facts.device.is_cpu())
+      facts.pinned = is_pinned(tensor);
   }
-  return claim;
+  return facts;
 }
 
-Claim claim_of(const SavedTensorRow& row, size_t graph) {
-  Claim claim;
-  claim.name = row.node + "." + row.slot;
-  claim.role = Role::kSaved;
-  claim.device = without_needless_index(row.device);
-  claim.tensor = row.tensor;
-  claim.has_storage = row.storage_address != 0;
-  claim.storage_id = row.storage_id;
-  claim.address = row.storage_address;
-  claim.storage_bytes = row.storage_bytes;
-  claim.lent = row.lent;
-  claim.shape = row.shape;
-  claim.dtype = row.dtype;
-  claim.offset_bytes = row.storage_offset_bytes;
-  claim.extent_bytes = row.extent_bytes;
-  claim.node_sequence = row.sequence_number;
-  claim.node_thread = row.forward_thread;
-  claim.graph = graph;
-  return claim;
+NamedTensorFacts facts_of(const SavedTensorRow& row, size_t graph) {
+  NamedTensorFacts facts;
+  facts.name = row.node + "." + row.slot;
+  facts.role = Role::kSaved;
+  facts.device = without_needless_index(row.device.value_or(c10::kCPU));
+  facts.identity = row.tensor;
+  facts.has_storage = row.storage_address != 0;
+  facts.storage_id = row.storage_id;
+  facts.address = row.storage_address;
+  facts.storage_bytes = row.storage_bytes;
+  facts.lent = row.lent;
+  if (row.shape.has_value()) facts.shape.emplace(row.shape->begin(), row.shape->end());
+  facts.dtype = row.dtype;
+  facts.offset_bytes = row.storage_offset_bytes;
+  facts.extent_bytes = row.extent_bytes;
+  facts.node_sequence = row.sequence_number;
+  facts.node_thread = row.forward_thread;
+  facts.graph = graph;
+  return facts;
 }
 
-bool is_same_storage(const Claim& a, const Claim& b) {
+bool is_same_storage(const NamedTensorFacts& a, const NamedTensorFacts& b) {
   if (a.storage_id != 0 || b.storage_id != 0) return a.storage_id == b.storage_id;
   if (a.has_storage || b.has_storage)
     return a.has_storage == b.has_storage && a.address == b.address && a.device == b.device;
-  return a.tensor == b.tensor;
+  return a.identity == b.identity;
 }
 
 bool is_same(const std::optional<DeviceStatistics>& a, const std::optional<DeviceStatistics>& b) {
@@ -139,10 +139,10 @@ bool is_same(const Counters& a, const Counters& b) {
          a.current_bytes == b.current_bytes;
 }
 
-// Registry and allocators, at one instant. A device on which threads allocate each time is left to
-// the registry alone: figures of two instants would not add up. A thread may be anywhere between
-// the allocator and the registry, and lose the processor there: a block of which nobody knows is
-// only believed if it is there a second time, and where nothing can have gone unseen, every time.
+// Reads the registry and the allocators at one instant. Where threads allocate on a device during
+// each attempt, the registry alone tells of it: figures of two instants would not add up. A thread
+// may be interrupted between the allocator and the registry, so an unknown block is believed only
+// if it is there a second time, and, where nothing can have gone unseen, every time.
 Instant look_at_registry_and_allocators(const Registry& registry) {
   constexpr int kAttempts = 4;
   Instant looked = instant_of(registry);
@@ -164,7 +164,7 @@ Instant look_at_registry_and_allocators(const Registry& registry) {
     for (auto& [index, view] : looked.views) {
       const c10::Device device(c10::kCUDA, index);
       view.blocks = device_blocks(device);
-      // Elsewhere the question would make a CUDA context, of hundreds of megabytes.
+      // On an unused device, asking would create a CUDA context of hundreds of megabytes.
       if (view.statistics->reserved_bytes.allocated > 0) view.memory = device_memory(device);
       view.workspaces = library_workspaces();
       std::vector<uintptr_t> blocks = unclaimed_blocks(device, looked.snapshot, view);
@@ -179,14 +179,14 @@ Instant look_at_registry_and_allocators(const Registry& registry) {
       unclaimed[index] = std::move(blocks);
     }
     if (looked.moved.empty() || attempt == kAttempts - 1) break;
-    // One that waits for the allocator's lock, which we have just let go, would not come to it.
+    // Lets a thread that waits for the allocator's lock have it.
     std::this_thread::sleep_for(pause);
   }
   for (const c10::DeviceIndex index : looked.moved) looked.views.erase(index);
   return looked;
 }
 
-// What is of the whole process.
+// Adds the figures of the whole process.
 void add_process(Report& report, const Registry& registry) {
   report.health = registry.health();
   if (const auto pinned = pinned_statistics()) {
@@ -204,10 +204,10 @@ void add_process(Report& report, const Registry& registry) {
 struct MemReporter::Impl {
   using Hold = std::lock_guard<ForkSafeMutex>;
 
-  // Claims, and the tensors they were read from: while these live no storage of theirs ends, and no
-  // other takes its place.
-  struct Claims {
-    std::vector<Claim> claims;
+  // All that has a name at one moment. While the tensors live, no storage of theirs ends and no
+  // other storage takes its address.
+  struct NamedTensors {
+    std::vector<NamedTensorFacts> facts;
     std::vector<NamedTensor> named;
     std::vector<at::Tensor> roots;
     bool may_be_pinned = false;
@@ -216,37 +216,38 @@ struct MemReporter::Impl {
       named.clear();
       roots.clear();
     }
-    // Sooner than the rest: a thread that trains lets go of them at each step, and wants their
-    // memory.
+    // Lets go of gradients before the rest: a training thread frees them in each step and needs
+    // their memory.
     void release_gradients() {
-      for (NamedTensor& one : named) {
-        if (one.role == Role::kGradient) one.tensor.reset();
+      for (NamedTensor& tensor : named) {
+        if (tensor.role == Role::kGradient) tensor.tensor.reset();
       }
     }
   };
 
   const ScopedTracking tracking;
   NameBook names;
-  // Guards what follows. Held neither while tensors and graphs are let go of, nor while a graph is
+  // Guards what follows. Not held while tensors and graphs are let go of, nor while a graph is
   // walked, which calls the program's CountedHooks.
   ForkSafeMutex lock;
   std::vector<WeakTensor> graphs;
-  std::unordered_set<const c10::TensorImpl*>
-      graph_roots;  // of `graphs`, whose weak references keep the addresses from being reused
+  // The roots of `graphs`, whose weak references keep the addresses from being reused.
+  std::unordered_set<const c10::TensorImpl*> graph_roots;
   size_t prune_graphs_at = 64;
   AnonymousNumbers numbers;
 
   void add_graph(const at::Tensor& loss);
   void prune_graphs(std::vector<WeakTensor>& dropped);
   std::vector<at::Tensor> living_graphs();
-  Claims read_claims();
-  Report build(const ReportOptions& options, const std::vector<Claim>& claims,
+  NamedTensors read_named_tensors();
+  Report build(const ReportOptions& options, const std::vector<NamedTensorFacts>& facts,
                const Instant& instant) {
     const Hold hold(lock);
-    return build_report(options, claims, instant, numbers);
+    return build_report(options, facts, instant, numbers);
   }
-  WhyAlive why(const Claims& claimed, const Claim& target, const at::Tensor* tensor,
-               const Instant& instant);
+  static SavedReference saved_reference(const NamedTensors& tensors, const NamedTensorFacts& facts);
+  WhyAlive why(const NamedTensors& tensors, const NamedTensorFacts& target,
+               const at::Tensor* tensor, const Instant& instant);
 };
 
 void MemReporter::Impl::add_graph(const at::Tensor& loss) {
@@ -258,7 +259,7 @@ void MemReporter::Impl::add_graph(const at::Tensor& loss) {
   if (graph_roots.insert(loss.unsafeGetTensorImpl()).second) graphs.push_back(std::move(weak));
 }
 
-// What ended goes to `dropped`, to be let go of without the lock.
+// Moves what has ended to `dropped`, to be let go of without the lock.
 void MemReporter::Impl::prune_graphs(std::vector<WeakTensor>& dropped) {
   const auto ended = std::stable_partition(graphs.begin(), graphs.end(),
                                            [](const WeakTensor& weak) { return !weak.expired(); });
@@ -268,7 +269,7 @@ void MemReporter::Impl::prune_graphs(std::vector<WeakTensor>& dropped) {
     dropped.push_back(std::move(*weak));
   }
   graphs.erase(ended, graphs.end());
-  // As often as there may be as many dead ones as live ones, so that adding stays cheap on average.
+  // Next when there may be as many dead graphs as live ones, so that adding stays cheap on average.
   prune_graphs_at = std::max<size_t>(64, 2 * graphs.size());
 }
 
@@ -284,51 +285,70 @@ std::vector<at::Tensor> MemReporter::Impl::living_graphs() {
   return roots;
 }
 
-MemReporter::Impl::Claims MemReporter::Impl::read_claims() {
-  Claims result;
+MemReporter::Impl::NamedTensors MemReporter::Impl::read_named_tensors() {
+  NamedTensors result;
   result.named = names.read();
   const auto pinned = pinned_statistics();
   result.may_be_pinned = pinned.has_value() && pinned->reserved_bytes.current > 0;
-  result.claims.reserve(result.named.size());
+  result.facts.reserve(result.named.size());
   for (const NamedTensor& named : result.named) {
     for_each_part(named.tensor, [&](const char* part, const at::Tensor& tensor) {
       if (!tensor.defined()) return;
-      result.claims.push_back(claim_of(part[0] == '\0' ? named.name : named.name + "." + part,
-                                       named.role, tensor, result.may_be_pinned));
-      result.claims.back().module = named.module;
+      result.facts.push_back(facts_of(part[0] == '\0' ? named.name : named.name + "." + part,
+                                      named.role, tensor, result.may_be_pinned));
+      result.facts.back().module = named.module;
     });
   }
   result.roots = living_graphs();
   for (size_t graph = 0; graph < result.roots.size(); ++graph) {
     try {
       for (const SavedTensorRow& row : memledger::saved_for_backward(result.roots[graph]).rows())
-        result.claims.push_back(claim_of(row, graph));
+        result.facts.push_back(facts_of(row, graph));
     } catch (const c10::Error&) {
-      // No graph any more: backward has freed it.
+      // Backward has freed the graph.
     }
   }
   return result;
 }
 
+// How the graph of one saved tensor leads to it.
+SavedReference MemReporter::Impl::saved_reference(const NamedTensors& tensors,
+                                                  const NamedTensorFacts& facts) {
+  SavedReference saved;
+  saved.slot = facts.name;
+  saved.root = "graph " + std::to_string(facts.graph + 1);
+  const at::Tensor& root = tensors.roots[facts.graph];
+  for (const NamedTensorFacts& other : tensors.facts) {
+    if (other.role != Role::kSaved &&
+        other.identity == reinterpret_cast<uintptr_t>(root.unsafeGetTensorImpl())) {
+      saved.root = other.name;
+      break;
+    }
+  }
+  saved.path = path_to_node(
+      root, {facts.name.substr(0, facts.name.find('.')), facts.node_sequence, facts.node_thread});
+  return saved;
+}
+
 // `tensor` is null where only the storage is known.
-WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target,
+WhyAlive MemReporter::Impl::why(const NamedTensors& tensors, const NamedTensorFacts& target,
                                 const at::Tensor* tensor, const Instant& instant) {
   WhyAlive why;
   why.device = target.device;
-  std::vector<Claim> on_it;
-  for (const Claim& claim : claimed.claims) {
-    if (is_same_storage(claim, target)) on_it.push_back(claim);
+  std::vector<NamedTensorFacts> on_storage;
+  for (const NamedTensorFacts& facts : tensors.facts) {
+    if (is_same_storage(facts, target)) on_storage.push_back(facts);
   }
 
   ReportOptions options;
   options.device = target.device;
-  std::vector<Claim> claims = claimed.claims;
-  if (on_it.empty() && target.storage_id == 0) claims.push_back(target);
-  const Report report = build(options, claims, instant);
+  std::vector<NamedTensorFacts> all_facts = tensors.facts;
+  if (on_storage.empty() && target.storage_id == 0) all_facts.push_back(target);
+  const Report report = build(options, all_facts, instant);
   for (const DeviceReport& device : report.devices) {
     for (const ReportRow& row : device.rows) {
       if (row.kind == RowKind::kShared || row.storage_id != target.storage_id) continue;
-      const std::string& name = on_it.empty() ? target.name : on_it.front().name;
+      const std::string& name = on_storage.empty() ? target.name : on_storage.front().name;
       if (row.storage_id != 0 || row.name == name || row.name.rfind(name + "+", 0) == 0)
         why.row = row;
     }
@@ -337,33 +357,20 @@ WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target,
   // Tensor objects that names and slots lead to.
   std::unordered_set<uintptr_t> known;
   size_t nameless_slots = 0;
-  for (const Claim& claim : on_it) {
-    if (claim.tensor == 0) {
+  for (const NamedTensorFacts& facts : on_storage) {
+    if (facts.identity == 0) {
       ++nameless_slots;
     } else {
-      known.insert(claim.tensor);
+      known.insert(facts.identity);
     }
-    if (claim.references.has_value()) why.storage_references = claim.references;
-    if (claim.role != Role::kSaved) {
-      why.names.push_back({claim.name, claim.role,
-                           tensor != nullptr && claim.tensor == target.tensor, claim.offset_bytes,
-                           claim.extent_bytes.value_or(0)});
+    if (facts.references.has_value()) why.storage_references = facts.references;
+    if (facts.role != Role::kSaved) {
+      why.names.push_back({facts.name, facts.role,
+                           tensor != nullptr && facts.identity == target.identity,
+                           facts.offset_bytes, facts.extent_bytes});
       continue;
     }
-    SavedReference saved;
-    saved.slot = claim.name;
-    saved.root = "graph " + std::to_string(claim.graph + 1);
-    const at::Tensor& root = claimed.roots[claim.graph];
-    for (const Claim& other : claimed.claims) {
-      if (other.role != Role::kSaved &&
-          other.tensor == reinterpret_cast<uintptr_t>(root.unsafeGetTensorImpl())) {
-        saved.root = other.name;
-        break;
-      }
-    }
-    saved.path = path_to_node(
-        root, {claim.name.substr(0, claim.name.find('.')), claim.node_sequence, claim.node_thread});
-    why.saved.push_back(std::move(saved));
+    why.saved.push_back(saved_reference(tensors, facts));
   }
   if (tensor != nullptr) {
     why.storage_references = target.references;
@@ -371,14 +378,14 @@ WhyAlive MemReporter::Impl::why(const Claims& claimed, const Claim& target,
     const auto is_it = [&](const at::Tensor& other) {
       return other.unsafeGetTensorImpl() == tensor->unsafeGetTensorImpl();
     };
-    for (const NamedTensor& named : claimed.named) references -= is_it(named.tensor) ? 1 : 0;
-    for (const at::Tensor& root : claimed.roots) references -= is_it(root) ? 1 : 0;
+    for (const NamedTensor& named : tensors.named) references -= is_it(named.tensor) ? 1 : 0;
+    for (const at::Tensor& root : tensors.roots) references -= is_it(root) ? 1 : 0;
     why.tensor_references = references;
   }
   if (why.storage_references.has_value()) {
     const auto found = static_cast<int64_t>(known.size() + nameless_slots);
     why.held_by_you = std::max<int64_t>(0, *why.storage_references - found);
-    why.known_tensors = found + (tensor != nullptr && known.count(target.tensor) == 0 ? 1 : 0);
+    why.known_tensors = found + (tensor != nullptr && known.count(target.identity) == 0 ? 1 : 0);
   }
   return why;
 }
@@ -431,7 +438,7 @@ SavedTensors MemReporter::saved_for_backward(const at::Tensor& loss,
 }
 
 MemReporter& MemReporter::add_graph(const at::Tensor& loss) {
-  TORCH_CHECK(loss.defined(), "memledger: add_graph was given an undefined tensor");
+  TORCH_CHECK(loss.defined(), "memledger: add_graph() was given an undefined tensor");
   impl_->add_graph(loss);
   return *this;
 }
@@ -441,23 +448,23 @@ MemReporter& MemReporter::remove(std::string_view name) {
   return *this;
 }
 
-MemReporter& MemReporter::remove(const torch::optim::Optimizer& optimizer) {
+MemReporter& MemReporter::remove_optimizer(const torch::optim::Optimizer& optimizer) {
   impl_->names.remove_optimizer(optimizer);
   return *this;
 }
 
 Report MemReporter::collect(ReportOptions options) const {
-  Impl::Claims claimed = impl_->read_claims();
-  claimed.release_gradients();
+  Impl::NamedTensors tensors = impl_->read_named_tensors();
+  tensors.release_gradients();
   const Registry& registry = Registry::global();
   const Instant instant = look_at_registry_and_allocators(registry);
-  claimed.release();
+  tensors.release();
   const auto alive = ids_alive(instant.snapshot);
   Report report;
   {
     const Impl::Hold hold(impl_->lock);
     impl_->numbers.forget_all_but(alive);
-    report = build_report(options, claimed.claims, instant, impl_->numbers);
+    report = build_report(options, tensors.facts, instant, impl_->numbers);
   }
   add_process(report, registry);
   return report;
@@ -465,53 +472,53 @@ Report MemReporter::collect(ReportOptions options) const {
 
 Report MemReporter::collect_peak(c10::Device device, ReportOptions options,
                                  const std::string& label) const {
-  Impl::Claims claimed = impl_->read_claims();
+  Impl::NamedTensors tensors = impl_->read_named_tensors();
   const Registry& registry = Registry::global();
   Instant instant = instant_of(registry);
   instant.of_peak = true;
   instant.snapshot =
       label.empty() ? registry.peak_snapshot(device) : registry.peak_snapshot(device, label);
-  claimed.release();
+  tensors.release();
   options.device = std::nullopt;
-  Report report = impl_->build(options, claimed.claims, instant);
+  Report report = impl_->build(options, tensors.facts, instant);
   add_process(report, registry);
   return report;
 }
 
 WhyAlive MemReporter::why(const at::Tensor& tensor) const {
   TORCH_CHECK(tensor.defined(), "memledger: why() was given an undefined tensor");
-  const Impl::Claims claimed = impl_->read_claims();
-  // Of a sparse tensor the part that is largest.
-  std::optional<Claim> target;
+  const Impl::NamedTensors tensors = impl_->read_named_tensors();
+  // The largest part of a sparse tensor stands for it.
+  std::optional<NamedTensorFacts> target;
   for_each_part(tensor, [&](const char* part, const at::Tensor& dense) {
     if (!dense.defined()) return;
-    Claim claim = claim_of(part[0] == '\0' ? "the tensor" : part, Role::kTensor, dense,
-                           claimed.may_be_pinned);
-    if (!target.has_value() || claim.storage_bytes > target->storage_bytes)
-      target = std::move(claim);
+    NamedTensorFacts facts = facts_of(part[0] == '\0' ? "the tensor" : part, Role::kTensor, dense,
+                                      tensors.may_be_pinned);
+    if (!target.has_value() || facts.storage_bytes > target->storage_bytes)
+      target = std::move(facts);
   });
   const bool is_its_own_part =
       target.has_value() &&
-      target->tensor == reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl());
-  if (!target.has_value()) target = claim_of("the tensor", Role::kTensor, tensor, false);
-  WhyAlive why = impl_->why(claimed, *target, is_its_own_part ? &tensor : nullptr,
+      target->identity == reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl());
+  if (!target.has_value()) target = facts_of("the tensor", Role::kTensor, tensor, false);
+  WhyAlive why = impl_->why(tensors, *target, is_its_own_part ? &tensor : nullptr,
                             look_at_registry_and_allocators(Registry::global()));
   return why;
 }
 
 WhyAlive MemReporter::why(std::string_view name) const {
-  const Impl::Claims claimed = impl_->read_claims();
+  const Impl::NamedTensors tensors = impl_->read_named_tensors();
   const Instant instant = look_at_registry_and_allocators(Registry::global());
-  // a+b: any of the names will do.
+  // a+b: either name leads there.
   const std::string_view first = name.substr(0, name.find('+'));
-  for (const Claim& claim : claimed.claims) {
-    if (claim.name != name && claim.name != first) continue;
+  for (const NamedTensorFacts& facts : tensors.facts) {
+    if (facts.name != name && facts.name != first) continue;
     const at::Tensor* tensor = nullptr;
-    for (const NamedTensor& named : claimed.named) {
-      if (reinterpret_cast<uintptr_t>(named.tensor.unsafeGetTensorImpl()) == claim.tensor)
+    for (const NamedTensor& named : tensors.named) {
+      if (reinterpret_cast<uintptr_t>(named.tensor.unsafeGetTensorImpl()) == facts.identity)
         tensor = &named.tensor;
     }
-    return impl_->why(claimed, claim, tensor, instant);
+    return impl_->why(tensors, facts, tensor, instant);
   }
   constexpr std::string_view kAnonymous = "Tensor";
   if (name.substr(0, kAnonymous.size()) == kAnonymous) {
@@ -525,15 +532,15 @@ WhyAlive MemReporter::why(std::string_view name) const {
       }
       const StorageInfo* const storage = id.has_value() ? instant.snapshot.find(*id) : nullptr;
       if (storage != nullptr) {
-        Claim target;
+        NamedTensorFacts target;
         target.storage_id = storage->id;
         target.device = storage->device;
-        return impl_->why(claimed, target, nullptr, instant);
+        return impl_->why(tensors, target, nullptr, instant);
       }
     }
   }
-  TORCH_CHECK(false, "memledger: no tensor that lives is called \"", name,
-              "\"; names are those of the last report of this reporter");
+  TORCH_CHECK(false, "memledger: no living tensor is called \"", name,
+              "\"; use a name from this reporter's last report");
 }
 
 void MemReporter::report(bool verbose, std::optional<c10::Device> device) const {

@@ -76,7 +76,7 @@ Capacity capacity_of(c10::Device device) {
   return capacity;
 }
 
-// What neither this process's allocator holds nor the driver has free.
+// Returns what neither this process's allocator holds nor the driver has free.
 std::optional<int64_t> held_by_others(const Capacity& capacity, const DeviceReport& device) {
   if (!capacity.total_bytes || !capacity.free_bytes || !device.reserved_bytes) return std::nullopt;
   return std::max<int64_t>(0,
@@ -89,11 +89,11 @@ int64_t bytes_of_phase(const DeviceReport& device, Phase phase) {
   return bytes;
 }
 
-// What can be done about fragmentation, by whose allocator it is. Empty: nobody knows.
+// Returns what can be done about fragmentation with this allocator, or nothing.
 std::string against_fragmentation(c10::Device device) {
   const std::optional<DeviceStatistics> statistics = device_statistics(device);
   if (!statistics.has_value()) return "";
-  // Others take no notice of LibTorch's settings.
+  // Other allocators ignore LibTorch's settings.
   if (statistics->allocator != "native")
     return fmt::format(" The allocator is {}.", printable(statistics->allocator));
   const std::optional<DeviceBlocks> blocks = device_blocks(device);
@@ -103,19 +103,19 @@ std::string against_fragmentation(c10::Device device) {
              : " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets blocks grow.";
 }
 
-// Only what the figures call for.
+// Gives only the advice that the figures call for.
 std::vector<std::string> advice(const AllocationFailure& failure, const Capacity& capacity,
                                 const DeviceReport& device) {
   const int64_t asked = failure.requested_bytes;
   if (capacity.total_bytes && asked > *capacity.total_bytes) {
     return {
-        fmt::format("The request alone is more than the {} there are: look at the shapes of the "
+        fmt::format("The request alone is more than the {} there are: check the shapes of the "
                     "operator's arguments.",
                     readable_size(*capacity.total_bytes))};
   }
   std::vector<std::string> all;
   const int64_t cached = device.cached_free_bytes.value_or(0);
-  // cudaMallocAsync's free memory is in no blocks that anybody could see.
+  // The free memory of cudaMallocAsync is in no visible blocks.
   if (cached >= asked && device.largest_free_block.has_value() &&
       *device.largest_free_block < asked) {
     all.push_back(
@@ -124,32 +124,32 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
                     readable_size(cached), readable_size(*device.largest_free_block),
                     against_fragmentation(device.device)));
   }
-  if (device.awaited_bytes >= asked) {
+  if (device.awaited_bytes.value_or(0) >= asked) {
     all.push_back(
         fmt::format("{} were freed, but other streams may still use them (recordStream): "
-                    "synchronize those streams sooner.",
-                    readable_size(device.awaited_bytes)));
+                    "synchronize with those streams sooner.",
+                    readable_size(*device.awaited_bytes)));
   }
   const std::optional<int64_t> others = held_by_others(capacity, device);
   if (others && capacity.free_bytes && *others >= asked - *capacity.free_bytes &&
       *others > *capacity.total_bytes / 10) {
-    all.push_back(fmt::format(
-        "Other processes, and CUDA itself, hold {} of the device: nvidia-smi names them.",
-        readable_size(*others)));
+    all.push_back(
+        fmt::format("Other processes and CUDA itself hold {} of the device: nvidia-smi lists them.",
+                    readable_size(*others)));
   }
   const int64_t forward = bytes_of_phase(device, Phase::kForward);
   if (forward > device.total_bytes / 2 && failure.phase != Phase::kOther) {
     all.push_back(
         fmt::format("{} of {} were made in a forward pass and are still alive. If the graph holds "
-                    "them for backward, a smaller "
-                    "batch or checkpointing lowers that; if something else does, "
-                    "MemReporter::add_graph tells what.",
+                    "them for backward, a smaller batch or checkpointing helps; "
+                    "MemReporter::add_graph() tells which of them it holds.",
                     readable_size(forward), readable_size(device.total_bytes)));
   }
   return all;
 }
 
-// The part of the free memory that one request cannot have, as it is not in the largest block.
+// Returns which part of the free memory lies outside the largest block, where one request cannot
+// have it.
 std::string fragmentation(const DeviceReport& device) {
   if (device.cached_free_bytes.value_or(0) <= 0 || !device.largest_free_block) return "";
   return fmt::format(" (fragmentation {:.1f} %)",
@@ -193,8 +193,7 @@ Holders by_role(const DeviceReport& device) {
   return holders;
 }
 
-// Nobody has said what a storage is for, but some of it shows: in the same words as the timeline's
-// series.
+// Returns what operators have shown a storage to be for, in the words of the timeline's series.
 std::string role_shown_by_operators(const ReportRow& row) {
   if (row.storage_kind != StorageKind::kTensor) return std::string(to_string(row.storage_kind));
   if (row.used_as_parameter) return "Parameter (a leaf that requires grad)";
@@ -219,7 +218,7 @@ std::string role_of(const ReportItem& item) {
   }
 }
 
-// What was asked for and is no row.
+// Adds what was requested and has no row.
 template <typename NameOf>
 void add_items(Holders& holders, const DeviceReport& device, const NameOf& name_of) {
   for (const ReportItem& item : device.items) {
@@ -231,7 +230,7 @@ void add_items(Holders& holders, const DeviceReport& device, const NameOf& name_
   }
 }
 
-// Where no names are known.
+// Sums up where no names are known.
 Holders by_role_shown_by_operators(const DeviceReport& device) {
   Holders holders;
   for (const ReportRow& row : device.rows) {
@@ -248,8 +247,8 @@ Holders by_birthplace(const DeviceReport& device) {
   Holders holders;
   for (const ReportRow& row : device.rows) {
     if (row.nbytes.value_or(0) == 0) continue;
-    const std::string place = producer(row);
-    Holder& holder = holders[place.empty() ? "outside any operator" : place];
+    const std::string made_by = producer(row);
+    Holder& holder = holders[made_by.empty() ? "outside any operator" : made_by];
     holder.bytes += *row.nbytes;
     ++holder.count;
   }
@@ -286,16 +285,16 @@ struct Writing {
   pid_t process = 0;  // that the options were set in
   AllocationFailureObserver before = nullptr;
 
-  // The process in which a report is being made, 0 if none is: a child of fork has no thread that
-  // would finish its parent's.
+  // The process that is making a report, or 0. A child of fork has no thread that would finish its
+  // parent's.
   std::atomic<pid_t> busy{0};
   std::atomic<int> reports{0};
 };
 
 // Never destroyed: programs run out of memory after main, too.
 Writing& writing() {
-  static auto* const one = new Writing;
-  return *one;
+  static auto* const writing = new Writing;
+  return *writing;
 }
 
 void write_report(const AllocationFailure& failure) {
@@ -304,14 +303,14 @@ void write_report(const AllocationFailure& failure) {
     const std::lock_guard<ForkSafeMutex> hold(writing().lock);
     if (!writing().on) return;
     options = writing().options;
-    // A child of fork has the reporter as it was at that moment, in the middle of a change perhaps.
+    // In a child of fork the reporter may have been in the middle of a change.
     if (writing().process != getpid()) options.reporter = nullptr;
   }
   const int number = writing().reports.fetch_add(1) + 1;
   if (number > options.max_reports) return;
   std::string text = out_of_memory_report(failure, options.max_rows, options.reporter);
   if (number == options.max_reports)
-    text += "This was the last report of this process: further failures are not written down.\n";
+    text += "This was the last report of this process; further failures are not reported.\n";
   if (options.folder.empty()) {
     if (!options.quiet) write_standard_error(text);
     return;
@@ -340,12 +339,12 @@ void observe(const AllocationFailure& failure) noexcept {
     std::snprintf(bytes.data(), bytes.size(), "%lld",
                   static_cast<long long>(failure.requested_bytes));
     tell({"memledger: out of memory (", bytes.data(),
-          " bytes asked for), and no report: ", first_line(error.what())});
+          " bytes asked for), but no report could be made: ", first_line(error.what())});
   }
   writing().busy.store(0);
 }
 
-// Until no report is made that was begun with options of before: its reporter may end then.
+// Returns when no report with the former options is in progress: then its reporter may end.
 void wait_for_running_report() {
   while (writing().busy.load() == getpid()) std::this_thread::yield();
 }
@@ -387,7 +386,7 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   out << '\n';
   write_holders(out, "birthplace", by_birthplace(device), max_rows);
   out << '\n' << report;
-  // Where memory runs out step by step the peak is now.
+  // Where memory ran out step by step, the peak is now and would be the same table.
   if (device.counters.peak_bytes > device.counters.current_bytes)
     out << '\n' << reporter.collect_peak(failure.device, options);
   return std::move(out).str();

@@ -1,22 +1,12 @@
 #pragma once
 
-// Says who holds the memory when an allocation fails: writes a file at that moment, and lets the
-// allocator's exception go on to the program.
+// Writes down who holds the memory when an allocation fails, then lets the exception go on.
 //
 //   memledger::OutOfMemoryOptions options;
 //   options.folder = "logs";
-//   absl::Status status = memledger::write_out_of_memory_reports(options);   // once, at the start
+//   const absl::Status status = memledger::write_out_of_memory_reports(options);
 //
-// `memledger run` and MEMLEDGER=1 do this for the whole program. The files are named
-// oom-<date>-<time>-<process>.txt, and -2, -3 … for more of them in one second.
-//
-// A failure is not always the end: LibTorch itself tries another algorithm when a convolution's
-// workspace finds no memory, and servers drop the request. So the number of reports is limited.
-//
-// Thread-safety: all functions may be called from any thread; failures on several threads at once
-// make one report. The registry must be active (Registry::activate(), or any reporter or tracker
-// that lives). Cost: none until an allocation fails; then a report's. If the machine has no memory
-// for the report either, a line on standard error says so.
+// Costs nothing until an allocation fails. Any thread may call any function here.
 
 #include <cstddef>
 #include <string>
@@ -29,26 +19,32 @@ namespace memledger {
 class MemReporter;
 
 struct OutOfMemoryOptions {
-  std::string folder;    // made if missing; empty: standard error instead of files
-  int max_reports = 8;   // of the process
+  // Made if missing. Files are called oom-<date>-<time>-<process>.txt, then -2, -3 in the same
+  // second. Empty: reports go to standard error.
+  std::string folder;
+  // Per process, as a failure is not always the end: LibTorch retries a convolution without its
+  // workspace, and servers drop the request.
+  int max_reports = 8;
   size_t max_rows = 20;  // holders by birthplace, and rows of the table
-  // Gives rows their names and roles (parameters, gradients, optimizer state …); null: none are
-  // known, and the summary by role is of what operators have shown. Not owned: call
-  // stop_out_of_memory_reports(), or write_out_of_memory_reports() with another one, before it
-  // ends. Both wait for a report that is being made on another thread. Other threads may train
-  // meanwhile (reporter/mem_reporter.h). Not used in a child of fork.
+  // Gives rows names and roles (parameters, gradients, optimizer state). Null: there are no names,
+  // and roles are what operators have shown. Not owned: before it ends call
+  // stop_out_of_memory_reports(), or write_out_of_memory_reports() with another one; both wait for
+  // a report in progress. Not used in a child of fork.
   const MemReporter* reporter = nullptr;
-  bool quiet = false;  // on standard error only why a file cannot be written
+  bool quiet = false;  // standard error gets only the reason why a file cannot be written
 };
 
-// From now on until the process ends; a further call replaces the options. Takes the place of the
-// observer of allocation failures. Errors: where the folder cannot be made or written to, with its
-// name; nothing has changed then.
+// Starts to write a report of each failed allocation; another call replaces the options. Takes the
+// place of the observer of allocation failures (registry/allocation_failure.h). The registry has to
+// be active, by Registry::activate() or any reporter or tracker. Failures on several threads at
+// once make one report; if memory is too short even for that, a line on standard error says so.
+// Returns an error with the folder's name, having changed nothing, if the folder cannot be made or
+// written.
 absl::Status write_out_of_memory_reports(const OutOfMemoryOptions& options);
-// Puts the observer back that was there before.
+// Stops it and restores the observer from before.
 void stop_out_of_memory_reports();
 
-// The text of such a report, for programs with an observer of their own.
+// Returns the text of such a report, for programs with an observer of their own.
 std::string out_of_memory_report(const AllocationFailure& failure, size_t max_rows = 20,
                                  const MemReporter* reporter = nullptr);
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// What std::cout << value prints of the reporter's values beside those of reporter/report.h. For
-// fmt see memledger_fmt.h.
+// Prints the reporter's values that reporter/report.h does not; memledger_fmt.h does it for fmt.
+//
+//   std::cout << memledger::ExternalMemory::kMappedFile;  // mapped file
 
 #include <cstdint>
 #include <iosfwd>
@@ -10,6 +11,7 @@ namespace memledger {
 
 enum class ExternalMemory : uint8_t;
 
+// Prints whose memory it is: program, mapped file, shared memory, pinned.
 std::ostream& operator<<(std::ostream& out, ExternalMemory external);
 
 }  // namespace memledger

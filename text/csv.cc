@@ -26,12 +26,6 @@ CsvLine& CsvLine::text(const std::optional<std::string>& field) {
   return add(field.has_value() ? csv_field(*field) : "");
 }
 
-CsvLine& CsvLine::number(int64_t value) { return add(std::to_string(value)); }
-
-CsvLine& CsvLine::number(const std::optional<int64_t>& value) {
-  return add(value.has_value() ? std::to_string(*value) : "");
-}
-
 CsvLine& CsvLine::flag(bool value) { return add(value ? "1" : "0"); }
 
 std::string CsvLine::end() const { return line_ + '\n'; }

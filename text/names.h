@@ -4,20 +4,20 @@
 #include <string>
 #include <string_view>
 
-// Names that a user, a program or a file chose, made harmless where they are shown. JSON keeps them
+// Makes names that a user, a program or a file chose harmless where they are shown. JSON keeps them
 // exact (text/json.h).
 namespace memledger {
 
 // Returns `text` as one line that no terminal obeys: line breaks, control characters and escape
-// sequences (C0, DEL, C1), marks that turn the direction of writing, and bytes that are no UTF-8
-// become \n, \x1b, \u202e.
+// sequences (C0, DEL, C1), marks that change the direction of writing, and bytes that are not UTF-8
+// become \n, \x1b, \u202e, \xe9.
 std::string printable(std::string_view text);
 
-// Printable, and short enough for a table: of more than `most` characters the middle is left out,
-// with … in its place.
+// Returns `text` printable and short enough for a table: beyond `most` characters, … replaces the
+// middle.
 std::string table_name(std::string_view text, size_t most = 200);
 
-// Printable, and escaped for a quoted string of Graphviz.
+// Returns `text` printable and escaped for a quoted string of Graphviz.
 std::string dot_text(std::string_view text);
 
 // Returns what follows the last `/` of a path.

@@ -28,10 +28,9 @@ namespace {
 
 constexpr int kMostFilesOfOneName = 10000;
 constexpr int kMostLinks = 40;
-constexpr int kPatienceMs = 5000;  // with a pipe that nobody reads, opened without blocking
+constexpr int kPatienceMs = 5000;  // for a full pipe that was opened without blocking
 
-// A broken pipe and the limit on a file's size give an error, not the signal that would end the
-// program.
+// Turns SIGPIPE and SIGXFSZ, which would end the program, into errors of write().
 class NoSignals {
  public:
   NoSignals() noexcept {
@@ -61,7 +60,7 @@ class NoSignals {
   sigset_t before_, ours_;
 };
 
-// A program that begins without standard error may get its number for a file of its own.
+// In a program that starts without standard error, descriptor 2 may become a file of its own.
 bool had_standard_error = true;
 __attribute__((constructor(101))) void look_at_standard_error() {
   had_standard_error = fcntl(STDERR_FILENO, F_GETFD) != -1 || errno != EBADF;
@@ -97,7 +96,7 @@ Written write_some(int descriptor, std::string_view text) noexcept {
   return written;
 }
 
-// Where the program has closed its standard streams, nothing of ours takes their numbers.
+// Keeps our files from taking the numbers of standard streams that the program has closed.
 int away_from_standard(int descriptor) noexcept {
   if (descriptor < 0 || descriptor > STDERR_FILENO) return descriptor;
   const int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -119,7 +118,7 @@ int open_exclusively(const std::string& path) noexcept {
   return open_file(path, O_CREAT | O_EXCL | O_NOFOLLOW | O_APPEND);
 }
 
-// What is written to a descriptor as a stream. After the first failure nothing more is written.
+// A stream buffer over a descriptor. Writes nothing more after the first failure.
 class DescriptorBuffer : public std::streambuf {
  public:
   explicit DescriptorBuffer(int descriptor) : descriptor_(descriptor) {
@@ -174,14 +173,13 @@ absl::Status write_and_close(int descriptor, std::string_view what, const std::s
                                      .append(": ")
                                      .append(printable(first_line(error.what()))));
   }
-  // Linux has closed it whatever close() says; a disk that is full tells it here on some file
-  // systems.
+  // Linux closes the descriptor even if close() fails. Some file systems report a full disk here.
   if (::close(descriptor) != 0 && errno != EINTR && status.ok())
     status = cannot_write(what, path, errno);
   return status;
 }
 
-// Where a path leads to.
+// The file that a path leads to.
 struct Target {
   std::string path;  // without links
   std::string folder;
@@ -208,7 +206,7 @@ bool is_of_descriptors(const std::string& folder) {
          folder.compare(folder.size() - 3, 3, "/fd") == 0;
 }
 
-// The entries of such a folder are no names but open files: they cannot be renamed over.
+// Entries of such a folder are open files: one cannot rename over them.
 bool is_own_descriptor(const std::string& folder, const std::string& name, int& descriptor) {
   std::string own;
   if (name.empty() || name.size() > 9 || name.find_first_not_of("0123456789") != std::string::npos)
@@ -250,7 +248,7 @@ int find_target(const std::string& spelt, Target& target) {
   return ELOOP;
 }
 
-// A file of our own beside the target; its path. Empty, and errno.
+// Makes a file beside the target and returns its path; returns "" and sets errno if it cannot.
 std::string make_temporary(const Target& target, int& descriptor) {
   std::string stem = target.name;
   for (int number = 0; number < kMostFilesOfOneName; ++number) {
@@ -267,7 +265,7 @@ std::string make_temporary(const Target& target, int& descriptor) {
   return "";
 }
 
-// Who may read a file that was there before stays as it was.
+// Gives the new file the owner and mode of the file that it will replace.
 void keep_mode(int descriptor, const struct stat& before) {
   struct stat now;
   if (::fstat(descriptor, &now) != 0) return;
@@ -290,7 +288,7 @@ absl::Status write_in_place(const Target& target, std::string_view what, const s
 // Returns the complete temporary file.
 absl::StatusOr<std::string> write_beside(const Target& target, std::string_view what,
                                          const std::string& path, const Write& write) {
-  // A rename would not ask whether the file may be written.
+  // rename() would replace a read-only file.
   if (target.exists && ::faccessat(AT_FDCWD, target.path.c_str(), W_OK, AT_EACCESS) != 0)
     return cannot_write(what, path, errno);
   int descriptor = -1;
@@ -316,8 +314,8 @@ int64_t nanoseconds(const timespec& time) {
   return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
 }
 
-// Held while one process looks whether a path is taken, and takes it. Where folders cannot be
-// locked there is no lock; who holds it for long is not waited for.
+// Keeps other processes from taking a path between our look and our rename. Goes on without a lock
+// where folders cannot be locked, and after a second of waiting.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder)
@@ -355,7 +353,7 @@ void tell(std::initializer_list<std::string_view> parts) noexcept {
     for (const std::string_view part : parts) line += printable(part);
     line += '\n';
     write_standard_error(line);
-  } catch (const std::exception&) {  // no memory: what fits, without escapes
+  } catch (const std::exception&) {  // no memory: tell what fits, without escapes
     std::array<char, 1024> line;
     size_t size = 0;
     for (const std::string_view part : parts) {
@@ -407,7 +405,6 @@ int append_whole(int descriptor, std::string_view text) noexcept {
   struct stat status;
   if (written.error != 0 && written.bytes > 0 && ::fstat(descriptor, &status) == 0 &&
       S_ISREG(status.st_mode)) {
-    // Half a text is worse than none.
     if (::ftruncate(descriptor, status.st_size - static_cast<off_t>(written.bytes)) != 0) errno = 0;
   }
   return written.error;
@@ -458,7 +455,7 @@ absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_
 int open_to_append(const std::string& path) noexcept { return open_file(path, O_CREAT | O_APPEND); }
 
 std::string run_that_begins_now() {
-  // The clock that file systems stamp their files with, which is behind the precise one.
+  // The clock of file systems' time stamps, which is behind the precise one.
   timespec now{};
   clock_gettime(CLOCK_REALTIME_COARSE, &now);
   return std::to_string(nanoseconds(now));
@@ -508,7 +505,7 @@ absl::StatusOr<std::string> RunFile::write(std::string_view what, const Write& w
     return cannot_write(what, own.path, error);
   }
   ::close(own.descriptor);
-  // Renamed over our own empty file.
+  // Replaces our own empty file.
   const absl::Status status = put_in_place(*temporary, own.path, what, own.path);
   if (!status.ok()) {
     ::unlink(own.path.c_str());

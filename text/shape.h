@@ -11,7 +11,7 @@ namespace memledger {
 // size is a symbolic one, printed as ?.
 std::string shape_text(const int64_t* sizes, size_t count);
 
-// The same for a container of sizes, and for an optional one: (?) where the shape is unknown.
+// Takes any container of sizes, or an optional one: (?) where the shape is unknown.
 template <typename Sizes>
 std::string shape_text(const Sizes& sizes) {
   return shape_text(sizes.data(), sizes.size());
@@ -19,6 +19,13 @@ std::string shape_text(const Sizes& sizes) {
 template <typename Sizes>
 std::string shape_text(const std::optional<Sizes>& sizes) {
   return sizes.has_value() ? shape_text(*sizes) : "(?)";
+}
+
+// The same for CSV, where an unknown shape is nothing.
+template <typename Sizes>
+std::optional<std::string> known_shape(const std::optional<Sizes>& sizes) {
+  if (!sizes.has_value()) return std::nullopt;
+  return shape_text(*sizes);
 }
 
 }  // namespace memledger

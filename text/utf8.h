@@ -6,8 +6,8 @@
 
 namespace memledger {
 
-// Returns the bytes of the UTF-8 sequence that begins there, 0 where none does. No overlong forms,
-// no surrogates, nothing beyond U+10FFFF.
+// Returns how many bytes the UTF-8 sequence at `text[at]` has, 0 if it is not well-formed: overlong
+// forms, surrogates and what is beyond U+10FFFF are not.
 size_t utf8_sequence(std::string_view text, size_t at);
 
 // Returns `text` with U+FFFD in place of each byte that belongs to no well-formed UTF-8 sequence.

@@ -1,39 +1,14 @@
 #pragma once
 
-// Which line of a function makes the memory grow, without an edit of the program: the stack is
-// taken at each allocation and free, and lines come from the debug information (-g) when the
-// profile is shown.
+// Which line of a function makes the memory grow, without an edit of the program. Needs debug
+// information (-g): without it a function has one row. docs/line_profiler.md explains the figures.
 //
-//   memledger::LineProfiler prof({"train_step", "Net::forward"});
+//   memledger::LineProfiler profiler({"train_step", "Net::forward"});
 //   {
-//     auto on = prof.enable();
-//     train_step();
+//     const auto enabled = profiler.enable();
+//     model->forward(input).sum().backward();
 //   }
-//   prof.display();
-//
-// or, in the body of a function, method, template or lambda:
-//
-//   MEMLEDGER_PROFILE();                 // tables of all such functions on standard output at
-//   exit, and on Ctrl-C MEMLEDGER_PROFILE_EVERY(10);         // every tenth run; without a number
-//   every run MEMLEDGER_PROFILE_EVERY(10, enable, "active_bytes.all.peak", …);
-//
-// A table has the whole source of the function. Peaks are the highest of all runs and threads while
-// the line ran, what it called included; `allocated` and `freed` are sums over all runs. The first
-// line shows what the device held when the function began. A line that neither allocates nor frees
-// shows nothing: it could not be seen. In a recursion an event belongs to the innermost run. On the
-// CPU `reserved_bytes` and `allocated_bytes` are the bytes requested, as nothing is cached or
-// rounded there, and figures of segments and pools are `?`.
-//
-// In optimised code a function that was inlined has no frame: its lines are folded into its
-// caller's, and a note under the table says which lines have no code of their own. Without debug
-// information a function has one row.
-//
-// Units: bytes as LibTorch's statistics count them; line.* as requested. Errors: InvalidArgument
-// for a column or a function that does not exist, with the right names. No statistic of LibTorch's
-// is reset and no cache emptied. Thread-safety: all functions, from any thread. Ownership: holds no
-// tensor. Cost: 1 to 2 µs for each allocation and free while enabled (afterwards a look-up for each
-// free while something of it is alive), some 3 kB for each place in the program that allocates;
-// showing takes 0.1 s for each library the first time.
+//   profiler.display().IgnoreError();
 
 #include <c10/core/Device.h>
 
@@ -52,37 +27,40 @@
 
 namespace memledger {
 
-// The device that all line profilers look at from now on. Until it is set: cuda:0 from its first
-// use on (what was recorded on the CPU before is forgotten then), and the CPU in programs that do
-// not use it. c10::Error if LibTorch does not see it. Within a function, too: each line then shows
-// the figures of the device that was the target while it ran, and what was born there is followed
-// until it dies.
+// Chooses the device that all line profilers look at from now on. Until one is chosen, that is the
+// CPU, and cuda:0 from its first use on, which forgets what was recorded on the CPU. May be called
+// within a profiled function: each line shows the device that was the target while it ran, and what
+// was born there is followed until it dies. Throws c10::Error if LibTorch does not see the device.
 void set_target_gpu(int index);
 void set_target_device(c10::Device device);
 
 struct LineProfilerOptions {
-  // Remember births and deaths (registry/recording.h), for alive_at_peak().
+  // Records births and deaths (registry/recording.h), which alive_at_peak() needs.
   bool who_was_alive = false;
-  // set_target_gpu() of it, for all line profilers.
+  // Calls set_target_gpu(), which holds for all line profilers.
   std::optional<int> target_gpu = std::nullopt;
 };
 
+// Takes the stack at each allocation and free while enabled: 1 to 2 µs each, and about 3 kB for
+// each place in the program that allocates. Afterwards each free costs a look-up until all that was
+// born is freed. Making a profile takes 0.1 s for each library the first time. Thread-safe. Holds
+// no tensor, resets none of LibTorch's statistics, empties no cache.
 class LineProfiler {
  public:
-  // Functions by the last parts of their qualified names. Nothing else: all is recorded, and shown
-  // are those added later.
+  // Profiles functions by the last parts of their qualified names: `forward` and `Net::forward`
+  // both find `app::Net::forward`. Functions may be added later: everything is recorded.
   explicit LineProfiler(std::vector<std::string> functions = {}, LineProfilerOptions options = {});
   ~LineProfiler();
   LineProfiler(const LineProfiler&) = delete;
   LineProfiler& operator=(const LineProfiler&) = delete;
 
   LineProfiler& add_function(std::string name);
-  // The function that this address lies in.
+  // Adds the function whose code has this address.
   LineProfiler& add_function(const void* address);
-  // NotFound: the first function that is not there, with the names most like it. Libraries that are
-  // opened later count later.
+  // Returns NotFound for the first function that no library loaded so far has, and suggests names.
   absl::Status check_functions() const;
 
+  // Disables the profiler at its end, which must come before the profiler's.
   class On {
    public:
     explicit On(LineProfiler* profiler) : profiler_(profiler) {}
@@ -90,7 +68,7 @@ class LineProfiler {
     ~On() {
       if (profiler_ != nullptr) profiler_->disable();
     }
-    // Until disable().
+    // Leaves the profiler enabled until disable().
     void release() { profiler_ = nullptr; }
     On(const On&) = delete;
     On& operator=(const On&) = delete;
@@ -99,16 +77,19 @@ class LineProfiler {
    private:
     LineProfiler* profiler_;
   };
-  // Until the result dies, or disable(). Counted. Activates the registry.
+  // Records until the result dies, or until disable(); calls are counted. Activates the registry.
   [[nodiscard]] On enable();
   void disable();
   // Forgets what was recorded.
   void clear();
-  // Forgets which functions are shown; what was recorded stays.
+  // Forgets the functions; keeps what was recorded.
   void clear_functions();
 
+  // Returns what was recorded so far, of all functions.
   LineProfile profile() const;
-  // Of one function, or of all ("").
+  // Write profile(), display() to standard output. `columns` are names (tracker/line_table.h), none
+  // for the default ones; `function` limits the text to functions of that name. Return
+  // InvalidArgument for a wrong column, and NotFound for a function that was not added.
   absl::Status display(const std::string& function = "",
                        const std::vector<std::string>& columns = {}) const;
   absl::Status print_stats(std::ostream& out, const std::vector<std::string>& columns = {},
@@ -116,9 +97,9 @@ class LineProfiler {
   absl::Status write_json(std::ostream& out, const std::vector<std::string>& columns = {}) const;
   absl::Status write_html(std::ostream& out, const std::vector<std::string>& columns = {}) const;
 
-  // Who was alive when the line's active_bytes.all was highest. FailedPrecondition without
-  // LineProfilerOptions::who_was_alive, NotFound if the line has no events, OutOfRange if it is too
-  // long ago.
+  // Returns who was alive when active_bytes.all peaked in that line. Returns FailedPrecondition
+  // without LineProfilerOptions::who_was_alive, NotFound if nothing was seen in that line,
+  // OutOfRange if the events of that time have been dropped.
   absl::StatusOr<std::vector<StorageInfo>> alive_at_peak(const std::string& function,
                                                          int64_t line) const;
 
@@ -128,19 +109,20 @@ class LineProfiler {
   std::shared_ptr<State> state_;
 };
 
-// Empty: the default ones. InvalidArgument names the one that is wrong, and the right ones.
+// Returns the columns of those names, each once; the default ones if there are none. Returns
+// InvalidArgument for a wrong name, with a pattern of the right ones.
 absl::StatusOr<std::vector<LineColumn>> parse_line_columns(const std::vector<std::string>& names);
 
-// Of MEMLEDGER_PROFILE(): forgets what it recorded, and the functions. Those that begin to run
-// afterwards are there again.
+// Makes MEMLEDGER_PROFILE() forget what it recorded, and its functions until they run again.
 void clear_global_line_profiler();
 
 namespace internal {
 
-// set_target_device() without a look whether LibTorch sees it: it must not be asked before main.
+// As set_target_device(), but does not ask LibTorch for the device, which must not be done before
+// main().
 void set_target_device_unseen(c10::Device device);
 
-// The functions that a macro stands in: one for each place, or each instantiation.
+// A function with one of the macros in it; each instantiation of a template has its own.
 class ProfiledBody {
  public:
   ProfiledBody();
@@ -150,7 +132,7 @@ class ProfiledBody {
  private:
   friend class ProfiledRun;
   struct State;
-  State* const state_;  // as long as the process
+  State* const state_;  // never deleted
 };
 
 class ProfiledRun {
@@ -172,10 +154,16 @@ ProfiledBody profiled_every(int64_t interval = 1, bool enable = true, Columns...
 }  // namespace internal
 }  // namespace memledger
 
+// Profiles the function, method, template or lambda that it stands in. The tables of all such
+// functions are printed on standard output at the program's end, and on Ctrl-C.
 #define MEMLEDGER_PROFILE()                                             \
   static ::memledger::internal::ProfiledBody memledger_profiled_body{}; \
   const ::memledger::internal::ProfiledRun memledger_profiled_run(memledger_profiled_body)
 
+// Profiles the function that it stands in and prints its table every so many runs. Arguments: the
+// number of runs (1), whether to profile at all (true), and names of columns:
+// MEMLEDGER_PROFILE_EVERY(10, enabled, "active_bytes.all.peak"). Throws c10::Error for a number
+// below 1 and for a wrong column.
 #define MEMLEDGER_PROFILE_EVERY(...)                                         \
   static ::memledger::internal::ProfiledBody memledger_profiled_body_every = \
       ::memledger::internal::profiled_every(__VA_ARGS__);                    \

@@ -1,11 +1,12 @@
 #pragma once
 
 // Reads the logs that MemTracker writes, and those of Pytorch-Memory-Utils' gpu_mem_track.py.
+// Needs no LibTorch.
 //
-// No LibTorch. Units: MiB, as in the log; bytes of rows are worked out from size and dtype where
-// they agree with the Memory column, which is cut to six characters. Errors: InvalidArgument where
-// a text is no such log; lines that cannot be read are counted. A block that a killed process left
-// in half is told, not guessed at.
+//   const absl::StatusOr<memledger::MemoryLog> log = memledger::read_log("gpu_mem_track.txt");
+//   if (!log.ok()) throw std::runtime_error(std::string(log.status().message()));
+//   std::cout << memledger::log_summary(*log);
+//   for (const memledger::LogRun& run : log->runs) std::cout << memledger::log_plot(run);
 
 #include <cstdint>
 #include <optional>
@@ -18,39 +19,43 @@
 namespace memledger {
 
 struct LogRow {
-  char sign = '+';
-  int64_t count = 0;
-  int64_t bytes = 0;  // of all of them
-  bool exact = true;  // false: from the Memory column alone
+  char sign = '+';    // '+': born; '-': died
+  int64_t count = 0;  // number of storages
+  // Bytes of all of them: worked out from size and dtype, or, if these do not agree with it, read
+  // from the Memory column, which the log cuts to six characters.
+  int64_t bytes = 0;
+  bool exact = true;  // false: from the Memory column
   std::string size;   // (64, 3, 3, 3)
   std::string role;   // Parameter; Python's class without its module
   std::string dtype;  // torch.float32
-  std::string last;   // names, or producer and label; empty in Python's logs
+  std::string last;   // names, or operator and label; empty in Python's logs
 
-  // A `-` undoes a `+` that is equal in this, or, as roles change, in size and dtype. Names are not
-  // in it: they are those of the moment.
+  // Returns what a `-` and the `+` that it undoes have in common: role, size and dtype. Names are
+  // not part of it, as they change; nor is the role for a storage whose role changed.
   std::string group() const { return role + " " + size + " " + dtype; }
 };
 
 struct LogBlock {
   std::string where;  // main.cpp line 10: main [label]
+  // MiB as in the log; nothing where it has `?`.
   std::optional<double> tensor_mib;
   std::optional<double> allocated_mib;
   std::vector<LogRow> rows;
-  std::vector<std::string> notes;  // what verbose adds, and missing blocks
+  std::vector<std::string> notes;  // those of `verbose`, and on missing blocks
 
+  // Return the sums of the + rows and of the - rows.
   int64_t born_bytes() const;
   int64_t died_bytes() const;
 };
 
-// From one header to the next: one run of a program.
+// One run of a program: from one header to the next.
 struct LogRun {
   std::string date;  // 30-Apr-21-20:25:29
   std::optional<double> tensor_mib;
   std::optional<double> allocated_mib;
   std::vector<LogBlock> blocks;
-  int64_t cut_rows = 0;  // of a block without its At line: the process was killed, or the log is
-                         // still being written
+  // Rows at the end without their At line: the process was killed, or is still writing.
+  int64_t cut_rows = 0;
 };
 
 struct MemoryLog {
@@ -59,17 +64,20 @@ struct MemoryLog {
   int64_t unread_lines = 0;
 };
 
+// Reads a log's text; `name` stands for it in messages. Lines that cannot be read are counted.
+// Returns InvalidArgument with name and line if the text is no log.
 absl::StatusOr<MemoryLog> parse_log(std::string_view text, std::string name);
-// NotFound, PermissionDenied … with the path.
+// Reads a log file. Also returns NotFound, PermissionDenied … with the path.
 absl::StatusOr<MemoryLog> read_log(const std::string& path);
 
-// Biggest step, what grew, what never came back; of each run.
+// Returns for each run its biggest step, what grew, and what never came back.
 std::string log_summary(const MemoryLog& log);
-// Totals over blocks, for a terminal; `width` columns in all. Empty for a run without blocks.
+// Returns a drawing of the totals over the blocks, for a terminal `width` columns wide. Empty for a
+// run without blocks.
 std::string log_plot(const LogRun& run, size_t width = 79, size_t height = 14);
-// The same as an SVG document, all runs one below the other.
+// Returns the same as an SVG document, the runs one below the other.
 std::string log_svg(const MemoryLog& log);
-// Block by block, and what is alive at the end; of the last run of each.
+// Compares the last runs of two logs, block by block, and what is alive at their ends.
 std::string log_comparison(const MemoryLog& before, const MemoryLog& after);
 
 }  // namespace memledger

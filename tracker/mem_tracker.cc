@@ -11,7 +11,10 @@
 #include "registry/libtorch/tensor_storages.h"
 #include "registry/registry.h"
 #include "reporter/names/name_book.h"
+#include "text/dtype.h"
+#include "text/names.h"
 #include "tracker/device_cache.h"
+#include "tracker/log/diff_builder.h"
 #include "tracker/log/log_text.h"
 #include "tracker/log/log_writer.h"
 #include "tracker/until_told.h"
@@ -53,7 +56,7 @@ void describe(const at::Tensor& tensor, StorageName& name) {
   const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   if (impl->is_nested() || impl->has_symbolic_sizes_strides()) return;
   try {
-    std::vector<int64_t> shape = impl->sizes().vec();
+    c10::DimVector shape(impl->sizes());
     name.dtype = c10::typeMetaToScalarType(impl->dtype());
     name.shape = std::move(shape);
     const auto storage = storage_of(tensor);
@@ -96,7 +99,7 @@ Naming read_names(const std::vector<NamedTensor>& tensors, c10::Device device) {
   return naming;
 }
 
-std::string python_size(const std::optional<std::vector<int64_t>>& shape) {
+std::string python_size(const std::optional<c10::DimVector>& shape) {
   if (!shape.has_value()) return "torch.Size(?)";
   std::string text = "torch.Size([";
   for (size_t i = 0; i < shape->size(); ++i)
@@ -118,9 +121,12 @@ struct MemTracker::Impl {
 
   SnapshotDiff diff(const Changes& changes, const StorageNames& names) const {
     SnapshotDiff result = make_snapshot_diff(changes, device, names);
-    if (const auto bytes = device_cache::allocated_bytes(device)) result.allocated_bytes = *bytes;
     const Registry& registry = Registry::global();
-    if (!registry.active() || !registry.follows(device)) result.tensor_bytes.reset();
+    if (!registry.active() || !registry.follows(device)) {
+      result.tensor_bytes.reset();
+      result.allocated_bytes.reset();
+    }
+    if (const auto bytes = device_cache::allocated_bytes(device)) result.allocated_bytes = bytes;
     return result;
   }
 
@@ -210,9 +216,9 @@ void MemTracker::print_all_gpu_tensor(std::ostream& out) const {
     const auto found = naming.names.find(storage.id);
     const StorageName* const name = found == naming.names.end() ? nullptr : &found->second;
     const TensorLooks looks = looks_of(storage, name);
-    out << python_size(looks.shape) << ' ' << log_text::dtype(looks.dtype) << ' '
+    out << python_size(looks.shape) << ' ' << dtype_text(looks.dtype) << ' '
         << log_text::exact_mib(storage.nbytes);
-    if (name != nullptr) out << ' ' << log_text::printable(name->name);
+    if (name != nullptr) out << ' ' << printable(name->name);
     out << '\n';
   }
 }

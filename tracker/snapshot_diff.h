@@ -1,70 +1,70 @@
 #pragma once
 
-// What became alive and what went away between two calls of MemTracker::track(), as a value.
+// What was born and what died between two calls of MemTracker::track(). A storage that is freed and
+// replaced by an equal one is a `-` and a `+`; views and what is born and freed in between are not
+// in it. So the signed sum of the rows is the change of `tensor_bytes`, to the byte.
 //
-//   memledger::SnapshotDiff step = tracker.track("after warm-up");
-//   for (const memledger::DiffRow& row : step.rows) { ... row.sign, row.count, row.bytes, row.names
-//   ... } std::cout << step;                 // as in the log file << step.to_json();
-//
-// By identity: a storage freed and replaced by an equal one is one `-` and one `+`; a view, or a
-// second tensor on a storage, is nothing; what was born and freed in between is nothing. So the
-// signed sum of the rows is the change of `tensor_bytes`, to the byte.
-//
-// Units: bytes as requested. Ownership: holds no tensor; copies are independent. Thread-safety: a
-// plain value. Cost: making one is by the number of changes; grouping makes rows few.
+//   memledger::MemTracker tracker;
+//   const memledger::SnapshotDiff diff = tracker.track("after warm-up");
+//   for (const memledger::DiffRow& row : diff.rows)
+//     if (row.sign == '+') std::cout << row.count << " storages, " << row.bytes << " bytes\n";
+//   std::cout << diff << diff.to_json() << '\n';
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/DimVector.h>
 
 #include <chrono>
 #include <cstdint>
 #include <iosfwd>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "registry/changes.h"
 #include "registry/counters.h"
+#include "registry/storage_kind.h"
 #include "reporter/role.h"
 #include "tracker/source_location.h"
 
 namespace memledger {
 
-// Storages with the same sign, role, dtype and shape. Named ones are together whoever made them,
-// anonymous ones only if their producer and label are the same.
+// Storages with the same sign, role, dtype and shape. Named storages share a row whoever made them,
+// anonymous ones only if operator and label are the same, too.
 struct DiffRow {
-  char sign = '+';                            // '-': gone
-  int64_t count = 0;                          // storages
-  int64_t bytes = 0;                          // of all of them, never negative
-  std::optional<std::vector<int64_t>> shape;  // of one; nothing if unknown
+  char sign = '+';                      // '+': born; '-': died
+  int64_t count = 0;                    // number of storages
+  int64_t bytes = 0;                    // requested bytes of all of them, never negative
+  std::optional<c10::DimVector> shape;  // of each; nothing: unknown
   std::optional<c10::ScalarType> dtype;
   Role role = Role::kTensor;
-  // Other than kTensor and kScratch: no tensor's memory, and in no sum of tensors.
+  // Library workspaces and raw blocks have rows of their own, which no sum of tensors includes.
   StorageKind kind = StorageKind::kTensor;
-  // One for each storage, in order of birth; tied ones as `a+b`. Empty: anonymous. Of what has
-  // gone: its last known name.
+  // One name per storage, in order of birth, `a+b` for tied ones; the last known names of storages
+  // that died. Empty: anonymous.
   std::vector<std::string> names;
-  std::string producer;  // operator, e.g. aten::conv2d; empty if unknown, or if the named storages
-                         // of this row have several
-  std::string label;     // ScopedLabels around it; empty likewise
-  // Born before tracking, or while it was off, and found now: the bytes are new in the table, not
-  // new in memory.
+  // Each empty if unknown, and if the storages of this row differ in it.
+  std::string op;             // outermost operator that made them: aten::conv2d
+  std::string autograd_node;  // backward node that made them: ConvolutionBackward0
+  std::string label;          // ScopedLabels around it, outermost first, with '/' between
+  // Born before tracking, or while it was off, and found now: the memory is not new.
   bool adopted = false;
 };
 
+// A plain value that holds no tensor; copies are independent. Making one takes time by the number
+// of changes, not of live storages.
 struct SnapshotDiff {
   std::vector<DiffRow> rows;  // first + then -, each by bytes, then by shape
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  // In live storages, at the later instant: library workspaces and raw blocks are not in it. None
-  // on a device that nobody follows.
+  // Requested bytes of live storages at the later instant, library workspaces and raw blocks
+  // excluded. Nothing: memledger does not follow this device.
   std::optional<int64_t> tensor_bytes = 0;
-  int64_t allocated_bytes = 0;  // as the allocator counts them
-  SourceLocation where;
-  std::string label;
+  // Bytes as the device's allocator counts them. Nothing: unknown.
+  std::optional<int64_t> allocated_bytes = 0;
+  SourceLocation where;  // of the call of track()
+  std::string label;     // given to track()
   std::chrono::system_clock::time_point time;
-  // There was no earlier instant to compare with (the process was forked): the + rows are
-  // everything alive.
+  // There was no earlier instant to compare with, as memory ran out while changes were noted: the +
+  // rows are everything alive.
   bool from_snapshot = false;
   // See Snapshot: storages that nothing led to may be missing from rows and tensor_bytes.
   bool unseen_before_tracking = false;
@@ -74,47 +74,20 @@ struct SnapshotDiff {
   // opaque layouts).
   std::vector<std::string> unread;
 
-  // Sums over tensors: what tensor_bytes changes by.
+  // Return the requested bytes of tensors that were born, and that died.
   int64_t born_bytes() const;
   int64_t died_bytes() const;
 
-  // Without a line end: `At main.cpp line 10: main [label]    Total Tensor Used Memory:…`
+  // Returns the log's line without its end: `At main.cpp line 10: main [label]    Total Tensor …`
   std::string at_line() const;
-  // One object with "schema" and "version"; fixed keys, bytes as integers, null for unknown.
+  // Returns one object, schema memledger.snapshot_diff/2 (docs/formats.md), without a line end.
   std::string to_json() const;
 };
 
-// One line of the log, without its end.
+// Returns the log's line for the row, without its end.
 std::string to_string(const DiffRow& row);
 std::ostream& operator<<(std::ostream& out, const DiffRow& row);
-// The block of the log: rows, an empty line, the At line and its end.
+// Prints the log's block: the rows, an empty line, the At line and its end.
 std::ostream& operator<<(std::ostream& out, const SnapshotDiff& diff);
-
-// What is known of a storage besides what the registry noted.
-struct StorageName {
-  Role role = Role::kTensor;
-  std::string name;
-  // Of the tensor that has the name. They stand in where the registry has none, and go before its
-  // own when `whole`.
-  std::optional<c10::ScalarType> dtype;
-  std::optional<std::vector<int64_t>> shape;
-  bool whole = false;  // that tensor covers the storage
-};
-using StorageNames = std::unordered_map<uint64_t, StorageName>;  // by storage id
-
-struct TensorLooks {
-  std::optional<c10::ScalarType> dtype;
-  std::optional<std::vector<int64_t>> shape;
-};
-// Of the tensor that a storage was made for, or that is known by name; `name` may be null.
-TensorLooks looks_of(const StorageInfo& storage, const StorageName* name);
-
-// Rows and totals of one device. `where`, `label`, `health` and `unread` are left to the caller.
-// Touches nothing but its arguments.
-SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device,
-                                const StorageNames& names);
-
-// Whether both mean one device: the CPU has no index, other devices have.
-bool is_same_device(c10::Device a, c10::Device b);
 
 }  // namespace memledger

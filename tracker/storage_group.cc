@@ -7,8 +7,9 @@
 #include <functional>
 
 #include "registry/stacks.h"
+#include "text/dtype.h"
 #include "text/names.h"
-#include "tracker/log/log_text.h"
+#include "text/shape.h"
 
 namespace memledger {
 
@@ -61,8 +62,8 @@ std::string maker_text(const StorageGroup& group) {
 }
 
 std::string to_string(const StorageGroup& group) {
-  const std::string text = maker_text(group) + " " + log_text::size(group.shape) + " " +
-                           log_text::dtype(group.dtype) + " on " + group.device.str();
+  const std::string text = maker_text(group) + " " + shape_text(group.shape) + " " +
+                           dtype_text(group.dtype) + " on " + group.device.str();
   if (group.stack == 0) return text;
   const std::string line = table_name(to_string(program_frame(group.stack)));
   return line.empty() ? text + " at an unknown line" : text + " at " + line;

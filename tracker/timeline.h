@@ -1,23 +1,13 @@
 #pragma once
 
-// When each storage was born and freed between two points, for ui.perfetto.dev and
-// pytorch.org/memory_viz.
+// Records when each storage is born and freed, for ui.perfetto.dev and pytorch.org/memory_viz.
 //
 //   memledger::Timeline timeline;
-//   timeline.add_module("net", net);
-//   ... a training step; timeline.mark("after forward"); ...
-//   timeline.write("step.json").IgnoreError();       // Perfetto, chrome://tracing
-//   timeline.write("step.pickle").IgnoreError();     // memory_viz; for the CPU as for CUDA
-//
-// Bounded: the last TimelineOptions::max_events births and deaths are kept, some 140 bytes each,
-// and as many marks; what was dropped is counted, and the timeline begins where no birth or death
-// is missing any more.
-//
-// Units: bytes as requested; times in the files are microseconds. Errors: the constructor throws
-// c10::Error when there is no memory for the events; write() returns a status with the path.
-// Ownership: holds no tensor; modules on the stack and optimizers must outlive it. Thread-safety:
-// any function from any thread, one at a time; a child of fork may go on. Cost: about 0.1 µs per
-// allocation and per free; mark() by registered tensors, read() also by events and live storages.
+//   timeline.add_module("net", *model).add_optimizer(optimizer);
+//   model->forward(input).sum().backward();
+//   timeline.mark("after backward");
+//   timeline.write("step.json").IgnoreError();    // Perfetto, chrome://tracing
+//   timeline.write("step.pickle").IgnoreError();  // memory_viz, for the CPU as for CUDA
 
 #include <ATen/core/Tensor.h>
 
@@ -48,11 +38,13 @@ class Optimizer;
 namespace memledger {
 
 struct TimelineOptions {
+  // The last so many births and deaths are kept, at about 140 bytes each, and as many marks. What
+  // is dropped is counted, and the timeline begins where no birth or death is missing any more.
   size_t max_events = size_t{1} << 18;
 };
 
 struct TimelineMark {
-  int64_t time_ns = 0;
+  int64_t time_ns = 0;  // by recording_clock_ns()
   std::string label;
 };
 
@@ -61,41 +53,45 @@ struct TimelineName {
   std::string name;
 };
 
-// All that is in the files, as a value.
+// What the files show, as a value.
 struct TimelineData {
   Recording recording;
   std::vector<TimelineMark> marks;
-  int64_t dropped_marks = 0;  // of this time, at most: the last max_events are kept
-  std::unordered_map<uint64_t, TimelineName> names;  // by storage id; of the last mark, or the end
+  int64_t dropped_marks = 0;  // upper bound for the time of the recording
+  // By storage id, as of the end, or of the last mark() while the storage was alive.
+  std::unordered_map<uint64_t, TimelineName> names;
 };
 
-// The series that a storage's bytes are in: its role if it has a name (`Gradient`); `Parameter` if
-// an operator consumed it as a leaf that requires grad; else `Tensor [forward]`, by the phase it
-// was born in; what is no tensor's by its kind: `raw block`, `library workspace`, `scratch`
-// (registry/storage_kind.h).
+// Returns the series that a storage's bytes are counted in: the role of its name (`Gradient`); the
+// kind of memory that is no tensor's (`raw block`, `library workspace`, `scratch`); `Parameter` if
+// an operator consumed it as a leaf that requires grad; else `Tensor [forward]`, by the phase of
+// its birth. The first that fits counts.
 std::string series_of(const Lifetime& life, const TimelineData& data);
 
-// Chrome's trace event format, as JSON: for each device, a process with a counter per series and
-// one of all bytes, and an async slice per storage; a process with the threads' labels as slices,
-// and the marks.
+// Writes Chrome's trace events as JSON, schema memledger.timeline/2 (docs/formats.md). Each device
+// is a process with a counter per series, one of all bytes, and an async slice per storage. One
+// more process has the threads' labels as slices, and the marks. Times are in microseconds.
 void write_chrome_trace(const TimelineData& data, std::ostream& out);
 
-// What torch.cuda.memory._dump_snapshot() writes (pickle protocol 2): cuda:N is device N there, the
-// CPU comes behind the last. Every storage is a segment of its own.
+// Writes what torch.cuda.memory._dump_snapshot() does, as pickle protocol 2. cuda:N is device N,
+// the CPU comes behind the last GPU. Each storage is a segment of its own.
 void write_memory_viz(const TimelineData& data, std::ostream& out);
 
-// In the format that the path's extension asks for: `.pickle` and `.pkl` are for memory_viz, all
-// else is a Chrome trace.
+// Writes for memory_viz if the path ends in `.pickle` or `.pkl`, else Chrome's trace events.
 void write_timeline(const TimelineData& data, const std::string& path, std::ostream& out);
 
+// Costs about 0.1 µs per allocation and per free. Holds no tensor; optimizers and modules on the
+// stack must outlive it. Any thread may call it, one at a time; a forked child may go on with it.
 class Timeline {
  public:
-  // From now on. Activates the registry while it lives.
+  // Begins to record, and activates the registry until it dies. Throws c10::Error if there is no
+  // memory for the events.
   explicit Timeline(const TimelineOptions& options = {});
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
+  // Give names and roles to the tensors of a module or an optimizer, or to one tensor.
   Timeline& add_module(std::string prefix, const torch::nn::Module& module);
   template <class M>
   Timeline& add_module(std::string prefix, const torch::nn::ModuleHolder<M>& holder) {
@@ -104,12 +100,14 @@ class Timeline {
   Timeline& add_optimizer(const torch::optim::Optimizer& optimizer);
   Timeline& add_tensor(std::string name, const at::Tensor& tensor);
 
-  // A point in time with a name. Also reads the names of what is alive: what dies later keeps them.
+  // Marks this moment. Also reads the names of what is alive, which it keeps after its death. Takes
+  // time by the number of registered tensors.
   void mark(std::string label);
 
+  // Returns the recording so far. Takes time by the number of events and of live storages.
   TimelineData read();
-  // As write_timeline(). Written beside and then renamed, so that there is never half a file;
-  // devices and pipes in place.
+  // Writes it as write_timeline() does, and makes missing folders. The file is renamed into place
+  // when it is whole, except for devices and pipes. Errors name the path.
   absl::Status write(const std::string& path);
 
  private:

@@ -7,10 +7,10 @@
 #include <string>
 
 #include "text/names.h"
+#include "text/shape.h"
 #include "tracker/courtesy.h"
 #include "tracker/growth_finder.h"
 #include "tracker/line_table.h"
-#include "tracker/log/log_text.h"
 #include "tracker/log_reader.h"
 #include "tracker/memory_expectations.h"
 #include "tracker/memory_profiler.h"
@@ -33,11 +33,6 @@ std::string mib(const std::optional<double>& value) {
 
 std::string figure(int64_t value) {
   return value == LineFigures::kUnknown ? "?" : std::to_string(value);
-}
-
-std::string looks(const std::optional<std::vector<int64_t>>& shape,
-                  const std::optional<c10::ScalarType>& dtype) {
-  return log_text::size(shape) + " " + log_text::dtype(dtype);
 }
 
 }  // namespace
@@ -88,8 +83,8 @@ std::ostream& operator<<(std::ostream& out, const LayerSize& layer) {
   if (!layer.type.empty()) out << " (" << printable(layer.type) << ")";
   return out << fmt::format(
              ", {} calls, output {}, {} parameters, activations {} bytes, saved {} bytes",
-             layer.calls, log_text::size(layer.output_shape), layer.parameters,
-             layer.activation_bytes, layer.saved_bytes);
+             layer.calls, shape_text(layer.output_shape), layer.parameters, layer.activation_bytes,
+             layer.saved_bytes);
 }
 
 std::ostream& operator<<(std::ostream& out, const LineColumn& column) {
@@ -150,15 +145,6 @@ std::ostream& operator<<(std::ostream& out, const SourceLocation& where) {
   if (where.line() == 0) return out << "?";
   return out << printable(where.file()) << ":" << where.line() << " "
              << printable(where.function());
-}
-
-std::ostream& operator<<(std::ostream& out, const StorageName& name) {
-  return out << name_or_unknown(name.name) << ", " << to_string(name.role) << " "
-             << looks(name.shape, name.dtype);
-}
-
-std::ostream& operator<<(std::ostream& out, const TensorLooks& tensor) {
-  return out << looks(tensor.shape, tensor.dtype);
 }
 
 std::ostream& operator<<(std::ostream& out, const TimelineData& data) {

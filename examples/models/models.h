@@ -1,41 +1,14 @@
-// Real networks, written with LibTorch's C++ frontend, for memledger's
-// examples, tests and benchmarks. They are ordinary `torch::nn` modules: they
-// know nothing of memledger, so what is measured on them is what a user's own
-// program would show.
-//
-//   #include "examples/models/models.h"
-//   #include <torch/torch.h>
+#pragma once
+
+// Real networks written with LibTorch's C++ frontend, for examples, tests and benchmarks. They know
+// nothing of memledger. Modules, parameters and buffers have the names of the Python originals.
 //
 //   memledger::models::ResNet net = memledger::models::resnet50();
-//   torch::Tensor logits = net->forward(torch::randn({16, 3, 224, 224}));
-//   logits.sum().backward();
+//   net->forward(torch::randn({16, 3, 224, 224})).sum().backward();
 //
-//   memledger::models::Vgg19Options options;
-//   options.with_classifier = false;             // 80 MB instead of 575 MB
-//   memledger::models::Vgg19 vgg(options);
-//   torch::Tensor map = vgg->features->forward(torch::randn({1, 3, 512, 512}));
-//
-// Names:     every module, parameter and buffer has the name that the Python
-//            original gives it (`layer1.0.downsample.0.weight`), so reports can
-//            be compared line by line.
-// Units:     sizes are counts of elements, channels, rows or layers; nothing
-//            here is in bytes. Parameters are of the default dtype (float32),
-//            on the CPU, in training mode, until the caller moves them.
-// Errors:    sizes that make no network throw `c10::Error`.
-// Threads:   as every `torch::nn::Module`: one thread at a time per object;
-//            forward alone may run on several when nothing is trained.
-// Ownership: the types without `Impl` are `torch::nn::ModuleHolder`s, shared
-//            pointers in effect: copies are the same network, `clone()` makes
-//            another one.
-// Cost:      including this file costs little more than
-//            <torch/nn/module.h> itself. The layers' own headers stay in the
-//            implementation: to touch `net->fc->weight`, include
-//            <torch/nn/modules/linear.h> or <torch/torch.h>.
-//
-// Each options struct is a plain aggregate; its defaults are the published
-// network, and smaller figures make a small one of the same shape for tests.
-
-#pragma once
+// The defaults of each options struct are the published network; smaller figures make a small one
+// of the same shape. Sizes that make no network throw c10::Error. This file includes module.h
+// alone: to touch `net->fc->weight`, include <torch/torch.h>.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/cloneable.h>

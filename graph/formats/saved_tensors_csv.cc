@@ -1,51 +1,55 @@
 // SavedTensors as comma-separated values.
 
+#include <cstdint>
+#include <optional>
 #include <string>
-#include <string_view>
 
 #include "graph/saved_tensors.h"
 #include "graph/saved_tensors_data.h"
 #include "text/csv.h"
 #include "text/dtype.h"
-#include "text/names.h"
+#include "text/shape.h"
 
 namespace memledger {
 namespace {
 
-std::string shape_of(const SavedTensorRow& row) {
-  std::string out;
-  if (!row.shape) return out;
-  for (const int64_t size : *row.shape) {
-    if (!out.empty()) out += 'x';
-    out += size < 0 ? "?" : std::to_string(size);
-  }
-  return out.empty() ? "scalar" : out;
+std::optional<uint64_t> unless_zero(uint64_t value) {
+  return value == 0 ? std::nullopt : std::optional<uint64_t>(value);
 }
 
-template <typename Number>
-std::string or_empty(const std::optional<Number>& number) {
-  return number ? std::to_string(*number) : "";
+std::string csv_line(const SavedTensorRow& row) {
+  return CsvLine()
+      .text(row.node)
+      .number(row.sequence_number)
+      .number(row.forward_thread)
+      .text(row.slot)
+      .text(known_shape(row.shape))
+      .text(known_dtype(row.dtype))
+      .text(row.device.has_value() ? row.device->str() : "")
+      .number(unless_zero(row.storage_address))
+      .number(unless_zero(row.storage_id))
+      .number(row.storage_bytes)
+      .number(row.extent_bytes)
+      .number(row.storage_offset_bytes)
+      .flag(row.view)
+      .flag(row.lent)
+      .flag(row.counted)
+      .number(row.shares_with)
+      .flag(row.in_place_modified)
+      .flag(row.inferred)
+      .text(to_string(row.role))
+      .end();
 }
 
 }  // namespace
 
 std::string SavedTensors::to_csv() const {
-  std::string out =
+  std::string text =
       "node,sequence_number,forward_thread,slot,shape,dtype,device,storage_address,storage_id,"
-      "storage_bytes,extent_bytes,view,"
-      "counted,shares_with,in_place_modified,inferred,role\n";
-  for (size_t i = 0; i < data_->rows.size(); ++i) {
-    const SavedTensorRow row = data_->row(i);
-    out += csv_field(row.node) + ',' + std::to_string(row.sequence_number) + ',' +
-           std::to_string(row.forward_thread) + ',' + csv_field(row.slot) + ',' + shape_of(row) +
-           ',' + dtype_name(row.dtype) + ',' + row.device.str() + ',' +
-           std::to_string(row.storage_address) + ',' + std::to_string(row.storage_id) + ',' +
-           or_empty(row.storage_bytes) + ',' + or_empty(row.extent_bytes) + ',' +
-           (row.view ? "1," : "0,") + (row.counted ? "1," : "0,") + or_empty(row.shares_with) +
-           ',' + (row.in_place_modified ? "1," : "0,") + (row.inferred ? "1," : "0,") +
-           to_string(row.role) + '\n';
-  }
-  return out;
+      "storage_bytes,extent_bytes,offset_bytes,view,lent,counted,shares_with,in_place_modified,"
+      "inferred,role\n";
+  for (size_t i = 0; i < data_->rows.size(); ++i) text += csv_line(data_->row(i));
+  return text;
 }
 
 }  // namespace memledger

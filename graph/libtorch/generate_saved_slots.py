@@ -5,8 +5,8 @@ usage: generate_saved_slots.py FUNCTIONS_H OUTPUT_CC
 
 Reads every node class of torch::autograd::generated, finds its SavedVariable
 and std::vector<SavedVariable> fields, and writes one function per class that
-shows them to a memledger::graph_internal::SavedSlotVisitor. Whatever it does
-not understand is an error: a slot left out would be a wrong figure.
+shows them to a memledger::graph_internal::SavedSlotVisitor. Anything it does
+not understand is an error: a missing slot would make figures wrong.
 """
 
 import re
@@ -34,16 +34,16 @@ def strip_comments_and_strings(text):
         r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.S)
 
     def blank(match):
-        found = match.group(0)
-        if found.startswith("//") or found.startswith("/*"):
-            return "\n" * found.count("\n") + " "
-        return found[0] + found[-1]
+        text = match.group(0)
+        if text.startswith("//") or text.startswith("/*"):
+            return "\n" * text.count("\n") + " "
+        return text[0] + text[-1]
 
     return pattern.sub(blank, text)
 
 
 def condition_holds(directive, line_number):
-    """The value of a condition where no macro of interest is defined."""
+    """Returns whether a condition holds if none of its macros is defined."""
     match = re.match(r"#\s*ifdef\s+\w+\s*$", directive)
     if match:
         return False
@@ -60,7 +60,7 @@ def condition_holds(directive, line_number):
 
 
 def preprocess(text):
-    """Keeps the branches that a compiler other than Windows' would see."""
+    """Returns the branches that a compiler sees where no macro is defined."""
     kept = []
     stack = []  # (this branch is kept, some branch was kept, parent is kept)
     for number, line in enumerate(text.split("\n"), 1):
@@ -98,7 +98,7 @@ def preprocess(text):
 
 
 def body_of(text, start, name):
-    """Returns the text from the opening brace at start to its partner."""
+    """Returns the text between the opening brace at start and its partner."""
     depth = 0
     for position in range(start, len(text)):
         if text[position] == "{":
@@ -111,7 +111,7 @@ def body_of(text, start, name):
 
 
 def declarations_of(body):
-    """Yields the declarations of a class body, function bodies dropped."""
+    """Yields the declarations of a class body, without function bodies."""
     depth = 0
     current = []
     for character in body:
@@ -178,16 +178,15 @@ def parse(text):
         classes.append((name,) + fields_of(name, body))
     if not classes:
         raise Trouble("no node class found: is this LibTorch's " + HEADER + "?")
-    found = sum(len(ones) + len(lists) for _, ones, lists, _ in classes)
-    if not found:
+    slots = sum(len(ones) + len(lists) for _, ones, lists, _ in classes)
+    if not slots:
         raise Trouble("node classes, but not one saved variable, found")
-    # An independent count: every SavedVariable declaration of the file, however
-    # its class is written.
+    # Counts again, independently of how classes are written.
     declared = len(re.findall(
         r"\bSavedVariable\s*>?\s+\w+\s*(?:=[^;()]*|\{\s*\})?;", text))
-    if declared != found:
+    if declared != slots:
         raise Trouble(f"the file declares {declared} saved variables, "
-                      f"but {found} were found in classes")
+                      f"but {slots} were found in classes")
     return classes
 
 

@@ -24,8 +24,8 @@ namespace memledger::graph_internal {
 struct ContextAccess;
 }
 
-// Every CppNode<T> may see the private parts of an AutogradContext, and so may
-// this one, which is no node.
+// AutogradContext befriends every CppNode<T>, so this specialisation, which is no node, may read
+// its private members.
 template <>
 struct torch::autograd::CppNode<memledger::graph_internal::ContextAccess> {
   static const std::vector<SavedVariable>& saved_variables(const AutogradContext& context) {
@@ -45,7 +45,7 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 
-// SavedVariable shows its tensor only as a copy, and its hooks not at all. An explicit
+// SavedVariable returns its tensor only as a copy, and its hooks not at all; but an explicit
 // instantiation may name private members.
 template <auto Data, auto Hooks, auto SavedVersion>
 struct SavedVariableMembers {
@@ -65,9 +65,12 @@ bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
-// backward clears a slot; a slot that never held anything looks the same from
-// outside. Only unpack() tells them apart, and with no data and no hook it
-// neither runs nor makes anything.
+const char* kept(OwnSlots& own_slots, std::string name) {
+  return own_slots.insert(std::move(name)).first->c_str();
+}
+
+// A slot that backward() has cleared looks like one that never held anything. Only unpack() tells
+// them apart; without data and hook it runs nothing and makes nothing.
 bool slot_is_released(const SavedVariable& slot) {
   if (slot.has_hooks()) return false;
   try {
@@ -93,8 +96,7 @@ class ReleaseFinder final : public SavedSlotVisitor {
   bool found = false;
 };
 
-// True where the tensor was written to after it was saved, so that backward
-// would refuse it.
+// True where the tensor was written to after it was saved, so that backward() would refuse it.
 bool is_modified(const SavedVariable& slot, const at::Tensor& data, const NodePtr& node) {
   namespace impl = torch::autograd::impl;
   c10::TensorImpl* tensor = data.unsafeGetTensorImpl();
@@ -122,7 +124,7 @@ bool is_modified(const SavedVariable& slot, const at::Tensor& data, const NodePt
 using Context = torch::autograd::AutogradContext;
 using ContextAccessor = torch::autograd::CppNode<ContextAccess>;
 
-// Any Function: where its node keeps the context does not depend on which it is.
+// Stands for any Function, as their nodes all keep the context at the same offset.
 struct SomeFunction : torch::autograd::Function<SomeFunction> {
   static torch::autograd::variable_list forward(Context*, torch::autograd::variable_list inputs) {
     return inputs;
@@ -132,7 +134,7 @@ struct SomeFunction : torch::autograd::Function<SomeFunction> {
   }
 };
 
-// Null where the node is laid out otherwise than LibTorch's headers say.
+// Returns null where the node's layout is not that of LibTorch's headers.
 const Context* context_of(const Node& node) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
@@ -143,11 +145,12 @@ const Context* context_of(const Node& node) {
   return ContextAccessor::belongs_to(*context, node) ? context : nullptr;
 }
 
-// Shows the tensors in one entry of saved_data, however deep in lists, tuples,
-// dictionaries and objects. Named `saved_data.key`, with `#i` for each level.
+// Reads the tensors in one entry of saved_data, however deep in lists, tuples, dictionaries and
+// objects. Their slots are `saved_data.key`, with `#i` for each level.
 class SavedDataReader {
  public:
-  explicit SavedDataReader(NodeContents& contents) : contents_(contents) {}
+  SavedDataReader(const OpenNode& node, OwnSlots& own_slots, NodeContents& contents)
+      : node_(node), own_slots_(own_slots), contents_(contents) {}
 
   void read(const std::string& key, const c10::IValue& value) {
     todo_.emplace_back("saved_data." + key, value);
@@ -162,7 +165,7 @@ class SavedDataReader {
   void look_at(const std::string& name, const c10::IValue& value) {
     if (value.isTensor()) {
       if (value.toTensor().defined())
-        contents_.tensor(contents_.keep(name), -1, value.toTensor(), false);
+        contents_.tensor(node_, kept(own_slots_, name), -1, value.toTensor(), false);
     } else if (value.isList()) {
       push_all(name, value.toListRef());
     } else if (value.isTuple()) {
@@ -170,16 +173,17 @@ class SavedDataReader {
     } else if (value.isGenericDict()) {
       size_t i = 0;
       for (const auto& entry : value.toGenericDict()) {
-        const std::string place = name + "#" + std::to_string(i++);
-        todo_.emplace_back(place, entry.value());
-        todo_.emplace_back(place + ".key", entry.key());
+        const std::string entry_name = name + "#" + std::to_string(i++);
+        todo_.emplace_back(entry_name, entry.value());
+        todo_.emplace_back(entry_name + ".key", entry.key());
       }
     } else if (value.isObject()) {
       const c10::ivalue::Object& object = value.toObjectRef();
       if (seen_.insert(&object).second) push_all(name, object.slots());
     } else if (value.isStorage() || value.isCapsule() || value.isFuture() || value.isPyObject() ||
                value.isRRef() || value.isAwait()) {
-      contents_.failed(name + " is a " + value.tagKind() + ", which may hold tensors");
+      contents_.unread(node_, UnreadReason::kFailed,
+                       name + " is a " + value.tagKind() + ", which may hold tensors");
     }
   }
 
@@ -189,36 +193,39 @@ class SavedDataReader {
       todo_.emplace_back(name + "#" + std::to_string(i), values[i]);
   }
 
+  const OpenNode& node_;
+  OwnSlots& own_slots_;
   NodeContents& contents_;
   std::vector<std::pair<std::string, c10::IValue>> todo_;
   std::unordered_set<const void*> seen_;  // objects may hold each other
 };
 
-void read_saved_data(const Context& context, NodeContents& contents) {
+void read_saved_data(const OpenNode& node, const Context& context, OwnSlots& own_slots,
+                     NodeContents& contents) {
   std::vector<const std::string*> keys;
   for (const auto& entry : context.saved_data) keys.push_back(&entry.first);
   std::sort(keys.begin(), keys.end(),
             [](const std::string* a, const std::string* b) { return *a < *b; });
-  SavedDataReader reader(contents);
+  SavedDataReader reader(node, own_slots, contents);
   for (const std::string* key : keys) reader.read(*key, context.saved_data.at(*key));
 }
 
-// backward() holds it while it runs a node and while it frees what it saved.
+// backward() holds this lock while it runs the node and while it frees what the node saved.
 struct NodeLock : Node {
   static std::mutex& of(const Node& node) { return const_cast<Node&>(node).*(&NodeLock::mutex_); }
 };
 
-void read_copy_slices(const Node& node, NodeContents& contents) {
-  const auto& slices = static_cast<const torch::autograd::CopySlices&>(node);
+void read_copy_slices(const OpenNode& node, NodeContents& contents) {
+  const auto& slices = static_cast<const torch::autograd::CopySlices&>(**node.node);
   if (!slices.fn) {
-    contents.empty();
+    contents.empty(node);
     return;
   }
-  contents.held_node(slices.fn);
+  contents.held_node(node, slices.fn);
   if (slices.view_fn == nullptr || slices.view_fn->num_tensors() == 0) return;
   int index = 0;
   for (const at::Tensor& tensor : slices.view_fn->get_tensors()) {
-    contents.tensor("view_fn", index++, tensor, false);
+    contents.tensor(node, "view_fn", index++, tensor, false);
   }
 }
 
@@ -246,7 +253,7 @@ class FirstTensors final : public SavedSlotVisitor {
   size_t count_ = 0;
 };
 
-// The bytes [first, last) of an object.
+// Asks for the bytes [first, last) of an object.
 void prefetch_bytes(const void* object, size_t first, size_t last) {
   constexpr uintptr_t kLine = 64;
   const auto address = reinterpret_cast<uintptr_t>(object);
@@ -257,7 +264,7 @@ void prefetch_bytes(const void* object, size_t first, size_t last) {
 
 }  // namespace
 
-struct NodeReader::Type {
+struct NodeType {
   enum class Kind {
     kGenerated,
     kSavesNothing,
@@ -269,7 +276,7 @@ struct NodeReader::Type {
   };
   Kind kind;
   VisitFunction visit;
-  const char* why;
+  const char* why_unknown;
   uint32_t number = 0;
 
   bool has_slots() const { return kind == Kind::kGenerated && visit != &visit_nothing; }
@@ -278,28 +285,26 @@ struct NodeReader::Type {
 
 class NodeReader::SlotReader final : public SavedSlotVisitor {
  public:
-  void read(const NodePtr& node, VisitFunction visit, NodeContents& contents) {
-    node_ = &node;
-    contents_ = &contents;
-    holds_something_ = false;
-    has_empty_ = false;
-    visit(*node, *this);
-    if (has_empty_ && !holds_something_) contents.empty();
+  explicit SlotReader(OwnSlots& own_slots) : own_slots_(own_slots) {}
+
+  void read(const OpenNode& node, NodeContents& contents) {
+    begin(node, contents);
+    node.type->visit(**node.node, *this);
+    if (has_empty_ && !holds_something_) contents.empty(node);
+    tell_packed();
   }
 
-  void read_custom_function(const NodePtr& node, NodeContents& contents) {
-    const Context* context = context_of(*node);
+  void read_custom_function(const OpenNode& node, NodeContents& contents) {
+    const Context* context = context_of(**node.node);
     if (context == nullptr) {
-      contents.failed("its layout is not that of LibTorch's headers");
+      contents.unread(node, UnreadReason::kFailed, "its layout is not that of LibTorch's headers");
       return;
     }
-    node_ = &node;
-    contents_ = &contents;
-    holds_something_ = false;
-    has_empty_ = false;
+    begin(node, contents);
     list("saved", ContextAccessor::saved_variables(*context), false);
-    read_saved_data(*context, contents);
-    if (ContextAccessor::has_freed_buffers(*context)) contents.empty();
+    read_saved_data(node, *context, own_slots_, contents);
+    if (ContextAccessor::has_freed_buffers(*context)) contents.empty(node);
+    tell_packed();
   }
 
   void one(const char* name, const SavedVariable& slot) override { read_slot(name, -1, slot); }
@@ -311,13 +316,21 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
   }
 
  private:
+  void begin(const OpenNode& node, NodeContents& contents) {
+    node_ = &node;
+    contents_ = &contents;
+    packed_slots_.clear();
+    holds_something_ = false;
+    has_empty_ = false;
+  }
+
   void read_slot(const char* name, int index, const SavedVariable& slot) {
     if (const auto* hooks = hooks_of(slot)) {
       holds_something_ = true;
       read_hooks(name, index, *hooks);
     } else if (const at::Tensor& data = data_of(slot); data.defined()) {
       holds_something_ = true;
-      contents_->tensor(name, index, data, is_modified(slot, data, *node_));
+      contents_->tensor(*node_, name, index, data, is_modified(slot, data, *node_->node));
     } else {
       has_empty_ = true;
     }
@@ -326,42 +339,56 @@ class NodeReader::SlotReader final : public SavedSlotVisitor {
   void read_hooks(const char* name, int index, const torch::autograd::SavedVariableHooks& hooks) {
     const auto* counted = dynamic_cast<const CountedHooks*>(&hooks);
     if (counted == nullptr) {
-      contents_->packed(name, index);
+      add_packed(name, index);
       return;
     }
-    const char* slot = contents_->keep(std::string(name) + ".packed");
+    const char* slot = kept(own_slots_, std::string(name) + ".packed");
     std::vector<at::Tensor> tensors;
     contents_->calling_out();
     try {
       tensors = counted->packed_tensors();
-    } catch (...) {  // the program's code; what it holds is not known then
-      contents_->packed(name, index);
+    } catch (...) {  // the program's code failed: what the hooks hold is not known
+      add_packed(name, index);
       return;
     }
-    for (const at::Tensor& tensor : tensors) contents_->tensor(slot, index, tensor, false);
+    for (const at::Tensor& tensor : tensors) contents_->tensor(*node_, slot, index, tensor, false);
   }
 
-  const NodePtr* node_ = nullptr;
+  void add_packed(const char* name, int index) {
+    if (!packed_slots_.empty()) packed_slots_ += ", ";
+    packed_slots_ += name;
+    if (index >= 0) packed_slots_ += "#" + std::to_string(index);
+  }
+
+  void tell_packed() {
+    if (!packed_slots_.empty()) contents_->unread(*node_, UnreadReason::kPacked, packed_slots_);
+  }
+
+  OwnSlots& own_slots_;
+  // The node being read: the generated code calls one() and list() without naming it.
+  const OpenNode* node_ = nullptr;
   NodeContents* contents_ = nullptr;
+  std::string packed_slots_;
   bool holds_something_ = false;
   bool has_empty_ = false;
 };
 
-NodeReader::NodeReader() : slot_reader_(std::make_unique<SlotReader>()) {}
+NodeReader::NodeReader(OwnSlots& own_slots)
+    : slot_reader_(std::make_unique<SlotReader>(own_slots)) {}
 NodeReader::~NodeReader() = default;
 
 namespace {
 
-NodeReader::Type classify(const std::type_info& type) {
+NodeType classify(const std::type_info& type) {
   namespace ag = torch::autograd;
-  using Kind = NodeReader::Type::Kind;
+  using Kind = NodeType::Kind;
   if (VisitFunction visit = find_visit_function(type)) {
     return {Kind::kGenerated, visit, nullptr};
   }
   if (type == typeid(ag::CopySlices)) {
     return {Kind::kCopySlices, nullptr, nullptr};
   }
-  // AccumulateGrad refers to the leaf whose gradient it adds up: not saved.
+  // AccumulateGrad refers to the leaf whose gradient it adds up, which is not saved.
   if (type == typeid(ag::AccumulateGrad)) {
     return {Kind::kLeaf, nullptr, nullptr};
   }
@@ -389,13 +416,13 @@ NodeReader::Type classify(const std::type_info& type) {
 
 }  // namespace
 
-const NodeReader::Type& NodeReader::type_of(const Node& node) {
+const NodeType& NodeReader::type_of(const Node& node) {
   const std::type_info& type = typeid(node);
   auto& latest = latest_types_[(reinterpret_cast<uintptr_t>(&type) >> 4) % latest_types_.size()];
   if (latest.first != &type) {
-    std::unique_ptr<Type>& known = types_[&type];
+    std::unique_ptr<NodeType>& known = types_[&type];
     if (known == nullptr) {
-      known = std::make_unique<Type>(classify(type));
+      known = std::make_unique<NodeType>(classify(type));
       known->number = static_cast<uint32_t>(types_.size()) - 1;
     }
     latest = {&type, known.get()};
@@ -403,25 +430,27 @@ const NodeReader::Type& NodeReader::type_of(const Node& node) {
   return *latest.second;
 }
 
-uint32_t NodeReader::number_of(const Type& type) { return type.number; }
+uint32_t NodeReader::number_of(const NodeType& type) { return type.number; }
 
-void NodeReader::open(const NodePtr& node, Reading& reading) {
-  reading.node = &node;
-  reading.type = &type_of(*node);
+void NodeReader::open(const NodePtr& node, uint32_t index, OpenNode& open_node) {
+  open_node.node = &node;
+  open_node.index = index;
+  open_node.type = &type_of(*node);
 }
 
-size_t NodeReader::peek(Reading& reading, absl::Span<const at::Tensor*> tensors) {
-  if (!reading.type->has_slots()) return 0;
-  reading.lock = std::unique_lock<std::mutex>(NodeLock::of(**reading.node), std::try_to_lock);
-  if (!reading.lock.owns_lock()) return 0;
+size_t NodeReader::peek(OpenNode& open_node, absl::Span<const at::Tensor*> tensors) {
+  if (!open_node.type->has_slots()) return 0;
+  const Node& node = **open_node.node;
+  open_node.lock = std::unique_lock<std::mutex>(NodeLock::of(node), std::try_to_lock);
+  if (!open_node.lock.owns_lock()) return 0;
   FirstTensors first(tensors);
-  reading.type->visit(**reading.node, first);
+  open_node.type->visit(node, first);
   return first.count();
 }
 
 bool NodeReader::is_released(const NodePtr& node) {
-  using Kind = Type::Kind;
-  const Type& type = type_of(*node);
+  using Kind = NodeType::Kind;
+  const NodeType& type = type_of(*node);
   if (type.kind == Kind::kCopySlices) {
     return !static_cast<const torch::autograd::CopySlices&>(*node).fn;
   }
@@ -435,44 +464,50 @@ bool NodeReader::is_released(const NodePtr& node) {
   return finder.found;
 }
 
-void NodeReader::read(Reading& reading, NodeContents& contents) {
-  using Kind = Type::Kind;
-  const NodePtr& node = *reading.node;
-  const Type& type = *reading.type;
+void NodeReader::read(OpenNode& open_node, NodeContents& contents) {
+  using Kind = NodeType::Kind;
+  const NodeType& type = *open_node.type;
   if (type.saves_nothing()) return;
-  if (!reading.lock.owns_lock())
-    reading.lock = std::unique_lock<std::mutex>(NodeLock::of(*node), std::try_to_lock);
-  if (!reading.lock.owns_lock()) {
-    if (type.kind != Kind::kLeaf) contents.busy();
+  if (!open_node.lock.owns_lock())
+    open_node.lock = std::unique_lock<std::mutex>(NodeLock::of(**open_node.node), std::try_to_lock);
+  if (!open_node.lock.owns_lock()) {
+    if (type.kind != Kind::kLeaf)
+      contents.unread(open_node, UnreadReason::kBusy, "backward() is running on it");
     return;
   }
   switch (type.kind) {
     case Kind::kGenerated:
-      slot_reader_->read(node, type.visit, contents);
+      slot_reader_->read(open_node, contents);
       break;
     case Kind::kSavesNothing:
       break;
     case Kind::kCopySlices:
-      read_copy_slices(*node, contents);
+      read_copy_slices(open_node, contents);
       break;
     case Kind::kCustomFunction:
-      slot_reader_->read_custom_function(node, contents);
+      slot_reader_->read_custom_function(open_node, contents);
       break;
     case Kind::kLeaf: {
-      const at::Tensor& leaf = static_cast<const torch::autograd::AccumulateGrad&>(*node).variable;
-      contents.leaf(leaf, gradient_of(leaf));
+      const at::Tensor& leaf =
+          static_cast<const torch::autograd::AccumulateGrad&>(**open_node.node).variable;
+      contents.leaf(open_node, leaf, gradient_of(leaf));
       break;
     }
     case Kind::kTorchScript:
-      contents.torchscript();
+      contents.unread(open_node, UnreadReason::kTorchScript, "");
       break;
     case Kind::kUnknown:
-      contents.unknown_type(type.why);
+      contents.unread(open_node, UnreadReason::kUnknownType, type.why_unknown);
       break;
   }
 }
 
-// The numbers are offsets in LibTorch 2.11 on x86-64. Where they are others, only less is gained.
+UnreadNode unread_node(const Node& node, UnreadReason reason, std::string detail) {
+  return {node.name(), node.sequence_nr(), node.thread_id(), reason, std::move(detail)};
+}
+
+// The numbers are offsets in LibTorch 2.11 on x86-64. Where they differ, prefetching only gains
+// less.
 
 void prefetch_edges(const Node& node) { prefetch_bytes(&node, 0, 112); }  // up to next_edges_
 
@@ -491,7 +526,7 @@ void prefetch_storage(const at::Tensor& tensor) {
     prefetch_bytes(meta, 48, 152);  // grad_fn_ to output_nr_
   if (const auto* storage = impl->unsafe_storage().unsafeGetStorageImpl())
     prefetch_bytes(storage, 16, 64);
-  const void* counter = nullptr;  // of versions, which VariableVersion points to and does not show
+  const void* counter = nullptr;  // VariableVersion's only member, a private pointer
   static_assert(sizeof(c10::VariableVersion) == sizeof(counter));
   std::memcpy(&counter, &impl->version_counter(), sizeof(counter));
   __builtin_prefetch(counter);
@@ -501,8 +536,8 @@ NodePtr grad_fn_of(const at::Tensor& tensor) { return tensor.grad_fn(); }
 
 void with_gradient_of(const at::Tensor& leaf,
                       const std::function<void(const at::Tensor&)>& callback) {
-  // What another thread trains is known by its notes, and has an accumulator that may not be asked
-  // for.
+  // Another thread's training is known by its notes only: its leaves' accumulators must not be
+  // asked for.
   std::unique_lock<std::mutex> lock;
   if (no_other_thread_trains()) {
     const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
@@ -531,7 +566,7 @@ int64_t bytes_along(const torch::autograd::Edge& edge) {
 int edge_of(const Node& node, const at::Tensor& tensor) {
   const torch::autograd::AutogradMeta* meta = autograd_meta_of(tensor);
   if (meta == nullptr) return -1;
-  // The caller keeps the place in 16 bits, and a node of thousands of edges that saves all its
+  // The caller keeps the result in 16 bits, and a node with thousands of edges that saves all its
   // inputs must not cost their square.
   constexpr size_t kMost = 1024;
   const auto& edges = node.next_edges();

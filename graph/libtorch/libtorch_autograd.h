@@ -1,5 +1,5 @@
-// What memledger needs from LibTorch's autograd, and all of it that changes
-// between LibTorch's versions: how a node is held, and how one node is read.
+// What memledger needs from LibTorch's autograd, and all of it that changes between LibTorch's
+// versions: how a node is held, and how one node is read.
 
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <typeinfo>
@@ -20,113 +21,115 @@
 
 #include "absl/types/span.h"
 #include "graph/libtorch/saved_slots.h"
+#include "graph/saved_tensors.h"
 
 namespace memledger::graph_internal {
 
 // shared_ptr up to LibTorch 2.12, intrusive_ptr from 2.13.
 using NodePtr = std::decay_t<decltype(torch::autograd::Edge().function)>;
 
-// Receives what one node holds. Tensors are passed by reference and gone, as
-// far as the reader is concerned, when the call returns.
+struct NodeType;
+
+// A node between NodeReader::open() and the end of read(), which may leave it locked: the caller
+// unlocks.
+struct OpenNode {
+  const NodePtr* node = nullptr;
+  uint32_t index = 0;  // the caller's number of the node
+  const NodeType* type = nullptr;
+  std::unique_lock<std::mutex> lock;
+};
+
+// Names of slots that are no literals of the generated code. Strings stay where they are.
+using OwnSlots = std::set<std::string>;
+
+// Receives what a node holds. Tensors are passed by reference, and the reader forgets them when the
+// call returns.
 class NodeContents {
  public:
   virtual ~NodeContents() = default;
-  // `slot` is a string literal or comes from keep(); `index` the place in a list, or -1.
-  virtual void tensor(const char* slot, int index, const at::Tensor& tensor,
-                      bool in_place_modified) = 0;
-  // A name for tensor() that is no literal, as long-lived as the contents.
-  virtual const char* keep(std::string name) = 0;
-  // A node that is kept alive otherwise than by an edge.
-  virtual void held_node(const NodePtr& node) = 0;
-  // The program's own code runs next, in which no lock must be held but the node's.
-  virtual void calling_out() = 0;
-  // Held through hooks that do not say what they made of it (CountedHooks do).
-  virtual void packed(const char* slot, int index) = 0;
-  // Nothing is saved where something may have been: ask is_released().
-  virtual void empty() = 0;
+  // `slot` is a literal or in the reader's OwnSlots; `slot_index` is the place in a list, or -1.
+  virtual void tensor(const OpenNode& node, const char* slot, int slot_index,
+                      const at::Tensor& tensor, bool in_place_modified) = 0;
   // A node that adds up the gradient of this leaf, which may be undefined yet.
-  virtual void leaf(const at::Tensor& leaf, const at::Tensor& gradient) = 0;
-  virtual void unknown_type(const char* why) = 0;
-  // What a TorchScript node holds is closed to us.
-  virtual void torchscript() = 0;
-  // backward() is at work on this very node, in another thread or further up.
-  virtual void busy() = 0;
-  virtual void failed(const std::string& why) = 0;
+  virtual void leaf(const OpenNode& node, const at::Tensor& leaf, const at::Tensor& gradient) = 0;
+  // `held` is kept alive by the node otherwise than by an edge.
+  virtual void held_node(const OpenNode& node, const NodePtr& held) = 0;
+  // All that the node holds, or some of it, cannot be read.
+  virtual void unread(const OpenNode& node, UnreadReason reason, std::string detail) = 0;
+  // Nothing is saved where something may have been: ask is_released().
+  virtual void empty(const OpenNode& node) = 0;
+  // The program's own code runs next, during which only the node being read may be locked.
+  virtual void calling_out() = 0;
 };
 
-// Reads nodes; keeps what it learns about types, nothing else. No unpack hook is run. A node is
-// read under its own lock, which backward() holds while it uses or frees what the node saved, and
+// Reads nodes; keeps what it learns about types, nothing else. Runs no unpack hook. Reads a node
+// under the node's own lock, which backward() holds while it uses or frees what the node saved, and
 // which is only ever tried. Not thread-safe: one reader per walk.
 class NodeReader {
  public:
-  struct Type;
-
-  // A node between open() and the end of read(), which leaves it locked or not: the caller unlocks.
-  struct Reading {
-    const NodePtr* node = nullptr;
-    const Type* type = nullptr;
-    std::unique_lock<std::mutex> lock;
-  };
-
-  NodeReader();
+  explicit NodeReader(OwnSlots& own_slots);
   ~NodeReader();
   NodeReader(const NodeReader&) = delete;
   NodeReader& operator=(const NodeReader&) = delete;
 
-  void open(const NodePtr& node, Reading& reading);
+  void open(const NodePtr& node, uint32_t index, OpenNode& open_node);
 
-  // For those who prefetch: locks the node, and shows the first tensors in its slots, which stay
-  // there while it is locked. How many; none where the node is in use.
-  size_t peek(Reading& reading, absl::Span<const at::Tensor*> tensors);
+  // For prefetching: locks the node, and returns how many of the first tensors in its slots it has
+  // put into `tensors`. They stay there while the node is locked. 0 where the node is in use.
+  size_t peek(OpenNode& open_node, absl::Span<const at::Tensor*> tensors);
 
-  // Whether or not it was peeked at.
-  void read(Reading& reading, NodeContents& contents);
+  // Whether or not peek() was called before.
+  void read(OpenNode& open_node, NodeContents& contents);
 
   // Types are numbered from 0 on, as they are opened.
-  static uint32_t number_of(const Type& type);
+  static uint32_t number_of(const NodeType& type);
 
-  // True where backward has freed what the node had saved. Slow, some 20 us,
-  // where the answer is yes.
+  // True where backward() has freed what the node had saved. Takes some 20 us where it has.
   bool is_released(const NodePtr& node);
 
  private:
   class SlotReader;
 
-  const Type& type_of(const torch::autograd::Node& node);
+  const NodeType& type_of(const torch::autograd::Node& node);
 
-  std::unordered_map<const std::type_info*, std::unique_ptr<Type>> types_;
-  std::array<std::pair<const std::type_info*, const Type*>, 64> latest_types_ =
-      {};  // by their addresses
+  std::unordered_map<const std::type_info*, std::unique_ptr<NodeType>> types_;
+  // By their addresses.
+  std::array<std::pair<const std::type_info*, const NodeType*>, 64> latest_types_ = {};
   std::unique_ptr<SlotReader> slot_reader_;
 };
 
-// What is not in the cache takes half as long to come as a node takes to be read. These ask for it
-// ahead; they look at nothing but what their argument itself holds.
-void prefetch_edges(
-    const torch::autograd::Node& node);  // where they are, and what else the node is known by
+// Returns what unread_nodes() says of a node.
+UnreadNode unread_node(const torch::autograd::Node& node, UnreadReason reason, std::string detail);
+
+// A cache miss takes half as long as reading a node. These ask for what the next step will need;
+// they look at nothing but their argument itself.
+//
+// Where the edges are, and what else the node is known by.
+void prefetch_edges(const torch::autograd::Node& node);
 void prefetch_slots(const torch::autograd::Node& node);
 void prefetch_tensor(const at::Tensor& tensor);
-void prefetch_storage(const at::Tensor& tensor);  // and its place in the graph
+// The storage, and the tensor's place in the graph.
+void prefetch_storage(const at::Tensor& tensor);
 
-// The node that computed the tensor, null for a leaf. A view whose base was
-// written to gets its node renewed by LibTorch here, as backward() would do.
+// Returns the node that computed the tensor, null for a leaf. LibTorch renews the node of a view
+// whose base was written to, as it would for backward().
 NodePtr grad_fn_of(const at::Tensor& tensor);
 
-// A leaf's gradient, where it has one that no backward() is just now writing and
-// that the calling thread may know of (registry/hooks/training_notes.h).
+// Calls back with a leaf's gradient, unless it has none, a backward() is just now writing it, or
+// the calling thread may not know of it (registry/hooks/training_notes.h).
 void with_gradient_of(const at::Tensor& leaf,
                       const std::function<void(const at::Tensor&)>& callback);
 
-// Bytes of the tensor that flowed along this edge in the forward pass; -1 where
-// the node on the other end does not know.
+// Returns the bytes of the tensor that flowed along this edge in the forward pass; -1 where the
+// node on the other end does not know.
 int64_t bytes_along(const torch::autograd::Edge& edge);
 
-// The place among the node's first 1024 edges that the tensor came in by; -1 for
-// leaves that need no gradient, and for what the node itself has made.
+// Returns the place among the node's first 1024 edges that the tensor came in by; -1 for leaves
+// that need no gradient, and for what the node itself has made.
 int edge_of(const torch::autograd::Node& node, const at::Tensor& tensor);
 
-// The nodes that a tensor keeps alive: its own as it stands now (never
-// renewed) and, for a view, its base's.
+// Calls back with the nodes that a tensor keeps alive: its own as it stands now (never renewed)
+// and, for a view, its base's.
 template <typename Callback>
 void for_each_node_held_by(const at::Tensor& tensor, Callback callback);
 
@@ -136,8 +139,8 @@ void for_each_node_held_by(const at::Tensor& tensor, Callback callback);
 
 namespace memledger::graph_internal {
 
-// torch::autograd::impl::get_autograd_meta(), which is asked for every saved tensor, without the
-// call. Null for what needs no gradient.
+// torch::autograd::impl::get_autograd_meta() without the call, as every saved tensor is asked. Null
+// for what needs no gradient.
 inline const torch::autograd::AutogradMeta* autograd_meta_of(const at::Tensor& tensor) {
   return static_cast<const torch::autograd::AutogradMeta*>(
       tensor.unsafeGetTensorImpl()->autograd_meta());

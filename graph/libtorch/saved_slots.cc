@@ -11,13 +11,13 @@ using Table = absl::flat_hash_map<std::type_index, VisitFunction>;
 
 const Table& table() {
   static const Table* const kTable = [] {
-    auto* made = new Table;
-    made->reserve(saved_slot_type_count());
+    auto* table = new Table;
+    table->reserve(saved_slot_type_count());
     for (size_t i = 0; i < saved_slot_type_count(); ++i) {
       const SavedSlotType& entry = saved_slot_types()[i];
-      made->emplace(std::type_index(*entry.type), entry.visit);
+      table->emplace(std::type_index(*entry.type), entry.visit);
     }
-    return made;
+    return table;
   }();
   return *kTable;
 }
@@ -27,8 +27,8 @@ const Table& table() {
 void visit_nothing(const torch::autograd::Node& /*node*/, SavedSlotVisitor& /*visitor*/) {}
 
 VisitFunction find_visit_function(const std::type_info& type) {
-  auto found = table().find(std::type_index(type));
-  return found == table().end() ? nullptr : found->second;
+  const auto entry = table().find(std::type_index(type));
+  return entry == table().end() ? nullptr : entry->second;
 }
 
 }  // namespace memledger::graph_internal

@@ -1,11 +1,9 @@
 // The saved slots of LibTorch's generated backward nodes.
 //
-//   VisitFunction visit = find_visit_function(typeid(node));
-//   if (visit != nullptr) visit(node, visitor);  // visitor.one("self", …)
+//   if (VisitFunction visit = find_visit_function(typeid(node))) visit(node, visitor);
 //
-// Fields only are shown: no hook runs, nothing is unpacked. The functions
-// themselves are generated when memledger is built (generate_saved_slots.py).
-// Every function here may be called by any number of threads.
+// Shows the fields only: no hook runs, nothing is unpacked. The functions are generated when
+// memledger is built (generate_saved_slots.py). Thread-safe.
 
 #pragma once
 
@@ -30,7 +28,7 @@ class SavedSlotVisitor {
 
 using VisitFunction = void (*)(const torch::autograd::Node&, SavedSlotVisitor&);
 
-// For the nodes that save nothing.
+// Does nothing: for the nodes that save nothing.
 void visit_nothing(const torch::autograd::Node& node, SavedSlotVisitor& visitor);
 
 struct SavedSlotType {
@@ -38,8 +36,8 @@ struct SavedSlotType {
   VisitFunction visit;
 };
 
-// The function for nodes of exactly this type, which does nothing for a node
-// that saves nothing; null for a type that LibTorch does not generate.
+// Returns the function for nodes of exactly this type, visit_nothing() for those that save nothing;
+// null for a type that LibTorch does not generate.
 VisitFunction find_visit_function(const std::type_info& type);
 
 // Defined in the generated file.

@@ -9,12 +9,11 @@ namespace memledger::core {
 
 struct Keyed {
   uint64_t key = 0;
-  uint32_t place = 0;  // of what has it
+  uint32_t place = 0;  // of the item that has the key
 };
 
-// Sorts by key; equal keys stay as they are. Eleven bits by eleven bits from the lowest (a radix
-// sort), those that are the same in all left out: stable, and by a third faster than std::sort for
-// 50 000 ids.
+// Sorts by key; equal keys keep their order. A radix sort of 11 bits at a time that skips bits
+// equal in all keys: a third faster than std::sort for 50 000 ids.
 void sort_ascending(LargeVector<Keyed>& keyed);
 
 }  // namespace memledger::core

@@ -20,7 +20,7 @@ void DeviceCounters::Sum::add(int64_t nbytes, uint64_t order) noexcept {
   current.store(now, kRelaxed);
   if (now <= peak.load(kRelaxed)) return;
   peak.store(now, kRelaxed);
-  // Whoever sees this peak sees the pins that were made before it.
+  // Whoever sees this peak sees the pins made before it.
   peak_order.store(order, std::memory_order_release);
 }
 

@@ -12,57 +12,56 @@
 
 namespace memledger::core {
 
-// The highest value of a sum of bytes, and when it was reached: `order` is the number of the birth
-// that made it.
+// The highest value of a sum of bytes; `order` is the number of the birth that reached it.
 struct Peak {
   int64_t bytes = 0;
   uint64_t order = 0;
 };
 
-// What one device's allocator wrapper counted for itself, apart from the table of storages: a
-// report holds the table against it.
+// Counts one device's bytes apart from the table of storages, so that a report can check one
+// against the other.
 //
-// Births and deaths on a device are numbered, in one order for all threads, and in that order the
-// bytes change. So the peaks are exact, and a storage was alive at a peak if it was born by then
-// and died later. Updated by the ledger inside the critical section of the storage's shard, so that
-// an instant (all shards held) sees table and counters agree.
+// Births and deaths on a device are numbered in one order for all threads, and the bytes change in
+// that order. So peaks are exact, and a storage was alive at a peak if it was born by then and died
+// later. The ledger updates this inside the critical section of the storage's shard, so an instant
+// (all shards held) sees table and counters agree.
 class alignas(64) DeviceCounters {
  public:
   DeviceCounters() = default;
   DeviceCounters(const DeviceCounters&) = delete;
   DeviceCounters& operator=(const DeviceCounters&) = delete;
 
-  // Both return the number of what happened. `labels` has a bit for each label whose bytes include
+  // Both return the number of the event. `labels` has a bit for each label whose bytes include
   // these.
   uint64_t add(int64_t nbytes, LabelSet labels) noexcept;
   uint64_t subtract(int64_t nbytes, LabelSet labels) noexcept;
-  // A death that nobody told of: the bytes stay counted.
+  // Numbers a death that nobody reported; its bytes stay counted.
   uint64_t pass() noexcept;
-  // Alive since before counting began, so it was alive at the peak, too. Returns its number, 0.
+  // Adds a storage that was alive before counting began, and so at the peak. Returns its number, 0.
   uint64_t add_adopted(int64_t nbytes) noexcept;
-  // Born unseen, nobody knows when: it counts from now on, so that a peak is at most too low.
-  // Returns its number.
+  // Adds a storage born unseen, at an unknown time. It counts from now on, so a peak is at most too
+  // low. Returns its number.
   uint64_t add_unseen(int64_t nbytes) noexcept { return add(nbytes, 0); }
-  // With those of labels.
+  // Restarts the peaks of the device and of its labels.
   void reset_peak() noexcept;
-  // Those of labels stay.
+  // Restarts the device's peak alone.
   void reset_device_peak() noexcept;
 
-  // Whether someone who was born and died at these numbers was alive at the device's peak or at one
-  // of the labels'. May say yes for a peak that was just exceeded.
+  // Returns whether a storage with these numbers was alive at the device's peak or at one of the
+  // labels'. May return true for a peak that was just exceeded.
   bool alive_at_a_peak(uint64_t birth_order, uint64_t death_order, LabelSet labels) const noexcept;
 
-  // Of the device; with a label, of what was born under it.
+  // The peak of the device, or of what was born under a label.
   Peak peak() const noexcept;
   Peak peak(size_t label) const noexcept;
 
-  // The same, and until unpin() is_pinned() is seen by whoever sees a later peak.
+  // Return the same. Until unpin(), whoever sees a later peak sees is_pinned(), too.
   Peak pin_peak() noexcept;
   Peak pin_peak(size_t label) noexcept;
   void unpin() noexcept { pins_.fetch_sub(1, std::memory_order_acq_rel); }
   bool is_pinned() const noexcept { return pins_.load(std::memory_order_acquire) != 0; }
 
-  // A death that should have been remembered for a peak was not.
+  // Notes that a death which a peak needs was not kept.
   void note_lost_death(uint64_t order) noexcept;
   uint64_t last_lost_death() const noexcept { return lost_order_.load(std::memory_order_acquire); }
 
@@ -96,7 +95,7 @@ class alignas(64) DeviceCounters {
   std::array<Sum, kMaxPeakLabels> labels_;
 };
 
-// One DeviceCounters per device, made when a device is first used.
+// Has one DeviceCounters per device, made when a device is first used.
 class CountersByDevice {
  public:
   CountersByDevice() = default;
@@ -105,8 +104,8 @@ class CountersByDevice {
   CountersByDevice& operator=(const CountersByDevice&) = delete;
 
   DeviceCounters& at(DeviceKey device);  // makes it; throws std::bad_alloc
-  const DeviceCounters* find(
-      DeviceKey device) const noexcept;  // null: nothing happened on that device
+  // Null: nothing happened on that device.
+  const DeviceCounters* find(DeviceKey device) const noexcept;
   DeviceCounters* find(DeviceKey device) noexcept;
   size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
   template <typename Visit>

@@ -18,7 +18,7 @@ int64_t steady_ns() noexcept {
 }
 
 EventRing::Memory EventRing::memory_for(size_t capacity) {
-  // Untouched pages of it are not memory yet.
+  // Pages become memory when they are first written to.
   void* const memory = std::calloc(capacity, sizeof(LedgerEvent));
   if (memory == nullptr) throw std::bad_alloc();
   return Memory(static_cast<LedgerEvent*>(memory), &std::free);

@@ -13,8 +13,7 @@
 
 namespace memledger::core {
 
-// A birth or a death, with its time. At a death all that was learnt of the storage meanwhile is in
-// it.
+// A birth or a death with its time. A death has all that was learnt of the storage.
 struct LedgerEvent {
   static constexpr size_t kMaxDims = 6;
   int64_t time_ns = 0;  // steady clock
@@ -32,14 +31,14 @@ struct LedgerEvent {
   bool raw_block = false;
   bool library_workspace = false;
   bool parameter_like = false;
-  // All that was learnt of the storage is in it. Not so at a birth, before Ledger::recording() has
-  // looked again.
+  // Has all that was learnt of the storage: at a birth only once Ledger::recording() has looked
+  // again.
   bool complete = false;
   std::array<int64_t, kMaxDims> shape{};
 };
 
-// The last events of one shard of the ledger, under its lock. All its memory is asked for when it
-// is made, and used as it fills.
+// Keeps the last events of one shard of the ledger, under the shard's lock. Asks for all its memory
+// when made; the system provides it as it fills.
 class EventRing {
  public:
   // Throws std::bad_alloc.
@@ -47,13 +46,13 @@ class EventRing {
   void grow(size_t capacity);
 
   void add(const StorageRecord& record, bool birth) noexcept;
-  // What the record says now.
+  // Copies what the record says now.
   static void fill(LedgerEvent& event, const StorageRecord& record) noexcept;
-  // Of all events ever added, the next one's place.
+  // Returns how many events were ever added: the place of the next one.
   uint64_t written() const noexcept { return written_; }
-  // Appends those from `begin` to `end`, as far as they are still here; the others are dropped.
+  // Appends the events from place `begin` to `end` that are still here.
   void copy(uint64_t begin, uint64_t end, std::vector<LedgerEvent>& events) const;
-  // Time of the youngest event that was overwritten; 0 if none was.
+  // Returns the time of the youngest event that was overwritten; 0 if none was.
   int64_t last_dropped_ns() const noexcept { return last_dropped_ns_; }
   size_t capacity() const noexcept { return capacity_; }
 
@@ -64,11 +63,11 @@ class EventRing {
   size_t capacity_;
   Memory events_;
   uint64_t written_ = 0;
-  uint64_t first_ = 0;  // the oldest that is here; grow() leaves no place for those before
+  uint64_t first_ = 0;  // the oldest still here; grow() copies no others
   int64_t last_dropped_ns_ = 0;
 };
 
-// When threads changed their labels: the last kChanges times.
+// Keeps when threads changed their labels: the last kChanges times. Thread-safe.
 class LabelHistory {
  public:
   static constexpr size_t kChanges = size_t{1} << 16;
@@ -78,7 +77,7 @@ class LabelHistory {
     NameId label = 0;
   };
 
-  // Counted. Throws std::bad_alloc.
+  // Begins to keep changes, until as many stop() calls. Throws std::bad_alloc.
   void start();
   void stop() noexcept;
   void note(uint32_t thread, NameId label) noexcept {
@@ -86,14 +85,13 @@ class LabelHistory {
   }
   struct Reading {
     std::vector<Change> changes;  // by time
-    uint64_t overwritten =
-        0;  // that were noted in the time asked for; some of them may have been before it
-    uint64_t end = 0;  // where the next reading begins
+    uint64_t overwritten = 0;  // changes lost; some of them may be from before the time asked for
+    uint64_t end = 0;          // where the next reading begins
   };
-  // From the place `begin` on, which is written() of a moment before, and within these times, both
+  // Reads from the place `begin`, an earlier written(), what changed between the two times, both
   // inclusive.
   Reading read(uint64_t begin, int64_t since_ns, int64_t until_ns) const;
-  // Of all changes ever noted, the next one's place.
+  // Returns how many changes were ever noted: the place of the next one.
   uint64_t written() const;
 
   void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.lock(); }

@@ -9,30 +9,30 @@ namespace memledger {
 
 class ForkSafeMutexes {
  public:
-  // Never destroyed: a program may fork while it ends.
+  // Never destroyed: programs fork while they end.
   static ForkSafeMutexes& get() {
-    static auto* const one = new ForkSafeMutexes;
-    return *one;
+    static auto* const mutexes = new ForkSafeMutexes;
+    return *mutexes;
   }
 
-  void add(ForkSafeMutex& one) {
+  void add(ForkSafeMutex& mutex) {
     const std::lock_guard<std::mutex> hold(lock_);
-    one.next_ = first_;
-    if (first_ != nullptr) first_->previous_ = &one;
-    first_ = &one;
+    mutex.next_ = first_;
+    if (first_ != nullptr) first_->previous_ = &mutex;
+    first_ = &mutex;
   }
-  void remove(ForkSafeMutex& one) {
+  void remove(ForkSafeMutex& mutex) {
     const std::lock_guard<std::mutex> hold(lock_);
-    (one.previous_ == nullptr ? first_ : one.previous_->next_) = one.next_;
-    if (one.next_ != nullptr) one.next_->previous_ = one.previous_;
+    (mutex.previous_ == nullptr ? first_ : mutex.previous_->next_) = mutex.next_;
+    if (mutex.next_ != nullptr) mutex.next_->previous_ = mutex.previous_;
   }
 
   void lock_all() {
     lock_.lock();
-    for (ForkSafeMutex* one = first_; one != nullptr; one = one->next_) one->lock();
+    for (ForkSafeMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->lock();
   }
   void unlock_all() {
-    for (ForkSafeMutex* one = first_; one != nullptr; one = one->next_) one->unlock();
+    for (ForkSafeMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->unlock();
     lock_.unlock();
   }
 
@@ -42,8 +42,8 @@ class ForkSafeMutexes {
 };
 
 ForkSafeMutex::ForkSafeMutex() {
-  // The registry's handlers are there since it was loaded. Handlers before fork run in the reverse
-  // order: these come first.
+  // Handlers before fork run in reverse order, and the registry's are registered at load: these
+  // come first.
   static const int handlers = pthread_atfork([] { ForkSafeMutexes::get().lock_all(); },
                                              [] { ForkSafeMutexes::get().unlock_all(); },
                                              [] { ForkSafeMutexes::get().unlock_all(); });

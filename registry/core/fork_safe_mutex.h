@@ -5,11 +5,11 @@
 namespace memledger {
 
 // A mutex that a child of fork can take, whoever held it in the parent: fork waits until all of
-// them are free, so that what they guard is whole in the child, too. For what the front classes
-// keep; the registry's own locks are seen to by itself.
+// them are free, so what they guard is whole in the child. For the front classes; the registry
+// takes care of its own locks.
 //
-// While holding one, take no other, make and end none, and do not fork. The registry's functions
-// may be called meanwhile: fork takes these before the registry's own. Calls of anything else count
+// While holding one, do not take, make or destroy another, and do not fork. The registry's
+// functions may be called: fork takes these mutexes before the registry's locks. Other calls count
 // as calling out (registry/core/lock.h). Thread-safety: that of std::mutex.
 class ForkSafeMutex {
  public:

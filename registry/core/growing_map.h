@@ -9,9 +9,9 @@
 
 namespace memledger::core {
 
-// A flat_hash_map that outlives a lack of memory. Abseil's own does not: it takes its new capacity
-// before it has the memory, and is broken when the allocator throws. Here the memory for the next
-// growth is taken ahead, where a failure can be answered. Large ones are in huge pages.
+// A flat_hash_map that survives a lack of memory. Abseil's own takes its new capacity before it has
+// the memory, and is broken when the allocator throws. Here the memory for the next growth is taken
+// ahead, where a failure can be answered. Large tables are in huge pages.
 template <typename Key, typename Value>
 class GrowingMap {
   struct Spare {
@@ -50,7 +50,7 @@ class GrowingMap {
   GrowingMap(const GrowingMap&) = delete;
   GrowingMap& operator=(const GrowingMap&) = delete;
 
-  // Those that may need memory throw std::bad_alloc without it, and the map is as it was.
+  // These throw std::bad_alloc without memory, and the map is as it was.
   template <typename... Args>
   auto try_emplace(const Key& key, Args&&... args) {
     make_room();
@@ -90,7 +90,8 @@ class GrowingMap {
  private:
   void make_room() {
     const size_t capacity = map_.capacity();
-    // Abseil grows at 7/8 full, or earlier in small maps, and from 25/32 on.
+    // Abseil grows at 7/8 full, but where many were erased only with 25/32 alive; small maps grow
+    // earlier.
     if (capacity > 32 && map_.size() < capacity / 32 * 24) return;
     take_ahead(2 * capacity + 1);
   }

@@ -10,7 +10,7 @@ namespace memledger::core {
 
 namespace {
 
-// On the whole pages of a range.
+// Advises on the whole pages of a range.
 void advise(void* begin, size_t bytes, uintptr_t page, int advice) noexcept {
   const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + bytes) / page * page;

@@ -6,16 +6,16 @@
 
 namespace memledger::core {
 
-// For memory that will be filled at once: where it holds whole huge pages (2 MiB on x86-64), asks
-// the system for such ones. A fault for every page of 4 KiB takes half of the time in which a large
-// report is made. Where the system has none nothing changes. Never fails; errno stays.
+// Asks the system for huge pages (2 MiB on x86-64) where the memory holds whole ones; for memory
+// that will be filled at once. Faults for pages of 4 KiB take half of the time in which a large
+// report is made. Changes nothing where the system has none. Never fails; keeps errno.
 void prefer_huge_pages(void* begin, size_t bytes) noexcept;
 
-// For memory that will be filled while a lock is held: takes the page faults now, where the system
-// can (Linux 5.14). What lies there stays. Never fails; errno stays.
+// Takes the page faults now, where the system can (Linux 5.14); for memory that will be filled
+// while a lock is held. Keeps what lies there. Never fails; keeps errno.
 void take_page_faults(void* begin, size_t bytes) noexcept;
 
-// std::allocator's memory, huge pages preferred.
+// std::allocator, with huge pages preferred.
 template <typename T>
 struct HugePageAllocator {
   using value_type = T;

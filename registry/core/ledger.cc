@@ -8,8 +8,8 @@
 namespace memledger::core {
 
 Ledger::ShardTotals& Ledger::Shard::totals_of(DeviceKey device) {
-  for (ShardTotals& one : totals) {
-    if (one.device == device) return one;
+  for (ShardTotals& known : totals) {
+    if (known.device == device) return known;
   }
   ShardTotals& made = totals.emplace_back();
   made.device = device;
@@ -27,18 +27,18 @@ Ledger::Slot Ledger::Shard::take_slot() {
 }
 
 void Ledger::Shard::append(List& list, Slot slot) {
-  Entry& one = entry(slot);
-  one.older = list.newest;
-  one.newer = kNone;
+  Entry& appended = entry(slot);
+  appended.older = list.newest;
+  appended.newer = kNone;
   (list.newest == kNone ? list.oldest : entry(list.newest).newer) = slot;
   list.newest = slot;
   ++list.size;
 }
 
 void Ledger::Shard::unlink(List& list, Slot slot) {
-  const Entry& one = entry(slot);
-  (one.older == kNone ? list.oldest : entry(one.older).newer) = one.newer;
-  (one.newer == kNone ? list.newest : entry(one.newer).older) = one.older;
+  const Entry& unlinked = entry(slot);
+  (unlinked.older == kNone ? list.oldest : entry(unlinked.older).newer) = unlinked.newer;
+  (unlinked.newer == kNone ? list.newest : entry(unlinked.newer).older) = unlinked.older;
   --list.size;
 }
 
@@ -49,7 +49,7 @@ void Ledger::Shard::give_back(Slot slot) {
 
 bool Ledger::is_wanted_for_peaks(const Entry& entry) const noexcept {
   const DeviceCounters* const counters = counters_.find(entry.record.device);
-  // In this order: a reader pins a peak before the next one can be seen.
+  // In this order, as a reader pins a peak before the next one can be seen.
   return counters->alive_at_a_peak(entry.record.birth_order, entry.death_order,
                                    entry.record.peak_labels) ||
          counters->is_pinned();
@@ -96,8 +96,8 @@ void Ledger::bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t de
   shard.append(shard.dead, slot);
   shard.dead_for_instants += for_instants;
   if (shard.dead.size < shard.sweep_at) return;
-  // Which instants are pinned cannot be asked here: none after this one.
-  sweep(shard, [this](const Entry& one) { return one.record.birth_epoch <= newest_pin_; });
+  // Which instants are pinned cannot be asked here; newest_pin_ bounds them.
+  sweep(shard, [this](const Entry& stone) { return stone.record.birth_epoch <= newest_pin_; });
 }
 
 uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
@@ -106,27 +106,26 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
     DeviceCounters& counters = counters_.at(birth.device);
     const LockHolder hold(shard.lock);
     ShardTotals& totals = shard.totals_of(birth.device);
-    const auto [place, is_new] = shard.by_address.try_emplace(birth.address, kNone);
-    if (!is_new && place->second != kNone) {
-      // Its free went past us. The counter keeps its bytes, so the report shows them as
-      // unexplained.
-      StorageRecord& lost = shard.entry(place->second).record;
+    const auto [row, is_new] = shard.by_address.try_emplace(birth.address, kNone);
+    if (!is_new && row->second != kNone) {
+      // Its free went past us. The counter keeps its bytes, so reports show them as unexplained.
+      StorageRecord& lost = shard.entry(row->second).record;
       const DeviceKey device = lost.device;
       void* const owner = std::exchange(lost.owner, nullptr);
       if (lost_owner != nullptr) *lost_owner = owner;
       DeviceCounters& lost_from = counters_.at(device);
-      bury(shard, place->second, lost_from, lost_from.pass());
-      place->second = kNone;
+      bury(shard, row->second, lost_from, lost_from.pass());
+      row->second = kNone;
       note_dropped_record();
     }
     Slot slot = kNone;
     try {
       slot = shard.take_slot();
     } catch (...) {
-      shard.by_address.erase(place);
+      shard.by_address.erase(row);
       throw;
     }
-    place->second = slot;
+    row->second = slot;
     Entry& entry = shard.entry(slot);
     StorageRecord& record = entry.record;
     record.id = next_id_.fetch_add(1, std::memory_order_relaxed);
@@ -164,7 +163,7 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
     if (shard.ring != nullptr) shard.ring->add(record, /*birth=*/true);
     return record.id;
   } catch (...) {
-    // No memory for it. Whatever it is, it must not reach the program.
+    // No memory for a record. No exception may reach the program.
     note_dropped_record();
     return 0;
   }
@@ -173,16 +172,16 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
 std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
-  const auto place = shard.by_address.find(address);
-  if (place == shard.by_address.end()) return std::nullopt;
-  const Slot slot = place->second;
+  const auto row = shard.by_address.find(address);
+  if (row == shard.by_address.end()) return std::nullopt;
+  const Slot slot = row->second;
   StorageRecord& record = shard.entry(slot).record;
   const Death death{record.id, record.nbytes, record.base_deleter,
                     std::exchange(record.owner, nullptr), record.device};
   const DeviceKey device = record.device;
   DeviceCounters* const counters = counters_.find(device);  // made at its birth
   bury(shard, slot, *counters, counters->subtract(death.nbytes, record.peak_labels));
-  shard.by_address.erase(place);
+  shard.by_address.erase(row);
 
   ShardTotals& totals = shard.totals_of(device);
   totals.freed_bytes += death.nbytes;
@@ -194,9 +193,9 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
                       const int64_t* sizes, size_t dims, int8_t dtype, void* owner) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
-  const auto place = shard.by_address.find(address);
-  if (place == shard.by_address.end()) return false;
-  StorageRecord& record = shard.entry(place->second).record;
+  const auto row = shard.by_address.find(address);
+  if (row == shard.by_address.end()) return false;
+  StorageRecord& record = shard.entry(row->second).record;
   const bool takes_owner = owner != nullptr && record.owner == nullptr;
   if (takes_owner) record.owner = owner;
   const bool made_by_this_run =
@@ -216,9 +215,9 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
 bool Ledger::set_owner(uintptr_t address, void* owner) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
-  const auto place = shard.by_address.find(address);
-  if (place == shard.by_address.end()) return false;
-  StorageRecord& record = shard.entry(place->second).record;
+  const auto row = shard.by_address.find(address);
+  if (row == shard.by_address.end()) return false;
+  StorageRecord& record = shard.entry(row->second).record;
   if (record.owner != nullptr) return false;
   record.owner = owner;
   return true;
@@ -227,9 +226,9 @@ bool Ledger::set_owner(uintptr_t address, void* owner) noexcept {
 void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
-  const auto place = shard.by_address.find(address);
-  if (place == shard.by_address.end()) return;
-  StorageRecord& record = shard.entry(place->second).record;
+  const auto row = shard.by_address.find(address);
+  if (row == shard.by_address.end()) return;
+  StorageRecord& record = shard.entry(row->second).record;
   if (record.id != id) return;
   record.birthplace.phase = phase;
   record.birthplace.phase_inferred = inferred;
@@ -238,19 +237,20 @@ void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferre
 uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
-  const auto place = shard.by_address.find(address);
-  if (place == shard.by_address.end()) return 0;
-  StorageRecord& record = shard.entry(place->second).record;
+  const auto row = shard.by_address.find(address);
+  if (row == shard.by_address.end()) return 0;
+  StorageRecord& record = shard.entry(row->second).record;
   record.parameter_like = true;
+  any_parameter_like_.store(true, std::memory_order_relaxed);
   return record.id;
 }
 
 uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
-  const auto place = shard.by_address.find(address);
-  if (place == shard.by_address.end()) return 0;
-  StorageRecord& record = shard.entry(place->second).record;
+  const auto row = shard.by_address.find(address);
+  if (row == shard.by_address.end()) return 0;
+  StorageRecord& record = shard.entry(row->second).record;
   if (record.device != device || record.described || record.raw_block) return 0;
   if (!std::exchange(record.library_workspace, true))
     shard.totals_of(device).library_workspace_bytes += record.nbytes;
@@ -260,23 +260,23 @@ uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noe
 bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
-  const auto place = shard.by_address.find(address);
-  return place != shard.by_address.end() && shard.entry(place->second).record.parameter_like;
+  const auto row = shard.by_address.find(address);
+  return row != shard.by_address.end() && shard.entry(row->second).record.parameter_like;
 }
 
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {
   if (next_id_.load(std::memory_order_relaxed) == 1) return 0;  // nothing was ever written down
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
-  const auto place = shard.by_address.find(address);
-  return place == shard.by_address.end() ? 0 : shard.entry(place->second).record.id;
+  const auto row = shard.by_address.find(address);
+  return row == shard.by_address.end() ? 0 : shard.entry(row->second).record.id;
 }
 
 void* Ledger::base_deleter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
-  const auto place = shard.by_address.find(address);
-  return place == shard.by_address.end() ? nullptr : shard.entry(place->second).record.base_deleter;
+  const auto row = shard.by_address.find(address);
+  return row == shard.by_address.end() ? nullptr : shard.entry(row->second).record.base_deleter;
 }
 
 void Ledger::lock_all() const {
@@ -287,7 +287,7 @@ void Ledger::unlock_all() const {
   for (Shard& shard : shards_) shard.lock.unlock();
 }
 
-// Unpins an instant, unless it is kept.
+// Unpins an instant at its end, unless kept.
 class Ledger::Pin {
  public:
   Pin(Ledger& ledger, uint64_t epoch) : ledger_(ledger), epoch_(epoch) {}
@@ -305,33 +305,33 @@ class Ledger::Pin {
 
 Ledger::Instant Ledger::take_instant(RecordingMark* mark) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Instant instant;
-  // Room for every device a shard may know, and for some that are new by then: nothing is allocated
-  // while all shards are held, nor after the epoch has ended, which nobody else does meanwhile.
+  // Room for every device a shard may know and for some new ones: nothing is allocated while all
+  // shards are held, nor after the epoch has ended.
   instant.devices.reserve(counters_.count() + kShards);
   pins_.emplace(epoch_, 1);
   lock_all();
   const auto merge = [&](const ShardTotals& totals) {
-    auto one = std::find_if(instant.devices.begin(), instant.devices.end(),
-                            [&](const DeviceTotals& d) { return d.device == totals.device; });
-    if (one == instant.devices.end()) {
+    auto sums = std::find_if(instant.devices.begin(), instant.devices.end(),
+                             [&](const DeviceTotals& d) { return d.device == totals.device; });
+    if (sums == instant.devices.end()) {
       instant.devices.push_back({});
-      one = std::prev(instant.devices.end());
-      one->device = totals.device;
+      sums = std::prev(instant.devices.end());
+      sums->device = totals.device;
       if (const DeviceCounters* own = counters_.find(totals.device)) {
-        one->counters.current_bytes = own->current_bytes();
-        one->counters.current_count = own->current_count();
-        one->counters.peak_bytes = own->peak_bytes();
-        one->counters.peak_count = own->peak_count();
+        sums->counters.current_bytes = own->current_bytes();
+        sums->counters.current_count = own->current_count();
+        sums->counters.peak_bytes = own->peak_bytes();
+        sums->counters.peak_count = own->peak_count();
       }
     }
-    one->table_bytes += totals.table_bytes;
-    one->adopted_bytes += totals.adopted_bytes;
-    one->raw_block_bytes += totals.raw_block_bytes;
-    one->library_workspace_bytes += totals.library_workspace_bytes;
-    one->counters.allocated_bytes += totals.allocated_bytes;
-    one->counters.allocated_count += totals.allocated_count;
-    one->counters.freed_bytes += totals.freed_bytes;
-    one->counters.freed_count += totals.freed_count;
+    sums->table_bytes += totals.table_bytes;
+    sums->adopted_bytes += totals.adopted_bytes;
+    sums->raw_block_bytes += totals.raw_block_bytes;
+    sums->library_workspace_bytes += totals.library_workspace_bytes;
+    sums->counters.allocated_bytes += totals.allocated_bytes;
+    sums->counters.allocated_count += totals.allocated_count;
+    sums->counters.freed_bytes += totals.freed_bytes;
+    sums->counters.freed_count += totals.freed_count;
   };
   for (const Shard& shard : shards_) {
     for (const ShardTotals& totals : shard.totals) merge(totals);
@@ -357,10 +357,10 @@ void Ledger::unpin(uint64_t epoch) noexcept {
   lock_all();
   newest_pin_ = newest;
   unlock_all();
-  // A tombstone is of interest while some pinned instant saw the storage alive.
-  const auto wanted = [&](const Entry& one) {
-    const auto first = pins_.lower_bound(one.record.birth_epoch);
-    return first != pins_.end() && first->first < one.death_epoch;
+  // Wanted while some pinned instant saw the storage alive.
+  const auto wanted = [&](const Entry& stone) {
+    const auto pin = pins_.lower_bound(stone.record.birth_epoch);
+    return pin != pins_.end() && pin->first < stone.death_epoch;
   };
   for (Shard& shard : shards_) {
     const LockHolder hold(shard.lock);
@@ -370,8 +370,8 @@ void Ledger::unpin(uint64_t epoch) noexcept {
 
 template <Ledger::Share share, typename IsPast, typename Live, typename Dead>
 RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& dead) {
-  // Which records are wanted was settled by an instant or a peak before: until they are copied they
-  // can die, but none is added. So their number is known, and nothing grows while a shard is held.
+  // An instant or a peak has settled which records are wanted: until they are copied they can die,
+  // but none is added. So counting them first is enough, and nothing grows while a shard is held.
   size_t most = 0;
   for (Shard& shard : shards_) {
     const LockHolder hold(shard.lock);
@@ -439,25 +439,25 @@ uint64_t Ledger::open_cursor() {
 
 uint64_t Ledger::copy_cursor(uint64_t cursor) {
   const LockHolder hold(instants_lock_);
-  const auto found = cursors_.find(cursor);
-  const uint64_t epoch = found == cursors_.end() ? 0 : found->second;
+  const auto known = cursors_.find(cursor);
+  const uint64_t epoch = known == cursors_.end() ? 0 : known->second;
   cursors_.emplace(next_cursor_, epoch);
   if (epoch != 0) ++pins_.find(epoch)->second;
   return next_cursor_++;
 }
 
-void Ledger::swap_cursors(uint64_t one, uint64_t other) noexcept {
+void Ledger::swap_cursors(uint64_t first, uint64_t second) noexcept {
   const LockHolder hold(instants_lock_);
-  const auto first = cursors_.find(one), second = cursors_.find(other);
-  if (first != cursors_.end() && second != cursors_.end()) std::swap(first->second, second->second);
+  const auto one = cursors_.find(first), other = cursors_.find(second);
+  if (one != cursors_.end() && other != cursors_.end()) std::swap(one->second, other->second);
 }
 
 void Ledger::close_cursor(uint64_t cursor) noexcept {
   const LockHolder hold(instants_lock_);
-  const auto found = cursors_.find(cursor);
-  if (found == cursors_.end()) return;
-  const uint64_t epoch = found->second;
-  cursors_.erase(found);
+  const auto known = cursors_.find(cursor);
+  if (known == cursors_.end()) return;
+  const uint64_t epoch = known->second;
+  cursors_.erase(known);
   if (epoch != 0) unpin(epoch);
 }
 
@@ -543,13 +543,13 @@ LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
       if (shard.ring == nullptr) continue;
       room = static_cast<size_t>(std::min<uint64_t>(count, shard.ring->capacity()));
     }
-    // Growing it would copy all of it while the shard is held.
+    // Grown here, as growing copies, and not while the shard is held.
     result.events.reserve(std::max(result.events.capacity(), result.events.size() + room));
     const LockHolder hold_shard(shard.lock);
     shard.ring->copy(since.written[i], result.end.written[i], result.events);
     result.complete_since_ns = std::max(result.complete_since_ns, shard.ring->last_dropped_ns());
   }
-  // What is left of a time of which one shard has dropped something does not fit together.
+  // Where one shard has dropped events, what others have of that time does not fit together.
   result.events.erase(std::remove_if(result.events.begin(), result.events.end(),
                                      [&](const LedgerEvent& event) {
                                        return event.time_ns < result.complete_since_ns;
@@ -572,9 +572,9 @@ void Ledger::complete_births(std::vector<LedgerEvent>& events) {
     if (!event.birth || died.count(event.id) > 0) continue;
     Shard& shard = shard_of(event.address);
     const LockHolder hold(shard.lock);
-    const auto place = shard.by_address.find(event.address);
-    if (place == shard.by_address.end()) continue;
-    const StorageRecord& record = shard.entry(place->second).record;
+    const auto row = shard.by_address.find(event.address);
+    if (row == shard.by_address.end()) continue;
+    const StorageRecord& record = shard.entry(row->second).record;
     if (record.id == event.id) EventRing::fill(event, record);
   }
 }
@@ -622,7 +622,7 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak&
     return pin(*own);
   }();
   const std::unique_ptr<DeviceCounters, void (*)(DeviceCounters*)> unpin(
-      own, [](DeviceCounters* one) { one->unpin(); });
+      own, [](DeviceCounters* pinned) { pinned->unpin(); });
   result.bytes = peak.bytes;
   const auto counts = [&](const StorageRecord& record) {
     return record.device == device && record.birth_order <= peak.order &&
@@ -631,7 +631,7 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak&
   result.records = gather<Share::kSome>(
       [](const StorageRecord&) { return false; }, counts,
       [&](const Entry& stone) { return counts(stone.record) && peak.order < stone.death_order; });
-  // Read last: what was lost meanwhile counts.
+  // Read last, so that what was lost meanwhile counts.
   result.complete = own->last_lost_death() <= peak.order;
   return result;
 }

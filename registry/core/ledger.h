@@ -18,6 +18,7 @@
 #include "registry/core/lock.h"
 #include "registry/core/name_table.h"
 #include "registry/core/record_list.h"
+#include "registry/core/recording_mark.h"
 #include "registry/core/storage_record.h"
 #include "registry/counters.h"
 
@@ -42,15 +43,16 @@ struct LedgerSnapshot {
 // Who was alive when a sum of bytes was highest.
 struct LedgerPeak {
   int64_t bytes = 0;
-  // False: some of those freed since are missing, as peaks were not kept then or there was no
+  // False: some that were freed since are missing, as peaks were not kept then or there was no
   // memory.
   bool complete = true;
   RecordList records;
 };
 
-// Between two instants, coalesced: what was born and died between them appears nowhere.
+// What changed between two instants, coalesced: what was born and died between them appears
+// nowhere.
 struct LedgerChanges {
-  // No earlier instant to compare with: `born` is everything alive, `died` is empty.
+  // There was no earlier instant: `born` is everything alive, `died` is empty.
   bool from_snapshot = false;
   std::chrono::system_clock::time_point time;
   RecordList born;
@@ -58,30 +60,22 @@ struct LedgerChanges {
   std::vector<DeviceTotals> devices;
 };
 
-// A reader's place in what is being recorded.
-struct RecordingMark {
-  static constexpr size_t kRings = 32;
-  int64_t time_ns = 0;
-  std::array<uint64_t, kRings> written{};
-  uint64_t label_changes = 0;  // LabelHistory's; the ledger leaves it alone
-};
-
 // Births and deaths between two marks.
 struct LedgerRecording {
   RecordingMark end;
   std::vector<LedgerEvent> events;  // by time
   int64_t dropped = 0;              // older ones, for which there was no room
-  int64_t complete_since_ns =
-      0;  // where events begin: the first mark, or later if some were dropped
-  // At the end, if asked for.
+  // Where events begin: the first mark, or later if some were dropped.
+  int64_t complete_since_ns = 0;
+  // What was alive at the end, if asked for.
   RecordList alive;
   std::vector<DeviceTotals> devices;
 };
 
-// The table of live storages: free of LibTorch, sharded by address.
+// The table of live storages, free of LibTorch, sharded by address.
 //
-//        note_birth ─▶ live ── note_death ─▶ gone, or a tombstone while an instant that saw it
-//        alive is still of interest
+//   note_birth ─▶ live ── note_death ─▶ gone, or
+//                                       a tombstone while an instant that saw it alive matters
 //
 // An *instant* is taken with all shards held for a moment (no copying): it ends an epoch. Every
 // record carries the epoch it was born in, so who was alive at the instant can be collected
@@ -89,19 +83,19 @@ struct LedgerRecording {
 // plus the tombstones of those that died since. Tombstones are kept only for storages that a cursor
 // (or a running snapshot) saw alive: at most one per storage alive at each cursor's instant.
 //
-// Peaks work the same way, in another order: a device's births and deaths are numbered
+// Peaks use the same tombstones in another order: a device's births and deaths are numbered
 // (DeviceCounters), and who was alive at the peak is everyone born by its number and still there,
-// plus the tombstones of those who were alive at it and died since. Every new peak makes the
-// tombstones of the one before worthless; they are swept out when a shard has twice as many as at
-// the last sweep.
+// plus the tombstones of those alive at it that died since. Every new peak makes the tombstones of
+// the one before worthless; a shard sweeps them out when it has twice as many as after the last
+// sweep.
 //
 // Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock and within it
-// the device's, calls nothing of the program or of LibTorch while holding them, and never throws.
-// Who takes a device's lock holds a shard's.
+// the device's, calls nothing of the program or of LibTorch while holding them, and never throws. A
+// device's lock is only taken under a shard's.
 class Ledger {
  public:
-  // All are held at once for an instant, and the thread sanitizer can follow at most 64 locks of
-  // one thread.
+  // An instant holds all of them at once, and the thread sanitizer follows at most 64 locks of a
+  // thread.
   static constexpr size_t kShards = 32;
 
   Ledger() = default;
@@ -120,9 +114,9 @@ class Ledger {
     uint32_t stack = 0;
     float stack_weight = 0;
   };
-  // The new storage's id, 0 when there was no memory for a record (counted as dropped).
-  // A record already at that address lost its free somewhere: it is dropped and counted, and its
-  // owner handed out.
+  // Enters a storage and returns its id; 0 when there was no memory for a record, which is counted
+  // as dropped. A record already at that address lost its free somewhere: it is dropped and
+  // counted, and its owner handed out.
   uint64_t note_birth(const Birth& birth, void** lost_owner = nullptr) noexcept;
 
   struct Death {
@@ -132,18 +126,19 @@ class Ledger {
     void* owner = nullptr;
     DeviceKey device;
   };
-  // To be called before the memory is handed back, as its address can be given out again at once.
+  // Takes the storage out. Call it before the memory is handed back, as its address can be given
+  // out again at once.
   std::optional<Death> note_death(uintptr_t address) noexcept;
 
   // Adds shape and dtype to the record at `address`. A later description replaces an earlier one
   // only if the same run of an operator (thread, op_sequence) made the storage: the operator's
-  // result says more than the buffer it began with. True: the storage's owner was not known, and is
-  // now `owner`; the caller has entered a reference, and gets it back at the death.
+  // result says more than the buffer it began with. Returns true if `owner` has become the
+  // storage's owner; the caller has taken a reference for it, and gets it back at the death.
   bool describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes,
                 size_t dims, int8_t dtype, void* owner = nullptr) noexcept;
   bool set_owner(uintptr_t address, void* owner) noexcept;
-  // Calls back with every live record of a device, in no order, while its shard is locked: for a
-  // few instructions each.
+  // Calls back with every live record of a device, in no order and with its shard locked: for a few
+  // instructions each.
   template <typename Visit>
   void visit_live(DeviceKey device, const Visit& visit) const {
     for (Shard& shard : shards_) {
@@ -156,55 +151,58 @@ class Ledger {
   }
   void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
 
-  // Remembers that an operator consumed the storage as a leaf that requires grad, and returns its
-  // id; the second tells whether one did.
+  // Remembers that an operator consumed the storage as a leaf that requires grad. Returns its id.
   uint64_t mark_parameter_like(uintptr_t address) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
+  // Returns whether any storage ever was: this program trains.
+  bool any_parameter_like() const noexcept {
+    return any_parameter_like_.load(std::memory_order_relaxed);
+  }
 
-  // LibTorch says that it keeps this block for a library. Its id; 0 if there is none, or if a
+  // Notes that LibTorch keeps this block for a library. Returns its id; 0 if there is none, or if a
   // tensor was seen on it: then the block that was meant has gone, and this is another.
   uint64_t mark_library_workspace(uintptr_t address, DeviceKey device) noexcept;
 
   uint64_t id_at(uintptr_t address) const noexcept;         // 0: none
   void* base_deleter_at(uintptr_t address) const noexcept;  // null: none
 
-  // Readers throw std::bad_alloc, and then nothing has changed: no cursor has moved, nothing stays
+  // Readers throw std::bad_alloc and then have changed nothing: no cursor has moved, nothing stays
   // pinned.
   LedgerSnapshot snapshot();
 
-  // A cursor is a number from open_cursor; the caller closes it.
+  // Returns the number of a new cursor; the caller closes it.
   uint64_t open_cursor();
   void close_cursor(uint64_t cursor) noexcept;
-  // Another cursor at the same place.
+  // Returns another cursor at the same place.
   uint64_t copy_cursor(uint64_t cursor);
-  void swap_cursors(uint64_t one, uint64_t other) noexcept;
-  // Moves the cursor to now. Cost: by what changed, plus a fixed part for the shards; without
-  // `rows`, which are then empty, the latter alone.
+  void swap_cursors(uint64_t first, uint64_t second) noexcept;
+  // Returns what changed since the cursor and moves it to now. Cost: by what changed, plus a fixed
+  // part for the shards; without `rows`, which are then empty, the fixed part alone.
   LedgerChanges changes_since(uint64_t cursor, bool rows = true);
 
   // Keeps births and deaths with their times, the last `events` of them, until as many
-  // stop_recording() calls. The largest number asked for holds. Throws std::bad_alloc, and then
+  // stop_recording() calls; the largest number asked for holds. Throws std::bad_alloc, and then
   // nothing has begun.
   RecordingMark start_recording(size_t events);
   void stop_recording() noexcept;
-  // What happened since the mark. One that was made before recording began gives what there is.
+  // Returns what happened since the mark, as far as it was recorded.
   LedgerRecording recording(const RecordingMark& since, bool with_alive);
 
   Counters counters(DeviceKey device) const;
-  // Of the device and of its labels.
+  // Restarts the peaks of the device and of its labels.
   void reset_peak(DeviceKey device) noexcept;
-  // Counting begins anew: the peaks of all devices are of what comes now, and what is adopted later
-  // was alive before it. Labels' peaks stay.
+  // Restarts the peaks of all devices, not those of labels: counting begins anew, and what is
+  // adopted later was alive before it.
   void restart_peaks() noexcept;
-  // Storages may have been born unseen since peaks were restarted: what is adopted from now on
-  // counts as born then.
+  // Notes that storages may have been born unseen since peaks were restarted: what is adopted from
+  // now on counts as born then.
   void note_unseen_births() noexcept { unseen_births_.store(true, std::memory_order_relaxed); }
 
-  // Whether tombstones are made for peaks; their heights are counted in any case.
+  // Sets whether tombstones are made for peaks; their heights are counted in any case.
   void keep_peaks(bool keep) noexcept { keep_peaks_.store(keep, std::memory_order_relaxed); }
   LedgerPeak peak(DeviceKey device);
   LedgerPeak peak(DeviceKey device, size_t label);
-  // Tombstones that exist now, for peaks and for cursors.
+  // Returns how many tombstones exist now, for peaks and for cursors.
   size_t tombstones() const noexcept;
 
   int64_t dropped_records() const noexcept {
@@ -224,7 +222,7 @@ class Ledger {
   static constexpr size_t kChunk = 256;
   static constexpr size_t kFewTombstones = 16;
 
-  // A tombstone is the entry itself, in another list: a death allocates nothing.
+  // An entry becomes a tombstone by moving to another list: a death allocates nothing.
   struct Entry {
     StorageRecord record;
     uint64_t death_epoch = 0;
@@ -251,8 +249,8 @@ class Ledger {
     Slot free ABSL_GUARDED_BY(lock) = kNone;
     List live ABSL_GUARDED_BY(lock);  // by birth
     List dead ABSL_GUARDED_BY(lock);  // tombstones, by death
-    size_t dead_for_instants ABSL_GUARDED_BY(lock) =
-        0;  // at most so many of them are there for an instant
+    // At most this many tombstones are there for an instant.
+    size_t dead_for_instants ABSL_GUARDED_BY(lock) = 0;
     size_t sweep_at ABSL_GUARDED_BY(lock) = kFewTombstones;
     std::vector<ShardTotals> totals ABSL_GUARDED_BY(lock);
     std::unique_ptr<EventRing> ring ABSL_GUARDED_BY(lock);  // null: nothing is recorded
@@ -280,30 +278,28 @@ class Ledger {
   void lock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void unlock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Ends the current epoch and pins it: tombstones of what it saw alive are kept until unpin().
-  // Also where recording is then. Throws std::bad_alloc, and then nothing is pinned.
+  // Sets `mark` to where recording is then. Throws std::bad_alloc, and then nothing is pinned.
   Instant take_instant(RecordingMark* mark = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
   void unpin(uint64_t epoch) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(instants_lock_);
-  // Everything alive at the instant and born after `since`; with since > 0 also what was alive at
-  // `since` and is not any more.
+  // Collects what was alive at the instant and born after `since`; with since > 0 also what was
+  // alive at `since` and has died.
   void collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died);
   // Copies the wanted records of all shards, one shard at a time. `is_past` ends a shard's live
-  // ones, the newest first. Of these most are wanted, and room is made for all, or some, which are
-  // counted first.
+  // ones, the newest first. kMost takes room for all of these, kSome counts first.
   enum class Share { kMost, kSome };
   template <Share share, typename IsPast, typename Live, typename Dead>
   RecordList gather(const IsPast& is_past, const Live& live, const Dead& dead);
-  // Takes the record out of the living; `death_order` is when the device's counters gave it up.
+  // Takes the record out of the living; `death_order` is the number its device gave the death.
   void bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   bool is_wanted_for_peaks(const Entry& entry) const noexcept;
   template <typename Wanted>
   void sweep(Shard& shard, const Wanted& wanted_for_instants)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  // An event of a birth tells what was known then: of what is still alive the rest is in the table
-  // by now.
+  // Completes births of what is still alive from the table: the event tells what was known then.
   void complete_births(std::vector<LedgerEvent>& events);
-  void mark_recording(RecordingMark& mark) const
-      ABSL_NO_THREAD_SAFETY_ANALYSIS;  // all shards are held
+  // The caller holds all shards.
+  void mark_recording(RecordingMark& mark) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   template <typename PinPeak>
   LedgerPeak collect_peak(DeviceKey device, LabelSet label, const PinPeak& pin);
 
@@ -313,17 +309,18 @@ class Ledger {
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<bool> keep_peaks_{true};
   std::atomic<bool> unseen_births_{false};
-  // Both change only while all shards are held, so holding any one shard's lock is enough to read
-  // them.
+  // Both change only while all shards are held, so any one shard's lock is enough to read them.
   uint64_t epoch_ = 1;
   uint64_t newest_pin_ = 0;  // 0: nothing pinned
 
   Lock instants_lock_;                                            // before the shards' locks
   std::map<uint64_t, int> pins_ ABSL_GUARDED_BY(instants_lock_);  // epoch → how many
-  std::map<uint64_t, uint64_t> cursors_
-      ABSL_GUARDED_BY(instants_lock_);  // cursor → epoch, 0: not used yet
+  // Cursor → epoch, 0: not used yet.
+  std::map<uint64_t, uint64_t> cursors_ ABSL_GUARDED_BY(instants_lock_);
   uint64_t next_cursor_ ABSL_GUARDED_BY(instants_lock_) = 1;
   int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
+  // Read by each operator under no_grad, so not beside what each birth writes.
+  std::atomic<bool> any_parameter_like_{false};
 };
 
 }  // namespace memledger::core

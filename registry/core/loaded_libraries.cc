@@ -8,10 +8,10 @@
 namespace memledger::core {
 namespace {
 
-// Held shared by users, alone by fork. Never destroyed: programs fork while they end.
+// Users hold it shared, fork exclusively. Never destroyed: programs fork while they end.
 std::shared_mutex& users() {
-  static auto* const one = new std::shared_mutex;
-  return *one;
+  static auto* const lock = new std::shared_mutex;
+  return *lock;
 }
 
 pid_t forking = 0;
@@ -35,7 +35,7 @@ void unlock_loaded_libraries_after_fork() {
   if (getpid() == forking) {
     users().unlock();
   } else {
-    // The lock knows its writer by the thread's number, which is another in the child: it would
+    // The lock knows its writer by the thread's number, which differs in the child: unlocking would
     // take us for a reader.
     new (&users()) std::shared_mutex;
   }

@@ -5,13 +5,13 @@
 namespace memledger::core {
 
 // Calls dl_iterate_phdr() and keeps other threads from forking meanwhile. glibc (seen with 2.36)
-// leaves a child its lock as another thread held it, and nobody there frees it: the child's first
-// dl_iterate_phdr(), in LibTorch's unwinder perhaps, never returns. Thread-safety: any thread, any
-// time. `visit` is called with a lock held that only forks wait for.
+// leaves a child that lock as another thread held it, and nobody there frees it: the child's first
+// dl_iterate_phdr(), perhaps in LibTorch's unwinder, never returns. `visit` is called with a lock
+// held that only forks wait for. Thread-safe.
 int for_each_loaded_library(int (*visit)(dl_phdr_info* library, size_t size, void* data),
                             void* data);
 
-// Keeps other threads from forking while it lives. For calls that go over the loaded libraries
+// Keeps other threads from forking while it lives; for functions that go over the loaded libraries
 // themselves: LibTorch's unwinder and symbolizer, and the C++ runtime's tables. Do not nest.
 class UsesLoadedLibraries {
  public:
@@ -21,7 +21,7 @@ class UsesLoadedLibraries {
   UsesLoadedLibraries& operator=(const UsesLoadedLibraries&) = delete;
 };
 
-// Around fork: waits until nobody uses them.
+// Called around fork; the first waits until nobody uses them.
 void lock_loaded_libraries_for_fork();
 void unlock_loaded_libraries_after_fork();
 

@@ -9,7 +9,7 @@ namespace memledger::core {
 
 namespace {
 
-// Trivial, so that a free in a thread's last destructors finds it whole.
+// Trivial, so that frees in a thread's last destructors can use it.
 thread_local int locks_held = 0;
 
 }  // namespace

@@ -4,9 +4,9 @@
 
 #include "absl/base/thread_annotations.h"
 
-// The rule: a thread that holds a lock of memledger's calls nothing of the program's or of
-// LibTorch's (docs/design.md, "Locks"). Builds with -c dbg, with the address or the thread
-// sanitizer, or with --config=check_locks check it.
+// A thread that holds a lock of memledger's calls nothing of the program's or of LibTorch's
+// (docs/design.md, "Locks"). Builds with -c dbg, with the address or the thread sanitizer, or with
+// --config=check_locks check it.
 #if defined(MEMLEDGER_CHECK_LOCKS) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define MEMLEDGER_LOCKS_ARE_CHECKED 1
 #else
@@ -15,9 +15,9 @@
 
 namespace memledger::core {
 
-// To be said before a deleter, a destructor of tensors, an allocator, an observer … is called. Our
-// hooks say it when they are entered: whoever comes there with a lock has called out without saying
-// so. Ends a checking build with the place and the number of locks held; does nothing in others.
+// Call it before a deleter, a destructor of tensors, an allocator, an observer and the like. Our
+// hooks call it when they are entered: whoever gets there with a lock has called out without saying
+// so. A checking build ends with the place and the number of locks held; others do nothing.
 #if MEMLEDGER_LOCKS_ARE_CHECKED
 void calling_out(const char* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept;
 void note_locked() noexcept;
@@ -29,8 +29,8 @@ inline void note_unlocked() noexcept {}
 #endif
 
 // std::mutex with Abseil's annotations. Not absl::Mutex: distributions build Abseil without NDEBUG,
-// and its deadlock detector then costs more than the rest of an allocation's bookkeeping; and the
-// thread sanitizer cannot see into a library built without it.
+// and its deadlock detector then costs more than all else that an allocation's bookkeeping does;
+// nor can the thread sanitizer see into a library built without it.
 class ABSL_LOCKABLE Lock {
  public:
   void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {

@@ -18,8 +18,8 @@ NameTable::NameTable() {
 
 NameId NameTable::intern(std::string_view name) noexcept {
   LockHolder hold(lock_);
-  const auto found = ids_.find(name);
-  if (found != ids_.end()) return found->second;
+  const auto known = ids_.find(name);
+  if (known != ids_.end()) return known->second;
   if (names_.size() >= kMaxNames) return kOverflowId;
   try {
     names_.push_back(std::make_unique<const std::string>(name));

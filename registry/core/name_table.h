@@ -15,13 +15,12 @@ namespace memledger::core {
 // Stands for a string in a NameTable. 0 is the empty string.
 using NameId = uint32_t;
 
-// Operator names, autograd nodes and labels, each kept once.
+// Keeps operator names, autograd nodes and labels, each once.
 //
-// Strings are never freed before the table, and the process's own tables never are, so the views
+// Strings live as long as the table, and the process's own tables are never destroyed, so the views
 // that name() returns stay valid. A program that makes new labels without end (one per request)
 // would grow the table without end: past kMaxNames every new string is kOverflow. Thread-safe.
-// intern() costs a lock and a hash of the string; hot paths go through a per-thread cache
-// (ThreadContext).
+// intern() costs a lock and a hash; hot paths go through a per-thread cache (ThreadContext).
 class NameTable {
  public:
   static constexpr size_t kMaxNames = 1 << 16;
@@ -29,11 +28,11 @@ class NameTable {
 
   NameTable();
 
-  // Never throws: without memory for a new string the answer is kOverflow's id.
+  // Returns the string's id, without memory for a new string kOverflow's. Never throws.
   NameId intern(std::string_view name) noexcept;
   std::string_view name(NameId id) const;
 
-  // For fork: no other thread may hold the lock in the child.
+  // Called around fork, so that no other thread holds the lock in the child.
   void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.lock(); }
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
 

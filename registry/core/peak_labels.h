@@ -15,25 +15,24 @@
 
 namespace memledger::core {
 
-// The labels whose peaks are kept. A label holds what is born under it: `encoder` all of `encoder`,
-// `epoch 3/encoder` and `encoder/attention`, for a label is one or more whole parts of a path.
-// Never forgotten, so a bit always means the same label. Thread-safe; of() is an array read once a
-// path is known.
+// Knows the labels whose peaks are kept. A label holds what is born under it: `encoder` all of
+// `encoder`, `epoch 3/encoder` and `encoder/attention`, as a label is one or more whole parts of a
+// path. Labels are never forgotten, so a bit always means the same one. Thread-safe; of() reads an
+// array once a path is known.
 class PeakLabels {
  public:
-  // Nothing when kMaxPeakLabels are kept already. May throw std::bad_alloc.
+  // Returns the label's bit, nothing when kMaxPeakLabels are kept already. Throws std::bad_alloc.
   std::optional<size_t> keep(std::string_view label);
   std::optional<size_t> find(std::string_view label) const noexcept;
-  // Of the path with that id. Never throws.
+  // Returns the labels that hold the path with that id. Never throws.
   LabelSet of(NameId path, const NameTable& names) const noexcept;
 
-  // For fork: no other thread may hold the lock in the child.
+  // Called around fork, so that no other thread holds the lock in the child.
   void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.lock(); }
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
 
  private:
-  // By path: the labels it belongs to, and beside them how many labels there were when that was
-  // found out.
+  // By path: its labels, and beside them how many labels there were when that was found out.
   static constexpr int kCountShift = 24;
   using Known = std::array<std::atomic<uint32_t>, NameTable::kMaxNames + 2>;
 

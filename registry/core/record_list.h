@@ -9,8 +9,8 @@
 
 namespace memledger::core {
 
-// Records in order of birth. They lie as they were copied, shard by shard: to move them into their
-// order would cost as much as to copy them once more.
+// Records in order of birth. They lie as they were copied, shard by shard: moving them into order
+// would cost as much as copying them once more.
 class RecordList {
  public:
   class Iterator {
@@ -29,7 +29,7 @@ class RecordList {
   };
 
   RecordList() = default;
-  // In any order.
+  // Takes records in any order.
   explicit RecordList(LargeVector<StorageRecord> records);
 
   size_t size() const { return order_.size(); }

@@ -5,8 +5,8 @@
 namespace memledger::core {
 namespace {
 
-// FNV-1a over the addresses, and a last mix (Murmur3's finalizer). Two stacks of one hash are told
-// apart by probing on.
+// FNV-1a over the addresses, and Murmur3's finalizer. Stacks with equal hashes are told apart by
+// probing on.
 uint64_t hash_of(const std::vector<void*>& frames) {
   uint64_t hash = 0xcbf29ce484222325ull;
   for (const void* const frame : frames) {
@@ -26,9 +26,9 @@ StackId StackTable::intern(std::vector<void*>&& frames) noexcept {
   const LockHolder hold(lock_);
   try {
     for (;; ++hash) {
-      const auto found = by_hash_.find(hash);
-      if (found == by_hash_.end()) break;
-      if (*stacks_[found->second - 1] == frames) return found->second;
+      const auto known = by_hash_.find(hash);
+      if (known == by_hash_.end()) break;
+      if (*stacks_[known->second - 1] == frames) return known->second;
     }
     if (stacks_.size() == kMaxStacks) return 0;
     stacks_.push_back(std::make_unique<const std::vector<void*>>(std::move(frames)));

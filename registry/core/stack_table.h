@@ -14,17 +14,17 @@ namespace memledger::core {
 // Stands for a stack in a StackTable. 0 is no stack.
 using StackId = uint32_t;
 
-// Call stacks as return addresses, each kept once, for the life of the process. Thread-safe.
+// Keeps call stacks as return addresses, each once, for the life of the process. Thread-safe.
 class StackTable {
  public:
   static constexpr size_t kMaxStacks = size_t{1} << 18;
 
-  // Never throws: 0 when there are kMaxStacks, or no memory for one more.
+  // Returns 0 when there are kMaxStacks, or no memory for one more. Never throws.
   StackId intern(std::vector<void*>&& frames) noexcept;
   std::vector<void*> frames(StackId id) const;  // innermost first; empty for 0
   size_t size() const noexcept;
 
-  // For fork: no other thread may hold the lock in the child.
+  // Called around fork, so that no other thread holds the lock in the child.
   void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.lock(); }
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
 

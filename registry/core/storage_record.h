@@ -9,7 +9,7 @@
 
 namespace memledger::core {
 
-// c10::Device without its header: the same two numbers.
+// The two numbers of a c10::Device, without its header.
 struct DeviceKey {
   int8_t type = 0;
   int8_t index = -1;
@@ -20,21 +20,21 @@ struct DeviceKey {
   friend bool operator!=(DeviceKey a, DeviceKey b) { return !(a == b); }
 };
 
-// Where and by what a storage was made. Names are ids of the ledger's NameTable.
+// Where and by what a storage was made. Names are ids in the registry's NameTables.
 struct Birthplace {
   uint64_t parameter = 0;    // id of the last parameter's storage that the operator consumed
   NameId op = 0;             // outermost operator running on the thread
   NameId autograd_node = 0;  // backward node running on the thread
   NameId label = 0;          // path of ScopedLabels and user scopes
   NameId forward_op = 0;     // outermost operator that made autograd_node
-  NameId forward_label = 0;  // and its label
+  NameId forward_label = 0;  // the label it ran under
   uint32_t thread = 0;       // numbered by first use, from 1
   uint32_t op_sequence = 0;  // which run of an operator on that thread; 0: outside operators
   Phase phase = Phase::kOther;
   bool phase_inferred = false;
 };
 
-// Labels whose peaks are kept, a bit each.
+// A bit for each label whose peaks are kept.
 constexpr size_t kMaxPeakLabels = 16;
 using LabelSet = uint32_t;
 

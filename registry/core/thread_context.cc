@@ -25,7 +25,7 @@ NameId intern_cached(ThreadContext& context, NameTable& names, const char* text)
   if (cached.text == text && std::strcmp(cached.interned, text) == 0) return cached.id;
   const NameId id = names.intern(text);
   const std::string_view interned = names.name(id);
-  // An overflow answer is not this text: leave it out of the cache.
+  // Overflow: the id is not of this text, so it is not cached.
   if (interned == text) cached = {text, interned.data(), id};
   return id;
 }

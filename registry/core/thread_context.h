@@ -7,14 +7,15 @@
 #include <string_view>
 
 #include "registry/core/name_table.h"
+#include "registry/core/optimizer_phase.h"
 #include "registry/core/storage_record.h"
 
 namespace memledger::core {
 
 // What the calling thread is doing: the birthplace of the next storage it makes.
 //
-// Trivially constructible and destructible, so that a free in a static or thread destructor finds
-// it whole.
+// Trivially constructible and destructible, so that a free in a static or thread destructor can use
+// it.
 struct ThreadContext {
   struct Frame {
     NameId op;
@@ -29,12 +30,7 @@ struct ThreadContext {
     const char* interned;
     NameId id;
   };
-  struct RegionBirth {
-    uintptr_t address;
-    uint64_t id;
-  };
   static constexpr size_t kMaxFrames = 16;
-  static constexpr size_t kMaxRegionBirths = 64;
   static constexpr size_t kNameCache = 64;
   static constexpr size_t kWatchedTypes = 2;  // device types with allocator wrappers
 
@@ -45,122 +41,111 @@ struct ThreadContext {
   NameId forward_op;
   NameId forward_label;
   uint64_t parameter;  // of the running outermost operator: see Birthplace
-  // The last parameter consumed, and where it lies: views of it (weight.t()) are no leaves.
+  // The last parameter consumed and its address: views of it (weight.t()) are no leaves.
   uint64_t last_parameter;
   uintptr_t last_parameter_address;
-  uint32_t op_depth;     // operators running one inside the other
-  uint32_t op_sequence;  // run of the outermost one; 0 outside
+  uint32_t op_depth;     // operators running one inside another
+  uint32_t op_sequence;  // numbers runs of the outermost one; 0 outside
   uint32_t last_sequence;
-  uint32_t node_depth;    // autograd nodes running one inside the other
+  uint32_t node_depth;    // autograd nodes running one inside another
   uint32_t births;        // storages made by this thread, modulo 2^32
   uint32_t births_at_op;  // `births` when the outermost operator began
   uint32_t births_seen;   // `births` when an operator's results were last looked at
-  Phase phase;            // of the running outermost operator
-  bool phase_inferred;
-  bool phase_is_set;  // by a ScopedPhase
-  Phase set_phase;
-  std::array<uint8_t, kWatchedTypes>
-      wrapper_depth;        // inside the wrapped allocator: a wrapper below passes through
-  bool optimizer_region;    // under no_grad, an in-place write to a parameter was seen
-  bool grad_off;            // the running outermost operator began under no_grad, outside backward
+  // Above 0 inside the wrapped allocator: wrappers below pass through.
+  std::array<uint8_t, kWatchedTypes> wrapper_depth;
   uint32_t training_since;  // see TrainingThreads; 0: was not seen to train
-  uint64_t sampling_state;  // of the stack sampler
+  uint64_t sampling_state;  // of the stack sampler, as the next two
   int64_t sampling_mean;    // 0 until first used
   double bytes_to_sample;
-  uint32_t region_births;
-  std::array<RegionBirth, kMaxRegionBirths>
-      region;  // made under no_grad since it began; see Phase::kOptimizer
+  OptimizerPhase phase;
   std::array<Frame, kMaxFrames> frames;
   std::array<CachedName, kNameCache> names;
 
   Birthplace birthplace() const noexcept {
-    Birthplace place;
-    place.op = op;
-    place.autograd_node = autograd_node;
-    place.label = label;
-    place.forward_op = forward_op;
-    place.forward_label = forward_label;
-    place.parameter = op_depth > 0 && node_depth == 0 ? parameter : 0;
-    place.thread = thread;
-    place.op_sequence = op_sequence;
-    place.phase = phase_is_set     ? set_phase
-                  : op_depth > 0   ? phase
-                  : node_depth > 0 ? Phase::kBackward
-                                   : Phase::kOther;
-    place.phase_inferred = !phase_is_set && op_depth > 0 && phase_inferred;
-    return place;
+    Birthplace birthplace;
+    birthplace.op = op;
+    birthplace.autograd_node = autograd_node;
+    birthplace.label = label;
+    birthplace.forward_op = forward_op;
+    birthplace.forward_label = forward_label;
+    birthplace.parameter = op_depth > 0 && node_depth == 0 ? parameter : 0;
+    birthplace.thread = thread;
+    birthplace.op_sequence = op_sequence;
+    birthplace.phase = phase.phase(op_depth > 0, node_depth > 0);
+    birthplace.phase_inferred = phase.is_inferred(op_depth > 0);
+    return birthplace;
   }
 };
 
-// The calling thread's context; gives the thread its number at the first call. Never throws.
+// Returns the calling thread's context; the first call gives the thread its number. Never throws.
 ThreadContext& this_thread() noexcept;
 
-// Which outermost operator each thread is running, for readers on other threads: a storage made by
-// a run that has not ended is a temporary. Threads beyond kThreads share places, which can only
-// take a temporary for a finished one or the reverse.
+// Tells readers on other threads which outermost operator each thread is running: a storage made by
+// a run that has not ended is a temporary. Threads beyond kThreads share entries, which can only
+// mistake a temporary for a finished storage or the reverse.
 class RunningOperators {
  public:
   static constexpr size_t kThreads = 4096;
   void set(uint32_t thread, uint32_t op_sequence) noexcept {
-    running_[place(thread)].store(op_sequence, std::memory_order_relaxed);
+    running_[index(thread)].store(op_sequence, std::memory_order_relaxed);
   }
   bool is_running(uint32_t thread, uint32_t op_sequence) const noexcept {
     return op_sequence != 0 &&
-           running_[place(thread)].load(std::memory_order_relaxed) == op_sequence;
+           running_[index(thread)].load(std::memory_order_relaxed) == op_sequence;
   }
 
  private:
-  // Neighbouring threads on different cache lines.
-  static size_t place(uint32_t thread) noexcept {
+  // Puts neighbouring threads on different cache lines.
+  static size_t index(uint32_t thread) noexcept {
     return (thread * 16 + thread / (kThreads / 16)) % kThreads;
   }
   std::array<std::atomic<uint32_t>, kThreads> running_{};
 };
 
-// Which outermost operator made an autograd node, by the node's sequence number and the thread that
-// it was made on. The last kPlaces of all threads; an older one is forgotten. A reader on another
-// thread never takes one operator for another.
+// Tells which outermost operator made an autograd node, by the node's sequence number and the
+// thread that made it. Keeps the last kEntries of all threads. A reader on another thread never
+// takes one operator for another.
 class ForwardOperators {
  public:
-  static constexpr size_t kPlaces = size_t{1} << 16;
+  static constexpr size_t kEntries = size_t{1} << 16;
   struct Made {
     NameId op = 0;
     NameId label = 0;
   };
   void note(uint64_t thread, uint64_t sequence, Made made) noexcept {
-    Place& place = places_[index(thread, sequence)];
-    place.key.store(0, std::memory_order_relaxed);
+    Entry& entry = entries_[index(thread, sequence)];
+    entry.key.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
-    place.made.store(uint64_t{made.op} << 32 | made.label, std::memory_order_relaxed);
-    place.key.store(key(thread, sequence), std::memory_order_release);
+    entry.made.store(uint64_t{made.op} << 32 | made.label, std::memory_order_relaxed);
+    entry.key.store(key(thread, sequence), std::memory_order_release);
   }
   Made find(uint64_t thread, uint64_t sequence) const noexcept {
-    const Place& place = places_[index(thread, sequence)];
-    if (place.key.load(std::memory_order_acquire) != key(thread, sequence)) return {};
-    const uint64_t made = place.made.load(std::memory_order_relaxed);
+    const Entry& entry = entries_[index(thread, sequence)];
+    if (entry.key.load(std::memory_order_acquire) != key(thread, sequence)) return {};
+    const uint64_t made = entry.made.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (place.key.load(std::memory_order_relaxed) != key(thread, sequence)) return {};
+    if (entry.key.load(std::memory_order_relaxed) != key(thread, sequence)) return {};
     return {static_cast<NameId>(made >> 32), static_cast<NameId>(made)};
   }
 
  private:
-  struct Place {
+  struct Entry {
     std::atomic<uint64_t> key{0};
     std::atomic<uint64_t> made{0};
   };
-  // Never 0: LibTorch numbers threads from 1. Both counts would have to pass their parts for two
-  // nodes to share a key.
+  // Never 0: LibTorch numbers threads from 1. Two nodes share a key only after 2^40 nodes or 2^24
+  // threads.
   static uint64_t key(uint64_t thread, uint64_t sequence) noexcept {
     return thread << 40 | (sequence & ((uint64_t{1} << 40) - 1));
   }
   static size_t index(uint64_t thread, uint64_t sequence) noexcept {
-    return (sequence + thread * 40503) % kPlaces;
+    return (sequence + thread * 40503) % kEntries;
   }
-  std::array<Place, kPlaces> places_{};
+  std::array<Entry, kEntries> entries_{};
 };
 
-// Interns a C string through the thread's cache. The cache compares the text, not only the pointer:
-// a name's memory can be reused.
+// Interns a C string through the thread's cache, which compares the text, not only the pointer: a
+// name's memory can be reused.
 NameId intern_cached(ThreadContext& context, NameTable& names, const char* text) noexcept;
 
 }  // namespace memledger::core

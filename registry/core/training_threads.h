@@ -7,13 +7,13 @@
 
 namespace memledger::core {
 
-// The threads alive that were seen to train: to run operators on what requires grad, to write to a
-// parameter under no_grad, or to detach a tensor, as zero_grad() does. They set gradients and
+// Knows the threads alive that were seen to train: to run operators on what requires grad, to write
+// to a parameter under no_grad, or to detach a tensor, as zero_grad() does. They set gradients and
 // optimizers' states without a lock, so another thread may read those only while there are none of
 // them.
 //
-// Lock-free. A child of fork begins with none. Beyond 1024 threads at once there is always another
-// one.
+// Lock-free. A child of fork begins with none. With more than 1024 threads at once, any_but() is
+// always true.
 class TrainingThreads {
  public:
   static bool is_noted(const ThreadContext& thread) noexcept {
@@ -29,7 +29,7 @@ class TrainingThreads {
   static void add(ThreadContext& thread) noexcept;
   static void begin_anew() noexcept;
 
-  static std::atomic<uint32_t> generation_;  // of the process: a child's is the next
+  static std::atomic<uint32_t> generation_;  // of the process: a child of fork is the next
 };
 
 }  // namespace memledger::core

@@ -1,6 +1,7 @@
 #include "registry/hooks/block_hooks.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 #include <optional>
 #include <utility>
@@ -13,8 +14,8 @@
 namespace memledger {
 namespace {
 
-// Allocators of other libraries may hand out a context that is not the data; their deleters get the
-// context.
+// Data by context, where an allocator hands out a context that is not the data: its deleter gets
+// the context.
 class ContextAliases {
  public:
   void add(void* context, void* data) {
@@ -26,10 +27,10 @@ class ContextAliases {
   void* take(void* context) noexcept {
     if (count_.load(std::memory_order_acquire) == 0) return context;
     const core::LockHolder hold(lock_);
-    const auto found = data_of_.find(context);
-    if (found == data_of_.end()) return context;
-    void* data = found->second;
-    data_of_.erase(found);
+    const auto alias = data_of_.find(context);
+    if (alias == data_of_.end()) return context;
+    void* data = alias->second;
+    data_of_.erase(alias);
     count_.store(data_of_.size(), std::memory_order_release);
     return data;
   }
@@ -40,7 +41,7 @@ class ContextAliases {
   core::GrowingMap<void*, void*> data_of_;
 };
 
-// In memory of their own: the first call may be a free while there is none.
+// In memory of its own: the first call may be a free while there is no memory.
 ContextAliases& context_aliases() {
   alignas(ContextAliases) static std::array<std::byte, sizeof(ContextAliases)> memory;
   static auto* const aliases = new (memory.data()) ContextAliases;
@@ -56,20 +57,28 @@ core::Lock& adoption_lock() {
 
 uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
+// Nothing where no allocator of that device type has a wrapper.
 std::optional<WatchedType> watched_type_of(c10::Device device) noexcept {
-  if (device.is_cpu()) return WatchedType::kCpu;
-  if (device.is_cuda()) return WatchedType::kCuda;
-  return std::nullopt;
+  switch (device.type()) {
+    case c10::DeviceType::CPU:
+      return WatchedType::kCpu;
+    case c10::DeviceType::CUDA:
+      return WatchedType::kCuda;
+    default:
+      return std::nullopt;
+  }
 }
 
-// An allocator of the program's may give its blocks whatever device it likes: the wrapper knows the
-// type.
+// The wrapper knows the type; an allocator of the program's may give its blocks whatever device it
+// likes.
 core::DeviceKey key_of(WatchedType type, c10::Device device) noexcept {
-  if (type == WatchedType::kCpu) return {static_cast<int8_t>(c10::DeviceType::CPU), -1};
-  return {static_cast<int8_t>(c10::DeviceType::CUDA), static_cast<int8_t>(device.index())};
+  const c10::DeviceType key_type = device_type_of(type);
+  const bool is_cpu = key_type == c10::DeviceType::CPU;  // all of it is one device
+  return {static_cast<int8_t>(key_type), is_cpu ? int8_t{-1} : static_cast<int8_t>(device.index())};
 }
 
-// The registry's reference to the storage object. Its last one: the object is only memory by then.
+// Gives back the registry's reference to the storage object. If it is the last one, the object is
+// only memory by then.
 void let_go(void* owner) noexcept {
   core::calling_out();
   if (owner != nullptr) c10::raw::weak_intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner));
@@ -87,10 +96,7 @@ uint64_t note_birth(RegistryState& state, core::ThreadContext& thread,
   let_go(lost_owner);
   if (id == 0) return id;
   ++thread.births;
-  if (thread.grad_off && !thread.optimizer_region &&
-      thread.region_births < core::ThreadContext::kMaxRegionBirths) {
-    thread.region[thread.region_births++] = {birth.address, id};
-  }
+  thread.phase.note_birth(birth.address, id);
   return id;
 }
 
@@ -112,7 +118,7 @@ void tell_observer(uint64_t id, int64_t nbytes, core::DeviceKey device, bool bir
   observer(event);
 }
 
-// oneDNN calls the deleter with nullptr; so may anyone.
+// `context` may be null: oneDNN calls deleters so.
 template <WatchedType kType, size_t kWrapper>
 void free_tracked(void* context) {
   core::calling_out();
@@ -144,15 +150,27 @@ constexpr std::array<c10::DeleterFnPtr, sizeof...(kWrapper)> deleters_of(
     std::index_sequence<kWrapper...>) {
   return {&free_tracked<kType, kWrapper>...};
 }
-constexpr std::array<std::array<c10::DeleterFnPtr, Wrappers::kMax>, kWatchedTypes> kDeleters = {
+constexpr std::array kDeleters = {
     deleters_of<WatchedType::kCpu>(std::make_index_sequence<Wrappers::kMax>()),
     deleters_of<WatchedType::kCuda>(std::make_index_sequence<Wrappers::kMax>())};
+static_assert(kDeleters.size() == kWatchedTypes);
 
 }  // namespace
 
+c10::DeviceType device_type_of(WatchedType type) noexcept {
+  switch (type) {
+    case WatchedType::kCpu:
+      return c10::DeviceType::CPU;
+    case WatchedType::kCuda:
+      return c10::DeviceType::CUDA;
+  }
+  std::abort();  // no enumerator: the compiler warns of one that is missing above
+}
+
 Wrappers& Wrappers::of(WatchedType type) noexcept {
   // Constant-initialized, so that they are whole before any constructor and after every destructor.
-  static std::array<Wrappers, kWatchedTypes> all{};
+  static std::array all = {Wrappers(WatchedType::kCpu), Wrappers(WatchedType::kCuda)};
+  static_assert(all.size() == kWatchedTypes);
   return all[static_cast<size_t>(type)];
 }
 
@@ -174,12 +192,9 @@ void Wrappers::set_base_deleter(size_t index, c10::DeleterFnPtr deleter) noexcep
 size_t Wrappers::freeing_with(c10::DeleterFnPtr deleter) const noexcept {
   if (deleter == nullptr) return kMax;
   const size_t n = count();
-  const auto& ours = kDeleters[this == &of(WatchedType::kCpu) ? 0 : 1];
-  for (size_t i = 0; i < n; ++i) {
-    // A base that stands on a wrapper of ours may hand out that wrapper's deleter: such a block is
-    // tracked already.
-    if (deleter == ours[i]) return kMax;
-  }
+  // A base that stands on a wrapper of ours may hand out that wrapper's deleter: such a block is
+  // tracked already.
+  if (is_tracked_deleter(type_, deleter)) return kMax;
   for (size_t i = 0; i < n; ++i) {
     if (deleter == entries_[i].base_deleter.load(std::memory_order_relaxed) ||
         deleter == entries_[i].former_base_deleter.load(std::memory_order_relaxed)) {
@@ -229,7 +244,7 @@ void note_unseen(WatchedType type) noexcept {
   std::atomic<bool>& flag =
       state.ever_active.load(std::memory_order_relaxed) ? unseen.in_gap : unseen.before;
   if (!flag.load(std::memory_order_relaxed)) flag.store(true, std::memory_order_relaxed);
-  // Not in a gap that an activation ends, but behind its back.
+  // Behind the back of an activation, not in a gap that one ends.
   if (state.active.load(std::memory_order_relaxed)) state.ledger.note_unseen_births();
 }
 
@@ -296,7 +311,7 @@ void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper) {
 }
 
 bool can_adopt(const c10::StorageImpl& storage) noexcept {
-  // The unchecked accessor neither throws on fake storages nor materializes copy-on-write ones.
+  // The unchecked accessor does not throw on fake storages, nor materialize copy-on-write ones.
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const std::optional<WatchedType> type = watched_type_of(data.device());
   return type &&
@@ -306,7 +321,7 @@ bool can_adopt(const c10::StorageImpl& storage) noexcept {
 
 namespace {
 
-bool adopt_one(c10::StorageImpl& storage, void*& lost_owner) noexcept {
+bool adopt_locked(c10::StorageImpl& storage, void*& lost_owner) noexcept {
   RegistryState& state = RegistryState::get();
   const core::LockHolder hold(adoption_lock());
   if (!can_adopt(storage) || storage.sym_nbytes().is_heap_allocated()) return false;
@@ -326,7 +341,7 @@ bool adopt_one(c10::StorageImpl& storage, void*& lost_owner) noexcept {
     c10::raw::weak_intrusive_ptr::incref(&storage);
   if (storage.allocator() == wrappers.base(wrapper))
     libtorch_storages::set_allocator(storage, wrappers.wrapper(wrapper));
-  // Last: who sees it finds the storage in the table.
+  // Last, so that who sees it finds the storage in the table.
   libtorch_storages::set_deleter(data, tracked_deleter(type, wrapper));
   return true;
 }
@@ -335,7 +350,7 @@ bool adopt_one(c10::StorageImpl& storage, void*& lost_owner) noexcept {
 
 bool adopt(c10::StorageImpl& storage) noexcept {
   void* lost_owner = nullptr;
-  const bool adopted = adopt_one(storage, lost_owner);
+  const bool adopted = adopt_locked(storage, lost_owner);
   let_go(lost_owner);
   return adopted;
 }
@@ -363,18 +378,17 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
   if (!type) return result;
   RegistryState::get().ledger.visit_live(
       key_of(*type, device), [&](const core::StorageRecord& record) {
-        LiveStorage one;
-        one.id = record.id;
-        one.address = record.address;
-        one.nbytes = record.nbytes;
-        one.raw_block = record.raw_block;
+        LiveStorage live;
+        live.id = record.id;
+        live.address = record.address;
+        live.nbytes = record.nbytes;
+        live.raw_block = record.raw_block;
         if (record.owner != nullptr) {
-          one.storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim(
+          live.storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim(
               c10::raw::weak_intrusive_ptr::lock(static_cast<c10::StorageImpl*>(record.owner)));
         }
-        // A reference let go of here could be the last: moved, never dropped, while the shard is
-        // locked.
-        result.push_back(std::move(one));
+        // Moved, never dropped, while the shard is locked: the reference could be the last.
+        result.push_back(std::move(live));
       });
   std::sort(result.begin(), result.end(),
             [](const LiveStorage& a, const LiveStorage& b) { return a.id < b.id; });

@@ -5,7 +5,7 @@
 //
 // A wrapper notes births after the allocator below it has made the block, and deaths before the
 // block goes back to it, as the address can be given out again at once. No lock is held while the
-// allocator below is called, and nothing but its own exceptions gets out.
+// allocator below is called, and no exceptions but its own get out.
 
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
@@ -20,6 +20,8 @@
 #include "registry/state.h"
 
 namespace memledger {
+
+c10::DeviceType device_type_of(WatchedType type) noexcept;
 
 // The wrappers of one device type, in the order in which they were put in front. None is ever taken
 // out or destroyed, as storages keep a pointer to their allocator.
@@ -37,45 +39,49 @@ class Wrappers {
   }
   bool contains(const c10::Allocator* allocator) const noexcept;
 
-  // How the wrapped allocator frees blocks that nobody follows; null if it has no such function.
+  // Returns how the wrapped allocator frees blocks that nobody follows; null if it has no such
+  // function.
   c10::DeleterFnPtr base_deleter(size_t index) const noexcept {
     return entries_[index].base_deleter.load(std::memory_order_relaxed);
   }
-  // The wrapped allocator frees new blocks in another way than before (LibTorch's CUDA allocator
-  // can be told to not cache).
+  // Called when the wrapped allocator frees new blocks in another way than before (LibTorch's CUDA
+  // allocator can be told not to cache).
   void set_base_deleter(size_t index, c10::DeleterFnPtr deleter) noexcept;
-  // The wrapper whose base frees with this deleter; kMax if there is none.
+  // Returns the wrapper whose base frees with this deleter; kMax if there is none.
   size_t freeing_with(c10::DeleterFnPtr deleter) const noexcept;
 
-  // The wrapper that was made for this allocator; kMax if none was.
+  // Returns the wrapper that was made for this allocator; kMax if none was.
   size_t standing_before(const c10::Allocator* base) const noexcept;
 
-  // Takes the place `count()`, which is below kMax. By one thread at a time.
+  // Adds a wrapper at count(), which is below kMax. By one thread at a time.
   void add(c10::Allocator* wrapper, c10::Allocator* base, c10::DeleterFnPtr base_deleter) noexcept;
 
  private:
+  constexpr explicit Wrappers(WatchedType type) : type_(type) {}
+
   struct Entry {
     std::atomic<c10::Allocator*> wrapper{nullptr};
     std::atomic<c10::Allocator*> base{nullptr};
     std::atomic<c10::DeleterFnPtr> base_deleter{nullptr};
     std::atomic<c10::DeleterFnPtr> former_base_deleter{nullptr};
   };
+  const WatchedType type_;
   std::array<Entry, kMax> entries_{};
   std::atomic<size_t> count_{0};
 };
 
-// Makes the wrapper LibTorch's allocator of that device type, with the priority of the one that is:
-// LibTorch does not tell priorities, but takes an allocator from that of the present one on. What
-// the program sets later is taken or refused as without us. LibTorch's own have priority 0; its
-// CUDA allocator 1 from 2.15 on.
+// Makes the wrapper LibTorch's allocator of that device type, with the priority of the present one:
+// LibTorch does not tell priorities, but takes an allocator from that of the present one on. So
+// what the program sets later is taken or refused as without us. LibTorch's own have priority 0;
+// its CUDA allocator 1 from 2.15 on.
 void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper);
 
-// The deleter of blocks that this wrapper made and the table follows. A function of its own for
-// each wrapper, since a block that the table does not know must go back to the allocator whose
-// raw_deleter() this is.
+// Returns the deleter of blocks that this wrapper made and the table follows. Each wrapper has a
+// function of its own, since a block that the table does not know must go back to the allocator
+// whose raw_deleter() this is.
 c10::DeleterFnPtr tracked_deleter(WatchedType type, size_t index) noexcept;
 bool is_tracked_deleter(WatchedType type, c10::DeleterFnPtr deleter) noexcept;
-// What a wrapper answers when asked for its raw deleter.
+// Returns what a wrapper answers when asked for its raw deleter.
 c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnPtr base) noexcept;
 
 // While it lives, wrappers of that type below this one pass through: only the outermost notes.
@@ -94,16 +100,16 @@ class InsideWrapped {
   uint8_t& depth_;
 };
 
-// Something went past while nobody looked.
+// Notes that something went past while nobody looked.
 void note_unseen(WatchedType type) noexcept;
 // Enters what the allocator below has made, and makes its deleter ours.
 void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread, c10::DataPtr& data,
                     size_t nbytes) noexcept;
 
-// To be called in a catch handler: tells the observer of failures (registry/allocation_failure.h).
+// Tells the observer of failures (registry/allocation_failure.h). Call it in a catch handler.
 void note_failed(WatchedType type, size_t nbytes) noexcept;
 
-// Calls the allocator below; what it throws goes on unchanged.
+// Calls the allocator below; what that throws goes on unchanged.
 template <typename Allocate>
 auto allocate_below(WatchedType type, core::ThreadContext& thread, bool outermost, size_t nbytes,
                     const Allocate& allocate) {
@@ -116,11 +122,12 @@ auto allocate_below(WatchedType type, core::ThreadContext& thread, bool outermos
   }
 }
 
-// Calls the allocator below and notes what it made, if we are active and the outermost.
+// Calls the allocator below and notes what it made, if tracking is on and this is the outermost
+// wrapper.
 template <typename Allocate>
-c10::DataPtr allocate_watched(WatchedType type, size_t index, size_t nbytes,
-                              const Allocate& allocate) {
-  core::calling_out();  // as somebody else has, to come here
+c10::DataPtr allocate_and_note(WatchedType type, size_t index, size_t nbytes,
+                               const Allocate& allocate) {
+  core::calling_out();  // whoever called has called out, too
   if (!RegistryState::get().active.load(std::memory_order_relaxed)) {
     if (nbytes > 0) note_unseen(type);
     return allocate();
@@ -132,29 +139,29 @@ c10::DataPtr allocate_watched(WatchedType type, size_t index, size_t nbytes,
   return data;
 }
 
-// Blocks without a DataPtr. `base_deleter` is for the case that the program puts one around the
-// block later.
+// Enters a block without a DataPtr. `base_deleter` is for a program that puts one around the block
+// later.
 void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data,
                         size_t nbytes, c10::DeleterFnPtr base_deleter) noexcept;
-// To be called before the block goes back to the allocator below.
+// Call it before the block goes back to the allocator below.
 void note_raw_freed(const void* data) noexcept;
 
-// True if the storage was made by a wrapped allocator while nobody tracked it, and could be
+// Returns whether a wrapped allocator made the storage while nobody tracked it, and it could be
 // adopted. A few pointer comparisons.
 bool can_adopt(const c10::StorageImpl& storage) noexcept;
 
 // Enters such a storage into the table and follows it to its end; its deleter becomes ours, and a
-// later resize comes to us. True if it is in the table afterwards. The caller holds a reference to
-// the storage. Thread-safe among adopters; the program must not resize or swap this storage's data
-// at the same moment, which would be a race of its own with any reader.
+// later resize comes to us. Returns whether it is in the table afterwards. The caller holds a
+// reference to the storage. Thread-safe among adopters; the program must not resize or swap this
+// storage's data at the same moment, which would be a race with any reader.
 bool adopt(c10::StorageImpl& storage) noexcept;
 
-// As live_storages(), of this copy.
+// Do what the functions of registry/live_storages.h promise, for this copy.
 std::vector<LiveStorage> live_storages_here(c10::Device device);
 void know_storage_here(c10::StorageImpl& storage);
 bool owns_watched_block_here(const c10::StorageImpl& storage) noexcept;
 
-// Around fork: no other thread may hold these locks in the child.
+// Called around fork, so that no other thread holds these locks in the child.
 void lock_adoption_for_fork();
 void unlock_adoption_after_fork();
 

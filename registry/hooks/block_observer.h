@@ -1,10 +1,10 @@
 #pragma once
 
-// Tells of every block that the watched allocators give out or take back, on the thread that asks
-// for it.
+// Calls an observer for every block that the wrapped allocators give out or take back, on the
+// thread that asks for it.
 //
-// The registry's own books are for what happened; this is for what has to look at the program at
-// that moment (the line profiler takes the stack). One observer at a time, for a process.
+// For what must look at the program at that moment, as the line profiler does when it takes the
+// stack; the registry's own books tell what happened. A process has one observer at a time.
 
 #include <c10/core/Device.h>
 
@@ -19,12 +19,12 @@ struct BlockEvent {
   bool birth = false;
 };
 
-// Called without a lock held, after the allocator has done its work. It may allocate neither
-// tensors nor other watched blocks.
+// Called without a lock held, after the allocator has done its work. Must not allocate tensors or
+// other blocks of these allocators.
 using BlockObserver = void (*)(const BlockEvent& event) noexcept;
 
-// Returns the one before; null: none. Blocks that nobody watches (Registry::active() is false) are
-// not told of when they are made. A call that has begun on another thread may still run when this
+// Sets the observer (null: none) and returns the one before. Blocks made while Registry::active()
+// is false are not reported. A call that has begun on another thread may still run when this
 // returns.
 BlockObserver set_block_observer(BlockObserver observer) noexcept;
 

@@ -17,25 +17,25 @@ void TrackingCpuAllocator::put_in_front() {
   core::calling_out();
   c10::Allocator* const current = c10::GetAllocator(c10::DeviceType::CPU);
   if (wrappers().contains(current)) return;
-  // The program has set an allocator of its own: what came through it until now went unseen.
+  // The program has set an allocator of its own, and what came through it until now went unseen.
   const size_t count = wrappers().count();
   if (count > 0) note_unseen(WatchedType::kCpu);
   if (current == nullptr) return;
-  size_t place = wrappers().standing_before(current);
-  if (place < Wrappers::kMax) {
-    // It may be another one, at the address of one that ended.
-    wrappers().set_base_deleter(place, current->raw_deleter());
+  size_t index = wrappers().standing_before(current);
+  if (index < Wrappers::kMax) {
+    // Another allocator may lie at the address of one that ended.
+    wrappers().set_base_deleter(index, current->raw_deleter());
   } else {
     if (count == Wrappers::kMax) return;
     wrappers().add(new TrackingCpuAllocator(current, count), current, current->raw_deleter());
-    place = count;
+    index = count;
   }
-  register_wrapper(c10::DeviceType::CPU, wrappers().wrapper(place));
+  register_wrapper(c10::DeviceType::CPU, wrappers().wrapper(index));
 }
 
 c10::DataPtr TrackingCpuAllocator::allocate(size_t nbytes) {
-  return allocate_watched(WatchedType::kCpu, index_, nbytes,
-                          [&] { return base_->allocate(nbytes); });
+  return allocate_and_note(WatchedType::kCpu, index_, nbytes,
+                           [&] { return base_->allocate(nbytes); });
 }
 
 c10::DeleterFnPtr TrackingCpuAllocator::raw_deleter() const {

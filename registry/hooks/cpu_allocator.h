@@ -8,20 +8,20 @@
 
 namespace memledger {
 
-// Stands before LibTorch's CPU allocator and notes every allocation and free; the memory itself
-// comes from the allocator found there.
+// Stands before LibTorch's CPU allocator and notes every allocation and free; the memory comes from
+// the allocator found there.
 //
-// Made once per allocator found and never destroyed or taken out, as storages keep a pointer to it:
-// off means that it passes calls through. It has LibTorch's lowest priority, so an allocator that
-// the program sets later takes effect as ever; the next snapshot puts a wrapper before that one,
-// the same as last time if it had one. Wrappers nest when the program's allocator stands on ours:
-// only the outermost notes. What it notes about frees it notes before the memory goes back, since
-// the address can be given out again at once.
+// Made once per allocator found and never destroyed or taken out, as storages keep a pointer to it;
+// while tracking is off it passes calls through. It is registered with the priority of the
+// allocator before it, so one that the program sets later takes effect as it would without us; the
+// next snapshot puts a wrapper before that one, the same as last time if it had one. Wrappers nest
+// when the program's allocator stands on ours: only the outermost notes. A free is noted before the
+// memory goes back, as the address can be given out again at once.
 class TrackingCpuAllocator final : public c10::Allocator, public CopyInFront {
  public:
-  // Puts a wrapper before the allocator that is in place now, unless one of ours is. Not to be
-  // called by two threads at once, nor while another sets allocators. Throws std::bad_alloc. After
-  // Wrappers::kMax allocators a further one is left alone, and counts as unseen.
+  // Puts a wrapper before the allocator in place, unless one of ours is. Not to be called by two
+  // threads at once, nor while another sets allocators. Throws std::bad_alloc. After Wrappers::kMax
+  // allocators further ones are left alone and count as unseen.
   static void put_in_front();
   static bool is_in_front() noexcept;
 

@@ -50,20 +50,20 @@ constexpr char kAllocatorSlot[] = "_ZN3c104cuda20CUDACachingAllocator9allocatorE
 
 Wrappers& wrappers() { return Wrappers::of(WatchedType::kCuda); }
 
-// The slot that LibTorch's own code reads, once found.
+// The pointer that LibTorch's own code reads, once found.
 std::atomic<AllocatorSlot*> allocator_slot{nullptr};
 
 }  // namespace
 
-// Null: not in the process, or not up yet.
+// Returns null where the library is not in the process, or still coming up.
 void* CudaAllocator::find_slot() noexcept {
   if (forgotten.load(std::memory_order_acquire)) return nullptr;
   AllocatorSlot* slot = allocator_slot.load(std::memory_order_acquire);
-  // The library registers its guard while it comes up.
+  // The library registers its guard while it is initialized.
   const auto* const guard = current_guard();
   if (slot == nullptr) {
     if (guard == seen_guard_.load(std::memory_order_relaxed)) return nullptr;
-    // Looking for symbols takes the loader's lock, so it is done without ours.
+    // Looking for symbols takes the loader's lock, so ours is not held.
     slot = static_cast<AllocatorSlot*>(find_symbol_of_loaded_library(kAllocatorSlot));
     if (slot != nullptr && slot->load(std::memory_order_acquire) == nullptr)
       return nullptr;  // still coming up
@@ -95,10 +95,10 @@ void CudaAllocator::put_in_front() noexcept {
     const core::LockHolder hold(install_lock());
     if (slot->load(std::memory_order_acquire) != current) return;  // another thread was faster
     const size_t count = wrappers().count();
-    // The program has set an allocator of its own: what came through it until now went unseen.
+    // The program has set an allocator of its own, and what came through it until now went unseen.
     if (count > 0) note_unseen(WatchedType::kCuda);
-    size_t place = wrappers().standing_before(current);
-    if (place == Wrappers::kMax) {
+    size_t index = wrappers().standing_before(current);
+    if (index == Wrappers::kMax) {
       auto* const made = count < Wrappers::kMax ? new (std::nothrow)
                                                       TrackingCudaAllocator(current, count)
                                                 : nullptr;
@@ -107,9 +107,9 @@ void CudaAllocator::put_in_front() noexcept {
         return;
       }
       wrappers().add(made, current, base_deleter);
-      place = count;
+      index = count;
     }
-    wrapper = wrappers().wrapper(place);
+    wrapper = wrappers().wrapper(index);
     slot->store(static_cast<CUDAAllocator*>(wrapper), std::memory_order_release);
   }
   try {
@@ -123,15 +123,15 @@ void CudaAllocator::put_in_front() noexcept {
 
 namespace {
 
-// LibTorch's allocators do nothing for a block whose deleter is not their own. The copy never
-// frees.
-class AsBaseMadeIt {
+// Shows a block with its allocator's own deleter, as LibTorch's allocators ignore a block that has
+// another. The copy never frees.
+class WithBaseDeleter {
  public:
-  AsBaseMadeIt(const c10::DataPtr& data, c10::DeleterFnPtr deleter)
+  WithBaseDeleter(const c10::DataPtr& data, c10::DeleterFnPtr deleter)
       : copy_(data.get(), data.get_context(), deleter, data.device()) {}
-  ~AsBaseMadeIt() { copy_.release_context(); }
-  AsBaseMadeIt(const AsBaseMadeIt&) = delete;
-  AsBaseMadeIt& operator=(const AsBaseMadeIt&) = delete;
+  ~WithBaseDeleter() { copy_.release_context(); }
+  WithBaseDeleter(const WithBaseDeleter&) = delete;
+  WithBaseDeleter& operator=(const WithBaseDeleter&) = delete;
   const c10::DataPtr& get() const { return copy_; }
 
  private:
@@ -152,14 +152,14 @@ core::DeviceKey current_device() noexcept {
 }  // namespace
 
 c10::DataPtr TrackingCudaAllocator::allocate(size_t nbytes) {
-  return allocate_watched(WatchedType::kCuda, index_, nbytes,
-                          [&] { return base_->allocate(nbytes); });
+  return allocate_and_note(WatchedType::kCuda, index_, nbytes,
+                           [&] { return base_->allocate(nbytes); });
 }
 
 #if MEMLEDGER_TORCH_AT_LEAST(13)
 c10::DataPtr TrackingCudaAllocator::allocateWithAddress(size_t nbytes, void* address) {
-  return allocate_watched(WatchedType::kCuda, index_, nbytes,
-                          [&] { return base_->allocateWithAddress(nbytes, address); });
+  return allocate_and_note(WatchedType::kCuda, index_, nbytes,
+                           [&] { return base_->allocateWithAddress(nbytes, address); });
 }
 #endif
 
@@ -195,7 +195,7 @@ void TrackingCudaAllocator::record_stream(const c10::DataPtr& data, const Record
   void* deleter =
       RegistryState::get().ledger.base_deleter_at(reinterpret_cast<uintptr_t>(data.get()));
   if (deleter == nullptr) deleter = reinterpret_cast<void*>(base_->raw_deleter());
-  const AsBaseMadeIt block(data, reinterpret_cast<c10::DeleterFnPtr>(deleter));
+  const WithBaseDeleter block(data, reinterpret_cast<c10::DeleterFnPtr>(deleter));
   record(block.get());
 }
 
@@ -208,7 +208,7 @@ void TrackingCudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CU
 }
 
 template <typename Allocate>
-void* TrackingCudaAllocator::raw_watched(size_t nbytes, const Allocate& allocate) {
+void* TrackingCudaAllocator::allocate_raw_and_note(size_t nbytes, const Allocate& allocate) {
   core::calling_out();
   if (!RegistryState::get().active.load(std::memory_order_relaxed)) {
     if (nbytes > 0) note_unseen(WatchedType::kCuda);
@@ -223,11 +223,12 @@ void* TrackingCudaAllocator::raw_watched(size_t nbytes, const Allocate& allocate
 }
 
 void* TrackingCudaAllocator::raw_alloc(size_t nbytes) {
-  return raw_watched(nbytes, [&] { return base_->raw_alloc(nbytes); });
+  return allocate_raw_and_note(nbytes, [&] { return base_->raw_alloc(nbytes); });
 }
 
 void* TrackingCudaAllocator::raw_alloc_with_stream(size_t nbytes, cudaStream_t stream) {
-  return raw_watched(nbytes, [&] { return base_->raw_alloc_with_stream(nbytes, stream); });
+  return allocate_raw_and_note(nbytes,
+                               [&] { return base_->raw_alloc_with_stream(nbytes, stream); });
 }
 
 void TrackingCudaAllocator::raw_delete(void* data) {
@@ -283,7 +284,7 @@ c10::cuda::CUDACachingAllocator::CheckpointDelta TrackingCudaAllocator::setCheck
   return delta;
 }
 
-// The delta tells addresses; their sizes are in the allocator's snapshot.
+// The delta has addresses; their sizes are in the allocator's snapshot.
 void TrackingCudaAllocator::follow_restored(
     DeviceIndex device, c10::cuda::CUDACachingAllocator::CheckpointDelta& delta) {
   std::unordered_map<uintptr_t, size_t> nbytes;
@@ -298,8 +299,8 @@ void TrackingCudaAllocator::follow_restored(
     if (segment.device != device) continue;
     uintptr_t address = segment.address;
     for (const auto& block : segment.blocks) {
-      if (const auto one = nbytes.find(address); one != nbytes.end())
-        one->second = block.requested_size;
+      if (const auto restored = nbytes.find(address); restored != nbytes.end())
+        restored->second = block.requested_size;
       address += block.size;
     }
   }

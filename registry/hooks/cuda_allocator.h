@@ -9,38 +9,38 @@
 
 namespace memledger {
 
-// The wrapper before LibTorch's CUDA allocator, without CUDA's headers and without a link
+// Puts a wrapper before LibTorch's CUDA allocator, without CUDA's headers and without a link
 // dependency: memledger works in programs whose LibTorch has no CUDA, and brings no CUDA library
 // into those that do not use it. LibTorch's CUDA library is found when it is in the process,
-// whoever brought it and whenever. Where memledger was built against a LibTorch without CUDA,
-// nothing is found.
+// whoever brought it and whenever; never where memledger was built against a LibTorch without CUDA.
 class __attribute__((visibility("default"))) CudaAllocator {
  public:
-  // Puts a wrapper before the CUDA allocator that is in place, unless one of ours is or LibTorch's
-  // CUDA library is not in the process. Thread-safe, except that the program must not set
-  // allocators at the same moment. Never throws: without memory for a wrapper the allocator stays
-  // as it is, and counts as unseen. A few nanoseconds where the process has no CUDA library.
+  // Puts a wrapper before the CUDA allocator in place, unless one of ours is or LibTorch's CUDA
+  // library is not in the process. Thread-safe, but the program must not set allocators at the same
+  // moment. Never throws: without memory for a wrapper the allocator stays, and counts as unseen.
+  // Takes a few nanoseconds where the process has no CUDA library.
   static void put_in_front() noexcept;
   static bool is_in_front() noexcept;
 
-  // The allocator that LibTorch's CUDA code calls at this moment, a CUDAAllocator: ours or not.
-  // Null: no CUDA in this process.
+  // Returns the allocator that LibTorch's CUDA code calls now, a CUDAAllocator, ours or not; null
+  // without CUDA in this process.
   static c10::Allocator* in_use() noexcept;
 
-  // LibTorch's allocator threw while it was initialized (settings that it cannot read). It then
-  // says that it is, but has devices that are null, and crashes when asked for their figures.
+  // Returns whether LibTorch's allocator threw while it was initialized (settings that it cannot
+  // read). It then claims to be initialized but has null devices, and crashes when asked for their
+  // figures.
   static bool is_half_made() noexcept { return half_made_.load(std::memory_order_acquire); }
   static void note_half_made() noexcept { half_made_.store(true, std::memory_order_release); }
 
-  // For hot paths: LibTorch's CUDA library has come up since the last put_in_front() looked for it
-  // in vain.
+  // Returns whether LibTorch's CUDA library has come up since put_in_front() last looked for it in
+  // vain. Two loads.
   static bool has_appeared() noexcept {
     const auto& guard =
         c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)];
     return guard.load(std::memory_order_relaxed) != seen_guard_.load(std::memory_order_relaxed);
   }
 
-  // Around fork: no other thread may hold the lock in the child.
+  // Called around fork, so that no other thread holds the lock in the child.
   static void lock_for_fork();
   static void unlock_after_fork();
 

@@ -13,6 +13,7 @@
 #include "registry/core/lock.h"
 #include "registry/second_copy/copies.h"
 #include "registry/state.h"
+#include "text/names.h"
 
 namespace memledger {
 namespace {
@@ -22,7 +23,7 @@ using Policy = StackOptions::Policy;
 std::atomic<Policy> policy{Policy::kNone};
 std::atomic<int64_t> policy_bytes{0};
 
-// xorshift64*: the quality of the samples does not hang on more.
+// xorshift64*: good enough for sampling.
 double uniform(uint64_t& state) {
   state ^= state >> 12;
   state ^= state << 25;
@@ -43,7 +44,7 @@ bool is_sampled(core::ThreadContext& thread, int64_t nbytes, int64_t mean) {
   }
   thread.bytes_to_sample -= static_cast<double>(nbytes);
   if (thread.bytes_to_sample > 0) return false;
-  // The distance has no memory: what this storage is longer than it does not matter.
+  // Exponential distances have no memory: how far this storage reaches beyond does not matter.
   thread.bytes_to_sample = distance_to_next(thread, mean);
   return true;
 }
@@ -52,10 +53,8 @@ bool starts_with(std::string_view text, std::string_view start) {
   return text.substr(0, start.size()) == start;
 }
 
-std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-
-bool is_memledgers(const StackFrame& frame) {
-  // A function that the linker kept under another name is not recognised, and shown.
+bool is_of_memledger(const StackFrame& frame) {
+  // A function that the linker kept under another name is not recognized, and shown.
   return frame.function.find("memledger::") != std::string::npos &&
          (frame.function.find("memledger::Tracking") != std::string::npos ||
           frame.function.find("memledger::StackSampler") != std::string::npos ||
@@ -64,7 +63,7 @@ bool is_memledgers(const StackFrame& frame) {
           frame.function.find("memledger::allocate_") != std::string::npos);
 }
 
-// LibTorch's headers, and the C++ library's.
+// A header of LibTorch's or of the C++ library's.
 bool is_foreign_source(const std::string& file) {
   for (const char* const part : {"/ATen/", "/c10/", "/torch/", "/include/c++/"}) {
     if (file.find(part) != std::string::npos) return true;
@@ -72,7 +71,7 @@ bool is_foreign_source(const std::string& file) {
   return false;
 }
 
-bool is_programs(const StackFrame& frame) {
+bool is_of_program(const StackFrame& frame) {
   const std::string_view file = base_name(frame.file);
   for (const std::string_view library : {"libtorch", "libc10", "libstdc++", "libc.so"}) {
     if (starts_with(file, library)) return false;
@@ -80,7 +79,7 @@ bool is_programs(const StackFrame& frame) {
   if (frame.function.empty()) return frame.line > 0 && !is_foreign_source(frame.file);
   for (const std::string_view space :
        {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "memledger::Tracking"}) {
-    // A template's name begins with its result's: of `std::vector<int> Net::parts<int>()` the
+    // A template's name begins with its result type: for `std::vector<int> Net::parts<int>()` the
     // caller is shown.
     if (starts_with(frame.function, space)) return false;
   }
@@ -91,34 +90,34 @@ bool is_programs(const StackFrame& frame) {
 bool is_compiled(const std::string& path) {
   if (path.find(".so") != std::string::npos) return true;
   static auto* const known = new std::map<std::string, bool>;  // under the symbols' lock
-  const auto [place, is_new] = known->try_emplace(path, false);
-  if (!is_new) return place->second;
+  const auto [answer, is_new] = known->try_emplace(path, false);
+  if (!is_new) return answer->second;
   char begin[4] = {};
   std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
-  place->second = std::string_view(begin, sizeof begin) ==
-                  "\x7f"
-                  "ELF";
-  return place->second;
+  answer->second = std::string_view(begin, sizeof begin) ==
+                   "\x7f"
+                   "ELF";
+  return answer->second;
 }
 
-// Address → what is known of it. LibTorch is asked without the lock.
+// Frames by address. LibTorch is asked without the lock.
 struct Symbols {
   core::Lock lock;
   std::map<void*, StackFrame> known;
 };
 
 Symbols& symbols() {
-  static auto* const one = new Symbols;
-  return *one;
+  static auto* const symbols = new Symbols;
+  return *symbols;
 }
 
-// LibTorch keeps what it found in a static object of the function, made by the first call and
-// destroyed at exit before all that was made or registered earlier. Asked for nothing at load (9
-// µs), it outlives the program's own static objects and exit handlers.
+// LibTorch keeps what it found in a function's static object, made by the first call and destroyed
+// at exit before all that was made or registered earlier. Called at load, for nothing (9 µs), it
+// outlives the program's static objects and exit handlers.
 __attribute__((constructor(101))) void make_symbolizer() {
   try {
     torch::unwind::symbolize({}, torch::unwind::Mode::fast);
-  } catch (...) {  // it cannot symbolize here
+  } catch (...) {  // cannot symbolize here
   }
 }
 
@@ -167,8 +166,8 @@ core::StackId StackSampler::take_now() noexcept {
 }
 
 core::StackTable& StackSampler::table() noexcept {
-  static auto* const one = new core::StackTable;
-  return *one;
+  static auto* const table = new core::StackTable;
+  return *table;
 }
 
 void StackSampler::lock_for_fork() {
@@ -194,9 +193,9 @@ std::vector<StackFrame> stack_frames(uint32_t stack) {
   if (const CopyOffer* const first = first_copy()) return first->services->stack_frames(stack);
   std::vector<StackFrame> frames;
   for (StackFrame& frame : frames_at(StackSampler::table().frames(stack))) {
-    // Only at the inner end: a program may have functions of such names, too.
+    // Only at the inner end, as a program may have functions with such names.
     if (frames.empty() &&
-        (is_memledgers(frame) || frame.function.find("torch::unwind::") != std::string::npos))
+        (is_of_memledger(frame) || frame.function.find("torch::unwind::") != std::string::npos))
       continue;
     frames.push_back(std::move(frame));
   }
@@ -211,14 +210,14 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
       if (symbols().known.count(address) == 0) unknown.push_back(address);
     }
   }
-  std::vector<torch::unwind::Frame> found;
+  std::vector<torch::unwind::Frame> symbolized;
   if (!unknown.empty()) {
     core::calling_out();
     try {
       const core::UsesLoadedLibraries uses;
-      found = torch::unwind::symbolize(unknown, torch::unwind::Mode::fast);
+      symbolized = torch::unwind::symbolize(unknown, torch::unwind::Mode::fast);
     } catch (...) {
-      found.clear();
+      symbolized.clear();
     }
   }
   std::vector<StackFrame> frames;
@@ -226,11 +225,11 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
   const core::LockHolder hold(symbols().lock);
   for (size_t i = 0; i < unknown.size(); ++i) {
     StackFrame frame;
-    if (i < found.size()) {
-      // Where there is no line LibTorch gives an offset, or none.
-      const bool has_source = found[i].lineno > 0 && !is_compiled(found[i].filename);
-      frame = {found[i].funcname, found[i].filename,
-               has_source ? static_cast<int64_t>(found[i].lineno) : 0};
+    if (i < symbolized.size()) {
+      // Without a line LibTorch gives an offset, or nothing.
+      const bool has_source = symbolized[i].lineno > 0 && !is_compiled(symbolized[i].filename);
+      frame = {symbolized[i].funcname, symbolized[i].filename,
+               has_source ? static_cast<int64_t>(symbolized[i].lineno) : 0};
     }
     symbols().known[unknown[i]] = std::move(frame);
   }
@@ -240,9 +239,9 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
 
 StackFrame program_frame(uint32_t stack) {
   for (StackFrame& frame : stack_frames(stack)) {
-    if (!is_programs(frame)) continue;
+    if (!is_of_program(frame)) continue;
     if (is_foreign_source(frame.file)) {
-      // A header's function was inlined here: the line is the header's.
+      // The line is in a header whose function was inlined here.
       frame.file.clear();
       frame.line = 0;
     }

@@ -8,7 +8,7 @@
 
 namespace memledger {
 
-// Takes stacks by the policy of the activation.
+// Takes stacks as the activation's StackOptions ask.
 class StackSampler {
  public:
   struct Taken {
@@ -19,12 +19,13 @@ class StackSampler {
   static void set(StackOptions options) noexcept;
   static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept;
 
-  // Whatever the policy; 0 where it cannot be taken.
+  // Takes one whatever the policy; 0 where that fails.
   static core::StackId take_now() noexcept;
 
   static core::StackTable& table() noexcept;
 
-  // Around fork: no other thread may be inside LibTorch's unwinder, which has a lock of its own.
+  // Called around fork, so that no other thread is inside LibTorch's unwinder, which has a lock of
+  // its own.
   static void lock_for_fork();
   static void unlock_after_fork();
 };

@@ -15,11 +15,10 @@
 #include "registry/hooks/block_hooks.h"
 #include "registry/libtorch/libtorch_version.h"
 
-// Where the compiler does not find out that nobody needs it (-O0), the base class's table of
-// virtual functions comes into the file that includes this one, and with it
-// CUDAAllocator::getMemoryInfo, which LibTorch's header defines. A program without CUDA must link
-// all the same: here that function does without symbols of LibTorch's CUDA library, and with
-// cudart's only if they are there.
+// Without optimization (-O0) the base class's virtual table gets into every file that includes this
+// one, and with it CUDAAllocator::getMemoryInfo, which LibTorch's header defines. A program without
+// CUDA must link all the same, so that function does here without symbols of LibTorch's CUDA
+// library, and uses cudart's only if they are there.
 namespace memledger {
 inline void check_cuda(cudaError_t error) {
   TORCH_CHECK(error == cudaSuccess, "CUDA error ", static_cast<int>(error));
@@ -37,17 +36,17 @@ namespace memledger {
 // Stands before LibTorch's CUDA allocator (its caching one, cudaMallocAsync, or the program's own)
 // as TrackingCpuAllocator does before the CPU's, and passes everything on.
 //
-// Newer virtual functions of CUDAAllocator are not pure: one that is not forwarded here would
-// compile, and silently do nothing. tests/registry/cuda_allocator_virtuals_test.py compares this
-// file with the headers of the LibTorch in use.
+// Newer virtual functions of CUDAAllocator are not pure: one that is not forwarded here compiles,
+// and silently does nothing. tests/registry/cuda_allocator_virtuals_test.py compares this file with
+// the headers of the LibTorch in use.
 //
 // What differs from a plain forward:
-// - Blocks made here have our deleter, which LibTorch's own recordStream ignores: it is shown the
-// block with its own.
-// - Raw blocks have no deleter; they are told by the calls.
+// - Blocks made here have our deleter, and LibTorch's own recordStream ignores such a block: it is
+//   shown the block with its own deleter.
+// - Raw blocks have no deleter; the calls themselves tell of them.
 // - A checkpoint of a pool frees and makes blocks by itself, and tells afterwards which.
-// - A memory pool that was given this object as its allocator takes the one below: otherwise
-// segments would count as blocks.
+// - A memory pool that gets this object as its allocator takes the one below: otherwise segments
+//   would count as blocks.
 class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   using CUDAAllocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
   using AllocatorState = c10::cuda::CUDACachingAllocator::AllocatorState;
@@ -241,7 +240,7 @@ class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDA
   template <typename Record>
   void record_stream(const c10::DataPtr& data, const Record& record);
   template <typename Allocate>
-  void* raw_watched(size_t nbytes, const Allocate& allocate);
+  void* allocate_raw_and_note(size_t nbytes, const Allocate& allocate);
   void follow_restored(DeviceIndex device, c10::cuda::CUDACachingAllocator::CheckpointDelta& delta);
 
   CUDAAllocator* const base_;

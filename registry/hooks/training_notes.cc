@@ -30,23 +30,23 @@ using torch::autograd::Node;
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
 struct Note {
-  WeakTensor leaf;  // keeps the address, which is the key, from being used again
+  WeakTensor leaf;  // keeps its address, the key, from being used again
   WeakTensor gradient;
 };
 
 struct Notes {
   core::Lock lock;
   std::unordered_map<const c10::TensorImpl*, Note> by_leaf;
-  size_t prune_at = 1024;  // looking for dead leaves costs little on average
+  size_t prune_at = 1024;  // doubles, so pruning costs little on average
 };
 
 // Never destroyed: programs train after main, too.
 Notes& notes() {
-  static auto* const one = new Notes;
-  return *one;
+  static auto* const notes = new Notes;
+  return *notes;
 }
 
-// An engine holds it while it runs a node.
+// The engine holds a node's mutex while it runs the node.
 struct NodeLock : Node {
   static std::mutex& of(const Node& node) { return const_cast<Node&>(node).*(&NodeLock::mutex_); }
 };
@@ -55,8 +55,8 @@ const AutogradMeta* meta_of(const at::Tensor& tensor) {
   return static_cast<const AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
 }
 
-// The address in the leaf's slot, which another thread may be about to change: not more than the
-// address is read.
+// Reads the address in the leaf's slot and nothing behind it, as another thread may be about to
+// change it.
 #if defined(__clang__)
 __attribute__((noinline, no_sanitize("thread")))
 #else
@@ -68,28 +68,28 @@ address_in_slot(const at::Tensor& slot) {
   return *reinterpret_cast<void* const volatile*>(&slot);
 }
 
-// What is no longer needed goes to `dropped`, which may end tensor objects and so is let go of
-// without the lock.
+// Notes go to `dropped` when they are no longer needed: ending them may end tensor objects, which
+// must not happen under the lock.
 void note_locked(Notes& all, const at::Tensor& leaf, const at::Tensor& gradient,
                  std::vector<Note>& dropped) {
   const c10::TensorImpl* const key = leaf.unsafeGetTensorImpl();
-  const auto found = all.by_leaf.find(key);
-  if (found != all.by_leaf.end()) {
-    if (found->second.gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl()) return;
+  const auto former = all.by_leaf.find(key);
+  if (former != all.by_leaf.end()) {
+    if (former->second.gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl()) return;
     dropped.reserve(1);
-    dropped.push_back(std::move(found->second));
-    all.by_leaf.erase(found);
+    dropped.push_back(std::move(former->second));
+    all.by_leaf.erase(former);
   }
   if (!gradient.defined()) return;
   if (all.by_leaf.size() >= all.prune_at) {
     dropped.reserve(all.by_leaf.size() + 1);
-    for (auto one = all.by_leaf.begin(); one != all.by_leaf.end();) {
-      if (!one->second.leaf.expired()) {
-        ++one;
+    for (auto note = all.by_leaf.begin(); note != all.by_leaf.end();) {
+      if (!note->second.leaf.expired()) {
+        ++note;
         continue;
       }
-      dropped.push_back(std::move(one->second));
-      all.by_leaf.erase(one++);
+      dropped.push_back(std::move(note->second));
+      all.by_leaf.erase(note++);
     }
     all.prune_at = std::max<size_t>(1024, 2 * all.by_leaf.size());
   }
@@ -149,9 +149,10 @@ void GradientNotes::note_running_node() {
   if (!node || typeid(*node) != typeid(AccumulateGrad)) return;
   const at::Tensor& leaf = static_cast<const AccumulateGrad&>(*node).variable;
   if (!leaf.defined()) return;
-  // On a CPU the engine works on the thread that called backward(), elsewhere on one of its own.
+  // On a CPU the engine works on the thread that called backward(), elsewhere on threads of its
+  // own.
   if (leaf.is_cpu()) core::TrainingThreads::note(core::this_thread());
-  // Another backward() that adds to it just now will note it when it has.
+  // If another backward() is adding to it, that one will note it.
   const std::unique_lock<std::mutex> node_lock(NodeLock::of(*node), std::try_to_lock);
   if (node_lock.owns_lock()) note_gradient_here(leaf);
 }
@@ -160,9 +161,9 @@ at::Tensor noted_gradient_here(const at::Tensor& leaf) {
   std::optional<WeakTensor> noted;
   {
     const core::LockHolder hold(notes().lock);
-    const auto found = notes().by_leaf.find(leaf.unsafeGetTensorImpl());
-    if (found == notes().by_leaf.end()) return {};
-    noted = found->second.gradient;
+    const auto note = notes().by_leaf.find(leaf.unsafeGetTensorImpl());
+    if (note == notes().by_leaf.end()) return {};
+    noted = note->second.gradient;
   }
   if (address_in_slot(meta_of(leaf)->grad_) != noted->_unsafe_get_target()) return {};
   auto held = noted->lock();

@@ -41,10 +41,10 @@ void* find_symbol_of_loaded_library(const char* mangled_name, AcceptSymbol accep
         void* const library = dlopen(name.c_str(), kLoadedOnly);
         if (library == nullptr) continue;
         symbol = dlsym(library, mangled_name);
-        const bool found = accepted(symbol);
-        if (found) keep_loaded(symbol);
+        const bool is_here = accepted(symbol);
+        if (is_here) keep_loaded(symbol);
         dlclose(library);
-        if (found) return symbol;
+        if (is_here) return symbol;
       }
       return nullptr;
     }

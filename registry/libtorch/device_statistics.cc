@@ -54,7 +54,7 @@ namespace {
 
 using c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
-// What `read` says, unless LibTorch cannot: it answers with exceptions where an allocator has no
+// Returns what `read` returns, or nothing where LibTorch throws: it does where an allocator has no
 // such figures.
 template <typename Read>
 auto unless_it_throws(const Read& read) -> std::optional<decltype(read())> {
@@ -67,13 +67,12 @@ auto unless_it_throws(const Read& read) -> std::optional<decltype(read())> {
   }
 }
 
-// A device without an index is the first.
+// A device without an index is the first one.
 c10::DeviceIndex index_of(c10::Device device) {
   return device.has_index() ? device.index() : c10::DeviceIndex{0};
 }
 
-// Null where it could only answer with an exception, which LibTorch decorates at the cost of
-// milliseconds.
+// Null where it could only throw, which costs LibTorch milliseconds for the stack.
 CUDAAllocator* initialized_allocator(c10::Device device) {
   if (!device.is_cuda()) return nullptr;
   auto* const allocator = static_cast<CUDAAllocator*>(CudaAllocator::in_use());
@@ -103,14 +102,14 @@ DeviceSegment to_value(const c10::cuda::CUDACachingAllocator::SegmentInfo& segme
   value.blocks.reserve(segment.blocks.size());
   uintptr_t address = segment.address;
   for (const auto& block : segment.blocks) {
-    DeviceBlock& one = value.blocks.emplace_back();
-    one.address = address;
-    one.nbytes = static_cast<int64_t>(block.size);
-    one.state = block.allocated ? BlockState::kInUse
-                : block.active  ? BlockState::kAwaitingFree
-                                : BlockState::kFree;
-    if (one.state != BlockState::kFree)
-      one.requested_bytes = static_cast<int64_t>(block.requested_size);
+    DeviceBlock& added = value.blocks.emplace_back();
+    added.address = address;
+    added.nbytes = static_cast<int64_t>(block.size);
+    added.state = block.allocated ? BlockState::kInUse
+                  : block.active  ? BlockState::kAwaitingFree
+                                  : BlockState::kFree;
+    if (added.state != BlockState::kFree)
+      added.requested_bytes = static_cast<int64_t>(block.requested_size);
     address += block.size;
   }
   return value;
@@ -135,15 +134,14 @@ void add(DeviceBlocks& sums, const DeviceBlock& block) {
 }
 
 #if MEMLEDGER_TORCH_AT_LEAST(11)
-// at::cuda::WorkspaceMapWithMutex, whose header needs the headers of libraries that memledger does
-// without. Newer versions keep the size beside the DataPtr; it lies behind it in each entry, so
-// going through the entries is the same.
+// at::cuda::WorkspaceMapWithMutex, whose header needs headers of libraries that memledger does
+// without. Newer versions keep the size behind the DataPtr in each entry, so iterating is the same.
 struct WorkspaceTable {
   std::map<std::tuple<void*, void*>, c10::DataPtr> workspaces;  // by library handle and stream
   std::shared_mutex mutex;
 };
 
-// Changes when libraries are loaded.
+// Returns a number that changes when libraries are loaded.
 unsigned long long loaded_libraries() {
   unsigned long long loaded = 0;
   core::for_each_loaded_library(
@@ -155,8 +153,8 @@ unsigned long long loaded_libraries() {
   return loaded;
 }
 
-// A function of LibTorch's CUDA library, looked for again only when libraries were loaded since:
-// each reading of the registry asks.
+// Finds a function of LibTorch's CUDA library, looking again only when libraries were loaded since,
+// as each reading of the registry asks.
 class TableFunction {
  public:
   constexpr explicit TableFunction(const char* mangled) : mangled_(mangled) {}
@@ -181,7 +179,7 @@ void add_workspaces(TableFunction& table_function, std::string_view library,
   void* const symbol = table_function.get();
   if (symbol == nullptr) return;
   WorkspaceTable& table = reinterpret_cast<WorkspaceTable& (*)()>(symbol)();
-  // LibTorch may hold it on this very thread, when it is a workspace that finds no memory.
+  // LibTorch may hold the lock on this very thread, when it is a workspace that finds no memory.
   std::shared_lock<std::shared_mutex> hold(table.mutex, std::try_to_lock);
   for (int tries = 0; !hold.owns_lock() && tries < 100; ++tries) {
     std::this_thread::sleep_for(std::chrono::microseconds(10));
@@ -198,15 +196,15 @@ void add_workspaces(TableFunction& table_function, std::string_view library,
     workspace.address = reinterpret_cast<uintptr_t>(data.get());
     workspace.device = data.device();
     workspace.stream = reinterpret_cast<uintptr_t>(std::get<1>(handle_and_stream));
-    const bool known = std::any_of(all.begin(), all.end(), [&](const LibraryWorkspace& one) {
-      return one.address == workspace.address;
+    const bool known = std::any_of(all.begin(), all.end(), [&](const LibraryWorkspace& earlier) {
+      return earlier.address == workspace.address;
     });
     if (workspace.address != 0 && !known) all.push_back(workspace);
   }
 }
 #endif
 
-// Up to some version blocks in use were called allocated, and all of them reserved.
+// Older versions called blocks in use allocated, and all of them reserved.
 template <typename Stats>
 auto to_pinned(const Stats& stats, int)
     -> decltype(static_cast<void>(stats.active_bytes), PinnedStatistics()) {

@@ -1,11 +1,10 @@
 #pragma once
 
-// The one place of the registry that reaches into c10::DataPtr and c10::StorageImpl beyond their
-// public functions.
+// The registry's only accesses to c10::DataPtr and c10::StorageImpl beyond their public functions.
 //
 // Adoption changes the deleter of a storage that other threads may use at the same moment, though
-// not resize or free. By LibTorch's functions that takes several writes, with a moment in which
-// there is no context; here it is one, and atomic.
+// not resize or free. LibTorch's functions need several writes for that, with a moment in which
+// there is no context; here it is one atomic write.
 
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>

@@ -6,5 +6,5 @@
 #include <torch/version.h>
 #endif
 
-// True where the headers are of LibTorch 2.`minor` or newer.
+// True where the headers are from LibTorch 2.`minor` or newer.
 #define MEMLEDGER_TORCH_AT_LEAST(minor) (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= (minor))

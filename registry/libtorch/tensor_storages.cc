@@ -11,8 +11,8 @@
 namespace memledger {
 
 std::optional<StorageFacts> storage_of(const at::Tensor& tensor) {
-  // Filled in place, and the bytes not by way of another optional: to read back as one word what
-  // was just written as two waits until everything written before has reached the cache.
+  // Filled in place, and the bytes not through another optional: reading back as one word what was
+  // just written as two waits until all earlier writes have reached the cache.
   std::optional<StorageFacts> facts;
   if (!tensor.defined()) return facts;
   const c10::StorageImpl* impl =
@@ -24,7 +24,7 @@ std::optional<StorageFacts> storage_of(const at::Tensor& tensor) {
     data = impl->data_ptr().get();
     facts->key.device = impl->device();
   } catch (const c10::Error& error) {
-    // A storage that forbids access to its data, as fake tensors have.
+    // The storage forbids access to its data, as those of fake tensors do.
     facts->lent = says_lent(error.what_without_backtrace());
     data = nullptr;
     facts->key.device = tensor_device(tensor);

@@ -1,10 +1,9 @@
-// The storages behind a tensor, whatever its layout, read without touching
-// them: a copy-on-write storage stays shared, a symbolic size stays unknown.
-//
-// Any number of threads may call these functions; a tensor that another thread
-// resizes or frees meanwhile is the caller's to rule out.
-
 #pragma once
+
+// The storages behind a tensor, whatever its layout, read without touching them: a copy-on-write
+// storage stays shared, a symbolic size stays unknown.
+//
+// Thread-safe, as long as no other thread resizes or frees the tensor meanwhile.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -17,8 +16,8 @@
 
 namespace memledger {
 
-// One allocation. Lazy copies of a storage share its data and so its key; a
-// storage without data (meta, zero bytes) is known by its StorageImpl.
+// Names one allocation. Lazy copies of a storage share its data and so its key; a storage without
+// data (meta, zero bytes) is known by the address of its StorageImpl.
 struct StorageKey {
   uintptr_t address = 0;
   c10::Device device = c10::Device(c10::kCPU);
@@ -26,24 +25,24 @@ struct StorageKey {
 
 struct StorageFacts {
   StorageKey key;
-  std::optional<int64_t> bytes;  // none: symbolic
+  std::optional<int64_t> bytes;  // nothing: symbolic
   bool lent = false;             // Courtesy has taken the data away for a while
 };
 
-// None where the tensor has no storage that can be seen (mkldnn, XLA, …).
+// Returns nothing where the tensor has no storage that can be seen (mkldnn, XLA, …).
 std::optional<StorageFacts> storage_of(const at::Tensor& tensor);
 
-// Where the tensor says it is.
+// Returns where the tensor says it is; the CPU for one that does not say.
 c10::Device tensor_device(const at::Tensor& tensor);
 
-// Bytes between the first and the last element that the tensor can reach;
-// none where it is not strided or its sizes are symbolic.
+// Returns the bytes between the first and the last element that the tensor can reach; nothing where
+// it is not strided or its sizes are symbolic.
 std::optional<int64_t> extent_bytes_of(const at::Tensor& tensor);
 
-// Calls back with each dense part of a tensor and its name: once with "" for a
-// dense tensor, with "indices" and "values" for sparse COO, with
-// "compressed_indices", "plain_indices", "values" for the CSR family, and with
-// "", "sizes", "strides", "offsets" for a nested one. Undefined: not at all.
+// Calls back with each dense part of a tensor and its name: once with "" for a dense tensor, with
+// "indices" and "values" for sparse COO, with "compressed_indices", "plain_indices", "values" for
+// the CSR family, with "", "sizes", "strides", "offsets" for a nested one, and not at all for an
+// undefined one.
 template <typename Callback>
 void for_each_part(const at::Tensor& tensor, Callback callback);
 

@@ -47,7 +47,7 @@ const char* version_text() {
   return text->c_str();
 }
 
-// Classes that were compiled without type information cannot be asked what they are.
+// dynamic_cast crashes on classes compiled without type information.
 bool has_type_information(const c10::Allocator& allocator) {
   const void* const* const functions = *reinterpret_cast<const void* const* const*>(&allocator);
   return functions[-1] != nullptr;
@@ -64,7 +64,7 @@ const CopyOffer* offer_of(void* symbol) {
   return reinterpret_cast<decltype(&::memledger_copy)>(symbol)();
 }
 
-// Our own answers null while it decides.
+// Our own symbol returns null while we decide.
 bool is_offer(void* symbol) { return offer_of(symbol) != nullptr; }
 
 const CopyOffer* other_offer() {
@@ -98,14 +98,19 @@ const CopyDecision* decide() {
 const CopyDecision& decide_who_watches(Registry& registry, CopyServices& services) {
   static const CopyDecision* const decision = [&] {
     own_offer = {version_text(), &registry, &services};
-    const CopyDecision* const made = decide();
-    decided.store(made, std::memory_order_release);
-    return made;
+    const CopyDecision* const decision = decide();
+    decided.store(decision, std::memory_order_release);
+    return decision;
   }();
   return *decision;
 }
 
 const CopyDecision* copy_decision() noexcept { return decided.load(std::memory_order_acquire); }
+
+bool this_copy_is_refused() noexcept {
+  const CopyDecision* const decision = copy_decision();
+  return decision != nullptr && decision->role == CopyDecision::Role::kRefused;
+}
 
 const CopyOffer* first_copy() noexcept {
   const CopyDecision* const decision = copy_decision();

@@ -3,15 +3,14 @@
 // Two copies of memledger in one process: a program or plugin that links it, under a runner that
 // brings it.
 //
-// The copy that is loaded first watches. A later one of the same version installs nothing: its
-// Registry::global() is the first's, and so is all else that the process has one of. Only the
-// first's code touches the tables, since hash tables of one copy cannot be read by another's code
-// (Abseil seeds its hashes with an address in the copy); values cross. A later copy of another
-// version says so on standard error and stays off.
+// The copy loaded first watches. A later one of the same version installs nothing: its
+// Registry::global() is the first's, as is everything else that a process has once. Only the
+// first's code touches the tables, as Abseil seeds its hashes with an address in the copy; values
+// cross. A later copy of another version says so on standard error and stays off.
 //
-// How they meet: the wrapper before LibTorch's CPU allocator says whose it is (an executable's
-// symbols cannot be looked up), and where the program's own allocator stands before it, the C
-// symbol memledger_copy of the libraries does.
+// They meet through the wrapper before LibTorch's CPU allocator, which tells whose it is (symbols
+// of executables cannot be looked up); where the program's own allocator stands in front of it,
+// through the C symbol memledger_copy of libraries.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "registry/allocation_failure.h"
+#include "registry/core/recording_mark.h"
 #include "registry/hooks/block_observer.h"
 #include "registry/hooks/step_observer.h"
 #include "registry/live_storages.h"
@@ -27,13 +27,10 @@
 
 namespace memledger {
 
-namespace core {
-struct RecordingMark;
-}
 class Registry;
 struct Recording;
 
-// What a copy does for another one, beside Registry's functions.
+// What a copy does for another one, besides Registry's functions.
 class CopyServices {
  public:
   struct PhaseBefore {
@@ -41,7 +38,7 @@ class CopyServices {
     Phase phase = Phase::kOther;
   };
 
-  // Of the calling thread; return what leave_…() is to restore.
+  // Set the calling thread's label or phase; return what leave_…() restores.
   virtual uint32_t enter_label(const std::string& label) = 0;
   virtual void leave_label(uint32_t before) = 0;
   virtual PhaseBefore enter_phase(Phase phase) = 0;
@@ -53,7 +50,7 @@ class CopyServices {
   virtual std::vector<StackFrame> stack_frames(uint32_t stack) = 0;
   virtual void start_recording(size_t max_events, core::RecordingMark& mark) = 0;
   virtual void stop_recording() noexcept = 0;
-  // Moves the mark to the end, unless everything alive is asked for.
+  // Moves the mark to the end, unless `with_alive`.
   virtual Recording read_recording(core::RecordingMark& since, bool with_alive) = 0;
   virtual uint32_t this_thread_number() noexcept = 0;
   virtual BlockObserver set_block_observer(BlockObserver observer) noexcept = 0;
@@ -62,8 +59,8 @@ class CopyServices {
   virtual bool owns_watched_block(const c10::StorageImpl& storage) noexcept = 0;
   virtual uint32_t take_stack() noexcept = 0;
   virtual std::vector<void*> stack_addresses(uint32_t stack) = 0;
-  // Answer for registry/hooks/training_notes.h and registry/hooks/step_observer.h: only the hooks
-  // of the copy that watches see who trains.
+  // For registry/hooks/training_notes.h and registry/hooks/step_observer.h: only the hooks of the
+  // copy that watches see which threads train.
   virtual void want_gradients(bool wanted) noexcept = 0;
   virtual void note_gradient(const at::Tensor& leaf) = 0;
   virtual at::Tensor noted_gradient(const at::Tensor& leaf) = 0;
@@ -72,26 +69,26 @@ class CopyServices {
   virtual void note_that_this_thread_trains() noexcept = 0;
   virtual void add_step_observer(StepObserver observer) noexcept = 0;
   virtual void remove_step_observer(StepObserver observer) noexcept = 0;
-  // registry/device_statistics.h.
+  // For registry/device_statistics.h.
   virtual bool allocator_is_usable(c10::DeviceType type) noexcept = 0;
-  // True for the first who asks: a process has one report at its end.
+  // Returns true to the first caller: a process has one report at its end.
   virtual bool take_exit_report() noexcept = 0;
 
  protected:
   ~CopyServices() = default;
 };
 
-// What a copy tells of itself. The layout of this struct, and the names of what leads to it, hold
-// for all versions.
+// What a copy says about itself. The layout of this struct, and the names that lead to it, are the
+// same in all versions.
 struct CopyOffer {
   const char*
-      version;  // with all that decides how values are laid out: if equal, the rest can be used
+      version;  // and all that decides how values are laid out: if equal, the rest is usable
   Registry* registry;
   CopyServices* services;
 };
 
-// A base of the wrapper before LibTorch's CPU allocator. Found by its name at run time, hence the
-// visibility.
+// A base of the wrapper before LibTorch's CPU allocator. dynamic_cast finds it by name at run time,
+// hence the visibility.
 class __attribute__((visibility("default"))) CopyInFront {
  public:
   virtual const CopyOffer* memledger_copy() const noexcept = 0;
@@ -104,26 +101,29 @@ struct CopyDecision {
   enum class Role : uint8_t { kWatches, kHandsOver, kRefused };
   Role role = Role::kWatches;
   const CopyOffer* watching = nullptr;  // ours, or the one that was here before
-  std::string refusal;                  // a sentence that names both versions
+  std::string refusal;                  // a sentence with both versions; empty: none
 };
 
-// Made at the first call, by the registry at load, which offers itself for the case that it
-// watches; a refusal is told on standard error then. Takes the loader's lock.
+// Returns the decision, made at the first call (by the registry at load, which offers itself in
+// case it watches); tells a refusal on standard error then. Takes the loader's lock.
 const CopyDecision& decide_who_watches(Registry& registry, CopyServices& services);
 
-// Of the copy that watches: this one's own, or the first's.
+// Returns the services of the copy that watches: this one's own, or the first's.
 CopyServices& copy_services();
 
-// Null until it is made.
+// Returns the decision; null until it is made.
 const CopyDecision* copy_decision() noexcept;
 
-// The copy that this one hands over to; null if there is none.
+// Returns whether another version was here first, so that this copy stays off for good.
+bool this_copy_is_refused() noexcept;
+
+// Returns the copy that this one hands over to; null if there is none.
 const CopyOffer* first_copy() noexcept;
 
-// Of the copy that watches: CopyServices::take_exit_report().
+// Asks the copy that watches: CopyServices::take_exit_report().
 bool take_exit_report() noexcept;
 
 }  // namespace memledger
 
-// Whoever watches, as far as this copy knows; null while it decides.
+// Returns the copy that watches, as far as this one knows; null while it decides.
 extern "C" __attribute__((visibility("default"))) const memledger::CopyOffer* memledger_copy();

@@ -41,8 +41,9 @@ std::vector<uintptr_t> unclaimed_blocks(c10::Device device, const Snapshot& snap
   return addresses;
 }
 
-DeviceAccount account_of(c10::Device device, const Snapshot& snapshot, const AllocatorView& view) {
-  DeviceAccount account;
+CudaReconciliation reconcile(c10::Device device, const Snapshot& snapshot,
+                             const AllocatorView& view) {
+  CudaReconciliation reconciliation;
   BlocksByAddress unclaimed = blocks_in_use(view.blocks);
 
   for (const LibraryWorkspace& workspace : view.workspaces) {
@@ -55,36 +56,36 @@ DeviceAccount account_of(c10::Device device, const Snapshot& snapshot, const All
     const StorageInfo* const known =
         snapshot.find_address(device, reinterpret_cast<const void*>(workspace.address));
     if (known != nullptr) {
-      account.not_rows.insert(known->id);
+      reconciliation.not_rows.insert(known->id);
       bytes = known->nbytes;
     }
     if (bytes.has_value())
-      add(account.items, ReportItemKind::kLibraryWorkspace, workspace.name(), *bytes, 1);
+      add(reconciliation.items, ReportItemKind::kLibraryWorkspace, workspace.name(), *bytes, 1);
   }
 
   int64_t raw_bytes = 0;
   size_t raw_count = 0;
   for (const StorageInfo& storage : snapshot.storages(device)) {
     unclaimed.erase(storage.address);
-    if (!storage.raw_block || account.not_rows.count(storage.id) > 0) continue;
-    account.not_rows.insert(storage.id);
+    if (!storage.raw_block || reconciliation.not_rows.count(storage.id) > 0) continue;
+    reconciliation.not_rows.insert(storage.id);
     raw_bytes += storage.nbytes;
     ++raw_count;
   }
-  add(account.items, ReportItemKind::kRawBlocks, "", raw_bytes, raw_count);
+  add(reconciliation.items, ReportItemKind::kRawBlocks, "", raw_bytes, raw_count);
 
   int64_t before_bytes = 0;
   for (const auto& [address, block] : unclaimed) before_bytes += block->requested_bytes;
-  add(account.items, ReportItemKind::kBeforeTracking, "", before_bytes, unclaimed.size());
+  add(reconciliation.items, ReportItemKind::kBeforeTracking, "", before_bytes, unclaimed.size());
 
   if (view.blocks.has_value()) {
     const DeviceBlocks& blocks = *view.blocks;
-    add(account.items, ReportItemKind::kRounding, "", blocks.rounding_bytes,
+    add(reconciliation.items, ReportItemKind::kRounding, "", blocks.rounding_bytes,
         blocks.rounding_bytes != 0 ? 1 : 0);
-    add(account.items, ReportItemKind::kUnsplitRemainder, "", blocks.unsplit_bytes,
+    add(reconciliation.items, ReportItemKind::kUnsplitRemainder, "", blocks.unsplit_bytes,
         blocks.unsplit_bytes != 0 ? 1 : 0);
   }
-  return account;
+  return reconciliation;
 }
 
 }  // namespace memledger

@@ -1,7 +1,7 @@
 #pragma once
 
-// How what the registry knows of one CUDA device adds up to what LibTorch's allocator says: from
-// values, so that it can be tried by hand.
+// Explains how the registry's storages on one CUDA device add up to the figures of LibTorch's
+// allocator. Works on values, so that tests can make them by hand.
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace memledger {
 
-// What the allocator of one device said, at the instant of the snapshot or as near to it as the
+// What the allocator of one device said at the snapshot's instant, or as close to it as the
 // program's threads allow.
 struct AllocatorView {
   std::optional<DeviceStatistics> statistics;
@@ -23,18 +23,19 @@ struct AllocatorView {
   std::optional<DeviceMemory> memory;        // what the driver says of the whole device
 };
 
-// The lines between the rows and the allocator's figure, in the order of the chain.
-struct DeviceAccount {
+struct CudaReconciliation {
+  // The lines between the rows and the allocator's figure, in the order of the chain.
   std::vector<ReportItem> items;
-  // Storages that an item counts: they are no rows.
+  // Storages that an item counts, and that must not become rows.
   std::unordered_set<uint64_t> not_rows;
 };
 
-// Addresses of the blocks in use that neither a storage nor a library's workspace accounts for,
-// ascending: born before tracking, or of a thread that was allocating or freeing at that moment.
+// Returns the addresses, ascending, of the blocks in use that belong to no storage and no library's
+// workspace: born before tracking, or of a thread that was allocating or freeing at that moment.
 std::vector<uintptr_t> unclaimed_blocks(c10::Device device, const Snapshot& snapshot,
                                         const AllocatorView& view);
 
-DeviceAccount account_of(c10::Device device, const Snapshot& snapshot, const AllocatorView& view);
+CudaReconciliation reconcile(c10::Device device, const Snapshot& snapshot,
+                             const AllocatorView& view);
 
 }  // namespace memledger

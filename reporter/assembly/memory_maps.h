@@ -1,6 +1,6 @@
 #pragma once
 
-// Which file, if any, the pages at an address are of.
+// Tells which file, if any, is mapped at an address.
 
 #include <cstdint>
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace memledger {
 
-// The process's mappings of files and shared memory as /proc/self/maps has them at construction.
-// Cost: by their number, less than a millisecond for a thousand.
+// Reads the process's mappings of files and shared memory from /proc/self/maps when it is made.
+// Takes less than a millisecond for a thousand mappings.
 class MemoryMaps {
  public:
   struct Mapping {
@@ -20,8 +20,8 @@ class MemoryMaps {
   };
 
   MemoryMaps();
-  // Null for memory of the program's own: heap, stack, private anonymous mappings; and for the
-  // pages of programs and libraries, whose data is the program's.
+  // Returns null for the program's own memory (heap, stack, private anonymous mappings), and for
+  // the pages of programs and libraries, whose data is the program's.
   const Mapping* find(uintptr_t address) const;
 
  private:

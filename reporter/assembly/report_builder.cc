@@ -23,13 +23,14 @@ bool wanted(c10::Device device, const std::optional<c10::Device>& filter) {
          (!filter->has_index() || !device.has_index() || filter->index() == device.index());
 }
 
-// How many bytes all of the claims' tensors can reach: the union of where they lie.
-int64_t visible_bytes(const std::vector<const Claim*>& claims, int64_t storage_bytes) {
+// How many bytes of their storage all these tensors can reach: the union of where they lie.
+int64_t visible_bytes(const std::vector<const NamedTensorFacts*>& tensors, int64_t storage_bytes) {
   std::vector<std::pair<int64_t, int64_t>> pieces;
-  for (const Claim* claim : claims) {
-    // Of a nested tensor's elements nobody knows where they lie.
-    if (!claim->extent_bytes.has_value()) return storage_bytes;
-    pieces.emplace_back(claim->offset_bytes, claim->offset_bytes + *claim->extent_bytes);
+  for (const NamedTensorFacts* tensor : tensors) {
+    // Nobody knows where the elements of a nested tensor lie.
+    if (!tensor->extent_bytes.has_value() || !tensor->offset_bytes.has_value())
+      return storage_bytes;
+    pieces.emplace_back(*tensor->offset_bytes, *tensor->offset_bytes + *tensor->extent_bytes);
   }
   std::sort(pieces.begin(), pieces.end());
   int64_t visible = 0, end = 0;
@@ -40,50 +41,52 @@ int64_t visible_bytes(const std::vector<const Claim*>& claims, int64_t storage_b
   return std::min(visible, storage_bytes);
 }
 
-ReportRow row_of(const Claim& claim, RowKind kind) {
+ReportRow row_of(const NamedTensorFacts& tensor, RowKind kind) {
   ReportRow row;
   row.kind = kind;
-  row.name = claim.name;
-  row.role = claim.role;
-  row.module = claim.module;
-  if (claim.shape.has_value()) row.shape.emplace(claim.shape->begin(), claim.shape->end());
-  row.dtype = claim.dtype;
-  row.storage_offset_bytes = claim.offset_bytes;
-  row.extent_bytes = claim.extent_bytes.value_or(0);
+  row.name = tensor.name;
+  row.role = tensor.role;
+  row.module = tensor.module;
+  if (tensor.shape.has_value()) row.shape.emplace(tensor.shape->begin(), tensor.shape->end());
+  row.dtype = tensor.dtype;
+  row.storage_offset_bytes = tensor.offset_bytes;
+  row.extent_bytes = tensor.extent_bytes;
   return row;
 }
 
-// The rows of one storage: one per tensor object, the same object under two names is a+b. The first
-// is the one whose bytes are counted; it has the storage's role, and the user's name rather than a
-// graph's slot. `least` is the role if no claim has a better one.
-std::vector<ReportRow> rows_of(std::vector<const Claim*> claims, Role least) {
-  std::stable_sort(claims.begin(), claims.end(), [](const Claim* a, const Claim* b) {
-    return std::make_pair(a->role == Role::kSaved, a->role) <
-           std::make_pair(b->role == Role::kSaved, b->role);
-  });
-  struct Place {
+// Returns the rows of one storage: one per tensor object; the same object under two names is a+b.
+// The bytes are counted in the first, which has the storage's role, and the user's name rather than
+// a graph's slot. `least` is the role unless a tensor has a better one.
+std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Role least) {
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const NamedTensorFacts* a, const NamedTensorFacts* b) {
+                     return std::make_pair(a->role == Role::kSaved, a->role) <
+                            std::make_pair(b->role == Role::kSaved, b->role);
+                   });
+  struct NamesOfRow {
     size_t row;
     std::vector<std::string_view> names;
   };
-  std::unordered_map<uintptr_t, Place> place_of_tensor;
+  std::unordered_map<uintptr_t, NamesOfRow> rows_of_tensors;
   std::optional<int64_t> references;
   Role role = least;
   std::vector<ReportRow> rows;
-  for (const Claim* claim : claims) {
-    role = std::min(role, claim->role);
-    if (claim->references.has_value()) references = claim->references;
-    const auto [found, is_new] = place_of_tensor.try_emplace(claim->tensor, Place{rows.size(), {}});
-    Place& place = found->second;
-    if (!is_new && claim->tensor != 0) {
-      if (claim->role == Role::kSaved ||
-          std::find(place.names.begin(), place.names.end(), claim->name) != place.names.end())
+  for (const NamedTensorFacts* tensor : tensors) {
+    role = std::min(role, tensor->role);
+    if (tensor->references.has_value()) references = tensor->references;
+    const auto [entry, is_new] =
+        rows_of_tensors.try_emplace(tensor->identity, NamesOfRow{rows.size(), {}});
+    auto& [row, names] = entry->second;
+    if (!is_new && tensor->identity != 0) {
+      if (tensor->role == Role::kSaved ||
+          std::find(names.begin(), names.end(), tensor->name) != names.end())
         continue;
-      rows[place.row].name += "+" + claim->name;
-      place.names.push_back(claim->name);
+      rows[row].name += "+" + tensor->name;
+      names.push_back(tensor->name);
       continue;
     }
-    place.names.push_back(claim->name);
-    rows.push_back(row_of(*claim, rows.empty() ? RowKind::kStorage : RowKind::kShared));
+    names.push_back(tensor->name);
+    rows.push_back(row_of(*tensor, rows.empty() ? RowKind::kStorage : RowKind::kShared));
     rows.back().nbytes = 0;
   }
   ReportRow& counted = rows.front();
@@ -91,28 +94,28 @@ std::vector<ReportRow> rows_of(std::vector<const Claim*> claims, Role least) {
   for (size_t i = 1; i < rows.size(); ++i) rows[i].owner = counted.name;
   if (references.has_value()) {
     counted.more_references =
-        std::max<int64_t>(0, *references - static_cast<int64_t>(place_of_tensor.size()));
+        std::max<int64_t>(0, *references - static_cast<int64_t>(rows_of_tensors.size()));
   }
   return rows;
 }
 
-// What is known of a storage that the registry does not have.
-void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, bool followed,
-                       std::optional<MemoryMaps>& maps) {
+// Fills in what is known of a storage that the registry does not have.
+void explain_elsewhere(ReportRow& row, const std::vector<const NamedTensorFacts*>& tensors,
+                       bool followed, std::optional<MemoryMaps>& maps) {
   std::optional<int64_t> bytes;
   bool has_storage = false;
   bool pinned = false;
   bool lent = false;
-  for (const Claim* claim : claims) {
-    has_storage = has_storage || claim->has_storage;
-    lent = lent || claim->lent;
-    pinned = pinned || claim->pinned;
-    if (claim->storage_bytes.has_value())
-      bytes = std::max(bytes.value_or(0), *claim->storage_bytes);
+  for (const NamedTensorFacts* tensor : tensors) {
+    has_storage = has_storage || tensor->has_storage;
+    lent = lent || tensor->lent;
+    pinned = pinned || tensor->pinned;
+    if (tensor->storage_bytes.has_value())
+      bytes = std::max(bytes.value_or(0), *tensor->storage_bytes);
   }
   const bool is_empty = has_storage ? bytes == 0 : row.shape.has_value() && row.elements() == 0;
   if (is_empty) return;
-  const c10::Device device = claims.front()->device;
+  const c10::Device device = tensors.front()->device;
   if (device.is_meta() || lent) {
     row.kind = lent ? RowKind::kLent : RowKind::kMeta;
     row.claimed_bytes = bytes;
@@ -129,7 +132,7 @@ void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, 
     if (pinned) row.external = ExternalMemory::kPinned;
     if (pinned || !device.is_cpu()) return;
     if (!maps.has_value()) maps.emplace();
-    if (const MemoryMaps::Mapping* const mapping = maps->find(claims.front()->address)) {
+    if (const MemoryMaps::Mapping* const mapping = maps->find(tensors.front()->address)) {
       row.external =
           mapping->shared_memory ? ExternalMemory::kSharedMemory : ExternalMemory::kMappedFile;
       row.mapped_from = mapping->path;
@@ -137,28 +140,29 @@ void explain_elsewhere(ReportRow& row, const std::vector<const Claim*>& claims, 
   }
 }
 
-// Claims on one storage each, in order of the first claim on it.
-std::vector<std::vector<const Claim*>> by_address(const std::vector<const Claim*>& claims) {
-  std::vector<std::vector<const Claim*>> groups;
+// Groups tensors by storage, in order of the first tensor on each.
+std::vector<std::vector<const NamedTensorFacts*>> by_address(
+    const std::vector<const NamedTensorFacts*>& tensors) {
+  std::vector<std::vector<const NamedTensorFacts*>> groups;
   // Where no storage can be seen (opaque tensors) the tensor object stands for it.
-  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, bool, uintptr_t>, size_t> places;
-  for (const Claim* claim : claims) {
-    const uintptr_t identity = claim->has_storage ? claim->address : claim->tensor;
-    size_t place = groups.size();
+  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, bool, uintptr_t>, size_t> indices;
+  for (const NamedTensorFacts* tensor : tensors) {
+    const uintptr_t identity = tensor->has_storage ? tensor->address : tensor->identity;
+    size_t index = groups.size();
     if (identity != 0) {
-      place = places
-                  .try_emplace(
-                      {claim->device.type(), claim->device.index(), claim->has_storage, identity},
-                      place)
+      index = indices
+                  .try_emplace({tensor->device.type(), tensor->device.index(), tensor->has_storage,
+                                identity},
+                               index)
                   .first->second;
     }
-    if (place == groups.size()) groups.emplace_back();
-    groups[place].push_back(claim);
+    if (index == groups.size()) groups.emplace_back();
+    groups[index].push_back(tensor);
   }
   return groups;
 }
 
-// LibTorch's own figures of a CUDA device, and the driver's.
+// Copies LibTorch's own figures of a CUDA device, and the driver's.
 void take_figures(DeviceReport& report, const AllocatorView& view) {
   const DeviceStatistics& statistics = *view.statistics;
   if (!statistics.caching) return;
@@ -187,7 +191,8 @@ void explain(DeviceReport& report) {
   if (report.allocator_bytes.has_value())
     report.unexplained_bytes = *report.allocator_bytes - requested - beyond;
   if (report.requested_bytes.has_value()) {
-    report.unexplained_requested_bytes = *report.requested_bytes - requested - report.awaited_bytes;
+    report.unexplained_requested_bytes =
+        *report.requested_bytes - requested - report.awaited_bytes.value_or(0);
   }
 }
 
@@ -198,20 +203,20 @@ struct Draft {
   int64_t bytes = 0;
   const StorageInfo* storage = nullptr;
   size_t number = 0;            // of an anonymous one
-  uint32_t named = kAnonymous;  // place of its rows
+  uint32_t named = kAnonymous;  // index of its rows in named_
 };
 using Drafts = core::LargeVector<Draft>;
 
 class Builder {
  public:
-  Builder(const ReportOptions& options, const std::vector<Claim>& claims, const Instant& instant,
-          AnonymousNumbers& numbers)
+  Builder(const ReportOptions& options, const std::vector<NamedTensorFacts>& tensors,
+          const Instant& instant, AnonymousNumbers& numbers)
       : options_(options),
-        claims_(claims),
+        tensors_(tensors),
         instant_(instant),
         snapshot_(instant.snapshot),
         numbers_(numbers),
-        parameters_(parameters_by_storage(claims)) {}
+        parameters_(parameters_by_storage(tensors)) {}
 
   Report build() {
     report_.options = options_;
@@ -220,27 +225,27 @@ class Builder {
     report_.time = snapshot_.time();
     report_.unseen_before_tracking = snapshot_.unseen_before_tracking();
     report_.tracking_was_off = snapshot_.tracking_was_off();
-    sort_claims();
+    sort_tensors();
     sort_segments();
     draft_storages();
     draft_elsewhere();
     number_anonymous();
-    for (auto& [id, one] : devices_) {
-      emit(one, drafts_[id]);
-      explain(one);
-      report_.devices.push_back(std::move(one));
+    for (auto& [id, device] : devices_) {
+      emit(device, drafts_[id]);
+      explain(device);
+      report_.devices.push_back(std::move(device));
     }
     return std::move(report_);
   }
 
  private:
   // By id, as an address may belong to another storage by now.
-  void sort_claims() {
-    for (const Claim& claim : claims_) {
-      if (claim.storage_id != 0) {
-        by_storage_.emplace_back(claim.storage_id, &claim);
+  void sort_tensors() {
+    for (const NamedTensorFacts& tensor : tensors_) {
+      if (tensor.storage_id != 0) {
+        by_storage_.emplace_back(tensor.storage_id, &tensor);
       } else if (!instant_.of_peak) {
-        elsewhere_.push_back(&claim);
+        elsewhere_.push_back(&tensor);
       }
     }
     // Those on one storage stay in order of registration.
@@ -259,24 +264,24 @@ class Builder {
   }
 
   DeviceReport& report_of(c10::Device device) {
-    const auto [place, is_new] = devices_.try_emplace({device.type(), device.index()});
-    DeviceReport& one = place->second;
-    if (!is_new) return one;
-    one.device = device;
-    one.bytes_by_role.resize(static_cast<size_t>(Role::kTensor) + 1);
-    one.followed = instant_.active && instant_.follows(device);
+    const auto [entry, is_new] = devices_.try_emplace({device.type(), device.index()});
+    DeviceReport& report = entry->second;
+    if (!is_new) return report;
+    report.device = device;
+    report.bytes_by_role.resize(static_cast<size_t>(Role::kTensor) + 1);
+    report.followed = instant_.active && instant_.follows(device);
     for (const DeviceInfo& info : snapshot_.devices()) {
       if (info.device != device) continue;
-      one.followed = instant_.follows(device);
-      one.counters = info.counters;
-      one.adopted_bytes = info.adopted_bytes;
+      report.followed = instant_.follows(device);
+      report.counters = info.counters;
+      report.adopted_bytes = info.adopted_bytes;
     }
-    if (one.followed) one.allocator_bytes = one.counters.current_bytes;
+    if (report.followed) report.allocator_bytes = report.counters.current_bytes;
     if (const auto view = instant_.views.find(device.index());
         device.is_cuda() && view != instant_.views.end())
-      take_figures(one, view->second);
-    one.allocator_moved = device.is_cuda() && instant_.moved.count(device.index()) > 0;
-    return one;
+      take_figures(report, view->second);
+    report.allocator_moved = device.is_cuda() && instant_.moved.count(device.index()) > 0;
+    return report;
   }
 
   void draft_storages() {
@@ -289,37 +294,38 @@ class Builder {
     for (const auto& [type, index] : seen) {
       const c10::Device device(type, index);
       if (!wanted(device, options_.device)) continue;
-      DeviceReport& one = report_of(device);
-      DeviceAccount account;
+      DeviceReport& report = report_of(device);
+      CudaReconciliation reconciliation;
       if (const auto view = instant_.views.find(index);
           device.is_cuda() && view != instant_.views.end()) {
-        account = account_of(device, snapshot_, view->second);
-        one.items = std::move(account.items);
+        reconciliation = reconcile(device, snapshot_, view->second);
+        report.items = std::move(reconciliation.items);
       }
-      draft_storages(device, account);
+      draft_storages(device, reconciliation);
     }
   }
 
-  void draft_storages(c10::Device device, const DeviceAccount& account) {
+  void draft_storages(c10::Device device, const CudaReconciliation& reconciliation) {
     const c10::ArrayRef<StorageInfo> storages = snapshot_.storages(device);
     Drafts& drafts = drafts_[{device.type(), device.index()}];
     drafts.reserve(storages.size());
-    // Both ascend. Claims on storages that are not there: freed before the instant of the snapshot,
+    // Both ascend. Tensors whose storage is not there: it was freed before the snapshot's instant,
     // by a thread that runs backward, say.
-    auto claim = by_storage_.begin();
+    auto tensor = by_storage_.begin();
     for (const StorageInfo& storage : storages) {
-      while (claim != by_storage_.end() && claim->first < storage.id) ++claim;
-      if (!account.not_rows.empty() && account.not_rows.count(storage.id) > 0) continue;
+      while (tensor != by_storage_.end() && tensor->first < storage.id) ++tensor;
+      if (!reconciliation.not_rows.empty() && reconciliation.not_rows.count(storage.id) > 0)
+        continue;
       Draft draft;
       draft.bytes = storage.nbytes;
       draft.storage = &storage;
-      if (claim != by_storage_.end() && claim->first == storage.id) {
-        std::vector<const Claim*> on_it;
-        for (; claim != by_storage_.end() && claim->first == storage.id; ++claim)
-          on_it.push_back(claim->second);
-        std::vector<ReportRow> rows = rows_of(on_it, least_role(storage));
+      if (tensor != by_storage_.end() && tensor->first == storage.id) {
+        std::vector<const NamedTensorFacts*> on_storage;
+        for (; tensor != by_storage_.end() && tensor->first == storage.id; ++tensor)
+          on_storage.push_back(tensor->second);
+        std::vector<ReportRow> rows = rows_of(on_storage, least_role(storage));
         rows.front().nbytes = storage.nbytes;
-        rows.front().visible_bytes = visible_bytes(on_it, storage.nbytes);
+        rows.front().visible_bytes = visible_bytes(on_storage, storage.nbytes);
         for (ReportRow& row : rows) add_birthplace(row, storage);
         draft.named = keep(std::move(rows));
       }
@@ -329,17 +335,17 @@ class Builder {
 
   void draft_elsewhere() {
     std::optional<MemoryMaps> maps;
-    for (const std::vector<const Claim*>& on_it : by_address(elsewhere_)) {
-      const c10::Device device = on_it.front()->device;
+    for (const std::vector<const NamedTensorFacts*>& on_storage : by_address(elsewhere_)) {
+      const c10::Device device = on_storage.front()->device;
       if (!wanted(device, options_.device)) continue;
-      DeviceReport& one = report_of(device);
-      std::vector<ReportRow> rows = rows_of(on_it, Role::kTensor);
+      DeviceReport& report = report_of(device);
+      std::vector<ReportRow> rows = rows_of(on_storage, Role::kTensor);
       ReportRow& row = rows.front();
-      explain_elsewhere(row, on_it, instant_.active && one.followed, maps);
-      one.external_bytes += row.external_bytes;
-      if (row.external == ExternalMemory::kMappedFile) one.mapped_bytes += row.external_bytes;
-      if (row.external == ExternalMemory::kSharedMemory) one.shared_bytes += row.external_bytes;
-      if (row.kind == RowKind::kMeta) one.would_be_bytes += row.claimed_bytes.value_or(0);
+      explain_elsewhere(row, on_storage, instant_.active && report.followed, maps);
+      report.external_bytes += row.external_bytes;
+      if (row.external == ExternalMemory::kMappedFile) report.mapped_bytes += row.external_bytes;
+      if (row.external == ExternalMemory::kSharedMemory) report.shared_bytes += row.external_bytes;
+      if (row.kind == RowKind::kMeta) report.would_be_bytes += row.claimed_bytes.value_or(0);
       Drafts& drafts = drafts_[{device.type(), device.index()}];
       Draft draft;
       draft.named = keep(std::move(rows));
@@ -374,7 +380,7 @@ class Builder {
     return storage.temporary ? Role::kTemporary : Role::kTensor;
   }
 
-  // Null where the allocator does not tell.
+  // Returns null where the allocator does not tell.
   const DeviceSegment* segment_of(const StorageInfo& storage) const {
     if (!storage.device.is_cuda()) return nullptr;
     const auto of_device = segments_.find(storage.device.index());
@@ -400,8 +406,9 @@ class Builder {
       row.pool = segment->pool;
     }
     if (storage.parameter == 0 || !row.module.empty()) return;
-    if (const auto found = parameters_.find(storage.parameter); found != parameters_.end()) {
-      row.module = found->second->module;
+    if (const auto parameter = parameters_.find(storage.parameter);
+        parameter != parameters_.end()) {
+      row.module = parameter->second->module;
       row.is_output = true;
     }
   }
@@ -417,12 +424,13 @@ class Builder {
     row.role = least_role(storage);
     row.dtype = storage.dtype;
     if (storage.dtype.has_value()) row.shape.emplace(storage.shape.begin(), storage.shape.end());
+    row.storage_offset_bytes = 0;
     row.extent_bytes = storage.nbytes;
     row.nbytes = storage.nbytes;
     add_birthplace(row, storage);
   }
 
-  // Stable.
+  // Keeps the order of equal keys.
   template <typename Key>
   static void sort_by(Drafts& drafts, const Key& key) {
     core::LargeVector<core::Keyed> order;
@@ -432,7 +440,7 @@ class Builder {
     core::sort_ascending(order);
     Drafts sorted;
     sorted.reserve(drafts.size());
-    for (const core::Keyed& one : order) sorted.push_back(drafts[one.place]);
+    for (const core::Keyed& keyed : order) sorted.push_back(drafts[keyed.place]);
     drafts = std::move(sorted);
   }
 
@@ -477,44 +485,44 @@ class Builder {
     }
   }
 
-  static void count(DeviceReport& one, const ReportRow& row) {
+  static void count(DeviceReport& report, const ReportRow& row) {
     const int64_t bytes = row.nbytes.value_or(0);
-    one.total_bytes += bytes;
-    (row.anonymous ? one.anonymous_bytes : one.named_bytes) += bytes;
-    // A slot of a graph is no tensor of the program's.
-    if (row.kind != RowKind::kShared || row.role != Role::kSaved) one.elements += row.elements();
-    one.bytes_by_role[static_cast<size_t>(row.role)] += bytes;
+    report.total_bytes += bytes;
+    (row.anonymous ? report.anonymous_bytes : report.named_bytes) += bytes;
+    // A graph's slot is not one of the program's tensors.
+    if (row.kind != RowKind::kShared || row.role != Role::kSaved) report.elements += row.elements();
+    report.bytes_by_role[static_cast<size_t>(row.role)] += bytes;
   }
 
   // Sharing rows stay behind the row they point at.
-  void emit(DeviceReport& one, Drafts& drafts) {
+  void emit(DeviceReport& report, Drafts& drafts) {
     sort(drafts);
     size_t rows = drafts.size();
     for (const Draft& draft : drafts)
       rows += draft.named == Draft::kAnonymous ? 0 : named_[draft.named].size() - 1;
-    one.rows.reserve(rows);
-    core::prefer_huge_pages(one.rows.data(), rows * sizeof(ReportRow));
+    report.rows.reserve(rows);
+    core::prefer_huge_pages(report.rows.data(), rows * sizeof(ReportRow));
     for (const Draft& draft : drafts) {
       if (draft.named == Draft::kAnonymous) {
-        fill_anonymous(one.rows.emplace_back(), draft);
-        count(one, one.rows.back());
+        fill_anonymous(report.rows.emplace_back(), draft);
+        count(report, report.rows.back());
         continue;
       }
       for (ReportRow& row : named_[draft.named]) {
-        count(one, row);
-        one.rows.push_back(std::move(row));
+        count(report, row);
+        report.rows.push_back(std::move(row));
       }
     }
   }
 
   const ReportOptions& options_;
-  const std::vector<Claim>& claims_;
+  const std::vector<NamedTensorFacts>& tensors_;
   const Instant& instant_;
   const Snapshot& snapshot_;
   AnonymousNumbers& numbers_;
-  const std::map<uint64_t, const Claim*> parameters_;
-  std::vector<std::pair<uint64_t, const Claim*>> by_storage_;
-  std::vector<const Claim*> elsewhere_;  // no row in the registry
+  const std::map<uint64_t, const NamedTensorFacts*> parameters_;
+  std::vector<std::pair<uint64_t, const NamedTensorFacts*>> by_storage_;
+  std::vector<const NamedTensorFacts*> elsewhere_;  // no row in the registry
   std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;  // by address
   std::map<DeviceId, DeviceReport> devices_;
   std::map<DeviceId, Drafts> drafts_;
@@ -530,7 +538,7 @@ void AnonymousNumbers::forget_all_but(const std::vector<uint64_t>& alive) {
     while (living != alive.end() && *living < entry.first) ++living;
     return living == alive.end() || *living != entry.first;
   };
-  // By hand, as remove_if may ask in any order.
+  // Not std::remove_if, which may ask in any order.
   size_t kept = 0;
   for (size_t i = 0; i < numbers_.size(); ++i) {
     if (!is_dead(numbers_[i])) numbers_[kept++] = numbers_[i];
@@ -574,18 +582,19 @@ std::vector<uint64_t> ids_alive(const Snapshot& snapshot) {
   return ids;
 }
 
-std::map<uint64_t, const Claim*> parameters_by_storage(const std::vector<Claim>& claims) {
-  std::map<uint64_t, const Claim*> result;
-  for (const Claim& claim : claims) {
-    if (claim.role == Role::kParameter && claim.storage_id != 0 && !claim.module.empty())
-      result.emplace(claim.storage_id, &claim);
+std::map<uint64_t, const NamedTensorFacts*> parameters_by_storage(
+    const std::vector<NamedTensorFacts>& tensors) {
+  std::map<uint64_t, const NamedTensorFacts*> result;
+  for (const NamedTensorFacts& tensor : tensors) {
+    if (tensor.role == Role::kParameter && tensor.storage_id != 0 && !tensor.module.empty())
+      result.emplace(tensor.storage_id, &tensor);
   }
   return result;
 }
 
-Report build_report(const ReportOptions& options, const std::vector<Claim>& claims,
+Report build_report(const ReportOptions& options, const std::vector<NamedTensorFacts>& tensors,
                     const Instant& instant, AnonymousNumbers& numbers) {
-  return Builder(options, claims, instant, numbers).build();
+  return Builder(options, tensors, instant, numbers).build();
 }
 
 }  // namespace memledger

@@ -1,7 +1,6 @@
 #pragma once
 
-// Makes a report of values: what can be named, what was alive at an instant, and what the
-// allocators say to that.
+// Makes a report from values: named tensors, the snapshot of an instant, the allocators' figures.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,13 +19,13 @@
 
 namespace memledger {
 
-// Anonymous storages keep the number that they were first shown under, as long as they live.
+// Numbers anonymous storages. Each keeps its first number as long as it lives.
 class AnonymousNumbers {
  public:
-  // Both take ids that ascend.
+  // Both take ascending ids.
   void forget_all_but(const std::vector<uint64_t>& alive);
   void number(const std::vector<uint64_t>& anonymous);
-  // Reads the numbers of ids that have one, and ascend.
+  // Reads the numbers of ascending ids, all of which have one.
   class Reader {
    public:
     explicit Reader(const std::vector<std::pair<uint64_t, size_t>>& numbers)
@@ -37,30 +36,33 @@ class AnonymousNumbers {
     std::vector<std::pair<uint64_t, size_t>>::const_iterator next_;
   };
   Reader reader() const { return Reader(numbers_); }
-  std::optional<uint64_t> find(size_t number) const;  // whose number that is
+  // Returns the id that has the number.
+  std::optional<uint64_t> find(size_t number) const;
 
  private:
   std::vector<std::pair<uint64_t, size_t>> numbers_;  // by id
   size_t next_ = 0;
 };
 
-// What is known of one instant.
+// What the registry and the allocators know of one instant.
 struct Instant {
   Snapshot snapshot;
   std::map<c10::DeviceIndex, AllocatorView> views;  // of CUDA devices
-  std::set<c10::DeviceIndex> moved;  // without a view, as threads allocated while it was taken
+  std::set<c10::DeviceIndex> moved;                 // no view: threads allocated while it was taken
   bool of_peak = false;
-  bool active = false;                       // the registry watches
-  std::function<bool(c10::Device)> follows;  // whether it sees a device's allocations
+  bool active = false;                       // the registry is active
+  std::function<bool(c10::Device)> follows;  // whether the registry sees a device's allocations
 };
 
 std::vector<uint64_t> ids_alive(const Snapshot& snapshot);
 
-// Everything but what is of the whole process: pinned memory, the process's own, health.
-Report build_report(const ReportOptions& options, const std::vector<Claim>& claims,
+// Returns a report without the process's figures: pinned memory, resident memory, hook health.
+Report build_report(const ReportOptions& options, const std::vector<NamedTensorFacts>& tensors,
                     const Instant& instant, AnonymousNumbers& numbers);
 
-// The module whose parameter a storage is, for the outputs of the operators that consumed it.
-std::map<uint64_t, const Claim*> parameters_by_storage(const std::vector<Claim>& claims);
+// Returns the parameters that belong to a module, by the ids of their storages: they tell whose
+// output it is that an operator made of them.
+std::map<uint64_t, const NamedTensorFacts*> parameters_by_storage(
+    const std::vector<NamedTensorFacts>& tensors);
 
 }  // namespace memledger

@@ -1,7 +1,7 @@
 #pragma once
 
 // The fixed parts of the HTML page; report_html.cc puts the data between them. Names reach the page
-// as text nodes only.
+// only as text nodes.
 
 namespace memledger {
 
@@ -233,7 +233,7 @@ function drawRows() {
     for (const [, field, show] of columns) {
       const cell = make('span', field === ROW.bytes ? 'number' : '', show(r));
       cell.setAttribute('role', 'cell');
-      cell.title = field === ROW.name && r[ROW.owner] !== null ? cell.textContent + ', offset ' + r[ROW.offset] + ', extent ' + r[ROW.extent] : cell.textContent;
+      cell.title = field === ROW.name && r[ROW.owner] !== null ? cell.textContent + ', offset ' + (r[ROW.offset] ?? '?') + ', extent ' + (r[ROW.extent] ?? '?') : cell.textContent;
       if (field === ROW.role) {
         const swatch = make('i', 'swatch');
         swatch.style.background = colours[data.roles[r[ROW.role]]] || '#666';

@@ -1,12 +1,9 @@
 #include "reporter/formats/report_format.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <cctype>
-#include <cstdlib>
+#include <utility>
 
-#include "text/dtype.h"
 #include "text/shape.h"
 
 namespace memledger {
@@ -15,8 +12,16 @@ std::string table_shape(const std::optional<c10::DimVector>& shape) {
   return shape.has_value() && shape->empty() ? "(1,)" : shape_text(shape);
 }
 
-std::string range_text(int64_t offset_bytes, int64_t extent_bytes) {
-  return fmt::format("offset {}, extent {}", offset_bytes, extent_bytes);
+std::string size_or_unknown(const std::optional<int64_t>& bytes) {
+  return bytes.has_value() ? readable_size(*bytes) : "?";
+}
+
+std::string range_text(const std::optional<int64_t>& offset_bytes,
+                       const std::optional<int64_t>& extent_bytes) {
+  const auto number = [](const std::optional<int64_t>& bytes) {
+    return bytes.has_value() ? std::to_string(*bytes) : "?";
+  };
+  return fmt::format("offset {}, extent {}", number(offset_bytes), number(extent_bytes));
 }
 
 std::string place_text(const ReportRow& row) {
@@ -74,6 +79,30 @@ std::string producer(const Birthplace& birthplace) { return producer(birthplace,
 
 std::string producer(const ReportRow& row) {
   return producer(row, row.is_output ? std::string_view(row.module) : "", row.where);
+}
+
+std::optional<uint64_t> known_storage_id(const ReportRow& row) {
+  if (row.storage_id == 0) return std::nullopt;
+  return row.storage_id;
+}
+
+std::optional<std::string_view> known_phase(const ReportRow& row) {
+  if (row.adopted || row.storage_id == 0) return std::nullopt;
+  return to_string(row.phase);
+}
+
+std::string_view machine_name(ExternalMemory external) {
+  switch (external) {
+    case ExternalMemory::kMappedFile:
+      return "mapped_file";
+    case ExternalMemory::kSharedMemory:
+      return "shared_memory";
+    case ExternalMemory::kPinned:
+      return "pinned";
+    case ExternalMemory::kProgram:
+      break;
+  }
+  return "program";
 }
 
 }  // namespace memledger

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "reporter/report.h"
 #include "text/bytes.h"  // sizes as reports show them
@@ -12,25 +13,37 @@
 
 namespace memledger {
 
-// Returns a shape as the Python tool prints it: (1024, 1024), (1024,), but (1,) for a scalar; (?)
-// where it is unknown.
+// Returns bytes as reports print them: 10.02M; ? where they are unknown.
+std::string size_or_unknown(const std::optional<int64_t>& bytes);
+
+// Returns a shape as the printed report shows it: (1024, 1024), (1024,), but (1,) for a scalar, as
+// the Python tool does; (?) where it is unknown.
 std::string table_shape(const std::optional<c10::DimVector>& shape);
 
-// offset 4096, extent 1024: where a tensor lies in its storage, in bytes.
-std::string range_text(int64_t offset_bytes, int64_t extent_bytes);
+// Returns where a tensor lies in its storage, in bytes: offset 4096, extent 1024.
+std::string range_text(const std::optional<int64_t>& offset_bytes,
+                       const std::optional<int64_t>& extent_bytes);
 
-// stream 0x7f12…, private pool (0, 1): where it is not the default stream's, and where it lies in
-// such a pool.
+// Returns the stream, unless it is the default one, and the private pool, if it lies in one: stream
+// 0x7f12…, private pool (0, 1).
 std::string place_text(const ReportRow& row);
 
-// Whether more than one thread of the program's made what is alive. Backward's does not count: on
-// CUDA it is autograd's, in every training.
+// Returns whether more than one thread of the program made what is alive. Backward's thread does
+// not count: on CUDA it is autograd's own in every training.
 bool has_several_threads(const DeviceReport& device);
 
-// Returns who made it: aten::mul [encoder.layer3, forward], or "before tracking" for an adopted
-// storage. A row adds the module whose output it is, and the program's line: aten::conv2d [output
+// Returns what made a storage: aten::mul [encoder.layer3, forward]; before tracking, if it was
+// adopted. A row adds the module whose output it is, and the program's line: aten::conv2d [output
 // of conv1, forward] at train.cc:42 main.
 std::string producer(const Birthplace& birthplace);
 std::string producer(const ReportRow& row);
+
+// Returns what JSON and CSV say of a row, or nothing where it is unknown: its storage's id unless
+// the registry lacks it, and the phase that it was born in, if the birth was seen.
+std::optional<uint64_t> known_storage_id(const ReportRow& row);
+std::optional<std::string_view> known_phase(const ReportRow& row);
+
+// Returns whose memory it is, as JSON and CSV spell it: mapped_file, shared_memory.
+std::string_view machine_name(ExternalMemory external);
 
 }  // namespace memledger

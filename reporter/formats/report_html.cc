@@ -1,21 +1,18 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <ctime>
-#include <iterator>
-#include <optional>
+#include <chrono>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "reporter/formats/html_template.h"
 #include "reporter/formats/report_format.h"
 #include "reporter/report.h"
 #include "text/html.h"
 #include "text/json.h"
-#include "text/names.h"
+#include "text/shape.h"
 
 namespace memledger {
 namespace {
@@ -23,23 +20,19 @@ namespace {
 // Texts that many rows share, each once.
 class Texts {
  public:
-  Texts() { place_of(""); }
+  Texts() { index_of(""); }
 
-  size_t place_of(const std::string& text) {
-    const auto [found, is_new] = places_.try_emplace(text, places_.size());
-    if (is_new) json_ += (json_.empty() ? "" : ",") + json_string(text);
-    return found->second;
+  size_t index_of(const std::string& text) {
+    const auto [entry, is_new] = indices_.try_emplace(text, indices_.size());
+    if (is_new) json_.push_back(text);
+    return entry->second;
   }
-  const std::string& json() const { return json_; }
+  const Json& json() const { return json_; }
 
  private:
-  std::unordered_map<std::string, size_t> places_;
-  std::string json_;
+  std::unordered_map<std::string, size_t> indices_;
+  Json json_ = Json::array();
 };
-
-std::string size_or_unknown(std::optional<int64_t> bytes) {
-  return bytes.has_value() ? readable_size(*bytes) : "?";
-}
 
 std::string note(const ReportRow& row) {
   switch (row.kind) {
@@ -62,85 +55,102 @@ std::string note(const ReportRow& row) {
   return "";
 }
 
-std::string tiles_json(const Report& report, const DeviceReport& device) {
-  std::vector<std::pair<std::string, std::string>> tiles;
-  tiles.emplace_back("tensors", size_or_unknown(device.used_bytes()));
-  tiles.emplace_back(report.of_peak ? "peak of requested bytes" : "allocated",
-                     size_or_unknown(device.allocator_bytes));
+Json tiles_json(const Report& report, const DeviceReport& device) {
+  Json tiles = Json::array();
+  const auto add = [&tiles](std::string_view title, std::string value) {
+    tiles.push_back({title, std::move(value)});
+  };
+  tiles.push_back({"unexplained", size_or_unknown(device.unexplained_bytes),
+                   device.unexplained_bytes.value_or(0) != 0});
+  add("tensors", size_or_unknown(device.used_bytes()));
+  add(report.of_peak ? "peak of requested bytes" : "allocated",
+      size_or_unknown(device.allocator_bytes));
   for (const ReportItem& item : device.items)
-    tiles.emplace_back(item.name.empty() ? std::string(to_string(item.kind)) : item.name,
-                       readable_size(item.bytes));
-  tiles.emplace_back("named", readable_size(device.named_bytes));
-  tiles.emplace_back("anonymous", readable_size(device.anonymous_bytes));
+    add(item.name.empty() ? to_string(item.kind) : item.name, readable_size(item.bytes));
+  add("named", readable_size(device.named_bytes));
+  add("anonymous", readable_size(device.anonymous_bytes));
   if (device.reserved_bytes.has_value()) {
-    tiles.emplace_back("cached, free", size_or_unknown(device.cached_free_bytes));
-    tiles.emplace_back("reserved", readable_size(*device.reserved_bytes));
-    tiles.emplace_back("context, libraries, others",
-                       size_or_unknown(device.outside_allocator_bytes));
-    tiles.emplace_back("used on the device", size_or_unknown(device.device_used_bytes));
+    add("cached, free", size_or_unknown(device.cached_free_bytes));
+    add("reserved", readable_size(*device.reserved_bytes));
+    add("context, libraries, others", size_or_unknown(device.outside_allocator_bytes));
+    add("used on the device", size_or_unknown(device.device_used_bytes));
   }
-  if (device.external_bytes > 0)
-    tiles.emplace_back("external", readable_size(device.external_bytes));
+  if (device.external_bytes > 0) add("external", readable_size(device.external_bytes));
   if (device.device.is_cpu() && report.process.has_value())
-    tiles.emplace_back("resident in the process", readable_size(report.process->resident_bytes));
-  if (device.device.is_cpu() && report.unseen_before_tracking)
-    tiles.emplace_back("before tracking", "?");
-  if (device.device.is_cpu() && report.tracking_was_off)
-    tiles.emplace_back("while tracking was off", "?");
-  std::string json = fmt::format("[{},{},{}]", json_string("unexplained"),
-                                 json_string(size_or_unknown(device.unexplained_bytes)),
-                                 device.unexplained_bytes.value_or(0) != 0);
-  for (const auto& [title, value] : tiles)
-    json += fmt::format(",[{},{}]", json_string(title), json_string(value));
-  return json;
+    add("resident in the process", readable_size(report.process->resident_bytes));
+  if (device.device.is_cpu() && report.unseen_before_tracking) add("before tracking", "?");
+  if (device.device.is_cpu() && report.tracking_was_off) add("while tracking was off", "?");
+  return tiles;
 }
 
-// Not of what made it, by which the map is divided.
+// Returns everything but the producer, which has a column of its own.
 std::string note(const ReportRow& row, bool with_thread) {
   std::string text = note(row);
   if (row.kind != RowKind::kStorage) return text;
-  std::string place = place_text(row);
+  std::string stream_and_thread = place_text(row);
   if (with_thread && row.thread != 0)
-    place += fmt::format("{}thread {}", place.empty() ? "" : ", ", row.thread);
-  if (!place.empty()) text += (text.empty() ? "" : " ") + place + ";";
+    stream_and_thread +=
+        fmt::format("{}thread {}", stream_and_thread.empty() ? "" : ", ", row.thread);
+  if (!stream_and_thread.empty()) text += (text.empty() ? "" : " ") + stream_and_thread + ";";
   return text;
 }
 
-void add_row(std::string& json, const ReportRow& row, bool with_thread, Texts& texts) {
-  // The order of ROW in the page.
-  fmt::format_to(std::back_inserter(json), "[{},{},{},{},{},{},{},{},{},{},{},{},{}]",
-                 static_cast<int>(row.kind), json_string(row.name), static_cast<int>(row.role),
-                 row.nbytes.has_value() ? std::to_string(*row.nbytes) : "null",
-                 texts.place_of(table_shape(row.shape)), texts.place_of(dtype_text(row.dtype)),
-                 texts.place_of(row.module), row.is_output ? 1 : 0, texts.place_of(producer(row)),
-                 row.owner.empty() ? "null" : json_string(row.owner), row.storage_offset_bytes,
-                 row.extent_bytes, texts.place_of(note(row, with_thread)));
+// In the order of ROW in the page.
+std::string row_text(const ReportRow& row, bool with_thread, Texts& texts) {
+  Json json = Json::array();
+  json.get_ref<Json::array_t&>().reserve(16);
+  json.push_back(static_cast<int>(row.kind));
+  json.push_back(row.name);
+  json.push_back(static_cast<int>(row.role));
+  json.push_back(or_null(row.nbytes));
+  json.push_back(texts.index_of(shape_text(row.shape)));
+  json.push_back(texts.index_of(dtype_text(row.dtype)));
+  json.push_back(texts.index_of(row.module));
+  json.push_back(row.is_output ? 1 : 0);
+  json.push_back(texts.index_of(producer(row)));
+  json.push_back(row.owner.empty() ? Json(nullptr) : Json(row.owner));
+  json.push_back(or_null(row.storage_offset_bytes));
+  json.push_back(or_null(row.extent_bytes));
+  json.push_back(texts.index_of(note(row, with_thread)));
+  return to_text(json);
+}
+
+std::string device_text(const Report& report, const DeviceReport& device, Texts& texts) {
+  std::string text = "{\"device\":" + json_string(device.device.str()) +
+                     ",\"tiles\":" + to_text(tiles_json(report, device)) + ",\"rows\":[";
+  const bool with_threads = has_several_threads(device);
+  std::string_view separator;
+  for (const ReportRow& row : device.rows) {
+    text.append(separator).append(row_text(row, with_threads, texts));
+    separator = ",\n";
+  }
+  return text + "]}";
+}
+
+std::string title(const Report& report) {
+  return fmt::format("{}{:%Y-%m-%d %H:%M:%S} UTC", report.of_peak ? "at the peak, read " : "",
+                     fmt::gmtime(std::chrono::system_clock::to_time_t(report.time)));
+}
+
+Json role_names() {
+  Json names = Json::array();
+  for (size_t role = 0; role <= static_cast<size_t>(Role::kTensor); ++role)
+    names.push_back(to_string(static_cast<Role>(role)));
+  return names;
 }
 
 }  // namespace
 
 std::string Report::to_html() const {
   Texts texts;
-  std::string json = "{\"roles\":[";
-  for (size_t role = 0; role <= static_cast<size_t>(Role::kTensor); ++role)
-    json += (role == 0 ? "" : ",") + json_string(to_string(static_cast<Role>(role)));
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-  json += "],\"title\":" +
-          json_string(fmt::format("{}{:%Y-%m-%d %H:%M:%S} UTC", of_peak ? "at the peak, read " : "",
-                                  fmt::gmtime(seconds)));
-  json += ",\"devices\":[";
-  for (size_t d = 0; d < devices.size(); ++d) {
-    const DeviceReport& device = devices[d];
-    json += fmt::format("{}{{\"device\":{},\"tiles\":[{}],\"rows\":[", d == 0 ? "" : ",",
-                        json_string(device.device.str()), tiles_json(*this, device));
-    const bool with_threads = has_several_threads(device);
-    for (size_t r = 0; r < device.rows.size(); ++r) {
-      if (r > 0) json += ",\n";
-      add_row(json, device.rows[r], with_threads, texts);
-    }
-    json += "]}";
+  std::string json = "{\"roles\":" + to_text(role_names()) +
+                     ",\"title\":" + json_string(title(*this)) + ",\"devices\":[";
+  std::string_view separator;
+  for (const DeviceReport& device : devices) {
+    json.append(separator).append(device_text(*this, device, texts));
+    separator = ",";
   }
-  json += "],\"texts\":[" + texts.json() + "]}";
+  json += "],\"texts\":" + to_text(texts.json()) + "}";
   return kPageHead + json_for_script(json) + kPageTail;
 }
 

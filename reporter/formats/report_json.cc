@@ -1,153 +1,135 @@
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
+#include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "reporter/formats/report_format.h"
+#include "reporter/formats/row_json.h"
 #include "reporter/report.h"
 #include "text/json.h"
 
 namespace memledger {
 namespace {
 
-constexpr int kSchemaVersion = 2;
-
-std::string_view external_text(ExternalMemory external) {
-  switch (external) {
-    case ExternalMemory::kMappedFile:
-      return "mapped_file";
-    case ExternalMemory::kSharedMemory:
-      return "shared_memory";
-    case ExternalMemory::kPinned:
-      return "pinned";
-    case ExternalMemory::kProgram:
-      break;
-  }
-  return "program";
+Json process_json(const std::optional<ProcessMemory>& process) {
+  if (!process.has_value()) return nullptr;
+  return {{"resident_bytes", process->resident_bytes},
+          {"anonymous_bytes", process->anonymous_bytes},
+          {"file_bytes", process->file_bytes},
+          {"shared_bytes", process->shared_bytes}};
 }
 
-std::string number(std::optional<int64_t> value) {
-  return value.has_value() ? std::to_string(*value) : "null";
+Json workspaces_json(const std::vector<ModelledWorkspace>& workspaces) {
+  Json list = Json::array();
+  for (const ModelledWorkspace& workspace : workspaces) {
+    list.push_back({{"name", workspace.name},
+                    {"largest_bytes", workspace.largest_bytes},
+                    {"requests", workspace.requests}});
+  }
+  return list;
 }
 
-std::string row_json(const ReportRow& row) {
-  std::string json =
-      fmt::format("{{\"kind\":{},\"name\":{},\"role\":{},\"anonymous\":{},\"storage_id\":{}",
-                  json_string(to_string(row.kind)), json_string(row.name),
-                  json_string(to_string(row.role)), row.anonymous, row.storage_id);
-  json += ",\"bytes\":" + number(row.nbytes);
-  if (!row.owner.empty()) json += ",\"owner\":" + json_string(row.owner);
-  if (row.kind == RowKind::kExternal) {
-    json += fmt::format(",\"external_bytes\":{},\"external\":{}", row.external_bytes,
-                        json_string(external_text(row.external)));
-    if (!row.mapped_from.empty()) json += ",\"mapped_from\":" + json_string(row.mapped_from);
+Json hooks_json(const HookHealth& health) {
+  return {{"unknown_frees", health.unknown_frees},
+          {"dropped_records", health.dropped_records},
+          {"swallowed_exceptions", health.swallowed_exceptions}};
+}
+
+Json roles_json(const std::vector<int64_t>& bytes_by_role) {
+  Json roles = Json::object();
+  for (size_t role = 0; role < bytes_by_role.size(); ++role)
+    roles[std::string(machine_name(static_cast<Role>(role)))] = bytes_by_role[role];
+  return roles;
+}
+
+Json items_json(const std::vector<ReportItem>& items) {
+  Json list = Json::array();
+  for (const ReportItem& item : items) {
+    list.push_back({{"kind", to_string(item.kind)},
+                    {"name", item.name},
+                    {"bytes", item.bytes},
+                    {"count", item.count}});
   }
-  if (row.kind == RowKind::kNotFollowed || row.kind == RowKind::kMeta || row.kind == RowKind::kLent)
-    json += ",\"claimed_bytes\":" + number(row.claimed_bytes);
-  json += row.shape.has_value() ? fmt::format(",\"shape\":[{}]", fmt::join(*row.shape, ","))
-                                : ",\"shape\":null";
-  json += row.dtype.has_value() ? ",\"dtype\":" + json_string(dtype_text(row.dtype))
-                                : ",\"dtype\":null";
-  json += fmt::format(",\"offset_bytes\":{},\"extent_bytes\":{}", row.storage_offset_bytes,
-                      row.extent_bytes);
-  json += ",\"more_references\":" + number(row.more_references);
-  json += ",\"visible_bytes\":" + number(row.visible_bytes);
-  json += fmt::format(",\"module\":{},\"is_output\":{}", json_string(row.module), row.is_output);
-  json += fmt::format(
-      ",\"op\":{},\"autograd_node\":{},\"forward_op\":{},\"forward_label\":{},\"label\":{},"
-      "\"phase\":{},\"phase_inferred\":{},"
-      "\"adopted\":{},\"where\":{}",
-      json_string(row.op), json_string(row.autograd_node), json_string(row.forward_op),
-      json_string(row.forward_label), json_string(row.label), json_string(to_string(row.phase)),
-      row.phase_inferred, row.adopted, json_string(row.where));
-  json += fmt::format(",\"used_as_parameter\":{},\"thread\":{}", row.used_as_parameter,
-                      row.thread == 0 ? "null" : std::to_string(row.thread));
-  json += row.stream.has_value() ? fmt::format(",\"stream\":{},\"pool\":[{},{}]}}", *row.stream,
-                                               row.pool.first, row.pool.second)
-                                 : ",\"stream\":null,\"pool\":null}";
-  return json;
+  return list;
+}
+
+// All members of a device but its rows.
+Json device_json(const DeviceReport& device) {
+  return {{"device", device.device.str()},
+          {"followed", device.followed},
+          {"total_bytes", device.total_bytes},
+          {"used_bytes", or_null(device.used_bytes())},
+          {"allocator_bytes", or_null(device.allocator_bytes)},
+          {"unexplained_bytes", or_null(device.unexplained_bytes)},
+          {"adopted_bytes", device.adopted_bytes},
+          {"external_bytes", device.external_bytes},
+          {"would_be_bytes", device.would_be_bytes},
+          {"elements", device.elements},
+          {"bytes_by_role", roles_json(device.bytes_by_role)},
+          {"allocator_moved", device.allocator_moved},
+          {"requested_bytes", or_null(device.requested_bytes)},
+          {"unexplained_requested_bytes", or_null(device.unexplained_requested_bytes)},
+          {"awaited_bytes", or_null(device.awaited_bytes)},
+          {"reserved_bytes", or_null(device.reserved_bytes)},
+          {"cached_free_bytes", or_null(device.cached_free_bytes)},
+          {"largest_free_block_bytes", or_null(device.largest_free_block)},
+          {"fragmented_bytes", or_null(device.fragmented_bytes)},
+          {"outside_allocator_bytes", or_null(device.outside_allocator_bytes)},
+          {"device_used_bytes", or_null(device.device_used_bytes)},
+          {"device_total_bytes", or_null(device.device_total_bytes)},
+          {"named_bytes", device.named_bytes},
+          {"anonymous_bytes", device.anonymous_bytes},
+          {"mapped_bytes", device.mapped_bytes},
+          {"shared_bytes", device.shared_bytes},
+          {"items", items_json(device.items)}};
+}
+
+// All members of a report but its devices.
+Json head_json(const Report& report) {
+  const auto time_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(report.time.time_since_epoch()).count();
+  return {{"schema", "memledger.report/2"},
+          {"time_ms", time_ms},
+          {"of_peak", report.of_peak},
+          {"complete", report.complete},
+          {"unseen_before_tracking", report.unseen_before_tracking},
+          {"tracking_was_off", report.tracking_was_off},
+          {"pinned_in_use_bytes", or_null(report.pinned_in_use_bytes)},
+          {"pinned_reserved_bytes", or_null(report.pinned_reserved_bytes)},
+          {"process", process_json(report.process)},
+          {"modelled_workspaces", workspaces_json(report.modelled_workspaces)},
+          {"hooks", hooks_json(report.health)}};
+}
+
+// Returns the object's text up to where a list, its last member, begins: {…,"key":[
+std::string with_open_list(const Json& object, std::string_view key) {
+  std::string text = to_text(object);
+  text.pop_back();
+  return text.append(",\"").append(key).append("\":[");
+}
+
+void append_rows(std::string& text, const std::vector<ReportRow>& rows) {
+  std::string_view separator;
+  for (const ReportRow& row : rows) {
+    JsonRow json;
+    add_row_members(json, row);
+    text.append(separator).append(to_text(json.end()));
+    separator = ",";
+  }
 }
 
 }  // namespace
 
 std::string Report::to_json() const {
-  const auto seconds =
-      std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  std::string json = fmt::format("{{\"schema\":\"memledger.report\",\"version\":{},\"time_ms\":{},",
-                                 kSchemaVersion, seconds);
-  json += fmt::format(
-      "\"of_peak\":{},\"complete\":{},\"unseen_before_tracking\":{},\"tracking_was_off\":{},",
-      of_peak, complete, unseen_before_tracking, tracking_was_off);
-  json += fmt::format("\"pinned_in_use_bytes\":{},\"pinned_reserved_bytes\":{},",
-                      number(pinned_in_use_bytes), number(pinned_reserved_bytes));
-  if (process.has_value()) {
-    json += fmt::format(
-        "\"process\":{{\"resident_bytes\":{},\"anonymous_bytes\":{},\"file_bytes\":{},\"shared_"
-        "bytes\":{}}},",
-        process->resident_bytes, process->anonymous_bytes, process->file_bytes,
-        process->shared_bytes);
-  } else {
-    json += "\"process\":null,";
+  std::string text = with_open_list(head_json(*this), "devices");
+  std::string_view separator;
+  for (const DeviceReport& device : devices) {
+    text.append(separator).append(with_open_list(device_json(device), "rows"));
+    append_rows(text, device.rows);
+    text += "]}";
+    separator = ",";
   }
-  json += "\"modelled_workspaces\":[";
-  for (size_t i = 0; i < modelled_workspaces.size(); ++i) {
-    const ModelledWorkspace& workspace = modelled_workspaces[i];
-    json += fmt::format("{}{{\"name\":{},\"largest_bytes\":{},\"requests\":{}}}", i == 0 ? "" : ",",
-                        json_string(workspace.name), workspace.largest_bytes, workspace.requests);
-  }
-  json += "],";
-  json += fmt::format(
-      "\"hooks\":{{\"unknown_frees\":{},\"dropped_records\":{},\"swallowed_exceptions\":{}}},"
-      "\"devices\":[",
-      health.unknown_frees, health.dropped_records, health.swallowed_exceptions);
-  for (size_t d = 0; d < devices.size(); ++d) {
-    const DeviceReport& device = devices[d];
-    json += fmt::format(
-        "{}{{\"device\":{},\"followed\":{},\"total_bytes\":{},\"allocator_bytes\":{},\"unexplained_"
-        "bytes\":{},\"adopted_bytes\":{"
-        "},"
-        "\"external_bytes\":{},\"would_be_bytes\":{},\"elements\":{},\"bytes_by_role\":{{",
-        d == 0 ? "" : ",", json_string(device.device.str()), device.followed,
-        number(device.used_bytes()), number(device.allocator_bytes),
-        number(device.unexplained_bytes), device.adopted_bytes, device.external_bytes,
-        device.would_be_bytes, device.elements);
-    for (size_t role = 0; role < device.bytes_by_role.size(); ++role) {
-      json +=
-          fmt::format("{}{}:{}", role == 0 ? "" : ",",
-                      json_string(to_string(static_cast<Role>(role))), device.bytes_by_role[role]);
-    }
-    json += fmt::format(
-        "}},\"allocator_moved\":{},\"requested_bytes\":{},\"unexplained_requested_bytes\":{},"
-        "\"awaited_bytes\":{},\"reserved_"
-        "bytes\":{},",
-        device.allocator_moved, number(device.requested_bytes),
-        number(device.unexplained_requested_bytes), device.awaited_bytes,
-        number(device.reserved_bytes));
-    json +=
-        fmt::format("\"cached_free_bytes\":{},\"largest_free_block\":{},\"fragmented_bytes\":{},",
-                    number(device.cached_free_bytes), number(device.largest_free_block),
-                    number(device.fragmented_bytes));
-    json += fmt::format(
-        "\"outside_allocator_bytes\":{},\"device_used_bytes\":{},\"device_total_bytes\":{},",
-        number(device.outside_allocator_bytes), number(device.device_used_bytes),
-        number(device.device_total_bytes));
-    json += fmt::format(
-        "\"named_bytes\":{},\"anonymous_bytes\":{},\"mapped_bytes\":{},\"shared_bytes\":{},"
-        "\"items\":[",
-        device.named_bytes, device.anonymous_bytes, device.mapped_bytes, device.shared_bytes);
-    for (size_t i = 0; i < device.items.size(); ++i) {
-      const ReportItem& item = device.items[i];
-      json += fmt::format("{}{{\"kind\":{},\"name\":{},\"bytes\":{},\"count\":{}}}",
-                          i == 0 ? "" : ",", json_string(to_string(item.kind)),
-                          json_string(item.name), item.bytes, item.count);
-    }
-    json += "],\"rows\":[";
-    for (size_t r = 0; r < device.rows.size(); ++r)
-      json += (r == 0 ? "" : ",") + row_json(device.rows[r]);
-    json += "]}";
-  }
-  return json + "]}";
+  return text + "]}";
 }
 
 }  // namespace memledger

@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kWidth = 79;
 
-// As they were when the program began: a program may put another buffer behind std::cout.
+// The buffers at the program's start: it may put another one behind std::cout later.
 const std::streambuf* const terminal_out = std::cout.rdbuf();
 const std::streambuf* const terminal_error = std::cerr.rdbuf();
 
@@ -52,7 +52,7 @@ enum class Style : uint8_t {
   kBad
 };
 
-// Wraps texts in escape sequences, or not.
+// Colours texts by escape sequences, or leaves them alone.
 class Palette {
  public:
   explicit Palette(bool on) : on_(on) {}
@@ -109,13 +109,13 @@ Style style_of(const ReportRow& row) {
   }
 }
 
-// A line of the table: one storage's row, or several in one.
+// A line of the table: one row, or a group of rows.
 struct ShownRow {
   const ReportRow* row;
-  std::string group;         // GroupBy::kRole …: what they have in common
-  std::string first_member;  // of anonymous rows alike
+  std::string group;         // GroupBy::kRole, kModule, kOperator: what the rows have in common
+  std::string first_member;  // the name of the first of several anonymous rows that are alike
   size_t count = 1;
-  size_t unknown = 0;  // of these, those whose bytes nobody knows
+  size_t unknown = 0;  // how many of them have unknown bytes
   int64_t nbytes = 0;  // as shown: see DeviceReport::shown_bytes
 };
 
@@ -142,31 +142,31 @@ std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& 
       std::tuple<Role, std::string, std::string_view, std::optional<c10::DimVector>,
                  std::optional<c10::ScalarType>, uint64_t, std::pair<uint64_t, uint64_t>>;
   std::vector<ShownRow> shown;
-  std::map<Likeness, size_t> place_of_likeness;
-  std::map<std::string, size_t> place_of_key;
+  std::map<Likeness, size_t> index_of_likeness;
+  std::map<std::string, size_t> index_of_key;
   const bool by_key = options.group != GroupBy::kAlike && options.group != GroupBy::kNothing;
   for (const ReportRow& row : device.rows) {
     if (row.kind == RowKind::kShared && (!options.verbose || by_key)) continue;
-    size_t place = shown.size();
+    size_t index = shown.size();
     bool is_new = true;
     if (by_key) {
-      const auto [found, inserted] = place_of_key.try_emplace(key_of(row, options.group), place);
-      place = found->second;
+      const auto [entry, inserted] = index_of_key.try_emplace(key_of(row, options.group), index);
+      index = entry->second;
       is_new = inserted;
-      if (is_new) shown.push_back({&row, found->first, "", 0});
+      if (is_new) shown.push_back({&row, entry->first, "", 0});
     } else if (row.anonymous && options.group == GroupBy::kAlike) {
-      const auto [found, inserted] =
-          place_of_likeness.try_emplace({row.role, producer(row), row.label, row.shape, row.dtype,
+      const auto [entry, inserted] =
+          index_of_likeness.try_emplace({row.role, producer(row), row.label, row.shape, row.dtype,
                                          row.stream.value_or(0), row.pool},
-                                        place);
-      place = found->second;
+                                        index);
+      index = entry->second;
       is_new = inserted;
       if (is_new) shown.push_back({&row, "", row.name, 0});
     } else {
       shown.push_back({&row, "", "", 0});
     }
-    ++shown[place].count;
-    add_to(shown[place], row, device);
+    ++shown[index].count;
+    add_to(shown[index], row, device);
   }
   if (options.sort == SortBy::kBytes) {
     // Groups have grown. Sharing rows (0 bytes) stay behind the row they point at.
@@ -197,10 +197,6 @@ std::string first_column(const ShownRow& shown) {
   if (!shown.group.empty()) return table_name(shown.group);
   if (shown.count > 1) return fmt::format("{} x {} …", shown.count, shown.first_member);
   return first_column(*shown.row);
-}
-
-std::string size_or_unknown(std::optional<int64_t> bytes) {
-  return bytes.has_value() ? readable_size(*bytes) : "?";
 }
 
 std::string external_note(const ReportRow& row) {
@@ -245,15 +241,15 @@ std::string note(const ReportRow& row, bool verbose) {
   return "";
 }
 
-// Whether to say that its tensors show a part only: any part when verbose, else where most of it is
-// out of their reach.
+// Returns whether to say that the tensors show only a part of the storage: always if verbose, else
+// if more than half of it is out of their reach.
 bool pins_what_it_does_not_show(const ReportRow& row, bool verbose) {
   if (row.kind != RowKind::kStorage || !row.visible_bytes.has_value() || !row.nbytes.has_value())
     return false;
   return verbose ? *row.visible_bytes < *row.nbytes : *row.visible_bytes < *row.nbytes / 2;
 }
 
-// Bytes by the thread that made them. Storages from before tracking are nobody's.
+// Returns bytes by the thread that made them. No thread made storages from before tracking.
 std::map<uint32_t, int64_t> bytes_by_thread(const DeviceReport& device) {
   std::map<uint32_t, int64_t> threads;
   for (const ReportRow& row : device.rows) {
@@ -263,7 +259,7 @@ std::map<uint32_t, int64_t> bytes_by_thread(const DeviceReport& device) {
   return threads;
 }
 
-// The largest first; of many threads only these.
+// Returns the threads with most bytes, the largest first.
 std::string threads_text(const std::map<uint32_t, int64_t>& threads) {
   constexpr size_t kShown = 8;
   std::vector<std::pair<uint32_t, int64_t>> sorted(threads.begin(), threads.end());
@@ -316,7 +312,7 @@ void write_rows(std::ostream& out, const DeviceReport& device, const ReportOptio
     }
     out << paint(Style::kFaint, behind) << '\n';
     if (row.kind != RowKind::kShared) owner = i;
-    // What is of the storage comes after its last row.
+    // What concerns the whole storage comes after its last row.
     if (i + 1 < count && shown[i + 1].row->kind == RowKind::kShared) continue;
     const ReportRow& counted = *shown[owner].row;
     if (pins_what_it_does_not_show(counted, options.verbose)) {
@@ -356,8 +352,8 @@ void write_item(std::ostream& out, std::string_view what, const std::vector<Repo
   out << '\n';
 }
 
-// The chain from the rows to what was taken from the driver.
-void write_account(std::ostream& out, const DeviceReport& device) {
+// Writes the chain from the rows to what was taken from the driver.
+void write_reconciliation(std::ostream& out, const DeviceReport& device) {
   if (device.total_bytes > 0) {
     out << fmt::format("  named: {}; anonymous: {}\n", readable_size(device.named_bytes),
                        readable_size(device.anonymous_bytes));
@@ -382,9 +378,9 @@ void write_account(std::ostream& out, const DeviceReport& device) {
     out << fmt::format("Requested: {} ({} unexplained)\n", readable_size(*device.requested_bytes),
                        size_or_unknown(device.unexplained_requested_bytes));
   }
-  if (device.awaited_bytes > 0)
+  if (device.awaited_bytes.value_or(0) > 0)
     out << fmt::format("freed, awaited by other streams: {}\n",
-                       readable_size(device.awaited_bytes));
+                       readable_size(*device.awaited_bytes));
   if (device.reserved_bytes.has_value()) {
     out << fmt::format("cached, free: {}", size_or_unknown(device.cached_free_bytes));
     if (device.largest_free_block.value_or(0) > 0) {
@@ -406,14 +402,14 @@ std::string process_text(const ProcessMemory& memory) {
                      readable_size(memory.file_bytes), readable_size(memory.shared_bytes));
 }
 
-// What of the process's memory the tensors are. Pages that were never written to are not resident,
-// so there is no remainder to be exact about.
+// Writes the process's memory beside the tensors'. There is no remainder to be exact about, as
+// pages that were never written to are not resident.
 void write_process(std::ostream& out, const Report& report, const DeviceReport& device) {
   out << fmt::format("resident memory of the process: {}; tensors: {}\n",
                      process_text(*report.process), size_or_unknown(device.allocator_bytes));
 }
 
-// Memory that operators or libraries took for themselves: no tensor was seen on it.
+// Returns the memory that operators or libraries took for themselves: no tensor was seen on it.
 int64_t bytes_without_tensor(const DeviceReport& device) {
   int64_t bytes = 0;
   for (const ReportRow& row : device.rows)
@@ -434,7 +430,7 @@ void write_footer(std::ostream& out, const Report& report, const DeviceReport& d
         readable_size(*device.allocator_bytes - *device.unexplained_bytes),
         readable_size(*device.allocator_bytes), readable_size(*device.unexplained_bytes));
     out << paint(*device.unexplained_bytes == 0 ? Style::kGood : Style::kBad, explained) << '\n';
-    write_account(out, device);
+    write_reconciliation(out, device);
   } else if (device.device.is_meta()) {
     out << fmt::format("Explained: ? of ? (no memory; would be {})\n",
                        readable_size(device.would_be_bytes));

@@ -8,15 +8,14 @@
 #include <string_view>
 
 #include "reporter/formats/report_format.h"
+#include "reporter/formats/row_json.h"
+#include "text/dtype.h"
 #include "text/json.h"
 #include "text/names.h"
+#include "text/shape.h"
 
 namespace memledger {
 namespace {
-
-std::string number(std::optional<int64_t> value) {
-  return value.has_value() ? std::to_string(*value) : "null";
-}
 
 std::string count(std::optional<int64_t> value) {
   return value.has_value() ? std::to_string(*value) : "?";
@@ -26,7 +25,7 @@ std::string plural(int64_t value, std::string_view one, std::string_view more) {
   return fmt::format("{} {}", value, value == 1 ? one : more);
 }
 
-// Deep graphs have long ways.
+// Leaves out the middle of a long path.
 std::string path_text(const std::vector<std::string>& path) {
   constexpr size_t kEnds = 4, kLongestPath = 1000;
   if (path.size() <= 2 * kEnds + 1)
@@ -51,6 +50,26 @@ std::string bytes_text(const ReportRow& row) {
   }
 }
 
+Json names_json(const std::vector<NamedReference>& names) {
+  Json list = Json::array();
+  for (const NamedReference& name : names) {
+    list.push_back({{"name", name.name},
+                    {"role", machine_name(name.role)},
+                    {"same_tensor", name.same_tensor},
+                    {"offset_bytes", or_null(name.offset_bytes)},
+                    {"extent_bytes", or_null(name.extent_bytes)}});
+  }
+  return list;
+}
+
+Json saved_json(const std::vector<SavedReference>& saved) {
+  Json list = Json::array();
+  for (const SavedReference& reference : saved) {
+    list.push_back({{"slot", reference.slot}, {"root", reference.root}, {"path", reference.path}});
+  }
+  return list;
+}
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const NamedReference& name) {
@@ -65,7 +84,7 @@ std::ostream& operator<<(std::ostream& out, const SavedReference& saved) {
 
 std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
   const ReportRow& row = why.row;
-  out << fmt::format("{}: {} {} on {}, {}, {}\n", table_name(row.name), table_shape(row.shape),
+  out << fmt::format("{}: {} {} on {}, {}, {}\n", table_name(row.name), shape_text(row.shape),
                      dtype_text(row.dtype), why.device.str(), bytes_text(row), to_string(row.role));
   const std::string made_by = producer(row);
   if (!made_by.empty()) out << "  made by: " << table_name(made_by) << '\n';
@@ -86,7 +105,7 @@ std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
   if (!why.held_by_you.has_value()) {
     out << "?\n";
   } else if (*why.held_by_you == 0) {
-    out << "nothing that is not named above\n";
+    out << "nothing else\n";
   } else {
     out << plural(*why.held_by_you, "tensor", "tensors")
         << " (variables, containers, graphs that were not added)\n";
@@ -95,29 +114,16 @@ std::ostream& operator<<(std::ostream& out, const WhyAlive& why) {
 }
 
 std::string WhyAlive::to_json() const {
-  std::string json = fmt::format(
-      "{{\"schema\":\"memledger.why_alive\",\"version\":1,\"name\":{},\"device\":{},\"storage_id\":"
-      "{},\"bytes\":{},\"role\":{},"
-      "\"made_by\":{},\"tensor_references\":{},\"storage_references\":{},\"known_tensors\":{},"
-      "\"held_by_you\":{},\"names\":[",
-      json_string(row.name), json_string(device.str()), row.storage_id, number(row.nbytes),
-      json_string(to_string(row.role)), json_string(producer(row)), number(tensor_references),
-      number(storage_references), known_tensors, number(held_by_you));
-  for (size_t i = 0; i < names.size(); ++i) {
-    json += fmt::format(
-        "{}{{\"name\":{},\"role\":{},\"same_tensor\":{},\"offset_bytes\":{},\"extent_bytes\":{}}}",
-        i == 0 ? "" : ",", json_string(names[i].name), json_string(to_string(names[i].role)),
-        names[i].same_tensor, names[i].offset_bytes, names[i].extent_bytes);
-  }
-  json += "],\"saved\":[";
-  for (size_t i = 0; i < saved.size(); ++i) {
-    json += fmt::format("{}{{\"slot\":{},\"root\":{},\"path\":[", i == 0 ? "" : ",",
-                        json_string(saved[i].slot), json_string(saved[i].root));
-    for (size_t k = 0; k < saved[i].path.size(); ++k)
-      json += (k == 0 ? "" : ",") + json_string(saved[i].path[k]);
-    json += "]}";
-  }
-  return json + "]}";
+  JsonRow json;
+  json.add("schema", "memledger.why_alive/2").add("device", device.str());
+  add_row_members(json, row);
+  json.add("tensor_references", or_null(tensor_references))
+      .add("storage_references", or_null(storage_references))
+      .add("known_tensors", known_tensors)
+      .add("held_by_you", or_null(held_by_you))
+      .add("names", names_json(names))
+      .add("saved", saved_json(saved));
+  return to_text(json.end());
 }
 
 }  // namespace memledger

@@ -30,8 +30,8 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-// The thread that added an entry may read its gradients and states as long as no other one was seen
-// to train, as may one that trains itself. Any other thread could be beside one that will be seen
+// The thread that added an entry, or one that trains itself, may read its gradients and states as
+// long as no other thread was seen to train. Any other thread could be beside one that will be seen
 // next.
 struct Entry {
   uint32_t added_by = this_thread_number();
@@ -42,24 +42,23 @@ struct Entry {
   }
 };
 
-// What somebody else may end once it is removed. Guarded by the book's lock.
+// An entry whose subject the program may end once it is removed. Guarded by the book's lock.
 struct Pinned {
   bool removed = false;
   int pins = 0;
-  pid_t process = 0;  // that the pins are of: a child of fork has none of its parent's threads
+  pid_t process = 0;  // whose pins these are: a child of fork has none of its parent's threads
 };
 
 struct ModuleEntry : Entry, Pinned {
   std::string prefix;
   const torch::nn::Module* module;
   std::weak_ptr<const torch::nn::Module> owner;
-  bool
-      owned;  // by a shared_ptr when it was added; else it is on the stack and the caller's to keep
+  bool owned;  // by a shared_ptr when it was added; else the caller keeps it
 
-  ModuleEntry(std::string its_prefix, const torch::nn::Module& one)
+  ModuleEntry(std::string its_prefix, const torch::nn::Module& its_module)
       : prefix(std::move(its_prefix)),
-        module(&one),
-        owner(one.weak_from_this()),
+        module(&its_module),
+        owner(its_module.weak_from_this()),
         owned(!owner.expired()) {}
   bool ended() const { return owned && owner.expired(); }
 };
@@ -68,16 +67,16 @@ struct ScriptEntry : Entry {
   std::string prefix;
   ScriptModuleRef module;
 
-  ScriptEntry(std::string its_prefix, const torch::jit::Module& one)
-      : prefix(std::move(its_prefix)), module(one) {}
+  ScriptEntry(std::string its_prefix, const torch::jit::Module& its_module)
+      : prefix(std::move(its_prefix)), module(its_module) {}
   bool ended() const { return module.ended(); }
 };
 
 struct OptimizerEntry : Entry, Pinned {
   std::unique_ptr<OptimizerWatch> watch;
 
-  explicit OptimizerEntry(const torch::optim::Optimizer& one)
-      : watch(std::make_unique<OptimizerWatch>(one)) {}
+  explicit OptimizerEntry(const torch::optim::Optimizer& optimizer)
+      : watch(std::make_unique<OptimizerWatch>(optimizer)) {}
 };
 
 struct TensorEntry : Entry {
@@ -85,19 +84,19 @@ struct TensorEntry : Entry {
   Role role;
   WeakTensor tensor;
 
-  TensorEntry(std::string its_name, Role its_role, const at::Tensor& one)
-      : name(std::move(its_name)), role(its_role), tensor(one.getIntrusivePtr()) {}
+  TensorEntry(std::string its_name, Role its_role, const at::Tensor& its_tensor)
+      : name(std::move(its_name)), role(its_role), tensor(its_tensor.getIntrusivePtr()) {}
   bool ended() const { return tensor.expired(); }
 };
 
-// Shared with those who read them. Lists: what goes is moved to another one, without memory.
+// Shared with readers. In lists, as entries move to another list without memory.
 template <typename E>
 using EntryList = std::list<std::shared_ptr<E>>;
 template <typename E>
 using EntryVector = std::vector<std::shared_ptr<E>>;
 
-// Declared before a lock is taken, so that what goes ends without it: deleters and destructors are
-// the program's.
+// Declared before a lock is taken, so that its entries end without the lock: deleters and
+// destructors are the program's.
 struct Dropped {
   EntryList<ModuleEntry> modules;
   EntryList<ScriptEntry> scripts;
@@ -109,7 +108,7 @@ std::string join(const std::string& prefix, const std::string& path) {
   return prefix.empty() ? path : path.empty() ? prefix : prefix + "." + path;
 }
 
-// Linear for torch::nn::LinearImpl.
+// Returns Linear for torch::nn::LinearImpl.
 std::string type_name(const torch::nn::Module& module) {
   std::string name = module.name();
   if (const size_t colon = name.rfind(':'); colon != std::string::npos) name.erase(0, colon + 1);
@@ -120,7 +119,7 @@ std::string type_name(const torch::nn::Module& module) {
   return name;
 }
 
-// Of encoder.0.weight: encoder.0; the names of parameters have no dots.
+// Returns encoder.0 for encoder.0.weight: the names of parameters have no dots.
 std::string path_of_owner(const std::string& name) {
   const size_t dot = name.rfind('.');
   return dot == std::string::npos ? "" : name.substr(0, dot);
@@ -136,9 +135,8 @@ at::Tensor lock(const WeakTensor& weak) {
 struct NameBook::Entries {
   using Hold = std::lock_guard<ForkSafeMutex>;
 
-  // Guards what follows, the entries' Pinned included; all else in an entry never changes while the
-  // book has it. Nothing of LibTorch's is called while it is held, but for looking whether
-  // something has ended.
+  // Guards what follows, and the entries' Pinned; the rest of an entry does not change while the
+  // book has it. While it is held, LibTorch is only asked whether something has ended.
   ForkSafeMutex lock;
   EntryList<ModuleEntry> modules;
   EntryList<ScriptEntry> scripts;
@@ -146,8 +144,8 @@ struct NameBook::Entries {
   EntryList<TensorEntry> tensors;  // in order of registration
   std::unordered_map<std::string, EntryList<TensorEntry>::iterator> tensor_of_name;
   const GradientNotes::Wanted gradients_wanted;
-  // Adding looks for dead entries only when there may be as many of them as live ones, so that it
-  // stays cheap on average. Not of TorchScript modules, whose memory LibTorch keeps until they are
+  // Adding looks for dead entries only when there may be as many as live ones, so that it stays
+  // cheap on average; except for TorchScript modules, whose memory LibTorch keeps until they are
   // let go of here.
   size_t prune_at = 64;
 
@@ -185,40 +183,39 @@ struct NameBook::Entries {
 
   template <typename E>
   void add(EntryList<E>& to, std::shared_ptr<E> entry) {
-    EntryList<E> one;
-    one.push_back(std::move(entry));
+    EntryList<E> added;
+    added.push_back(std::move(entry));
     Dropped dropped;
     const Hold hold(lock);
     prune_sometimes(dropped);
-    to.splice(to.end(), one);
+    to.splice(to.end(), added);
   }
 
   void add(std::string name, Role role, const at::Tensor& tensor) {
     TORCH_CHECK(tensor.defined(), "memledger: the tensor given for \"", name, "\" is undefined");
     if (no_other_thread_trains() && tensor.is_leaf()) GradientNotes::note(tensor);
-    EntryList<TensorEntry> one;
-    one.push_back(std::make_shared<TensorEntry>(name, role, tensor));
+    EntryList<TensorEntry> added;
+    added.push_back(std::make_shared<TensorEntry>(name, role, tensor));
     Dropped dropped;
     const Hold hold(lock);
     prune_sometimes(dropped);
-    const auto [place, is_new] = tensor_of_name.try_emplace(std::move(name), one.begin());
+    const auto [entry, is_new] = tensor_of_name.try_emplace(std::move(name), added.begin());
     if (!is_new) {
-      dropped.tensors.splice(dropped.tensors.end(), tensors, place->second);
-      place->second = one.begin();
+      dropped.tensors.splice(dropped.tensors.end(), tensors, entry->second);
+      entry->second = added.begin();
     }
-    tensors.splice(tensors.end(), one);
+    tensors.splice(tensors.end(), added);
   }
 
-  // No other thread reads it any more, nor ever will. By looking, as a condition variable does not
-  // outlive a fork: removing is rare, and a read takes milliseconds.
+  // Waits until no other thread reads the entry. Polls, as a condition variable does not outlive a
+  // fork: removing is rare, and a read takes milliseconds.
   void wait_for_readers(const Pinned& removed);
 };
 
 namespace {
 
-// While one of these lives, what the entry stands for is not ended: who removes it waits. Nothing
-// that may end with it, and so call the program, is let go of meanwhile, but when memory fails; a
-// thread does not wait for itself.
+// Keeps the program from ending what an entry stands for: remove() waits for pins of other threads.
+// While pinned, nothing whose end may call the program is let go of, unless memory fails.
 class Pin {
  public:
   Pin(ForkSafeMutex& lock, Pinned& what) : lock_(lock), what_(what) {
@@ -241,7 +238,7 @@ class Pin {
   Pin(const Pin&) = delete;
   Pin& operator=(const Pin&) = delete;
 
-  // False: it was removed, and is not to be touched.
+  // False if the entry was removed: then it must not be touched.
   explicit operator bool() const { return pinned_; }
 
   static int of_this_thread(const Pinned& what) {
@@ -329,21 +326,21 @@ void NameBook::remove(std::string_view name) {
   Dropped removed;
   {
     const Entries::Hold hold(entries_->lock);
-    entries_->prune(
-        ended);  // whether a dead one is an error must not depend on when it was last looked for
+    // Whether a dead name is an error must not depend on when the book last looked for it.
+    entries_->prune(ended);
     Entries::move_if(entries_->modules, removed.modules,
                      [&](ModuleEntry& entry) { return entry.prefix == wanted; });
     Entries::move_if(entries_->scripts, removed.scripts,
                      [&](const ScriptEntry& entry) { return entry.prefix == wanted; });
     for (const auto& entry : removed.modules) entry->removed = true;
-    if (const auto found = entries_->tensor_of_name.find(wanted);
-        found != entries_->tensor_of_name.end()) {
-      removed.tensors.splice(removed.tensors.end(), entries_->tensors, found->second);
-      entries_->tensor_of_name.erase(found);
+    if (const auto named = entries_->tensor_of_name.find(wanted);
+        named != entries_->tensor_of_name.end()) {
+      removed.tensors.splice(removed.tensors.end(), entries_->tensors, named->second);
+      entries_->tensor_of_name.erase(named);
     }
   }
   TORCH_CHECK(!removed.modules.empty() || !removed.scripts.empty() || !removed.tensors.empty(),
-              "memledger: nothing that lives was added under the name \"", name, "\"");
+              "memledger: nothing living was added under the name \"", name, "\"");
   for (const auto& entry : removed.modules) {
     if (!entry->owned) entries_->wait_for_readers(*entry);
   }
@@ -361,7 +358,7 @@ void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
   TORCH_CHECK(!removed.optimizers.empty(), "memledger: this optimizer was not added");
   for (const auto& entry : removed.optimizers) {
     entries_->wait_for_readers(*entry);
-    entry->watch.reset();  // others may have the entry for a while
+    entry->watch.reset();  // readers may hold the entry for a while
   }
 }
 
@@ -379,28 +376,28 @@ std::vector<NamedTensor> NameBook::read() const {
     optimizers.assign(entries_->optimizers.begin(), entries_->optimizers.end());
     tensors.assign(entries_->tensors.begin(), entries_->tensors.end());
   }
-  std::vector<NamedTensor> found;  // before what pins entries: holds all that is read of them
-  found.reserve(tensors.size());
+  std::vector<NamedTensor> result;  // declared before any Pin, as it holds what is read of them
+  result.reserve(tensors.size());
   struct Known {
     std::string name, module;
   };
   std::unordered_map<const c10::TensorImpl*, Known> parameters;
   const auto add = [&](std::string name, Role role, const std::string& module,
                        const at::Tensor& tensor) {
-    if (tensor.defined()) found.push_back({std::move(name), role, module, tensor, nullptr});
+    if (tensor.defined()) result.push_back({std::move(name), role, module, tensor, nullptr});
   };
-  bool may_be_read = false;  // what threads that train set without a lock
+  bool may_be_read = false;  // gradients and states, which training threads set without a lock
   const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module,
                                  const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     add(name, role, module, tensor);
-    // Another thread may begin to train meanwhile, with zero_grad(): then what was noted is no
-    // longer there, or may still be had.
+    // Another thread may begin to train meanwhile, with zero_grad(): then the note is gone, or
+    // still valid.
     at::Tensor gradient = GradientNotes::find(tensor);
+    // Frozen parameters keep their gradient. LibTorch would warn if others were asked.
     if (!gradient.defined() && may_be_read && no_other_thread_trains() &&
         (tensor.is_leaf() || tensor.retains_grad())) {
-      gradient =
-          tensor.grad();  // frozen parameters keep theirs; asked of others LibTorch would warn
+      gradient = tensor.grad();
     }
     if (gradient.defined()) add(name + ".grad", Role::kGradient, module, gradient);
   };
@@ -409,10 +406,9 @@ std::vector<NamedTensor> NameBook::read() const {
     add_with_grad(name, Role::kParameter, module, tensor);
     if (tensor.defined()) parameters.emplace(tensor.unsafeGetTensorImpl(), Known{name, module});
   };
-  // The last reference to a module may be the one that reading took: it ends with what was read of
-  // it.
+  // Ours may be the last reference to a module: then it ends with what was read of it.
   const auto keep_with_what_it_has = [&](size_t first, std::shared_ptr<const void> owner) {
-    if (first < found.size()) found[first].owner = std::move(owner);
+    if (first < result.size()) result[first].owner = std::move(owner);
   };
   for (const auto& shared_entry : modules) {
     ModuleEntry& entry = *shared_entry;
@@ -422,7 +418,7 @@ std::vector<NamedTensor> NameBook::read() const {
     const Pin pin(entries_->lock, entry);
     if (!pin) continue;
     const torch::nn::Module* const module = entry.module;
-    const size_t first = found.size();
+    const size_t first = result.size();
     may_be_read = entry.may_be_read();
     const auto owner_of = [&, root = module](const std::string& name) {
       const std::string path = path_of_owner(name);
@@ -448,7 +444,7 @@ std::vector<NamedTensor> NameBook::read() const {
   }
   for (const auto& shared_entry : scripts) {
     const ScriptEntry& entry = *shared_entry;
-    const size_t first = found.size();
+    const size_t first = result.size();
     may_be_read = entry.may_be_read();
     auto held = entry.module.for_each_tensor([&](const std::string& path, const std::string& module,
                                                  Role role, const at::Tensor& tensor) {
@@ -511,9 +507,9 @@ std::vector<NamedTensor> NameBook::read() const {
       }
     }
   }
-  std::stable_sort(found.begin(), found.end(),
+  std::stable_sort(result.begin(), result.end(),
                    [](const NamedTensor& a, const NamedTensor& b) { return a.role < b.role; });
-  return found;
+  return result;
 }
 
 }  // namespace memledger

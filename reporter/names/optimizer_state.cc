@@ -25,10 +25,10 @@ void for_each_state(const torch::optim::Optimizer& optimizer, const c10::TensorI
                     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   using namespace torch::optim;
   const auto& states = optimizer.state();
-  // The key's type is not const; nothing is written to.
-  const auto found = states.find(const_cast<c10::TensorImpl*>(param));
-  if (found == states.end() || found->second == nullptr) return;
-  const OptimizerParamState* const state = found->second.get();
+  // The map's keys are not const, but nothing is written.
+  const auto entry = states.find(const_cast<c10::TensorImpl*>(param));
+  if (entry == states.end() || entry->second == nullptr) return;
+  const OptimizerParamState* const state = entry->second.get();
   if (const auto* adam = dynamic_cast<const AdamParamState*>(state)) {
     visit("exp_avg", adam->exp_avg());
     visit("exp_avg_sq", adam->exp_avg_sq());

@@ -13,12 +13,12 @@ class Optimizer;
 
 namespace memledger {
 
-// Adam, AdamW, SGD, RMSprop, Adagrad, LBFGS; `Optimizer` for one that LibTorch does not bring.
+// Returns Adam, AdamW, SGD, RMSprop, Adagrad or LBFGS; Optimizer for one that is not LibTorch's.
 std::string name_of(const torch::optim::Optimizer& optimizer);
 
-// Calls visit(slot name, tensor) for each tensor the optimizer keeps for one parameter: exp_avg,
-// momentum_buffer, old_dirs.3 … Optimizers that LibTorch does not bring have states of unknown
-// type: nothing is visited.
+// Calls visit(slot name, tensor) for each tensor that the optimizer keeps for one parameter:
+// exp_avg, momentum_buffer, old_dirs.3. Visits nothing of an optimizer that is not LibTorch's, as
+// the type of its state is unknown.
 void for_each_state(const torch::optim::Optimizer& optimizer, const c10::TensorImpl* param,
                     const std::function<void(const std::string&, const at::Tensor&)>& visit);
 

@@ -27,15 +27,15 @@ struct Slot {
 };
 using Slots = std::vector<Slot>;
 
-// Where a parameter lies: SGD writes to data(), which is another tensor object there.
-using Place = std::pair<const c10::StorageImpl*, int64_t>;
+// Storage and offset of a parameter: SGD writes to data(), which is another tensor object there.
+using Location = std::pair<const c10::StorageImpl*, int64_t>;
 
-std::optional<Place> place_of(const at::Tensor& tensor) {
+std::optional<Location> location_of(const at::Tensor& tensor) {
   const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   if (!tensor.defined() || !impl->has_storage() || tensor.layout() != c10::kStrided)
     return std::nullopt;
   if (impl->is_nested() || impl->has_symbolic_sizes_strides()) return std::nullopt;
-  return Place(impl->unsafe_storage().unsafeGetStorageImpl(), impl->storage_offset());
+  return Location(impl->unsafe_storage().unsafeGetStorageImpl(), impl->storage_offset());
 }
 
 }  // namespace
@@ -51,37 +51,39 @@ struct OptimizerWatch::Watch {
   std::atomic<uint32_t> stepper{0};  // thread that ran the last step seen
   // The rest is guarded by training_notes_lock().
   std::unordered_map<const c10::TensorImpl*, std::unique_ptr<Parameter>> parameters;
-  std::vector<Place> places;
+  std::vector<Location> locations;
 
-  explicit Watch(const torch::optim::Optimizer& one) : optimizer(one) {}
+  explicit Watch(const torch::optim::Optimizer& its_optimizer) : optimizer(its_optimizer) {}
   static bool note(Parameter& parameter, std::vector<Slots>& dropped);
 };
 
 struct OptimizerWatch::Table {
-  std::unordered_map<Place, absl::InlinedVector<Watch::Parameter*, 1>, absl::Hash<Place>> by_place;
+  std::unordered_map<Location, absl::InlinedVector<Watch::Parameter*, 1>, absl::Hash<Location>>
+      by_location;
   size_t watches = 0;
 
   // Never destroyed: programs train after main, too.
   static Table& get() {
-    static auto* const one = new Table;
-    return *one;
+    static auto* const table = new Table;
+    return *table;
   }
 
-  void forget_places(Watch& watch) {
-    for (const Place& place : watch.places) {
-      const auto found = by_place.find(place);
-      if (found == by_place.end()) continue;
-      auto& there = found->second;
-      for (size_t i = there.size(); i-- > 0;) {
-        if (there[i]->watch == &watch) there.erase(there.begin() + static_cast<std::ptrdiff_t>(i));
+  void forget_locations(Watch& watch) {
+    for (const Location& location : watch.locations) {
+      const auto entry = by_location.find(location);
+      if (entry == by_location.end()) continue;
+      auto& parameters = entry->second;
+      for (size_t i = parameters.size(); i-- > 0;) {
+        if (parameters[i]->watch == &watch)
+          parameters.erase(parameters.begin() + static_cast<std::ptrdiff_t>(i));
       }
-      if (there.empty()) by_place.erase(found);
+      if (parameters.empty()) by_location.erase(entry);
     }
-    watch.places.clear();
+    watch.locations.clear();
   }
 };
 
-// False where there is no state. What is no longer needed goes to `dropped`, to be let go of
+// Returns whether there is a state. Moves what is no longer needed to `dropped`, to be let go of
 // without the lock.
 bool OptimizerWatch::Watch::note(Parameter& parameter, std::vector<Slots>& dropped) {
   Slots& slots = parameter.slots;
@@ -122,32 +124,32 @@ OptimizerWatch::OptimizerWatch(const torch::optim::Optimizer& optimizer)
 OptimizerWatch::~OptimizerWatch() {
   const core::LockHolder hold(training_notes_lock());
   Table& table = Table::get();
-  table.forget_places(*watch_);
+  table.forget_locations(*watch_);
   if (--table.watches == 0) remove_step_observer(&on_write);
 }
 
 void OptimizerWatch::find_parameters() {
-  std::vector<std::pair<const c10::TensorImpl*, Place>> now;
+  std::vector<std::pair<const c10::TensorImpl*, Location>> now;
   for (const torch::optim::OptimizerParamGroup& group : watch_->optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (const auto place = place_of(parameter))
-        now.emplace_back(parameter.unsafeGetTensorImpl(), *place);
+      if (const auto location = location_of(parameter))
+        now.emplace_back(parameter.unsafeGetTensorImpl(), *location);
     }
   }
   Table& table = Table::get();
   const core::LockHolder hold(training_notes_lock());
-  bool same = now.size() == watch_->places.size();
+  bool same = now.size() == watch_->locations.size();
   for (size_t i = 0; same && i < now.size(); ++i) {
-    same = now[i].second == watch_->places[i] && watch_->parameters.count(now[i].first) != 0;
+    same = now[i].second == watch_->locations[i] && watch_->parameters.count(now[i].first) != 0;
   }
   if (same) return;
-  table.forget_places(*watch_);
-  watch_->places.reserve(now.size());
-  for (const auto& [tensor, place] : now) {
+  table.forget_locations(*watch_);
+  watch_->locations.reserve(now.size());
+  for (const auto& [tensor, location] : now) {
     std::unique_ptr<Watch::Parameter>& parameter = watch_->parameters[tensor];
     if (parameter == nullptr) parameter.reset(new Watch::Parameter{watch_.get(), tensor, {}});
-    watch_->places.push_back(place);
-    table.by_place[place].push_back(parameter.get());
+    watch_->locations.push_back(location);
+    table.by_location[location].push_back(parameter.get());
   }
 }
 
@@ -167,8 +169,8 @@ NamedStates OptimizerWatch::noted(const c10::TensorImpl* parameter) const {
   Slots slots;
   {
     const core::LockHolder hold(training_notes_lock());
-    const auto found = watch_->parameters.find(parameter);
-    if (found != watch_->parameters.end()) slots = found->second->slots;
+    const auto entry = watch_->parameters.find(parameter);
+    if (entry != watch_->parameters.end()) slots = entry->second->slots;
   }
   NamedStates states;
   for (Slot& slot : slots) {
@@ -178,32 +180,32 @@ NamedStates OptimizerWatch::noted(const c10::TensorImpl* parameter) const {
   return states;
 }
 
-// On a thread in the middle of a program's step, perhaps; or in code of the program's that writes
-// to a parameter by hand.
+// Runs in the middle of a step, or where the program writes to a parameter by hand.
 void OptimizerWatch::on_write(const at::Tensor& written) noexcept {
   try {
-    const std::optional<Place> place = place_of(written);
-    if (!place.has_value()) return;
+    const std::optional<Location> location = location_of(written);
+    if (!location.has_value()) return;
     const uint32_t thread = this_thread_number();
     std::vector<Slots> dropped;
     const core::LockHolder hold(training_notes_lock());
-    const auto found = Table::get().by_place.find(*place);
-    if (found == Table::get().by_place.end()) return;
+    const auto entry = Table::get().by_location.find(*location);
+    if (entry == Table::get().by_location.end()) return;
     note_that_this_thread_trains();
-    // Whose step it is cannot be seen. Another thread could be in that of an optimizer that shares
-    // the parameter, or that it has stepped before.
-    const Watch* const first = found->second.front()->watch;
-    const bool shared = std::any_of(found->second.begin(), found->second.end(),
-                                    [&](const auto* one) { return one->watch != first; });
+    // One cannot see which optimizer steps. Another thread could be stepping one that shares the
+    // parameter, or that it has stepped before.
+    const Watch* const first = entry->second.front()->watch;
+    const bool shared =
+        std::any_of(entry->second.begin(), entry->second.end(),
+                    [&](const auto* parameter) { return parameter->watch != first; });
     if (shared && !no_other_thread_trains()) return;
-    for (Watch::Parameter* const parameter : found->second) {
+    for (Watch::Parameter* const parameter : entry->second) {
       Watch& watch = *parameter->watch;
       const uint32_t stepper = watch.stepper.load();
       if (stepper != thread && stepper != 0 && trains(stepper)) continue;
       if (Watch::note(*parameter, dropped)) watch.stepper.store(thread);
     }
   } catch (...) {
-    // No memory: the states stay without names.
+    // Without memory the states stay without names.
   }
 }
 

@@ -19,7 +19,8 @@ def benchmark(name, deps):
     native.cc_test(
         name = name + "_smoke_test",
         args = ["--smoke"],
-        # Threads that wait for each other take minutes on a machine that builds something meanwhile.
+        # Threads that wait for each other take minutes on a machine that builds something
+        # meanwhile.
         env = {"OMP_NUM_THREADS": "1"},
         deps = [":%s_main" % name],
     )

@@ -46,7 +46,7 @@ at::Tensor fan(int64_t nodes) {
   return at::cat(parts);
 }
 
-// Of this thread, so that others on the machine count less.
+// Counts this thread only, so that others on the machine matter less.
 double cpu_milliseconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

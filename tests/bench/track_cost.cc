@@ -37,7 +37,7 @@ ABSL_FLAG(bool, smoke, false, "Only sees that all of it runs.");
 namespace memledger {
 namespace {
 
-// Of the clock, and of this thread's own work, which a busy machine does not lengthen as much.
+// By the clock, and by this thread's own work, which a busy machine lengthens less.
 struct Times {
   std::vector<double> wall_ms, cpu_ms;
 

@@ -87,6 +87,22 @@ TEST_CASE("values of the registry print in a line, with ? for what is not known"
   failure.phase = Phase::kForward;
   CHECK(shown(failure) == "99 bytes failed on cuda:1, aten::mm, a\\nb, forward");
 
+  StorageInfo storage;
+  storage.id = 7;
+  storage.nbytes = 20;
+  storage.dtype = c10::kFloat;
+  storage.shape = {5};
+  storage.op = "aten::mm";
+  storage.autograd_node = "MmBackward0";
+  storage.label = "encoder";
+  storage.phase = Phase::kBackward;
+  CHECK(shown(storage) ==
+        "storage 7 on cpu: 20 bytes, (5,) torch.float32, aten::mm in MmBackward0, encoder, "
+        "backward");
+  storage.adopted = true;
+  CHECK(shown(storage) == "storage 7 on cpu: 20 bytes, (5,) torch.float32, before tracking");
+  CHECK(shown(static_cast<const Birthplace&>(storage)) == "before tracking");
+
   Lifetime life;
   life.storage.nbytes = 40;
   CHECK(shown(life).substr(shown(life).find(", born")) == ", born before, alive");

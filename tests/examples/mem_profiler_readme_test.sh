@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The frame of examples/mem_profiler_readme on a virtual H200, and its CSV. Arguments: run_test_program.sh, memledger, the example.
+# The frame of examples/mem_profiler_readme on a virtual H200, and its CSV. Arguments:
+# run_test_program.sh, memledger, the example.
 #
-# In bytes: mf_user_embed 138493 * 64 * 4 = 35454208, mf_item_embed 26744 * 64 * 4 = 6846464, mlp_… twice that; all parameters
-# 31832577 * 4 = 127330308.
+# In bytes: mf_user_embed 138493 * 64 * 4 = 35454208, mf_item_embed 26744 * 64 * 4 = 6846464, mlp_…
+# twice that; all parameters 31832577 * 4 = 127330308.
 set -uo pipefail
 run="$PWD/$1" memledger="$PWD/$2" example="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
@@ -23,7 +24,8 @@ same "the device" "$(head -1 out)" "on cuda:0"
 same "when it reports" "$(grep '^Memory Usage' out)" "Memory Usage for Iteration 5 of Epoch 1
 Memory Usage for Iteration 5 of Epoch 2"
 
-# As in the original's README, from the rule to the weights of the last frame; figures that depend on the batch aside.
+# As in the original's README, from the rule to the weights of the last frame; figures that depend
+# on the batch aside.
 sed -n '/Iteration 5 of Epoch 2/,$p' out >frame
 same "the frame's lines in order" "$(sed -n '2,$p' frame | sed 's/[.]*[0-9]* MB$//; /feature maps$/d' | head -4)" "\
 *******************************************
@@ -69,7 +71,8 @@ awk -F, -v epoch=2 '
     named = sum["weight"] + sum["weight_grad"] + sum["buffer"] + sum["optimizer_state"] + sum["workspace"] + sum["other"]
     # Two batches of 131072 int64, and as many floats.
     batch = 131072 * (8 + 8 + 4)
-    # Four looks into tables, the two halves side by side, the product, three layers and their ReLU, the last layer: kept all at once.
+    # Four looks into tables, the two halves side by side, the product, three layers and their ReLU,
+    # the last layer: kept all at once.
     maps = 131072 * 4 * (64 + 64 + 128 + 128 + 256 + 64 + 256 + 256 + 128 + 128 + 64 + 64 + 128 + 1)
     ok = sum["weight"] == 127330308 && sum["weight_grad"] == 127330308 && row["weight mf_user_embed.weight"] == 35454208 \
       && named == sum["current_bytes"] && sum["other"] == batch && sum["workspace"] >= 33554432 \

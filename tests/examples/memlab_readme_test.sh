@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# The tables of examples/memlab_readme on a virtual H200. Arguments: run_test_program.sh, memledger, the example.
+# The tables of examples/memlab_readme on a virtual H200. Arguments: run_test_program.sh, memledger,
+# the example.
 #
-# In bytes, a float being 4:  (1024, 1024) 4194304 = 4.00M   (512, 1024) 2097152 = 2.00M   (1024,) 4096 = 4.00K
-#   (10, 10, 1024) 409600 = 400.00K   (1, 10, 1024) 40960 = 40.00K   a scalar 4, shown as its block of 512, which is 508 more
+# In bytes, a float being 4:
+#   (1024, 1024) 4194304 = 4.00M   (512, 1024) 2097152 = 2.00M   (1024,) 4096 = 4.00K
+#   (10, 10, 1024) 409600 = 400.00K   (1, 10, 1024) 40960 = 40.00K
+#   a scalar 4, shown as its block of 512, which is 508 more
 #   an LSTM's weights: 2 * 4096 * 1024 * 4 + 2 * 4096 * 4 = 33587200 = 32.03M, which 512 divides
 set -uo pipefail
 run="$PWD/$1" memledger="$PWD/$2" example="$PWD/$3"
@@ -33,8 +36,8 @@ row() {  # NAME SIZE MEMORY [PRODUCER]
 
 mebibytes() { sed -n "s/$1\([0-9.]*\)M.*/\1/p" table; }
 
-# sums ELEMENTS USED ROUNDING: no row but those named above, and used memory and library workspaces are all that is allocated.
-# How large the workspaces are is LibTorch's affair.
+# sums ELEMENTS USED ROUNDING: no row but those named above, and used memory and library workspaces
+# are all that is allocated. How large the workspaces are is LibTorch's affair.
 sums() {
   local count
   count="$(wc -l <rows)"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The log of examples/memory_utils_readme on a virtual H200. Arguments: run_test_program.sh, memledger, the example.
+# The log of examples/memory_utils_readme on a virtual H200. Arguments: run_test_program.sh,
+# memledger, the example.
 #
-# VGG-19's features are 20024384 floats in 32 tensors, 80097536 bytes = 76.387 MiB; the dummy tensors have 3 * 512 * 512 floats,
-# 3 MiB, times 30, 40, 60, 120 and 80.
+# VGG-19's features are 20024384 floats in 32 tensors, 80097536 bytes = 76.387 MiB; the dummy
+# tensors have 3 * 512 * 512 floats, 3 MiB, times 30, 40, 60, 120 and 80.
 set -uo pipefail
 run="$PWD/$1" memledger="$PWD/$2" example="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# The sentences of examples/trumpy on the CPU and on a virtual H200. Arguments: run_test_program.sh, memledger, the example.
+# The sentences of examples/trumpy on the CPU and on a virtual H200. Arguments: run_test_program.sh,
+# memledger, the example.
 #
-# The CPU's figures were measured in Python with LibTorch's memory reports: the graph of a ResNet-50, 16 images of 224x224, keeps
-# 1374764544 bytes, 9633792 of them the input; a gigabyte in TRUMPY is 1024 ** 3.
+# The CPU's figures were measured in Python with LibTorch's memory reports: the graph of a
+# ResNet-50, 16 images of 224x224, keeps 1374764544 bytes, 9633792 of them the input; a gigabyte in
+# TRUMPY is 1024 ** 3.
 set -uo pipefail
 run="$PWD/$1" memledger="$PWD/$2" example="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1

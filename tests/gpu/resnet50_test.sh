@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The same ResNet-50 from Python and from C++ on the same virtual device, by torch's and LibTorch's own figures.
-# Arguments: memledger, measure_models, resnet50.py, LibTorch's lib folder, its version (2.11).
+# The same ResNet-50 from Python and from C++ on the same virtual device, by torch's and LibTorch's
+# own figures. Arguments: memledger, measure_models, resnet50.py, LibTorch's lib folder, its version
+# (2.11).
 #
-# python3 must be able to import the torch package that LibTorch is a part of: a plain LibTorch has none, and the package needs others,
-# which --test_env=PYTHONPATH=FOLDER leads to: pip install --target FOLDER typing_extensions sympy networkx jinja2 filelock fsspec
+# python3 must be able to import the torch package that LibTorch is a part of: a plain LibTorch has
+# none, and the package needs others, which --test_env=PYTHONPATH=FOLDER leads to: pip install
+# --target FOLDER typing_extensions sympy networkx jinja2 filelock fsspec
 set -uo pipefail
 
 memledger="$PWD/$1" measure_models="$PWD/$2" resnet50="$PWD/$3" packages="$(dirname "$(dirname "$4")")" version="$5"
@@ -30,11 +32,14 @@ grep ^figures cpp.txt >cpp
 grep ^figures python.txt >python
 cat cpp python
 
-# Python's Adam makes the state of all parameters before it updates the first one, and its variable `denom` lives on until the next
-# parameter's is made. So the first step has another peak: above what is left after it, in C++
-#   + 2 temporaries of the largest parameter with the fewest bytes of state still to come, fc.weight - both averages of fc.bias;
+# Python's Adam makes the state of all parameters before it updates the first one, and its variable
+# `denom` lives on until the next parameter's is made. So the first step has another peak: above
+# what is left after it, in C++
+#   + 2 temporaries of the largest parameter with the fewest bytes of state still to come, fc.weight
+#   - both averages of fc.bias;
 # and in Python
-#   + 2 temporaries of the largest parameter, layer4.2.conv2.weight + the denom of the one before, layer4.2.bn1.bias.
+#   + 2 temporaries of the largest parameter, layer4.2.conv2.weight
+#   + the denom of the one before, layer4.2.bn1.bias.
 peak_above_rest() { awk '$3 == "step" { print $9 - $8 }' "$1"; }
 expect() {  # WHAT ACTUAL EXPECTED
   [[ "$2" == "$3" ]] && return

@@ -4,11 +4,8 @@
 // and what LibTorch's own statistics say after each phase. Nothing here knows of memledger: the
 // figures are those of a user's program.
 //
-//   for (const StandardModel& model : standard_models()) {
-//     start_clean(device);
-//     for (const PhaseFigures& phase : train(model, device)) std::cout << phase.phase << ' ' <<
-//     phase.allocated.peak << '\n';
-//   }
+//   start_clean(device);
+//   for (const PhaseFigures& phase : train(model, device)) std::cout << phase.allocated.peak;
 //
 // Units: bytes and seconds. One thread; the device is the caller's alone.
 

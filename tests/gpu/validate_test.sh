@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The comparison of the real with the virtual device, where there is no real one: a virtual one takes its place. Equal devices must
-# be equal, and different ones must not pass for equal. Arguments: validate, measure_models, memledger.
+# The comparison of the real with the virtual device, where there is no real one: a virtual one
+# takes its place. Equal devices must be equal, and different ones must not pass for equal.
+# Arguments: validate, measure_models, memledger.
 set -uo pipefail
 
 validate="$PWD/$1"

@@ -1,6 +1,5 @@
-// A process whose autograd engine hands out saved-variable hooks of its own, as
-// Python's does: even custom Functions then hold packed tensors. Changes the
-// engine of the whole process, so it has a binary to itself.
+// An autograd engine with saved-variable hooks of its own, like Python's: even custom Functions
+// then hold packed tensors. Has a binary to itself, as it changes the engine of the process.
 
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <torch/csrc/autograd/engine.h>
@@ -56,7 +55,7 @@ struct Keep : torch::autograd::Function<Keep> {
 
 }  // namespace
 
-TEST_CASE("hooks of a foreign engine are not run, not even a Function's") {
+TEST_CASE("hooks of a foreign engine are not run, those of a custom Function included") {
   torch::autograd::set_default_engine_stub(&packing_engine);
   Tensor x = torch::ones({4}).set_requires_grad(true);
   Tensor loss = Keep::apply(x.exp()).sum();

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The generator of the saved-slot visitor: what it reads, and that it says so
-# loudly when it cannot read. Arguments: the generator, LibTorch's Functions.h.
+# The generator of the saved-slot visitor reads all slots, and refuses what it cannot read.
+# Arguments: the generator, LibTorch's Functions.h.
 set -eu
 
 generator=$1
@@ -14,17 +14,17 @@ complain() {
   failures=$((failures + 1))
 }
 
-# expect_error WHAT MESSAGE: the header in $work/in.h must be refused.
+# expect_error WHAT MESSAGE: the generator must refuse $work/in.h with MESSAGE.
 expect_error() {
   rm -f "$work/out.cc"
   if python3 "$generator" "$work/in.h" "$work/out.cc" 2>"$work/err"; then
     complain "$1: no error"
   fi
   grep -q "$2" "$work/err" || complain "$1: wrong message: $(cat "$work/err")"
-  [ ! -e "$work/out.cc" ] || complain "$1: wrote a file all the same"
+  [ ! -e "$work/out.cc" ] || complain "$1: wrote a file nevertheless"
 }
 
-# Real header: every declared saved variable is visited once.
+# LibTorch's header: every declared saved variable is visited once.
 python3 "$generator" "$header" "$work/real.cc"
 ones=$(grep -c '^ *SavedVariable [a-zA-Z0-9_]*;' "$header")
 lists=$(grep -c '^ *std::vector<SavedVariable> [a-zA-Z0-9_]*;' "$header")
@@ -33,7 +33,7 @@ lists=$(grep -c '^ *std::vector<SavedVariable> [a-zA-Z0-9_]*;' "$header")
 [ "$(grep -c 'visitor.list(' "$work/real.cc")" = "$lists" ] ||
   complain "list slots: not $lists"
 
-# Variants of how a class may be written.
+# A class may be written in several ways.
 cat >"$work/in.h" <<'HEADER'
 #ifdef _WIN32
 struct FirstBackward0 : public TraceableFunction {

@@ -1,5 +1,5 @@
-// Random graphs of 200 operators: what saved_for_backward() says is what LibTorch's own memory
-// reports leave. With MEMLEDGER_FULL=1 a thousand of them.
+// On random graphs of 200 operators saved_for_backward() and LibTorch's own memory reports agree.
+// 200 graphs; with MEMLEDGER_FULL=1 a thousand.
 
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/ATen.h>
@@ -17,7 +17,7 @@
 
 #include "graph/saved_tensors.h"
 #include "registry/registry.h"
-#include "tests/graph/allocation_count.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
 
 namespace {
@@ -61,7 +61,7 @@ class RandomGraph {
     constants_ = {at::randn({8, 24}), at::randn({1}), at::randn({24})};
   }
 
-  // What the caller holds, and what the graph only refers to.
+  // What the caller holds, and the graph only refers to.
   std::vector<Tensor> outside() const {
     std::vector<Tensor> all = leaves_;
     all.insert(all.end(), constants_.begin(), constants_.end());
@@ -109,9 +109,9 @@ class RandomGraph {
   }
   int64_t any_dim(const Tensor& x) { return below(x.dim()); }
   Tensor indices(int64_t count, int64_t end) { return at::randint(end, {count}, at::kLong); }
-  // What writes to a tensor comes from leaves only. Had it been computed from that tensor, the node
-  // that saved the tensor would be held by the tensor's new history, and hold it: a cycle, which
-  // LibTorch never frees and no root may lead to.
+  // What is written to a tensor comes from leaves only. If it were computed from that tensor, the
+  // node that saved the tensor and the tensor's new history would hold each other: a cycle that
+  // LibTorch never frees, and no root may lead to.
   Tensor leaf_mean() {
     return leaves_[static_cast<size_t>(below(static_cast<int64_t>(leaves_.size())))].mean();
   }
@@ -124,7 +124,7 @@ class RandomGraph {
     log_ += name;
     log_ += ' ';
     if (!made.is_floating_point() || made.numel() == 0) return;
-    // What grows is cut, what has shrunk to nothing grows again.
+    // Keeps sizes within bounds.
     pool_.push_back(made.numel() > 4096 ? made.reshape({-1}).slice(0, 0, 600).reshape({20, 30})
                     : made.dim() == 0   ? made.expand({3, 5})
                                         : made);
@@ -276,7 +276,7 @@ int64_t bytes_of(const std::vector<Tensor>& roots) {
   return bytes;
 }
 
-// For whoever has to find out why: what is alive and in no row.
+// Returns what is alive and in no row, for the message of a failure.
 std::string missed(const memledger::SavedTensors& saved, const std::vector<Tensor>& elsewhere) {
   std::set<uintptr_t> known;
   for (const memledger::SavedTensorRow& row : saved.rows()) known.insert(row.storage_address);
@@ -304,9 +304,9 @@ TEST_CASE("saved bytes are what the forward pass leaves allocated, on any graph"
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     CAPTURE(seed);
     RandomGraph graph(seed);
-    memledger::testing::AllocationCount count;
+    const memledger::testing::AllocationGrowth allocated;
     std::vector<Tensor> roots = graph.build(200);
-    const int64_t growth = count.growth() - bytes_of(roots);
+    const int64_t growth = allocated.bytes() - bytes_of(roots);
     const memledger::SavedTensors saved =
         memledger::saved_for_backward(roots, {/*exclude=*/graph.outside()});
     CAPTURE(graph.log());
@@ -319,12 +319,12 @@ TEST_CASE("saved bytes are what the forward pass leaves allocated, on any graph"
       REQUIRE(saved.total_bytes() == growth);
     }
     roots.clear();
-    CHECK(count.growth() == 0);  // looking at the graph has kept nothing of it
+    CHECK(allocated.bytes() == 0);  // looking at the graph has kept nothing of it
     refused += graph.refused();
     nodes += saved.node_count();
     bytes += saved.total_bytes();
   }
-  // The graphs are what they are meant to be: few operators were refused, and nodes were made.
+  // The graphs are worth testing: few operators were refused, and nodes were made.
   CHECK(refused < static_cast<int>(seeds) * 60);
   CHECK(nodes > seeds * 150);
   CHECK(bytes > 0);

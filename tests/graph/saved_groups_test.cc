@@ -1,5 +1,5 @@
-// Views of saved tensors for people, TorchScript, and what the Python tools got wrong: against
-// LibTorch's own memory reports and sizes by hand. The registry is on for the whole program.
+// Groups of saved tensors, TorchScript, and what the Python tools get wrong, against LibTorch's own
+// memory reports and sizes worked out by hand. Tracking is on for the whole program.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "graph/saved_groups.h"
@@ -20,7 +20,7 @@
 #include "graph/saved_tensors.h"
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
-#include "tests/graph/allocation_count.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
 
 namespace {
@@ -70,8 +70,8 @@ SavedGroup group(const SavedGroups& groups, const std::string& name) {
 
 Tensor param(at::IntArrayRef sizes) { return torch::randn(sizes).set_requires_grad(true); }
 
-// Forward without a graph, keeping the input; backward runs it again: what C++ users write for want
-// of torch.utils.checkpoint.
+// Runs forward without a graph, keeps the input, and runs again in backward: what C++ users write,
+// as they have no torch.utils.checkpoint.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, torch::nn::AnyModule* block) {
     ctx->save_for_backward({x});
@@ -123,9 +123,9 @@ struct Stack : torch::nn::Module {
 
 }  // namespace
 
-TEST_SUITE_BEGIN("views of saved tensors");
+TEST_SUITE_BEGIN("groups of saved tensors");
 
-TEST_CASE("by node kind and by layer the groups add up, and are as by hand") {
+TEST_CASE("groups by node kind and by layer add up, and are as worked out by hand") {
   torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::Tanh(),
                             torch::nn::Linear(128, 32), torch::nn::Sigmoid());
   const Tensor input = torch::randn({16, 64});
@@ -151,9 +151,11 @@ TEST_CASE("by node kind and by layer the groups add up, and are as by hand") {
   CHECK(contains(text_of(kinds), "Saved for backward by node kind: 14.00K"));
   CHECK(contains(text_of(kinds), "    12.00K       2 in 2 storages  AddmmBackward0"));
   CHECK(contains(layers.to_json(),
-                 "{\"schema\":\"memledger.saved_groups/"
-                 "1\",\"by\":\"layer\",\"total_bytes\":14336,\"groups\":["));
+                 "{\"schema\":\"memledger.saved_groups/2\",\"by\":\"layer\",\"total_bytes\":14336,"
+                 "\"groups\":[{\"name\":\"2\",\"bytes\":10240,\"storages\":2,\"tensors\":2},"));
   CHECK(contains(layers.to_csv(), "layer,0,4096,1,2\n"));
+  CHECK(contains(kinds.to_json(), "\"by\":\"node_kind\""));
+  CHECK(contains(kinds.to_csv(), "node_kind,TanhBackward0,0,0,1\n"));
 }
 
 TEST_CASE("layers come from the parameters, and can be cut to a depth") {
@@ -168,7 +170,7 @@ TEST_CASE("layers come from the parameters, and can be cut to a depth") {
   CHECK(shallow.total_bytes() == saved.total_bytes());
 }
 
-TEST_CASE("by birthplace: the operator, its label and phase") {
+TEST_CASE("a birthplace is the operator, its label and phase; unknown, it has no name") {
   const Tensor x = param({1024});
   Tensor loss;
   {
@@ -179,7 +181,12 @@ TEST_CASE("by birthplace: the operator, its label and phase") {
   const SavedGroups places = memledger::by_birthplace(saved, Registry::global().snapshot());
   CHECK(places.total_bytes() == 4096);
   CHECK(group(places, "aten::exp [encoder, forward]").bytes == 4096);
-  CHECK(group(memledger::by_birthplace(saved, memledger::Snapshot()), "?").bytes == 4096);
+  const SavedGroups unknown = memledger::by_birthplace(saved, memledger::Snapshot());
+  CHECK(group(unknown, "").bytes == 4096);
+  CHECK(contains(unknown.to_json(), "[{\"name\":null,\"bytes\":4096,"));
+  CHECK(contains(unknown.to_csv(), "\nbirthplace,,4096,1,"));
+  CHECK(contains(text_of(unknown), " in 1 storage  ?\n"));
+  CHECK(contains(text_of(memledger::by_layer(saved)), " in 1 storage  (no layer)\n"));
 }
 
 TEST_CASE("what a checkpoint gives back is what a real one does") {
@@ -187,11 +194,11 @@ TEST_CASE("what a checkpoint gives back is what a real one does") {
   Stack net;
   const Tensor input = torch::randn({8, Stack::kWidth});
   const auto growth_with = [&](int checkpointed) {
-    memledger::testing::AllocationCount count;
+    const memledger::testing::AllocationGrowth allocated;
     const Tensor loss = net.forward(input, checkpointed);
-    return count.growth();
+    return allocated.bytes();
   };
-  growth_with(0);  // whatever is made once only
+  growth_with(0);  // the first run makes what is made only once
   const int64_t bare = growth_with(-1);
   for (int block = 0; block < 3; ++block) {
     CAPTURE(block);
@@ -228,9 +235,9 @@ TEST_CASE("a checkpoint by hand is read like any custom Function") {
   Stack net;
   const Tensor input = torch::randn({8, Stack::kWidth});
   Tensor loss;
-  memledger::testing::AllocationCount count;
+  const memledger::testing::AllocationGrowth allocated;
   loss = net.forward(input, 1);
-  const int64_t growth = count.growth() - kFloat;
+  const int64_t growth = allocated.bytes() - kFloat;
   CHECK(memledger::memory_for_backward(net, loss, {{input}}) == growth);
 }
 
@@ -251,8 +258,8 @@ TEST_CASE("a reporter knows parameters, buffers and inputs that were registered"
 }
 
 TEST_CASE(
-    "what another thread made of a layer's result is of that layer, though it counts operators "
-    "from 0") {
+    "what another thread makes of a layer's result belongs to that layer, though the thread counts "
+    "operators from 0") {
   torch::nn::Linear net(16, 16);
   for (int i = 0; i < 20; ++i)
     static_cast<void>(net->forward(torch::randn({8, 16})));  // high numbers here
@@ -268,8 +275,7 @@ TEST_CASE(
   CHECK(layers.groups.size() == 1);
 }
 
-TEST_CASE(
-    "hooks that cannot say what they hold are listed, and keep nobody from reading the rest") {
+TEST_CASE("hooks that fail to say what they hold are listed, and the rest is read") {
   struct Failing final : memledger::CountedHooks {
     void call_pack_hook(const Tensor&) override {}
     Tensor call_unpack_hook() override { return {}; }
@@ -300,7 +306,7 @@ TEST_CASE("hooks that say what they hold are counted, and not run") {
   };
   const Tensor x = param({262144});
   Tensor loss;
-  memledger::testing::AllocationCount count;
+  const memledger::testing::AllocationGrowth allocated;
   loss = x.exp().sum();
   auto* exp = dynamic_cast<torch::autograd::generated::ExpBackward0*>(
       loss.grad_fn()->next_edge(0).function.get());
@@ -308,7 +314,7 @@ TEST_CASE("hooks that say what they hold are counted, and not run") {
   exp->result_.register_hooks(std::make_unique<InHalf>());
   const SavedTensors saved = saved_for_backward(loss);
   CHECK(saved.total_bytes() == kMiB / 2);  // they say 1 MiB, and run the hook
-  CHECK(saved.total_bytes() == count.growth() - kFloat);
+  CHECK(saved.total_bytes() == allocated.bytes() - kFloat);
   CHECK(saved.complete());
   CHECK(saved.rows().at(0).slot == "result.packed");
 }
@@ -338,22 +344,22 @@ TEST_CASE("hooks that are asked what they hold may look at the graph themselves"
   CHECK(saved.total_bytes() == 40 * 16 * kFloat);  // what each sin() was given
 }
 
-TEST_CASE("CSV has a line per row, DOT a box per node and bytes on the edges") {
+TEST_CASE("CSV has a line per row, dot a box per node and bytes on the edges") {
   torch::nn::Linear net(8, 8);
   const Tensor input = torch::ones({4, 8});
   const SavedTensors saved = saved_for_backward(*net, net->forward(input).exp().sum());
   const std::string csv = saved.to_csv();
   CHECK(std::count(csv.begin(), csv.end(), '\n') == static_cast<int64_t>(saved.row_count()) + 1);
   CHECK(csv.rfind("node,sequence_number,forward_thread,slot,shape,", 0) == 0);
-  CHECK(contains(csv, ",result,4x8,float32,cpu,"));
-  CHECK(contains(csv, ",128,128,0,1,,0,0,activation\n"));
+  CHECK(contains(csv, ",result,\"(4, 8)\",torch.float32,cpu,"));
+  CHECK(contains(csv, ",128,128,0,0,0,1,,0,0,activation\n"));
 
   const std::string dot = saved.to_dot();
   CHECK(contains(dot, "digraph saved_for_backward {"));
   CHECK(contains(dot, "label=\"ExpBackward0\\n128.00B\""));
   CHECK(contains(dot, "label=\"weight\", style=filled"));
   CHECK(contains(dot, "n1 -> n0 [label=\"128.00B\"];"));
-  CHECK(contains(message_of([&] { saved.to_dot(2); }), "more than the 2"));
+  CHECK(contains(message_of([&] { saved.to_dot(2); }), "more than max_nodes (2)"));
 }
 
 TEST_CASE("a tensor that an operator takes twice comes in by two edges from one node") {
@@ -367,15 +373,15 @@ TEST_CASE("a tensor that an operator takes twice comes in by two edges from one 
   CHECK(dot.find(edge, second + 1) == std::string::npos);
 }
 
-TEST_CASE("TorchScript: what its closed node holds is inferred from births, and marked") {
+TEST_CASE("what a TorchScript node holds is inferred from births, and marked") {
   torch::jit::Module module("Keeping");
   module.define("def forward(self, x):\n    return torch.sigmoid(x * 2 + 1) * 3\n");
   const Tensor x = param({262144});
   // The first runs only profile.
   for (int i = 0; i < 3; ++i) module.forward({x}).toTensor().sum().backward();
-  memledger::testing::AllocationCount count;
+  const memledger::testing::AllocationGrowth allocated;
   const Tensor loss = module.forward({x}).toTensor().sum();
-  const int64_t growth = count.growth() - kFloat;
+  const int64_t growth = allocated.bytes() - kFloat;
   const SavedTensors saved = saved_for_backward(loss, {{x}});
   REQUIRE(saved.unread_nodes().size() == 1);
   CHECK(saved.unread_nodes()[0].reason == UnreadReason::kTorchScript);
@@ -386,10 +392,10 @@ TEST_CASE("TorchScript: what its closed node holds is inferred from births, and 
   CHECK_FALSE(saved.complete());
   for (const SavedTensorRow& row : saved.rows())
     CHECK(row.inferred == (row.role == memledger::SavedRole::kActivation));
-  CHECK(contains(text_of(saved), "Of it inferred: "));
+  CHECK(contains(text_of(saved), "Included, inferred: "));
 }
 
-TEST_CASE("TorchScript that nobody watched: not known, which is not 0") {
+TEST_CASE("what a TorchScript node holds is unknown, not 0, if tracking was off") {
   torch::jit::Module module("Keeping");
   module.define("def forward(self, x):\n    return torch.sigmoid(x * 2 + 1) * 3\n");
   const Tensor x = param({1024});
@@ -402,6 +408,11 @@ TEST_CASE("TorchScript that nobody watched: not known, which is not 0") {
   CHECK(saved.unknown_rows() == 1);
   CHECK(saved.total_bytes() == 0);
   CHECK(contains(text_of(saved), "         ?  "));
+  CHECK(contains(saved.to_json(),
+                 "\"slot\":\"captures\",\"shape\":null,\"dtype\":null,\"device\":null,"));
+  CHECK(contains(saved.to_json(), "\"reason\":\"torchscript\""));
+  CHECK(contains(saved.to_csv(), ",captures,,,,,,,,,0,0,0,,0,0,activation\n"));
+  CHECK(contains(text_of(saved), " (?)                      ?              ?"));
   CHECK_FALSE(saved.complete());
 }
 
@@ -409,36 +420,36 @@ TEST_SUITE_END();
 
 TEST_SUITE_BEGIN("what the Python tools get wrong");
 
-TEST_CASE("index with a list of two: they say 8 bytes") {
+TEST_CASE("they say 8 bytes for an index with a list of two") {
   const Tensor p = param({300, 300});
   Tensor loss;  // the factor is a tensor of 8 bytes, as Python makes one of a number
-  memledger::testing::AllocationCount count;
+  const memledger::testing::AllocationGrowth allocated;
   loss = (p * torch::scalar_tensor(2, torch::kDouble))
              .index({torch::randint(0, 300, {100000}), torch::randint(0, 300, {100000})})
              .sum();
   CHECK(saved_for_backward(loss).total_bytes() == 1600008);
-  CHECK(count.growth() - kFloat == 1600008);
+  CHECK(allocated.bytes() - kFloat == 1600008);
 }
 
-TEST_CASE("thirds of one packed storage: they count one third") {
+TEST_CASE("they count one third of a storage that is saved in thirds") {
   torch::nn::MultiheadAttention attention(torch::nn::MultiheadAttentionOptions(64, 4));
   const Tensor input = torch::randn({16, 8, 64});
   const auto attend = [&] { return std::get<0>(attention->forward(input, input, input)).sum(); };
   attend();
   Tensor loss;
-  memledger::testing::AllocationCount count;
+  const memledger::testing::AllocationGrowth allocated;
   loss = attend();
-  CHECK(memledger::memory_for_backward(*attention, loss, {{input}}) == count.growth() - kFloat);
+  CHECK(memledger::memory_for_backward(*attention, loss, {{input}}) == allocated.bytes() - kFloat);
 }
 
-TEST_CASE("weights seen as views: they take a hidden layer's weight for an activation") {
+TEST_CASE("they take the transposed view of a hidden layer's weight for an activation") {
   torch::nn::Sequential net(torch::nn::Linear(1024, 1024), torch::nn::ReLU(),
                             torch::nn::Linear(1024, 1024), torch::nn::ReLU());
   const Tensor input = torch::randn({256, 1024});
   Tensor loss;
-  memledger::testing::AllocationCount count;
+  const memledger::testing::AllocationGrowth allocated;
   loss = net->forward(input).sum();
-  const int64_t growth = count.growth() - kFloat;
+  const int64_t growth = allocated.bytes() - kFloat;
   CHECK(growth == 2 * kMiB);
   CHECK(memledger::memory_for_backward(*net, loss, {{input}}) == 2 * kMiB);  // they say 7 MiB
 }

@@ -1,6 +1,5 @@
-// The figures that memledger promises for big networks, and the same against
-// LibTorch's own memory reports: on the CPU, of which it needs about 2 GB, and on
-// cuda:0 where the program finds one.
+// The figures that memledger promises for big networks, also against LibTorch's own memory reports:
+// on cuda:0 where there is one, else on the CPU, where it needs about 2 GB.
 
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <c10/core/CachingDeviceAllocator.h>
@@ -13,7 +12,7 @@
 
 #include "examples/models/models.h"
 #include "graph/saved_tensors.h"
-#include "tests/graph/allocation_count.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
 
 namespace {
@@ -39,16 +38,16 @@ int64_t requested_bytes() {
       .current;
 }
 
-// Checks the figure without the inputs against the growth over the forward, and
-// returns it, and the loss.
+// Checks the figure without the inputs against what the forward pass leaves allocated. Returns it,
+// and the loss in `result`.
 int64_t checked(const torch::nn::Module& net, std::vector<Tensor> inputs,
                 const std::function<Tensor()>& forward, Tensor* result = nullptr) {
   int64_t growth = 0;
   Tensor loss;
   if (on_cpu()) {
-    memledger::testing::AllocationCount count;
+    const memledger::testing::AllocationGrowth allocated;
     loss = forward();
-    growth = count.growth();
+    growth = allocated.bytes();
   } else {
     loss = forward();  // LibTorch keeps workspaces from the first matrix product on
     loss = Tensor();
@@ -65,8 +64,8 @@ int64_t checked(const torch::nn::Module& net, std::vector<Tensor> inputs,
   return saved.total_bytes();
 }
 
-// Ronneberger et al., 2015, two levels deep and narrow: skips that are
-// concatenated, transposed convolutions, pools, sizes that need cropping.
+// As in Ronneberger et al., 2015, but narrow and two levels deep: concatenated skips, transposed
+// convolutions, pools, sizes that need cropping.
 struct UNetImpl : torch::nn::Module {
   UNetImpl() {
     for (int level = 0; level < 3; ++level) {
@@ -163,7 +162,7 @@ TEST_CASE("an LSTM of 1024 over 10 steps") {
   if (on_cpu()) CHECK(bytes == 7192576);
 }
 
-TEST_CASE("a GRU") {
+TEST_CASE("a GRU of 1024 over 10 steps") {
   models::Gru net;
   net->to(device());
   Tensor input = torch::randn({10, 10, 1024}, device());
@@ -182,7 +181,7 @@ TEST_CASE("a Transformer encoder, with dropout and without") {
   }
 }
 
-TEST_CASE("NeuMF") {
+TEST_CASE("NeuMF, whose inputs are indices") {
   models::NeuMfOptions options;
   options.num_users = 1000;
   options.num_items = 500;
@@ -194,7 +193,7 @@ TEST_CASE("NeuMF") {
   checked(*net, {users, items}, [&] { return net->forward(users, items).sum(); });
 }
 
-TEST_CASE("an MLP") {
+TEST_CASE("a multilayer perceptron") {
   models::Mlp net;
   net->to(device());
   Tensor input = torch::randn({64, 256}, device());

@@ -1,5 +1,4 @@
-// What the graph holds, against LibTorch's own memory reports and against sizes
-// worked out by hand.
+// What the graph holds, against LibTorch's own memory reports and sizes worked out by hand.
 
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "graph/saved_tensors.h"
@@ -22,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/graph/allocation_count.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/doctest_beside_torch.h"
 
 namespace {
@@ -78,17 +77,16 @@ int64_t sum_of_counted(const SavedTensors& saved) {
   return sum;
 }
 
-// Builds the graph with the independent count on, and compares. What `forward`
-// makes, keeps and does not return is the graph's alone.
+// Builds a graph. What `forward` makes, keeps and does not return is the graph's alone.
 struct Measured {
   Tensor loss;
-  int64_t growth = 0;
+  int64_t growth = 0;  // bytes that it left allocated, the loss not counted
 };
 Measured measure(const std::function<Tensor()>& forward) {
-  memledger::testing::AllocationCount count;
+  const memledger::testing::AllocationGrowth allocated;
   Measured measured;
   measured.loss = forward();
-  measured.growth = count.growth() - static_cast<int64_t>(measured.loss.storage().nbytes());
+  measured.growth = allocated.bytes() - static_cast<int64_t>(measured.loss.storage().nbytes());
   return measured;
 }
 
@@ -147,7 +145,7 @@ struct PrivateNode : torch::autograd::Node {
 
 TEST_SUITE_BEGIN("saved tensors");
 
-TEST_CASE("a multilayer perceptron: weights seen as views are not activations") {
+TEST_CASE("weights that a perceptron saves as views are not activations") {
   torch::nn::Sequential net(torch::nn::Linear(64, 128), torch::nn::ReLU(),
                             torch::nn::Linear(128, 128), torch::nn::ReLU(),
                             torch::nn::Linear(128, 32));
@@ -170,7 +168,7 @@ TEST_CASE("a multilayer perceptron: weights seen as views are not activations") 
   CHECK(sum_of_counted(saved) == saved.total_bytes());
 }
 
-TEST_CASE("buffers are apart by storage, too") {
+TEST_CASE("buffers are no activations, by storage") {
   torch::nn::Sequential net(torch::nn::Conv2d(3, 8, 3), torch::nn::BatchNorm2d(8));
   net->eval();  // running statistics are saved
   Tensor input = torch::randn({2, 3, 16, 16});
@@ -195,7 +193,7 @@ TEST_CASE("the output of exp under sum is an activation, the root is not") {
   }
 }
 
-TEST_CASE("index saves a list: every index tensor counts") {
+TEST_CASE("index saves a list, of which every index tensor counts") {
   Tensor p = param({100000});
   Tensor i = torch::randint(0, 100000, {100000});
   const Measured measured = measure([&] { return (p * 2).index({i.clone()}).sum(); });
@@ -221,7 +219,7 @@ TEST_CASE("two index tensors are two slots") {
   CHECK(find_row(saved, "IndexBackward0", "indices#1").has_value());
 }
 
-TEST_CASE("a custom Function: saved variables and saved_data, lists included") {
+TEST_CASE("a custom Function's saved variables and saved_data count, lists included") {
   Tensor x = param({262144});
   const Measured measured = measure([&] { return Keep::apply(x).sum(); });
   const SavedTensors saved = saved_for_backward(measured.loss, {{x}});
@@ -237,7 +235,7 @@ TEST_CASE("a custom Function: saved variables and saved_data, lists included") {
   CHECK(torch::allclose(x.grad(), x.exp()));
 }
 
-TEST_CASE("a custom Function that saves nothing is silently fine") {
+TEST_CASE("a custom Function that saves nothing has no row and is read") {
   Tensor x = param({8});
   const SavedTensors saved = saved_for_backward(Nothing::apply(x).sum());
   CHECK(saved.row_count() == 0);
@@ -297,8 +295,8 @@ TEST_CASE("a custom Function that marks outputs or inputs is read like any other
 }
 
 TEST_CASE(
-    "saved_data: tensors in tuples, dictionaries and optional places count, what cannot be seen is "
-    "named") {
+    "tensors in saved_data count, in tuples, dictionaries and optionals, too; what cannot be seen "
+    "is named") {
   struct Deep : torch::autograd::Function<Deep> {
     static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
                           bool with_storage) {
@@ -339,14 +337,14 @@ TEST_CASE(
   CHECK(contains(unseen.unread_nodes()[0].detail, "saved_data.storage is a Storage"));
 }
 
-TEST_CASE("a custom Function that backward has freed is known as freed") {
+TEST_CASE("a custom Function that backward() has freed is known as freed") {
   Tensor x = param({64});
   Tensor loss = Nothing::apply(x.exp()).sum();
   loss.backward();
   CHECK(contains(message_of([&] { saved_for_backward(loss); }), "freed by backward()"));
 }
 
-TEST_CASE("inputs and gradients stand apart, each storage with the first role that fits") {
+TEST_CASE("inputs and gradients are counted apart, each storage with the first role that fits") {
   torch::nn::Linear net(8, 8);
   Tensor input = torch::ones({4, 8});
   net->forward(input).sum().backward();
@@ -475,7 +473,7 @@ TEST_CASE("a saved tensor modified in place is still held, and flagged") {
   }
 }
 
-TEST_CASE("an in-place operation on a view: the copied slices' own node counts") {
+TEST_CASE("after an in-place operation on a view, what the node inside CopySlices holds counts") {
   Tensor x = param({64, 64});
   const Measured measured = measure([&] {
     Tensor base = torch::zeros({128, 64});
@@ -491,7 +489,7 @@ TEST_CASE("an in-place operation on a view: the copied slices' own node counts")
   CHECK(saved.total_bytes() == measured.growth);
 }
 
-TEST_CASE("after backward the graph is freed, and the error says so") {
+TEST_CASE("after backward() the graph is freed, and the error says so") {
   Tensor x = param({1024});
   Tensor loss = x.exp().sum();
   loss.backward();
@@ -503,7 +501,7 @@ TEST_CASE("after backward the graph is freed, and the error says so") {
       contains(message_of([&] { memory_for_backward(EmptyNet(), loss); }), "memory_for_backward"));
 }
 
-TEST_CASE("after backward with retain_graph nothing is missing") {
+TEST_CASE("after backward() with retain_graph nothing is missing") {
   Tensor x = param({1024});
   Tensor loss = x.exp().sum();
   loss.backward({}, /*retain_graph=*/true);
@@ -589,7 +587,7 @@ TEST_CASE("several roots are one union") {
   CHECK(both.total_bytes() == growth - 2 * kLossBytes);
 }
 
-TEST_CASE("hooks are not run: what they packed is listed, not opened") {
+TEST_CASE("hooks are not run, and what they packed is listed") {
   int unpacked = 0;
   Tensor x = param({1024});
   Tensor loss = x.exp().sum();
@@ -605,12 +603,13 @@ TEST_CASE("hooks are not run: what they packed is listed, not opened") {
   CHECK(saved.unread_nodes()[0].node == "ExpBackward0");
   CHECK(saved.unread_nodes()[0].detail == "result");
   CHECK_FALSE(saved.complete());
+  CHECK(contains(saved.to_json(), "\"reason\":\"packed\",\"detail\":\"result\"}]}"));
   loss.backward();
   CHECK(unpacked == 1);
 }
 
-// LibTorch counts references to nodes with std::shared_ptr up to 2.11, with its own intrusive_ptr
-// in 2.15.
+// LibTorch counts references to nodes with std::shared_ptr up to 2.12, with its own intrusive_ptr
+// from 2.13.
 template <typename Pointer>
 Pointer owning(typename Pointer::element_type* node) {
   if constexpr (std::is_constructible_v<Pointer, typename Pointer::element_type*>) {
@@ -682,7 +681,7 @@ TEST_CASE("use counts are as before, and no storage outlives the graph") {
   CHECK(saved.row_count() > 0);
 }
 
-TEST_CASE("backward gives the same gradients with and without the call") {
+TEST_CASE("backward() gives the same gradients with and without the call") {
   const auto gradients = [](bool look) {
     torch::manual_seed(7);
     torch::nn::Sequential net(torch::nn::Conv2d(3, 4, 3), torch::nn::BatchNorm2d(4),
@@ -774,7 +773,7 @@ TEST_CASE("a deep graph needs no stack") {
   CHECK(saved.node_count() == static_cast<size_t>(depth) + 1);
 }
 
-TEST_CASE("odd tensors give rows and never throw") {
+TEST_CASE("odd tensors give rows, and nothing throws") {
   Tensor dense = param({8, 4});
   SUBCASE("sparse COO: indices and values") {
     Tensor coo =
@@ -807,13 +806,16 @@ TEST_CASE("odd tensors give rows and never throw") {
     std::ostringstream text;
     text << saved;
     CHECK(contains(text.str(), " ?  MulBackward0"));
-    CHECK(contains(saved.to_json(), "\"storage_bytes\":null"));
+    CHECK(contains(saved.to_json(),
+                   "\"storage_address\":null,\"storage_id\":null,\"storage_bytes\":null,"
+                   "\"extent_bytes\":null,\"offset_bytes\":null"));
+    CHECK(contains(saved.to_csv(), ",cpu,,,,,,0,0,0,,0,0,activation\n"));
   }
   SUBCASE("meta: what it would be") {
     Tensor meta = torch::ones({16}, torch::kMeta).set_requires_grad(true);
     const SavedTensors saved = saved_for_backward((meta * meta.exp()).sum());
     CHECK(saved.total_bytes() == 2 * 64);
-    CHECK(saved.rows().at(0).device.is_meta());
+    CHECK(saved.rows().at(0).device == c10::Device(c10::kMeta));
   }
   SUBCASE("nested") {
     Tensor nested = torch::nested::nested_tensor({torch::ones({2, 3}), torch::ones({4, 3})},
@@ -861,7 +863,7 @@ TEST_CASE("exclude works by storage: a view excludes all of it") {
   CHECK(saved.total_bytes() == 0);
 }
 
-TEST_CASE("the gist's function: raw rows, or one row for each storage") {
+TEST_CASE("get_tensors_saved_for_backward() gives raw rows, or one row for each storage") {
   torch::nn::Linear net(8, 8);
   Tensor input = torch::ones({4, 8});
   Tensor hidden = net->forward(input).exp();
@@ -872,32 +874,52 @@ TEST_CASE("the gist's function: raw rows, or one row for each storage") {
   CHECK(unique.row_count() == 2);
   CHECK(unique.total_bytes() == 2 * 4 * 8 * 4);
   CHECK(raw.total_bytes() == unique.total_bytes());
-  const std::vector<int64_t> whole = {4, 8};
+  const c10::DimVector whole = {4, 8};
   for (const SavedTensorRow& row : unique.rows()) {
     CHECK(row.counted);
-    CHECK(row.shape == whole);
+    CHECK((row.shape == whole));
     CHECK(row.role == SavedRole::kActivation);
   }
 }
 
-TEST_CASE("JSON and the table show every row and what is apart") {
+TEST_CASE("JSON and the table show every row and what is not included") {
   torch::nn::Linear net(8, 8);
   Tensor input = torch::ones({4, 8}).set_requires_grad(true);
   Tensor loss = net->forward(input).exp().sum();
   const SavedTensors saved = saved_for_backward(*net, loss, {{input}});
   const std::string json = saved.to_json();
-  CHECK(contains(json, "{\"schema\":\"memledger.saved_tensors/1\""));
-  CHECK(contains(json, "\"total_bytes\":128"));
+  CHECK(contains(json, "{\"schema\":\"memledger.saved_tensors/2\",\"total_bytes\":128,"));
   CHECK(contains(json,
                  "\"slot\":\"result\",\"shape\":[4,8],"
-                 "\"dtype\":\"float32\",\"device\":\"cpu\""));
+                 "\"dtype\":\"torch.float32\",\"device\":\"cpu\""));
+  CHECK(contains(json,
+                 "\"storage_bytes\":128,\"extent_bytes\":128,\"offset_bytes\":0,\"view\":false,"
+                 "\"lent\":false,\"counted\":true,\"shares_with\":null,"));
   CHECK(contains(json, "\"unread_nodes\":[]}"));
   std::ostringstream text;
   text << saved;
   CHECK(contains(text.str(), "Saved for backward: 128.00B (128 bytes), 3 saved"));
-  CHECK(contains(text.str(), "Apart from it, parameter: 256.00B"));
-  CHECK(contains(text.str(), "Apart from it, excluded: 128.00B"));
+  CHECK(contains(text.str(), "Not included, parameter: 256.00B"));
+  CHECK(contains(text.str(), "Not included, excluded: 128.00B"));
   CHECK(contains(text.str(), "   128.00B  ExpBackward0"));
+  CHECK(contains(text.str(), " (4, 8)                   torch.float32  cpu"));
+}
+
+TEST_CASE("a scalar has the shape of no sizes in every format") {
+  const SavedTensors saved = saved_for_backward((param({}).exp() * 2).exp());
+  CHECK(contains(saved.to_json(), "\"shape\":[],\"dtype\":\"torch.float32\""));
+  CHECK(contains(saved.to_csv(), ",(),torch.float32,cpu,"));
+  std::ostringstream text;
+  text << saved;
+  CHECK(contains(text.str(), " ()  "));
+}
+
+TEST_CASE("where a view begins in its storage is told in bytes") {
+  Tensor big = torch::ones({8, 4});
+  const SavedTensors saved = saved_for_backward((param({4}) * big[2]).sum());
+  CHECK(saved.rows().at(0).storage_offset_bytes == 2 * 4 * 4);
+  CHECK(contains(saved.to_json(), "\"extent_bytes\":16,\"offset_bytes\":32,\"view\":true,"));
+  CHECK(contains(saved.to_csv(), ",128,16,32,1,0,1,,0,0,activation\n"));
 }
 
 TEST_SUITE_END();

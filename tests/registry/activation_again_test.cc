@@ -82,7 +82,7 @@ TEST_CASE("an activation inside another one leaves the peak alone") {
   registry().deactivate();
 }
 
-// Of a program's own, that stands on nothing.
+// A program's own allocator, with nothing below it.
 class MallocAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {

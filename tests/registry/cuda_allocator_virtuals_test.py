@@ -1,7 +1,9 @@
 """Whether TrackingCudaAllocator forwards every virtual function of the LibTorch in use.
 
-Many of them are not pure: one that is forgotten compiles, and silently does what the base class does. The compiler checks the other
-direction (`override`). Usage: cuda_allocator_virtuals_test.py OUR_HEADER LIBTORCH_HEADER..., LibTorch's version.h among them.
+Many of them are not pure: one that is forgotten compiles, and silently does what the base class
+does. The compiler checks the other direction (`override`).
+
+Usage: cuda_allocator_virtuals_test.py OUR_HEADER LIBTORCH_HEADER..., LibTorch's version.h among them
 """
 
 import re
@@ -66,7 +68,7 @@ def type_of(parameter):
 
 
 def signature(declaration):
-    """(name, parameter types) of a function's declaration; None for destructors and whatever is no function."""
+    """Returns (name, parameter types) of a function's declaration, None for anything else."""
     # A macro or access specifier may stand before it.
     found = re.search(r"(~?\b\w+)\s*\(", declaration)
     if not found or found.group(1).startswith("~"):

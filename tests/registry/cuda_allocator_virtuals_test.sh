@@ -1,6 +1,7 @@
 #!/bin/bash
-# Whether the CUDA allocator wrapper forwards every virtual function of the LibTorch in use, and whether the check would notice one
-# that is missing. Usage: cuda_allocator_virtuals_test.sh CHECKER OUR_HEADER LIBTORCH_HEADER...
+# Checks that the CUDA allocator wrapper forwards every virtual function of the LibTorch in use, and
+# that the check notices one that is missing.
+# Usage: cuda_allocator_virtuals_test.sh CHECKER OUR_HEADER LIBTORCH_HEADER...
 set -u
 checker=$1 ours=$2
 shift 2

@@ -5,9 +5,12 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/StorageImpl.h>
 
 #include <string>
 
+#include "registry/live_storages.h"
 #include "registry/registry.h"
 #include "tests/support/delegating_allocator.h"
 
@@ -141,6 +144,36 @@ TEST_CASE(
   }
   CHECK(registry().snapshot().total_bytes(at::kCPU) == 0);
   CHECK(registry().health().unknown_frees == 0);
+  registry().deactivate();
+}
+
+// A storage on a block that LibTorch's CPU allocator made and will free, said to be elsewhere.
+c10::intrusive_ptr<c10::StorageImpl> storage_said_to_be_on(c10::Device device) {
+  c10::DataPtr block = c10::GetDefaultCPUAllocator()->allocate(64);
+  const c10::DeleterFnPtr deleter = block.get_deleter();
+  void* const data = block.get();
+  block.release_context();
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), 64,
+                                               c10::DataPtr(data, data, deleter, device),
+                                               /*allocator=*/nullptr, /*resizable=*/false);
+}
+
+TEST_CASE("a block of a device type without a wrapper is nobody's, however it is freed") {
+  REQUIRE(registry().activate().ok());
+  const int64_t before = registry().counters(at::kCPU).current_count;
+  const c10::Device elsewhere(c10::DeviceType::PrivateUse1, 0);
+  const auto foreign = storage_said_to_be_on(elsewhere);
+  know_storage(*foreign);
+  CHECK_FALSE(owns_watched_block(*foreign));
+  CHECK(live_storages(elsewhere).empty());
+  for (const c10::Device device : {elsewhere, c10::Device(at::kCUDA, 0)})
+    CHECK(registry().counters(device).current_count == 0);
+  CHECK(registry().counters(at::kCPU).current_count == before);
+
+  const auto ours = storage_said_to_be_on(at::kCPU);
+  know_storage(*ours);
+  CHECK(owns_watched_block(*ours));
+  CHECK(registry().counters(at::kCPU).current_count == before + 1);
   registry().deactivate();
 }
 

@@ -85,7 +85,7 @@ void train(const char* name, MemReporter& reporter, const std::vector<at::Tensor
     look(reporter, "after zero_grad");
   }
   CHECK(truth().live_bytes() > 0);
-  reporter.remove(adam);
+  reporter.remove_optimizer(adam);
 }
 
 template <typename Holder>

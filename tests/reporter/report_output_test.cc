@@ -27,6 +27,7 @@ ReportRow row(std::string name, Role role, int64_t nbytes, uint64_t id) {
   row.role = role;
   row.nbytes = nbytes;
   row.storage_id = id;
+  row.storage_offset_bytes = 0;
   row.extent_bytes = nbytes;
   row.shape.emplace(1, nbytes / 4);
   row.dtype = c10::ScalarType::Float;
@@ -189,8 +190,8 @@ TEST_SUITE("the table") {
     CHECK(contains(shown, "  stream 0x5f0, private pool (0, 3)  thread 7\n"));
     CHECK(contains(report.to_json(), "\"thread\":7,\"stream\":1520,\"pool\":[0,3]}"));
     CHECK(contains(report.to_json(), "\"thread\":null,\"stream\":null,\"pool\":null}"));
-    CHECK(contains(report.to_csv(), ",forward,0,7,1520,0:3\n"));
-    CHECK(contains(report.to_csv(), ",other,0,?,?,?\n"));
+    CHECK(contains(report.to_csv(), ",forward,0,7,1520,0:3,tensor,"));
+    CHECK(contains(report.to_csv(), ",0,,,,tensor,"));
     CHECK(contains(report.to_html(), "\"stream 0x5f0, private pool (0, 3), thread 7;\""));
     // On CUDA backward runs on a thread of autograd's, in every training.
     device.rows[5].phase = Phase::kBackward;
@@ -326,13 +327,17 @@ TEST_SUITE("machine formats") {
 import csv, sys
 rows = list(csv.DictReader(sys.stdin, strict=True))
 assert list(rows[0]) == ('schema_version device kind storage_id name owner role bytes external_bytes shape dtype offset_bytes '
-                         'extent_bytes more_references module is_output op autograd_node forward_op label phase adopted thread stream pool').split()
+                         'extent_bytes more_references module is_output op autograd_node forward_op label phase adopted thread stream pool '
+                         'storage_kind where claimed_bytes visible_bytes external mapped_from used_as_parameter anonymous forward_label '
+                         'phase_inferred').split()
 assert {row['schema_version'] for row in rows} == {'2'}
 assert rows[0]['name'] == 'a,"b"\\nc', rows[0]
 assert sum(int(row['bytes']) for row in rows) == 11 << 20
 assert [row['kind'] for row in rows] == ['storage', 'shared', 'storage', 'storage', 'storage', 'storage', 'external']
-assert rows[1]['offset_bytes'] == '4096' and rows[1]['extent_bytes'] == '1024' and rows[1]['more_references'] == '?'
+assert rows[1]['offset_bytes'] == '4096' and rows[1]['extent_bytes'] == '1024' and rows[1]['more_references'] == ''
 assert rows[5]['module'] == 'conv1' and rows[5]['is_output'] == '1'
+assert [row['role'] for row in rows] == ['parameter', 'parameter', 'gradient', 'tensor', 'tensor', 'tensor', 'tensor']
+assert rows[6]['storage_id'] == rows[6]['phase'] == '' and rows[6]['external'] == 'program'
 assert all(None not in row and None not in row.values() for row in rows)
 )py";
     CHECK(python(program, report.to_csv()) == 0);
@@ -346,14 +351,58 @@ assert all(None not in row and None not in row.values() for row in rows)
     const std::string program = R"py(
 import json, sys
 report = json.load(sys.stdin)
-assert report['schema'] == 'memledger.report' and report['version'] == 2
+assert next(iter(report.items())) == ('schema', 'memledger.report/2') and 'version' not in report
 device = report['devices'][0]
 assert sum(row['bytes'] or 0 for row in device['rows']) == device['named_bytes'] + device['anonymous_bytes'] == 11 << 20
 assert device['rows'][-1]['bytes'] is None and device['outside_allocator_bytes'] is None
+assert device['total_bytes'] == device['used_bytes'] == 11 << 20
+assert device['bytes_by_role']['parameter'] == 4 << 20 and len(device['bytes_by_role']) == 8
+assert device['largest_free_block_bytes'] is device['awaited_bytes'] is None
 assert device['rows'][5]['module'] == 'conv1' and device['rows'][5]['is_output']
 assert report['process']['resident_bytes'] == 3
 )py";
     CHECK(python(program, report.to_json()) == 0);
+  }
+
+  TEST_CASE("one spelling per fact: scalars, kinds, and what nobody knows") {
+    Report report = sample();
+    std::vector<ReportRow>& rows = report.devices[0].rows;
+    rows.clear();
+    ReportRow scalar = row("scalar", Role::kOptimizerState, 4, 7);
+    scalar.shape.emplace();
+    ReportRow unknown = row("?", Role::kTensor, 0, 8);
+    unknown.shape = std::nullopt;
+    unknown.dtype = c10::ScalarType::Undefined;
+    unknown.storage_offset_bytes = unknown.extent_bytes = unknown.nbytes = std::nullopt;
+    unknown.kind = RowKind::kNotFollowed;
+    unknown.adopted = true;
+    ReportRow workspace = anonymous(9, 512, "aten::mm");
+    workspace.storage_kind = StorageKind::kLibraryWorkspace;
+    workspace.where = "train.cc:42 main";
+    rows = {scalar, unknown, workspace};
+    const std::string json_program = R"py(
+import json, sys
+device = json.load(sys.stdin)['devices'][0]
+scalar, unknown, workspace = device['rows']
+assert device['total_bytes'] == 11 << 20 and device['used_bytes'] is None
+assert scalar['shape'] == [] and scalar['dtype'] == 'torch.float32' and scalar['role'] == 'optimizer_state'
+assert scalar['storage_kind'] == 'tensor' and scalar['where'] is None and scalar['phase'] == 'other'
+for key in 'shape dtype offset_bytes extent_bytes bytes claimed_bytes phase thread stream pool'.split():
+    assert unknown[key] is None, key
+assert workspace['storage_kind'] == 'library_workspace' and workspace['where'] == 'train.cc:42 main'
+)py";
+    CHECK(python(json_program, report.to_json()) == 0);
+    const std::string csv_program = R"py(
+import csv, sys
+scalar, unknown, workspace = csv.DictReader(sys.stdin, strict=True)
+assert scalar['shape'] == '()' and scalar['dtype'] == 'torch.float32' and scalar['role'] == 'optimizer_state'
+for key in 'shape dtype offset_bytes extent_bytes bytes claimed_bytes phase thread stream pool external'.split():
+    assert unknown[key] == '', key
+assert unknown['storage_id'] == '8' and unknown['adopted'] == '1'
+assert workspace['storage_kind'] == 'library_workspace' and workspace['where'] == 'train.cc:42 main'
+)py";
+    CHECK(python(csv_program, report.to_csv()) == 0);
+    CHECK(contains(text(report), line("scalar", "(1,)", "4.00B")));
   }
 
   TEST_CASE("HTML: one file without network, its data read back, no name can end the script") {
@@ -428,10 +477,11 @@ TEST_SUITE("values in streams and fmt") {
     SavedTensorRow saved;
     saved.node = "MulBackward0";
     saved.slot = "self";
-    saved.shape = {3, 5};
+    saved.shape = c10::DimVector{3, 5};
     saved.dtype = at::kFloat;
+    saved.device = at::kCPU;
     saved.storage_bytes = 60;
-    CHECK(fmt::format("{}", saved).find("MulBackward0.self: (3, 5) float32 on cpu, 60") == 0);
+    CHECK(fmt::format("{}", saved).find("MulBackward0.self: (3, 5) torch.float32 on cpu, 60") == 0);
     CHECK(fmt::format("{}", SavedRole::kRoot) == "root");
     CHECK_FALSE(fmt::format("{}", DeviceStatistics()).empty());
   }
@@ -461,8 +511,11 @@ TEST_SUITE("values in streams and fmt") {
     CHECK(fmt::format("{}", why) == out.str());
     const std::string program =
         "import json, sys\nwhy = json.load(sys.stdin)\n"
-        "assert why['schema'] == 'memledger.why_alive' and why['held_by_you'] == 1\n"
-        "assert why['saved'][0]['path'] == ['SumBackward0', 'AddmmBackward0']\n";
+        "assert why['schema'] == 'memledger.why_alive/2' and why['held_by_you'] == 1\n"
+        "assert why['saved'][0]['path'] == ['SumBackward0', 'AddmmBackward0']\n"
+        "assert why['op'] == 'aten::empty' and why['role'] == why['names'][0]['role'] == "
+        "'parameter'\n"
+        "assert why['names'][1]['offset_bytes'] == 1024 and why['shape'] == [1 << 20]\n";
     CHECK(python(program, why.to_json()) == 0);
   }
 }

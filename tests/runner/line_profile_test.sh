@@ -40,11 +40,11 @@ assert profile["device"] == "cuda:0", profile["device"]
 for function in profile["functions"]:
     lines = function["lines"]
     for figure in ("allocated_bytes", "freed_bytes", "left_bytes"):
-        assert sum(line.get(figure, 0) for line in lines) == function["total"][figure], (function["function"], figure)
+        assert sum(line[figure] or 0 for line in lines) == function["total"][figure], (function["function"], figure)
 outer = next(f for f in profile["functions"] if f["function"] == "outer")
 assert outer["total"]["allocated_bytes"] == 3 * 40400, outer["total"]
 assert outer["total"]["left_bytes"] == 0
-assert max(l.get("active_bytes.all.peak", 0) for l in outer["lines"]) == 3 * 40960
+assert max(l["active_bytes.all.peak"] or 0 for l in outer["lines"]) == 3 * 40960
 EOF
 check "HTML" has profile.html "void outer()"
 check "HTML without anything from elsewhere" has_not profile.html "http"

@@ -9,8 +9,8 @@
 
 namespace memledger::testing {
 
-// An independent count of CPU memory: LibTorch's own memory-reporting hook, summed. LibTorch
-// reports to it per thread, so every thread opens a scope before its first allocation; a block is
+// Counts CPU memory independently of memledger, by LibTorch's own memory-reporting hook. LibTorch
+// reports per thread, so every thread opens a scope before its first allocation; a block is
 // reported freed only if it was reported made.
 class AllocationCount {
  public:
@@ -44,5 +44,23 @@ class AllocationCount {
   };
   std::shared_ptr<Info> info_ = std::make_shared<Info>();
 };
+
+// Counts what this thread allocates less what it frees, from construction on.
+class AllocationGrowth {
+ public:
+  int64_t bytes() const { return count_.live_bytes(); }
+
+ private:
+  AllocationCount count_;
+  AllocationCount::Scope scope_{count_};
+};
+
+// Returns what `forward` leaves allocated, its result included.
+template <typename Forward>
+int64_t growth_over(Forward&& forward) {
+  const AllocationGrowth growth;
+  [[maybe_unused]] const auto result = forward();
+  return growth.bytes();
+}
 
 }  // namespace memledger::testing

@@ -6,8 +6,8 @@
 
 namespace memledger::testing {
 
-// Of the rows' bytes, those that carry a name or a role better than TensorN, or the layer whose
-// output they are; from 0 to 1.
+// Returns the share, from 0 to 1, of the rows' bytes that have a name or a role better than
+// TensorN, or whose layer is known.
 inline double named_share(const DeviceReport& device) {
   int64_t named = 0, all = 0;
   for (const ReportRow& row : device.rows) {

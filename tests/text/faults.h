@@ -1,5 +1,6 @@
-// What may stand in the way of a file or a message, and names that want to be more than names.
 #pragma once
+
+// Faults of files and messages, and names that try to be more than names.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -29,7 +30,7 @@ inline std::string read_file(const fs::path& path) {
   return text.str();
 }
 
-// An empty folder of the test's own.
+// Makes an empty folder for the test.
 inline fs::path fresh_folder(const std::string& name) {
   const char* const where = std::getenv("TEST_TMPDIR");
   fs::path folder = fs::path(where == nullptr ? "/tmp" : where) / name;
@@ -45,7 +46,7 @@ inline std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// Runs it in a child of fork; the exit status, or 128 and the signal's number.
+// Runs `body` in a child of fork. Returns its exit status, or 128 and the signal's number.
 inline int status_of_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
@@ -79,8 +80,8 @@ inline std::vector<HostileName> hostile_names() {
   };
 }
 
-// Empty, or what is wrong: control characters other than line ends and tabs, marks of direction, no
-// UTF-8.
+// Returns what is wrong with a text (control characters other than line ends and tabs, marks of
+// direction, no UTF-8), or "".
 inline std::string harm_in(std::string_view text) {
   if (valid_utf8(text) != text) return "no UTF-8";
   for (size_t i = 0; i < text.size(); ++i) {

@@ -5,13 +5,19 @@
 #include <sys/socket.h>
 
 #include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "tests/text/faults.h"
+#include "text/bytes.h"
 #include "text/csv.h"
+#include "text/dtype.h"
 #include "text/html.h"
 #include "text/json.h"
 #include "text/names.h"
 #include "text/output.h"
+#include "text/shape.h"
 
 namespace memledger {
 namespace {
@@ -47,6 +53,50 @@ TEST_CASE("JSON strings are UTF-8, whatever bytes a name has") {
   CHECK(valid_utf8("\xf4\x90\x80\x80") == no + no + no + no);  // beyond the last character
   CHECK(valid_utf8("\xe2\x82") == no + no);                    // cut
   CHECK(valid_utf8("\xe2\x82x") == no + no + "x");
+}
+
+TEST_CASE("a JSON row is one object, in the order of its members") {
+  const std::optional<std::vector<int64_t>> shape = std::vector<int64_t>{3, -1},
+                                            scalar = std::vector<int64_t>{}, unknown;
+  CHECK(to_text(JsonRow()
+                    .add("z", "caf\xe9")
+                    .add("bytes", or_null(std::optional<int64_t>()))
+                    .add("a", shape_json(shape))
+                    .add("scalar", shape_json(scalar))
+                    .add("unknown", shape_json(unknown))
+                    .end()) ==
+        "{\"z\":\"caf\xef\xbf\xbd\",\"bytes\":null,\"a\":[3,null],\"scalar\":[],\"unknown\":null}");
+}
+
+TEST_CASE("sizes, shapes and dtypes have one spelling each") {
+  CHECK(readable_size(512) == "512.00B");
+  CHECK(readable_size(10506764) == "10.02M");
+  CHECK(readable_size(-1536) == "-1.50K");
+  CHECK(size_in_words(4194304) == "4.0 MiB");
+  CHECK(size_in_words(1048550) == "1.0 MiB");  // not 1024.0 KiB
+  CHECK(size_in_words(0.004) == "0.004 B");
+  using Shape = std::optional<std::vector<int64_t>>;
+  CHECK(shape_text(Shape{{3, 5}}) == "(3, 5)");
+  CHECK(shape_text(Shape{std::vector<int64_t>{5}}) == "(5,)");
+  CHECK(shape_text(Shape{{-1, 5}}) == "(?, 5)");
+  CHECK(shape_text(Shape{std::vector<int64_t>{}}) == "()");
+  CHECK(shape_text(Shape{}) == "(?)");
+  CHECK_FALSE(known_shape(Shape{}).has_value());
+  CHECK(dtype_text(c10::ScalarType::Float) == "torch.float32");
+  CHECK(dtype_text(c10::ScalarType::Undefined) == "?");
+  CHECK_FALSE(known_dtype(c10::ScalarType::Undefined).has_value());
+}
+
+TEST_CASE("a line of CSV, with nothing for what is unknown") {
+  CHECK(CsvLine()
+            .text("=1")
+            .text(std::string("a,b"))
+            .text(std::optional<std::string>())
+            .number(-3)
+            .number(uint64_t{1} << 63)
+            .number(std::optional<int64_t>())
+            .flag(true)
+            .end() == "'=1,\"a,b\",,-3,9223372036854775808,,1\n");
 }
 
 TEST_CASE("ordinary names stay as they are, byte for byte") {

@@ -1,4 +1,4 @@
-// Every writer against every fault. A new writer is one row more in one of the two tables, or in
+// Every writer against every fault. A new writer is another row in one of the two tables, or in
 // both.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <ATen/Functions.h>
@@ -48,7 +48,7 @@ struct TextWriter {
   bool shows_name = true;
 };
 
-// Values have views of their strings.
+// Keeps strings that values only view.
 std::string_view kept(const std::string& text) {
   static std::list<std::string> all;
   return all.emplace_back(text);
@@ -124,7 +124,7 @@ SnapshotDiff diff_with(const std::string& name) {
   named.names = {name};
   DiffRow anonymous;
   anonymous.sign = '-';
-  anonymous.producer = anonymous.label = name;
+  anonymous.op = anonymous.label = name;
   diff.rows = {named, anonymous};
   diff.label = name;
   diff.unread = {name};
@@ -264,7 +264,7 @@ const std::vector<TextWriter>& text_writers() {
   return all;
 }
 
-// As little of a JSON reader as tells whether it is JSON, and what its strings are.
+// A minimal JSON reader: whether it is JSON, and its strings.
 class Json {
  public:
   explicit Json(std::string_view text) : text_(text) {}
@@ -412,7 +412,7 @@ TEST_CASE("no name that a user can choose does harm in what a writer writes") {
           Json json(text);
           CHECK(json.read());
           CHECK(valid_utf8(text) == text);
-          // Exact, or as part of a text of ours; an escaped character above 7 bits does not occur.
+          // The exact name, or a longer text with it; only ASCII characters are escaped.
           const std::string exact = valid_utf8(hostile.name);
           CHECK(std::any_of(
               json.strings().begin(), json.strings().end(),

@@ -148,9 +148,15 @@ check("a mark that is no UTF-8", [e for e in trace["traceEvents"] if e["ph"] == 
 check("a name and a label that are no UTF-8",
       [s["args"]["label"] for s in slices.values() if s["args"]["name"] == "na\ufffdve"] == ["caf\ufffd"])
 check("marks", sum(1 for e in trace["traceEvents"] if e["ph"] == "i" and e["name"] == "after backward") == 3)
-relu = [s for s in slices.values() if s["args"]["operator"] == "aten::relu"]
+relu = [s for s in slices.values() if s["args"]["op"] == "aten::relu"]
 check("an operator with its label", len(relu) == 3 and relu[1]["args"]["label"] == "step 1/forward")
-check("its bytes and shape", relu[0]["args"]["bytes"] == 16 * 32 * 4 and relu[0]["args"]["shape"] == "(16, 32) torch.float32")
+check("its bytes and shape", relu[0]["args"]["bytes"] == 16 * 32 * 4 and relu[0]["args"]["shape"] == [16, 32])
+check("its dtype, role and phase", [relu[0]["args"][k] for k in ("dtype", "role", "series", "storage_kind", "phase")] ==
+      ["torch.float32", "tensor", "Tensor [forward]", "tensor", "forward"])
+check("its thread", relu[0]["args"]["thread"] > 0)
+check("its number is the slice's", all(int(id, 16) == s["args"]["storage_id"] for id, s in slices.items()))
+check("a name's role", {s["args"]["role"] for s in slices.values() if s["args"]["name"] == 'net "quoted".weight'} == {"parameter"})
+check("schema", list(trace["otherData"].items())[0] == ("schema", "memledger.timeline/2"))
 
 snapshot = check_pickle(folder + "/timeline.pickle", final)
 births = [e for e in snapshot["device_traces"][0] if e["action"] == "alloc"]

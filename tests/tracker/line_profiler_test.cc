@@ -441,6 +441,16 @@ TEST_CASE("a function or a column that does not exist: the right names") {
   CHECK(absl::IsInvalidArgument(column));
   CHECK(std::string(column.message()).find("active_bytes.all.peek") != std::string::npos);
   CHECK(std::string(column.message()).find("current, peak, allocated, freed") != std::string::npos);
+  CHECK(absl::IsNotFound(LineProfiler().display("profiled::outer")));
+}
+
+TEST_CASE("a column that is named twice is there once") {
+  const auto columns =
+      memledger::parse_line_columns({"line.left", "active_bytes.all.peak", "line.left"});
+  REQUIRE(columns.ok());
+  REQUIRE(columns->size() == 2);
+  CHECK((*columns)[0].name() == "line.left");
+  CHECK((*columns)[1].name() == "active_bytes.all.peak");
 }
 
 TEST_CASE("many call sites in random order: memory grows with the sites, not with their pairs") {
@@ -656,6 +666,8 @@ TEST_CASE("who was alive at a line's peak") {
   REQUIRE(row != table.rows.end());
   const auto alive = profiler.alive_at_peak("profiled::inner", row->line);
   REQUIRE(alive.ok());
+  CHECK(profiler.alive_at_peak("inner", row->line).ok());
+  CHECK(absl::IsNotFound(profiler.alive_at_peak("nner", row->line).status()));
   int64_t bytes = 0;
   std::vector<int64_t> sizes;
   for (const memledger::StorageInfo& one : *alive) {

@@ -128,9 +128,31 @@ TEST_CASE("HTML and JSON escape what the program wrote") {
   CHECK(html.str().find("http") == std::string::npos);
   CHECK(html.str().find("background-size:33.3% 100%\">40.00K") != std::string::npos);
   write_json(json, profile, memledger::default_line_columns());
-  CHECK(json.str().find("\"function\": \"f<\\\"&>\"") != std::string::npos);
+  CHECK(json.str().find("\"function\":\"f<\\\"&>\"") != std::string::npos);
   CHECK(json.str().find("\\\"d\\\\n\\\"") != std::string::npos);
-  CHECK(json.str().find("\"active_bytes.all.peak\": 122880") != std::string::npos);
+  CHECK(json.str().find("\"active_bytes.all.peak\":122880") != std::string::npos);
+}
+
+TEST_CASE("JSON has every figure once, and null where nothing was seen") {
+  LineProfile profile;
+  profile.device = "cpu";
+  LineTable table;
+  table.function = "f";
+  table.rows = {row(0, "(not in its lines)", 300, 400), LineRow()};
+  table.rows[0].figures->line_allocated = 20;
+  table.rows[1].line = 8;
+  profile.tables = {table};
+  std::ostringstream out;
+  write_json(out, profile,
+             {*LineColumn::parse("line.allocated"), *LineColumn::parse("active_bytes.all.peak"),
+              *LineColumn::parse("active_bytes.all.peak")});
+  CHECK(out.str() ==
+        "{\"schema\":\"memledger.line_profile/2\",\"device\":\"cpu\",\"functions\":[\n"
+        "{\"function\":\"f\",\"file\":null,\"total\":null,\"lines\":[\n"
+        "  {\"line\":null,\"code\":\"(not in its lines)\",\"allocated_bytes\":20,"
+        "\"freed_bytes\":0,\"left_bytes\":0,\"active_bytes.all.peak\":300},\n"
+        "  {\"line\":8,\"code\":\"\",\"allocated_bytes\":null,\"freed_bytes\":null,"
+        "\"left_bytes\":null,\"active_bytes.all.peak\":null}],\"notes\":[]}],\"notes\":[]}\n");
 }
 
 TEST_CASE("names without results, parameters and template arguments") {
@@ -158,6 +180,10 @@ TEST_CASE("functions of this program, by name and by address") {
   for (size_t i = 1; i < found.size(); ++i) CHECK(found[i]->part);
   CHECK(functions.named("qualified_name") == found);
   CHECK(functions.named("ualified_name").empty());
+  CHECK(memledger::is_named("a::f", "a::f"));
+  CHECK(memledger::is_named("a::f", "f"));
+  CHECK_FALSE(memledger::is_named("f", "a::f"));
+  CHECK_FALSE(memledger::is_named("a:f", "f"));
   const auto address = reinterpret_cast<uintptr_t>(&memledger::qualified_name);
   CHECK(found.front()->begin == address);
   CHECK(functions.at(address + 1) == found.front());

@@ -100,11 +100,11 @@ DiffRow parameter_row() {
   DiffRow row;
   row.count = 3;
   row.bytes = 3 * 256 * 256 * 9 * 4;
-  row.shape = std::vector<int64_t>{256, 256, 3, 3};
+  row.shape = c10::DimVector{256, 256, 3, 3};
   row.dtype = at::kFloat;
   row.role = Role::kParameter;
   row.names = {"features.5.weight", "features.7.weight", "features.9.weight"};
-  row.producer = "aten::empty";
+  row.op = "aten::empty";
   return row;
 }
 
@@ -113,9 +113,9 @@ DiffRow tensor_row() {
   row.sign = '-';
   row.count = 1;
   row.bytes = 40 * 3 * 512 * 512 * 4;
-  row.shape = std::vector<int64_t>{40, 3, 512, 512};
+  row.shape = c10::DimVector{40, 3, 512, 512};
   row.dtype = at::kFloat;
-  row.producer = "aten::randn";
+  row.op = "aten::randn";
   return row;
 }
 
@@ -210,12 +210,22 @@ TEST_CASE("totals are MiB in seven columns, rounded to one place, half to even")
 }
 
 TEST_CASE("sizes and dtypes as Python writes them") {
-  using log_text::dtype;
-
-  CHECK(log_text::size(std::vector<int64_t>{}) == "()");
-  CHECK(log_text::size(std::vector<int64_t>{512}) == "(512,)");
-  CHECK(log_text::size(std::vector<int64_t>{0, 3}) == "(0, 3)");
-  CHECK(log_text::size(std::nullopt) == "(?)");
+  const auto size = [](c10::DimVector shape) {
+    DiffRow row;
+    row.shape = std::move(shape);
+    const std::string text = to_string(row);
+    return text.substr(13, text.find(')') - 12);
+  };
+  const auto dtype = [](std::optional<at::ScalarType> type) {
+    DiffRow row;
+    row.dtype = type;
+    const std::string text = to_string(row);
+    const size_t begin = text.find("Tensor               | ") + 23;
+    return text.substr(begin, text.find(" | ", begin) - begin);
+  };
+  CHECK(size({}) == "()");
+  CHECK(size({512}) == "(512,)");
+  CHECK(size({0, 3}) == "(0, 3)");
   CHECK(dtype(at::kFloat) == "torch.float32");
   CHECK(dtype(at::kDouble) == "torch.float64");
   CHECK(dtype(at::kHalf) == "torch.float16");
@@ -245,9 +255,9 @@ TEST_CASE("odd rows") {
   }
   SUBCASE("a scalar with its label") {
     row.bytes = 4;
-    row.shape = std::vector<int64_t>{};
+    row.shape = c10::DimVector{};
     row.dtype = at::kFloat;
-    row.producer = "aten::sum";
+    row.op = "aten::sum";
     row.label = "epoch 3/loss";
     CHECK(to_string(row) ==
           "+ | 1 * Size:()                   | Memory: 3.815e-06 M | Tensor               | "
@@ -256,7 +266,7 @@ TEST_CASE("odd rows") {
   }
   SUBCASE("a size and a role wider than their columns") {
     row.bytes = 8 * kMiB;
-    row.shape = std::vector<int64_t>{1024, 1024, 1, 1, 1, 1, 1, 1};
+    row.shape = c10::DimVector{1024, 1024, 1, 1, 1, 1, 1, 1};
     row.dtype = at::kDouble;
     row.role = Role::kOptimizerState;
     row.names = {"Adam.weight.exp_avg"};
@@ -267,7 +277,7 @@ TEST_CASE("odd rows") {
   }
   SUBCASE("found now, born before tracking") {
     row.adopted = true;
-    row.producer = "ignored";
+    row.op = "ignored";
     CHECK(from_role(row) == "Tensor               | ? | before tracking");
     row.names = {"a", "b"};
     CHECK(from_role(row) == "Tensor               | ? | a … (before tracking)");

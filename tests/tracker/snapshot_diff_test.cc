@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "tests/support/doctest_beside_torch.h"
+#include "tracker/log/diff_builder.h"
 
 namespace memledger {
 namespace {
@@ -41,7 +42,7 @@ TEST_CASE("three, then five of the same shape: the second block says + 2") {
   CHECK(diff.rows[0].count == 2);
   CHECK(diff.rows[0].bytes == 80);
   CHECK(diff.rows[0].names.empty());
-  CHECK(diff.rows[0].producer == "aten::randn");
+  CHECK(diff.rows[0].op == "aten::randn");
 }
 
 TEST_CASE("freed and replaced by an equal one is one + and one -") {
@@ -82,9 +83,20 @@ TEST_CASE("named storages are together whoever made them") {
   REQUIRE(diff.rows.size() == 1);
   CHECK(diff.rows[0].count == 3);
   CHECK(diff.rows[0].names == std::vector<std::string>{"x", "y", "z+zz"});
-  CHECK(diff.rows[0].producer.empty());  // they differ
+  CHECK(diff.rows[0].op.empty());  // they differ
   CHECK(diff.rows[0].label.empty());
   CHECK(to_string(diff.rows[0]).find("| x …") != std::string::npos);
+}
+
+TEST_CASE("what no operator made is known by its backward node") {
+  Changes changes;
+  changes.born = {storage(1, {10}, 40, ""), storage(2, {10}, 40, "")};
+  changes.born[0].autograd_node = "AccumulateGrad";
+  const SnapshotDiff diff = make_snapshot_diff(changes, kCpu, {});
+  REQUIRE(diff.rows.size() == 2);
+  CHECK(diff.rows[1].autograd_node == "AccumulateGrad");
+  CHECK(to_string(diff.rows[0]).find("torch.float32 | ?") != std::string::npos);
+  CHECK(to_string(diff.rows[1]).find("torch.float32 | AccumulateGrad") != std::string::npos);
 }
 
 TEST_CASE("a scalar and an unknown shape are not the same") {
@@ -105,19 +117,19 @@ TEST_CASE(
   changes.born[2].adopted = true;
   StorageName part = named("part");
   part.dtype = at::kInt;
-  part.shape = std::vector<int64_t>{7};
+  part.shape = c10::DimVector{7};
   StorageName whole = named("whole");
   whole.dtype = at::kInt;
-  whole.shape = std::vector<int64_t>{10, 10};
+  whole.shape = c10::DimVector{10, 10};
   whole.whole = true;
   const SnapshotDiff diff = make_snapshot_diff(changes, kCpu, {{1, part}, {2, whole}, {3, part}});
   REQUIRE(diff.rows.size() == 3);
-  CHECK(*diff.rows[0].shape == std::vector<int64_t>{7});
+  CHECK(*diff.rows[0].shape == c10::DimVector{7});
   CHECK(diff.rows[0].adopted);
   CHECK(diff.rows[0].dtype == at::kInt);
-  CHECK(*diff.rows[1].shape == std::vector<int64_t>{10, 10});
+  CHECK(*diff.rows[1].shape == c10::DimVector{10, 10});
   CHECK(diff.rows[1].dtype == at::kInt);
-  CHECK(*diff.rows[2].shape == std::vector<int64_t>{100});
+  CHECK(*diff.rows[2].shape == c10::DimVector{100});
   CHECK(diff.rows[2].dtype == at::kFloat);
 }
 
@@ -205,7 +217,7 @@ TEST_CASE("workspaces and raw blocks have rows of their own, and are in no sum o
       out.str().find(
           "| 1 * Size:(?)                  | Memory: 3.815e-05 M | Tensor               | ? | ") !=
       std::string::npos);
-  CHECK(diff.to_json().find("\"role\":\"LibraryWorkspace\"") != std::string::npos);
+  CHECK(diff.to_json().find("\"storage_kind\":\"library_workspace\"") != std::string::npos);
 }
 
 TEST_CASE("an empty block prints its At line only") {
@@ -226,27 +238,43 @@ TEST_CASE("JSON has fixed keys, exact bytes, and escapes what a user can choose"
   changes.tracking_was_off = true;
   changes.born = {storage(1, {2, 3}, 24), storage(2, {}, 5)};
   changes.born[1].dtype.reset();
-  SnapshotDiff diff = make_snapshot_diff(changes, kCpu, {{1, named("say \"hi\"\n")}});
+  SnapshotDiff diff =
+      make_snapshot_diff(changes, kCpu, {{1, named("say \"hi\"\n", Role::kOptimizerState)}});
   diff.where = SourceLocation::current("a/b.cc", "f", 7);
   diff.label = "back\\slash";
   diff.health = {1, 2, 3};
   diff.unread = {"u"};
-  CHECK(diff.to_json() ==
-        "{\"schema\":\"memledger.snapshot_diff\",\"version\":1,\"time_ms\":1619814329123,"
-        "\"device\":\"cpu\",\"file\":\"a/b.cc\","
-        "\"line\":7,\"function\":\"f\",\"label\":\"back\\\\slash\",\"tensor_bytes\":0,\"allocated_"
-        "bytes\":0,\"born_bytes\":29,"
-        "\"died_bytes\":0,\"from_snapshot\":false,\"unseen_before_tracking\":false,\"tracking_was_"
-        "off\":true,"
-        "\"hooks\":{\"unknown_frees\":1,\"dropped_records\":2,\"swallowed_exceptions\":3},"
-        "\"unread\":[\"u\"],\"rows\":["
-        "{\"sign\":\"+\",\"count\":1,\"bytes\":24,\"shape\":[2,3],\"dtype\":\"torch.float32\","
-        "\"role\":\"Parameter\","
-        "\"names\":[\"say "
-        "\\\"hi\\\"\\n\"],\"producer\":\"aten::randn\",\"label\":\"\",\"adopted\":false},"
-        "{\"sign\":\"+\",\"count\":1,\"bytes\":5,\"shape\":null,\"dtype\":null,\"role\":\"Tensor\","
-        "\"names\":[],"
-        "\"producer\":\"aten::randn\",\"label\":\"\",\"adopted\":false}]}");
+  CHECK(
+      diff.to_json() ==
+      "{\"schema\":\"memledger.snapshot_diff/2\",\"time_ms\":1619814329123,"
+      "\"device\":\"cpu\",\"file\":\"a/b.cc\",\"line\":7,\"function\":\"f\","
+      "\"label\":\"back\\\\slash\",\"tensor_bytes\":0,\"allocated_bytes\":0,"
+      "\"born_bytes\":29,\"died_bytes\":0,\"from_snapshot\":false,"
+      "\"unseen_before_tracking\":false,\"tracking_was_off\":true,"
+      "\"hooks\":{\"unknown_frees\":1,\"dropped_records\":2,\"swallowed_exceptions\":3},"
+      "\"unread\":[\"u\"],\"rows\":["
+      "{\"sign\":\"+\",\"count\":1,\"bytes\":24,\"shape\":[2,3],\"dtype\":\"torch.float32\","
+      "\"role\":\"optimizer_state\",\"storage_kind\":\"tensor\",\"names\":[\"say \\\"hi\\\"\\n\"],"
+      "\"op\":\"aten::randn\",\"autograd_node\":\"\",\"label\":\"\",\"adopted\":false},"
+      "{\"sign\":\"+\",\"count\":1,\"bytes\":5,\"shape\":null,\"dtype\":null,"
+      "\"role\":\"tensor\",\"storage_kind\":\"tensor\",\"names\":[],"
+      "\"op\":\"aten::randn\",\"autograd_node\":\"\",\"label\":\"\",\"adopted\":false}]}");
+}
+
+TEST_CASE("JSON has null for what is unknown, and [] for a scalar") {
+  SnapshotDiff diff;
+  diff.tensor_bytes.reset();
+  diff.allocated_bytes.reset();
+  diff.rows.resize(2);
+  diff.rows[0].shape.emplace();
+  diff.rows[1].dtype = at::ScalarType::Undefined;
+  const std::string json = diff.to_json();
+  for (const char* const member :
+       {"\"file\":null,\"line\":null,\"function\":null", "\"tensor_bytes\":null",
+        "\"allocated_bytes\":null", "\"shape\":[],\"dtype\":null", "\"shape\":null,\"dtype\":null"})
+    CHECK_MESSAGE(json.find(member) != std::string::npos, member);
+  CHECK(diff.at_line().find("Memory:?      Mb Total Allocated Memory:?      Mb") !=
+        std::string::npos);
 }
 
 SourceLocation here(SourceLocation where = SourceLocation::current()) { return where; }

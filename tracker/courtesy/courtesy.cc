@@ -23,6 +23,7 @@
 
 #include "registry/device_statistics.h"
 #include "registry/libtorch/lent_memory.h"
+#include "registry/libtorch/storage_impl.h"
 #include "registry/live_storages.h"
 #include "registry/registry.h"
 #include "reporter/names/optimizer_state.h"
@@ -278,9 +279,7 @@ std::vector<StoragePtr> Courtesy::State::wanted() const {
   std::vector<StoragePtr> result;
   std::unordered_set<const c10::StorageImpl*> known;
   const auto want_dense = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return;
-    c10::StorageImpl* const storage =
-        tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    c10::StorageImpl* const storage = storage_impl_of(tensor);
     if (storage == nullptr || !known.insert(storage).second) return;
     know_storage(*storage);
     result.push_back(StoragePtr::reclaim_copy(storage));

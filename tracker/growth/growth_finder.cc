@@ -15,9 +15,9 @@
 #include "registry/registry.h"
 #include "registry/stacks.h"
 #include "text/bytes.h"
+#include "text/dtype.h"
 #include "text/json.h"
 #include "text/names.h"
-#include "tracker/log/log_text.h"
 #include "tracker/until_told.h"
 
 namespace memledger {
@@ -422,7 +422,7 @@ std::string json_row(const GrowthRow& row) {
   json += ",\"label\":" + text(row.place.label, row.level <= GrowthLevel::kGroup);
   json += ",\"phase\":" + text(to_string(row.place.phase), has_maker) +
           ",\"shape\":" + json_shape(row.place.shape);
-  json += ",\"dtype\":" + text(row.place.dtype.has_value() ? log_text::dtype(row.place.dtype) : "",
+  json += ",\"dtype\":" + text(row.place.dtype.has_value() ? dtype_text(row.place.dtype) : "",
                                row.place.dtype.has_value());
   const std::string line = row.place.stack == 0 ? "" : to_string(program_frame(row.place.stack));
   json += ",\"line\":" + text(line, !line.empty());

@@ -21,8 +21,8 @@
 #include "reporter/names/name_book.h"
 #include "text/output.h"
 #include "tracker/layers/layer_switches.h"
+#include "tracker/log/diff_builder.h"
 #include "tracker/log/log_writer.h"
-#include "tracker/snapshot_diff.h"
 
 namespace memledger {
 namespace {

@@ -18,17 +18,12 @@
 #include <utility>
 
 #include "graph/saved_tensors.h"
+#include "registry/libtorch/storage_impl.h"
 #include "tracker/layers/layer_observer.h"
 #include "tracker/layers/sequential_probe.h"
 
 namespace memledger::model_size_internal {
 namespace {
-
-c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl()
-                                                 : nullptr;
-}
 
 // What forward() may change besides the memory, and how it is put back.
 class Before {
@@ -124,7 +119,7 @@ class Rows final : public layers::OperatorListener {
 
   // These are nobody's result.
   void note_known(const at::Tensor& tensor) {
-    if (c10::StorageImpl* const storage = storage_of(tensor))
+    if (c10::StorageImpl* const storage = storage_impl_of(tensor))
       known_.emplace(storage, Made{weak(storage), kNobody});
   }
 
@@ -170,7 +165,7 @@ class Rows final : public layers::OperatorListener {
   }
 
   void on_leaf(const at::Tensor& leaf) override {
-    c10::StorageImpl* const storage = storage_of(leaf);
+    c10::StorageImpl* const storage = storage_impl_of(leaf);
     if (storage != nullptr && known_.count(storage) > 0) return;  // an input, or had already
     note_known(leaf);
     leaves_.push_back(leaf);
@@ -181,7 +176,7 @@ class Rows final : public layers::OperatorListener {
   void on_result(const at::Tensor& tensor, bool outermost) override {
     if (running_ == kNobody) return;
     LayerSize& layer = layers_[running_];
-    c10::StorageImpl* const storage = storage_of(tensor);
+    c10::StorageImpl* const storage = storage_impl_of(tensor);
     if (storage != nullptr) {
       const auto [place, is_new] = known_.try_emplace(storage, Made{weak(storage), running_});
       if (is_new) fresh_.insert(storage);

@@ -7,7 +7,7 @@
 
 #include "text/json.h"
 #include "text/names.h"
-#include "tracker/log/log_text.h"
+#include "text/shape.h"
 #include "tracker/model_size.h"
 
 namespace memledger {
@@ -24,7 +24,7 @@ std::string label_of(const LayerSize& layer) {
 }
 
 std::string shape_of(const LayerSize& layer) {
-  return layer.output_shape ? log_text::size(layer.output_shape) : "-";
+  return layer.output_shape ? shape_text(layer.output_shape) : "-";
 }
 
 std::string json_shape(const std::optional<std::vector<int64_t>>& shape) {

@@ -19,8 +19,7 @@ std::string find_source(const std::string& path) {
     for (std::string text; std::getline(in, text, ':');) {
       if (text.empty()) continue;
       const fs::path folder = text;
-      // Compiled elsewhere: of /build/app/src/net.cc all but the begin may be the same here. The
-      // longest end first.
+      // Compiled elsewhere: /build/app/src/net.cc may be src/net.cc in this folder.
       const fs::path below = relative.relative_path();
       for (auto begin = below.begin(); begin != below.end(); ++begin) {
         fs::path end;
@@ -91,7 +90,7 @@ int64_t last_line_of_function(const std::vector<std::string>& lines, int64_t fir
           } else if (c == '"') {
             in = In::kString;
           } else if (c == '\'') {
-            // Between digits it only separates.
+            // 1'000 is a number.
             const bool separates = j > 0 && j + 1 < line.size() &&
                                    std::isxdigit(static_cast<unsigned char>(line[j - 1])) != 0 &&
                                    std::isxdigit(static_cast<unsigned char>(line[j + 1])) != 0;

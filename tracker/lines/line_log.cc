@@ -24,17 +24,17 @@
 namespace memledger {
 namespace {
 
-// For each stack. Beyond them it is not kept which function ran in place of another, so that what
-// is kept grows with the number of stacks, not with that of their pairs.
+// The most functions that are kept for each stack as having run in place of another. Without the
+// limit memory would grow with the number of pairs of stacks.
 constexpr size_t kMostInstead = 8;
 
 // A stack's frames, outermost first.
 struct Frames {
   std::vector<void*> addresses;
-  std::vector<uintptr_t> functions;  // where their code begins; 0: not known
+  std::vector<uintptr_t> functions;  // where their code begins; 0: unknown
 };
 
-// Devices that something was recorded of: the CPU and CUDA's.
+// Devices that can be a target have a slot: the CPU, then CUDA's by index.
 constexpr size_t kCpu = 0;
 constexpr size_t kMostDevices = size_t{std::numeric_limits<c10::DeviceIndex>::max()} + 2;
 
@@ -49,30 +49,30 @@ struct LastReading {
 };
 
 struct Shared {
-  // LibTorch, the registry and the program are called without it.
+  // Not held while LibTorch, the registry or the program is called.
   ForkSafeMutex lock;
   std::vector<std::shared_ptr<LineLog>> logs;
-  std::vector<std::shared_ptr<LineLog>>
-      ended;  // not written any more, but what they saw born is still alive
-  // Of the two, for a look without the lock.
+  // Stopped, but storages that they saw born are still alive.
+  std::vector<std::shared_ptr<LineLog>> ended;
+  // Whether there are any of the two, for a look without the lock.
   std::atomic<bool> recording{false}, following{false};
   uint64_t generation = 0;  // of LineLog::begun
-  // Kept as long as the process, as the registry keeps the stacks.
+  // Never shrinks, like the registry's stacks.
   std::unordered_map<uint32_t, std::unique_ptr<const Frames>> frames;
-  std::map<size_t, LastReading> last;  // of the target and of what was it
+  std::map<size_t, LastReading> last;  // by slot, of present and earlier targets
   std::atomic<uint64_t> readings{0};
-  // CPU: what LibTorch keeps no statistics of.
+  // LibTorch keeps no statistics of the CPU.
   std::atomic<int64_t> cpu_bytes{0}, cpu_count{0}, cpu_allocated{0}, cpu_freed{0}, cpu_births{0},
       cpu_deaths{0};
-  std::atomic<int32_t> target{0};   // type and index; the CPU
-  std::atomic<bool> chosen{false};  // else the first GPU becomes the target when it is first used
-  // Those that were the target before: what was born there may die there.
+  std::atomic<int32_t> target{0};   // packed(); 0 is the CPU
+  std::atomic<bool> chosen{false};  // false: the first GPU becomes the target when it is first used
+  // By slot, of earlier targets: what was born there may die there.
   std::array<std::atomic<bool>, kMostDevices> was_target{};
 };
 
 Shared& shared() {
-  static auto* const one = new Shared;
-  return *one;
+  static auto* const shared = new Shared;
+  return *shared;
 }
 
 thread_local const Frames* frames_before = nullptr;
@@ -91,23 +91,22 @@ c10::Device unpacked(int32_t target) {
              : c10::Device(type, static_cast<c10::DeviceIndex>(target & 0xff));
 }
 
-size_t place_of(c10::Device device) {
+size_t slot_of(c10::Device device) {
   return device.is_cpu() ? kCpu
                          : size_t{1} + static_cast<size_t>(device.has_index() ? device.index() : 0);
 }
 
-c10::Device device_at(size_t place) {
-  return place == kCpu
-             ? c10::Device(c10::DeviceType::CPU)
-             : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(place - 1));
+c10::Device device_at(size_t slot) {
+  return slot == kCpu ? c10::Device(c10::DeviceType::CPU)
+                      : c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(slot - 1));
 }
 
 bool can_be_target(c10::Device device) { return device.is_cpu() || device.is_cuda(); }
 
 int32_t target_now() { return shared().target.load(std::memory_order_relaxed); }
 
-// LibTorch itself must not be asked whether there is CUDA while libraries are being loaded: it
-// would remember a too early answer.
+// A constant, as LibTorch must not be asked for CUDA while libraries are being loaded: it would
+// remember the early answer.
 const c10::Device kFirstGpu(c10::DeviceType::CUDA, 0);
 
 void put(Reading& reading, size_t stat, const c10::CachingAllocator::StatArray& values) {
@@ -155,7 +154,7 @@ Reading read_unordered(c10::Device device) {
   return reading;
 }
 
-// What it has not seen must not tell it where a function begins.
+// Makes the log ignore frames from before, which would tell it wrongly where functions began.
 void begin_anew(Shared& s, LineLog& log) { log.begun = ++s.generation; }
 
 void forget_all(Shared& s, LineLog& log) {
@@ -165,7 +164,7 @@ void forget_all(Shared& s, LineLog& log) {
   begin_anew(s, log);
 }
 
-// Its line has not left it behind.
+// Takes a storage that died out of its line's `line_left`.
 void forget(LineLog& log, const BlockEvent& event) {
   const auto born = log.alive.find(event.id);
   if (born == log.alive.end()) return;
@@ -179,7 +178,7 @@ void watch_what_is_needed(Shared& s) {
   s.following.store(!s.ended.empty(), std::memory_order_relaxed);
 }
 
-// Deaths that no profiler is on for, of whatever device: the target may have changed since.
+// Follows deaths for stopped profilers, on all devices, as the target may have changed since.
 void forget_in_ended(Shared& s, const BlockEvent& event) {
   const std::lock_guard<ForkSafeMutex> hold(s.lock);
   for (const std::shared_ptr<LineLog>& log : s.ended) forget(*log, event);
@@ -193,8 +192,8 @@ Reading read(c10::Device device) {
   return reading;
 }
 
-// Whether it was read before `last` was, by another thread that came first to the lock. What began
-// after `last` had been read is newer, and smaller only because the program has reset LibTorch's
+// Returns whether another thread read `last` after this, and took the lock first. A reading that
+// began after `last` had ended is newer; it is smaller only if the program reset LibTorch's
 // statistics.
 bool is_overtaken(const Reading& reading, const Reading& last) {
   if (reading.begun > last.ended) return false;
@@ -204,7 +203,7 @@ bool is_overtaken(const Reading& reading, const Reading& last) {
   return false;
 }
 
-// Takes and leaves the lock. Asks the unwinder's tables where functions begin, once for each stack.
+// Asks the unwinder's tables where functions begin, once for each stack, without the lock.
 const Frames* frames_of(Shared& s, uint32_t stack) {
   if (stack == 0) return nullptr;
   {
@@ -226,20 +225,20 @@ const Frames* frames_of(Shared& s, uint32_t stack) {
   return s.frames.try_emplace(stack, std::move(frames)).first->second.get();
 }
 
-// Frames further out wait at their calls, so a function goes on as long as all of its outer frames
-// are the same.
+// Returns what began between two stacks. A function still runs if all frames further out, which
+// wait at their calls, are the same.
 Beginning beginning(const Frames* before, const Frames& now) {
   Beginning result;
   if (before == nullptr) return result;
   const auto [in_before, in_now] = std::mismatch(before->addresses.begin(), before->addresses.end(),
                                                  now.addresses.begin(), now.addresses.end());
-  const auto place = static_cast<size_t>(in_now - now.addresses.begin());
-  result.continued = static_cast<uint32_t>(place);
+  const auto first_new = static_cast<size_t>(in_now - now.addresses.begin());
+  result.continued = static_cast<uint32_t>(first_new);
   if (in_before == before->addresses.end() || in_now == now.addresses.end()) return result;
-  if (before->functions[place] == now.functions[place]) {
-    ++result.continued;  // at another of its lines
+  if (before->functions[first_new] == now.functions[first_new]) {
+    ++result.continued;  // the same function, at another line
   } else {
-    result.instead = before->functions[place];
+    result.instead = before->functions[first_new];
   }
   return result;
 }
@@ -247,9 +246,10 @@ Beginning beginning(const Frames* before, const Frames& now) {
 void note_beginning(LineStack& stack, Beginning now, const DeviceFigures& held) {
   size_t instead = 0;
   const auto find = [&]() -> Beginning* {
-    for (Beginning& one : stack.beginnings) {
-      if (one.continued == now.continued && one.instead == now.instead) return &one;
-      if (one.instead != 0) ++instead;
+    for (Beginning& beginning : stack.beginnings) {
+      if (beginning.continued == now.continued && beginning.instead == now.instead)
+        return &beginning;
+      if (beginning.instead != 0) ++instead;
     }
     return nullptr;
   };
@@ -268,7 +268,7 @@ void note_beginning(LineStack& stack, Beginning now, const DeviceFigures& held) 
 void note_sums(LineFigures& figures, const Reading& before, const Reading& after,
                bool also_allocated) {
   for (size_t i = 0; i < kDeviceStats; ++i) {
-    // A reset of LibTorch's accumulated statistics makes them smaller.
+    // Negative after a reset of LibTorch's accumulated statistics.
     if (also_allocated)
       figures.allocated[i] += std::max<int64_t>(after.allocated[i] - before.allocated[i], 0);
     figures.freed[i] += std::max<int64_t>(after.freed[i] - before.freed[i], 0);
@@ -303,7 +303,7 @@ void note(LineLog& log, LineStack& stack, const Reading& before, const Reading& 
   forget(log, event);
 }
 
-// What died is in a table.
+// Returns whether a death is of a storage whose birth was recorded.
 bool is_known_death(Shared& s, const BlockEvent& event) {
   if (event.birth) return false;
   const std::lock_guard<ForkSafeMutex> hold(s.lock);
@@ -324,7 +324,7 @@ bool is_recorded(const Shared& s, c10::Device device) {
 void choose_first_gpu(Shared& s, const Reading& before) {
   if (s.chosen.exchange(true)) return;
   s.target.store(packed(kFirstGpu), std::memory_order_relaxed);
-  s.last[place_of(kFirstGpu)] = {before, recording_clock_ns()};
+  s.last[slot_of(kFirstGpu)] = {before, recording_clock_ns()};
   for (const std::shared_ptr<LineLog>& log : s.logs) forget_all(s, *log);
 }
 
@@ -338,8 +338,8 @@ void observe(const BlockEvent& event) noexcept {
     choose_first_gpu(s, Reading{});
   }
   if (!can_be_target(event.device)) return;
-  const size_t place = place_of(event.device);
-  if (packed(event.device) != target_now() && !s.was_target[place].load(std::memory_order_relaxed))
+  const size_t slot = slot_of(event.device);
+  if (packed(event.device) != target_now() && !s.was_target[slot].load(std::memory_order_relaxed))
     return;
   busy = true;
   try {
@@ -356,11 +356,11 @@ void observe(const BlockEvent& event) noexcept {
     Reading after = read(event.device);
     const int64_t now = recording_clock_ns();
     const std::lock_guard<ForkSafeMutex> hold(s.lock);
-    LastReading& last = s.last[place];
+    LastReading& last = s.last[slot];
     const Reading before = last.reading.value_or(after);
     const bool overtaken = is_overtaken(after, before);
     if (overtaken) {
-      // Its peak counts; its sums are in the later reading.
+      // Its sums are in the later reading; its peak counts.
       after.allocated = before.allocated;
       after.freed = before.freed;
     }
@@ -377,7 +377,7 @@ void observe(const BlockEvent& event) noexcept {
         }
         note(*log, line, before, after, event, last.ns, now);
       } else if (!event.birth && log->alive.count(event.id) > 0) {
-        // Its birth is in the table, so its death is; what that device holds is not any more.
+        // Its birth was recorded when this device was the target, so its death is, too.
         LineFigures& figures = log->stacks[stack].figures;
         note_sums(figures, before, after, false);
         figures.line_freed += event.nbytes;
@@ -390,7 +390,7 @@ void observe(const BlockEvent& event) noexcept {
       generation_before = s.generation;
     }
   } catch (...) {
-    // No memory: this event is not in the tables.
+    // No memory: this event is not recorded.
   }
   busy = false;
 }
@@ -425,14 +425,14 @@ void LineLogs::start(const std::shared_ptr<LineLog>& log) {
     if (gpu.current[kActiveBytes] > 0) choose_first_gpu(s, gpu);
   }
   if (first) count_cpu_from_now();
-  const size_t target = place_of(unpacked(target_now()));
+  const size_t target = slot_of(unpacked(target_now()));
   std::map<size_t, LastReading> now;
-  for (size_t place = 0; place < kMostDevices; ++place) {
-    if (place == target || s.was_target[place].load(std::memory_order_relaxed))
-      now[place] = {memledger::read(device_at(place)), recording_clock_ns()};
+  for (size_t slot = 0; slot < kMostDevices; ++slot) {
+    if (slot == target || s.was_target[slot].load(std::memory_order_relaxed))
+      now[slot] = {memledger::read(device_at(slot)), recording_clock_ns()};
   }
   const std::lock_guard<ForkSafeMutex> hold(s.lock);
-  // Another thread may have done the same meanwhile.
+  // Another thread may have started it meanwhile.
   if (log->on++ > 0) return;
   if (s.logs.empty()) s.last = std::move(now);
   begin_anew(s, *log);
@@ -502,10 +502,10 @@ void LineLogs::set_target(c10::Device device) {
   s.chosen.store(true);
   const c10::Device before = unpacked(s.target.load(std::memory_order_relaxed));
   if (before == device) return;
-  LastReading& last = s.last[place_of(device)];
+  LastReading& last = s.last[slot_of(device)];
   if (s.logs.empty() || !last.reading || !is_overtaken(now, *last.reading))
     last = {now, recording_clock_ns()};
-  if (is_recorded(s, before)) s.was_target[place_of(before)].store(true, std::memory_order_relaxed);
+  if (is_recorded(s, before)) s.was_target[slot_of(before)].store(true, std::memory_order_relaxed);
   s.target.store(packed(device), std::memory_order_relaxed);
 }
 

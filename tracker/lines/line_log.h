@@ -1,7 +1,6 @@
 #pragma once
 
-// Collects: what each place in the program allocated and freed, and what the device's statistics
-// then were.
+// Records what each place in the program allocated and freed, and the device's statistics then.
 
 #include <c10/core/Device.h>
 
@@ -19,12 +18,13 @@ namespace memledger {
 
 using DeviceFigures = std::array<int64_t, kDeviceStats>;
 
-// What began between two events of a thread: all frames of the stack but the outermost `continued`.
-// Where the first of them is, `instead` was before; it may be another part of the same function.
+// The calls that began between two events of a thread: all frames of the stack except the outermost
+// `continued` ones. The first of them stands where `instead` ran before, which may be another part
+// of the same function.
 struct Beginning {
   uint32_t continued = 0;
-  uintptr_t instead = 0;  // where its code begins; 0: nothing was there, or one of many
-  DeviceFigures held{};   // by the device, the highest
+  uintptr_t instead = 0;  // where its code begins; 0: nothing ran there, or one of too many
+  DeviceFigures held{};   // highest figures of the device when they began
 };
 
 // What was seen with one stack.
@@ -42,13 +42,13 @@ struct ShownFunctions {
   std::vector<uintptr_t> addresses;  // in their code
 };
 
-// Of one profiler. Guarded by LineLogs' lock.
+// What one profiler recorded. Guarded by LineLogs' lock.
 struct LineLog {
   std::unordered_map<uint32_t, LineStack> stacks;
-  std::unordered_map<uint64_t, LineStack*> alive;  // by storage: whose `line_left` it is in
-  std::vector<c10::Device> targets;                // that the figures are of
-  uint64_t begun = 0;  // stacks from before this generation are not its own
-  int on = 0;
+  std::unordered_map<uint64_t, LineStack*> alive;  // by storage: the stack that allocated it
+  std::vector<c10::Device> targets;                // devices that the figures are of
+  uint64_t begun = 0;  // generation at its start: frames from before tell it nothing
+  int on = 0;          // calls of start() without stop()
   ShownFunctions shown;
 };
 
@@ -61,12 +61,11 @@ struct LineRecord {
 // The logs that are being written. Thread-safe.
 class LineLogs {
  public:
-  // Counted.
+  // Starts recording, and stops it after as many stops as starts. Deaths are followed beyond that,
+  // so that `line_left` stays true.
   static void start(const std::shared_ptr<LineLog>& log);
-  // After as many as there were starts nothing is added any more, but deaths are still followed:
-  // `line_left` stays true.
   static void stop(const std::shared_ptr<LineLog>& log);
-  // Nor that.
+  // Stops recording and following deaths.
   static void drop(const std::shared_ptr<LineLog>& log);
   static void clear(const std::shared_ptr<LineLog>& log);
   static LineRecord read(const std::shared_ptr<LineLog>& log);

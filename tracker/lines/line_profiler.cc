@@ -11,13 +11,13 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_join.h"
 #include "registry/recording.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
+#include "text/names.h"
 #include "tracker/device_cache.h"
 #include "tracker/lines/function_source.h"
 #include "tracker/lines/line_log.h"
@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kMostCodeBytes = size_t{1} << 16;
 
-// A function that is shown: all its bodies (instantiations of a template, split-off parts).
+// A profiled function with all its bodies (instantiations of a template, split-off parts).
 struct Shown {
   std::string name;
   std::string signature;
@@ -40,7 +40,7 @@ struct Shown {
 
 void* return_address_at(uintptr_t address) { return reinterpret_cast<void*>(address + 1); }
 
-// Of every place in the function's code.
+// Returns the source line of each address of the function's code.
 std::vector<StackFrame> frames_of(const ProgramFunction& function) {
   std::vector<void*> addresses;
   const uintptr_t end = std::min(function.end, function.begin + kMostCodeBytes);
@@ -49,16 +49,14 @@ std::vector<StackFrame> frames_of(const ProgramFunction& function) {
   return frames_at(addresses);
 }
 
-std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
-// Makes tables of what was recorded.
+// Makes a profile from what was recorded.
 class TableMaker {
  public:
   explicit TableMaker(const ShownFunctions& wanted) : functions_(ProgramFunctions::read()) {
     for (const std::string& name : wanted.names) {
-      const std::vector<const ProgramFunction*> found = functions_.named(name);
-      for (const ProgramFunction* function : found) show(*function);
-      if (found.empty()) missing_.push_back(name);
+      const std::vector<const ProgramFunction*> functions = functions_.named(name);
+      for (const ProgramFunction* function : functions) show(*function);
+      if (functions.empty()) missing_.push_back(name);
     }
     for (const uintptr_t address : wanted.addresses) {
       if (const ProgramFunction* function = functions_.at(address)) show(*function);
@@ -73,17 +71,17 @@ class TableMaker {
     std::vector<std::optional<DeviceFigures>> entries(shown_.size());
     std::vector<std::map<int64_t, std::set<std::string>>> merged(shown_.size());
     for (const auto& [stack, line] : record.stacks) {
-      for (const Place& place : places_of(stack)) {
-        const size_t shown = place.shown;
-        rows[shown][line_of(shown, place.call, merged[shown])].fold(line.figures);
+      for (const ShownCall& call : shown_calls(stack)) {
+        const size_t shown = call.shown;
+        rows[shown][line_of(shown, call.address, merged[shown])].fold(line.figures);
         totals[shown].fold(line.figures);
-        for (const Beginning& one : line.beginnings) {
-          if (place.outermost < one.continued ||
-              (place.outermost == one.continued && is_of(one.instead, shown)))
+        for (const Beginning& beginning : line.beginnings) {
+          if (call.outermost < beginning.continued ||
+              (call.outermost == beginning.continued && is_of(beginning.instead, shown)))
             continue;
           if (!entries[shown]) entries[shown].emplace().fill(LineFigures::kUnknown);
           for (size_t i = 0; i < kDeviceStats; ++i)
-            (*entries[shown])[i] = std::max((*entries[shown])[i], one.held[i]);
+            (*entries[shown])[i] = std::max((*entries[shown])[i], beginning.held[i]);
         }
       }
     }
@@ -92,9 +90,10 @@ class TableMaker {
     for (const std::string& name : missing_) profile.notes.push_back(not_found(name));
     if (record.targets.size() > 1) {
       profile.notes.push_back(fmt::format(
-          "the target changed: each line's figures are of the device that was it then, of {}",
+          "the target changed: each line has the figures of the device that was the target then, "
+          "of {}",
           absl::StrJoin(record.targets, ", ",
-                        [](std::string* out, c10::Device one) { out->append(one.str()); })));
+                        [](std::string* out, c10::Device target) { out->append(target.str()); })));
     }
     return profile;
   }
@@ -110,13 +109,12 @@ class TableMaker {
   }
 
  private:
-  // Where a stack is in a function that is shown.
-  struct Place {
+  // The frames of a stack that are in one shown function.
+  struct ShownCall {
     size_t shown = 0;
-    uintptr_t call = 0;    // of the innermost frame
-    size_t outermost = 0;  // the place of the outermost, counted from the stack's outer end
+    uintptr_t address = 0;  // where the innermost frame calls
+    size_t outermost = 0;   // index of the outermost frame, counted from the stack's outer end
   };
-  using Places = std::vector<Place>;
 
   void show(const ProgramFunction& function) {
     if (shown_of_.count(&function) > 0) return;
@@ -162,33 +160,33 @@ class TableMaker {
     return frame.line >= shown.first && frame.line <= shown.last && frame.file == shown.file;
   }
 
-  Places places_of(uint32_t stack) const {
-    Places places;
+  std::vector<ShownCall> shown_calls(uint32_t stack) const {
+    std::vector<ShownCall> calls;
     const std::vector<void*> addresses = stack_addresses(stack);
     for (size_t i = 0; i < addresses.size(); ++i) {
-      const uintptr_t call = reinterpret_cast<uintptr_t>(addresses[i]) - 1;
-      const auto shown = shown_of_.find(functions_.at(call));
+      const uintptr_t address = reinterpret_cast<uintptr_t>(addresses[i]) - 1;
+      const auto shown = shown_of_.find(functions_.at(address));
       if (shown == shown_of_.end()) continue;
       const size_t outer = addresses.size() - 1 - i;
-      const auto known = std::find_if(places.begin(), places.end(),
-                                      [&](const Place& one) { return one.shown == shown->second; });
-      if (known == places.end()) {
-        places.push_back({shown->second, call, outer});
+      const auto known = std::find_if(calls.begin(), calls.end(), [&](const ShownCall& call) {
+        return call.shown == shown->second;
+      });
+      if (known == calls.end()) {
+        calls.push_back({shown->second, address, outer});
       } else {
         known->outermost = outer;
       }
     }
-    return places;
+    return calls;
   }
 
-  // Whether there is code of that function.
   bool is_of(uintptr_t address, size_t shown) const {
-    const auto found = address == 0 ? shown_of_.end() : shown_of_.find(functions_.at(address));
-    return found != shown_of_.end() && found->second == shown;
+    const auto owner = address == 0 ? shown_of_.end() : shown_of_.find(functions_.at(address));
+    return owner != shown_of_.end() && owner->second == shown;
   }
 
-  // In optimised code a place may belong to a function that was inlined: then to the line before
-  // it.
+  // Returns the line of a call. In optimised code it may be in a function that was inlined: its
+  // bytes are then those of the last own line before it.
   int64_t line_of(size_t index, uintptr_t call, std::map<int64_t, std::set<std::string>>& merged) {
     const Shown& shown = shown_[index];
     if (shown.first == 0) return 0;
@@ -246,16 +244,16 @@ class TableMaker {
       row.figures = figures;
     }
     if (shown.source.empty())
-      table.notes.push_back(
-          fmt::format("the source is not there: {} (MEMLEDGER_SOURCES can name folders to look in)",
-                      shown.file));
+      table.notes.push_back(fmt::format(
+          "the source was not found: {} (MEMLEDGER_SOURCES can name folders to look in)",
+          shown.file));
     for (const auto& [line, inlined] : merged) {
       table.notes.push_back(fmt::format("line {}: with code of {}, which was inlined", line,
                                         absl::StrJoin(inlined, ", ")));
     }
     if (!without_code.empty()) {
       table.notes.push_back(fmt::format(
-          "no code of their own (merged with others, or part of a longer statement): lines {}",
+          "lines without code of their own (merged with others, or part of a longer statement): {}",
           absl::StrJoin(without_code, ", ")));
     }
     return table;
@@ -305,7 +303,8 @@ absl::StatusOr<std::vector<LineColumn>> parse_line_columns(const std::vector<std
     if (!column)
       return absl::InvalidArgumentError(fmt::format(
           "memledger: there is no column `{}`; there are {}", name, all_column_names()));
-    columns.push_back(*column);
+    if (std::find(columns.begin(), columns.end(), *column) == columns.end())
+      columns.push_back(*column);
   }
   return columns;
 }
@@ -313,7 +312,7 @@ absl::StatusOr<std::vector<LineColumn>> parse_line_columns(const std::vector<std
 struct LineProfiler::State {
   LineProfilerOptions options;
   const std::shared_ptr<LineLog> log = std::make_shared<LineLog>();
-  // Made by the first enable(), each once, whichever thread's it is.
+  // Made once, by the first enable() of any thread.
   std::atomic<ScopedTracking*> tracking{nullptr};
   std::atomic<Recorder*> recorder{nullptr};
 
@@ -326,13 +325,13 @@ struct LineProfiler::State {
 
 namespace {
 
-// No lock: making one calls LibTorch.
+// Takes no lock, as making one calls LibTorch.
 template <typename T>
-void make_once(std::atomic<T*>& place) {
-  if (place.load() != nullptr) return;
+void make_once(std::atomic<T*>& pointer) {
+  if (pointer.load() != nullptr) return;
   auto made = std::make_unique<T>();
   T* none = nullptr;
-  if (place.compare_exchange_strong(none, made.get())) made.release();
+  if (pointer.compare_exchange_strong(none, made.get())) made.release();
 }
 
 }  // namespace
@@ -391,10 +390,7 @@ absl::Status LineProfiler::print_stats(std::ostream& out, const std::vector<std:
   LineProfile profile = this->profile();
   if (!function.empty()) {
     const auto is_other = [&](const LineTable& table) {
-      const std::string& own = table.function;
-      return own != function && (own.size() < function.size() + 2 ||
-                                 own.compare(own.size() - function.size() - 2, std::string::npos,
-                                             "::" + function) != 0);
+      return !is_named(table.function, function);
     };
     profile.tables.erase(std::remove_if(profile.tables.begin(), profile.tables.end(), is_other),
                          profile.tables.end());
@@ -428,14 +424,11 @@ absl::StatusOr<std::vector<StorageInfo>> LineProfiler::alive_at_peak(const std::
   const Recorder* const recorder = state_->recorder.load();
   if (recorder == nullptr)
     return absl::FailedPreconditionError(
-        "memledger: who was alive is kept with LineProfilerOptions::who_was_alive only");
+        "memledger: alive_at_peak() needs LineProfilerOptions::who_was_alive, and enable()");
   const LineProfile profile = this->profile();
   const LineFigures* figures = nullptr;
   for (const LineTable& table : profile.tables) {
-    const std::string& own = table.function;
-    if (own.size() < function.size() ||
-        own.compare(own.size() - function.size(), std::string::npos, function) != 0)
-      continue;
+    if (!is_named(table.function, function)) continue;
     for (const LineRow& row : table.rows) {
       if (row.line == line && row.figures && row.figures->peak_time_ns > 0) figures = &*row.figures;
     }
@@ -446,8 +439,10 @@ absl::StatusOr<std::vector<StorageInfo>> LineProfiler::alive_at_peak(const std::
   const int64_t at = figures->peak_time_ns;
   const Recording recording = recorder->read();
   if (recording.begin_ns > at)
-    return absl::OutOfRangeError(
-        fmt::format("memledger: line {} of `{}` had its peak too long ago", line, function));
+    return absl::OutOfRangeError(fmt::format(
+        "memledger: the events of the peak of line {} of `{}` have been dropped: it is too "
+        "long ago",
+        line, function));
   std::vector<StorageInfo> alive;
   const c10::Device device =
       figures->peak_gpu < 0

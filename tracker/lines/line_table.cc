@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ostream>
 #include <string>
+#include <utility>
 
 #include "text/bytes.h"
 #include "text/html.h"
@@ -48,7 +49,7 @@ std::vector<std::string> heads_of(LineColumn column) {
   return heads;
 }
 
-// Of the source: with spaces for tabs, as columns stay in line.
+// Returns a source line with spaces for tabs, so that columns stay aligned.
 std::string code_text(std::string_view code) {
   std::string result;
   for (const char c : code) result += c == '\t' ? std::string("    ") : std::string(1, c);
@@ -56,35 +57,43 @@ std::string code_text(std::string_view code) {
   return table_name(result, kLongestCode);
 }
 
-std::string json_figures(const LineFigures& figures, const std::vector<LineColumn>& columns) {
-  std::string result =
-      fmt::format("\"allocated_bytes\": {}, \"freed_bytes\": {}, \"left_bytes\": {}",
-                  figures.line_allocated, figures.line_freed, figures.line_left);
+// Adds the figures; nulls where nothing was seen.
+void add_figures(Json& json, const LineFigures* figures, const std::vector<LineColumn>& columns) {
+  const auto add = [&](const std::string& key, int64_t LineFigures::*figure) {
+    json[key] = figures == nullptr ? Json(nullptr) : Json(figures->*figure);
+  };
+  add("allocated_bytes", &LineFigures::line_allocated);
+  add("freed_bytes", &LineFigures::line_freed);
+  add("left_bytes", &LineFigures::line_left);
   for (const LineColumn column : columns) {
-    const int64_t value = figures.value(column);
-    result += fmt::format(", {}: {}", json_string(column.name()),
-                          value == LineFigures::kUnknown ? "null" : std::to_string(value));
+    if (column.is_of_line()) continue;  // one of the three above
+    const int64_t value = figures == nullptr ? LineFigures::kUnknown : figures->value(column);
+    json[column.name()] = value == LineFigures::kUnknown ? Json(nullptr) : Json(value);
   }
-  return result;
 }
 
-template <typename Lines>
-std::string json_list(const Lines& lines) {
-  std::string result = "[";
-  for (const std::string& line : lines)
-    result += (result.size() > 1 ? ", " : "") + json_string(line);
-  return result + "]";
+Json total_json(const LineFigures& total, const std::vector<LineColumn>& columns) {
+  if (total.events == 0) return nullptr;
+  Json json = Json::object();
+  add_figures(json, &total, columns);
+  return json;
+}
+
+Json line_json(const LineRow& row, const std::vector<LineColumn>& columns) {
+  Json json = {{"line", row.line > 0 ? Json(row.line) : Json(nullptr)}, {"code", row.code}};
+  add_figures(json, row.figures ? &*row.figures : nullptr, columns);
+  return json;
 }
 
 }  // namespace
 
 std::optional<LineColumn> LineColumn::parse(std::string_view name) {
-  for (const FigureName& one : kLineFigureNames) {
-    if (one.name == name) return LineColumn{0, one.figure};
+  for (const FigureName& own : kLineFigureNames) {
+    if (own.name == name) return LineColumn{0, own.figure};
   }
   for (size_t stat = 0; stat < kDeviceStats; ++stat) {
-    for (const FigureName& one : kFigureNames) {
-      const LineColumn column{stat, one.figure};
+    for (const FigureName& libtorchs : kFigureNames) {
+      const LineColumn column{stat, libtorchs.figure};
       if (column.name() == name) return column;
     }
   }
@@ -92,17 +101,17 @@ std::optional<LineColumn> LineColumn::parse(std::string_view name) {
 }
 
 std::string LineColumn::name() const {
-  for (const FigureName& one : kLineFigureNames) {
-    if (one.figure == figure) return std::string(one.name);
+  for (const FigureName& own : kLineFigureNames) {
+    if (own.figure == figure) return std::string(own.name);
   }
-  const auto one = std::find_if(kFigureNames.begin(), kFigureNames.end(),
-                                [&](const FigureName& f) { return f.figure == figure; });
+  const auto libtorchs = std::find_if(kFigureNames.begin(), kFigureNames.end(),
+                                      [&](const FigureName& f) { return f.figure == figure; });
   return fmt::format("{}.{}.{}", kDeviceStatNames[stat / kPoolNames.size()],
-                     kPoolNames[stat % kPoolNames.size()], one->name);
+                     kPoolNames[stat % kPoolNames.size()], libtorchs->name);
 }
 
 bool LineColumn::is_bytes() const {
-  if (figure >= Figure::kLineAllocated) return true;
+  if (is_of_line()) return true;
   const std::string_view stat_name = kDeviceStatNames[stat / kPoolNames.size()];
   return stat_name.size() > 6 && stat_name.substr(stat_name.size() - 6) == "_bytes";
 }
@@ -220,25 +229,19 @@ void write_text(std::ostream& out, const LineProfile& profile,
 
 void write_json(std::ostream& out, const LineProfile& profile,
                 const std::vector<LineColumn>& columns) {
-  out << "{\"schema\": 1, \"device\": " << json_string(profile.device) << ", \"functions\": [";
-  bool first = true;
+  out << "{\"schema\":\"memledger.line_profile/2\",\"device\":" << json_string(profile.device)
+      << ",\"functions\":[";
+  const char* table_end = "\n";
   for (const LineTable& table : profile.tables) {
-    out << (first ? "\n" : ",\n") << "{\"function\": " << json_string(table.function)
-        << ", \"file\": " << json_string(table.file) << ", \"total\": {"
-        << json_figures(table.total, columns) << "}, \"lines\": [";
-    first = false;
-    bool first_row = true;
-    for (const LineRow& row : table.rows) {
-      out << (first_row ? "\n  " : ",\n  ")
-          << "{\"line\": " << (row.line > 0 ? std::to_string(row.line) : "null")
-          << ", \"code\": " << json_string(row.code);
-      first_row = false;
-      if (row.figures) out << ", " << json_figures(*row.figures, columns);
-      out << '}';
-    }
-    out << "], \"notes\": " << json_list(table.notes) << '}';
+    out << std::exchange(table_end, ",\n") << "{\"function\":" << json_string(table.function)
+        << ",\"file\":" << (table.file.empty() ? "null" : json_string(table.file))
+        << ",\"total\":" << to_text(total_json(table.total, columns)) << ",\"lines\":[";
+    const char* row_end = "\n  ";
+    for (const LineRow& row : table.rows)
+      out << std::exchange(row_end, ",\n  ") << to_text(line_json(row, columns));
+    out << "],\"notes\":" << to_text(table.notes) << '}';
   }
-  out << "], \"notes\": " << json_list(profile.notes) << "}\n";
+  out << "],\"notes\":" << to_text(profile.notes) << "}\n";
 }
 
 void write_html(std::ostream& out, const LineProfile& profile,

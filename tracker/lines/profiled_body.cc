@@ -23,8 +23,8 @@ namespace memledger {
 namespace {
 
 LineProfiler& global_profiler() {
-  static auto* const one = new LineProfiler;
-  return *one;
+  static auto* const profiler = new LineProfiler;
+  return *profiler;
 }
 
 std::atomic<int64_t> clearings{0};
@@ -47,14 +47,13 @@ void print() noexcept {
   }
 }
 
-// The second of Ctrl-C and the program's end waits for the first. A forked child would wait for a
-// thread that it does not have.
+// Ctrl-C and the program's end may come together: the second waits for the first. A forked child
+// would wait for a thread that it does not have.
 void print_once() noexcept {
   if (getpid() == owner) std::call_once(printed, &print);
 }
 
-// Only wakes the thread that prints, as nothing else can be done here. A forked child has no such
-// thread.
+// A signal handler may do little more than wake the thread that prints, which a forked child lacks.
 void on_interrupt(int) {
   const int error = errno;
   if (getpid() != owner || write(wake_up[1], "", 1) != 1) {
@@ -69,12 +68,12 @@ void print_and_end() {
   while (read(wake_up[0], &byte, 1) != 1) {
   }
   print_once();
-  // As the program would have ended without us.
+  // Ends the program as the signal would have without us.
   sigaction(SIGINT, &action_before, nullptr);
   kill(getpid(), SIGINT);
 }
 
-// A program with a handler of its own keeps it.
+// Leaves a program's own handler in place.
 void print_on_interrupt() {
   if (sigaction(SIGINT, nullptr, &action_before) != 0 || action_before.sa_handler != SIG_DFL ||
       pipe(wake_up) != 0)
@@ -105,7 +104,7 @@ void print_at_the_end() {
 void clear_global_line_profiler() {
   global_profiler().clear();
   global_profiler().clear_functions();
-  // After that: a body that still sees the old number has not added its function since.
+  // Last: a body that sees the old number has not added its function since.
   ++clearings;
 }
 
@@ -113,10 +112,10 @@ namespace internal {
 
 struct ProfiledBody::State {
   bool enabled = true;
-  int64_t interval = 0;  // 0: at the end
+  int64_t interval = 0;  // in runs; 0: printed at the end
   std::vector<std::string> columns;
-  LineProfiler* profiler = nullptr;      // as long as the process
-  std::atomic<int64_t> known_since{-1};  // by `clearings`
+  LineProfiler* profiler = nullptr;      // never deleted
+  std::atomic<int64_t> known_since{-1};  // value of `clearings`
   std::atomic<int64_t> runs{0};
 };
 

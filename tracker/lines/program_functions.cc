@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "registry/core/loaded_libraries.h"
+#include "text/names.h"
 
 namespace memledger {
 namespace {
@@ -28,9 +29,10 @@ bool starts_with(std::string_view text, std::string_view start) {
   return text.substr(0, start.size()) == start;
 }
 
-// By whole families: a user's library may be a libcustom_ops.so or a libtorchvision.so.
+// Prefixes are long enough to spare users' libraries, such as libcustom_ops.so and
+// libtorchvision.so.
 bool is_others(std::string_view path) {
-  const std::string_view file = path.substr(path.rfind('/') + 1);
+  const std::string_view file = base_name(path);
   for (const std::string_view name : {"libtorch.so",
                                       "libtorch_cpu",
                                       "libtorch_cuda",
@@ -89,7 +91,7 @@ int note_module(dl_phdr_info* info, size_t, void* result) {
   return 0;
 }
 
-// A file in memory, as long as it lives.
+// A file mapped into memory.
 class Mapped {
  public:
   explicit Mapped(const std::string& path) {
@@ -112,7 +114,7 @@ class Mapped {
   Mapped(const Mapped&) = delete;
   Mapped& operator=(const Mapped&) = delete;
 
-  // Null: not all of it is in the file.
+  // Returns null if the file ends before.
   template <typename T>
   const T* at(uint64_t offset, uint64_t count = 1) const {
     if (offset > size_ || count > (size_ - offset) / sizeof(T)) return nullptr;
@@ -125,7 +127,7 @@ class Mapped {
 };
 
 std::string demangled(const char* name) {
-  // GCC's clones: `_Z3foov.cold`, `.part.0`, `.isra.0`.
+  // Without the suffix of GCC's clones: `_Z3foov.cold`, `.part.0`, `.isra.0`.
   const std::string whole(name, std::strcspn(name, "."));
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> text(
@@ -141,7 +143,7 @@ void read_symbols(const Module& module, std::vector<ProgramFunction>& functions)
     return;
   const auto* const sections = file.at<Elf64_Shdr>(header->e_shoff, header->e_shnum);
   if (sections == nullptr) return;
-  // A stripped file still has the names that it exports.
+  // A stripped file still has the table of what it exports.
   const Elf64_Shdr* table = nullptr;
   for (int i = 0; i < header->e_shnum; ++i) {
     if (sections[i].sh_type == SHT_SYMTAB ||
@@ -219,7 +221,7 @@ std::string qualified_name(std::string_view name) {
       continue;
     }
     if (outside && starts_with(rest, "operator") && (result.empty() || result.back() == ':')) {
-      // Its name may have parentheses, angle brackets, or be a type: up to the parameters.
+      // Its name may have parentheses or angle brackets, or be a type. It ends at the parameters.
       size_t end = starts_with(rest, "operator()") ? std::strlen("operator()") : rest.find('(');
       if (end == std::string_view::npos) end = rest.size();
       result += rest.substr(0, end);
@@ -230,7 +232,7 @@ std::string qualified_name(std::string_view name) {
     if (c == '<') ++angles;
     if (c == '(') ++parentheses;
     if (outside && c == ' ') {
-      // What stood before is the result's type; after the parameters come `const` and the like.
+      // The result's type stands before the space, unless it is that of ` const` behind parameters.
       if (i > 0 && name[i - 1] == ')') break;
       if (starts_with(rest, " [clone") || starts_with(rest, " const")) break;
       result.clear();
@@ -246,6 +248,14 @@ std::string qualified_name(std::string_view name) {
     result.resize(result.size() - kCall.size() + 1);
   }
   return result;
+}
+
+bool is_named(std::string_view qualified, std::string_view name) {
+  if (qualified.size() < name.size()) return false;
+  const std::string_view scope = qualified.substr(0, qualified.size() - name.size());
+  const bool is_whole =
+      scope.empty() || (scope.size() >= 2 && scope.substr(scope.size() - 2) == "::");
+  return is_whole && qualified.substr(scope.size()) == name;
 }
 
 ProgramFunctions ProgramFunctions::read() {
@@ -279,12 +289,7 @@ const ProgramFunction* ProgramFunctions::at(uintptr_t address) const {
 std::vector<const ProgramFunction*> ProgramFunctions::named(std::string_view name) const {
   std::vector<const ProgramFunction*> result;
   for (const ProgramFunction& function : functions_) {
-    const std::string_view own = function.qualified;
-    if (own.size() < name.size() || own.substr(own.size() - name.size()) != name) continue;
-    if (own.size() == name.size() ||
-        (own.size() > name.size() + 1 && own.substr(own.size() - name.size() - 2, 2) == "::")) {
-      result.push_back(&function);
-    }
+    if (is_named(function.qualified, name)) result.push_back(&function);
   }
   std::stable_partition(result.begin(), result.end(),
                         [](const ProgramFunction* function) { return !function->part; });
@@ -305,9 +310,9 @@ std::vector<std::string> ProgramFunctions::near(std::string_view name, size_t mo
       ranked.emplace(distance, function.qualified);
   }
   std::vector<std::string> result;
-  for (const auto& [distance, one] : ranked) {
+  for (const auto& [distance, qualified] : ranked) {
     if (result.size() == most) break;
-    result.push_back(one);
+    result.push_back(qualified);
   }
   return result;
 }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "tracker/log/log_text.h"
+
 namespace memledger {
 namespace {
 
@@ -13,7 +15,7 @@ constexpr size_t kMostBytes = size_t{256} << 20;
 constexpr size_t kMostPoints = size_t{1} << 21;
 constexpr size_t kMostMissing = 1000;
 constexpr size_t kRowsOfStep = 10;
-constexpr size_t kNodeBytes = 48;  // an entry of a map, beside what is in it
+constexpr size_t kNodeBytes = 48;  // of a map, without its key and value
 
 void add_up(int64_t& sum, int64_t value) {
   if (__builtin_add_overflow(sum, value, &sum)) {
@@ -54,8 +56,8 @@ void LogKind::bear(int64_t count, int64_t bytes, uint32_t place, const std::stri
   born_until_[place] = born_;
   if (born_until_.size() < prune_at_) return;
   const int64_t gone = born_ - count_;
-  for (auto one = born_until_.begin(); one != born_until_.end();) {
-    one = one->second <= gone ? born_until_.erase(one) : std::next(one);
+  for (auto birth = born_until_.begin(); birth != born_until_.end();) {
+    birth = birth->second <= gone ? born_until_.erase(birth) : std::next(birth);
   }
   prune_at_ = std::max<size_t>(64, 2 * born_until_.size());
 }
@@ -82,7 +84,7 @@ int64_t LogKind::take(int64_t count) {
 size_t LogKind::places() const {
   const int64_t gone = born_ - count_;
   return static_cast<size_t>(std::count_if(born_until_.begin(), born_until_.end(),
-                                           [&](const auto& one) { return one.second > gone; }));
+                                           [&](const auto& birth) { return birth.second > gone; }));
 }
 
 size_t LogKind::size() const {
@@ -117,8 +119,7 @@ void LogRunDigest::add(const LogBlock& block) {
     highest = {*block.tensor_mib, place};
   add_point(block, place);
   add_step(block, place);
-  // A block's own births come before its deaths in the log, and after them here: what died in it
-  // was born earlier.
+  // The log has a block's births first. Its deaths go first here: they are of earlier births.
   for (const LogRow& row : block.rows) {
     if (row.sign == '-') take(row);
   }
@@ -128,7 +129,7 @@ void LogRunDigest::add(const LogBlock& block) {
 }
 
 void LogRunDigest::add_note(const std::string& note) {
-  if (note.find("missing here") == std::string::npos) return;
+  if (note.find(log_text::kBlocksMissing) == std::string::npos) return;
   if (missing.size() == kMostMissing) {
     ++more_missing;
     return;
@@ -187,14 +188,14 @@ int64_t LogRunDigest::take_from(LogKind& kind, int64_t count) {
 
 void LogRunDigest::take(const LogRow& row) {
   int64_t count = row.count;
-  if (const auto found = kinds.find(row.group()); found != kinds.end()) {
-    Kind& kind = found->second;
+  if (const auto entry = kinds.find(row.group()); entry != kinds.end()) {
+    Kind& kind = entry->second;
     count = take_from(kind.alive, count);
     if (kind.alive.count() == 0) kind.alike->erase(kind.number);
   }
   if (count == 0) return;
-  // Its role may have changed since it was born: a tensor that became a parameter. What is of no
-  // kind was there before the log.
+  // Its role may have changed since its birth, as when a tensor becomes a parameter. A death that
+  // fits no kind is of a tensor from before the log.
   const auto alike = alike_.find(row.size + " " + row.dtype);
   if (alike == alike_.end()) return;
   while (count > 0 && !alike->second.empty()) {
@@ -241,8 +242,7 @@ absl::Status LogDigest::check_size() const {
   if (ended_runs_size_ + runs.back().size() <= most_bytes_) return absl::OkStatus();
   return absl::ResourceExhaustedError(fmt::format(
       "more than {} MiB are needed for what differs in this log up to here ({} runs, in the last "
-      "one {} places and {} "
-      "kinds of tensors); expected a log whose lines repeat themselves",
+      "one {} places and {} kinds of tensors); expected a log whose lines repeat themselves",
       most_bytes_ >> 20, runs.size(), runs.back().places.size(), runs.back().kinds.size()));
 }
 

@@ -1,8 +1,7 @@
 #pragma once
 
-// What the texts and pictures of a log need of it, taken while it is read once. Memory grows with
-// what is different in the log (lines of the program, kinds of tensors), not with its length, and
-// has a limit.
+// Reads a log once and keeps what its summary, pictures and comparison need. Memory is bounded, and
+// grows with the variety of the log (lines of the program, kinds of tensors), not with its length.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,22 +20,22 @@
 
 namespace memledger {
 
-// What was born of one kind (LogRow::group()) and is alive. A log does not say which one died: the
-// oldest.
+// The storages of one kind (LogRow::group()) that were born in the log and are alive. The log does
+// not say which of them a death is of: the oldest is taken for it.
 class LogKind {
  public:
   void bear(int64_t count, int64_t bytes, uint32_t place, const std::string& last);
-  // Takes up to `count` away, and returns how many are missing.
+  // Removes up to `count` storages. Returns how many there were too few.
   int64_t take(int64_t count);
 
   int64_t count() const { return count_; }
   int64_t bytes() const { return bytes_; }
-  // The last birth's, which is alive if any is.
+  // Place and last column of the last birth, which is alive if any is.
   uint32_t place() const { return place_; }
   const std::string& last() const { return last_; }
-  // How many places have borne what is alive.
+  // Returns the number of places where the living ones were born.
   size_t places() const;
-  // Own memory, about.
+  // Returns the memory that this takes, roughly.
   size_t size() const;
 
  private:
@@ -44,10 +43,10 @@ class LogKind {
     int64_t count, bytes;
   };
 
-  std::vector<Births> births_;  // the oldest first; equal ones side by side are one
-  size_t taken_births_ = 0;     // at its front
+  std::vector<Births> births_;  // oldest first; adjacent ones of equal size are merged
+  size_t taken_births_ = 0;     // at the front, all dead
   int64_t count_ = 0, bytes_ = 0;
-  int64_t born_ = 0;  // ever
+  int64_t born_ = 0;  // dead ones included
   uint32_t place_ = 0;
   std::string last_;
   std::unordered_map<uint32_t, int64_t> born_until_;  // by place: `born_` after its last birth
@@ -59,27 +58,27 @@ struct LogPlace {
   int64_t visits = 0, bytes = 0, visits_that_grew = 0;
 };
 
-// A block; in a log of millions of blocks the highest of several.
+// A block, or the highest of several in a log of millions.
 struct LogPoint {
   double tensor_mib, allocated_mib;  // NaN where unknown
   uint32_t place;
 };
 
-// The tops of both, NaN aside, and where the higher one is.
+// Returns the higher figures of both, NaN aside, and the place of the higher tensor_mib.
 LogPoint higher(const LogPoint& a, const LogPoint& b);
 
 class LogRunDigest {
  public:
-  // Its blocks are not looked at.
+  // Ignores the header's blocks.
   explicit LogRunDigest(const LogRun& header);
   LogRunDigest(LogRunDigest&&) noexcept = default;
 
   void add(const LogBlock& block);
-  // The block that was added last has it.
+  // Adds a note to the last block.
   void add_note(const std::string& note);
 
   const std::string& place_name(uint32_t place) const { return *places[place].name; }
-  // Own memory, about.
+  // Returns the memory that this takes, roughly.
   size_t size() const { return size_; }
 
   std::string date;
@@ -87,12 +86,12 @@ class LogRunDigest {
   int64_t cut_rows = 0;
 
   int64_t blocks = 0;
-  std::vector<LogPlace> places;  // the first visited first
+  std::vector<LogPlace> places;  // in order of their first visits
   std::optional<double> first_mib, last_mib;
   std::optional<std::pair<double, uint32_t>> highest;
   std::vector<LogPoint> points;
   int64_t blocks_per_point = 1;
-  // What is told of missing blocks, and before which place.
+  // Notes about missing blocks, each with the place that follows.
   std::vector<std::pair<std::string, uint32_t>> missing;
   size_t more_missing = 0;
 
@@ -126,8 +125,7 @@ class LogRunDigest {
   int64_t blocks_in_last_point_ = 0;
   uint32_t last_place_ = 0;
   std::unordered_map<std::string, uint32_t> numbers_;  // of places
-  // By size and dtype: the kinds of which something is alive, in order of their first births. A
-  // tensor's role may change.
+  // By size and dtype, as roles may change: the kinds with living storages, by their first births.
   std::unordered_map<std::string, Alike> alike_;
 };
 
@@ -155,13 +153,13 @@ class LogDigest final : public LogVisitor {
 
 LogDigest digest_of(const MemoryLog& log);
 LogRunDigest digest_of(const LogRun& run);
-// Errors are read_log()'s, and ResourceExhausted where too much in the log is different.
+// Returns read_log()'s errors, and ResourceExhausted if the log has too much variety.
 absl::StatusOr<LogDigest> read_log_digest(const std::string& path);
 
 std::string log_summary(const LogDigest& log);
 std::string log_plot(const LogRunDigest& run, size_t width = 79, size_t height = 14);
 std::string log_svg(const LogDigest& log);
-// InvalidArgument where a last run has more blocks than are kept one by one.
+// Returns InvalidArgument if the last run of either has more blocks than are kept one by one.
 absl::StatusOr<std::string> log_comparison(const LogDigest& before, const LogDigest& after);
 
 }  // namespace memledger

@@ -1,7 +1,7 @@
 #pragma once
 
-// A log block by block, read once from front to back: what is kept of it is the visitor's affair.
-// Reading itself keeps a line and a block, both bounded.
+// Reads a log once, from front to back, and passes it to a visitor block by block. Keeps one line
+// and one block, both bounded.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,27 +14,26 @@
 
 namespace memledger {
 
-// A status that is not OK ends the reading; it is handed on with the file's name and the line
-// before its message.
+// Any error that a visitor returns ends the reading, and is returned with file and line added.
 class LogVisitor {
  public:
   virtual ~LogVisitor() = default;
-  // A header, or the first line of a log that has none. Without blocks.
+  // Begins a run, at its header, or at the first line of a log without one. `header` has no blocks.
   virtual absl::Status begin_run(LogRun header) = 0;
   virtual absl::Status add_block(LogBlock block) = 0;
-  // What stands below the At line of the block that was added last.
+  // Adds a note that stands below the At line of the last block.
   virtual absl::Status add_note(std::string note) = 0;
-  // The run ends within a block.
+  // Ends a run; `rows` of them stand behind its last At line.
   virtual void cut(int64_t rows) = 0;
 };
 
-// Longer lines, and blocks whose rows take more, are in no log.
+// A file with longer lines, or blocks whose rows take more, is no log.
 constexpr size_t kMostBytesOfLine = size_t{1} << 20;
 constexpr size_t kMostBytesOfBlock = size_t{128} << 20;
-// Lines of another kind that may come before the first that a log has.
+// Foreign lines that may come before the log's first.
 constexpr size_t kMostBytesBeforeLog = size_t{16} << 20;
 
-// The number of lines that could not be read; else what parse_log() and read_log() say.
+// Return the number of lines that could not be read, or the errors of parse_log() and read_log().
 absl::StatusOr<int64_t> visit_log_text(std::string_view text, const std::string& name,
                                        LogVisitor& visitor);
 absl::StatusOr<int64_t> visit_log_file(const std::string& path, LogVisitor& visitor);

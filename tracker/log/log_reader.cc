@@ -19,18 +19,22 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "tracker/log/log_parser.h"
+#include "tracker/log/log_text.h"
 
 namespace memledger {
 namespace {
 
-constexpr double kBytesPerMib = 1048576.0;
+using log_text::kBytesPerMib;
+
+// Written by gpu_mem_track.py in its README's sample, instead of kAllocatedTotal.
+constexpr char kAllocatedTotalOfReadme[] = "Total Used Memory:";
 constexpr double kMostMib = 1e7;  // ten tebibytes
 constexpr int64_t kMostStorages = 1000000000;
 
 absl::string_view trimmed(absl::string_view text) { return absl::StripAsciiWhitespace(text); }
 std::string to_string(absl::string_view text) { return std::string(text); }
 
-// What stands between two texts, from `at` on; moves it behind the second.
+// Returns the part of the line after `begin` and before the `end` that follows it.
 std::optional<absl::string_view> between(absl::string_view line, absl::string_view begin,
                                          absl::string_view end) {
   const size_t from = line.find(begin);
@@ -43,9 +47,8 @@ std::optional<absl::string_view> between(absl::string_view line, absl::string_vi
 
 std::optional<double> number(absl::string_view text) {
   double value = 0;
-  // Not the locale's.
-  if (!absl::SimpleAtod(trimmed(text), &value)) return std::nullopt;
-  // What no machine has is no figure of a log's.
+  if (!absl::SimpleAtod(trimmed(text), &value)) return std::nullopt;  // whatever the locale
+  // A figure that no machine can have is none. NaN is neither.
   if (!(value >= 0 && value <= kMostMib)) return std::nullopt;
   return value;
 }
@@ -54,15 +57,14 @@ struct Totals {
   std::optional<double> tensor_mib, allocated_mib;
 };
 
-// `Total Tensor Used Memory:0.0    Mb Total Allocated Memory:0.0    Mb`; the Python tool's README
-// has `Total Used Memory` second.
 std::optional<Totals> totals_of(absl::string_view line) {
-  const size_t at = line.rfind("Total Tensor Used Memory:");
+  const size_t at = line.rfind(log_text::kTensorTotal);
   if (at == absl::string_view::npos) return std::nullopt;
   const absl::string_view rest = line.substr(at);
-  const auto tensor = between(rest, "Total Tensor Used Memory:", "Mb");
-  auto allocated = between(rest, "Total Allocated Memory:", "Mb");
-  if (!allocated.has_value()) allocated = between(rest, "Total Used Memory:", "Mb");
+  const auto tensor = between(rest, log_text::kTensorTotal, log_text::kTotalUnit);
+  auto allocated = between(rest, log_text::kAllocatedTotal, log_text::kTotalUnit);
+  if (!allocated.has_value())
+    allocated = between(rest, kAllocatedTotalOfReadme, log_text::kTotalUnit);
   // The last line of a log that was cut off may end anywhere.
   if (!tensor.has_value() || !allocated.has_value()) return std::nullopt;
   return Totals{number(*tensor), number(*allocated)};
@@ -78,7 +80,7 @@ const std::map<std::string, int64_t, std::less<>>& element_sizes() {
   return *sizes;
 }
 
-// Bytes that such a tensor takes; nothing where size or dtype do not tell.
+// Returns the bytes of a tensor of that size and dtype, if they tell.
 std::optional<int64_t> bytes_of(absl::string_view size, absl::string_view dtype) {
   if (!absl::ConsumePrefix(&dtype, "torch.")) return std::nullopt;
   const auto element = element_sizes().find(to_string(dtype));
@@ -104,45 +106,74 @@ std::string role_of(absl::string_view type) {
   return to_string(type);
 }
 
-// `+ | 3 * Size:(256, 256, 3, 3)     | Memory: 6.75 M | Parameter            | torch.float32 |
-// features.5.weight …`
+struct CountAndSize {
+  int64_t count = 0;
+  std::string size;
+};
+
+std::optional<CountAndSize> count_and_size_of(absl::string_view column) {
+  CountAndSize result;
+  const std::vector<absl::string_view> parts =
+      absl::StrSplit(column, absl::MaxSplits(log_text::kSize, 1));
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &result.count)) return std::nullopt;
+  if (result.count <= 0 || result.count > kMostStorages) return std::nullopt;
+  result.size = to_string(trimmed(parts[1]));
+  return result;
+}
+
+std::optional<double> mib_of(absl::string_view column) {
+  column = trimmed(column);
+  if (!absl::ConsumePrefix(&column, log_text::kMemory) ||
+      !absl::ConsumeSuffix(&column, log_text::kMemoryUnit))
+    return std::nullopt;
+  return number(column);
+}
+
+// Works out the bytes from size and dtype, unless the Memory column contradicts them: a storage can
+// be larger than its tensor. The log cuts that column to three significant digits at worst.
+void set_bytes(LogRow& row, double mib) {
+  row.bytes = static_cast<int64_t>(mib * kBytesPerMib + 0.5);
+  row.exact = false;
+  std::optional<int64_t> bytes = bytes_of(row.size, row.dtype);
+  if (!bytes.has_value() || __builtin_mul_overflow(*bytes, row.count, &*bytes)) return;
+  const double exact_mib = static_cast<double>(*bytes) / kBytesPerMib;
+  row.exact = exact_mib >= mib * 0.9985 && exact_mib - mib <= std::max(0.002, 0.0015 * exact_mib);
+  if (row.exact) row.bytes = *bytes;
+}
+
 std::optional<LogRow> row_of(absl::string_view line) {
+  // Python's logs have no sixth column. The names in it may contain anything.
+  const std::vector<absl::string_view> columns =
+      absl::StrSplit(line, absl::MaxSplits(log_text::kColumnEnd, 5));
+  if (columns.size() < 5) return std::nullopt;
+  const std::optional<CountAndSize> count_and_size = count_and_size_of(columns[1]);
+  const std::optional<double> mib = mib_of(columns[2]);
+  if (!count_and_size.has_value() || !mib.has_value()) return std::nullopt;
   LogRow row;
   row.sign = line[0];
-  std::vector<absl::string_view> columns = absl::StrSplit(line, absl::MaxSplits(" | ", 5));
-  if (columns.size() < 5) return std::nullopt;
-  const std::vector<absl::string_view> count_and_size =
-      absl::StrSplit(columns[1], absl::MaxSplits(" * Size:", 1));
-  if (count_and_size.size() != 2 || !absl::SimpleAtoi(count_and_size[0], &row.count))
-    return std::nullopt;
-  if (row.count <= 0 || row.count > kMostStorages) return std::nullopt;
-  row.size = to_string(trimmed(count_and_size[1]));
-  absl::string_view memory = trimmed(columns[2]);
-  if (!absl::ConsumePrefix(&memory, "Memory: ") || !absl::ConsumeSuffix(&memory, " M"))
-    return std::nullopt;
-  const std::optional<double> mib = number(memory);
-  if (!mib.has_value()) return std::nullopt;
+  row.count = count_and_size->count;
+  row.size = count_and_size->size;
   row.role = role_of(columns[3]);
   row.dtype = to_string(trimmed(columns[4]));
   if (columns.size() > 5) row.last = to_string(columns[5]);
-
-  row.bytes = static_cast<int64_t>(*mib * kBytesPerMib + 0.5);
-  row.exact = false;
-  std::optional<int64_t> bytes = bytes_of(row.size, row.dtype);
-  if (bytes.has_value() && !__builtin_mul_overflow(*bytes, row.count, &*bytes)) {
-    const double worked_out = static_cast<double>(*bytes) / kBytesPerMib;
-    // Cut in the log, to three significant digits at worst. A storage can be larger than its
-    // tensor; the column is right then.
-    row.exact =
-        worked_out >= *mib * 0.9985 && worked_out - *mib <= std::max(0.002, 0.0015 * worked_out);
-    if (row.exact) row.bytes = *bytes;
-  }
+  set_bytes(row, *mib);
   return row;
+}
+
+bool is_row(absl::string_view line) {
+  return (absl::StartsWith(line, "+") || absl::StartsWith(line, "-")) &&
+         absl::StartsWith(line.substr(1), log_text::kColumnEnd);
+}
+
+// The others stand below their block's At line.
+bool stands_above_block(absl::string_view note) {
+  return absl::StrContains(note, log_text::kBlocksMissing) ||
+         absl::StrContains(note, log_text::kNoEarlierInstant);
 }
 
 constexpr char kExpected[] = "expected a log of MemTracker or gpu_mem_track";
 
-// Takes a text in pieces of any length, and hands its blocks on.
+// Takes a text in pieces of any length and passes its blocks to the visitor.
 class LogParser {
  public:
   LogParser(std::string name, LogVisitor& visitor) : name_(std::move(name)), visitor_(visitor) {}
@@ -156,7 +187,7 @@ class LogParser {
     return add_to_line(piece);
   }
 
-  // The number of lines that could not be read.
+  // Returns the number of lines that could not be read.
   absl::StatusOr<int64_t> end() {
     if (!begun_.empty()) {
       if (absl::Status status = end_line(); !status.ok()) return status;
@@ -228,63 +259,68 @@ class LogParser {
   absl::Status read_line(absl::string_view line) {
     absl::ConsumeSuffix(&line, "\r");
     if (trimmed(line).empty()) return absl::OkStatus();
-    if (absl::StartsWith(line, "GPU Memory Track | ")) {
-      const auto totals = totals_of(line);
-      if (!totals.has_value()) return unread(line);
-      LogRun run;
-      run.date = to_string(trimmed(between(line, "GPU Memory Track | ", "|").value_or("")));
-      run.tensor_mib = totals->tensor_mib;
-      run.allocated_mib = totals->allocated_mib;
-      return begin_run(std::move(run));
-    }
-    // A log of which only a part is there is one, too.
+    if (absl::StartsWith(line, log_text::kHeader)) return read_header(line);
+    // Part of a log may lack its header.
     if (!in_run_) {
       if (absl::Status status = begin_run({}); !status.ok()) return status;
     }
-    if (absl::StartsWith(line, "At ")) {
-      const auto totals = totals_of(line);
-      if (!totals.has_value()) return unread(line);
-      block_.where =
-          to_string(trimmed(line.substr(3, line.rfind("Total Tensor Used Memory:") - 3)));
-      block_.tensor_mib = totals->tensor_mib;
-      block_.allocated_mib = totals->allocated_mib;
-      LogBlock block = std::move(block_);
-      block_ = {};
-      block_bytes_ = 0;
-      ++blocks_;
-      has_block_ = true;
-      return visitor_.add_block(std::move(block));
-    }
-    if (absl::StartsWith(line, "+ | ") || absl::StartsWith(line, "- | ")) {
-      std::optional<LogRow> row = row_of(line);
-      if (!row.has_value()) return unread(line);
-      block_.rows.push_back(std::move(*row));
-      return charge_block(sizeof(LogRow) + line.size());
-    }
-    if (absl::StartsWith(line, "  ")) {
-      // verbose writes below the At line, missing blocks are told above it
-      const bool above = absl::StrContains(line, "blocks are missing here") ||
-                         absl::StrContains(line, "no earlier instant");
-      std::string note = to_string(trimmed(line));
-      if (!above && has_block_) return visitor_.add_note(std::move(note));
-      block_.notes.push_back(std::move(note));
-      return charge_block(sizeof(std::string) + line.size());
-    }
+    if (absl::StartsWith(line, log_text::kAt)) return read_at_line(line);
+    if (is_row(line)) return read_row(line);
+    if (absl::StartsWith(line, log_text::kNote)) return read_note(line);
     return unread(line);
+  }
+
+  absl::Status read_header(absl::string_view line) {
+    const auto totals = totals_of(line);
+    if (!totals.has_value()) return unread(line);
+    LogRun run;
+    run.date = to_string(trimmed(between(line, log_text::kHeader, "|").value_or("")));
+    run.tensor_mib = totals->tensor_mib;
+    run.allocated_mib = totals->allocated_mib;
+    return begin_run(std::move(run));
+  }
+
+  absl::Status read_at_line(absl::string_view line) {
+    const auto totals = totals_of(line);
+    if (!totals.has_value()) return unread(line);
+    absl::string_view where = line.substr(0, line.rfind(log_text::kTensorTotal));
+    absl::ConsumePrefix(&where, log_text::kAt);
+    LogBlock block = std::exchange(block_, {});
+    block.where = to_string(trimmed(where));
+    block.tensor_mib = totals->tensor_mib;
+    block.allocated_mib = totals->allocated_mib;
+    block_bytes_ = 0;
+    ++blocks_;
+    has_block_ = true;
+    return visitor_.add_block(std::move(block));
+  }
+
+  absl::Status read_row(absl::string_view line) {
+    std::optional<LogRow> row = row_of(line);
+    if (!row.has_value()) return unread(line);
+    block_.rows.push_back(std::move(*row));
+    return charge_block(sizeof(LogRow) + line.size());
+  }
+
+  absl::Status read_note(absl::string_view line) {
+    std::string note = to_string(trimmed(line));
+    if (has_block_ && !stands_above_block(line)) return visitor_.add_note(std::move(note));
+    block_.notes.push_back(std::move(note));
+    return charge_block(sizeof(std::string) + line.size());
   }
 
   const std::string name_;
   LogVisitor& visitor_;
-  std::string begun_;  // of a line that has not ended yet
-  LogBlock block_;
+  std::string begun_;  // line whose end has not come yet
+  LogBlock block_;     // block whose At line has not come yet
   size_t block_bytes_ = 0;
   int64_t lines_ = 0, blocks_ = 0, unread_lines_ = 0;
   size_t unread_bytes_ = 0;
   bool in_run_ = false, has_block_ = false;
-  bool has_date_ = false;  // the first run's header
+  bool has_date_ = false;  // of the first run's header
 };
 
-// Keeps everything.
+// Keeps the whole log.
 class LogCollector final : public LogVisitor {
  public:
   explicit LogCollector(std::string name) { log.name = std::move(name); }
@@ -323,7 +359,7 @@ int64_t bytes_with(const std::vector<LogRow>& rows, char sign) {
 
 class File {
  public:
-  // Returns at once, whatever the path is: a pipe would wait for somebody who writes to it.
+  // Does not wait for a writer if the path is a pipe.
   explicit File(const std::string& path)
       : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~File() {
@@ -334,7 +370,7 @@ class File {
 
   int number() const { return number_; }
 
-  // From now on reads wait for what is written.
+  // Makes reads wait for a pipe's writer from now on.
   void wait() const { ::fcntl(number_, F_SETFL, ::fcntl(number_, F_GETFL) & ~O_NONBLOCK); }
 
  private:

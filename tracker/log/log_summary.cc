@@ -1,4 +1,4 @@
-// What a log says in short, as text and as a picture.
+// A log in short: summary, plot, SVG, and comparison of two.
 
 #include <fmt/format.h>
 
@@ -14,6 +14,7 @@
 #include "text/html.h"
 #include "text/names.h"
 #include "tracker/log/log_digest.h"
+#include "tracker/log/log_text.h"
 #include "tracker/log_reader.h"
 
 namespace memledger {
@@ -22,7 +23,7 @@ namespace {
 constexpr size_t kMostLines = 10;
 constexpr size_t kMostPointsOfPicture = size_t{1} << 16;
 constexpr size_t kMostBytesOfTitle = 1024;
-constexpr double kBytesPerMib = 1048576.0;
+using log_text::kBytesPerMib;
 
 std::string mib(int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kBytesPerMib);
@@ -33,8 +34,8 @@ std::string signed_mib(int64_t bytes) {
 std::string known(std::optional<double> value) {
   return value ? fmt::format("{:.1f}", *value) : "?";
 }
-std::string several(size_t count, const char* one) {
-  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+std::string several(size_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 template <typename Value, typename Bytes>
@@ -69,7 +70,7 @@ std::string what_grew(const LogRunDigest& run) {
     if (place.bytes > 0) places.push_back(place);
   }
   if (places.empty()) return "What grew: nothing\n";
-  std::string text = "What grew, by the line where it was told:\n";
+  std::string text = "What grew, by the line of the program that logged it:\n";
   places = largest_first(std::move(places), [](const LogPlace& place) { return place.bytes; });
   for (size_t i = 0; i < places.size() && i < kMostLines; ++i) {
     text += fmt::format("  {} in {}, {} of which grew: {}\n", signed_mib(places[i].bytes),
@@ -93,7 +94,7 @@ std::string never_came_back(const LogRunDigest& run) {
   if (left.empty()) return "What never came back: nothing\n";
   std::string text =
       fmt::format("What never came back: {} born in this log and alive at its end\n", mib(all));
-  left = largest_first(std::move(left), [](const Named& one) { return one.second->bytes(); });
+  left = largest_first(std::move(left), [](const Named& kind) { return kind.second->bytes(); });
   for (size_t i = 0; i < left.size() && i < kMostLines; ++i) {
     const LogKind& kind = *left[i].second;
     const size_t places = kind.places();
@@ -114,7 +115,7 @@ std::string run_summary(const LogRunDigest& run) {
     text += "  " + printable(note) + ": before " + printable(run.place_name(place)) + "\n";
   }
   if (run.more_missing > 0)
-    text += fmt::format("  … and {} more that are missing\n", run.more_missing);
+    text += fmt::format("  … and {} more notes of missing blocks\n", run.more_missing);
   if (run.blocks > 0) {
     text += fmt::format("Total Tensor Used Memory: from {} to {} MiB{}\n",
                         known(run.tensor_mib ? run.tensor_mib : run.first_mib), known(run.last_mib),
@@ -124,9 +125,8 @@ std::string run_summary(const LogRunDigest& run) {
     text += biggest_step(run) + what_grew(run) + never_came_back(run);
   }
   if (run.cut_rows > 0) {
-    text += fmt::format(
-        "The log ends within a block: {} without the line that tells where they belong\n",
-        several(static_cast<size_t>(run.cut_rows), "row"));
+    text += fmt::format("The log ends within a block: {} without an At line\n",
+                        several(static_cast<size_t>(run.cut_rows), "row"));
   }
   return text;
 }
@@ -157,7 +157,7 @@ std::string title_of(const std::string& name) {
 constexpr double kSvgWidth = 960, kSvgHeight = 360, kLeft = 80, kRight = 20, kTop = 40,
                  kBottom = 40;
 
-// 1, 2 or 5 times a power of ten, so that five or so lines fit.
+// Returns 1, 2 or 5 times a power of ten, for about five lines.
 double grid_step(double highest) {
   if (!(highest > 0)) return 1;
   const double rough = highest / 5;
@@ -195,7 +195,7 @@ std::string svg_line(const std::vector<double>& values, double highest, const ch
   return svg;
 }
 
-// No more than `most`: a picture of a thousand columns shows no more.
+// Merges points until there are no more than `most`.
 std::vector<LogPoint> thinned(const std::vector<LogPoint>& points, size_t most) {
   const size_t step = std::max<size_t>(1, (points.size() + most - 1) / most);
   std::vector<LogPoint> result;
@@ -247,7 +247,7 @@ std::string svg_of(const LogRunDigest& run, const std::string& title) {
   return svg;
 }
 
-// The line's number is left out where `by_function`: it changes when the program is edited.
+// Returns a place, `by_function` without the line number, which changes with edits of the program.
 std::string place_key(const std::string& where, bool by_function) {
   std::string place = where;
   const size_t line = place.find(" line ");
@@ -256,7 +256,7 @@ std::string place_key(const std::string& where, bool by_function) {
   return place;
 }
 
-// Blocks by where they are and how often the program had been there: alike in both runs.
+// A key for each block of two runs: its place, and how often the program had been there.
 struct BlockKeys {
   std::vector<uint64_t> a, b;
 };
@@ -295,6 +295,90 @@ std::optional<double> known_or_not(double value) {
   return std::isnan(value) ? std::nullopt : std::optional<double>(value);
 }
 
+std::string comparison_line(const LogPoint* a, const LogPoint* b, const std::string& where) {
+  const auto left = a == nullptr ? std::nullopt : known_or_not(a->tensor_mib);
+  const auto right = b == nullptr ? std::nullopt : known_or_not(b->tensor_mib);
+  return fmt::format("{:>12}{:>12}{:>12}  {}\n", left ? known(left) : "-",
+                     right ? known(right) : "-",
+                     left && right ? fmt::format("{:+.1f}", *right - *left) : "", printable(where));
+}
+
+std::string compared_blocks(const LogRunDigest& a, const LogRunDigest& b) {
+  BlockKeys keys = keys_of(a, b, false);
+  const bool by_function = matches(keys) * 2 < std::min(a.points.size(), b.points.size());
+  if (by_function) keys = keys_of(a, b, true);
+  const std::unordered_set<uint64_t> in_a(keys.a.begin(), keys.a.end());
+  std::unordered_map<uint64_t, size_t> b_index;
+  for (size_t i = 0; i < keys.b.size(); ++i) b_index.emplace(keys.b[i], i);
+
+  std::string text =
+      fmt::format("{:>12}{:>12}{:>12}  Total Tensor Used Memory (MiB) at\n", "A", "B", "B - A");
+  std::vector<bool> told(keys.b.size());
+  const auto tell_b = [&](size_t i) {
+    told[i] = true;
+    text += comparison_line(nullptr, &b.points[i], b.place_name(b.points[i].place));
+  };
+  size_t next_b = 0;
+  for (size_t i = 0; i < keys.a.size(); ++i) {
+    const std::string& where = a.place_name(a.points[i].place);
+    const auto same = b_index.find(keys.a[i]);
+    if (same == b_index.end()) {
+      text += comparison_line(&a.points[i], nullptr, where);
+      continue;
+    }
+    // Blocks of B before it that A lacks.
+    for (; next_b < same->second; ++next_b) {
+      if (in_a.count(keys.b[next_b]) == 0 && !told[next_b]) tell_b(next_b);
+    }
+    const LogPoint& point = b.points[same->second];
+    const std::string& other = b.place_name(point.place);
+    told[same->second] = true;
+    text += comparison_line(&a.points[i], &point, where == other ? where : where + " | " + other);
+  }
+  for (size_t i = 0; i < keys.b.size(); ++i) {
+    if (!told[i]) tell_b(i);
+  }
+  return text;
+}
+
+struct Alive {
+  int64_t count = 0, bytes = 0;
+};
+
+Alive alive_at_end(const LogRunDigest& run, const std::string& name) {
+  const auto kind = run.kinds.find(name);
+  if (kind == run.kinds.end()) return {};
+  return {kind->second.alive.count(), kind->second.alive.bytes()};
+}
+
+std::string compared_ends(const LogRunDigest& a, const LogRunDigest& b) {
+  std::set<std::string> names;
+  for (const LogRunDigest* run : {&a, &b}) {
+    for (const auto& [name, kind] : run->kinds) names.insert(name);
+  }
+  struct Difference {
+    std::string name;
+    int64_t count, bytes;
+  };
+  std::vector<Difference> differences;
+  for (const std::string& name : names) {
+    const Alive in_a = alive_at_end(a, name), in_b = alive_at_end(b, name);
+    if (in_a.count != in_b.count || in_a.bytes != in_b.bytes)
+      differences.push_back({name, in_b.count - in_a.count, in_b.bytes - in_a.bytes});
+  }
+  if (differences.empty()) return "Alive at the end: the same in both\n";
+  std::string text = "Alive at the end, B - A:\n";
+  differences = largest_first(std::move(differences), [](const Difference& difference) {
+    return std::abs(difference.bytes);
+  });
+  for (size_t i = 0; i < differences.size() && i < kMostLines; ++i) {
+    text += fmt::format("  {}, {:+} * {}\n", signed_mib(differences[i].bytes), differences[i].count,
+                        printable(differences[i].name));
+  }
+  add_rest(text, differences.size(), "kinds");
+  return text;
+}
+
 }  // namespace
 
 std::string log_summary(const LogDigest& log) {
@@ -312,7 +396,7 @@ std::string log_plot(const LogRunDigest& run, size_t width, size_t height) {
   if (series.tensor.empty() || height < 2) return "";
   const size_t label = 12;
   const size_t columns = std::max<size_t>(8, width > label ? width - label : 8);
-  // Of several blocks in one column the highest shows; few blocks get several columns each.
+  // A column shows the highest of its blocks; a block may take several columns.
   const size_t count = series.tensor.size();
   const auto at_column = [&](const std::vector<double>& values, size_t column) {
     const size_t begin = column * count / columns;
@@ -375,79 +459,10 @@ absl::StatusOr<std::string> log_comparison(const LogDigest& before, const LogDig
     return absl::InvalidArgumentError(fmt::format("{}: {} blocks; expected at most {} to compare",
                                                   log->name, run->blocks, run->points.size()));
   }
-  BlockKeys keys = keys_of(a, b, false);
-  const bool by_function = matches(keys) * 2 < std::min(a.points.size(), b.points.size());
-  if (by_function) keys = keys_of(a, b, true);
-  const std::unordered_set<uint64_t> in_a(keys.a.begin(), keys.a.end());
-  std::unordered_map<uint64_t, size_t> b_index;
-  for (size_t i = 0; i < keys.b.size(); ++i) b_index.emplace(keys.b[i], i);
-
-  std::string text = fmt::format(
-      "A: {}{}\nB: {}{}\n", printable(before.name), a.date.empty() ? "" : ", " + printable(a.date),
-      printable(after.name), b.date.empty() ? "" : ", " + printable(b.date));
-  text += fmt::format("{:>12}{:>12}{:>12}  Total Tensor Used Memory (MiB) at\n", "A", "B", "B - A");
-  const auto line = [&](const LogPoint* left_point, const LogPoint* right_point,
-                        const std::string& where) {
-    const auto left = left_point == nullptr ? std::nullopt : known_or_not(left_point->tensor_mib);
-    const auto right =
-        right_point == nullptr ? std::nullopt : known_or_not(right_point->tensor_mib);
-    text += fmt::format(
-        "{:>12}{:>12}{:>12}  {}\n", left ? known(left) : "-", right ? known(right) : "-",
-        left && right ? fmt::format("{:+.1f}", *right - *left) : "", printable(where));
-  };
-  std::vector<bool> told(keys.b.size());
-  size_t next_b = 0;
-  for (size_t i = 0; i < keys.a.size(); ++i) {
-    const std::string& where = a.place_name(a.points[i].place);
-    const auto found = b_index.find(keys.a[i]);
-    if (found == b_index.end()) {
-      line(&a.points[i], nullptr, where);
-      continue;
-    }
-    // What B has before it and A has not.
-    for (; next_b < found->second; ++next_b) {
-      if (in_a.count(keys.b[next_b]) > 0 || told[next_b]) continue;
-      told[next_b] = true;
-      line(nullptr, &b.points[next_b], b.place_name(b.points[next_b].place));
-    }
-    told[found->second] = true;
-    const std::string& other = b.place_name(b.points[found->second].place);
-    line(&a.points[i], &b.points[found->second], where == other ? where : where + " | " + other);
-  }
-  for (size_t i = 0; i < keys.b.size(); ++i) {
-    if (!told[i]) line(nullptr, &b.points[i], b.place_name(b.points[i].place));
-  }
-
-  std::set<std::string> names;
-  for (const auto& one : a.kinds) names.insert(one.first);
-  for (const auto& one : b.kinds) names.insert(one.first);
-  struct Difference {
-    std::string name;
-    int64_t count, bytes;
-  };
-  std::vector<Difference> differences;
-  for (const std::string& name : names) {
-    const auto of = [&](const LogRunDigest& run) {
-      const auto found = run.kinds.find(name);
-      return found == run.kinds.end()
-                 ? std::pair<int64_t, int64_t>(0, 0)
-                 : std::pair(found->second.alive.count(), found->second.alive.bytes());
-    };
-    const auto [a_count, a_bytes] = of(a);
-    const auto [b_count, b_bytes] = of(b);
-    if (a_count != b_count || a_bytes != b_bytes)
-      differences.push_back({name, b_count - a_count, b_bytes - a_bytes});
-  }
-  if (differences.empty()) return text + "Alive at the end: the same in both\n";
-  text += "Alive at the end, B - A:\n";
-  differences = largest_first(std::move(differences),
-                              [](const Difference& one) { return std::abs(one.bytes); });
-  for (size_t i = 0; i < differences.size() && i < kMostLines; ++i) {
-    text += fmt::format("  {}, {:+} * {}\n", signed_mib(differences[i].bytes), differences[i].count,
-                        printable(differences[i].name));
-  }
-  add_rest(text, differences.size(), "kinds");
-  return text;
+  return fmt::format("A: {}{}\nB: {}{}\n", printable(before.name),
+                     a.date.empty() ? "" : ", " + printable(a.date), printable(after.name),
+                     b.date.empty() ? "" : ", " + printable(b.date)) +
+         compared_blocks(a, b) + compared_ends(a, b);
 }
 
 std::string log_summary(const MemoryLog& log) { return log_summary(digest_of(log)); }

@@ -6,14 +6,12 @@
 #include <cstdio>
 #include <ctime>
 
-#include "text/dtype.h"
-
 namespace memledger::log_text {
 namespace {
 
-double to_mib(int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+double to_mib(int64_t bytes) { return static_cast<double>(bytes) / kBytesPerMib; }
 
-// Not printf: its decimal point is the locale's.
+// Not printf(), whose decimal point is the locale's.
 template <typename... Format>
 std::string number(double value, Format... format) {
   std::array<char, 400> text;
@@ -39,30 +37,19 @@ std::string memory(int64_t bytes) {
   return text.substr(0, std::max<size_t>(6, text.find('.')));
 }
 
-std::string total(std::optional<int64_t> known) {
-  if (!known.has_value()) return padded("?", 7);
-  const int64_t bytes = *known;
-  return padded(number(to_mib(bytes), std::chars_format::fixed, 1), 7);
+std::string total(std::optional<int64_t> bytes) {
+  if (!bytes.has_value()) return padded("?", kTotalWidth);
+  return padded(number(to_mib(*bytes), std::chars_format::fixed, 1), kTotalWidth);
+}
+
+std::string totals(std::optional<int64_t> tensor_bytes, std::optional<int64_t> allocated_bytes) {
+  return kTensorTotal + total(tensor_bytes) + kTotalUnit + ' ' + kAllocatedTotal +
+         total(allocated_bytes) + kTotalUnit;
 }
 
 std::string exact_mib(int64_t bytes) {
   const double mib = to_mib(bytes);
   return needs_exponent(mib) ? number(mib, std::chars_format::scientific) : shortest(mib);
-}
-
-std::string size(const std::optional<std::vector<int64_t>>& shape) {
-  if (!shape.has_value()) return "(?)";
-  std::string text = "(";
-  for (size_t i = 0; i < shape->size(); ++i) {
-    if (i > 0) text += ", ";
-    text += std::to_string((*shape)[i]);
-  }
-  return text + (shape->size() == 1 ? ",)" : ")");
-}
-
-std::string dtype(const std::optional<c10::ScalarType>& dtype) {
-  if (!dtype.has_value() || *dtype == c10::ScalarType::Undefined) return "?";
-  return "torch." + dtype_name(*dtype);
 }
 
 std::string date(std::chrono::system_clock::time_point time) {

@@ -1,43 +1,69 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
-#include "text/names.h"
-
-// The figures and words that log, diff and listing have in common. None depends on the locale.
+// The grammar of the log: the words that the writer puts and the reader looks for, and the figures
+// between them. Changing any of it changes what users parse. Nothing depends on the locale.
+//
+//   GPU Memory Track | DATE | TOTALS
+//
+//   SIGN | COUNT * Size:SIZE | Memory: MIB M | ROLE | DTYPE | NAMES
+//
+//   At FILE line LINE: FUNCTION [LABEL] TOTALS
+//     NOTE
+//
+// with TOTALS being `Total Tensor Used Memory:MIB Mb Total Allocated Memory:MIB Mb`. A block is
+// rows and the At line that ends them; notes on missing blocks stand above the rows, those of
+// `verbose` below the At line.
 namespace memledger::log_text {
 
-// Of the Memory column: MiB, shortest decimal with at least one decimal place, cut to 6 characters
-// but never inside the integer part; below 0.0001 as 3.815e-06. What Python prints for str(x)[:6],
-// save that an exponent is not cut off.
+// Line beginnings.
+constexpr char kHeader[] = "GPU Memory Track | ";
+constexpr char kAt[] = "At ";
+constexpr char kNote[] = "  ";
+
+constexpr char kTensorTotal[] = "Total Tensor Used Memory:";
+constexpr char kAllocatedTotal[] = "Total Allocated Memory:";
+constexpr char kTotalUnit[] = "Mb";
+
+constexpr char kColumnEnd[] = " | ";
+constexpr char kSize[] = " * Size:";
+constexpr char kMemory[] = "Memory: ";
+constexpr char kMemoryUnit[] = " M";
+
+// Parts of the notes that stand above their block.
+constexpr char kBlocksMissing[] = "blocks are missing here";
+constexpr char kNoEarlierInstant[] = "no earlier instant";
+
+constexpr size_t kLocationWidth = 50;
+constexpr size_t kTotalWidth = 7;
+constexpr size_t kSizeWidth = 20;
+constexpr size_t kRoleWidth = 20;
+
+constexpr double kBytesPerMib = 1048576.0;
+
+// Returns the figure of the Memory column: MiB, the shortest decimal with at least one decimal
+// place, cut to 6 characters but never inside the integer part; below 0.0001 as 3.815e-06. Python
+// prints the same for str(x)[:6], except that it cuts exponents, too.
 std::string memory(int64_t bytes);
 
-// Of the totals: MiB as {:<7.1f}; ? where unknown.
+// Returns MiB as {:<7.1f}; ? where unknown.
 std::string total(std::optional<int64_t> bytes);
 
-// MiB as Python prints a float: 0.006591796875, 90.0, 3.814697265625e-06.
+// Returns TOTALS.
+std::string totals(std::optional<int64_t> tensor_bytes, std::optional<int64_t> allocated_bytes);
+
+// Returns MiB as Python prints a float: 0.006591796875, 90.0, 3.814697265625e-06.
 std::string exact_mib(int64_t bytes);
 
-// (256, 256, 3, 3), (512,), () for a scalar, (?) where unknown.
-std::string size(const std::optional<std::vector<int64_t>>& shape);
-
-// torch.float32, as Python writes it; ? where unknown.
-std::string dtype(const std::optional<c10::ScalarType>& dtype);
-
-// Local time as 30-Apr-21-20:25:29.
+// Returns the local time as 30-Apr-21-20:25:29.
 std::string date(std::chrono::system_clock::time_point time);
 
-using memledger::printable;
-
-// Spaces behind, up to `width` characters of UTF-8.
+// Appends spaces up to `width` characters of UTF-8.
 std::string padded(std::string text, size_t width);
 
 }  // namespace memledger::log_text

@@ -10,11 +10,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <ostream>
-#include <sstream>
+#include <string_view>
 #include <system_error>
 
+#include "text/names.h"
 #include "text/output.h"
 #include "tracker/log/log_text.h"
 
@@ -41,47 +43,63 @@ bool ends_within_a_line(const std::string& path) {
 std::string unread_text(const std::vector<std::string>& unread) {
   std::string text;
   for (size_t i = 0; i < unread.size() && i < kNamesShown; ++i)
-    text += (i == 0 ? "" : ", ") + log_text::printable(unread[i]);
+    text += (i == 0 ? "" : ", ") + printable(unread[i]);
   if (unread.size() > kNamesShown) text += " … (" + std::to_string(unread.size()) + " tensors)";
+  return text;
+}
+
+std::optional<int64_t> minus(std::optional<int64_t> bytes, int64_t change) {
+  if (bytes.has_value()) *bytes -= change;
+  return bytes;
+}
+
+std::string note(std::initializer_list<std::string_view> parts) {
+  std::string text = log_text::kNote;
+  for (const std::string_view part : parts) text += part;
+  return text + '\n';
+}
+
+std::string verbose_notes(const SnapshotDiff& diff) {
+  std::string text =
+      note({"hooks: ", std::to_string(diff.health.unknown_frees), " unknown frees, ",
+            std::to_string(diff.health.dropped_records), " dropped records, ",
+            std::to_string(diff.health.swallowed_exceptions), " swallowed exceptions"});
+  if (diff.unseen_before_tracking) text += note({"before tracking: ?"});
+  if (diff.tracking_was_off) text += note({"tracking was off: ?"});
+  if (!diff.unread.empty())
+    text += note({"not LibTorch's memory, or not to be seen: ", unread_text(diff.unread)});
   return text;
 }
 
 }  // namespace
 
 std::string log_header(std::chrono::system_clock::time_point time,
-                       std::optional<int64_t> tensor_bytes, int64_t allocated_bytes) {
-  return "GPU Memory Track | " + log_text::date(time) +
-         " | Total Tensor Used Memory:" + log_text::total(tensor_bytes) +
-         "Mb Total Allocated Memory:" + log_text::total(allocated_bytes) + "Mb\n\n\n";
+                       std::optional<int64_t> tensor_bytes,
+                       std::optional<int64_t> allocated_bytes) {
+  return log_text::kHeader + log_text::date(time) + log_text::kColumnEnd +
+         log_text::totals(tensor_bytes, allocated_bytes) + "\n\n\n";
 }
 
 std::string log_block(const SnapshotDiff& diff, const LogDetail& detail, bool below_header) {
   std::string text;
   if (detail.rows) {
-    if (diff.from_snapshot)
-      text += "  no earlier instant to compare with: the rows are everything alive\n";
+    if (diff.from_snapshot) {
+      text +=
+          note({log_text::kNoEarlierInstant, " to compare with: the rows are everything alive"});
+    }
     for (const DiffRow& row : diff.rows) text += to_string(row) + '\n';
   }
   if (!text.empty() || !below_header) text += '\n';
   text += diff.at_line() + '\n';
-  if (detail.verbose) {
-    text += "  hooks: " + std::to_string(diff.health.unknown_frees) + " unknown frees, " +
-            std::to_string(diff.health.dropped_records) + " dropped records, " +
-            std::to_string(diff.health.swallowed_exceptions) + " swallowed exceptions\n";
-    if (diff.unseen_before_tracking) text += "  before tracking: ?\n";
-    if (diff.tracking_was_off) text += "  tracking was off: ?\n";
-    if (!diff.unread.empty())
-      text += "  not LibTorch's memory, or not to be seen: " + unread_text(diff.unread) + "\n";
-  }
+  if (detail.verbose) text += verbose_notes(diff);
   return text + '\n';
 }
 
 std::string resolved_folder(const std::string& folder) {
   fs::path path(folder);
   if (path.is_relative()) {
-    const char* const user_stands_in = std::getenv("BUILD_WORKING_DIRECTORY");
-    if (user_stands_in != nullptr && *user_stands_in != '\0')
-      path = fs::path(user_stands_in) / path;
+    const char* const users_folder = std::getenv("BUILD_WORKING_DIRECTORY");
+    if (users_folder != nullptr && *users_folder != '\0') path = fs::path(users_folder) / path;
   }
   std::error_code error;
   const fs::path absolute = fs::absolute(path.empty() ? fs::path(".") : path, error);
@@ -107,11 +125,11 @@ LogWriter::~LogWriter() {
 int LogWriter::open(std::chrono::system_clock::time_point time) {
   const fs::path folder = resolved_folder(options_.folder);
   if (!options_.file_name.empty()) {
-    // Not again: a forked child may stand in another folder.
+    // Kept in a forked child, whose working directory may be another one.
     if (path_.empty()) path_ = (folder / options_.file_name).string();
     file_ = open_to_append(path_);
     if (file_ < 0) return errno;
-    // A process that was killed may have left half a block.
+    // A killed process may have left half a block.
     if (ends_within_a_line(path_)) missing_header_ = "\n";
     return 0;
   }
@@ -137,19 +155,19 @@ void LogWriter::begin_in_forked_child(const SnapshotDiff& diff) {
   if (failure != 0) {
     tell({"memledger: process ", std::to_string(process_),
           " was forked and cannot make a log of its own, ", path_, ": ", reason(failure),
-          ". It goes on without."});
+          ". It goes on without a log."});
     return;
   }
   if (options_.file_name.empty()) {
     tell({"memledger: process ", std::to_string(process_), " was forked; its log is ", path_});
   }
   const int64_t change = diff.born_bytes() - diff.died_bytes();
-  std::optional<int64_t> before = diff.tensor_bytes;
-  if (before.has_value()) *before -= change;
-  missing_header_ += log_header(diff.time, before, diff.allocated_bytes - change);
+  missing_header_ +=
+      log_header(diff.time, minus(diff.tensor_bytes, change), minus(diff.allocated_bytes, change));
 }
 
-void LogWriter::write_header(std::optional<int64_t> tensor_bytes, int64_t allocated_bytes) {
+void LogWriter::write_header(std::optional<int64_t> tensor_bytes,
+                             std::optional<int64_t> allocated_bytes) {
   const std::string header =
       missing_header_ + log_header(options_.time, tensor_bytes, allocated_bytes);
   if (options_.echo != nullptr) write_to(*options_.echo, header, "echo of the log");
@@ -164,8 +182,9 @@ void LogWriter::write(const SnapshotDiff& diff) {
   report_if_gone();
   std::string text = missing_header_;
   if (missing_blocks_ > 0) {
-    text += (below_header_ ? "" : "\n") + std::string("  ") + std::to_string(missing_blocks_) +
-            " blocks are missing here: the file could not be written\n";
+    text += below_header_ ? "" : "\n";
+    text += note({std::to_string(missing_blocks_), " ", log_text::kBlocksMissing,
+                  ": the file could not be written"});
   }
   text += block;
   if (!append(text)) {
@@ -178,8 +197,8 @@ void LogWriter::write(const SnapshotDiff& diff) {
 }
 
 bool LogWriter::append(const std::string& text) {
-  // What is taken back after half a write must not be another process's. Where locks do not work,
-  // there are none.
+  // A failed write is taken back by truncating, which must not cut what another process appended.
+  // Some file systems have no locks.
   const bool shared = !options_.file_name.empty() && ::flock(file_, LOCK_EX) == 0;
   const int error = append_whole(file_, text);
   if (shared) ::flock(file_, LOCK_UN);
@@ -193,13 +212,13 @@ bool LogWriter::append(const std::string& text) {
 }
 
 void LogWriter::report_if_gone() {
-  struct stat ours, there;
+  struct stat ours, at_path;
   if (reported_gone_ || ::fstat(file_, &ours) != 0 || !S_ISREG(ours.st_mode)) return;
   if (ours.st_nlink == 0) {
     tell({"memledger: the log ", path_,
-          " was deleted. The program goes on; what is logged from now on cannot be found."});
-  } else if (::stat(path_.c_str(), &there) != 0 || there.st_ino != ours.st_ino ||
-             there.st_dev != ours.st_dev) {
+          " was deleted. The program goes on; what is logged from now on is lost."});
+  } else if (::stat(path_.c_str(), &at_path) != 0 || at_path.st_ino != ours.st_ino ||
+             at_path.st_dev != ours.st_dev) {
     tell({"memledger: the log ", path_, " was moved. It goes on in its new place."});
   } else {
     return;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 
 #include "tracker/snapshot_diff.h"
@@ -13,34 +14,34 @@ namespace memledger {
 
 struct LogDetail {
   bool rows = true;      // false: At lines only
-  bool verbose = false;  // hook health, and what could not be read
+  bool verbose = false;  // adds hook health, and what could not be read
 };
 
-// With the two empty lines that follow it.
+// Returns the header with the two empty lines below it.
 std::string log_header(std::chrono::system_clock::time_point time,
-                       std::optional<int64_t> tensor_bytes, int64_t allocated_bytes);
+                       std::optional<int64_t> tensor_bytes, std::optional<int64_t> allocated_bytes);
 
-// Rows, an empty line, the At line, what `verbose` adds, an empty line. Directly below the header a
-// block without rows has no empty line before its At line, as the header brought two.
+// Returns rows, an empty line, the At line, the notes of `verbose`, an empty line. A block without
+// rows has no empty line before its At line if it stands directly below the header, which ends with
+// two.
 std::string log_block(const SnapshotDiff& diff, const LogDetail& detail, bool below_header);
 
-// The log file of one tracker. Each block goes out in one write() and is then the kernel's: a crash
-// or SIGKILL takes away none that was written, and at most cuts the block that is just being
-// written. Not thread-safe.
+// The log file of one tracker. Each block is one write(): a crash or SIGKILL loses no written
+// block, and at most cuts the one that is being written. Not thread-safe.
 //
-// Several processes: files named by the time are one process's own, also after fork(), where the
-// child's next block begins a log of its own (-2.txt …; it says so on stderr). A given file is
-// shared, block by block.
+// A file that is named by the time belongs to one process: a forked child begins a log of its own
+// with its next block (-2.txt …), and says so on standard error. Processes share a file with a
+// given name, block by block.
 class LogWriter {
  public:
   struct Options {
     std::string folder;     // made if missing; empty or relative: see resolved_folder()
-    std::string file_name;  // empty: {time}-gpu_mem_track.txt, or -2.txt, -3.txt … if that is
-                            // taken; given: appended to
-    bool colons = true;     // in the time: false writes 20-25-29, for file systems without colons
+    std::string file_name;  // given: appended to; empty: {time}-gpu_mem_track.txt, or -2.txt,
+                            // -3.txt … if that exists
+    bool colons = true;     // false: 20-25-29 in names, for file systems without colons
     std::chrono::system_clock::time_point time;
     LogDetail detail;
-    std::ostream* echo = nullptr;  // gets all that the log gets
+    std::ostream* echo = nullptr;  // gets all that the log gets; not owned
   };
 
   // Throws c10::Error with path and reason if the file cannot be made.
@@ -49,16 +50,17 @@ class LogWriter {
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
-  // Neither throws because of the file. A file that cannot be written (full disk), and one that was
-  // deleted or moved, is reported once on stderr; each later block is tried again, and says how
-  // many before it are missing. A moved log goes on in its new place.
-  void write_header(std::optional<int64_t> tensor_bytes, int64_t allocated_bytes);
+  // Writes header and blocks. Trouble with the file (a full disk, a deleted or moved log) is
+  // reported once on standard error and never throws: each later block is tried again, and says how
+  // many before it are missing. A moved log goes on in the moved file.
+  void write_header(std::optional<int64_t> tensor_bytes, std::optional<int64_t> allocated_bytes);
   void write(const SnapshotDiff& diff);
 
-  const std::string& path() const { return path_; }  // absolute
+  // Returns the absolute path.
+  const std::string& path() const { return path_; }
 
  private:
-  // Errno, or 0; sets path_ and file_.
+  // Sets path_ and file_. Returns 0 or errno.
   int open(std::chrono::system_clock::time_point time);
   void begin_in_forked_child(const SnapshotDiff& diff);
   bool append(const std::string& text);
@@ -75,8 +77,8 @@ class LogWriter {
   bool reported_gone_ = false;
 };
 
-// Absolute. Relative paths are relative to $BUILD_WORKING_DIRECTORY, where the user of `bazel run`
-// stands, else to the working directory.
+// Returns an absolute path. A relative one begins in $BUILD_WORKING_DIRECTORY (where `bazel run`
+// was called), else in the working directory.
 std::string resolved_folder(const std::string& folder);
 
 }  // namespace memledger

@@ -21,8 +21,8 @@
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "text/bytes.h"
+#include "text/names.h"
 #include "text/output.h"
-#include "tracker/log/log_text.h"
 #include "tracker/storage_group.h"
 #include "tracker/until_told.h"
 
@@ -83,9 +83,7 @@ std::string counted(size_t count, const char* what) {
 }
 
 std::string line_text(SourceLocation where) {
-  const std::string_view path = where.file();
-  return "line " + std::to_string(where.line()) + " of " +
-         log_text::printable(path.substr(path.find_last_of('/') + 1));
+  return "line " + std::to_string(where.line()) + " of " + printable(base_name(where.file()));
 }
 
 // The largest groups of the storages, a line each; without the last line's end.

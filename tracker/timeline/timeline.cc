@@ -32,8 +32,8 @@ struct Timeline::Impl {
 
   using Names = std::unordered_map<uint64_t, TimelineName>;
 
-  // To be called without the lock: what is read here may be the last reference to a module or
-  // tensor by the time it is let go of, and their deleters are the program's.
+  // Must be called without the lock: this may drop the last reference to a module or tensor, and
+  // their deleters are the program's.
   Names read_names() const {
     const std::vector<NamedTensor> tensors = book.read();
     Registry& registry = Registry::global();
@@ -43,26 +43,25 @@ struct Timeline::Impl {
         const uint64_t id = registry.storage_id(tensor);
         if (id == 0) return;
         const std::string name = *part == '\0' ? named.name : named.name + "." + part;
-        const auto [place, is_first] = now.try_emplace(id, TimelineName{named.role, name});
-        if (!is_first && place->second.role == named.role && place->second.name != name)
-          place->second.name += "+" + name;
+        const auto [entry, is_first] = now.try_emplace(id, TimelineName{named.role, name});
+        if (!is_first && entry->second.role == named.role && entry->second.name != name)
+          entry->second.name += "+" + name;
       });
     }
     return now;
   }
 
-  // Names of now go before earlier ones.
+  // Present names replace earlier ones.
   void take_names(Names now) {
     for (auto& [id, name] : now) names.insert_or_assign(id, std::move(name));
   }
 
-  // Names of storages that the rings know no more, and marks from before them, are of no use to a
-  // later reading.
+  // Forgets names of storages that the rings no longer know, and marks from before them.
   void forget_what_is_before(const Recording& recording) {
     Names known;
     for (const Lifetime& life : recording.lifetimes) {
-      const auto found = names.find(life.storage.id);
-      if (found != names.end()) known.insert(std::move(*found));
+      const auto name = names.find(life.storage.id);
+      if (name != names.end()) known.insert(std::move(*name));
     }
     names = std::move(known);
     while (!marks.empty() && marks.front().time_ns < recording.begin_ns) marks.pop_front();
@@ -79,7 +78,7 @@ struct Timeline::Impl {
   int64_t dropped_marks = 0;
   int64_t last_dropped_mark_ns = 0;
   Names names;
-  size_t prune_at;  // of names: so that looking for those to forget costs little on average
+  size_t prune_at;  // number of names; grows, so that forgetting costs little on average
 };
 
 Timeline::Timeline(const TimelineOptions& options) : impl_(std::make_unique<Impl>(options)) {}

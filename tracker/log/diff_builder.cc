@@ -1,4 +1,4 @@
-#include "tracker/snapshot_diff.h"
+#include "tracker/log/diff_builder.h"
 
 #include <algorithm>
 #include <string_view>
@@ -21,30 +21,33 @@ struct GroupKey {
   c10::IntArrayRef shape;
   bool named;
   bool adopted;
-  std::string_view producer;
+  std::string_view maker;  // the operator, else the backward node
   std::string_view label;
 
   friend bool operator==(const GroupKey& a, const GroupKey& b) {
     return a.sign == b.sign && a.kind == b.kind && a.role == b.role && a.dtype == b.dtype &&
-           a.named == b.named && a.adopted == b.adopted && a.producer == b.producer &&
+           a.named == b.named && a.adopted == b.adopted && a.maker == b.maker &&
            a.label == b.label && a.has_shape == b.has_shape && a.shape == b.shape;
   }
   template <typename H>
   friend H AbslHashValue(H state, const GroupKey& key) {
     state = H::combine(std::move(state), key.sign, key.kind, key.role, key.dtype, key.named,
-                       key.adopted, key.producer, key.label, key.has_shape);
+                       key.adopted, key.maker, key.label, key.has_shape);
     return H::combine_contiguous(std::move(state), key.shape.data(), key.shape.size());
   }
 };
 
-// What operators made for themselves and is still there may be a tensor that cannot be looked into:
-// it counts as one.
-bool is_of_tensors(StorageKind kind) {
-  return kind == StorageKind::kTensor || kind == StorageKind::kScratch;
+std::string_view maker_of(std::string_view op, std::string_view autograd_node) {
+  return op.empty() ? autograd_node : op;
 }
 
-std::string_view producer_of(const StorageInfo& storage) {
-  return storage.op.empty() ? storage.autograd_node : storage.op;
+void keep_if_equal(std::string& common, std::string_view other) {
+  if (common != other) common.clear();
+}
+
+// Whether dtype and shape are those of the named tensor, not those that the registry noted.
+bool looks_are_of_name(const StorageInfo& storage, const StorageName* name) {
+  return name != nullptr && (name->whole || !storage.dtype.has_value());
 }
 
 class Grouping {
@@ -52,11 +55,9 @@ class Grouping {
   explicit Grouping(const StorageNames& names) : names_(names) {}
 
   void add(char sign, const StorageInfo& storage) {
-    const auto found = names_.find(storage.id);
-    const StorageName* const name = found == names_.end() ? nullptr : &found->second;
-    const std::string_view producer = producer_of(storage);
-
-    const bool by_name = name != nullptr && (name->whole || !storage.dtype.has_value());
+    const auto known = names_.find(storage.id);
+    const StorageName* const name = known == names_.end() ? nullptr : &known->second;
+    const bool by_name = looks_are_of_name(storage, name);
     const std::optional<c10::ScalarType> dtype = by_name ? name->dtype : storage.dtype;
 
     GroupKey key;
@@ -64,13 +65,14 @@ class Grouping {
     if (key.has_shape)
       key.shape = by_name ? c10::IntArrayRef(*name->shape) : c10::IntArrayRef(storage.shape);
     key.sign = sign;
-    key.kind = is_of_tensors(storage.kind) ? StorageKind::kTensor : storage.kind;
+    // Scratch that is still alive may be a tensor that cannot be looked into: it counts as one.
+    key.kind = storage.kind == StorageKind::kScratch ? StorageKind::kTensor : storage.kind;
     key.role = name != nullptr ? name->role : storage.temporary ? Role::kTemporary : Role::kTensor;
     key.dtype = dtype.has_value() ? static_cast<int>(*dtype) : -1;
     key.named = name != nullptr;
     key.adopted = storage.adopted && (sign == '+' || name == nullptr);
     if (name == nullptr) {
-      key.producer = producer;
+      key.maker = maker_of(storage.op, storage.autograd_node);
       key.label = storage.label;
     }
 
@@ -79,11 +81,12 @@ class Grouping {
     if (is_new) {
       DiffRow row;
       row.sign = sign;
-      if (key.has_shape) row.shape = key.shape.vec();
+      if (key.has_shape) row.shape.emplace(key.shape.begin(), key.shape.end());
       row.dtype = dtype;
       row.role = key.role;
       row.kind = key.kind;
-      row.producer = producer;
+      row.op = storage.op;
+      row.autograd_node = storage.autograd_node;
       row.label = storage.label;
       row.adopted = key.adopted;
       rows_.push_back(std::move(row));
@@ -91,11 +94,10 @@ class Grouping {
     DiffRow& row = rows_[index];
     ++row.count;
     row.bytes += storage.nbytes;
-    if (name != nullptr) {
-      row.names.push_back(name->name);
-      if (row.producer != producer) row.producer.clear();
-      if (row.label != storage.label) row.label.clear();
-    }
+    keep_if_equal(row.op, storage.op);
+    keep_if_equal(row.autograd_node, storage.autograd_node);
+    keep_if_equal(row.label, storage.label);
+    if (name != nullptr) row.names.push_back(name->name);
   }
 
   std::vector<DiffRow> sorted() && {
@@ -103,8 +105,10 @@ class Grouping {
       // '+' is before '-' in ASCII.
       if (a.sign != b.sign) return a.sign < b.sign;
       if (a.bytes != b.bytes) return a.bytes > b.bytes;
-      return std::tie(a.shape, a.kind, a.role, a.dtype, a.adopted, a.names, a.producer, a.label) <
-             std::tie(b.shape, b.kind, b.role, b.dtype, b.adopted, b.names, b.producer, b.label);
+      const std::string_view a_maker = maker_of(a.op, a.autograd_node);
+      const std::string_view b_maker = maker_of(b.op, b.autograd_node);
+      return std::tie(a.shape, a.kind, a.role, a.dtype, a.adopted, a.names, a_maker, a.label) <
+             std::tie(b.shape, b.kind, b.role, b.dtype, b.adopted, b.names, b_maker, b.label);
     });
     return std::move(rows_);
   }
@@ -128,14 +132,6 @@ std::vector<const StorageInfo*> by_birth(const std::vector<StorageInfo>& storage
   return result;
 }
 
-int64_t sum_of(const std::vector<DiffRow>& rows, char sign) {
-  int64_t bytes = 0;
-  for (const DiffRow& row : rows) {
-    if (row.sign == sign && is_of_tensors(row.kind)) bytes += row.bytes;
-  }
-  return bytes;
-}
-
 }  // namespace
 
 bool is_same_device(c10::Device a, c10::Device b) {
@@ -143,10 +139,9 @@ bool is_same_device(c10::Device a, c10::Device b) {
 }
 
 TensorLooks looks_of(const StorageInfo& storage, const StorageName* name) {
-  if (name != nullptr && (name->whole || !storage.dtype.has_value()))
-    return {name->dtype, name->shape};
+  if (looks_are_of_name(storage, name)) return {name->dtype, name->shape};
   if (!storage.dtype.has_value()) return {};
-  return {storage.dtype, c10::IntArrayRef(storage.shape).vec()};
+  return {storage.dtype, storage.shape};
 }
 
 SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device,
@@ -157,10 +152,10 @@ SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device,
   diff.from_snapshot = changes.from_snapshot;
   diff.unseen_before_tracking = changes.unseen_before_tracking;
   diff.tracking_was_off = changes.tracking_was_off;
-  for (const DeviceInfo& one : changes.devices) {
-    if (!is_same_device(one.device, device)) continue;
-    diff.tensor_bytes = one.tensor_bytes();
-    diff.allocated_bytes = one.counters.current_bytes;
+  for (const DeviceInfo& info : changes.devices) {
+    if (!is_same_device(info.device, device)) continue;
+    diff.tensor_bytes = info.tensor_bytes();
+    diff.allocated_bytes = info.counters.current_bytes;
   }
   Grouping grouping(names);
   for (const StorageInfo* storage : by_birth(changes.born, device)) grouping.add('+', *storage);
@@ -168,9 +163,5 @@ SnapshotDiff make_snapshot_diff(const Changes& changes, c10::Device device,
   diff.rows = std::move(grouping).sorted();
   return diff;
 }
-
-int64_t SnapshotDiff::born_bytes() const { return sum_of(rows, '+'); }
-
-int64_t SnapshotDiff::died_bytes() const { return sum_of(rows, '-'); }
 
 }  // namespace memledger

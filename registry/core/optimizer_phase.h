@@ -1,0 +1,131 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "registry/core/name_table.h"
+#include "registry/phase.h"
+
+namespace memledger::core {
+
+class Ledger;
+
+// What an operator is to an optimizer that runs it.
+enum class OperatorKind : uint8_t {
+  kUnknown,  // not classified yet
+  kStep,     // writes to its first tensor as optimizers write to parameters: aten::addcdiv_
+  kNeutral,  // optimizers read parameters with it: to make state, for weight decay, flat views
+  kOther,    // anything else: on a parameter, a forward pass or initialization
+};
+
+OperatorKind kind_of_operator(std::string_view name) noexcept;
+
+// Returns whether zero_grad() does this to a gradient, before it sets it to none, which is no
+// operator.
+bool may_be_of_zero_grad(std::string_view name) noexcept;
+
+// Remembers kinds by the operators' ids in one NameTable. Lock-free.
+class OperatorKinds {
+ public:
+  OperatorKind of(NameId id, const char* name) noexcept;
+
+ private:
+  std::array<std::atomic<uint8_t>, 8192> kinds_{};
+};
+
+// Tells the phase of what one thread does, from what the hooks tell of it.
+//
+// A ScopedPhase decides while it is open. Else backward and grad mode do, and an optimizer's step
+// is inferred: LibTorch's C++ optimizers open no scope, and SGD writes through param.data(), which
+// is no leaf that requires grad. So the ledger remembers which storages operators consumed as such
+// leaves, and
+//
+//   no step ── kStep writes to a parameter's storage ─▶ step
+//   step    ── grad mode is on, or backward runs ─▶ no step
+//   step    ── kOther reads a parameter's storage (a forward pass under no_grad) ─▶ no step
+//
+// What was born under no_grad since the last forward or backward pass (state that the first step
+// makes) becomes the step's, up to kMaxBirths storages. Trivially constructible and destructible,
+// as ThreadContext is; zeros are the start.
+class OptimizerPhase {
+ public:
+  enum class Mode : uint8_t { kNoGrad, kForward, kBackward };
+
+  // Notes that the thread's outermost operator begins.
+  void begin_operator(Mode mode) noexcept {
+    decidable_ = mode == Mode::kNoGrad;
+    if (!decidable_) {
+      in_step_ = false;
+      birth_count_ = 0;
+    }
+    operator_phase_ = mode == Mode::kBackward  ? Phase::kBackward
+                      : mode == Mode::kForward ? Phase::kForward
+                      : in_step_               ? Phase::kOptimizer
+                                               : Phase::kOther;
+    keeps_births_ = decidable_ && !in_step_ && birth_count_ < kMaxBirths;
+  }
+  void end_operator() noexcept { decidable_ = keeps_births_ = false; }
+
+  // Notes a storage that the running operator has made. One load where no step can begin: the
+  // allocators' hooks call it.
+  void note_birth(uintptr_t address, uint64_t id) noexcept {
+    if (keeps_births_) keep_birth(address, id);
+  }
+
+  // Returns whether the running operator may be part of a step: it began under no_grad, outside
+  // backward, and has not turned out to be a forward pass.
+  bool may_step() const noexcept { return decidable_; }
+  // Returns whether note_parameter() would change anything, so that callers look up only then whose
+  // storage an operand is. `first`: the operand is the operator's first, or in its first list.
+  bool depends_on(OperatorKind kind, bool first) const noexcept {
+    return decidable_ && !is_set_ &&
+           (kind == OperatorKind::kStep ? first && !in_step_ : kind == OperatorKind::kOther);
+  }
+  // Notes that such an operand is a parameter, which `kind` writes to or reads: a step begins, and
+  // takes what was made for it, or ends.
+  void note_parameter(OperatorKind kind, Ledger& ledger) noexcept;
+
+  // Called by ScopedPhase. `was_set` and `before` are what the scope found.
+  bool is_set() const noexcept { return is_set_; }
+  Phase set_phase() const noexcept { return set_phase_; }
+  void open_scope(Phase phase) noexcept { restore_scope(true, phase); }
+  void restore_scope(bool was_set, Phase before) noexcept {
+    is_set_ = was_set;
+    set_phase_ = before;
+  }
+
+  Phase phase(bool in_operator, bool in_autograd_node) const noexcept {
+    return is_set_            ? set_phase_
+           : in_operator      ? operator_phase_
+           : in_autograd_node ? Phase::kBackward
+                              : Phase::kOther;
+  }
+  bool is_inferred(bool in_operator) const noexcept {
+    return !is_set_ && in_operator && operator_phase_ == Phase::kOptimizer;
+  }
+  // Returns the running operator's phase, whatever scope is open.
+  Phase operator_phase() const noexcept { return operator_phase_; }
+
+ private:
+  static constexpr uint32_t kMaxBirths = 64;
+  struct Birth {
+    uintptr_t address;
+    uint64_t id;
+  };
+
+  void keep_birth(uintptr_t address, uint64_t id) noexcept;
+
+  Phase operator_phase_;
+  Phase set_phase_;
+  bool is_set_;
+  bool in_step_;
+  bool decidable_;  // what the running operator does with parameters tells whether this is a step
+  bool keeps_births_;
+  uint32_t birth_count_;
+  std::array<Birth, kMaxBirths> births_;  // under no_grad, of what may turn out to be a step
+};
+
+}  // namespace memledger::core

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+namespace memledger {
+
+// Returns the storage object behind a tensor, null if it has none (undefined, sparse, opaque).
+// Reads two pointers: nothing is materialized. tensor_storages.h tells what lies in a storage.
+inline c10::StorageImpl* storage_impl_of(const at::Tensor& tensor) {
+  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl()
+                                                 : nullptr;
+}
+
+}  // namespace memledger

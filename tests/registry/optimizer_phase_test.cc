@@ -1,0 +1,277 @@
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "registry/core/optimizer_phase.h"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "registry/core/ledger.h"
+#include "registry/core/thread_context.h"
+#include "tests/registry/records.h"
+
+namespace memledger::core {
+namespace {
+
+using Mode = OptimizerPhase::Mode;
+
+constexpr uintptr_t kWeight = 0x1000;
+constexpr uintptr_t kBias = 0x2000;
+constexpr uintptr_t kGradient = 0x3000;  // no parameter, as all below
+constexpr uintptr_t kState = 0x4000;
+constexpr uintptr_t kInput = 0x5000;
+constexpr uintptr_t kResult = 0x6000;
+constexpr uintptr_t kOther = 0x7000;
+
+// A program of one thread: runs operators and tells of them as the hooks do.
+class Program {
+ public:
+  Program() {
+    for (const uintptr_t parameter : {kWeight, kBias}) {
+      bear(ledger_, parameter, 64);
+      ledger_.mark_parameter_like(parameter);
+    }
+    for (const uintptr_t address : {kGradient, kInput}) bear(ledger_, address, 64);
+  }
+
+  // Runs an operator; the storage that it makes (0: none) is there when its operands have been
+  // looked at.
+  void run(Mode mode, const char* name, const std::vector<uintptr_t>& operands,
+           uintptr_t makes = 0) {
+    thread_->op_depth = 1;
+    thread_->phase.begin_operator(mode);
+    bool first = true;
+    for (const uintptr_t operand : operands) {
+      const OperatorKind kind = kind_of_operator(name);
+      if (thread_->phase.depends_on(kind, first) && ledger_.is_parameter_like(operand))
+        thread_->phase.note_parameter(kind, ledger_);
+      first = false;
+    }
+    if (makes != 0) make(makes);
+    last_ = thread_->birthplace();
+    thread_->phase.end_operator();
+    thread_->op_depth = 0;
+  }
+  void make(uintptr_t address) {
+    Ledger::Birth birth;
+    birth.address = address;
+    birth.nbytes = 64;
+    birth.birthplace = thread_->birthplace();
+    thread_->phase.note_birth(address, ledger_.note_birth(birth));
+  }
+  void free(uintptr_t address) { ledger_.note_death(address); }
+
+  void forward() { run(Mode::kForward, "aten::linear", {kInput, kWeight, kBias}); }
+  void evaluate(uintptr_t makes = 0) {
+    run(Mode::kNoGrad, "aten::linear", {kInput, kWeight, kBias}, makes);
+  }
+  void step() { run(Mode::kNoGrad, "aten::addcdiv_", {kWeight, kState, kGradient}); }
+
+  // What the storage's record says now: "optimizer, inferred".
+  std::string phase_of(uintptr_t address) {
+    const uint64_t id = ledger_.id_at(address);
+    for (const StorageRecord& record : ledger_.snapshot().records) {
+      if (record.id == id) return text(record.birthplace);
+    }
+    return "not there";
+  }
+  // That of a storage made at the end of the last operator.
+  std::string last_phase() const { return text(last_); }
+  std::string phase_outside() const { return text(thread_->birthplace()); }
+  ThreadContext& thread() { return *thread_; }
+
+ private:
+  static std::string text(const Birthplace& birthplace) {
+    return std::string(to_string(birthplace.phase)) +
+           (birthplace.phase_inferred ? ", inferred" : "");
+  }
+
+  Ledger ledger_;
+  std::unique_ptr<ThreadContext> thread_ = std::make_unique<ThreadContext>();
+  Birthplace last_;
+};
+
+TEST_CASE("grad mode and backward tell the phase where nothing has to be inferred") {
+  Program program;
+  CHECK(program.phase_outside() == "other");
+  program.run(Mode::kForward, "aten::linear", {kInput, kWeight}, kResult);
+  CHECK(program.phase_of(kResult) == "forward");
+  program.run(Mode::kBackward, "aten::mm", {kGradient, kWeight}, kOther);
+  CHECK(program.phase_of(kOther) == "backward");
+  program.run(Mode::kNoGrad, "aten::ones", {}, kState);
+  CHECK(program.phase_of(kState) == "other");
+  program.thread().node_depth = 1;
+  CHECK(program.phase_outside() == "backward");
+}
+
+TEST_CASE("writing to a parameter under no_grad begins a step, which lasts until grad mode is on") {
+  Program program;
+  program.forward();
+  program.step();
+  CHECK(program.last_phase() == "optimizer, inferred");
+  CHECK(program.phase_outside() == "other");
+  program.run(Mode::kNoGrad, "aten::sqrt", {kState}, kResult);
+  CHECK(program.phase_of(kResult) == "optimizer, inferred");
+  program.run(Mode::kForward, "aten::relu", {kInput});
+  CHECK(program.last_phase() == "forward");
+  program.run(Mode::kNoGrad, "aten::sqrt", {kInput}, kOther);
+  CHECK(program.phase_of(kOther) == "other");
+  CHECK(program.phase_of(kResult) == "optimizer, inferred");
+}
+
+TEST_CASE("backward ends a step and begins none") {
+  Program program;
+  program.step();
+  program.run(Mode::kBackward, "aten::add_", {kWeight, kGradient});
+  CHECK(program.last_phase() == "backward");
+  program.run(Mode::kNoGrad, "aten::sqrt", {kInput});
+  CHECK(program.last_phase() == "other");
+}
+
+TEST_CASE("an in-place write with grad mode on is no step") {
+  Program program;
+  program.run(Mode::kForward, "aten::add_", {kWeight, kGradient});
+  CHECK(program.last_phase() == "forward");
+}
+
+TEST_CASE("state that the first step makes before it writes is the step's") {
+  Program program;
+  program.run(Mode::kNoGrad, "aten::ones", {}, kOther);
+  program.forward();
+  program.run(Mode::kNoGrad, "aten::zeros_like", {kWeight}, kState);
+  program.run(Mode::kNoGrad, "aten::mul_", {kState});
+  CHECK(program.phase_of(kState) == "other");
+  program.step();
+  CHECK(program.phase_of(kState) == "optimizer, inferred");
+  CHECK(program.phase_of(kOther) == "other");  // of before the forward pass
+}
+
+TEST_CASE("what came to a state's address before the step began is not taken for the state") {
+  Program program;
+  program.run(Mode::kNoGrad, "aten::zeros_like", {kWeight}, kState);
+  program.free(kState);
+  program.make(kState);  // outside operators
+  program.step();
+  CHECK(program.phase_of(kState) == "other");
+}
+
+TEST_CASE("of very many births before a step the first are corrected") {
+  Program program;
+  const auto address = [](int i) { return uintptr_t{0x10000} + static_cast<uintptr_t>(i) * 64; };
+  for (int i = 0; i < 100; ++i) program.run(Mode::kNoGrad, "aten::zeros", {}, address(i));
+  program.step();
+  for (int i = 0; i < 100; ++i) {
+    CAPTURE(i);
+    CHECK(program.phase_of(address(i)) == (i < 64 ? "optimizer, inferred" : "other"));
+  }
+}
+
+TEST_CASE("a forward pass under no_grad is no step, and parts what comes before and after it") {
+  Program program;
+  program.run(Mode::kNoGrad, "aten::randn", {}, kState);
+  program.evaluate(kResult);
+  program.step();
+  CHECK(program.last_phase() == "optimizer, inferred");
+  CHECK(program.phase_of(kState) == "other");
+  CHECK(program.phase_of(kResult) == "other");
+  program.evaluate(kOther);
+  CHECK(program.phase_of(kOther) == "other");
+  program.run(Mode::kNoGrad, "aten::sqrt", {kResult});
+  CHECK(program.last_phase() == "other");
+}
+
+TEST_CASE("reading parameters as optimizers do neither begins nor ends a step") {
+  Program program;
+  program.run(Mode::kNoGrad, "aten::add", {kGradient, kWeight}, kResult);  // weight decay
+  CHECK(program.last_phase() == "other");
+  program.step();
+  CHECK(program.phase_of(kResult) == "optimizer, inferred");
+  program.run(Mode::kNoGrad, "aten::_foreach_norm", {kWeight, kBias});
+  CHECK(program.last_phase() == "optimizer, inferred");
+}
+
+TEST_CASE("only what an operator writes to, its first operand, can be stepped") {
+  Program program;
+  program.run(Mode::kNoGrad, "aten::lerp_", {kState, kWeight});  // an average of the weights
+  CHECK(program.last_phase() == "other");
+  program.run(Mode::kNoGrad, "aten::addcmul_", {kState, kGradient, kGradient});
+  CHECK(program.last_phase() == "other");
+}
+
+TEST_CASE("zero_grad() and initialization are no steps") {
+  Program program;
+  for (const char* const name : {"aten::detach_", "aten::zero_", "aten::detach"}) {
+    program.run(Mode::kNoGrad, name, {kGradient});
+    CHECK(program.last_phase() == "other");
+  }
+  for (const char* const name : {"aten::uniform_", "aten::copy_", "aten::zero_"}) {
+    program.run(Mode::kNoGrad, name, {kWeight});
+    CHECK(program.last_phase() == "other");
+  }
+  program.step();
+  program.run(Mode::kNoGrad, "aten::zero_", {kGradient});  // between two optimizers' steps
+  CHECK(program.last_phase() == "optimizer, inferred");
+}
+
+TEST_CASE("a scope decides while it is open, and nothing is inferred meanwhile") {
+  Program program;
+  OptimizerPhase& phase = program.thread().phase;
+  phase.open_scope(Phase::kBackward);
+  program.step();
+  CHECK(program.last_phase() == "backward");
+  CHECK(program.phase_outside() == "backward");
+  phase.restore_scope(false, Phase::kOther);
+  program.run(Mode::kNoGrad, "aten::sqrt", {kInput});
+  CHECK(program.last_phase() == "other");
+}
+
+TEST_CASE("scopes nest, and go before grad mode and backward") {
+  Program program;
+  OptimizerPhase& phase = program.thread().phase;
+  phase.open_scope(Phase::kBackward);
+  const bool was_set = phase.is_set();
+  const Phase before = phase.set_phase();
+  phase.open_scope(Phase::kOptimizer);
+  program.run(Mode::kForward, "aten::relu", {kInput});
+  CHECK(program.last_phase() == "optimizer");
+  phase.restore_scope(was_set, before);
+  CHECK(program.phase_outside() == "backward");
+  program.run(Mode::kForward, "aten::relu", {kInput});
+  CHECK(program.last_phase() == "backward");
+  phase.restore_scope(false, Phase::kOther);
+  CHECK(program.phase_outside() == "other");
+  program.run(Mode::kForward, "aten::relu", {kInput});
+  CHECK(program.last_phase() == "forward");
+}
+
+TEST_CASE("the ledger knows whether an operator has consumed a parameter at all") {
+  Ledger ledger;
+  bear(ledger, kWeight, 64);
+  ledger.mark_parameter_like(kBias);  // not in the table
+  CHECK_FALSE(ledger.any_parameter_like());
+  ledger.mark_parameter_like(kWeight);
+  CHECK(ledger.any_parameter_like());
+}
+
+TEST_CASE("operators are told apart by what optimizers do with them") {
+  CHECK(kind_of_operator("aten::add_") == OperatorKind::kStep);
+  CHECK(kind_of_operator("aten::_foreach_add_") == OperatorKind::kStep);
+  CHECK(kind_of_operator("aten::_fused_adam") == OperatorKind::kStep);
+  CHECK(kind_of_operator("aten::_foreach_sqrt") == OperatorKind::kNeutral);
+  CHECK(kind_of_operator("aten::zeros_like") == OperatorKind::kNeutral);
+  CHECK(kind_of_operator("aten::copy_") == OperatorKind::kOther);
+  CHECK(kind_of_operator("aten::linear") == OperatorKind::kOther);
+  CHECK(kind_of_operator("mine::add_") == OperatorKind::kOther);
+  CHECK(kind_of_operator("") == OperatorKind::kOther);
+
+  OperatorKinds kinds;
+  for (int twice = 0; twice < 2; ++twice) {
+    CHECK(kinds.of(7, "aten::add_") == OperatorKind::kStep);
+    CHECK(kinds.of(8, "aten::linear") == OperatorKind::kOther);
+    CHECK(kinds.of(1 << 20, "aten::add") == OperatorKind::kNeutral);  // more ids than are kept
+  }
+}
+
+}  // namespace
+}  // namespace memledger::core
