@@ -21,12 +21,11 @@ std::string json() {
 }
 
 std::string row(const virtual_gpu::Profile& profile) {
-  std::string text =
-      absl::StrFormat("%-9s  %-24s %4d.%d  %10s  %9s\n", profile.name, profile.device_name,
-                      profile.major, profile.minor, size(profile.total_memory_bytes),
-                      size(profile.context_bytes));
-  return text + "           memory: " + profile.source + "\n           context: " +
-         profile.context_source + "\n";
+  std::string text = absl::StrFormat("%-9s  %-24s %4d.%d  %10s  %9s\n", profile.name,
+                                     profile.device_name, profile.major, profile.minor,
+                                     size(profile.total_memory_bytes), size(profile.context_bytes));
+  return text + "           memory: " + profile.source +
+         "\n           context: " + profile.context_source + "\n";
 }
 
 std::string table() {
