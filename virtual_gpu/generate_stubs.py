@@ -13,7 +13,8 @@ import re
 import subprocess
 import sys
 
-# Which library an unversioned function belongs to; the first that matches. Names of libraries are without "lib" and ".so".
+# Which library an unversioned function belongs to; the first that matches. Names of libraries are
+# without "lib" and ".so".
 FAMILIES = [
     ("cudart", r"_{0,2}cuda[A-Z]"),
     ("cublasLt", r"cublasLt[A-Z]"),
@@ -182,7 +183,8 @@ def version_script(versions):
     blocks = []
     named = sorted(version for version in versions if version)
     for position, version in enumerate(named):
-        # The linker takes no unversioned functions beside named versions; any version satisfies who asks for none.
+        # The linker takes no unversioned functions beside named versions; any version satisfies who
+        # asks for none.
         functions = versions[version] | (versions.get(None, set()) if position == 0 else set())
         functions = "".join(" %s;" % name for name in sorted(functions))
         blocks.append("%s {%s%s };" % (version, " global:" + functions if functions else "", " local: *;" if position == 0 else ""))

@@ -10,11 +10,11 @@
 //               https://images.nvidia.com/content/volta-architecture/pdf/volta-architecture-whitepaper.pdf
 //   [turing]    Turing architecture whitepaper, and deviceQuery of a T4.
 //               https://chiemon.github.io/2024/12/25/%E6%98%BE%E5%8D%A1%E4%BF%A1%E6%81%AF.html
-//   [ampere]    A100 architecture whitepaper; the 40 GB board's memory clock is the A100 datasheet's.
+//   [ampere]    A100 architecture whitepaper; the 40 GB board's memory clock: A100 datasheet.
 //               https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
-//   [ga102]     GA102 architecture whitepaper, and deviceQuery of RTX 3090 and RTX 3060 (whose L2 is 2.25 MiB).
+//   [ga102]     GA102 architecture whitepaper; deviceQuery of RTX 3090 and RTX 3060 (L2 2.25 MiB).
 //               https://images.nvidia.com/aem-dam/en-zz/Solutions/geforce/ampere/pdf/NVIDIA-ampere-GA102-GPU-Architecture-Whitepaper-V1.pdf
-//   [a10g]      A10 datasheet (the A10G is its variant for one cloud; 80 multiprocessors as deviceQuery says).
+//   [a10g]      A10 datasheet; 80 multiprocessors as deviceQuery of an A10G says.
 //   [ada]       Ada architecture whitepaper: AD102, and AD104 of the L4.
 //               https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf
 //   [l4]        L4 datasheet. https://www.nvidia.com/en-us/data-center/l4/
@@ -23,14 +23,17 @@
 //   [nvl]       H100 NVL product brief: 94 GB at 3.9 TB/s, from which the bus of 6016 bits follows.
 //   [h200]      H200 datasheet. https://www.nvidia.com/en-us/data-center/h200/
 //   [b200]      A program's output on a B200. https://github.com/pytorch/ao/pull/4002
-//   [5090]      RTX Blackwell whitepaper, and deviceQuery: https://github.com/aikitoria/open-gpu-kernel-modules/issues/1
-// Derived: the part of L2 that can persist (sixteenths of it, as on other devices of the capability; 10.0 and 12.0 as 9.0),
-// and engine counts.
+//   [5090]      RTX Blackwell whitepaper, and deviceQuery:
+//               https://github.com/aikitoria/open-gpu-kernel-modules/issues/1
+// Derived: the part of L2 that can persist (sixteenths of it, as on other devices of the
+// capability; 10.0 and 12.0 as 9.0), and engine counts.
 //
-// Total memory is what the CUDA runtime says: less than what is on the board, and some MiB different from driver to driver.
-// Each is the least that was printed by a program on such a device; of a figure such as 79.15 GiB the least that rounds to it.
-// The context is the most that published out-of-memory messages show of a process beyond LibTorch's reserved bytes, with no
-// NCCL: what is not measured is taken from the device that is nearest, in proportion to the multiprocessors where that is more.
+// Total memory is what the CUDA runtime says: less than what is on the board, and some MiB
+// different from driver to driver. Each is the least that was printed by a program on such a
+// device; for a figure such as 79.15 GiB, the least that rounds to it. The context is the most that
+// published out-of-memory messages show of a process beyond LibTorch's reserved bytes, without
+// NCCL. What is not measured is taken from the nearest device, in proportion to the multiprocessors
+// where that is more.
 // clang-format on
 
 namespace memledger::virtual_gpu {

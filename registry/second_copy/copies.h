@@ -7,10 +7,6 @@
 // Registry::global() is the first's, as is everything else that a process has once. Only the
 // first's code touches the tables, as Abseil seeds its hashes with an address in the copy; values
 // cross. A later copy of another version says so on standard error and stays off.
-//
-// They meet through the wrapper before LibTorch's CPU allocator, which tells whose it is (symbols
-// of executables cannot be looked up); where the program's own allocator stands in front of it,
-// through the C symbol memledger_copy of libraries.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +21,9 @@
 #include "registry/phase.h"
 #include "registry/stacks.h"
 
+// They meet through the wrapper before LibTorch's CPU allocator, which tells whose it is (symbols
+// of executables cannot be looked up); where the program's own allocator stands in front of it,
+// through the C symbol memledger_copy of libraries.
 namespace memledger {
 
 class Registry;

@@ -214,7 +214,8 @@ function refresh() {
   drawRows();
 }
 
-// Only the rows in sight are in the page. Browsers limit an element's height, so very long tables scroll in larger steps.
+// Only the rows in sight are in the page. Browsers limit an element's height, so very long tables
+// scroll in larger steps.
 const ROW_HEIGHT = 24, MOST_HEIGHT = 8000000;
 function drawRows() {
   const table = $('table'), body = $('body');

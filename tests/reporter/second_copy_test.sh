@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # second_copy_test.sh MEMLEDGER PROGRAM…
 #
-# The programs' own copy of memledger hands over to the runner's, whose hooks are the only ones: what hooks see of a training has to
-# come back to the copy that reports.
+# The programs' own copy of memledger hands over to the runner's, whose hooks are the only ones:
+# what hooks see of a training has to come back to the copy that reports.
 set -uo pipefail
 memledger="$1"
 shift

@@ -101,7 +101,8 @@ def check_pickle(path, final_bytes):
     check("blocks", sum(b["requested_size"] for b in blocks if b["state"] == "active_allocated") == final_bytes)
     check("frames", all(f["name"] and isinstance(f["line"], int) for b in blocks for f in b["frames"]))
     (trace,) = snapshot["device_traces"]
-    # Back from the end to the beginning, and forth again: nothing is born twice, nothing dies unborn.
+    # Back from the end to the beginning, and forth again: nothing is born twice, nothing dies
+    # unborn.
     alive = {b["address"]: b["size"] for b in blocks}
     for event in reversed(trace):
         if event["action"] == "alloc":

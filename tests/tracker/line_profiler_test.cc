@@ -706,7 +706,7 @@ TEST_CASE("MEMLEDGER_PROFILE_EVERY() without a number: after every run") {
   CHECK(tables == 3);
 }
 
-// Of line_profiler_cuda_test.
+// These run in line_profiler_cuda_test.
 TEST_SUITE("on a CUDA device" * doctest::skip(!at::hasCUDA())) {
   TEST_CASE("the target: the first GPU once it is used, and any other at any point") {
     const at::Tensor early = profiled::bytes(5);

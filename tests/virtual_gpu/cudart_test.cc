@@ -374,7 +374,7 @@ TEST_CASE("events") {
   cudaIpcEventHandle_t handle;
   expect(cudaErrorNotSupported, cudaIpcGetEventHandle(&handle, start));
 
-  // Of another device than the stream's.
+  // An event of another device than the stream's.
   CHECK(cudaSetDevice(1) == cudaSuccess);
   expect(cudaErrorInvalidResourceHandle, cudaEventRecord(start, nullptr));
   CHECK(cudaSetDevice(0) == cudaSuccess);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The generator of the stand-ins, on a small LibTorch made here and on the real one.
-# Arguments: generate_stubs.py, the folder it made of the real LibTorch, the real LibTorch's lib folder, whether that has CUDA.
+# The generator of the stand-ins, on a small LibTorch made here and on the real one. Arguments:
+# generate_stubs.py, the folder it made of the real LibTorch, the real LibTorch's lib folder,
+# whether that has CUDA.
 source tests/support/shell_test.sh
 
 generator="$PWD/$1"
@@ -12,7 +13,8 @@ cc="${CC:-cc}"
 
 empty() { equal "$(cat "$1")" ""; }
 
-# A LibTorch of one library: functions of versioned libraries, one of an unversioned one, and one it defines itself.
+# A LibTorch of one library: functions of versioned libraries, one of an unversioned one, and one it
+# defines itself.
 mkdir -p real lib
 versioned() {  # SONAME VERSION FUNCTION…
   local soname="$1" version="$2"
@@ -107,7 +109,8 @@ check "then not to standard error" empty err
 check "an abort" equal $? 134
 check "with the reason" has err "was reached, which has no considered answer"
 
-# Every function that the real LibTorch needs is there: all of its libraries load with everything bound at once.
+# Every function that the real LibTorch needs is there: all of its libraries load with everything
+# bound at once.
 cat >load.py <<'SOURCE'
 import ctypes, os, sys
 for name in sys.argv[2:]:

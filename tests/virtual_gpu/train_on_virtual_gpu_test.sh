@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# An unmodified program trains on devices that are not there. Arguments: the program, the folder of libraries, whether there is CUDA.
+# An unmodified program trains on devices that are not there. Arguments: the program, the folder of
+# libraries, whether there is CUDA.
 set -uo pipefail
 
 program="$PWD/$1"
