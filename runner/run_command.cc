@@ -82,7 +82,8 @@ absl::Status set_environment(const RunOptions& options) {
     absl::StatusOr<std::vector<std::string>> virtual_gpu = virtual_gpu_libraries(*locations);
     if (!virtual_gpu.ok()) return virtual_gpu.status();
     libraries.insert(libraries.end(), virtual_gpu->begin(), virtual_gpu->end());
-    variables.push_back({virtual_gpu::kSpecificationVariable, options.virtual_gpu});
+    variables.push_back({virtual_gpu::kSpecificationVariable,
+                         virtual_gpu::with_absolute_paths(options.virtual_gpu)});
   }
   set_variables(variables);
   return preload(libraries);

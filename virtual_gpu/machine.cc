@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "virtual_gpu/unconsidered_functions.h"
+#include "virtual_gpu/visible_devices.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -38,9 +39,11 @@ Specification specification_from_environment() {
   if (parsed.specification) return *parsed.specification;
   say("%s=%s: %s There is no device now.", kSpecificationVariable, text, parsed.error.c_str());
   Specification none;
-  none.count = 0;
+  none.devices.clear();
   return none;
 }
+
+uint64_t peer_bit(int device, int peer) { return uint64_t{1} << (device * 8 + peer); }
 
 size_t page_size() {
   static const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -54,7 +57,7 @@ void set_current_device(int device) { thread_device = device; }
 
 Machine& Machine::get() {
   static Machine* const made = [] {
-    machine = new Machine(specification_from_environment());
+    machine = new Machine(specification_from_environment(), std::getenv("CUDA_VISIBLE_DEVICES"));
     machine_mutex = &machine->mutex_;
     // Held over a fork, so that the child finds whole tables and free locks.
     pthread_atfork(
@@ -78,24 +81,44 @@ Machine& Machine::get() {
   return *made;
 }
 
-Machine::Machine(const Specification& specification)
+Machine::Machine(const Specification& specification, const char* visible)
     : specification_(specification),
-      profile_(find_profile(specification.profile)),
-      capacity_(specification.memory_bytes.value_or(profile_->total_memory_bytes)),
-      context_bytes_(specification.context_bytes),
       kept_(specification.keep_bytes),
-      recent_(specification.keep_bytes ? 0 : kRecentBytesPerCopy),
-      devices_(static_cast<size_t>(specification.count)) {
-  for (int device = 0; device < device_count(); ++device) {
+      recent_(specification.keep_bytes ? 0 : kRecentBytesPerCopy) {
+  const std::vector<DeviceSpecification> all = specification.all_devices();
+  std::vector<int> order = visible_devices(visible, static_cast<int>(all.size()));
+  visible_count_ = static_cast<int>(order.size());
+  for (int number = 0; number < static_cast<int>(all.size()); ++number) {
+    if (std::find(order.begin(), order.end(), number) == order.end()) order.push_back(number);
+  }
+  devices_ = std::vector<Device>(order.size());
+  for (size_t device = 0; device < order.size(); ++device) {
+    const DeviceSpecification& wanted = all[static_cast<size_t>(order[device])];
     Device& d = devices_[device];
-    d.pool.device = d.graph_pool.device = device;
+    d.profile = wanted.profile;
+    d.capacity = wanted.capacity_bytes();
+    d.context_bytes = specification.context_bytes_of(wanted);
+    d.machine_number = order[device];
+    d.pool.device = d.graph_pool.device = static_cast<int>(device);
     d.graph_pool.release_threshold = std::numeric_limits<size_t>::max();
   }
 }
 
+const Profile& Machine::profile(int device) const {
+  return device >= 0 && device < machine_count() ? at(device).profile : *find_profile("h200");
+}
+
+int Machine::device_of_machine(int machine_number) const {
+  const auto found = std::find_if(
+      devices_.begin(), devices_.end(),
+      [machine_number](const Device& device) { return device.machine_number == machine_number; });
+  return static_cast<int>(found - devices_.begin());
+}
+
 MemoryInfo Machine::memory_info(int device) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return {capacity_ - devices_[device].used, capacity_};
+  const Device& d = devices_[device];
+  return {d.capacity - d.used, d.capacity};
 }
 
 void Machine::make_context(int device) {
@@ -106,7 +129,7 @@ void Machine::make_context(int device) {
 
 void Machine::make_context_locked(int device) {
   if (has_context(device)) return;
-  devices_[device].used += context_bytes_;
+  devices_[device].used += devices_[device].context_bytes;
   contexts_.fetch_or(1u << device, std::memory_order_release);
 }
 
@@ -134,14 +157,42 @@ void Machine::reset(int device) {
   }
   shrink(d.pool, 0);
   shrink(d.graph_pool, 0);
+  drop_reservations(device);
+  for (int other = 0; other < machine_count(); ++other)
+    peers_ &= ~(peer_bit(device, other) | peer_bit(other, device));
   d.used = 0;
   contexts_.fetch_and(~(1u << device), std::memory_order_release);
+}
+
+// Those that another device's memory is mapped in stay.
+void Machine::drop_reservations(int device) {
+  for (auto reservation = reservations_.begin(); reservation != reservations_.end();) {
+    const auto [begin, range] = *reservation;
+    const auto mapped = entries_.lower_bound(begin);
+    const bool in_use = mapped != entries_.end() && mapped->first < begin + range.bytes;
+    if (range.device != device || in_use) {
+      ++reservation;
+      continue;
+    }
+    release_addresses(begin, range.bytes);
+    reservation = reservations_.erase(reservation);
+  }
+}
+
+bool Machine::enable_peer(int device, int peer) {
+  const uint64_t bit = peer_bit(device, peer);
+  return !(peers_.fetch_or(bit) & bit);
+}
+
+bool Machine::disable_peer(int device, int peer) {
+  const uint64_t bit = peer_bit(device, peer);
+  return peers_.fetch_and(~bit) & bit;
 }
 
 bool Machine::charge(int device, size_t bytes) {
   make_context_locked(device);
   Device& d = devices_[device];
-  if (bytes > capacity_ - d.used) return false;
+  if (bytes > d.capacity - d.used) return false;
   d.used += bytes;
   return true;
 }
@@ -149,7 +200,7 @@ bool Machine::charge(int device, size_t bytes) {
 bool Machine::has_addresses(int device) {
   Device& d = devices_[device];
   if (d.begin) return true;
-  const size_t capacity = round_up(capacity_, kPage);
+  const size_t capacity = round_up(d.capacity, kPage);
   for (size_t per_byte = kAddressesPerByte; per_byte; per_byte /= 2) {
     const size_t bytes = capacity * per_byte;
     d.begin = reserve_addresses(bytes + kSymbolBytes, kPage);
@@ -167,7 +218,7 @@ bool Machine::has_addresses(int device) {
 void* Machine::allocate(int device, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   // More than the device has never fits, and rounding it up could overflow.
-  if (bytes > capacity_ || !has_addresses(device)) return nullptr;
+  if (bytes > devices_[device].capacity || !has_addresses(device)) return nullptr;
   if (bytes <= kPage / 2) return allocate_small(device, bytes);
   const size_t pages = round_up(bytes, kPage);
   if (!charge(device, pages)) return nullptr;
@@ -180,15 +231,19 @@ void* Machine::allocate(int device, size_t bytes) {
   return reinterpret_cast<void*>(*address);
 }
 
+std::optional<uintptr_t> Machine::take_small(std::map<uintptr_t, AddressSpace>& pages,
+                                             size_t bytes) {
+  for (auto& [begin, page] : pages) {
+    if (const std::optional<uintptr_t> address = page.take(bytes, kSmallAlignment)) return address;
+  }
+  return std::nullopt;
+}
+
 // Small blocks share pages, as those of cudaMalloc do.
 void* Machine::allocate_small(int device, size_t bytes) {
   Device& d = devices_[device];
   const size_t rounded = round_up(bytes, kSmallAlignment);
-  std::optional<uintptr_t> address;
-  for (auto& [begin, page] : d.small_pages) {
-    address = page.take(rounded, kSmallAlignment);
-    if (address) break;
-  }
+  std::optional<uintptr_t> address = take_small(d.small_pages, rounded);
   if (!address) {
     if (!charge(device, kPage)) return nullptr;
     const std::optional<uintptr_t> page = d.addresses->take(kPage, kPage);
@@ -203,6 +258,16 @@ void* Machine::allocate_small(int device, size_t bytes) {
   return reinterpret_cast<void*>(*address);
 }
 
+// Whether the block's page has nothing left in it, and is no longer among them.
+bool Machine::give_small(std::map<uintptr_t, AddressSpace>& pages, const Region& region) {
+  const uintptr_t page = region.begin / kPage * kPage;
+  AddressSpace& space = pages.at(page);
+  space.give(region.begin, round_up(region.bytes, kSmallAlignment));
+  if (!space.is_whole(page, kPage)) return false;
+  pages.erase(page);
+  return true;
+}
+
 // The memory and addresses of an entry that leaves the table.
 void Machine::give_back(const Entry& entry) {
   const Region& region = entry.region;
@@ -215,7 +280,7 @@ void Machine::give_back(const Entry& entry) {
   if (entry.physical) return drop_mapping(entry);
   Device& d = devices_[region.device];
   if (entry.pool) {
-    d.addresses->give(region.begin, round_up(region.bytes, kPage));
+    give_for_pool(*entry.pool, region);
     entry.pool->used -= round_up(region.bytes, kSmallAlignment);
     shrink(*entry.pool, entry.pool->release_threshold);
     return;
@@ -225,12 +290,8 @@ void Machine::give_back(const Entry& entry) {
     d.used -= round_up(region.bytes, kPage);
     return;
   }
-  const uintptr_t page = region.begin / kPage * kPage;
-  AddressSpace& space = d.small_pages.at(page);
-  space.give(region.begin, round_up(region.bytes, kSmallAlignment));
-  if (!space.is_whole(page, kPage)) return;
-  d.small_pages.erase(page);
-  d.addresses->give(page, kPage);
+  if (!give_small(d.small_pages, region)) return;
+  d.addresses->give(region.begin / kPage * kPage, kPage);
   d.used -= kPage;
 }
 
@@ -403,28 +464,66 @@ bool Machine::destroy_pool(MemoryPool* pool) {
   return true;
 }
 
+// Small blocks of a pool share pages of addresses, too: 2 MiB for each would run out before the
+// memory does.
+std::optional<uintptr_t> Machine::take_for_pool(MemoryPool& pool, size_t bytes) {
+  AddressSpace& addresses = *devices_[pool.device].addresses;
+  if (bytes > kPage / 2) return addresses.take(round_up(bytes, kPage), kPage);
+  const size_t rounded = round_up(bytes, kSmallAlignment);
+  if (const std::optional<uintptr_t> address = take_small(pool.small_pages, rounded))
+    return address;
+  const std::optional<uintptr_t> page = addresses.take(kPage, kPage);
+  if (!page) return std::nullopt;
+  return pool.small_pages.emplace(*page, AddressSpace(*page, kPage))
+      .first->second.take(rounded, kSmallAlignment);
+}
+
+void Machine::give_for_pool(MemoryPool& pool, const Region& region) {
+  AddressSpace& addresses = *devices_[pool.device].addresses;
+  if (region.bytes > kPage / 2) {
+    addresses.give(region.begin, round_up(region.bytes, kPage));
+  } else if (give_small(pool.small_pages, region)) {
+    addresses.give(region.begin / kPage * kPage, kPage);
+  }
+}
+
+bool Machine::is_pool_locked(const MemoryPool* pool) const {
+  for (const Device& device : devices_) {
+    if (pool == &device.pool || pool == &device.graph_pool) return true;
+  }
+  return pools_.count(const_cast<MemoryPool*>(pool)) != 0;
+}
+
+bool Machine::is_pool(const MemoryPool* pool) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return is_pool_locked(pool);
+}
+
 void* Machine::allocate_from(MemoryPool* pool, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_pool_locked(pool)) return nullptr;
   const int device = pool->device;
-  if (bytes > capacity_ || !has_addresses(device)) return nullptr;
-  const size_t rounded = round_up(bytes, kSmallAlignment);
-  const size_t wanted = pool->used + rounded;
+  if (bytes > devices_[device].capacity || !has_addresses(device)) return nullptr;
+  const std::optional<uintptr_t> address = take_for_pool(*pool, bytes);
+  if (!address) return nullptr;
+  const Region region{*address, bytes, device, MemoryKind::kDevice};
+  const size_t wanted = pool->used + round_up(bytes, kSmallAlignment);
   if (wanted > pool->reserved) {
     // In steps; where a step no longer fits, what is needed.
     size_t grown = round_up(wanted, kPoolStep);
     if (!charge(device, grown - pool->reserved)) {
       grown = round_up(wanted, kPage);
-      if (!charge(device, grown - pool->reserved)) return nullptr;
+      if (!charge(device, grown - pool->reserved)) {
+        give_for_pool(*pool, region);
+        return nullptr;
+      }
     }
     pool->reserved = grown;
     pool->reserved_high = std::max(pool->reserved_high, grown);
   }
-  const std::optional<uintptr_t> address =
-      devices_[device].addresses->take(round_up(bytes, kPage), kPage);
-  if (!address) return nullptr;
   pool->used = wanted;
   pool->used_high = std::max(pool->used_high, wanted);
-  Entry entry{{*address, bytes, device, MemoryKind::kDevice}};
+  Entry entry{region};
   entry.pool = pool;
   entries_[*address] = entry;
   return reinterpret_cast<void*>(*address);
@@ -438,23 +537,25 @@ void Machine::shrink(MemoryPool& pool, size_t keep_bytes) {
   pool.reserved = least;
 }
 
-void Machine::trim(MemoryPool* pool, size_t keep_bytes) {
+bool Machine::trim(MemoryPool* pool, size_t keep_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_pool_locked(pool)) return false;
   shrink(*pool, keep_bytes);
+  return true;
 }
 
-uintptr_t Machine::reserve(size_t bytes, size_t alignment) {
+uintptr_t Machine::reserve(size_t bytes, size_t alignment, int device) {
   const uintptr_t address = reserve_addresses(bytes, std::max(alignment, kPage));
   if (!address) return 0;
   std::lock_guard<std::mutex> lock(mutex_);
-  reservations_[address] = bytes;
+  reservations_[address] = {bytes, device};
   return address;
 }
 
 bool Machine::release_reservation(uintptr_t address, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = reservations_.find(address);
-  if (found == reservations_.end() || found->second != bytes) return false;
+  if (found == reservations_.end() || found->second.bytes != bytes) return false;
   const auto mapped = entries_.lower_bound(address);
   if (mapped != entries_.end() && mapped->first < address + bytes) return false;
   reservations_.erase(found);
@@ -507,7 +608,7 @@ bool Machine::map(uintptr_t address, size_t bytes, PhysicalMemory* memory) {
   auto reservation = reservations_.upper_bound(address);
   if (reservation == reservations_.begin()) return false;
   --reservation;
-  if (address + bytes > reservation->first + reservation->second) return false;
+  if (address + bytes > reservation->first + reservation->second.bytes) return false;
   const auto next = entries_.lower_bound(address);
   if (next != entries_.end() && next->first < address + bytes) return false;
   if (next != entries_.begin() && std::prev(next)->second.region.end() > address) return false;

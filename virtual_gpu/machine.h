@@ -52,6 +52,8 @@ struct MemoryPool {
   size_t used_high = 0;
   size_t reserved = 0;
   size_t reserved_high = 0;
+  // Addresses of small blocks; the memory is charged in steps.
+  std::map<uintptr_t, AddressSpace> small_pages;
 };
 
 // Physical memory of the driver's virtual memory management: it has no address until it is mapped.
@@ -72,22 +74,35 @@ class Machine {
 
   static Machine& get();
 
-  explicit Machine(const Specification& specification);
+  // `visible` is what CUDA_VISIBLE_DEVICES says, nullptr where it says nothing.
+  explicit Machine(const Specification& specification, const char* visible = nullptr);
 
-  int device_count() const { return static_cast<int>(devices_.size()); }
-  bool is_device(int device) const { return device >= 0 && device < device_count(); }
-  const Profile& profile() const { return *profile_; }
-  size_t capacity() const { return capacity_; }
+  // The devices that CUDA shows, by CUDA's number.
+  int device_count() const { return visible_count_; }
+  bool is_device(int device) const { return device >= 0 && device < visible_count_; }
+  // The profile of h200 where there is no such device.
+  const Profile& profile(int device) const;
+  size_t capacity(int device) const { return at(device).capacity; }
   const Specification& specification() const { return specification_; }
   MemoryInfo memory_info(int device);
+
+  // All devices, as NVML counts them, also those that CUDA_VISIBLE_DEVICES hides. A hidden one has
+  // a number, too: one from device_count() on, for profile() and memory_info().
+  int machine_count() const { return static_cast<int>(devices_.size()); }
+  int machine_number(int device) const { return at(device).machine_number; }
+  int device_of_machine(int machine_number) const;
 
   // The context of a device exists from the first call that needs it on.
   void make_context(int device);
   bool has_context(int device) const {
     return contexts_.load(std::memory_order_acquire) >> device & 1;
   }
-  // Frees all memory of the device.
+  // Frees all memory of the device, and forgets its reservations and peers.
   void reset(int device);
+
+  // False where the device had access already, or has none to be taken.
+  bool enable_peer(int device, int peer);
+  bool disable_peer(int device, int peer);
 
   // nullptr: no memory left. `bytes` must not be 0.
   void* allocate(int device, size_t bytes);
@@ -112,16 +127,21 @@ class Machine {
   MemoryPool* graph_pool(int device);
   MemoryPool* make_pool(int device);
   bool destroy_pool(MemoryPool* pool);
+  // What is no pool, or no longer one: nullptr, false.
   void* allocate_from(MemoryPool* pool, size_t bytes);
-  void trim(MemoryPool* pool, size_t keep_bytes);
+  bool trim(MemoryPool* pool, size_t keep_bytes);
+  bool is_pool(const MemoryPool* pool);
   // Calls with the machine locked, for the pool's figures.
   template <typename F>
-  void with_pool(MemoryPool* pool, F function) {
+  bool with_pool(MemoryPool* pool, F function) {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (!is_pool_locked(pool)) return false;
     function(*pool);
+    return true;
   }
 
-  uintptr_t reserve(size_t bytes, size_t alignment);
+  // Addresses for mappings, which go when `device` is reset.
+  uintptr_t reserve(size_t bytes, size_t alignment, int device = 0);
   bool release_reservation(uintptr_t address, size_t bytes);
   PhysicalMemory* create_physical(int device, size_t bytes);
   bool release_physical(PhysicalMemory* memory);
@@ -149,6 +169,10 @@ class Machine {
 
  private:
   struct Device {
+    Profile profile;
+    size_t capacity = 0;
+    size_t context_bytes = 0;
+    int machine_number = 0;
     size_t used = 0;
     uintptr_t begin = 0;  // of the addresses; 0 until the first allocation
     std::optional<AddressSpace> addresses;
@@ -165,10 +189,22 @@ class Machine {
     PhysicalMemory* physical = nullptr;
   };
 
+  struct Reservation {
+    size_t bytes;
+    int device;
+  };
+
+  const Device& at(int device) const { return devices_[static_cast<size_t>(device)]; }
   void make_context_locked(int device);
   bool charge(int device, size_t bytes);
   bool has_addresses(int device);
   void* allocate_small(int device, size_t bytes);
+  std::optional<uintptr_t> take_small(std::map<uintptr_t, AddressSpace>& pages, size_t bytes);
+  std::optional<uintptr_t> take_for_pool(MemoryPool& pool, size_t bytes);
+  bool give_small(std::map<uintptr_t, AddressSpace>& pages, const Region& region);
+  void give_for_pool(MemoryPool& pool, const Region& region);
+  bool is_pool_locked(const MemoryPool* pool) const;
+  void drop_reservations(int device);
   void give_back(const Entry& entry);
   void drop_mapping(const Entry& entry);
   void shrink(MemoryPool& pool, size_t keep_bytes);
@@ -177,18 +213,17 @@ class Machine {
   void* map_host(int device, size_t bytes, MemoryKind kind);
 
   const Specification specification_;
-  const Profile* profile_;
-  size_t capacity_;
-  size_t context_bytes_;
   KeptBytes kept_;    // by `keep`
   KeptBytes recent_;  // without it: since the last kernel
   std::atomic<bool> exchanged_{false};
 
   std::atomic<unsigned> contexts_{0};  // a bit for each device that has one
   std::mutex mutex_;
-  std::vector<Device> devices_;
+  std::vector<Device> devices_;  // the visible ones first
+  int visible_count_ = 0;
+  std::atomic<uint64_t> peers_{0};  // a bit for each pair of devices
   std::map<uintptr_t, Entry> entries_;
-  std::map<uintptr_t, size_t> reservations_;
+  std::map<uintptr_t, Reservation> reservations_;
   std::map<PhysicalMemory*, std::unique_ptr<PhysicalMemory>> physical_;
   std::map<MemoryPool*, std::unique_ptr<MemoryPool>> pools_;
 };

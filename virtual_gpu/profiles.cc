@@ -2,27 +2,35 @@
 
 // clang-format off
 // Sources.
-//   [guide]  CUDA programming guide, table "Technical Specifications per Compute Capability": threads, blocks and shared memory.
-//            https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications
-//   [hopper] H100 architecture whitepaper: multiprocessors, L2, bus width. https://resources.nvidia.com/en-us-tensor-core
-//   [h200]   H200 datasheet: memory and its speed. https://www.nvidia.com/en-us/data-center/h200/
-//   [ampere] A100 architecture whitepaper.
-//            https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
-//   [ada]    Ada architecture whitepaper: AD102, and AD104 of the L4.
-//            https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf
-//   [l4]     L4 datasheet. https://www.nvidia.com/en-us/data-center/l4/
-//   [turing] Turing architecture whitepaper.
-//            https://images.nvidia.com/aem-dam/en-zz/Solutions/design-visualization/technologies/turing-architecture/NVIDIA-Turing-Architecture-Whitepaper.pdf
-//   [t4]     deviceQuery of a T4. https://chiemon.github.io/2024/12/25/%E6%98%BE%E5%8D%A1%E4%BF%A1%E6%81%AF.html
-// Total memory is what the CUDA runtime says, less than what is on the board and a few MiB different from driver to driver. Printed by
-// programs on such devices:
-//   h200     143156 MiB, weedge/achatbot, notes in src/llm/vllm/vlm/skywork_r1v.py
-//   h100     81089 MiB, stas00/ml-engineering, network benchmarks with torch 2.7 (others there: 81082 to 81090)
-//   a100     79.25 GiB, https://github.com/levihsu/OOTDiffusion/issues/235
-//   rtx4090  23.64 GiB, https://github.com/ali-vilab/VGen/issues/104
-//   t4       14.56 GiB, https://github.com/AlphaGPU/leetgpu-challenges/issues/52
-//   l4       derived: 1.5 % less than the 23034 MiB that nvidia-smi shows, https://github.com/lmstudio-ai/lmstudio-bug-tracker/issues/1638
-// Clocks are the boost clocks of the datasheets. Parts of L2 that can persist are derived (62.5, 75 and 69 % of it), as are engine counts.
+//   [guide]     CUDA programming guide, table "Technical Specifications per Compute Capability".
+//               https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications
+//   [tuning]    Blackwell tuning guide: shared memory and L2 of 10.0 and 12.0.
+//               https://docs.nvidia.com/cuda/blackwell-tuning-guide/
+//   [volta]     V100 architecture whitepaper, and deviceQuery of a V100-SXM2-32GB, which agree.
+//               https://images.nvidia.com/content/volta-architecture/pdf/volta-architecture-whitepaper.pdf
+//   [turing]    Turing architecture whitepaper, and deviceQuery of a T4.
+//               https://chiemon.github.io/2024/12/25/%E6%98%BE%E5%8D%A1%E4%BF%A1%E6%81%AF.html
+//   [ampere]    A100 architecture whitepaper; the 40 GB board's memory clock is the A100 datasheet's.
+//               https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
+//   [ga102]     GA102 architecture whitepaper, and deviceQuery of RTX 3090 and RTX 3060 (whose L2 is 2.25 MiB).
+//               https://images.nvidia.com/aem-dam/en-zz/Solutions/geforce/ampere/pdf/NVIDIA-ampere-GA102-GPU-Architecture-Whitepaper-V1.pdf
+//   [a10g]      A10 datasheet (the A10G is its variant for one cloud; 80 multiprocessors as deviceQuery says).
+//   [ada]       Ada architecture whitepaper: AD102, and AD104 of the L4.
+//               https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf
+//   [l4]        L4 datasheet. https://www.nvidia.com/en-us/data-center/l4/
+//   [l40s]      L40S datasheet. https://www.nvidia.com/en-us/data-center/l40s/
+//   [hopper]    H100 architecture whitepaper. https://resources.nvidia.com/en-us-tensor-core
+//   [nvl]       H100 NVL product brief: 94 GB at 3.9 TB/s, from which the bus of 6016 bits follows.
+//   [h200]      H200 datasheet. https://www.nvidia.com/en-us/data-center/h200/
+//   [b200]      A program's output on a B200. https://github.com/pytorch/ao/pull/4002
+//   [5090]      RTX Blackwell whitepaper, and deviceQuery: https://github.com/aikitoria/open-gpu-kernel-modules/issues/1
+// Derived: the part of L2 that can persist (sixteenths of it, as on other devices of the capability; 10.0 and 12.0 as 9.0),
+// and engine counts.
+//
+// Total memory is what the CUDA runtime says: less than what is on the board, and some MiB different from driver to driver.
+// Each is the least that was printed by a program on such a device; of a figure such as 79.15 GiB the least that rounds to it.
+// The context is the most that published out-of-memory messages show of a process beyond LibTorch's reserved bytes, with no
+// NCCL: what is not measured is taken from the device that is nearest, in proportion to the multiprocessors where that is more.
 // clang-format on
 
 namespace memledger::virtual_gpu {
@@ -30,157 +38,167 @@ namespace {
 
 constexpr uint64_t mib(uint64_t n) { return n << 20; }
 
-constexpr Profile kProfiles[] = {
-    {
-        // [h200] [hopper] [guide]
-        /*name=*/"h200",
-        /*device_name=*/"NVIDIA H200",
-        /*major=*/9,
-        /*minor=*/0,
-        /*multiprocessors=*/132,
-        /*total_memory_bytes=*/mib(143156),
-        /*nominal_memory_bytes=*/mib(143771),
-        /*l2_cache_bytes=*/60 << 20,
-        /*persisting_l2_cache_bytes=*/(60 << 20) / 8 * 5,
-        /*shared_memory_per_block_optin=*/227 << 10,
-        /*shared_memory_per_multiprocessor=*/228 << 10,
-        /*reserved_shared_memory_per_block=*/1 << 10,
-        /*max_threads_per_multiprocessor=*/2048,
-        /*max_blocks_per_multiprocessor=*/32,
-        /*clock_khz=*/1980000,
-        /*memory_clock_khz=*/3201000,
-        /*memory_bus_bits=*/6144,
-        /*async_engines=*/3,
-        /*single_to_double_ratio=*/2,
-        /*error_correction=*/true,
-        /*pci_device_id=*/0x233510de,
-    },
-    {
-        // [hopper] [guide], the SXM5 board of 80 GB
-        /*name=*/"h100",
-        /*device_name=*/"NVIDIA H100 80GB HBM3",
-        /*major=*/9,
-        /*minor=*/0,
-        /*multiprocessors=*/132,
-        /*total_memory_bytes=*/mib(81089),
-        /*nominal_memory_bytes=*/mib(81559),
-        /*l2_cache_bytes=*/50 << 20,
-        /*persisting_l2_cache_bytes=*/(50 << 20) / 8 * 5,
-        /*shared_memory_per_block_optin=*/227 << 10,
-        /*shared_memory_per_multiprocessor=*/228 << 10,
-        /*reserved_shared_memory_per_block=*/1 << 10,
-        /*max_threads_per_multiprocessor=*/2048,
-        /*max_blocks_per_multiprocessor=*/32,
-        /*clock_khz=*/1980000,
-        /*memory_clock_khz=*/2619000,
-        /*memory_bus_bits=*/5120,
-        /*async_engines=*/3,
-        /*single_to_double_ratio=*/2,
-        /*error_correction=*/true,
-        /*pci_device_id=*/0x233010de,
-    },
-    {
-        // [ampere] [guide], the SXM4 board of 80 GB
-        /*name=*/"a100",
-        /*device_name=*/"NVIDIA A100-SXM4-80GB",
-        /*major=*/8,
-        /*minor=*/0,
-        /*multiprocessors=*/108,
-        /*total_memory_bytes=*/mib(81153),
-        /*nominal_memory_bytes=*/mib(81920),
-        /*l2_cache_bytes=*/40 << 20,
-        /*persisting_l2_cache_bytes=*/(40 << 20) / 4 * 3,
-        /*shared_memory_per_block_optin=*/163 << 10,
-        /*shared_memory_per_multiprocessor=*/164 << 10,
-        /*reserved_shared_memory_per_block=*/1 << 10,
-        /*max_threads_per_multiprocessor=*/2048,
-        /*max_blocks_per_multiprocessor=*/32,
-        /*clock_khz=*/1410000,
-        /*memory_clock_khz=*/1593000,
-        /*memory_bus_bits=*/5120,
-        /*async_engines=*/3,
-        /*single_to_double_ratio=*/2,
-        /*error_correction=*/true,
-        /*pci_device_id=*/0x20b210de,
-    },
-    {
-        // [l4] [ada] [guide]
-        /*name=*/"l4",
-        /*device_name=*/"NVIDIA L4",
-        /*major=*/8,
-        /*minor=*/9,
-        /*multiprocessors=*/58,
-        /*total_memory_bytes=*/mib(22693),
-        /*nominal_memory_bytes=*/mib(23034),
-        /*l2_cache_bytes=*/48 << 20,
-        /*persisting_l2_cache_bytes=*/(48 << 20) / 16 * 11,
-        /*shared_memory_per_block_optin=*/99 << 10,
-        /*shared_memory_per_multiprocessor=*/100 << 10,
-        /*reserved_shared_memory_per_block=*/1 << 10,
-        /*max_threads_per_multiprocessor=*/1536,
-        /*max_blocks_per_multiprocessor=*/24,
-        /*clock_khz=*/2040000,
-        /*memory_clock_khz=*/6251000,
-        /*memory_bus_bits=*/192,
-        /*async_engines=*/2,
-        /*single_to_double_ratio=*/64,
-        /*error_correction=*/true,
-        /*pci_device_id=*/0x27b810de,
-    },
-    {
-        // [ada] [guide]
-        /*name=*/"rtx4090",
-        /*device_name=*/"NVIDIA GeForce RTX 4090",
-        /*major=*/8,
-        /*minor=*/9,
-        /*multiprocessors=*/128,
-        /*total_memory_bytes=*/mib(24209),
-        /*nominal_memory_bytes=*/mib(24564),
-        /*l2_cache_bytes=*/72 << 20,
-        /*persisting_l2_cache_bytes=*/(72 << 20) / 16 * 11,
-        /*shared_memory_per_block_optin=*/99 << 10,
-        /*shared_memory_per_multiprocessor=*/100 << 10,
-        /*reserved_shared_memory_per_block=*/1 << 10,
-        /*max_threads_per_multiprocessor=*/1536,
-        /*max_blocks_per_multiprocessor=*/24,
-        /*clock_khz=*/2520000,
-        /*memory_clock_khz=*/10501000,
-        /*memory_bus_bits=*/384,
-        /*async_engines=*/2,
-        /*single_to_double_ratio=*/64,
-        /*error_correction=*/false,
-        /*pci_device_id=*/0x268410de,
-    },
-    {
-        // [turing] [t4] [guide]
-        /*name=*/"t4",
-        /*device_name=*/"Tesla T4",
-        /*major=*/7,
-        /*minor=*/5,
-        /*multiprocessors=*/40,
-        /*total_memory_bytes=*/mib(14913),
-        /*nominal_memory_bytes=*/mib(15360),
-        /*l2_cache_bytes=*/4 << 20,
-        /*persisting_l2_cache_bytes=*/0,
-        /*shared_memory_per_block_optin=*/64 << 10,
-        /*shared_memory_per_multiprocessor=*/64 << 10,
-        /*reserved_shared_memory_per_block=*/0,
-        /*max_threads_per_multiprocessor=*/1024,
-        /*max_blocks_per_multiprocessor=*/16,
-        /*clock_khz=*/1590000,
-        /*memory_clock_khz=*/5001000,
-        /*memory_bus_bits=*/256,
-        /*async_engines=*/3,
-        /*single_to_double_ratio=*/32,
-        /*error_correction=*/true,
-        /*pci_device_id=*/0x1eb810de,
-    },
+// What devices of one compute capability have in common. [guide] [tuning]
+struct Capability {
+  int major;
+  int minor;
+  int shared_kib_per_block;
+  int shared_kib_per_multiprocessor;
+  int reserved_shared_kib;
+  int threads;  // per multiprocessor
+  int blocks;   // per multiprocessor
+  int persisting_sixteenths;
 };
+
+constexpr Capability k70 = {7, 0, 96, 96, 0, 2048, 32, 0};
+constexpr Capability k75 = {7, 5, 64, 64, 0, 1024, 16, 0};
+constexpr Capability k80 = {8, 0, 163, 164, 1, 2048, 32, 12};
+constexpr Capability k86 = {8, 6, 99, 100, 1, 1536, 16, 11};
+constexpr Capability k89 = {8, 9, 99, 100, 1, 1536, 24, 11};
+constexpr Capability k90 = {9, 0, 227, 228, 1, 2048, 32, 10};
+constexpr Capability k100 = {10, 0, 227, 228, 1, 2048, 32, 10};
+constexpr Capability k120 = {12, 0, 99, 100, 1, 1536, 24, 10};
+
+struct Memory {
+  uint64_t total_mib;
+  uint64_t nominal_mib;
+  const char* source;
+};
+
+struct Context {
+  uint64_t mib;
+  const char* source;
+};
+
+struct Clocks {
+  int mhz;
+  int memory_mhz;
+  int memory_bus_bits;
+};
+
+struct Chip {
+  int multiprocessors;
+  int l2_kib;
+  int async_engines;
+  int single_to_double_ratio;
+  bool error_correction;
+  int pci_device;
+};
+
+Profile profile(const char* name, const char* device_name, const Capability& capability,
+                const Memory& memory, const Context& context, const Chip& chip,
+                const Clocks& clocks) {
+  Profile p{};
+  p.name = name;
+  p.device_name = device_name;
+  p.major = capability.major;
+  p.minor = capability.minor;
+  p.multiprocessors = chip.multiprocessors;
+  p.total_memory_bytes = mib(memory.total_mib);
+  p.nominal_memory_bytes = mib(memory.nominal_mib);
+  p.context_bytes = mib(context.mib);
+  p.l2_cache_bytes = chip.l2_kib << 10;
+  p.persisting_l2_cache_bytes = p.l2_cache_bytes / 16 * capability.persisting_sixteenths;
+  p.shared_memory_per_block_optin = capability.shared_kib_per_block << 10;
+  p.shared_memory_per_multiprocessor = capability.shared_kib_per_multiprocessor << 10;
+  p.reserved_shared_memory_per_block = capability.reserved_shared_kib << 10;
+  p.max_threads_per_multiprocessor = capability.threads;
+  p.max_blocks_per_multiprocessor = capability.blocks;
+  p.clock_khz = clocks.mhz * 1000;
+  p.memory_clock_khz = clocks.memory_mhz * 1000;
+  p.memory_bus_bits = clocks.memory_bus_bits;
+  p.async_engines = chip.async_engines;
+  p.single_to_double_ratio = chip.single_to_double_ratio;
+  p.error_correction = chip.error_correction;
+  p.pci_device_id = chip.pci_device << 16 | 0x10de;
+  p.source = memory.source;
+  p.context_source = context.source;
+  return p;
+}
+
+std::vector<Profile> all_profiles() {
+  return {
+      // [b200] [guide] [tuning]; clocks of the board from its datasheet
+      profile("b200", "NVIDIA B200", k100,
+              {182626, 183359, "178.35 GiB, github.com/pytorch/ao/pull/4002"},
+              {717, "0.70 GiB, messages of b200"}, {148, 129536, 3, 2, true, 0x2901},
+              {1965, 3996, 7680}),
+      // [h200] [hopper]
+      profile("h200", "NVIDIA H200", k90,
+              {143156, 143771, "143156 MiB, github.com/weedge/achatbot"},
+              {768, "0.75 GiB, training on h100; 0.51 after a model's load on h200"},
+              {132, 60 << 10, 3, 2, true, 0x2335}, {1980, 3201, 6144}),
+      // [hopper], the SXM5 board of 80 GB
+      profile("h100", "NVIDIA H100 80GB HBM3", k90, {80994, 81559, "79.10 GiB, messages of h100"},
+              {768, "0.75 GiB, messages of h100 in training"}, {132, 50 << 10, 3, 2, true, 0x2330},
+              {1980, 2619, 5120}),
+      // [nvl] [hopper]
+      profile("h100-nvl", "NVIDIA H100 NVL", k90,
+              {95227, 95830, "93.00 GiB, github.com/ali-vilab/VACE/issues/56"},
+              {768, "as h100, not measured"}, {132, 50 << 10, 3, 2, true, 0x2321},
+              {1785, 2619, 6016}),
+      // [ampere], the SXM4 board of 80 GB
+      profile("a100", "NVIDIA A100-SXM4-80GB", k80, {81045, 81920, "79.15 GiB, messages of a100"},
+              {523, "0.51 GiB, messages of a100"}, {108, 40 << 10, 3, 2, true, 0x20b2},
+              {1410, 1593, 5120}),
+      // [ampere], the SXM4 board of 40 GB
+      profile("a100-40", "NVIDIA A100-SXM4-40GB", k80,
+              {40320, 40960, "39.38 GiB, messages of a100-40"}, {523, "as a100, not measured"},
+              {108, 40 << 10, 3, 2, true, 0x20b0}, {1410, 1215, 5120}),
+      // [l40s] [ada]
+      profile("l40s", "NVIDIA L40S", k89,
+              {45481, 46068, "44.42 GiB, github.com/stepfun-ai/Step-Video-T2V/issues/8"},
+              {648, "rtx4090's by multiprocessors, not measured"},
+              {142, 96 << 10, 2, 64, true, 0x26b9}, {2520, 9001, 384}),
+      // [l4] [ada]
+      profile("l4", "NVIDIA L4", k89, {22554, 23034, "22.03 GiB, messages of l4"},
+              {359, "0.35 GiB, messages of cards with 22 GiB"}, {58, 48 << 10, 2, 64, true, 0x27b8},
+              {2040, 6251, 192}),
+      // [a10g] [ga102]
+      profile("a10g", "NVIDIA A10G", k86,
+              {22472, 23028, "21.95 GiB, messages of cards with 22 GiB; a10g 21.98"},
+              {359, "0.35 GiB, messages of cards with 22 GiB"}, {80, 6 << 10, 2, 64, true, 0x2237},
+              {1710, 6251, 384}),
+      // [5090] [tuning]
+      profile(
+          "rtx5090", "NVIDIA GeForce RTX 5090", k120,
+          {32117, 32607, "33677180928 B, github.com/aikitoria/open-gpu-kernel-modules/issues/1"},
+          {776, "rtx4090's by multiprocessors, not measured"},
+          {170, 96 << 10, 2, 64, false, 0x2b85}, {2407, 14001, 512}),
+      // [ada]
+      profile("rtx4090", "NVIDIA GeForce RTX 4090", k89,
+              {24070, 24564, "23.51 GiB, messages of rtx4090"},
+              {584, "0.57 GiB, messages of rtx4090"}, {128, 72 << 10, 2, 64, false, 0x2684},
+              {2520, 10501, 384}),
+      // [ga102]
+      profile("rtx3090", "NVIDIA GeForce RTX 3090", k86,
+              {24115, 24576, "25286672384 B, output of a device query"},
+              {368, "a10g's by multiprocessors, not measured"}, {82, 6 << 10, 2, 64, false, 0x2204},
+              {1695, 9751, 384}),
+      // [ga102], the board of 12 GB
+      profile("rtx3060", "NVIDIA GeForce RTX 3060", k86,
+              {11894, 12288, "11.62 GiB, messages of rtx3060"}, {359, "as a10g, not measured"},
+              {28, 2304, 2, 64, false, 0x2504}, {1777, 7501, 192}),
+      // [volta], the SXM2 board of 32 GB
+      profile("v100", "Tesla V100-SXM2-32GB", k70, {32487, 32768, "31.73 GiB, messages of v100"},
+              {523, "as a100, not measured"}, {80, 6 << 10, 5, 2, true, 0x1db5}, {1530, 877, 4096}),
+      // [turing]
+      profile("t4", "Tesla T4", k75, {14912, 15360, "14.563 GiB, messages of t4"},
+              {144, "0.14 GiB, messages of t4"}, {40, 4 << 10, 3, 32, true, 0x1eb8},
+              {1590, 5001, 256}),
+  };
+}
 
 }  // namespace
 
+const std::vector<Profile>& profiles() {
+  // Never destroyed: threads of the program may still call CUDA while it ends.
+  static const auto* const known = new std::vector<Profile>(all_profiles());
+  return *known;
+}
+
 const Profile* find_profile(std::string_view name) {
-  for (const Profile& profile : kProfiles) {
+  for (const Profile& profile : profiles()) {
     if (profile.name == name) return &profile;
   }
   return nullptr;
@@ -188,7 +206,7 @@ const Profile* find_profile(std::string_view name) {
 
 std::string profile_names() {
   std::string names;
-  for (const Profile& profile : kProfiles) {
+  for (const Profile& profile : profiles()) {
     if (!names.empty()) names += ", ";
     names += profile.name;
   }

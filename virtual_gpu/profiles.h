@@ -3,18 +3,21 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace memledger::virtual_gpu {
 
 // What a program can ask of a device. The sources of the figures are beside them in profiles.cc.
+// profile_json.cc lists the members once more, for devices of one's own.
 struct Profile {
-  const char* name;         // as the user writes it
-  const char* device_name;  // as CUDA tells it
+  std::string name;         // as the user writes it
+  std::string device_name;  // as CUDA tells it
   int major;
   int minor;
   int multiprocessors;
   uint64_t total_memory_bytes;    // what the CUDA runtime can give, less than what is soldered on
   uint64_t nominal_memory_bytes;  // what NVML tells
+  uint64_t context_bytes;         // what a process holds beyond LibTorch's reserved bytes
   int l2_cache_bytes;
   int persisting_l2_cache_bytes;
   int shared_memory_per_block_optin;
@@ -28,17 +31,22 @@ struct Profile {
   int async_engines;
   int single_to_double_ratio;
   bool error_correction;
-  int pci_device_id;  // device in the upper, vendor in the lower 16 bits
+  int pci_device_id;           // device in the upper, vendor in the lower 16 bits
+  std::string source;          // of total_memory_bytes, for people
+  std::string context_source;  // of context_bytes
 
   int compute_capability() const { return major * 10 + minor; }
 };
 
-// The same for every device of compute capability 7.5 to 9.0.
+// The same for every device of compute capability 7.0 to 12.0.
 inline constexpr int kSharedMemoryPerBlock = 48 << 10;
 inline constexpr int kRegistersPerMultiprocessor = 64 << 10;
 inline constexpr int kRegistersPerBlock = 64 << 10;
 inline constexpr int kMaxThreadsPerBlock = 1024;
 inline constexpr int kWarpSize = 32;
+
+// The devices that are known, in the order in which messages name them.
+const std::vector<Profile>& profiles();
 
 // nullptr for an unknown name.
 const Profile* find_profile(std::string_view name);

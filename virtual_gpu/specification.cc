@@ -1,16 +1,25 @@
 #include "virtual_gpu/specification.h"
 
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <limits>
 
-#include "virtual_gpu/profiles.h"
+#include "virtual_gpu/profile_json.h"
 
 namespace memledger::virtual_gpu {
 namespace {
 
-constexpr int kMostDevices = 8;
+constexpr size_t kMostDevices = 8;
 constexpr uint64_t kLeastMemory = uint64_t{64} << 20;
 // The addresses of eight devices must fit below 2^47.
 constexpr uint64_t kMostMemory = uint64_t{1} << 40;
+
+constexpr size_t kLongestError = 200;
+// Below it a device is one for tests, whose memory is for tensors alone.
+constexpr uint64_t kLeastMemoryWithContext = uint64_t{2} << 30;
+// A device's file is some hundred bytes; what is longer is not one.
+constexpr std::streamsize kLongestFile = 1 << 20;
 
 struct Unit {
   std::string_view name;
@@ -23,11 +32,10 @@ constexpr Unit kUnits[] = {
 };
 
 // A terminal obeys none of it.
-std::string plain(std::string_view text) {
-  constexpr size_t kMost = 64;
+std::string plain(std::string_view text, size_t most = 64) {
   std::string result;
-  for (const char c : text.substr(0, kMost)) result += c >= ' ' && c <= '~' ? c : '?';
-  return result + (text.size() > kMost ? "..." : "");
+  for (const char c : text.substr(0, most)) result += c >= ' ' && c <= '~' ? c : '?';
+  return result + (text.size() > most ? "..." : "");
 }
 
 std::string quoted(std::string_view text) { return "\"" + plain(text) + "\""; }
@@ -75,28 +83,95 @@ std::optional<uint64_t> parse_bytes(std::string_view text, std::string* error) {
   return bytes;
 }
 
+std::optional<DeviceSpecification> read_device_file(const std::string& path, std::string* error) {
+  const auto failed = [&](const std::string& why) {
+    *error = "the device of file " + quoted(path) + ": " + why;
+    return std::nullopt;
+  };
+  std::ifstream file(path, std::ios::binary);
+  std::string text(static_cast<size_t>(kLongestFile), '\0');
+  file.read(text.data(), kLongestFile);
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (file.bad() || text.empty()) return failed("it cannot be read, or is empty.");
+  const ParsedProfile parsed = parse_profile_json(text);
+  if (!parsed.profile) return failed(plain(parsed.error, kLongestError));
+  return DeviceSpecification{*parsed.profile, std::nullopt};
+}
+
+std::optional<DeviceSpecification> parse_device(std::string_view text, std::string* error) {
+  if (!text.empty() && text.front() == '@')
+    return read_device_file(std::string(text.substr(1)), error);
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  const Profile* const profile = find_profile(name);
+  if (profile == nullptr) {
+    *error = quoted(name) + " is not a known device. Known are: " + profile_names() +
+             ". A file that describes another is given as @FILE.json.";
+    return std::nullopt;
+  }
+  DeviceSpecification device{*profile, std::nullopt};
+  if (colon == std::string_view::npos) return device;
+  device.memory_bytes = parse_bytes(text.substr(colon + 1), error);
+  if (!device.memory_bytes) return std::nullopt;
+  if (*device.memory_bytes >= kLeastMemory) return device;
+  *error = "a device needs at least 64MiB of memory.";
+  return std::nullopt;
+}
+
+// Calls with each part between separators, until it returns false.
+template <typename F>
+bool for_each_part(std::string_view text, char separator, F function) {
+  for (size_t begin = 0;;) {
+    const size_t end = text.find(separator, begin);
+    if (!function(text.substr(begin, end == std::string_view::npos ? end : end - begin)))
+      return false;
+    if (end == std::string_view::npos) return true;
+    begin = end + 1;
+  }
+}
+
+std::optional<std::vector<DeviceSpecification>> parse_devices(std::string_view text,
+                                                              std::string* error) {
+  std::vector<DeviceSpecification> devices;
+  const bool all = for_each_part(text, '+', [&](std::string_view part) {
+    std::optional<DeviceSpecification> device = parse_device(part, error);
+    if (!device) return false;
+    if (devices.size() == kMostDevices) {
+      *error = "there are more than 8 devices.";
+      return false;
+    }
+    devices.push_back(*std::move(device));
+    return true;
+  });
+  if (!all) return std::nullopt;
+  return devices;
+}
+
 }  // namespace
+
+uint64_t Specification::context_bytes_of(const DeviceSpecification& device) const {
+  if (context_bytes) return *context_bytes;
+  return device.capacity_bytes() < kLeastMemoryWithContext ? 0 : device.profile.context_bytes;
+}
+
+std::vector<DeviceSpecification> Specification::all_devices() const {
+  std::vector<DeviceSpecification> all;
+  for (const DeviceSpecification& device : devices) {
+    for (int i = 0; i < count; ++i) all.push_back(device);
+  }
+  return all;
+}
 
 ParsedSpecification parse_specification(std::string_view text) {
   Specification result;
   const auto failed = [](const std::string& why) { return ParsedSpecification{std::nullopt, why}; };
 
   const size_t comma = text.find(',');
-  const std::string_view device = text.substr(0, comma);
-  const size_t colon = device.find(':');
-  result.profile = std::string(device.substr(0, colon));
-  if (!find_profile(result.profile)) {
-    return failed(quoted(result.profile) + " is not a known device. Known are: " + profile_names() +
-                  ".");
-  }
-
   std::string error;
-  if (colon != std::string_view::npos) {
-    result.memory_bytes = parse_bytes(device.substr(colon + 1), &error);
-    if (!result.memory_bytes) return failed(error);
-    if (*result.memory_bytes < kLeastMemory)
-      return failed("a device needs at least 64MiB of memory.");
-  }
+  std::optional<std::vector<DeviceSpecification>> devices =
+      parse_devices(text.substr(0, comma), &error);
+  if (!devices) return failed(error);
+  result.devices = *std::move(devices);
 
   bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false;
   size_t position = comma;
@@ -139,14 +214,41 @@ ParsedSpecification parse_specification(std::string_view text) {
     }
     const std::optional<uint64_t> bytes = parse_bytes(value, &error);
     if (!bytes) return failed(std::string(key) + "=" + error);
-    (key == "keep" ? result.keep_bytes : result.context_bytes) = *bytes;
+    if (key == "keep") {
+      result.keep_bytes = *bytes;
+    } else {
+      result.context_bytes = *bytes;
+    }
   }
 
-  const uint64_t memory =
-      result.memory_bytes.value_or(find_profile(result.profile)->total_memory_bytes);
-  if (result.context_bytes >= memory)
-    return failed("the context alone would take all of the device's memory.");
+  if (result.devices.size() * static_cast<size_t>(result.count) > kMostDevices) {
+    return failed(std::to_string(result.devices.size()) + " devices, " +
+                  std::to_string(result.count) + " of each, are more than 8.");
+  }
+  for (const DeviceSpecification& device : result.devices) {
+    if (result.context_bytes_of(device) >= device.capacity_bytes())
+      return failed("the context alone would take all of the device's memory.");
+  }
   return {result, ""};
+}
+
+std::string with_absolute_paths(std::string_view specification) {
+  const size_t comma = specification.find(',');
+  std::string result;
+  for_each_part(specification.substr(0, comma), '+', [&](std::string_view part) {
+    if (!result.empty()) result += '+';
+    char* path = nullptr;
+    if (!part.empty() && part.front() == '@')
+      path = realpath(std::string(part.substr(1)).c_str(), nullptr);
+    // A folder's name with a separator in it would be taken apart.
+    const bool usable =
+        path != nullptr && std::string_view(path).find_first_of("+,") == std::string_view::npos;
+    result += usable ? "@" + std::string(path) : std::string(part);
+    std::free(path);
+    return true;
+  });
+  return comma == std::string_view::npos ? result
+                                         : result + std::string(specification.substr(comma));
 }
 
 }  // namespace memledger::virtual_gpu

@@ -4,24 +4,40 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "virtual_gpu/profiles.h"
 
 namespace memledger::virtual_gpu {
 
 // The environment variable that carries a specification into a program.
 inline constexpr char kSpecificationVariable[] = "MEMLEDGER_VIRTUAL_GPU";
 
-// What the user asked for, as `h200`, `a100:24GiB`, `h100:80GiB,count=8,keep=4KiB`.
-struct Specification {
-  std::string profile = "h200";
-  // Memory of each device; the profile's where not given.
+// One device of a specification, as `a100:24GiB` or `@mydevice.json`.
+struct DeviceSpecification {
+  Profile profile;
+  // The profile's memory where not given.
   std::optional<uint64_t> memory_bytes;
+
+  uint64_t capacity_bytes() const { return memory_bytes.value_or(profile.total_memory_bytes); }
+};
+
+// What the user asked for, as `h200`, `a100:24GiB`, `h100+l4:16GiB,count=2,keep=4KiB`.
+struct Specification {
+  std::vector<DeviceSpecification> devices = {{*find_profile("h200"), std::nullopt}};
+  // How many there are of each device; at most eight in all.
   int count = 1;
   // Copies of up to this many bytes are remembered and read back, see docs/virtual_gpu.md.
   uint64_t keep_bytes = 0;
-  // Memory that the context of each device takes when it is made.
-  uint64_t context_bytes = 0;
+  // Memory that the context of each device takes when it is made. Where not given the profile's,
+  // and nothing of less than 2 GiB, where programs look for what tensors take.
+  std::optional<uint64_t> context_bytes;
   // When work is done: at once, or only when the host has waited for it (virtual_gpu/streams.h).
   bool late_events = false;
+
+  uint64_t context_bytes_of(const DeviceSpecification& device) const;
+  // Each device as often as it is there: `h100+l4,count=2` has two h100, then two l4.
+  std::vector<DeviceSpecification> all_devices() const;
 };
 
 struct ParsedSpecification {
@@ -30,6 +46,10 @@ struct ParsedSpecification {
   std::string error;
 };
 
+// Reads the files of devices that begin with `@`.
 ParsedSpecification parse_specification(std::string_view text);
+
+// The same devices for a program that starts in another folder: the paths of files are absolute.
+std::string with_absolute_paths(std::string_view specification);
 
 }  // namespace memledger::virtual_gpu

@@ -8,35 +8,11 @@
 
 namespace memledger::fuzz {
 
-const std::vector<std::string_view> kTokens = {"h200",
-                                               "h100",
-                                               "t4",
-                                               ":",
-                                               ",",
-                                               "=",
-                                               "count=",
-                                               "keep=",
-                                               "context=",
-                                               "8",
-                                               "0",
-                                               "9",
-                                               ".5",
-                                               ".999",
-                                               "1024",
-                                               "1099",
-                                               "64",
-                                               "GiB",
-                                               "MiB",
-                                               "KiB",
-                                               "GB",
-                                               "B",
-                                               "18446744073709551616",
-                                               "\x1b[2J",
-                                               "\xff",
-                                               "\n",
-                                               " ",
-                                               "-1",
-                                               "1e3"};
+const std::vector<std::string_view> kTokens = {
+    "h200",    "h100",     "t4",  "+",   ":",   ",",  "=",    "count=",
+    "keep=",   "context=", "8",   "0",   "9",   ".5", ".999", "1024",
+    "1099",    "64",       "GiB", "MiB", "KiB", "GB", "B",    "18446744073709551616",
+    "\x1b[2J", "\xff",     "\n",  " ",   "-1",  "1e3"};
 
 namespace {
 
@@ -55,19 +31,22 @@ void check(std::string_view text) {
     return;
   }
   const Specification& asked = *parsed.specification;
-  const auto* const profile = find_profile(asked.profile);
-  FUZZ_CHECK(profile != nullptr, asked.profile);
-  const uint64_t memory = asked.memory_bytes.value_or(profile->total_memory_bytes);
-  FUZZ_CHECK(memory >= uint64_t{64} << 20 && memory <= kMostMemory, std::to_string(memory));
-  FUZZ_CHECK(asked.count >= 1 && asked.count <= 8, std::to_string(asked.count));
-  FUZZ_CHECK(asked.context_bytes < memory && asked.keep_bytes <= kMostMemory, "context and keep");
-
-  std::string again =
-      asked.profile + (asked.memory_bytes ? ":" + std::to_string(*asked.memory_bytes) + "B" : "");
-  again += ",count=" + std::to_string(asked.count) + ",keep=" + std::to_string(asked.keep_bytes) +
-           "B,context=" + std::to_string(asked.context_bytes) + "B";
+  const size_t count = asked.all_devices().size();
+  FUZZ_CHECK(count >= 1 && count <= 8, std::to_string(count));
+  FUZZ_CHECK(asked.keep_bytes <= kMostMemory, "keep");
+  std::string again;
+  for (const DeviceSpecification& device : asked.devices) {
+    const uint64_t memory = device.capacity_bytes();
+    FUZZ_CHECK(memory >= uint64_t{64} << 20 && memory <= kMostMemory, std::to_string(memory));
+    FUZZ_CHECK(asked.context_bytes_of(device) < memory, "context");
+    again += (again.empty() ? "" : "+") + device.profile.name;
+    if (device.memory_bytes) again += ":" + std::to_string(*device.memory_bytes) + "B";
+  }
+  again += ",count=" + std::to_string(asked.count) + ",keep=" + std::to_string(asked.keep_bytes);
+  again += "B";
+  if (asked.context_bytes) again += ",context=" + std::to_string(*asked.context_bytes) + "B";
   const ParsedSpecification same = parse_specification(again);
-  FUZZ_CHECK(same.specification && same.specification->memory_bytes == asked.memory_bytes &&
+  FUZZ_CHECK(same.specification && same.specification->devices.size() == asked.devices.size() &&
                  same.specification->count == asked.count &&
                  same.specification->keep_bytes == asked.keep_bytes &&
                  same.specification->context_bytes == asked.context_bytes,

@@ -122,10 +122,11 @@ std::optional<std::string> profile_of(const std::string& device_name) {
   const std::string words =
       " " + absl::AsciiStrToLower(absl::StrReplaceAll(device_name, {{"-", " "}})) + " ";
   std::optional<std::string> similar;
-  for (const std::string name : {"h200", "h100", "a100", "l4", "rtx4090", "t4"}) {
-    if (device_name == memledger::virtual_gpu::find_profile(name)->device_name) return name;
-    if (absl::StrContains(words, " " + (name == "rtx4090" ? "rtx 4090" : name) + " "))
-      similar = name;
+  for (const memledger::virtual_gpu::Profile& profile : memledger::virtual_gpu::profiles()) {
+    const std::string& name = profile.name;
+    if (device_name == profile.device_name) return name;
+    const std::string spoken = absl::StrReplaceAll(name, {{"rtx", "rtx "}, {"-", " "}});
+    if (absl::StrContains(words, " " + spoken + " ")) similar = name;
   }
   return similar;
 }

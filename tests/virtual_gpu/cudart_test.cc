@@ -554,6 +554,40 @@ TEST_CASE("the driver's functions are found by name, and make expandable segment
   CHECK(cudaGetLastError() == cudaSuccess);
 }
 
+TEST_CASE("contexts that are pushed lie on a stack of the thread") {
+  std::thread([] {
+    CUcontext first = nullptr, second = nullptr, got = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&first, 0) == CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxRetain(&second, 1) == CUDA_SUCCESS);
+    const auto current = [&] {
+      CHECK(cuCtxGetCurrent(&got) == CUDA_SUCCESS);
+      return got;
+    };
+    CHECK(cuCtxSetCurrent(first) == CUDA_SUCCESS);
+    CHECK(cuCtxPushCurrent(second) == CUDA_SUCCESS);
+    CHECK(cuCtxPushCurrent(first) == CUDA_SUCCESS);
+    CHECK(current() == first);
+    CHECK(cuCtxPopCurrent(&got) == CUDA_SUCCESS);
+    CHECK(got == first);
+    CHECK(current() == second);
+    int device = 0;
+    CHECK(cudaGetDevice(&device) == cudaSuccess);
+    CHECK(device == 1);
+    CHECK(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+    CHECK(current() == first);
+    CHECK(cudaGetDevice(&device) == cudaSuccess);
+    CHECK(device == 0);
+    CHECK(cuCtxPushCurrent(nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuCtxPushCurrent(reinterpret_cast<CUcontext>(&device)) == CUDA_ERROR_INVALID_CONTEXT);
+  }).join();
+}
+
+TEST_CASE("a device of 8.0 has no clusters") {
+  int size = 0;
+  CHECK(cudaOccupancyMaxPotentialClusterSize(&size, nullptr, nullptr) == cudaSuccess);
+  CHECK(size == 1);
+}
+
 TEST_CASE("stream-ordered memory") {
   const size_t before = free_bytes();
   cudaMemPool_t pool = nullptr;

@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "virtual_gpu/visible_devices.h"
+
 namespace memledger::virtual_gpu {
 namespace {
 
@@ -155,6 +157,84 @@ TEST_CASE("a context takes what the specification says, once") {
   CHECK(machine.allocate(0, 800 * kMiB) == nullptr);
 }
 
+TEST_CASE("a context takes what the profile says where nothing else is said") {
+  Machine machine(specification("a100+l4:1GiB"));
+  CHECK(used(machine) == 0);
+  machine.make_context(0);
+  machine.make_context(1);
+  CHECK(used(machine) == find_profile("a100")->context_bytes);
+  CHECK(used(machine, 1) == 0);
+}
+
+TEST_CASE("different devices have their own profile and capacity") {
+  Machine machine(specification("h100+l4:128MiB,context=0B"));
+  REQUIRE(machine.device_count() == 2);
+  CHECK(machine.profile(0).name == "h100");
+  CHECK(machine.profile(1).name == "l4");
+  CHECK(machine.capacity(0) == find_profile("h100")->total_memory_bytes);
+  CHECK(machine.capacity(1) == 128 * kMiB);
+  CHECK(machine.allocate(1, 256 * kMiB) == nullptr);
+  CHECK(machine.allocate(0, 256 * kMiB));
+  CHECK(machine.profile(7).name == "h200");  // there is none; nothing to fall over
+}
+
+TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
+  using Numbers = std::vector<int>;
+  CHECK(visible_devices(nullptr, 3) == Numbers{0, 1, 2});
+  CHECK(visible_devices("", 3).empty());
+  CHECK(visible_devices(" ", 3).empty());
+  CHECK(visible_devices("-1", 3).empty());
+  CHECK(visible_devices("NoDevFiles", 3).empty());
+  CHECK(visible_devices("2,0", 3) == Numbers{2, 0});
+  CHECK(visible_devices(" 1 , 2 ", 3) == Numbers{1, 2});
+  CHECK(visible_devices("+1x", 3) == Numbers{1});
+  CHECK(visible_devices("1,7,2", 3) == Numbers{1});
+  CHECK(visible_devices("1,-1,2", 3) == Numbers{1});
+  CHECK(visible_devices("1,,2", 3) == Numbers{1});
+  CHECK(visible_devices("1,", 3) == Numbers{1});
+  CHECK(visible_devices("99999999999999999999", 3).empty());
+  // The same one twice: none at all.
+  CHECK(visible_devices("0,1,0", 3).empty());
+  CHECK(visible_devices("0", 0).empty());
+  // A UUID, or as much of it as stands for one device.
+  CHECK(visible_devices((uuid_text(2) + "," + uuid_text(0)).c_str(), 3) == Numbers{2, 0});
+  CHECK(visible_devices("GPU-6d", 1) == Numbers{0});
+  CHECK(visible_devices("GPU-6d", 2).empty());
+  CHECK(visible_devices("GPU-ffffffff", 2).empty());
+  CHECK(visible_devices((uuid_text(1) + ",0").c_str(), 3) == Numbers{1});
+  CHECK(visible_devices(("0," + uuid_text(1)).c_str(), 3) == Numbers{0});
+  CHECK(uuid_text(1) == "GPU-6d656d6c-6564-6765-7220-677075000001");
+}
+
+TEST_CASE("hidden devices keep their number in the machine") {
+  Machine machine(specification("h100+l4:1GiB+t4"), "2,1");
+  CHECK(machine.device_count() == 2);
+  CHECK(machine.machine_count() == 3);
+  CHECK(machine.profile(0).name == "t4");
+  CHECK(machine.profile(1).name == "l4");
+  CHECK(machine.machine_number(0) == 2);
+  CHECK(machine.device_of_machine(1) == 1);
+  const int hidden = machine.device_of_machine(0);
+  CHECK_FALSE(machine.is_device(hidden));
+  CHECK(machine.profile(hidden).name == "h100");
+  CHECK(used(machine, hidden) == 0);
+  CHECK(Machine(specification("h100"), "").device_count() == 0);
+}
+
+TEST_CASE("a reset forgets peers and reservations") {
+  Machine machine(specification("h200:1GiB,count=2"));
+  CHECK(machine.enable_peer(0, 1));
+  CHECK_FALSE(machine.enable_peer(0, 1));
+  CHECK(machine.enable_peer(1, 0));
+  const uintptr_t range = machine.reserve(Machine::kPage, 0, 1);
+  const uintptr_t other = machine.reserve(Machine::kPage, 0, 0);
+  machine.reset(1);
+  CHECK_FALSE(machine.disable_peer(0, 1));
+  CHECK(machine.enable_peer(1, 0));
+  CHECK_FALSE(machine.release_reservation(range, Machine::kPage));
+  CHECK(machine.release_reservation(other, Machine::kPage));
+}
+
 // What the signal is that ends a child which reads, or writes, at the address; 0 for none.
 int signal_of_touching(void* pointer, bool write) {
   const pid_t child = fork();
@@ -285,6 +365,38 @@ TEST_CASE("a pool keeps what is freed up to its threshold") {
   CHECK(used(machine) == 100 * kMiB);
   machine.trim(pool, 0);
   CHECK(used(machine) == 0);
+}
+
+TEST_CASE("small blocks of a pool share addresses, as many as there is memory for") {
+  Machine machine(specification("h200:64MiB"));
+  MemoryPool* const pool = machine.default_pool(0);
+  std::vector<void*> blocks;
+  while (void* block = machine.allocate_from(pool, 1000)) blocks.push_back(block);
+  CHECK(blocks.size() == 64 * kMiB / 1024);
+  std::map<uintptr_t, int> places;
+  for (void* block : blocks) ++places[address(block) / 1024];
+  CHECK(places.size() == blocks.size());
+  // What failed took nothing.
+  size_t reserved = 0;
+  CHECK(machine.with_pool(pool, [&](MemoryPool& p) { reserved = p.reserved; }));
+  CHECK(reserved == 64 * kMiB);
+  for (void* block : blocks) CHECK(machine.free(block));
+  CHECK(machine.allocate_from(pool, 64 * kMiB));
+  CHECK(machine.allocate_from(pool, 1) == nullptr);
+}
+
+TEST_CASE("what is no pool is refused") {
+  Machine machine(specification("h200:64MiB"));
+  MemoryPool stranger{};
+  MemoryPool* const pool = machine.make_pool(0);
+  CHECK(machine.is_pool(pool));
+  CHECK(machine.destroy_pool(pool));
+  for (MemoryPool* const none : {pool, &stranger, static_cast<MemoryPool*>(nullptr)}) {
+    CHECK_FALSE(machine.is_pool(none));
+    CHECK_FALSE(machine.trim(none, 0));
+    CHECK_FALSE(machine.with_pool(none, [](MemoryPool&) {}));
+    CHECK(machine.allocate_from(none, 1) == nullptr);
+  }
 }
 
 TEST_CASE("bytes that were copied are kept up to a size") {

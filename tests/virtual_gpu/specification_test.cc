@@ -3,8 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <string>
 
+#include "virtual_gpu/profile_json.h"
 #include "virtual_gpu/profiles.h"
 
 namespace memledger::virtual_gpu {
@@ -33,33 +36,39 @@ bool contains(const std::string& text, std::string_view part) {
 }
 
 TEST_CASE("a name alone") {
-  for (const char* name : {"h200", "h100", "a100", "l4", "rtx4090", "t4"}) {
-    const Specification specification = parsed(name);
-    CHECK(specification.profile == name);
-    CHECK_FALSE(specification.memory_bytes);
+  for (const Profile& profile : profiles()) {
+    const Specification specification = parsed(profile.name);
+    REQUIRE(specification.devices.size() == 1);
+    const DeviceSpecification& device = specification.devices[0];
+    CHECK(device.profile.name == profile.name);
+    CHECK_FALSE(device.memory_bytes);
+    CHECK(device.capacity_bytes() == profile.total_memory_bytes);
     CHECK(specification.count == 1);
     CHECK(specification.keep_bytes == 0);
-    CHECK(specification.context_bytes == 0);
+    CHECK_FALSE(specification.context_bytes);
+    CHECK(specification.context_bytes_of(device) == profile.context_bytes);
   }
 }
 
+uint64_t memory(std::string_view text) { return *parsed(text).devices.at(0).memory_bytes; }
+
 TEST_CASE("memory and options") {
-  CHECK(*parsed("h200:24GiB").memory_bytes == 24ULL << 30);
-  CHECK(*parsed("h200:80GB").memory_bytes == 80000000000);
-  CHECK(*parsed("h200:512MiB").memory_bytes == 512ULL << 20);
-  CHECK(*parsed("h200:500MB").memory_bytes == 500000000);
-  CHECK(*parsed("h200:1048576KiB").memory_bytes == 1ULL << 30);
-  CHECK(*parsed("h200:100000KB").memory_bytes == 100000000);
-  CHECK(*parsed("h200:100000001B").memory_bytes == 100000001);
-  CHECK(*parsed("h200:1.5GiB").memory_bytes == 3ULL << 29);
-  CHECK(*parsed("h200:0.125GiB").memory_bytes == 1ULL << 27);
+  CHECK(memory("h200:24GiB") == 24ULL << 30);
+  CHECK(memory("h200:80GB") == 80000000000);
+  CHECK(memory("h200:512MiB") == 512ULL << 20);
+  CHECK(memory("h200:500MB") == 500000000);
+  CHECK(memory("h200:1048576KiB") == 1ULL << 30);
+  CHECK(memory("h200:100000KB") == 100000000);
+  CHECK(memory("h200:100000001B") == 100000001);
+  CHECK(memory("h200:1.5GiB") == 3ULL << 29);
+  CHECK(memory("h200:0.125GiB") == 1ULL << 27);
   CHECK_FALSE(parsed("h200").late_events);
   CHECK_FALSE(parsed("h200,events=once").late_events);
   CHECK(parsed("h200,events=late").late_events);
   CHECK(contains(error("h200,events=never"), "events=never is neither once nor late."));
   const Specification all = parsed("h100:80GiB,count=8,keep=4KiB,context=300MiB");
-  CHECK(all.profile == "h100");
-  CHECK(*all.memory_bytes == 80ULL << 30);
+  CHECK(all.devices.at(0).profile.name == "h100");
+  CHECK(*all.devices[0].memory_bytes == 80ULL << 30);
   CHECK(all.count == 8);
   CHECK(all.keep_bytes == 4096);
   CHECK(all.context_bytes == 300ULL << 20);
@@ -68,11 +77,10 @@ TEST_CASE("memory and options") {
 }
 
 TEST_CASE("errors name the thing and what is known") {
-  for (const char* text : {"", "v100", "H200", " h200", ":24GiB", "h200 "}) {
-    CHECK(contains(error(text),
-                   "is not a known device. Known are: h200, h100, a100, l4, rtx4090, t4."));
+  for (const char* text : {"", "k80", "H200", " h200", ":24GiB", "h200 ", "h200+", "+h200"}) {
+    CHECK(contains(error(text), "is not a known device. Known are: b200, h200, h100, "));
   }
-  CHECK(contains(error("v100:24GiB"), "\"v100\""));
+  CHECK(contains(error("k80:24GiB"), "\"k80\""));
   for (const char* amount : {"", "GiB", "24", "24G", "24gib", "-1GiB", "1e3MiB", "1.GiB",
                              "1.2345GiB", "1.2.3GiB", "24 GiB", ".5GiB"}) {
     CHECK(contains(error("h200:" + std::string(amount)),
@@ -93,14 +101,108 @@ TEST_CASE("errors name the thing and what is known") {
   CHECK(contains(error("h200,count=2,count=2"), "given twice"));
   CHECK(contains(error("h200,keep=many"), "keep="));
   CHECK(contains(error("h200:1GiB,context=1GiB"), "all of the device's memory"));
+  CHECK(contains(error("h200+l4,context=40GiB"), "all of the device's memory"));
+  CHECK(contains(error("h200+l4+t4,count=3"), "3 devices, 3 of each, are more than 8"));
+  CHECK(contains(error("t4+t4+t4+t4+t4+t4+t4+t4+t4"), "more than 8 devices"));
+}
+
+TEST_CASE("the context is the profile's from 2 GiB on, unless one is named") {
+  const auto context = [](std::string_view text) {
+    const Specification specification = parsed(text);
+    return specification.context_bytes_of(specification.devices.at(0));
+  };
+  CHECK(context("a100") == 523ULL << 20);
+  CHECK(context("a100:2GiB") == 523ULL << 20);
+  CHECK(context("a100:2047MiB") == 0);
+  CHECK(context("a100,context=0B") == 0);
+  CHECK(context("a100:1GiB,context=1MiB") == 1 << 20);
+}
+
+TEST_CASE("different devices stand side by side, each as often as count says") {
+  const Specification specification = parsed("h100+l4:16GiB,count=2");
+  const std::vector<DeviceSpecification> all = specification.all_devices();
+  REQUIRE(all.size() == 4);
+  CHECK(all[0].profile.name == "h100");
+  CHECK(all[1].profile.name == "h100");
+  CHECK(all[2].profile.name == "l4");
+  CHECK(all[3].capacity_bytes() == 16ULL << 30);
+  CHECK_FALSE(all[1].memory_bytes);
+}
+
+std::string write_file(const std::string& name, const std::string& text) {
+  const char* const folder = std::getenv("TEST_TMPDIR");
+  const std::string path = std::string(folder ? folder : "/tmp") + "/" + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+// The l4's description with one part replaced.
+std::string changed(const std::string& part, const std::string& by) {
+  std::string text = profile_json(*find_profile("l4"));
+  const size_t at = text.find(part);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, part.size(), by);
+}
+
+TEST_CASE("a device of one's own is a file") {
+  for (const Profile& profile : profiles()) {
+    const ParsedProfile again = parse_profile_json(profile_json(profile));
+    REQUIRE_MESSAGE(again.profile, again.error);
+    CHECK(profile_json(*again.profile) == profile_json(profile));
+  }
+  const std::string path =
+      write_file("mine.json", changed("\"multiprocessors\":58", "\"multiprocessors\":61"));
+  const Specification mine = parsed("@" + path + "+t4,keep=1KiB");
+  CHECK(mine.devices.at(0).profile.multiprocessors == 61);
+  CHECK(mine.devices.at(1).profile.name == "t4");
+  CHECK(contains(error("@no such.json"), "the device of file \"no such.json\": it cannot be read"));
+  CHECK(contains(error("@"), "cannot be read"));
+  CHECK(contains(error("@/"), "cannot be read"));
+  write_file("mine.json", changed("\"minor\":9,", ""));
+  CHECK(contains(error("@" + path), "the field \"minor\" is missing."));
+}
+
+TEST_CASE("what is wrong in a device's file is named") {
+  const auto why = [](const std::string& text) {
+    const ParsedProfile parsed = parse_profile_json(text);
+    CHECK_FALSE(parsed.profile);
+    return parsed.error;
+  };
+  for (const char* text : {"", "[]", "1", "{", "{}x", "\xff", "null"})
+    CHECK(contains(why(text), "not a JSON object"));
+  CHECK(why("{}") == "the field \"name\" is missing.");
+  CHECK(why(changed("\"name\":\"l4\"", "\"name\":4")) == "the field \"name\" is not a string.");
+  CHECK(
+      contains(why(changed("\"major\":8", "\"major\":\"8\"")), "\"major\" is not a whole number"));
+  CHECK(contains(why(changed("\"major\":8", "\"major\":-8")), "\"major\" is not a whole number"));
+  CHECK(contains(why(changed("\"major\":8", "\"major\":8.5")), "\"major\" is not a whole number"));
+  CHECK(contains(why(changed("\"major\":8", "\"major\":1e99")), "\"major\" is not a whole number"));
+  CHECK(contains(why(changed("\"major\":8", "\"major\":99999999999")), "\"major\""));
+  CHECK(contains(why(changed("\"error_correction\":true", "\"error_correction\":1")),
+                 "\"error_correction\" is not true or false."));
+  CHECK(why(changed("\"minor\":9", "\"minor\":9,\"cores\":1")) == "there is no field \"cores\".");
+  CHECK(contains(
+      why(changed("\"nominal_memory_bytes\":24152899584", "\"nominal_memory_bytes\":1000000000")),
+      "\"total_memory_bytes\" is more than"));
+}
+
+TEST_CASE("paths of files become absolute") {
+  const std::string path = write_file("device.json", "{}");
+  const std::string folder = path.substr(0, path.rfind('/'));
+  CHECK(with_absolute_paths("t4+@" + folder + "/./device.json,count=2") ==
+        "t4+@" + path + ",count=2");
+  CHECK(with_absolute_paths("@none.json") == "@none.json");
+  CHECK(with_absolute_paths("h100:4GiB+l4,keep=1B") == "h100:4GiB+l4,keep=1B");
 }
 
 TEST_CASE("profiles agree with themselves") {
-  for (const char* name : {"h200", "h100", "a100", "l4", "rtx4090", "t4"}) {
-    INFO(std::string(name));
-    const Profile* profile = find_profile(name);
-    REQUIRE(profile);
-    CHECK(std::string(profile->name) == name);
+  for (const Profile& known : profiles()) {
+    INFO(known.name);
+    const Profile* profile = find_profile(known.name);
+    REQUIRE(profile == &known);
+    CHECK(profile->context_bytes < profile->total_memory_bytes / 8);
+    CHECK_FALSE(profile->source.empty());
+    CHECK_FALSE(profile->context_source.empty());
     CHECK(profile->total_memory_bytes <= profile->nominal_memory_bytes);
     CHECK(profile->shared_memory_per_block_optin + profile->reserved_shared_memory_per_block <=
           profile->shared_memory_per_multiprocessor);
@@ -116,12 +218,12 @@ TEST_CASE("profiles agree with themselves") {
 
 TEST_CASE(
     "an amount just above the most is refused, and a message shows no terminal what it obeys") {
-  CHECK(parsed("h200:1024GiB").memory_bytes == uint64_t{1} << 40);
+  CHECK(memory("h200:1024GiB") == uint64_t{1} << 40);
   CHECK(contains(error("h200:1024.5GiB"), "more memory than a virtual GPU can have"));
   CHECK(contains(error("h200,keep=1099.999GB"), "more memory than a virtual GPU can have"));
   CHECK(contains(error("\x1b[2J\xff\n"), "\"?[2J??\" is not a known device"));
   CHECK(contains(error("h200,count=\x1b[2J"), "count=?[2J is not a number"));
-  CHECK(error(std::string(100000, 'x')).size() < 200);
+  CHECK(error(std::string(100000, 'x')).size() < 400);
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ run() {  # SPECIFICATION ALLOCATOR-SETTINGS
   fi
 }
 rm -f unconsidered.txt
-for profile in h200 h100 a100 l4 rtx4090 t4; do run "$profile:24GiB" ""; done
+for profile in b200 h200 h100 a100 l4 a10g rtx5090 rtx4090 v100 t4; do run "$profile:24GiB" ""; done
+run "h100:24GiB+l4" ""
 run "h200:24GiB,count=8" ""
 run "h200:24GiB" "expandable_segments:True"
 

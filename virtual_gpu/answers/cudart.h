@@ -32,8 +32,10 @@ cudaError_t ready();
 // The driver's number for the attribute is the runtime's.
 cudaError_t device_attribute(int* value, int attribute, int device);
 
-// "0000:17:00.0"
-void pci_bus_id(char* text, int length, int device);
+// "0000:17:00.0", of the device with that number among all of the machine.
+void pci_bus_id(char* text, int length, int machine_number);
+// The reverse; -1 where there is no such device.
+int machine_number_at_pci_bus(const char* text);
 void device_uuid(char (&uuid)[16], int device);
 
 // Copies as the kinds of the pointers say.

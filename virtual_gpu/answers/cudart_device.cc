@@ -1,4 +1,5 @@
 // The runtime: devices, their properties, errors, versions.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -6,13 +7,14 @@
 
 #include "virtual_gpu/answers/cudart.h"
 #include "virtual_gpu/answers/last_error.h"
+#include "virtual_gpu/visible_devices.h"
 
 namespace memledger::virtual_gpu {
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 
-unsigned device_flags[8] = {};
+std::atomic<unsigned> device_flags[8] = {};
 
 constexpr int kTexture1D = 131072;
 constexpr int kTexture2DHeight = 65536;
@@ -82,7 +84,8 @@ const ErrorText* find_error(cudaError_t error) {
 }
 
 // A bus number for each device, as on a board of eight.
-int pci_bus(int device) { return 0x17 + 0x10 * device; }
+int pci_bus_of_machine(int number) { return 0x17 + 0x10 * number; }
+int pci_bus(int device) { return pci_bus_of_machine(Machine::get().machine_number(device)); }
 
 template <int kValue>
 int fixed(const Profile&, int) {
@@ -201,14 +204,25 @@ cudaError_t ready() {
   return cudaSuccess;
 }
 
-void pci_bus_id(char* text, int length, int device) {
-  std::snprintf(text, length, "0000:%02X:00.0", static_cast<unsigned>(pci_bus(device)) & 0xff);
+void pci_bus_id(char* text, int length, int machine_number) {
+  std::snprintf(text, length, "0000:%02X:00.0",
+                static_cast<unsigned>(pci_bus_of_machine(machine_number)) & 0xff);
+}
+
+int machine_number_at_pci_bus(const char* text) {
+  // The domain may be left out or be longer.
+  const char* wanted = std::strchr(text, ':');
+  const char* tail = wanted && std::strchr(wanted + 1, ':') ? wanted + 1 : text;
+  for (int number = 0; number < Machine::get().machine_count(); ++number) {
+    char id[16];
+    pci_bus_id(id, sizeof id, number);
+    if (strcasecmp(tail, id + 5) == 0) return number;
+  }
+  return -1;
 }
 
 void device_uuid(char (&uuid)[16], int device) {
-  std::memset(uuid, 0, sizeof uuid);
-  std::memcpy(uuid, "memledger gpu", 13);
-  uuid[15] = static_cast<char>(device);
+  std::memcpy(uuid, uuid_of(Machine::get().machine_number(device)).data(), sizeof uuid);
 }
 
 cudaError_t device_attribute(int* value, int attribute, int device) {
@@ -217,7 +231,7 @@ cudaError_t device_attribute(int* value, int attribute, int device) {
   if (!machine.is_device(device)) return cudaErrorInvalidDevice;
   *value = 0;
   for (const Attribute& known : kAttributes) {
-    if (known.attribute == attribute) *value = known.value(machine.profile(), device);
+    if (known.attribute == attribute) *value = known.value(machine.profile(device), device);
   }
   return cudaSuccess;
 }
@@ -325,7 +339,7 @@ MEMLEDGER_ANSWER cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties,
   Machine& machine = Machine::get();
   if (!properties) return result(cudaErrorInvalidValue);
   if (!machine.is_device(device)) return result(cudaErrorInvalidDevice);
-  const Profile& profile = machine.profile();
+  const Profile& profile = machine.profile(device);
   const auto attribute = [device](cudaDeviceAttr which) {
     int value = 0;
     device_attribute(&value, which, device);
@@ -334,11 +348,11 @@ MEMLEDGER_ANSWER cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties,
 
   cudaDeviceProp p;
   std::memset(&p, 0, sizeof p);
-  std::snprintf(p.name, sizeof p.name, "%s", profile.device_name);
+  std::snprintf(p.name, sizeof p.name, "%s", profile.device_name.c_str());
   char uuid[16];
   device_uuid(uuid, device);
   std::memcpy(&p.uuid, uuid, sizeof uuid);
-  p.totalGlobalMem = machine.capacity();
+  p.totalGlobalMem = machine.capacity(device);
   p.sharedMemPerBlock = kSharedMemoryPerBlock;
   p.regsPerBlock = kRegistersPerBlock;
   p.warpSize = kWarpSize;
@@ -416,24 +430,17 @@ MEMLEDGER_ANSWER cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties,
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
   if (!text || length < 13) return result(cudaErrorInvalidValue);
   if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
-  pci_bus_id(text, length, device);
+  pci_bus_id(text, length, Machine::get().machine_number(device));
   return cudaSuccess;
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* text) {
   if (!device || !text) return result(cudaErrorInvalidValue);
-  for (int candidate = 0; candidate < Machine::get().device_count(); ++candidate) {
-    char id[16];
-    pci_bus_id(id, sizeof id, candidate);
-    // The domain may be left out or be longer.
-    const char* wanted = std::strchr(text, ':');
-    const char* tail = wanted && std::strchr(wanted + 1, ':') ? wanted + 1 : text;
-    if (strcasecmp(tail, id + 5) == 0) {
-      *device = candidate;
-      return cudaSuccess;
-    }
-  }
-  return result(cudaErrorInvalidDevice);
+  const int number = machine_number_at_pci_bus(text);
+  const int found = number < 0 ? -1 : Machine::get().device_of_machine(number);
+  if (!Machine::get().is_device(found)) return result(cudaErrorInvalidDevice);
+  *device = found;
+  return cudaSuccess;
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
@@ -479,26 +486,22 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int p
   return cudaSuccess;
 }
 
-namespace {
-// One bit per pair of devices.
-std::atomic<uint64_t> peers{0};
-uint64_t peer_bit(int device, int peer) { return uint64_t{1} << (device * 8 + peer); }
-}  // namespace
-
 MEMLEDGER_ANSWER cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   if (flags) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
   if (!Machine::get().is_device(peer) || peer == current_device())
     return result(cudaErrorInvalidDevice);
-  const uint64_t bit = peer_bit(current_device(), peer);
-  return result(peers.fetch_or(bit) & bit ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
+  return result(Machine::get().enable_peer(current_device(), peer)
+                    ? cudaSuccess
+                    : cudaErrorPeerAccessAlreadyEnabled);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceDisablePeerAccess(int peer) {
   if (const cudaError_t error = ready()) return result(error);
   if (!Machine::get().is_device(peer)) return result(cudaErrorInvalidDevice);
-  const uint64_t bit = peer_bit(current_device(), peer);
-  return result(peers.fetch_and(~bit) & bit ? cudaSuccess : cudaErrorPeerAccessNotEnabled);
+  return result(Machine::get().disable_peer(current_device(), peer)
+                    ? cudaSuccess
+                    : cudaErrorPeerAccessNotEnabled);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute,

@@ -93,7 +93,7 @@ int choose_architecture(const unsigned char* code, int capability) {
 }
 
 int architecture_of(const void* kernel) {
-  const int capability = Machine::get().profile().compute_capability();
+  const int capability = Machine::get().profile(current_device()).compute_capability();
   Kernels& k = kernels();
   std::lock_guard<std::mutex> lock(k.mutex);
   if (!k.sorted) std::sort(k.binaries.begin(), k.binaries.end());
@@ -146,12 +146,12 @@ cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes) {
       grid.z > 65535) {
     return cudaErrorInvalidConfiguration;
   }
-  const size_t most = Machine::get().profile().shared_memory_per_block_optin;
+  const size_t most = Machine::get().profile(current_device()).shared_memory_per_block_optin;
   return shared_bytes > most ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 int active_blocks(int block_size, size_t shared_bytes) {
-  const Profile& profile = Machine::get().profile();
+  const Profile& profile = Machine::get().profile(current_device());
   if (block_size <= 0 || block_size > kMaxThreadsPerBlock) return 0;
   if (shared_bytes > static_cast<size_t>(profile.shared_memory_per_block_optin)) return 0;
   const int threads = (block_size + kWarpSize - 1) / kWarpSize * kWarpSize;
@@ -259,7 +259,7 @@ MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void*, dim3 grid,
   if (error) return result(error);
   const uint64_t at_once =
       uint64_t(active_blocks(static_cast<int>(block.x * block.y * block.z), shared_bytes)) *
-      Machine::get().profile().multiprocessors;
+      Machine::get().profile(current_device()).multiprocessors;
   return result(uint64_t{grid.x} * grid.y * grid.z > at_once ? cudaErrorCooperativeLaunchTooLarge
                                                              : cudaSuccess);
 }
@@ -282,7 +282,7 @@ MEMLEDGER_ANSWER cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute
   if (const cudaError_t error = ready()) return result(error);
   const bool too_much =
       attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
-      (value < 0 || value > Machine::get().profile().shared_memory_per_block_optin);
+      (value < 0 || value > Machine::get().profile(current_device()).shared_memory_per_block_optin);
   return result(too_much ? cudaErrorInvalidValue : cudaSuccess);
 }
 
@@ -316,17 +316,22 @@ MEMLEDGER_ANSWER cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* b
                                                                        int blocks, int) {
   if (!bytes || blocks <= 0) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
-  const Profile& profile = Machine::get().profile();
+  const Profile& profile = Machine::get().profile(current_device());
   const int each =
       profile.shared_memory_per_multiprocessor / blocks - profile.reserved_shared_memory_per_block;
   *bytes = static_cast<size_t>(std::max(0, std::min(each, profile.shared_memory_per_block_optin)));
   return cudaSuccess;
 }
 
+namespace {
+bool has_clusters() { return Machine::get().profile(current_device()).major >= 9; }
+}  // namespace
+
 MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, const void*,
                                                                   const cudaLaunchConfig_t*) {
   if (!size) return result(cudaErrorInvalidValue);
-  *size = 8;
+  if (const cudaError_t error = ready()) return result(error);
+  *size = has_clusters() ? 8 : 1;
   return cudaSuccess;
 }
 
@@ -340,11 +345,12 @@ MEMLEDGER_ANSWER cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const
     if (attribute.id != cudaLaunchAttributeClusterDimension) continue;
     cluster = attribute.val.clusterDim.x * attribute.val.clusterDim.y * attribute.val.clusterDim.z;
   }
+  if (cluster > 1 && !has_clusters()) return result(cudaErrorInvalidConfiguration);
   const dim3 block = config->blockDim;
   const int blocks =
       active_blocks(static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
-  *clusters =
-      blocks * Machine::get().profile().multiprocessors / static_cast<int>(std::max(1u, cluster));
+  *clusters = blocks * Machine::get().profile(current_device()).multiprocessors /
+              static_cast<int>(std::max(1u, cluster));
   return cudaSuccess;
 }
 

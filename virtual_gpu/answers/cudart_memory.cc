@@ -400,7 +400,7 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int devic
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
   if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
-  if (!pool) return result(cudaErrorInvalidValue);
+  if (!Machine::get().is_pool(pool_of(pool))) return result(cudaErrorInvalidValue);
   chosen_pool[device] = pool_of(pool);
   return cudaSuccess;
 }
@@ -429,7 +429,7 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
 
 MEMLEDGER_ANSWER cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes,
                                                      cudaMemPool_t pool, cudaStream_t stream) {
-  if (!pointer || !pool) return result(cudaErrorInvalidValue);
+  if (!pointer || !Machine::get().is_pool(pool_of(pool))) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = check_stream(stream)) return result(error);
   if (const cudaError_t error = ready()) return result(error);
   *pointer = nullptr;
@@ -463,16 +463,15 @@ MEMLEDGER_ANSWER cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep_bytes) {
-  if (!pool) return result(cudaErrorInvalidValue);
-  Machine::get().trim(pool_of(pool), keep_bytes);
-  return cudaSuccess;
+  const bool is_pool = Machine::get().trim(pool_of(pool), keep_bytes);
+  return result(is_pool ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute,
                                                      void* value) {
-  if (!pool || !value) return result(cudaErrorInvalidValue);
+  if (!value) return result(cudaErrorInvalidValue);
   cudaError_t error = cudaSuccess;
-  Machine::get().with_pool(pool_of(pool), [&](MemoryPool& p) {
+  const bool is_pool = Machine::get().with_pool(pool_of(pool), [&](MemoryPool& p) {
     const uint64_t number =
         attribute >= cudaMemPoolAttrReleaseThreshold ? *static_cast<uint64_t*>(value) : 0;
     switch (attribute) {
@@ -495,14 +494,14 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMem
         break;
     }
   });
-  return result(error);
+  return result(is_pool ? error : cudaErrorInvalidValue);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute,
                                                      void* value) {
-  if (!pool || !value) return result(cudaErrorInvalidValue);
+  if (!value) return result(cudaErrorInvalidValue);
   cudaError_t error = cudaSuccess;
-  Machine::get().with_pool(pool_of(pool), [&](const MemoryPool& p) {
+  const bool is_pool = Machine::get().with_pool(pool_of(pool), [&](const MemoryPool& p) {
     auto& number = *static_cast<uint64_t*>(value);
     switch (attribute) {
       case cudaMemPoolReuseFollowEventDependencies:
@@ -530,7 +529,7 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMem
         break;
     }
   });
-  return result(error);
+  return result(is_pool ? error : cudaErrorInvalidValue);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*,

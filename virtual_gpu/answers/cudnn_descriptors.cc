@@ -40,7 +40,7 @@ int fail(int status, std::string_view why) {
 }
 
 DeviceFacts device_facts() {
-  const Profile& profile = Machine::get().profile();
+  const Profile& profile = Machine::get().profile(current_device());
   return {profile.compute_capability(), profile.multiprocessors,
           profile.max_threads_per_multiprocessor};
 }

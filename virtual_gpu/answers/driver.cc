@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "virtual_gpu/answers/cudart.h"
 
@@ -41,10 +42,35 @@ int device_of(CUcontext context) {
   return static_cast<int>(reinterpret_cast<const char*>(context) - contexts);
 }
 
+// What a thread's calls are for. Without a context of its own it has the runtime's, once there is
+// one.
+struct Current {
+  bool has_context;
+  int device;
+};
+
 thread_local bool has_current_context = false;
+// What cuCtxPopCurrent goes back to.
+thread_local std::vector<Current> pushed_contexts;
+
+Current current() { return {has_current_context, current_device()}; }
+
+void make_current(const Current& current) {
+  has_current_context = current.has_context;
+  set_current_device(current.device);
+}
 
 CUresult check_device(CUdevice device) {
   return Machine::get().is_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+void pop_context() {
+  if (pushed_contexts.empty()) {
+    has_current_context = false;
+    return;
+  }
+  make_current(pushed_contexts.back());
+  pushed_contexts.pop_back();
 }
 
 }  // namespace
@@ -107,7 +133,8 @@ MEMLEDGER_ANSWER CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 MEMLEDGER_ANSWER CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = check_device(device)) return error;
-  std::snprintf(name, static_cast<size_t>(length), "%s", Machine::get().profile().device_name);
+  std::snprintf(name, static_cast<size_t>(length), "%s",
+                Machine::get().profile(device).device_name.c_str());
   return CUDA_SUCCESS;
 }
 
@@ -130,7 +157,7 @@ MEMLEDGER_ANSWER CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
 MEMLEDGER_ANSWER CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = check_device(device)) return error;
-  *bytes = Machine::get().capacity();
+  *bytes = Machine::get().capacity(device);
   return CUDA_SUCCESS;
 }
 
@@ -142,8 +169,8 @@ MEMLEDGER_ANSWER CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute at
 MEMLEDGER_ANSWER CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
   if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = check_device(device)) return error;
-  *major = Machine::get().profile().major;
-  *minor = Machine::get().profile().minor;
+  *major = Machine::get().profile(device).major;
+  *minor = Machine::get().profile(device).minor;
   return CUDA_SUCCESS;
 }
 
@@ -189,13 +216,13 @@ MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 }
 
 MEMLEDGER_ANSWER CUresult cuCtxSetCurrent(CUcontext context) {
+  // Without one the top of the thread's stack goes, as in CUDA.
   if (!context) {
-    has_current_context = false;
+    pop_context();
     return CUDA_SUCCESS;
   }
   if (!is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
-  set_current_device(device_of(context));
-  has_current_context = true;
+  make_current({true, device_of(context)});
   return CUDA_SUCCESS;
 }
 
@@ -209,11 +236,19 @@ MEMLEDGER_ANSWER CUresult cuCtxGetCurrent(CUcontext* context) {
 }
 
 MEMLEDGER_ANSWER CUresult cuCtxPushCurrent_v2(CUcontext context) {
-  return cuCtxSetCurrent(context);
+  if (!is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  pushed_contexts.push_back(current());
+  make_current({true, device_of(context)});
+  return CUDA_SUCCESS;
 }
 
 MEMLEDGER_ANSWER CUresult cuCtxPopCurrent_v2(CUcontext* context) {
-  return context ? cuCtxGetCurrent(context) : CUDA_SUCCESS;
+  CUcontext popped = nullptr;
+  cuCtxGetCurrent(&popped);
+  if (!popped) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context) *context = popped;
+  pop_context();
+  return CUDA_SUCCESS;
 }
 
 MEMLEDGER_ANSWER CUresult cuCtxGetDevice(CUdevice* device) {
@@ -422,7 +457,7 @@ MEMLEDGER_ANSWER CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes
                                               CUdeviceptr, unsigned long long flags) {
   if (!address || !bytes || bytes % Machine::kPage || (alignment & (alignment - 1)) || flags)
     return CUDA_ERROR_INVALID_VALUE;
-  *address = Machine::get().reserve(bytes, alignment);
+  *address = Machine::get().reserve(bytes, alignment, current_device());
   return *address ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -655,7 +690,7 @@ CUresult launch(dim3 grid, dim3 block, unsigned shared_bytes, CUstream stream) {
 
 CUresult function_attribute(int* value, CUfunction_attribute attribute) {
   if (!value) return CUDA_ERROR_INVALID_VALUE;
-  const int capability = Machine::get().profile().compute_capability();
+  const int capability = Machine::get().profile(current_device()).compute_capability();
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
       *value = kMaxThreadsPerBlock;
@@ -732,8 +767,9 @@ MEMLEDGER_ANSWER CUresult cuKernelGetAttribute(int* value, CUfunction_attribute 
 
 MEMLEDGER_ANSWER CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute,
                                              int value) {
-  const bool too_much = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
-                        value > Machine::get().profile().shared_memory_per_block_optin;
+  const bool too_much =
+      attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
+      value > Machine::get().profile(current_device()).shared_memory_per_block_optin;
   return too_much ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 

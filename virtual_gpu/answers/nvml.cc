@@ -1,5 +1,5 @@
 // NVML, the management library: devices by number, bus or UUID, their memory and this process's
-// part of it.
+// part of it. It counts all devices of the machine, whatever CUDA_VISIBLE_DEVICES leaves to CUDA.
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/visible_devices.h"
 
 using namespace memledger::virtual_gpu;
 
@@ -23,13 +24,16 @@ char handles[8];
 using Handle = char*;
 
 bool is_handle(Handle handle) {
-  return handle >= handles && handle < handles + Machine::get().device_count();
+  return handle >= handles && handle < handles + Machine::get().machine_count();
 }
-int device_of(Handle handle) { return static_cast<int>(handle - handles); }
+int machine_number_of(Handle handle) { return static_cast<int>(handle - handles); }
+int device_of(Handle handle) { return Machine::get().device_of_machine(machine_number_of(handle)); }
+const Profile& profile_of(Handle handle) { return Machine::get().profile(device_of(handle)); }
 
-int give_handle(int device, Handle* handle) {
-  if (!handle || !Machine::get().is_device(device)) return kInvalidArgument;
-  *handle = &handles[device];
+int give_handle(int machine_number, Handle* handle) {
+  if (!handle || machine_number < 0 || machine_number >= Machine::get().machine_count())
+    return kInvalidArgument;
+  *handle = &handles[machine_number];
   return kSuccess;
 }
 
@@ -38,17 +42,6 @@ int give_text(const char* text, char* to, unsigned length) {
   if (length <= std::strlen(text)) return kInsufficientSize;
   std::strcpy(to, text);
   return kSuccess;
-}
-
-// As c10 and nvidia-smi write them: "GPU-6d656d6c-6564-…".
-void uuid_text(char (&text)[41], int device) {
-  char uuid[16];
-  device_uuid(uuid, device);
-  char* at = text + std::snprintf(text, sizeof text, "GPU");
-  for (int i = 0; i < 16; ++i) {
-    const bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
-    at += std::snprintf(at, 4, "%s%02x", dash ? "-" : "", static_cast<unsigned char>(uuid[i]));
-  }
 }
 
 // The layouts are NVML's.
@@ -134,7 +127,7 @@ MEMLEDGER_ANSWER int nvmlSystemGetDriverVersion(char* text, unsigned length) {
 
 MEMLEDGER_ANSWER int nvmlDeviceGetCount_v2(unsigned* count) {
   if (!count) return kInvalidArgument;
-  *count = static_cast<unsigned>(Machine::get().device_count());
+  *count = static_cast<unsigned>(Machine::get().machine_count());
   return kSuccess;
 }
 
@@ -148,36 +141,30 @@ MEMLEDGER_ANSWER int nvmlDeviceGetHandleByIndex(unsigned index, Handle* handle) 
 }
 
 MEMLEDGER_ANSWER int nvmlDeviceGetHandleByPciBusId_v2(const char* text, Handle* handle) {
-  const KeepLastError keep;
-  int device = 0;
-  if (!text || cudaDeviceGetByPCIBusId(&device, text) != cudaSuccess) return kNotFound;
-  return give_handle(device, handle);
+  const int number = text ? machine_number_at_pci_bus(text) : -1;
+  return number < 0 ? kNotFound : give_handle(number, handle);
 }
 
 MEMLEDGER_ANSWER int nvmlDeviceGetHandleByUUID(const char* text, Handle* handle) {
-  for (int device = 0; text && device < Machine::get().device_count(); ++device) {
-    char known[41];
-    uuid_text(known, device);
-    if (std::strcmp(known, text) == 0) return give_handle(device, handle);
+  for (int number = 0; text && number < Machine::get().machine_count(); ++number) {
+    if (uuid_text(number) == text) return give_handle(number, handle);
   }
   return kNotFound;
 }
 
 MEMLEDGER_ANSWER int nvmlDeviceGetIndex(Handle handle, unsigned* index) {
   if (!is_handle(handle) || !index) return kInvalidArgument;
-  *index = static_cast<unsigned>(device_of(handle));
+  *index = static_cast<unsigned>(machine_number_of(handle));
   return kSuccess;
 }
 
 MEMLEDGER_ANSWER int nvmlDeviceGetUUID(Handle handle, char* text, unsigned length) {
   if (!is_handle(handle)) return kInvalidArgument;
-  char uuid[41];
-  uuid_text(uuid, device_of(handle));
-  return give_text(uuid, text, length);
+  return give_text(uuid_text(machine_number_of(handle)).c_str(), text, length);
 }
 
 MEMLEDGER_ANSWER int nvmlDeviceGetName(Handle handle, char* text, unsigned length) {
-  return is_handle(handle) ? give_text(Machine::get().profile().device_name, text, length)
+  return is_handle(handle) ? give_text(profile_of(handle).device_name.c_str(), text, length)
                            : kInvalidArgument;
 }
 
@@ -198,8 +185,8 @@ MEMLEDGER_ANSWER int nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* memory)
 
 MEMLEDGER_ANSWER int nvmlDeviceGetCudaComputeCapability(Handle handle, int* major, int* minor) {
   if (!is_handle(handle) || !major || !minor) return kInvalidArgument;
-  *major = Machine::get().profile().major;
-  *minor = Machine::get().profile().minor;
+  *major = profile_of(handle).major;
+  *minor = profile_of(handle).minor;
   return kSuccess;
 }
 

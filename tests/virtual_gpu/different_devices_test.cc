@@ -1,0 +1,106 @@
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "virtual_gpu/profiles.h"
+
+// Three devices of which CUDA_VISIBLE_DEVICES shows two, in another order. The answers are linked
+// in.
+
+extern "C" {
+int nvmlDeviceGetCount_v2(unsigned* count);
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, char** handle);
+int nvmlDeviceGetHandleByPciBusId_v2(const char* text, char** handle);
+int nvmlDeviceGetHandleByUUID(const char* text, char** handle);
+int nvmlDeviceGetIndex(char* handle, unsigned* index);
+int nvmlDeviceGetName(char* handle, char* text, unsigned length);
+int nvmlDeviceGetUUID(char* handle, char* text, unsigned length);
+}
+
+namespace {
+
+using memledger::virtual_gpu::find_profile;
+
+TEST_CASE("the runtime and the driver see the two, in the order that was asked for") {
+  int count = 0;
+  REQUIRE(cudaGetDeviceCount(&count) == cudaSuccess);
+  REQUIRE(count == 2);
+  REQUIRE(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+  REQUIRE(count == 2);
+  const char* const names[] = {"Tesla T4", "NVIDIA H100 80GB HBM3"};
+  const int majors[] = {7, 9};
+  const size_t totals[] = {size_t{4} << 30, find_profile("h100")->total_memory_bytes};
+  for (int device = 0; device < 2; ++device) {
+    cudaDeviceProp properties;
+    REQUIRE(cudaGetDeviceProperties(&properties, device) == cudaSuccess);
+    CHECK(std::string(properties.name) == names[device]);
+    CHECK(properties.major == majors[device]);
+    CHECK(properties.totalGlobalMem == totals[device]);
+    char name[64];
+    CHECK(cuDeviceGetName(name, sizeof name, device) == CUDA_SUCCESS);
+    CHECK(std::string(name) == names[device]);
+    size_t bytes = 0;
+    CHECK(cuDeviceTotalMem(&bytes, device) == CUDA_SUCCESS);
+    CHECK(bytes == totals[device]);
+  }
+  CHECK(cudaSetDevice(2) == cudaErrorInvalidDevice);
+}
+
+TEST_CASE("the context takes what was measured, and clusters are the device's") {
+  const uint64_t contexts[] = {find_profile("t4")->context_bytes,
+                               find_profile("h100")->context_bytes};
+  for (int device = 0; device < 2; ++device) {
+    REQUIRE(cudaSetDevice(device) == cudaSuccess);
+    size_t free_bytes = 0, total = 0;
+    REQUIRE(cudaMemGetInfo(&free_bytes, &total) == cudaSuccess);
+    CHECK(total - free_bytes == contexts[device]);
+    int size = 0;
+    CHECK(cudaOccupancyMaxPotentialClusterSize(&size, nullptr, nullptr) == cudaSuccess);
+    CHECK(size == (device == 0 ? 1 : 8));
+  }
+}
+
+TEST_CASE("NVML counts all of them, and finds CUDA's by bus and UUID") {
+  unsigned count = 0;
+  CHECK(nvmlDeviceGetCount_v2(&count) == 0);
+  CHECK(count == 3);
+  char* handle = nullptr;
+  char text[64];
+  const char* const names[] = {"NVIDIA H100 80GB HBM3", "NVIDIA L4", "Tesla T4"};
+  for (unsigned number = 0; number < 3; ++number) {
+    REQUIRE(nvmlDeviceGetHandleByIndex_v2(number, &handle) == 0);
+    CHECK(nvmlDeviceGetName(handle, text, sizeof text) == 0);
+    CHECK(std::string(text) == names[number]);
+    CHECK(nvmlDeviceGetUUID(handle, text, sizeof text) == 0);
+    char* same = nullptr;
+    CHECK(nvmlDeviceGetHandleByUUID(text, &same) == 0);
+    CHECK(same == handle);
+  }
+  CHECK(nvmlDeviceGetHandleByIndex_v2(3, &handle) != 0);
+  // CUDA's first is the machine's third.
+  CHECK(cudaDeviceGetPCIBusId(text, sizeof text, 0) == cudaSuccess);
+  REQUIRE(nvmlDeviceGetHandleByPciBusId_v2(text, &handle) == 0);
+  unsigned index = 0;
+  CHECK(nvmlDeviceGetIndex(handle, &index) == 0);
+  CHECK(index == 2);
+  int device = -1;
+  CHECK(cudaDeviceGetByPCIBusId(&device, text) == cudaSuccess);
+  CHECK(device == 0);
+  // The hidden one has a bus, but no number of CUDA's.
+  CHECK(cudaDeviceGetByPCIBusId(&device, "0000:27:00.0") == cudaErrorInvalidDevice);
+  CHECK(nvmlDeviceGetHandleByPciBusId_v2("0000:27:00.0", &handle) == 0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Both are read at the first CUDA call.
+  setenv("MEMLEDGER_VIRTUAL_GPU", "h100+l4+t4:4GiB", 1);
+  setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
+  return doctest::Context(argc, argv).run();
+}
