@@ -14,7 +14,6 @@
 #include "absl/strings/str_join.h"
 #include "runner/version_text.h"
 #include "tracker/line_table.h"
-#include "virtual_gpu/profiles.h"
 #include "virtual_gpu/specification.h"
 
 namespace memledger::runner {
@@ -107,10 +106,10 @@ Command declare_run(RunOptions& options) {
   environment::LineSettings& lines = options.lines;
   const std::string reports = "Reports", profile = "Line profile";
   command.options = {
-      {"--virtual-gpu", "GPU[:MEMORY][,count=N]", &options.virtual_gpu,
-       absl::StrCat("Use N virtual GPUs instead of real ones. Kernels do not run:\n",
-                    "values are zeros. GPU is one of ", virtual_gpu::profile_names(),
-                    ";\nMEMORY is a size such as 24GiB.")},
+      {"--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.virtual_gpu,
+       "Use virtual GPUs instead of real ones, N of each. Kernels do not run:\n"
+       "values are zeros. `memledger gpus` lists what GPU can be, or it is a\n"
+       "file, @FILE.json; MEMORY is a size such as 24GiB."},
       {"--log", "FOLDER", &options.log_folder,
        "Write reports to files in FOLDER instead of standard error.\n"
        "In all paths %r is the rank, %p the process and %% a percent sign.",
@@ -186,6 +185,38 @@ Command declare_log(LogOptions& options) {
       "  2  wrong usage";
   command.operands = &options.files;
   command.finish = [&options] { return finish_log(options); };
+  return command;
+}
+
+absl::StatusOr<Request> finish_gpus(const GpusOptions& options, const Words& operands) {
+  if (!operands.empty())
+    return invalid(absl::StrCat("it takes no arguments: leave out `", operands.front(), "`"));
+  return Request(options);
+}
+
+Command declare_gpus(GpusOptions& options, Words& operands) {
+  Command command;
+  command.name = "gpus";
+  command.usage = "memledger gpus [--json]";
+  command.summary = "List the GPUs that --virtual-gpu knows";
+  command.description =
+      "Lists the GPUs that --virtual-gpu knows: compute capability, memory, what the context\n"
+      "takes of it, and where the figures come from.";
+  command.options = {{"--json", "", &options.json,
+                      "Print all fields as JSON (memledger.gpus/1). One of its rows, changed and\n"
+                      "in a file, is a GPU of your own: --virtual-gpu=@FILE.json."}};
+  command.examples_and_exit_status =
+      "Examples:\n"
+      "  memledger gpus\n"
+      "  memledger gpus --json | jq '.gpus[] | select(.name == \"h100\")' >mine.json\n"
+      "  memledger run --virtual-gpu=@mine.json -- ./train\n"
+      "\n"
+      "Exit status:\n"
+      "  0  all is written\n"
+      "  1  standard output cannot be written\n"
+      "  2  wrong usage";
+  command.operands = &operands;
+  command.finish = [&options, &operands] { return finish_gpus(options, operands); };
   return command;
 }
 
@@ -412,7 +443,9 @@ absl::StatusOr<Request> parse_with(const std::vector<Command>& commands, Words w
 absl::StatusOr<Request> parse_command_line(const std::vector<std::string>& words) {
   RunOptions run;
   LogOptions log;
-  return parse_with({declare_run(run), declare_log(log)}, words);
+  GpusOptions gpus;
+  Words gpus_operands;
+  return parse_with({declare_run(run), declare_log(log), declare_gpus(gpus, gpus_operands)}, words);
 }
 
 std::string general_help() { return std::get<PrintText>(*parse_command_line({"--help"})).text; }

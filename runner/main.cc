@@ -15,6 +15,7 @@
 
 namespace {
 
+using memledger::runner::GpusOptions;
 using memledger::runner::LogOptions;
 using memledger::runner::PrintText;
 using memledger::runner::RunOptions;
@@ -41,6 +42,8 @@ int carry_out(const PrintText& request) {
 int carry_out(const RunOptions& options) { return run_program(options); }
 
 int carry_out(const LogOptions& options) { return log_command(options); }
+
+int carry_out(const GpusOptions& options) { return gpus_command(options); }
 
 }  // namespace
 

@@ -166,8 +166,25 @@ TEST_CASE("log takes one file or two, and draws one") {
   CHECK(contains(log_error({"--sgv"}), "there is no option `--sgv`"));
 }
 
+TEST_CASE("gpus lists the devices, as a table or as JSON, and takes no arguments") {
+  const auto options = [](const Words& words) {
+    const auto request = parse_command_line(after("gpus", words));
+    REQUIRE_MESSAGE(request.ok(), std::string(request.status().message()));
+    return std::get<GpusOptions>(*request);
+  };
+  CHECK_FALSE(options({}).json);
+  CHECK(options({"--json"}).json);
+  CHECK(error_of({"gpus", "h200"}) == "memledger gpus: it takes no arguments: leave out `h200`");
+  const std::string table = gpus_text({});
+  CHECK(contains(table, "\nh200       NVIDIA H200 "));
+  CHECK(contains(table, " 139.8 GiB  768.0 MiB\n"));
+  const std::string json = gpus_text({/*json=*/true});
+  CHECK(json.find("{\"schema\":\"memledger.gpus/1\",\"gpus\":[") == 0);
+  CHECK(contains(json, "\"name\":\"rtx4090\",\"device_name\":\"NVIDIA GeForce RTX 4090\""));
+}
+
 TEST_CASE("each command explains itself, with examples and exit statuses") {
-  for (const std::string command : {"run", "log"}) {
+  for (const std::string command : {"run", "log", "gpus"}) {
     const std::string help = text_of({command, "--help"});
     CHECK(contains(help, "Usage: memledger " + command));
     CHECK(contains(help, "\nExamples:\n  memledger " + command));
@@ -182,7 +199,8 @@ TEST_CASE("each command explains itself, with examples and exit statuses") {
 }
 
 TEST_CASE("help fits a terminal of 100 columns") {
-  for (const Words& words : {Words{"help"}, Words{"help", "run"}, Words{"help", "log"}}) {
+  for (const Words& words :
+       {Words{"help"}, Words{"help", "run"}, Words{"help", "log"}, Words{"help", "gpus"}}) {
     std::string text = text_of(words);
     size_t begin = 0;
     for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
@@ -205,7 +223,7 @@ TEST_CASE("the versions of memledger, LibTorch and the build") {
 
 TEST_CASE("an unknown command says which exist") {
   CHECK(error_of({"walk"}) ==
-        "memledger: there is no command `walk`; the commands are run, log and help. To run a "
+        "memledger: there is no command `walk`; the commands are run, log, gpus and help. To run a "
         "program: memledger run -- PROGRAM");
   CHECK(error_of({"help", "walk"}) == error_of({"walk"}));
   CHECK(contains(error_of({"-q"}), "memledger: there is no option `-q`; `memledger --help`"));
