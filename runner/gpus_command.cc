@@ -34,7 +34,9 @@ std::string table() {
   for (const virtual_gpu::Profile& profile : virtual_gpu::profiles()) text += row(profile);
   return text +
          "\ncomp.: the compute capability; context: what a process takes before its first tensor.\n"
-         "The line `memory:` says where that figure comes from, `context:` likewise.\n";
+         "The lines below a device say where the two figures come from: its messages are "
+         "out-of-memory\n"
+         "errors that programs on such a device printed.\n";
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ import sys
 
 MAX_COMMENT_LINES = 10
 # Headers may still lack an example: they are listed, and the test passes.
-ALLOW_MISSING_EXAMPLES = True
+ALLOW_MISSING_EXAMPLES = False
 
 # Headers that users do not include themselves.
 NEEDS_NO_EXAMPLE = ("registry/version.h", "tracker/layers/model_size_run.h")
