@@ -88,7 +88,8 @@ TEST_CASE("header, rows and At lines of a small program") {
         "| aten::zeros\n");
   CHECK(two.tensor_bytes.value() - nothing.tensor_bytes.value() == 2 * 256 * 1024 * 4);
   CHECK(tracker.get_tensor_usage() - before == 2.0);
-  CHECK(tracker.get_allocate_usage() * 1048576.0 == static_cast<double>(two.allocated_bytes));
+  CHECK(tracker.get_allocate_usage() * 1048576.0 ==
+        static_cast<double>(two.allocated_bytes.value()));
 
   std::ostringstream whole;
   whole << two;
