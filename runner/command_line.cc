@@ -203,7 +203,7 @@ Command declare_gpus(GpusOptions& options, Words& operands) {
       "Lists the GPUs that --virtual-gpu knows: compute capability, memory, what the context\n"
       "takes of it, and where the figures come from.";
   command.options = {{"--json", "", &options.json,
-                      "Print all fields as JSON (memledger.gpus/1). One of its rows, changed and\n"
+                      "Print all fields as JSON (memledger.gpus/1). One of its rows, changed\n"
                       "in a file, is a GPU of your own: --virtual-gpu=@FILE.json."}};
   command.examples_and_exit_status =
       "Examples:\n"

@@ -212,10 +212,9 @@ void Streams::wait_for_stream(const void* handle, int current_device) {
 }
 
 // Work in between shows that the program does not wait for what it polls.
-bool Streams::counts_as_wait(int& polls) {
-  if (last_polled_at_ != submissions_) polls = 0;
-  last_polled_at_ = submissions_;
-  return ++polls >= kPollsOfAWait;
+bool Streams::counts_as_wait(Polls& polls) {
+  if (polls.submissions != submissions_) polls = {0, submissions_};
+  return ++polls.count >= kPollsOfAWait;
 }
 
 StreamError Streams::query_stream(const void* handle, int current_device) {
@@ -228,8 +227,7 @@ StreamError Streams::query_stream(const void* handle, int current_device) {
   }
   if (const StreamError error = unsafe_locked(); error != StreamError::kNone) return error;
   if (!late_ || is_done(stream->index, stream->submitted)) return StreamError::kNone;
-  static thread_local int polls = 0;
-  if (!counts_as_wait(polls)) return StreamError::kNotReady;
+  if (!counts_as_wait(stream->polls)) return StreamError::kNotReady;
   wait_for(up_to_now(*stream));
   return StreamError::kNone;
 }
@@ -276,7 +274,7 @@ StreamError Streams::record(const void* event_handle, const void* stream_handle,
   event.stream = stream->index;
   event.number = stream->submitted;
   if (late_) event.covers = up_to_now(*stream);
-  event.polls = 0;
+  event.polls = {};
   return StreamError::kNone;
 }
 

@@ -194,6 +194,12 @@ class Streams {
     std::set<GraphNode*> leaves;  // nodes that nothing depends on yet
   };
 
+  // How often something was polled since the last work of any stream.
+  struct Polls {
+    int count = 0;
+    uint64_t submissions = 0;  // at the last poll
+  };
+
   struct Stream {
     StreamInfo info;
     size_t index = 0;
@@ -201,6 +207,7 @@ class Streams {
     Progress covers;  // what its next work comes after
     Capture* capture = nullptr;
     std::vector<GraphNode*> dependencies;  // in its capture
+    Polls polls;
   };
 
   struct Event {
@@ -211,7 +218,7 @@ class Streams {
     Progress covers;
     unsigned long long capture = 0;  // id; 0: not captured
     std::vector<GraphNode*> dependencies;
-    int polls = 0;
+    Polls polls;
   };
 
   Stream* resolve(const void* handle, int current_device);
@@ -223,7 +230,7 @@ class Streams {
   Progress up_to_now(const Stream& stream);
   void wait_for(const Progress& progress);
   bool is_done(size_t stream, uint64_t number) const { return done_.of(stream) >= number; }
-  bool counts_as_wait(int& polls);
+  bool counts_as_wait(Polls& polls);
   StreamError unsafe_locked();
   bool would_wait_for_capture(const Stream& stream);
   StreamError implicit_locked(const Stream& stream);
@@ -241,8 +248,7 @@ class Streams {
   Progress done_;
   size_t next_index_ = 0;
   unsigned long long next_capture_ = 1;
-  uint64_t submissions_ = 0;     // of all streams
-  uint64_t last_polled_at_ = 0;  // submissions_ at the last poll
+  uint64_t submissions_ = 0;  // of all streams
 };
 
 }  // namespace memledger::virtual_gpu

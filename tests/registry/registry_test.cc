@@ -13,6 +13,8 @@
 #include "tests/support/allocation_count.h"
 #include "tests/support/printed_values.h"
 
+MEMLEDGER_PRINT_BY_NAME(memledger::Phase)
+
 namespace memledger {
 namespace {
 

@@ -122,7 +122,7 @@ TEST_CASE("a report beside threads that allocate adds up, with LibTorch's figure
     }
   });
   int moved = 0;
-  for (int i = 0; i < 100 || (moved == 0 && i < 10000); ++i) {
+  for (int i = 0; i < 100 || (moved == 0 && i < 300000); ++i) {
     const Report report = reporter.collect();
     const DeviceReport& device = of(report, kCuda0);
     INFO(text_of(report));

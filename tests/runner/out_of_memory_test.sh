@@ -9,7 +9,7 @@ cd "$TEST_TMPDIR" || exit 1
 
 ulimit -c 0
 
-"$memledger" run --virtual-gpu=h200:7GiB --log=logs -- "$program" >out 2>err
+"$memledger" run --virtual-gpu=h200:7GiB,context=0B --log=logs -- "$program" >out 2>err
 check "the program is ended by its own exception" equal $? 134
 check "LibTorch's error reaches it" has err "CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of 7.00 GiB"
 check "one report" equal "$(echo logs/oom-*.txt | wc -w)" 1
@@ -21,18 +21,18 @@ check "by role, though nothing is registered" has "$report" "Who holds it, by ro
 check "no role is made up" equal "$(grep -cF '       7.00G       7 x  Tensor [forward]' "$report")" 1
 check "nothing unexplained" has "$report" "Explained: 7.00G of 7.00G (0.00B unexplained)"
 
-"$memledger" run --virtual-gpu=h200:7GiB -- "$program" >out 2>err
+"$memledger" run --virtual-gpu=h200:7GiB,context=0B -- "$program" >out 2>err
 check "without a folder, on standard error" has err "       7.00G       7 x  aten::zeros"
-"$memledger" run --quiet --virtual-gpu=h200:7GiB -- "$program" >out 2>err
+"$memledger" run --quiet --virtual-gpu=h200:7GiB,context=0B -- "$program" >out 2>err
 check "quiet" equal "$(grep -c 'Who holds it' err)" 0
 
-"$memledger" run --quiet --virtual-gpu=h200:7GiB --log=quiet-logs -- "$program" >out 2>err
+"$memledger" run --quiet --virtual-gpu=h200:7GiB,context=0B --log=quiet-logs -- "$program" >out 2>err
 check "quiet with a folder" equal "$(grep -c 'who holds it' err)" 0
 check "quiet with a folder: the report in it" equal "$(echo quiet-logs/oom-*.txt | wc -w)" 1
 check "quiet with a folder: who held it" has "$(echo quiet-logs/oom-*.txt)" "       7.00G       7 x  aten::zeros"
 
 # A program that fits: the report at its end, while CUDA's allocator is still there.
-"$memledger" run --virtual-gpu=h200:7GiB -- "$program" 3 >out 2>err
+"$memledger" run --virtual-gpu=h200:7GiB,context=0B -- "$program" 3 >out 2>err
 check "a program that fits: status" equal $? 5
 check "its report" has err "The allocated memory on cuda:0: 3.00G"
 check "nothing unexplained at its end" has err "Explained: 3.00G of 3.00G (0.00B unexplained)"
@@ -40,7 +40,7 @@ check "what it asked for" has err "Requested: 3.00G (0.00B unexplained)"
 
 # With settings that LibTorch cannot read, its allocator stays half made, yet says it is
 # initialized.
-PYTORCH_CUDA_ALLOC_CONF=nonsense:1 "$memledger" run --virtual-gpu=h200:7GiB -- "$program" 1 catch >out 2>err
+PYTORCH_CUDA_ALLOC_CONF=nonsense:1 "$memledger" run --virtual-gpu=h200:7GiB,context=0B -- "$program" 1 catch >out 2>err
 check "a program that fails early: status" equal $? 1
 check "LibTorch's reason" has err "nonsense"
 

@@ -1,14 +1,11 @@
 #pragma once
 
-// Has failed checks of doctest print shapes, and memledger's enumerations by name: each that has a
-// to_string() and no operator<< of its own. Include it after doctest's header.
+// Has failed checks of doctest print shapes, and enumerations by name. Include it after doctest's
+// header.
 
 #include <c10/util/DimVector.h>
 
-#include <ostream>
-#include <string_view>
-#include <type_traits>
-#include <utility>
+#include <string>
 
 #include "text/shape.h"
 
@@ -23,12 +20,12 @@ struct StringMaker<c10::DimVector> {
 
 }  // namespace doctest
 
-namespace memledger {
-
-template <typename Enum, typename = std::enable_if_t<std::is_enum_v<Enum>>,
-          typename = decltype(std::string_view(to_string(std::declval<Enum>())))>
-std::ostream& operator<<(std::ostream& out, Enum value) {
-  return out << std::string_view(to_string(value));
-}
-
-}  // namespace memledger
+// Prints an enumeration by its to_string(); at the top level of a test file:
+//   MEMLEDGER_PRINT_BY_NAME(memledger::Phase)
+// doctest prints enumerations as numbers, whatever operator<< they have.
+#define MEMLEDGER_PRINT_BY_NAME(Enum)                        \
+  template <>                                                \
+  inline doctest::String doctest::toString<Enum, true>(      \
+      const Enum& value) {                                   \
+    return std::string(to_string(value)).c_str();            \
+  }

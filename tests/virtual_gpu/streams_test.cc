@@ -4,25 +4,10 @@
 
 #include <doctest/doctest.h>
 
-#include <string>
 #include <thread>
+#include <vector>
 
-namespace memledger::virtual_gpu {
-namespace {
-
-std::string text(StreamError error) { return std::to_string(static_cast<int>(error)); }
-
-}  // namespace
-}  // namespace memledger::virtual_gpu
-
-namespace doctest {
-template <>
-struct StringMaker<memledger::virtual_gpu::StreamError> {
-  static String convert(memledger::virtual_gpu::StreamError error) {
-    return memledger::virtual_gpu::text(error).c_str();
-  }
-};
-}  // namespace doctest
+// doctest prints enumerations as numbers, which are CUDA's here.
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -335,6 +320,18 @@ TEST_CASE("late: a loop that polls comes to its end, a program that looks now an
   polls = 1;
   while (device.streams.query_stream(&device.a, 0) == StreamError::kNotReady) ++polls;
   CHECK(polls == Streams::kPollsOfAWait);
+}
+
+TEST_CASE("late: events that are polled in turn are counted apart") {
+  Device device(true);
+  device.work(&device.a);
+  device.record(&device.first, &device.a);
+  device.record(&device.second, &device.a);
+  for (int i = 0; i < 3 * Streams::kPollsOfAWait; ++i) {
+    device.work(&device.b);
+    REQUIRE(device.streams.query_event(&device.first) == StreamError::kNotReady);
+    REQUIRE(device.streams.query_event(&device.second) == StreamError::kNotReady);
+  }
 }
 
 TEST_CASE("nodes by hand, and what is no graph or node is told") {

@@ -105,21 +105,47 @@ cudaError_t check_stream(cudaStream_t stream) {
   return is_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 
-// A copy on a stream. The host waits where CUDA makes it wait: for what comes from a device into
-// pageable memory, and for all that is not asynchronous, except between devices.
-cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
-                           cudaStream_t stream, bool asynchronous) {
-  if (const cudaError_t error = ready()) return error;
-  const cudaError_t error = on_stream(stream, NodeKind::kCopy,
-                                      [=] { return transfer(destination, source, bytes, kind); });
-  if (error != cudaSuccess || !Machine::get().specification().late_events) return error;
+// The host waits where CUDA makes it wait: for what comes from a device into pageable memory, and
+// for all that is not asynchronous, except between devices.
+void wait_after_copy(const void* destination, const void* source, cudaStream_t stream,
+                     bool asynchronous) {
+  if (!Machine::get().specification().late_events) return;
   const std::optional<Region> to = Machine::get().find(destination);
   const std::optional<Region> from = Machine::get().find(source);
   const bool into_pageable = !to && is_on_device(from);
   const bool between_devices = is_on_device(to) && is_on_device(from);
   if (into_pageable || (!asynchronous && !between_devices))
     streams().wait_for_stream(stream, current_device());
-  return cudaSuccess;
+}
+
+cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
+                           cudaStream_t stream, bool asynchronous) {
+  if (const cudaError_t error = ready()) return error;
+  const cudaError_t error = on_stream(stream, NodeKind::kCopy,
+                                      [=] { return transfer(destination, source, bytes, kind); });
+  if (error == cudaSuccess) wait_after_copy(destination, source, stream, asynchronous);
+  return error;
+}
+
+cudaError_t copy_2d_on_stream(void* destination, size_t destination_pitch, const void* source,
+                              size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream, bool asynchronous) {
+  if (const cudaError_t error = ready()) return error;
+  const cudaError_t error = on_stream(stream, NodeKind::kCopy, [=] {
+    return transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind);
+  });
+  if (error == cudaSuccess) wait_after_copy(destination, source, stream, asynchronous);
+  return error;
+}
+
+cudaError_t copy_3d_on_stream(const cudaMemcpy3DParms* p, cudaStream_t stream, bool asynchronous) {
+  if (const cudaError_t error = ready()) return error;
+  if (!p || p->srcArray || p->dstArray) return cudaErrorInvalidValue;
+  const cudaError_t error = on_stream(stream, NodeKind::kCopy, [copy = *p] {
+    return transfer_3d(copy.dstPtr, copy.dstPos, copy.srcPtr, copy.srcPos, copy.extent, copy.kind);
+  });
+  if (error == cudaSuccess) wait_after_copy(p->dstPtr.ptr, p->srcPtr.ptr, stream, asynchronous);
+  return error;
 }
 
 cudaError_t allocate(void** pointer, size_t bytes) {
@@ -287,31 +313,24 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpyAsync(void* destination, const void* sour
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy2D(void* destination, size_t destination_pitch,
                                           const void* source, size_t source_pitch, size_t width,
                                           size_t height, cudaMemcpyKind kind) {
-  return result(
-      transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind));
+  return result(copy_2d_on_stream(destination, destination_pitch, source, source_pitch, width,
+                                  height, kind, nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy2DAsync(void* destination, size_t destination_pitch,
                                                const void* source, size_t source_pitch,
                                                size_t width, size_t height, cudaMemcpyKind kind,
                                                cudaStream_t stream) {
-  if (const cudaError_t error = ready()) return result(error);
-  return result(on_stream(stream, NodeKind::kCopy, [=] {
-    return transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind);
-  }));
+  return result(copy_2d_on_stream(destination, destination_pitch, source, source_pitch, width,
+                                  height, kind, stream, true));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
-  if (!p || p->srcArray || p->dstArray) return result(cudaErrorInvalidValue);
-  return result(transfer_3d(p->dstPtr, p->dstPos, p->srcPtr, p->srcPos, p->extent, p->kind));
+  return result(copy_3d_on_stream(p, nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
-  if (const cudaError_t error = ready()) return result(error);
-  if (!p || p->srcArray || p->dstArray) return result(cudaErrorInvalidValue);
-  return result(on_stream(stream, NodeKind::kCopy, [copy = *p] {
-    return transfer_3d(copy.dstPtr, copy.dstPos, copy.srcPtr, copy.srcPos, copy.extent, copy.kind);
-  }));
+  return result(copy_3d_on_stream(p, stream, true));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeer(void* destination, int destination_device,
@@ -319,7 +338,7 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeer(void* destination, int destination_d
   Machine& machine = Machine::get();
   if (!machine.is_device(destination_device) || !machine.is_device(source_device))
     return result(cudaErrorInvalidDevice);
-  return result(transfer(destination, source, bytes, cudaMemcpyDefault));
+  return result(copy_on_stream(destination, source, bytes, cudaMemcpyDefault, nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeerAsync(void* destination, int destination_device,
