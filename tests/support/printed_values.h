@@ -23,9 +23,8 @@ struct StringMaker<c10::DimVector> {
 // Prints an enumeration by its to_string(); at the top level of a test file:
 //   MEMLEDGER_PRINT_BY_NAME(memledger::Phase)
 // doctest prints enumerations as numbers, whatever operator<< they have.
-#define MEMLEDGER_PRINT_BY_NAME(Enum)                        \
-  template <>                                                \
-  inline doctest::String doctest::toString<Enum, true>(      \
-      const Enum& value) {                                   \
-    return std::string(to_string(value)).c_str();            \
+#define MEMLEDGER_PRINT_BY_NAME(Enum)                                       \
+  template <>                                                               \
+  inline doctest::String doctest::toString<Enum, true>(const Enum& value) { \
+    return std::string(to_string(value)).c_str();                           \
   }
