@@ -39,7 +39,7 @@ enum class Rounding : uint8_t {
   kCudaBlocks,  // up to the next multiple of 512, as CUDA's caching allocator does
 };
 
-// The tensors in the options are kept during the call only.
+// A call keeps no tensor; the options keep those you put in.
 struct SavedTensorOptions {
   // Tensors whose storages are not activations, such as the input. A view excludes all of its
   // storage.
@@ -49,8 +49,8 @@ struct SavedTensorOptions {
   Rounding rounding = Rounding::kRequested;
   // What the program feeds the network with: excluded, too, with a role of its own.
   std::vector<at::Tensor> inputs = {};
-  // Parameters besides those of the given module, such as those of a second one. Layers are made of
-  // their names: `encoder.weight`.
+  // Parameters besides those of the given module, such as those of a second one. by_layer() groups
+  // by their names: `encoder.weight`.
   std::vector<std::pair<std::string, at::Tensor>> parameters = {};
   // Buffers besides those of the given module.
   std::vector<at::Tensor> buffers = {};
@@ -105,7 +105,7 @@ struct SavedTensorRow {
 
 // Why a node is in unread_nodes().
 enum class UnreadReason : uint8_t {
-  kPacked,       // saved-variable hooks hold it, which are never run
+  kPacked,       // held by saved-variable hooks other than CountedHooks; no hook is run
   kReleased,     // backward() has freed what the node had saved
   kUnknownType,  // a Function written in Python, or a node class of another library
   kTorchScript,  // what the node holds is inferred, or not known
@@ -179,7 +179,7 @@ class SavedTensors {
   // if the graph has more than `max_nodes`.
   std::string to_dot(size_t max_nodes = 500) const;
 
-  // Prints totals and a table of the 50 biggest rows, in powers of 1024.
+  // Prints totals, the 50 rows that matter most, largest activations first, and the unread nodes.
   friend std::ostream& operator<<(std::ostream& out, const SavedTensors& saved);
 
  private:
@@ -189,9 +189,9 @@ class SavedTensors {
   std::shared_ptr<const graph_internal::SavedTensorsData> data_;
 };
 
-// Returns everything that the graphs of the roots hold, as one union. All of it is activation but
-// what the options exclude and the roots' own storages: the result of exp() counts in exp().sum(),
-// and is apart where it is the root.
+// Returns everything that the graphs of the roots hold, as one union. A storage counts as an
+// activation unless an earlier SavedRole fits: in exp().sum() the result of exp() counts; where
+// exp() is the root, its result is kRoot.
 //
 // Throws c10::Error if there is no root, a root is undefined or has no graph, or backward() has
 // freed all that the graph had saved. Of a graph that is freed in part, returns what is left; the
@@ -212,9 +212,9 @@ SavedTensors saved_for_backward(at::ArrayRef<at::Tensor> roots,
 SavedTensors saved_for_backward(const torch::nn::Module& net, at::ArrayRef<at::Tensor> roots,
                                 const SavedTensorOptions& options = {});
 
-// Returns saved_for_backward(net, loss, options).total_bytes(): what the graph holds, whoever else
-// holds it, less the storages of the module's parameters and buffers, of the loss, and of what the
-// options exclude. The input counts unless it is excluded. A lower bound where nodes are unread.
+// Returns the bytes of activations: saved_for_backward(net, loss, options).total_bytes(). The input
+// counts unless `inputs` or `exclude` names it; parameters, buffers, gradients and the loss do not.
+// A lower bound where nodes are unread.
 int64_t memory_for_backward(const torch::nn::Module& net, const at::Tensor& loss,
                             const SavedTensorOptions& options = {});
 

@@ -32,8 +32,9 @@ struct RegistryOptions {
   // Adopts storages born before tracking when an operator reads them. Costs one comparison per
   // operator argument.
   bool adopt_inputs = true;
-  // Remembers who was alive at peaks: a record of some 150 bytes per storage alive at the peak and
-  // freed since, and at most twice as many. Without it peak_snapshot() misses those freed since.
+  // Remembers who was alive at peaks: a record of some 150 bytes for each storage that was alive at
+  // the peak and has been freed since, and at most as many again. Without it peak_snapshot() misses
+  // those freed since.
   bool peaks = true;
   // Takes the C++ call stacks of allocations (registry/stacks.h).
   StackOptions stacks;
@@ -44,9 +45,9 @@ struct RegistryOptions {
 // them.
 //
 // Thread-safety: any function from any thread at any time, destructors of static objects included.
-// Errors: hooks never throw; health() counts their trouble. What returns a Snapshot, Changes or a
-// Cursor throws std::bad_alloc without memory and has changed nothing then: the next call tells
-// everything. Cost while inactive: one flag read per allocation. Holds no tensor alive.
+// Errors: hooks never throw; health() counts their trouble. Functions that return a Snapshot,
+// Changes or Cursor throw std::bad_alloc if memory runs out, and change nothing: the next call
+// returns everything. Cost while inactive: one flag read per allocation. Holds no tensor alive.
 //
 // Functions are virtual because another copy of memledger in the process may answer
 // (registry/second_copy/copies.h).
@@ -55,12 +56,11 @@ class Registry {
   // Returns the registry of the process. Never destroyed.
   static Registry& global();
 
-  // Starts tracking; ScopedTracking does it for a scope. Counted: as many deactivate() calls undo
-  // it. Peaks are counted from the first activation on. A later activation that asks for more
-  // options gets them for everybody until the last one ends; one that asks for less changes
-  // nothing. An allocator that the program sets later is watched from the next snapshot on; do not
-  // call c10::SetAllocator, which is not thread-safe, while another thread activates or takes a
-  // snapshot.
+  // Starts tracking; ScopedTracking does it for a scope. Activations are counted: call deactivate()
+  // once for each. Peaks restart whenever tracking goes from off to on. A later activation can add
+  // options, for everybody, until the last one is undone; it cannot remove any. An allocator that
+  // the program sets later is watched from the next snapshot on; do not call c10::SetAllocator,
+  // which is not thread-safe, while another thread activates or takes a snapshot.
   //
   // Errors, each naming the remedy:
   //   Internal            LibTorch refuses the operator callback; nothing was activated
@@ -86,17 +86,17 @@ class Registry {
   // Returns another cursor at the same place, for callers that must retry.
   virtual Cursor copy(const Cursor& cursor) const;
 
-  // Returns a device's counters. Cheap, but of no single instant: parts may differ by what happened
-  // while they were read. Those of a snapshot() are exact.
+  // Returns a device's counters. Cheap, but not of one instant: its figures may be from slightly
+  // different moments. Those of a snapshot() are consistent.
   virtual Counters counters(c10::Device device) const;
   // Returns whether allocations on that device can be seen: the CPU's always, a CUDA device's once
   // LibTorch's CUDA library is loaded and an operator, an activation or a snapshot has found it.
   virtual bool follows(c10::Device device) const;
-  // Returns who was alive when the device's requested bytes were highest since the latest first
-  // activation or reset_peak(). Exact, right after the allocation that made the peak; the first of
-  // equal peaks counts. Shapes and phases are those known now. Storages whose birth nobody saw
-  // (they came through an allocator of the program's) count from their adoption on. Cost: by the
-  // number of storages, while other threads go on.
+  // Returns who was alive when the device's requested bytes were highest since tracking last went
+  // from off to on, or reset_peak(). Exact, right after the allocation that made the peak; the
+  // first of equal peaks counts. Shapes and phases are those known now. Storages whose birth nobody
+  // saw (they came through an allocator of the program's) count from their adoption on. Cost grows
+  // with the number of storages; other threads go on meanwhile.
   virtual Snapshot peak_snapshot(c10::Device device) const;
   // Returns the same for what was born under a label since keep_label_peak(); empty for a label
   // that is not kept. A label is whole parts of a path, wherever they stand in it: `encoder`,
@@ -110,9 +110,9 @@ class Registry {
   // Returns the trouble that hooks met.
   virtual HookHealth health() const;
 
-  // Returns the id of the storage behind a tensor, and adopts one born before tracking. 0: none of
-  // LibTorch's memory (undefined, zero bytes, from_blob, sparse, opaque). Never throws, and
-  // materializes nothing.
+  // Returns the id of the storage behind a tensor, and adopts one born before tracking while
+  // tracking is on. 0: memory that is not LibTorch's (undefined, zero bytes, from_blob, sparse,
+  // opaque), or not seen while tracking is off. Never throws, and materializes nothing.
   virtual uint64_t storage_id(const at::Tensor& tensor) const;
 
  private:

@@ -63,7 +63,8 @@ class Snapshot {
  public:
   Snapshot() = default;
 
-  // Returns the sum of one device's rows; 0 for a device that was never used.
+  // Returns the sum of one device's rows: 0 without rows, so also for a device that is not watched
+  // (Registry::follows()). A CUDA device without an index is the first.
   int64_t total_bytes(c10::Device device) const;
   // Returns the devices that ever had a storage, in LibTorch's order of device types.
   c10::ArrayRef<DeviceInfo> devices() const;
@@ -82,9 +83,9 @@ class Snapshot {
   bool complete() const;
   // Returns the instant.
   std::chrono::system_clock::time_point time() const;
-  // Return whether storages may have been made unseen on devices of that type (CPU or CUDA): before
-  // the first activation, or in a gap after it. Rows lack those that no module, tensor, graph or
-  // operator input has led to. On CUDA the allocator's own statistics tell how much that is
+  // Return true if storages from before the first activation, or from a gap after it, may be
+  // missing on devices of that type (CPU or CUDA). One is added once a module, tensor, graph or
+  // operator input leads to it. On CUDA the allocator's own statistics tell how much that is
   // (registry/device_statistics.h).
   bool unseen_before_tracking(c10::DeviceType type = c10::DeviceType::CPU) const;
   bool tracking_was_off(c10::DeviceType type = c10::DeviceType::CPU) const;

@@ -7,7 +7,8 @@
 //   reporter.add_optimizer(optimizer).add_input("input", input);
 //   reporter.report();  // to std::cout
 //
-// Any thread may use a reporter at any time. Costs grow with live storages and registered tensors.
+// Call it from any thread; the class says what other threads must not do meanwhile. Costs grow with
+// live storages and registered tensors.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -35,9 +36,9 @@ class Optimizer;
 
 namespace memledger {
 
-// Names are read anew at each report, and no tensor is held alive but for the moment of a report. A
-// module in a ModuleHolder may end at any time; a module on the stack and an optimizer must outlive
-// the reporter or be removed from it.
+// Names are read anew at each report, and no tensor is kept alive between calls, except those of a
+// destroyed TorchScript module (see add_module()). A module in a ModuleHolder may be destroyed at
+// any time; a module on the stack and an optimizer must outlive the reporter or be removed from it.
 //
 // A reporter holds a ScopedTracking: the first one activates the registry. Tensors made before that
 // are found through what is registered here, and counted apart. Where tracking cannot be had, a
@@ -45,10 +46,10 @@ namespace memledger {
 //
 // Other threads may train meanwhile: run forward, backward and step(), clear gradients, allocate
 // and free. During a call they must not change which modules, parameters and buffers there are
-// (register_module(), to(), add_param_group()), nor end what has to be removed first. Beside such
-// threads, gradients and optimizer states have the names noted when backward() or step() made them;
-// what was set by hand then is anonymous. Bytes stay exact. So register before training begins, or
-// on its thread.
+// (register_module(), to(), add_param_group()), nor destroy what has to be removed first. While
+// other threads train, gradients and optimizer states have the names that backward() and step()
+// recorded; those set by hand have none. Bytes stay exact. Register before training starts, or on
+// the training thread.
 //
 // Errors: functions throw c10::Error for undefined tensors and unknown names, never for a tensor
 // that cannot be read, and std::bad_alloc, having changed nothing, where memory fails.
@@ -73,7 +74,7 @@ class MemReporter {
     return add_module(std::move(prefix), *module);
   }
   // Adds a TorchScript module's parameters, buffers, attributes and constants. Holds it weakly:
-  // other handles keep it alive. Once it has ended, LibTorch frees its tensors only when this
+  // other handles keep it alive. After it is destroyed, LibTorch frees its tensors only when this
   // reporter is next used.
   MemReporter& add_module(std::string prefix, const torch::jit::Module& module);
   // Adds an optimizer's state as Adam.weight.exp_avg. It is read at each report, so this may come
@@ -92,8 +93,8 @@ class MemReporter {
   // parameters, buffers and inputs registered here. Throws as it does.
   SavedTensors saved_for_backward(const at::Tensor& loss, SavedTensorOptions options = {}) const;
   // Forget what was added under a module's prefix or a tensor's name, or an optimizer. Wait for
-  // reports that are reading it: it may end when they return. Throw c10::Error if nothing living
-  // was added so.
+  // running reports; afterwards you may destroy it. Throw c10::Error if nothing added so is still
+  // alive.
   MemReporter& remove(std::string_view name);
   MemReporter& remove_optimizer(const torch::optim::Optimizer& optimizer);
   MemReporter& remove(const torch::optim::Optimizer& optimizer) {

@@ -6,7 +6,8 @@
 //   options.folder = "logs";
 //   const absl::Status status = memledger::write_out_of_memory_reports(options);
 //
-// Costs nothing until an allocation fails. Any thread may call any function here.
+// Adds nothing to the cost of tracking until an allocation fails. Any thread may call any function
+// here.
 
 #include <cstddef>
 #include <string>
@@ -27,11 +28,11 @@ struct OutOfMemoryOptions {
   int max_reports = 8;
   size_t max_rows = 20;  // holders by birthplace, and rows of the table
   // Gives rows names and roles (parameters, gradients, optimizer state). Null: there are no names,
-  // and roles are what operators have shown. Not owned: before it ends call
+  // and roles are what operators have shown. Not owned: before you destroy it call
   // stop_out_of_memory_reports(), or write_out_of_memory_reports() with another one; both wait for
   // a report in progress. Not used in a child of fork.
   const MemReporter* reporter = nullptr;
-  bool quiet = false;  // standard error gets only the reason why a file cannot be written
+  bool quiet = false;  // nothing on standard error but write errors; needs `folder`
 };
 
 // Starts to write a report of each failed allocation; another call replaces the options. Takes the

@@ -3,7 +3,7 @@
 // A report as a value: who holds how many bytes on each device, beside the allocator's own figure.
 //
 //   const memledger::Report report = memledger::MemReporter(model).collect();
-//   if (report.unexplained_bytes().value_or(0) != 0) std::cout << report;
+//   if (report.unexplained_bytes() != 0) std::cout << report;
 //   const std::string page = report.to_html();
 //
 // Bytes are as requested; a std::optional without a value is unknown, never zero. Holds no tensor.
@@ -74,8 +74,8 @@ enum class RowKind : uint8_t {
   kLent,         // a named tensor whose memory was lent back for a while (Courtesy): 0 bytes
 };
 
-// Returns the kind as all formats spell it: storage, shared, external, unknown, not_followed, meta,
-// lent.
+// Returns the kind as JSON and CSV spell it: storage, shared, external, unknown, not_followed,
+// meta, lent.
 std::string_view to_string(RowKind kind);
 
 // Whose memory a kExternal row is.
@@ -93,7 +93,7 @@ struct ReportRow : Birthplace {
   std::string owner;  // kShared: the name of the row that is counted
   // The first role that fits any tensor on the storage; kShared: that fits this tensor.
   Role role = Role::kTensor;
-  bool anonymous = false;          // no registered name leads to it
+  bool anonymous = false;          // no registered name or graph slot leads to it
   bool used_as_parameter = false;  // an operator consumed it as a leaf that requires grad
   StorageKind storage_kind = StorageKind::kTensor;
   uint64_t storage_id = 0;        // 0: not in the registry
@@ -113,9 +113,9 @@ struct ReportRow : Birthplace {
   // views keep alive what they do not show. Only for named rows.
   std::optional<int64_t> visible_bytes;
   std::optional<int64_t> more_references;  // tensors on the storage beyond those with a row
-  // The path of the module (encoder.layers.0), or its type if it has no path: of the one that owns
-  // the parameter, buffer, gradient or optimizer state, else of the one whose parameter the
-  // operator consumed that made this output.
+  // The path of the module (encoder.layers.0), or its type if it has no path: the module that owns
+  // the parameter, buffer, gradient or optimizer state; for an output, the module whose parameter
+  // the operator consumed that made this output.
   std::string module;
   bool is_output = false;  // an output of `module`
   std::string where;       // the program's line: train.cc:42 main; empty if no stack was taken
@@ -136,8 +136,8 @@ enum class ReportItemKind : uint8_t {
   kRawBlocks,         // allocations of the program or a library that are not storages
   kBeforeTracking,    // blocks in use whose birth was not seen
   // Beyond what was requested:
-  kRounding,          // up to 512 bytes
-  kUnsplitRemainder,  // what a block is larger still: too little to split off, or rounding that the
+  kRounding,          // to the next multiple of 512 bytes
+  kUnsplitRemainder,  // how much larger a block is: too little to split off, or rounding that the
                       // program asked for
 };
 
@@ -148,7 +148,7 @@ struct ReportItem {
   size_t count = 1;  // blocks; 1 for kRounding and kUnsplitRemainder
 };
 
-// Returns the kind as all formats spell it: library_workspace, raw_blocks, before_tracking,
+// Returns the kind as JSON and CSV spell it: library_workspace, raw_blocks, before_tracking,
 // rounding, unsplit_remainder.
 std::string_view to_string(ReportItemKind kind);
 
@@ -225,8 +225,8 @@ struct Report {
   // between two. On CUDA they are an item.
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
-  // Pinned host memory, in no device's figures; in use: at most, see PinnedStatistics. Unknown
-  // without LibTorch's CUDA library.
+  // Pinned host memory, which no device's figures include. The first is an upper bound
+  // (PinnedStatistics). Unknown without LibTorch's CUDA library.
   std::optional<int64_t> pinned_in_use_bytes;
   std::optional<int64_t> pinned_reserved_bytes;
   // The process's memory, which holds the CPU's tensors. Unknown where Linux does not tell, and in

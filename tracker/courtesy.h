@@ -52,9 +52,9 @@ struct CourtesyOptions {
   // if it is a terminal.
   std::function<void(const CourtesyProgress&)> progress;
   // Gives back the workspaces that LibTorch keeps for cuBLAS, some 32 MiB per thread that has used
-  // it; LibTorch makes new ones when it needs them. They stay where a device that is not yielded
-  // has some. A CUDA graph that was captured with one would go on writing to it. Nothing: yes, but
-  // no once something was added.
+  // it; LibTorch makes new ones when it needs them. Keeps them if another device that is not
+  // yielded has some. A CUDA graph that was captured with one would go on writing to it. Unset:
+  // true until something is added, then false.
   std::optional<bool> workspaces;
 };
 
@@ -66,9 +66,9 @@ struct Unmoved {
   std::string reason;
 };
 
-// Moves what the registry knows the storage of: what an operator has made or read while the
-// registry was active. Views, tied weights, gradients, optimizer state and tensors saved for
-// backward go with their storage.
+// Moves every storage that the registry knows: what an operator has made or read while the registry
+// was active, and what you add. Views, tied weights, gradients, optimizer state and tensors saved
+// for backward go with their storage.
 //
 // While yielded a tensor has its shape, strides and device, but no data: what asks for it (an
 // operator, data_ptr(), item()) throws c10::Error that says so. Addresses taken before dangle, and
@@ -107,13 +107,13 @@ class Courtesy {
   // must live. The state of optimizers that are not LibTorch's is not known, and stays.
   Courtesy& add_optimizer(const torch::optim::Optimizer& optimizer);
 
-  // Moves everything or, if that fails, nothing. While yielded, moves what is new on the devices.
-  // InvalidArgument: options that do not fit. Unavailable: no file in `folder`. ResourceExhausted:
-  // no room on the host or in the file.
+  // Moves everything or, if that fails, nothing. Call it again while yielded to move what was made
+  // since. InvalidArgument: options that do not fit. Unavailable: no file in `folder`.
+  // ResourceExhausted: no room on the host or in the file.
   absl::Status yield_memory();
   // Brings back what it can; does nothing if nothing is yielded. Leaves alone a storage that was
-  // resized or given other data meanwhile. ResourceExhausted if the device is full: the rest stays
-  // yielded, the message says how much, and it can be called again.
+  // resized to 0 or given other data meanwhile. ResourceExhausted if the device is full: the rest
+  // stays yielded, the message says how much, and it can be called again.
   absl::Status restore();
 
   // Returns the bytes that are away, of storages still alive.
@@ -131,7 +131,7 @@ class Courtesy {
 // Yields when made, and restores at the end of the scope.
 class ScopedCourtesy {
  public:
-  // Throw c10::Error if nothing can be yielded.
+  // Throw c10::Error if yield_memory() fails.
   explicit ScopedCourtesy(CourtesyOptions options = {});
   template <typename Module,
             typename = std::enable_if_t<!std::is_same_v<std::decay_t<Module>, CourtesyOptions> &&

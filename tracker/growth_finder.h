@@ -98,14 +98,14 @@ struct GrowthReport {
 std::string to_string(const GrowthReport& report);
 std::ostream& operator<<(std::ostream& out, const GrowthReport& report);
 
-// Looks at the storages alive at each step(), in groups of one device, operator, autograd node,
-// phase, label, shape and dtype, and where every storage's stack is taken (RegistryOptions::stacks)
-// of one stack. What is freed between two steps is never seen, and storages adopted from before
-// tracking are no growth. growth_series.h says what counts as growing.
+// Groups the storages alive at each step() by device, operator, autograd node, phase, label, shape
+// and dtype, and by call stack unless stacks are sampled (RegistryOptions::stacks). Misses what is
+// born and freed between two steps; ignores adopted storages. growth_series.h says what counts as
+// growing.
 //
-// Thread-safety: call any function from any thread. Ownership: holds no tensor. Without memory
-// functions throw std::bad_alloc; a step() that did was none, and the next one counts what it could
-// not. Memory: some 56 bytes per live storage, some hundred per group, up to 16 KiB for a group
+// Thread-safety: call any function from any thread. Ownership: holds no tensor. Functions throw
+// std::bad_alloc if memory runs out; such a step() does not count, and the next one makes up for
+// it. Memory: some 56 bytes per live storage, a few hundred per group, up to 16 KiB for a group
 // that grows.
 class GrowthFinder {
  public:
@@ -117,7 +117,7 @@ class GrowthFinder {
   GrowthFinder& operator=(const GrowthFinder&) = delete;
 
   // Ends a step. Call it where little is alive: after backward, after a response was sent, or from
-  // a timer. Cost: by the storages born and freed since the last one.
+  // a timer. Cost grows with the storages born and freed since the last one.
   void step();
   // Returns what grows now. Cost: some microseconds per group, and looking up the lines of kStack
   // rows; step() on other threads does not wait for those.
@@ -128,7 +128,7 @@ class GrowthFinder {
   std::unique_ptr<Groups> groups_;
 };
 
-// Fail if something grows, and if there were too few steps to tell.
+// Fail if something grows, after too few steps to tell, and if tracking is off.
 TestVerdict no_growth(const GrowthReport& report);
 TestVerdict no_growth(const GrowthFinder& finder);
 

@@ -57,28 +57,29 @@ struct TrackerOptions {
   bool echo = false;
   // Clock for the header and the file's name; empty: the system's.
   std::function<std::chrono::system_clock::time_point()> clock;
-  // Another name of `path`, the one that other options have. Give one of the two.
+  // Another name of `path`, the one that other options have. Throws c10::Error if both are given
+  // and differ.
   std::string folder;
 };
 
 // Thread-safety: call any function from any thread, also from the deleter of a registered tensor.
 // Other threads may train meanwhile, as beside a MemReporter (reporter/mem_reporter.h). Trackers do
 // not disturb each other. Ownership: holds no tensor. A module in a ModuleHolder or shared_ptr may
-// end; a module on the stack, and an optimizer, must outlive the tracker or be removed. Without
-// memory functions throw std::bad_alloc; the next track() then tells what this one could not.
+// end; a module on the stack, and an optimizer, must outlive the tracker or be removed. Functions
+// throw std::bad_alloc if memory runs out; the next track() then reports what this one missed.
 class MemTracker {
  public:
   // Activates the registry while the tracker lives, and writes the log's header. Throws c10::Error
-  // with path and reason if the log cannot be made. Later trouble with the file is told once on
-  // standard error, and the program goes on. A child of fork goes on in a log of its own.
+  // with path and reason if the log cannot be made. Reports later write errors once on standard
+  // error; the program goes on. A child of fork goes on in a log of its own.
   explicit MemTracker(TrackerOptions options = {});
   ~MemTracker();
   MemTracker(const MemTracker&) = delete;
   MemTracker& operator=(const MemTracker&) = delete;
 
   // Names parameters and buffers `prefix.path`, or `path` with an empty prefix, and gradients
-  // `prefix.path.grad`. A row has the names of its time; what is gone keeps its last one. Adopts
-  // tensors made before tracking; their rows say so.
+  // `prefix.path.grad`. A row has the names of its moment; a freed storage keeps its last one.
+  // Adopts tensors made before tracking; their rows say so.
   MemTracker& add_module(std::string prefix, const torch::nn::Module& module);
   template <class M>
   MemTracker& add_module(std::string prefix, const torch::nn::ModuleHolder<M>& holder) {
@@ -88,14 +89,14 @@ class MemTracker {
   MemTracker& add_optimizer(const torch::optim::Optimizer& optimizer);
   // Names one tensor, without keeping it alive. Throws c10::Error if it is undefined.
   MemTracker& add_tensor(std::string name, const at::Tensor& tensor);
-  // Forget a module's prefix, a tensor's name, or an optimizer. Throw c10::Error if it was not
-  // added.
+  // Forget a module's prefix, a tensor's name, or an optimizer. Throw c10::Error if nothing added
+  // so is still alive.
   MemTracker& remove(std::string_view name);
   MemTracker& remove_optimizer(const torch::optim::Optimizer& optimizer);
 
   // Writes one block to the log, and returns it: what changed since the last call, or since the
   // tracker was made, by identity (tracker/snapshot_diff.h). The label follows the location in
-  // brackets. Cost: by the changes and by the registered tensors, not by what is alive.
+  // brackets. Cost grows with the changes and the registered tensors, not with live storages.
   SnapshotDiff track(SourceLocation where = SourceLocation::current());
   SnapshotDiff track(std::string label, SourceLocation where = SourceLocation::current());
 
@@ -105,9 +106,9 @@ class MemTracker {
   // Gives unused memory back: the cache of the device's allocator and LibTorch's pinned host memory
   // to the driver, the heap's (malloc_trim) to the system.
   void clear_cache();
-  // Prints a line per live storage of the device, in order of birth, workspaces and raw blocks
-  // apart: torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875 features.0.weight (in MiB). Cost:
-  // by the live storages.
+  // Prints one line per live storage of the device, oldest first, without library workspaces and
+  // raw blocks: torch.Size([64, 3, 3, 3]) torch.float32 0.006591796875 features.0.weight (in MiB).
+  // Cost: by the live storages.
   void print_all_gpu_tensor(std::ostream& out) const;
   void print_all_gpu_tensor() const;  // to std::cout
   // Returns the first total of the At line: MiB (2^20 bytes) of live storages that are tensors';

@@ -39,16 +39,16 @@ struct LeakOptions {
   int64_t tolerance_bytes = 0;        // what all survivors together may take
 };
 
-// These hold for all expectations. Bytes are requested bytes of live storages, whoever's tensors
-// they are: what other threads do in the scope counts. A scope that is left by an exception is
-// silent. Where tracking cannot be had, checks fail and say so. The first backward pass or
-// convolution may make caches that stay: run the code once before the scope.
+// These hold for all expectations. Bytes are requested bytes of live storages, from all threads. A
+// scope that is left by an exception is silent. Where tracking cannot be had, checks fail and say
+// so. The first backward pass or convolution may make caches that stay: run the code once before
+// the scope.
 //
 // Ownership: they hold no tensor, and keep the registry active. Thread-safety: use an object from
-// one thread at a time; a child of fork may go on. Destructors never throw: that they could not
-// look is a failure. Without memory the rest throws std::bad_alloc, and the next check(), or the
-// end, tells what this one could not. Cost: by the live storages when made, by the changes when
-// they end.
+// one thread at a time; a child of fork may go on. Destructors never throw: a check that cannot run
+// counts as a failure. Other functions throw std::bad_alloc if memory runs out; the next check(),
+// or the destructor, then reports everything. Cost grows with the live storages when made, with the
+// changes when checked.
 
 // Fails if storages that were born in the scope are alive at its end. Storages adopted from before
 // tracking are no leak.
@@ -100,7 +100,7 @@ class [[nodiscard]] PeakAtMost {
   std::unique_ptr<State> state_;
 };
 
-// Allows `bytes` in all. Storages adopted in the scope count.
+// Allows `bytes` in all, on the CPU unless you name a device. Storages adopted in the scope count.
 inline PeakAtMost expect_peak_at_most(int64_t bytes,
                                       c10::Device device = c10::Device(c10::DeviceType::CPU),
                                       SourceLocation where = SourceLocation::current()) {

@@ -38,8 +38,9 @@ class Optimizer;
 namespace memledger {
 
 struct TimelineOptions {
-  // The last so many births and deaths are kept, at about 140 bytes each, and as many marks. What
-  // is dropped is counted, and the timeline begins where no birth or death is missing any more.
+  // Keeps the last so many births and deaths, at about 140 bytes each, reserved at the start, and
+  // as many marks. What is dropped is counted, and the timeline begins where no birth or death is
+  // missing any more.
   size_t max_events = size_t{1} << 18;
 };
 
@@ -57,7 +58,7 @@ struct TimelineName {
 struct TimelineData {
   Recording recording;
   std::vector<TimelineMark> marks;
-  int64_t dropped_marks = 0;  // upper bound for the time of the recording
+  int64_t dropped_marks = 0;  // at most this many marks are missing
   // By storage id, as of the end, or of the last mark() while the storage was alive.
   std::unordered_map<uint64_t, TimelineName> names;
 };
@@ -100,8 +101,8 @@ class Timeline {
   Timeline& add_optimizer(const torch::optim::Optimizer& optimizer);
   Timeline& add_tensor(std::string name, const at::Tensor& tensor);
 
-  // Marks this moment. Also reads the names of what is alive, which it keeps after its death. Takes
-  // time by the number of registered tensors.
+  // Marks this moment. Also records the names of live tensors, which they keep after they are
+  // freed. Cost grows with the registered tensors.
   void mark(std::string label);
 
   // Returns the recording so far. Takes time by the number of events and of live storages.
