@@ -38,13 +38,18 @@ void Streams::add_stream(const void* handle, const StreamInfo& info) {
 // CUDA lets a stream's work go on after it is destroyed; here, its work counts as waited for, which
 // nobody can see any more.
 bool Streams::remove_stream(const void* handle) {
+  std::unique_ptr<Graph> dropped;  // destroyed after the lock is released
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = streams_.find(handle);
   if (found == streams_.end()) return false;
+  wait_for(up_to_now(*found->second));
   Capture* const capture = found->second->capture;
   if (capture != nullptr) {
     capture->invalidated = true;
-    if (capture->origin == handle) leave_capture(capture);
+    if (capture->origin == handle) {
+      if (capture->owns_graph) dropped = take_graph(capture->graph);
+      leave_capture(capture);
+    }
   }
   streams_.erase(handle);
   return true;
@@ -85,7 +90,6 @@ GraphNode* Streams::add_node_locked(Graph& graph, GraphNode node) {
   for (auto& [id, capture] : captures_) {
     if (capture->graph != &graph) continue;
     for (GraphNode* dependency : added->dependencies) capture->leaves.erase(dependency);
-    capture->leaves.insert(added);
   }
   return added;
 }
@@ -93,6 +97,7 @@ GraphNode* Streams::add_node_locked(Graph& graph, GraphNode node) {
 GraphNode* Streams::add_captured_node(Stream& stream, NodeKind kind, std::function<void()> run) {
   GraphNode* const node =
       add_node_locked(*stream.capture->graph, {kind, stream.dependencies, std::move(run)});
+  stream.capture->leaves.insert(node);
   stream.dependencies = {node};
   return node;
 }
@@ -255,6 +260,7 @@ StreamError Streams::record(const void* event_handle, const void* stream_handle,
   if (stream == nullptr || found == events_.end()) return StreamError::kInvalidHandle;
   Event& event = found->second;
   if (event.device != stream->info.device) return StreamError::kInvalidHandle;
+  if (external && stream->capture == nullptr) return StreamError::kInvalidValue;
   if (stream->capture != nullptr) {
     if (stream->capture->invalidated) return StreamError::kCaptureInvalidated;
     if (external) {
@@ -287,6 +293,11 @@ StreamError Streams::wait(const void* stream_handle, int current_device, const v
   Event& event = found->second;
   Capture* const into = stream->capture;
   if (into != nullptr && into->invalidated) return StreamError::kCaptureInvalidated;
+  if (external && into == nullptr) return StreamError::kInvalidValue;
+  if (external) {
+    add_captured_node(*stream, NodeKind::kEventWait, nullptr);
+    return StreamError::kNone;
+  }
   if (event.capture != 0) {
     Capture* const from = find_capture(event.capture);
     if (from == nullptr) return StreamError::kCapturedEvent;  // its capture has ended
@@ -307,10 +318,6 @@ StreamError Streams::wait(const void* stream_handle, int current_device, const v
     return StreamError::kNone;
   }
   if (into != nullptr) {
-    if (external) {
-      add_captured_node(*stream, NodeKind::kEventWait, nullptr);
-      return StreamError::kNone;
-    }
     if (!event.recorded) return StreamError::kNone;
     into->invalidated = true;
     return StreamError::kCaptureIsolation;
@@ -477,7 +484,14 @@ StreamError Streams::set_dependencies(const void* handle, int current_device,
   if (stream == nullptr) return StreamError::kInvalidHandle;
   if (stream->capture == nullptr) return StreamError::kIllegalState;
   if (stream->capture->invalidated) return StreamError::kCaptureInvalidated;
-  if (replace) stream->dependencies.clear();
+  for (const GraphNode* dependency : dependencies) {
+    if (nodes_.count(dependency) == 0) return StreamError::kInvalidValue;
+  }
+  if (replace) {
+    // What is replaced need not be joined.
+    for (GraphNode* replaced : stream->dependencies) stream->capture->leaves.erase(replaced);
+    stream->dependencies.clear();
+  }
   add_once(stream->dependencies, dependencies);
   return StreamError::kNone;
 }
@@ -502,6 +516,9 @@ std::unique_ptr<Graph> Streams::take_graph(const Graph* graph) {
 bool Streams::remove_graph(Graph* graph) {
   std::unique_ptr<Graph> removed;  // destroyed after the lock is released
   std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [id, capture] : captures_) {
+    if (capture->graph == graph) return false;  // a stream still captures into it
+  }
   removed = take_graph(graph);
   return removed != nullptr;
 }

@@ -334,6 +334,46 @@ TEST_CASE("late: events that are polled in turn are counted apart") {
   }
 }
 
+TEST_CASE("what is replaced, or added by hand, need not be joined") {
+  Device device;
+  REQUIRE(device.begin(&device.a) == StreamError::kNone);
+  device.work(&device.a);
+  Streams::CaptureInfo info;
+  REQUIRE(device.streams.capture_info(&device.a, 0, &info) == StreamError::kNone);
+  GraphNode* const by_hand = device.streams.add_node(info.graph, {}, NodeKind::kEmpty, nullptr);
+  REQUIRE(device.streams.add_node(info.graph, {by_hand}, NodeKind::kEmpty, nullptr) != nullptr);
+  CHECK(device.streams.set_dependencies(&device.a, 0, {by_hand}, true) == StreamError::kNone);
+  GraphNode stranger{NodeKind::kEmpty, {}, nullptr};
+  CHECK(device.streams.set_dependencies(&device.a, 0, {&stranger}, false) ==
+        StreamError::kInvalidValue);
+  CHECK_FALSE(device.streams.remove_graph(info.graph));  // it is captured into
+  CHECK(device.end(&device.a) == StreamError::kNone);
+}
+
+TEST_CASE("external events belong into captures only") {
+  Device device;
+  CHECK(device.streams.record(&device.first, &device.a, 0, true) == StreamError::kInvalidValue);
+  CHECK(device.streams.wait(&device.a, 0, &device.first, true) == StreamError::kInvalidValue);
+  REQUIRE(device.begin(&device.a) == StreamError::kNone);
+  CHECK(device.streams.record(&device.first, &device.a, 0, true) == StreamError::kNone);
+  CHECK(device.streams.wait(&device.a, 0, &device.first, true) == StreamError::kNone);
+  REQUIRE(device.end(&device.a) == StreamError::kNone);
+  CHECK(device.streams.nodes_of(device.graph)->size() == 2);
+}
+
+TEST_CASE("a stream that is destroyed leaves nothing behind") {
+  Device device(true);
+  device.work(&device.a);
+  device.record(&device.first, &device.a);
+  CHECK(device.streams.remove_stream(&device.a));
+  CHECK(device.streams.query_event(&device.first) == StreamError::kNone);
+  REQUIRE(device.begin(&device.b) == StreamError::kNone);
+  Streams::CaptureInfo info;
+  REQUIRE(device.streams.capture_info(&device.b, 0, &info) == StreamError::kNone);
+  CHECK(device.streams.remove_stream(&device.b));
+  CHECK_FALSE(device.streams.is_graph(info.graph));
+}
+
 TEST_CASE("nodes by hand, and what is no graph or node is told") {
   Device device;
   Graph* const graph = device.streams.make_graph();

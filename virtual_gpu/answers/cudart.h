@@ -40,6 +40,7 @@ void device_uuid(char (&uuid)[16], int device);
 
 // Copies as the kinds of the pointers say.
 cudaError_t transfer(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind);
+cudaError_t transfer_3d(const cudaMemcpy3DParms& copy);
 cudaError_t fill(void* pointer, unsigned value, size_t width_bytes, size_t count);
 
 // Counts a kernel on a stream: a node where the stream captures.

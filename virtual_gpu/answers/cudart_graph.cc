@@ -1,5 +1,7 @@
 // The runtime: graphs. Kernels are not run, so a launch does the copies, fills and host functions
 // of its nodes, in the order in which they were added.
+#include <pthread.h>
+
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -21,7 +23,7 @@ struct UserObject {
   unsigned references;
 };
 
-// What the program owns beside graphs. Never destroyed.
+// What the program owns beside graphs; a fork waits for its lock. Never destroyed.
 struct Owned {
   std::mutex mutex;
   std::unordered_map<const void*, std::shared_ptr<const Executable>> executables;
@@ -29,8 +31,15 @@ struct Owned {
   std::unordered_map<const void*, std::unordered_map<const void*, unsigned>> retained;  // by graph
 };
 
+Owned* made_owned = nullptr;
+
 Owned& owned() {
-  static Owned* const made = new Owned;
+  static Owned* const made = [] {
+    made_owned = new Owned;
+    pthread_atfork([] { made_owned->mutex.lock(); }, [] { made_owned->mutex.unlock(); },
+                   [] { made_owned->mutex.unlock(); });
+    return made_owned;
+  }();
   return *made;
 }
 
@@ -160,9 +169,10 @@ MEMLEDGER_ANSWER cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaG
                                                     const cudaGraphNode_t* dependencies,
                                                     size_t count,
                                                     const cudaMemcpy3DParms* parameters) {
-  if (!parameters) return result(cudaErrorInvalidValue);
+  if (!parameters || parameters->srcArray || parameters->dstArray)
+    return result(cudaErrorInvalidValue);
   return result(add_node(node, graph, dependencies, count, NodeKind::kCopy,
-                         [copy = *parameters] { cudaMemcpy3D(&copy); }));
+                         [copy = *parameters] { transfer_3d(copy); }));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph,

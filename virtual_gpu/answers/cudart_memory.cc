@@ -101,6 +101,14 @@ cudaError_t transfer_3d(const cudaPitchedPtr& destination, const cudaPos& to,
   return cudaSuccess;
 }
 
+}  // namespace
+
+cudaError_t transfer_3d(const cudaMemcpy3DParms& copy) {
+  return transfer_3d(copy.dstPtr, copy.dstPos, copy.srcPtr, copy.srcPos, copy.extent, copy.kind);
+}
+
+namespace {
+
 cudaError_t check_stream(cudaStream_t stream) {
   return is_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
@@ -110,6 +118,9 @@ cudaError_t check_stream(cudaStream_t stream) {
 void wait_after_copy(const void* destination, const void* source, cudaStream_t stream,
                      bool asynchronous) {
   if (!Machine::get().specification().late_events) return;
+  Streams::CaptureInfo capture;
+  streams().capture_info(stream, current_device(), &capture);
+  if (capture.status != CaptureStatus::kNone) return;  // a node for later
   const std::optional<Region> to = Machine::get().find(destination);
   const std::optional<Region> from = Machine::get().find(source);
   const bool into_pageable = !to && is_on_device(from);
@@ -118,9 +129,16 @@ void wait_after_copy(const void* destination, const void* source, cudaStream_t s
     streams().wait_for_stream(stream, current_device());
 }
 
+// An int, as a value that is no cudaMemcpyKind must not become one.
+cudaError_t check_direction(int kind) {
+  const bool known = kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
+  return known ? cudaSuccess : cudaErrorInvalidMemcpyDirection;
+}
+
 cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
                            cudaStream_t stream, bool asynchronous) {
   if (const cudaError_t error = ready()) return error;
+  if (const cudaError_t error = check_direction(kind)) return error;
   const cudaError_t error = on_stream(stream, NodeKind::kCopy,
                                       [=] { return transfer(destination, source, bytes, kind); });
   if (error == cudaSuccess) wait_after_copy(destination, source, stream, asynchronous);
@@ -131,6 +149,7 @@ cudaError_t copy_2d_on_stream(void* destination, size_t destination_pitch, const
                               size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind,
                               cudaStream_t stream, bool asynchronous) {
   if (const cudaError_t error = ready()) return error;
+  if (const cudaError_t error = check_direction(kind)) return error;
   const cudaError_t error = on_stream(stream, NodeKind::kCopy, [=] {
     return transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind);
   });
@@ -141,9 +160,8 @@ cudaError_t copy_2d_on_stream(void* destination, size_t destination_pitch, const
 cudaError_t copy_3d_on_stream(const cudaMemcpy3DParms* p, cudaStream_t stream, bool asynchronous) {
   if (const cudaError_t error = ready()) return error;
   if (!p || p->srcArray || p->dstArray) return cudaErrorInvalidValue;
-  const cudaError_t error = on_stream(stream, NodeKind::kCopy, [copy = *p] {
-    return transfer_3d(copy.dstPtr, copy.dstPos, copy.srcPtr, copy.srcPos, copy.extent, copy.kind);
-  });
+  const cudaError_t error =
+      on_stream(stream, NodeKind::kCopy, [copy = *p] { return virtual_gpu::transfer_3d(copy); });
   if (error == cudaSuccess) wait_after_copy(p->dstPtr.ptr, p->srcPtr.ptr, stream, asynchronous);
   return error;
 }

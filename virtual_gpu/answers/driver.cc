@@ -106,6 +106,7 @@ MEMLEDGER_ANSWER CUresult cuGetProcAddress_v2(const char* name, void** function,
 
 // The driver has nothing to log.
 
+#if CUDA_VERSION >= 12090
 MEMLEDGER_ANSWER CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*,
                                                  CUlogsCallbackHandle* handle) {
   static char nothing;
@@ -115,6 +116,7 @@ MEMLEDGER_ANSWER CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*,
 }
 
 MEMLEDGER_ANSWER CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle) { return CUDA_SUCCESS; }
+#endif
 
 // Devices and contexts.
 
@@ -640,15 +642,16 @@ MEMLEDGER_ANSWER CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr address, cuuint32_t value,
-                                                  unsigned) {
-  return driver(fill(pointer_of(address), value, 4, 1));
+MEMLEDGER_ANSWER CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address,
+                                                  cuuint32_t value, unsigned) {
+  return fill_on_stream(address, value, 4, 1, stream);
 }
 
 // All work before it is done, so what it waits for cannot come later.
 MEMLEDGER_ANSWER CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr, cuuint32_t,
                                                  unsigned) {
-  return cuStreamQuery(stream);
+  const KeepLastError keep;
+  return driver(on_stream(stream, NodeKind::kEmpty, [] { return cudaSuccess; }));
 }
 
 MEMLEDGER_ANSWER CUresult cuEventCreate(CUevent* event, unsigned flags) {
