@@ -24,9 +24,15 @@ using Words = std::vector<std::string>;
 constexpr int kMostGpus = 128;
 constexpr size_t kHelpColumn = 30;
 
+// What an option says that may stand alone: `--json`, `--json=FILE`.
+struct OptionalValue {
+  bool is_given = false;
+  std::string value;
+};
+
 // Where an option's value goes. A flag sets its bool; a list takes all values, the others the last.
 using Target = std::variant<bool*, std::string*, std::optional<std::string>*, std::optional<int>*,
-                            std::vector<std::string>*>;
+                            std::vector<std::string>*, OptionalValue*>;
 
 struct OptionDeclaration {
   std::string names;  // as CLI11 takes them
@@ -83,14 +89,20 @@ absl::Status complete_line_profile(RunOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status check_gpu(const std::string& option, const std::string& specification) {
+  const auto parsed = virtual_gpu::parse_specification(specification);
+  return parsed.specification
+             ? absl::OkStatus()
+             : invalid(absl::StrCat(option, "=", specification, ": ", parsed.error));
+}
+
 absl::StatusOr<Request> finish_run(RunOptions& options) {
   if (options.program.empty())
     return invalid("which program? memledger run [OPTION]… -- PROGRAM [ARGUMENT]…");
   if (const absl::Status status = complete_line_profile(options); !status.ok()) return status;
   if (!options.virtual_gpu.empty()) {
-    const auto parsed = virtual_gpu::parse_specification(options.virtual_gpu);
-    if (!parsed.specification)
-      return invalid(absl::StrCat("--virtual-gpu=", options.virtual_gpu, ": ", parsed.error));
+    if (const absl::Status status = check_gpu("--virtual-gpu", options.virtual_gpu); !status.ok())
+      return status;
   }
   return Request(options);
 }
@@ -151,6 +163,77 @@ Command declare_run(RunOptions& options) {
   command.operands = &options.program;
   command.runs_program = true;
   command.finish = [&options] { return finish_run(options); };
+  return command;
+}
+
+// What the words of `memledger dry-run` say, before they are checked.
+struct DryRunWords {
+  DryRunOptions options;
+  std::optional<std::string> until, timeout;
+  OptionalValue json;
+};
+
+absl::StatusOr<Request> finish_dry_run(DryRunWords& words) {
+  DryRunOptions& options = words.options;
+  if (options.gpus.empty())
+    return invalid(
+        "on which GPU? memledger dry-run --gpu=h100 -- PROGRAM; `memledger gpus` lists them");
+  if (options.program.empty())
+    return invalid("which program? memledger dry-run --gpu=GPU [OPTION]… -- PROGRAM [ARGUMENT]…");
+  for (const std::string& gpu : options.gpus) {
+    if (const absl::Status status = check_gpu("--gpu", gpu); !status.ok()) return status;
+  }
+  if (words.until && *words.until != "step" && *words.until != "exit")
+    return invalid(absl::StrCat("--until=", *words.until, ": it is step or exit"));
+  options.until_exit = words.until == "exit";
+  if (words.timeout &&
+      (!absl::SimpleAtoi(*words.timeout, &options.timeout_s) || options.timeout_s < 1))
+    return invalid(absl::StrCat("--timeout=", *words.timeout, ": it is a number of seconds"));
+  options.json = words.json.is_given;
+  options.json_file = words.json.value;
+  return Request(options);
+}
+
+Command declare_dry_run(DryRunWords& words) {
+  DryRunOptions& options = words.options;
+  Command command;
+  command.name = "dry-run";
+  command.usage = "memledger dry-run --gpu=GPU [OPTION]… [--] PROGRAM [ARGUMENT]…";
+  command.summary = "Tell whether a program fits on a GPU that is not here";
+  command.description =
+      "Runs a program on virtual GPUs and tells whether it fits, and between which figures its\n"
+      "memory lies. Kernels do not run, so values are zeros: give it a program that may write\n"
+      "nothing of value. Its input is empty and its output hidden.";
+  command.options = {
+      {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.gpus,
+       "The GPUs of the machine, as `memledger gpus` lists them. May be repeated:\n"
+       "each is a machine of its own."},
+      {"--until", "step|exit", &words.until,
+       "End the program once the peak no longer moves from one optimizer step\n"
+       "to the next (step), or let it run to its end (exit). The default is step."},
+      {"--timeout", "SECONDS", &words.timeout,
+       "Give up on a run after so many seconds. The default is 600."},
+      {"--json", "FILE", &words.json,
+       "Print JSON (memledger.prediction/1) instead of text, or write it to FILE\n"
+       "beside the text."},
+  };
+  command.examples_and_exit_status =
+      "Examples:\n"
+      "  memledger dry-run --gpu=l4 -- ./train --batch=32\n"
+      "  memledger dry-run --gpu=rtx4090 --gpu=a100 -- python train.py\n"
+      "  memledger dry-run --gpu=h100,count=2 --json -- torchrun --nproc-per-node=2 train.py\n"
+      "\n"
+      "Exit status:\n"
+      "  0    it fits on every GPU\n"
+      "  10   it does not fit on one\n"
+      "  11   not known\n"
+      "  12   the program failed\n"
+      "  2    wrong usage\n"
+      "  126  memledger's own libraries are missing, or the program cannot be run\n"
+      "  127  there is no such program";
+  command.operands = &options.program;
+  command.runs_program = true;
+  command.finish = [&words] { return finish_dry_run(words); };
   return command;
 }
 
@@ -264,7 +347,9 @@ class HelpFormatter : public CLI::Formatter {
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     const std::string value = option->get_option_text();
-    return absl::StrJoin(names, ", ") + (value.empty() ? "" : "=" + value);
+    const std::string equals =
+        option->get_items_expected_min() == 0 ? "[=" + value + "]" : "=" + value;
+    return absl::StrJoin(names, ", ") + (value.empty() ? "" : equals);
   }
   std::string make_option_opts(const CLI::Option* /*option*/) const override { return ""; }
 
@@ -273,8 +358,10 @@ class HelpFormatter : public CLI::Formatter {
 };
 
 void store(const OptionDeclaration& option, const std::vector<std::string>& values) {
-  const std::string& last = values.back();
-  if (auto* const* list = std::get_if<std::vector<std::string>*>(&option.target)) {
+  const std::string last = values.empty() ? "" : values.back();
+  if (auto* const* optional = std::get_if<OptionalValue*>(&option.target)) {
+    **optional = {true, last};
+  } else if (auto* const* list = std::get_if<std::vector<std::string>*>(&option.target)) {
     **list = values;
   } else if (auto* const* text = std::get_if<std::string*>(&option.target)) {
     **text = last;
@@ -303,10 +390,11 @@ void add_option(CLI::App& app, const OptionDeclaration& option) {
     store(option, values);
     return true;
   };
-  app.add_option(option.names, take, option.help)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->option_text(option.value)
-      ->group(option.group);
+  CLI::Option* const added = app.add_option(option.names, take, option.help)
+                                 ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                                 ->option_text(option.value)
+                                 ->group(option.group);
+  if (std::holds_alternative<OptionalValue*>(option.target)) added->expected(0, 1);
 }
 
 // The command is referred to.
@@ -344,7 +432,7 @@ absl::StatusOr<std::string> checked(const CLI::App& app, const std::string& word
   const std::string name = word.substr(0, equals);
   const CLI::Option* const option = app.get_option_no_throw(name);
   if (equals == std::string::npos || option == nullptr) return word;
-  if (!takes_value(*option)) return invalid(name + " takes no value: " + name);
+  if (option->get_items_expected_max() == 0) return invalid(name + " takes no value: " + name);
   if (equals + 1 == word.size())
     return invalid(absl::StrCat(name, "= needs a value: ", name, "=", option->get_option_text()));
   return name.size() == 2 ? name + word.substr(equals + 1) : word;
@@ -442,10 +530,13 @@ absl::StatusOr<Request> parse_with(const std::vector<Command>& commands, Words w
 
 absl::StatusOr<Request> parse_command_line(const std::vector<std::string>& words) {
   RunOptions run;
+  DryRunWords dry_run;
   LogOptions log;
   GpusOptions gpus;
   Words gpus_operands;
-  return parse_with({declare_run(run), declare_log(log), declare_gpus(gpus, gpus_operands)}, words);
+  return parse_with({declare_run(run), declare_dry_run(dry_run), declare_log(log),
+                     declare_gpus(gpus, gpus_operands)},
+                    words);
 }
 
 std::string general_help() { return std::get<PrintText>(*parse_command_line({"--help"})).text; }

@@ -15,6 +15,7 @@
 
 namespace {
 
+using memledger::runner::DryRunOptions;
 using memledger::runner::GpusOptions;
 using memledger::runner::LogOptions;
 using memledger::runner::PrintText;
@@ -40,6 +41,8 @@ int carry_out(const PrintText& request) {
 }
 
 int carry_out(const RunOptions& options) { return run_program(options); }
+
+int carry_out(const DryRunOptions& options) { return dry_run_command(options); }
 
 int carry_out(const LogOptions& options) { return log_command(options); }
 

@@ -121,6 +121,13 @@ MemoryInfo Machine::memory_info(int device) {
   return {d.capacity - d.used, d.capacity};
 }
 
+memledger_virtual_gpu_use Machine::use(int device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Device& d = devices_[device];
+  return {d.profile.name.c_str(), d.capacity, has_context(device) ? d.context_bytes : 0, d.used,
+          d.used_high};
+}
+
 void Machine::make_context(int device) {
   if (has_context(device)) return;
   std::lock_guard<std::mutex> lock(mutex_);
@@ -129,7 +136,9 @@ void Machine::make_context(int device) {
 
 void Machine::make_context_locked(int device) {
   if (has_context(device)) return;
-  devices_[device].used += devices_[device].context_bytes;
+  Device& d = devices_[device];
+  d.used += d.context_bytes;
+  d.used_high = std::max(d.used_high, d.used);
   contexts_.fetch_or(1u << device, std::memory_order_release);
 }
 
@@ -194,6 +203,7 @@ bool Machine::charge(int device, size_t bytes) {
   Device& d = devices_[device];
   if (bytes > d.capacity - d.used) return false;
   d.used += bytes;
+  d.used_high = std::max(d.used_high, d.used);
   return true;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "virtual_gpu/address_space.h"
+#include "virtual_gpu/device_use.h"
 #include "virtual_gpu/kept_bytes.h"
 #include "virtual_gpu/profiles.h"
 #include "virtual_gpu/specification.h"
@@ -85,6 +86,7 @@ class Machine {
   size_t capacity(int device) const { return at(device).capacity; }
   const Specification& specification() const { return specification_; }
   MemoryInfo memory_info(int device);
+  memledger_virtual_gpu_use use(int device);
 
   // All devices, as NVML counts them, also those that CUDA_VISIBLE_DEVICES hides. A hidden one has
   // a number, too: one from device_count() on, for profile() and memory_info().
@@ -174,6 +176,7 @@ class Machine {
     size_t context_bytes = 0;
     int machine_number = 0;
     size_t used = 0;
+    size_t used_high = 0;
     uintptr_t begin = 0;  // of the addresses; 0 until the first allocation
     std::optional<AddressSpace> addresses;
     uintptr_t symbols_begin = 0;  // behind the addresses of blocks

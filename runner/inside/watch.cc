@@ -23,6 +23,7 @@
 #include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
 #include "runner/environment.h"
+#include "runner/inside/measure.h"
 #include "text/output.h"
 #include "tracker/line_profiler.h"
 #include "tracker/timeline.h"
@@ -256,6 +257,7 @@ __attribute__((constructor(103))) void watch_if_asked() {
         settings.report || !settings.timeline.empty() || !settings.lines.functions.empty();
     // Where another copy of memledger in this process has taken the report, it does all this.
     if (asked && take_exit_report()) begin(settings);
+    measure_if_asked();
   } catch (const std::exception& error) {
     memledger::tell({"memledger: this program is not watched: ", first_line(error.what())});
   }
@@ -265,6 +267,7 @@ __attribute__((constructor(103))) void watch_if_asked() {
 }  // namespace memledger::inside
 
 extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
+  memledger::inside::measure_main_begins();
   memledger::inside::Watch& watch = memledger::inside::watch();
   if (watch.process == 0 || watch.main_has_begun.exchange(true)) return;
   memledger::inside::check_gpu();

@@ -1,0 +1,169 @@
+#include "prediction/measurement.h"
+
+#include <exception>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "text/json.h"
+
+namespace memledger::prediction {
+namespace {
+
+constexpr char kSchema[] = "memledger.measurement/1";
+
+Json json(const MeasuredDevice& device) {
+  return {{"index", device.index},
+          {"gpu", device.gpu},
+          {"capacity_bytes", device.capacity_bytes},
+          {"allocated_peak_bytes", device.allocated_peak},
+          {"reserved_peak_bytes", device.reserved_peak},
+          {"process_peak_bytes", device.process_peak},
+          {"context_bytes", device.context_bytes},
+          {"fragmented_bytes", device.fragmented_bytes},
+          {"retries", device.retries},
+          {"failures", device.failures}};
+}
+
+MeasuredDevice device_of(const Json& json) {
+  MeasuredDevice device;
+  device.index = json.at("index");
+  device.gpu = json.at("gpu");
+  device.capacity_bytes = json.at("capacity_bytes");
+  device.allocated_peak = json.at("allocated_peak_bytes");
+  device.reserved_peak = json.at("reserved_peak_bytes");
+  device.process_peak = json.at("process_peak_bytes");
+  device.context_bytes = json.at("context_bytes");
+  device.fragmented_bytes = json.at("fragmented_bytes");
+  device.retries = json.at("retries");
+  device.failures = json.at("failures");
+  return device;
+}
+
+Json json(const MeasuredRow& row) {
+  return {{"name", row.name},   {"bytes", row.bytes}, {"op", row.op},
+          {"phase", row.phase}, {"where", row.place}, {"shape", row.shape}};
+}
+
+MeasuredRow row_of(const Json& json) {
+  MeasuredRow row;
+  row.name = json.at("name");
+  row.bytes = json.at("bytes");
+  row.op = json.at("op");
+  row.phase = json.at("phase");
+  row.place = json.at("where");
+  row.shape = json.at("shape");
+  return row;
+}
+
+Json json(const std::optional<MeasuredPeak>& peak) {
+  if (!peak) return nullptr;
+  Json rows = Json::array();
+  for (const MeasuredRow& row : peak->largest) rows.push_back(json(row));
+  Json roles = Json::object();
+  for (const auto& [role, bytes] : peak->by_role) roles[role] = bytes;
+  return {{"device", peak->device}, {"op", peak->op},       {"phase", peak->phase},
+          {"layer", peak->layer},   {"where", peak->place}, {"by_role", roles},
+          {"largest", rows}};
+}
+
+std::optional<MeasuredPeak> peak_of(const Json& json) {
+  if (json.is_null()) return std::nullopt;
+  MeasuredPeak peak;
+  peak.device = json.at("device");
+  peak.op = json.at("op");
+  peak.phase = json.at("phase");
+  peak.layer = json.at("layer");
+  peak.place = json.at("where");
+  for (const auto& [role, bytes] : json.at("by_role").items()) peak.by_role[role] = bytes;
+  for (const Json& row : json.at("largest")) peak.largest.push_back(row_of(row));
+  return peak;
+}
+
+Json json(const std::optional<MeasuredFailure>& failure) {
+  if (!failure) return nullptr;
+  return {{"device", failure->device}, {"requested_bytes", failure->requested_bytes},
+          {"op", failure->op},         {"phase", failure->phase},
+          {"layer", failure->layer},   {"where", failure->place}};
+}
+
+std::optional<MeasuredFailure> failure_of(const Json& json) {
+  if (json.is_null()) return std::nullopt;
+  MeasuredFailure failure;
+  failure.device = json.at("device");
+  failure.requested_bytes = json.at("requested_bytes");
+  failure.op = json.at("op");
+  failure.phase = json.at("phase");
+  failure.layer = json.at("layer");
+  failure.place = json.at("where");
+  return failure;
+}
+
+Json json(const MeasuredRead& read) {
+  return {{"op", read.op}, {"where", read.place}, {"count", read.count}, {"bytes", read.bytes}};
+}
+
+Ended ended_of(const std::string& text) {
+  for (const Ended ended : {Ended::kAtExit, Ended::kAfterStep}) {
+    if (text == to_string(ended)) return ended;
+  }
+  return Ended::kNot;
+}
+
+Measurement measurement_of(const Json& json) {
+  Measurement measurement;
+  measurement.process = json.at("process");
+  measurement.rank = json.at("rank");
+  measurement.ended = ended_of(json.at("ended"));
+  measurement.steps = json.at("steps");
+  for (const Json& device : json.at("devices")) measurement.devices.push_back(device_of(device));
+  measurement.peak = peak_of(json.at("peak"));
+  measurement.failure = failure_of(json.at("failure"));
+  for (const Json& read : json.at("unknown_reads")) {
+    measurement.unknown_reads.push_back(
+        {read.at("op"), read.at("where"), read.at("count"), read.at("bytes")});
+  }
+  return measurement;
+}
+
+}  // namespace
+
+std::string_view to_string(Ended ended) {
+  switch (ended) {
+    case Ended::kAtExit:
+      return "exit";
+    case Ended::kAfterStep:
+      return "step";
+    case Ended::kNot:
+      break;
+  }
+  return "not";
+}
+
+std::string to_json(const Measurement& measurement) {
+  Json devices = Json::array(), reads = Json::array();
+  for (const MeasuredDevice& device : measurement.devices) devices.push_back(json(device));
+  for (const MeasuredRead& read : measurement.unknown_reads) reads.push_back(json(read));
+  return to_text({{"schema", kSchema},
+                  {"process", measurement.process},
+                  {"rank", measurement.rank},
+                  {"ended", to_string(measurement.ended)},
+                  {"steps", measurement.steps},
+                  {"devices", devices},
+                  {"peak", json(measurement.peak)},
+                  {"failure", json(measurement.failure)},
+                  {"unknown_reads", reads}}) +
+         "\n";
+}
+
+absl::StatusOr<Measurement> parse_measurement(std::string_view text) {
+  try {
+    const Json json = Json::parse(text);
+    if (json.at("schema") != kSchema)
+      return absl::InvalidArgumentError(absl::StrCat("its schema is not ", kSchema));
+    return measurement_of(json);
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+}
+
+}  // namespace memledger::prediction

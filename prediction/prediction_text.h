@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+namespace memledger::prediction {
+
+struct Prediction;
+
+std::string sentence_of(const Prediction& prediction);
+std::string json_of(const Prediction& prediction);
+std::string text_of(const Prediction& prediction);
+
+}  // namespace memledger::prediction
