@@ -39,7 +39,7 @@ class ChildProcess {
   ChildProcess(pid_t process, std::string tag) : process_(process), tag_(std::move(tag)) {}
   void kill_descendants() const;
 
-  pid_t process_;  // 0: ended
+  pid_t process_;    // 0: ended
   std::string tag_;  // NAME=VALUE
   End end_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();

@@ -140,8 +140,7 @@ std::vector<prediction::Measurement> read_measurements(const std::string& folder
   std::sort(files.begin(), files.end());
   for (const fs::path& path : files) {
     std::ifstream file(path);
-    std::string text((std::istreambuf_iterator<char>(file)),
-                           std::istreambuf_iterator<char>());
+    std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     auto measurement = prediction::parse_measurement(text);
     if (measurement.ok()) {
       measurements.push_back(*std::move(measurement));
@@ -313,8 +312,7 @@ Prediction predict(const Case& one) {
   if (one.with_expandable.empty()) return result;
   const Prediction tried = prediction::predict(one.specification, one.with_expandable);
   if (tried.devices.empty()) return result;
-  prediction::SettingTried setting{kExpandable, tried.devices.front().reserved_peak,
-                                   tried.verdict};
+  prediction::SettingTried setting{kExpandable, tried.devices.front().reserved_peak, tried.verdict};
   for (const prediction::DevicePrediction& device : tried.devices) {
     setting.reserved_peak.low = std::max(setting.reserved_peak.low, device.reserved_peak.low);
     setting.reserved_peak.high = std::max(setting.reserved_peak.high, device.reserved_peak.high);
@@ -328,10 +326,9 @@ Prediction predict(const Case& one) {
 std::string json_of(const std::vector<Prediction>& predictions) {
   if (predictions.size() == 1) return predictions.front().to_json() + "\n";
   return "[" +
-         absl::StrJoin(predictions, ",\n ",
-                       [](std::string* out, const Prediction& one) {
-                         absl::StrAppend(out, one.to_json());
-                       }) +
+         absl::StrJoin(
+             predictions, ",\n ",
+             [](std::string* out, const Prediction& one) { absl::StrAppend(out, one.to_json()); }) +
          "]\n";
 }
 
@@ -369,8 +366,7 @@ void tell_failure(const Prediction& prediction) {
 absl::Status write(const DryRunOptions& options, const std::vector<Prediction>& predictions) {
   if (!options.json) return write_standard_output(text_of(predictions));
   if (options.json_file.empty()) return write_standard_output(json_of(predictions));
-  if (const absl::Status status =
-          write_file(options.json_file, "prediction", json_of(predictions));
+  if (const absl::Status status = write_file(options.json_file, "prediction", json_of(predictions));
       !status.ok())
     return status;
   return write_standard_output(text_of(predictions));

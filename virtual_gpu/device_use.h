@@ -3,20 +3,20 @@
 #include <cstddef>
 #include <cstdint>
 
-// What the program has taken of each device so far, whoever asked: segments of LibTorch's allocator,
-// memory that libraries took, contexts.
+// What the program has taken of each device so far, whoever asked: segments of LibTorch's
+// allocator, memory that libraries took, contexts.
 extern "C" {
 
 struct memledger_virtual_gpu_use {
-  const char* name;       // NVIDIA H200; lives as long as the process
+  const char* name;  // NVIDIA H200; lives as long as the process
   uint64_t total_bytes;
   uint64_t context_bytes;  // part of what is used; 0 before the device's first use
   uint64_t used_bytes;
   uint64_t peak_bytes;  // the most that was used at one time
 };
 
-// Writes up to `capacity` rows, one per device that CUDA shows, and returns how many there are. Found
-// by name (dlsym): nullptr where no virtual GPU is there.
+// Writes up to `capacity` rows, one per device that CUDA shows, and returns how many there are.
+// Found by name (dlsym): nullptr where no virtual GPU is there.
 __attribute__((visibility("default"))) size_t memledger_virtual_gpu_uses(
     memledger_virtual_gpu_use* rows, size_t capacity);
 

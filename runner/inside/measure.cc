@@ -116,8 +116,8 @@ std::vector<prediction::MeasuredDevice> devices() {
 }
 
 prediction::MeasuredRow row_of(const ReportRow& row) {
-  return {row.name,  std::string(row.op), phase_text(row.phase), row.where,
-          shape_text(row.shape), row.nbytes.value_or(0)};
+  return {row.name,  std::string(row.op),   phase_text(row.phase),
+          row.where, shape_text(row.shape), row.nbytes.value_or(0)};
 }
 
 // The layer that a row belongs to: the module, else the label of the forward pass.
@@ -208,8 +208,7 @@ void note_failure(const AllocationFailure& failed) noexcept {
 
 int64_t peak_now() {
   int64_t peak = 0;
-  for (const memledger_virtual_gpu_use& use : uses())
-    peak += static_cast<int64_t>(use.peak_bytes);
+  for (const memledger_virtual_gpu_use& use : uses()) peak += static_cast<int64_t>(use.peak_bytes);
   for (size_t i = 0; i < uses().size(); ++i) {
     if (const auto statistics = device_statistics(cuda(i)))
       peak += statistics->allocated_bytes.peak;
@@ -284,7 +283,9 @@ void measure_if_asked() {
   const char* const until = value_of(prediction::kUntilVariable);
   measure.until_step = until != nullptr && std::string_view(until) == "step";
   RegistryOptions options;
-  options.stacks = StackOptions::from(kStackFrom);
+  // The stack of a Python program has the interpreter's functions.
+  if (dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr)
+    options.stacks = StackOptions::from(kStackFrom);
   static const auto* const tracking = new ScopedTracking(options);  // never ends
   if (!tracking->status().ok()) return;
   set_allocation_failure_observer(&note_failure);
