@@ -283,6 +283,7 @@ void Machine::give_back(const Entry& entry) {
     give_for_pool(*entry.pool, region);
     entry.pool->used -= round_up(region.bytes, kSmallAlignment);
     shrink(*entry.pool, entry.pool->release_threshold);
+    erase_if_done(entry.pool);
     return;
   }
   if (region.bytes > kPage / 2) {
@@ -449,19 +450,17 @@ bool Machine::destroy_pool(MemoryPool* pool) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = pools_.find(pool);
   if (found == pools_.end()) return false;
-  // Blocks that are still out stay valid in CUDA; here they go with the pool, their memory with
-  // them.
-  for (auto entry = entries_.begin(); entry != entries_.end();) {
-    if (entry->second.pool == pool) {
-      give_back(entry->second);
-      entry = entries_.erase(entry);
-    } else {
-      ++entry;
-    }
-  }
+  if (pool->destroyed) return false;
+  pool->destroyed = true;
+  pool->release_threshold = 0;
   shrink(*pool, 0);
-  pools_.erase(found);
+  erase_if_done(pool);
   return true;
+}
+
+// A pool lives until its last block is freed, as in CUDA.
+void Machine::erase_if_done(MemoryPool* pool) {
+  if (pool->destroyed && pool->used == 0) pools_.erase(pool);
 }
 
 // Small blocks of a pool share pages of addresses, too: 2 MiB for each would run out before the
@@ -491,7 +490,7 @@ bool Machine::is_pool_locked(const MemoryPool* pool) const {
   for (const Device& device : devices_) {
     if (pool == &device.pool || pool == &device.graph_pool) return true;
   }
-  return pools_.count(const_cast<MemoryPool*>(pool)) != 0;
+  return pools_.count(const_cast<MemoryPool*>(pool)) != 0 && !pool->destroyed;
 }
 
 bool Machine::is_pool(const MemoryPool* pool) {

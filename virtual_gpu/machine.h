@@ -52,6 +52,7 @@ struct MemoryPool {
   size_t used_high = 0;
   size_t reserved = 0;
   size_t reserved_high = 0;
+  bool destroyed = false;  // by the program, which still has blocks of it
   // Addresses of small blocks; the memory is charged in steps.
   std::map<uintptr_t, AddressSpace> small_pages;
 };
@@ -203,6 +204,7 @@ class Machine {
   std::optional<uintptr_t> take_for_pool(MemoryPool& pool, size_t bytes);
   bool give_small(std::map<uintptr_t, AddressSpace>& pages, const Region& region);
   void give_for_pool(MemoryPool& pool, const Region& region);
+  void erase_if_done(MemoryPool* pool);
   bool is_pool_locked(const MemoryPool* pool) const;
   void drop_reservations(int device);
   void give_back(const Entry& entry);
