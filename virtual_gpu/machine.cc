@@ -200,12 +200,12 @@ bool Machine::charge(int device, size_t bytes) {
 bool Machine::has_addresses(int device) {
   Device& d = devices_[device];
   if (d.begin) return true;
-  const size_t capacity = round_up(d.capacity, kPage);
+  const size_t capacity = round_up(d.capacity, DeviceAddresses::kChunk);
   for (size_t per_byte = kAddressesPerByte; per_byte; per_byte /= 2) {
     const size_t bytes = capacity * per_byte;
-    d.begin = reserve_addresses(bytes + kSymbolBytes, kPage);
+    d.begin = reserve_addresses(bytes + kSymbolBytes, DeviceAddresses::kChunk);
     if (!d.begin) continue;
-    d.addresses.emplace(d.begin, bytes);
+    d.addresses.emplace(d.begin, bytes, specification_.ascending_addresses);
     d.symbols_begin = d.begin + bytes;
     return true;
   }
@@ -222,7 +222,7 @@ void* Machine::allocate(int device, size_t bytes) {
   if (bytes <= kPage / 2) return allocate_small(device, bytes);
   const size_t pages = round_up(bytes, kPage);
   if (!charge(device, pages)) return nullptr;
-  const std::optional<uintptr_t> address = devices_[device].addresses->take(pages, kPage);
+  const std::optional<uintptr_t> address = devices_[device].addresses->take(pages);
   if (!address) {
     devices_[device].used -= pages;
     return nullptr;
@@ -246,7 +246,7 @@ void* Machine::allocate_small(int device, size_t bytes) {
   std::optional<uintptr_t> address = take_small(d.small_pages, rounded);
   if (!address) {
     if (!charge(device, kPage)) return nullptr;
-    const std::optional<uintptr_t> page = d.addresses->take(kPage, kPage);
+    const std::optional<uintptr_t> page = d.addresses->take(kPage);
     if (!page) {
       d.used -= kPage;
       return nullptr;
@@ -466,19 +466,19 @@ void Machine::erase_if_done(MemoryPool* pool) {
 // Small blocks of a pool share pages of addresses, too: 2 MiB for each would run out before the
 // memory does.
 std::optional<uintptr_t> Machine::take_for_pool(MemoryPool& pool, size_t bytes) {
-  AddressSpace& addresses = *devices_[pool.device].addresses;
-  if (bytes > kPage / 2) return addresses.take(round_up(bytes, kPage), kPage);
+  DeviceAddresses& addresses = *devices_[pool.device].addresses;
+  if (bytes > kPage / 2) return addresses.take(round_up(bytes, kPage));
   const size_t rounded = round_up(bytes, kSmallAlignment);
   if (const std::optional<uintptr_t> address = take_small(pool.small_pages, rounded))
     return address;
-  const std::optional<uintptr_t> page = addresses.take(kPage, kPage);
+  const std::optional<uintptr_t> page = addresses.take(kPage);
   if (!page) return std::nullopt;
   return pool.small_pages.emplace(*page, AddressSpace(*page, kPage))
       .first->second.take(rounded, kSmallAlignment);
 }
 
 void Machine::give_for_pool(MemoryPool& pool, const Region& region) {
-  AddressSpace& addresses = *devices_[pool.device].addresses;
+  DeviceAddresses& addresses = *devices_[pool.device].addresses;
   if (region.bytes > kPage / 2) {
     addresses.give(region.begin, round_up(region.bytes, kPage));
   } else if (give_small(pool.small_pages, region)) {

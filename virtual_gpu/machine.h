@@ -70,7 +70,7 @@ struct PhysicalMemory {
 class Machine {
  public:
   // The granularity of physical memory.
-  static constexpr size_t kPage = size_t{2} << 20;
+  static constexpr size_t kPage = DeviceAddresses::kPage;
   static constexpr size_t kSmallAlignment = 512;
 
   static Machine& get();
@@ -176,7 +176,7 @@ class Machine {
     int machine_number = 0;
     size_t used = 0;
     uintptr_t begin = 0;  // of the addresses; 0 until the first allocation
-    std::optional<AddressSpace> addresses;
+    std::optional<DeviceAddresses> addresses;
     uintptr_t symbols_begin = 0;  // behind the addresses of blocks
     std::map<uintptr_t, AddressSpace> small_pages;
     std::map<const void*, uintptr_t> symbols;

@@ -69,10 +69,7 @@ std::vector<Call> copies_that_wait(CUdeviceptr device, void* host, void* pinned)
   return {
       {"cuMemcpyDtoH", [=] { return cuMemcpyDtoH(host, device, 4); }},
       {"cuMemcpyHtoD", [=] { return cuMemcpyHtoD(device, host, 4); }},
-      {"cuMemcpy",
-       [=] {
-         return cuMemcpy(reinterpret_cast<CUdeviceptr>(pinned), device, 4);
-       }},
+      {"cuMemcpy", [=] { return cuMemcpy(reinterpret_cast<CUdeviceptr>(pinned), device, 4); }},
       {"cuMemcpyPeer",
        [=] {
          return cuMemcpyPeer(reinterpret_cast<CUdeviceptr>(pinned), nullptr, device, nullptr, 4);
@@ -199,7 +196,9 @@ TEST_CASE("asynchronous copies and fills become nodes that a launch does") {
   char back[16] = {};
   // The second slice: four rows of 16 bytes after the first.
   CHECK(cuMemcpyDtoH(back, device + 64, 16) == CUDA_SUCCESS);
-  CHECK(std::string(back, 8) == std::string("\0\0\0\0" "0123", 8));
+  CHECK(std::string(back, 8) == std::string("\0\0\0\0"
+                                            "0123",
+                                            8));
   CHECK(cudaMemcpyFromSymbol(back, variable, 8, 0, cudaMemcpyDeviceToHost) == cudaSuccess);
   CHECK(std::string(back, 8) == "noneword");
   CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);

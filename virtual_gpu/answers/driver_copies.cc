@@ -57,9 +57,8 @@ CUresult copy_3d(const CUDA_MEMCPY3D& c, CUstream stream, bool asynchronous) {
   if (c.srcLOD || c.dstLOD) return CUDA_ERROR_INVALID_VALUE;
   cudaMemcpy3DParms copy;
   std::memset(&copy, 0, sizeof copy);
-  copy.srcPtr =
-      pitched(const_cast<void*>(source_of(c.srcMemoryType, c.srcHost, c.srcDevice)), c.srcPitch,
-              c.srcHeight, c.srcXInBytes + c.WidthInBytes, c.srcY + c.Height);
+  copy.srcPtr = pitched(const_cast<void*>(source_of(c.srcMemoryType, c.srcHost, c.srcDevice)),
+                        c.srcPitch, c.srcHeight, c.srcXInBytes + c.WidthInBytes, c.srcY + c.Height);
   copy.dstPtr = pitched(destination_of(c.dstMemoryType, c.dstHost, c.dstDevice), c.dstPitch,
                         c.dstHeight, c.dstXInBytes + c.WidthInBytes, c.dstY + c.Height);
   copy.srcPos = {c.srcXInBytes, c.srcY, c.srcZ};
