@@ -98,6 +98,7 @@ Machine::Machine(const Specification& specification, const char* visible)
     d.profile = wanted.profile;
     d.capacity = wanted.capacity_bytes();
     d.context_bytes = specification.context_bytes_of(wanted);
+    d.has_nccl_model = specification.has_nccl_model(wanted);
     d.machine_number = order[device];
     d.pool.device = d.graph_pool.device = static_cast<int>(device);
     d.graph_pool.release_threshold = std::numeric_limits<size_t>::max();
@@ -158,6 +159,8 @@ void Machine::reset(int device) {
   shrink(d.pool, 0);
   shrink(d.graph_pool, 0);
   drop_reservations(device);
+  for (auto held = held_.begin(); held != held_.end();)
+    held = held->second.device == device ? held_.erase(held) : std::next(held);
   for (int other = 0; other < machine_count(); ++other)
     peers_ &= ~(peer_bit(device, other) | peer_bit(other, device));
   d.used = 0;
@@ -195,6 +198,23 @@ bool Machine::charge(int device, size_t bytes) {
   if (bytes > d.capacity - d.used) return false;
   d.used += bytes;
   return true;
+}
+
+bool Machine::hold(int device, const void* owner, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Held& held = held_.try_emplace(owner, Held{device, 0}).first->second;
+  if (bytes <= held.bytes) return true;
+  if (!charge(device, bytes - held.bytes)) return false;
+  held.bytes = bytes;
+  return true;
+}
+
+void Machine::release_held(const void* owner) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = held_.find(owner);
+  if (found == held_.end()) return;
+  devices_[found->second.device].used -= found->second.bytes;
+  held_.erase(found);
 }
 
 bool Machine::has_addresses(int device) {

@@ -2,8 +2,8 @@
 
 namespace memledger::testing {
 
-// Allocates and frees 300 blocks of many sizes with cudaMalloc, the same ones everywhere, and prints
-// where they are, with tabs between the words:
+// Allocates and frees 300 blocks of many sizes with cudaMalloc, the same ones everywhere, and
+// prints where they are, with tabs between the words:
 //
 //   address  allocate|free  BYTES  ADDRESS
 //
