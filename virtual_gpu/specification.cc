@@ -1,5 +1,6 @@
 #include "virtual_gpu/specification.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -16,6 +17,7 @@ constexpr uint64_t kLeastMemory = uint64_t{64} << 20;
 constexpr uint64_t kMostMemory = uint64_t{1} << 40;
 
 constexpr size_t kLongestError = 200;
+constexpr size_t kLongestName = 64;
 // Below it a device is one for tests, whose memory is for tensors alone.
 constexpr uint64_t kLeastMemoryWithContext = uint64_t{2} << 30;
 // A device's file is some hundred bytes; what is longer is not one.
@@ -36,6 +38,16 @@ std::string plain(std::string_view text, size_t most = 64) {
   std::string result;
   for (const char c : text.substr(0, most)) result += c >= ' ' && c <= '~' ? c : '?';
   return result + (text.size() > most ? "..." : "");
+}
+
+// A file's name has it in it.
+bool is_name(std::string_view text) {
+  const auto is_allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !text.empty() && text.size() <= kLongestName &&
+         std::all_of(text.begin(), text.end(), is_allowed);
 }
 
 std::string quoted(std::string_view text) { return "\"" + plain(text) + "\""; }
@@ -174,6 +186,7 @@ ParsedSpecification parse_specification(std::string_view text) {
   result.devices = *std::move(devices);
 
   bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false;
+  bool seen_share = false;
   size_t position = comma;
   while (position != std::string_view::npos) {
     const size_t next = text.find(',', position + 1);
@@ -189,11 +202,12 @@ ParsedSpecification parse_specification(std::string_view text) {
                  : key == "keep"    ? &seen_keep
                  : key == "context" ? &seen_context
                  : key == "events"  ? &seen_events
+                 : key == "share"   ? &seen_share
                                     : nullptr;
     if (!seen || equals == std::string_view::npos) {
       return failed(quoted(option) +
                     " is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                    "events=once|late.");
+                    "events=once|late, share=NAME.");
     }
     if (*seen) return failed("the option " + quoted(key) + " is given twice.");
     *seen = true;
@@ -210,6 +224,13 @@ ParsedSpecification parse_specification(std::string_view text) {
       if (value != "once" && value != "late")
         return failed("events=" + plain(value) + " is neither once nor late.");
       result.late_events = value == "late";
+      continue;
+    }
+    if (key == "share") {
+      if (!is_name(value))
+        return failed("share=" + plain(value) +
+                      " is not a name of up to 64 letters, digits, '.', '_' and '-'.");
+      result.share = value;
       continue;
     }
     const std::optional<uint64_t> bytes = parse_bytes(value, &error);

@@ -34,6 +34,8 @@ struct Specification {
   std::optional<uint64_t> context_bytes;
   // When work is done: at once, or only when the host has waited for it (virtual_gpu/streams.h).
   bool late_events = false;
+  // Processes that give the same name share the devices' memory; empty: each has its own.
+  std::string share;
 
   uint64_t context_bytes_of(const DeviceSpecification& device) const;
   // Each device as often as it is there: `h100+l4,count=2` has two h100, then two l4.

@@ -51,6 +51,17 @@ TEST_CASE("a name alone") {
 
 uint64_t memory(std::string_view text) { return *parsed(text).devices.at(0).memory_bytes; }
 
+TEST_CASE("a name under which devices are shared") {
+  CHECK(parsed("h100").share.empty());
+  CHECK(parsed("h100,share=job-1_a.b,count=2").share == "job-1_a.b");
+  CHECK(contains(error("h100,share="), "not a name"));
+  CHECK(contains(error("h100,share=../x"), "share=../x is not a name of up to 64 letters"));
+  CHECK(contains(error("h100,share=a b"), "not a name"));
+  CHECK(contains(error("h100,share=" + std::string(65, 'a')), "not a name"));
+  CHECK(parsed("h100,share=" + std::string(64, 'a')).share.size() == 64);
+  CHECK(contains(error("h100,share=a,share=a"), "given twice"));
+}
+
 TEST_CASE("memory and options") {
   CHECK(memory("h200:24GiB") == 24ULL << 30);
   CHECK(memory("h200:80GB") == 80000000000);
@@ -95,7 +106,7 @@ TEST_CASE("errors name the thing and what is known") {
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
     CHECK(contains(error("h200," + std::string(option)),
                    "is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                   "events=once|late."));
+                   "events=once|late, share=NAME."));
   }
   CHECK(contains(error("h200,count=2,count=2"), "given twice"));
   CHECK(contains(error("h200,keep=many"), "keep="));
