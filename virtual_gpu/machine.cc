@@ -52,6 +52,10 @@ size_t page_size() {
 
 }  // namespace
 
+void note_library_work() {
+  if (machine) machine->note_kernel();
+}
+
 int current_device() { return thread_device; }
 void set_current_device(int device) { thread_device = device; }
 
@@ -65,18 +69,23 @@ Machine& Machine::get() {
           machine_mutex->lock();
           machine->kept_.mutex().lock();
           machine->recent_.mutex().lock();
+          machine->messages_.mutex().lock();
         },
         [] {
+          machine->messages_.mutex().unlock();
           machine->recent_.mutex().unlock();
           machine->kept_.mutex().unlock();
           machine_mutex->unlock();
         },
         [] {
           if (machine->shared_) machine->shared_->forked();
+          machine->messages_.mutex().unlock();
           machine->recent_.mutex().unlock();
           machine->kept_.mutex().unlock();
           machine_mutex->unlock();
         });
+    // Whatever it is that brings them together: NCCL says so itself, Gloo is none of CUDA's.
+    if (std::getenv("WORLD_SIZE")) machine->note_ranks();
     if (machine->shared_) std::atexit([] { machine->leave_shared(); });
     return machine;
   }();
@@ -432,26 +441,39 @@ void* Machine::symbol_address(int device, const void* host_variable, size_t byte
 void Machine::copy_to_device(uintptr_t address, const void* source, size_t bytes) {
   kept_.write(address, source, bytes);
   recent_.write(address, source, bytes);
+  messages_.write(address, source, bytes);
 }
 
 void Machine::copy_on_device(uintptr_t destination, uintptr_t source, size_t bytes) {
   kept_.copy(destination, source, bytes);
   recent_.copy(destination, source, bytes);
+  messages_.copy(destination, source, bytes);
 }
 
 void Machine::copy_to_host(void* destination, uintptr_t address, size_t bytes) {
-  (exchanged_.load(std::memory_order_relaxed) && !kept_.is_on() ? recent_ : kept_)
-      .read(destination, address, bytes);
+  (messages_.is_on() ? recent_ : kept_).read(destination, address, bytes);
+  messages_.read(destination, address, bytes);
+}
+
+void Machine::note_ranks() {
+  if (!kept_.is_on()) messages_.turn_on();
+}
+
+void Machine::note_exchange(void* destination, const void* source, size_t bytes, int ranks) {
+  messages_.exchange(reinterpret_cast<uintptr_t>(destination), reinterpret_cast<uintptr_t>(source),
+                     bytes, ranks);
 }
 
 void Machine::fill(uintptr_t address, unsigned char value, size_t bytes) {
   kept_.fill(address, value, bytes);
   recent_.fill(address, value, bytes);
+  messages_.forget(address, bytes);
 }
 
 void Machine::forget(uintptr_t address, size_t bytes) {
   kept_.forget(address, bytes);
   recent_.forget(address, bytes);
+  messages_.forget(address, bytes);
 }
 
 MemoryPool* Machine::default_pool(int device) { return &devices_[device].pool; }

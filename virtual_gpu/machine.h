@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "virtual_gpu/address_space.h"
+#include "virtual_gpu/exchanged_bytes.h"
 #include "virtual_gpu/kept_bytes.h"
 #include "virtual_gpu/profiles.h"
 #include "virtual_gpu/shared_devices.h"
@@ -174,13 +175,14 @@ class Machine {
   void fill(uintptr_t address, unsigned char value, size_t bytes);
   void forget(uintptr_t address, size_t bytes);
 
-  // Ranks check each other's sizes by an exchange of small copies, read back at once: until the
-  // next kernel, which could have written anything, copies are read back as they are, also without
-  // `keep`.
-  void note_exchange() { exchanged_.store(true, std::memory_order_relaxed); }
+  // The program is one of several ranks, which check each other's sizes by small copies, read back
+  // at once: until the next kernel, which could have written anything, copies are read back as they
+  // are, also without `keep`. Collectives of integers are followed for longer.
+  void note_ranks();
+  void note_exchange(void* destination, const void* source, size_t bytes, int ranks);
   void note_kernel() {
-    exchanged_.store(false, std::memory_order_relaxed);
     recent_.clear();
+    messages_.note_kernel();
   }
 
  private:
@@ -238,8 +240,8 @@ class Machine {
   const Specification specification_;
   std::unique_ptr<SharedDevices> shared_;
   KeptBytes kept_;    // by `keep`
-  KeptBytes recent_;  // without it: since the last kernel
-  std::atomic<bool> exchanged_{false};
+  KeptBytes recent_;  // without it, of ranks: since the last kernel
+  ExchangedBytes messages_;
 
   std::atomic<unsigned> contexts_{0};  // a bit for each device that has one
   std::mutex mutex_;
@@ -251,6 +253,9 @@ class Machine {
   std::map<PhysicalMemory*, std::unique_ptr<PhysicalMemory>> physical_;
   std::map<MemoryPool*, std::unique_ptr<MemoryPool>> pools_;
 };
+
+// A library wrote to a device.
+void note_library_work();
 
 // The device that the thread's calls are for.
 int current_device();

@@ -55,8 +55,11 @@ size_t size_of(int data_type) {
   }
 }
 
+bool is_integer(int data_type) { return data_type >= 0 && data_type <= 5; }
+
 int make(Communicator** out, int ranks, int rank) {
   if (ranks < 1 || rank < 0 || rank >= ranks) return kInvalidArgument;
+  Machine::get().note_ranks();
   const int status = make_object(out, kInvalidArgument, kSystemError);
   if (status == 0) **out = {ranks, rank, current_device()};
   return status;
@@ -74,10 +77,13 @@ namespace {
 constexpr int kDeviceToDevice = 3;
 constexpr int kUnhandledCudaError = 1;
 
-int copy(void* to, const void* from, size_t bytes, void* stream) {
-  Machine::get().note_exchange();
-  if (to == from || bytes == 0) return 0;
-  return cudaMemcpyAsync(to, from, bytes, kDeviceToDevice, stream) == 0 ? 0 : kUnhandledCudaError;
+int copy(void* to, const void* from, size_t bytes, int type, int ranks, void* stream) {
+  if (bytes == 0) return 0;
+  if (to != from && cudaMemcpyAsync(to, from, bytes, kDeviceToDevice, stream) != 0)
+    return kUnhandledCudaError;
+  // Sizes and bytes of objects; what else the host has written is not read back.
+  if (is_integer(type)) Machine::get().note_exchange(to, from, bytes, ranks);
+  return 0;
 }
 
 char* at(void* begin, size_t offset) { return static_cast<char*>(begin) + offset; }
@@ -89,6 +95,7 @@ const char* at(const void* begin, size_t offset) {
 
 MEMLEDGER_ANSWER int ncclGetVersion(int* version) {
   if (version == nullptr) return kInvalidArgument;
+  Machine::get().note_ranks();
   *version = kVersion;
   return 0;
 }
@@ -203,18 +210,22 @@ MEMLEDGER_DOES_NOTHING(ncclGroupEnd)
 MEMLEDGER_DOES_NOTHING(ncclGroupSimulateEnd)
 
 MEMLEDGER_ANSWER int ncclAllReduce(const void* from, void* to, size_t count, int type, int,
-                                   const Communicator*, void* stream) {
-  return copy(to, from, count * size_of(type), stream);
+                                   const Communicator* communicator, void* stream) {
+  if (communicator == nullptr) return kInvalidArgument;
+  return copy(to, from, count * size_of(type), type, communicator->ranks, stream);
 }
 MEMLEDGER_ANSWER int ncclReduce(const void* from, void* to, size_t count, int type, int, int root,
                                 const Communicator* communicator, void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
-  return root == communicator->rank ? copy(to, from, count * size_of(type), stream) : 0;
+  return root == communicator->rank
+             ? copy(to, from, count * size_of(type), type, communicator->ranks, stream)
+             : 0;
 }
 MEMLEDGER_ANSWER int ncclBroadcast(const void* from, void* to, size_t count, int type, int root,
                                    const Communicator* communicator, void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
-  return copy(to, root == communicator->rank ? from : to, count * size_of(type), stream);
+  return copy(to, root == communicator->rank ? from : to, count * size_of(type), type,
+              communicator->ranks, stream);
 }
 MEMLEDGER_ANSWER int ncclAllGather(const void* from, void* to, size_t count, int type,
                                    const Communicator* communicator, void* stream) {
@@ -222,14 +233,14 @@ MEMLEDGER_ANSWER int ncclAllGather(const void* from, void* to, size_t count, int
   const size_t bytes = count * size_of(type);
   int status = 0;
   for (int rank = 0; rank < communicator->ranks && status == 0; ++rank)
-    status = copy(at(to, rank * bytes), from, bytes, stream);
+    status = copy(at(to, rank * bytes), from, bytes, type, communicator->ranks, stream);
   return status;
 }
 MEMLEDGER_ANSWER int ncclReduceScatter(const void* from, void* to, size_t count, int type, int,
                                        const Communicator* communicator, void* stream) {
   if (communicator == nullptr) return kInvalidArgument;
   const size_t bytes = count * size_of(type);
-  return copy(to, at(from, communicator->rank * bytes), bytes, stream);
+  return copy(to, at(from, communicator->rank * bytes), bytes, type, communicator->ranks, stream);
 }
 MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int type,
                                   const Communicator* communicator, void* stream) {
@@ -238,7 +249,7 @@ MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int 
   const size_t mine = communicator->rank * bytes;
   int status = 0;
   for (int rank = 0; rank < communicator->ranks && status == 0; ++rank)
-    status = copy(at(to, rank * bytes), at(from, mine), bytes, stream);
+    status = copy(at(to, rank * bytes), at(from, mine), bytes, type, communicator->ranks, stream);
   return status;
 }
 MEMLEDGER_ANSWER int ncclBcast(void* buffer, size_t count, int type, int root,
