@@ -52,6 +52,10 @@ size_t page_size() {
 
 }  // namespace
 
+void note_library_work() {
+  if (machine) machine->note_kernel();
+}
+
 int current_device() { return thread_device; }
 void set_current_device(int device) { thread_device = device; }
 
@@ -65,17 +69,24 @@ Machine& Machine::get() {
           machine_mutex->lock();
           machine->kept_.mutex().lock();
           machine->recent_.mutex().lock();
+          machine->messages_.mutex().lock();
         },
         [] {
+          machine->messages_.mutex().unlock();
           machine->recent_.mutex().unlock();
           machine->kept_.mutex().unlock();
           machine_mutex->unlock();
         },
         [] {
+          if (machine->shared_) machine->shared_->forked();
+          machine->messages_.mutex().unlock();
           machine->recent_.mutex().unlock();
           machine->kept_.mutex().unlock();
           machine_mutex->unlock();
         });
+    // Whatever it is that brings them together: NCCL says so itself, Gloo is none of CUDA's.
+    if (std::getenv("WORLD_SIZE")) machine->note_ranks();
+    if (machine->shared_) std::atexit([] { machine->leave_shared(); });
     return machine;
   }();
   return *made;
@@ -86,6 +97,7 @@ Machine::Machine(const Specification& specification, const char* visible)
       kept_(specification.keep_bytes),
       recent_(specification.keep_bytes ? 0 : kRecentBytesPerCopy) {
   const std::vector<DeviceSpecification> all = specification.all_devices();
+  if (!specification.share.empty() && !join_shared(all)) return;
   std::vector<int> order = visible_devices(visible, static_cast<int>(all.size()));
   visible_count_ = static_cast<int>(order.size());
   for (int number = 0; number < static_cast<int>(all.size()); ++number) {
@@ -119,19 +131,23 @@ int Machine::device_of_machine(int machine_number) const {
 MemoryInfo Machine::memory_info(int device) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Device& d = devices_[device];
-  return {d.capacity - d.used, d.capacity};
+  const size_t used = shared_ ? shared_->used(d.machine_number) : d.used;
+  return {d.capacity - std::min(used, d.capacity), d.capacity};
 }
 
-void Machine::make_context(int device) {
-  if (has_context(device)) return;
+bool Machine::make_context(int device) {
+  if (has_context(device)) return true;
   std::lock_guard<std::mutex> lock(mutex_);
-  make_context_locked(device);
+  return make_context_locked(device);
 }
 
-void Machine::make_context_locked(int device) {
-  if (has_context(device)) return;
-  devices_[device].used += devices_[device].context_bytes;
+bool Machine::make_context_locked(int device) {
+  if (has_context(device)) return true;
+  Device& d = devices_[device];
+  if (!take_memory(device, d.context_bytes)) return false;
+  if (shared_) shared_->set_context(d.machine_number, true);
   contexts_.fetch_or(1u << device, std::memory_order_release);
+  return true;
 }
 
 void Machine::reset(int device) {
@@ -147,7 +163,7 @@ void Machine::reset(int device) {
   Device& d = devices_[device];
   for (auto memory = physical_.begin(); memory != physical_.end();) {
     if (memory->second->device == device) {
-      d.used -= memory->second->bytes;
+      if (!memory->second->is_imported) give_memory(device, memory->second->bytes);
       memory = physical_.erase(memory);
     } else {
       ++memory;
@@ -163,7 +179,8 @@ void Machine::reset(int device) {
     held = held->second.device == device ? held_.erase(held) : std::next(held);
   for (int other = 0; other < machine_count(); ++other)
     peers_ &= ~(peer_bit(device, other) | peer_bit(other, device));
-  d.used = 0;
+  give_memory(device, d.used);
+  if (shared_) shared_->set_context(d.machine_number, false);
   contexts_.fetch_and(~(1u << device), std::memory_order_release);
 }
 
@@ -193,11 +210,21 @@ bool Machine::disable_peer(int device, int peer) {
 }
 
 bool Machine::charge(int device, size_t bytes) {
-  make_context_locked(device);
+  return make_context_locked(device) && take_memory(device, bytes);
+}
+
+// All that a device's memory is counted by.
+bool Machine::take_memory(int device, size_t bytes) {
   Device& d = devices_[device];
-  if (bytes > d.capacity - d.used) return false;
-  d.used += bytes;
-  return true;
+  const bool fits = shared_ ? shared_->take(d.machine_number, bytes) : bytes <= d.capacity - d.used;
+  if (fits) d.used += bytes;
+  return fits;
+}
+
+void Machine::give_memory(int device, size_t bytes) {
+  Device& d = devices_[device];
+  d.used -= bytes;
+  if (shared_) shared_->give(d.machine_number, bytes);
 }
 
 bool Machine::hold(int device, const void* owner, size_t bytes) {
@@ -244,7 +271,7 @@ void* Machine::allocate(int device, size_t bytes) {
   if (!charge(device, pages)) return nullptr;
   const std::optional<uintptr_t> address = devices_[device].addresses->take(pages);
   if (!address) {
-    devices_[device].used -= pages;
+    give_memory(device, pages);
     return nullptr;
   }
   entries_[*address] = Entry{{*address, bytes, device, MemoryKind::kDevice}};
@@ -268,7 +295,7 @@ void* Machine::allocate_small(int device, size_t bytes) {
     if (!charge(device, kPage)) return nullptr;
     const std::optional<uintptr_t> page = d.addresses->take(kPage);
     if (!page) {
-      d.used -= kPage;
+      give_memory(device, kPage);
       return nullptr;
     }
     address = d.small_pages.emplace(*page, AddressSpace(*page, kPage))
@@ -298,6 +325,8 @@ void Machine::give_back(const Entry& entry) {
   if (region.kind == MemoryKind::kRegistered) return;
   forget(region.begin, region.bytes);
   if (entry.physical) return drop_mapping(entry);
+  if (entry.imported_number) return release_addresses(region.begin, round_up(region.bytes, kPage));
+  if (entry.export_number) shared_->remove_export(entry.export_number);
   Device& d = devices_[region.device];
   if (entry.pool) {
     give_for_pool(*entry.pool, region);
@@ -308,18 +337,19 @@ void Machine::give_back(const Entry& entry) {
   }
   if (region.bytes > kPage / 2) {
     d.addresses->give(region.begin, round_up(region.bytes, kPage));
-    d.used -= round_up(region.bytes, kPage);
+    give_memory(region.device, round_up(region.bytes, kPage));
     return;
   }
   if (!give_small(d.small_pages, region)) return;
   d.addresses->give(region.begin / kPage * kPage, kPage);
-  d.used -= kPage;
+  give_memory(region.device, kPage);
 }
 
 bool Machine::free(void* pointer) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = entries_.find(reinterpret_cast<uintptr_t>(pointer));
-  if (found == entries_.end() || found->second.physical) return false;
+  if (found == entries_.end() || found->second.physical || found->second.imported_number)
+    return false;
   const MemoryKind kind = found->second.region.kind;
   if (kind != MemoryKind::kDevice && kind != MemoryKind::kManaged) return false;
   give_back(found->second);
@@ -432,26 +462,39 @@ void* Machine::symbol_address(int device, const void* host_variable, size_t byte
 void Machine::copy_to_device(uintptr_t address, const void* source, size_t bytes) {
   kept_.write(address, source, bytes);
   recent_.write(address, source, bytes);
+  messages_.write(address, source, bytes);
 }
 
 void Machine::copy_on_device(uintptr_t destination, uintptr_t source, size_t bytes) {
   kept_.copy(destination, source, bytes);
   recent_.copy(destination, source, bytes);
+  messages_.copy(destination, source, bytes);
 }
 
 void Machine::copy_to_host(void* destination, uintptr_t address, size_t bytes) {
-  (exchanged_.load(std::memory_order_relaxed) && !kept_.is_on() ? recent_ : kept_)
-      .read(destination, address, bytes);
+  (messages_.is_on() ? recent_ : kept_).read(destination, address, bytes);
+  messages_.read(destination, address, bytes);
+}
+
+void Machine::note_ranks() {
+  if (!kept_.is_on()) messages_.turn_on();
+}
+
+void Machine::note_exchange(void* destination, const void* source, size_t bytes, int ranks) {
+  messages_.exchange(reinterpret_cast<uintptr_t>(destination), reinterpret_cast<uintptr_t>(source),
+                     bytes, ranks);
 }
 
 void Machine::fill(uintptr_t address, unsigned char value, size_t bytes) {
   kept_.fill(address, value, bytes);
   recent_.fill(address, value, bytes);
+  messages_.forget(address, bytes);
 }
 
 void Machine::forget(uintptr_t address, size_t bytes) {
   kept_.forget(address, bytes);
   recent_.forget(address, bytes);
+  messages_.forget(address, bytes);
 }
 
 MemoryPool* Machine::default_pool(int device) { return &devices_[device].pool; }
@@ -552,7 +595,7 @@ void Machine::shrink(MemoryPool& pool, size_t keep_bytes) {
   const size_t least =
       std::max(round_up(pool.used, kPoolStep), std::min(keep_bytes, pool.reserved));
   if (least >= pool.reserved) return;
-  devices_[pool.device].used -= pool.reserved - least;
+  give_memory(pool.device, pool.reserved - least);
   pool.reserved = least;
 }
 
@@ -593,7 +636,7 @@ PhysicalMemory* Machine::create_physical(int device, size_t bytes) {
 
 void Machine::release_if_unused(PhysicalMemory* memory) {
   if (memory->references || memory->mappings) return;
-  devices_[memory->device].used -= memory->bytes;
+  if (!memory->is_imported) give_memory(memory->device, memory->bytes);
   physical_.erase(memory);
 }
 

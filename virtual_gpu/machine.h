@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "virtual_gpu/address_space.h"
+#include "virtual_gpu/exchanged_bytes.h"
 #include "virtual_gpu/kept_bytes.h"
 #include "virtual_gpu/profiles.h"
+#include "virtual_gpu/shared_devices.h"
 #include "virtual_gpu/specification.h"
 
 extern "C" {
@@ -63,6 +65,7 @@ struct PhysicalMemory {
   size_t bytes;
   int references;  // by the program
   int mappings;
+  bool is_imported = false;  // counted where it was exported
 };
 
 // The devices of this process and all memory that CUDA knows of. Made at the first CUDA call, never
@@ -95,8 +98,9 @@ class Machine {
   int machine_number(int device) const { return at(device).machine_number; }
   int device_of_machine(int machine_number) const;
 
-  // The context of a device exists from the first call that needs it on.
-  void make_context(int device);
+  // The context of a device exists from the first call that needs it on. False where the memory
+  // for it is no longer there, as other processes have it.
+  bool make_context(int device);
   bool has_context(int device) const {
     return contexts_.load(std::memory_order_acquire) >> device & 1;
   }
@@ -159,6 +163,19 @@ class Machine {
   bool unmap(uintptr_t address, size_t bytes);
   PhysicalMemory* mapped_at(const void* pointer);
 
+  // Memory that several processes see, where they share devices (virtual_gpu/sharing.cc).
+  bool is_shared() const { return shared_ != nullptr; }
+  // All processes that have memory of a device, this one alone where devices are not shared.
+  std::vector<SharedDevices::Process> processes(int device);
+  std::optional<SharedDevices::Ticket> export_memory(const void* pointer);
+  enum class ImportError { kNone, kInvalid, kSameProcess, kNoDevice, kNoAddresses };
+  ImportError import_memory(const SharedDevices::Ticket& ticket, void** pointer);
+  // Whether that was the last use of it here.
+  bool close_import(void* pointer);
+  // Stands for the shared devices alone.
+  SharedDevices::Ticket ticket();
+  bool is_valid(const SharedDevices::Ticket& ticket);
+
   // The content of device memory, as far as it is known.
   void copy_to_device(uintptr_t address, const void* source, size_t bytes);
   void copy_on_device(uintptr_t destination, uintptr_t source, size_t bytes);
@@ -166,13 +183,14 @@ class Machine {
   void fill(uintptr_t address, unsigned char value, size_t bytes);
   void forget(uintptr_t address, size_t bytes);
 
-  // Ranks check each other's sizes by an exchange of small copies, read back at once: until the
-  // next kernel, which could have written anything, copies are read back as they are, also without
-  // `keep`.
-  void note_exchange() { exchanged_.store(true, std::memory_order_relaxed); }
+  // The program is one of several ranks, which check each other's sizes by small copies, read back
+  // at once: until the next kernel, which could have written anything, copies are read back as they
+  // are, also without `keep`. Collectives of integers are followed for longer.
+  void note_ranks();
+  void note_exchange(void* destination, const void* source, size_t bytes, int ranks);
   void note_kernel() {
-    exchanged_.store(false, std::memory_order_relaxed);
     recent_.clear();
+    messages_.note_kernel();
   }
 
  private:
@@ -196,6 +214,9 @@ class Machine {
     Region region;
     MemoryPool* pool = nullptr;
     PhysicalMemory* physical = nullptr;
+    uint64_t export_number = 0;    // other processes can map it
+    uint64_t imported_number = 0;  // it is another process's
+    int opened = 0;                // how often it was imported
   };
 
   struct Held {
@@ -209,8 +230,12 @@ class Machine {
   };
 
   const Device& at(int device) const { return devices_[static_cast<size_t>(device)]; }
-  void make_context_locked(int device);
+  bool make_context_locked(int device);
   bool charge(int device, size_t bytes);
+  bool take_memory(int device, size_t bytes);
+  void give_memory(int device, size_t bytes);
+  bool join_shared(const std::vector<DeviceSpecification>& devices);
+  void leave_shared();
   bool has_addresses(int device);
   void* allocate_small(int device, size_t bytes);
   std::optional<uintptr_t> take_small(std::map<uintptr_t, AddressSpace>& pages, size_t bytes);
@@ -228,9 +253,10 @@ class Machine {
   void* map_host(int device, size_t bytes, MemoryKind kind);
 
   const Specification specification_;
+  std::unique_ptr<SharedDevices> shared_;
   KeptBytes kept_;    // by `keep`
-  KeptBytes recent_;  // without it: since the last kernel
-  std::atomic<bool> exchanged_{false};
+  KeptBytes recent_;  // without it, of ranks: since the last kernel
+  ExchangedBytes messages_;
 
   std::atomic<unsigned> contexts_{0};  // a bit for each device that has one
   std::mutex mutex_;
@@ -243,6 +269,9 @@ class Machine {
   std::map<PhysicalMemory*, std::unique_ptr<PhysicalMemory>> physical_;
   std::map<MemoryPool*, std::unique_ptr<MemoryPool>> pools_;
 };
+
+// A library wrote to a device.
+void note_library_work();
 
 // The device that the thread's calls are for.
 int current_device();

@@ -44,7 +44,7 @@ check "addresses on equal devices" matches out '^300 of 300 blocks lie as far .*
 check "the head of the log" test "$(head -n 1 log.csv)" == call,bytes,real,virtual
 check "300 blocks" test "$(grep -c '^allocate,' log.csv)" -eq 300
 check "all of them freed" test "$(grep -c '^free,' log.csv)" -eq 300
-validate --real_side=a100 --virtual_gpu=a100,addresses=ascending --models=MLP --address_log=log.csv
+validate --real_side=a100 --virtual_gpu=a100,addresses=up --models=MLP --address_log=log.csv
 check "other orders differ" matches out '^[0-9]{1,2} of 300 blocks lie as far'
 validate --real_side=a100 --models=MLP --address_log=/nowhere/log.csv
 check "a log that cannot be written" status_is 1

@@ -61,6 +61,8 @@ int active_blocks(int block_size, size_t shared_bytes);
 // nullptr, and the two handles of CUDA's default streams, are streams, too.
 bool is_stream(cudaStream_t stream);
 int stream_device(cudaStream_t stream);
+// What the event was created with; nothing for what is no event.
+std::optional<unsigned> event_flags(cudaEvent_t event);
 
 // The streams, events and graphs of this process; a fork waits for them as for the machine.
 Streams& streams();
@@ -84,7 +86,7 @@ cudaError_t check_capture();
 void* find_driver_function(const char* name);
 
 inline constexpr char kNoSharing[] =
-    "memory and events of a virtual GPU cannot be shared with other processes. Each process has "
-    "its own virtual GPU.";
+    "each process has its own virtual GPU, whose memory and events other processes cannot open. "
+    "Processes share one where the specification says share=NAME.";
 
 }  // namespace memledger::virtual_gpu

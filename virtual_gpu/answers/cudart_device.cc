@@ -39,6 +39,7 @@ constexpr ErrorText kErrors[] = {
     MEMLEDGER_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
     MEMLEDGER_ERROR(cudaErrorInvalidPitchValue, "invalid pitch argument"),
     MEMLEDGER_ERROR(cudaErrorInvalidSymbol, "invalid device symbol"),
+    MEMLEDGER_ERROR(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed"),
     MEMLEDGER_ERROR(cudaErrorInvalidHostPointer, "invalid host pointer"),
     MEMLEDGER_ERROR(cudaErrorInvalidDevicePointer, "invalid device pointer"),
     MEMLEDGER_ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
@@ -213,7 +214,7 @@ KeepLastError::~KeepLastError() { last_error = kept_; }
 cudaError_t ready() {
   Machine& machine = Machine::get();
   if (!machine.is_device(current_device())) return cudaErrorNoDevice;
-  machine.make_context(current_device());
+  if (!machine.make_context(current_device())) return cudaErrorMemoryAllocation;
   return cudaSuccess;
 }
 
@@ -299,13 +300,12 @@ MEMLEDGER_ANSWER cudaError_t cudaSetDevice(int device) {
   if (!machine.is_device(device))
     return result(machine.device_count() ? cudaErrorInvalidDevice : cudaErrorNoDevice);
   set_current_device(device);
-  machine.make_context(device);
-  return cudaSuccess;
+  return result(ready());
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaInitDevice(int device, unsigned flags, unsigned) {
   if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
-  Machine::get().make_context(device);
+  if (!Machine::get().make_context(device)) return result(cudaErrorMemoryAllocation);
   device_flags[device] = flags;
   return cudaSuccess;
 }

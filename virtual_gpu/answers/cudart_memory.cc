@@ -600,20 +600,3 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cud
   *flags = cudaMemAccessFlagsProtReadWrite;
   return cudaSuccess;
 }
-
-// Other processes.
-
-MEMLEDGER_ANSWER cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return result(cudaErrorNotSupported);
-}
-
-MEMLEDGER_ANSWER cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return result(cudaErrorNotSupported);
-}
-
-MEMLEDGER_ANSWER cudaError_t cudaIpcCloseMemHandle(void*) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return result(cudaErrorNotSupported);
-}

@@ -61,6 +61,11 @@ Streams& streams() {
   return *made;
 }
 
+std::optional<unsigned> event_flags(cudaEvent_t event) {
+  const Event* const found = find_event(event);
+  return found ? std::optional<unsigned>(found->flags) : std::nullopt;
+}
+
 cudaError_t stream_result(StreamError error) { return static_cast<cudaError_t>(error); }
 
 cudaError_t check_capture() { return stream_result(streams().check_unsafe()); }
@@ -291,7 +296,9 @@ MEMLEDGER_ANSWER cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptu
 MEMLEDGER_ANSWER cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if (!event) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
-  if (flags & cudaEventInterprocess) {
+  if (flags & cudaEventInterprocess && !(flags & cudaEventDisableTiming))
+    return result(cudaErrorInvalidValue);
+  if (flags & cudaEventInterprocess && !Machine::get().is_shared()) {
     MEMLEDGER_SAY_REFUSED(kNoSharing);
     return result(cudaErrorNotSupported);
   }
@@ -354,16 +361,6 @@ MEMLEDGER_ANSWER cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent
   const int64_t difference = ended - begun;
   *milliseconds = difference == 0 ? 1e-6f : static_cast<float>(difference) * 1e-6f;
   return cudaSuccess;
-}
-
-MEMLEDGER_ANSWER cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t*, cudaEvent_t) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return result(cudaErrorNotSupported);
-}
-
-MEMLEDGER_ANSWER cudaError_t cudaIpcOpenEventHandle(cudaEvent_t*, cudaIpcEventHandle_t) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return result(cudaErrorNotSupported);
 }
 
 // Callbacks, called at once: all work before them is done, and no lock is held.

@@ -224,7 +224,7 @@ MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* 
 MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = check_device(device)) return error;
-  Machine::get().make_context(device);
+  if (!Machine::get().make_context(device)) return CUDA_ERROR_OUT_OF_MEMORY;
   *context = context_of(device);
   return CUDA_SUCCESS;
 }

@@ -75,6 +75,8 @@ size_t size_of(int data_type) {
   }
 }
 
+bool is_integer(int data_type) { return data_type >= 0 && data_type <= 5; }
+
 int bits(uint64_t set) { return __builtin_popcountll(set); }
 
 // Takes what the communicator needs by now. NCCL's own words and number where it cannot be had.
@@ -135,6 +137,7 @@ NcclSettings settings_of(const void* config) {
 
 int make(Communicator** out, int ranks, int rank, int device, const void* config = nullptr) {
   if (ranks < 1 || rank < 0 || rank >= ranks) return kInvalidArgument;
+  Machine::get().note_ranks();
   if (const int status = make_object(out, kInvalidArgument, kSystemError)) return status;
   Communicator& made = **out;
   made.ranks = ranks;
@@ -187,10 +190,13 @@ namespace {
 
 constexpr int kDeviceToDevice = 3;
 
-int copy(void* to, const void* from, size_t bytes, void* stream) {
-  Machine::get().note_exchange();
-  if (to == from || bytes == 0) return 0;
-  return cudaMemcpyAsync(to, from, bytes, kDeviceToDevice, stream) == 0 ? 0 : kUnhandledCudaError;
+int copy(void* to, const void* from, size_t bytes, int type, int ranks, void* stream) {
+  if (bytes == 0) return 0;
+  if (to != from && cudaMemcpyAsync(to, from, bytes, kDeviceToDevice, stream) != 0)
+    return kUnhandledCudaError;
+  // Sizes and bytes of objects; what else the host has written is not read back.
+  if (is_integer(type)) Machine::get().note_exchange(to, from, bytes, ranks);
+  return 0;
 }
 
 char* at(void* begin, size_t offset) { return static_cast<char*>(begin) + offset; }
@@ -202,6 +208,7 @@ const char* at(const void* begin, size_t offset) {
 
 MEMLEDGER_ANSWER int ncclGetVersion(int* version) {
   if (version == nullptr) return kInvalidArgument;
+  Machine::get().note_ranks();
   *version = kVersion;
   return 0;
 }
@@ -327,17 +334,20 @@ MEMLEDGER_DOES_NOTHING(ncclGroupSimulateEnd)
 MEMLEDGER_ANSWER int ncclAllReduce(const void* from, void* to, size_t count, int type, int,
                                    Communicator* communicator, void* stream) {
   if (const int status = connect(communicator, kRing | kTree | kNvls)) return status;
-  return copy(to, from, count * size_of(type), stream);
+  return copy(to, from, count * size_of(type), type, communicator->ranks, stream);
 }
 MEMLEDGER_ANSWER int ncclReduce(const void* from, void* to, size_t count, int type, int, int root,
                                 Communicator* communicator, void* stream) {
   if (const int status = connect(communicator, kRing)) return status;
-  return root == communicator->rank ? copy(to, from, count * size_of(type), stream) : 0;
+  return root == communicator->rank
+             ? copy(to, from, count * size_of(type), type, communicator->ranks, stream)
+             : 0;
 }
 MEMLEDGER_ANSWER int ncclBroadcast(const void* from, void* to, size_t count, int type, int root,
                                    Communicator* communicator, void* stream) {
   if (const int status = connect(communicator, kRing)) return status;
-  return copy(to, root == communicator->rank ? from : to, count * size_of(type), stream);
+  return copy(to, root == communicator->rank ? from : to, count * size_of(type), type,
+              communicator->ranks, stream);
 }
 MEMLEDGER_ANSWER int ncclAllGather(const void* from, void* to, size_t count, int type,
                                    Communicator* communicator, void* stream) {
@@ -345,14 +355,14 @@ MEMLEDGER_ANSWER int ncclAllGather(const void* from, void* to, size_t count, int
   const size_t bytes = count * size_of(type);
   int status = 0;
   for (int rank = 0; rank < communicator->ranks && status == 0; ++rank)
-    status = copy(at(to, rank * bytes), from, bytes, stream);
+    status = copy(at(to, rank * bytes), from, bytes, type, communicator->ranks, stream);
   return status;
 }
 MEMLEDGER_ANSWER int ncclReduceScatter(const void* from, void* to, size_t count, int type, int,
                                        Communicator* communicator, void* stream) {
   if (const int status = connect(communicator, kRing | kNvls)) return status;
   const size_t bytes = count * size_of(type);
-  return copy(to, at(from, communicator->rank * bytes), bytes, stream);
+  return copy(to, at(from, communicator->rank * bytes), bytes, type, communicator->ranks, stream);
 }
 MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int type,
                                   Communicator* communicator, void* stream) {
@@ -366,7 +376,7 @@ MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int 
   const size_t mine = communicator->rank * bytes;
   int status = 0;
   for (int rank = 0; rank < communicator->ranks && status == 0; ++rank)
-    status = copy(at(to, rank * bytes), at(from, mine), bytes, stream);
+    status = copy(at(to, rank * bytes), at(from, mine), bytes, type, communicator->ranks, stream);
   return status;
 }
 MEMLEDGER_ANSWER int ncclBcast(void* buffer, size_t count, int type, int root,
