@@ -13,6 +13,8 @@ namespace memledger::virtual_gpu {
 // The environment variable that carries a specification into a program.
 inline constexpr char kSpecificationVariable[] = "MEMLEDGER_VIRTUAL_GPU";
 
+inline constexpr uint32_t kMillion = 1000000;
+
 // One device of a specification, as `a100:24GiB` or `@mydevice.json`.
 struct DeviceSpecification {
   Profile profile;
@@ -34,6 +36,8 @@ struct Specification {
   std::optional<uint64_t> context_bytes;
   // When work is done: at once, or only when the host has waited for it (virtual_gpu/streams.h).
   bool late_events = false;
+  // What to assume of a size that only the device knows, in millionths of the largest possible one.
+  uint32_t assumed_millionths = kMillion;
 
   uint64_t context_bytes_of(const DeviceSpecification& device) const;
   // Each device as often as it is there: `h100+l4,count=2` has two h100, then two l4.
