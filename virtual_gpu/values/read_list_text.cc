@@ -10,9 +10,7 @@ namespace {
 constexpr size_t kMostRows = 10;
 constexpr uint32_t kMillion = 1000000;
 
-std::string times(uint64_t count) {
-  return count == 1 ? "once" : std::to_string(count) + " times";
-}
+std::string times(uint64_t count) { return count == 1 ? "once" : std::to_string(count) + " times"; }
 
 std::string policy_in_words(uint32_t millionths) {
   if (millionths == 0) return "reads=none: none of them";
@@ -45,8 +43,7 @@ std::string read_list_text(const std::vector<ReadRow>& rows, uint32_t millionths
     has_unbounded |= row.kind == ReadKind::kUnboundedSize;
   }
   std::string text = "memledger virtual GPU: the host read what only the device knows";
-  if (sizes > 0)
-    text += "; sizes " + times(sizes) + " (" + policy_in_words(millionths) + ")";
+  if (sizes > 0) text += "; sizes " + times(sizes) + " (" + policy_in_words(millionths) + ")";
   if (scalars > 0) text += "; values that may steer the program " + times(scalars);
   text += ":\n";
   const size_t shown = std::min(rows.size(), kMostRows);

@@ -72,8 +72,7 @@ ReadPlan unique(Inputs inputs, const ReadContext& context) {
     if (known) {
       trues = static_cast<uint64_t>(at::count_nonzero(*known).item<int64_t>());
     } else {
-      const uint64_t different =
-          assumed_size(std::min<uint64_t>(elements, 2), context.millionths);
+      const uint64_t different = assumed_size(std::min<uint64_t>(elements, 2), context.millionths);
       trues = different == 2 ? 1 : 0;
       plan.source = Source::kAssumed;
     }
@@ -95,9 +94,8 @@ ReadPlan plan_of_different(const at::Tensor& self, const ReadContext& context,
     const at::Tensor different =
         consecutive ? std::get<0>(at::unique_consecutive(*known, false, false, dim))
                     : std::get<0>(at::unique_dim(*known, dim.value()));
-    return plan_of_size(
-        static_cast<uint64_t>(dim ? size_at(different, *dim) : different.numel()),
-        Source::kKnown);
+    return plan_of_size(static_cast<uint64_t>(dim ? size_at(different, *dim) : different.numel()),
+                        Source::kKnown);
   }
   return plan_of_size(assumed_size(most, context.millionths), Source::kAssumed);
 }
@@ -130,8 +128,8 @@ ReadPlan repeat_interleave(Inputs inputs, const ReadContext& context) {
   ReadPlan plan;
   if (const std::optional<at::Tensor> known = context.known(repeats)) {
     plan.add({1, 1, known->min().item<int64_t>() >= 0, false});
-    plan.add({sizeof(int64_t), sizeof(int64_t),
-              static_cast<uint64_t>(known->sum().item<int64_t>()), true});
+    plan.add({sizeof(int64_t), sizeof(int64_t), static_cast<uint64_t>(known->sum().item<int64_t>()),
+              true});
     return plan;
   }
   plan.source = Source::kUnbounded;
@@ -183,14 +181,6 @@ ReadPlan coalesce(Inputs inputs, const ReadContext& context) {
   const auto most = static_cast<uint64_t>(inputs[0].toTensor()._nnz());
   if (most < 2) return {};
   return plan_of_size(assumed_size(most, context.millionths), Source::kAssumed);
-}
-
-// linalg_eig(self): whether all is finite, without which it refuses.
-ReadPlan linalg_eig(Inputs inputs, const ReadContext&) {
-  if (inputs.empty() || !is_on_cuda(inputs[0])) return {};
-  ReadPlan plan;
-  plan.add({1, 1, 1, false});
-  return plan;
 }
 
 bool is_mask(const at::Tensor& tensor) {
@@ -270,7 +260,6 @@ constexpr NamedRule kRules[] = {
     {"aten::bincount", &bincount},
     {"aten::one_hot", &one_hot},
     {"aten::_coalesce", &coalesce},
-    {"aten::linalg_eig", &linalg_eig},
     {"aten::index", &index},
     {"aten::_unsafe_index", &index},
     {"aten::index_put", &index_put},

@@ -223,8 +223,8 @@ void count_results(RunningOps& ops, const at::RecordFunction& fn) {
   std::vector<const c10::StorageImpl*> seen;
   uint64_t bytes = 0;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const bool is_new = !schema || i >= schema->returns().size() ||
-                        schema->returns()[i].alias_info() == nullptr;
+    const bool is_new =
+        !schema || i >= schema->returns().size() || schema->returns()[i].alias_info() == nullptr;
     if (!is_new) continue;
     for_each_storage(outputs[i], [&](const c10::StorageImpl* storage) {
       if (std::find(seen.begin(), seen.end(), storage) != seen.end()) return;
