@@ -130,7 +130,7 @@ TEST_CASE("addresses are given out as real devices did") {
 }
 
 TEST_CASE("addresses ascend where that is asked for") {
-  Machine machine(specification("t4:1GiB,addresses=ascending"));
+  Machine machine(specification("t4:1GiB,addresses=up"));
   const uintptr_t first = address(machine.allocate(0, 20 * kMiB));
   CHECK(address(machine.allocate(0, 2 * kMiB)) == first + 20 * kMiB);
   CHECK(address(machine.allocate(0, 100 * kMiB)) == first + 22 * kMiB);
