@@ -173,7 +173,8 @@ ParsedSpecification parse_specification(std::string_view text) {
   if (!devices) return failed(error);
   result.devices = *std::move(devices);
 
-  bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false;
+  bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false,
+       seen_values = false;
   size_t position = comma;
   while (position != std::string_view::npos) {
     const size_t next = text.find(',', position + 1);
@@ -189,11 +190,12 @@ ParsedSpecification parse_specification(std::string_view text) {
                  : key == "keep"    ? &seen_keep
                  : key == "context" ? &seen_context
                  : key == "events"  ? &seen_events
+                 : key == "values"  ? &seen_values
                                     : nullptr;
     if (!seen || equals == std::string_view::npos) {
       return failed(quoted(option) +
                     " is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                    "events=once|late.");
+                    "events=once|late, values=off|BYTES.");
     }
     if (*seen) return failed("the option " + quoted(key) + " is given twice.");
     *seen = true;
@@ -212,10 +214,16 @@ ParsedSpecification parse_specification(std::string_view text) {
       result.late_events = value == "late";
       continue;
     }
+    if (key == "values" && value == "off") {
+      result.value_bytes = 0;
+      continue;
+    }
     const std::optional<uint64_t> bytes = parse_bytes(value, &error);
     if (!bytes) return failed(std::string(key) + "=" + error);
     if (key == "keep") {
       result.keep_bytes = *bytes;
+    } else if (key == "values") {
+      result.value_bytes = *bytes;
     } else {
       result.context_bytes = *bytes;
     }
