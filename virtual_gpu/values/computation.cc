@@ -101,10 +101,10 @@ std::optional<Value> Computation::look_at(const at::Tensor& tensor, size_t index
     any_known_ = true;
     return Value{tensor, {}};
   }
+  if (info_->is_out[index]) return Value{empty_of(tensor.dtype()), {}};
   const std::optional<Place> place = Place::of(tensor);
   if (!place) return {};
   Shadows& shadows = Shadows::get();
-  if (info_->is_out[index]) return Value{empty_of(place->dtype), {}};
   if (info_->is_written[index] && !shadows.may_hold(*place)) return {};
   if (index == 0 && info_->overwrites) {
     return Value{dense(*place, place->dtype, 0), {}};
