@@ -105,9 +105,9 @@ class MachineCode {
   }
 
   void add_details(const std::vector<std::string>& kernel_of, DeviceCode* code) const {
-    const bool reserves_shared = std::any_of(
-        sections_.begin(), sections_.end(),
-        [this](const Elf64_Shdr& s) { return name_of(s) == ".nv.shared.reserved.0"; });
+    const bool reserves_shared =
+        std::any_of(sections_.begin(), sections_.end(),
+                    [this](const Elf64_Shdr& s) { return name_of(s) == ".nv.shared.reserved.0"; });
     for (const Elf64_Shdr& section : sections_) {
       const std::string name = name_of(section);
       if (name == ".nv.info") {
@@ -200,7 +200,8 @@ std::vector<Entry> entries_of(const unsigned char* code) {
     const uint32_t header = read_at<uint32_t>(entry, 4);
     const uint64_t payload = read_at<uint64_t>(entry, 8);
     if (header < kLeastHeader || payload > left || header > left - payload) break;
-    entries.push_back({read_at<uint16_t>(entry, 0), static_cast<int>(read_at<uint32_t>(entry, 28)),
+    entries.push_back({read_at<uint16_t>(entry, 0),
+                       static_cast<int>(read_at<uint32_t>(entry, 28)),
                        (read_at<uint64_t>(entry, 40) & kCompressed) != 0,
                        {entry + header, payload}});
     entry += header + payload;

@@ -683,8 +683,8 @@ MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
   Facts facts;
   if (const CUresult error = facts_of(function, current_device(), &facts)) return error;
   const size_t all_shared = shared_bytes + static_cast<size_t>(facts.shared_bytes);
-  *blocks = block_size > facts.max_threads ? 0
-                                           : active_blocks(block_size, all_shared, facts.registers);
+  *blocks =
+      block_size > facts.max_threads ? 0 : active_blocks(block_size, all_shared, facts.registers);
   return CUDA_SUCCESS;
 }
 

@@ -102,8 +102,7 @@ MEMLEDGER_ANSWER CUresult cuMemHostUnregister(void* pointer) {
 MEMLEDGER_ANSWER CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* pointer,
                                                        unsigned flags) {
   const KeepLastError keep;
-  return driver_result(
-      cudaHostGetDevicePointer(reinterpret_cast<void**>(address), pointer, flags));
+  return driver_result(cudaHostGetDevicePointer(reinterpret_cast<void**>(address), pointer, flags));
 }
 MEMLEDGER_ANSWER CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
   return as_runtime(cudaHostGetFlags, flags, pointer);
@@ -218,8 +217,8 @@ MEMLEDGER_ANSWER CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
 }
 MEMLEDGER_ANSWER CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback,
                                               void* data, unsigned flags) {
-  return as_runtime(cudaStreamAddCallback, stream,
-                    reinterpret_cast<cudaStreamCallback_t>(callback), data, flags);
+  return as_runtime(cudaStreamAddCallback, stream, reinterpret_cast<cudaStreamCallback_t>(callback),
+                    data, flags);
 }
 MEMLEDGER_ANSWER CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
   return as_runtime(cudaStreamCopyAttributes, to, from);
@@ -235,7 +234,8 @@ MEMLEDGER_ANSWER CUresult cuStreamGetAttribute(CUstream stream, CUstreamAttrID a
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
   std::memset(value, 0, sizeof *value);
-  if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) return cuStreamGetPriority(stream, &value->priority);
+  if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+    return cuStreamGetPriority(stream, &value->priority);
   return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
-// The driver: its functions by name and version. A function whose parameters changed has a number at
-// its end; who asks by the name alone says which version of CUDA it was compiled for.
+// The driver: its functions by name and version. A function whose parameters changed has a number
+// at its end; who asks by the name alone says which version of CUDA it was compiled for.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -17,8 +17,8 @@ struct Change {
   const char* function;
 };
 
-// The changes since CUDA 10; what changed before has one form only for all that ask. Those of a name
-// lie together, the newest first.
+// The changes since CUDA 10; what changed before has one form only for all that ask. Those of a
+// name lie together, the newest first.
 constexpr Change kChanges[] = {
     {"cuCtxGetDevice", 13000, "cuCtxGetDevice_v2"},
     {"cuCtxGetDevice", 0, "cuCtxGetDevice"},

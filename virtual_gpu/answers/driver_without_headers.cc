@@ -1,5 +1,5 @@
-// The driver: functions whose answer does not depend on their parameters. cuda.h is not included, as
-// its declarations would contradict.
+// The driver: functions whose answer does not depend on their parameters. cuda.h is not included,
+// as its declarations would contradict.
 #include "virtual_gpu/answer_macros.h"
 
 namespace {

@@ -102,9 +102,7 @@ const Slot context_storage[4] = {slot(put), slot(remove), slot(get), slot(unknow
 
 // What the runtime asks of the driver beside the functions of cuda.h.
 
-CUresult load_wrapped(CUmodule* module, const void* code) {
-  return cuModuleLoadData(module, code);
-}
+CUresult load_wrapped(CUmodule* module, const void* code) { return cuModuleLoadData(module, code); }
 CUresult load_with_options(CUmodule* module, const void* code, void*, void*, unsigned) {
   return cuModuleLoadData(module, code);
 }
@@ -125,11 +123,11 @@ CUresult succeed() { return CUDA_SUCCESS; }
 
 constexpr Uuid kRuntime = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
                            0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
-const Slot runtime[13] = {size_of_table<13>(),    slot(load_wrapped),     slot(primary_context),
-                          slot(unknown_function), slot(unknown_function), slot(unknown_function),
-                          slot(load_with_options), slot(nothing),         slot(load_bare),
-                          slot(unknown_function), slot(unknown_function), slot(unknown_function),
-                          slot(succeed)};
+const Slot runtime[13] = {
+    size_of_table<13>(),    slot(load_wrapped),     slot(primary_context),   slot(unknown_function),
+    slot(unknown_function), slot(unknown_function), slot(load_with_options), slot(nothing),
+    slot(load_bare),        slot(unknown_function), slot(unknown_function),  slot(unknown_function),
+    slot(succeed)};
 
 // Profilers subscribe to the runtime's calls here. There are none, so no call has a subscriber: one
 // byte for each function of the runtime, and for each domain.
@@ -149,10 +147,10 @@ void subscribed_domains(void** bytes, size_t* count) {
   *count = sizeof none;
 }
 
-const Slot subscribers[7] = {
-    size_of_table<7>(),     slot(unknown_function), slot(subscribed_functions),
-    slot(unknown_function), slot(unknown_function), slot(unknown_function),
-    slot(subscribed_domains)};
+const Slot subscribers[7] = {size_of_table<7>(),         slot(unknown_function),
+                             slot(subscribed_functions), slot(unknown_function),
+                             slot(unknown_function),     slot(unknown_function),
+                             slot(subscribed_domains)};
 
 constexpr Uuid kProfilerThreads = {0x42, 0xd8, 0x5a, 0x81, 0x23, 0xf6, 0xcb, 0x47,
                                    0x82, 0x98, 0xf6, 0xe7, 0x8a, 0x3a, 0xec, 0xdc};
@@ -231,8 +229,8 @@ struct Table {
 };
 
 const Table kTables[] = {
-    {kRuntime, runtime},       {kSubscribers, subscribers},      {kProfilerThreads, profiler_threads},
-    {kValidity, validity},     {kContextChecks, context_checks}, {kContextStorage, context_storage},
+    {kRuntime, runtime},   {kSubscribers, subscribers},      {kProfilerThreads, profiler_threads},
+    {kValidity, validity}, {kContextChecks, context_checks}, {kContextStorage, context_storage},
 };
 
 }  // namespace
