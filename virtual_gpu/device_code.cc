@@ -228,8 +228,10 @@ DeviceCode read_fat_binary(const unsigned char* code, int capability) {
       nearest = entry;
   }
   result.runs = chosen.architecture || ptx;
-  result.binary_version = chosen.architecture ? chosen.architecture : capability;
-  result.ptx_version = chosen.architecture ? chosen.architecture : ptx;
+  if (result.runs) {
+    result.binary_version = chosen.architecture ? chosen.architecture : capability;
+    result.ptx_version = chosen.architecture ? chosen.architecture : ptx;
+  }
   // What the compiler wrote for another architecture stands in for what the driver will compile:
   // the same kernels and variables, of nearly the same size.
   const Entry& read = chosen.architecture && !chosen.compressed ? chosen : nearest;
@@ -237,13 +239,37 @@ DeviceCode read_fat_binary(const unsigned char* code, int capability) {
   return result;
 }
 
+DeviceCode of_no_known_format(int capability) {
+  DeviceCode code;
+  code.runs = true;
+  code.binary_version = code.ptx_version = capability;
+  return code;
+}
+
+// What nvcc puts around code that is in a program. Where the linker put it together (-rdc=true),
+// the parts, up to a null, stand beside the whole: the driver compiles and links their PTX for a
+// device that the whole does not run on.
+DeviceCode read_frame(const unsigned char* frame, int capability) {
+  constexpr uint32_t kLinked = 2;
+  const auto* const whole = read_at<const unsigned char*>(frame, 8);
+  if (!whole) return of_no_known_format(capability);
+  DeviceCode result = read_device_code(whole, capability);
+  if (result.runs || read_at<uint32_t>(frame, 4) != kLinked) return result;
+  const auto* const* part = read_at<const unsigned char* const*>(frame, 16);
+  for (; part && *part; ++part) {
+    const DeviceCode code = read_device_code(*part, capability);
+    if (!code.runs) return result;
+    result.binary_version = capability;
+    result.ptx_version = std::max(result.ptx_version, code.ptx_version);
+  }
+  result.runs = result.binary_version > 0;
+  return result;
+}
+
 }  // namespace
 
 DeviceCode read_device_code(const void* code, int capability) {
-  DeviceCode unknown;
-  unknown.runs = true;
-  unknown.binary_version = unknown.ptx_version = capability;
-  if (!code) return unknown;
+  if (!code) return of_no_known_format(capability);
   const auto* const bytes = static_cast<const unsigned char*>(code);
   // What is no more than text may be shorter than a number of four bytes.
   const auto begins_with = [bytes](uint32_t magic) {
@@ -254,17 +280,14 @@ DeviceCode read_device_code(const void* code, int capability) {
     }
     return true;
   };
-  if (begins_with(kFrame)) {
-    const auto* const framed = read_at<const unsigned char*>(bytes, 8);
-    return framed ? read_device_code(framed, capability) : unknown;
-  }
+  if (begins_with(kFrame)) return read_frame(bytes, capability);
   if (begins_with(kFatBinary)) return read_fat_binary(bytes, capability);
   if (begins_with(kElf)) {
-    DeviceCode result = unknown;
+    DeviceCode result = of_no_known_format(capability);
     result.is_readable = MachineCode({bytes, elf_size(bytes)}).read_into(&result);
     return result;
   }
-  return unknown;
+  return of_no_known_format(capability);
 }
 
 }  // namespace memledger::virtual_gpu

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-
 #include "tests/virtual_gpu/made_device_code.h"
 #include "virtual_gpu/md2.h"
 
@@ -18,7 +17,8 @@ namespace {
 using Bytes = std::vector<unsigned char>;
 
 const std::vector<MadeKernel> kKernels = {{"_Z1kPf", 40, 16, 2048, 0}, {"bounded", 255, 0, 0, 128}};
-const std::vector<MadeVariable> kVariables = {{"table", 4000, false}, {"shared_with_host", 8, true}};
+const std::vector<MadeVariable> kVariables = {{"table", 4000, false},
+                                              {"shared_with_host", 8, true}};
 
 Bytes machine_code(bool reserves_shared) {
   return MadeElf(kKernels, kVariables, reserves_shared).bytes();
@@ -51,8 +51,11 @@ TEST_CASE("machine code tells its kernels and variables") {
 
 TEST_CASE("the newest machine code of the device's major version is taken, else PTX") {
   const Bytes code = machine_code(false);
-  const Bytes binary = made_fat_binary(
-      {{false, 75, code}, {false, 80, code}, {false, 86, code}, {false, 90, code}, {true, 80, {'p'}}});
+  const Bytes binary = made_fat_binary({{false, 75, code},
+                                        {false, 80, code},
+                                        {false, 86, code},
+                                        {false, 90, code},
+                                        {true, 80, {'p'}}});
   MadeFrame frame;
   frame.code = binary.data();
   const auto chosen = [&](int capability) { return read_device_code(&frame, capability); };
@@ -69,6 +72,23 @@ TEST_CASE("the newest machine code of the device's major version is taken, else 
   CHECK_FALSE(chosen(70).runs);
 }
 
+TEST_CASE("linked code runs where the PTX of all its parts does") {
+  const Bytes whole = made_fat_binary({{false, 75, machine_code(false)}});
+  const Bytes old = made_fat_binary({{true, 75, {'p'}}}),
+              newer = made_fat_binary({{true, 90, {'p'}}});
+  const void* parts[] = {old.data(), newer.data(), nullptr};
+  MadeFrame frame;
+  frame.version = 2;
+  frame.code = whole.data();
+  CHECK_FALSE(read_device_code(&frame, 90).runs);
+  frame.prelinked = parts;
+  CHECK(read_device_code(&frame, 75).binary_version == 75);
+  CHECK(read_device_code(&frame, 90).runs);
+  CHECK(read_device_code(&frame, 90).binary_version == 90);
+  check_content(read_device_code(&frame, 90));
+  CHECK_FALSE(read_device_code(&frame, 89).runs);
+}
+
 TEST_CASE("compressed machine code runs, and tells nothing") {
   const Bytes binary = made_fat_binary({{false, 90, machine_code(true), /*compressed=*/true}});
   const DeviceCode code = read_device_code(binary.data(), 90);
@@ -80,7 +100,9 @@ TEST_CASE("compressed machine code runs, and tells nothing") {
 }
 
 TEST_CASE("what is of no known format runs") {
-  for (const char* text : {"", ".version 8.0", "\x7f", "\x7f" "EL"}) {
+  for (const char* text : {"", ".version 8.0", "\x7f",
+                           "\x7f"
+                           "EL"}) {
     const DeviceCode code = read_device_code(text, 89);
     CHECK(code.runs);
     CHECK(code.binary_version == 89);
@@ -101,7 +123,8 @@ TEST_CASE("a damaged file is refused or read in part, never beyond its end") {
     }
   }
   for (size_t length = 0; length < whole.size(); length += 7) {
-    const Bytes binary = made_fat_binary({{false, 90, Bytes(whole.begin(), whole.begin() + length)}});
+    const Bytes binary =
+        made_fat_binary({{false, 90, Bytes(whole.begin(), whole.begin() + length)}});
     read_device_code(binary.data(), 90);
   }
 }

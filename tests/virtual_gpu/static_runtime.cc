@@ -29,21 +29,21 @@ namespace {
 
 int failures = 0;
 
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      std::printf("%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #condition);   \
-      ++failures;                                                                 \
-    }                                                                             \
+#define CHECK(condition)                                                        \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
+      std::printf("%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                               \
+    }                                                                           \
   } while (false)
 
-#define CHECK_CUDA(expected, call)                                                          \
-  do {                                                                                      \
-    const cudaError_t got = (call);                                                         \
-    if (got != (expected)) {                                                                \
-      std::printf("%s:%d: %s is %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(got));   \
-      ++failures;                                                                           \
-    }                                                                                       \
+#define CHECK_CUDA(expected, call)                                                        \
+  do {                                                                                    \
+    const cudaError_t got = (call);                                                       \
+    if (got != (expected)) {                                                              \
+      std::printf("%s:%d: %s is %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(got)); \
+      ++failures;                                                                         \
+    }                                                                                     \
   } while (false)
 
 // What nvcc makes of `__global__ void kernel()`, `__device__ char table[3000000]` and so on.
@@ -169,8 +169,7 @@ void test_kernels() {
   CHECK(attributes.maxThreadsPerBlock == 1024);
   // 65536 registers are 1024 threads of 64.
   int blocks = 0;
-  CHECK_CUDA(cudaSuccess,
-             cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 256, 0));
+  CHECK_CUDA(cudaSuccess, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 256, 0));
   CHECK(blocks == 4);
 
   CHECK_CUDA(cudaSuccess, cudaLaunchKernel(function, 10, 256, nullptr, 0, nullptr));
@@ -181,11 +180,12 @@ void test_kernels() {
   CHECK_CUDA(cudaErrorInvalidValue, cudaLaunchKernel(function, 1, 32, nullptr, 48 << 10, nullptr));
   cudaGetLastError();
   constexpr int kLarge = 100 << 10;
-  CHECK_CUDA(cudaSuccess, cudaFuncSetAttribute(
-                              function, cudaFuncAttributeMaxDynamicSharedMemorySize, kLarge));
+  CHECK_CUDA(cudaSuccess,
+             cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, kLarge));
   CHECK_CUDA(cudaSuccess, cudaLaunchKernel(function, 1, 32, nullptr, kLarge, nullptr));
-  CHECK_CUDA(cudaErrorInvalidValue,
-             cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10));
+  CHECK_CUDA(
+      cudaErrorInvalidValue,
+      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10));
   cudaGetLastError();
 
   // Code for 10.0 alone does not run on a device of 9.0.
@@ -203,13 +203,13 @@ void test_variables() {
   CHECK_CUDA(cudaSuccess, cudaGetSymbolSize(&bytes, table));
   CHECK(bytes == 300 << 20);
   std::vector<float> values(256, 1.5f);
-  CHECK_CUDA(cudaSuccess, cudaMemcpyToSymbol(coefficients, values.data(), 1024, 0,
-                                             cudaMemcpyHostToDevice));
-  CHECK_CUDA(cudaErrorInvalidValue, cudaMemcpyToSymbol(coefficients, values.data(), 1024, 8,
-                                                       cudaMemcpyHostToDevice));
+  CHECK_CUDA(cudaSuccess,
+             cudaMemcpyToSymbol(coefficients, values.data(), 1024, 0, cudaMemcpyHostToDevice));
+  CHECK_CUDA(cudaErrorInvalidValue,
+             cudaMemcpyToSymbol(coefficients, values.data(), 1024, 8, cudaMemcpyHostToDevice));
   cudaGetLastError();
-  CHECK_CUDA(cudaSuccess, cudaMemcpyFromSymbol(values.data(), coefficients, 1024, 0,
-                                               cudaMemcpyDeviceToHost));
+  CHECK_CUDA(cudaSuccess,
+             cudaMemcpyFromSymbol(values.data(), coefficients, 1024, 0, cudaMemcpyDeviceToHost));
   // A large variable is memory of the device; it came with its file's first kernel.
   CHECK(used() == before);
   CHECK(used() >= size_t{300} << 20);
@@ -235,8 +235,9 @@ void test_threads() {
       for (int i = 0; i < 100 && !error; ++i) {
         void* pointer = nullptr;
         error = cudaMalloc(&pointer, 1 << 20);
-        if (!error) error = cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), 1, 32, nullptr,
-                                             0, nullptr);
+        if (!error)
+          error =
+              cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), 1, 32, nullptr, 0, nullptr);
         if (!error) error = cudaFree(pointer);
       }
     });
@@ -268,8 +269,8 @@ int main() {
   const std::vector<MadeKernel> kernels = {{"kernel", 64, 16, 2048, 0}};
   const std::vector<MadeVariable> variables = {{"table", 300 << 20, false},
                                                {"coefficients", 1024, false}};
-  void** handle =
-      register_code(&ours, {{false, 90, MadeElf(kernels, variables, true).bytes()}, {true, 90, {0}}});
+  void** handle = register_code(
+      &ours, {{false, 90, MadeElf(kernels, variables, true).bytes()}, {true, 90, {0}}});
   register_kernel(handle, &kernel, "kernel");
   __cudaRegisterVar(handle, table, const_cast<char*>("table"), "table", 0, 300 << 20, 0, 0);
   __cudaRegisterVar(handle, coefficients, const_cast<char*>("coefficients"), "coefficients", 0,

@@ -116,7 +116,7 @@ MEMLEDGER_ANSWER CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr ad
 MEMLEDGER_ANSWER CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
                                                  void** data, CUdeviceptr address) {
   if (!count || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
-  // Of an address that CUDA does not know, all attributes are zero, and that is no error.
+  // All attributes of an address that CUDA does not know are zero, which is no error.
   const bool is_known = Machine::get().find(pointer_of(address)).has_value();
   for (unsigned i = 0; i < count; ++i) {
     size_t bytes = 0;
