@@ -13,9 +13,6 @@ namespace memledger::virtual_gpu {
 // The environment variable that carries a specification into a program.
 inline constexpr char kSpecificationVariable[] = "MEMLEDGER_VIRTUAL_GPU";
 
-// Enough for an attention mask of 16 sequences of 8 192 tokens.
-inline constexpr uint64_t kValueBytes = uint64_t{1} << 20;
-
 // One device of a specification, as `a100:24GiB` or `@mydevice.json`.
 struct DeviceSpecification {
   Profile profile;

@@ -57,7 +57,11 @@ cudaError_t fill_on_stream(void* pointer, size_t pitch, unsigned value, size_t w
 // Counts a kernel on a stream: a node where the stream captures.
 cudaError_t launch_kernel(cudaStream_t stream);
 cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes);
-int active_blocks(int block_size, size_t shared_bytes);
+// For a kernel of which nothing is known.
+inline constexpr int kAssumedRegisters = 32;
+int active_blocks(int block_size, size_t shared_bytes, int registers = kAssumedRegisters);
+// The most threads of a block, of so many registers each.
+int threads_within(int registers);
 
 // nullptr, and the two handles of CUDA's default streams, are streams, too.
 bool is_stream(cudaStream_t stream);
@@ -84,9 +88,9 @@ cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work) {
 // Refuses what CUDA counts as unsafe while streams capture.
 cudaError_t check_capture();
 
-// The driver's function of that name in its newest version, considered or generated; nullptr where
-// there is none.
-void* find_driver_function(const char* name);
+// The driver's function of that name as a version of CUDA has it (12030), considered or generated;
+// nullptr where there is none.
+void* find_driver_function(const char* name, int version);
 
 inline constexpr char kNoSharing[] =
     "each process has its own virtual GPU, whose memory and events other processes cannot open. "

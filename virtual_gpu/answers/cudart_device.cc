@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/answers/driver.h"
 #include "virtual_gpu/answers/last_error.h"
 #include "virtual_gpu/visible_devices.h"
 
@@ -338,6 +338,7 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceSynchronize() {
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceReset() {
   if (!Machine::get().device_count()) return result(cudaErrorNoDevice);
+  end_context(current_device());
   Machine::get().reset(current_device());
   last_error = cudaSuccess;
   return cudaSuccess;

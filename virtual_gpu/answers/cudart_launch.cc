@@ -1,6 +1,4 @@
 // The runtime: kernels, which are not run, and what is known of them.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -15,9 +13,6 @@
 
 namespace memledger::virtual_gpu {
 namespace {
-
-// Nothing of a kernel's code is read, so what a compiler would tell of it is assumed.
-constexpr int kRegistersPerThread = 32;
 
 struct CallConfiguration {
   dim3 grid;
@@ -174,14 +169,30 @@ cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes) {
   return shared_bytes > most ? cudaErrorInvalidValue : cudaSuccess;
 }
 
-int active_blocks(int block_size, size_t shared_bytes) {
+namespace {
+
+// The warps that the registers of a multiprocessor are enough for: they are given out in units of
+// 256, from four parts.
+int warps_within(int registers) {
+  constexpr int kUnit = 256, kParts = 4;
+  const int per_warp = (registers * kWarpSize + kUnit - 1) / kUnit * kUnit;
+  return kRegistersPerMultiprocessor / per_warp / kParts * kParts;
+}
+
+}  // namespace
+
+int threads_within(int registers) {
+  return std::min(kMaxThreadsPerBlock, warps_within(registers) * kWarpSize);
+}
+
+int active_blocks(int block_size, size_t shared_bytes, int registers) {
   const Profile& profile = Machine::get().profile(current_device());
   if (block_size <= 0 || block_size > kMaxThreadsPerBlock) return 0;
   if (shared_bytes > static_cast<size_t>(profile.shared_memory_per_block_optin)) return 0;
   const int threads = (block_size + kWarpSize - 1) / kWarpSize * kWarpSize;
   int blocks = std::min(profile.max_blocks_per_multiprocessor,
                         profile.max_threads_per_multiprocessor / threads);
-  blocks = std::min(blocks, kRegistersPerMultiprocessor / (kRegistersPerThread * threads));
+  blocks = std::min(blocks, warps_within(registers) * kWarpSize / threads);
   const size_t shared =
       shared_bytes + static_cast<size_t>(profile.reserved_shared_memory_per_block);
   if (shared)
@@ -295,7 +306,7 @@ MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attribute
   if (const cudaError_t error = ready()) return result(error);
   std::memset(attributes, 0, sizeof *attributes);
   attributes->maxThreadsPerBlock = kMaxThreadsPerBlock;
-  attributes->numRegs = kRegistersPerThread;
+  attributes->numRegs = kAssumedRegisters;
   attributes->ptxVersion = attributes->binaryVersion = architecture_of(kernel);
   attributes->maxDynamicSharedSizeBytes = kSharedMemoryPerBlock;
   attributes->preferredShmemCarveout = -1;
@@ -416,31 +427,13 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbolAsync(void* destination, const 
   return result(copy_from_symbol(destination, symbol, bytes, offset, kind, stream, true));
 }
 
-// The driver's functions, considered or generated: whichever of the names of its versions is there.
-
-namespace {
-
-void* driver_function(const char* name) {
-  for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
-    const std::string full = std::string(name) + suffix;
-    if (void* const found = dlsym(RTLD_DEFAULT, full.c_str())) return found;
-  }
-  return nullptr;
-}
-
-}  // namespace
-
-namespace memledger::virtual_gpu {
-
-void* find_driver_function(const char* name) { return driver_function(name); }
-
-}  // namespace memledger::virtual_gpu
+// The driver's functions.
 
 MEMLEDGER_ANSWER cudaError_t
-cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
-                                 cudaDriverEntryPointQueryResult* status) {
+cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                 unsigned long long, cudaDriverEntryPointQueryResult* status) {
   if (!name || !function) return result(cudaErrorInvalidValue);
-  *function = driver_function(name);
+  *function = find_driver_function(name, static_cast<int>(version));
   if (status)
     *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   // Not knowing a name is not an error where the caller asks for the status.

@@ -8,29 +8,24 @@
 #include <cstring>
 #include <new>
 
-#include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/answers/driver.h"
 
 using namespace memledger::virtual_gpu;
 
 namespace {
 
-// The numbers of the two are the same where both have one.
-CUresult driver(cudaError_t error) { return static_cast<CUresult>(error); }
+CUresult driver(cudaError_t error) { return driver_result(error); }
 
-// Runs a function of the runtime without touching the thread's last error.
-template <typename F, typename... A>
-CUresult as_runtime(F function, A... arguments) {
-  const KeepLastError keep;
-  return driver(function(arguments...));
-}
-
-void* pointer_of(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 PhysicalMemory* memory_of(CUmemGenericAllocationHandle handle) {
   return reinterpret_cast<PhysicalMemory*>(handle);
 }
 
 // The primary context of a device is the address of its place in this array.
 char contexts[8];
+
+}  // namespace
+
+namespace memledger::virtual_gpu {
 
 CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(&contexts[device]); }
 
@@ -42,6 +37,10 @@ bool is_context(CUcontext context) {
 int device_of(CUcontext context) {
   return static_cast<int>(reinterpret_cast<const char*>(context) - contexts);
 }
+
+}  // namespace memledger::virtual_gpu
+
+namespace {
 
 // What a thread's calls are for. Without a context of its own it has the runtime's, once there is
 // one.
@@ -120,13 +119,20 @@ MEMLEDGER_ANSWER CUresult cuGetErrorName(CUresult error, const char** name) {
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuGetProcAddress_v2(const char* name, void** function, int, cuuint64_t,
-                                              CUdriverProcAddressQueryResult* status) {
+MEMLEDGER_ANSWER CUresult cuGetProcAddress_v2(const char* name, void** function, int version,
+                                              cuuint64_t, CUdriverProcAddressQueryResult* status) {
   if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
-  *function = find_driver_function(name);
+  *function = find_driver_function(name, version);
   if (status)
     *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+// As CUDA 11 has it.
+#undef cuGetProcAddress
+MEMLEDGER_ANSWER CUresult cuGetProcAddress(const char* name, void** function, int version,
+                                           cuuint64_t flags) {
+  return cuGetProcAddress_v2(name, function, version, flags, nullptr);
 }
 
 // The driver has nothing to log.
@@ -238,6 +244,7 @@ MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigne
 
 MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   if (const CUresult error = check_device(device)) return error;
+  end_context(device);
   Machine::get().reset(device);
   return CUDA_SUCCESS;
 }
@@ -618,148 +625,6 @@ MEMLEDGER_ANSWER CUresult cuEventDestroy_v2(CUevent event) {
 
 MEMLEDGER_ANSWER CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   return as_runtime(cudaLaunchHostFunc, stream, function, data);
-}
-
-// Modules and kernels: handles without anything behind them.
-
-namespace {
-
-char module_handle;
-char function_handle;
-
-CUresult make_module(CUmodule* module) {
-  if (!module) return CUDA_ERROR_INVALID_VALUE;
-  *module = reinterpret_cast<CUmodule>(&module_handle);
-  return CUDA_SUCCESS;
-}
-
-CUresult launch(dim3 grid, dim3 block, unsigned shared_bytes, CUstream stream) {
-  if (const cudaError_t error = ready()) return driver(error);
-  if (check_launch(grid, block, shared_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return driver(launch_kernel(stream));
-}
-
-CUresult function_attribute(int* value, CUfunction_attribute attribute) {
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
-  const int capability = Machine::get().profile(current_device()).compute_capability();
-  switch (attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      *value = kMaxThreadsPerBlock;
-      break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS:
-      *value = 32;
-      break;
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-      *value = capability;
-      break;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      *value = kSharedMemoryPerBlock;
-      break;
-    default:
-      *value = 0;
-      break;
-  }
-  return CUDA_SUCCESS;
-}
-
-}  // namespace
-
-MEMLEDGER_ANSWER CUresult cuModuleLoad(CUmodule* module, const char*) {
-  return make_module(module);
-}
-MEMLEDGER_ANSWER CUresult cuModuleLoadData(CUmodule* module, const void*) {
-  return make_module(module);
-}
-MEMLEDGER_ANSWER CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned, CUjit_option*,
-                                             void**) {
-  return make_module(module);
-}
-MEMLEDGER_ANSWER CUresult cuModuleLoadFatBinary(CUmodule* module, const void*) {
-  return make_module(module);
-}
-MEMLEDGER_ANSWER CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
-
-MEMLEDGER_ANSWER CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) {
-  if (!function) return CUDA_ERROR_INVALID_VALUE;
-  *function = reinterpret_cast<CUfunction>(&function_handle);
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuLinkCreate_v2(unsigned, CUjit_option*, void**, CUlinkState* state) {
-  if (!state) return CUDA_ERROR_INVALID_VALUE;
-  *state = reinterpret_cast<CUlinkState>(&module_handle);
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuLinkAddData_v2(CUlinkState, CUjitInputType, void*, size_t, const char*,
-                                           unsigned, CUjit_option*, void**) {
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuLinkComplete(CUlinkState, void** image, size_t* bytes) {
-  if (!image || !bytes) return CUDA_ERROR_INVALID_VALUE;
-  *image = &module_handle;
-  *bytes = sizeof module_handle;
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuLinkDestroy(CUlinkState) { return CUDA_SUCCESS; }
-
-MEMLEDGER_ANSWER CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute,
-                                             CUfunction) {
-  return function_attribute(value, attribute);
-}
-
-MEMLEDGER_ANSWER CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel,
-                                               CUdevice) {
-  return function_attribute(value, attribute);
-}
-
-MEMLEDGER_ANSWER CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute,
-                                             int value) {
-  const bool too_much =
-      attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
-      value > Machine::get().profile(current_device()).shared_memory_per_block_optin;
-  return too_much ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
-
-MEMLEDGER_ANSWER CUresult cuLaunchKernel(CUfunction, unsigned grid_x, unsigned grid_y,
-                                         unsigned grid_z, unsigned block_x, unsigned block_y,
-                                         unsigned block_z, unsigned shared_bytes, CUstream stream,
-                                         void**, void**) {
-  return launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuLaunchCooperativeKernel(CUfunction, unsigned grid_x, unsigned grid_y,
-                                                    unsigned grid_z, unsigned block_x,
-                                                    unsigned block_y, unsigned block_z,
-                                                    unsigned shared_bytes, CUstream stream,
-                                                    void**) {
-  return launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void**,
-                                           void**) {
-  if (!config) return CUDA_ERROR_INVALID_VALUE;
-  return launch({config->gridDimX, config->gridDimY, config->gridDimZ},
-                {config->blockDimX, config->blockDimY, config->blockDimZ}, config->sharedMemBytes,
-                config->hStream);
-}
-
-MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction,
-                                                                      int block_size,
-                                                                      size_t shared_bytes) {
-  if (!blocks) return CUDA_ERROR_INVALID_VALUE;
-  *blocks = active_blocks(block_size, shared_bytes);
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    int* blocks, CUfunction function, int block_size, size_t shared_bytes, unsigned) {
-  return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_size, shared_bytes);
 }
 
 // A descriptor for copies within kernels: its content is read by kernels only.
