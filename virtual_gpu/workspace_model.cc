@@ -122,6 +122,20 @@ uint64_t convolution_workspace_bytes(const Convolution& c, const DeviceFacts& de
   return bytes;
 }
 
+uint64_t convolution_workspace_upper_bytes(const Convolution& c, const DeviceFacts& device,
+                                           bool tensor_cores) {
+  return convolution_workspace_bytes(c, device, tensor_cores);
+}
+
+uint64_t largest_convolution_workspace_bytes(const Convolution& c, const DeviceFacts& device,
+                                             bool tensor_cores) {
+  return convolution_workspace_bytes(c, device, tensor_cores);
+}
+
+uint64_t attention_workspace_bytes(const DeviceFacts& device) {
+  return device.compute_capability == 90 ? 256 : 0;
+}
+
 uint64_t batch_norm_forward_workspace_bytes(const BatchNorm& norm) {
   if (!norm.persistent || !norm.channels_last) return 0;
   return norm.elements / (norm.type == ElementType::kFloat ? 8 : 20) + 1024;
@@ -179,8 +193,8 @@ uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch,
 std::optional<WorkspaceChoice> parse_workspace_choice(std::string_view text) {
   WorkspaceChoice choice;
   if (text.empty() || text == "model") return choice;
-  if (text == "none") {
-    choice.kind = WorkspaceChoice::Kind::kNone;
+  if (text == "none" || text == "upper") {
+    choice.kind = text == "none" ? WorkspaceChoice::Kind::kNone : WorkspaceChoice::Kind::kUpper;
     return choice;
   }
   const auto [end, error] =

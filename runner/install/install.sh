@@ -60,6 +60,8 @@ if [[ -e "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" ]]; then
   while read -r library; do
     [[ -z "$library" ]] || put "$files/virtual_gpu/virtual_gpu_libraries/$library" "$prefix/lib/memledger/virtual_gpu/$library" 755
   done < "$files/virtual_gpu/virtual_gpu_libraries/preload.txt"
+  planner=memledger_cudnn_planner
+  [[ ! -e "$files/virtual_gpu/virtual_gpu_libraries/$planner" ]] || put "$files/virtual_gpu/virtual_gpu_libraries/$planner" "$prefix/lib/memledger/virtual_gpu/$planner" 755
 fi
 
 # shellcheck source=/dev/null
