@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -38,6 +39,7 @@ constexpr int kHeuristicsGraph = 201;
 constexpr int kHeuristicsResults = 202;
 constexpr int kHeuristicsDevice = 204;
 constexpr int kConfigEngine = 300;
+constexpr int kConfigWorkspaceSize = 303;
 constexpr int kPlanConfig = 401;
 constexpr int kPlanWorkspaceSize = 402;
 constexpr int kPlanDevice = 407;
@@ -51,6 +53,9 @@ constexpr int kNumericalNote = 11;
 constexpr int kDescriptorType = 15;
 constexpr int kBehaviorNote = 19;
 constexpr int kChar = 24;
+
+// cudnnBackendBehaviorNote_t.
+constexpr int kNoteRuntimeCompilation = 0;
 
 constexpr int kMostConfigs = 256;
 constexpr int kMostNotes = 64;
@@ -70,16 +75,28 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
+// cuDNN compiles some engines at run time, and asks the driver for it: here one without a device,
+// which is found by its name once it is loaded.
+void load_driver() {
+  std::array<char, PATH_MAX> path{};
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
+  if (length <= 0) return;
+  const std::string self(path.data(), static_cast<size_t>(length));
+  const std::string driver =
+      self.substr(0, self.rfind('/') + 1) + "libmemledger_cudnn_planner_driver.so";
+  dlopen(driver.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
 // What is wrong with the library, or its version.
 std::string load(const char* path, Cudnn& cudnn) {
   void* const library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) return dlerror();
   const bool complete = find(library, "cudnnGetVersion", cudnn.version) &&
-         find(library, "cudnnBackendCreateDescriptor", cudnn.create) &&
-         find(library, "cudnnBackendDestroyDescriptor", cudnn.destroy) &&
-         find(library, "cudnnBackendSetAttribute", cudnn.set) &&
-         find(library, "cudnnBackendGetAttribute", cudnn.get) &&
-         find(library, "cudnnBackendFinalize", cudnn.finalize);
+                        find(library, "cudnnBackendCreateDescriptor", cudnn.create) &&
+                        find(library, "cudnnBackendDestroyDescriptor", cudnn.destroy) &&
+                        find(library, "cudnnBackendSetAttribute", cudnn.set) &&
+                        find(library, "cudnnBackendGetAttribute", cudnn.get) &&
+                        find(library, "cudnnBackendFinalize", cudnn.finalize);
   if (!complete) return "it lacks the graph interface";
   if (cudnn.version() < kFirstVersion)
     return "version " + std::to_string(cudnn.version()) + " does not plan without a device";
@@ -115,8 +132,8 @@ class Descriptor {
     std::array<int, kMostNotes> values{};
     int64_t count = 0;
     if (cudnn_.get(pointer_, name, type, kMostNotes, &count, values.data()) != 0) return {};
-    return {values.begin(), values.begin() + std::min<int64_t>(std::max<int64_t>(count, 0),
-                                                               kMostNotes)};
+    return {values.begin(),
+            values.begin() + std::min<int64_t>(std::max<int64_t>(count, 0), kMostNotes)};
   }
 
  private:
@@ -142,6 +159,14 @@ bool read_hex(const std::string& text, std::vector<unsigned char>& bytes) {
 void write_notes(std::ostringstream& out, const std::vector<int>& notes) {
   out << ' ' << notes.size();
   for (const int note : notes) out << ' ' << note;
+}
+
+void write_config(std::ostringstream& out, const Descriptor& engine, int64_t workspace_bytes,
+                  const std::vector<int>& behavior_notes) {
+  out << "config " << engine.integer(kEngineIndex, -1) << ' ' << workspace_bytes;
+  write_notes(out, engine.notes(kEngineNumericalNotes, kNumericalNote));
+  write_notes(out, behavior_notes);
+  out << '\n';
 }
 
 // The plans that one heuristic gives, each with the workspace that its plan says it needs, or -1
@@ -170,14 +195,20 @@ void write_mode(const Cudnn& cudnn, const Descriptor& device, const Descriptor& 
     int64_t engines = 0;
     if (cudnn.get(configs[i]->get(), kConfigEngine, kDescriptorType, 1, &engines, &pointer) != 0)
       continue;
+    const std::vector<int> behavior = engine.notes(kEngineBehaviorNotes, kBehaviorNote);
+    // Plans cost nothing but for what is compiled, which takes seconds; the configuration knows the
+    // size, too.
+    if (std::find(behavior.begin(), behavior.end(), kNoteRuntimeCompilation) != behavior.end()) {
+      const int64_t bytes = configs[i]->integer(kConfigWorkspaceSize, -1);
+      if (bytes >= 0) {
+        write_config(out, engine, bytes, behavior);
+        continue;
+      }
+    }
     Descriptor plan(cudnn, kPlan);
     const bool made =
         plan.set(kPlanDevice, device) && plan.set(kPlanConfig, *configs[i]) && plan.finalize();
-    out << "config " << engine.integer(kEngineIndex, -1) << ' '
-        << (made ? plan.integer(kPlanWorkspaceSize, -1) : -1);
-    write_notes(out, engine.notes(kEngineNumericalNotes, kNumericalNote));
-    write_notes(out, engine.notes(kEngineBehaviorNotes, kBehaviorNote));
-    out << '\n';
+    write_config(out, engine, made ? plan.integer(kPlanWorkspaceSize, -1) : -1, behavior);
   }
 }
 
@@ -193,11 +224,12 @@ std::string answer(const Cudnn& cudnn, const std::string& request) {
     std::string word;
     words >> word;
     if (word == "device") {
-      const std::string json = "{\"schemaVersion\":\"9.8.0\",\"cudnnVersion\":" +
-                               std::to_string(cudnn.version()) + "," + line.substr(word.size() + 1) +
-                               "}";
-      device_known = device.set(kDeviceJson, kChar, static_cast<int64_t>(json.size()), json.data()) &&
-                     device.finalize();
+      const std::string json =
+          "{\"schemaVersion\":\"9.8.0\",\"cudnnVersion\":" + std::to_string(cudnn.version()) + "," +
+          line.substr(word.size() + 1) + "}";
+      device_known =
+          device.set(kDeviceJson, kChar, static_cast<int64_t>(json.size()), json.data()) &&
+          device.finalize();
     } else if (word == "mode") {
       int mode = 0;
       if (words >> mode) modes.push_back(mode);
@@ -284,8 +316,8 @@ void close_what_is_not_ours() {
 
 int main(int argc, char** argv) {
   if (argc != 3) {
-    std::fprintf(stderr,
-                 "usage: memledger_cudnn_planner LIBCUDNN SECONDS, with a socket as descriptor 3\n");
+    std::fprintf(
+        stderr, "usage: memledger_cudnn_planner LIBCUDNN SECONDS, with a socket as descriptor 3\n");
     return 2;
   }
   // The program that asks must not meet a child that it did not start.
@@ -295,6 +327,7 @@ int main(int argc, char** argv) {
   close_what_is_not_ours();
   const auto seconds = static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10));
   alarm(seconds);  // Nobody waits for longer.
+  load_driver();
   Cudnn cudnn;
   const std::string error = load(argv[1], cudnn);
   if (!error.empty()) {

@@ -100,9 +100,10 @@ std::string folder_of_this_library() {
 }
 
 bool same_file(const std::string& a, const std::string& b) {
-  struct stat one {}, other {};
-  return stat(a.c_str(), &one) == 0 && stat(b.c_str(), &other) == 0 &&
-         one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+  struct stat one {
+  }, other{};
+  return stat(a.c_str(), &one) == 0 && stat(b.c_str(), &other) == 0 && one.st_dev == other.st_dev &&
+         one.st_ino == other.st_ino;
 }
 
 // Where the dynamic linker would look for what this library needs.
@@ -188,8 +189,7 @@ std::optional<std::string> read_file(const std::string& path) {
 std::optional<std::string> read_cached(const std::string& path) {
   std::optional<std::string> text = read_file(path);
   const size_t header = sizeof(kFileHeader) - 1;
-  if (!text.has_value() || text->compare(0, header, kFileHeader) != 0 ||
-      text->size() < header + 17)
+  if (!text.has_value() || text->compare(0, header, kFileHeader) != 0 || text->size() < header + 17)
     return std::nullopt;
   const std::string answer = text->substr(header + 17);
   if (text->compare(header, 16, hex(hash(answer, 0))) != 0) return std::nullopt;
@@ -329,8 +329,8 @@ int start_planner(const std::string& library, int seconds) {
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   pid_t pid = 0;
-  const int failed = posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments,
-                                 environment.data());
+  const int failed =
+      posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments, environment.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
@@ -494,7 +494,9 @@ std::string describe_device(const Profile& profile) {
     line += "\":";
     line += value;
   };
-  const auto number = [&add](const char* name, uint64_t value) { add(name, std::to_string(value)); };
+  const auto number = [&add](const char* name, uint64_t value) {
+    add(name, std::to_string(value));
+  };
   add("maxGridSize", "[2147483647,65535,65535]");
   add("maxBlockSize", "[1024,1024,64]");
   number("regsPerBlock", kRegistersPerBlock);

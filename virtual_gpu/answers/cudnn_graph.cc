@@ -337,7 +337,8 @@ std::vector<NodePointer> find_configs(const Node& heuristics) {
   std::string text;
   if (describe(*graph, described, text).has_value())
     plans = ask_cudnn(Machine::get().profile(current_device()), text, mode);
-  if (!plans.has_value()) plans = modelled_plans(*graph, mode);
+  // No plan at all: what cuDNN compiles at run time may lack its compiler here.
+  if (!plans.has_value() || plans->empty()) plans = modelled_plans(*graph, mode);
   const std::vector<int64_t> order = ranks(*plans, mode);
   std::vector<NodePointer> configs;
   for (size_t i = 0; i < plans->size(); ++i)
