@@ -47,6 +47,8 @@ uint64_t convolution_workspace_upper_bytes(const Convolution& convolution,
 // The largest of all plans that cuDNN offers, which a program that tries them all allocates.
 uint64_t largest_convolution_workspace_bytes(const Convolution& convolution,
                                              const DeviceFacts& device, bool tensor_cores);
+uint64_t largest_convolution_workspace_upper_bytes(const Convolution& convolution,
+                                                   const DeviceFacts& device, bool tensor_cores);
 
 // Of a plan for attention, forward or backward.
 uint64_t attention_workspace_bytes(const DeviceFacts& device);

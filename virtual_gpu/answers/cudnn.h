@@ -126,7 +126,9 @@ DeviceFacts device_facts();
 const WorkspaceChoice& convolution_choice();
 // What the model says of the first plan: expected, or the upper bound where that is chosen.
 uint64_t modelled_convolution_bytes(const Convolution& convolution, bool tensor_cores);
-// That, or the program's own figure.
+// The same of the largest of all plans.
+uint64_t modelled_largest_bytes(const Convolution& convolution, bool tensor_cores);
+// Of the first plan, or the program's own figure.
 uint64_t chosen_convolution_bytes(const Convolution& convolution, bool tensor_cores);
 // Of the plan of an attention graph, by its kind; 0 for others.
 uint64_t attention_bytes(WorkspaceKind kind);

@@ -66,6 +66,13 @@ uint64_t modelled_convolution_bytes(const Convolution& convolution, bool tensor_
              : convolution_workspace_bytes(convolution, device, tensor_cores);
 }
 
+uint64_t modelled_largest_bytes(const Convolution& convolution, bool tensor_cores) {
+  const DeviceFacts device = device_facts();
+  return convolution_choice().kind == WorkspaceChoice::Kind::kUpper
+             ? largest_convolution_workspace_upper_bytes(convolution, device, tensor_cores)
+             : largest_convolution_workspace_bytes(convolution, device, tensor_cores);
+}
+
 uint64_t chosen_convolution_bytes(const Convolution& convolution, bool tensor_cores) {
   return convolution_choice().apply(modelled_convolution_bytes(convolution, tensor_cores));
 }

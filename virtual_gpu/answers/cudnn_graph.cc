@@ -301,11 +301,10 @@ std::vector<CudnnPlan> modelled_plans(const Node& graph, int mode) {
     plans.push_back(
         modelled_plan(kPlainEngine, modelled_convolution_bytes(*convolution, false), false));
     if (tensor_cores) {
-      plans.push_back(modelled_plan(
-          kEngines, largest_convolution_workspace_bytes(*convolution, device, true), true));
+      plans.push_back(modelled_plan(kEngines, modelled_largest_bytes(*convolution, true), true));
     }
-    plans.push_back(modelled_plan(
-        kEngines + 1, largest_convolution_workspace_bytes(*convolution, device, false), false));
+    plans.push_back(
+        modelled_plan(kEngines + 1, modelled_largest_bytes(*convolution, false), false));
   } else {
     plans.push_back(modelled_plan(kPlainEngine, 0, false));
   }
