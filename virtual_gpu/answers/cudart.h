@@ -85,6 +85,9 @@ cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work) {
   return cudaSuccess;
 }
 
+// Makes the times between events longer, where a program compares what it ran by them.
+void add_device_time(int64_t nanoseconds);
+
 // Refuses what CUDA counts as unsafe while streams capture.
 cudaError_t check_capture();
 
