@@ -48,7 +48,8 @@ DeviceFacts device_facts() {
 const WorkspaceChoice& convolution_choice() {
   static const WorkspaceChoice choice = [] {
     const char* const text = std::getenv(kConvolutionWorkspaceVariable);
-    const auto parsed = parse_workspace_choice(text == nullptr ? "" : text);
+    const char* const otherwise = Machine::get().specification().upper_workspaces ? "upper" : "";
+    const auto parsed = parse_workspace_choice(text == nullptr ? otherwise : text);
     if (!parsed.has_value()) {
       say("%s=%s is neither model, upper, none nor a number of bytes: taken as model",
           kConvolutionWorkspaceVariable, text);
