@@ -82,8 +82,9 @@ NcclSettings NcclSettings::from_environment() {
   s.simple_buffer = bytes_of("NCCL_BUFFSIZE", s.simple_buffer);
   s.ll_buffer = bytes_of("NCCL_LL_BUFFSIZE", s.ll_buffer);
   s.ll128_buffer = bytes_of("NCCL_LL128_BUFFSIZE", s.ll128_buffer);
-  s.p2p_chunk = std::max({bytes_of("NCCL_P2P_NVL_CHUNKSIZE", 0), bytes_of("NCCL_P2P_PCI_CHUNKSIZE", 0),
-                          bytes_of("NCCL_P2P_NET_CHUNKSIZE", 0)});
+  s.p2p_chunk =
+      std::max({bytes_of("NCCL_P2P_NVL_CHUNKSIZE", 0), bytes_of("NCCL_P2P_PCI_CHUNKSIZE", 0),
+                bytes_of("NCCL_P2P_NET_CHUNKSIZE", 0)});
   s.nvls = number_of("NCCL_NVLS_ENABLE", 2) != 0;
   s.nvls_chunk = bytes_of("NCCL_NVLS_CHUNKSIZE", s.nvls_chunk);
   s.local_ranks = static_cast<int>(number_of("LOCAL_WORLD_SIZE", 0));
@@ -93,11 +94,13 @@ NcclSettings NcclSettings::from_environment() {
 NcclMemory::NcclMemory(const Profile& profile, int ranks, const NcclSettings& settings)
     : settings_(settings), ranks_(ranks) {
   const Channels usual = channels_of(profile);
-  local_ranks_ = std::min(ranks, settings.local_ranks > 0 ? settings.local_ranks : kUsualRanksOfANode);
+  local_ranks_ =
+      std::min(ranks, settings.local_ranks > 0 ? settings.local_ranks : kUsualRanksOfANode);
   reads_ = profile.compute_capability() == 80;
   // A communicator of one rank finds no limit to its channels.
   channels_ = ranks == 1 ? kMaxChannels : usual.collective;
-  channels_ = std::max(1, std::max(settings.min_channels, std::min(settings.max_channels, channels_)));
+  channels_ =
+      std::max(1, std::max(settings.min_channels, std::min(settings.max_channels, channels_)));
   p2p_channels_ = power_of_two(
       std::max({1, settings.min_p2p_channels, std::min(channels_, settings.max_p2p_channels)}));
   const bool multicast = settings.nvls && local_ranks_ > 1;
@@ -110,8 +113,8 @@ NcclMemory::NcclMemory(const Profile& profile, int ranks, const NcclSettings& se
 size_t NcclMemory::connection(bool sends, bool receives) const {
   const size_t head = 4 * kKiB;
   const size_t at_sender = head + (reads_ ? settings_.simple_buffer : 0);
-  const size_t at_receiver = head + settings_.ll_buffer + settings_.ll128_buffer +
-                             (reads_ ? 0 : settings_.simple_buffer);
+  const size_t at_receiver =
+      head + settings_.ll_buffer + settings_.ll128_buffer + (reads_ ? 0 : settings_.simple_buffer);
   return (sends ? granules(at_sender) : 0) + (receives ? granules(at_receiver) : 0);
 }
 
@@ -147,13 +150,11 @@ size_t NcclMemory::network_pool() const {
 size_t NcclMemory::bytes(const NcclUse& use) const {
   const auto p2p = static_cast<size_t>(p2p_channels_);
   const auto nvls = static_cast<size_t>(nvls_channels_);
-  const size_t peers =
-      p2p * (static_cast<size_t>(use.sends) * connection(true, false) +
-             static_cast<size_t>(use.receives) * connection(false, true));
+  const size_t peers = p2p * (static_cast<size_t>(use.sends) * connection(true, false) +
+                              static_cast<size_t>(use.receives) * connection(false, true));
   const size_t received_over_network = use.remote_receives ? network_pool() : 0;
 
-  const size_t at_creation =
-      network_pool() + rings() + trees() + peers + received_over_network;
+  const size_t at_creation = network_pool() + rings() + trees() + peers + received_over_network;
 
   const size_t all = static_cast<size_t>(std::max(channels_, p2p_channels_));
   size_t at_use = all * kTablesPerChannel * kGranularity + peers + received_over_network;
@@ -162,7 +163,8 @@ size_t NcclMemory::bytes(const NcclUse& use) const {
   if (use.tree) at_use += trees();
   if (nvls != 0) at_use += nvls * kGranularity + kGranularity;  // its tables, and credits
   if (use.nvls) {
-    at_use += granules(nvls * 2 * kSteps * settings_.nvls_chunk * static_cast<size_t>(local_ranks_));
+    at_use +=
+        granules(nvls * 2 * kSteps * settings_.nvls_chunk * static_cast<size_t>(local_ranks_));
   }
   return std::max(at_creation, at_use);
 }

@@ -43,15 +43,16 @@ struct NcclUse {
 // in the topology with most channels that logs show for such devices.
 //
 // A connection to a peer has, for each channel, a buffer of 10 MiB at the receiver and one of 2 at
-// the sender: LL, LL128 and simple buffers, 512 KiB + 4.7 MiB + 4 MiB, rounded up to 2 MiB. Ring and
-// tree need one in each direction of the ring; ncclSend and ncclRecv one for each peer. To it come
-// the channels themselves, the pool for sends over a network, and the buffers of NVLink's
+// the sender: LL, LL128 and simple buffers, 512 KiB + 4.7 MiB + 4 MiB, rounded up to 2 MiB. Ring
+// and tree need one in each direction of the ring; ncclSend and ncclRecv one for each peer. To it
+// come the channels themselves, the pool for sends over a network, and the buffers of NVLink's
 // multicast. Where the driver's virtual memory management can be used, NCCL connects at first use
 // and gives each of a channel's three tables 2 MiB of its own, else it connects at creation; which
 // of the two it will be is not known, so the larger counts.
 //
 // Measured by others, in MiB (NVIDIA/nccl issues 964, 1685): all-reduce between two of four A100s
-// 544, here 544; between three or four 688, here 832; all-to-all of eight H100s 3.28 GB, here 3 520.
+// 544, here 544; between three or four 688, here 832; all-to-all of eight H100s 3.28 GB, here 3
+// 520.
 class NcclMemory {
  public:
   NcclMemory(const Profile& profile, int ranks, const NcclSettings& settings);
