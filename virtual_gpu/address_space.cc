@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -58,19 +59,41 @@ void AddressSpace::give(uintptr_t begin, size_t bytes) {
   free_.emplace_hint(next, begin, bytes);
 }
 
+// In pages.
+size_t DeviceAddresses::longest_gap(Pages taken) {
+  size_t longest = 0, gap = 0;
+  for (size_t page = 0; page < kPagesOfChunk; ++page) {
+    gap = taken >> page & 1 ? 0 : gap + 1;
+    longest = std::max(longest, gap);
+  }
+  return longest;
+}
+
+void DeviceAddresses::set_chunk(uintptr_t begin, Pages before, Pages after) {
+  by_gap_[longest_gap(before)].erase(begin);
+  by_gap_[longest_gap(after)].insert(begin);
+  chunks_[begin] = after;
+}
+
+// The lowest place in the lowest chunk that has one.
 std::optional<uintptr_t> DeviceAddresses::take_in_chunk(size_t pages) {
   const Pages wanted = static_cast<Pages>((1u << pages) - 1);
-  for (auto& [begin, taken] : chunks_) {
-    for (size_t first = 0; first + pages <= kChunk / kPage; ++first) {
-      const Pages here = static_cast<Pages>(wanted << first);
-      if (taken & here) continue;
-      taken = static_cast<Pages>(taken | here);
-      return begin + first * kPage;
-    }
+  std::optional<uintptr_t> chunk;
+  for (size_t gap = pages; gap <= kPagesOfChunk; ++gap) {
+    if (by_gap_[gap].empty()) continue;
+    const uintptr_t lowest = *by_gap_[gap].begin();
+    if (!chunk || lowest < *chunk) chunk = lowest;
   }
-  const std::optional<uintptr_t> chunk = free_.take_highest(kChunk, kChunk);
-  if (chunk) chunks_[*chunk] = wanted;
-  return chunk;
+  if (!chunk) {
+    chunk = free_.take_highest(kChunk, kChunk);
+    if (chunk) set_chunk(*chunk, 0, wanted);
+    return chunk;
+  }
+  const Pages taken = chunks_[*chunk];
+  size_t first = 0;
+  while (taken & wanted << first) ++first;
+  set_chunk(*chunk, taken, static_cast<Pages>(taken | wanted << first));
+  return *chunk + first * kPage;
 }
 
 std::optional<uintptr_t> DeviceAddresses::take(size_t bytes) {
@@ -90,8 +113,9 @@ void DeviceAddresses::give(uintptr_t begin, size_t bytes) {
   const auto chunk = std::prev(chunks_.upper_bound(begin));
   const auto given =
       static_cast<Pages>(((1u << bytes / kPage) - 1) << (begin - chunk->first) / kPage);
-  chunk->second = static_cast<Pages>(chunk->second & ~given);
+  set_chunk(chunk->first, chunk->second, static_cast<Pages>(chunk->second & ~given));
   if (chunk->second != 0) return;
+  by_gap_[kPagesOfChunk].erase(chunk->first);
   free_.give(chunk->first, kChunk);
   chunks_.erase(chunk);
 }

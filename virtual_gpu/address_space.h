@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 
 namespace memledger::virtual_gpu {
 
@@ -49,13 +51,17 @@ class DeviceAddresses {
 
  private:
   using Pages = uint16_t;  // a bit for each page of a chunk that is taken
-  static_assert(kChunk / kPage == 16);
+  static constexpr size_t kPagesOfChunk = kChunk / kPage;
+  static_assert(kPagesOfChunk == 16);
 
+  static size_t longest_gap(Pages taken);
+  void set_chunk(uintptr_t begin, Pages before, Pages after);
   std::optional<uintptr_t> take_in_chunk(size_t pages);
 
   const bool ascending_;
   AddressSpace free_;
   std::map<uintptr_t, Pages> chunks_;
+  std::array<std::set<uintptr_t>, kPagesOfChunk + 1> by_gap_;  // chunks, by their longest gap
   // Where no whole chunk was left: as many bytes as were asked for.
   std::map<uintptr_t, size_t> exact_;
 };
