@@ -17,9 +17,10 @@ inline bool read_libtorch_version(const char* libraries, char* version, size_t s
     const char* file;
     const char* line;  // how the line begins
   };
-  constexpr Source kSources[] = {{"build-version", ""},
-                                 {"version.py", "__version__"},
-                                 {"share/cmake/Torch/TorchConfigVersion.cmake", "set(PACKAGE_VERSION"}};
+  constexpr Source kSources[] = {
+      {"build-version", ""},
+      {"version.py", "__version__"},
+      {"share/cmake/Torch/TorchConfigVersion.cmake", "set(PACKAGE_VERSION"}};
   for (const Source& source : kSources) {
     char path[4200];
     snprintf(path, sizeof path, "%s/../%s", libraries, source.file);
@@ -43,8 +44,7 @@ inline bool read_libtorch_version(const char* libraries, char* version, size_t s
 // Whether 2.11.0+cu130 is of release 2.11.
 inline bool is_of_release(const char* version, const char* release) {
   const size_t length = strlen(release);
-  return strncmp(version, release, length) == 0 &&
-         (version[length] < '0' || version[length] > '9');
+  return strncmp(version, release, length) == 0 && (version[length] < '0' || version[length] > '9');
 }
 
 // 13 for 2.11.0+cu130; 0 where the version does not say.
