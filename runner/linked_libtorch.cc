@@ -68,13 +68,16 @@ std::string folder_of_libtorch(const std::string& text) {
   return "";
 }
 
-// What is missing: a library, or the symbols that no library has. One is enough to say.
+// What is missing, as `libcudart.so.12 => not found` or `undefined symbol: name`, behind which
+// stands the file that lacks it. One is enough to say.
 std::string first_missing(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (absl::StrContains(line, "not found") || absl::StrContains(line, "undefined symbol") ||
-        absl::StrContains(line, "cannot open shared object file"))
-      return std::string(absl::StripAsciiWhitespace(line));
+        absl::StrContains(line, "cannot open shared object file")) {
+      const std::string found(absl::StripAsciiWhitespace(line));
+      return found.substr(0, found.find('\t'));
+    }
   }
   return "";
 }
@@ -97,11 +100,12 @@ std::string why_libtorch_does_not_fit(const std::string& program,
   const std::optional<std::string> resolved = ask_linker(path, /*resolve_symbols=*/true);
   const std::string missing = resolved ? first_missing(*resolved) : "";
   if (missing.empty()) return "";
-  return absl::StrCat(path, " is linked with LibTorch ", version, " (", folder,
-                      "), and the virtual GPU of this memledger was made for LibTorch ", release,
-                      " with CUDA ", cuda, ", so that it does not start (", missing,
-                      "). Build memledger for that LibTorch (LIBTORCH=", folder,
-                      "/.. ./bazelw build ...), or the program with LibTorch ", release);
+  return absl::StrCat(
+      path, " is linked with LibTorch ", version, " (", folder,
+      "), and the virtual GPU of this memledger was made for LibTorch ", release, " with CUDA ",
+      cuda, ", so that it does not start (", missing,
+      "). Build memledger for that LibTorch (LIBTORCH=", folder.substr(0, folder.rfind('/')),
+      " ./bazelw build ...), or the program with LibTorch ", release);
 }
 
 }  // namespace memledger::runner

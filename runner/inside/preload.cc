@@ -81,8 +81,8 @@ void explain_failure(const char* file) {
     fprintf(stderr,
             "memledger: %s could not be loaded: it belongs to LibTorch %s, and the virtual GPU of "
             "this memledger was made for LibTorch %s with CUDA %d. Build memledger for that "
-            "LibTorch (LIBTORCH=%s/.. ./bazelw build ...), or use LibTorch %s\n",
-            file, version, ours, cuda, path, ours);
+            "LibTorch (LIBTORCH=%.*s ./bazelw build ...), or use LibTorch %s\n",
+            file, version, ours, cuda, static_cast<int>(strrchr(path, '/') - path), path, ours);
     return;
   }
 }
