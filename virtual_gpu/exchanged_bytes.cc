@@ -7,11 +7,12 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-// A rank compares the sizes of all others, a kernel for each, before it uses them.
+// How long a message lives in kernels, before the collective that takes it and behind. A rank
+// compares the sizes of all others, a kernel for each, before it uses them.
 uint64_t window_of(int ranks) { return 64 + 4 * static_cast<uint64_t>(std::max(ranks, 1)); }
 
-// How old what the host wrote may be for a collective to bring it.
-constexpr uint64_t kSourceWindow = 64;
+// When there is too much, what the host wrote longer ago goes first.
+constexpr uint64_t kRecentKernels = 1024;
 
 }  // namespace
 
@@ -69,7 +70,7 @@ void ExchangedBytes::add_locked(uintptr_t address, Run run) {
   if (*total_ <= kMostBytes && runs_.size() <= 65536) return;
   const uint64_t now = kernels_.load(std::memory_order_relaxed);
   for (auto at = runs_.begin(); at != runs_.end();) {
-    const uint64_t window = std::max(at->second.window, kSourceWindow);
+    const uint64_t window = at->second.window ? at->second.window : kRecentKernels;
     at = now - at->second.kernel > window ? runs_.erase(at) : std::next(at);
   }
   if (*total_ > kMostBytes || runs_.size() > 65536) runs_.clear();
@@ -92,7 +93,7 @@ void ExchangedBytes::copy_locked(uintptr_t destination, uintptr_t source, size_t
   for_each_locked(source, bytes,
                   [&](const Run& run, uintptr_t run_begin, uintptr_t begin, uintptr_t end) {
                     // After a collective the time begins anew.
-                    if (now - run.kernel > std::max({run.window, kSourceWindow, window})) return;
+                    if (window && now - run.kernel > std::max(run.window, window)) return;
                     Run part = run;
                     part.offset += begin - run_begin;
                     part.bytes = end - begin;

@@ -164,7 +164,7 @@ void Machine::reset(int device) {
   Device& d = devices_[device];
   for (auto memory = physical_.begin(); memory != physical_.end();) {
     if (memory->second->device == device) {
-      if (!memory->second->is_imported) give_memory(device, memory->second->bytes);
+      give_physical(*memory->second);
       memory = physical_.erase(memory);
     } else {
       ++memory;
@@ -653,7 +653,7 @@ PhysicalMemory* Machine::create_physical(int device, size_t bytes) {
 
 void Machine::release_if_unused(PhysicalMemory* memory) {
   if (memory->references || memory->mappings) return;
-  if (!memory->is_imported) give_memory(memory->device, memory->bytes);
+  give_physical(*memory);
   physical_.erase(memory);
 }
 

@@ -66,6 +66,7 @@ struct PhysicalMemory {
   int references;  // by the program
   int mappings;
   bool is_imported = false;  // counted where it was exported
+  uint64_t export_number = 0;
 };
 
 // The devices of this process and all memory that CUDA knows of. Made at the first CUDA call, never
@@ -172,6 +173,8 @@ class Machine {
   ImportError import_memory(const SharedDevices::Ticket& ticket, void** pointer);
   // Whether that was the last use of it here.
   bool close_import(void* pointer);
+  std::optional<SharedDevices::Ticket> export_physical(PhysicalMemory* memory);
+  ImportError import_physical(const SharedDevices::Ticket& ticket, PhysicalMemory** memory);
   // Stands for the shared devices alone.
   SharedDevices::Ticket ticket();
   bool is_valid(const SharedDevices::Ticket& ticket);
@@ -234,6 +237,7 @@ class Machine {
   bool charge(int device, size_t bytes);
   bool take_memory(int device, size_t bytes);
   void give_memory(int device, size_t bytes);
+  void give_physical(const PhysicalMemory& memory);
   bool join_shared(const std::vector<DeviceSpecification>& devices);
   void leave_shared();
   bool has_addresses(int device);

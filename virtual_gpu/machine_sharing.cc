@@ -86,6 +86,49 @@ bool Machine::close_import(void* pointer) {
   return true;
 }
 
+// What another process has imported stays counted until it lets go.
+void Machine::give_physical(const PhysicalMemory& memory) {
+  if (memory.is_imported) return shared_->add_import(memory.export_number, -1);
+  if (memory.export_number && !shared_->release_export(memory.export_number)) {
+    devices_[static_cast<size_t>(memory.device)].used -= memory.bytes;
+    return;
+  }
+  give_memory(memory.device, memory.bytes);
+}
+
+std::optional<SharedDevices::Ticket> Machine::export_physical(PhysicalMemory* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!physical_.count(memory)) return std::nullopt;
+  if (memory->export_number) return shared_->ticket_of(memory->export_number);
+  const auto ticket = shared_->add_export(
+      devices_[static_cast<size_t>(memory->device)].machine_number, 0, memory->bytes);
+  if (ticket) memory->export_number = ticket->number;
+  return ticket;
+}
+
+// In the process that exported it, it is what it was.
+Machine::ImportError Machine::import_physical(const SharedDevices::Ticket& ticket,
+                                              PhysicalMemory** memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::optional<SharedDevices::Export> exported = shared_->find_export(ticket);
+  if (!exported) return ImportError::kInvalid;
+  const int device = device_of_machine(exported->device);
+  if (!is_device(device)) return ImportError::kNoDevice;
+  for (auto& [known, owner] : physical_) {
+    if (known->export_number != ticket.number) continue;
+    ++known->references;
+    *memory = known;
+    return ImportError::kNone;
+  }
+  auto made = std::make_unique<PhysicalMemory>(PhysicalMemory{device, exported->bytes, 1, 0});
+  made->is_imported = true;
+  made->export_number = ticket.number;
+  shared_->add_import(ticket.number, 1);
+  *memory = made.get();
+  physical_[*memory] = std::move(made);
+  return ImportError::kNone;
+}
+
 SharedDevices::Ticket Machine::ticket() {
   std::lock_guard<std::mutex> lock(mutex_);
   return shared_->ticket_of(1);

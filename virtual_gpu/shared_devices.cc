@@ -42,6 +42,8 @@ struct ProcessSlot {
 
 struct ExportSlot {
   uint64_t number;  // 0: free
+  uint32_t imports;
+  uint32_t is_orphaned;  // its process has let it go, and others have not
   uint32_t process;
   uint32_t device;
   uint64_t address;
@@ -424,6 +426,8 @@ std::optional<SharedDevices::Ticket> SharedDevices::add_export(int device, uint6
   added.device = static_cast<uint32_t>(device);
   added.address = address;
   added.bytes = bytes;
+  added.imports = 0;
+  added.is_orphaned = 0;
   added.number = ++state_->next_export;
   state_->exports_end = std::max(state_->exports_end, place + 1);
   return Ticket{state_->mark, added.number};
@@ -435,6 +439,35 @@ void SharedDevices::remove_export(uint64_t number) {
   for (uint32_t i = 0; i < state_->exports_end; ++i) {
     ExportSlot& found = state_->exports[i];
     if (found.number == number && found.process == static_cast<uint32_t>(slot_)) found.number = 0;
+  }
+}
+
+bool SharedDevices::release_export(uint64_t number) {
+  if (slot_ < 0) return true;
+  const Locked locked(state_);
+  for (uint32_t i = 0; i < state_->exports_end; ++i) {
+    ExportSlot& found = state_->exports[i];
+    if (found.number != number || found.process != static_cast<uint32_t>(slot_)) continue;
+    if (found.imports) {
+      found.is_orphaned = 1;
+      return false;
+    }
+    found.number = 0;
+  }
+  return true;
+}
+
+void SharedDevices::add_import(uint64_t number, int change) {
+  if (slot_ < 0) return;
+  const Locked locked(state_);
+  for (uint32_t i = 0; i < state_->exports_end; ++i) {
+    ExportSlot& found = state_->exports[i];
+    if (found.number != number) continue;
+    found.imports += static_cast<uint32_t>(change);
+    if (found.imports || !found.is_orphaned) return;
+    found.number = 0;
+    uint64_t& used = state_->processes[found.process].used[found.device];
+    used -= std::min(used, found.bytes);
   }
 }
 

@@ -59,6 +59,9 @@ class SharedDevices {
   // Nothing where too many are exported already.
   std::optional<Ticket> add_export(int device, uint64_t address, uint64_t bytes);
   void remove_export(uint64_t number);
+  // For memory that lives as long as anybody has it: false where others do, who then give it back.
+  bool release_export(uint64_t number);
+  void add_import(uint64_t number, int change);
   // Nothing for what is not exported, or no longer.
   std::optional<Export> find_export(const Ticket& ticket);
   Ticket ticket_of(uint64_t number);

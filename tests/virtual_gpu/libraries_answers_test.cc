@@ -26,6 +26,7 @@ int cudaEventDestroy(void*);
 int cudaEventRecord(void*, void*);
 int cudaEventElapsedTime(float*, void*, void*);
 int cudaMemcpy(void*, const void*, size_t, int);
+int cudaMemset(void*, int, size_t);
 size_t cudnnGetVersion();
 int cudnnGetProperty(int, int*);
 void cudnnGetLastErrorString(char*, size_t);
@@ -75,6 +76,7 @@ int cublasSetPointerMode_v2(void*, int);
 int cublasSdot_v2(void*, int, const float*, int, const float*, int, float*);
 int cublasIsamax_v2(void*, int, const float*, int, int*);
 int cublasSgetrsBatched(void*, int, int, int, const void*, int, const int*, void*, int, int*, int);
+int cublasSgemmEx();
 int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*,
                                    int*);
 int cufftCreate(int*);
@@ -685,12 +687,11 @@ TEST_CASE("NCCL: communicators take memory of the device and give it back") {
 }
 
 // As DistributedDataParallel does, before it trusts that the model is the same everywhere.
-TEST_CASE("NCCL: what ranks tell each other is read back, until a kernel runs") {
-  constexpr int kToDevice = 1, kToHost = 2, kLong = 4;
+TEST_CASE("NCCL: what ranks tell each other is read back") {
+  constexpr int kToDevice = 1, kToHost = 2, kLong = 4, kDouble = 8;
   UniqueId id;
   REQUIRE(ncclGetUniqueId(&id) == 0);
   void *world = nullptr, *mine = nullptr, *all = nullptr;
-  REQUIRE(ncclCommInitRank(&world, 3, id, 1) == 0);
   REQUIRE(cudaMalloc(&mine, sizeof(int64_t)) == 0);
   REQUIRE(cudaMalloc(&all, 3 * sizeof(int64_t)) == 0);
   const int64_t count = 42;
@@ -698,33 +699,79 @@ TEST_CASE("NCCL: what ranks tell each other is read back, until a kernel runs") 
   const auto check_read = [&](const std::array<int64_t, 3>& expected) {
     read.fill(7);
     REQUIRE(cudaMemcpy(read.data(), all, sizeof(read), kToHost) == 0);
+    INFO(read[0] << " " << read[1] << " " << read[2] << ", not " << expected[0] << " "
+                 << expected[1] << " " << expected[2]);
     CHECK(read == expected);
   };
-  // Without an exchange a copy is not remembered.
-  REQUIRE(cudaMemcpy(all, &count, sizeof(count), kToDevice) == 0);
+  const auto write = [&](void* to) {
+    REQUIRE(cudaMemcpy(to, &count, sizeof(count), kToDevice) == 0);
+  };
+  const auto run_kernels = [](int kernels) {
+    for (int i = 0; i < kernels; ++i)
+      REQUIRE(cudaLaunchKernel(nullptr, {1, 1, 1}, {1, 1, 1}, nullptr, 0, nullptr) == 0);
+  };
+  REQUIRE(ncclCommInitRank(&world, 3, id, 1) == 0);
+  // Copies alone, as Gloo's are: until a kernel, which could have written over them.
+  write(all);
+  check_read({42, 0, 0});
+  run_kernels(1);
   check_read({0, 0, 0});
-  REQUIRE(cudaMemcpy(mine, &count, sizeof(count), kToDevice) == 0);
+  write(all);
+  CHECK(cublasSgemmEx() == 0);
+  check_read({0, 0, 0});
+
+  // Sizes are computed with before they are read: a kernel before and some behind the collective.
+  write(mine);
+  run_kernels(1);
   REQUIRE(ncclAllGather(mine, all, 1, kLong, world, nullptr) == 0);
+  run_kernels(70);
   check_read({42, 42, 42});
-  REQUIRE(cudaLaunchKernel(nullptr, {1, 1, 1}, {1, 1, 1}, nullptr, 0, nullptr) == 0);
+  run_kernels(10);
   check_read({0, 0, 0});
+  // With more ranks there are more to compare.
+  void* larger = nullptr;
+  REQUIRE(ncclCommInitRank(&larger, 64, id, 1) == 0);
+  write(all);
+  REQUIRE(ncclBroadcast(all, all, 1, kLong, 1, larger, nullptr) == 0);
+  run_kernels(300);
+  check_read({42, 0, 0});
+  run_kernels(30);
+  check_read({0, 0, 0});
+  CHECK(ncclCommDestroy(larger) == 0);
+  // What the host wrote long ago is no longer what lies there.
+  write(mine);
+  run_kernels(80);
+  REQUIRE(ncclAllGather(mine, all, 1, kLong, world, nullptr) == 0);
+  check_read({0, 0, 0});
+  // Only integers are sizes.
+  write(mine);
+  run_kernels(1);
+  REQUIRE(ncclAllGather(mine, all, 1, kDouble, world, nullptr) == 0);
+  check_read({0, 0, 0});
+  // A part is overwritten, by a fill and by a copy of what is not known; a copy takes what is.
+  write(mine);
+  REQUIRE(ncclAllGather(mine, all, 1, kLong, world, nullptr) == 0);
+  run_kernels(1);
+  REQUIRE(cudaMemset(all, 0, sizeof(int64_t)) == 0);
+  check_read({0, 42, 42});
+  void* other = nullptr;
+  REQUIRE(cudaMalloc(&other, sizeof(int64_t)) == 0);
+  REQUIRE(cudaMemcpy(static_cast<int64_t*>(all) + 2, other, sizeof(int64_t), 3) == 0);
+  check_read({0, 42, 0});
+  REQUIRE(cudaMemcpy(all, static_cast<int64_t*>(all) + 1, sizeof(int64_t), 3) == 0);
+  check_read({42, 42, 0});
   // In place, from another rank: what this one has stays.
-  REQUIRE(cudaMemcpy(all, &count, sizeof(count), kToDevice) == 0);
+  write(all);
   REQUIRE(ncclBroadcast(all, all, 1, kLong, 0, world, nullptr) == 0);
-  check_read({42, 0, 0});
-  REQUIRE(cudaLaunchKernel(nullptr, {1, 1, 1}, {1, 1, 1}, nullptr, 0, nullptr) == 0);
-  REQUIRE(cudaMemcpy(all, &count, sizeof(count), kToDevice) == 0);
-  check_read({0, 0, 0});
-  REQUIRE(ncclBcast(all, 1, kLong, 1, world, nullptr) == 0);
-  check_read({42, 0, 0});
+  run_kernels(1);
+  check_read({42, 42, 0});
   // Freed memory is forgotten.
   REQUIRE(cudaFree(all) == 0);
   void* again = nullptr;
   REQUIRE(cudaMalloc(&again, 3 * sizeof(int64_t)) == 0);
   CHECK(again == all);
   check_read({0, 0, 0});
-  CHECK(cudaFree(all) == 0);
-  CHECK(cudaFree(mine) == 0);
+  for (void* block : {all, mine, other}) CHECK(cudaFree(block) == 0);
   CHECK(ncclCommDestroy(world) == 0);
 }
 

@@ -1,4 +1,5 @@
 #define DOCTEST_CONFIG_IMPLEMENT
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -148,6 +149,49 @@ std::string obey(std::istringstream& command, const std::string& verb) {
     if (!error) error = cudaStreamWaitEvent(nullptr, opened, 0);
     if (!error) error = cudaEventSynchronize(opened);
     if (!error) error = cudaEventDestroy(opened);
+    return std::to_string(error);
+  }
+  static std::vector<CUmemGenericAllocationHandle> memories;
+  CUmemGenericAllocationHandle memory = 0;
+  if (verb == "create") {
+    command >> bytes;
+    CUmemAllocationProp properties;
+    std::memset(&properties, 0, sizeof properties);
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    const CUresult error = cuMemCreate(&memory, bytes, &properties, 0);
+    if (!error) memories.push_back(memory);
+    return std::to_string(error);
+  }
+  if (verb == "release") {
+    const CUresult error = cuMemRelease(memories.back());
+    memories.pop_back();
+    return std::to_string(error);
+  }
+  if (verb == "export_file") {
+    int file = -1;
+    const CUresult error = cuMemExportToShareableHandle(
+        &file, memories.back(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    return error ? "error " + std::to_string(error)
+                 : "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file);
+  }
+  if (verb == "import_file") {
+    command >> text;
+    const int file = open(text.c_str(), O_RDONLY);
+    const CUresult error = cuMemImportFromShareableHandle(
+        &memory, reinterpret_cast<void*>(static_cast<intptr_t>(file)),
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    close(file);
+    if (!error) memories.push_back(memory);
+    return std::to_string(error);
+  }
+  if (verb == "map") {
+    command >> bytes;
+    CUdeviceptr address = 0;
+    CUresult error = cuMemAddressReserve(&address, bytes, 0, 0, 0);
+    if (!error) error = cuMemMap(address, bytes, 0, memories.back(), 0);
+    if (!error) blocks.push_back(reinterpret_cast<void*>(address));
     return std::to_string(error);
   }
   if (verb == "fork") {
@@ -450,6 +494,40 @@ TEST_CASE("memory and events of another process") {
   one.kill_now();
   CHECK(two.ask("open " + last) == "error " + std::to_string(cudaErrorInvalidResourceHandle));
   CHECK(two.ask_number("free_bytes") == 244 * kMiB);
+}
+
+TEST_CASE("physical memory goes to others as a file, and stays as long as anybody has it") {
+  const std::string specification = "a100:256MiB,share=" + name_of("files");
+  Process one(specification), two(specification);
+  CHECK(one.ask_number("create 20971520") == CUDA_SUCCESS);
+  const std::string file = one.ask("export_file");
+  REQUIRE(file.find("/proc/") == 0);
+  CHECK(two.ask_number("import_file " + file) == CUDA_SUCCESS);
+  CHECK(two.ask_number("map 20971520") == CUDA_SUCCESS);
+  CHECK(two.ask("use 20971520") == "zeros");
+  CHECK(two.ask_number("free_bytes") == 236 * kMiB);
+  // The process that exported it has it anyway.
+  CHECK(one.ask_number("import_file " + file) == CUDA_SUCCESS);
+  CHECK(one.ask_number("release") == CUDA_SUCCESS);
+  CHECK(two.ask_number("import_file " + file) == CUDA_SUCCESS);
+  CHECK(two.ask_number("release") == CUDA_SUCCESS);
+  CHECK(one.ask_number("release") == CUDA_SUCCESS);
+  CHECK(one.ask_number("free_bytes") == 236 * kMiB);  // the other has it mapped
+  CHECK(two.ask_number("release") == CUDA_SUCCESS);
+  CHECK(one.ask_number("free_bytes") == 236 * kMiB);
+  CHECK(two.ask_number("reset") == CUDA_SUCCESS);
+  CHECK(one.ask_number("free_bytes") == 256 * kMiB);
+  // Imported by nobody it goes at once.
+  CHECK(one.ask_number("create 20971520") == CUDA_SUCCESS);
+  const std::string again = one.ask("export_file");
+  CHECK(one.ask_number("release") == CUDA_SUCCESS);
+  CHECK(two.ask_number("free_bytes") == 256 * kMiB);
+  CHECK(two.ask_number("import_file " + again) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(two.ask_number("import_file /dev/null") == CUDA_ERROR_INVALID_VALUE);
+
+  Process alone("a100:256MiB");
+  CHECK(alone.ask_number("create 20971520") == CUDA_SUCCESS);
+  CHECK(alone.ask("export_file") == "error " + std::to_string(CUDA_ERROR_NOT_SUPPORTED));
 }
 
 TEST_CASE("without a name nothing is shared") {

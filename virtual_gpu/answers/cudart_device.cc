@@ -195,8 +195,9 @@ constexpr Attribute kAttributes[] = {
     {cudaDevAttrNumaId, fixed<-1>},
     {cudaDevAttrHostNumaId, fixed<0>},
     // The driver's number of virtual memory management, which the runtime does not name. It is
-    // supported; sharing its handles is not.
+    // supported; sharing its handles where devices are shared, as file descriptors.
     {102, fixed<1>},
+    {103, [](const Profile&, int) { return Machine::get().is_shared() ? 1 : 0; }},
 };
 
 }  // namespace

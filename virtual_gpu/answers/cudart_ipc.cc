@@ -3,6 +3,7 @@
 // (`share=NAME`). Opened memory has addresses of its own and takes none of the device's memory, as
 // it is counted where it was allocated. What another process wrote there is not known here.
 #include <cuda.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -141,4 +142,60 @@ MEMLEDGER_ANSWER CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle 
   static_assert(sizeof same == sizeof handle);
   std::memcpy(&same, &handle, sizeof same);
   return as_runtime(cudaIpcOpenEventHandle, event, same);
+}
+
+// Physical memory goes to others as a file descriptor, whose file has the ticket in it.
+
+namespace {
+
+CUresult can_share(CUmemAllocationHandleType type) {
+  if (!Machine::get().is_shared()) {
+    MEMLEDGER_SAY_REFUSED(kNoSharing);
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    MEMLEDGER_SAY_REFUSED("memory of a virtual GPU is shared by file descriptors only.");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+MEMLEDGER_ANSWER CUresult cuMemExportToShareableHandle(void* handle,
+                                                       CUmemGenericAllocationHandle memory,
+                                                       CUmemAllocationHandleType type,
+                                                       unsigned long long flags) {
+  if (const CUresult error = can_share(type)) return error;
+  if (!handle || flags) return CUDA_ERROR_INVALID_VALUE;
+  const auto ticket = Machine::get().export_physical(reinterpret_cast<PhysicalMemory*>(memory));
+  if (!ticket) return CUDA_ERROR_INVALID_VALUE;
+  const int file = memfd_create("memledger", MFD_CLOEXEC);
+  if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (pwrite(file, &*ticket, sizeof *ticket, 0) != sizeof *ticket) {
+    close(file);
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  *static_cast<int*>(handle) = file;
+  return CUDA_SUCCESS;
+}
+
+MEMLEDGER_ANSWER CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* memory,
+                                                         void* handle,
+                                                         CUmemAllocationHandleType type) {
+  if (const CUresult error = can_share(type)) return error;
+  const int file = static_cast<int>(reinterpret_cast<intptr_t>(handle));
+  SharedDevices::Ticket ticket;
+  PhysicalMemory* imported = nullptr;
+  if (!memory || pread(file, &ticket, sizeof ticket, 0) != sizeof ticket)
+    return CUDA_ERROR_INVALID_VALUE;
+  switch (Machine::get().import_physical(ticket, &imported)) {
+    case Machine::ImportError::kNone:
+      *memory = reinterpret_cast<CUmemGenericAllocationHandle>(imported);
+      return CUDA_SUCCESS;
+    case Machine::ImportError::kNoDevice:
+      return CUDA_ERROR_INVALID_DEVICE;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
 }

@@ -492,19 +492,6 @@ MEMLEDGER_ANSWER CUresult cuMemGetAllocationPropertiesFromHandle(
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemExportToShareableHandle(void*, CUmemGenericAllocationHandle,
-                                                       CUmemAllocationHandleType,
-                                                       unsigned long long) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-MEMLEDGER_ANSWER CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*, void*,
-                                                         CUmemAllocationHandleType) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 #define MEMLEDGER_NO_MULTICAST "a virtual GPU has no multicast memory; its attribute says so."
 
 MEMLEDGER_ANSWER CUresult cuMulticastCreate(CUmemGenericAllocationHandle*,
