@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iterator>
 
+#include "virtual_gpu/known_values.h"
 #include "virtual_gpu/unconsidered_functions.h"
 #include "virtual_gpu/visible_devices.h"
 
@@ -409,11 +410,13 @@ void* Machine::symbol_address(int device, const void* host_variable, size_t byte
 }
 
 void Machine::copy_to_device(uintptr_t address, const void* source, size_t bytes) {
+  virtual_gpu::known_values().wrote(address, source, bytes);
   kept_.write(address, source, bytes);
   recent_.write(address, source, bytes);
 }
 
 void Machine::copy_on_device(uintptr_t destination, uintptr_t source, size_t bytes) {
+  virtual_gpu::known_values().wrote(destination, nullptr, bytes);
   kept_.copy(destination, source, bytes);
   recent_.copy(destination, source, bytes);
 }
@@ -421,14 +424,28 @@ void Machine::copy_on_device(uintptr_t destination, uintptr_t source, size_t byt
 void Machine::copy_to_host(void* destination, uintptr_t address, size_t bytes) {
   (exchanged_.load(std::memory_order_relaxed) && !kept_.is_on() ? recent_ : kept_)
       .read(destination, address, bytes);
+  virtual_gpu::known_values().read(destination, address, bytes);
 }
 
+namespace {
+
+void note_fill(uintptr_t address, unsigned char value, size_t bytes) {
+  constexpr size_t kMostBytes = 64 << 10;
+  if (bytes > kMostBytes) return virtual_gpu::known_values().wrote(address, nullptr, bytes);
+  const std::vector<unsigned char> content(bytes, value);
+  virtual_gpu::known_values().wrote(address, content.data(), bytes);
+}
+
+}  // namespace
+
 void Machine::fill(uintptr_t address, unsigned char value, size_t bytes) {
+  note_fill(address, value, bytes);
   kept_.fill(address, value, bytes);
   recent_.fill(address, value, bytes);
 }
 
 void Machine::forget(uintptr_t address, size_t bytes) {
+  virtual_gpu::known_values().wrote(address, nullptr, bytes);
   kept_.forget(address, bytes);
   recent_.forget(address, bytes);
 }

@@ -188,8 +188,8 @@ ParsedSpecification parse_specification(std::string_view text) {
   if (!devices) return failed(error);
   result.devices = *std::move(devices);
 
-  bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false;
-  bool seen_reads = false;
+  bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false,
+       seen_values = false, seen_reads = false;
   size_t position = comma;
   while (position != std::string_view::npos) {
     const size_t next = text.find(',', position + 1);
@@ -206,11 +206,12 @@ ParsedSpecification parse_specification(std::string_view text) {
                  : key == "context" ? &seen_context
                  : key == "events"  ? &seen_events
                  : key == "reads"   ? &seen_reads
+                 : key == "values"  ? &seen_values
                                     : nullptr;
     if (!seen || equals == std::string_view::npos) {
       return failed(quoted(option) +
                     " is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                    "events=once|late, reads=none|all|FRACTION.");
+                    "events=once|late, values=off|BYTES, reads=none|all|FRACTION.");
     }
     if (*seen) return failed("the option " + quoted(key) + " is given twice.");
     *seen = true;
@@ -238,10 +239,16 @@ ParsedSpecification parse_specification(std::string_view text) {
       result.assumed_millionths = *millionths;
       continue;
     }
+    if (key == "values" && value == "off") {
+      result.value_bytes = 0;
+      continue;
+    }
     const std::optional<uint64_t> bytes = parse_bytes(value, &error);
     if (!bytes) return failed(std::string(key) + "=" + error);
     if (key == "keep") {
       result.keep_bytes = *bytes;
+    } else if (key == "values") {
+      result.value_bytes = *bytes;
     } else {
       result.context_bytes = *bytes;
     }

@@ -14,6 +14,8 @@ namespace memledger::virtual_gpu {
 inline constexpr char kSpecificationVariable[] = "MEMLEDGER_VIRTUAL_GPU";
 
 inline constexpr uint32_t kMillion = 1000000;
+// Enough for an attention mask of 16 sequences of 8 192 tokens.
+inline constexpr uint64_t kValueBytes = uint64_t{1} << 20;
 
 // One device of a specification, as `a100:24GiB` or `@mydevice.json`.
 struct DeviceSpecification {
@@ -34,6 +36,9 @@ struct Specification {
   // Memory that the context of each device takes when it is made. Where not given the profile's,
   // and nothing of less than 2 GiB, where programs look for what tensors take.
   std::optional<uint64_t> context_bytes;
+  // The values of storages of up to this many bytes are followed, where a program of LibTorch can
+  // know them; 0: of none (virtual_gpu/values).
+  uint64_t value_bytes = kValueBytes;
   // When work is done: at once, or only when the host has waited for it (virtual_gpu/streams.h).
   bool late_events = false;
   // What to assume of a size that only the device knows, in millionths of the largest possible one.

@@ -111,7 +111,7 @@ TEST_CASE("errors name the thing and what is known") {
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
     CHECK(contains(error("h200," + std::string(option)),
                    "is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                   "events=once|late, reads=none|all|FRACTION."));
+                   "events=once|late, values=off|BYTES, reads=none|all|FRACTION."));
   }
   CHECK(contains(error("h200,count=2,count=2"), "given twice"));
   CHECK(contains(error("h200,keep=many"), "keep="));

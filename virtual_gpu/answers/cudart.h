@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/known_values.h"
 #include "virtual_gpu/machine.h"
 #include "virtual_gpu/streams.h"
 
@@ -63,7 +64,9 @@ cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work) {
   const Streams::Submission submission =
       streams().submit(stream, current_device(), kind, [work] { work(); });
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
-  return submission.captured ? cudaSuccess : work();
+  if (!submission.captured) return work();
+  known_values().worked(true);
+  return cudaSuccess;
 }
 
 // Refuses what CUDA counts as unsafe while streams capture.

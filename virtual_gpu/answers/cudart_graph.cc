@@ -292,7 +292,10 @@ MEMLEDGER_ANSWER cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_
   if (!executable) return result(cudaErrorInvalidValue);
   return result(on_stream(stream, NodeKind::kGraph, [executable] {
     Machine::get().note_kernel();
+    known_values().wrote_anywhere();
     for (const std::function<void()>& run : executable->work) run();
+    // A kernel may come after the copy.
+    known_values().wrote_anywhere();
     return cudaSuccess;
   }));
 }

@@ -21,6 +21,8 @@
 #include "virtual_gpu/values/program_line.h"
 #include "virtual_gpu/values/read_list_text.h"
 #include "virtual_gpu/values/read_rules.h"
+#include "virtual_gpu/values/shadows.h"
+#include "virtual_gpu/values/values.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -80,7 +82,15 @@ uint32_t millionths() {
   return known;
 }
 
-std::optional<at::Tensor> known_on_cpu(const at::Tensor&) { return std::nullopt; }
+std::optional<at::Tensor> known_on_cpu(const at::Tensor& tensor) { return known_values(tensor); }
+
+// Whether values.h knew what was read; it has put that there.
+bool was_known(const void* source, size_t bytes) {
+  constexpr size_t kMostBytes = 64;
+  std::array<unsigned char, kMostBytes> copy;
+  return values_are_followed() && bytes <= kMostBytes &&
+         Shadows::get().read(copy.data(), reinterpret_cast<uintptr_t>(source), bytes) == 0;
+}
 
 void print_at_exit() {
   if (getpid() != rows().process) return;
@@ -143,7 +153,7 @@ bool is_copy(const char* op) {
   return false;
 }
 
-void on_read(void* destination, const void* /*source*/, size_t bytes) {
+void on_read(void* destination, const void* source, size_t bytes) {
   RunningOps& ops = running_ops;
   if (ops.depth == 0 || ops.is_asking) return;
   try {
@@ -152,6 +162,7 @@ void on_read(void* destination, const void* /*source*/, size_t bytes) {
       for (uint32_t r = 0; r < planned.plan.count; ++r) {
         const ReadPlan::Read& read = planned.plan.reads[r];
         if (read.bytes != bytes) continue;
+        if (planned.plan.source != ReadPlan::Source::kKnown && was_known(source, bytes)) return;
         write_parts(destination, read);
         if (!read.is_size || planned.plan.source == ReadPlan::Source::kKnown) return;
         const bool bounded = planned.plan.source == ReadPlan::Source::kAssumed;
@@ -160,7 +171,8 @@ void on_read(void* destination, const void* /*source*/, size_t bytes) {
         return;
       }
     }
-    if (!is_copy(ops.outermost())) note(ops.outermost(), ReadKind::kScalar);
+    if (!is_copy(ops.outermost()) && !was_known(source, bytes))
+      note(ops.outermost(), ReadKind::kScalar);
   } catch (...) {  // a row less
   }
 }
@@ -175,6 +187,7 @@ void plan_reads(RunningOps& ops, ReadRule rule, const at::RecordFunction& fn) {
   }
   ops.is_asking = true;
   try {
+    const PlainCpu plain;
     context.millionths = millionths();
     ops.planned[ops.plans] = {ops.depth, rule(fn.inputs(), context)};
     ++ops.plans;
@@ -236,10 +249,31 @@ void count_results(RunningOps& ops, const at::RecordFunction& fn) {
   rows().rows[ops.row - 1].dependent_bytes += bytes;
 }
 
+// What is assumed to be true has coordinates: a loop over them visits each.
+void keep_coordinates(RunningOps& ops, const ReadPlan& plan, const at::RecordFunction& fn) {
+  if (plan.dims <= 0 || !values_are_followed()) return;
+  ops.is_asking = true;
+  try {
+    const PlainCpu plain;
+    const std::vector<c10::IValue>& outputs = fn.outputs();
+    if (outputs.size() == 1 && outputs[0].isTensor() && outputs[0].toTensor().defined()) {
+      const std::optional<Place> place = Place::of(outputs[0].toTensor());
+      if (place && place->sizes.size() == 2 && place->sizes[1] == plan.dims &&
+          place->sizes[0] > 0 && Shadows::get().may_hold(*place))
+        Shadows::get().set(*place, {first_coordinates(plan, place->sizes[0]), at::Tensor()});
+    }
+  } catch (...) {  // no values, then
+  }
+  ops.is_asking = false;
+}
+
 void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   RunningOps& ops = running_ops;
   if (ops.is_asking || fn.isAsync() || ops.depth == 0 || is_engine_scope(fn.name())) return;
-  if (ops.plans > 0 && ops.planned[ops.plans - 1].depth == ops.depth) --ops.plans;
+  if (ops.plans > 0 && ops.planned[ops.plans - 1].depth == ops.depth) {
+    --ops.plans;
+    keep_coordinates(ops, ops.planned[ops.plans].plan, fn);
+  }
   if (--ops.depth > 0 || ops.row == 0) return;
   ops.is_asking = true;
   try {
@@ -250,8 +284,9 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   ops.row = 0;
 }
 
-// After the registry's own work at load (101, 102).
-__attribute__((constructor(103))) void begin() {
+// After values.cc (104), whose callbacks then come first: it has forgotten what an operator wrote
+// before this knows more of it.
+__attribute__((constructor(105))) void begin() {
   const auto observe = reinterpret_cast<decltype(&memledger_virtual_gpu_observe_reads)>(
       dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_observe_reads"));
   ask_millionths = reinterpret_cast<AskMillionths>(
