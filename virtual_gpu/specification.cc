@@ -83,6 +83,21 @@ std::optional<uint64_t> parse_bytes(std::string_view text, std::string* error) {
   return bytes;
 }
 
+// `none`, `all`, or up to six digits after the point, in millionths.
+std::optional<uint32_t> parse_share(std::string_view text) {
+  if (text == "none") return 0;
+  if (text == "all") return kMillion;
+  constexpr size_t kDigits = 6;
+  const size_t point = text.find('.');
+  const std::optional<uint64_t> whole = parse_number(text.substr(0, point));
+  std::string fraction(point == std::string_view::npos ? "0" : text.substr(point + 1));
+  if (!whole || *whole > 1 || fraction.empty() || fraction.size() > kDigits) return std::nullopt;
+  fraction.resize(kDigits, '0');
+  const std::optional<uint64_t> millionths = parse_number(fraction);
+  if (!millionths || (*whole == 1 && *millionths != 0)) return std::nullopt;
+  return static_cast<uint32_t>(*whole * kMillion + *millionths);
+}
+
 std::optional<DeviceSpecification> read_device_file(const std::string& path, std::string* error) {
   const auto failed = [&](const std::string& why) {
     *error = "the device of file " + quoted(path) + ": " + why;
@@ -174,7 +189,7 @@ ParsedSpecification parse_specification(std::string_view text) {
   result.devices = *std::move(devices);
 
   bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false,
-       seen_values = false;
+       seen_values = false, seen_reads = false;
   size_t position = comma;
   while (position != std::string_view::npos) {
     const size_t next = text.find(',', position + 1);
@@ -190,12 +205,13 @@ ParsedSpecification parse_specification(std::string_view text) {
                  : key == "keep"    ? &seen_keep
                  : key == "context" ? &seen_context
                  : key == "events"  ? &seen_events
+                 : key == "reads"   ? &seen_reads
                  : key == "values"  ? &seen_values
                                     : nullptr;
     if (!seen || equals == std::string_view::npos) {
       return failed(quoted(option) +
                     " is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                    "events=once|late, values=off|BYTES.");
+                    "events=once|late, values=off|BYTES, reads=none|all|FRACTION.");
     }
     if (*seen) return failed("the option " + quoted(key) + " is given twice.");
     *seen = true;
@@ -212,6 +228,15 @@ ParsedSpecification parse_specification(std::string_view text) {
       if (value != "once" && value != "late")
         return failed("events=" + plain(value) + " is neither once nor late.");
       result.late_events = value == "late";
+      continue;
+    }
+    if (key == "reads") {
+      const std::optional<uint32_t> millionths = parse_share(value);
+      if (!millionths) {
+        return failed("reads=" + plain(value) +
+                      " is neither none, all nor a fraction from 0 to 1 such as 0.125.");
+      }
+      result.assumed_millionths = *millionths;
       continue;
     }
     if (key == "values" && value == "off") {

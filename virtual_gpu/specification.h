@@ -13,6 +13,7 @@ namespace memledger::virtual_gpu {
 // The environment variable that carries a specification into a program.
 inline constexpr char kSpecificationVariable[] = "MEMLEDGER_VIRTUAL_GPU";
 
+inline constexpr uint32_t kMillion = 1000000;
 // Enough for an attention mask of 16 sequences of 8 192 tokens.
 inline constexpr uint64_t kValueBytes = uint64_t{1} << 20;
 
@@ -40,6 +41,8 @@ struct Specification {
   uint64_t value_bytes = kValueBytes;
   // When work is done: at once, or only when the host has waited for it (virtual_gpu/streams.h).
   bool late_events = false;
+  // What to assume of a size that only the device knows, in millionths of the largest possible one.
+  uint32_t assumed_millionths = kMillion;
 
   uint64_t context_bytes_of(const DeviceSpecification& device) const;
   // Each device as often as it is there: `h100+l4,count=2` has two h100, then two l4.

@@ -65,6 +65,22 @@ TEST_CASE("memory and options") {
   CHECK_FALSE(parsed("h200,events=once").late_events);
   CHECK(parsed("h200,events=late").late_events);
   CHECK(contains(error("h200,events=never"), "events=never is neither once nor late."));
+  const auto assumed = [](const std::string& share) {
+    return parsed("h200,reads=" + share).assumed_millionths;
+  };
+  CHECK(parsed("h200").assumed_millionths == 1000000);
+  CHECK(assumed("all") == 1000000);
+  CHECK(assumed("1") == 1000000);
+  CHECK(assumed("1.000") == 1000000);
+  CHECK(assumed("none") == 0);
+  CHECK(assumed("0") == 0);
+  CHECK(assumed("0.125") == 125000);
+  CHECK(assumed("0.000001") == 1);
+  for (const char* share :
+       {"", "some", "2", "1.1", "1.000001", "-0.5", ".5", "0.", "0.0000001", "1/8"}) {
+    CHECK(contains(error("h200,reads=" + std::string(share)),
+                   "is neither none, all nor a fraction from 0 to 1"));
+  }
   const Specification all = parsed("h100:80GiB,count=8,keep=4KiB,context=300MiB");
   CHECK(all.devices.at(0).profile.name == "h100");
   CHECK(*all.devices[0].memory_bytes == 80ULL << 30);
@@ -95,7 +111,7 @@ TEST_CASE("errors name the thing and what is known") {
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
     CHECK(contains(error("h200," + std::string(option)),
                    "is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                   "events=once|late."));
+                   "events=once|late, values=off|BYTES, reads=none|all|FRACTION."));
   }
   CHECK(contains(error("h200,count=2,count=2"), "given twice"));
   CHECK(contains(error("h200,keep=many"), "keep="));

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/reads.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -129,6 +130,16 @@ void wait_after_copy(const void* destination, const void* source, cudaStream_t s
     streams().wait_for_stream(stream, current_device());
 }
 
+// A copy that is captured has not been done.
+void observe_read(void* destination, const void* source, size_t bytes, cudaStream_t stream) {
+  if (!reads_are_observed() || !bytes) return;
+  if (!is_on_device(Machine::get().find(source)) || is_on_device(Machine::get().find(destination)))
+    return;
+  Streams::CaptureInfo capture;
+  streams().capture_info(stream, current_device(), &capture);
+  if (capture.status == CaptureStatus::kNone) tell_of_read(destination, source, bytes);
+}
+
 // An int, as a value that is no cudaMemcpyKind must not become one.
 cudaError_t check_direction(int kind) {
   const bool known = kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
@@ -141,7 +152,10 @@ cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, 
   if (const cudaError_t error = check_direction(kind)) return error;
   const cudaError_t error = on_stream(stream, NodeKind::kCopy,
                                       [=] { return transfer(destination, source, bytes, kind); });
-  if (error == cudaSuccess) wait_after_copy(destination, source, stream, asynchronous);
+  if (error == cudaSuccess) {
+    wait_after_copy(destination, source, stream, asynchronous);
+    observe_read(destination, source, bytes, stream);
+  }
   return error;
 }
 

@@ -43,6 +43,7 @@ struct Thread {
   std::vector<Frame> frames;
   // Made known by operators inside of one that still runs. What that one writes to is not seen.
   std::vector<Place> made_known;
+  size_t unknown_in_last_copy = 0;
 };
 
 // Never destroyed: operators run while a thread ends, too.
@@ -191,17 +192,23 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   if (thread.frames.empty()) thread.made_known.clear();
 }
 
+size_t read_known(Thread& thread, void* destination, uintptr_t address, size_t bytes) {
+  const size_t unknown = Shadows::get().read(destination, address, bytes);
+  if (unknown == 0 || bytes != sizeof(bool)) return unknown;
+  for (const Frame& frame : thread.frames) {
+    if (!frame.answer) continue;
+    *static_cast<bool*>(destination) = *frame.answer;
+    return 0;
+  }
+  return unknown;
+}
+
 size_t on_read(void* destination, uintptr_t address, size_t bytes) {
   if (!followed.load(std::memory_order_relaxed)) return bytes;
   try {
-    const size_t unknown = Shadows::get().read(destination, address, bytes);
-    if (unknown == 0) return 0;
-    for (const Frame& frame : this_thread().frames) {
-      if (!frame.answer || bytes != sizeof(bool)) continue;
-      *static_cast<bool*>(destination) = *frame.answer;
-      return 0;
-    }
-    return unknown;
+    Thread& thread = this_thread();
+    thread.unknown_in_last_copy = bytes;
+    return thread.unknown_in_last_copy = read_known(thread, destination, address, bytes);
   } catch (...) {
     return bytes;
   }
@@ -302,6 +309,10 @@ PlainCpu::PlainCpu() : guards_(std::make_unique<Guards>()) {
 PlainCpu::~PlainCpu() { --core::this_thread().wrapper_depth[kCpu]; }
 
 bool values_are_followed() noexcept { return followed.load(std::memory_order_relaxed); }
+
+bool last_copy_was_known() noexcept {
+  return values_are_followed() && this_thread().unknown_in_last_copy == 0;
+}
 
 std::optional<at::Tensor> known_values(const at::Tensor& tensor) noexcept {
   try {
