@@ -56,6 +56,10 @@ ReadPlan nonzero(Inputs inputs, const ReadContext& context) {
     if (elements > 0) plan.source = Source::kAssumed;
   }
   plan.add(read);
+  if (plan.source == Source::kAssumed && self.dim() <= static_cast<int64_t>(plan.sizes.size())) {
+    plan.dims = static_cast<int>(self.dim());
+    std::copy(self.sizes().begin(), self.sizes().end(), plan.sizes.begin());
+  }
   return plan;
 }
 
@@ -297,6 +301,21 @@ uint64_t assumed_size(uint64_t most, uint32_t millionths) {
   // Rounded up; the whole and the rest apart, so that nothing overflows.
   const uint64_t rest = most % kMillion;
   return most / kMillion * millionths + (rest * millionths + kMillion - 1) / kMillion;
+}
+
+at::Tensor first_coordinates(const ReadPlan& plan, int64_t count) {
+  at::Tensor result = at::empty({count, plan.dims}, at::kLong);
+  int64_t* at = result.mutable_data_ptr<int64_t>();
+  std::array<int64_t, 8> coordinate{};
+  for (int64_t i = 0; i < count; ++i) {
+    for (int dim = 0; dim < plan.dims; ++dim) *at++ = coordinate[static_cast<size_t>(dim)];
+    for (int dim = plan.dims; dim-- > 0;) {
+      const auto d = static_cast<size_t>(dim);
+      if (++coordinate[d] < plan.sizes[d]) break;
+      coordinate[d] = 0;
+    }
+  }
+  return result;
 }
 
 ReadRule find_read_rule(std::string_view op) {

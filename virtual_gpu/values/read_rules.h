@@ -29,6 +29,10 @@ struct ReadPlan {
   // where several masks have to agree.
   std::optional<uint64_t> mask_count;
   bool mask_count_is_assumed = false;
+  // For an assumed number of true elements: the shape of the mask, of which the first ones are
+  // taken to be true. Fewer than 0 dimensions: there is none.
+  int dims = -1;
+  std::array<int64_t, 8> sizes{};
 
   void add(Read read) { reads.at(count++) = read; }
 };
@@ -49,6 +53,9 @@ struct ReadContext {
 uint64_t assumed_size(uint64_t most, uint32_t millionths);
 
 using ReadRule = ReadPlan (*)(c10::ArrayRef<const c10::IValue> inputs, const ReadContext& context);
+
+// The coordinates that nonzero() returns then, on the CPU.
+at::Tensor first_coordinates(const ReadPlan& plan, int64_t count);
 
 // The rule of an operator, `aten::nonzero`; nullptr for nearly all.
 ReadRule find_read_rule(std::string_view op);

@@ -21,6 +21,9 @@
 #include "virtual_gpu/values/program_line.h"
 #include "virtual_gpu/values/read_list_text.h"
 #include "virtual_gpu/values/read_rules.h"
+#include "virtual_gpu/values/shadows.h"
+#include "virtual_gpu/values/values.h"
+#include "virtual_gpu/values/zero_reads.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -80,7 +83,7 @@ uint32_t millionths() {
   return known;
 }
 
-std::optional<at::Tensor> known_on_cpu(const at::Tensor&) { return std::nullopt; }
+std::optional<at::Tensor> known_on_cpu(const at::Tensor& tensor) { return known_values(tensor); }
 
 void print_at_exit() {
   if (getpid() != rows().process) return;
@@ -145,13 +148,18 @@ bool is_copy(const char* op) {
 
 void on_read(void* destination, const void* /*source*/, size_t bytes) {
   RunningOps& ops = running_ops;
-  if (ops.depth == 0 || ops.is_asking) return;
+  if (ops.is_asking) return;
+  if (ops.depth == 0) {
+    if (!last_copy_was_known()) note_zero_read(nullptr);
+    return;
+  }
   try {
     for (uint32_t i = ops.plans; i-- > 0;) {
       const RunningOps::Planned& planned = ops.planned[i];
       for (uint32_t r = 0; r < planned.plan.count; ++r) {
         const ReadPlan::Read& read = planned.plan.reads[r];
         if (read.bytes != bytes) continue;
+        if (planned.plan.source != ReadPlan::Source::kKnown && last_copy_was_known()) return;
         write_parts(destination, read);
         if (!read.is_size || planned.plan.source == ReadPlan::Source::kKnown) return;
         const bool bounded = planned.plan.source == ReadPlan::Source::kAssumed;
@@ -160,6 +168,8 @@ void on_read(void* destination, const void* /*source*/, size_t bytes) {
         return;
       }
     }
+    if (last_copy_was_known()) return;
+    note_zero_read(ops.outermost());
     if (!is_copy(ops.outermost())) note(ops.outermost(), ReadKind::kScalar);
   } catch (...) {  // a row less
   }
@@ -175,6 +185,7 @@ void plan_reads(RunningOps& ops, ReadRule rule, const at::RecordFunction& fn) {
   }
   ops.is_asking = true;
   try {
+    const PlainCpu plain;
     context.millionths = millionths();
     ops.planned[ops.plans] = {ops.depth, rule(fn.inputs(), context)};
     ++ops.plans;
@@ -236,10 +247,31 @@ void count_results(RunningOps& ops, const at::RecordFunction& fn) {
   rows().rows[ops.row - 1].dependent_bytes += bytes;
 }
 
+// What is assumed to be true has coordinates: a loop over them visits each.
+void keep_coordinates(RunningOps& ops, const ReadPlan& plan, const at::RecordFunction& fn) {
+  if (plan.dims <= 0 || !values_are_followed()) return;
+  ops.is_asking = true;
+  try {
+    const PlainCpu plain;
+    const std::vector<c10::IValue>& outputs = fn.outputs();
+    if (outputs.size() == 1 && outputs[0].isTensor() && outputs[0].toTensor().defined()) {
+      const std::optional<Place> place = Place::of(outputs[0].toTensor());
+      if (place && place->sizes.size() == 2 && place->sizes[1] == plan.dims &&
+          place->sizes[0] > 0 && Shadows::get().may_hold(*place))
+        Shadows::get().set(*place, {first_coordinates(plan, place->sizes[0]), at::Tensor()});
+    }
+  } catch (...) {  // no values, then
+  }
+  ops.is_asking = false;
+}
+
 void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   RunningOps& ops = running_ops;
   if (ops.is_asking || fn.isAsync() || ops.depth == 0 || is_engine_scope(fn.name())) return;
-  if (ops.plans > 0 && ops.planned[ops.plans - 1].depth == ops.depth) --ops.plans;
+  if (ops.plans > 0 && ops.planned[ops.plans - 1].depth == ops.depth) {
+    --ops.plans;
+    keep_coordinates(ops, ops.planned[ops.plans].plan, fn);
+  }
   if (--ops.depth > 0 || ops.row == 0) return;
   ops.is_asking = true;
   try {
@@ -250,8 +282,9 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   ops.row = 0;
 }
 
-// After the registry's own work at load (101, 102).
-__attribute__((constructor(103))) void begin() {
+// After values.cc (104), whose callbacks then come first: it has forgotten what an operator wrote
+// before this knows more of it.
+__attribute__((constructor(105))) void begin() {
   const auto observe = reinterpret_cast<decltype(&memledger_virtual_gpu_observe_reads)>(
       dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_observe_reads"));
   ask_millionths = reinterpret_cast<AskMillionths>(

@@ -18,6 +18,9 @@ bool values_are_followed() noexcept;
 // caller may not write to it. A CPU tensor is returned as it is. Throws nothing; any thread.
 std::optional<at::Tensor> known_values(const at::Tensor& tensor) noexcept;
 
+// Returns whether all bytes of this thread's last copy from the device were known.
+bool last_copy_was_known() noexcept;
+
 // While it lives, this thread runs LibTorch's own CPU kernels as they are: without observers,
 // autograd, autocast or any mode of the program, and without entries in memledger's books.
 class PlainCpu {
