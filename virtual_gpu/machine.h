@@ -99,6 +99,8 @@ class Machine {
   }
   // Frees all memory of the device, and forgets its reservations and peers.
   void reset(int device);
+  // How often that was done, for who keeps addresses.
+  uint64_t resets(int device);
 
   // False where the device had access already, or has none to be taken.
   bool enable_peer(int device, int peer);
@@ -129,6 +131,8 @@ class Machine {
   bool destroy_pool(MemoryPool* pool);
   // What is no pool, or no longer one: nullptr, false.
   void* allocate_from(MemoryPool* pool, size_t bytes);
+  // Gives the memory of a pool's block back, but keeps its address until it is freed.
+  void give_up_memory(void* pointer);
   bool trim(MemoryPool* pool, size_t keep_bytes);
   bool is_pool(const MemoryPool* pool);
   // Calls with the machine locked, for the pool's figures.
@@ -181,12 +185,14 @@ class Machine {
     std::map<const void*, uintptr_t> symbols;
     MemoryPool pool;
     MemoryPool graph_pool;
+    uint64_t resets = 0;
   };
 
   struct Entry {
     Region region;
     MemoryPool* pool = nullptr;
     PhysicalMemory* physical = nullptr;
+    bool has_memory = true;
   };
 
   struct Reservation {
