@@ -220,9 +220,8 @@ GraphNode* Streams::add_node_locked(Graph& graph, GraphNode node) {
 
 GraphNode* Streams::add_captured_node(Stream& stream, NodeKind kind, std::function<void()> run,
                                       std::shared_ptr<void> parameters) {
-  GraphNode* const node =
-      add_node_locked(*stream.capture->graph,
-                      {kind, stream.dependencies, std::move(run), std::move(parameters)});
+  GraphNode* const node = add_node_locked(
+      *stream.capture->graph, {kind, stream.dependencies, std::move(run), std::move(parameters)});
   stream.capture->leaves.insert(node);
   stream.dependencies = {node};
   return node;
@@ -237,8 +236,8 @@ GraphNode* Streams::add_node(Graph* graph, std::vector<GraphNode*> dependencies,
     const auto found = nodes_.find(dependency);
     if (found == nodes_.end() || found->second != graph) return nullptr;
   }
-  return add_node_locked(*graph, {kind, std::move(dependencies), std::move(run),
-                                  std::move(parameters), event});
+  return add_node_locked(
+      *graph, {kind, std::move(dependencies), std::move(run), std::move(parameters), event});
 }
 
 bool Streams::remove_node(GraphNode* node) {
@@ -309,8 +308,7 @@ std::optional<std::vector<GraphStep>> Streams::steps_of(const Graph* graph) {
   while (!ready.empty()) {
     GraphNode* const node = ready.top();
     ready.pop();
-    steps.push_back(
-        {node, node->kind, node->run, node->parameters, node->event, node->enabled});
+    steps.push_back({node, node->kind, node->run, node->parameters, node->event, node->enabled});
     for (GraphNode* dependent : dependents[node->index]) {
       if (--awaited[dependent->index] == 0) ready.push(dependent);
     }

@@ -126,8 +126,7 @@ bool GraphMemory::free_by_node(const GraphBlock& block, size_t index) {
   const auto found = std::find_if(open_.begin(), open_.end(),
                                   [&](const auto& open) { return open.get() == &block; });
   if (found == open_.end()) return false;
-  gaps_.push_back(
-      {reinterpret_cast<uintptr_t>(block.pointer), block.bytes, {index}, block.range});
+  gaps_.push_back({reinterpret_cast<uintptr_t>(block.pointer), block.bytes, {index}, block.range});
   blocks().open.erase(block.pointer);
   open_.erase(found);
   return true;

@@ -88,7 +88,7 @@ struct Graph {
   bool embedded = false;  // a part of another one, which the program cannot destroy
   std::shared_ptr<GraphMemory> memory;
   std::shared_ptr<void> retained = nullptr;  // what lives as long as the graph
-  // Of the nodes of the graph that this one is a copy of.
+  // By node of the graph that this one is a copy of.
   std::unordered_map<const GraphNode*, GraphNode*> copies;
 };
 

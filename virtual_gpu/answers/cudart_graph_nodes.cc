@@ -42,8 +42,7 @@ NodeContent copy_content(const cudaMemcpy3DParms* parameters) {
           std::make_shared<CopyParameters>(CopyParameters{*parameters})};
 }
 
-NodeContent copy_content(void* destination, const void* source, size_t bytes,
-                         cudaMemcpyKind kind) {
+NodeContent copy_content(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind) {
   cudaMemcpy3DParms copy{};
   copy.srcPtr = {const_cast<void*>(source), bytes, bytes, 1};
   copy.dstPtr = {destination, bytes, bytes, 1};
@@ -107,8 +106,7 @@ cudaError_t add_allocation(cudaGraphNode_t* node, cudaGraph_t graph,
   });
   if (!block) return cudaErrorMemoryAllocation;
   *pointer = block->pointer;
-  return add(node, graph, dependencies, count,
-             {cudaSuccess, NodeKind::kAllocate, nullptr, block});
+  return add(node, graph, dependencies, count, {cudaSuccess, NodeKind::kAllocate, nullptr, block});
 }
 
 cudaError_t add_free(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
@@ -116,10 +114,9 @@ cudaError_t add_free(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNo
   const std::shared_ptr<GraphBlock> block = find_graph_block(pointer);
   const std::shared_ptr<GraphMemory> memory = streams().memory_of(graph_of(graph));
   if (!block || !memory) return cudaErrorInvalidValue;
-  const cudaError_t error =
-      add(node, graph, dependencies, count,
-          {cudaSuccess, NodeKind::kFree, nullptr,
-           std::make_shared<FreeParameters>(FreeParameters{pointer, block})});
+  const cudaError_t error = add(node, graph, dependencies, count,
+                                {cudaSuccess, NodeKind::kFree, nullptr,
+                                 std::make_shared<FreeParameters>(FreeParameters{pointer, block})});
   if (error) return error;
   memory->free_by_node(*block, node_of(*node)->index);
   return cudaSuccess;
@@ -192,8 +189,8 @@ cudaError_t add_any(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNod
   if (!p) return cudaErrorInvalidValue;
   switch (p->type) {
     case cudaGraphNodeTypeMemAlloc:
-      return add_allocation(node, graph, dependencies, count, p->alloc.poolProps,
-                            p->alloc.bytesize, &p->alloc.dptr);
+      return add_allocation(node, graph, dependencies, count, p->alloc.poolProps, p->alloc.bytesize,
+                            &p->alloc.dptr);
     case cudaGraphNodeTypeMemFree:
       return add_free(node, graph, dependencies, count, p->free.dptr);
     case cudaGraphNodeTypeConditional:
@@ -283,9 +280,9 @@ cudaError_t change_edges(cudaGraph_t graph, const cudaGraphNode_t* from, const c
   if (!memory || (count && (!from || !to))) return cudaErrorInvalidValue;
   if (!add_them && memory->has_nodes()) return cudaErrorNotSupported;
   for (size_t i = 0; i < count; ++i) {
-    const bool done = add_them
-                          ? streams().add_edge(graph_of(graph), node_of(from[i]), node_of(to[i]))
-                          : streams().remove_edge(graph_of(graph), node_of(from[i]), node_of(to[i]));
+    const bool done =
+        add_them ? streams().add_edge(graph_of(graph), node_of(from[i]), node_of(to[i]))
+                 : streams().remove_edge(graph_of(graph), node_of(from[i]), node_of(to[i]));
     if (!done) return cudaErrorInvalidValue;
   }
   return cudaSuccess;
@@ -776,9 +773,8 @@ MEMLEDGER_ANSWER cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t executable,
       with_step_enabled(executable, node, [&](const bool& enabled) { *is_enabled = enabled; }));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaGraphKernelNodeSetAttribute(cudaGraphNode_t node,
-                                                             cudaLaunchAttributeID attribute,
-                                                             const cudaLaunchAttributeValue* value) {
+MEMLEDGER_ANSWER cudaError_t cudaGraphKernelNodeSetAttribute(
+    cudaGraphNode_t node, cudaLaunchAttributeID attribute, const cudaLaunchAttributeValue* value) {
   if (!value) return result(cudaErrorInvalidValue);
   return result(change_kernel(
       node, [&](KernelParameters& kernel) { kernel.attributes[attribute] = *value; }));

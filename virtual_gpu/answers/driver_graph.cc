@@ -127,8 +127,7 @@ cudaGraphNodeParams node_params_of(const CUgraphNodeParams& from) {
   cudaGraphNodeParams to = *as<const cudaGraphNodeParams>(&from);
   if (from.type == CU_GRAPH_NODE_TYPE_KERNEL) {
     const cudaKernelNodeParams kernel = kernel_of(from.kernel);
-    to.kernel.func =
-        from.kernel.func ? kernel.func : reinterpret_cast<void*>(from.kernel.kern);
+    to.kernel.func = from.kernel.func ? kernel.func : reinterpret_cast<void*>(from.kernel.kern);
     to.kernel.gridDim = kernel.gridDim;
     to.kernel.blockDim = kernel.blockDim;
     to.kernel.sharedMemBytes = kernel.sharedMemBytes;
@@ -149,8 +148,7 @@ CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependenc
       as_runtime(cudaGraphAddNode, node, graph, dependencies,
                  static_cast<const cudaGraphEdgeData*>(nullptr), count, &converted);
 #else
-  const CUresult error =
-      as_runtime(cudaGraphAddNode, node, graph, dependencies, count, &converted);
+  const CUresult error = as_runtime(cudaGraphAddNode, node, graph, dependencies, count, &converted);
 #endif
   if (parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
     parameters->alloc.dptr = reinterpret_cast<CUdeviceptr>(converted.alloc.dptr);
@@ -248,9 +246,8 @@ CUresult capture_info(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t
   if (edges) *edges = nullptr;
   unsigned long long number = 0;
 #if CUDART_VERSION >= 13000
-  const cudaError_t error =
-      cudaStreamGetCaptureInfo(stream, as<cudaStreamCaptureStatus>(status), &number, graph,
-                               dependencies, nullptr, count);
+  const cudaError_t error = cudaStreamGetCaptureInfo(stream, as<cudaStreamCaptureStatus>(status),
+                                                     &number, graph, dependencies, nullptr, count);
 #else
   const cudaError_t error = cudaStreamGetCaptureInfo(stream, as<cudaStreamCaptureStatus>(status),
                                                      &number, graph, dependencies, count);
@@ -492,8 +489,8 @@ MEMLEDGER_ANSWER CUresult cuGraphKernelNodeSetParams(CUgraphNode node,
                                                      const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
   return set_kernel(node, parameters);
 }
-MEMLEDGER_ANSWER CUresult cuGraphKernelNodeSetParams_v2(
-    CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
+MEMLEDGER_ANSWER CUresult
+cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
   return set_kernel(node, parameters);
 }
 MEMLEDGER_ANSWER CUresult cuGraphExecKernelNodeSetParams(
