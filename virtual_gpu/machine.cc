@@ -162,6 +162,7 @@ void Machine::reset(int device) {
     entry = entries_.erase(entry);
   }
   Device& d = devices_[device];
+  ++d.resets;
   for (auto memory = physical_.begin(); memory != physical_.end();) {
     if (memory->second->device == device) {
       give_physical(*memory->second);
@@ -183,6 +184,11 @@ void Machine::reset(int device) {
   give_memory(device, d.used);
   if (shared_) shared_->set_context(d.machine_number, false);
   contexts_.fetch_and(~(1u << device), std::memory_order_release);
+}
+
+uint64_t Machine::resets(int device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return devices_[device].resets;
 }
 
 // Those that another device's memory is mapped in stay.
@@ -331,7 +337,7 @@ void Machine::give_back(const Entry& entry) {
   Device& d = devices_[region.device];
   if (entry.pool) {
     give_for_pool(*entry.pool, region);
-    entry.pool->used -= round_up(region.bytes, kSmallAlignment);
+    if (entry.has_memory) entry.pool->used -= round_up(region.bytes, kSmallAlignment);
     shrink(*entry.pool, entry.pool->release_threshold);
     erase_if_done(entry.pool);
     return;
@@ -606,6 +612,16 @@ void* Machine::allocate_from(MemoryPool* pool, size_t bytes) {
   entry.pool = pool;
   entries_[*address] = entry;
   return reinterpret_cast<void*>(*address);
+}
+
+void Machine::give_up_memory(void* pointer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(reinterpret_cast<uintptr_t>(pointer));
+  if (found == entries_.end() || !found->second.pool || !found->second.has_memory) return;
+  found->second.has_memory = false;
+  MemoryPool& pool = *found->second.pool;
+  pool.used -= round_up(found->second.region.bytes, kSmallAlignment);
+  shrink(pool, pool.release_threshold);
 }
 
 void Machine::shrink(MemoryPool& pool, size_t keep_bytes) {

@@ -107,6 +107,8 @@ class Machine {
   }
   // Frees all memory of the device, and forgets its reservations and peers.
   void reset(int device);
+  // How often that was done, for who keeps addresses.
+  uint64_t resets(int device);
 
   // False where the device had access already, or has none to be taken.
   bool enable_peer(int device, int peer);
@@ -142,6 +144,8 @@ class Machine {
   bool destroy_pool(MemoryPool* pool);
   // What is no pool, or no longer one: nullptr, false.
   void* allocate_from(MemoryPool* pool, size_t bytes);
+  // Gives the memory of a pool's block back, but keeps its address until it is freed.
+  void give_up_memory(void* pointer);
   bool trim(MemoryPool* pool, size_t keep_bytes);
   bool is_pool(const MemoryPool* pool);
   // Calls with the machine locked, for the pool's figures.
@@ -211,6 +215,7 @@ class Machine {
     std::map<const void*, uintptr_t> symbols;
     MemoryPool pool;
     MemoryPool graph_pool;
+    uint64_t resets = 0;
   };
 
   struct Entry {
@@ -220,6 +225,7 @@ class Machine {
     uint64_t export_number = 0;    // other processes can map it
     uint64_t imported_number = 0;  // it is another process's
     int opened = 0;                // how often it was imported
+    bool has_memory = true;
   };
 
   struct Held {

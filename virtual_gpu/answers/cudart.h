@@ -73,20 +73,28 @@ std::optional<unsigned> event_flags(cudaEvent_t event);
 Streams& streams();
 cudaError_t stream_result(StreamError error);
 
-// Does `work`, which returns a cudaError_t, on a stream: now, or at each launch of the graph that
-// the stream captures.
+// Does `work`, which returns a cudaError_t, on a stream: now, after the host functions before it,
+// or at each launch of the graph that the stream captures.
 template <typename F>
-cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work) {
-  const Streams::Submission submission =
-      streams().submit(stream, current_device(), kind, [work] { work(); });
+cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work,
+                      Streams::Order order = Streams::Order::kInStream) {
+  const Streams::Submission submission = streams().submit(
+      stream, current_device(), kind, [work] { work(); }, order);
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
-  if (!submission.captured) return work();
-  known_values().worked(true);
-  return cudaSuccess;
+  if (submission.captured) known_values().worked(true);
+  return submission.captured || submission.queued ? cudaSuccess : work();
 }
 
 // Makes the times between events longer, where a program compares what it ran by them.
 void add_device_time(int64_t nanoseconds);
+
+// Memory of the graph that a stream captures.
+cudaError_t capture_allocation(void** pointer, size_t bytes, int device, cudaStream_t stream,
+                               const Streams::CaptureInfo& capture);
+cudaError_t capture_free(void* pointer, cudaStream_t stream, const Streams::CaptureInfo& capture);
+
+// An event is recorded, also by a node of a graph.
+cudaError_t record_event(cudaEvent_t event, cudaStream_t stream, bool external);
 
 // Refuses what CUDA counts as unsafe while streams capture.
 cudaError_t check_capture();

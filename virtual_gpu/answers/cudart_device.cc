@@ -86,6 +86,9 @@ constexpr ErrorText kErrors[] = {
                     "attempt to terminate a thread-local capture sequence from another thread"),
     MEMLEDGER_ERROR(cudaErrorIllegalState,
                     "the operation cannot be performed in the present state"),
+    MEMLEDGER_ERROR(cudaErrorGraphExecUpdateFailure,
+                    "the graph update was not performed because it included changes which violated "
+                    "constraints specific to instantiated graph update"),
     MEMLEDGER_ERROR(cudaErrorUnknown, "unknown error"),
 };
 #undef MEMLEDGER_ERROR
