@@ -50,9 +50,8 @@ struct NcclUse {
 // and gives each of a channel's three tables 2 MiB of its own, else it connects at creation; which
 // of the two it will be is not known, so the larger counts.
 //
-// Measured by others, in MiB (NVIDIA/nccl issues 964, 1685): all-reduce between two of four A100s
-// 544, here 544; between three or four 688, here 832; all-to-all of eight H100s 3.28 GB, here 3
-// 520.
+// Measured by others (NVIDIA/nccl issues 964, 1685): all-reduce between two of four A100s 544 MiB,
+// here 544; between three or four 688, here 832; all-to-all of eight H100s 3.28 GB, here 3520 MiB.
 class NcclMemory {
  public:
   NcclMemory(const Profile& profile, int ranks, const NcclSettings& settings);
