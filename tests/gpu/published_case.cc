@@ -595,8 +595,8 @@ void convolve(const std::string& type) {
   const at::NoGradGuard no_grad;
   const Tensor y = at::conv2d(x, w, {}, /*stride=*/1, /*padding=*/1);
   c10::cuda::device_synchronize();
-  print("workspace", peak(statistics().allocated_bytes) - before -
-                         static_cast<int64_t>(y.storage().nbytes()));
+  print("workspace",
+        peak(statistics().allocated_bytes) - before - static_cast<int64_t>(y.storage().nbytes()));
 }
 
 void run(const std::vector<std::string>& words) {
