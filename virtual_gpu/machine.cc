@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <iterator>
 
@@ -29,6 +30,7 @@ constexpr size_t kRecentBytesPerCopy = size_t{1} << 20;
 
 Machine* machine = nullptr;
 std::mutex* machine_mutex = nullptr;
+std::atomic<bool> machine_is_made{false};
 
 thread_local int thread_device = 0;
 
@@ -55,6 +57,8 @@ size_t page_size() {
 int current_device() { return thread_device; }
 void set_current_device(int device) { thread_device = device; }
 
+bool Machine::is_made() { return machine_is_made.load(std::memory_order_acquire); }
+
 Machine& Machine::get() {
   static Machine* const made = [] {
     machine = new Machine(specification_from_environment(), std::getenv("CUDA_VISIBLE_DEVICES"));
@@ -76,6 +80,7 @@ Machine& Machine::get() {
           machine->kept_.mutex().unlock();
           machine_mutex->unlock();
         });
+    machine_is_made.store(true, std::memory_order_release);
     return machine;
   }();
   return *made;

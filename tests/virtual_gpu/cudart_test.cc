@@ -640,6 +640,19 @@ TEST_CASE("other processes cannot share memory, and children find a whole device
   CHECK(cudaFree(pointer) == cudaSuccess);
 }
 
+// Asked before main() makes the first CUDA call.
+int count_before_cuda = -1;
+const CUresult before_cuda = cuDeviceGetCount(&count_before_cuda);
+
+TEST_CASE("the driver says where CUDA has not been started") {
+  CHECK(before_cuda == CUDA_ERROR_NOT_INITIALIZED);
+  CHECK(count_before_cuda == -1);
+  int count = -1;
+  CHECK(cuInit(0) == CUDA_SUCCESS);
+  CHECK(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+  CHECK(count == 2);
+}
+
 TEST_CASE("a reset frees everything of the device") {
   CHECK(cudaSetDevice(1) == cudaSuccess);
   void* const pointer = allocate(10 * kMiB);
