@@ -371,6 +371,14 @@ TEST_CASE("events") {
   CHECK(cudaEventElapsedTime(&milliseconds, end, end) == cudaSuccess);
   CHECK(milliseconds > 0);
   expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, untimed));
+  cudaEvent_t elsewhere = nullptr;
+  CHECK(cudaSetDevice(1) == cudaSuccess);
+  REQUIRE(cudaEventCreate(&elsewhere) == cudaSuccess);
+  CHECK(cudaEventRecord(elsewhere, nullptr) == cudaSuccess);
+  expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, elsewhere));
+  CHECK(cudaEventDestroy(elsewhere) == cudaSuccess);
+  CHECK(cudaSetDevice(0) == cudaSuccess);
+  expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, elsewhere));
   cudaIpcEventHandle_t handle;
   expect(cudaErrorNotSupported, cudaIpcGetEventHandle(&handle, start));
 

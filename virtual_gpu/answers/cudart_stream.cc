@@ -11,6 +11,7 @@ namespace memledger::virtual_gpu {
 namespace {
 
 struct Event {
+  const int device = current_device();
   unsigned flags;
   std::atomic<int64_t> recorded_at{-1};  // nanoseconds; -1 for never
 };
@@ -345,7 +346,8 @@ MEMLEDGER_ANSWER cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent
   if (!milliseconds) return result(cudaErrorInvalidValue);
   const Event* const first = find_event(start);
   const Event* const last = find_event(end);
-  if (!first || !last || (first->flags | last->flags) & cudaEventDisableTiming)
+  if (!first || !last || first->device != last->device ||
+      (first->flags | last->flags) & cudaEventDisableTiming)
     return result(cudaErrorInvalidResourceHandle);
   const int64_t begun = first->recorded_at.load(std::memory_order_relaxed);
   const int64_t ended = last->recorded_at.load(std::memory_order_relaxed);
