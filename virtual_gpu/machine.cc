@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <iterator>
 
@@ -30,6 +31,7 @@ constexpr size_t kRecentBytesPerCopy = size_t{1} << 20;
 
 Machine* machine = nullptr;
 std::mutex* machine_mutex = nullptr;
+std::atomic<bool> machine_is_made{false};
 
 thread_local int thread_device = 0;
 
@@ -60,6 +62,8 @@ void note_library_work() {
 int current_device() { return thread_device; }
 void set_current_device(int device) { thread_device = device; }
 
+bool Machine::is_made() { return machine_is_made.load(std::memory_order_acquire); }
+
 Machine& Machine::get() {
   static Machine* const made = [] {
     machine = new Machine(specification_from_environment(), std::getenv("CUDA_VISIBLE_DEVICES"));
@@ -88,6 +92,7 @@ Machine& Machine::get() {
     // Whatever it is that brings them together: NCCL says so itself, Gloo is none of CUDA's.
     if (std::getenv("WORLD_SIZE")) machine->note_ranks();
     if (machine->shared_) std::atexit([] { machine->leave_shared(); });
+    machine_is_made.store(true, std::memory_order_release);
     return machine;
   }();
   return *made;

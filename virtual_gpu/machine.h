@@ -78,6 +78,8 @@ class Machine {
   static constexpr size_t kSmallAlignment = 512;
 
   static Machine& get();
+  // Whether get() was called: before, nothing has asked for a device.
+  static bool is_made();
 
   // `visible` is what CUDA_VISIBLE_DEVICES says, nullptr where it says nothing.
   explicit Machine(const Specification& specification, const char* visible = nullptr);

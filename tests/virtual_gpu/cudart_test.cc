@@ -374,6 +374,14 @@ TEST_CASE("events") {
   CHECK(cudaEventElapsedTime(&milliseconds, end, end) == cudaSuccess);
   CHECK(milliseconds > 0);
   expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, untimed));
+  cudaEvent_t elsewhere = nullptr;
+  CHECK(cudaSetDevice(1) == cudaSuccess);
+  REQUIRE(cudaEventCreate(&elsewhere) == cudaSuccess);
+  CHECK(cudaEventRecord(elsewhere, nullptr) == cudaSuccess);
+  expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, elsewhere));
+  CHECK(cudaEventDestroy(elsewhere) == cudaSuccess);
+  CHECK(cudaSetDevice(0) == cudaSuccess);
+  expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, elsewhere));
   cudaIpcEventHandle_t handle;
   expect(cudaErrorNotSupported, cudaIpcGetEventHandle(&handle, start));
 
@@ -1354,6 +1362,19 @@ TEST_CASE("other processes cannot share memory, and children find a whole device
   stop = true;
   busy.join();
   CHECK(cudaFree(pointer) == cudaSuccess);
+}
+
+// Asked before main() makes the first CUDA call.
+int count_before_cuda = -1;
+const CUresult before_cuda = cuDeviceGetCount(&count_before_cuda);
+
+TEST_CASE("the driver says where CUDA has not been started") {
+  CHECK(before_cuda == CUDA_ERROR_NOT_INITIALIZED);
+  CHECK(count_before_cuda == -1);
+  int count = -1;
+  CHECK(cuInit(0) == CUDA_SUCCESS);
+  CHECK(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+  CHECK(count == 2);
 }
 
 TEST_CASE("a reset frees everything of the device") {

@@ -14,6 +14,7 @@ namespace memledger::virtual_gpu {
 namespace {
 
 struct Event {
+  const int device = current_device();
   unsigned flags;
   std::atomic<int64_t> recorded_at{0};  // nanoseconds
 };
@@ -51,12 +52,7 @@ Event* find_event(cudaEvent_t event) {
 // Beside the host's time, what add_device_time() added.
 std::atomic<int64_t> added_time{0};
 
-int64_t now() {
-  return added_time.load(std::memory_order_relaxed) +
-         std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-             .count();
-}
+int64_t now() { return added_time.load(std::memory_order_relaxed) + Streams::steady_nanoseconds(); }
 
 }  // namespace
 
@@ -388,7 +384,7 @@ cudaError_t record_event(cudaEvent_t event, cudaStream_t stream, bool external) 
   const StreamError error = streams().record(event, stream, current_device(), external);
   if (error != StreamError::kNone) return stream_result(error);
   if (Event* const found = find_event(event))
-    found->recorded_at.store(Streams::steady_nanoseconds(), std::memory_order_relaxed);
+    found->recorded_at.store(now(), std::memory_order_relaxed);
   return cudaSuccess;
 }
 
@@ -417,7 +413,8 @@ MEMLEDGER_ANSWER cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent
   if (!milliseconds) return result(cudaErrorInvalidValue);
   const Event* const first = find_event(start);
   const Event* const last = find_event(end);
-  if (!first || !last || (first->flags | last->flags) & cudaEventDisableTiming)
+  if (!first || !last || first->device != last->device ||
+      (first->flags | last->flags) & cudaEventDisableTiming)
     return result(cudaErrorInvalidResourceHandle);
   for (const cudaEvent_t event : {start, end}) {
     if (const StreamError error = streams().check_recorded(event); error != StreamError::kNone)

@@ -152,6 +152,8 @@ MEMLEDGER_ANSWER CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle) { retur
 // Devices and contexts.
 
 MEMLEDGER_ANSWER CUresult cuDeviceGetCount(int* count) {
+  // Programs ask so whether CUDA has been started in this process.
+  if (!Machine::is_made()) return CUDA_ERROR_NOT_INITIALIZED;
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   *count = Machine::get().device_count();
   return CUDA_SUCCESS;
