@@ -34,6 +34,8 @@ uint64_t memledger_virtual_gpu_know(const memledger_virtual_gpu_values* told) {
     if (!parsed.specification) return 0;
     most_bytes = parsed.specification->value_bytes;
   }
-  if (most_bytes != 0) values.store(told, std::memory_order_release);
-  return most_bytes;
+  if (most_bytes == 0) return 0;
+  const memledger_virtual_gpu_values* nobody = &kNobody;
+  const bool is_first = values.compare_exchange_strong(nobody, told, std::memory_order_acq_rel);
+  return is_first ? most_bytes : 0;
 }

@@ -21,9 +21,9 @@ struct memledger_virtual_gpu_values {
   void (*wrote_anywhere)();
 };
 
-// Sets who is told, for ever. Returns the most bytes of a storage whose content is to be known; 0:
-// none, as the specification says, and nobody is told. Found by name (dlsym): where it is not,
-// there is no virtual GPU.
+// Sets who is told, for ever. Returns the most bytes of a storage whose content is to be known; 0
+// where the specification says none, or somebody is told already: then the caller is not. Found by
+// name (dlsym): where it is not, there is no virtual GPU.
 __attribute__((visibility("default"))) uint64_t memledger_virtual_gpu_know(
     const memledger_virtual_gpu_values* values);
 

@@ -81,6 +81,11 @@ at::Tensor empty_of(caffe2::TypeMeta dtype) {
   return dense(place, dtype, 0);
 }
 
+// Can be resized by the operator.
+at::Tensor new_result(const at::Tensor& result) {
+  return at::empty({0}, at::TensorOptions(at::kCPU).dtype(result.dtype()));
+}
+
 bool all_differ(const at::Tensor& tensor) {
   if (tensor.numel() < 2) return true;
   const at::Tensor sorted = std::get<0>(at::sort(tensor.reshape({-1})));
@@ -224,7 +229,7 @@ at::Tensor Computation::moved_unknown(const at::Tensor& result) {
   for (size_t i = 0; i < arguments_.size(); ++i) {
     const Argument& argument = arguments_[i];
     if (info_->is_out[i]) {
-      stack.emplace_back(at::empty({0}, at::kBool));
+      stack.emplace_back(at::empty({0}, at::TensorOptions(at::kCPU).dtype(at::kBool)));
     } else if (!is_moved(*info_, i)) {
       if (!argument.is_known()) return {};
       stack.push_back(argument.value);
@@ -314,6 +319,13 @@ at::Tensor Computation::unknown_of(const at::Tensor& result) {
   return {};
 }
 
+bool Computation::answer() {
+  std::vector<c10::IValue> stack;
+  for (const Argument& argument : arguments_) stack.push_back(argument.value);
+  info_->handle.callBoxed(stack);
+  return stack.at(0).toBool();
+}
+
 std::vector<Value> Computation::run() {
   if (!is_unambiguous()) return {};
   bool all_known = true;
@@ -321,7 +333,9 @@ std::vector<Value> Computation::run() {
   for (size_t i = 0; i < arguments_.size(); ++i) {
     const Argument& argument = arguments_[i];
     all_known &= argument.is_known();
-    if (info_->is_written[i] && argument.value.isTensor() && !info_->is_out[i]) {
+    if (info_->is_out[i] && argument.value.isTensor()) {
+      stack.emplace_back(new_result(argument.value.toTensor()));
+    } else if (info_->is_written[i] && argument.value.isTensor()) {
       stack.emplace_back(argument.value.toTensor().clone());
     } else if (info_->partly == Partly::kAll && !argument.is_known()) {
       stack.emplace_back(argument.value.toTensor().masked_fill(mask(i), 1));

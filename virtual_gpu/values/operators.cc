@@ -120,6 +120,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
     written_argument.push_back(returned_argument(schema, result));
   }
   has_kernel = handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+  is_equal = name == "aten::equal";
   overwrites = is_one_of(name, {"aten::fill_", "aten::zero_", "aten::copy_"});
   depends_on_ties =
       is_one_of(base, {"sort", "topk", "kthvalue", "median", "nanmedian", "mode", "msort"});
@@ -129,9 +130,10 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
       base.rfind("empty", 0) == 0 || base.rfind("_", 0) == 0 ||
       is_one_of(base, {"resize", "resize_as", "set", "new_empty", "record_stream", "put"});
   const bool is_known_to_be_good = is_one_of(base, {"_index_put_impl", "_unique2"});
-  is_computed = is_ours && (has_kernel || name == "aten::copy_") && !is_view && !has_generator &&
-                returns_tensors && (!is_refused || is_known_to_be_good) && !is_shape &&
-                !written_argument.empty() && !handle.hasTag(at::Tag::nondeterministic_seeded);
+  is_computed =
+      is_equal || (is_ours && (has_kernel || name == "aten::copy_") && !is_view && !has_generator &&
+                   returns_tensors && (!is_refused || is_known_to_be_good) && !is_shape &&
+                   !written_argument.empty() && !handle.hasTag(at::Tag::nondeterministic_seeded));
 }
 
 namespace {

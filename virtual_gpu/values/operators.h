@@ -37,6 +37,7 @@ struct OperatorInfo {
   bool writes = false;            // to an argument
   bool is_computed = false;       // here, where its inputs are known
   bool has_kernel = false;        // one for CUDA, rather than being made of other operators
+  bool is_equal = false;          // aten::equal, which reads its result back
   bool overwrites = false;        // its first argument, whatever was there
   bool depends_on_ties = false;   // which of two equal elements comes first
   bool depends_on_order = false;  // which of two writes to one element comes last

@@ -33,6 +33,8 @@ struct Frame {
   // What it may write to. Weak, as a program may take the storage away from its tensor meanwhile.
   std::vector<std::pair<Place, c10::weak_intrusive_ptr<c10::StorageImpl>>> written;
   size_t known_before = 0;  // of Thread::made_known
+  // What the operator is going to read back; aten::equal compares without operators that are seen.
+  std::optional<bool> answer;
   bool has_worked = false;
   bool was_captured = false;
 };
@@ -154,6 +156,11 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     if (frame.info->writes || !frame.info->is_ours) note_written(frame, fn);
     if (frame.info->is_computed && captures.load(std::memory_order_relaxed) == 0)
       frame.computation = Computation::of(*frame.info, fn.inputs());
+    if (frame.computation && frame.info->is_equal) {
+      const PlainCpu plain;
+      frame.answer = frame.computation->answer();
+      frame.computation.reset();
+    }
   } catch (...) {  // unknown, then
   }
   return nullptr;
@@ -186,7 +193,18 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
 
 size_t on_read(void* destination, uintptr_t address, size_t bytes) {
   if (!followed.load(std::memory_order_relaxed)) return bytes;
-  return Shadows::get().read(destination, address, bytes);
+  try {
+    const size_t unknown = Shadows::get().read(destination, address, bytes);
+    if (unknown == 0) return 0;
+    for (const Frame& frame : this_thread().frames) {
+      if (!frame.answer || bytes != sizeof(bool)) continue;
+      *static_cast<bool*>(destination) = *frame.answer;
+      return 0;
+    }
+    return unknown;
+  } catch (...) {
+    return bytes;
+  }
 }
 
 void note_work(bool is_captured) {
