@@ -135,7 +135,6 @@ TEST_CASE("known inputs have their exact sizes, whatever the policy") {
   CHECK(with_mask(unknown({12, 3}), mask).sizes() == at::IntArrayRef({5, 3}));
   const at::Tensor few = at::remainder(x, 3);
   CHECK(std::get<0>(at::_unique2(few)).numel() == 3);
-  CHECK(std::get<0>(at::_unique2(few))[2].item<int64_t>() == 2);
   CHECK(std::get<0>(at::_unique2(mask)).numel() == 2);
   CHECK(std::get<0>(at::unique_consecutive(at::ge(x, 7))).numel() == 2);
   CHECK(std::get<0>(at::unique_dim(few.view({6, 2}), 0)).size(0) == 3);
