@@ -124,6 +124,37 @@ TEST_CASE("operators without a largest size") {
   CHECK(at::one_hot(x, 64).sizes() == at::IntArrayRef({4000, 64}));
 }
 
+TEST_CASE("known inputs have their exact sizes, whatever the policy") {
+  const at::Tensor x = at::arange(12, at::kLong).to(kCuda0);
+  const at::Tensor mask = at::ge(x, 7);
+  CHECK(at::nonzero(mask).sizes() == at::IntArrayRef({5, 1}));
+  CHECK(at::nonzero(mask)[4].item<int64_t>() == 11);
+  CHECK(at::nonzero(at::lt(x, 0)).sizes() == at::IntArrayRef({0, 1}));
+  CHECK(with_mask(x, mask).sizes() == at::IntArrayRef({5}));
+  // Of the indices some is known, of the values nothing.
+  CHECK(with_mask(unknown({12, 3}), mask).sizes() == at::IntArrayRef({5, 3}));
+  const at::Tensor few = at::remainder(x, 3);
+  CHECK(std::get<0>(at::_unique2(few)).numel() == 3);
+  CHECK(std::get<0>(at::_unique2(mask)).numel() == 2);
+  CHECK(std::get<0>(at::unique_consecutive(at::ge(x, 7))).numel() == 2);
+  CHECK(std::get<0>(at::unique_dim(few.view({6, 2}), 0)).size(0) == 3);
+  CHECK(at::repeat_interleave(few).numel() == 12);
+  CHECK(at::bincount(x).numel() == 12);
+  CHECK(at::one_hot(few).sizes() == at::IntArrayRef({12, 3}));
+}
+
+TEST_CASE("what is assumed to be true has coordinates") {
+  const at::Tensor places = at::nonzero(unknown_mask({3, 5}));
+  if (policy() == Policy::kNone) {
+    CHECK(places.size(0) == 0);
+    return;
+  }
+  REQUIRE(places.sizes() == at::IntArrayRef({15, 2}));
+  CHECK(places[7][0].item<int64_t>() == 1);
+  CHECK(places[7][1].item<int64_t>() == 2);
+  CHECK(at::where(unknown_mask({9})).at(0)[8].item<int64_t>() == 8);
+}
+
 TEST_CASE("what nonzero takes") {
   const at::Tensor mask = unknown_mask({1000, 20});
   const int64_t before = requested_bytes(false);
