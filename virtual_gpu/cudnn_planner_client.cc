@@ -443,8 +443,11 @@ std::optional<std::vector<CudnnPlan>> ask_unknown(Client& c, const Profile& prof
   const std::string key = c.library_identity + request;
   std::string path;
   if (!folder.empty()) {
-    path = folder + "/" + (profile.name.empty() ? "device" : profile.name) + "-" +
-           hex(hash(key, 0)) + hex(hash(key, 0x5bd1e995)) + ".plans";
+    std::string device = profile.name.empty() ? "device" : profile.name;
+    for (char& c : device) {
+      if (c == '/') c = '_';
+    }
+    path = folder + "/" + device + "-" + hex(hash(key, 0)) + hex(hash(key, 0x5bd1e995)) + ".plans";
     if (const auto cached = read_cached(path); cached.has_value()) {
       if (auto plans = parse_cudnn_answer(*cached); plans.has_value()) return plans;
     }

@@ -50,7 +50,7 @@ uint64_t largest_convolution_workspace_bytes(const Convolution& convolution,
 uint64_t largest_convolution_workspace_upper_bytes(const Convolution& convolution,
                                                    const DeviceFacts& device, bool tensor_cores);
 
-// Of a plan for attention, forward or backward.
+// A plan for attention needs this, forward and backward.
 uint64_t attention_workspace_bytes(const DeviceFacts& device);
 
 struct BatchNorm {

@@ -115,7 +115,7 @@ FAKE int cudnnBackendGetAttribute(const Node* node, int name, int, int64_t asked
     if (asked < *count) return 2000;
     for (int64_t i = 0; i < *count; ++i) {
       configs[i]->engine = fallback ? 99 : 10 + i;
-      configs[i]->workspace = fallback ? 5 : i == 1 ? -1 : 1000000 * sm + 1000 * n + i;
+      configs[i]->workspace = fallback ? 5 : i == 1 ? -1 : 1000000 * sm + 1000 * n + (i << 21);
       configs[i]->note = !fallback && i == 0 ? 0 : -1;
       configs[i]->finalized = true;
     }

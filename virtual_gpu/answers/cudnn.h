@@ -128,9 +128,9 @@ const WorkspaceChoice& convolution_choice();
 uint64_t modelled_convolution_bytes(const Convolution& convolution, bool tensor_cores);
 // The same of the largest of all plans.
 uint64_t modelled_largest_bytes(const Convolution& convolution, bool tensor_cores);
-// Of the first plan, or the program's own figure.
+// The first plan has that, or the program's own figure.
 uint64_t chosen_convolution_bytes(const Convolution& convolution, bool tensor_cores);
-// Of the plan of an attention graph, by its kind; 0 for others.
+// The plan of an attention graph, by its kind; 0 for others.
 uint64_t attention_bytes(WorkspaceKind kind);
 WorkspaceKind workspace_kind(ConvolutionPass pass);
 

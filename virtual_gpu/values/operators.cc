@@ -129,7 +129,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
   const bool is_refused =
       base.rfind("empty", 0) == 0 || base.rfind("_", 0) == 0 ||
       is_one_of(base, {"resize", "resize_as", "set", "new_empty", "record_stream", "put"});
-  const bool is_known_to_be_good = is_one_of(base, {"_index_put_impl", "_unique2"});
+  const bool is_known_to_be_good = is_one_of(base, {"_index_put_impl"});
   is_computed =
       is_equal || (is_ours && (has_kernel || name == "aten::copy_") && !is_view && !has_generator &&
                    returns_tensors && (!is_refused || is_known_to_be_good) && !is_shape &&
