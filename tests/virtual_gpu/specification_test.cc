@@ -51,6 +51,15 @@ TEST_CASE("a name alone") {
 
 uint64_t memory(std::string_view text) { return *parsed(text).devices.at(0).memory_bytes; }
 
+TEST_CASE("values") {
+  CHECK(parsed("h200").value_bytes == kValueBytes);
+  CHECK(parsed("h200,values=off").value_bytes == 0);
+  CHECK(parsed("h200,values=0B").value_bytes == 0);
+  CHECK(parsed("h200,values=64KiB").value_bytes == 64 << 10);
+  CHECK(contains(error("h200,values=on"), "values="));
+  CHECK(contains(error("h200,values=off,values=off"), "twice"));
+}
+
 TEST_CASE("memory and options") {
   CHECK(memory("h200:24GiB") == 24ULL << 30);
   CHECK(memory("h200:80GB") == 80000000000);

@@ -47,8 +47,8 @@ bool is_known(const at::Tensor& tensor) { return known(tensor).has_value(); }
 
 bool is_known_as(const at::Tensor& tensor, const at::Tensor& expected) {
   const std::optional<at::Tensor> values = known(tensor);
-  return values.has_value() && values->dtype() == expected.dtype() && at::equal(*values, expected) &&
-         at::equal(tensor.cpu(), expected);
+  return values.has_value() && values->dtype() == expected.dtype() &&
+         at::equal(*values, expected) && at::equal(tensor.cpu(), expected);
 }
 
 at::Tensor host(std::vector<int64_t> values) {
@@ -208,12 +208,13 @@ TEST_CASE("what writes without an operator") {
 
 TEST_CASE("another storage on the same memory") {
   const at::Tensor x = host({1, 2, 3}).to(kCuda0);
-  const at::Tensor alias = at::from_blob(static_cast<int64_t*>(x.mutable_data_ptr()) + 1, {1},
-                                         [](void*) {}, on_device());
+  const at::Tensor alias = at::from_blob(
+      static_cast<int64_t*>(x.mutable_data_ptr()) + 1, {1}, [](void*) {}, on_device());
   alias.copy_(unknown({1}));
   CHECK_FALSE(is_known(x.slice(0, 1, 2)));
   const at::Tensor y = host({1, 2, 3}).to(kCuda0);
-  const at::Tensor all = at::from_blob(y.mutable_data_ptr(), {3}, [](void*) {}, on_device());
+  const at::Tensor all = at::from_blob(
+      y.mutable_data_ptr(), {3}, [](void*) {}, on_device());
   all.fill_(5);
   CHECK_FALSE((is_known(y) && !is_known_as(y, host({5, 5, 5}))));
 }
@@ -364,8 +365,14 @@ class Storm {
         {"sum", [&](const at::Tensor& x) { return x.sum(dim, true); }},
         {"all", [&](const at::Tensor& x) { return x.all(dim, true); }},
         {"any", [&](const at::Tensor& x) { return x.any(dim, true); }},
-        {"all of it", [&](const at::Tensor& x) { return x.all().view({1, 1}); }},
-        {"any of it", [&](const at::Tensor& x) { return x.any().view({1, 1}); }},
+        {"all of it",
+         [&](const at::Tensor& x) {
+           return x.all().view({1, 1});
+         }},
+        {"any of it",
+         [&](const at::Tensor& x) {
+           return x.any().view({1, 1});
+         }},
         {"amax", [&](const at::Tensor& x) { return x.amax(dim, true); }},
         {"argmax", [&](const at::Tensor& x) { return x.argmax(dim, true); }},
         {"cumsum", [&](const at::Tensor& x) { return x.cumsum(dim); }},
@@ -378,16 +385,35 @@ class Storm {
         {"neg", [&](const at::Tensor& x) { return -x; }},
         {"abs", [&](const at::Tensor& x) { return x.abs(); }},
         {"clamp", [&](const at::Tensor& x) { return x.clamp(0, 1); }},
-        {"repeat", [&](const at::Tensor& x) { return x.repeat({1, 2}); }},
-        {"expand", [&](const at::Tensor& x) { return x.slice(0, 0, 1).expand({2, -1}); }},
+        {"repeat",
+         [&](const at::Tensor& x) {
+           return x.repeat({1, 2});
+         }},
+        {"expand",
+         [&](const at::Tensor& x) {
+           return x.slice(0, 0, 1).expand({2, -1});
+         }},
         {"sort", [&](const at::Tensor& x) { return std::get<0>(x.sort(true, dim, false)); }},
-        {"sort indices", [&](const at::Tensor& x) { return std::get<1>(x.sort(true, dim, false)); }},
-        {"max", [&](const at::Tensor& x) { return x.max().view({1, 1}); }},
-        {"nonzero count", [&](const at::Tensor& x) { return at::count_nonzero(x).view({1, 1}); }},
-        {"pad", [&](const at::Tensor& x) { return at::constant_pad_nd(x, {1, 0}, k); }},
+        {"sort indices",
+         [&](const at::Tensor& x) { return std::get<1>(x.sort(true, dim, false)); }},
+        {"max",
+         [&](const at::Tensor& x) {
+           return x.max().view({1, 1});
+         }},
+        {"nonzero count",
+         [&](const at::Tensor& x) {
+           return at::count_nonzero(x).view({1, 1});
+         }},
+        {"pad",
+         [&](const at::Tensor& x) {
+           return at::constant_pad_nd(x, {1, 0}, k);
+         }},
         {"bitwise_and", [&](const at::Tensor& x) { return x.bitwise_and(k); }},
         {"bitwise_or", [&](const at::Tensor& x) { return x.bitwise_or(k); }},
-        {"reshape", [&](const at::Tensor& x) { return x.reshape({1, -1}); }},
+        {"reshape",
+         [&](const at::Tensor& x) {
+           return x.reshape({1, -1});
+         }},
         {"pow", [&](const at::Tensor& x) { return x.pow(2); }},
         {"zeros_like", [&](const at::Tensor& x) { return at::zeros_like(x); }},
         {"new_full", [&](const at::Tensor& x) { return x.new_full({1, 2}, k); }},
@@ -447,9 +473,8 @@ class Storm {
     };
     const auto& [name, f] =
         kOperators[static_cast<size_t>(number(static_cast<int>(std::size(kOperators))))];
-    both(name, [&, &f = f](bool device) {
-      return device ? f(a.device, b.device) : f(a.host, b.host);
-    });
+    both(name,
+         [&, &f = f](bool device) { return device ? f(a.device, b.device) : f(a.host, b.host); });
   }
 
   static bool has_repeated_elements(const at::Tensor& tensor) {
@@ -561,8 +586,8 @@ class Storm {
 
   void check() {
     if (pool_.empty()) return;
-    for (const size_t i : {pool_.size() - 1, static_cast<size_t>(number(
-                                                 static_cast<int>(pool_.size())))}) {
+    for (const size_t i :
+         {pool_.size() - 1, static_cast<size_t>(number(static_cast<int>(pool_.size())))}) {
       const Pair& pair = pool_[i];
       if (pair.host.sizes() != pair.device.sizes() || pair.host.dtype() != pair.device.dtype())
         return note_wrong("other sizes");
@@ -584,8 +609,8 @@ class Storm {
   }
 
   static bool same(const at::Tensor& a, const at::Tensor& b) {
-    return at::equal(a, b) || (a.is_floating_point() && a.isnan().item<bool>() &&
-                               b.isnan().item<bool>());
+    return at::equal(a, b) ||
+           (a.is_floating_point() && a.isnan().item<bool>() && b.isnan().item<bool>());
   }
 
   void note_wrong(const std::string& what) {
