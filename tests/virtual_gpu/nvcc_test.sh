@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A program that nvcc compiles with its default flags, which link the CUDA runtime into it. Where there is no nvcc,
-# static_runtime_test stands in: it makes by hand what nvcc writes.
+# A program that nvcc compiles with its default flags, which link the CUDA runtime into it. Where
+# there is no nvcc, static_runtime_test stands in: it makes by hand what nvcc writes.
 source tests/support/shell_test.sh
 
 memledger="$PWD/$1" libtorch_lib="$2" program="$PWD/tests/virtual_gpu/nvcc_program.cu"
