@@ -103,6 +103,7 @@ Machine::Machine(const Specification& specification, const char* visible)
     d.profile = wanted.profile;
     d.capacity = wanted.capacity_bytes();
     d.context_bytes = specification.context_bytes_of(wanted);
+    d.has_nccl_model = specification.has_nccl_model(wanted);
     d.machine_number = order[device];
     d.pool.device = d.graph_pool.device = static_cast<int>(device);
     d.graph_pool.release_threshold = std::numeric_limits<size_t>::max();
@@ -163,6 +164,8 @@ void Machine::reset(int device) {
   shrink(d.pool, 0);
   shrink(d.graph_pool, 0);
   drop_reservations(device);
+  for (auto held = held_.begin(); held != held_.end();)
+    held = held->second.device == device ? held_.erase(held) : std::next(held);
   for (int other = 0; other < machine_count(); ++other)
     peers_ &= ~(peer_bit(device, other) | peer_bit(other, device));
   d.used = 0;
@@ -202,15 +205,32 @@ bool Machine::charge(int device, size_t bytes) {
   return true;
 }
 
+bool Machine::hold(int device, const void* owner, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Held& held = held_.try_emplace(owner, Held{device, 0}).first->second;
+  if (bytes <= held.bytes) return true;
+  if (!charge(device, bytes - held.bytes)) return false;
+  held.bytes = bytes;
+  return true;
+}
+
+void Machine::release_held(const void* owner) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = held_.find(owner);
+  if (found == held_.end()) return;
+  devices_[found->second.device].used -= found->second.bytes;
+  held_.erase(found);
+}
+
 bool Machine::has_addresses(int device) {
   Device& d = devices_[device];
   if (d.begin) return true;
-  const size_t capacity = round_up(d.capacity, kPage);
+  const size_t capacity = round_up(d.capacity, DeviceAddresses::kChunk);
   for (size_t per_byte = kAddressesPerByte; per_byte; per_byte /= 2) {
     const size_t bytes = capacity * per_byte;
-    d.begin = reserve_addresses(bytes + kSymbolBytes, kPage);
+    d.begin = reserve_addresses(bytes + kSymbolBytes, DeviceAddresses::kChunk);
     if (!d.begin) continue;
-    d.addresses.emplace(d.begin, bytes);
+    d.addresses.emplace(d.begin, bytes, specification_.ascending_addresses);
     d.symbols_begin = d.begin + bytes;
     return true;
   }
@@ -227,7 +247,7 @@ void* Machine::allocate(int device, size_t bytes) {
   if (bytes <= kPage / 2) return allocate_small(device, bytes);
   const size_t pages = round_up(bytes, kPage);
   if (!charge(device, pages)) return nullptr;
-  const std::optional<uintptr_t> address = devices_[device].addresses->take(pages, kPage);
+  const std::optional<uintptr_t> address = devices_[device].addresses->take(pages);
   if (!address) {
     devices_[device].used -= pages;
     return nullptr;
@@ -251,7 +271,7 @@ void* Machine::allocate_small(int device, size_t bytes) {
   std::optional<uintptr_t> address = take_small(d.small_pages, rounded);
   if (!address) {
     if (!charge(device, kPage)) return nullptr;
-    const std::optional<uintptr_t> page = d.addresses->take(kPage, kPage);
+    const std::optional<uintptr_t> page = d.addresses->take(kPage);
     if (!page) {
       d.used -= kPage;
       return nullptr;
@@ -288,6 +308,7 @@ void Machine::give_back(const Entry& entry) {
     give_for_pool(*entry.pool, region);
     entry.pool->used -= round_up(region.bytes, kSmallAlignment);
     shrink(*entry.pool, entry.pool->release_threshold);
+    erase_if_done(entry.pool);
     return;
   }
   if (region.bytes > kPage / 2) {
@@ -454,37 +475,35 @@ bool Machine::destroy_pool(MemoryPool* pool) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = pools_.find(pool);
   if (found == pools_.end()) return false;
-  // Blocks that are still out stay valid in CUDA; here they go with the pool, their memory with
-  // them.
-  for (auto entry = entries_.begin(); entry != entries_.end();) {
-    if (entry->second.pool == pool) {
-      give_back(entry->second);
-      entry = entries_.erase(entry);
-    } else {
-      ++entry;
-    }
-  }
+  if (pool->destroyed) return false;
+  pool->destroyed = true;
+  pool->release_threshold = 0;
   shrink(*pool, 0);
-  pools_.erase(found);
+  erase_if_done(pool);
   return true;
+}
+
+// A pool lives until its last block is freed, as in CUDA.
+void Machine::erase_if_done(MemoryPool* pool) {
+  if (pool->destroyed && pool->used == 0) pools_.erase(pool);
 }
 
 // Small blocks of a pool share pages of addresses, too: 2 MiB for each would run out before the
 // memory does.
 std::optional<uintptr_t> Machine::take_for_pool(MemoryPool& pool, size_t bytes) {
-  AddressSpace& addresses = *devices_[pool.device].addresses;
-  if (bytes > kPage / 2) return addresses.take(round_up(bytes, kPage), kPage);
+  DeviceAddresses& addresses = *devices_[pool.device].addresses;
+  if (bytes > kPage / 2) return addresses.take(round_up(bytes, kPage));
   const size_t rounded = round_up(bytes, kSmallAlignment);
   if (const std::optional<uintptr_t> address = take_small(pool.small_pages, rounded))
     return address;
-  const std::optional<uintptr_t> page = addresses.take(kPage, kPage);
+  const std::optional<uintptr_t> page = addresses.take(kPage);
   if (!page) return std::nullopt;
   return pool.small_pages.emplace(*page, AddressSpace(*page, kPage))
       .first->second.take(rounded, kSmallAlignment);
 }
 
 void Machine::give_for_pool(MemoryPool& pool, const Region& region) {
-  AddressSpace& addresses = *devices_[pool.device].addresses;
+  DeviceAddresses& addresses = *devices_[pool.device].addresses;
   if (region.bytes > kPage / 2) {
     addresses.give(region.begin, round_up(region.bytes, kPage));
   } else if (give_small(pool.small_pages, region)) {
@@ -496,7 +515,7 @@ bool Machine::is_pool_locked(const MemoryPool* pool) const {
   for (const Device& device : devices_) {
     if (pool == &device.pool || pool == &device.graph_pool) return true;
   }
-  return pools_.count(const_cast<MemoryPool*>(pool)) != 0;
+  return pools_.count(const_cast<MemoryPool*>(pool)) != 0 && !pool->destroyed;
 }
 
 bool Machine::is_pool(const MemoryPool* pool) {

@@ -52,6 +52,7 @@ struct MemoryPool {
   size_t used_high = 0;
   size_t reserved = 0;
   size_t reserved_high = 0;
+  bool destroyed = false;  // by the program, which still has blocks of it
   // Addresses of small blocks; the memory is charged in steps.
   std::map<uintptr_t, AddressSpace> small_pages;
 };
@@ -69,7 +70,7 @@ struct PhysicalMemory {
 class Machine {
  public:
   // The granularity of physical memory.
-  static constexpr size_t kPage = size_t{2} << 20;
+  static constexpr size_t kPage = DeviceAddresses::kPage;
   static constexpr size_t kSmallAlignment = 512;
 
   static Machine& get();
@@ -85,6 +86,8 @@ class Machine {
   // The profile of h200 where there is no such device.
   const Profile& profile(int device) const;
   size_t capacity(int device) const { return at(device).capacity; }
+  // Whether NCCL takes on the device what virtual_gpu/nccl_memory.h says.
+  bool has_nccl_model(int device) const { return at(device).has_nccl_model; }
   const Specification& specification() const { return specification_; }
   MemoryInfo memory_info(int device);
 
@@ -105,6 +108,11 @@ class Machine {
   // False where the device had access already, or has none to be taken.
   bool enable_peer(int device, int peer);
   bool disable_peer(int device, int peer);
+
+  // Memory that a library takes for itself: in all `bytes` for this owner, or what it has already
+  // where that is more. False, and as before, where there is not so much left.
+  bool hold(int device, const void* owner, size_t bytes);
+  void release_held(const void* owner);
 
   // nullptr: no memory left. `bytes` must not be 0.
   void* allocate(int device, size_t bytes);
@@ -174,10 +182,11 @@ class Machine {
     Profile profile;
     size_t capacity = 0;
     size_t context_bytes = 0;
+    bool has_nccl_model = false;
     int machine_number = 0;
     size_t used = 0;
     uintptr_t begin = 0;  // of the addresses; 0 until the first allocation
-    std::optional<AddressSpace> addresses;
+    std::optional<DeviceAddresses> addresses;
     uintptr_t symbols_begin = 0;  // behind the addresses of blocks
     std::map<uintptr_t, AddressSpace> small_pages;
     std::map<const void*, uintptr_t> symbols;
@@ -189,6 +198,11 @@ class Machine {
     Region region;
     MemoryPool* pool = nullptr;
     PhysicalMemory* physical = nullptr;
+  };
+
+  struct Held {
+    int device;
+    size_t bytes;
   };
 
   struct Reservation {
@@ -205,6 +219,7 @@ class Machine {
   std::optional<uintptr_t> take_for_pool(MemoryPool& pool, size_t bytes);
   bool give_small(std::map<uintptr_t, AddressSpace>& pages, const Region& region);
   void give_for_pool(MemoryPool& pool, const Region& region);
+  void erase_if_done(MemoryPool* pool);
   bool is_pool_locked(const MemoryPool* pool) const;
   void drop_reservations(int device);
   void give_back(const Entry& entry);
@@ -226,6 +241,7 @@ class Machine {
   std::atomic<uint64_t> peers_{0};  // a bit for each pair of devices
   std::map<uintptr_t, Entry> entries_;
   std::map<uintptr_t, Reservation> reservations_;
+  std::map<const void*, Held> held_;  // by owner
   std::map<PhysicalMemory*, std::unique_ptr<PhysicalMemory>> physical_;
   std::map<MemoryPool*, std::unique_ptr<MemoryPool>> pools_;
 };

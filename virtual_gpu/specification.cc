@@ -154,6 +154,10 @@ uint64_t Specification::context_bytes_of(const DeviceSpecification& device) cons
   return device.capacity_bytes() < kLeastMemoryWithContext ? 0 : device.profile.context_bytes;
 }
 
+bool Specification::has_nccl_model(const DeviceSpecification& device) const {
+  return !nccl_bytes && device.capacity_bytes() >= kLeastMemoryWithContext;
+}
+
 std::vector<DeviceSpecification> Specification::all_devices() const {
   std::vector<DeviceSpecification> all;
   for (const DeviceSpecification& device : devices) {
@@ -173,7 +177,8 @@ ParsedSpecification parse_specification(std::string_view text) {
   if (!devices) return failed(error);
   result.devices = *std::move(devices);
 
-  bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false;
+  bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false,
+       seen_addresses = false, seen_nccl = false;
   size_t position = comma;
   while (position != std::string_view::npos) {
     const size_t next = text.find(',', position + 1);
@@ -185,15 +190,17 @@ ParsedSpecification parse_specification(std::string_view text) {
     const std::string_view key = option.substr(0, equals);
     const std::string_view value =
         equals == std::string_view::npos ? std::string_view() : option.substr(equals + 1);
-    bool* seen = key == "count"     ? &seen_count
-                 : key == "keep"    ? &seen_keep
-                 : key == "context" ? &seen_context
-                 : key == "events"  ? &seen_events
-                                    : nullptr;
+    bool* seen = key == "count"       ? &seen_count
+                 : key == "keep"      ? &seen_keep
+                 : key == "context"   ? &seen_context
+                 : key == "events"    ? &seen_events
+                 : key == "addresses" ? &seen_addresses
+                 : key == "nccl"      ? &seen_nccl
+                                      : nullptr;
     if (!seen || equals == std::string_view::npos) {
       return failed(quoted(option) +
                     " is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                    "events=once|late.");
+                    "events=once|late, addresses=device|ascending, nccl=BYTES.");
     }
     if (*seen) return failed("the option " + quoted(key) + " is given twice.");
     *seen = true;
@@ -212,10 +219,18 @@ ParsedSpecification parse_specification(std::string_view text) {
       result.late_events = value == "late";
       continue;
     }
+    if (key == "addresses") {
+      if (value != "device" && value != "ascending")
+        return failed("addresses=" + plain(value) + " is neither device nor ascending.");
+      result.ascending_addresses = value == "ascending";
+      continue;
+    }
     const std::optional<uint64_t> bytes = parse_bytes(value, &error);
     if (!bytes) return failed(std::string(key) + "=" + error);
     if (key == "keep") {
       result.keep_bytes = *bytes;
+    } else if (key == "nccl") {
+      result.nccl_bytes = *bytes;
     } else {
       result.context_bytes = *bytes;
     }

@@ -32,10 +32,17 @@ struct Specification {
   // Memory that the context of each device takes when it is made. Where not given the profile's,
   // and nothing of less than 2 GiB, where programs look for what tensors take.
   std::optional<uint64_t> context_bytes;
+  // Memory that each communicator of NCCL takes. Where not given what virtual_gpu/nccl_memory.h
+  // says, and nothing of devices of less than 2 GiB.
+  std::optional<uint64_t> nccl_bytes;
+  // The order in which blocks get addresses: that of devices, or upwards (address_space.h).
+  bool ascending_addresses = false;
   // When work is done: at once, or only when the host has waited for it (virtual_gpu/streams.h).
   bool late_events = false;
 
   uint64_t context_bytes_of(const DeviceSpecification& device) const;
+  // Whether NCCL's memory on the device is what virtual_gpu/nccl_memory.h says.
+  bool has_nccl_model(const DeviceSpecification& device) const;
   // Each device as often as it is there: `h100+l4,count=2` has two h100, then two l4.
   std::vector<DeviceSpecification> all_devices() const;
 };

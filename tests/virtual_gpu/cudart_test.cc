@@ -590,6 +590,32 @@ TEST_CASE("contexts that are pushed lie on a stack of the thread") {
   }).join();
 }
 
+// Made before the thread's first context, so it goes after what was made with that one.
+struct AtTheEnd {
+  CUcontext context = nullptr;
+  bool* done = nullptr;
+  ~AtTheEnd() {
+    for (int i = 0; i < 100; ++i) {
+      if (cuCtxPushCurrent(context) != CUDA_SUCCESS) return;
+    }
+    CUcontext got = nullptr;
+    *done = cuCtxPopCurrent(&got) == CUDA_SUCCESS && got == context;
+  }
+};
+thread_local AtTheEnd at_the_end;
+
+TEST_CASE("a thread's destructors may push and pop contexts") {
+  bool done = false;
+  std::thread([&done] {
+    CUcontext context = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    at_the_end.context = context;
+    at_the_end.done = &done;
+    for (int i = 0; i < 4; ++i) CHECK(cuCtxPushCurrent(context) == CUDA_SUCCESS);
+  }).join();
+  CHECK(done);
+}
+
 TEST_CASE("a device of 8.0 has no clusters") {
   int size = 0;
   CHECK(cudaOccupancyMaxPotentialClusterSize(&size, nullptr, nullptr) == cudaSuccess);
@@ -621,6 +647,76 @@ TEST_CASE("stream-ordered memory") {
   CHECK(cudaMemPoolTrimTo(pool, 0) == cudaSuccess);
   CHECK(free_bytes() == before);
   expect(cudaErrorMemoryAllocation, cudaMallocAsync(&pointer, 2 * kCapacity, nullptr));
+}
+
+TEST_CASE("a pool that is destroyed lives until its last block is freed") {
+  cudaMemPoolProps properties;
+  std::memset(&properties, 0, sizeof properties);
+  properties.location = {cudaMemLocationTypeDevice, 0};
+  const size_t before = free_bytes();
+  cudaMemPool_t pool = nullptr;
+  REQUIRE(cudaMemPoolCreate(&pool, &properties) == cudaSuccess);
+  CHECK(cudaDeviceSetMemPool(0, pool) == cudaSuccess);
+  expect(cudaErrorInvalidValue, cudaDeviceSetMemPool(1, pool));
+  cudaMemAccessFlags access;
+  cudaMemLocation here = {cudaMemLocationTypeDevice, 0};
+  CHECK(cudaMemPoolGetAccess(&access, pool, &here) == cudaSuccess);
+  char* pointers[2] = {};
+  for (char*& pointer : pointers)
+    REQUIRE(cudaMallocAsync(reinterpret_cast<void**>(&pointer), 20 * kMiB, nullptr) == cudaSuccess);
+  REQUIRE(cudaMemcpy(pointers[1], "kept", 4, cudaMemcpyHostToDevice) == cudaSuccess);
+  CHECK(cudaMemPoolDestroy(pool) == cudaSuccess);
+  // Its handle is no pool any more, and the device has its own again.
+  expect(cudaErrorInvalidValue, cudaMemPoolDestroy(pool));
+  expect(cudaErrorInvalidValue, cudaMemPoolGetAccess(&access, pool, &here));
+  cudaMemPool_t now = nullptr, usual = nullptr;
+  CHECK(cudaDeviceGetMemPool(&now, 0) == cudaSuccess);
+  CHECK(cudaDeviceGetDefaultMemPool(&usual, 0) == cudaSuccess);
+  CHECK(now == usual);
+
+  CHECK(free_bytes() == before - 64 * kMiB);
+  CHECK(cudaFreeAsync(pointers[0], nullptr) == cudaSuccess);
+  CHECK(free_bytes() == before - 32 * kMiB);
+  char back[4] = {};
+  CHECK(cudaMemcpy(back, pointers[1], 4, cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::string(back, 4) == "kept");
+  CHECK(cudaFree(pointers[1]) == cudaSuccess);
+  CHECK(free_bytes() == before);
+}
+
+TEST_CASE("children find the tables of kernels and variables free") {
+  // Many kernels, so that the lock is held for long: they are sorted when one is asked about.
+  static char kernels[20000];
+  void** const handle = __cudaRegisterFatBinary(nullptr);
+  for (char& kernel : kernels)
+    __cudaRegisterFunction(handle, &kernel, nullptr, "kernel", -1, nullptr, nullptr, nullptr,
+                           nullptr, nullptr);
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) {
+      __cudaRegisterFunction(handle, kernels, nullptr, "kernel", -1, nullptr, nullptr, nullptr,
+                             nullptr, nullptr);
+      cudaFuncAttributes attributes;
+      cudaFuncGetAttributes(&attributes, kernels + 1);
+      usleep(100);  // lets the other thread have the lock
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(2);
+      cudaFuncAttributes attributes;
+      size_t bytes = 0;
+      const bool asked = cudaFuncGetAttributes(&attributes, kernels) == cudaSuccess;
+      _exit(asked && cudaGetSymbolSize(&bytes, kernels) == cudaErrorInvalidSymbol ? 0 : 1);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+  }
+  stop = true;
+  busy.join();
+  __cudaUnregisterFatBinary(handle);
 }
 
 TEST_CASE("other processes cannot share memory, and children find a whole device") {

@@ -61,6 +61,12 @@ TEST_CASE("memory and options") {
   CHECK(memory("h200:100000001B") == 100000001);
   CHECK(memory("h200:1.5GiB") == 3ULL << 29);
   CHECK(memory("h200:0.125GiB") == 1ULL << 27);
+  CHECK_FALSE(parsed("h200").ascending_addresses);
+  CHECK_FALSE(parsed("h200,addresses=device").ascending_addresses);
+  CHECK(parsed("h200,addresses=ascending").ascending_addresses);
+  CHECK_FALSE(parsed("h200").nccl_bytes);
+  CHECK(parsed("h200,nccl=0B").nccl_bytes == 0);
+  CHECK(parsed("h200,nccl=1.5GiB").nccl_bytes == 3ULL << 29);
   CHECK_FALSE(parsed("h200").late_events);
   CHECK_FALSE(parsed("h200,events=once").late_events);
   CHECK(parsed("h200,events=late").late_events);
@@ -95,8 +101,11 @@ TEST_CASE("errors name the thing and what is known") {
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
     CHECK(contains(error("h200," + std::string(option)),
                    "is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                   "events=once|late."));
+                   "events=once|late, addresses=device|ascending, nccl=BYTES."));
   }
+  CHECK(contains(error("h200,addresses=down"), "neither device nor ascending"));
+  CHECK(contains(error("h200,nccl=few"), "nccl="));
+  CHECK(contains(error("h200,nccl=0B,nccl=1GiB"), "given twice"));
   CHECK(contains(error("h200,count=2,count=2"), "given twice"));
   CHECK(contains(error("h200,keep=many"), "keep="));
   CHECK(contains(error("h200:1GiB,context=1GiB"), "all of the device's memory"));

@@ -43,6 +43,16 @@ cudaError_t transfer(void* destination, const void* source, size_t bytes, cudaMe
 cudaError_t transfer_3d(const cudaMemcpy3DParms& copy);
 cudaError_t fill(void* pointer, unsigned value, size_t width_bytes, size_t count);
 
+// The same in the order of a stream: a node where the stream captures, refused where CUDA refuses
+// it. Those that are not asynchronous let the host wait where CUDA's do.
+cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
+                           cudaStream_t stream, bool asynchronous);
+cudaError_t copy_3d_on_stream(const cudaMemcpy3DParms& copy, cudaStream_t stream,
+                              bool asynchronous);
+// `height` rows, `pitch` bytes apart, of `count` values of `width_bytes` each.
+cudaError_t fill_on_stream(void* pointer, size_t pitch, unsigned value, size_t width_bytes,
+                           size_t count, size_t height, cudaStream_t stream, bool asynchronous);
+
 // Counts a kernel on a stream: a node where the stream captures.
 cudaError_t launch_kernel(cudaStream_t stream);
 cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes);
@@ -65,6 +75,9 @@ cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work) {
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
   return submission.captured ? cudaSuccess : work();
 }
+
+// Makes the times between events longer, where a program compares what it ran by them.
+void add_device_time(int64_t nanoseconds);
 
 // Refuses what CUDA counts as unsafe while streams capture.
 cudaError_t check_capture();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/answers/kept_over_fork.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -33,17 +34,15 @@ struct Variables {
   std::map<const void*, size_t> bytes;
 };
 
-Variables& variables() {
-  static Variables* const made = new Variables;
-  return *made;
-}
+Variables& variables() { return kept_over_fork<Variables>(); }
 
 // A file's device code, and for which architectures it was compiled. Libraries (CUB) choose among
 // those they were compiled for by what a kernel says of itself, and fail where that is another: on
 // a device of 8.9 code for 8.6 runs and says 8.6.
 struct Binary {
   const unsigned char* code = nullptr;
-  int chosen = 0;  // as 86; 0 until asked for
+  int chosen = 0;      // as 86; 0 until asked for
+  int chosen_for = 0;  // the device's, as devices of a process can differ
   bool loaded = true;
 };
 
@@ -55,10 +54,7 @@ struct Kernels {
   bool sorted = true;
 };
 
-Kernels& kernels() {
-  static Kernels* const made = new Kernels;
-  return *made;
-}
+Kernels& kernels() { return kept_over_fork<Kernels>(); }
 
 template <typename T>
 T read_at(const unsigned char* from, size_t offset) {
@@ -103,7 +99,10 @@ int architecture_of(const void* kernel) {
   while (found != k.binaries.end() && found->first == kernel && !found->second->loaded) ++found;
   if (found == k.binaries.end() || found->first != kernel) return capability;
   Binary& binary = *found->second;
-  if (!binary.chosen) binary.chosen = choose_architecture(binary.code, capability);
+  if (binary.chosen_for != capability) {
+    binary.chosen = choose_architecture(binary.code, capability);
+    binary.chosen_for = capability;
+  }
   return binary.chosen;
 }
 
@@ -122,6 +121,30 @@ cudaError_t symbol_address(void** pointer, const void* symbol) {
   if (!bytes) return cudaErrorInvalidSymbol;
   *pointer = Machine::get().symbol_address(current_device(), symbol, *bytes);
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+// Part of a variable, for a copy.
+cudaError_t symbol_address(char** pointer, const void* symbol, size_t bytes, size_t offset) {
+  void* begin = nullptr;
+  if (const cudaError_t error = symbol_address(&begin, symbol)) return error;
+  const size_t known = variable_bytes(symbol).value_or(0);
+  if (offset > known || bytes > known - offset) return cudaErrorInvalidValue;
+  *pointer = static_cast<char*>(begin) + offset;
+  return cudaSuccess;
+}
+
+cudaError_t copy_to_symbol(const void* symbol, const void* source, size_t bytes, size_t offset,
+                           cudaMemcpyKind kind, cudaStream_t stream, bool asynchronous) {
+  char* pointer = nullptr;
+  if (const cudaError_t error = symbol_address(&pointer, symbol, bytes, offset)) return error;
+  return copy_on_stream(pointer, source, bytes, kind, stream, asynchronous);
+}
+
+cudaError_t copy_from_symbol(void* destination, const void* symbol, size_t bytes, size_t offset,
+                             cudaMemcpyKind kind, cudaStream_t stream, bool asynchronous) {
+  char* pointer = nullptr;
+  if (const cudaError_t error = symbol_address(&pointer, symbol, bytes, offset)) return error;
+  return copy_on_stream(destination, pointer, bytes, kind, stream, asynchronous);
 }
 
 cudaError_t launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
@@ -255,13 +278,14 @@ MEMLEDGER_ANSWER cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* confi
 
 MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void*, dim3 grid, dim3 block, void**,
                                                          size_t shared_bytes, cudaStream_t stream) {
-  const cudaError_t error = launch(grid, block, shared_bytes, stream);
-  if (error) return result(error);
+  if (const cudaError_t error = ready()) return result(error);
+  if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return result(error);
   const uint64_t at_once =
       uint64_t(active_blocks(static_cast<int>(block.x * block.y * block.z), shared_bytes)) *
       Machine::get().profile(current_device()).multiprocessors;
-  return result(uint64_t{grid.x} * grid.y * grid.z > at_once ? cudaErrorCooperativeLaunchTooLarge
-                                                             : cudaSuccess);
+  if (uint64_t{grid.x} * grid.y * grid.z > at_once)
+    return result(cudaErrorCooperativeLaunchTooLarge);
+  return result(launch_kernel(stream));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes,
@@ -370,33 +394,25 @@ MEMLEDGER_ANSWER cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* source,
                                                 size_t bytes, size_t offset, cudaMemcpyKind kind) {
-  void* pointer = nullptr;
-  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
-  return result(transfer(static_cast<char*>(pointer) + offset, source, bytes, kind));
+  return result(copy_to_symbol(symbol, source, bytes, offset, kind, nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* source,
                                                      size_t bytes, size_t offset,
                                                      cudaMemcpyKind kind, cudaStream_t stream) {
-  void* pointer = nullptr;
-  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
-  return cudaMemcpyAsync(static_cast<char*>(pointer) + offset, source, bytes, kind, stream);
+  return result(copy_to_symbol(symbol, source, bytes, offset, kind, stream, true));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbol(void* destination, const void* symbol,
                                                   size_t bytes, size_t offset,
                                                   cudaMemcpyKind kind) {
-  void* pointer = nullptr;
-  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
-  return result(transfer(destination, static_cast<char*>(pointer) + offset, bytes, kind));
+  return result(copy_from_symbol(destination, symbol, bytes, offset, kind, nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbolAsync(void* destination, const void* symbol,
                                                        size_t bytes, size_t offset,
                                                        cudaMemcpyKind kind, cudaStream_t stream) {
-  void* pointer = nullptr;
-  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
-  return cudaMemcpyAsync(destination, static_cast<char*>(pointer) + offset, bytes, kind, stream);
+  return result(copy_from_symbol(destination, symbol, bytes, offset, kind, stream, true));
 }
 
 // The driver's functions, considered or generated: whichever of the names of its versions is there.

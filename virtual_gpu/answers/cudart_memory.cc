@@ -135,6 +135,8 @@ cudaError_t check_direction(int kind) {
   return known ? cudaSuccess : cudaErrorInvalidMemcpyDirection;
 }
 
+}  // namespace
+
 cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
                            cudaStream_t stream, bool asynchronous) {
   if (const cudaError_t error = ready()) return error;
@@ -145,6 +147,38 @@ cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, 
   return error;
 }
 
+cudaError_t copy_3d_on_stream(const cudaMemcpy3DParms& copy, cudaStream_t stream,
+                              bool asynchronous) {
+  if (const cudaError_t error = ready()) return error;
+  if (copy.srcArray || copy.dstArray) return cudaErrorInvalidValue;
+  if (const cudaError_t error = check_direction(copy.kind)) return error;
+  const cudaError_t error =
+      on_stream(stream, NodeKind::kCopy, [copy] { return transfer_3d(copy); });
+  if (error == cudaSuccess) wait_after_copy(copy.dstPtr.ptr, copy.srcPtr.ptr, stream, asynchronous);
+  return error;
+}
+
+cudaError_t fill_on_stream(void* pointer, size_t pitch, unsigned value, size_t width_bytes,
+                           size_t count, size_t height, cudaStream_t stream, bool asynchronous) {
+  if (const cudaError_t error = ready()) return error;
+  const cudaError_t error = on_stream(stream, NodeKind::kFill, [=] {
+    for (size_t row = 0; row < height; ++row) {
+      const cudaError_t failed =
+          fill(static_cast<char*>(pointer) + row * pitch, value, width_bytes, count);
+      if (failed) return failed;
+    }
+    return cudaSuccess;
+  });
+  // The host waits for a fill of its own memory alone.
+  if (error != cudaSuccess || asynchronous || !Machine::get().specification().late_events)
+    return error;
+  const std::optional<Region> region = Machine::get().find(pointer);
+  if (region && !is_on_device(region)) streams().wait_for_stream(stream, current_device());
+  return error;
+}
+
+namespace {
+
 cudaError_t copy_2d_on_stream(void* destination, size_t destination_pitch, const void* source,
                               size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind,
                               cudaStream_t stream, bool asynchronous) {
@@ -154,15 +188,6 @@ cudaError_t copy_2d_on_stream(void* destination, size_t destination_pitch, const
     return transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind);
   });
   if (error == cudaSuccess) wait_after_copy(destination, source, stream, asynchronous);
-  return error;
-}
-
-cudaError_t copy_3d_on_stream(const cudaMemcpy3DParms* p, cudaStream_t stream, bool asynchronous) {
-  if (const cudaError_t error = ready()) return error;
-  if (!p || p->srcArray || p->dstArray) return cudaErrorInvalidValue;
-  const cudaError_t error =
-      on_stream(stream, NodeKind::kCopy, [copy = *p] { return virtual_gpu::transfer_3d(copy); });
-  if (error == cudaSuccess) wait_after_copy(p->dstPtr.ptr, p->srcPtr.ptr, stream, asynchronous);
   return error;
 }
 
@@ -344,11 +369,11 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpy2DAsync(void* destination, size_t destina
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
-  return result(copy_3d_on_stream(p, nullptr, false));
+  return result(p ? copy_3d_on_stream(*p, nullptr, false) : cudaErrorInvalidValue);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
-  return result(copy_3d_on_stream(p, stream, true));
+  return result(p ? copy_3d_on_stream(*p, stream, true) : cudaErrorInvalidValue);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeer(void* destination, int destination_device,
@@ -369,33 +394,26 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeerAsync(void* destination, int destinat
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
-  return cudaMemsetAsync(pointer, value, bytes, nullptr);
+  return result(
+      fill_on_stream(pointer, 0, static_cast<unsigned char>(value), 1, bytes, 1, nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes,
                                              cudaStream_t stream) {
-  if (const cudaError_t error = ready()) return result(error);
-  return result(on_stream(stream, NodeKind::kFill, [=] {
-    return fill(pointer, static_cast<unsigned char>(value), 1, bytes);
-  }));
+  return result(
+      fill_on_stream(pointer, 0, static_cast<unsigned char>(value), 1, bytes, 1, stream, true));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width,
                                           size_t height) {
-  return cudaMemset2DAsync(pointer, pitch, value, width, height, nullptr);
+  return result(fill_on_stream(pointer, pitch, static_cast<unsigned char>(value), 1, width, height,
+                               nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width,
                                                size_t height, cudaStream_t stream) {
-  if (const cudaError_t error = ready()) return result(error);
-  return result(on_stream(stream, NodeKind::kFill, [=] {
-    for (size_t row = 0; row < height; ++row) {
-      const cudaError_t error = fill(static_cast<char*>(pointer) + row * pitch,
-                                     static_cast<unsigned char>(value), 1, width);
-      if (error) return error;
-    }
-    return cudaSuccess;
-  }));
+  return result(fill_on_stream(pointer, pitch, static_cast<unsigned char>(value), 1, width, height,
+                               stream, true));
 }
 
 #if CUDART_VERSION >= 13000
@@ -437,7 +455,9 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int devic
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
   if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
-  if (!Machine::get().is_pool(pool_of(pool))) return result(cudaErrorInvalidValue);
+  int device_of_pool = -1;
+  Machine::get().with_pool(pool_of(pool), [&](const MemoryPool& p) { device_of_pool = p.device; });
+  if (device_of_pool != device) return result(cudaErrorInvalidValue);
   chosen_pool[device] = pool_of(pool);
   return cudaSuccess;
 }
@@ -571,12 +591,12 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMem
 
 MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*,
                                                   size_t) {
-  return result(pool ? cudaSuccess : cudaErrorInvalidValue);
+  return result(Machine::get().is_pool(pool_of(pool)) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool,
                                                   cudaMemLocation*) {
-  if (!flags || !pool) return result(cudaErrorInvalidValue);
+  if (!flags || !Machine::get().is_pool(pool_of(pool))) return result(cudaErrorInvalidValue);
   *flags = cudaMemAccessFlagsProtReadWrite;
   return cudaSuccess;
 }

@@ -1,11 +1,12 @@
 // The driver: what LibTorch, its run-time compiler and Triton ask of it. Most of it is what the
 // runtime answers.
 #include <cuda.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <vector>
+#include <new>
 
 #include "virtual_gpu/answers/cudart.h"
 
@@ -50,8 +51,30 @@ struct Current {
 };
 
 thread_local bool has_current_context = false;
-// What cuCtxPopCurrent goes back to.
-thread_local std::vector<Current> pushed_contexts;
+
+// What cuCtxPopCurrent goes back to: a stack of each thread. As a thread ends, others' destructors
+// may still push and pop, so nothing here has a destructor: what was not popped is dropped last.
+struct Pushed {
+  Current context;
+  Pushed* below;
+};
+
+pthread_key_t stack_key() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    pthread_key_create(&made, [](void* top) {
+      for (auto* pushed = static_cast<Pushed*>(top); pushed != nullptr;) {
+        Pushed* const below = pushed->below;
+        delete pushed;
+        pushed = below;
+      }
+    });
+    return made;
+  }();
+  return key;
+}
+
+Pushed* top_of_stack() { return static_cast<Pushed*>(pthread_getspecific(stack_key())); }
 
 Current current() { return {has_current_context, current_device()}; }
 
@@ -65,12 +88,14 @@ CUresult check_device(CUdevice device) {
 }
 
 void pop_context() {
-  if (pushed_contexts.empty()) {
+  Pushed* const top = top_of_stack();
+  if (top == nullptr) {
     has_current_context = false;
     return;
   }
-  make_current(pushed_contexts.back());
-  pushed_contexts.pop_back();
+  make_current(top->context);
+  pthread_setspecific(stack_key(), top->below);
+  delete top;
 }
 
 }  // namespace
@@ -241,7 +266,11 @@ MEMLEDGER_ANSWER CUresult cuCtxGetCurrent(CUcontext* context) {
 
 MEMLEDGER_ANSWER CUresult cuCtxPushCurrent_v2(CUcontext context) {
   if (!is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
-  pushed_contexts.push_back(current());
+  auto* const pushed = new (std::nothrow) Pushed{current(), top_of_stack()};
+  if (pushed == nullptr || pthread_setspecific(stack_key(), pushed) != 0) {
+    delete pushed;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   make_current({true, device_of(context)});
   return CUDA_SUCCESS;
 }
@@ -312,87 +341,6 @@ MEMLEDGER_ANSWER CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* by
   if (begin) *begin = region->begin;
   if (bytes) *bytes = region->bytes;
   return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyHtoD_v2(CUdeviceptr destination, const void* source,
-                                          size_t bytes) {
-  return driver(transfer(pointer_of(destination), source, bytes, cudaMemcpyHostToDevice));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source, size_t bytes) {
-  return driver(transfer(destination, pointer_of(source), bytes, cudaMemcpyDeviceToHost));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source,
-                                          size_t bytes) {
-  return driver(
-      transfer(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDeviceToDevice));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination, const void* source,
-                                               size_t bytes, CUstream stream) {
-  return as_runtime(cudaMemcpyAsync, pointer_of(destination), source, bytes, cudaMemcpyHostToDevice,
-                    stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoHAsync_v2(void* destination, CUdeviceptr source, size_t bytes,
-                                               CUstream stream) {
-  return as_runtime(cudaMemcpyAsync, destination, pointer_of(source), bytes, cudaMemcpyDeviceToHost,
-                    stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source,
-                                               size_t bytes, CUstream stream) {
-  return as_runtime(cudaMemcpyAsync, pointer_of(destination), pointer_of(source), bytes,
-                    cudaMemcpyDeviceToDevice, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
-  return driver(transfer(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDefault));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
-                                        CUstream stream) {
-  return as_runtime(cudaMemcpyAsync, pointer_of(destination), pointer_of(source), bytes,
-                    cudaMemcpyDefault, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemsetD8_v2(CUdeviceptr address, unsigned char value, size_t count) {
-  return driver(fill(pointer_of(address), value, 1, count));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemsetD16_v2(CUdeviceptr address, unsigned short value, size_t count) {
-  return driver(fill(pointer_of(address), value, 2, count));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemsetD32_v2(CUdeviceptr address, unsigned value, size_t count) {
-  return driver(fill(pointer_of(address), value, 4, count));
-}
-
-namespace {
-
-CUresult fill_on_stream(CUdeviceptr address, unsigned value, size_t width, size_t count,
-                        CUstream stream) {
-  const KeepLastError keep;
-  return driver(on_stream(stream, NodeKind::kFill,
-                          [=] { return fill(pointer_of(address), value, width, count); }));
-}
-
-}  // namespace
-
-MEMLEDGER_ANSWER CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count,
-                                          CUstream stream) {
-  return fill_on_stream(address, value, 1, count, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemsetD16Async(CUdeviceptr address, unsigned short value, size_t count,
-                                           CUstream stream) {
-  return fill_on_stream(address, value, 2, count, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count,
-                                           CUstream stream) {
-  return fill_on_stream(address, value, 4, count, stream);
 }
 
 MEMLEDGER_ANSWER CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
@@ -646,7 +594,7 @@ MEMLEDGER_ANSWER CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 
 MEMLEDGER_ANSWER CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address,
                                                   cuuint32_t value, unsigned) {
-  return fill_on_stream(address, value, 4, 1, stream);
+  return driver(fill_on_stream(pointer_of(address), 0, value, 4, 1, 1, stream, true));
 }
 
 // All work before it is done, so what it waits for cannot come later.
