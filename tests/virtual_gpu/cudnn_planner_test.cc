@@ -1,5 +1,5 @@
-// Asking the user's cuDNN for its plans: through a made-up libcudnn with known answers, and the real
-// one where there is one.
+// Asking the user's cuDNN for its plans: through a made-up libcudnn with known answers, and the
+// real one where there is one.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "virtual_gpu/cudnn_planner_client.h"
 
@@ -210,8 +210,8 @@ TEST_CASE("many threads ask at once, and a child of theirs") {
             threads.emplace_back([t, &wrong] {
               for (int64_t n = 20; n < 40; ++n) {
                 const Plans plans = ask(n);
-                wrong[t] += !plans.has_value() ||
-                            (*plans)[0].workspace_bytes != 132000000 + 1000 * n;
+                wrong[t] +=
+                    !plans.has_value() || (*plans)[0].workspace_bytes != 132000000 + 1000 * n;
               }
             });
           }
@@ -237,8 +237,8 @@ TEST_CASE("only whole answers are read") {
   }
 }
 
-// Measured on a 3090 Ti and a PRO 5000 (Blackwell), with cuDNN 9.20 and 9.10, by FakeGPU: 3 x 3 with
-// padding 1, 2 x 64 x 128 x 128. LibTorch's allocator gives blocks of 512 bytes.
+// Measured on a 3090 Ti and a PRO 5000 (Blackwell), with cuDNN 9.20 and 9.10, by FakeGPU: 3 x 3
+// with padding 1, 2 x 64 x 128 x 128. LibTorch's allocator gives blocks of 512 bytes.
 TEST_CASE("the real cuDNN says of described devices what was measured on real ones") {
   const char* found = nullptr;
   const char* const paths[] = {std::getenv("MEMLEDGER_TEST_CUDNN"),
@@ -258,8 +258,7 @@ TEST_CASE("the real cuDNN says of described devices what was measured on real on
       use_fake("/real");
       setenv(kCudnnVariable, found, 1);
       const Plans plans = ask_cudnn(*find_profile(device), forward(2, 128, type), kInstant);
-      const int64_t bytes =
-          plans.has_value() && !plans->empty() ? (*plans)[0].workspace_bytes : -1;
+      const int64_t bytes = plans.has_value() && !plans->empty() ? (*plans)[0].workspace_bytes : -1;
       return write(out[1], &bytes, sizeof(bytes)) == sizeof(bytes) ? 0 : 1;
     });
     int64_t bytes = 0;
