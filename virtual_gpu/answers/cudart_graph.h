@@ -46,7 +46,7 @@ struct FreeParameters {
   std::weak_ptr<GraphBlock> block;
 };
 
-// Of child graphs and conditional nodes: graphs that are part of the node, or what was launched on
+// Child graphs and conditional nodes: graphs that are part of the node, or what was launched on
 // a stream that captures.
 struct ChildParameters {
   ChildParameters() = default;
