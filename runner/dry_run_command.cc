@@ -91,6 +91,8 @@ void add_option(std::string& specification, const char* option, const char* valu
 std::string on_end(std::string specification, Run::End end) {
   const bool is_low = end == Run::End::kLow;
   add_option(specification, "events", is_low ? "once" : "late");
+  add_option(specification, "reads", is_low ? "none" : "all");
+  add_option(specification, "workspaces", is_low ? "expected" : "upper");
   return specification;
 }
 

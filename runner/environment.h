@@ -38,6 +38,8 @@ inline constexpr char kFolder[] = "MEMLEDGER_FOLDER";
 // (2.11).
 inline constexpr char kLibrary[] = "MEMLEDGER_LIBRARY";
 inline constexpr char kLibTorch[] = "MEMLEDGER_LIBTORCH";
+// The virtual GPU's specification (virtual_gpu/specification.h).
+inline constexpr char kVirtualGpu[] = "MEMLEDGER_VIRTUAL_GPU";
 
 struct LineSettings {
   std::vector<std::string> functions;  // none: no line profile

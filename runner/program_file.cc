@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -18,17 +19,6 @@ namespace {
 // c10::SetAllocator, which a program has only if LibTorch is linked into it.
 constexpr std::string_view kLibTorchFunction =
     "_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh";
-
-std::string path_of(const std::string& program) {
-  if (program.find('/') != std::string::npos) return program;
-  const char* const folders = std::getenv("PATH");
-  std::istringstream in(folders == nullptr ? "/usr/bin:/bin" : folders);
-  for (std::string folder; std::getline(in, folder, ':');) {
-    std::string path = absl::StrCat(folder.empty() ? "." : folder, "/", program);
-    if (access(path.c_str(), X_OK) == 0) return path;
-  }
-  return program;
-}
 
 template <typename T>
 bool read_at(std::ifstream& file, uint64_t offset, T* values, size_t count = 1) {
@@ -66,10 +56,37 @@ bool defines(std::ifstream& file, const Elf64_Ehdr& header, std::string_view nam
   return false;
 }
 
+bool has_interpreter(const std::vector<Elf64_Phdr>& parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const Elf64_Phdr& part) { return part.p_type == PT_INTERP; });
+}
+
 }  // namespace
 
+std::string find_program(const std::string& program) {
+  if (program.find('/') != std::string::npos) return program;
+  const char* const folders = std::getenv("PATH");
+  std::istringstream in(folders == nullptr ? "/usr/bin:/bin" : folders);
+  for (std::string folder; std::getline(in, folder, ':');) {
+    std::string path = absl::StrCat(folder.empty() ? "." : folder, "/", program);
+    if (access(path.c_str(), X_OK) == 0) return path;
+  }
+  return program;
+}
+
+bool starts_with_dynamic_linker(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  Elf64_Ehdr header;
+  if (!file || !read_at(file, 0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+      header.e_ident[EI_CLASS] != ELFCLASS64)
+    return false;
+  std::vector<Elf64_Phdr> parts(header.e_phnum);
+  return !parts.empty() && read_at(file, header.e_phoff, parts.data(), parts.size()) &&
+         has_interpreter(parts);
+}
+
 Fitness check_program(const std::string& program) {
-  const std::string path = path_of(program);
+  const std::string path = find_program(program);
   std::ifstream file(path, std::ios::binary);
   char begin[2] = {};
   if (!file || !read_at(file, 0, begin, 2) || access(path.c_str(), X_OK) != 0) return {};
@@ -91,9 +108,7 @@ Fitness check_program(const std::string& program) {
                          "link it with libtorch_cpu.so"),
             ""};
   }
-  for (const Elf64_Phdr& part : parts) {
-    if (part.p_type == PT_INTERP) return {};
-  }
+  if (has_interpreter(parts)) return {};
   // It may be a launcher, as tini and ld-linux.so are.
   return {"", absl::StrCat(path,
                            " is linked statically, or a loader: memledger watches the programs it "

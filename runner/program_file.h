@@ -11,6 +11,12 @@ struct Fitness {
   std::string note;     // for the caller: the program itself will not be watched
 };
 
+// The file that is meant by a program's name, as the shell finds it.
+std::string find_program(const std::string& program);
+
+// Whether it is a program that the dynamic linker starts; not a script.
+bool starts_with_dynamic_linker(const std::string& path);
+
 // Examines a program, which is looked up in PATH as the shell does.
 Fitness check_program(const std::string& program);
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runner/linked_libtorch.h"
 #include "runner/locations.h"
 #include "runner/program_file.h"
 #include "text/output.h"
@@ -22,6 +23,7 @@ namespace {
 
 constexpr int kCannotRun = 126;
 constexpr int kNotFound = 127;
+constexpr char kTritonDriver[] = "TRITON_LIBCUDA_PATH";
 
 // Puts the libraries in front of what the caller preloads. The dynamic linker splits at spaces and
 // colons, and knows no escape.
@@ -70,7 +72,8 @@ void set_variables(const std::vector<environment::Variable>& variables) {
   }
 }
 
-absl::Status set_environment(const RunOptions& options) {
+absl::Status set_environment(const RunOptions& options,
+                             std::vector<std::string>* virtual_gpu_libraries_used) {
   absl::StatusOr<Locations> locations = find_locations();
   if (!locations.ok()) return locations.status();
   std::vector<environment::Variable> variables = environment::format(settings_of(options));
@@ -82,8 +85,12 @@ absl::Status set_environment(const RunOptions& options) {
     absl::StatusOr<std::vector<std::string>> virtual_gpu = virtual_gpu_libraries(*locations);
     if (!virtual_gpu.ok()) return virtual_gpu.status();
     libraries.insert(libraries.end(), virtual_gpu->begin(), virtual_gpu->end());
+    *virtual_gpu_libraries_used = *virtual_gpu;
     variables.push_back({virtual_gpu::kSpecificationVariable,
                          virtual_gpu::with_absolute_paths(options.virtual_gpu)});
+    // Triton links its launchers with the driver, which it looks for on disk.
+    if (std::getenv(kTritonDriver) == nullptr)
+      variables.push_back({kTritonDriver, locations->virtual_gpu_folder});
   }
   set_variables(variables);
   return preload(libraries);
@@ -92,7 +99,9 @@ absl::Status set_environment(const RunOptions& options) {
 }  // namespace
 
 int run_program(const RunOptions& options) {
-  if (const absl::Status status = set_environment(options); !status.ok()) {
+  std::vector<std::string> virtual_gpu_libraries_used;
+  if (const absl::Status status = set_environment(options, &virtual_gpu_libraries_used);
+      !status.ok()) {
     tell({"memledger run: ", std::string(status.message())});
     return kCannotRun;
   }
@@ -100,6 +109,14 @@ int run_program(const RunOptions& options) {
   if (!fitness.refusal.empty()) {
     tell({"memledger run: ", fitness.refusal});
     return kCannotRun;
+  }
+  if (!virtual_gpu_libraries_used.empty()) {
+    const std::string refusal = why_libtorch_does_not_fit(
+        options.program[0], virtual_gpu_libraries_used, MEMLEDGER_LIBTORCH);
+    if (!refusal.empty()) {
+      tell({"memledger run: ", refusal});
+      return kCannotRun;
+    }
   }
   if (!fitness.note.empty() && !options.quiet) tell({"memledger run: ", fitness.note});
   std::vector<char*> argv;

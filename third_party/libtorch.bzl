@@ -20,8 +20,9 @@ in CUDA_HOME.
 Binaries have the absolute path of the libraries in their run path, because LibTorch's libraries find each
 other by their place on disk.
 
-version.bzl has LIBTORCH_VERSION (2, 11), LIBTORCH_RELEASE "2.11.0", LIBTORCH_HAS_CUDA and LIBTORCH_LIB, the
-folder of the libraries.
+version.bzl has LIBTORCH_VERSION (2, 11), LIBTORCH_RELEASE "2.11.0", LIBTORCH_HAS_CUDA, LIBTORCH_LIB, the
+folder of the libraries, and LIBTORCH_CUDART_STATIC, the path of the CUDA runtime that nvcc links into programs ("" where
+there is none).
 """
 
 load(":libtorch_versions.bzl", "DEFAULT_LIBTORCH_VERSION", "LIBTORCH_WHEELS")
@@ -171,6 +172,16 @@ def _runtime_link(ctx, folders):
                 return ["-L" + folder, "-l:" + entry.basename]
     return []
 
+def _static_runtime(ctx, root, folders):
+    """The CUDA runtime that nvcc links into programs; "" where it is not here."""
+    for folder in folders:
+        # A toolkit has it in lib64, CUDA 12's wheels in a folder of their own.
+        for candidate in [folder, ctx.path(root).dirname.get_child("nvidia").get_child("cuda_runtime").get_child("lib")]:
+            path = str(candidate) + "/libcudart_static.a"
+            if ctx.path(path).exists:
+                return path
+    return ""
+
 # What LibTorch's CUDA libraries themselves need may be missing when a program is linked. Both are
 # linked even if no symbol needs them: kernels register themselves when their library is loaded.
 _CUDA_LINK = ["-Wl,--no-as-needed", "-ltorch_cuda", "-lc10_cuda", "-Wl,--as-needed", "-Wl,--allow-shlib-undefined"]
@@ -200,6 +211,7 @@ def _libtorch_impl(ctx):
         "LIBTORCH_RELEASE = %r" % ".".join([str(part) for part in version]),
         "LIBTORCH_HAS_CUDA = %r" % has_cuda,
         "LIBTORCH_LIB = %r" % lib,
+        "LIBTORCH_CUDART_STATIC = %r" % (_static_runtime(ctx, root, cuda_lib_folders) if has_cuda else ""),
         "",
     ]))
 

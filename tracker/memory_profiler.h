@@ -96,6 +96,9 @@ struct IterationStats {
   // Births and deaths beyond max_events. Above 0, the figures that are measured from births and
   // deaths are lower bounds.
   int64_t dropped_events = 0;
+  // True where the registry could not be activated: all figures are unknown and printed as `?`, but
+  // the cached bytes of a device with a caching allocator.
+  bool tracking_is_off = false;
 
   int64_t weight_bytes() const;
   int64_t weight_gradient_bytes() const;
@@ -109,7 +112,7 @@ constexpr char kProfilerCsvHeader[] = "epoch,iteration,kind,name,bytes\n";
 // Returns the CSV rows of one iteration, without the header. Kinds: peak_cached, current_cached,
 // feature_map (one per layer), weight, weight_grad, intermediate_grad, most_workspace, buffer,
 // optimizer_state, workspace, other, current_bytes; and, where events were dropped, one row
-// dropped_events with their number as `name` and no bytes.
+// dropped_events with their number as `name` and no bytes. Unknown bytes are empty.
 std::string to_csv(const IterationStats& stats);
 
 // Thread-safety: use one profiler from one thread at a time; other threads may train meanwhile.

@@ -1,20 +1,22 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 
 namespace memledger::virtual_gpu {
 
-// The free addresses of a range: the lowest that fits is given out, neighbours merge when they come
-// back. Owns no memory.
+// The free addresses of a range, neighbours merge when they come back. Owns no memory.
 class AddressSpace {
  public:
   AddressSpace(uintptr_t begin, size_t bytes) { free_.emplace(begin, bytes); }
 
-  // `bytes` must not be 0, `alignment` is a power of two.
+  // Takes the lowest that fits. `bytes` must not be 0, `alignment` is a power of two.
   std::optional<uintptr_t> take(size_t bytes, size_t alignment);
+  std::optional<uintptr_t> take_highest(size_t bytes, size_t alignment);
   void give(uintptr_t begin, size_t bytes);
 
   bool is_whole(uintptr_t begin, size_t bytes) const {
@@ -23,6 +25,45 @@ class AddressSpace {
 
  private:
   std::map<uintptr_t, size_t> free_;
+};
+
+// Addresses of a device's blocks, in pages of 2 MiB. The caching allocator prefers, among free
+// blocks of one size, the one with the lowest address: the order in which addresses are given out
+// decides which blocks are split.
+//
+// The order is that of cudaMalloc, as logs of real devices show it (rapidsai/rmm issue 75,
+// snapshots of PyTorch): what is larger than 32 MiB gets addresses of its own, a multiple of
+// 32 MiB, each below the last; what is not shares chunks of 32 MiB, which are made the same way and
+// filled upwards. Or all is ascending: the lowest addresses that are free.
+class DeviceAddresses {
+ public:
+  static constexpr size_t kPage = size_t{2} << 20;
+  static constexpr size_t kChunk = size_t{32} << 20;
+
+  // Both multiples of kChunk.
+  DeviceAddresses(uintptr_t begin, size_t bytes, bool ascending)
+      : ascending_(ascending), free_(begin, bytes) {}
+
+  // `bytes` is a multiple of kPage, and not 0.
+  std::optional<uintptr_t> take(size_t bytes);
+  // What take() gave, and for how many bytes.
+  void give(uintptr_t begin, size_t bytes);
+
+ private:
+  using Pages = uint16_t;  // a bit for each page of a chunk that is taken
+  static constexpr size_t kPagesOfChunk = kChunk / kPage;
+  static_assert(kPagesOfChunk == 16);
+
+  static size_t longest_gap(Pages taken);
+  void set_chunk(uintptr_t begin, Pages before, Pages after);
+  std::optional<uintptr_t> take_in_chunk(size_t pages);
+
+  const bool ascending_;
+  AddressSpace free_;
+  std::map<uintptr_t, Pages> chunks_;
+  std::array<std::set<uintptr_t>, kPagesOfChunk + 1> by_gap_;  // chunks, by their longest gap
+  // Where no whole chunk was left: as many bytes as were asked for.
+  std::map<uintptr_t, size_t> exact_;
 };
 
 constexpr size_t round_up(size_t bytes, size_t granularity) {

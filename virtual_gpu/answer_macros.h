@@ -13,6 +13,14 @@
   MEMLEDGER_ANSWER int name();       \
   int name() { return 0; }
 
+// A function of a library that would write to a device, and does nothing and succeeds here.
+#define MEMLEDGER_COMPUTES(name)                 \
+  MEMLEDGER_ANSWER int name();                   \
+  int name() {                                   \
+    memledger::virtual_gpu::note_library_work(); \
+    return 0;                                    \
+  }
+
 // Says once per function why the program gets an error.
 #define MEMLEDGER_SAY_REFUSED(why)                            \
   do {                                                        \
@@ -29,6 +37,8 @@
   }
 
 namespace memledger::virtual_gpu {
+
+void note_library_work();
 
 void say_refused(std::atomic<bool>& said, const char* function, const char* why);
 

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <iterator>
 
+#include "virtual_gpu/known_values.h"
 #include "virtual_gpu/unconsidered_functions.h"
 #include "virtual_gpu/visible_devices.h"
 
@@ -29,6 +31,7 @@ constexpr size_t kRecentBytesPerCopy = size_t{1} << 20;
 
 Machine* machine = nullptr;
 std::mutex* machine_mutex = nullptr;
+std::atomic<bool> machine_is_made{false};
 
 thread_local int thread_device = 0;
 
@@ -52,8 +55,14 @@ size_t page_size() {
 
 }  // namespace
 
+void note_library_work() {
+  if (machine) machine->note_kernel();
+}
+
 int current_device() { return thread_device; }
 void set_current_device(int device) { thread_device = device; }
+
+bool Machine::is_made() { return machine_is_made.load(std::memory_order_acquire); }
 
 Machine& Machine::get() {
   static Machine* const made = [] {
@@ -65,17 +74,25 @@ Machine& Machine::get() {
           machine_mutex->lock();
           machine->kept_.mutex().lock();
           machine->recent_.mutex().lock();
+          machine->messages_.mutex().lock();
         },
         [] {
+          machine->messages_.mutex().unlock();
           machine->recent_.mutex().unlock();
           machine->kept_.mutex().unlock();
           machine_mutex->unlock();
         },
         [] {
+          if (machine->shared_) machine->shared_->forked();
+          machine->messages_.mutex().unlock();
           machine->recent_.mutex().unlock();
           machine->kept_.mutex().unlock();
           machine_mutex->unlock();
         });
+    // Whatever it is that brings them together: NCCL says so itself, Gloo is none of CUDA's.
+    if (std::getenv("WORLD_SIZE")) machine->note_ranks();
+    if (machine->shared_) std::atexit([] { machine->leave_shared(); });
+    machine_is_made.store(true, std::memory_order_release);
     return machine;
   }();
   return *made;
@@ -86,6 +103,7 @@ Machine::Machine(const Specification& specification, const char* visible)
       kept_(specification.keep_bytes),
       recent_(specification.keep_bytes ? 0 : kRecentBytesPerCopy) {
   const std::vector<DeviceSpecification> all = specification.all_devices();
+  if (!specification.share.empty() && !join_shared(all)) return;
   std::vector<int> order = visible_devices(visible, static_cast<int>(all.size()));
   visible_count_ = static_cast<int>(order.size());
   for (int number = 0; number < static_cast<int>(all.size()); ++number) {
@@ -98,6 +116,7 @@ Machine::Machine(const Specification& specification, const char* visible)
     d.profile = wanted.profile;
     d.capacity = wanted.capacity_bytes();
     d.context_bytes = specification.context_bytes_of(wanted);
+    d.has_nccl_model = specification.has_nccl_model(wanted);
     d.machine_number = order[device];
     d.pool.device = d.graph_pool.device = static_cast<int>(device);
     d.graph_pool.release_threshold = std::numeric_limits<size_t>::max();
@@ -118,7 +137,8 @@ int Machine::device_of_machine(int machine_number) const {
 MemoryInfo Machine::memory_info(int device) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Device& d = devices_[device];
-  return {d.capacity - d.used, d.capacity};
+  const size_t used = shared_ ? shared_->used(d.machine_number) : d.used;
+  return {d.capacity - std::min(used, d.capacity), d.capacity};
 }
 
 memledger_virtual_gpu_use Machine::use(int device) {
@@ -128,18 +148,19 @@ memledger_virtual_gpu_use Machine::use(int device) {
           d.used_high};
 }
 
-void Machine::make_context(int device) {
-  if (has_context(device)) return;
+bool Machine::make_context(int device) {
+  if (has_context(device)) return true;
   std::lock_guard<std::mutex> lock(mutex_);
-  make_context_locked(device);
+  return make_context_locked(device);
 }
 
-void Machine::make_context_locked(int device) {
-  if (has_context(device)) return;
+bool Machine::make_context_locked(int device) {
+  if (has_context(device)) return true;
   Device& d = devices_[device];
-  d.used += d.context_bytes;
-  d.used_high = std::max(d.used_high, d.used);
+  if (!take_memory(device, d.context_bytes)) return false;
+  if (shared_) shared_->set_context(d.machine_number, true);
   contexts_.fetch_or(1u << device, std::memory_order_release);
+  return true;
 }
 
 void Machine::reset(int device) {
@@ -153,9 +174,10 @@ void Machine::reset(int device) {
     entry = entries_.erase(entry);
   }
   Device& d = devices_[device];
+  ++d.resets;
   for (auto memory = physical_.begin(); memory != physical_.end();) {
     if (memory->second->device == device) {
-      d.used -= memory->second->bytes;
+      give_physical(*memory->second);
       memory = physical_.erase(memory);
     } else {
       ++memory;
@@ -167,10 +189,18 @@ void Machine::reset(int device) {
   shrink(d.pool, 0);
   shrink(d.graph_pool, 0);
   drop_reservations(device);
+  for (auto held = held_.begin(); held != held_.end();)
+    held = held->second.device == device ? held_.erase(held) : std::next(held);
   for (int other = 0; other < machine_count(); ++other)
     peers_ &= ~(peer_bit(device, other) | peer_bit(other, device));
-  d.used = 0;
+  give_memory(device, d.used);
+  if (shared_) shared_->set_context(d.machine_number, false);
   contexts_.fetch_and(~(1u << device), std::memory_order_release);
+}
+
+uint64_t Machine::resets(int device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return devices_[device].resets;
 }
 
 // Those that another device's memory is mapped in stay.
@@ -199,23 +229,51 @@ bool Machine::disable_peer(int device, int peer) {
 }
 
 bool Machine::charge(int device, size_t bytes) {
-  make_context_locked(device);
+  return make_context_locked(device) && take_memory(device, bytes);
+}
+
+// All that a device's memory is counted by.
+bool Machine::take_memory(int device, size_t bytes) {
   Device& d = devices_[device];
-  if (bytes > d.capacity - d.used) return false;
+  const bool fits = shared_ ? shared_->take(d.machine_number, bytes) : bytes <= d.capacity - d.used;
+  if (!fits) return false;
   d.used += bytes;
   d.used_high = std::max(d.used_high, d.used);
   return true;
 }
 
+void Machine::give_memory(int device, size_t bytes) {
+  Device& d = devices_[device];
+  d.used -= bytes;
+  if (shared_) shared_->give(d.machine_number, bytes);
+}
+
+bool Machine::hold(int device, const void* owner, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Held& held = held_.try_emplace(owner, Held{device, 0}).first->second;
+  if (bytes <= held.bytes) return true;
+  if (!charge(device, bytes - held.bytes)) return false;
+  held.bytes = bytes;
+  return true;
+}
+
+void Machine::release_held(const void* owner) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = held_.find(owner);
+  if (found == held_.end()) return;
+  devices_[found->second.device].used -= found->second.bytes;
+  held_.erase(found);
+}
+
 bool Machine::has_addresses(int device) {
   Device& d = devices_[device];
   if (d.begin) return true;
-  const size_t capacity = round_up(d.capacity, kPage);
+  const size_t capacity = round_up(d.capacity, DeviceAddresses::kChunk);
   for (size_t per_byte = kAddressesPerByte; per_byte; per_byte /= 2) {
     const size_t bytes = capacity * per_byte;
-    d.begin = reserve_addresses(bytes + kSymbolBytes, kPage);
+    d.begin = reserve_addresses(bytes + kSymbolBytes, DeviceAddresses::kChunk);
     if (!d.begin) continue;
-    d.addresses.emplace(d.begin, bytes);
+    d.addresses.emplace(d.begin, bytes, specification_.ascending_addresses);
     d.symbols_begin = d.begin + bytes;
     return true;
   }
@@ -232,9 +290,9 @@ void* Machine::allocate(int device, size_t bytes) {
   if (bytes <= kPage / 2) return allocate_small(device, bytes);
   const size_t pages = round_up(bytes, kPage);
   if (!charge(device, pages)) return nullptr;
-  const std::optional<uintptr_t> address = devices_[device].addresses->take(pages, kPage);
+  const std::optional<uintptr_t> address = devices_[device].addresses->take(pages);
   if (!address) {
-    devices_[device].used -= pages;
+    give_memory(device, pages);
     return nullptr;
   }
   entries_[*address] = Entry{{*address, bytes, device, MemoryKind::kDevice}};
@@ -256,9 +314,9 @@ void* Machine::allocate_small(int device, size_t bytes) {
   std::optional<uintptr_t> address = take_small(d.small_pages, rounded);
   if (!address) {
     if (!charge(device, kPage)) return nullptr;
-    const std::optional<uintptr_t> page = d.addresses->take(kPage, kPage);
+    const std::optional<uintptr_t> page = d.addresses->take(kPage);
     if (!page) {
-      d.used -= kPage;
+      give_memory(device, kPage);
       return nullptr;
     }
     address = d.small_pages.emplace(*page, AddressSpace(*page, kPage))
@@ -288,27 +346,31 @@ void Machine::give_back(const Entry& entry) {
   if (region.kind == MemoryKind::kRegistered) return;
   forget(region.begin, region.bytes);
   if (entry.physical) return drop_mapping(entry);
+  if (entry.imported_number) return release_addresses(region.begin, round_up(region.bytes, kPage));
+  if (entry.export_number) shared_->remove_export(entry.export_number);
   Device& d = devices_[region.device];
   if (entry.pool) {
     give_for_pool(*entry.pool, region);
-    entry.pool->used -= round_up(region.bytes, kSmallAlignment);
+    if (entry.has_memory) entry.pool->used -= round_up(region.bytes, kSmallAlignment);
     shrink(*entry.pool, entry.pool->release_threshold);
+    erase_if_done(entry.pool);
     return;
   }
   if (region.bytes > kPage / 2) {
     d.addresses->give(region.begin, round_up(region.bytes, kPage));
-    d.used -= round_up(region.bytes, kPage);
+    give_memory(region.device, round_up(region.bytes, kPage));
     return;
   }
   if (!give_small(d.small_pages, region)) return;
   d.addresses->give(region.begin / kPage * kPage, kPage);
-  d.used -= kPage;
+  give_memory(region.device, kPage);
 }
 
 bool Machine::free(void* pointer) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = entries_.find(reinterpret_cast<uintptr_t>(pointer));
-  if (found == entries_.end() || found->second.physical) return false;
+  if (found == entries_.end() || found->second.physical || found->second.imported_number)
+    return false;
   const MemoryKind kind = found->second.region.kind;
   if (kind != MemoryKind::kDevice && kind != MemoryKind::kManaged) return false;
   give_back(found->second);
@@ -419,28 +481,57 @@ void* Machine::symbol_address(int device, const void* host_variable, size_t byte
 }
 
 void Machine::copy_to_device(uintptr_t address, const void* source, size_t bytes) {
+  virtual_gpu::known_values().wrote(address, source, bytes);
   kept_.write(address, source, bytes);
   recent_.write(address, source, bytes);
+  messages_.write(address, source, bytes);
 }
 
 void Machine::copy_on_device(uintptr_t destination, uintptr_t source, size_t bytes) {
+  virtual_gpu::known_values().wrote(destination, nullptr, bytes);
   kept_.copy(destination, source, bytes);
   recent_.copy(destination, source, bytes);
+  messages_.copy(destination, source, bytes);
 }
 
 void Machine::copy_to_host(void* destination, uintptr_t address, size_t bytes) {
-  (exchanged_.load(std::memory_order_relaxed) && !kept_.is_on() ? recent_ : kept_)
-      .read(destination, address, bytes);
+  (messages_.is_on() ? recent_ : kept_).read(destination, address, bytes);
+  messages_.read(destination, address, bytes);
+  virtual_gpu::known_values().read(destination, address, bytes);
 }
 
+void Machine::note_ranks() {
+  if (!kept_.is_on()) messages_.turn_on();
+}
+
+void Machine::note_exchange(void* destination, const void* source, size_t bytes, int ranks) {
+  messages_.exchange(reinterpret_cast<uintptr_t>(destination), reinterpret_cast<uintptr_t>(source),
+                     bytes, ranks);
+}
+
+namespace {
+
+void note_fill(uintptr_t address, unsigned char value, size_t bytes) {
+  constexpr size_t kMostBytes = 64 << 10;
+  if (bytes > kMostBytes) return virtual_gpu::known_values().wrote(address, nullptr, bytes);
+  const std::vector<unsigned char> content(bytes, value);
+  virtual_gpu::known_values().wrote(address, content.data(), bytes);
+}
+
+}  // namespace
+
 void Machine::fill(uintptr_t address, unsigned char value, size_t bytes) {
+  note_fill(address, value, bytes);
   kept_.fill(address, value, bytes);
   recent_.fill(address, value, bytes);
+  messages_.forget(address, bytes);
 }
 
 void Machine::forget(uintptr_t address, size_t bytes) {
+  virtual_gpu::known_values().wrote(address, nullptr, bytes);
   kept_.forget(address, bytes);
   recent_.forget(address, bytes);
+  messages_.forget(address, bytes);
 }
 
 MemoryPool* Machine::default_pool(int device) { return &devices_[device].pool; }
@@ -459,37 +550,35 @@ bool Machine::destroy_pool(MemoryPool* pool) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = pools_.find(pool);
   if (found == pools_.end()) return false;
-  // Blocks that are still out stay valid in CUDA; here they go with the pool, their memory with
-  // them.
-  for (auto entry = entries_.begin(); entry != entries_.end();) {
-    if (entry->second.pool == pool) {
-      give_back(entry->second);
-      entry = entries_.erase(entry);
-    } else {
-      ++entry;
-    }
-  }
+  if (pool->destroyed) return false;
+  pool->destroyed = true;
+  pool->release_threshold = 0;
   shrink(*pool, 0);
-  pools_.erase(found);
+  erase_if_done(pool);
   return true;
+}
+
+// A pool lives until its last block is freed, as in CUDA.
+void Machine::erase_if_done(MemoryPool* pool) {
+  if (pool->destroyed && pool->used == 0) pools_.erase(pool);
 }
 
 // Small blocks of a pool share pages of addresses, too: 2 MiB for each would run out before the
 // memory does.
 std::optional<uintptr_t> Machine::take_for_pool(MemoryPool& pool, size_t bytes) {
-  AddressSpace& addresses = *devices_[pool.device].addresses;
-  if (bytes > kPage / 2) return addresses.take(round_up(bytes, kPage), kPage);
+  DeviceAddresses& addresses = *devices_[pool.device].addresses;
+  if (bytes > kPage / 2) return addresses.take(round_up(bytes, kPage));
   const size_t rounded = round_up(bytes, kSmallAlignment);
   if (const std::optional<uintptr_t> address = take_small(pool.small_pages, rounded))
     return address;
-  const std::optional<uintptr_t> page = addresses.take(kPage, kPage);
+  const std::optional<uintptr_t> page = addresses.take(kPage);
   if (!page) return std::nullopt;
   return pool.small_pages.emplace(*page, AddressSpace(*page, kPage))
       .first->second.take(rounded, kSmallAlignment);
 }
 
 void Machine::give_for_pool(MemoryPool& pool, const Region& region) {
-  AddressSpace& addresses = *devices_[pool.device].addresses;
+  DeviceAddresses& addresses = *devices_[pool.device].addresses;
   if (region.bytes > kPage / 2) {
     addresses.give(region.begin, round_up(region.bytes, kPage));
   } else if (give_small(pool.small_pages, region)) {
@@ -501,7 +590,7 @@ bool Machine::is_pool_locked(const MemoryPool* pool) const {
   for (const Device& device : devices_) {
     if (pool == &device.pool || pool == &device.graph_pool) return true;
   }
-  return pools_.count(const_cast<MemoryPool*>(pool)) != 0;
+  return pools_.count(const_cast<MemoryPool*>(pool)) != 0 && !pool->destroyed;
 }
 
 bool Machine::is_pool(const MemoryPool* pool) {
@@ -539,11 +628,21 @@ void* Machine::allocate_from(MemoryPool* pool, size_t bytes) {
   return reinterpret_cast<void*>(*address);
 }
 
+void Machine::give_up_memory(void* pointer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(reinterpret_cast<uintptr_t>(pointer));
+  if (found == entries_.end() || !found->second.pool || !found->second.has_memory) return;
+  found->second.has_memory = false;
+  MemoryPool& pool = *found->second.pool;
+  pool.used -= round_up(found->second.region.bytes, kSmallAlignment);
+  shrink(pool, pool.release_threshold);
+}
+
 void Machine::shrink(MemoryPool& pool, size_t keep_bytes) {
   const size_t least =
       std::max(round_up(pool.used, kPoolStep), std::min(keep_bytes, pool.reserved));
   if (least >= pool.reserved) return;
-  devices_[pool.device].used -= pool.reserved - least;
+  give_memory(pool.device, pool.reserved - least);
   pool.reserved = least;
 }
 
@@ -584,7 +683,7 @@ PhysicalMemory* Machine::create_physical(int device, size_t bytes) {
 
 void Machine::release_if_unused(PhysicalMemory* memory) {
   if (memory->references || memory->mappings) return;
-  devices_[memory->device].used -= memory->bytes;
+  give_physical(*memory);
   physical_.erase(memory);
 }
 

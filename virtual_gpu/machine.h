@@ -12,8 +12,10 @@
 
 #include "virtual_gpu/address_space.h"
 #include "virtual_gpu/device_use.h"
+#include "virtual_gpu/exchanged_bytes.h"
 #include "virtual_gpu/kept_bytes.h"
 #include "virtual_gpu/profiles.h"
+#include "virtual_gpu/shared_devices.h"
 #include "virtual_gpu/specification.h"
 
 extern "C" {
@@ -53,6 +55,7 @@ struct MemoryPool {
   size_t used_high = 0;
   size_t reserved = 0;
   size_t reserved_high = 0;
+  bool destroyed = false;  // by the program, which still has blocks of it
   // Addresses of small blocks; the memory is charged in steps.
   std::map<uintptr_t, AddressSpace> small_pages;
 };
@@ -63,6 +66,8 @@ struct PhysicalMemory {
   size_t bytes;
   int references;  // by the program
   int mappings;
+  bool is_imported = false;  // counted where it was exported
+  uint64_t export_number = 0;
 };
 
 // The devices of this process and all memory that CUDA knows of. Made at the first CUDA call, never
@@ -70,10 +75,12 @@ struct PhysicalMemory {
 class Machine {
  public:
   // The granularity of physical memory.
-  static constexpr size_t kPage = size_t{2} << 20;
+  static constexpr size_t kPage = DeviceAddresses::kPage;
   static constexpr size_t kSmallAlignment = 512;
 
   static Machine& get();
+  // Whether get() was called: before, nothing has asked for a device.
+  static bool is_made();
 
   // `visible` is what CUDA_VISIBLE_DEVICES says, nullptr where it says nothing.
   explicit Machine(const Specification& specification, const char* visible = nullptr);
@@ -84,6 +91,8 @@ class Machine {
   // The profile of h200 where there is no such device.
   const Profile& profile(int device) const;
   size_t capacity(int device) const { return at(device).capacity; }
+  // Whether NCCL takes on the device what virtual_gpu/nccl_memory.h says.
+  bool has_nccl_model(int device) const { return at(device).has_nccl_model; }
   const Specification& specification() const { return specification_; }
   MemoryInfo memory_info(int device);
   memledger_virtual_gpu_use use(int device);
@@ -94,17 +103,25 @@ class Machine {
   int machine_number(int device) const { return at(device).machine_number; }
   int device_of_machine(int machine_number) const;
 
-  // The context of a device exists from the first call that needs it on.
-  void make_context(int device);
+  // The context of a device exists from the first call that needs it on. False where the memory
+  // for it is no longer there, as other processes have it.
+  bool make_context(int device);
   bool has_context(int device) const {
     return contexts_.load(std::memory_order_acquire) >> device & 1;
   }
   // Frees all memory of the device, and forgets its reservations and peers.
   void reset(int device);
+  // How often that was done, for who keeps addresses.
+  uint64_t resets(int device);
 
   // False where the device had access already, or has none to be taken.
   bool enable_peer(int device, int peer);
   bool disable_peer(int device, int peer);
+
+  // Memory that a library takes for itself: in all `bytes` for this owner, or what it has already
+  // where that is more. False, and as before, where there is not so much left.
+  bool hold(int device, const void* owner, size_t bytes);
+  void release_held(const void* owner);
 
   // nullptr: no memory left. `bytes` must not be 0.
   void* allocate(int device, size_t bytes);
@@ -131,6 +148,8 @@ class Machine {
   bool destroy_pool(MemoryPool* pool);
   // What is no pool, or no longer one: nullptr, false.
   void* allocate_from(MemoryPool* pool, size_t bytes);
+  // Gives the memory of a pool's block back, but keeps its address until it is freed.
+  void give_up_memory(void* pointer);
   bool trim(MemoryPool* pool, size_t keep_bytes);
   bool is_pool(const MemoryPool* pool);
   // Calls with the machine locked, for the pool's figures.
@@ -153,6 +172,21 @@ class Machine {
   bool unmap(uintptr_t address, size_t bytes);
   PhysicalMemory* mapped_at(const void* pointer);
 
+  // Memory that several processes see, where they share devices (virtual_gpu/sharing.cc).
+  bool is_shared() const { return shared_ != nullptr; }
+  // All processes that have memory of a device, this one alone where devices are not shared.
+  std::vector<SharedDevices::Process> processes(int device);
+  std::optional<SharedDevices::Ticket> export_memory(const void* pointer);
+  enum class ImportError { kNone, kInvalid, kSameProcess, kNoDevice, kNoAddresses };
+  ImportError import_memory(const SharedDevices::Ticket& ticket, void** pointer);
+  // Whether that was the last use of it here.
+  bool close_import(void* pointer);
+  std::optional<SharedDevices::Ticket> export_physical(PhysicalMemory* memory);
+  ImportError import_physical(const SharedDevices::Ticket& ticket, PhysicalMemory** memory);
+  // Stands for the shared devices alone.
+  SharedDevices::Ticket ticket();
+  bool is_valid(const SharedDevices::Ticket& ticket);
+
   // The content of device memory, as far as it is known.
   void copy_to_device(uintptr_t address, const void* source, size_t bytes);
   void copy_on_device(uintptr_t destination, uintptr_t source, size_t bytes);
@@ -160,13 +194,14 @@ class Machine {
   void fill(uintptr_t address, unsigned char value, size_t bytes);
   void forget(uintptr_t address, size_t bytes);
 
-  // Ranks check each other's sizes by an exchange of small copies, read back at once: until the
-  // next kernel, which could have written anything, copies are read back as they are, also without
-  // `keep`.
-  void note_exchange() { exchanged_.store(true, std::memory_order_relaxed); }
+  // The program is one of several ranks, which check each other's sizes by small copies, read back
+  // at once: until the next kernel, which could have written anything, copies are read back as they
+  // are, also without `keep`. Collectives of integers are followed for longer.
+  void note_ranks();
+  void note_exchange(void* destination, const void* source, size_t bytes, int ranks);
   void note_kernel() {
-    exchanged_.store(false, std::memory_order_relaxed);
     recent_.clear();
+    messages_.note_kernel();
   }
 
  private:
@@ -174,22 +209,33 @@ class Machine {
     Profile profile;
     size_t capacity = 0;
     size_t context_bytes = 0;
+    bool has_nccl_model = false;
     int machine_number = 0;
     size_t used = 0;
     size_t used_high = 0;
     uintptr_t begin = 0;  // of the addresses; 0 until the first allocation
-    std::optional<AddressSpace> addresses;
+    std::optional<DeviceAddresses> addresses;
     uintptr_t symbols_begin = 0;  // behind the addresses of blocks
     std::map<uintptr_t, AddressSpace> small_pages;
     std::map<const void*, uintptr_t> symbols;
     MemoryPool pool;
     MemoryPool graph_pool;
+    uint64_t resets = 0;
   };
 
   struct Entry {
     Region region;
     MemoryPool* pool = nullptr;
     PhysicalMemory* physical = nullptr;
+    uint64_t export_number = 0;    // other processes can map it
+    uint64_t imported_number = 0;  // it is another process's
+    int opened = 0;                // how often it was imported
+    bool has_memory = true;
+  };
+
+  struct Held {
+    int device;
+    size_t bytes;
   };
 
   struct Reservation {
@@ -198,14 +244,20 @@ class Machine {
   };
 
   const Device& at(int device) const { return devices_[static_cast<size_t>(device)]; }
-  void make_context_locked(int device);
+  bool make_context_locked(int device);
   bool charge(int device, size_t bytes);
+  bool take_memory(int device, size_t bytes);
+  void give_memory(int device, size_t bytes);
+  void give_physical(const PhysicalMemory& memory);
+  bool join_shared(const std::vector<DeviceSpecification>& devices);
+  void leave_shared();
   bool has_addresses(int device);
   void* allocate_small(int device, size_t bytes);
   std::optional<uintptr_t> take_small(std::map<uintptr_t, AddressSpace>& pages, size_t bytes);
   std::optional<uintptr_t> take_for_pool(MemoryPool& pool, size_t bytes);
   bool give_small(std::map<uintptr_t, AddressSpace>& pages, const Region& region);
   void give_for_pool(MemoryPool& pool, const Region& region);
+  void erase_if_done(MemoryPool* pool);
   bool is_pool_locked(const MemoryPool* pool) const;
   void drop_reservations(int device);
   void give_back(const Entry& entry);
@@ -216,9 +268,10 @@ class Machine {
   void* map_host(int device, size_t bytes, MemoryKind kind);
 
   const Specification specification_;
+  std::unique_ptr<SharedDevices> shared_;
   KeptBytes kept_;    // by `keep`
-  KeptBytes recent_;  // without it: since the last kernel
-  std::atomic<bool> exchanged_{false};
+  KeptBytes recent_;  // without it, of ranks: since the last kernel
+  ExchangedBytes messages_;
 
   std::atomic<unsigned> contexts_{0};  // a bit for each device that has one
   std::mutex mutex_;
@@ -227,9 +280,13 @@ class Machine {
   std::atomic<uint64_t> peers_{0};  // a bit for each pair of devices
   std::map<uintptr_t, Entry> entries_;
   std::map<uintptr_t, Reservation> reservations_;
+  std::map<const void*, Held> held_;  // by owner
   std::map<PhysicalMemory*, std::unique_ptr<PhysicalMemory>> physical_;
   std::map<MemoryPool*, std::unique_ptr<MemoryPool>> pools_;
 };
+
+// A library wrote to a device.
+void note_library_work();
 
 // The device that the thread's calls are for.
 int current_device();

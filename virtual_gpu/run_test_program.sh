@@ -3,6 +3,8 @@
 #
 # A function without a considered answer makes the test fail: what it stands for was not tested.
 set -euo pipefail
+# Sizes must not depend on whether the machine has a cuDNN to ask.
+export MEMLEDGER_VIRTUAL_GPU_CUDNN="${MEMLEDGER_VIRTUAL_GPU_CUDNN:-model}"
 memledger="$1" gpu="$2"
 shift 2
 unconsidered="$TEST_TMPDIR/unconsidered.txt"

@@ -1,9 +1,11 @@
 #include "virtual_gpu/specification.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "virtual_gpu/profile_json.h"
 
@@ -16,6 +18,7 @@ constexpr uint64_t kLeastMemory = uint64_t{64} << 20;
 constexpr uint64_t kMostMemory = uint64_t{1} << 40;
 
 constexpr size_t kLongestError = 200;
+constexpr size_t kLongestName = 64;
 // Below it a device is one for tests, whose memory is for tensors alone.
 constexpr uint64_t kLeastMemoryWithContext = uint64_t{2} << 30;
 // A device's file is some hundred bytes; what is longer is not one.
@@ -36,6 +39,16 @@ std::string plain(std::string_view text, size_t most = 64) {
   std::string result;
   for (const char c : text.substr(0, most)) result += c >= ' ' && c <= '~' ? c : '?';
   return result + (text.size() > most ? "..." : "");
+}
+
+// A file's name has it in it.
+bool is_name(std::string_view text) {
+  const auto is_allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !text.empty() && text.size() <= kLongestName &&
+         std::all_of(text.begin(), text.end(), is_allowed);
 }
 
 std::string quoted(std::string_view text) { return "\"" + plain(text) + "\""; }
@@ -147,11 +160,148 @@ std::optional<std::vector<DeviceSpecification>> parse_devices(std::string_view t
   return devices;
 }
 
+// `none`, `all`, or up to six digits after the point, in millionths.
+std::optional<uint32_t> parse_share(std::string_view text) {
+  if (text == "none") return 0;
+  if (text == "all") return kMillion;
+  constexpr size_t kDigits = 6;
+  const size_t point = text.find('.');
+  const std::optional<uint64_t> whole = parse_number(text.substr(0, point));
+  std::string fraction(point == std::string_view::npos ? "0" : text.substr(point + 1));
+  if (!whole || *whole > 1 || fraction.empty() || fraction.size() > kDigits) return std::nullopt;
+  fraction.resize(kDigits, '0');
+  const std::optional<uint64_t> millionths = parse_number(fraction);
+  if (!millionths || (*whole == 1 && *millionths != 0)) return std::nullopt;
+  return static_cast<uint32_t>(*whole * kMillion + *millionths);
+}
+
+// The options. Each takes its value into the specification, or returns what the value is not.
+
+std::string take_count(std::string_view value, Specification& result) {
+  const std::optional<uint64_t> count = parse_number(value);
+  if (!count || *count < 1 || *count > kMostDevices)
+    return "is not a number of devices from 1 to 8.";
+  result.count = static_cast<int>(*count);
+  return "";
+}
+
+// One of two words.
+std::string take_word(std::string_view value, const char* off, const char* on, bool& is_on) {
+  if (value != off && value != on) return std::string("is neither ") + off + " nor " + on + ".";
+  is_on = value == on;
+  return "";
+}
+
+std::string take_share(std::string_view value, Specification& result) {
+  if (!is_name(value)) return "is not a name of up to 64 letters, digits, '.', '_' and '-'.";
+  result.share = value;
+  return "";
+}
+
+std::string take_reads(std::string_view value, Specification& result) {
+  const std::optional<uint32_t> millionths = parse_share(value);
+  if (!millionths) return "is neither none, all nor a fraction from 0 to 1 such as 0.125.";
+  result.assumed_millionths = *millionths;
+  return "";
+}
+
+std::string take_events(std::string_view value, Specification& result) {
+  return take_word(value, "once", "late", result.late_events);
+}
+
+std::string take_addresses(std::string_view value, Specification& result) {
+  return take_word(value, "down", "up", result.ascending_addresses);
+}
+
+std::string take_values(std::string_view value, Specification& result) {
+  bool is_known = true;
+  std::string error = take_word(value, "zero", "known", is_known);
+  if (error.empty()) result.value_bytes = is_known ? kValueBytes : 0;
+  return error;
+}
+
+std::string take_workspaces(std::string_view value, Specification& result) {
+  return take_word(value, "expected", "upper", result.upper_workspaces);
+}
+
+template <typename Amount>
+std::string take_bytes(std::string_view value, Amount& amount) {
+  std::string error;
+  const std::optional<uint64_t> bytes = parse_bytes(value, &error);
+  if (bytes) amount = *bytes;
+  return error;
+}
+
+struct Option {
+  std::string_view name;
+  std::string_view values;  // as a user reads them
+  std::string (*take)(std::string_view value, Specification& result);
+};
+
+constexpr Option kOptions[] = {
+    {"count", "1..8", &take_count},
+    {"context", "BYTES",
+     [](std::string_view value, Specification& result) {
+       return take_bytes(value, result.context_bytes);
+     }},
+    {"events", "once|late", &take_events},
+    {"reads", "none|all|FRACTION", &take_reads},
+    {"values", "known|zero", &take_values},
+    {"workspaces", "expected|upper", &take_workspaces},
+    {"addresses", "up|down", &take_addresses},
+    {"nccl", "BYTES",
+     [](std::string_view value, Specification& result) {
+       return take_bytes(value, result.nccl_bytes);
+     }},
+    {"share", "NAME", &take_share},
+    {"keep", "BYTES",
+     [](std::string_view value, Specification& result) {
+       return take_bytes(value, result.keep_bytes);
+     }},
+};
+
+std::string known_options() {
+  std::string text;
+  for (const Option& option : kOptions) {
+    if (!text.empty()) text += ", ";
+    text.append(option.name).append("=").append(option.values);
+  }
+  return text;
+}
+
+bool parse_options(std::string_view text, Specification* result, std::string* error) {
+  bool is_given[std::size(kOptions)] = {};
+  return for_each_part(text, ',', [&](std::string_view part) {
+    const size_t equals = part.find('=');
+    const std::string_view key = part.substr(0, equals);
+    const auto* const option =
+        std::find_if(std::begin(kOptions), std::end(kOptions),
+                     [&](const Option& candidate) { return candidate.name == key; });
+    if (option == std::end(kOptions) || equals == std::string_view::npos) {
+      *error = quoted(part) + " is not a known option. Known are: " + known_options() + ".";
+      return false;
+    }
+    const std::string_view value = part.substr(equals + 1);
+    const std::string wrong = option->take(value, *result);
+    if (std::exchange(is_given[option - std::begin(kOptions)], true)) {
+      *error = "the option " + quoted(key) + " is given twice.";
+    } else if (!wrong.empty()) {
+      // Errors of amounts name the value themselves.
+      *error = std::string(key) + "=" + (wrong.front() == '"' ? wrong : plain(value) + " " + wrong);
+    }
+    return error->empty();
+  });
+}
+
 }  // namespace
 
 uint64_t Specification::context_bytes_of(const DeviceSpecification& device) const {
   if (context_bytes) return *context_bytes;
   return device.capacity_bytes() < kLeastMemoryWithContext ? 0 : device.profile.context_bytes;
+}
+
+bool Specification::has_nccl_model(const DeviceSpecification& device) const {
+  return !nccl_bytes && device.capacity_bytes() >= kLeastMemoryWithContext;
 }
 
 std::vector<DeviceSpecification> Specification::all_devices() const {
@@ -172,54 +322,8 @@ ParsedSpecification parse_specification(std::string_view text) {
       parse_devices(text.substr(0, comma), &error);
   if (!devices) return failed(error);
   result.devices = *std::move(devices);
-
-  bool seen_count = false, seen_keep = false, seen_context = false, seen_events = false;
-  size_t position = comma;
-  while (position != std::string_view::npos) {
-    const size_t next = text.find(',', position + 1);
-    const size_t length = next == std::string_view::npos ? next : next - position - 1;
-    const std::string_view option = text.substr(position + 1, length);
-    position = next;
-
-    const size_t equals = option.find('=');
-    const std::string_view key = option.substr(0, equals);
-    const std::string_view value =
-        equals == std::string_view::npos ? std::string_view() : option.substr(equals + 1);
-    bool* seen = key == "count"     ? &seen_count
-                 : key == "keep"    ? &seen_keep
-                 : key == "context" ? &seen_context
-                 : key == "events"  ? &seen_events
-                                    : nullptr;
-    if (!seen || equals == std::string_view::npos) {
-      return failed(quoted(option) +
-                    " is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                    "events=once|late.");
-    }
-    if (*seen) return failed("the option " + quoted(key) + " is given twice.");
-    *seen = true;
-
-    if (key == "count") {
-      const std::optional<uint64_t> count = parse_number(value);
-      if (!count || *count < 1 || *count > kMostDevices) {
-        return failed("count=" + plain(value) + " is not a number of devices from 1 to 8.");
-      }
-      result.count = static_cast<int>(*count);
-      continue;
-    }
-    if (key == "events") {
-      if (value != "once" && value != "late")
-        return failed("events=" + plain(value) + " is neither once nor late.");
-      result.late_events = value == "late";
-      continue;
-    }
-    const std::optional<uint64_t> bytes = parse_bytes(value, &error);
-    if (!bytes) return failed(std::string(key) + "=" + error);
-    if (key == "keep") {
-      result.keep_bytes = *bytes;
-    } else {
-      result.context_bytes = *bytes;
-    }
-  }
+  if (comma != std::string_view::npos && !parse_options(text.substr(comma + 1), &result, &error))
+    return failed(error);
 
   if (result.devices.size() * static_cast<size_t>(result.count) > kMostDevices) {
     return failed(std::to_string(result.devices.size()) + " devices, " +

@@ -22,6 +22,10 @@ struct DeviceSpecification {
   uint64_t capacity_bytes() const { return memory_bytes.value_or(profile.total_memory_bytes); }
 };
 
+// Enough for an attention mask of 16 sequences of 8 192 tokens.
+inline constexpr uint64_t kValueBytes = uint64_t{1} << 20;
+inline constexpr uint32_t kMillion = 1000000;
+
 // What the user asked for, as `h200`, `a100:24GiB`, `h100+l4:16GiB,count=2,keep=4KiB`.
 struct Specification {
   std::vector<DeviceSpecification> devices = {{*find_profile("h200"), std::nullopt}};
@@ -32,10 +36,26 @@ struct Specification {
   // Memory that the context of each device takes when it is made. Where not given the profile's,
   // and nothing of less than 2 GiB, where programs look for what tensors take.
   std::optional<uint64_t> context_bytes;
+  // Memory that each communicator of NCCL takes. Where not given what virtual_gpu/nccl_memory.h
+  // says, and nothing of devices of less than 2 GiB.
+  std::optional<uint64_t> nccl_bytes;
+  // The order in which blocks get addresses: that of devices, or upwards (address_space.h).
+  bool ascending_addresses = false;
   // When work is done: at once, or only when the host has waited for it (virtual_gpu/streams.h).
   bool late_events = false;
+  // Processes that give the same name share the devices' memory; empty: each has its own.
+  std::string share;
+  // The values of storages of up to this many bytes are followed, where a program of LibTorch can
+  // know them; 0: of none (virtual_gpu/values).
+  uint64_t value_bytes = kValueBytes;
+  // What to assume of a size that only the device knows, in millionths of the largest possible one.
+  uint32_t assumed_millionths = kMillion;
+  // Workspaces of cuDNN: as expected, or the most that they may be (workspace_model.h).
+  bool upper_workspaces = false;
 
   uint64_t context_bytes_of(const DeviceSpecification& device) const;
+  // Whether NCCL's memory on the device is what virtual_gpu/nccl_memory.h says.
+  bool has_nccl_model(const DeviceSpecification& device) const;
   // Each device as often as it is there: `h100+l4,count=2` has two h100, then two l4.
   std::vector<DeviceSpecification> all_devices() const;
 };

@@ -1,20 +1,75 @@
 #include "virtual_gpu/streams.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <algorithm>
+#include <chrono>
+#include <system_error>
 #include <utility>
 
 namespace memledger::virtual_gpu {
+
+// The streams that a thread has of its own, which go with it.
+class ThreadStreams {
+ public:
+  ~ThreadStreams() {
+    for (const auto& [alive, streams] : owners_) {
+      if (!alive.expired()) streams->remove_thread(number);
+    }
+  }
+  void add(const std::shared_ptr<char>& alive, Streams* streams) {
+    owners_.emplace_back(alive, streams);
+  }
+
+  const uint64_t number = next_number.fetch_add(1, std::memory_order_relaxed);
+
+ private:
+  static std::atomic<uint64_t> next_number;
+  std::vector<std::pair<std::weak_ptr<char>, Streams*>> owners_;
+};
+
+std::atomic<uint64_t> ThreadStreams::next_number{1};
+
 namespace {
 
-thread_local CaptureMode thread_mode = CaptureMode::kGlobal;
+thread_local ThreadStreams thread_streams;
+thread_local uint64_t thread_submissions = 0;
+thread_local bool runs_tasks = false;
 
-void add_once(std::vector<GraphNode*>& nodes, const std::vector<GraphNode*>& more) {
+// How often the thread that runs host functions looks whether one has become due.
+constexpr std::chrono::milliseconds kLook{5};
+
+}  // namespace
+
+int64_t Streams::steady_nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Streams::Streams(bool late, Clock clock)
+    : late_(late),
+      clock_(clock),
+      tracks_(late),
+      wake_(std::make_unique<std::condition_variable>()),
+      finished_(std::make_unique<std::condition_variable>()),
+      alive_(std::make_shared<char>()) {}
+
+Streams::~Streams() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stops_ = true;
+    wake_->notify_all();
+  }
+  if (worker_ != nullptr) worker_->join();
+}
+
+void Streams::add_once(std::vector<GraphNode*>& nodes, const std::vector<GraphNode*>& more) {
   for (GraphNode* node : more) {
     if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
   }
 }
-
-}  // namespace
 
 void Progress::raise(size_t stream, uint64_t number) {
   if (stream >= numbers_.size()) numbers_.resize(stream + 1);
@@ -35,24 +90,46 @@ void Streams::add_stream(const void* handle, const StreamInfo& info) {
   streams_[handle] = std::move(stream);
 }
 
-// CUDA lets a stream's work go on after it is destroyed; here, its work counts as waited for, which
-// nobody can see any more.
+// Its work goes on, and the device's, and the legacy stream's, next work comes after it. Returns
+// the graph of a capture that ends with it, to be destroyed after the lock is released.
+std::unique_ptr<Graph> Streams::drop_stream(Stream& stream) {
+  std::unique_ptr<Graph> dropped;
+  if (tracks_) {
+    const Progress progress = up_to_now(stream);
+    retired_[stream.info.device].raise(progress);
+    if (stream.info.blocking) resolve(nullptr, stream.info.device)->covers.raise(progress);
+  }
+  Capture* const capture = stream.capture;
+  if (capture == nullptr) return nullptr;
+  capture->invalidated = true;
+  if (capture->origin == &stream) {
+    if (capture->owns_graph) dropped = take_graph(capture->graph);
+    leave_capture(capture);
+  }
+  return dropped;
+}
+
 bool Streams::remove_stream(const void* handle) {
   std::unique_ptr<Graph> dropped;  // destroyed after the lock is released
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = streams_.find(handle);
   if (found == streams_.end()) return false;
-  wait_for(up_to_now(*found->second));
-  Capture* const capture = found->second->capture;
-  if (capture != nullptr) {
-    capture->invalidated = true;
-    if (capture->origin == handle) {
-      if (capture->owns_graph) dropped = take_graph(capture->graph);
-      leave_capture(capture);
-    }
-  }
+  dropped = drop_stream(*found->second);
   streams_.erase(handle);
   return true;
+}
+
+void Streams::remove_thread(uint64_t thread) {
+  std::vector<std::unique_ptr<Graph>> dropped;  // destroyed after the lock is released
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto entry = default_streams_.begin(); entry != default_streams_.end();) {
+    if (std::get<2>(entry->first) != thread) {
+      ++entry;
+      continue;
+    }
+    dropped.push_back(drop_stream(*entry->second));
+    entry = default_streams_.erase(entry);
+  }
 }
 
 std::optional<Streams::StreamInfo> Streams::find_stream(const void* handle, int current_device) {
@@ -69,8 +146,10 @@ Streams::Stream* Streams::resolve(const void* handle, int current_device) {
     return found == streams_.end() ? nullptr : found->second.get();
   }
   if (value == 0) value = kLegacy;
-  std::unique_ptr<Stream>& stream = default_streams_[{current_device, value}];
+  const uint64_t thread = value == kPerThread ? thread_streams.number : 0;
+  std::unique_ptr<Stream>& stream = default_streams_[{current_device, value, thread}];
   if (stream == nullptr) {
+    if (thread != 0) thread_streams.add(alive_, this);
     stream = std::make_unique<Stream>();
     stream->info = {current_device, 0, true, value};
     stream->index = next_index_++;
@@ -83,25 +162,6 @@ Streams::Capture* Streams::find_capture(unsigned long long id) {
   return found == captures_.end() ? nullptr : found->second.get();
 }
 
-GraphNode* Streams::add_node_locked(Graph& graph, GraphNode node) {
-  graph.nodes.push_back(std::make_unique<GraphNode>(std::move(node)));
-  GraphNode* const added = graph.nodes.back().get();
-  nodes_.insert(added);
-  for (auto& [id, capture] : captures_) {
-    if (capture->graph != &graph) continue;
-    for (GraphNode* dependency : added->dependencies) capture->leaves.erase(dependency);
-  }
-  return added;
-}
-
-GraphNode* Streams::add_captured_node(Stream& stream, NodeKind kind, std::function<void()> run) {
-  GraphNode* const node =
-      add_node_locked(*stream.capture->graph, {kind, stream.dependencies, std::move(run)});
-  stream.capture->leaves.insert(node);
-  stream.dependencies = {node};
-  return node;
-}
-
 Progress Streams::up_to_now(const Stream& stream) {
   Progress progress = stream.covers;
   progress.raise(stream.index, stream.submitted);
@@ -111,119 +171,256 @@ Progress Streams::up_to_now(const Stream& stream) {
 // Numbers the stream's next piece of work, which in the late model comes after all that the stream
 // has waited for.
 void Streams::advance(Stream& stream) {
-  ++submissions_;
-  if (!late_) return;
+  ++thread_submissions;
+  if (!tracks_) return;
+  if (!tasks_.empty()) last_submission_ = clock_();
+  stream.polls.clear();
   const bool legacy = stream.info.id == kLegacy;
-  const auto meet = [&](Stream& other) {
-    if (&other == &stream || other.info.device != stream.info.device || !other.info.blocking)
-      return;
-    if (legacy || other.info.id == kLegacy) stream.covers.raise(up_to_now(other));
-  };
   if (stream.info.blocking) {
-    for (auto& [handle, other] : streams_) meet(*other);
-    for (auto& [key, other] : default_streams_) meet(*other);
+    for_each_stream([&](Stream& other) {
+      if (&other == &stream || other.info.device != stream.info.device || !other.info.blocking)
+        return;
+      if (legacy || other.info.id == kLegacy) stream.covers.raise(up_to_now(other));
+    });
   }
   ++stream.submitted;
 }
 
-void Streams::wait_for(const Progress& progress) {
+// The host waits: for host functions, too, which hold up what is behind them in either model. A
+// host function itself never waits, as it would wait for itself.
+void Streams::wait_for(std::unique_lock<std::mutex>& lock, const Progress& progress) {
   if (late_) done_.raise(progress);
+  if (runs_tasks || !is_behind_task(progress)) return;
+  wake_->notify_all();
+  finished_->wait(lock, [&] { return !is_behind_task(progress); });
+}
+
+bool Streams::is_behind_task(const Progress& progress) const {
+  return std::any_of(tasks_.begin(), tasks_.end(), [&](const Task& task) {
+    return !task.detached && progress.of(task.stream) >= task.number;
+  });
+}
+
+// The thread takes none of the program's signals. False where the system gives no thread.
+bool Streams::has_worker() {
+  if (worker_ != nullptr) return true;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    worker_ = std::make_unique<std::thread>([this] { run_tasks(); });
+  } catch (const std::system_error&) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return worker_ != nullptr;
+}
+
+bool Streams::queue(const Stream& stream, std::function<void()> run) {
+  if (!has_worker()) return false;
+  last_submission_ = clock_();
+  tasks_.push_back(
+      {stream.index, stream.submitted, stream.covers, last_submission_, std::move(run), false});
+  queued_.fetch_add(1, std::memory_order_release);
+  wake_->notify_all();
+  return true;
+}
+
+// What comes before a host function has to be done. Late, nothing gets done by itself: somebody has
+// waited for the function or for what is behind it, or the program seems to wait for its effect.
+bool Streams::may_run(const Task& task) {
+  if (!late_ || task.detached || is_done(task.stream, task.number)) return true;
+  const int64_t now = clock_();
+  if (now - last_submission_ < kIdle && now - task.since < kLongWait) return false;
+  done_.raise(task.covers);
+  if (task.number > 0) done_.raise(task.stream, task.number - 1);
+  return true;
+}
+
+void Streams::run_tasks() {
+  runs_tasks = true;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stops_) {
+    const auto next = std::find_if(tasks_.begin(), tasks_.end(),
+                                   [this](const Task& task) { return may_run(task); });
+    if (next == tasks_.end()) {
+      if (tasks_.empty()) {
+        wake_->wait(lock);
+      } else {
+        wake_->wait_until(lock, std::chrono::system_clock::now() + kLook);
+      }
+      continue;
+    }
+    std::function<void()> run = std::move(next->run);
+    lock.unlock();
+    run();
+    run = nullptr;
+    lock.lock();
+    tasks_.erase(next);
+    queued_.fetch_sub(1, std::memory_order_release);
+    finished_->notify_all();
+  }
+}
+
+// The thread is not there any more, and who waited for it is not either: what they left behind is
+// not destroyed.
+void Streams::unlock_in_child() {
+  worker_.release();
+  wake_.release();
+  finished_.release();
+  wake_ = std::make_unique<std::condition_variable>();
+  finished_ = std::make_unique<std::condition_variable>();
+  tasks_.clear();
+  queued_.store(0, std::memory_order_release);
+  mutex_.unlock();
 }
 
 // The legacy stream's work would have to wait for streams that capture, which CUDA refuses.
 bool Streams::would_wait_for_capture(const Stream& stream) {
   if (stream.info.id != kLegacy) return false;
-  for (auto& [handle, other] : streams_) {
-    if (other->capture != nullptr && other->info.blocking &&
-        other->info.device == stream.info.device)
-      return true;
-  }
-  return false;
+  bool would = false;
+  for_each_stream([&](const Stream& other) {
+    would |=
+        other.capture != nullptr && other.info.blocking && other.info.device == stream.info.device;
+  });
+  return would;
 }
 
 StreamError Streams::implicit_locked(const Stream& stream) {
   if (captures_.empty() || !would_wait_for_capture(stream)) return StreamError::kNone;
-  for (auto& [handle, other] : streams_) {
-    if (other->capture != nullptr && other->info.blocking &&
-        other->info.device == stream.info.device)
-      other->capture->invalidated = true;
-  }
+  for_each_stream([&](const Stream& other) {
+    if (other.capture != nullptr && other.info.blocking && other.info.device == stream.info.device)
+      other.capture->invalidated = true;
+  });
   return StreamError::kCaptureImplicit;
 }
 
 Streams::Submission Streams::submit(const void* handle, int current_device, NodeKind kind,
-                                    std::function<void()> run) {
+                                    std::function<void()> run, Order order,
+                                    std::shared_ptr<void> parameters) {
   std::lock_guard<std::mutex> lock(mutex_);
   Stream* const stream = resolve(handle, current_device);
-  if (stream == nullptr) return {StreamError::kInvalidHandle, false};
+  if (stream == nullptr) return {StreamError::kInvalidHandle};
   if (stream->capture != nullptr) {
-    if (stream->capture->invalidated) return {StreamError::kCaptureInvalidated, false};
-    add_captured_node(*stream, kind, std::move(run));
-    return {StreamError::kNone, true};
+    if (stream->capture->invalidated) return {StreamError::kCaptureInvalidated};
+    const GraphNode* const node =
+        add_captured_node(*stream, kind, std::move(run), std::move(parameters));
+    return {StreamError::kNone, true, false, node->index};
   }
   if (const StreamError error = implicit_locked(*stream); error != StreamError::kNone)
-    return {error, false};
+    return {error};
+  if (kind == NodeKind::kHost) tracks_ = true;
   advance(*stream);
-  return {};
+  const bool waits = run && order == Order::kInStream && !tasks_.empty() && !runs_tasks &&
+                     is_behind_task(up_to_now(*stream));
+  if (kind != NodeKind::kHost && !waits) return {};
+  return {StreamError::kNone, false, queue(*stream, std::move(run))};
 }
 
 Streams::Submission Streams::submit_kernel(const void* stream, int current_device) {
+  // The default stream has nothing to be followed as long as all is done at once.
+  if (stream == nullptr && !late_ && captures_open_.load(std::memory_order_relaxed) == 0 &&
+      !has_queued())
+    return {};
   // A std::function costs nothing where it is empty.
   return submit(stream, current_device, NodeKind::kKernel, nullptr);
 }
 
-StreamError Streams::synchronize_stream(const void* handle, int current_device) {
+bool Streams::queue_part(const void* handle, int current_device, NodeKind kind,
+                         const std::function<void()>& run) {
+  if (kind != NodeKind::kHost && !has_queued()) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   Stream* const stream = resolve(handle, current_device);
+  if (stream == nullptr) return false;
+  if (kind == NodeKind::kHost) {
+    if (!tracks_) {
+      tracks_ = true;
+      ++stream->submitted;
+    }
+  } else if (runs_tasks || !is_behind_task(up_to_now(*stream))) {
+    return false;
+  }
+  return queue(*stream, run);
+}
+
+void Streams::run_detached(std::function<void()> run) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (has_worker()) {
+      tasks_.push_back({0, 0, {}, 0, std::move(run), true});
+      queued_.fetch_add(1, std::memory_order_release);
+      wake_->notify_all();
+      return;
+    }
+  }
+  run();
+}
+
+StreamError Streams::synchronize_stream(const void* handle, int current_device) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  Stream* const stream = resolve(handle, current_device);
   if (stream == nullptr) return StreamError::kInvalidHandle;
+  if (runs_tasks) return StreamError::kNotPermitted;
   if (stream->capture != nullptr) {
     stream->capture->invalidated = true;
     return StreamError::kCaptureUnsupported;
   }
   if (const StreamError error = implicit_locked(*stream); error != StreamError::kNone) return error;
-  wait_for(up_to_now(*stream));
+  wait_for(lock, up_to_now(*stream));
   return StreamError::kNone;
 }
 
 StreamError Streams::synchronize_device(int device) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (runs_tasks) return StreamError::kNotPermitted;
     if (const StreamError error = unsafe_locked(); error != StreamError::kNone) return error;
-    for (auto& [id, capture] : captures_) {
-      const Stream* const origin = resolve(capture->origin, device);
-      if (origin == nullptr || origin->info.device != device) continue;
-      capture->invalidated = true;
-      return StreamError::kCaptureUnsupported;
-    }
+    bool captures = false;
+    for_each_stream([&](const Stream& stream) {
+      if (captures || stream.info.device != device || stream.capture == nullptr ||
+          stream.capture->origin != &stream)
+        return;
+      stream.capture->invalidated = captures = true;
+    });
+    if (captures) return StreamError::kCaptureUnsupported;
   }
   wait_for_device(device);
   return StreamError::kNone;
 }
 
+Progress Streams::device_progress(int device) {
+  Progress progress = retired_[device];
+  for_each_stream([&](const Stream& stream) {
+    if (stream.info.device == device) progress.raise(up_to_now(stream));
+  });
+  return progress;
+}
+
 void Streams::wait_for_device(int device) {
-  if (!late_) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto wait = [&](const Stream& stream) {
-    if (stream.info.device == device) wait_for(up_to_now(stream));
-  };
-  for (auto& [handle, stream] : streams_) wait(*stream);
-  for (auto& [key, stream] : default_streams_) wait(*stream);
+  if (!late_ && !has_queued()) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  wait_for(lock, device_progress(device));
 }
 
 void Streams::wait_for_stream(const void* handle, int current_device) {
-  if (!late_) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (const Stream* const stream = resolve(handle, current_device)) wait_for(up_to_now(*stream));
+  if (!late_ && !has_queued()) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (const Stream* const stream = resolve(handle, current_device))
+    wait_for(lock, up_to_now(*stream));
 }
 
-// Work in between shows that the program does not wait for what it polls.
-bool Streams::counts_as_wait(Polls& polls) {
-  if (polls.submissions != submissions_) polls = {0, submissions_};
-  return ++polls.count >= kPollsOfAWait;
+// Work of the thread in between shows that it does not wait for what it polls.
+bool Streams::counts_as_wait(PollsOfThreads& polls_of_threads) {
+  Polls& polls = polls_of_threads[thread_streams.number];
+  const int64_t now = clock_();
+  if (polls.count == 0 || polls.submissions != thread_submissions)
+    polls = {0, now, thread_submissions};
+  ++polls.count;
+  if (polls.count >= kPollsOfAWait && thread_submissions != 0) return true;
+  return polls.count >= kPollsOfALongWait && now - polls.since > kLongWait;
 }
 
 StreamError Streams::query_stream(const void* handle, int current_device) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   Stream* const stream = resolve(handle, current_device);
   if (stream == nullptr) return StreamError::kInvalidHandle;
   if (stream->capture != nullptr) {
@@ -231,10 +428,13 @@ StreamError Streams::query_stream(const void* handle, int current_device) {
     return StreamError::kCaptureUnsupported;
   }
   if (const StreamError error = unsafe_locked(); error != StreamError::kNone) return error;
-  if (!late_ || is_done(stream->index, stream->submitted)) return StreamError::kNone;
-  if (!counts_as_wait(stream->polls)) return StreamError::kNotReady;
-  wait_for(up_to_now(*stream));
-  return StreamError::kNone;
+  if (late_ && !is_done(stream->index, stream->submitted)) {
+    if (!counts_as_wait(stream->polls)) return StreamError::kNotReady;
+    done_.raise(up_to_now(*stream));
+  }
+  if (tasks_.empty() || !is_behind_task(up_to_now(*stream))) return StreamError::kNone;
+  wake_->notify_all();
+  return StreamError::kNotReady;
 }
 
 void Streams::add_event(const void* handle, int device) {
@@ -264,7 +464,7 @@ StreamError Streams::record(const void* event_handle, const void* stream_handle,
   if (stream->capture != nullptr) {
     if (stream->capture->invalidated) return StreamError::kCaptureInvalidated;
     if (external) {
-      add_captured_node(*stream, NodeKind::kEventRecord, nullptr);
+      add_captured_node(*stream, NodeKind::kEventRecord, nullptr, nullptr)->event = event_handle;
       return StreamError::kNone;
     }
     event.capture = stream->capture->id;
@@ -279,8 +479,8 @@ StreamError Streams::record(const void* event_handle, const void* stream_handle,
   event.recorded = true;
   event.stream = stream->index;
   event.number = stream->submitted;
-  if (late_) event.covers = up_to_now(*stream);
-  event.polls = {};
+  if (tracks_) event.covers = up_to_now(*stream);
+  event.polls.clear();
   return StreamError::kNone;
 }
 
@@ -295,7 +495,7 @@ StreamError Streams::wait(const void* stream_handle, int current_device, const v
   if (into != nullptr && into->invalidated) return StreamError::kCaptureInvalidated;
   if (external && into == nullptr) return StreamError::kInvalidValue;
   if (external) {
-    add_captured_node(*stream, NodeKind::kEventWait, nullptr);
+    add_captured_node(*stream, NodeKind::kEventWait, nullptr, nullptr)->event = event_handle;
     return StreamError::kNone;
   }
   if (event.capture != 0) {
@@ -322,7 +522,7 @@ StreamError Streams::wait(const void* stream_handle, int current_device, const v
     into->invalidated = true;
     return StreamError::kCaptureIsolation;
   }
-  if (late_ && event.recorded) stream->covers.raise(event.covers);
+  if (tracks_ && event.recorded) stream->covers.raise(event.covers);
   return StreamError::kNone;
 }
 
@@ -336,231 +536,41 @@ StreamError Streams::query_event(const void* handle) {
     return StreamError::kCapturedEvent;
   }
   if (const StreamError error = unsafe_locked(); error != StreamError::kNone) return error;
-  if (!late_ || !event.recorded || is_done(event.stream, event.number)) return StreamError::kNone;
-  if (!counts_as_wait(event.polls)) return StreamError::kNotReady;
-  wait_for(event.covers);
-  return StreamError::kNone;
+  if (!event.recorded) return StreamError::kNone;
+  if (late_ && !is_done(event.stream, event.number)) {
+    if (!counts_as_wait(event.polls)) return StreamError::kNotReady;
+    done_.raise(event.covers);
+  }
+  if (tasks_.empty() || !is_behind_task(event.covers)) return StreamError::kNone;
+  wake_->notify_all();
+  return StreamError::kNotReady;
 }
 
 StreamError Streams::synchronize_event(const void* handle) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   const auto found = events_.find(handle);
   if (found == events_.end()) return StreamError::kInvalidHandle;
   const Event& event = found->second;
+  if (runs_tasks) return StreamError::kNotPermitted;
   if (event.capture != 0) {
     if (Capture* const capture = find_capture(event.capture)) capture->invalidated = true;
     return StreamError::kCapturedEvent;
   }
-  if (event.recorded) wait_for(event.covers);
+  // A copy, as the event may be recorded anew meanwhile.
+  if (event.recorded) wait_for(lock, Progress(event.covers));
   return StreamError::kNone;
 }
 
-StreamError Streams::check_unsafe() {
-  if (captures_open_.load(std::memory_order_relaxed) == 0) return StreamError::kNone;
+StreamError Streams::check_recorded(const void* handle) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return unsafe_locked();
-}
-
-// cudaThreadExchangeStreamCaptureMode's description: a thread may not make unsafe calls while a
-// capture of its own is open that is not relaxed, nor, in global mode, while another thread's
-// global one is.
-StreamError Streams::unsafe_locked() {
-  if (thread_mode == CaptureMode::kRelaxed) return StreamError::kNone;
-  StreamError error = StreamError::kNone;
-  for (auto& [id, capture] : captures_) {
-    const bool own = capture->thread == std::this_thread::get_id();
-    const bool forbids =
-        own ? capture->mode != CaptureMode::kRelaxed
-            : thread_mode == CaptureMode::kGlobal && capture->mode == CaptureMode::kGlobal;
-    if (!forbids) continue;
-    capture->invalidated = true;
-    error = StreamError::kCaptureUnsupported;
-  }
-  return error;
-}
-
-CaptureMode Streams::exchange_mode(CaptureMode mode) { return std::exchange(thread_mode, mode); }
-
-StreamError Streams::begin_capture(const void* handle, int current_device, CaptureMode mode,
-                                   Graph* graph, std::vector<GraphNode*> dependencies) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  Stream* const stream = resolve(handle, current_device);
-  if (stream == nullptr) return StreamError::kInvalidHandle;
-  if (stream->info.id == kLegacy) return StreamError::kCaptureUnsupported;
-  if (stream->capture != nullptr) return StreamError::kIllegalState;
-  auto capture = std::make_unique<Capture>();
-  capture->owns_graph = graph == nullptr;
-  if (graph == nullptr) {
-    auto made = std::make_unique<Graph>();
-    graph = made.get();
-    graphs_[graph] = std::move(made);
-  } else if (graphs_.count(graph) == 0) {
-    return StreamError::kInvalidValue;
-  }
-  capture->id = next_capture_++;
-  capture->mode = mode;
-  capture->thread = std::this_thread::get_id();
-  capture->graph = graph;
-  capture->origin = handle;
-  stream->capture = capture.get();
-  stream->dependencies = std::move(dependencies);
-  captures_[capture->id] = std::move(capture);
-  captures_open_.fetch_add(1, std::memory_order_relaxed);
-  return StreamError::kNone;
-}
-
-// Takes all streams out of the capture and forgets it.
-void Streams::leave_capture(Capture* capture) {
-  const auto leave = [&](Stream& stream) {
-    if (stream.capture != capture) return;
-    stream.capture = nullptr;
-    stream.dependencies.clear();
-  };
-  for (auto& [handle, stream] : streams_) leave(*stream);
-  for (auto& [key, stream] : default_streams_) leave(*stream);
-  captures_.erase(capture->id);
-  captures_open_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-StreamError Streams::end_capture(const void* handle, int current_device, Graph** graph) {
-  *graph = nullptr;
-  std::unique_ptr<Graph> refused;  // destroyed after the lock is released
-  std::lock_guard<std::mutex> lock(mutex_);
-  Stream* const stream = resolve(handle, current_device);
-  if (stream == nullptr) return StreamError::kInvalidHandle;
-  Capture* const capture = stream->capture;
-  if (capture == nullptr) return StreamError::kIllegalState;
-  if (capture->origin != handle) {
-    capture->invalidated = true;
-    return StreamError::kCaptureUnmatched;
-  }
-  if (capture->mode != CaptureMode::kRelaxed && capture->thread != std::this_thread::get_id()) {
-    capture->invalidated = true;
-    return StreamError::kCaptureWrongThread;
-  }
-  StreamError error = StreamError::kNone;
-  if (capture->invalidated) {
-    error = StreamError::kCaptureInvalidated;
-  } else {
-    for (GraphNode* leaf : capture->leaves) {
-      const std::vector<GraphNode*>& joined = stream->dependencies;
-      if (std::find(joined.begin(), joined.end(), leaf) == joined.end())
-        error = StreamError::kCaptureUnjoined;
-    }
-  }
-  if (error == StreamError::kNone) {
-    *graph = capture->graph;
-  } else if (capture->owns_graph) {
-    refused = take_graph(capture->graph);
-  }
-  leave_capture(capture);
-  return error;
-}
-
-StreamError Streams::capture_info(const void* handle, int current_device, CaptureInfo* info) {
-  *info = {};
-  if (captures_open_.load(std::memory_order_relaxed) == 0) return StreamError::kNone;
-  std::lock_guard<std::mutex> lock(mutex_);
-  Stream* const stream = resolve(handle, current_device);
-  if (stream == nullptr) return StreamError::kInvalidHandle;
-  if (would_wait_for_capture(*stream)) return StreamError::kCaptureImplicit;
-  if (stream->capture == nullptr) return StreamError::kNone;
-  info->id = stream->capture->id;
-  if (stream->capture->invalidated) {
-    info->status = CaptureStatus::kInvalidated;
-    return StreamError::kNone;
-  }
-  info->status = CaptureStatus::kActive;
-  info->graph = stream->capture->graph;
-  info->dependencies = stream->dependencies.data();
-  info->dependency_count = stream->dependencies.size();
-  return StreamError::kNone;
-}
-
-StreamError Streams::set_dependencies(const void* handle, int current_device,
-                                      std::vector<GraphNode*> dependencies, bool replace) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  Stream* const stream = resolve(handle, current_device);
-  if (stream == nullptr) return StreamError::kInvalidHandle;
-  if (stream->capture == nullptr) return StreamError::kIllegalState;
-  if (stream->capture->invalidated) return StreamError::kCaptureInvalidated;
-  for (const GraphNode* dependency : dependencies) {
-    if (nodes_.count(dependency) == 0) return StreamError::kInvalidValue;
-  }
-  if (replace) {
-    // What is replaced need not be joined.
-    for (GraphNode* replaced : stream->dependencies) stream->capture->leaves.erase(replaced);
-    stream->dependencies.clear();
-  }
-  add_once(stream->dependencies, dependencies);
-  return StreamError::kNone;
-}
-
-Graph* Streams::make_graph() {
-  auto made = std::make_unique<Graph>();
-  Graph* const graph = made.get();
-  std::lock_guard<std::mutex> lock(mutex_);
-  graphs_[graph] = std::move(made);
-  return graph;
-}
-
-std::unique_ptr<Graph> Streams::take_graph(const Graph* graph) {
-  const auto found = graphs_.find(graph);
-  if (found == graphs_.end()) return nullptr;
-  std::unique_ptr<Graph> taken = std::move(found->second);
-  graphs_.erase(found);
-  for (const std::unique_ptr<GraphNode>& node : taken->nodes) nodes_.erase(node.get());
-  return taken;
-}
-
-bool Streams::remove_graph(Graph* graph) {
-  std::unique_ptr<Graph> removed;  // destroyed after the lock is released
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [id, capture] : captures_) {
-    if (capture->graph == graph) return false;  // a stream still captures into it
-  }
-  removed = take_graph(graph);
-  return removed != nullptr;
-}
-
-bool Streams::is_graph(const Graph* graph) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return graphs_.count(graph) != 0;
-}
-
-GraphNode* Streams::add_node(Graph* graph, std::vector<GraphNode*> dependencies, NodeKind kind,
-                             std::function<void()> run) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (graphs_.count(graph) == 0) return nullptr;
-  for (GraphNode* dependency : dependencies) {
-    if (nodes_.count(dependency) == 0) return nullptr;
-  }
-  return add_node_locked(*graph, {kind, std::move(dependencies), std::move(run)});
-}
-
-std::optional<std::vector<GraphNode*>> Streams::nodes_of(const Graph* graph) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = graphs_.find(graph);
-  if (found == graphs_.end()) return std::nullopt;
-  std::vector<GraphNode*> nodes;
-  for (const std::unique_ptr<GraphNode>& node : graph->nodes) nodes.push_back(node.get());
-  return nodes;
-}
-
-std::optional<std::vector<std::function<void()>>> Streams::work_of(const Graph* graph) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (graphs_.count(graph) == 0) return std::nullopt;
-  std::vector<std::function<void()>> work;
-  for (const std::unique_ptr<GraphNode>& node : graph->nodes) {
-    if (node->run) work.push_back(node->run);
-  }
-  return work;
-}
-
-std::optional<std::vector<GraphNode*>> Streams::dependencies_of(const GraphNode* node) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (nodes_.count(node) == 0) return std::nullopt;
-  return node->dependencies;
+  const auto found = events_.find(handle);
+  if (found == events_.end()) return StreamError::kInvalidHandle;
+  const Event& event = found->second;
+  if (event.capture != 0) return StreamError::kCapturedEvent;
+  if (!event.recorded) return StreamError::kInvalidHandle;
+  const bool is_ready = (!late_ || is_done(event.stream, event.number)) &&
+                        (tasks_.empty() || !is_behind_task(event.covers));
+  return is_ready ? StreamError::kNone : StreamError::kNotReady;
 }
 
 }  // namespace memledger::virtual_gpu

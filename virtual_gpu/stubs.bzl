@@ -17,8 +17,8 @@ def _virtual_gpu_libraries_impl(ctx):
     arguments.add("--out", folder.path)
     ctx.actions.run_shell(
         outputs = [folder],
-        inputs = [ctx.file.answers, ctx.file.generator, ctx.file.libtorch_libraries] + ctx.files.cuda_headers,
-        command = "exec python3 %s \"$@\"" % ctx.file.generator.path,
+        inputs = [ctx.file.answers, ctx.file.generator, ctx.file.libtorch_libraries] + ctx.files.planner + ctx.files.cuda_headers,
+        command = "python3 %s \"$@\" && cp %s %s/" % (ctx.file.generator.path, " ".join([file.path for file in ctx.files.planner]), folder.path),
         arguments = [arguments],
         mnemonic = "VirtualGpuLibraries",
         progress_message = "Making stand-ins for NVIDIA's libraries",
@@ -36,6 +36,7 @@ virtual_gpu_libraries = rule(
         "has_cuda": attr.bool(mandatory = True, doc = "whether there is anything to stand in for"),
         "libtorch_lib": attr.string(mandatory = True, doc = "absolute path of LibTorch's libraries"),
         "libtorch_libraries": attr.label(allow_single_file = True, mandatory = True, doc = "changes when they do"),
+        "planner": attr.label_list(allow_files = True, mandatory = True, doc = "the program that asks cuDNN, and what it needs"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],

@@ -2,7 +2,7 @@
 
 load("@libtorch//:version.bzl", "LIBTORCH_HAS_CUDA")
 
-def virtual_gpu_test(name, binary, gpu = "h200", args = [], env = {}, tags = [], **kwargs):
+def virtual_gpu_test(name, binary, gpu = "h200", args = [], env = {}, tags = [], libraries = [], **kwargs):
     """Runs a test program as `memledger run --quiet --virtual-gpu=GPU -- binary args`.
 
     Args:
@@ -11,6 +11,7 @@ def virtual_gpu_test(name, binary, gpu = "h200", args = [], env = {}, tags = [],
       gpu: as --virtual-gpu takes it
       args: of the program
       env: set for the program
+      libraries: that the program finds at run time
       tags: in addition to those that keep the sanitizers away: their libraries must be loaded before what is preloaded
       **kwargs: of sh_test
     """
@@ -21,7 +22,7 @@ def virtual_gpu_test(name, binary, gpu = "h200", args = [], env = {}, tags = [],
         name = name,
         srcs = ["//virtual_gpu:run_test_program.sh"],
         args = ["$(rootpath //:memledger_cli)", gpu, "$(rootpath %s)" % binary] + args,
-        data = [binary, "//:memledger_cli"],
+        data = [binary, "//:memledger_cli"] + libraries,
         env = env,
         tags = ["no_asan", "no_ubsan"] + tags,
         **kwargs

@@ -41,6 +41,18 @@ bool convolution_on_tensor_cores(const Convolution& convolution, const DeviceFac
 uint64_t convolution_workspace_bytes(const Convolution& convolution, const DeviceFacts& device,
                                      bool tensor_cores);
 
+// Never less than cuDNN's own first plan, as far as was found.
+uint64_t convolution_workspace_upper_bytes(const Convolution& convolution,
+                                           const DeviceFacts& device, bool tensor_cores);
+// The largest of all plans that cuDNN offers, which a program that tries them all allocates.
+uint64_t largest_convolution_workspace_bytes(const Convolution& convolution,
+                                             const DeviceFacts& device, bool tensor_cores);
+uint64_t largest_convolution_workspace_upper_bytes(const Convolution& convolution,
+                                                   const DeviceFacts& device, bool tensor_cores);
+
+// A plan for attention needs this, forward and backward.
+uint64_t attention_workspace_bytes(const DeviceFacts& device);
+
 struct BatchNorm {
   ElementType type = ElementType::kFloat;
   int64_t elements = 0;
@@ -65,14 +77,14 @@ uint64_t fft_work_bytes(const std::vector<int64_t>& signal, int64_t batch,
 // How the program's convolutions get their size: the environment variable, and what it may hold.
 inline constexpr char kConvolutionWorkspaceVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_WORKSPACE";
 struct WorkspaceChoice {
-  enum class Kind { kModel, kNone, kFixed } kind = Kind::kModel;
+  enum class Kind { kModel, kUpper, kNone, kFixed } kind = Kind::kModel;
   uint64_t fixed_bytes = 0;
 
   uint64_t apply(uint64_t modelled) const {
     return kind == Kind::kNone ? 0 : kind == Kind::kFixed ? fixed_bytes : modelled;
   }
 };
-// `model`, `none` or a number of bytes; nothing for anything else.
+// `model`, `upper` (its upper bound), `none` or a number of bytes; nothing for anything else.
 std::optional<WorkspaceChoice> parse_workspace_choice(std::string_view text);
 
 }  // namespace memledger::virtual_gpu

@@ -47,9 +47,9 @@ class OperatorKinds {
 //   step    ── grad mode is on, or backward runs ─▶ no step
 //   step    ── kOther reads a parameter's storage (a forward pass under no_grad) ─▶ no step
 //
-// What was born under no_grad since the last forward or backward pass (state that the first step
-// makes) becomes the step's, up to kMaxBirths storages. Trivially constructible and destructible,
-// as ThreadContext is; zeros are the start.
+// What was born under no_grad and outside scopes since the last forward or backward pass (state
+// that the first step makes) becomes the step's, up to kMaxBirths storages. Trivially constructible
+// and destructible, as ThreadContext is; zeros are the start.
 class OptimizerPhase {
  public:
   enum class Mode : uint8_t { kNoGrad, kForward, kBackward };
@@ -65,7 +65,13 @@ class OptimizerPhase {
                       : mode == Mode::kForward ? Phase::kForward
                       : in_step_               ? Phase::kOptimizer
                                                : Phase::kOther;
-    keeps_births_ = decidable_ && !in_step_ && birth_count_ < kMaxBirths;
+    keeps_births_ = decidable_ && !in_step_ && !is_set_ && birth_count_ < kMaxBirths;
+  }
+  // Notes that the thread is back in an operator inside which an autograd node ran, and with it
+  // operators of its own. What the rest of the operator does begins and ends no step.
+  void resume_operator(Phase phase) noexcept {
+    operator_phase_ = phase;
+    end_operator();
   }
   void end_operator() noexcept { decidable_ = keeps_births_ = false; }
 

@@ -24,6 +24,7 @@ struct ThreadContext {
     NameId forward_label;
     uint32_t op_depth;
     uint32_t op_sequence;
+    Phase operator_phase;
   };
   struct CachedName {
     const char* text;

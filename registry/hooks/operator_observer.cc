@@ -65,9 +65,13 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
 
 void push_node(ThreadContext& thread, const char* name) {
   if (thread.node_depth < ThreadContext::kMaxFrames) {
-    thread.frames[thread.node_depth] = {thread.op,         thread.autograd_node,
-                                        thread.forward_op, thread.forward_label,
-                                        thread.op_depth,   thread.op_sequence};
+    thread.frames[thread.node_depth] = {thread.op,
+                                        thread.autograd_node,
+                                        thread.forward_op,
+                                        thread.forward_label,
+                                        thread.op_depth,
+                                        thread.op_sequence,
+                                        thread.phase.operator_phase()};
     thread.op = 0;
     thread.op_depth = 0;
     thread.op_sequence = 0;
@@ -89,6 +93,7 @@ void pop_node(ThreadContext& thread) {
     thread.forward_label = frame.forward_label;
     thread.op_depth = frame.op_depth;
     thread.op_sequence = frame.op_sequence;
+    thread.phase.resume_operator(frame.operator_phase);
     RegistryState::get().running.set(thread.thread, thread.op_sequence);
   }
 }

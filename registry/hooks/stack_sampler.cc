@@ -73,12 +73,13 @@ bool is_foreign_source(const std::string& file) {
 
 bool is_of_program(const StackFrame& frame) {
   const std::string_view file = base_name(frame.file);
-  for (const std::string_view library : {"libtorch", "libc10", "libstdc++", "libc.so"}) {
+  for (const std::string_view library :
+       {"libtorch", "libc10", "libstdc++", "libc.so", "libmemledger"}) {
     if (starts_with(file, library)) return false;
   }
   if (frame.function.empty()) return frame.line > 0 && !is_foreign_source(frame.file);
-  for (const std::string_view space :
-       {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "memledger::Tracking"}) {
+  for (const std::string_view space : {"at::", "c10::", "torch::", "std::", "__gnu_cxx::",
+                                       "memledger::Tracking", "memledger::virtual_gpu::"}) {
     // A template's name begins with its result type: for `std::vector<int> Net::parts<int>()` the
     // caller is shown.
     if (starts_with(frame.function, space)) return false;

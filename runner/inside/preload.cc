@@ -13,8 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runner/environment.h"
+#include "runner/libtorch_release.h"
 
 namespace {
 
@@ -45,35 +47,44 @@ int note_loaded(dl_phdr_info* info, size_t /*size*/, void* result) {
   return 0;
 }
 
-// LibTorch's version is in a file beside its libraries: `2.11.0+cu130` in build-version,
-// `__version__ = '2.11.0+cu130'` in version.py. Returns whether it is of the release that memledger
-// was built for, and the version where it is not.
+// Returns whether LibTorch is of the release that memledger was built for, and the version where it
+// is not.
 bool is_our_release(const char* folder, char* version, size_t size) {
   const char* const ours = secure_getenv(environment::kLibTorch);
-  if (ours == nullptr) return true;
-  const char* const names[] = {"build-version", "version.py"};
-  for (const char* const name : names) {
-    char path[4200];
-    snprintf(path, sizeof path, "%s/../%s", folder, name);
-    FILE* const file = fopen(path, "re");
-    if (file == nullptr) continue;
-    char line[256];
-    bool is_known = false;
-    while (!is_known && fgets(line, sizeof line, file) != nullptr) {
-      if (strcmp(name, "version.py") == 0 &&
-          strncmp(line, "__version__", strlen("__version__")) != 0)
-        continue;
-      const char* const digits = strpbrk(line, "0123456789");
-      if (digits == nullptr) continue;
-      snprintf(version, size, "%.*s", static_cast<int>(strcspn(digits, "'\"\n")), digits);
-      is_known = true;
-    }
-    fclose(file);
-    if (!is_known) continue;
-    const size_t length = strlen(ours);
-    return strncmp(version, ours, length) == 0 && (version[length] < '0' || version[length] > '9');
+  if (ours == nullptr || !memledger::read_libtorch_version(folder, version, size)) return true;
+  return memledger::is_of_release(version, ours);
+}
+
+// A LibTorch that Python loads does not load with the libraries of a virtual GPU that was made for
+// another one, and the dynamic linker says no more than which symbol it lacks.
+void explain_failure(const char* file) {
+  static bool explained = false;
+  const char* const ours = secure_getenv(environment::kLibTorch);
+  const char* const preloaded = getenv("LD_PRELOAD");
+  const char* const slash = strrchr(file, '/');
+  if (getenv(environment::kVirtualGpu) == nullptr || ours == nullptr || preloaded == nullptr ||
+      slash == nullptr)
+    return;
+  for (const char* const libraries : {"", "/lib"}) {
+    char path[4096];
+    snprintf(path, sizeof path, "%.*s%s/libtorch_cpu.so", static_cast<int>(slash - file), file,
+             libraries);
+    if (access(path, F_OK) != 0) continue;
+    *strrchr(path, '/') = '\0';
+    char version[64];
+    if (!memledger::read_libtorch_version(path, version, sizeof version)) continue;
+    const int cuda = memledger::cuda_of_libraries(preloaded);
+    if (memledger::is_of_release(version, ours) &&
+        memledger::is_same_cuda(memledger::cuda_of_version(version), cuda))
+      continue;
+    if (__atomic_exchange_n(&explained, true, __ATOMIC_ACQ_REL)) return;
+    fprintf(stderr,
+            "memledger: %s could not be loaded: it belongs to LibTorch %s, and the virtual GPU of "
+            "this memledger was made for LibTorch %s with CUDA %d. Build memledger for that "
+            "LibTorch (LIBTORCH=%.*s ./bazelw build ...), or use LibTorch %s\n",
+            file, version, ours, cuda, static_cast<int>(strrchr(path, '/') - path), path, ours);
+    return;
   }
-  return true;
 }
 
 using Dlopen = void* (*)(const char*, int);
@@ -156,6 +167,7 @@ __attribute__((visibility("default"), optimize("O2"))) void* dlopen(const char* 
     return real_dlopen()(file, mode);
   }
   void* const handle = real_dlopen()(file, mode);
+  if (handle == nullptr) explain_failure(file);
   bring_memledger_in();
   if (program_main != nullptr && __atomic_load_n(&done, __ATOMIC_ACQUIRE))
     tell_that_main_has_begun();

@@ -90,6 +90,13 @@ TEST_CASE("tracking that cannot be had is told once, with the remedy, and front 
     LineProfiler lines;
     { const LineProfiler::On on = lines.enable(); }
     const Courtesy courtesy;
+
+    std::ostringstream iteration;
+    MemoryProfilerOptions profiler;
+    profiler.out = &iteration;
+    MemoryProfiler(net, profiler).record_stats();
+    CHECK_MESSAGE(contains(iteration.str(), "Total layer weight usage...............? MB"),
+                  iteration.str());
   });
   CHECK(told ==
         "memledger: cannot watch operators: no callbacks today; activate with "

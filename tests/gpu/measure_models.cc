@@ -6,7 +6,8 @@
 //   figures  MODEL  PHASE  then current and peak of: allocated, reserved, requested
 //   seconds  MODEL  PHASE  SECONDS
 //
-// Arguments: the models, by name; without any, all. Ends with 1 and a sentence where there is no
+// Arguments: the models, by name; without any, all. Or --addresses, for what
+// tests/gpu/address_series.h prints. Ends with 1 and a sentence where there is no
 // CUDA device.
 
 #include <ATen/Context.h>
@@ -19,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/gpu/address_series.h"
 #include "tests/gpu/training_step.h"
 
 namespace {
@@ -41,7 +43,15 @@ void print(const Figure& figure) {
   std::printf("\t%" PRId64 "\t%" PRId64, figure.current, figure.peak);
 }
 
+int print_addresses() {
+  const int error = memledger::testing::print_address_series();
+  if (error == 0) return 0;
+  std::fprintf(stderr, "measure_models: %s\n", cudaGetErrorString(static_cast<cudaError_t>(error)));
+  return 1;
+}
+
 int run(const std::vector<std::string>& names) {
+  if (names == std::vector<std::string>{"--addresses"}) return print_addresses();
   const std::vector<StandardModel> models = asked_for(names);
   if (models.size() < names.size()) {
     std::fprintf(stderr,

@@ -13,6 +13,8 @@
 //
 //   export LD_LIBRARY_PATH="$PWD/lib:$P/torch/lib:$P/nvidia/cu13/lib"; tests/gpu/validate
 //
+// With --address_log=FILE it also writes where cudaMalloc puts 300 blocks on both sides.
+//
 // Ends with 0 if both sides ran, whatever they say; with --expect_equal only if all peaks are
 // equal.
 
@@ -51,6 +53,8 @@ ABSL_FLAG(std::string, real_side, "",
 ABSL_FLAG(std::vector<std::string>, models, {},
           "Only these, by name, with commas between them; empty: all.");
 ABSL_FLAG(bool, expect_equal, false, "End with 1 if any peak differs.");
+ABSL_FLAG(std::string, address_log, "",
+          "Write a table (CSV) of the addresses that cudaMalloc gives on both sides to this file.");
 ABSL_FLAG(std::string, memledger, "",
           "The command `memledger`; empty: ../../runner/memledger from this program.");
 ABSL_FLAG(std::string, measure_models, "",
@@ -87,8 +91,8 @@ std::string quoted(const std::string& word) {
   return "'" + absl::StrReplaceAll(word, {{"'", "'\\''"}}) + "'";
 }
 
-Measured measure(const std::string& command) {
-  Measured result;
+// The lines that the command prints.
+std::vector<std::string> lines_of(const std::string& command) {
   std::FILE* const pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("cannot run " + command);
   char* text = nullptr;
@@ -103,6 +107,13 @@ Measured measure(const std::string& command) {
   }
   for (std::string& line : lines) {
     if (!line.empty() && line.back() == '\n') line.pop_back();
+  }
+  return lines;
+}
+
+Measured measure(const std::string& command) {
+  Measured result;
+  for (const std::string& line : lines_of(command)) {
     const std::vector<std::string> words = absl::StrSplit(line, '\t');
     if (words[0] == "device" && words.size() == 5) {
       result.device = {words[1], words[2], number(words[3]), number(words[4])};
@@ -114,6 +125,56 @@ Measured measure(const std::string& command) {
   }
   if (result.order.empty()) throw std::runtime_error(command + "\nprinted no figures");
   return result;
+}
+
+// A call of the series in tests/gpu/address_series.h.
+struct AddressCall {
+  std::string call;
+  int64_t bytes, address;
+};
+
+std::vector<AddressCall> addresses(const std::string& command) {
+  std::vector<AddressCall> result;
+  for (const std::string& line : lines_of(command)) {
+    const std::vector<std::string> words = absl::StrSplit(line, '\t');
+    if (words[0] == "address" && words.size() == 4)
+      result.push_back({words[1], number(words[2]), number(words[3])});
+  }
+  if (result.empty()) throw std::runtime_error(command + "\nprinted no addresses");
+  return result;
+}
+
+// Writes both sides, and prints how far they agree: where blocks lie from the first one, and
+// whether each lies above the one before it, which is what the caching allocator's choices depend
+// on.
+void log_addresses(const std::string& path, const std::vector<AddressCall>& real,
+                   const std::vector<AddressCall>& virtually) {
+  if (real.size() != virtually.size())
+    throw std::runtime_error("the two sides did not do the same calls");
+  std::FILE* const file = std::fopen(path.c_str(), "we");
+  if (file == nullptr) throw std::runtime_error("cannot write " + path);
+  fmt::print(file, "call,bytes,real,virtual\n");
+  size_t blocks = 0, as_far = 0, same_side = 0;
+  const AddressCall *real_before = &real[0], *virtual_before = &virtually[0];
+  for (size_t i = 0; i < real.size(); ++i) {
+    const AddressCall &r = real[i], &v = virtually[i];
+    if (r.call != v.call || r.bytes != v.bytes)
+      throw std::runtime_error("the two sides did not do the same calls");
+    fmt::print(file, "{},{},{:#x},{:#x}\n", r.call, r.bytes, r.address, v.address);
+    if (r.call != "allocate") continue;
+    ++blocks;
+    as_far += r.address - real[0].address == v.address - virtually[0].address ? 1 : 0;
+    same_side +=
+        (r.address > real_before->address) == (v.address > virtual_before->address) ? 1 : 0;
+    real_before = &r;
+    virtual_before = &v;
+  }
+  const bool written = std::ferror(file) == 0;
+  if (std::fclose(file) != 0 || !written) throw std::runtime_error("cannot write " + path);
+  fmt::print(
+      "{} of {} blocks lie as far from the first as on the virtual device, {} on the same side of "
+      "the block before. All addresses: {}\n",
+      as_far, blocks, same_side, path);
 }
 
 // By the name that CUDA gives it, else by the part of it that is a profile's: an "NVIDIA H100 PCIe"
@@ -189,15 +250,16 @@ int run() {
   };
   const std::string memledger =
       given(absl::GetFlag(FLAGS_memledger), here.parent_path().parent_path() / "runner/memledger");
-  std::string program = quoted(given(absl::GetFlag(FLAGS_measure_models), here / "measure_models"));
+  const std::string alone =
+      quoted(given(absl::GetFlag(FLAGS_measure_models), here / "measure_models"));
+  std::string program = alone;
   for (const std::string& model : absl::GetFlag(FLAGS_models)) program += " " + quoted(model);
-  const auto on_virtual = [&](const std::string& device) {
-    return quoted(memledger) + " run --quiet " + quoted("--virtual-gpu=" + device) + " -- " +
-           program;
+  const auto on_virtual = [&](const std::string& device, const std::string& what) {
+    return quoted(memledger) + " run --quiet " + quoted("--virtual-gpu=" + device) + " -- " + what;
   };
 
   const std::string instead = absl::GetFlag(FLAGS_real_side);
-  const Measured real = measure(instead.empty() ? program : on_virtual(instead));
+  const Measured real = measure(instead.empty() ? program : on_virtual(instead, program));
   if (!instead.empty())
     fmt::print("No real device: its side of this comparison is the virtual {}.\n", instead);
   describe("real", real.device);
@@ -212,7 +274,7 @@ int run() {
     }
     name = *profile;
   }
-  const Measured virtually = measure(on_virtual(name));
+  const Measured virtually = measure(on_virtual(name, program));
   describe("virtual", virtually.device);
   if (real.device.name != virtually.device.name ||
       real.device.multiprocessors != virtually.device.multiprocessors) {
@@ -225,6 +287,11 @@ int run() {
       std::count_if(all.begin(), all.end(), [](const Row& row) { return row.differs(); });
   fmt::print("\n{} of {} phases differ in a peak. Bytes; difference: virtual - real.\n", different,
              all.size());
+  if (const std::string path = absl::GetFlag(FLAGS_address_log); !path.empty()) {
+    const std::string series = alone + " --addresses";
+    log_addresses(path, addresses(instead.empty() ? series : on_virtual(instead, series)),
+                  addresses(on_virtual(name, series)));
+  }
   return different > 0 && absl::GetFlag(FLAGS_expect_equal) ? 1 : 0;
 }
 

@@ -38,6 +38,17 @@ check "the largest difference comes first" test "$sizes" == "$(sort -rn <<<"$siz
 validate --real_side=a100 --virtual_gpu=h200 --models=MLP --expect_equal
 check "a difference where none is expected" status_is 1
 
+# The log of addresses.
+validate --real_side=a100 --models=MLP --address_log=log.csv
+check "addresses on equal devices" matches out '^300 of 300 blocks lie as far .* 300 on the same side'
+check "the head of the log" test "$(head -n 1 log.csv)" == call,bytes,real,virtual
+check "300 blocks" test "$(grep -c '^allocate,' log.csv)" -eq 300
+check "all of them freed" test "$(grep -c '^free,' log.csv)" -eq 300
+validate --real_side=a100 --virtual_gpu=a100,addresses=up --models=MLP --address_log=log.csv
+check "other orders differ" matches out '^[0-9]{1,2} of 300 blocks lie as far'
+validate --real_side=a100 --models=MLP --address_log=/nowhere/log.csv
+check "a log that cannot be written" status_is 1
+
 # What cannot be compared.
 validate --real_side=a100 --models=MLP,nothing
 check "an unknown model" status_is 1

@@ -64,10 +64,11 @@ TEST_CASE("a program fits where no allocation fails at either end") {
   CHECK(exit_status({prediction}) == 0);
 }
 
-TEST_CASE("it does not fit where one fails at the low end, and peaks come from runs without limit") {
-  const Prediction prediction = predict(
-      "test", {failed_run(kLow, 990), failed_run(kHigh, 995), run(kLow, {device(1200)}, false),
-               run(kHigh, {device(1300)}, false)});
+TEST_CASE(
+    "it does not fit where one fails at the low end, and peaks come from runs without limit") {
+  const Prediction prediction =
+      predict("test", {failed_run(kLow, 990), failed_run(kHigh, 995),
+                       run(kLow, {device(1200)}, false), run(kHigh, {device(1300)}, false)});
   CHECK(prediction.verdict == Verdict::kDoesNotFit);
   CHECK(prediction.devices[0].process_peak.low == 1200 * kMiB);
   CHECK(prediction.devices[0].process_peak.high == 1300 * kMiB);
@@ -78,8 +79,8 @@ TEST_CASE("it does not fit where one fails at the low end, and peaks come from r
 }
 
 TEST_CASE("it is not known where only the high end fails") {
-  const Prediction prediction = predict(
-      "test", {run(kLow, {device(900)}), failed_run(kHigh, 990), run(kHigh, {device(1010)}, false)});
+  const Prediction prediction = predict("test", {run(kLow, {device(900)}), failed_run(kHigh, 990),
+                                                 run(kHigh, {device(1010)}, false)});
   CHECK(prediction.verdict == Verdict::kNotKnown);
   CHECK(prediction.devices[0].process_peak.low == 900 * kMiB);
   CHECK(prediction.devices[0].process_peak.high == 1010 * kMiB);
@@ -167,8 +168,13 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   Measurement measurement = failed_run(kHigh, 500).processes[0];
   measurement.process = 7;
   measurement.steps = 3;
-  measurement.peak = MeasuredPeak{0, "aten::mm", "forward", "net.0", "a.cc:1 f",
-                                  {{"parameter", 5}}, {{"T", "op", "other", "", "(1,)", 9}}};
+  measurement.peak = MeasuredPeak{0,
+                                  "aten::mm",
+                                  "forward",
+                                  "net.0",
+                                  "a.cc:1 f",
+                                  {{"parameter", 5}},
+                                  {{"T", "op", "other", "", "(1,)", 9}}};
   measurement.unknown_reads = {{"aten::item", "b.cc:2", 4, 0}};
   const std::string text = to_json(measurement);
   const auto read = parse_measurement(text);

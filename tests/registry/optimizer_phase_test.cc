@@ -226,6 +226,29 @@ TEST_CASE("a scope decides while it is open, and nothing is inferred meanwhile")
   CHECK(program.last_phase() == "other");
 }
 
+TEST_CASE("what was made in a scope keeps the scope's phase when a step begins after it") {
+  Program program;
+  program.thread().phase.open_scope(Phase::kForward);
+  program.run(Mode::kNoGrad, "aten::zeros", {}, kState);
+  program.thread().phase.restore_scope(false, Phase::kOther);
+  program.run(Mode::kNoGrad, "aten::zeros", {}, kResult);
+  program.step();
+  CHECK(program.phase_of(kState) == "forward");
+  CHECK(program.phase_of(kResult) == "optimizer, inferred");
+}
+
+TEST_CASE("an operator goes on in its own phase after the autograd nodes that ran inside it") {
+  Program program;
+  OptimizerPhase& phase = program.thread().phase;
+  phase.begin_operator(Mode::kForward);
+  const Phase outer = phase.operator_phase();
+  program.run(Mode::kBackward, "aten::mm", {kGradient, kWeight});
+  phase.resume_operator(outer);
+  program.thread().op_depth = 1;
+  CHECK(program.phase_outside() == "forward");
+  CHECK_FALSE(phase.may_step());
+}
+
 TEST_CASE("scopes nest, and go before grad mode and backward") {
   Program program;
   OptimizerPhase& phase = program.thread().phase;

@@ -4,6 +4,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -108,6 +109,36 @@ TEST_CASE("rows say the stream, the private pool and the thread that they are of
 
   in_pool = at::Tensor();
   allocator.releasePool(0, pool);
+}
+
+TEST_CASE("what a CUDA graph makes lies in the private pool of the graph") {
+  const MemReporter reporter;
+  at::cuda::CUDAGraph graph;
+  at::Tensor output;
+  {
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool(false, 0));
+    graph.capture_begin();
+    output = at::empty({12345}, kCuda0);
+    output.fill_(1);
+    graph.capture_end();
+  }
+  graph.replay();
+  const auto pool = graph.pool();
+  REQUIRE(pool != c10::MempoolId_t{0, 0});
+  const Report report = reporter.collect();
+  const std::string text = text_of(report);
+  CAPTURE(text);
+  int rows = 0;
+  for (const ReportRow& row : of(report, kCuda0).rows) {
+    if (row.storage_id != Registry::global().storage_id(output)) continue;
+    ++rows;
+    CHECK((row.pool == std::pair<uint64_t, uint64_t>(pool.first, pool.second)));
+  }
+  CHECK(rows == 1);
+  const std::string name =
+      "private pool (" + std::to_string(pool.first) + ", " + std::to_string(pool.second) + ")";
+  CHECK(text.find(name) != std::string::npos);
+  CHECK(of(report, kCuda0).unexplained_bytes == 0);
 }
 
 TEST_CASE("a report beside threads that allocate adds up, with LibTorch's figures or without") {

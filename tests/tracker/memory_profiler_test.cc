@@ -94,6 +94,26 @@ TEST_CASE("the frame of pytorch_mem_profiler's README") {
   CHECK(to_csv(stats).find("1,85,weight,\"a,\"\"b\"\"\",35454208\n") != std::string::npos);
 }
 
+TEST_CASE("what the registry could not tell is unknown, not 0") {
+  IterationStats stats;
+  stats.device = c10::Device(c10::kCUDA, 0);
+  stats.peak_cached_bytes = stats.current_cached_bytes = 857000000;
+  stats.weights = {{"final.weight", 0}};
+  stats.tracking_is_off = true;
+  CHECK(to_string(stats).find("Peak cached..........................857 MB\n") !=
+        std::string::npos);
+  CHECK(to_string(stats).find("Total feature map usage................? MB\n") !=
+        std::string::npos);
+  CHECK(to_string(stats).find("  final.weight.........................? MB\n") !=
+        std::string::npos);
+  CHECK(to_string(stats).find("..0 MB") == std::string::npos);
+  CHECK(to_csv(stats).find("0,0,peak_cached,,857000000\n") != std::string::npos);
+  CHECK(to_csv(stats).find("0,0,weight,final.weight,\n") != std::string::npos);
+  stats.device = c10::Device(c10::kCPU);  // whose cache is the registry's bytes
+  CHECK(to_string(stats).find("Peak cached............................? MB\n") !=
+        std::string::npos);
+}
+
 // Two Linears and a ReLU: everything can be counted by hand.
 struct Net : nn::Module {
   Net() {

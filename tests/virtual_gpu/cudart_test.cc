@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -311,20 +312,22 @@ TEST_CASE("a captured graph does its work when it is launched, as often as it is
   uint64_t high = 0;
   CHECK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemHigh, &high) == cudaSuccess);
   CHECK(high >= 1 << 20);
-  CHECK(cudaDeviceGraphMemTrim(0) == cudaSuccess);
-  CHECK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrReservedMemCurrent, &high) ==
-        cudaSuccess);
-  CHECK(high == 0);
 
   cudaGraphExec_t executable = nullptr;
   REQUIRE(cudaGraphInstantiateWithFlags(&executable, graph, 0) == cudaSuccess);
   CHECK(cudaGraphDestroy(graph) == cudaSuccess);
   CHECK(cudaGraphLaunch(executable, stream) == cudaSuccess);
   CHECK(cudaGraphLaunch(executable, stream) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
   CHECK(calls == 2);
   CHECK(cudaMemcpy(back, pointer, 4, cudaMemcpyDeviceToHost) == cudaSuccess);
   CHECK(std::string(back) == "peer");
   CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  // The graph's memory has gone with it.
+  CHECK(cudaDeviceGraphMemTrim(0) == cudaSuccess);
+  CHECK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrReservedMemCurrent, &high) ==
+        cudaSuccess);
+  CHECK(high == 0);
   expect(cudaErrorInvalidValue, cudaGraphLaunch(executable, stream));
   expect(cudaErrorInvalidValue, cudaGraphExecDestroy(executable));
   expect(cudaErrorInvalidValue, cudaGraphDestroy(graph));
@@ -371,6 +374,14 @@ TEST_CASE("events") {
   CHECK(cudaEventElapsedTime(&milliseconds, end, end) == cudaSuccess);
   CHECK(milliseconds > 0);
   expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, untimed));
+  cudaEvent_t elsewhere = nullptr;
+  CHECK(cudaSetDevice(1) == cudaSuccess);
+  REQUIRE(cudaEventCreate(&elsewhere) == cudaSuccess);
+  CHECK(cudaEventRecord(elsewhere, nullptr) == cudaSuccess);
+  expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, elsewhere));
+  CHECK(cudaEventDestroy(elsewhere) == cudaSuccess);
+  CHECK(cudaSetDevice(0) == cudaSuccess);
+  expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, elsewhere));
   cudaIpcEventHandle_t handle;
   expect(cudaErrorNotSupported, cudaIpcGetEventHandle(&handle, start));
 
@@ -382,14 +393,631 @@ TEST_CASE("events") {
   expect(cudaErrorInvalidResourceHandle, cudaEventQuery(start));
 }
 
-TEST_CASE("callbacks are called, and may call CUDA") {
-  static int called = 0;
-  const auto callback = [](void* data) {
-    CHECK(cudaStreamQuery(nullptr) == cudaSuccess);
-    *static_cast<int*>(data) += 1;
+// Memory of graphs. What is measured is what all of the device has less.
+
+uint64_t graph_memory(cudaGraphMemAttributeType which) {
+  uint64_t value = 0;
+  CHECK(cudaDeviceGetGraphMemAttribute(0, which, &value) == cudaSuccess);
+  return value;
+}
+
+size_t used_by_graphs() {
+  CHECK(cudaDeviceGraphMemTrim(0) == cudaSuccess);
+  return graph_memory(cudaGraphMemAttrUsedMemCurrent);
+}
+
+// A stream that captures.
+struct Capturing {
+  Capturing() {
+    REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+    begin();
+  }
+  ~Capturing() { CHECK(cudaStreamDestroy(stream) == cudaSuccess); }
+  void begin() {
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  }
+  void fail() {
+    void* pointer = nullptr;
+    expect(cudaErrorStreamCaptureUnsupported, cudaMalloc(&pointer, 1));
+    cudaGraph_t none = nullptr;
+    expect(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &none));
+  }
+  cudaGraph_t end() {
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    return graph;
+  }
+  void* allocate(size_t bytes) {
+    void* pointer = nullptr;
+    REQUIRE(cudaMallocAsync(&pointer, bytes, stream) == cudaSuccess);
+    return pointer;
+  }
+
+  cudaStream_t stream = nullptr;
+};
+
+cudaGraphExec_t instantiate(cudaGraph_t graph, unsigned long long flags = 0) {
+  cudaGraphExec_t executable = nullptr;
+  REQUIRE(cudaGraphInstantiateWithFlags(&executable, graph, flags) == cudaSuccess);
+  return executable;
+}
+
+TEST_CASE("memory of a graph goes with the graph, if the program did not get it") {
+  const size_t before = free_bytes();
+  Capturing capture;
+  void* const pointer = capture.allocate(100 * kMiB);
+  CHECK(used_by_graphs() == 100 * kMiB);
+  SUBCASE("the capture fails") { capture.fail(); }
+  SUBCASE("it is never launched") { CHECK(cudaGraphDestroy(capture.end()) == cudaSuccess); }
+  SUBCASE("it is never launched, but made executable") {
+    const cudaGraph_t graph = capture.end();
+    const cudaGraphExec_t executable = instantiate(graph);
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+    CHECK(used_by_graphs() == 100 * kMiB);
+    CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  }
+  CHECK(used_by_graphs() == 0);
+  CHECK(free_bytes() == before);
+  // A library that keeps the address and frees it later frees nobody else's memory.
+  void* const other = allocate(100 * kMiB);
+  CHECK(other != pointer);
+  CHECK(cudaFreeAsync(pointer, nullptr) == cudaSuccess);
+  expect(cudaErrorInvalidValue, cudaFreeAsync(pointer, nullptr));
+  CHECK(free_bytes() == before - 100 * kMiB);
+  CHECK(cudaFree(other) == cudaSuccess);
+  CHECK(free_bytes() == before);
+}
+
+TEST_CASE("a free that is captured frees when it is launched") {
+  Capturing capture;
+  void* const pointer = capture.allocate(10 * kMiB);
+  const cudaGraph_t first = capture.end();
+  capture.begin();
+  CHECK(cudaFreeAsync(pointer, capture.stream) == cudaSuccess);
+  const cudaGraph_t second = capture.end();
+  const cudaGraphExec_t allocates = instantiate(first), frees = instantiate(second);
+  CHECK(used_by_graphs() == 10 * kMiB);
+  CHECK(cudaGraphLaunch(allocates, capture.stream) == cudaSuccess);
+  // It lives still.
+  expect(cudaErrorInvalidValue, cudaGraphLaunch(allocates, capture.stream));
+  CHECK(cudaGraphLaunch(frees, capture.stream) == cudaSuccess);
+  CHECK(cudaGraphLaunch(allocates, capture.stream) == cudaSuccess);
+  // What lives outlives its graph.
+  CHECK(cudaGraphDestroy(first) == cudaSuccess);
+  CHECK(cudaGraphExecDestroy(allocates) == cudaSuccess);
+  CHECK(used_by_graphs() == 10 * kMiB);
+  cudaPointerAttributes attributes;
+  CHECK(cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess);
+  CHECK(attributes.type == cudaMemoryTypeDevice);
+  SUBCASE("freed on a stream") { CHECK(cudaFreeAsync(pointer, capture.stream) == cudaSuccess); }
+  SUBCASE("freed at once") { CHECK(cudaFree(pointer) == cudaSuccess); }
+  CHECK(used_by_graphs() == 0);
+  CHECK(cudaGraphDestroy(second) == cudaSuccess);
+  CHECK(cudaGraphExecDestroy(frees) == cudaSuccess);
+  // Memory that is no graph's cannot be freed by one.
+  void* plain = nullptr;
+  CHECK(cudaMallocAsync(&plain, kMiB, capture.stream) == cudaSuccess);
+  capture.begin();
+  expect(cudaErrorInvalidValue, cudaFreeAsync(plain, capture.stream));
+  CHECK(cudaGraphDestroy(capture.end()) == cudaSuccess);
+  CHECK(cudaFreeAsync(plain, capture.stream) == cudaSuccess);
+}
+
+TEST_CASE("a graph that frees what it takes when it is launched again") {
+  Capturing capture;
+  void* const pointer = capture.allocate(10 * kMiB);
+  const cudaGraph_t graph = capture.end();
+  const cudaGraphExec_t executable = instantiate(graph, cudaGraphInstantiateFlagAutoFreeOnLaunch);
+  unsigned long long flags = 0;
+  CHECK(cudaGraphExecGetFlags(executable, &flags) == cudaSuccess);
+  CHECK(flags == cudaGraphInstantiateFlagAutoFreeOnLaunch);
+  for (int i = 0; i < 3; ++i) CHECK(cudaGraphLaunch(executable, capture.stream) == cudaSuccess);
+  CHECK(used_by_graphs() == 10 * kMiB);
+  // Freed by the program: the address stays the graph's, for the next launch.
+  CHECK(cudaFreeAsync(pointer, capture.stream) == cudaSuccess);
+  CHECK(cudaGraphLaunch(executable, capture.stream) == cudaSuccess);
+  CHECK(cudaFreeAsync(pointer, capture.stream) == cudaSuccess);
+  expect(cudaErrorInvalidValue, cudaFreeAsync(pointer, capture.stream));
+  // Only one executable at a time, no copy, no part of another graph, and its nodes stay.
+  cudaGraphExec_t another = nullptr;
+  expect(cudaErrorNotSupported, cudaGraphInstantiate(&another, graph, 0));
+  cudaGraph_t copy = nullptr;
+  expect(cudaErrorNotSupported, cudaGraphClone(&copy, graph));
+  cudaGraph_t outer = nullptr;
+  cudaGraphNode_t node = nullptr;
+  CHECK(cudaGraphCreate(&outer, 0) == cudaSuccess);
+  expect(cudaErrorNotSupported, cudaGraphAddChildGraphNode(&node, outer, nullptr, 0, graph));
+  CHECK(cudaGraphDestroy(outer) == cudaSuccess);
+  size_t count = 1;
+  CHECK(cudaGraphGetNodes(graph, &node, &count) == cudaSuccess);
+  expect(cudaErrorNotSupported, cudaGraphDestroyNode(node));
+  CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  CHECK(cudaGraphExecDestroy(instantiate(graph)) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  CHECK(used_by_graphs() == 0);
+}
+
+TEST_CASE("blocks of a graph share memory if one comes after the other's end") {
+  Capturing capture;
+  cudaStream_t side = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking) == cudaSuccess);
+  cudaEvent_t fork = nullptr, join = nullptr;
+  CHECK(cudaEventCreate(&fork) == cudaSuccess);
+  CHECK(cudaEventCreate(&join) == cudaSuccess);
+  CHECK(cudaEventRecord(fork, capture.stream) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(side, fork, 0) == cudaSuccess);
+  void* const first = capture.allocate(16 * kMiB);
+  CHECK(cudaFreeAsync(first, capture.stream) == cudaSuccess);
+  expect(cudaErrorInvalidValue, cudaFreeAsync(first, capture.stream));
+  // Two halves, one after the other and side by side, then the whole again.
+  void* const left = capture.allocate(8 * kMiB);
+  void* const right = capture.allocate(8 * kMiB);
+  CHECK(left == first);
+  CHECK(right == static_cast<char*>(first) + 8 * kMiB);
+  CHECK(used_by_graphs() == 16 * kMiB);
+  CHECK(cudaFreeAsync(left, capture.stream) == cudaSuccess);
+  CHECK(cudaFreeAsync(right, capture.stream) == cudaSuccess);
+  void* const whole = capture.allocate(16 * kMiB);
+  CHECK(whole == first);
+  CHECK(used_by_graphs() == 16 * kMiB);
+  CHECK(cudaFreeAsync(whole, capture.stream) == cudaSuccess);
+  // The other branch may run at the same time.
+  void* beside = nullptr;
+  CHECK(cudaMallocAsync(&beside, 16 * kMiB, side) == cudaSuccess);
+  CHECK(beside != first);
+  CHECK(used_by_graphs() == 32 * kMiB);
+  CHECK(cudaFreeAsync(beside, side) == cudaSuccess);
+  CHECK(cudaEventRecord(join, side) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(capture.stream, join, 0) == cudaSuccess);
+  const cudaGraph_t graph = capture.end();
+  const cudaGraphExec_t executable = instantiate(graph);
+  for (int i = 0; i < 2; ++i) CHECK(cudaGraphLaunch(executable, capture.stream) == cudaSuccess);
+  CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  CHECK(used_by_graphs() == 32 * kMiB);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  CHECK(used_by_graphs() == 0);
+  CHECK(cudaEventDestroy(fork) == cudaSuccess);
+  CHECK(cudaEventDestroy(join) == cudaSuccess);
+  CHECK(cudaStreamDestroy(side) == cudaSuccess);
+}
+
+// Objects that live as long as graphs. Their destructors run in another thread.
+
+std::atomic<int> destroyed{0};
+
+cudaUserObject_t make_object(unsigned references = 1) {
+  cudaUserObject_t object = nullptr;
+  REQUIRE(cudaUserObjectCreate(
+              &object, &destroyed, [](void* count) { ++*static_cast<std::atomic<int>*>(count); },
+              references, cudaUserObjectNoDestructorSync) == cudaSuccess);
+  return object;
+}
+
+bool becomes(const std::atomic<int>& number, int wanted) {
+  for (int i = 0; i < 2000 && number != wanted; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return number == wanted;
+}
+
+bool stays(const std::atomic<int>& number, int wanted) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  return number == wanted;
+}
+
+TEST_CASE("executables and copies of a graph keep its objects of the program") {
+  destroyed = 0;
+  Capturing capture;
+  cudaStreamCaptureStatus status;
+  cudaGraph_t captured = nullptr;
+  unsigned long long id = 0;
+#if CUDART_VERSION >= 13000
+  REQUIRE(cudaStreamGetCaptureInfo(capture.stream, &status, &id, &captured, nullptr, nullptr,
+                                   nullptr) == cudaSuccess);
+#else
+  REQUIRE(cudaStreamGetCaptureInfo(capture.stream, &status, &id, &captured, nullptr, nullptr) ==
+          cudaSuccess);
+#endif
+  REQUIRE(cudaGraphRetainUserObject(captured, make_object(), 1, cudaGraphUserObjectMove) ==
+          cudaSuccess);
+  SUBCASE("the capture fails") { capture.fail(); }
+  SUBCASE("an executable outlives the graph") {
+    const cudaGraph_t graph = capture.end();
+    const cudaGraphExec_t executable = instantiate(graph);
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+    CHECK(stays(destroyed, 0));
+    CHECK(cudaGraphLaunch(executable, capture.stream) == cudaSuccess);
+    CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  }
+  SUBCASE("a copy outlives the graph") {
+    const cudaGraph_t graph = capture.end();
+    cudaGraph_t copy = nullptr;
+    REQUIRE(cudaGraphClone(&copy, graph) == cudaSuccess);
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+    CHECK(stays(destroyed, 0));
+    CHECK(cudaGraphDestroy(copy) == cudaSuccess);
+  }
+  SUBCASE("an executable that is updated has those of the new graph") {
+    const cudaGraph_t graph = capture.end();
+    const cudaGraphExec_t executable = instantiate(graph);
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+    cudaGraph_t empty = nullptr;
+    REQUIRE(cudaGraphCreate(&empty, 0) == cudaSuccess);
+    const cudaUserObject_t other = make_object(2);
+    REQUIRE(cudaGraphRetainUserObject(empty, other, 1, cudaGraphUserObjectMove) == cudaSuccess);
+    cudaGraphExecUpdateResultInfo info;
+    CHECK(cudaGraphExecUpdate(executable, empty, &info) == cudaSuccess);
+    CHECK(info.result == cudaGraphExecUpdateSuccess);
+    CHECK(becomes(destroyed, 1));
+    CHECK(cudaGraphReleaseUserObject(empty, other, 1) == cudaSuccess);
+    CHECK(cudaUserObjectRelease(other, 1) == cudaSuccess);
+    CHECK(stays(destroyed, 1));
+    destroyed = 0;
+    CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+    CHECK(cudaGraphDestroy(empty) == cudaSuccess);
+  }
+  CHECK(becomes(destroyed, 1));
+  CHECK(stays(destroyed, 1));
+}
+
+// Nodes that a program adds by hand.
+
+TEST_CASE("nodes by hand do what captured ones do") {
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaGraphCreate(&graph, 0) == cudaSuccess);
+  cudaEvent_t event = nullptr, other = nullptr;
+  CHECK(cudaEventCreate(&event) == cudaSuccess);
+  CHECK(cudaEventCreate(&other) == cudaSuccess);
+  cudaGraphNode_t allocation = nullptr, fill = nullptr, copy = nullptr, host = nullptr,
+                  free_node = nullptr, record = nullptr, wait = nullptr;
+  cudaMemAllocNodeParams memory{};
+  memory.poolProps.allocType = cudaMemAllocationTypePinned;
+  memory.poolProps.location.type = cudaMemLocationTypeDevice;
+  memory.bytesize = 3000;
+  CHECK(cudaGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &memory) == cudaSuccess);
+  REQUIRE(memory.dptr != nullptr);
+  CHECK(used_by_graphs() == 3072);
+  const cudaMemsetParams sevens{memory.dptr, 0, 0x37, 1, 5, 1};
+  CHECK(cudaGraphAddMemsetNode(&fill, graph, &allocation, 1, &sevens) == cudaSuccess);
+  char* read = nullptr;
+  CHECK(cudaMallocHost(reinterpret_cast<void**>(&read), 10) == cudaSuccess);
+  std::memset(read, 0, 10);
+  CHECK(cudaGraphAddMemcpyNode1D(&copy, graph, &fill, 1, read, memory.dptr, 5,
+                                 cudaMemcpyDeviceToHost) == cudaSuccess);
+  static std::atomic<int> calls{0};
+  static char seen = 0;
+  const cudaHostNodeParams call{[](void* data) {
+                                  ++calls;
+                                  seen = *static_cast<char*>(data);
+                                },
+                                read};
+  CHECK(cudaGraphAddHostNode(&host, graph, &copy, 1, &call) == cudaSuccess);
+  CHECK(cudaGraphAddMemFreeNode(&free_node, graph, &host, 1, memory.dptr) == cudaSuccess);
+  expect(cudaErrorInvalidValue, cudaGraphAddMemFreeNode(&wait, graph, &host, 1, memory.dptr));
+  CHECK(cudaGraphAddEventRecordNode(&record, graph, &free_node, 1, event) == cudaSuccess);
+  CHECK(cudaGraphAddEventWaitNode(&wait, graph, &record, 1, event) == cudaSuccess);
+  expect(cudaErrorInvalidResourceHandle,
+         cudaGraphAddEventWaitNode(&wait, graph, nullptr, 0, nullptr));
+
+  void* freed = nullptr;
+  CHECK(cudaGraphMemFreeNodeGetParams(free_node, &freed) == cudaSuccess);
+  CHECK(freed == memory.dptr);
+  cudaMemAllocNodeParams told{};
+  CHECK(cudaGraphMemAllocNodeGetParams(allocation, &told) == cudaSuccess);
+  CHECK(told.dptr == memory.dptr);
+  cudaHostNodeParams call_told{};
+  CHECK(cudaGraphHostNodeGetParams(host, &call_told) == cudaSuccess);
+  CHECK(call_told.userData == read);
+  expect(cudaErrorInvalidValue, cudaGraphHostNodeGetParams(copy, &call_told));
+  cudaEvent_t event_told = nullptr;
+  CHECK(cudaGraphEventRecordNodeGetEvent(record, &event_told) == cudaSuccess);
+  CHECK(event_told == event);
+
+  const cudaGraphExec_t executable = instantiate(graph);
+  float milliseconds = 0;
+  expect(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, event, event));
+  CHECK(cudaGraphLaunch(executable, nullptr) == cudaSuccess);
+  CHECK(cudaEventSynchronize(event) == cudaSuccess);
+  CHECK(calls == 1);
+  CHECK(seen == 0x37);
+  CHECK(std::string(read) == "77777");
+  CHECK(cudaEventElapsedTime(&milliseconds, event, event) == cudaSuccess);
+
+  // An executable's nodes can be changed, and some turned off; the graph's stay.
+  const cudaMemsetParams eights{memory.dptr, 0, 0x38, 1, 5, 1};
+  CHECK(cudaGraphExecMemsetNodeSetParams(executable, fill, &eights) == cudaSuccess);
+  expect(cudaErrorInvalidValue, cudaGraphExecMemsetNodeSetParams(executable, copy, &eights));
+  CHECK(cudaGraphExecEventRecordNodeSetEvent(executable, record, other) == cudaSuccess);
+  CHECK(cudaGraphLaunch(executable, nullptr) == cudaSuccess);
+  CHECK(cudaEventSynchronize(other) == cudaSuccess);
+  CHECK(std::string(read) == "88888");
+  cudaMemsetParams fill_told{};
+  CHECK(cudaGraphMemsetNodeGetParams(fill, &fill_told) == cudaSuccess);
+  CHECK(fill_told.value == 0x37);
+  unsigned is_enabled = 0;
+  CHECK(cudaGraphNodeGetEnabled(executable, copy, &is_enabled) == cudaSuccess);
+  CHECK(is_enabled == 1);
+  CHECK(cudaGraphNodeSetEnabled(executable, copy, 0) == cudaSuccess);
+  expect(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, host, 0));
+  std::memset(read, 0, 10);
+  CHECK(cudaGraphLaunch(executable, nullptr) == cudaSuccess);
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(std::string(read).empty());
+  CHECK(calls == 3);
+
+  CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  CHECK(cudaFreeHost(read) == cudaSuccess);
+  CHECK(cudaEventDestroy(event) == cudaSuccess);
+  CHECK(cudaEventDestroy(other) == cudaSuccess);
+  CHECK(used_by_graphs() == 0);
+}
+
+std::vector<int> order;
+
+cudaGraphNode_t add_number(cudaGraph_t graph, int* number) {
+  cudaGraphNode_t node = nullptr;
+  const cudaHostNodeParams call{[](void* data) { order.push_back(*static_cast<int*>(data)); },
+                                number};
+  REQUIRE(cudaGraphAddHostNode(&node, graph, nullptr, 0, &call) == cudaSuccess);
+  return node;
+}
+
+void launch_once(cudaGraph_t graph) {
+  order.clear();
+  const cudaGraphExec_t executable = instantiate(graph);
+  CHECK(cudaGraphLaunch(executable, nullptr) == cudaSuccess);
+  CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
+}
+
+TEST_CASE("edges by hand, parts of graphs, conditions") {
+  int numbers[] = {1, 2, 3};
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaGraphCreate(&graph, 0) == cudaSuccess);
+  cudaGraphNode_t nodes[2] = {add_number(graph, &numbers[0]), add_number(graph, &numbers[1])};
+  launch_once(graph);
+  CHECK(order == std::vector<int>{1, 2});
+#if CUDART_VERSION >= 13000
+  const auto add_edge = [&](cudaGraphNode_t from, cudaGraphNode_t to) {
+    return cudaGraphAddDependencies(graph, &from, &to, nullptr, 1);
   };
-  CHECK(cudaLaunchHostFunc(nullptr, callback, &called) == cudaSuccess);
-  CHECK(called == 1);
+  const auto edges = [&](cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count) {
+    return cudaGraphGetEdges(graph, from, to, nullptr, count);
+  };
+#else
+  const auto add_edge = [&](cudaGraphNode_t from, cudaGraphNode_t to) {
+    return cudaGraphAddDependencies(graph, &from, &to, 1);
+  };
+  const auto edges = [&](cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count) {
+    return cudaGraphGetEdges(graph, from, to, count);
+  };
+#endif
+  CHECK(add_edge(nodes[1], nodes[0]) == cudaSuccess);
+  expect(cudaErrorInvalidValue, add_edge(nodes[1], nodes[0]));
+  size_t count = 0;
+  CHECK(edges(nullptr, nullptr, &count) == cudaSuccess);
+  REQUIRE(count == 1);
+  cudaGraphNode_t from = nullptr, to = nullptr;
+  CHECK(edges(&from, &to, &count) == cudaSuccess);
+  CHECK(from == nodes[1]);
+  CHECK(to == nodes[0]);
+  launch_once(graph);
+  CHECK(order == std::vector<int>{2, 1});
+
+  // An update keeps the shape.
+  cudaGraphExec_t executable = instantiate(graph);
+  cudaGraph_t other = nullptr;
+  CHECK(cudaGraphClone(&other, graph) == cudaSuccess);
+  cudaGraphNode_t copy = nullptr;
+  CHECK(cudaGraphNodeFindInClone(&copy, nodes[0], other) == cudaSuccess);
+  CHECK(copy != nodes[0]);
+  cudaGraphExecUpdateResultInfo info;
+  CHECK(cudaGraphExecUpdate(executable, other, &info) == cudaSuccess);
+  CHECK(cudaGraphDestroyNode(copy) == cudaSuccess);
+  expect(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, other, &info));
+  CHECK(info.result == cudaGraphExecUpdateErrorTopologyChanged);
+  CHECK(cudaGraphAddEmptyNode(&copy, other, nullptr, 0) == cudaSuccess);
+  expect(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, other, &info));
+  CHECK(info.result == cudaGraphExecUpdateErrorNodeTypeChanged);
+  CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  CHECK(cudaGraphDestroy(other) == cudaSuccess);
+
+  // A part is a copy of what was there when it was added.
+  cudaGraph_t outer = nullptr;
+  REQUIRE(cudaGraphCreate(&outer, 0) == cudaSuccess);
+  cudaGraphNode_t part = nullptr;
+  CHECK(cudaGraphAddChildGraphNode(&part, outer, nullptr, 0, graph) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  cudaGraph_t inner = nullptr;
+  CHECK(cudaGraphChildGraphNodeGetGraph(part, &inner) == cudaSuccess);
+  CHECK(cudaGraphGetNodes(inner, nullptr, &count) == cudaSuccess);
+  CHECK(count == 2);
+  expect(cudaErrorInvalidValue, cudaGraphDestroy(inner));
+
+  // A condition has the value that it begins with.
+  for (unsigned value : {0u, 1u}) {
+    cudaGraphConditionalHandle handle;
+    CHECK(cudaGraphConditionalHandleCreate(&handle, outer, value, cudaGraphCondAssignDefault) ==
+          cudaSuccess);
+    cudaGraphNodeParams condition = {cudaGraphNodeTypeConditional, {}, {}, 0};
+    condition.conditional.handle = handle;
+    condition.conditional.type = cudaGraphCondTypeIf;
+    condition.conditional.size = 1;
+    cudaGraphNode_t node = nullptr;
+#if CUDART_VERSION >= 13000
+    CHECK(cudaGraphAddNode(&node, outer, &part, nullptr, 1, &condition) == cudaSuccess);
+#else
+    CHECK(cudaGraphAddNode(&node, outer, &part, 1, &condition) == cudaSuccess);
+#endif
+    add_number(condition.conditional.phGraph_out[0], &numbers[2]);
+    launch_once(outer);
+    CHECK(order == (value ? std::vector<int>{2, 1, 3} : std::vector<int>{2, 1}));
+  }
+
+  // A launch that is captured is a part, too.
+  executable = instantiate(outer);
+  Capturing capture;
+  CHECK(cudaGraphLaunch(executable, capture.stream) == cudaSuccess);
+  CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  const cudaGraph_t captured = capture.end();
+  launch_once(captured);
+  CHECK(order == std::vector<int>{2, 1, 3});
+  CHECK(cudaGraphDestroy(captured) == cudaSuccess);
+  CHECK(cudaGraphDestroy(outer) == cudaSuccess);
+}
+
+TEST_CASE("the driver's functions of graphs are the runtime's") {
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  CUgraphNode first = nullptr, second = nullptr;
+  CHECK(cuGraphAddEmptyNode(&first, graph, nullptr, 0) == CUDA_SUCCESS);
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  kernel.func = reinterpret_cast<CUfunction>(&order);
+  kernel.gridDimX = 7;
+  kernel.gridDimY = kernel.gridDimZ = kernel.blockDimX = kernel.blockDimY = kernel.blockDimZ = 1;
+  CHECK(cuGraphAddKernelNode(&second, graph, &first, 1, &kernel) == CUDA_SUCCESS);
+  size_t count = 0;
+  CHECK(cuGraphGetNodes(graph, nullptr, &count) == CUDA_SUCCESS);
+  CHECK(count == 2);
+  CHECK(cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &count) == CUDA_SUCCESS);
+  CHECK(count == 1);
+  CUgraphNodeType type;
+  CHECK(cuGraphNodeGetType(second, &type) == CUDA_SUCCESS);
+  CHECK(type == CU_GRAPH_NODE_TYPE_KERNEL);
+  CUDA_KERNEL_NODE_PARAMS told{};
+  CHECK(cuGraphKernelNodeGetParams(second, &told) == CUDA_SUCCESS);
+  CHECK(told.gridDimX == 7);
+  CHECK(told.func == kernel.func);
+  CUgraphExec executable = nullptr;
+  CHECK(cuGraphInstantiate(&executable, graph, 0) == CUDA_SUCCESS);
+  CHECK(cuGraphLaunch(executable, nullptr) == CUDA_SUCCESS);
+  CHECK(cuGraphExecDestroy(executable) == CUDA_SUCCESS);
+  CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+  CHECK(cuGraphGetNodes(graph, nullptr, &count) == CUDA_ERROR_INVALID_VALUE);
+
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuMemsetD8Async(0, 0, 0, stream) == CUDA_SUCCESS);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  const CUgraphNode* dependencies = nullptr;
+  CHECK(cuStreamGetCaptureInfo(stream, &status, &id, &graph, &dependencies, nullptr, &count) ==
+        CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(id != 0);
+  CHECK(count == 1);
+  CHECK(cuGraphAddEmptyNode(&first, graph, dependencies, count) == CUDA_SUCCESS);
+  CHECK(cuStreamUpdateCaptureDependencies(stream, &first, nullptr, 1,
+                                          CU_STREAM_SET_CAPTURE_DEPENDENCIES) == CUDA_SUCCESS);
+  CHECK(cuMemsetD8Async(0, 0, 0, stream) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  CHECK(cuGraphNodeGetDependentNodes(first, nullptr, nullptr, &count) == CUDA_SUCCESS);
+  CHECK(count == 1);
+  CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+  unsigned flags = 0;
+  CHECK(cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS);
+  CHECK(flags == CU_STREAM_NON_BLOCKING);
+  CHECK(cuStreamDestroy(stream) == CUDA_SUCCESS);
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+// Host functions.
+
+TEST_CASE("host functions are called in another thread, in the order of the stream") {
+  std::mutex held;
+  std::unique_lock<std::mutex> lock(held);
+  struct Call {
+    std::mutex* held;
+    char* pinned;
+    std::atomic<int> calls{0};
+    std::thread::id thread;
+  } call{&held, nullptr, {}, {}};
+  CHECK(cudaMallocHost(reinterpret_cast<void**>(&call.pinned), 10) == cudaSuccess);
+  std::memset(call.pinned, 0, 10);
+  char* const device = static_cast<char*>(allocate(10));
+  const auto function = [](void* data) {
+    Call& c = *static_cast<Call*>(data);
+    const std::lock_guard<std::mutex> wait(*c.held);
+    std::strcpy(c.pinned, "host");
+    c.thread = std::this_thread::get_id();
+    ++c.calls;
+  };
+  CHECK(cudaLaunchHostFunc(nullptr, function, &call) == cudaSuccess);
+  cudaEvent_t event = nullptr;
+  CHECK(cudaEventCreate(&event) == cudaSuccess);
+  CHECK(cudaEventRecord(event, nullptr) == cudaSuccess);
+  expect(cudaErrorNotReady, cudaEventQuery(event));
+  expect(cudaErrorNotReady, cudaStreamQuery(nullptr));
+  float milliseconds = 0;
+  expect(cudaErrorNotReady, cudaEventElapsedTime(&milliseconds, event, event));
+  // A copy behind it, from memory that it writes.
+  CHECK(cudaMemcpyAsync(device, call.pinned, 5, cudaMemcpyHostToDevice, nullptr) == cudaSuccess);
+  CHECK(call.calls == 0);
+  lock.unlock();
+  char back[5] = {};
+  CHECK(cudaMemcpy(back, device, 5, cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::string(back) == "host");
+  CHECK(call.calls == 1);
+  CHECK(call.thread != std::this_thread::get_id());
+  CHECK(cudaEventQuery(event) == cudaSuccess);
+  CHECK(cudaStreamQuery(nullptr) == cudaSuccess);
+  CHECK(cudaEventElapsedTime(&milliseconds, event, event) == cudaSuccess);
+
+  std::atomic<int> streams_seen{0};
+  const auto callback = [](cudaStream_t stream, cudaError_t status, void* data) {
+    CHECK(cudaStreamSynchronize(stream) == cudaErrorNotPermitted);
+    if (status == cudaSuccess) ++*static_cast<std::atomic<int>*>(data);
+  };
+  for (int i = 0; i < 100; ++i)
+    CHECK(cudaStreamAddCallback(nullptr, callback, &streams_seen, 0) == cudaSuccess);
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(streams_seen == 100);
+  expect(cudaErrorInvalidValue, cudaLaunchHostFunc(nullptr, nullptr, nullptr));
+
+  // The child of a fork has a thread of its own, and nothing of its parent's to wait for.
+  lock.lock();
+  CHECK(cudaLaunchHostFunc(nullptr, function, &call) == cudaSuccess);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    static std::atomic<int> calls{0};
+    const bool works = cudaStreamSynchronize(nullptr) == cudaSuccess &&
+                       cudaLaunchHostFunc(
+                           nullptr, [](void*) { ++calls; }, nullptr) == cudaSuccess &&
+                       cudaStreamSynchronize(nullptr) == cudaSuccess && calls == 1 &&
+                       call.calls == 1;
+    _exit(works ? 0 : 1);
+  }
+  lock.unlock();
+  int status = 1;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(call.calls == 2);
+  CHECK(cudaEventDestroy(event) == cudaSuccess);
+  CHECK(cudaFree(device) == cudaSuccess);
+  CHECK(cudaFreeHost(call.pinned) == cudaSuccess);
+}
+
+TEST_CASE("the legacy default stream beside a capture of a per-thread default stream") {
+  REQUIRE(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeThreadLocal) ==
+          cudaSuccess);
+  expect(cudaErrorStreamCaptureImplicit, cudaMemsetAsync(nullptr, 0, 0, cudaStreamLegacy));
+  cudaGraph_t graph = nullptr;
+  expect(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(cudaStreamPerThread, &graph));
+  std::thread([] {
+    REQUIRE(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeThreadLocal) ==
+            cudaSuccess);
+    std::thread([] {
+      cudaStreamCaptureStatus status;
+      CHECK(cudaStreamIsCapturing(cudaStreamPerThread, &status) == cudaSuccess);
+      CHECK(status == cudaStreamCaptureStatusNone);
+    }).join();
+    cudaGraph_t made = nullptr;
+    CHECK(cudaStreamEndCapture(cudaStreamPerThread, &made) == cudaSuccess);
+    CHECK(cudaGraphDestroy(made) == cudaSuccess);
+  }).join();
 }
 
 // CUB looks for what a kernel says among the architectures it was compiled for.
@@ -582,6 +1210,32 @@ TEST_CASE("contexts that are pushed lie on a stack of the thread") {
   }).join();
 }
 
+// Made before the thread's first context, so it goes after what was made with that one.
+struct AtTheEnd {
+  CUcontext context = nullptr;
+  bool* done = nullptr;
+  ~AtTheEnd() {
+    for (int i = 0; i < 100; ++i) {
+      if (cuCtxPushCurrent(context) != CUDA_SUCCESS) return;
+    }
+    CUcontext got = nullptr;
+    *done = cuCtxPopCurrent(&got) == CUDA_SUCCESS && got == context;
+  }
+};
+thread_local AtTheEnd at_the_end;
+
+TEST_CASE("a thread's destructors may push and pop contexts") {
+  bool done = false;
+  std::thread([&done] {
+    CUcontext context = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    at_the_end.context = context;
+    at_the_end.done = &done;
+    for (int i = 0; i < 4; ++i) CHECK(cuCtxPushCurrent(context) == CUDA_SUCCESS);
+  }).join();
+  CHECK(done);
+}
+
 TEST_CASE("a device of 8.0 has no clusters") {
   int size = 0;
   CHECK(cudaOccupancyMaxPotentialClusterSize(&size, nullptr, nullptr) == cudaSuccess);
@@ -615,6 +1269,76 @@ TEST_CASE("stream-ordered memory") {
   expect(cudaErrorMemoryAllocation, cudaMallocAsync(&pointer, 2 * kCapacity, nullptr));
 }
 
+TEST_CASE("a pool that is destroyed lives until its last block is freed") {
+  cudaMemPoolProps properties;
+  std::memset(&properties, 0, sizeof properties);
+  properties.location = {cudaMemLocationTypeDevice, 0};
+  const size_t before = free_bytes();
+  cudaMemPool_t pool = nullptr;
+  REQUIRE(cudaMemPoolCreate(&pool, &properties) == cudaSuccess);
+  CHECK(cudaDeviceSetMemPool(0, pool) == cudaSuccess);
+  expect(cudaErrorInvalidValue, cudaDeviceSetMemPool(1, pool));
+  cudaMemAccessFlags access;
+  cudaMemLocation here = {cudaMemLocationTypeDevice, 0};
+  CHECK(cudaMemPoolGetAccess(&access, pool, &here) == cudaSuccess);
+  char* pointers[2] = {};
+  for (char*& pointer : pointers)
+    REQUIRE(cudaMallocAsync(reinterpret_cast<void**>(&pointer), 20 * kMiB, nullptr) == cudaSuccess);
+  REQUIRE(cudaMemcpy(pointers[1], "kept", 4, cudaMemcpyHostToDevice) == cudaSuccess);
+  CHECK(cudaMemPoolDestroy(pool) == cudaSuccess);
+  // Its handle is no pool any more, and the device has its own again.
+  expect(cudaErrorInvalidValue, cudaMemPoolDestroy(pool));
+  expect(cudaErrorInvalidValue, cudaMemPoolGetAccess(&access, pool, &here));
+  cudaMemPool_t now = nullptr, usual = nullptr;
+  CHECK(cudaDeviceGetMemPool(&now, 0) == cudaSuccess);
+  CHECK(cudaDeviceGetDefaultMemPool(&usual, 0) == cudaSuccess);
+  CHECK(now == usual);
+
+  CHECK(free_bytes() == before - 64 * kMiB);
+  CHECK(cudaFreeAsync(pointers[0], nullptr) == cudaSuccess);
+  CHECK(free_bytes() == before - 32 * kMiB);
+  char back[4] = {};
+  CHECK(cudaMemcpy(back, pointers[1], 4, cudaMemcpyDeviceToHost) == cudaSuccess);
+  CHECK(std::string(back, 4) == "kept");
+  CHECK(cudaFree(pointers[1]) == cudaSuccess);
+  CHECK(free_bytes() == before);
+}
+
+TEST_CASE("children find the tables of kernels and variables free") {
+  // Many kernels, so that the lock is held for long: they are sorted when one is asked about.
+  static char kernels[20000];
+  void** const handle = __cudaRegisterFatBinary(nullptr);
+  for (char& kernel : kernels)
+    __cudaRegisterFunction(handle, &kernel, nullptr, "kernel", -1, nullptr, nullptr, nullptr,
+                           nullptr, nullptr);
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) {
+      __cudaRegisterFunction(handle, kernels, nullptr, "kernel", -1, nullptr, nullptr, nullptr,
+                             nullptr, nullptr);
+      cudaFuncAttributes attributes;
+      cudaFuncGetAttributes(&attributes, kernels + 1);
+      usleep(100);  // lets the other thread have the lock
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(2);
+      cudaFuncAttributes attributes;
+      size_t bytes = 0;
+      const bool asked = cudaFuncGetAttributes(&attributes, kernels) == cudaSuccess;
+      _exit(asked && cudaGetSymbolSize(&bytes, kernels) == cudaErrorInvalidSymbol ? 0 : 1);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+  }
+  stop = true;
+  busy.join();
+  __cudaUnregisterFatBinary(handle);
+}
+
 TEST_CASE("other processes cannot share memory, and children find a whole device") {
   void* const pointer = allocate(100);
   cudaIpcMemHandle_t handle;
@@ -638,6 +1362,19 @@ TEST_CASE("other processes cannot share memory, and children find a whole device
   stop = true;
   busy.join();
   CHECK(cudaFree(pointer) == cudaSuccess);
+}
+
+// Asked before main() makes the first CUDA call.
+int count_before_cuda = -1;
+const CUresult before_cuda = cuDeviceGetCount(&count_before_cuda);
+
+TEST_CASE("the driver says where CUDA has not been started") {
+  CHECK(before_cuda == CUDA_ERROR_NOT_INITIALIZED);
+  CHECK(count_before_cuda == -1);
+  int count = -1;
+  CHECK(cuInit(0) == CUDA_SUCCESS);
+  CHECK(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+  CHECK(count == 2);
 }
 
 TEST_CASE("a reset frees everything of the device") {

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -13,6 +14,10 @@
 // in.
 
 extern "C" {
+void** __cudaRegisterFatBinary(void*);
+void __cudaUnregisterFatBinary(void**);
+void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
+                            dim3*, int*);
 int nvmlDeviceGetCount_v2(unsigned* count);
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, char** handle);
 int nvmlDeviceGetHandleByPciBusId_v2(const char* text, char** handle);
@@ -63,6 +68,39 @@ TEST_CASE("the context takes what was measured, and clusters are the device's") 
     CHECK(cudaOccupancyMaxPotentialClusterSize(&size, nullptr, nullptr) == cudaSuccess);
     CHECK(size == (device == 0 ? 1 : 8));
   }
+}
+
+TEST_CASE("a kernel says of each device what would run there") {
+  struct Entry {
+    uint16_t kind, version;
+    uint32_t header_bytes;
+    uint64_t code_bytes;
+    uint32_t other[3], architecture;
+    char code[16];
+  };
+  struct {
+    uint32_t magic = 0xba55ed50;
+    uint16_t version = 1, header_bytes = 16;
+    uint64_t bytes = 2 * sizeof(Entry);
+    Entry entries[2] = {{2, 1, 32, 16, {}, 75, {}}, {2, 1, 32, 16, {}, 90, {}}};
+  } code;
+  const struct {
+    uint32_t magic, version;
+    const void* code;
+    void* file;
+  } description{0x466243b1, 1, &code, nullptr};
+  static char kernel;
+  void** const handle =
+      __cudaRegisterFatBinary(const_cast<void*>(static_cast<const void*>(&description)));
+  __cudaRegisterFunction(handle, &kernel, nullptr, "kernel", -1, nullptr, nullptr, nullptr, nullptr,
+                         nullptr);
+  for (const int device : {0, 1, 0}) {
+    REQUIRE(cudaSetDevice(device) == cudaSuccess);
+    cudaFuncAttributes attributes;
+    REQUIRE(cudaFuncGetAttributes(&attributes, &kernel) == cudaSuccess);
+    CHECK(attributes.binaryVersion == (device == 0 ? 75 : 90));
+  }
+  __cudaUnregisterFatBinary(handle);
 }
 
 TEST_CASE("NVML counts all of them, and finds CUDA's by bus and UUID") {

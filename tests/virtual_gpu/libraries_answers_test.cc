@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <string>
@@ -16,9 +17,16 @@
 #include "virtual_gpu/workspaces.h"
 
 extern "C" {
+int cudaDeviceReset();
 int cudaMalloc(void**, size_t);
+int cudaMemGetInfo(size_t*, size_t*);
 int cudaFree(void*);
+int cudaEventCreate(void**);
+int cudaEventDestroy(void*);
+int cudaEventRecord(void*, void*);
+int cudaEventElapsedTime(float*, void*, void*);
 int cudaMemcpy(void*, const void*, size_t, int);
+int cudaMemset(void*, int, size_t);
 size_t cudnnGetVersion();
 int cudnnGetProperty(int, int*);
 void cudnnGetLastErrorString(char*, size_t);
@@ -68,6 +76,7 @@ int cublasSetPointerMode_v2(void*, int);
 int cublasSdot_v2(void*, int, const float*, int, const float*, int, float*);
 int cublasIsamax_v2(void*, int, const float*, int, int*);
 int cublasSgetrsBatched(void*, int, int, int, const void*, int, const int*, void*, int, int*, int);
+int cublasSgemmEx();
 int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*,
                                    int*);
 int cufftCreate(int*);
@@ -111,6 +120,14 @@ int ncclAllGather(const void*, void*, size_t, int, void*, void*);
 int ncclBcast(void*, size_t, int, int, void*, void*);
 int ncclBroadcast(const void*, void*, size_t, int, int, void*, void*);
 int ncclCommDestroy(void*);
+int ncclCommAbort(void*);
+int ncclCommInitRankConfig(void**, int, UniqueId, int, const void*);
+int ncclAllReduce(const void*, void*, size_t, int, int, void*, void*);
+int ncclReduceScatter(const void*, void*, size_t, int, int, void*, void*);
+int ncclSend(const void*, size_t, int, int, void*, void*);
+int ncclRecv(void*, size_t, int, int, void*, void*);
+const char* ncclGetErrorString(int);
+const char* ncclGetLastError(const void*);
 }
 
 namespace memledger::virtual_gpu {
@@ -274,17 +291,22 @@ TEST_CASE("a tensor descriptor gives back what was set, no more than asked for")
 }
 
 TEST_CASE(
-    "a convolution's graph: two engines, the one with tensor cores has a note and the larger "
-    "workspace") {
+    "a convolution's graph: the first engine with tensor cores has a note and the larger "
+    "workspace, "
+    "then one without, then the largest of both") {
   Graph g;
   void* const graph = g.forward();
   const auto configs = g.configs(graph);
-  REQUIRE(configs.size() == 2);
+  REQUIRE(configs.size() == 4);
   CHECK(g.notes(configs[0]) == std::vector<int>{0});
   CHECK(g.notes(configs[1]).empty());
+  CHECK(g.notes(configs[2]) == std::vector<int>{0});
+  CHECK(g.notes(configs[3]).empty());
   void* const plan = g.plan(configs[0]);
-  CHECK(g.workspace(plan) == (2 * 16 * 64 * 56 * 56 + 64 * 64 * 9) * 4);
-  CHECK(g.workspace(g.plan(configs[1])) == (25 * 64 * 64 + 64) * 4);
+  CHECK(g.workspace(plan) == (2 * 16 * 64 * 56 * 56 + 64 * 64 * 9) * 4 + 16);
+  CHECK(g.workspace(g.plan(configs[1])) == 0);
+  // Channels up to whole tiles of 128.
+  CHECK(g.workspace(g.plan(configs[2])) == (2 * 16 * 128 * 56 * 56 + 128 * 128 * 9) * 4 + 16);
 
   std::array<memledger_virtual_gpu_workspace, 32> rows;
   const auto* const row = find_row(rows, "cuDNN convolution forward");
@@ -295,6 +317,34 @@ TEST_CASE(
   CHECK(cudnnBackendExecute(handle, plan, g.finalized(g.make(16))) == 0);
   CHECK(find_row(rows, "cuDNN convolution forward")->used == used + 1);
   CHECK(cudnnDestroy(handle) == 0);
+}
+
+// LibTorch, told to benchmark, runs each plan twice, the second time between two events.
+TEST_CASE("plans that are all tried take longer the later they were named, and no longer then") {
+  Graph g;
+  void *handle = nullptr, *before = nullptr, *after = nullptr;
+  REQUIRE(cudnnCreate(&handle) == 0);
+  REQUIRE(cudaEventCreate(&before) + cudaEventCreate(&after) == 0);
+  void* const pack = g.finalized(g.make(16));
+  const auto milliseconds = [&](void* plan) {
+    float result = -1;
+    CHECK(cudaEventRecord(before, nullptr) == 0);
+    CHECK(cudnnBackendExecute(handle, plan, pack) == 0);
+    CHECK(cudaEventRecord(after, nullptr) == 0);
+    CHECK(cudaEventElapsedTime(&result, before, after) == 0);
+    return result;
+  };
+  float last = -1;
+  for (void* const config : g.configs(g.forward())) {
+    void* const plan = g.plan(config);
+    CHECK(cudnnBackendExecute(handle, plan, pack) == 0);
+    const float time = milliseconds(plan);
+    CHECK(time > (last < 0 ? -1 : last + 900));
+    last = time;
+    CHECK(milliseconds(plan) < 500);
+  }
+  CHECK(last > 2900);
+  CHECK(cudaEventDestroy(before) + cudaEventDestroy(after) + cudnnDestroy(handle) == 0);
 }
 
 TEST_CASE("descriptors hold what they are made of, whoever destroys it") {
@@ -338,7 +388,7 @@ TEST_CASE("the older interface's convolution has the same workspace") {
   REQUIRE(cudnnSetConvolutionNdDescriptor(shape, 2, ones, ones, ones, 1, 0) == 0);
   size_t bytes = 0;
   REQUIRE(cudnnGetConvolutionForwardWorkspaceSize(nullptr, x, w, shape, y, 1, &bytes) == 0);
-  CHECK(bytes == (2 * 16 * 64 * 56 * 56 + 64 * 64 * 9) * 4);
+  CHECK(bytes == (2 * 16 * 64 * 56 * 56 + 64 * 64 * 9) * 4 + 16);
   cudnnDestroyTensorDescriptor(x);
   cudnnDestroyTensorDescriptor(y);
   cudnnDestroyFilterDescriptor(w);
@@ -543,13 +593,105 @@ TEST_CASE("NCCL: one process stands for any rank") {
   CHECK(ncclCommDestroy(world) == 0);
 }
 
+// Figures by hand from NCCL 2.28's sources, for 24 collective, 32 point-to-point and 16 multicast
+// channels; see virtual_gpu/nccl_memory.h.
+TEST_CASE("NCCL: communicators take memory of the device and give it back") {
+  constexpr size_t kMiB = 1 << 20;
+  constexpr int kFloat = 7;
+  const auto free_bytes = [] {
+    size_t free_now = 0, total = 0;
+    REQUIRE(cudaMemGetInfo(&free_now, &total) == 0);
+    return free_now;
+  };
+  const size_t before = free_bytes();
+  const auto taken = [&] { return (before - free_bytes()) / kMiB; };
+  UniqueId id;
+  REQUIRE(ncclGetUniqueId(&id) == 0);
+  void* world = nullptr;
+  REQUIRE(ncclCommInitRank(&world, 8, id, 3) == 0);
+  CHECK(taken() == 256 + 2 * 24 * 12);  // pool of sends, ring and tree
+  CHECK(ncclBroadcast(nullptr, nullptr, 0, kFloat, 0, world, nullptr) == 0);
+  CHECK(ncclReduceScatter(nullptr, nullptr, 0, kFloat, 0, world, nullptr) == 0);
+  CHECK(taken() == 832);
+  CHECK(ncclAllReduce(nullptr, nullptr, 0, kFloat, 0, world, nullptr) == 0);
+  CHECK(taken() == 32 * 3 * 2 + 16 * 2 + 2 + 2 * 24 * 12 + 16 * 2 * 8);
+  CHECK(ncclAllReduce(nullptr, nullptr, 0, kFloat, 0, world, nullptr) == 0);
+  CHECK(taken() == 1058);
+  // All-to-all, as LibTorch does it.
+  for (int round = 0; round < 2; ++round) {
+    for (int peer = 0; peer < 8; ++peer) {
+      CHECK(ncclSend(nullptr, 0, kFloat, peer, world, nullptr) == 0);
+      CHECK(ncclRecv(nullptr, 0, kFloat, peer, world, nullptr) == 0);
+    }
+    CHECK(taken() == 1058 + 7 * 32 * 12);
+  }
+  CHECK(ncclSend(nullptr, 0, kFloat, 8, world, nullptr) != 0);
+  void* second = nullptr;
+  CHECK(ncclCommSplit(world, 0, 0, &second, nullptr) == 0);
+  CHECK(taken() == 1058 + 7 * 32 * 12 + 832);
+  CHECK(ncclCommDestroy(world) == 0);
+  CHECK(taken() == 832);
+  CHECK(ncclCommAbort(second) == 0);
+  CHECK(taken() == 0);
+
+  // Two ranks have no tree beside the ring; one has nobody to connect to, but more channels.
+  REQUIRE(ncclCommInitRank(&world, 2, id, 0) == 0);
+  CHECK(taken() == 256 + 24 * 12);
+  CHECK(ncclCommDestroy(world) == 0);
+  REQUIRE(ncclCommInitRank(&world, 1, id, 0) == 0);
+  CHECK(ncclAllReduce(nullptr, nullptr, 0, kFloat, 0, world, nullptr) == 0);
+  CHECK(taken() == 512);
+  CHECK(ncclCommDestroy(world) == 0);
+
+  // What the program says of channels and buffers.
+  struct {
+    size_t bytes;
+    unsigned magic, version;
+    int blocking, cga, min_ctas, max_ctas;
+  } config{sizeof config, 0xcafebeef, 22809, 1, 4, 1, 8};
+  REQUIRE(ncclCommInitRankConfig(&world, 8, id, 3, &config) == 0);
+  CHECK(taken() == 64 + 2 * 8 * 12);
+  CHECK(ncclCommDestroy(world) == 0);
+  setenv("NCCL_MAX_NCHANNELS", "4", 1);
+  setenv("NCCL_BUFFSIZE", "1048576", 1);
+  REQUIRE(ncclCommInitRank(&world, 8, id, 3) == 0);
+  // 128 KiB of a chunk, 16 of them for each channel; 512 KiB + 4.7 MiB + 1 MiB are 8 MiB.
+  CHECK(taken() == 8 + 2 * 4 * 10);
+  CHECK(ncclCommDestroy(world) == 0);
+  unsetenv("NCCL_MAX_NCHANNELS");
+  unsetenv("NCCL_BUFFSIZE");
+
+  // Where there is not enough left nothing is taken.
+  void* most = nullptr;
+  REQUIRE(cudaMalloc(&most, before - 1000 * kMiB) == 0);
+  const size_t little = free_bytes();
+  REQUIRE(ncclCommInitRank(&world, 8, id, 3) == 0);
+  const int status = ncclAllReduce(nullptr, nullptr, 0, kFloat, 0, world, nullptr);
+  CHECK(std::string(ncclGetErrorString(status)) == "unhandled cuda error");
+  CHECK(std::string(ncclGetLastError(world)).find("out of memory") != std::string::npos);
+  CHECK(ncclAllReduce(nullptr, nullptr, 0, kFloat, 0, world, nullptr) == status);
+  CHECK(ncclBroadcast(nullptr, nullptr, 0, kFloat, 0, world, nullptr) == 0);
+  CHECK(free_bytes() == little - 832 * kMiB);
+  CHECK(ncclCommInitRank(&second, 8, id, 3) == status);
+  CHECK(second == nullptr);
+  CHECK(free_bytes() == little - 832 * kMiB);
+  CHECK(cudaFree(most) == 0);
+
+  // A reset takes it with it.
+  CHECK(cudaDeviceReset() == 0);
+  CHECK(taken() == 0);
+  CHECK(ncclCommDestroy(world) == 0);
+  CHECK(taken() == 0);
+  // Ends what the next case begins.
+  CHECK(cudaLaunchKernel(nullptr, {1, 1, 1}, {1, 1, 1}, nullptr, 0, nullptr) == 0);
+}
+
 // As DistributedDataParallel does, before it trusts that the model is the same everywhere.
-TEST_CASE("NCCL: what ranks tell each other is read back, until a kernel runs") {
-  constexpr int kToDevice = 1, kToHost = 2, kLong = 4;
+TEST_CASE("NCCL: what ranks tell each other is read back") {
+  constexpr int kToDevice = 1, kToHost = 2, kLong = 4, kDouble = 8;
   UniqueId id;
   REQUIRE(ncclGetUniqueId(&id) == 0);
   void *world = nullptr, *mine = nullptr, *all = nullptr;
-  REQUIRE(ncclCommInitRank(&world, 3, id, 1) == 0);
   REQUIRE(cudaMalloc(&mine, sizeof(int64_t)) == 0);
   REQUIRE(cudaMalloc(&all, 3 * sizeof(int64_t)) == 0);
   const int64_t count = 42;
@@ -557,33 +699,79 @@ TEST_CASE("NCCL: what ranks tell each other is read back, until a kernel runs") 
   const auto check_read = [&](const std::array<int64_t, 3>& expected) {
     read.fill(7);
     REQUIRE(cudaMemcpy(read.data(), all, sizeof(read), kToHost) == 0);
+    INFO(read[0] << " " << read[1] << " " << read[2] << ", not " << expected[0] << " "
+                 << expected[1] << " " << expected[2]);
     CHECK(read == expected);
   };
-  // Without an exchange a copy is not remembered.
-  REQUIRE(cudaMemcpy(all, &count, sizeof(count), kToDevice) == 0);
+  const auto write = [&](void* to) {
+    REQUIRE(cudaMemcpy(to, &count, sizeof(count), kToDevice) == 0);
+  };
+  const auto run_kernels = [](int kernels) {
+    for (int i = 0; i < kernels; ++i)
+      REQUIRE(cudaLaunchKernel(nullptr, {1, 1, 1}, {1, 1, 1}, nullptr, 0, nullptr) == 0);
+  };
+  REQUIRE(ncclCommInitRank(&world, 3, id, 1) == 0);
+  // Copies alone, as Gloo's are: until a kernel, which could have written over them.
+  write(all);
+  check_read({42, 0, 0});
+  run_kernels(1);
   check_read({0, 0, 0});
-  REQUIRE(cudaMemcpy(mine, &count, sizeof(count), kToDevice) == 0);
+  write(all);
+  CHECK(cublasSgemmEx() == 0);
+  check_read({0, 0, 0});
+
+  // Sizes are computed with before they are read: a kernel before and some behind the collective.
+  write(mine);
+  run_kernels(1);
   REQUIRE(ncclAllGather(mine, all, 1, kLong, world, nullptr) == 0);
+  run_kernels(70);
   check_read({42, 42, 42});
-  REQUIRE(cudaLaunchKernel(nullptr, {1, 1, 1}, {1, 1, 1}, nullptr, 0, nullptr) == 0);
+  run_kernels(10);
   check_read({0, 0, 0});
+  // With more ranks there are more to compare.
+  void* larger = nullptr;
+  REQUIRE(ncclCommInitRank(&larger, 64, id, 1) == 0);
+  write(all);
+  REQUIRE(ncclBroadcast(all, all, 1, kLong, 1, larger, nullptr) == 0);
+  run_kernels(300);
+  check_read({42, 0, 0});
+  run_kernels(30);
+  check_read({0, 0, 0});
+  CHECK(ncclCommDestroy(larger) == 0);
+  // What the host wrote long ago is no longer what lies there.
+  write(mine);
+  run_kernels(80);
+  REQUIRE(ncclAllGather(mine, all, 1, kLong, world, nullptr) == 0);
+  check_read({0, 0, 0});
+  // Only integers are sizes.
+  write(mine);
+  run_kernels(1);
+  REQUIRE(ncclAllGather(mine, all, 1, kDouble, world, nullptr) == 0);
+  check_read({0, 0, 0});
+  // A part is overwritten, by a fill and by a copy of what is not known; a copy takes what is.
+  write(mine);
+  REQUIRE(ncclAllGather(mine, all, 1, kLong, world, nullptr) == 0);
+  run_kernels(1);
+  REQUIRE(cudaMemset(all, 0, sizeof(int64_t)) == 0);
+  check_read({0, 42, 42});
+  void* other = nullptr;
+  REQUIRE(cudaMalloc(&other, sizeof(int64_t)) == 0);
+  REQUIRE(cudaMemcpy(static_cast<int64_t*>(all) + 2, other, sizeof(int64_t), 3) == 0);
+  check_read({0, 42, 0});
+  REQUIRE(cudaMemcpy(all, static_cast<int64_t*>(all) + 1, sizeof(int64_t), 3) == 0);
+  check_read({42, 42, 0});
   // In place, from another rank: what this one has stays.
-  REQUIRE(cudaMemcpy(all, &count, sizeof(count), kToDevice) == 0);
+  write(all);
   REQUIRE(ncclBroadcast(all, all, 1, kLong, 0, world, nullptr) == 0);
-  check_read({42, 0, 0});
-  REQUIRE(cudaLaunchKernel(nullptr, {1, 1, 1}, {1, 1, 1}, nullptr, 0, nullptr) == 0);
-  REQUIRE(cudaMemcpy(all, &count, sizeof(count), kToDevice) == 0);
-  check_read({0, 0, 0});
-  REQUIRE(ncclBcast(all, 1, kLong, 1, world, nullptr) == 0);
-  check_read({42, 0, 0});
+  run_kernels(1);
+  check_read({42, 42, 0});
   // Freed memory is forgotten.
   REQUIRE(cudaFree(all) == 0);
   void* again = nullptr;
   REQUIRE(cudaMalloc(&again, 3 * sizeof(int64_t)) == 0);
   CHECK(again == all);
   check_read({0, 0, 0});
-  CHECK(cudaFree(all) == 0);
-  CHECK(cudaFree(mine) == 0);
+  for (void* block : {all, mine, other}) CHECK(cudaFree(block) == 0);
   CHECK(ncclCommDestroy(world) == 0);
 }
 

@@ -51,6 +51,17 @@ TEST_CASE("a name alone") {
 
 uint64_t memory(std::string_view text) { return *parsed(text).devices.at(0).memory_bytes; }
 
+TEST_CASE("a name under which devices are shared") {
+  CHECK(parsed("h100").share.empty());
+  CHECK(parsed("h100,share=job-1_a.b,count=2").share == "job-1_a.b");
+  CHECK(contains(error("h100,share="), "not a name"));
+  CHECK(contains(error("h100,share=../x"), "share=../x is not a name of up to 64 letters"));
+  CHECK(contains(error("h100,share=a b"), "not a name"));
+  CHECK(contains(error("h100,share=" + std::string(65, 'a')), "not a name"));
+  CHECK(parsed("h100,share=" + std::string(64, 'a')).share.size() == 64);
+  CHECK(contains(error("h100,share=a,share=a"), "given twice"));
+}
+
 TEST_CASE("memory and options") {
   CHECK(memory("h200:24GiB") == 24ULL << 30);
   CHECK(memory("h200:80GB") == 80000000000);
@@ -61,10 +72,41 @@ TEST_CASE("memory and options") {
   CHECK(memory("h200:100000001B") == 100000001);
   CHECK(memory("h200:1.5GiB") == 3ULL << 29);
   CHECK(memory("h200:0.125GiB") == 1ULL << 27);
+  CHECK_FALSE(parsed("h200").ascending_addresses);
+  CHECK_FALSE(parsed("h200,addresses=down").ascending_addresses);
+  CHECK(parsed("h200,addresses=up").ascending_addresses);
+  CHECK_FALSE(parsed("h200").nccl_bytes);
+  CHECK(parsed("h200,nccl=0B").nccl_bytes == 0);
+  CHECK(parsed("h200,nccl=1.5GiB").nccl_bytes == 3ULL << 29);
   CHECK_FALSE(parsed("h200").late_events);
   CHECK_FALSE(parsed("h200,events=once").late_events);
   CHECK(parsed("h200,events=late").late_events);
+  CHECK(parsed("h200,values=zero").value_bytes == 0);
+  CHECK(parsed("h200,values=known").value_bytes == kValueBytes);
+  CHECK(contains(error("h200,values=off"), "values=off is neither zero nor known."));
+  CHECK_FALSE(parsed("h200").upper_workspaces);
+  CHECK(parsed("h200,workspaces=upper").upper_workspaces);
+  CHECK(parsed("h200").assumed_millionths == kMillion);
+  CHECK(parsed("h200,reads=none").assumed_millionths == 0);
+  CHECK(parsed("h200,reads=0.125").assumed_millionths == 125000);
+  CHECK(contains(error("h200,reads=2"), "reads=2 is neither none, all nor a fraction"));
   CHECK(contains(error("h200,events=never"), "events=never is neither once nor late."));
+  const auto assumed = [](const std::string& share) {
+    return parsed("h200,reads=" + share).assumed_millionths;
+  };
+  CHECK(parsed("h200").assumed_millionths == 1000000);
+  CHECK(assumed("all") == 1000000);
+  CHECK(assumed("1") == 1000000);
+  CHECK(assumed("1.000") == 1000000);
+  CHECK(assumed("none") == 0);
+  CHECK(assumed("0") == 0);
+  CHECK(assumed("0.125") == 125000);
+  CHECK(assumed("0.000001") == 1);
+  for (const char* share :
+       {"", "some", "2", "1.1", "1.000001", "-0.5", ".5", "0.", "0.0000001", "1/8"}) {
+    CHECK(contains(error("h200,reads=" + std::string(share)),
+                   "is neither none, all nor a fraction from 0 to 1"));
+  }
   const Specification all = parsed("h100:80GiB,count=8,keep=4KiB,context=300MiB");
   CHECK(all.devices.at(0).profile.name == "h100");
   CHECK(*all.devices[0].memory_bytes == 80ULL << 30);
@@ -94,9 +136,14 @@ TEST_CASE("errors name the thing and what is known") {
   }
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
     CHECK(contains(error("h200," + std::string(option)),
-                   "is not a known option. Known are: count=1..8, keep=BYTES, context=BYTES, "
-                   "events=once|late."));
+                   "is not a known option. Known are: count=1..8, context=BYTES, "
+                   "events=once|late, reads=none|all|FRACTION, values=known|zero, "
+                   "workspaces=expected|upper, addresses=up|down, nccl=BYTES, share=NAME, "
+                   "keep=BYTES."));
   }
+  CHECK(contains(error("h200,addresses=device"), "addresses=device is neither down nor up."));
+  CHECK(contains(error("h200,nccl=few"), "nccl="));
+  CHECK(contains(error("h200,nccl=0B,nccl=1GiB"), "given twice"));
   CHECK(contains(error("h200,count=2,count=2"), "given twice"));
   CHECK(contains(error("h200,keep=many"), "keep="));
   CHECK(contains(error("h200:1GiB,context=1GiB"), "all of the device's memory"));

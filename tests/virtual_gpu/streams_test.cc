@@ -4,6 +4,11 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -13,8 +18,11 @@ namespace memledger::virtual_gpu {
 namespace {
 
 // Two streams that wait for nobody, one that waits for the legacy stream, and three events.
+// Time is what the test sets.
+std::atomic<int64_t> now{1};
+
 struct Device {
-  explicit Device(bool late = false) : streams(late) {
+  explicit Device(bool late = false) : streams(late, [] { return now.load(); }) {
     streams.add_stream(&a, {0, 0, false, 10});
     streams.add_stream(&b, {0, 0, false, 11});
     streams.add_stream(&blocking, {0, 0, true, 12});
@@ -64,9 +72,10 @@ TEST_CASE("a stream that captures does nothing, and makes a graph of what it was
   CHECK((*nodes)[0]->dependencies.empty());
   CHECK((*nodes)[1]->kind == NodeKind::kKernel);
   CHECK((*nodes)[1]->dependencies == std::vector<GraphNode*>{(*nodes)[0]});
-  const auto work = device.streams.work_of(device.graph);
-  REQUIRE(work->size() == 1);
-  work->front()();
+  const auto steps = device.streams.steps_of(device.graph);
+  REQUIRE(steps->size() == 2);
+  CHECK((*steps)[1].run == nullptr);
+  (*steps)[0].run();
   CHECK(done == 1);
   CHECK_FALSE(device.streams.submit(&device.a, 0, NodeKind::kKernel, nullptr).captured);
 
@@ -305,7 +314,8 @@ TEST_CASE("late: the legacy stream and the blocking ones wait for each other") {
   CHECK(device.streams.query_event(&device.second) == StreamError::kNone);
 }
 
-TEST_CASE("late: a loop that polls comes to its end, a program that looks now and then waits") {
+TEST_CASE(
+    "late: a loop that polls comes to its end, a program that looks now and then does not wait") {
   Device device(true);
   device.work(&device.a);
   device.record(&device.first, &device.a);
@@ -320,6 +330,51 @@ TEST_CASE("late: a loop that polls comes to its end, a program that looks now an
   polls = 1;
   while (device.streams.query_stream(&device.a, 0) == StreamError::kNotReady) ++polls;
   CHECK(polls == Streams::kPollsOfAWait);
+}
+
+TEST_CASE("late: a thread that only watches ends no wait by its speed, but time does") {
+  Device device(true);
+  device.work(&device.a);
+  device.record(&device.first, &device.a);
+  const auto watch = [&](int polls) {
+    int ready = 0;
+    std::thread([&] {
+      for (int i = 0; i < polls; ++i)
+        ready += device.streams.query_event(&device.first) == StreamError::kNone;
+    }).join();
+    return ready;
+  };
+  CHECK(watch(10 * Streams::kPollsOfAWait) == 0);
+  CHECK(device.streams.query_event(&device.first) == StreamError::kNotReady);
+  // It sleeps between its polls, as watchdogs do: done after ten of them and more than two seconds.
+  int polls = 0;
+  const int64_t begin = now;
+  std::thread([&] {
+    do {
+      now += 100'000'000;
+      ++polls;
+    } while (device.streams.query_event(&device.first) == StreamError::kNotReady);
+  }).join();
+  CHECK(now - begin > Streams::kLongWait);
+  CHECK(polls == 22);
+  // Few polls, far apart, are looks now and then.
+  device.work(&device.a);
+  device.record(&device.first, &device.a);
+  for (int i = 1; i < Streams::kPollsOfALongWait; ++i) {
+    now += Streams::kLongWait;
+    REQUIRE(device.streams.query_event(&device.first) == StreamError::kNotReady);
+  }
+}
+
+TEST_CASE("late: the work of other threads does not make a loop endless") {
+  Device device(true);
+  device.work(&device.a);
+  device.record(&device.first, &device.a);
+  int polls = 1;
+  while (device.streams.query_event(&device.first) == StreamError::kNotReady) {
+    std::thread([&] { device.work(&device.b); }).join();
+    REQUIRE(++polls <= Streams::kPollsOfAWait);
+  }
 }
 
 TEST_CASE("late: events that are polled in turn are counted apart") {
@@ -366,6 +421,9 @@ TEST_CASE("a stream that is destroyed leaves nothing behind") {
   device.work(&device.a);
   device.record(&device.first, &device.a);
   CHECK(device.streams.remove_stream(&device.a));
+  // Its work goes on, until the host waits for the device.
+  CHECK(device.streams.query_event(&device.first) == StreamError::kNotReady);
+  CHECK(device.streams.synchronize_device(0) == StreamError::kNone);
   CHECK(device.streams.query_event(&device.first) == StreamError::kNone);
   REQUIRE(device.begin(&device.b) == StreamError::kNone);
   Streams::CaptureInfo info;
@@ -394,6 +452,190 @@ TEST_CASE("nodes by hand, and what is no graph or node is told") {
   CHECK(device.streams.nodes_of(graph)->size() == 3);
   CHECK(device.streams.begin_capture(&device.a, 0, CaptureMode::kGlobal, &no_graph, {}) ==
         StreamError::kInvalidValue);
+}
+
+TEST_CASE("a graph's steps come after what they depend on, and a cycle has none") {
+  Device device;
+  Graph* const graph = device.streams.make_graph();
+  const auto add = [&] { return device.streams.add_node(graph, {}, NodeKind::kEmpty, nullptr); };
+  GraphNode *const one = add(), *const two = add(), *const three = add();
+  CHECK(device.streams.add_edge(graph, three, one));
+  CHECK_FALSE(device.streams.add_edge(graph, three, one));
+  std::vector<GraphNode*> order;
+  const auto steps = device.streams.steps_of(graph);
+  REQUIRE(steps.has_value());
+  for (const GraphStep& step : *steps) order.push_back(step.node);
+  CHECK(order == std::vector<GraphNode*>{two, three, one});
+  CHECK(*device.streams.dependents_of(three) == std::vector<GraphNode*>{one});
+  const Predecessors before = device.streams.predecessors_of({one});
+  CHECK(before.has(one->index));
+  CHECK(before.has(three->index));
+  CHECK_FALSE(before.has(two->index));
+  CHECK(device.streams.add_edge(graph, one, three));
+  CHECK_FALSE(device.streams.steps_of(graph).has_value());
+  CHECK(device.streams.remove_edge(graph, one, three));
+  CHECK(device.streams.remove_node(three));
+  CHECK(device.streams.dependencies_of(one)->empty());
+  CHECK(device.streams.steps_of(graph)->size() == 2);
+}
+
+// Per-thread default streams.
+
+const void* const kPerThreadHandle = reinterpret_cast<const void*>(Streams::kPerThread);
+
+TEST_CASE("the per-thread default stream is another one for each thread") {
+  Device device(true);
+  Streams& streams = device.streams;
+  device.work(kPerThreadHandle);
+  device.record(&device.first, kPerThreadHandle);
+  std::thread([&] {
+    device.work(kPerThreadHandle);
+    device.record(&device.second, kPerThreadHandle);
+    CHECK(streams.synchronize_stream(kPerThreadHandle, 0) == StreamError::kNone);
+    CHECK(streams.query_event(&device.second) == StreamError::kNone);
+    CHECK(streams.query_event(&device.first) == StreamError::kNotReady);
+    device.work(kPerThreadHandle);
+    device.record(&device.third, kPerThreadHandle);
+  }).join();
+  // What a thread leaves behind goes on.
+  CHECK(streams.query_event(&device.third) == StreamError::kNotReady);
+  CHECK(streams.synchronize_stream(kPerThreadHandle, 0) == StreamError::kNone);
+  CHECK(streams.query_event(&device.first) == StreamError::kNone);
+  CHECK(streams.query_event(&device.third) == StreamError::kNotReady);
+  device.work(device.legacy);
+  CHECK(streams.synchronize_stream(device.legacy, 0) == StreamError::kNone);
+  CHECK(streams.query_event(&device.third) == StreamError::kNone);
+}
+
+TEST_CASE("a capture of a per-thread default stream is its thread's") {
+  Device device;
+  REQUIRE(device.begin(kPerThreadHandle, CaptureMode::kRelaxed) == StreamError::kNone);
+  std::thread([&] {
+    CHECK(device.status(kPerThreadHandle) == CaptureStatus::kNone);
+    CHECK(device.end(kPerThreadHandle) == StreamError::kIllegalState);
+    CHECK_FALSE(device.streams.submit_kernel(kPerThreadHandle, 0).captured);
+    // Nobody can end this one.
+    CHECK(device.begin(kPerThreadHandle, CaptureMode::kRelaxed) == StreamError::kNone);
+  }).join();
+  CHECK(device.streams.submit_kernel(kPerThreadHandle, 0).captured);
+  REQUIRE(device.end(kPerThreadHandle) == StreamError::kNone);
+  CHECK(device.streams.nodes_of(device.graph)->size() == 1);
+  CHECK(device.streams.check_unsafe() == StreamError::kNone);
+}
+
+TEST_CASE("the legacy stream refuses work while a per-thread default stream captures") {
+  Device device;
+  REQUIRE(device.begin(kPerThreadHandle) == StreamError::kNone);
+  CHECK(device.work(device.legacy) == StreamError::kCaptureImplicit);
+  CHECK(device.end(kPerThreadHandle) == StreamError::kCaptureInvalidated);
+}
+
+// Host functions.
+
+struct Flag {
+  void set() {
+    std::lock_guard<std::mutex> lock(mutex);
+    is_set = true;
+    changed.notify_all();
+  }
+  bool wait(std::chrono::milliseconds most = std::chrono::seconds(20)) {
+    std::unique_lock<std::mutex> lock(mutex);
+    return changed.wait_for(lock, most, [&] { return is_set; });
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_set = false;
+};
+
+TEST_CASE("host functions run in a thread of their own, and what is behind them waits") {
+  Flag go, done;
+  std::vector<int> order;
+  std::thread::id thread;
+  Device device;
+  Streams& streams = device.streams;
+  const auto host = [&](const void* stream, std::function<void()> run) {
+    const auto submission = streams.submit(stream, 0, NodeKind::kHost, std::move(run));
+    CHECK(submission.error == StreamError::kNone);
+    CHECK(submission.queued);
+  };
+  host(&device.a, [&] {
+    go.wait();
+    thread = std::this_thread::get_id();
+    order.push_back(1);
+  });
+  CHECK(streams.query_stream(&device.a, 0) == StreamError::kNotReady);
+  CHECK(streams.query_stream(&device.b, 0) == StreamError::kNone);
+  device.record(&device.first, &device.a);
+  device.record(&device.second, &device.b);
+  CHECK(streams.query_event(&device.first) == StreamError::kNotReady);
+  CHECK(streams.check_recorded(&device.first) == StreamError::kNotReady);
+  CHECK(streams.query_event(&device.second) == StreamError::kNone);
+  CHECK(streams.synchronize_stream(&device.b, 0) == StreamError::kNone);
+  // Work with an effect is done behind them, but for what must be done at once.
+  CHECK(streams.submit(&device.a, 0, NodeKind::kCopy, [&] { order.push_back(2); }).queued);
+  CHECK_FALSE(streams
+                  .submit(
+                      &device.a, 0, NodeKind::kCopy, [] {}, Streams::Order::kAtOnce)
+                  .queued);
+  CHECK_FALSE(streams.submit(&device.b, 0, NodeKind::kCopy, [] {}).queued);
+  // Another stream waits for the first.
+  device.wait(&device.b, &device.first);
+  CHECK(streams.query_stream(&device.b, 0) == StreamError::kNotReady);
+  host(&device.b, [&] {
+    order.push_back(3);
+    CHECK(streams.synchronize_stream(&device.b, 0) == StreamError::kNotPermitted);
+    CHECK(streams.synchronize_device(0) == StreamError::kNotPermitted);
+    done.set();
+  });
+  go.set();
+  CHECK(streams.synchronize_event(&device.first) == StreamError::kNone);
+  CHECK(streams.query_event(&device.first) == StreamError::kNone);
+  CHECK(streams.synchronize_stream(&device.b, 0) == StreamError::kNone);
+  CHECK(done.wait());
+  CHECK(order == std::vector<int>{1, 2, 3});
+  CHECK(thread != std::this_thread::get_id());
+  CHECK(streams.synchronize_device(0) == StreamError::kNone);
+  CHECK_FALSE(streams.has_queued());
+}
+
+TEST_CASE("late: a host function runs once what is before it is done") {
+  std::atomic<int> calls{0};
+  Flag called;
+  Device device(true);
+  Streams& streams = device.streams;
+  device.work(&device.a);
+  device.record(&device.first, &device.a);
+  streams.submit(&device.a, 0, NodeKind::kHost, [&] {
+    ++calls;
+    called.set();
+  });
+  device.record(&device.second, &device.a);
+  SUBCASE("as nobody waits, it does not run") {
+    CHECK_FALSE(called.wait(std::chrono::milliseconds(100)));
+  }
+  SUBCASE("waiting for what is before it is not enough") {
+    CHECK(streams.synchronize_event(&device.first) == StreamError::kNone);
+    CHECK_FALSE(called.wait(std::chrono::milliseconds(100)));
+  }
+  SUBCASE("the host waits for the stream") {
+    CHECK(streams.synchronize_stream(&device.a, 0) == StreamError::kNone);
+    CHECK(calls == 1);
+  }
+  SUBCASE("the program waits for its effect") {
+    now += Streams::kIdle;
+    CHECK(called.wait());
+    CHECK(streams.query_event(&device.first) == StreamError::kNone);
+    CHECK(streams.query_event(&device.second) == StreamError::kNotReady);
+  }
+  SUBCASE("a thread waits for its effect, while others go on") {
+    for (int i = 0; i < 21; ++i) {
+      CHECK(calls == 0);
+      now += Streams::kIdle - 1;
+      device.work(&device.b);
+    }
+    CHECK(called.wait());
+  }
 }
 
 }  // namespace

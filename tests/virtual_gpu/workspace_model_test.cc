@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -57,17 +58,19 @@ void check_near(uint64_t model, uint64_t cudnn) {
 
 TEST_CASE("tensor cores: what is not channels last is copied, by hand") {
   const Layer middle{16, 64, 56, 64, 3, 1, 1};
-  const uint64_t x = 16 * 64 * 56 * 56 * 4, w = 64 * 64 * 9 * 4;
-  CHECK(bytes(convolution(kForward, ElementType::kFloat, false, middle), kH200) == 2 * x + w);
+  const uint64_t x = 16 * 64 * 56 * 56 * 4, w = 64 * 64 * 9 * 4, header = 16;
+  CHECK(bytes(convolution(kForward, ElementType::kFloat, false, middle), kH200) ==
+        2 * x + w + header);
   CHECK(bytes(convolution(kForward, ElementType::kFloat, true, middle), kH200) == 0);
-  CHECK(bytes(convolution(kForward, ElementType::kHalf, false, middle), kH200) == (2 * x + w) / 2);
+  CHECK(bytes(convolution(kForward, ElementType::kHalf, false, middle), kH200) ==
+        (2 * x + w) / 2 + header);
   // A filter of one element is the same in both layouts.
   const Layer pointwise{16, 64, 56, 64, 1, 0, 1};
-  CHECK(bytes(convolution(kForward, ElementType::kHalf, false, pointwise), kH200) == x);
+  CHECK(bytes(convolution(kForward, ElementType::kHalf, false, pointwise), kH200) == x + header);
   // Three channels become four of float, eight of half.
   const Layer first{16, 3, 224, 64, 7, 3, 2};
   CHECK(bytes(convolution(kForward, ElementType::kHalf, true, first), kA100) ==
-        16 * 8 * 224 * 224 * 2 + 64 * 8 * 49 * 2);
+        16 * 8 * 224 * 224 * 2 + 64 * 8 * 49 * 2 + header);
 }
 
 TEST_CASE("convolutions as cuDNN answers") {
@@ -88,6 +91,78 @@ TEST_CASE("convolutions as cuDNN answers") {
   check_near(bytes(convolution(kForward, ElementType::kFloat, true, middle), kA100), 12992528);
 }
 
+// Measured on a 3090 Ti with cuDNN 9.20 and a PRO 5000 (Blackwell) with 9.10, by FakeGPU.
+TEST_CASE("a forward convolution takes the block that it takes on real devices") {
+  const auto block = [](ElementType type, const DeviceFacts& device) {
+    return (bytes(convolution(kForward, type, false, {2, 64, 128, 64, 3, 1, 1}), device) + 511) /
+           512 * 512;
+  };
+  constexpr DeviceFacts k3090Ti{86, 84, 1536}, kPro5000{120, 110, 1536};
+  CHECK(block(ElementType::kFloat, k3090Ti) == 8536576);
+  CHECK(block(ElementType::kBfloat16, k3090Ti) == 8462848);
+  CHECK(block(ElementType::kFloat, kPro5000) == 16925184);
+  CHECK(block(ElementType::kBfloat16, kPro5000) == 8462848);
+}
+
+TEST_CASE("without tensor cores, cuDNN copies what is channels last for engines that want it not") {
+  const auto plain = [](ConvolutionPass pass, const Layer& layer, const DeviceFacts& device) {
+    return convolution_workspace_bytes(convolution(pass, ElementType::kFloat, true, layer), device,
+                                       /*tensor_cores=*/false);
+  };
+  const Layer pointwise{32, 256, 56, 128, 1, 0, 1};
+  CHECK(plain(kBackwardData, pointwise, kH200) == 154140688);
+  CHECK(plain(kBackwardData, pointwise, kA100) == 154140688);
+  CHECK(plain(kForward, pointwise, kH200) == 154140688);
+  CHECK(plain(kForward, pointwise, kA100) == 0);
+  // Winograd's filters are for devices before 9.0.
+  CHECK(plain(kForward, {4, 512, 32, 512, 3, 1, 1}, kA100) ==
+        25 * 512 * 512 * 4 + 512 * 4 + 2 * 4 * 512 * 32 * 32 * 4 + 16);
+}
+
+struct Asked {
+  ConvolutionPass pass;
+  ElementType type;
+  bool channels_last;
+  Layer layer;
+  DeviceFacts device;
+  uint64_t first, largest;
+};
+
+TEST_CASE("the upper bounds hold what cuDNN answers where the model says too little") {
+  constexpr DeviceFacts kL4{89, 58, 1536};
+  constexpr auto kFloat = ElementType::kFloat, kHalf = ElementType::kHalf;
+  const Asked asked[] = {
+      {kForward, kHalf, false, {4, 1024, 16, 1024, 3, 1, 1}, kL4, 94376623, 94376623},
+      {kForward, kFloat, false, {64, 256, 8, 512, 4, 1, 2}, kA100, 29361455, 29361455},
+      {kBackwardData, kFloat, false, {4, 1024, 16, 1024, 3, 1, 1}, kL4, 71305135, 71305135},
+      {kBackwardFilter, kFloat, false, {32, 96, 56, 96, 7, 3, 1, 96}, kH200, 318219895, 318219895},
+      {kBackwardFilter, kHalf, true, {32, 96, 56, 96, 7, 3, 1, 96}, kA100, 178382911, 178382911},
+      {kForward, kHalf, true, {128, 3, 32, 16, 3, 1, 1}, kT4, 0, 136333743},
+      {kBackwardData, kHalf, false, {32, 3, 224, 96, 4, 0, 4}, kL4, 0, 1689452847},
+      {kBackwardFilter, kHalf, false, {16, 128, 14, 32, 3, 1, 1}, kA100, 0, 11694615},
+  };
+  for (const Asked& a : asked) {
+    const Convolution c = convolution(a.pass, a.type, a.channels_last, a.layer);
+    CAPTURE(a.first);
+    CAPTURE(a.largest);
+    const uint64_t upper = convolution_workspace_upper_bytes(c, a.device, true);
+    CHECK(upper >= a.first);
+    CHECK(upper >= convolution_workspace_bytes(c, a.device, true));
+    const uint64_t largest = largest_convolution_workspace_upper_bytes(c, a.device, true);
+    CHECK(largest >= a.largest);
+    CHECK(largest >= upper);
+    // A bound, but no guess at random.
+    CHECK(largest <= 8 * std::max(a.largest, upper));
+    CHECK(largest_convolution_workspace_bytes(c, a.device, true) <= largest);
+  }
+}
+
+TEST_CASE("attention asks for 256 bytes on 9.0 only, forward and backward") {
+  CHECK(attention_workspace_bytes(kH200) == 256);
+  CHECK(attention_workspace_bytes({100, 148, 2048}) == 0);
+  CHECK(attention_workspace_bytes(kA100) == 0);
+}
+
 TEST_CASE("without tensor cores: nothing, except for 3x3 filters without stride and dilation") {
   const auto plain = [](const Layer& layer, ConvolutionPass pass = kForward) {
     return bytes(convolution(pass, ElementType::kFloat, false, layer), kT4);
@@ -106,10 +181,10 @@ TEST_CASE(
   const Layer middle{16, 64, 56, 64, 3, 1, 1};
   const uint64_t w = 64 * 64 * 9 * 4;
   CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, middle), kH200) == 0);
-  CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, middle), kA100) == 8 * w);
+  CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, middle), kA100) == 8 * w + 16);
   // 2 x 18 tiles: three parts for 108 multiprocessors.
   CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, {16, 256, 14, 256, 3, 1, 1}),
-              kA100) == 3 * 256 * 256 * 9 * 4);
+              kA100) == 3 * 256 * 256 * 9 * 4 + 16);
   // 4 x 36 tiles are more than 108 multiprocessors.
   CHECK(bytes(convolution(kBackwardFilter, ElementType::kHalf, true, {16, 512, 7, 512, 3, 1, 1}),
               kA100) == 0);
@@ -132,7 +207,7 @@ TEST_CASE("one and three dimensions; malformed shapes are no convolution") {
   c.x = {2, 16, 8, 8, 8};
   c.w = {16, 16, 3, 3, 3};
   c.y = {2, 16, 8, 8, 8};
-  CHECK(bytes(c, kH200) == 2 * 2 * 16 * 512 * 2 + 16 * 16 * 27 * 2);
+  CHECK(bytes(c, kH200) == 2 * 2 * 16 * 512 * 2 + 16 * 16 * 27 * 2 + 16);
   c.w = {16, 16};
   CHECK(bytes(c, kH200) == 0);
   CHECK(bytes(Convolution(), kH200) == 0);
@@ -183,9 +258,11 @@ TEST_CASE(
 TEST_CASE("the choice for convolutions") {
   CHECK(parse_workspace_choice("")->kind == WorkspaceChoice::Kind::kModel);
   CHECK(parse_workspace_choice("model")->apply(7) == 7);
+  CHECK(parse_workspace_choice("upper")->kind == WorkspaceChoice::Kind::kUpper);
+  CHECK(parse_workspace_choice("upper")->apply(7) == 7);
   CHECK(parse_workspace_choice("none")->apply(7) == 0);
   CHECK(parse_workspace_choice("1048576")->apply(7) == 1048576);
-  for (const char* const wrong : {"modell", "-1", "1 MiB", "99999999999999999999999"}) {
+  for (const char* const wrong : {"modell", "uppe", "-1", "1 MiB", "99999999999999999999999"}) {
     CAPTURE(wrong);
     CHECK_FALSE(parse_workspace_choice(wrong).has_value());
   }

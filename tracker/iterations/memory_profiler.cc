@@ -155,7 +155,7 @@ struct MemoryProfiler::Impl {
   Impl(const torch::nn::Module& module, MemoryProfilerOptions given)
       : options(std::move(given)),
         device(exact_device(options.device.value_or(device_of(module)))),
-        switches(module) {
+        switches(module, tracking.status().ok()) {
     if (options.csv) {
       csv.emplace(options.csv_folder,
                   options.clock ? options.clock() : std::chrono::system_clock::now());
@@ -393,6 +393,7 @@ void MemoryProfiler::record_stats() {
   stats.epoch = impl.epoch;
   stats.iteration = ++impl.iteration;
   stats.device = impl.device;
+  stats.tracking_is_off = !impl.tracking.status().ok();
   impl.measure(stats);
   if (stats.iteration % impl.options.print_period != 0) return;
   impl.read_names(stats);

@@ -19,15 +19,28 @@ int64_t sum_of(const std::vector<NamedBytes>& rows) {
 }
 
 // `Peak cached..........................857 MB`
-std::string line(const std::string& name, int64_t bytes) {
-  const std::string figure = fmt::format("{:.0f} MB", static_cast<double>(bytes) / 1e6);
+std::string line(const std::string& name, std::optional<int64_t> bytes) {
+  const std::string figure =
+      bytes ? fmt::format("{:.0f} MB", static_cast<double>(*bytes) / 1e6) : "? MB";
   const size_t used = name.size() + figure.size();
   return name + std::string(used < kWidth ? kWidth - used : 1, '.') + figure + "\n";
 }
 
-std::string lines(const std::vector<NamedBytes>& rows, const char* suffix = "") {
+// What the registry has told, or nothing where it was off.
+std::optional<int64_t> tracked(const IterationStats& stats, int64_t bytes) {
+  return stats.tracking_is_off ? std::nullopt : std::optional<int64_t>(bytes);
+}
+
+// What the device's caching allocator has told; the CPU has none, so the registry has.
+std::optional<int64_t> cached(const IterationStats& stats, int64_t bytes) {
+  return stats.device.is_cpu() ? tracked(stats, bytes) : bytes;
+}
+
+std::string lines(const IterationStats& stats, const std::vector<NamedBytes>& rows,
+                  const char* suffix = "") {
   std::string text;
-  for (const NamedBytes& row : rows) text += line("  " + table_name(row.name) + suffix, row.bytes);
+  for (const NamedBytes& row : rows)
+    text += line("  " + table_name(row.name) + suffix, tracked(stats, row.bytes));
   return text;
 }
 
@@ -43,14 +56,16 @@ std::string to_string(const IterationStats& stats) {
       rule +
       fmt::format("Memory Usage for Iteration {} of Epoch {}\n", stats.iteration, stats.epoch) +
       rule;
-  text += line("Peak cached", stats.peak_cached_bytes) +
-          line("Current cached", stats.current_cached_bytes);
-  text += line("Total feature map usage", stats.feature_map_bytes) +
-          lines(stats.feature_maps, " feature maps");
-  text += "\n" + line("Total layer weight usage", stats.weight_bytes()) + lines(stats.weights);
-  text += "\n" + line("Total layer weight gradient usage", stats.weight_gradient_bytes()) +
-          lines(stats.weight_gradients);
-  text += line("Intermediate gradients", stats.intermediate_gradient_bytes);
+  text += line("Peak cached", cached(stats, stats.peak_cached_bytes)) +
+          line("Current cached", cached(stats, stats.current_cached_bytes));
+  text += line("Total feature map usage", tracked(stats, stats.feature_map_bytes)) +
+          lines(stats, stats.feature_maps, " feature maps");
+  text += "\n" + line("Total layer weight usage", tracked(stats, stats.weight_bytes())) +
+          lines(stats, stats.weights);
+  text += "\n" +
+          line("Total layer weight gradient usage", tracked(stats, stats.weight_gradient_bytes())) +
+          lines(stats, stats.weight_gradients);
+  text += line("Intermediate gradients", tracked(stats, stats.intermediate_gradient_bytes));
   if (stats.most_workspace_bytes > 0) text += line("Workspaces", stats.most_workspace_bytes);
   if (stats.dropped_events > 0) {
     text += fmt::format(
@@ -72,20 +87,20 @@ std::string to_csv(const IterationStats& stats) {
                 .end();
   };
   const auto add_all = [&](std::string_view kind, const std::vector<NamedBytes>& rows) {
-    for (const NamedBytes& row : rows) add(kind, row.name, row.bytes);
+    for (const NamedBytes& row : rows) add(kind, row.name, tracked(stats, row.bytes));
   };
-  add("peak_cached", "", stats.peak_cached_bytes);
-  add("current_cached", "", stats.current_cached_bytes);
+  add("peak_cached", "", cached(stats, stats.peak_cached_bytes));
+  add("current_cached", "", cached(stats, stats.current_cached_bytes));
   add_all("feature_map", stats.feature_maps);
   add_all("weight", stats.weights);
   add_all("weight_grad", stats.weight_gradients);
-  add("intermediate_grad", "", stats.intermediate_gradient_bytes);
-  add("most_workspace", "", stats.most_workspace_bytes);
+  add("intermediate_grad", "", tracked(stats, stats.intermediate_gradient_bytes));
+  add("most_workspace", "", tracked(stats, stats.most_workspace_bytes));
   add_all("buffer", stats.buffers);
   add_all("optimizer_state", stats.optimizer_state);
-  add("workspace", "", stats.workspace_bytes);
-  add("other", "", stats.other_bytes);
-  add("current_bytes", "", stats.current_bytes);
+  add("workspace", "", tracked(stats, stats.workspace_bytes));
+  add("other", "", tracked(stats, stats.other_bytes));
+  add("current_bytes", "", tracked(stats, stats.current_bytes));
   // A number of events is no number of bytes, so it stands where names do.
   if (stats.dropped_events > 0) add("dropped_events", std::to_string(stats.dropped_events), {});
   return text;

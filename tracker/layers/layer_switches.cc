@@ -152,13 +152,14 @@ void match_callback() {
 
 }  // namespace
 
-LayerSwitches::LayerSwitches(const torch::nn::Module& module)
-    : module_(module), threads_(std::make_shared<Threads>()) {
+LayerSwitches::LayerSwitches(const torch::nn::Module& module, bool can_follow)
+    : module_(module), can_follow_(can_follow), threads_(std::make_shared<Threads>()) {
   read_module();
-  match_callback();
+  if (can_follow_) match_callback();
 }
 
 LayerSwitches::~LayerSwitches() {
+  if (!can_follow_) return;
   try {
     follow(threads_, nullptr);
     match_callback();
@@ -176,7 +177,7 @@ void LayerSwitches::read_module() {
     tree = std::make_shared<const ModuleTree>(tree_->layers().front());
   }
   threads_->begin(tree.get());  // the layers in it are the old tree's
-  follow(threads_, tree);
+  if (can_follow_) follow(threads_, tree);
   tree_ = std::move(tree);
 }
 

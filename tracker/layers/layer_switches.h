@@ -18,7 +18,9 @@ namespace memledger::layers {
 // time; other threads may run operators meanwhile.
 class LayerSwitches {
  public:
-  explicit LayerSwitches(const torch::nn::Module& module);
+  // Where LibTorch cannot watch operators for us, `can_follow` is false, and all threads stay in no
+  // layer. Throws c10::Error if LibTorch refuses the callback.
+  LayerSwitches(const torch::nn::Module& module, bool can_follow);
   ~LayerSwitches();
   LayerSwitches(const LayerSwitches&) = delete;
   LayerSwitches& operator=(const LayerSwitches&) = delete;
@@ -38,6 +40,7 @@ class LayerSwitches {
 
  private:
   const ModuleRef module_;
+  const bool can_follow_;
   std::shared_ptr<const ModuleTree> tree_;
   const std::shared_ptr<Threads> threads_;
 };

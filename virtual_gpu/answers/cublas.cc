@@ -258,75 +258,75 @@ INDEX(cublasIzamin_v2)
                                                 int, int* infos, int batch) {                      \
     return clear_infos(h, infos, batch);                                                           \
   }                                                                                                \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trsmBatched)                                                   \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemmBatched)                                                   \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemmStridedBatched)                                            \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemvBatched)                                                   \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemvStridedBatched)
+  MEMLEDGER_COMPUTES(cublas##T##trsmBatched)                                                       \
+  MEMLEDGER_COMPUTES(cublas##T##gemmBatched)                                                       \
+  MEMLEDGER_COMPUTES(cublas##T##gemmStridedBatched)                                                \
+  MEMLEDGER_COMPUTES(cublas##T##gemvBatched)                                                       \
+  MEMLEDGER_COMPUTES(cublas##T##gemvStridedBatched)
 FOR_REAL_AND_COMPLEX(BATCHED)
 #undef BATCHED
 
 // Everything else works on device memory alone.
-#define LEVELS(T)                             \
-  MEMLEDGER_DOES_NOTHING(cublas##T##axpy_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##copy_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##swap_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##scal_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##rot_v2)   \
-  MEMLEDGER_DOES_NOTHING(cublas##T##rotg_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemv_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gemm_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##symm_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##symv_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##syr_v2)   \
-  MEMLEDGER_DOES_NOTHING(cublas##T##syr2_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##syrk_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##syr2k_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trmm_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trmv_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trsm_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##trsv_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##geam)     \
-  MEMLEDGER_DOES_NOTHING(cublas##T##dgmm)
+#define LEVELS(T)                         \
+  MEMLEDGER_COMPUTES(cublas##T##axpy_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##copy_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##swap_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##scal_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##rot_v2)   \
+  MEMLEDGER_COMPUTES(cublas##T##rotg_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##gemv_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##gemm_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##symm_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##symv_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##syr_v2)   \
+  MEMLEDGER_COMPUTES(cublas##T##syr2_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##syrk_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##syr2k_v2) \
+  MEMLEDGER_COMPUTES(cublas##T##trmm_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##trmv_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##trsm_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##trsv_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##geam)     \
+  MEMLEDGER_COMPUTES(cublas##T##dgmm)
 FOR_REAL_AND_COMPLEX(LEVELS)
 #undef LEVELS
-#define REAL(T)                              \
-  MEMLEDGER_DOES_NOTHING(cublas##T##ger_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##rotm_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##rotmg_v2)
+#define REAL(T)                          \
+  MEMLEDGER_COMPUTES(cublas##T##ger_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##rotm_v2) \
+  MEMLEDGER_COMPUTES(cublas##T##rotmg_v2)
 REAL(S)
 REAL(D)
 #undef REAL
-#define COMPLEX(T)                            \
-  MEMLEDGER_DOES_NOTHING(cublas##T##geru_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##gerc_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##hemm_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##hemv_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##her_v2)   \
-  MEMLEDGER_DOES_NOTHING(cublas##T##her2_v2)  \
-  MEMLEDGER_DOES_NOTHING(cublas##T##her2k_v2) \
-  MEMLEDGER_DOES_NOTHING(cublas##T##herk_v2)
+#define COMPLEX(T)                        \
+  MEMLEDGER_COMPUTES(cublas##T##geru_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##gerc_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##hemm_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##hemv_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##her_v2)   \
+  MEMLEDGER_COMPUTES(cublas##T##her2_v2)  \
+  MEMLEDGER_COMPUTES(cublas##T##her2k_v2) \
+  MEMLEDGER_COMPUTES(cublas##T##herk_v2)
 COMPLEX(C)
 COMPLEX(Z)
 #undef COMPLEX
 #undef FOR_REAL_AND_COMPLEX
 
-MEMLEDGER_DOES_NOTHING(cublasCsrot_v2)
-MEMLEDGER_DOES_NOTHING(cublasZdrot_v2)
-MEMLEDGER_DOES_NOTHING(cublasCsscal_v2)
-MEMLEDGER_DOES_NOTHING(cublasZdscal_v2)
-MEMLEDGER_DOES_NOTHING(cublasHgemm)
-MEMLEDGER_DOES_NOTHING(cublasHgemmBatched)
-MEMLEDGER_DOES_NOTHING(cublasHgemmStridedBatched)
-MEMLEDGER_DOES_NOTHING(cublasSgemmEx)
-MEMLEDGER_DOES_NOTHING(cublasCgemmEx)
-MEMLEDGER_DOES_NOTHING(cublasCgemm3m)
-MEMLEDGER_DOES_NOTHING(cublasZgemm3m)
-MEMLEDGER_DOES_NOTHING(cublasGemmEx)
-MEMLEDGER_DOES_NOTHING(cublasGemmBatchedEx)
-MEMLEDGER_DOES_NOTHING(cublasGemmStridedBatchedEx)
-MEMLEDGER_DOES_NOTHING(cublasSgemmGroupedBatched)
-MEMLEDGER_DOES_NOTHING(cublasDgemmGroupedBatched)
-MEMLEDGER_DOES_NOTHING(cublasGemmGroupedBatchedEx)
-MEMLEDGER_DOES_NOTHING(cublasScalEx)
-MEMLEDGER_DOES_NOTHING(cublasAxpyEx)
+MEMLEDGER_COMPUTES(cublasCsrot_v2)
+MEMLEDGER_COMPUTES(cublasZdrot_v2)
+MEMLEDGER_COMPUTES(cublasCsscal_v2)
+MEMLEDGER_COMPUTES(cublasZdscal_v2)
+MEMLEDGER_COMPUTES(cublasHgemm)
+MEMLEDGER_COMPUTES(cublasHgemmBatched)
+MEMLEDGER_COMPUTES(cublasHgemmStridedBatched)
+MEMLEDGER_COMPUTES(cublasSgemmEx)
+MEMLEDGER_COMPUTES(cublasCgemmEx)
+MEMLEDGER_COMPUTES(cublasCgemm3m)
+MEMLEDGER_COMPUTES(cublasZgemm3m)
+MEMLEDGER_COMPUTES(cublasGemmEx)
+MEMLEDGER_COMPUTES(cublasGemmBatchedEx)
+MEMLEDGER_COMPUTES(cublasGemmStridedBatchedEx)
+MEMLEDGER_COMPUTES(cublasSgemmGroupedBatched)
+MEMLEDGER_COMPUTES(cublasDgemmGroupedBatched)
+MEMLEDGER_COMPUTES(cublasGemmGroupedBatchedEx)
+MEMLEDGER_COMPUTES(cublasScalEx)
+MEMLEDGER_COMPUTES(cublasAxpyEx)

@@ -71,4 +71,4 @@ MEMLEDGER_ANSWER int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, 
 MEMLEDGER_DOES_NOTHING(cublasLtMatmulDescSetAttribute)
 MEMLEDGER_DOES_NOTHING(cublasLtMatrixLayoutSetAttribute)
 MEMLEDGER_DOES_NOTHING(cublasLtMatmulPreferenceSetAttribute)
-MEMLEDGER_DOES_NOTHING(cublasLtMatmul)
+MEMLEDGER_COMPUTES(cublasLtMatmul)

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "virtual_gpu/answer_macros.h"
+#include "virtual_gpu/known_values.h"
 #include "virtual_gpu/machine.h"
 #include "virtual_gpu/streams.h"
 
@@ -43,38 +44,67 @@ cudaError_t transfer(void* destination, const void* source, size_t bytes, cudaMe
 cudaError_t transfer_3d(const cudaMemcpy3DParms& copy);
 cudaError_t fill(void* pointer, unsigned value, size_t width_bytes, size_t count);
 
+// The same in the order of a stream: a node where the stream captures, refused where CUDA refuses
+// it. Those that are not asynchronous let the host wait where CUDA's do.
+cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
+                           cudaStream_t stream, bool asynchronous);
+cudaError_t copy_3d_on_stream(const cudaMemcpy3DParms& copy, cudaStream_t stream,
+                              bool asynchronous);
+// `height` rows, `pitch` bytes apart, of `count` values of `width_bytes` each.
+cudaError_t fill_on_stream(void* pointer, size_t pitch, unsigned value, size_t width_bytes,
+                           size_t count, size_t height, cudaStream_t stream, bool asynchronous);
+
 // Counts a kernel on a stream: a node where the stream captures.
 cudaError_t launch_kernel(cudaStream_t stream);
 cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes);
-int active_blocks(int block_size, size_t shared_bytes);
+// For a kernel of which nothing is known.
+inline constexpr int kAssumedRegisters = 32;
+int active_blocks(int block_size, size_t shared_bytes, int registers = kAssumedRegisters);
+// The most threads of a block, of so many registers each.
+int threads_within(int registers);
 
 // nullptr, and the two handles of CUDA's default streams, are streams, too.
 bool is_stream(cudaStream_t stream);
 int stream_device(cudaStream_t stream);
+// What the event was created with; nothing for what is no event.
+std::optional<unsigned> event_flags(cudaEvent_t event);
 
 // The streams, events and graphs of this process; a fork waits for them as for the machine.
 Streams& streams();
 cudaError_t stream_result(StreamError error);
 
-// Does `work`, which returns a cudaError_t, on a stream: now, or at each launch of the graph that
-// the stream captures.
+// Does `work`, which returns a cudaError_t, on a stream: now, after the host functions before it,
+// or at each launch of the graph that the stream captures.
 template <typename F>
-cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work) {
-  const Streams::Submission submission =
-      streams().submit(stream, current_device(), kind, [work] { work(); });
+cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work,
+                      Streams::Order order = Streams::Order::kInStream) {
+  const Streams::Submission submission = streams().submit(
+      stream, current_device(), kind, [work] { work(); }, order);
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
-  return submission.captured ? cudaSuccess : work();
+  if (submission.captured) known_values().worked(true);
+  return submission.captured || submission.queued ? cudaSuccess : work();
 }
+
+// Makes the times between events longer, where a program compares what it ran by them.
+void add_device_time(int64_t nanoseconds);
+
+// Memory of the graph that a stream captures.
+cudaError_t capture_allocation(void** pointer, size_t bytes, int device, cudaStream_t stream,
+                               const Streams::CaptureInfo& capture);
+cudaError_t capture_free(void* pointer, cudaStream_t stream, const Streams::CaptureInfo& capture);
+
+// An event is recorded, also by a node of a graph.
+cudaError_t record_event(cudaEvent_t event, cudaStream_t stream, bool external);
 
 // Refuses what CUDA counts as unsafe while streams capture.
 cudaError_t check_capture();
 
-// The driver's function of that name in its newest version, considered or generated; nullptr where
-// there is none.
-void* find_driver_function(const char* name);
+// The driver's function of that name as a version of CUDA has it (12030), considered or generated;
+// nullptr where there is none.
+void* find_driver_function(const char* name, int version);
 
 inline constexpr char kNoSharing[] =
-    "memory and events of a virtual GPU cannot be shared with other processes. Each process has "
-    "its own virtual GPU.";
+    "each process has its own virtual GPU, whose memory and events other processes cannot open. "
+    "Processes share one where the specification says share=NAME.";
 
 }  // namespace memledger::virtual_gpu

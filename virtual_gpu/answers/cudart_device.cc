@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/answers/driver.h"
 #include "virtual_gpu/answers/last_error.h"
 #include "virtual_gpu/visible_devices.h"
 
@@ -39,6 +39,7 @@ constexpr ErrorText kErrors[] = {
     MEMLEDGER_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
     MEMLEDGER_ERROR(cudaErrorInvalidPitchValue, "invalid pitch argument"),
     MEMLEDGER_ERROR(cudaErrorInvalidSymbol, "invalid device symbol"),
+    MEMLEDGER_ERROR(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed"),
     MEMLEDGER_ERROR(cudaErrorInvalidHostPointer, "invalid host pointer"),
     MEMLEDGER_ERROR(cudaErrorInvalidDevicePointer, "invalid device pointer"),
     MEMLEDGER_ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
@@ -85,6 +86,9 @@ constexpr ErrorText kErrors[] = {
                     "attempt to terminate a thread-local capture sequence from another thread"),
     MEMLEDGER_ERROR(cudaErrorIllegalState,
                     "the operation cannot be performed in the present state"),
+    MEMLEDGER_ERROR(cudaErrorGraphExecUpdateFailure,
+                    "the graph update was not performed because it included changes which violated "
+                    "constraints specific to instantiated graph update"),
     MEMLEDGER_ERROR(cudaErrorUnknown, "unknown error"),
 };
 #undef MEMLEDGER_ERROR
@@ -194,8 +198,9 @@ constexpr Attribute kAttributes[] = {
     {cudaDevAttrNumaId, fixed<-1>},
     {cudaDevAttrHostNumaId, fixed<0>},
     // The driver's number of virtual memory management, which the runtime does not name. It is
-    // supported; sharing its handles is not.
+    // supported; sharing its handles where devices are shared, as file descriptors.
     {102, fixed<1>},
+    {103, [](const Profile&, int) { return Machine::get().is_shared() ? 1 : 0; }},
 };
 
 }  // namespace
@@ -213,7 +218,7 @@ KeepLastError::~KeepLastError() { last_error = kept_; }
 cudaError_t ready() {
   Machine& machine = Machine::get();
   if (!machine.is_device(current_device())) return cudaErrorNoDevice;
-  machine.make_context(current_device());
+  if (!machine.make_context(current_device())) return cudaErrorMemoryAllocation;
   return cudaSuccess;
 }
 
@@ -299,13 +304,12 @@ MEMLEDGER_ANSWER cudaError_t cudaSetDevice(int device) {
   if (!machine.is_device(device))
     return result(machine.device_count() ? cudaErrorInvalidDevice : cudaErrorNoDevice);
   set_current_device(device);
-  machine.make_context(device);
-  return cudaSuccess;
+  return result(ready());
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaInitDevice(int device, unsigned flags, unsigned) {
   if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
-  Machine::get().make_context(device);
+  if (!Machine::get().make_context(device)) return result(cudaErrorMemoryAllocation);
   device_flags[device] = flags;
   return cudaSuccess;
 }
@@ -338,6 +342,7 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceSynchronize() {
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceReset() {
   if (!Machine::get().device_count()) return result(cudaErrorNoDevice);
+  end_context(current_device());
   Machine::get().reset(current_device());
   last_error = cudaSuccess;
   return cudaSuccess;

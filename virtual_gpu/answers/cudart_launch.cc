@@ -1,6 +1,4 @@
 // The runtime: kernels, which are not run, and what is known of them.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -11,12 +9,10 @@
 #include <vector>
 
 #include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/answers/kept_over_fork.h"
 
 namespace memledger::virtual_gpu {
 namespace {
-
-// Nothing of a kernel's code is read, so what a compiler would tell of it is assumed.
-constexpr int kRegistersPerThread = 32;
 
 struct CallConfiguration {
   dim3 grid;
@@ -33,17 +29,15 @@ struct Variables {
   std::map<const void*, size_t> bytes;
 };
 
-Variables& variables() {
-  static Variables* const made = new Variables;
-  return *made;
-}
+Variables& variables() { return kept_over_fork<Variables>(); }
 
 // A file's device code, and for which architectures it was compiled. Libraries (CUB) choose among
 // those they were compiled for by what a kernel says of itself, and fail where that is another: on
 // a device of 8.9 code for 8.6 runs and says 8.6.
 struct Binary {
   const unsigned char* code = nullptr;
-  int chosen = 0;  // as 86; 0 until asked for
+  int chosen = 0;      // as 86; 0 until asked for
+  int chosen_for = 0;  // the device's, as devices of a process can differ
   bool loaded = true;
 };
 
@@ -55,10 +49,7 @@ struct Kernels {
   bool sorted = true;
 };
 
-Kernels& kernels() {
-  static Kernels* const made = new Kernels;
-  return *made;
-}
+Kernels& kernels() { return kept_over_fork<Kernels>(); }
 
 template <typename T>
 T read_at(const unsigned char* from, size_t offset) {
@@ -103,7 +94,10 @@ int architecture_of(const void* kernel) {
   while (found != k.binaries.end() && found->first == kernel && !found->second->loaded) ++found;
   if (found == k.binaries.end() || found->first != kernel) return capability;
   Binary& binary = *found->second;
-  if (!binary.chosen) binary.chosen = choose_architecture(binary.code, capability);
+  if (binary.chosen_for != capability) {
+    binary.chosen = choose_architecture(binary.code, capability);
+    binary.chosen_for = capability;
+  }
   return binary.chosen;
 }
 
@@ -124,6 +118,30 @@ cudaError_t symbol_address(void** pointer, const void* symbol) {
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
+// Part of a variable, for a copy.
+cudaError_t symbol_address(char** pointer, const void* symbol, size_t bytes, size_t offset) {
+  void* begin = nullptr;
+  if (const cudaError_t error = symbol_address(&begin, symbol)) return error;
+  const size_t known = variable_bytes(symbol).value_or(0);
+  if (offset > known || bytes > known - offset) return cudaErrorInvalidValue;
+  *pointer = static_cast<char*>(begin) + offset;
+  return cudaSuccess;
+}
+
+cudaError_t copy_to_symbol(const void* symbol, const void* source, size_t bytes, size_t offset,
+                           cudaMemcpyKind kind, cudaStream_t stream, bool asynchronous) {
+  char* pointer = nullptr;
+  if (const cudaError_t error = symbol_address(&pointer, symbol, bytes, offset)) return error;
+  return copy_on_stream(pointer, source, bytes, kind, stream, asynchronous);
+}
+
+cudaError_t copy_from_symbol(void* destination, const void* symbol, size_t bytes, size_t offset,
+                             cudaMemcpyKind kind, cudaStream_t stream, bool asynchronous) {
+  char* pointer = nullptr;
+  if (const cudaError_t error = symbol_address(&pointer, symbol, bytes, offset)) return error;
+  return copy_on_stream(destination, pointer, bytes, kind, stream, asynchronous);
+}
+
 cudaError_t launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
   if (const cudaError_t error = ready()) return error;
   if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return error;
@@ -135,6 +153,7 @@ cudaError_t launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stre
 cudaError_t launch_kernel(cudaStream_t stream) {
   const Streams::Submission submission = streams().submit_kernel(stream, current_device());
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
+  known_values().worked(submission.captured);
   if (!submission.captured) Machine::get().note_kernel();
   return cudaSuccess;
 }
@@ -150,14 +169,30 @@ cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes) {
   return shared_bytes > most ? cudaErrorInvalidValue : cudaSuccess;
 }
 
-int active_blocks(int block_size, size_t shared_bytes) {
+namespace {
+
+// The warps that the registers of a multiprocessor are enough for: they are given out in units of
+// 256, from four parts.
+int warps_within(int registers) {
+  constexpr int kUnit = 256, kParts = 4;
+  const int per_warp = (registers * kWarpSize + kUnit - 1) / kUnit * kUnit;
+  return kRegistersPerMultiprocessor / per_warp / kParts * kParts;
+}
+
+}  // namespace
+
+int threads_within(int registers) {
+  return std::min(kMaxThreadsPerBlock, warps_within(registers) * kWarpSize);
+}
+
+int active_blocks(int block_size, size_t shared_bytes, int registers) {
   const Profile& profile = Machine::get().profile(current_device());
   if (block_size <= 0 || block_size > kMaxThreadsPerBlock) return 0;
   if (shared_bytes > static_cast<size_t>(profile.shared_memory_per_block_optin)) return 0;
   const int threads = (block_size + kWarpSize - 1) / kWarpSize * kWarpSize;
   int blocks = std::min(profile.max_blocks_per_multiprocessor,
                         profile.max_threads_per_multiprocessor / threads);
-  blocks = std::min(blocks, kRegistersPerMultiprocessor / (kRegistersPerThread * threads));
+  blocks = std::min(blocks, warps_within(registers) * kWarpSize / threads);
   const size_t shared =
       shared_bytes + static_cast<size_t>(profile.reserved_shared_memory_per_block);
   if (shared)
@@ -255,13 +290,14 @@ MEMLEDGER_ANSWER cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* confi
 
 MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void*, dim3 grid, dim3 block, void**,
                                                          size_t shared_bytes, cudaStream_t stream) {
-  const cudaError_t error = launch(grid, block, shared_bytes, stream);
-  if (error) return result(error);
+  if (const cudaError_t error = ready()) return result(error);
+  if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return result(error);
   const uint64_t at_once =
       uint64_t(active_blocks(static_cast<int>(block.x * block.y * block.z), shared_bytes)) *
       Machine::get().profile(current_device()).multiprocessors;
-  return result(uint64_t{grid.x} * grid.y * grid.z > at_once ? cudaErrorCooperativeLaunchTooLarge
-                                                             : cudaSuccess);
+  if (uint64_t{grid.x} * grid.y * grid.z > at_once)
+    return result(cudaErrorCooperativeLaunchTooLarge);
+  return result(launch_kernel(stream));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes,
@@ -270,7 +306,7 @@ MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attribute
   if (const cudaError_t error = ready()) return result(error);
   std::memset(attributes, 0, sizeof *attributes);
   attributes->maxThreadsPerBlock = kMaxThreadsPerBlock;
-  attributes->numRegs = kRegistersPerThread;
+  attributes->numRegs = kAssumedRegisters;
   attributes->ptxVersion = attributes->binaryVersion = architecture_of(kernel);
   attributes->maxDynamicSharedSizeBytes = kSharedMemoryPerBlock;
   attributes->preferredShmemCarveout = -1;
@@ -370,60 +406,34 @@ MEMLEDGER_ANSWER cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* source,
                                                 size_t bytes, size_t offset, cudaMemcpyKind kind) {
-  void* pointer = nullptr;
-  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
-  return result(transfer(static_cast<char*>(pointer) + offset, source, bytes, kind));
+  return result(copy_to_symbol(symbol, source, bytes, offset, kind, nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* source,
                                                      size_t bytes, size_t offset,
                                                      cudaMemcpyKind kind, cudaStream_t stream) {
-  void* pointer = nullptr;
-  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
-  return cudaMemcpyAsync(static_cast<char*>(pointer) + offset, source, bytes, kind, stream);
+  return result(copy_to_symbol(symbol, source, bytes, offset, kind, stream, true));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbol(void* destination, const void* symbol,
                                                   size_t bytes, size_t offset,
                                                   cudaMemcpyKind kind) {
-  void* pointer = nullptr;
-  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
-  return result(transfer(destination, static_cast<char*>(pointer) + offset, bytes, kind));
+  return result(copy_from_symbol(destination, symbol, bytes, offset, kind, nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyFromSymbolAsync(void* destination, const void* symbol,
                                                        size_t bytes, size_t offset,
                                                        cudaMemcpyKind kind, cudaStream_t stream) {
-  void* pointer = nullptr;
-  if (const cudaError_t error = symbol_address(&pointer, symbol)) return result(error);
-  return cudaMemcpyAsync(destination, static_cast<char*>(pointer) + offset, bytes, kind, stream);
+  return result(copy_from_symbol(destination, symbol, bytes, offset, kind, stream, true));
 }
 
-// The driver's functions, considered or generated: whichever of the names of its versions is there.
-
-namespace {
-
-void* driver_function(const char* name) {
-  for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
-    const std::string full = std::string(name) + suffix;
-    if (void* const found = dlsym(RTLD_DEFAULT, full.c_str())) return found;
-  }
-  return nullptr;
-}
-
-}  // namespace
-
-namespace memledger::virtual_gpu {
-
-void* find_driver_function(const char* name) { return driver_function(name); }
-
-}  // namespace memledger::virtual_gpu
+// The driver's functions.
 
 MEMLEDGER_ANSWER cudaError_t
-cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
-                                 cudaDriverEntryPointQueryResult* status) {
+cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                 unsigned long long, cudaDriverEntryPointQueryResult* status) {
   if (!name || !function) return result(cudaErrorInvalidValue);
-  *function = driver_function(name);
+  *function = find_driver_function(name, static_cast<int>(version));
   if (status)
     *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   // Not knowing a name is not an error where the caller asks for the status.

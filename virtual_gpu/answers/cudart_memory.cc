@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/graph_memory.h"
+#include "virtual_gpu/reads.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -129,41 +131,103 @@ void wait_after_copy(const void* destination, const void* source, cudaStream_t s
     streams().wait_for_stream(stream, current_device());
 }
 
+// A copy that is captured has not been done.
+void observe_read(void* destination, const void* source, size_t bytes, cudaStream_t stream) {
+  if (!reads_are_observed() || !bytes) return;
+  if (!is_on_device(Machine::get().find(source)) || is_on_device(Machine::get().find(destination)))
+    return;
+  Streams::CaptureInfo capture;
+  streams().capture_info(stream, current_device(), &capture);
+  if (capture.status == CaptureStatus::kNone) tell_of_read(destination, source, bytes);
+}
+
+// A copy behind a host function that has not run comes after it. Where CUDA makes the host wait,
+// it waits; memory that is not pinned, which the program may free at once, is read at once.
+template <typename F>
+cudaError_t copy_behind_host_functions(const void* destination, const void* source,
+                                       cudaStream_t stream, bool asynchronous, F work) {
+  const std::optional<Region> to = Machine::get().find(destination);
+  const std::optional<Region> from = Machine::get().find(source);
+  const bool host_waits = !to || (!asynchronous && !(is_on_device(to) && is_on_device(from)));
+  if (!host_waits)
+    return on_stream(stream, NodeKind::kCopy, work,
+                     from ? Streams::Order::kInStream : Streams::Order::kAtOnce);
+  const auto done = std::make_shared<cudaError_t>(cudaSuccess);
+  if (const cudaError_t error = on_stream(stream, NodeKind::kCopy, [=] { return *done = work(); }))
+    return error;
+  Streams::CaptureInfo capture;
+  streams().capture_info(stream, current_device(), &capture);
+  if (capture.status != CaptureStatus::kNone) return cudaSuccess;
+  streams().wait_for_stream(stream, current_device());
+  return *done;
+}
+
+template <typename F>
+cudaError_t copy(const void* destination, const void* source, cudaStream_t stream,
+                 bool asynchronous, F work) {
+  if (streams().has_queued())
+    return copy_behind_host_functions(destination, source, stream, asynchronous, work);
+  const cudaError_t error = on_stream(stream, NodeKind::kCopy, work);
+  if (error == cudaSuccess) wait_after_copy(destination, source, stream, asynchronous);
+  return error;
+}
+
 // An int, as a value that is no cudaMemcpyKind must not become one.
 cudaError_t check_direction(int kind) {
   const bool known = kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
   return known ? cudaSuccess : cudaErrorInvalidMemcpyDirection;
 }
 
+}  // namespace
+
 cudaError_t copy_on_stream(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
                            cudaStream_t stream, bool asynchronous) {
   if (const cudaError_t error = ready()) return error;
   if (const cudaError_t error = check_direction(kind)) return error;
-  const cudaError_t error = on_stream(stream, NodeKind::kCopy,
-                                      [=] { return transfer(destination, source, bytes, kind); });
-  if (error == cudaSuccess) wait_after_copy(destination, source, stream, asynchronous);
+  const cudaError_t error = copy(destination, source, stream, asynchronous,
+                                 [=] { return transfer(destination, source, bytes, kind); });
+  if (error == cudaSuccess) observe_read(destination, source, bytes, stream);
   return error;
 }
+
+cudaError_t copy_3d_on_stream(const cudaMemcpy3DParms& parameters, cudaStream_t stream,
+                              bool asynchronous) {
+  if (const cudaError_t error = ready()) return error;
+  if (parameters.srcArray || parameters.dstArray) return cudaErrorInvalidValue;
+  if (const cudaError_t error = check_direction(parameters.kind)) return error;
+  return copy(parameters.dstPtr.ptr, parameters.srcPtr.ptr, stream, asynchronous,
+              [parameters] { return transfer_3d(parameters); });
+}
+
+cudaError_t fill_on_stream(void* pointer, size_t pitch, unsigned value, size_t width_bytes,
+                           size_t count, size_t height, cudaStream_t stream, bool asynchronous) {
+  if (const cudaError_t error = ready()) return error;
+  const cudaError_t error = on_stream(stream, NodeKind::kFill, [=] {
+    for (size_t row = 0; row < height; ++row) {
+      const cudaError_t failed =
+          fill(static_cast<char*>(pointer) + row * pitch, value, width_bytes, count);
+      if (failed) return failed;
+    }
+    return cudaSuccess;
+  });
+  // The host waits for a fill of its own memory alone.
+  if (error != cudaSuccess || asynchronous || !Machine::get().specification().late_events)
+    return error;
+  const std::optional<Region> region = Machine::get().find(pointer);
+  if (region && !is_on_device(region)) streams().wait_for_stream(stream, current_device());
+  return error;
+}
+
+namespace {
 
 cudaError_t copy_2d_on_stream(void* destination, size_t destination_pitch, const void* source,
                               size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind,
                               cudaStream_t stream, bool asynchronous) {
   if (const cudaError_t error = ready()) return error;
   if (const cudaError_t error = check_direction(kind)) return error;
-  const cudaError_t error = on_stream(stream, NodeKind::kCopy, [=] {
+  return copy(destination, source, stream, asynchronous, [=] {
     return transfer_2d(destination, destination_pitch, source, source_pitch, width, height, kind);
   });
-  if (error == cudaSuccess) wait_after_copy(destination, source, stream, asynchronous);
-  return error;
-}
-
-cudaError_t copy_3d_on_stream(const cudaMemcpy3DParms* p, cudaStream_t stream, bool asynchronous) {
-  if (const cudaError_t error = ready()) return error;
-  if (!p || p->srcArray || p->dstArray) return cudaErrorInvalidValue;
-  const cudaError_t error =
-      on_stream(stream, NodeKind::kCopy, [copy = *p] { return virtual_gpu::transfer_3d(copy); });
-  if (error == cudaSuccess) wait_after_copy(p->dstPtr.ptr, p->srcPtr.ptr, stream, asynchronous);
-  return error;
 }
 
 cudaError_t allocate(void** pointer, size_t bytes) {
@@ -184,6 +248,18 @@ cudaError_t allocate_host(void** pointer, size_t bytes) {
   if (!bytes) return cudaSuccess;
   *pointer = Machine::get().allocate_host(current_device(), bytes);
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t free_memory(void* pointer) {
+  switch (free_of_graph(pointer)) {
+    case FreedFromGraph::kFreed:
+      return cudaSuccess;
+    case FreedFromGraph::kFreedAlready:
+      return cudaErrorInvalidValue;
+    case FreedFromGraph::kNoneOfGraphs:
+      break;
+  }
+  return Machine::get().free(pointer) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 constexpr size_t kPitch = 512;
@@ -230,7 +306,7 @@ MEMLEDGER_ANSWER cudaError_t cudaFree(void* pointer) {
   // cudaFree waits for the device.
   if (const std::optional<Region> region = Machine::get().find(pointer))
     streams().wait_for_device(region->device);
-  return result(Machine::get().free(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+  return result(free_memory(pointer));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
@@ -344,11 +420,11 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpy2DAsync(void* destination, size_t destina
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
-  return result(copy_3d_on_stream(p, nullptr, false));
+  return result(p ? copy_3d_on_stream(*p, nullptr, false) : cudaErrorInvalidValue);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
-  return result(copy_3d_on_stream(p, stream, true));
+  return result(p ? copy_3d_on_stream(*p, stream, true) : cudaErrorInvalidValue);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeer(void* destination, int destination_device,
@@ -369,33 +445,26 @@ MEMLEDGER_ANSWER cudaError_t cudaMemcpyPeerAsync(void* destination, int destinat
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
-  return cudaMemsetAsync(pointer, value, bytes, nullptr);
+  return result(
+      fill_on_stream(pointer, 0, static_cast<unsigned char>(value), 1, bytes, 1, nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes,
                                              cudaStream_t stream) {
-  if (const cudaError_t error = ready()) return result(error);
-  return result(on_stream(stream, NodeKind::kFill, [=] {
-    return fill(pointer, static_cast<unsigned char>(value), 1, bytes);
-  }));
+  return result(
+      fill_on_stream(pointer, 0, static_cast<unsigned char>(value), 1, bytes, 1, stream, true));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width,
                                           size_t height) {
-  return cudaMemset2DAsync(pointer, pitch, value, width, height, nullptr);
+  return result(fill_on_stream(pointer, pitch, static_cast<unsigned char>(value), 1, width, height,
+                               nullptr, false));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width,
                                                size_t height, cudaStream_t stream) {
-  if (const cudaError_t error = ready()) return result(error);
-  return result(on_stream(stream, NodeKind::kFill, [=] {
-    for (size_t row = 0; row < height; ++row) {
-      const cudaError_t error = fill(static_cast<char*>(pointer) + row * pitch,
-                                     static_cast<unsigned char>(value), 1, width);
-      if (error) return error;
-    }
-    return cudaSuccess;
-  }));
+  return result(fill_on_stream(pointer, pitch, static_cast<unsigned char>(value), 1, width, height,
+                               stream, true));
 }
 
 #if CUDART_VERSION >= 13000
@@ -437,7 +506,9 @@ MEMLEDGER_ANSWER cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int devic
 
 MEMLEDGER_ANSWER cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
   if (!Machine::get().is_device(device)) return result(cudaErrorInvalidDevice);
-  if (!Machine::get().is_pool(pool_of(pool))) return result(cudaErrorInvalidValue);
+  int device_of_pool = -1;
+  Machine::get().with_pool(pool_of(pool), [&](const MemoryPool& p) { device_of_pool = p.device; });
+  if (device_of_pool != device) return result(cudaErrorInvalidValue);
   chosen_pool[device] = pool_of(pool);
   return cudaSuccess;
 }
@@ -471,14 +542,14 @@ MEMLEDGER_ANSWER cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t byte
   if (const cudaError_t error = ready()) return result(error);
   *pointer = nullptr;
   if (!bytes) return cudaSuccess;
-  // Memory of a graph comes from a pool of its own. A device takes it at the first launch; here it
-  // is taken when the graph is captured, so that a program that never launches is on the safe side.
+  Streams::CaptureInfo capture;
+  streams().capture_info(stream, current_device(), &capture);
+  if (capture.status != CaptureStatus::kNone)
+    return result(capture_allocation(pointer, bytes, pool_of(pool)->device, stream, capture));
   const Streams::Submission submission =
       streams().submit(stream, current_device(), NodeKind::kAllocate, nullptr);
   if (submission.error != StreamError::kNone) return result(stream_result(submission.error));
-  MemoryPool* const source =
-      submission.captured ? Machine::get().graph_pool(pool_of(pool)->device) : pool_of(pool);
-  *pointer = Machine::get().allocate_from(source, bytes);
+  *pointer = Machine::get().allocate_from(pool_of(pool), bytes);
   return result(*pointer ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -493,10 +564,13 @@ MEMLEDGER_ANSWER cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaS
 MEMLEDGER_ANSWER cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   if (const cudaError_t error = check_stream(stream)) return result(error);
   if (!pointer) return cudaSuccess;
+  Streams::CaptureInfo capture;
+  streams().capture_info(stream, current_device(), &capture);
+  if (capture.status != CaptureStatus::kNone) return result(capture_free(pointer, stream, capture));
   const Streams::Submission submission =
       streams().submit(stream, current_device(), NodeKind::kFree, nullptr);
   if (submission.error != StreamError::kNone) return result(stream_result(submission.error));
-  return result(Machine::get().free(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+  return result(free_memory(pointer));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep_bytes) {
@@ -571,29 +645,12 @@ MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMem
 
 MEMLEDGER_ANSWER cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*,
                                                   size_t) {
-  return result(pool ? cudaSuccess : cudaErrorInvalidValue);
+  return result(Machine::get().is_pool(pool_of(pool)) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool,
                                                   cudaMemLocation*) {
-  if (!flags || !pool) return result(cudaErrorInvalidValue);
+  if (!flags || !Machine::get().is_pool(pool_of(pool))) return result(cudaErrorInvalidValue);
   *flags = cudaMemAccessFlagsProtReadWrite;
   return cudaSuccess;
-}
-
-// Other processes.
-
-MEMLEDGER_ANSWER cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return result(cudaErrorNotSupported);
-}
-
-MEMLEDGER_ANSWER cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return result(cudaErrorNotSupported);
-}
-
-MEMLEDGER_ANSWER cudaError_t cudaIpcCloseMemHandle(void*) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return result(cudaErrorNotSupported);
 }

@@ -1,18 +1,22 @@
 // The runtime: streams, events, callbacks, capture. The rules are those of virtual_gpu/streams.h.
+#include "virtual_gpu/answers/cudart_graph.h"
+
 #include <pthread.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cstring>
+#include <limits>
+#include <map>
 #include <unordered_map>
-
-#include "virtual_gpu/answers/cudart.h"
+#include <utility>
 
 namespace memledger::virtual_gpu {
 namespace {
 
 struct Event {
+  const int device = current_device();
   unsigned flags;
-  std::atomic<int64_t> recorded_at{-1};  // nanoseconds; -1 for never
+  std::atomic<int64_t> recorded_at{0};  // nanoseconds
 };
 
 // The events that are valid; a fork waits for its lock as for the machine's. Never destroyed.
@@ -20,6 +24,8 @@ struct Handles {
   std::mutex mutex;
   std::unordered_map<const void*, std::unique_ptr<Event>> events;
   unsigned long long next_stream_id = 8;
+  // What the program set; a stream that is destroyed takes its own along.
+  std::map<std::pair<const void*, int>, cudaLaunchAttributeValue> attributes;
 };
 
 Handles* made_handles = nullptr;
@@ -43,22 +49,30 @@ Event* find_event(cudaEvent_t event) {
   return found == h.events.end() ? nullptr : found->second.get();
 }
 
-int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+// Beside the host's time, what add_device_time() added.
+std::atomic<int64_t> added_time{0};
+
+int64_t now() { return added_time.load(std::memory_order_relaxed) + Streams::steady_nanoseconds(); }
 
 }  // namespace
+
+void add_device_time(int64_t nanoseconds) {
+  added_time.fetch_add(nanoseconds, std::memory_order_relaxed);
+}
 
 Streams& streams() {
   static Streams* const made = [] {
     made_streams = new Streams(Machine::get().specification().late_events);
     pthread_atfork([] { made_streams->lock(); }, [] { made_streams->unlock(); },
-                   [] { made_streams->unlock(); });
+                   [] { made_streams->unlock_in_child(); });
     return made_streams;
   }();
   return *made;
+}
+
+std::optional<unsigned> event_flags(cudaEvent_t event) {
+  const Event* const found = find_event(event);
+  return found ? std::optional<unsigned>(found->flags) : std::nullopt;
 }
 
 cudaError_t stream_result(StreamError error) { return static_cast<cudaError_t>(error); }
@@ -106,6 +120,14 @@ MEMLEDGER_ANSWER cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (!streams().remove_stream(stream)) return result(cudaErrorInvalidResourceHandle);
+  {
+    Handles& h = handles();
+    std::lock_guard<std::mutex> lock(h.mutex);
+    auto& all = h.attributes;
+    for (auto set = all.lower_bound({stream, std::numeric_limits<int>::min()});
+         set != all.end() && set->first.first == stream;)
+      set = all.erase(set);
+  }
   delete reinterpret_cast<char*>(stream);
   return cudaSuccess;
 }
@@ -161,11 +183,41 @@ MEMLEDGER_ANSWER cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* devic
 }
 #endif
 
-MEMLEDGER_ANSWER cudaError_t cudaStreamCopyAttributes(cudaStream_t, cudaStream_t) {
+// Attributes change nothing here, but are remembered.
+
+MEMLEDGER_ANSWER cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID attribute,
+                                                    const cudaStreamAttrValue* value) {
+  if (!is_stream(stream)) return result(cudaErrorInvalidResourceHandle);
+  if (!value) return result(cudaErrorInvalidValue);
+  Handles& h = handles();
+  std::lock_guard<std::mutex> lock(h.mutex);
+  h.attributes[{stream, attribute}] = *value;
   return cudaSuccess;
 }
-MEMLEDGER_ANSWER cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID,
-                                                    const cudaStreamAttrValue*) {
+
+MEMLEDGER_ANSWER cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaStreamAttrID attribute,
+                                                    cudaStreamAttrValue* value) {
+  if (!value) return result(cudaErrorInvalidValue);
+  const auto found = streams().find_stream(stream, current_device());
+  if (!found) return result(cudaErrorInvalidResourceHandle);
+  std::memset(value, 0, sizeof *value);
+  if (attribute == cudaLaunchAttributePriority) value->priority = found->priority;
+  Handles& h = handles();
+  std::lock_guard<std::mutex> lock(h.mutex);
+  const auto set = h.attributes.find({stream, attribute});
+  if (set != h.attributes.end()) *value = set->second;
+  return cudaSuccess;
+}
+
+MEMLEDGER_ANSWER cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
+  if (!is_stream(to) || !is_stream(from)) return result(cudaErrorInvalidResourceHandle);
+  Handles& h = handles();
+  std::lock_guard<std::mutex> lock(h.mutex);
+  std::map<int, cudaLaunchAttributeValue> copied;
+  for (const auto& [key, value] : h.attributes) {
+    if (key.first == from) copied[key.second] = value;
+  }
+  for (const auto& [attribute, value] : copied) h.attributes[{to, attribute}] = value;
   return cudaSuccess;
 }
 
@@ -248,6 +300,13 @@ MEMLEDGER_ANSWER cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t st
                                                                  size_t count, unsigned flags) {
   return result(update_dependencies(stream, dependencies, count, flags));
 }
+
+MEMLEDGER_ANSWER cudaError_t cudaStreamUpdateCaptureDependencies_v2(cudaStream_t stream,
+                                                                    cudaGraphNode_t* dependencies,
+                                                                    const cudaGraphEdgeData*,
+                                                                    size_t count, unsigned flags) {
+  return result(update_dependencies(stream, dependencies, count, flags));
+}
 #endif
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
@@ -291,7 +350,9 @@ MEMLEDGER_ANSWER cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptu
 MEMLEDGER_ANSWER cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if (!event) return result(cudaErrorInvalidValue);
   if (const cudaError_t error = ready()) return result(error);
-  if (flags & cudaEventInterprocess) {
+  if (flags & cudaEventInterprocess && !(flags & cudaEventDisableTiming))
+    return result(cudaErrorInvalidValue);
+  if (flags & cudaEventInterprocess && !Machine::get().is_shared()) {
     MEMLEDGER_SAY_REFUSED(kNoSharing);
     return result(cudaErrorNotSupported);
   }
@@ -317,15 +378,22 @@ MEMLEDGER_ANSWER cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
-                                                      unsigned flags) {
-  if (const cudaError_t error = ready()) return result(error);
-  const StreamError error =
-      streams().record(event, stream, current_device(), (flags & cudaEventRecordExternal) != 0);
-  if (error != StreamError::kNone) return result(stream_result(error));
+namespace memledger::virtual_gpu {
+
+cudaError_t record_event(cudaEvent_t event, cudaStream_t stream, bool external) {
+  const StreamError error = streams().record(event, stream, current_device(), external);
+  if (error != StreamError::kNone) return stream_result(error);
   if (Event* const found = find_event(event))
     found->recorded_at.store(now(), std::memory_order_relaxed);
   return cudaSuccess;
+}
+
+}  // namespace memledger::virtual_gpu
+
+MEMLEDGER_ANSWER cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
+                                                      unsigned flags) {
+  if (const cudaError_t error = ready()) return result(error);
+  return result(record_event(event, stream, (flags & cudaEventRecordExternal) != 0));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
@@ -345,37 +413,53 @@ MEMLEDGER_ANSWER cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent
   if (!milliseconds) return result(cudaErrorInvalidValue);
   const Event* const first = find_event(start);
   const Event* const last = find_event(end);
-  if (!first || !last || (first->flags | last->flags) & cudaEventDisableTiming)
+  if (!first || !last || first->device != last->device ||
+      (first->flags | last->flags) & cudaEventDisableTiming)
     return result(cudaErrorInvalidResourceHandle);
+  for (const cudaEvent_t event : {start, end}) {
+    if (const StreamError error = streams().check_recorded(event); error != StreamError::kNone)
+      return result(stream_result(error));
+  }
   const int64_t begun = first->recorded_at.load(std::memory_order_relaxed);
   const int64_t ended = last->recorded_at.load(std::memory_order_relaxed);
-  if (begun < 0 || ended < 0) return result(cudaErrorInvalidResourceHandle);
   // Time of the host, as no kernel takes any. Programs divide by it: never zero.
   const int64_t difference = ended - begun;
   *milliseconds = difference == 0 ? 1e-6f : static_cast<float>(difference) * 1e-6f;
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t*, cudaEvent_t) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return result(cudaErrorNotSupported);
+#if CUDART_VERSION >= 12080 && CUDART_VERSION < 13000
+MEMLEDGER_ANSWER cudaError_t cudaEventElapsedTime_v2(float* milliseconds, cudaEvent_t start,
+                                                     cudaEvent_t end) {
+  return cudaEventElapsedTime(milliseconds, start, end);
+}
+#endif
+
+// Host functions run in a thread of their own, as those of a device do; in the caller's only where
+// the system gives no thread.
+
+namespace {
+
+template <typename F>
+cudaError_t call_on_stream(cudaStream_t stream, F call,
+                           std::shared_ptr<HostParameters> parameters) {
+  const Streams::Submission submission =
+      streams().submit(stream, current_device(), NodeKind::kHost, call, Streams::Order::kInStream,
+                       std::move(parameters));
+  if (submission.error != StreamError::kNone) return stream_result(submission.error);
+  if (!submission.captured && !submission.queued) call();
+  return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaIpcOpenEventHandle(cudaEvent_t*, cudaIpcEventHandle_t) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return result(cudaErrorNotSupported);
-}
-
-// Callbacks, called at once: all work before them is done, and no lock is held.
+}  // namespace
 
 MEMLEDGER_ANSWER cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
                                                 void* data) {
   if (const cudaError_t error = ready()) return result(error);
   if (!function) return result(cudaErrorInvalidValue);
-  return result(on_stream(stream, NodeKind::kHost, [function, data] {
-    function(data);
-    return cudaSuccess;
-  }));
+  return result(call_on_stream(
+      stream, [function, data] { function(data); },
+      std::make_shared<HostParameters>(HostParameters{{function, data}})));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaStreamAddCallback(cudaStream_t stream,
@@ -383,8 +467,6 @@ MEMLEDGER_ANSWER cudaError_t cudaStreamAddCallback(cudaStream_t stream,
                                                    unsigned) {
   if (const cudaError_t error = ready()) return result(error);
   if (!callback) return result(cudaErrorInvalidValue);
-  return result(on_stream(stream, NodeKind::kHost, [=] {
-    callback(stream, cudaSuccess, data);
-    return cudaSuccess;
-  }));
+  return result(call_on_stream(
+      stream, [=] { callback(stream, cudaSuccess, data); }, nullptr));
 }

@@ -122,8 +122,16 @@ struct Pooling {};
 struct SpatialTransformer {};
 
 DeviceFacts device_facts();
-// The program's choice for convolutions, and what the model says otherwise.
+// What the program wants to be said of convolutions.
+const WorkspaceChoice& convolution_choice();
+// What the model says of the first plan: expected, or the upper bound where that is chosen.
+uint64_t modelled_convolution_bytes(const Convolution& convolution, bool tensor_cores);
+// The same of the largest of all plans.
+uint64_t modelled_largest_bytes(const Convolution& convolution, bool tensor_cores);
+// The first plan has that, or the program's own figure.
 uint64_t chosen_convolution_bytes(const Convolution& convolution, bool tensor_cores);
+// The plan of an attention graph, by its kind; 0 for others.
+uint64_t attention_bytes(WorkspaceKind kind);
 WorkspaceKind workspace_kind(ConvolutionPass pass);
 
 }  // namespace memledger::virtual_gpu::cudnn

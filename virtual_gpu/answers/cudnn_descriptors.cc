@@ -45,18 +45,41 @@ DeviceFacts device_facts() {
           profile.max_threads_per_multiprocessor};
 }
 
-uint64_t chosen_convolution_bytes(const Convolution& convolution, bool tensor_cores) {
+const WorkspaceChoice& convolution_choice() {
   static const WorkspaceChoice choice = [] {
     const char* const text = std::getenv(kConvolutionWorkspaceVariable);
-    const auto parsed = parse_workspace_choice(text == nullptr ? "" : text);
+    const char* const otherwise = Machine::get().specification().upper_workspaces ? "upper" : "";
+    const auto parsed = parse_workspace_choice(text == nullptr ? otherwise : text);
     if (!parsed.has_value()) {
-      say("%s=%s is neither model, none nor a number of bytes: taken as model",
+      say("%s=%s is neither model, upper, none nor a number of bytes: taken as model",
           kConvolutionWorkspaceVariable, text);
       return WorkspaceChoice{};
     }
     return *parsed;
   }();
-  return choice.apply(convolution_workspace_bytes(convolution, device_facts(), tensor_cores));
+  return choice;
+}
+
+uint64_t modelled_convolution_bytes(const Convolution& convolution, bool tensor_cores) {
+  const DeviceFacts device = device_facts();
+  return convolution_choice().kind == WorkspaceChoice::Kind::kUpper
+             ? convolution_workspace_upper_bytes(convolution, device, tensor_cores)
+             : convolution_workspace_bytes(convolution, device, tensor_cores);
+}
+
+uint64_t modelled_largest_bytes(const Convolution& convolution, bool tensor_cores) {
+  const DeviceFacts device = device_facts();
+  return convolution_choice().kind == WorkspaceChoice::Kind::kUpper
+             ? largest_convolution_workspace_upper_bytes(convolution, device, tensor_cores)
+             : largest_convolution_workspace_bytes(convolution, device, tensor_cores);
+}
+
+uint64_t chosen_convolution_bytes(const Convolution& convolution, bool tensor_cores) {
+  return convolution_choice().apply(modelled_convolution_bytes(convolution, tensor_cores));
+}
+
+uint64_t attention_bytes(WorkspaceKind kind) {
+  return kind == WorkspaceKind::kAttention ? attention_workspace_bytes(device_facts()) : 0;
 }
 
 WorkspaceKind workspace_kind(ConvolutionPass pass) {

@@ -2,6 +2,7 @@
 // compute itself is computed when a descriptor is finalized: which engines there are for an
 // operation graph, their notes, and the workspace of a plan.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -9,7 +10,10 @@
 #include <optional>
 #include <vector>
 
+#include "virtual_gpu/answers/cudart.h"
 #include "virtual_gpu/answers/cudnn.h"
+#include "virtual_gpu/cudnn_planner_client.h"
+#include "virtual_gpu/machine.h"
 
 namespace memledger::virtual_gpu::cudnn {
 namespace {
@@ -30,6 +34,7 @@ constexpr int kAttentionBackwardOperation = 43;
 // cudnnBackendAttributeName_t.
 constexpr int kConvolutionDilations = 102;
 constexpr int kConvolutionStrides = 103;
+constexpr int kHeuristicsMode = 200;
 constexpr int kHeuristicsGraph = 201;
 constexpr int kHeuristicsResults = 202;
 constexpr int kConfigEngine = 300;
@@ -46,20 +51,38 @@ constexpr int kTensorStrides = 903;
 constexpr int kEngineGraph = 1300;
 constexpr int kEngineIndex = 1301;
 constexpr int kEngineNumericalNotes = 1303;
+constexpr int kEngineBehaviorNotes = 1305;
 
 // cudnnBackendAttributeType_t.
+constexpr int kHandleType = 0;
+constexpr int kPointerType = 6;
+constexpr int kNumericalNoteType = 11;
 constexpr int kDescriptorType = 15;
+constexpr int kBehaviorNoteType = 19;
+
+// cudnnBackendHeurMode_t.
+constexpr int kModeInstant = 0;
+constexpr int kModeFallback = 2;
 
 // cudnnBackendNumericalNote_t.
 constexpr int kNoteTensorCore = 0;
 
-// The engines that a graph is said to have.
+// The engines that a graph is said to have where cuDNN is not asked. A program that names one
+// itself gets the plan of this model, too.
 constexpr int64_t kTensorCoreEngine = 0;
 constexpr int64_t kPlainEngine = 1;
 constexpr int64_t kEngines = 2;
 
 struct Node;
 using NodePointer = std::shared_ptr<const Node>;
+
+// What heuristics said of an engine.
+struct EngineFacts {
+  CudnnPlan plan;
+  int64_t rank = 0;  // 0 is the fastest
+  // A program that tries all plans runs each twice, once to time it.
+  mutable std::atomic<int> runs{0};
+};
 
 struct Value {
   int type = 0;
@@ -73,8 +96,10 @@ struct Node {
   int type = 0;
   bool finalized = false;
   std::map<int, Value> values;
-  std::vector<NodePointer> results;  // of heuristics
-  int64_t workspace_bytes = 0;       // of a plan
+  std::vector<int> order;                    // of `values`, as they were first set
+  std::vector<NodePointer> results;          // of heuristics
+  std::shared_ptr<const EngineFacts> facts;  // of an engine and its configuration, once known
+  int64_t workspace_bytes = 0;               // of a plan
   WorkspaceKind kind = WorkspaceKind::kOtherGraph;
 
   const Value* find(int name) const {
@@ -103,13 +128,14 @@ struct Node {
 
 size_t attribute_size(int type) {
   switch (type) {
-    case 0:   // handle
-    case 3:   // int64
-    case 5:   // double
-    case 6:   // pointer
-    case 26:  // fraction
+    case kHandleType:
+    case 3:  // int64
+    case 5:  // double
+    case kPointerType:
     case kDescriptorType:
       return 8;
+    case 26:  // fraction, of two integers
+      return 16;
     case 2:   // bool
     case 24:  // char
       return 1;
@@ -193,35 +219,129 @@ WorkspaceKind kind_of(const Node& graph) {
   return products >= 2 ? WorkspaceKind::kAttention : WorkspaceKind::kOtherGraph;
 }
 
-NodePointer make_config(const NodePointer& graph, int64_t engine_index) {
+void append_hex(const std::vector<unsigned char>& bytes, std::string& text) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  for (const unsigned char byte : bytes) {
+    text += kDigits[byte / 16];
+    text += kDigits[byte % 16];
+  }
+}
+
+// Appends the lines of a descriptor, after those of the descriptors it refers to, and gives its
+// index; nothing where it holds what means nothing in another process.
+std::optional<size_t> describe(const Node& node, std::map<const Node*, size_t>& described,
+                               std::string& text) {
+  if (const auto found = described.find(&node); found != described.end()) return found->second;
+  std::string lines = "node " + std::to_string(node.type) + "\n";
+  for (const int name : node.order) {
+    const Value& value = node.values.at(name);
+    if (value.type == kHandleType) continue;
+    if (value.type == kPointerType) return std::nullopt;
+    if (value.type == kDescriptorType) {
+      lines += "refer " + std::to_string(name);
+      for (const NodePointer& other : value.nodes) {
+        const std::optional<size_t> index = describe(*other, described, text);
+        if (!index.has_value()) return std::nullopt;
+        lines += ' ' + std::to_string(*index);
+      }
+    } else {
+      lines += "set " + std::to_string(name) + ' ' + std::to_string(value.type) + ' ' +
+               std::to_string(value.count) + ' ';
+      append_hex(value.bytes, lines);
+    }
+    lines += '\n';
+  }
+  text += lines;
+  const size_t index = described.size();
+  described.emplace(&node, index);
+  return index;
+}
+
+NodePointer make_config(const NodePointer& graph, const CudnnPlan& plan, int64_t rank) {
+  auto facts = std::make_shared<EngineFacts>();
+  facts->plan = plan;
+  facts->rank = rank;
   auto engine = std::make_shared<Node>();
   engine->type = kEngine;
   engine->finalized = true;
   engine->values[kEngineGraph] = node_value(graph);
-  engine->values[kEngineIndex] = integer_value(engine_index);
+  engine->values[kEngineIndex] = integer_value(plan.engine);
+  engine->facts = facts;
   auto config = std::make_shared<Node>();
   config->type = kEngineConfig;
   config->finalized = true;
   config->values[kConfigEngine] = node_value(std::move(engine));
+  config->facts = std::move(facts);
   return config;
 }
 
+CudnnPlan modelled_plan(int64_t engine, uint64_t workspace_bytes, bool tensor_cores) {
+  CudnnPlan plan;
+  plan.engine = engine;
+  plan.workspace_bytes = static_cast<int64_t>(workspace_bytes);
+  if (tensor_cores) plan.numerical_notes.push_back(kNoteTensorCore);
+  return plan;
+}
+
 // Best first. The engine without tensor cores is there for programs that forbid TF32: LibTorch
-// drops the other one by its note.
-std::vector<NodePointer> find_configs(const Value* graph_value) {
-  std::vector<NodePointer> configs;
-  if (graph_value == nullptr || graph_value->nodes.empty()) return configs;
-  const NodePointer& graph = graph_value->nodes.front();
-  const auto convolution = find_convolution(*graph);
-  if (!convolution.has_value()) {
-    configs.push_back(make_config(graph, kPlainEngine));
-    return configs;
-  }
+// drops the other one by its note. The last two are for programs that try all of them.
+std::vector<CudnnPlan> modelled_plans(const Node& graph, int mode) {
+  const auto convolution = find_convolution(graph);
+  if (!convolution.has_value())
+    return {modelled_plan(kPlainEngine, attention_bytes(kind_of(graph)), false)};
   const DeviceFacts device = device_facts();
-  if (!convolution_supported(*convolution, device)) return configs;
-  if (convolution_on_tensor_cores(*convolution, device))
-    configs.push_back(make_config(graph, kTensorCoreEngine));
-  configs.push_back(make_config(graph, kPlainEngine));
+  if (!convolution_supported(*convolution, device)) return {};
+  const bool tensor_cores = convolution_on_tensor_cores(*convolution, device);
+  std::vector<CudnnPlan> plans;
+  if (mode != kModeFallback) {
+    if (tensor_cores) {
+      plans.push_back(
+          modelled_plan(kTensorCoreEngine, modelled_convolution_bytes(*convolution, true), true));
+    }
+    plans.push_back(
+        modelled_plan(kPlainEngine, modelled_convolution_bytes(*convolution, false), false));
+    if (tensor_cores) {
+      plans.push_back(modelled_plan(kEngines, modelled_largest_bytes(*convolution, true), true));
+    }
+    plans.push_back(
+        modelled_plan(kEngines + 1, modelled_largest_bytes(*convolution, false), false));
+  } else {
+    plans.push_back(modelled_plan(kPlainEngine, 0, false));
+  }
+  return plans;
+}
+
+// What comes first is the fastest, as far as can be known: a device's own clock decides. The upper
+// bound takes the one with the largest workspace.
+std::vector<int64_t> ranks(const std::vector<CudnnPlan>& plans, int mode) {
+  std::vector<int64_t> result(plans.size());
+  for (size_t i = 0; i < plans.size(); ++i) {
+    int64_t rank = static_cast<int64_t>(i) + (mode == kModeFallback ? 1000 : 0);
+    if (convolution_choice().kind == WorkspaceChoice::Kind::kUpper) {
+      constexpr int64_t kLargest = int64_t{1} << 20;  // MiB
+      rank = std::max<int64_t>(0, kLargest - (plans[i].workspace_bytes >> 20));
+    }
+    result[i] = rank;
+  }
+  return result;
+}
+
+std::vector<NodePointer> find_configs(const Node& heuristics) {
+  const Value* const graph_value = heuristics.find(kHeuristicsGraph);
+  if (graph_value == nullptr || graph_value->nodes.empty()) return {};
+  const NodePointer& graph = graph_value->nodes.front();
+  const int mode = heuristics.enumerator(kHeuristicsMode).value_or(kModeInstant);
+  std::optional<std::vector<CudnnPlan>> plans;
+  std::map<const Node*, size_t> described;
+  std::string text;
+  if (describe(*graph, described, text).has_value())
+    plans = ask_cudnn(Machine::get().profile(current_device()), text, mode);
+  // No plan at all: what cuDNN compiles at run time may lack its compiler here.
+  if (!plans.has_value() || plans->empty()) plans = modelled_plans(*graph, mode);
+  const std::vector<int64_t> order = ranks(*plans, mode);
+  std::vector<NodePointer> configs;
+  for (size_t i = 0; i < plans->size(); ++i)
+    configs.push_back(make_config(graph, (*plans)[i], order[i]));
   return configs;
 }
 
@@ -232,19 +352,23 @@ int finalize_plan(Node& plan) {
   if (graph == nullptr)
     return fail(kBadParam,
                 "memledger virtual GPU: an execution plan needs an engine of an operation graph");
+  plan.facts = engine->facts;
   const auto convolution = find_convolution(*graph);
-  if (convolution.has_value()) {
+  plan.kind = convolution.has_value() ? workspace_kind(convolution->pass) : kind_of(*graph);
+  if (plan.facts != nullptr) {
+    if (plan.facts->plan.workspace_bytes < 0)
+      return fail(kNotSupported, "memledger virtual GPU: cuDNN makes no plan of this engine");
+    plan.workspace_bytes = plan.facts->plan.workspace_bytes;
+  } else if (convolution.has_value()) {
     const std::vector<int64_t> index = engine->integers(kEngineIndex);
     const bool tensor_cores = !index.empty() && index.front() == kTensorCoreEngine;
-    plan.kind = workspace_kind(convolution->pass);
     plan.workspace_bytes =
-        static_cast<int64_t>(chosen_convolution_bytes(*convolution, tensor_cores));
+        static_cast<int64_t>(modelled_convolution_bytes(*convolution, tensor_cores));
   } else {
-    // What LibTorch fuses here (attention) keeps its partial results inside its kernels, see
-    // docs/virtual_gpu_workspaces.md.
-    plan.kind = kind_of(*graph);
-    plan.workspace_bytes = 0;
+    plan.workspace_bytes = static_cast<int64_t>(attention_bytes(plan.kind));
   }
+  if (convolution.has_value())
+    plan.workspace_bytes = static_cast<int64_t>(convolution_choice().apply(plan.workspace_bytes));
   note_workspace_asked(plan.kind, plan.workspace_bytes);
   return kSuccess;
 }
@@ -276,6 +400,15 @@ int give(const Value& value, int64_t asked, int64_t* count, void* out) {
   return kSuccess;
 }
 
+Value notes_value(int type, const std::vector<int>& notes) {
+  Value value;
+  value.type = type;
+  value.count = static_cast<int64_t>(notes.size());
+  value.bytes.resize(notes.size() * sizeof(int));
+  if (!notes.empty()) std::memcpy(value.bytes.data(), notes.data(), value.bytes.size());
+  return value;
+}
+
 // What cuDNN knows of itself.
 std::optional<Value> computed(const Node& node, int name) {
   switch (node.type) {
@@ -292,18 +425,20 @@ std::optional<Value> computed(const Node& node, int name) {
       if (name == kGraphEngineCount) return integer_value(kEngines);
       break;
     case kEngine:
+      if (name == kEngineNumericalNotes && node.facts != nullptr)
+        return notes_value(kNumericalNoteType, node.facts->plan.numerical_notes);
+      if (name == kEngineBehaviorNotes && node.facts != nullptr)
+        return notes_value(kBehaviorNoteType, node.facts->plan.behavior_notes);
       if (name == kEngineNumericalNotes) {
         const std::vector<int64_t> index = node.integers(kEngineIndex);
-        Value value;
-        value.type = 11;
-        if (!index.empty() && index.front() == kTensorCoreEngine) {
-          value.count = 1;
-          value.bytes.assign(sizeof(int), static_cast<unsigned char>(kNoteTensorCore));
-        }
-        return value;
+        const bool tensor_cores = !index.empty() && index.front() == kTensorCoreEngine;
+        return notes_value(kNumericalNoteType,
+                           tensor_cores ? std::vector<int>{kNoteTensorCore} : std::vector<int>{});
       }
       break;
     case kEngineConfig:
+      if (name == kConfigWorkspaceSize && node.facts != nullptr)
+        return integer_value(std::max<int64_t>(node.facts->plan.workspace_bytes, 0));
       if (name == kConfigWorkspaceSize || name == kConfigSharedMemory) return integer_value(0);
       break;
     case kPlan:
@@ -359,6 +494,7 @@ MEMLEDGER_ANSWER int cudnnBackendSetAttribute(Descriptor* descriptor, int name, 
     const auto* const begin = static_cast<const unsigned char*>(elements);
     value.bytes.assign(begin, begin + count * attribute_size(type));
   }
+  if (node.find(name) == nullptr) node.order.push_back(name);
   node.values[name] = std::move(value);
   return kSuccess;
 }
@@ -368,7 +504,7 @@ MEMLEDGER_ANSWER int cudnnBackendFinalize(Descriptor* descriptor) {
   Node& node = *descriptor->node;
   if (node.finalized) return kSuccess;
   if (node.type == kHeuristics) {
-    node.results = find_configs(node.find(kHeuristicsGraph));
+    node.results = find_configs(node);
   } else if (node.type == kPlan) {
     const int status = finalize_plan(node);
     if (status != kSuccess) return status;
@@ -399,5 +535,12 @@ MEMLEDGER_ANSWER int cudnnBackendExecute(Handle* handle, const Descriptor* plan,
   if (!plan->node->finalized)
     return fail(kNotFinalized, "memledger virtual GPU: the execution plan is not finalized");
   note_workspace_used(plan->node->kind);
+  // LibTorch, told to benchmark, runs every plan twice and keeps the fastest by the time between
+  // two events. The host's time would make it a matter of luck.
+  constexpr int kRunsOfBenchmark = 2;
+  constexpr int64_t kNanosecondsPerRank = 1000000000;
+  const EngineFacts* const facts = plan->node->facts.get();
+  if (facts != nullptr && facts->rank > 0 && facts->runs.fetch_add(1) < kRunsOfBenchmark)
+    add_device_time(facts->rank * kNanosecondsPerRank);
   return kSuccess;
 }

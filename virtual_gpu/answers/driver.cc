@@ -1,35 +1,31 @@
 // The driver: what LibTorch, its run-time compiler and Triton ask of it. Most of it is what the
 // runtime answers.
 #include <cuda.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <vector>
+#include <new>
 
-#include "virtual_gpu/answers/cudart.h"
+#include "virtual_gpu/answers/driver.h"
 
 using namespace memledger::virtual_gpu;
 
 namespace {
 
-// The numbers of the two are the same where both have one.
-CUresult driver(cudaError_t error) { return static_cast<CUresult>(error); }
+CUresult driver(cudaError_t error) { return driver_result(error); }
 
-// Runs a function of the runtime without touching the thread's last error.
-template <typename F, typename... A>
-CUresult as_runtime(F function, A... arguments) {
-  const KeepLastError keep;
-  return driver(function(arguments...));
-}
-
-void* pointer_of(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 PhysicalMemory* memory_of(CUmemGenericAllocationHandle handle) {
   return reinterpret_cast<PhysicalMemory*>(handle);
 }
 
 // The primary context of a device is the address of its place in this array.
 char contexts[8];
+
+}  // namespace
+
+namespace memledger::virtual_gpu {
 
 CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(&contexts[device]); }
 
@@ -42,6 +38,10 @@ int device_of(CUcontext context) {
   return static_cast<int>(reinterpret_cast<const char*>(context) - contexts);
 }
 
+}  // namespace memledger::virtual_gpu
+
+namespace {
+
 // What a thread's calls are for. Without a context of its own it has the runtime's, once there is
 // one.
 struct Current {
@@ -50,8 +50,30 @@ struct Current {
 };
 
 thread_local bool has_current_context = false;
-// What cuCtxPopCurrent goes back to.
-thread_local std::vector<Current> pushed_contexts;
+
+// What cuCtxPopCurrent goes back to: a stack of each thread. As a thread ends, others' destructors
+// may still push and pop, so nothing here has a destructor: what was not popped is dropped last.
+struct Pushed {
+  Current context;
+  Pushed* below;
+};
+
+pthread_key_t stack_key() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    pthread_key_create(&made, [](void* top) {
+      for (auto* pushed = static_cast<Pushed*>(top); pushed != nullptr;) {
+        Pushed* const below = pushed->below;
+        delete pushed;
+        pushed = below;
+      }
+    });
+    return made;
+  }();
+  return key;
+}
+
+Pushed* top_of_stack() { return static_cast<Pushed*>(pthread_getspecific(stack_key())); }
 
 Current current() { return {has_current_context, current_device()}; }
 
@@ -65,12 +87,14 @@ CUresult check_device(CUdevice device) {
 }
 
 void pop_context() {
-  if (pushed_contexts.empty()) {
+  Pushed* const top = top_of_stack();
+  if (top == nullptr) {
     has_current_context = false;
     return;
   }
-  make_current(pushed_contexts.back());
-  pushed_contexts.pop_back();
+  make_current(top->context);
+  pthread_setspecific(stack_key(), top->below);
+  delete top;
 }
 
 }  // namespace
@@ -95,13 +119,20 @@ MEMLEDGER_ANSWER CUresult cuGetErrorName(CUresult error, const char** name) {
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuGetProcAddress_v2(const char* name, void** function, int, cuuint64_t,
-                                              CUdriverProcAddressQueryResult* status) {
+MEMLEDGER_ANSWER CUresult cuGetProcAddress_v2(const char* name, void** function, int version,
+                                              cuuint64_t, CUdriverProcAddressQueryResult* status) {
   if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
-  *function = find_driver_function(name);
+  *function = find_driver_function(name, version);
   if (status)
     *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+// As CUDA 11 has it.
+#undef cuGetProcAddress
+MEMLEDGER_ANSWER CUresult cuGetProcAddress(const char* name, void** function, int version,
+                                           cuuint64_t flags) {
+  return cuGetProcAddress_v2(name, function, version, flags, nullptr);
 }
 
 // The driver has nothing to log.
@@ -121,6 +152,8 @@ MEMLEDGER_ANSWER CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle) { retur
 // Devices and contexts.
 
 MEMLEDGER_ANSWER CUresult cuDeviceGetCount(int* count) {
+  // Programs ask so whether CUDA has been started in this process.
+  if (!Machine::is_made()) return CUDA_ERROR_NOT_INITIALIZED;
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   *count = Machine::get().device_count();
   return CUDA_SUCCESS;
@@ -199,7 +232,7 @@ MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* 
 MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = check_device(device)) return error;
-  Machine::get().make_context(device);
+  if (!Machine::get().make_context(device)) return CUDA_ERROR_OUT_OF_MEMORY;
   *context = context_of(device);
   return CUDA_SUCCESS;
 }
@@ -213,6 +246,7 @@ MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigne
 
 MEMLEDGER_ANSWER CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   if (const CUresult error = check_device(device)) return error;
+  end_context(device);
   Machine::get().reset(device);
   return CUDA_SUCCESS;
 }
@@ -239,7 +273,11 @@ MEMLEDGER_ANSWER CUresult cuCtxGetCurrent(CUcontext* context) {
 
 MEMLEDGER_ANSWER CUresult cuCtxPushCurrent_v2(CUcontext context) {
   if (!is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
-  pushed_contexts.push_back(current());
+  auto* const pushed = new (std::nothrow) Pushed{current(), top_of_stack()};
+  if (pushed == nullptr || pthread_setspecific(stack_key(), pushed) != 0) {
+    delete pushed;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   make_current({true, device_of(context)});
   return CUDA_SUCCESS;
 }
@@ -310,87 +348,6 @@ MEMLEDGER_ANSWER CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* by
   if (begin) *begin = region->begin;
   if (bytes) *bytes = region->bytes;
   return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyHtoD_v2(CUdeviceptr destination, const void* source,
-                                          size_t bytes) {
-  return driver(transfer(pointer_of(destination), source, bytes, cudaMemcpyHostToDevice));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source, size_t bytes) {
-  return driver(transfer(destination, pointer_of(source), bytes, cudaMemcpyDeviceToHost));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source,
-                                          size_t bytes) {
-  return driver(
-      transfer(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDeviceToDevice));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination, const void* source,
-                                               size_t bytes, CUstream stream) {
-  return as_runtime(cudaMemcpyAsync, pointer_of(destination), source, bytes, cudaMemcpyHostToDevice,
-                    stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoHAsync_v2(void* destination, CUdeviceptr source, size_t bytes,
-                                               CUstream stream) {
-  return as_runtime(cudaMemcpyAsync, destination, pointer_of(source), bytes, cudaMemcpyDeviceToHost,
-                    stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source,
-                                               size_t bytes, CUstream stream) {
-  return as_runtime(cudaMemcpyAsync, pointer_of(destination), pointer_of(source), bytes,
-                    cudaMemcpyDeviceToDevice, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
-  return driver(transfer(pointer_of(destination), pointer_of(source), bytes, cudaMemcpyDefault));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
-                                        CUstream stream) {
-  return as_runtime(cudaMemcpyAsync, pointer_of(destination), pointer_of(source), bytes,
-                    cudaMemcpyDefault, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemsetD8_v2(CUdeviceptr address, unsigned char value, size_t count) {
-  return driver(fill(pointer_of(address), value, 1, count));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemsetD16_v2(CUdeviceptr address, unsigned short value, size_t count) {
-  return driver(fill(pointer_of(address), value, 2, count));
-}
-
-MEMLEDGER_ANSWER CUresult cuMemsetD32_v2(CUdeviceptr address, unsigned value, size_t count) {
-  return driver(fill(pointer_of(address), value, 4, count));
-}
-
-namespace {
-
-CUresult fill_on_stream(CUdeviceptr address, unsigned value, size_t width, size_t count,
-                        CUstream stream) {
-  const KeepLastError keep;
-  return driver(on_stream(stream, NodeKind::kFill,
-                          [=] { return fill(pointer_of(address), value, width, count); }));
-}
-
-}  // namespace
-
-MEMLEDGER_ANSWER CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count,
-                                          CUstream stream) {
-  return fill_on_stream(address, value, 1, count, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemsetD16Async(CUdeviceptr address, unsigned short value, size_t count,
-                                           CUstream stream) {
-  return fill_on_stream(address, value, 2, count, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count,
-                                           CUstream stream) {
-  return fill_on_stream(address, value, 4, count, stream);
 }
 
 MEMLEDGER_ANSWER CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
@@ -537,19 +494,6 @@ MEMLEDGER_ANSWER CUresult cuMemGetAllocationPropertiesFromHandle(
   return CUDA_SUCCESS;
 }
 
-MEMLEDGER_ANSWER CUresult cuMemExportToShareableHandle(void*, CUmemGenericAllocationHandle,
-                                                       CUmemAllocationHandleType,
-                                                       unsigned long long) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-MEMLEDGER_ANSWER CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*, void*,
-                                                         CUmemAllocationHandleType) {
-  MEMLEDGER_SAY_REFUSED(kNoSharing);
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 #define MEMLEDGER_NO_MULTICAST "a virtual GPU has no multicast memory; its attribute says so."
 
 MEMLEDGER_ANSWER CUresult cuMulticastCreate(CUmemGenericAllocationHandle*,
@@ -644,7 +588,7 @@ MEMLEDGER_ANSWER CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 
 MEMLEDGER_ANSWER CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address,
                                                   cuuint32_t value, unsigned) {
-  return fill_on_stream(address, value, 4, 1, stream);
+  return driver(fill_on_stream(pointer_of(address), 0, value, 4, 1, 1, stream, true));
 }
 
 // All work before it is done, so what it waits for cannot come later.
@@ -670,148 +614,6 @@ MEMLEDGER_ANSWER CUresult cuEventDestroy_v2(CUevent event) {
 
 MEMLEDGER_ANSWER CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   return as_runtime(cudaLaunchHostFunc, stream, function, data);
-}
-
-// Modules and kernels: handles without anything behind them.
-
-namespace {
-
-char module_handle;
-char function_handle;
-
-CUresult make_module(CUmodule* module) {
-  if (!module) return CUDA_ERROR_INVALID_VALUE;
-  *module = reinterpret_cast<CUmodule>(&module_handle);
-  return CUDA_SUCCESS;
-}
-
-CUresult launch(dim3 grid, dim3 block, unsigned shared_bytes, CUstream stream) {
-  if (const cudaError_t error = ready()) return driver(error);
-  if (check_launch(grid, block, shared_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return driver(launch_kernel(stream));
-}
-
-CUresult function_attribute(int* value, CUfunction_attribute attribute) {
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
-  const int capability = Machine::get().profile(current_device()).compute_capability();
-  switch (attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      *value = kMaxThreadsPerBlock;
-      break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS:
-      *value = 32;
-      break;
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-      *value = capability;
-      break;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      *value = kSharedMemoryPerBlock;
-      break;
-    default:
-      *value = 0;
-      break;
-  }
-  return CUDA_SUCCESS;
-}
-
-}  // namespace
-
-MEMLEDGER_ANSWER CUresult cuModuleLoad(CUmodule* module, const char*) {
-  return make_module(module);
-}
-MEMLEDGER_ANSWER CUresult cuModuleLoadData(CUmodule* module, const void*) {
-  return make_module(module);
-}
-MEMLEDGER_ANSWER CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned, CUjit_option*,
-                                             void**) {
-  return make_module(module);
-}
-MEMLEDGER_ANSWER CUresult cuModuleLoadFatBinary(CUmodule* module, const void*) {
-  return make_module(module);
-}
-MEMLEDGER_ANSWER CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
-
-MEMLEDGER_ANSWER CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) {
-  if (!function) return CUDA_ERROR_INVALID_VALUE;
-  *function = reinterpret_cast<CUfunction>(&function_handle);
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuLinkCreate_v2(unsigned, CUjit_option*, void**, CUlinkState* state) {
-  if (!state) return CUDA_ERROR_INVALID_VALUE;
-  *state = reinterpret_cast<CUlinkState>(&module_handle);
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuLinkAddData_v2(CUlinkState, CUjitInputType, void*, size_t, const char*,
-                                           unsigned, CUjit_option*, void**) {
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuLinkComplete(CUlinkState, void** image, size_t* bytes) {
-  if (!image || !bytes) return CUDA_ERROR_INVALID_VALUE;
-  *image = &module_handle;
-  *bytes = sizeof module_handle;
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuLinkDestroy(CUlinkState) { return CUDA_SUCCESS; }
-
-MEMLEDGER_ANSWER CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute,
-                                             CUfunction) {
-  return function_attribute(value, attribute);
-}
-
-MEMLEDGER_ANSWER CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel,
-                                               CUdevice) {
-  return function_attribute(value, attribute);
-}
-
-MEMLEDGER_ANSWER CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute,
-                                             int value) {
-  const bool too_much =
-      attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
-      value > Machine::get().profile(current_device()).shared_memory_per_block_optin;
-  return too_much ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
-
-MEMLEDGER_ANSWER CUresult cuLaunchKernel(CUfunction, unsigned grid_x, unsigned grid_y,
-                                         unsigned grid_z, unsigned block_x, unsigned block_y,
-                                         unsigned block_z, unsigned shared_bytes, CUstream stream,
-                                         void**, void**) {
-  return launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuLaunchCooperativeKernel(CUfunction, unsigned grid_x, unsigned grid_y,
-                                                    unsigned grid_z, unsigned block_x,
-                                                    unsigned block_y, unsigned block_z,
-                                                    unsigned shared_bytes, CUstream stream,
-                                                    void**) {
-  return launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream);
-}
-
-MEMLEDGER_ANSWER CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void**,
-                                           void**) {
-  if (!config) return CUDA_ERROR_INVALID_VALUE;
-  return launch({config->gridDimX, config->gridDimY, config->gridDimZ},
-                {config->blockDimX, config->blockDimY, config->blockDimZ}, config->sharedMemBytes,
-                config->hStream);
-}
-
-MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction,
-                                                                      int block_size,
-                                                                      size_t shared_bytes) {
-  if (!blocks) return CUDA_ERROR_INVALID_VALUE;
-  *blocks = active_blocks(block_size, shared_bytes);
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    int* blocks, CUfunction function, int block_size, size_t shared_bytes, unsigned) {
-  return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_size, shared_bytes);
 }
 
 // A descriptor for copies within kernels: its content is read by kernels only.

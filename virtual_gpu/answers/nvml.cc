@@ -1,7 +1,5 @@
-// NVML, the management library: devices by number, bus or UUID, their memory and this process's
-// part of it. It counts all devices of the machine, whatever CUDA_VISIBLE_DEVICES leaves to CUDA.
-#include <unistd.h>
-
+// NVML, the management library: devices by number, bus or UUID, their memory and what each process
+// has of it. It counts all devices of the machine, whatever CUDA_VISIBLE_DEVICES leaves to CUDA.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -73,17 +71,16 @@ template <typename P>
 int processes(Handle handle, unsigned* count, P* process) {
   if (!is_handle(handle) || !count) return kInvalidArgument;
   const unsigned room = *count;
-  const int device = device_of(handle);
-  if (!Machine::get().has_context(device)) {
-    *count = 0;
-    return kSuccess;
+  const auto running = Machine::get().processes(device_of(handle));
+  *count = static_cast<unsigned>(running.size());
+  if (running.empty()) return kSuccess;
+  if (room < running.size() || !process) return kInsufficientSize;
+  for (const SharedDevices::Process& one : running) {
+    std::memset(process, 0xff, sizeof *process);
+    process->pid = static_cast<unsigned>(one.id);
+    process->used_memory = one.bytes;
+    ++process;
   }
-  *count = 1;
-  if (room < 1 || !process) return kInsufficientSize;
-  const MemoryInfo info = Machine::get().memory_info(device);
-  std::memset(process, 0xff, sizeof *process);
-  process->pid = static_cast<unsigned>(getpid());
-  process->used_memory = info.total_bytes - info.free_bytes;
   return kSuccess;
 }
 

@@ -1,0 +1,216 @@
+// Operators whose results have sizes that only the device knows, under each policy: the expected
+// sizes are written out, for inputs of 6 400 elements and less.
+//
+//   size_reads_test_program         the checks, for the specification's reads=
+//   size_reads_test_program --list  a program whose list at exit size_reads_list_test.sh looks at
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorIndexing.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/doctest_beside_torch.h"
+
+namespace {
+
+const c10::Device kCuda0(c10::kCUDA, 0);
+
+enum class Policy { kNone, kAll, kQuarter };
+
+Policy policy() {
+  const char* const text = std::getenv("MEMLEDGER_VIRTUAL_GPU");
+  const std::string specification = text == nullptr ? "" : text;
+  if (specification.find("reads=none") != std::string::npos) return Policy::kNone;
+  if (specification.find("reads=0.25") != std::string::npos) return Policy::kQuarter;
+  return Policy::kAll;
+}
+
+int64_t by_policy(int64_t none, int64_t quarter, int64_t all) {
+  return policy() == Policy::kNone ? none : policy() == Policy::kQuarter ? quarter : all;
+}
+
+at::TensorOptions on_cuda(at::ScalarType type) { return at::TensorOptions(kCuda0).dtype(type); }
+
+// What a kernel has written nobody knows.
+at::Tensor unknown(at::IntArrayRef sizes) { return at::rand(sizes, on_cuda(at::kFloat)); }
+at::Tensor unknown_mask(at::IntArrayRef sizes) { return at::gt(unknown(sizes), 0.5); }
+at::Tensor unknown_integers(at::IntArrayRef sizes) {
+  return at::randint(0, 50, sizes, on_cuda(at::kLong));
+}
+
+at::Tensor with_mask(const at::Tensor& tensor, const at::Tensor& mask) {
+  return tensor.index({at::indexing::TensorIndex(mask)});
+}
+
+int64_t requested_bytes(bool peak) {
+  const auto statistics = c10::cuda::CUDACachingAllocator::getDeviceStats(0).requested_bytes[0];
+  return peak ? statistics.peak : statistics.current;
+}
+
+TEST_CASE("operators with masks") {
+  const at::Tensor x = unknown({64, 100});
+  const at::Tensor mask = unknown_mask({64, 100});
+  const int64_t size = by_policy(0, 1600, 6400);
+  CHECK(at::nonzero(mask).sizes() == at::IntArrayRef({size, 2}));
+  CHECK(at::argwhere(x).sizes() == at::IntArrayRef({size, 2}));
+  CHECK(at::where(mask).at(1).sizes() == at::IntArrayRef({size}));
+  CHECK(at::masked_select(x, mask).sizes() == at::IntArrayRef({size}));
+  CHECK(with_mask(x, mask).sizes() == at::IntArrayRef({size}));
+  CHECK(x.to_sparse()._nnz() == size);
+  CHECK(at::nonzero_static(mask, 11).sizes() == at::IntArrayRef({11, 2}));
+
+  SUBCASE("a share of up to 1024 elements is all of them") {
+    CHECK(at::nonzero(unknown_mask({1024})).size(0) == by_policy(0, 1024, 1024));
+    CHECK(at::nonzero(unknown_mask({1025})).size(0) == by_policy(0, 257, 1025));
+    CHECK(at::nonzero(unknown_mask({0, 3})).sizes() == at::IntArrayRef({0, 2}));
+  }
+  SUBCASE("two masks agree") {
+    const at::Tensor rows = unknown_mask({64}), columns = unknown_mask({100});
+    CHECK(x.index({rows, columns}).sizes() == at::IntArrayRef({by_policy(0, 64, 64)}));
+  }
+  SUBCASE("a mask beside an index has as many") {
+    const at::Tensor seven = at::zeros({7}, on_cuda(at::kLong));
+    CHECK(x.index({unknown_mask({64}), seven}).sizes() == at::IntArrayRef({7}));
+  }
+  SUBCASE("a mask that is written to has as many as there are values") {
+    at::Tensor y = x.clone();
+    y.index_put_({mask}, unknown({300}));
+    y.index_put_({unknown_mask({64})}, unknown({9, 100}));
+    y.index_put_({at::indexing::TensorIndex(at::indexing::Slice()), unknown_mask({100})},
+                 unknown({64, 12}));
+    y.index_put_({mask}, unknown({1}));
+    CHECK_THROWS(y.index_put_({unknown_mask({64})}, unknown({65, 100})));
+  }
+}
+
+TEST_CASE("boolean indexing and its backward") {
+  const at::Tensor x = unknown({64, 100}).requires_grad_();
+  with_mask(x, unknown_mask({64, 100})).sum().backward();
+  CHECK(x.grad().sizes() == x.sizes());
+}
+
+TEST_CASE("operators that look for different values") {
+  const at::Tensor x = unknown_integers({4000});
+  const int64_t size = by_policy(0, 1000, 4000);
+  const auto [values, inverse, counts] = at::_unique2(x, true, true, true);
+  CHECK(values.sizes() == at::IntArrayRef({size}));
+  CHECK(inverse.sizes() == at::IntArrayRef({4000}));
+  CHECK(counts.sizes() == at::IntArrayRef({size}));
+  CHECK(std::get<0>(at::unique_consecutive(x)).numel() == size);
+  CHECK(std::get<0>(at::unique_consecutive(unknown_mask({4000}))).numel() == size);
+  // There are two bools.
+  CHECK(std::get<0>(at::_unique2(unknown_mask({4000}))).numel() == by_policy(1, 2, 2));
+  const at::Tensor rows = unknown_integers({2000, 2});
+  CHECK(std::get<0>(at::unique_dim(rows, 0)).sizes() ==
+        at::IntArrayRef({by_policy(0, 500, 2000), 2}));
+  CHECK(std::get<0>(at::unique_consecutive(rows, false, true, 0)).sizes() ==
+        at::IntArrayRef({by_policy(0, 500, 2000), 2}));
+  const at::Tensor sparse = at::sparse_coo_tensor(unknown_integers({2, 2000}), unknown({2000}),
+                                                  {50, 50}, on_cuda(at::kFloat));
+  CHECK(sparse.coalesce()._nnz() == by_policy(0, 500, 2000));
+}
+
+TEST_CASE("operators without a largest size") {
+  const at::Tensor x = unknown_integers({4000});
+  CHECK(at::repeat_interleave(x).numel() == by_policy(0, 1000, 4000));
+  CHECK(at::repeat_interleave(x, std::optional<int64_t>(7777)).numel() == 7777);
+  CHECK(at::bincount(x, {}, 64).numel() == 64);
+  CHECK(at::one_hot(x, 64).sizes() == at::IntArrayRef({4000, 64}));
+}
+
+TEST_CASE("known inputs have their exact sizes, whatever the policy") {
+  const at::Tensor x = at::arange(12, at::kLong).to(kCuda0);
+  const at::Tensor mask = at::ge(x, 7);
+  CHECK(at::nonzero(mask).sizes() == at::IntArrayRef({5, 1}));
+  CHECK(at::nonzero(mask)[4].item<int64_t>() == 11);
+  CHECK(at::nonzero(at::lt(x, 0)).sizes() == at::IntArrayRef({0, 1}));
+  CHECK(with_mask(x, mask).sizes() == at::IntArrayRef({5}));
+  // Of the indices some is known, of the values nothing.
+  CHECK(with_mask(unknown({12, 3}), mask).sizes() == at::IntArrayRef({5, 3}));
+  const at::Tensor few = at::remainder(x, 3);
+  CHECK(std::get<0>(at::_unique2(few)).numel() == 3);
+  CHECK(std::get<0>(at::_unique2(mask)).numel() == 2);
+  CHECK(std::get<0>(at::unique_consecutive(at::ge(x, 7))).numel() == 2);
+  CHECK(std::get<0>(at::unique_dim(few.view({6, 2}), 0)).size(0) == 3);
+  CHECK(at::repeat_interleave(few).numel() == 12);
+  CHECK(at::bincount(x).numel() == 12);
+  CHECK(at::one_hot(few).sizes() == at::IntArrayRef({12, 3}));
+}
+
+TEST_CASE("what is assumed to be true has coordinates") {
+  const at::Tensor places = at::nonzero(unknown_mask({3, 5}));
+  if (policy() == Policy::kNone) {
+    CHECK(places.size(0) == 0);
+    return;
+  }
+  REQUIRE(places.sizes() == at::IntArrayRef({15, 2}));
+  CHECK(places[7][0].item<int64_t>() == 1);
+  CHECK(places[7][1].item<int64_t>() == 2);
+  CHECK(at::where(unknown_mask({9})).at(0)[8].item<int64_t>() == 8);
+}
+
+TEST_CASE("what nonzero takes") {
+  const at::Tensor mask = unknown_mask({1000, 20});
+  const int64_t before = requested_bytes(false);
+  const int64_t size = by_policy(0, 5000, 20000);
+  const at::Tensor result = at::nonzero(mask);
+  CHECK(requested_bytes(false) - before == size * 2 * 8);
+}
+
+TEST_CASE("an operator that throws leaves nothing to the next") {
+  at::Tensor of_wrong_type = at::empty({0}, on_cuda(at::kInt));
+  CHECK_THROWS(at::nonzero_out(of_wrong_type, unknown_mask({64})));
+  CHECK(unknown_integers({1}).to(at::kInt).item<int32_t>() == 0);
+}
+
+TEST_CASE("what is read elsewhere stays as it is") {
+  const at::Tensor x = unknown_integers({1});
+  at::nonzero(unknown_mask({64}));
+  CHECK(x.item<int64_t>() == 0);
+  CHECK(x.to(at::kInt).item<int32_t>() == 0);
+  CHECK(x.cpu().item<int64_t>() == 0);
+  CHECK_FALSE(at::equal(x, x.clone()));
+}
+
+TEST_CASE("threads do not see each other's reads") {
+  std::vector<std::thread> threads;
+  std::vector<int> failures(16);
+  for (int t = 0; t < 16; ++t) {
+    threads.emplace_back([t, &failures] {
+      for (int i = 0; i < 50; ++i) {
+        const int64_t elements = 1 + t * 50 + i;
+        if (at::nonzero(unknown_mask({elements})).size(0) != by_policy(0, elements, elements))
+          ++failures[static_cast<size_t>(t)];
+        if (unknown_integers({1}).to(at::kInt).item<int32_t>() != 0)
+          ++failures[static_cast<size_t>(t)];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int count : failures) CHECK(count == 0);
+}
+
+void read_for_a_list() {
+  const at::Tensor mask = unknown_mask({1000, 20});
+  for (int i = 0; i < 3; ++i) at::nonzero(mask);
+  with_mask(unknown({1000, 20}), mask);
+  at::bincount(unknown_integers({100}));
+  if (mask.any().item<bool>()) std::abort();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "--list") {
+    read_for_a_list();
+    return 0;
+  }
+  doctest::Context context(argc, argv);
+  return context.run();
+}

@@ -1,0 +1,296 @@
+// A program with NVIDIA's CUDA runtime linked into it, as nvcc does by default, on the virtual GPU.
+// The runtime is the real one; its driver is ours. What nvcc writes, device code and its
+// registration, is made by hand.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/virtual_gpu/made_device_code.h"
+
+using namespace memledger::virtual_gpu;
+
+extern "C" {
+void** __cudaRegisterFatBinary(void* frame);
+void __cudaRegisterFatBinaryEnd(void** handle);
+void __cudaRegisterFunction(void** handle, const char* stub, char* name, const char* device_name,
+                            int thread_limit, uint3*, uint3*, dim3*, dim3*, int*);
+void __cudaRegisterVar(void** handle, char* host, char* name, const char* device_name, int external,
+                       size_t bytes, int constant, int global);
+}
+
+namespace {
+
+int failures = 0;
+
+#define CHECK(condition)                                                        \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
+      std::printf("%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                               \
+    }                                                                           \
+  } while (false)
+
+#define CHECK_CUDA(expected, call)                                                        \
+  do {                                                                                    \
+    const cudaError_t got = (call);                                                       \
+    if (got != (expected)) {                                                              \
+      std::printf("%s:%d: %s is %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(got)); \
+      ++failures;                                                                         \
+    }                                                                                     \
+  } while (false)
+
+// What nvcc makes of `__global__ void kernel()`, `__device__ char table[3000000]` and so on.
+void kernel() {}
+void too_new() {}
+char table[1], coefficients[1];
+
+// Kept until the program ends, as code in a program is.
+struct Registered {
+  std::vector<unsigned char> code;
+  MadeFrame frame;
+};
+
+void** register_code(Registered* registered, const std::vector<MadeEntry>& entries) {
+  registered->code = made_fat_binary(entries);
+  registered->frame.code = registered->code.data();
+  return __cudaRegisterFatBinary(&registered->frame);
+}
+
+void register_kernel(void** handle, void (*stub)(), const char* name) {
+  __cudaRegisterFunction(handle, reinterpret_cast<const char*>(stub), const_cast<char*>(name), name,
+                         -1, nullptr, nullptr, nullptr, nullptr, nullptr);
+}
+
+size_t used() {
+  size_t free_bytes = 0, total = 0;
+  CHECK_CUDA(cudaSuccess, cudaMemGetInfo(&free_bytes, &total));
+  return total - free_bytes;
+}
+
+// The runtime under test is not the stand-in.
+void test_this_is_the_real_runtime() {
+  Dl_info info;
+  CHECK(dladdr(reinterpret_cast<void*>(&cudaMalloc), &info) != 0);
+  CHECK(std::string(info.dli_fname).find("static_runtime") != std::string::npos);
+}
+
+void test_device() {
+  int count = 0;
+  CHECK_CUDA(cudaSuccess, cudaGetDeviceCount(&count));
+  CHECK(count == 2);
+  cudaDeviceProp properties;
+  CHECK_CUDA(cudaSuccess, cudaGetDeviceProperties(&properties, 0));
+  CHECK(std::string(properties.name) == "NVIDIA H100 80GB HBM3");
+  CHECK(properties.multiProcessorCount == 132);
+  CHECK(properties.totalGlobalMem == size_t{4} << 30);
+}
+
+void test_memory() {
+  const size_t before = used();
+  void* large = nullptr;
+  CHECK_CUDA(cudaSuccess, cudaMalloc(&large, size_t{100} << 20));
+  CHECK(used() == before + (size_t{100} << 20));
+  cudaPointerAttributes attributes;
+  CHECK_CUDA(cudaSuccess, cudaPointerGetAttributes(&attributes, large));
+  CHECK(attributes.type == cudaMemoryTypeDevice);
+  int on_the_host = 0;
+  CHECK_CUDA(cudaSuccess, cudaPointerGetAttributes(&attributes, &on_the_host));
+  CHECK(attributes.type == cudaMemoryTypeUnregistered);
+  CHECK_CUDA(cudaSuccess, cudaFree(large));
+  CHECK(used() == before);
+  CHECK_CUDA(cudaErrorMemoryAllocation, cudaMalloc(&large, size_t{5} << 30));
+  CHECK_CUDA(cudaErrorMemoryAllocation, cudaGetLastError());
+  CHECK_CUDA(cudaSuccess, cudaGetLastError());
+
+  int number = 7;
+  CHECK_CUDA(cudaSuccess, cudaMalloc(&large, 1024));
+  CHECK_CUDA(cudaSuccess, cudaMemcpy(large, &number, sizeof number, cudaMemcpyHostToDevice));
+  CHECK_CUDA(cudaSuccess, cudaMemset(large, 0, 1024));
+  CHECK_CUDA(cudaSuccess, cudaMemcpy(&number, large, sizeof number, cudaMemcpyDeviceToHost));
+  CHECK(number == 0);
+  CHECK_CUDA(cudaErrorInvalidValue, cudaMemcpy(large, &number, size_t{1} << 30, cudaMemcpyDefault));
+  cudaGetLastError();
+  CHECK_CUDA(cudaSuccess, cudaFree(large));
+
+  void* pinned = nullptr;
+  CHECK_CUDA(cudaSuccess, cudaMallocHost(&pinned, 4096));
+  std::memset(pinned, 1, 4096);
+  CHECK_CUDA(cudaSuccess, cudaFreeHost(pinned));
+  CHECK_CUDA(cudaSuccess, cudaMallocManaged(&pinned, 4096));
+  std::memset(pinned, 1, 4096);
+  CHECK_CUDA(cudaSuccess, cudaFree(pinned));
+}
+
+void test_streams() {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  CHECK_CUDA(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK_CUDA(cudaSuccess, cudaEventCreate(&begin));
+  CHECK_CUDA(cudaSuccess, cudaEventCreate(&end));
+  CHECK_CUDA(cudaSuccess, cudaEventRecord(begin, stream));
+  const size_t before = used();
+  void* pointer = nullptr;
+  CHECK_CUDA(cudaSuccess, cudaMallocAsync(&pointer, size_t{64} << 20, stream));
+  CHECK(used() == before + (size_t{64} << 20));
+  CHECK_CUDA(cudaSuccess, cudaMemsetAsync(pointer, 0, 1024, stream));
+  CHECK_CUDA(cudaSuccess, cudaFreeAsync(pointer, stream));
+  CHECK_CUDA(cudaSuccess, cudaEventRecord(end, stream));
+  CHECK_CUDA(cudaSuccess, cudaStreamWaitEvent(nullptr, end, 0));
+  CHECK_CUDA(cudaSuccess, cudaStreamSynchronize(stream));
+  CHECK_CUDA(cudaSuccess, cudaEventQuery(end));
+  float milliseconds = -1;
+  CHECK_CUDA(cudaSuccess, cudaEventElapsedTime(&milliseconds, begin, end));
+  CHECK(milliseconds > 0);
+  cudaMemPool_t pool = nullptr;
+  CHECK_CUDA(cudaSuccess, cudaDeviceGetDefaultMemPool(&pool, 0));
+  CHECK_CUDA(cudaSuccess, cudaMemPoolTrimTo(pool, 0));
+  CHECK(used() == before);
+  CHECK_CUDA(cudaSuccess, cudaEventDestroy(begin));
+  CHECK_CUDA(cudaSuccess, cudaEventDestroy(end));
+  CHECK_CUDA(cudaSuccess, cudaStreamDestroy(stream));
+  CHECK_CUDA(cudaSuccess, cudaDeviceSynchronize());
+}
+
+void test_kernels() {
+  const auto* const function = reinterpret_cast<const void*>(&kernel);
+  cudaFuncAttributes attributes;
+  CHECK_CUDA(cudaSuccess, cudaFuncGetAttributes(&attributes, function));
+  CHECK(attributes.numRegs == 64);
+  CHECK(attributes.sharedSizeBytes == 2048);
+  CHECK(attributes.localSizeBytes == 16);
+  CHECK(attributes.binaryVersion == 90);
+  CHECK(attributes.maxThreadsPerBlock == 1024);
+  // 65536 registers are 1024 threads of 64.
+  int blocks = 0;
+  CHECK_CUDA(cudaSuccess, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 256, 0));
+  CHECK(blocks == 4);
+
+  CHECK_CUDA(cudaSuccess, cudaLaunchKernel(function, 10, 256, nullptr, 0, nullptr));
+  CHECK_CUDA(cudaSuccess, cudaGetLastError());
+  CHECK(cudaLaunchKernel(function, 10, 2048, nullptr, 0, nullptr) != cudaSuccess);
+  cudaGetLastError();
+  // More than 48 KiB have to be asked for, together with what the kernel has itself.
+  CHECK_CUDA(cudaErrorInvalidValue, cudaLaunchKernel(function, 1, 32, nullptr, 48 << 10, nullptr));
+  cudaGetLastError();
+  constexpr int kLarge = 100 << 10;
+  CHECK_CUDA(cudaSuccess,
+             cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, kLarge));
+  CHECK_CUDA(cudaSuccess, cudaLaunchKernel(function, 1, 32, nullptr, kLarge, nullptr));
+  CHECK_CUDA(
+      cudaErrorInvalidValue,
+      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10));
+  cudaGetLastError();
+
+  // Code for 10.0 alone does not run on a device of 9.0.
+  CHECK_CUDA(cudaErrorNoKernelImageForDevice,
+             cudaLaunchKernel(reinterpret_cast<const void*>(&too_new), 1, 32, nullptr, 0, nullptr));
+  cudaGetLastError();
+}
+
+void test_variables() {
+  void* address = nullptr;
+  const size_t before = used();
+  CHECK_CUDA(cudaSuccess, cudaGetSymbolAddress(&address, table));
+  CHECK(address != nullptr);
+  size_t bytes = 0;
+  CHECK_CUDA(cudaSuccess, cudaGetSymbolSize(&bytes, table));
+  CHECK(bytes == 300 << 20);
+  std::vector<float> values(256, 1.5f);
+  CHECK_CUDA(cudaSuccess,
+             cudaMemcpyToSymbol(coefficients, values.data(), 1024, 0, cudaMemcpyHostToDevice));
+  CHECK_CUDA(cudaErrorInvalidValue,
+             cudaMemcpyToSymbol(coefficients, values.data(), 1024, 8, cudaMemcpyHostToDevice));
+  cudaGetLastError();
+  CHECK_CUDA(cudaSuccess,
+             cudaMemcpyFromSymbol(values.data(), coefficients, 1024, 0, cudaMemcpyDeviceToHost));
+  // A large variable is memory of the device; it came with its file's first kernel.
+  CHECK(used() == before);
+  CHECK(used() >= size_t{300} << 20);
+}
+
+void test_other_device() {
+  CHECK_CUDA(cudaSuccess, cudaSetDevice(1));
+  CHECK(used() == 0);
+  CHECK_CUDA(cudaSuccess, cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), 10, 256, nullptr,
+                                           0, nullptr));
+  CHECK(used() >= size_t{300} << 20);
+  CHECK_CUDA(cudaSuccess, cudaDeviceReset());
+  CHECK(used() == 0);
+  CHECK_CUDA(cudaSuccess, cudaSetDevice(0));
+  CHECK(used() >= size_t{300} << 20);
+}
+
+void test_threads() {
+  std::vector<std::thread> threads;
+  std::vector<int> errors(16);
+  for (int& error : errors) {
+    threads.emplace_back([&error] {
+      for (int i = 0; i < 100 && !error; ++i) {
+        void* pointer = nullptr;
+        error = cudaMalloc(&pointer, 1 << 20);
+        if (!error)
+          error =
+              cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), 1, 32, nullptr, 0, nullptr);
+        if (!error) error = cudaFree(pointer);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int error : errors) CHECK(error == 0);
+}
+
+void test_textures_are_refused() {
+  cudaArray_t array = nullptr;
+  const cudaChannelFormatDesc format{32, 0, 0, 0, cudaChannelFormatKindFloat};
+  CHECK_CUDA(cudaErrorNotSupported, cudaMallocArray(&array, &format, 64, 64, 0));
+  cudaGetLastError();
+}
+
+void test_unknown_table() {
+  const auto get = reinterpret_cast<CUresult (*)(const void**, const CUuuid*)>(
+      dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetExportTable"));
+  const CUuuid nobodys{};
+  const void* found = &nobodys;
+  CHECK(get(&found, &nobodys) != CUDA_SUCCESS);
+  CHECK(found == nullptr);
+}
+
+}  // namespace
+
+int main() {
+  static Registered ours, newer;
+  const std::vector<MadeKernel> kernels = {{"kernel", 64, 16, 2048, 0}};
+  const std::vector<MadeVariable> variables = {{"table", 300 << 20, false},
+                                               {"coefficients", 1024, false}};
+  void** handle = register_code(
+      &ours, {{false, 90, MadeElf(kernels, variables, true).bytes()}, {true, 90, {0}}});
+  register_kernel(handle, &kernel, "kernel");
+  __cudaRegisterVar(handle, table, const_cast<char*>("table"), "table", 0, 300 << 20, 0, 0);
+  __cudaRegisterVar(handle, coefficients, const_cast<char*>("coefficients"), "coefficients", 0,
+                    1024, 1, 0);
+  __cudaRegisterFatBinaryEnd(handle);
+  void** const newer_handle =
+      register_code(&newer, {{false, 100, MadeElf({{"too_new", 32, 0, 0, 0}}, {}, true).bytes()}});
+  register_kernel(newer_handle, &too_new, "too_new");
+  __cudaRegisterFatBinaryEnd(newer_handle);
+
+  test_this_is_the_real_runtime();
+  test_device();
+  test_memory();
+  test_streams();
+  test_kernels();
+  test_variables();
+  test_other_device();
+  test_threads();
+  test_textures_are_refused();
+  test_unknown_table();
+  if (!failures) std::printf("all is well\n");
+  return failures != 0;
+}

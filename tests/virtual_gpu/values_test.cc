@@ -1,0 +1,665 @@
+// What is known of values on the virtual GPU, against LibTorch's own CPU kernels.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "tests/support/doctest_beside_torch.h"
+
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace memledger {
+namespace {
+
+const c10::Device kCuda0(c10::kCUDA, 0);
+
+using KnownValues = std::optional<at::Tensor> (*)(const at::Tensor&);
+
+// In the library that the runner brought in.
+KnownValues find_known_values() {
+  void* const library = dlopen("libmemledger.so", RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return nullptr;
+  return reinterpret_cast<KnownValues>(
+      dlsym(library, "_ZN9memledger11virtual_gpu12known_valuesERKN2at6TensorE"));
+}
+
+std::optional<at::Tensor> known(const at::Tensor& tensor) {
+  static const KnownValues ask = find_known_values();
+  REQUIRE((ask != nullptr));
+  return ask(tensor);
+}
+
+bool is_known(const at::Tensor& tensor) { return known(tensor).has_value(); }
+
+bool is_known_as(const at::Tensor& tensor, const at::Tensor& expected) {
+  const std::optional<at::Tensor> values = known(tensor);
+  return values.has_value() && values->dtype() == expected.dtype() &&
+         at::equal(*values, expected) && at::equal(tensor.cpu(), expected);
+}
+
+at::Tensor host(std::vector<int64_t> values) {
+  return at::tensor(values, at::TensorOptions().dtype(at::kLong));
+}
+
+at::TensorOptions on_device(at::ScalarType type = at::kLong) {
+  return at::TensorOptions(kCuda0).dtype(type);
+}
+
+at::Tensor unknown(at::IntArrayRef sizes, at::ScalarType type = at::kLong) {
+  return at::empty(sizes, on_device(type));
+}
+
+template <typename Function>
+Function cuda_function(const char* name) {
+  auto* const function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+  REQUIRE((function != nullptr));
+  return function;
+}
+
+TEST_CASE("factories and copies from the host") {
+  CHECK(is_known_as(host({1, 2, 3}).to(kCuda0), host({1, 2, 3})));
+  CHECK(is_known_as(at::arange(5, on_device()), host({0, 1, 2, 3, 4})));
+  CHECK(is_known_as(at::zeros({2, 2}, on_device()), at::zeros({2, 2}, at::kLong)));
+  CHECK(is_known_as(at::full({3}, true, on_device(at::kBool)), at::ones({3}, at::kBool)));
+  CHECK(is_known_as(at::eye(3, on_device()), at::eye(3, at::kLong)));
+  CHECK(is_known_as(at::ones({2}, on_device(at::kFloat)), at::ones({2})));
+  CHECK_FALSE(is_known(at::empty({3}, on_device())));
+  CHECK_FALSE(is_known(at::randint(5, {3}, on_device())));
+  CHECK_FALSE(is_known(at::randperm(5, on_device())));
+  CHECK_FALSE(is_known(at::rand({3}, on_device(at::kFloat))));
+  CHECK_FALSE(is_known(at::zeros({2}, on_device()).random_(5)));
+}
+
+TEST_CASE("what is too large is not known") {
+  CHECK(is_known(at::zeros({1 << 17}, on_device())));
+  CHECK_FALSE(is_known(at::zeros({(1 << 17) + 1}, on_device())));
+  CHECK(is_known(at::zeros({1024}, on_device(at::kFloat))));
+  CHECK_FALSE(is_known(at::zeros({1025}, on_device(at::kFloat))));
+  // A small tensor expanded to a large one: nothing is made of it here, and nothing is claimed.
+  const at::Tensor one = at::ones({1}, on_device());
+  CHECK_FALSE(is_known(one.expand({1 << 20}).clone()));
+}
+
+TEST_CASE("arithmetic, and what the program reads") {
+  const at::Tensor x = host({1, 2, 3}).to(kCuda0);
+  CHECK(is_known_as(x * 2 + 1, host({3, 5, 7})));
+  CHECK((x.sum().item<int64_t>() == 6));
+  CHECK(x.eq(x).all().item<bool>());
+  CHECK(at::equal(x, x.clone()));
+  CHECK_FALSE(at::equal(x, x + 1));
+  CHECK(is_known_as(at::cat({x, x.flip(0)}), host({1, 2, 3, 3, 2, 1})));
+  CHECK(is_known_as(x.to(at::kInt).cumsum(0), host({1, 3, 6})));
+  CHECK((x.to(at::kFloat).mean().item<float>() == 2.0F));
+  CHECK(is_known_as(std::get<1>(at::sort(host({3, 1, 2}).to(kCuda0))), host({1, 2, 0})));
+  // Equal elements may come in any order on a device.
+  CHECK_FALSE(is_known(std::get<1>(at::sort(host({3, 1, 3}).to(kCuda0)))));
+  at::Tensor out = unknown({3});
+  at::add_out(out, x, x);
+  CHECK(is_known_as(out, host({2, 4, 6})));
+  at::add_out(out, x, unknown({3}));
+  CHECK_FALSE(is_known(out));
+}
+
+TEST_CASE("views, and what is written through them") {
+  const at::Tensor x = at::zeros({2, 3}, on_device());
+  x.select(0, 1).fill_(7);
+  CHECK(is_known_as(x, host({0, 0, 0, 7, 7, 7}).view({2, 3})));
+  CHECK(is_known_as(x.t(), host({0, 7, 0, 7, 0, 7}).view({3, 2})));
+  x.slice(1, 0, 1).copy_(unknown({2, 1}));
+  CHECK_FALSE(is_known(x));
+  CHECK(is_known_as(x.slice(1, 1), host({0, 0, 7, 7}).view({2, 2})));
+  CHECK_FALSE(is_known(x.slice(1, 0, 2)));
+  x.t().select(0, 0).copy_(host({4, 5}));
+  CHECK(is_known_as(x, host({4, 0, 0, 5, 7, 7}).view({2, 3})));
+  x.add_(unknown({}));
+  CHECK_FALSE(is_known(x));
+}
+
+TEST_CASE("in place, through a snapshot") {
+  const at::Tensor x = at::zeros({3}, on_device());
+  const std::optional<at::Tensor> before = known(x);
+  x.add_(1);
+  REQUIRE(before.has_value());
+  CHECK(at::equal(*before, host({0, 0, 0})));
+  CHECK(is_known_as(x, host({1, 1, 1})));
+}
+
+TEST_CASE("an input that decides alone") {
+  const at::Tensor u = unknown({2});
+  const at::Tensor ub = unknown({2}, at::kBool);
+  const at::Tensor yes = at::ones({2}, on_device(at::kBool));
+  const at::Tensor no = at::zeros({2}, on_device(at::kBool));
+  CHECK(is_known_as(u.bitwise_and(0), host({0, 0})));
+  CHECK(is_known_as(u.mul(at::zeros({2}, on_device())), host({0, 0})));
+  CHECK(is_known_as(u.bitwise_or(-1), host({-1, -1})));
+  CHECK(is_known_as(ub.bitwise_or(yes), at::ones({2}, at::kBool)));
+  CHECK(is_known_as(no.bitwise_and(ub), at::zeros({2}, at::kBool)));
+  CHECK(is_known_as(at::logical_and(u, no), at::zeros({2}, at::kBool)));
+  CHECK(is_known_as(at::logical_or(yes, u), at::ones({2}, at::kBool)));
+  CHECK_FALSE(is_known(ub.bitwise_and(yes)));
+  CHECK_FALSE(is_known(ub.bitwise_or(no)));
+  CHECK_FALSE(is_known(u.mul(at::ones({2}, on_device()))));
+  // Infinity times zero is no number.
+  CHECK_FALSE(is_known(unknown({2}, at::kFloat).mul(at::zeros({2}, on_device(at::kFloat)))));
+  at::Tensor u2 = u.clone();
+  u2.mul_(0);
+  CHECK(is_known_as(u2, host({0, 0})));
+  const at::Tensor half = host({1, 0}).to(at::kBool).to(kCuda0);
+  const at::Tensor chosen = at::where(half, host({5, 6}).to(kCuda0), u);
+  CHECK_FALSE(is_known(chosen));
+  CHECK(is_known_as(chosen.slice(0, 0, 1), host({5})));
+  CHECK_FALSE(is_known(chosen.slice(0, 1)));
+  CHECK(is_known_as(u.masked_fill(yes, 3), host({3, 3})));
+  CHECK_FALSE(is_known(u.masked_fill(half, 3)));
+  const at::Tensor part = at::cat({host({4}).to(kCuda0), u});
+  CHECK(is_known_as(part.slice(0, 0, 1), host({4})));
+  CHECK_FALSE(is_known(part.slice(0, 1)));
+  CHECK(is_known_as(at::cat({no, ub}).all(), at::zeros({}, at::kBool)));
+  CHECK_FALSE(is_known(at::cat({yes, ub}).all()));
+  CHECK(is_known_as(at::cat({yes, ub}).any(), at::ones({}, at::kBool)));
+  CHECK_FALSE(is_known(at::cat({no, ub}).any()));
+}
+
+TEST_CASE("an address that is used again") {
+  const void* first = nullptr;
+  {
+    const at::Tensor x = host({1, 2, 3}).to(kCuda0);
+    first = x.const_data_ptr();
+  }
+  const at::Tensor y = unknown({3});
+  REQUIRE(y.const_data_ptr() == first);
+  CHECK_FALSE(is_known(y));
+  CHECK(at::equal(y.cpu(), host({0, 0, 0})));
+}
+
+TEST_CASE("what writes without an operator") {
+  using Copy = int (*)(void*, const void*, size_t, int);
+  using Fill = int (*)(void*, int, size_t);
+  const auto copy = cuda_function<Copy>("cudaMemcpy");
+  const auto fill = cuda_function<Fill>("cudaMemset");
+  const at::Tensor x = host({1, 2, 3}).to(kCuda0);
+  const at::Tensor y = host({7, 8, 9});
+  REQUIRE(copy(x.mutable_data_ptr(), y.const_data_ptr(), 16, 1) == 0);
+  CHECK(is_known_as(x, host({7, 8, 3})));
+  REQUIRE(fill(static_cast<char*>(x.mutable_data_ptr()) + 8, 0, 8) == 0);
+  CHECK(is_known_as(x, host({7, 0, 3})));
+  const at::Tensor u = unknown({3});
+  REQUIRE(copy(x.mutable_data_ptr(), u.const_data_ptr(), 8, 3) == 0);
+  CHECK_FALSE(is_known(x));
+  CHECK(is_known_as(x.slice(0, 1), host({0, 3})));
+  int64_t read[3] = {-1, -1, -1};
+  REQUIRE(copy(read, x.const_data_ptr(), 24, 2) == 0);
+  CHECK((read[0] == 0 && read[1] == 0 && read[2] == 3));
+}
+
+TEST_CASE("another storage on the same memory") {
+  const at::Tensor x = host({1, 2, 3}).to(kCuda0);
+  const at::Tensor alias = at::from_blob(
+      static_cast<int64_t*>(x.mutable_data_ptr()) + 1, {1}, [](void*) {}, on_device());
+  alias.copy_(unknown({1}));
+  CHECK_FALSE(is_known(x.slice(0, 1, 2)));
+  const at::Tensor y = host({1, 2, 3}).to(kCuda0);
+  const at::Tensor all = at::from_blob(
+      y.mutable_data_ptr(), {3}, [](void*) {}, on_device());
+  all.fill_(5);
+  CHECK_FALSE((is_known(y) && !is_known_as(y, host({5, 5, 5}))));
+}
+
+TEST_CASE("a storage that moves") {
+  at::Tensor x = host({1, 2, 3}).to(kCuda0);
+  x.resize_({100000});
+  CHECK_FALSE(is_known(x));
+  at::Tensor y = host({1, 2, 3}).to(kCuda0);
+  y.set_(unknown({3}));
+  CHECK_FALSE(is_known(y));
+}
+
+TEST_CASE("modes of the program change nothing") {
+  {
+    const c10::InferenceMode inference;
+    const at::Tensor x = host({1, 2, 3}).to(kCuda0);
+    CHECK(is_known_as(x + x, host({2, 4, 6})));
+  }
+  const at::Tensor x = at::ones({3}, on_device(at::kFloat)).requires_grad_();
+  const at::Tensor y = x * 2;
+  CHECK(is_known_as(y.detach(), at::full({3}, 2.0F)));
+  y.sum().backward();
+  CHECK(is_known_as(x.grad(), at::full({3}, 2.0F)));
+}
+
+TEST_CASE("a graph") {
+  const at::Tensor x = host({1, 2, 3}).to(kCuda0);
+  const at::Tensor other = host({9}).to(kCuda0);
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  const c10::cuda::CUDAStreamGuard guard(stream);
+  at::cuda::CUDAGraph graph;
+  graph.capture_begin();
+  const at::Tensor made = at::ones({3}, on_device());
+  x.add_(made);
+  graph.capture_end();
+  // What the capture made has no content before the graph is launched.
+  CHECK_FALSE(is_known(made));
+  CHECK_FALSE((is_known(x) && !is_known_as(x, host({1, 2, 3}))));
+  CHECK(is_known_as(other, host({9})));
+  graph.replay();
+  CHECK_FALSE((is_known(x) && !is_known_as(x, host({2, 3, 4}))));
+}
+
+// A random program on the device, and the same on the host, where what the device does not know is
+// a random number.
+class Storm {
+ public:
+  explicit Storm(uint32_t seed) : random_(seed) {}
+
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      step();
+      check();
+    }
+  }
+  int64_t known_elements() const { return known_elements_; }
+  int64_t elements() const { return elements_; }
+  int64_t wrong() const { return wrong_; }
+  std::string first_wrong() const { return first_wrong_; }
+
+ private:
+  struct Pair {
+    at::Tensor device;
+    at::Tensor host;
+  };
+
+  int number(int below) { return static_cast<int>(random_() % static_cast<uint32_t>(below)); }
+  bool chance(int percent) { return number(100) < percent; }
+
+  at::ScalarType type() {
+    constexpr at::ScalarType kTypes[] = {at::kLong, at::kLong, at::kBool,
+                                         at::kInt,  at::kByte, at::kFloat};
+    return kTypes[number(6)];
+  }
+
+  at::Tensor random_host(at::IntArrayRef sizes, at::ScalarType type) {
+    at::Tensor result = at::empty(sizes, at::kLong);
+    for (int64_t i = 0; i < result.numel(); ++i) result.data_ptr<int64_t>()[i] = number(4);
+    return result.to(type);
+  }
+
+  Pair fresh() {
+    // 2-D of 1 to 4, so that many fit together.
+    const std::vector<int64_t> sizes = {1 + number(2), 1 + number(3)};
+    const at::ScalarType t = type();
+    const auto both = [&](const auto& make) {
+      return Pair{make(on_device(t)), make(at::TensorOptions(at::kCPU).dtype(t))};
+    };
+    switch (number(6)) {
+      case 0:
+        return both([&](const at::TensorOptions& o) { return at::zeros(sizes, o); });
+      case 1:
+        return both([&](const at::TensorOptions& o) { return at::ones(sizes, o); });
+      case 2: {
+        const at::Tensor values = random_host(sizes, t);
+        return {values.to(kCuda0, /*non_blocking=*/chance(50)), values};
+      }
+      case 3: {
+        const int value = number(3);
+        return both([&](const at::TensorOptions& o) { return at::full(sizes, value, o); });
+      }
+      default:
+        return {at::empty(sizes, on_device(t)), random_host(sizes, t)};
+    }
+  }
+
+  Pair& any() { return pool_[static_cast<size_t>(number(static_cast<int>(pool_.size())))]; }
+
+  using Unary = std::function<at::Tensor(const at::Tensor&)>;
+  using Binary = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
+
+  // Whether the host's operator worked: only then the device's is called.
+  template <typename F>
+  void both(const std::string& name, const F& f) {
+    last_ = name;
+    Pair made;
+    try {
+      made.host = f(false);
+    } catch (const c10::Error&) {
+      return;
+    }
+    made.device = f(true);
+    if (!made.host.defined() || made.host.numel() > 64) return;
+    if (pool_.size() < 24) {
+      pool_.push_back(std::move(made));
+    } else {
+      any() = std::move(made);
+    }
+  }
+
+  void unary(const Pair& a) {
+    const int64_t dim = number(2);
+    const int k = number(3) - 1;
+    const at::ScalarType t = type();
+    const std::pair<const char*, Unary> kOperators[] = {
+        {"add", [&](const at::Tensor& x) { return x + k; }},
+        {"mul", [&](const at::Tensor& x) { return x * k; }},
+        {"to", [&](const at::Tensor& x) { return x.to(t); }},
+        {"clone", [&](const at::Tensor& x) { return x.clone(); }},
+        {"t", [&](const at::Tensor& x) { return x.t(); }},
+        {"contiguous", [&](const at::Tensor& x) { return x.t().contiguous(); }},
+        {"slice", [&](const at::Tensor& x) { return x.slice(dim, 0, 1); }},
+        {"slice end", [&](const at::Tensor& x) { return x.slice(dim, x.size(dim) - 1); }},
+        {"eq", [&](const at::Tensor& x) { return x.eq(k); }},
+        {"lt", [&](const at::Tensor& x) { return x.lt(k); }},
+        {"ge", [&](const at::Tensor& x) { return x.ge(1); }},
+        {"sum", [&](const at::Tensor& x) { return x.sum(dim, true); }},
+        {"all", [&](const at::Tensor& x) { return x.all(dim, true); }},
+        {"any", [&](const at::Tensor& x) { return x.any(dim, true); }},
+        {"all of it",
+         [&](const at::Tensor& x) {
+           return x.all().view({1, 1});
+         }},
+        {"any of it",
+         [&](const at::Tensor& x) {
+           return x.any().view({1, 1});
+         }},
+        {"amax", [&](const at::Tensor& x) { return x.amax(dim, true); }},
+        {"argmax", [&](const at::Tensor& x) { return x.argmax(dim, true); }},
+        {"cumsum", [&](const at::Tensor& x) { return x.cumsum(dim); }},
+        {"flip", [&](const at::Tensor& x) { return x.flip(dim); }},
+        {"roll", [&](const at::Tensor& x) { return x.roll(1, dim); }},
+        {"tril", [&](const at::Tensor& x) { return x.tril(k); }},
+        {"triu", [&](const at::Tensor& x) { return x.triu(k); }},
+        {"logical_not", [&](const at::Tensor& x) { return x.logical_not(); }},
+        {"bitwise_not", [&](const at::Tensor& x) { return x.bitwise_not(); }},
+        {"neg", [&](const at::Tensor& x) { return -x; }},
+        {"abs", [&](const at::Tensor& x) { return x.abs(); }},
+        {"clamp", [&](const at::Tensor& x) { return x.clamp(0, 1); }},
+        {"repeat",
+         [&](const at::Tensor& x) {
+           return x.repeat({1, 2});
+         }},
+        {"expand",
+         [&](const at::Tensor& x) {
+           return x.slice(0, 0, 1).expand({2, -1});
+         }},
+        {"sort", [&](const at::Tensor& x) { return std::get<0>(x.sort(true, dim, false)); }},
+        {"sort indices",
+         [&](const at::Tensor& x) { return std::get<1>(x.sort(true, dim, false)); }},
+        {"max",
+         [&](const at::Tensor& x) {
+           return x.max().view({1, 1});
+         }},
+        {"nonzero count",
+         [&](const at::Tensor& x) {
+           return at::count_nonzero(x).view({1, 1});
+         }},
+        {"pad",
+         [&](const at::Tensor& x) {
+           return at::constant_pad_nd(x, {1, 0}, k);
+         }},
+        {"bitwise_and", [&](const at::Tensor& x) { return x.bitwise_and(k); }},
+        {"bitwise_or", [&](const at::Tensor& x) { return x.bitwise_or(k); }},
+        {"reshape",
+         [&](const at::Tensor& x) {
+           return x.reshape({1, -1});
+         }},
+        {"pow", [&](const at::Tensor& x) { return x.pow(2); }},
+        {"zeros_like", [&](const at::Tensor& x) { return at::zeros_like(x); }},
+        {"new_full", [&](const at::Tensor& x) { return x.new_full({1, 2}, k); }},
+        {"dropout", [&](const at::Tensor& x) { return at::dropout(x, 0.5, false); }},
+        {"to the host and back",
+         [&](const at::Tensor& x) { return x.is_cuda() ? x.cpu().to(kCuda0) : x; }},
+    };
+    const auto& [name, f] = kOperators[static_cast<size_t>(
+        number(static_cast<int>(std::size(kOperators)) - 1))];  // not the last: zeros are zeros
+    both(name, [&, &f = f](bool device) { return f(device ? a.device : a.host); });
+  }
+
+  void binary(const Pair& a, const Pair& b) {
+    const int64_t dim = number(2);
+    const std::pair<const char*, Binary> kOperators[] = {
+        {"add", [](const at::Tensor& x, const at::Tensor& y) { return x + y; }},
+        {"sub", [](const at::Tensor& x, const at::Tensor& y) { return x - y; }},
+        {"mul", [](const at::Tensor& x, const at::Tensor& y) { return x * y; }},
+        {"div", [](const at::Tensor& x, const at::Tensor& y) { return x / (y + 1); }},
+        {"floor_divide",
+         [](const at::Tensor& x, const at::Tensor& y) { return x.floor_divide(y.abs() + 1); }},
+        {"remainder",
+         [](const at::Tensor& x, const at::Tensor& y) { return x.remainder(y.abs() + 1); }},
+        {"and", [](const at::Tensor& x, const at::Tensor& y) { return x.bitwise_and(y); }},
+        {"or", [](const at::Tensor& x, const at::Tensor& y) { return x.bitwise_or(y); }},
+        {"xor", [](const at::Tensor& x, const at::Tensor& y) { return x.bitwise_xor(y); }},
+        {"logical_and", [](const at::Tensor& x, const at::Tensor& y) { return x.logical_and(y); }},
+        {"logical_or", [](const at::Tensor& x, const at::Tensor& y) { return x.logical_or(y); }},
+        {"eq", [](const at::Tensor& x, const at::Tensor& y) { return x.eq(y); }},
+        {"gt", [](const at::Tensor& x, const at::Tensor& y) { return x.gt(y); }},
+        {"maximum", [](const at::Tensor& x, const at::Tensor& y) { return at::maximum(x, y); }},
+        {"cat", [&](const at::Tensor& x, const at::Tensor& y) { return at::cat({x, y}, dim); }},
+        {"where", [](const at::Tensor& x, const at::Tensor& y) {
+           return at::where(x.ne(0), y, x.to(y.scalar_type()));
+         }},
+        {"masked_fill",
+         [](const at::Tensor& x, const at::Tensor& y) { return x.masked_fill(y.ne(0), 2); }},
+        {"index_select", [&](const at::Tensor& x, const at::Tensor& y) {
+           const at::Tensor index = y.to(at::kLong).abs().remainder(x.size(dim));
+           return x.index_select(dim, index.reshape({-1}));
+         }},
+        {"gather", [&](const at::Tensor& x, const at::Tensor& y) {
+           const at::Tensor index = y.to(at::kLong).abs().remainder(x.size(1));
+           return x.gather(1, index.slice(0, 0, std::min(x.size(0), y.size(0))));
+         }},
+        {"index", [](const at::Tensor& x, const at::Tensor& y) {
+           const at::Tensor index = y.to(at::kLong).abs().remainder(x.size(0));
+           return x.index({index.select(0, 0)});
+         }},
+        {"isin", [](const at::Tensor& x, const at::Tensor& y) {
+           return x.unsqueeze(-1).eq(y.select(0, 0)).any(-1);
+         }},
+        {"add_out", [](const at::Tensor& x, const at::Tensor& y) {
+           at::Tensor out = at::empty({0}, x.options().dtype(at::result_type(x, y)));
+           return at::add_out(out, x, y);
+         }},
+    };
+    const auto& [name, f] =
+        kOperators[static_cast<size_t>(number(static_cast<int>(std::size(kOperators))))];
+    both(name,
+         [&, &f = f](bool device) { return device ? f(a.device, b.device) : f(a.host, b.host); });
+  }
+
+  static bool has_repeated_elements(const at::Tensor& tensor) {
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) return true;
+    }
+    return false;
+  }
+
+  void in_place(Pair& a, const Pair& b) {
+    const int64_t dim = number(2);
+    const int k = number(3);
+    const int which = number(14);
+    const bool overlaps = a.host.is_alias_of(b.host);
+    last_ = "in place " + std::to_string(which);
+    if ((which >= 4 && overlaps) || has_repeated_elements(a.host)) return;
+    const auto f = [&](const at::Tensor& x, const at::Tensor& y) {
+      switch (which) {
+        case 0:
+          x.add_(k);
+          break;
+        case 1:
+          x.select(dim, 0).fill_(k);
+          break;
+        case 2:
+          x.zero_();
+          break;
+        case 3:
+          x.slice(1, 0, 1).mul_(k);
+          break;
+        case 4:
+          x.copy_(y);
+          break;
+        case 5:
+          x.select(dim, 0).copy_(y.select(dim, 0));
+          break;
+        case 6:
+          x.bitwise_and_(y);
+          break;
+        case 7:
+          x.bitwise_or_(y);
+          break;
+        case 8:
+          x.mul_(y);
+          break;
+        case 9:
+          x.masked_fill_(y.ne(0), k);
+          break;
+        case 10:
+          x.index_fill_(dim, at::zeros({1}, x.options().dtype(at::kLong)), k);
+          break;
+        case 11:
+          x.index_put_({y.select(0, 0).to(at::kLong).abs().remainder(x.size(0))},
+                       at::full({}, k, x.options()));
+          break;
+        case 12:
+          x.scatter_(1, y.slice(0, 0, 1).to(at::kLong).abs().remainder(x.size(1)), k);
+          break;
+        default:
+          x.logical_or_(y);
+      }
+    };
+    const at::Tensor saved = a.host.clone();
+    try {
+      f(a.host, b.host);
+    } catch (const c10::Error&) {
+      a.host.copy_(saved);
+      return;
+    }
+    f(a.device, b.device);
+  }
+
+  void raw(Pair& a) {
+    using Copy = int (*)(void*, const void*, size_t, int);
+    using Fill = int (*)(void*, int, size_t);
+    static const auto copy = cuda_function<Copy>("cudaMemcpy");
+    static const auto fill = cuda_function<Fill>("cudaMemset");
+    last_ = "raw";
+    if (!a.device.is_contiguous() || !a.host.is_contiguous()) return;
+    const size_t item = a.host.element_size();
+    if (chance(50)) {
+      fill(a.device.mutable_data_ptr(), 0, item);
+      std::memset(a.host.mutable_data_ptr(), 0, item);
+    } else {
+      const at::Tensor one = random_host({1}, a.host.scalar_type());
+      copy(a.device.mutable_data_ptr(), one.const_data_ptr(), item, 1);
+      std::memcpy(a.host.mutable_data_ptr(), one.const_data_ptr(), item);
+    }
+  }
+
+  void step() {
+    if (pool_.size() < 4) return pool_.push_back(fresh());
+    const int what = number(100);
+    if (what < 12) {
+      any() = fresh();
+    } else if (what < 45) {
+      unary(any());
+    } else if (what < 78) {
+      binary(any(), any());
+    } else if (what < 93) {
+      in_place(any(), any());
+    } else if (what < 96) {
+      raw(any());
+    } else {
+      std::swap(any(), pool_.back());
+      pool_.pop_back();
+    }
+  }
+
+  void check() {
+    if (pool_.empty()) return;
+    for (const size_t i :
+         {pool_.size() - 1, static_cast<size_t>(number(static_cast<int>(pool_.size())))}) {
+      const Pair& pair = pool_[i];
+      if (pair.host.sizes() != pair.device.sizes() || pair.host.dtype() != pair.device.dtype())
+        return note_wrong("other sizes");
+      const at::Tensor read = pair.device.cpu();
+      for (int64_t row = 0; row < pair.host.size(0); ++row) {
+        for (int64_t column = 0; column < pair.host.size(1); ++column) {
+          const auto element = [&](const at::Tensor& tensor) {
+            return tensor.select(0, row).select(0, column);
+          };
+          ++elements_;
+          const std::optional<at::Tensor> values = known(element(pair.device));
+          if (!values) continue;
+          ++known_elements_;
+          if (!same(*values, element(pair.host)) || !same(element(read), element(pair.host)))
+            note_wrong("claimed");
+        }
+      }
+    }
+  }
+
+  static bool same(const at::Tensor& a, const at::Tensor& b) {
+    return at::equal(a, b) ||
+           (a.is_floating_point() && a.isnan().item<bool>() && b.isnan().item<bool>());
+  }
+
+  void note_wrong(const std::string& what) {
+    ++wrong_;
+    if (first_wrong_.empty()) first_wrong_ = what + ", after " + last_;
+  }
+
+  std::mt19937 random_;
+  std::vector<Pair> pool_;
+  std::string last_, first_wrong_;
+  int64_t elements_ = 0, known_elements_ = 0, wrong_ = 0;
+};
+
+TEST_CASE("random programs: what is claimed is what the host computes") {
+  int64_t elements = 0, known_elements = 0;
+  for (uint32_t seed = 1; seed <= 25; ++seed) {
+    Storm storm(seed);
+    storm.run(300);
+    INFO("seed " << seed << ": " << storm.first_wrong());
+    CHECK(storm.wrong() == 0);
+    elements += storm.elements();
+    known_elements += storm.known_elements();
+  }
+  MESSAGE(known_elements << " of " << elements << " elements were known");
+  CHECK(known_elements * 3 > elements);
+  CHECK(known_elements * 10 < elements * 9);
+}
+
+TEST_CASE("random programs of several threads") {
+  constexpr int kThreads = 4;
+  std::vector<std::thread> threads;
+  std::atomic<int64_t> wrong{0}, known_elements{0};
+  known(at::zeros({1}, on_device()));
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (uint32_t seed = 0; seed < 3; ++seed) {
+        Storm storm(1000 + 10 * i + seed);
+        storm.run(200);
+        wrong += storm.wrong();
+        known_elements += storm.known_elements();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(known_elements > 0);
+}
+
+}  // namespace
+}  // namespace memledger
+
+int main(int argc, char** argv) { return doctest::Context(argc, argv).run(); }

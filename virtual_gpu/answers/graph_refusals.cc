@@ -1,0 +1,35 @@
+// What graphs can hold and a virtual GPU cannot: no header, as the parameters do not matter.
+#include "virtual_gpu/answer_macros.h"
+
+namespace {
+constexpr int kNotSupported = 801;
+}
+
+#define MEMLEDGER_NO_SEMAPHORES "semaphores of other interfaces cannot be imported here."
+#define MEMLEDGER_NO_MEMORY_OPERATIONS "a virtual GPU's memory holds no values to wait for."
+#define MEMLEDGER_NO_SEMAPHORE_NODE(name) \
+  MEMLEDGER_REFUSES(name, kNotSupported, MEMLEDGER_NO_SEMAPHORES)
+#define MEMLEDGER_NO_OPERATION_NODE(name) \
+  MEMLEDGER_REFUSES(name, kNotSupported, MEMLEDGER_NO_MEMORY_OPERATIONS)
+
+MEMLEDGER_NO_SEMAPHORE_NODE(cudaGraphAddExternalSemaphoresSignalNode)
+MEMLEDGER_NO_SEMAPHORE_NODE(cudaGraphAddExternalSemaphoresWaitNode)
+MEMLEDGER_NO_SEMAPHORE_NODE(cudaGraphExecExternalSemaphoresSignalNodeSetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cudaGraphExecExternalSemaphoresWaitNodeSetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cudaGraphExternalSemaphoresSignalNodeGetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cudaGraphExternalSemaphoresSignalNodeSetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cudaGraphExternalSemaphoresWaitNodeGetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cudaGraphExternalSemaphoresWaitNodeSetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cuGraphAddExternalSemaphoresSignalNode)
+MEMLEDGER_NO_SEMAPHORE_NODE(cuGraphAddExternalSemaphoresWaitNode)
+MEMLEDGER_NO_SEMAPHORE_NODE(cuGraphExecExternalSemaphoresSignalNodeSetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cuGraphExecExternalSemaphoresWaitNodeSetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cuGraphExternalSemaphoresSignalNodeGetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cuGraphExternalSemaphoresSignalNodeSetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cuGraphExternalSemaphoresWaitNodeGetParams)
+MEMLEDGER_NO_SEMAPHORE_NODE(cuGraphExternalSemaphoresWaitNodeSetParams)
+
+MEMLEDGER_NO_OPERATION_NODE(cuGraphAddBatchMemOpNode)
+MEMLEDGER_NO_OPERATION_NODE(cuGraphBatchMemOpNodeGetParams)
+MEMLEDGER_NO_OPERATION_NODE(cuGraphBatchMemOpNodeSetParams)
+MEMLEDGER_NO_OPERATION_NODE(cuGraphExecBatchMemOpNodeSetParams)

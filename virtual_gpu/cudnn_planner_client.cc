@@ -1,0 +1,548 @@
+#include "virtual_gpu/cudnn_planner_client.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <poll.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "virtual_gpu/unconsidered_functions.h"
+
+namespace memledger::virtual_gpu {
+namespace {
+
+constexpr char kPlannerName[] = "memledger_cudnn_planner";
+constexpr char kCudnnName[] = "libcudnn.so.9";
+constexpr int kPlannerSocket = 3;
+constexpr int kDefaultSeconds = 60;  // reading cuDNN's 500 MB from a slow disk is in it
+constexpr int kMostStarts = 3;       // a graph that kills cuDNN must not kill it forever
+constexpr uint32_t kMostAnswerBytes = 16U << 20;
+constexpr size_t kMostFiles = 4096;
+constexpr char kFileHeader[] = "memledger cuDNN plans 1\n";
+
+// --- Text -----------------------------------------------------------------------------------
+
+// The words of one line.
+std::vector<std::string_view> split(std::string_view line, char at) {
+  std::vector<std::string_view> words;
+  while (!line.empty()) {
+    const size_t end = line.find(at);
+    if (end != 0) words.push_back(line.substr(0, end));
+    if (end == std::string_view::npos) break;
+    line.remove_prefix(end + 1);
+  }
+  return words;
+}
+
+template <typename T>
+bool read_number(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool read_notes(const std::vector<std::string_view>& words, size_t& at, std::vector<int>& notes) {
+  size_t count = 0;
+  if (at >= words.size() || !read_number(words[at], count)) return false;
+  ++at;
+  for (; count > 0; --count, ++at) {
+    int note = 0;
+    if (at >= words.size() || !read_number(words[at], note)) return false;
+    notes.push_back(note);
+  }
+  return true;
+}
+
+uint64_t hash(std::string_view text, uint64_t seed) {
+  uint64_t value = 14695981039346656037ULL ^ seed;  // FNV-1a
+  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  return value;
+}
+
+std::string hex(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+const char* variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? nullptr : value;
+}
+
+// --- Which cuDNN ----------------------------------------------------------------------------
+
+std::string folder_of_this_library() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&folder_of_this_library), &info) == 0 ||
+      info.dli_fname == nullptr)
+    return "";
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+bool same_file(const std::string& a, const std::string& b) {
+  struct stat one {
+  }, other{};
+  return stat(a.c_str(), &one) == 0 && stat(b.c_str(), &other) == 0 && one.st_dev == other.st_dev &&
+         one.st_ino == other.st_ino;
+}
+
+// Where the dynamic linker would look for what this library needs.
+std::vector<std::string> search_folders(const char* library) {
+  std::vector<std::string> folders;
+  void* const handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return folders;
+  Dl_serinfo size{};
+  if (dlinfo(handle, RTLD_DI_SERINFOSIZE, &size) == 0) {
+    std::vector<char> memory(size.dls_size);
+    auto* const list = reinterpret_cast<Dl_serinfo*>(memory.data());
+    if (dlinfo(handle, RTLD_DI_SERINFOSIZE, list) == 0 &&
+        dlinfo(handle, RTLD_DI_SERINFO, list) == 0) {
+      for (unsigned i = 0; i < list->dls_cnt; ++i) folders.push_back(list->dls_serpath[i].dls_name);
+    }
+  }
+  dlclose(handle);
+  return folders;
+}
+
+// The libcudnn that the program would have loaded without the stand-ins; empty for none.
+std::string find_cudnn() {
+  const char* const wanted = variable(kCudnnVariable);
+  if (wanted != nullptr && std::strcmp(wanted, "model") == 0) return "";
+  if (wanted != nullptr && std::strcmp(wanted, "ask") != 0) return wanted;
+  const std::string own = folder_of_this_library();
+  std::vector<std::string> folders = search_folders("libtorch_cuda.so");
+  for (std::string& folder : search_folders(nullptr)) folders.push_back(std::move(folder));
+  for (const char* const folder :
+       {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/cuda/lib64"})
+    folders.emplace_back(folder);
+  for (const std::string& folder : folders) {
+    const std::string path = folder + "/" + kCudnnName;
+    if (access(path.c_str(), R_OK) == 0 && !same_file(path, own + "/" + kCudnnName)) return path;
+  }
+  if (wanted != nullptr)
+    say("%s=ask: there is no %s where this program would look for it; sizes are the model's",
+        kCudnnVariable, kCudnnName);
+  return "";
+}
+
+// --- The cache on disk ------------------------------------------------------------------------
+
+std::string cache_folder() {
+  const char* const cache = variable("XDG_CACHE_HOME");
+  const char* const home = variable("HOME");
+  std::string folder;
+  if (cache != nullptr && *cache == '/') {
+    folder = cache;
+  } else if (home != nullptr) {
+    folder = std::string(home) + "/.cache";
+    mkdir(folder.c_str(), 0700);
+  } else {
+    return "";
+  }
+  for (const char* const part : {"/memledger", "/cudnn"}) {
+    folder += part;
+    if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) return "";
+  }
+  return folder;
+}
+
+// What tells one cuDNN from another: a file that was replaced has other times.
+std::string identity(const std::string& library) {
+  struct stat file {};
+  if (stat(library.c_str(), &file) != 0) return "";
+  return library + " " + std::to_string(file.st_size) + " " + std::to_string(file.st_mtim.tv_sec) +
+         "." + std::to_string(file.st_mtim.tv_nsec) + "\n";
+}
+
+std::optional<std::string> read_file(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  std::string text;
+  char part[16384];
+  ssize_t n = 0;
+  while ((n = read(file, part, sizeof(part))) > 0 && text.size() < kMostAnswerBytes)
+    text.append(part, static_cast<size_t>(n));
+  close(file);
+  return n == 0 ? std::optional<std::string>(std::move(text)) : std::nullopt;
+}
+
+std::optional<std::string> read_cached(const std::string& path) {
+  std::optional<std::string> text = read_file(path);
+  const size_t header = sizeof(kFileHeader) - 1;
+  if (!text.has_value() || text->compare(0, header, kFileHeader) != 0 || text->size() < header + 17)
+    return std::nullopt;
+  const std::string answer = text->substr(header + 17);
+  if (text->compare(header, 16, hex(hash(answer, 0))) != 0) return std::nullopt;
+  return answer;
+}
+
+// Leaves the newest half.
+void shrink(const std::string& folder) {
+  DIR* const list = opendir(folder.c_str());
+  if (list == nullptr) return;
+  std::vector<std::pair<time_t, std::string>> files;
+  while (const dirent* const entry = readdir(list)) {
+    if (entry->d_name[0] == '.') continue;
+    struct stat file {};
+    const std::string path = folder + "/" + entry->d_name;
+    if (stat(path.c_str(), &file) == 0 && S_ISREG(file.st_mode))
+      files.emplace_back(file.st_mtime, path);
+  }
+  closedir(list);
+  if (files.size() <= kMostFiles) return;
+  std::sort(files.begin(), files.end());
+  for (size_t i = 0; i < files.size() - kMostFiles / 2; ++i) unlink(files[i].second.c_str());
+}
+
+// Others see the whole file or none of it.
+void write_cached(const std::string& folder, const std::string& path, const std::string& answer) {
+  const std::string text = kFileHeader + hex(hash(answer, 0)) + "\n" + answer;
+  std::string temporary = folder + "/.new-XXXXXX";
+  const int file = mkostemp(temporary.data(), O_CLOEXEC);
+  if (file < 0) return;
+  bool whole = true;
+  for (size_t done = 0; whole && done < text.size();) {
+    const ssize_t n = write(file, text.data() + done, text.size() - done);
+    whole = n > 0;
+    if (whole) done += static_cast<size_t>(n);
+  }
+  fchmod(file, 0644);
+  whole = close(file) == 0 && whole;
+  if (!whole || rename(temporary.c_str(), path.c_str()) != 0) unlink(temporary.c_str());
+}
+
+// --- The process ------------------------------------------------------------------------------
+
+int64_t now_ms() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{time.tv_sec} * 1000 + time.tv_nsec / 1000000;
+}
+
+int allowed_seconds() {
+  int seconds = 0;
+  const char* const text = variable(kCudnnSecondsVariable);
+  return text != nullptr && read_number(std::string_view(text), seconds) && seconds > 0
+             ? seconds
+             : kDefaultSeconds;
+}
+
+bool wait_for(int file, short what, int64_t deadline) {
+  for (;;) {
+    const int64_t left = deadline - now_ms();
+    if (left <= 0) return false;
+    pollfd poll_for{file, what, 0};
+    const int ready = poll(&poll_for, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX)));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+bool send_all(int file, const char* from, size_t bytes, int64_t deadline) {
+  while (bytes > 0) {
+    if (!wait_for(file, POLLOUT, deadline)) return false;
+    const ssize_t n = send(file, from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n <= 0) return false;
+    from += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool receive_all(int file, char* to, size_t bytes, int64_t deadline) {
+  while (bytes > 0) {
+    if (!wait_for(file, POLLIN, deadline)) return false;
+    const ssize_t n = recv(file, to, bytes, MSG_DONTWAIT);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n <= 0) return false;
+    to += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+std::optional<std::string> receive_text(int file, int64_t deadline) {
+  uint32_t bytes = 0;
+  if (!receive_all(file, reinterpret_cast<char*>(&bytes), sizeof(bytes), deadline) ||
+      bytes > kMostAnswerBytes)
+    return std::nullopt;
+  std::string text(bytes, '\0');
+  if (!receive_all(file, text.data(), bytes, deadline)) return std::nullopt;
+  return text;
+}
+
+// Starts the planner and returns the socket to it, or -1. It is no child of this process: it starts
+// its own and ends.
+int start_planner(const std::string& library, int seconds) {
+  const char* const given = variable(kCudnnPlannerVariable);
+  const std::string program =
+      given != nullptr ? given : folder_of_this_library() + "/" + kPlannerName;
+  if (access(program.c_str(), X_OK) != 0) {
+    say("cannot ask cuDNN: %s is missing; sizes are the model's", program.c_str());
+    return -1;
+  }
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return -1;
+  std::vector<char*> environment;
+  char no_devices[] = "CUDA_VISIBLE_DEVICES=";
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    if (std::strncmp(*entry, "LD_PRELOAD=", 11) != 0 &&
+        std::strncmp(*entry, no_devices, sizeof(no_devices) - 1) != 0)
+      environment.push_back(*entry);
+  }
+  environment.push_back(no_devices);
+  environment.push_back(nullptr);
+  std::string name = kPlannerName, path = library, limit = std::to_string(seconds);
+  char* arguments[] = {name.data(), path.data(), limit.data(), nullptr};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], kPlannerSocket);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+  // No signal that this thread blocks stays blocked there.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  pid_t pid = 0;
+  const int failed =
+      posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments, environment.data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  if (failed != 0) {
+    close(ends[0]);
+    return -1;
+  }
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return ends[0];
+}
+
+struct Client {
+  std::mutex mutex;  // of everything but `known`, held while the planner works
+  std::optional<std::string> library;
+  std::string library_identity;
+  int socket = -1;
+  int starts = 0;
+  bool given_up = false;
+  bool shrunk = false;
+
+  std::mutex known_mutex;
+  std::map<std::string, std::optional<std::vector<CudnnPlan>>> known;
+};
+
+Client* client = nullptr;
+
+// The connection is the parent's, and its locks may have been held by a thread that the child does
+// not have.
+void start_anew_in_child() {
+  if (client == nullptr) return;
+  if (client->socket >= 0) close(client->socket);
+  client = new Client;  // The old one is left as it is.
+}
+
+Client& get_client() {
+  static const bool made = [] {
+    client = new Client;
+    pthread_atfork(nullptr, nullptr, start_anew_in_child);
+    return true;
+  }();
+  (void)made;
+  return *client;
+}
+
+void disconnect(Client& c) {
+  if (c.socket >= 0) close(c.socket);
+  c.socket = -1;
+}
+
+// With the mutex held.
+bool connect(Client& c, int64_t deadline, int seconds) {
+  if (c.socket >= 0) return true;
+  if (c.starts == kMostStarts) {
+    say("cuDNN (%s) ended %d times while it was asked; sizes are the model's", c.library->c_str(),
+        kMostStarts);
+    c.given_up = true;
+    return false;
+  }
+  ++c.starts;
+  c.socket = start_planner(*c.library, seconds);
+  if (c.socket < 0) {
+    c.given_up = true;
+    return false;
+  }
+  const std::optional<std::string> greeting = receive_text(c.socket, deadline);
+  if (greeting.has_value() && greeting->compare(0, 8, "version ") == 0) return true;
+  say("cannot ask cuDNN (%s): %s; sizes are the model's", c.library->c_str(),
+      greeting.has_value() ? greeting->c_str() : "it did not start in time");
+  disconnect(c);
+  c.given_up = true;
+  return false;
+}
+
+// With the mutex held.
+std::optional<std::string> ask_process(Client& c, const std::string& request) {
+  const int seconds = allowed_seconds();
+  const int64_t deadline = now_ms() + int64_t{seconds} * 1000;
+  if (!connect(c, deadline, seconds)) return std::nullopt;
+  const auto bytes = static_cast<uint32_t>(request.size());
+  std::optional<std::string> answer;
+  if (send_all(c.socket, reinterpret_cast<const char*>(&bytes), sizeof(bytes), deadline) &&
+      send_all(c.socket, request.data(), request.size(), deadline))
+    answer = receive_text(c.socket, deadline);
+  if (answer.has_value()) return answer;
+  disconnect(c);
+  if (now_ms() >= deadline) {
+    say("cuDNN (%s) did not answer within %d s; sizes are the model's", c.library->c_str(),
+        seconds);
+    c.given_up = true;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::vector<CudnnPlan>> ask_unknown(Client& c, const Profile& profile,
+                                                  const std::string& request) {
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  if (!c.library.has_value()) {
+    c.library = find_cudnn();
+    c.library_identity = c.library->empty() ? "" : identity(*c.library);
+    if (c.library_identity.empty()) {
+      if (!c.library->empty())
+        say("%s=%s: there is no such file; sizes are the model's", kCudnnVariable,
+            c.library->c_str());
+      c.given_up = true;
+    }
+  }
+  if (c.given_up && c.library_identity.empty()) return std::nullopt;
+  const std::string folder = cache_folder();
+  const std::string key = c.library_identity + request;
+  std::string path;
+  if (!folder.empty()) {
+    std::string device = profile.name.empty() ? "device" : profile.name;
+    for (char& c : device) {
+      if (c == '/') c = '_';
+    }
+    path = folder + "/" + device + "-" + hex(hash(key, 0)) + hex(hash(key, 0x5bd1e995)) + ".plans";
+    if (const auto cached = read_cached(path); cached.has_value()) {
+      if (auto plans = parse_cudnn_answer(*cached); plans.has_value()) return plans;
+    }
+  }
+  if (c.given_up) return std::nullopt;
+  const std::optional<std::string> answer = ask_process(c, request);
+  if (!answer.has_value()) return std::nullopt;
+  auto plans = parse_cudnn_answer(*answer);
+  if (plans.has_value() && !path.empty()) {
+    if (!c.shrunk) shrink(folder);
+    c.shrunk = true;
+    write_cached(folder, path, *answer);
+  }
+  return plans;
+}
+
+}  // namespace
+
+std::optional<std::vector<CudnnPlan>> parse_cudnn_answer(std::string_view text) {
+  std::vector<CudnnPlan> plans;
+  bool done = false;
+  for (const std::string_view line : split(text, '\n')) {
+    const std::vector<std::string_view> words = split(line, ' ');
+    if (words.empty() || done || words[0] == "refused") return std::nullopt;
+    if (words[0] == "done") {
+      done = true;
+    } else if (words[0] == "config") {
+      CudnnPlan plan;
+      size_t at = 3;
+      if (words.size() < at || !read_number(words[1], plan.engine) ||
+          !read_number(words[2], plan.workspace_bytes) ||
+          !read_notes(words, at, plan.numerical_notes) ||
+          !read_notes(words, at, plan.behavior_notes) || at != words.size())
+        return std::nullopt;
+      plans.push_back(std::move(plan));
+    }
+  }
+  return done ? std::optional<std::vector<CudnnPlan>>(std::move(plans)) : std::nullopt;
+}
+
+std::string describe_device(const Profile& profile) {
+  std::string line = "device ";
+  const auto add = [&line](const char* name, const std::string& value) {
+    if (line.back() != ' ') line += ',';
+    line += '"';
+    line += name;
+    line += "\":";
+    line += value;
+  };
+  const auto number = [&add](const char* name, uint64_t value) {
+    add(name, std::to_string(value));
+  };
+  add("maxGridSize", "[2147483647,65535,65535]");
+  add("maxBlockSize", "[1024,1024,64]");
+  number("regsPerBlock", kRegistersPerBlock);
+  number("multiProcessorCount", profile.multiprocessors);
+  number("warpSize", kWarpSize);
+  number("maxSharedMemoryPerBlock", kSharedMemoryPerBlock);
+  number("maxSharedMemoryPerBlockOptin", profile.shared_memory_per_block_optin);
+  number("reservedSharedMemoryPerBlock", profile.reserved_shared_memory_per_block);
+  number("maxRegistersPerSM", kRegistersPerMultiprocessor);
+  number("maxCtasPerSM", profile.max_blocks_per_multiprocessor);
+  number("maxThreadsPerBlock", kMaxThreadsPerBlock);
+  number("maxThreadsPerSM", profile.max_threads_per_multiprocessor);
+  number("pciDeviceId", 0);
+  number("isTccDriver", 0);
+  number("supportCoopLaunch", 1);
+  number("totalGlobalMem", profile.total_memory_bytes);
+  number("smClockRateKHz", profile.clock_khz);
+  number("memClockRateKHz", profile.memory_clock_khz);
+  number("l2CacheSize", profile.l2_cache_bytes);
+  number("cudaDeviceId", 0);
+  number("deviceVer", profile.major * 100 + profile.minor * 10);
+  number("driverVer", 13000);
+  std::string name;
+  for (const char c : profile.device_name) {
+    if (static_cast<unsigned char>(c) >= ' ' && c != '"' && c != '\\') name += c;
+  }
+  add("deviceName", "\"" + name + "\"");
+  return line + "\n";
+}
+
+std::optional<std::vector<CudnnPlan>> ask_cudnn(const Profile& profile, const std::string& graph,
+                                                int mode) {
+  Client& c = get_client();
+  const std::string request =
+      describe_device(profile) + "mode " + std::to_string(mode) + "\n" + graph;
+  {
+    const std::lock_guard<std::mutex> lock(c.known_mutex);
+    if (const auto found = c.known.find(request); found != c.known.end()) return found->second;
+  }
+  auto plans = ask_unknown(c, profile, request);
+  const std::lock_guard<std::mutex> lock(c.known_mutex);
+  c.known.emplace(request, plans);
+  return plans;
+}
+
+}  // namespace memledger::virtual_gpu

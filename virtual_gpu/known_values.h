@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// What the answers tell a library that knows the content of device memory (virtual_gpu/values), and
+// ask it. It sees LibTorch's operators; the answers see NVIDIA's functions.
+extern "C" {
+
+// May be called by any thread at any time, without a lock held.
+struct memledger_virtual_gpu_values {
+  // Puts what is known into a copy from the device to the host, and leaves the other bytes as they
+  // are. Returns how many these are.
+  size_t (*read)(void* destination, uintptr_t address, size_t bytes);
+  // The host wrote to device memory, or device memory was copied: what it has now, nullptr where
+  // that is not known.
+  void (*wrote)(uintptr_t address, const void* content, size_t bytes);
+  // Work was submitted that writes somewhere. Captured into a graph it is not done now.
+  void (*worked)(bool captured);
+  // All of device memory may have been written, as by the launch of a graph.
+  void (*wrote_anywhere)();
+};
+
+// Sets who is told, for ever. Returns the most bytes of a storage whose content is to be known; 0
+// where the specification says none, or somebody is told already: then the caller is not. Found by
+// name (dlsym): where it is not, there is no virtual GPU.
+__attribute__((visibility("default"))) uint64_t memledger_virtual_gpu_know(
+    const memledger_virtual_gpu_values* values);
+
+}  // extern "C"
+
+namespace memledger::virtual_gpu {
+
+// Who was set; does nothing, and knows nothing, before.
+const memledger_virtual_gpu_values& known_values();
+
+}  // namespace memledger::virtual_gpu

@@ -1,0 +1,31 @@
+#include "virtual_gpu/reads.h"
+
+#include <atomic>
+
+#include "virtual_gpu/machine.h"
+
+namespace {
+
+std::atomic<memledger_virtual_gpu_read_observer> read_observer{nullptr};
+
+}  // namespace
+
+extern "C" int memledger_virtual_gpu_observe_reads(memledger_virtual_gpu_read_observer observer) {
+  memledger_virtual_gpu_read_observer none = nullptr;
+  return read_observer.compare_exchange_strong(none, observer) ? 1 : 0;
+}
+
+extern "C" uint32_t memledger_virtual_gpu_assumed_millionths() {
+  return memledger::virtual_gpu::Machine::get().specification().assumed_millionths;
+}
+
+namespace memledger::virtual_gpu {
+
+bool reads_are_observed() { return read_observer.load(std::memory_order_relaxed) != nullptr; }
+
+void tell_of_read(void* destination, const void* source, size_t bytes) {
+  if (const auto observer = read_observer.load(std::memory_order_acquire))
+    observer(destination, source, bytes);
+}
+
+}  // namespace memledger::virtual_gpu

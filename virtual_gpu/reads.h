@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// Copies from a device to the host, for a library that knows what LibTorch reads there. The answers
+// know the bytes that were copied, and nothing of operators. Found by name (dlsym): where these are
+// missing there is no virtual GPU.
+extern "C" {
+
+// Told of a copy once it is done, on the thread that asked for it, with no lock held. `destination`
+// has `bytes` of what is known of the device's memory, zeros else; the observer may write there.
+typedef void (*memledger_virtual_gpu_read_observer)(void* destination, const void* source,
+                                                    size_t bytes);
+
+// Sets the one observer of this process, for good. Returns 0 where another is there already.
+__attribute__((visibility("default"))) int memledger_virtual_gpu_observe_reads(
+    memledger_virtual_gpu_read_observer observer);
+
+// What the specification says of sizes that only the device knows: how many millionths of the
+// largest possible one (`reads=`).
+__attribute__((visibility("default"))) uint32_t memledger_virtual_gpu_assumed_millionths();
+
+}  // extern "C"
+
+namespace memledger::virtual_gpu {
+
+// Tells the observer, if there is one.
+void tell_of_read(void* destination, const void* source, size_t bytes);
+bool reads_are_observed();
+
+}  // namespace memledger::virtual_gpu

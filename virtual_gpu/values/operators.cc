@@ -1,0 +1,181 @@
+// Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
+#include "virtual_gpu/values/operators.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+namespace memledger::virtual_gpu {
+namespace {
+
+using Names = std::initializer_list<std::string_view>;
+
+bool is_one_of(std::string_view name, Names names) {
+  for (const std::string_view candidate : names) {
+    if (candidate == name) return true;
+  }
+  return false;
+}
+
+// The name without aten:: and the underscore of an operator in place.
+std::string_view base_name(std::string_view name) {
+  name.remove_prefix(std::min(name.size(), std::string_view("aten::").size()));
+  if (!name.empty() && name.back() == '_') name.remove_suffix(1);
+  return name;
+}
+
+Partly partly_of(std::string_view base, bool is_pointwise) {
+  static constexpr std::pair<std::string_view, Partly> kRules[] = {
+      {"bitwise_and", Partly::kAnd},
+      {"bitwise_or", Partly::kOr},
+      {"mul", Partly::kMul},
+      {"logical_and", Partly::kLogicalAnd},
+      {"logical_or", Partly::kLogicalOr},
+      {"where", Partly::kWhere},
+      {"masked_fill", Partly::kMaskedFill},
+      {"all", Partly::kAll},
+      {"any", Partly::kAny},
+      {"cat", Partly::kMoved},
+      {"copy", Partly::kMoved},
+      {"_index_put_impl", Partly::kMoved},
+      {"index", Partly::kMoved},
+      {"index_select", Partly::kMoved},
+      {"gather", Partly::kMoved},
+      {"flip", Partly::kMoved},
+      {"roll", Partly::kMoved},
+      {"tril", Partly::kMoved},
+      {"triu", Partly::kMoved},
+  };
+  for (const auto& [name, rule] : kRules) {
+    if (name == base) return rule;
+  }
+  return is_pointwise ? Partly::kPointwise : Partly::kNo;
+}
+
+bool holds_tensors(const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return true;
+    case c10::TypeKind::ListType:
+    case c10::TypeKind::OptionalType:
+      return holds_tensors(type->containedType(0));
+    default:
+      return false;
+  }
+}
+
+bool is_of_kind(const c10::TypePtr& type, c10::TypeKind kind) {
+  if (type->kind() == kind) return true;
+  return type->kind() == c10::TypeKind::OptionalType && is_of_kind(type->containedType(0), kind);
+}
+
+// The argument that is returned, by the sets of their annotations.
+int returned_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
+  if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) return -1;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::AliasInfo* const alias = schema.arguments()[i].alias_info();
+    if (alias != nullptr && alias->isWrite() &&
+        alias->beforeSets() == result.alias_info()->beforeSets()) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
+    : handle(operator_handle),
+      name(handle.schema().name()),
+      overload(handle.schema().overload_name()) {
+  const c10::FunctionSchema& schema = handle.schema();
+  is_ours = name.rfind("aten::", 0) == 0;
+  const std::string_view base = base_name(name);
+  bool has_generator = schema.is_vararg() || schema.is_varret();
+  const bool is_shape = handle.hasTag(at::Tag::inplace_view);
+  bool is_view = false;
+  for (const c10::Argument& argument : schema.arguments()) {
+    const c10::AliasInfo* const alias = argument.alias_info();
+    const bool is_write = alias != nullptr && alias->isWrite();
+    // Sizes, or the storage itself, are no content.
+    is_written.push_back(is_write && !is_shape && holds_tensors(argument.type()));
+    is_out.push_back(is_written.back() && argument.kwarg_only());
+    writes |= is_written.back();
+    is_view |= alias != nullptr && !is_write;
+    for (const c10::TypeKind kind :
+         {c10::TypeKind::GeneratorType, c10::TypeKind::StorageType, c10::TypeKind::StreamObjType}) {
+      has_generator |= is_of_kind(argument.type(), kind);
+    }
+  }
+  bool returns_tensors = true;
+  for (const c10::Argument& result : schema.returns()) {
+    returns_tensors &= result.type()->kind() == c10::TypeKind::TensorType;
+    written_argument.push_back(returned_argument(schema, result));
+  }
+  has_kernel = handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+  is_equal = name == "aten::equal";
+  overwrites = is_one_of(name, {"aten::fill_", "aten::zero_", "aten::copy_"});
+  depends_on_ties =
+      is_one_of(base, {"sort", "topk", "kthvalue", "median", "nanmedian", "mode", "msort"});
+  depends_on_order = is_one_of(base, {"_index_put_impl", "scatter", "index_copy"});
+  partly = partly_of(base, handle.hasTag(at::Tag::pointwise));
+  const bool is_refused =
+      base.rfind("empty", 0) == 0 || base.rfind("_", 0) == 0 ||
+      is_one_of(base, {"resize", "resize_as", "set", "new_empty", "record_stream", "put"});
+  const bool is_known_to_be_good = is_one_of(base, {"_index_put_impl"});
+  is_computed =
+      is_equal || (is_ours && (has_kernel || name == "aten::copy_") && !is_view && !has_generator &&
+                   returns_tensors && (!is_refused || is_known_to_be_good) && !is_shape &&
+                   !written_argument.empty() && !handle.hasTag(at::Tag::nondeterministic_seeded));
+}
+
+namespace {
+
+// Schemas are rarely taken away, and then the names are compared.
+struct Cached {
+  const char* name = nullptr;
+  OperatorInfo* info = nullptr;
+};
+constexpr size_t kCached = 1024;
+thread_local std::array<Cached, kCached> cache;
+
+OperatorInfo* look_up(const at::RecordFunction& fn) {
+  const std::optional<c10::OperatorName> name = fn.operator_name();
+  if (!name) return nullptr;
+  const std::optional<c10::OperatorHandle> handle = c10::Dispatcher::singleton().findSchema(*name);
+  if (!handle) return nullptr;
+  static auto* const mutex = new std::mutex;
+  static auto* const infos = new std::map<std::pair<std::string, std::string>, OperatorInfo*>;
+  const std::pair<std::string, std::string> key(name->name, name->overload_name);
+  {
+    std::lock_guard<std::mutex> lock(*mutex);
+    if (const auto found = infos->find(key); found != infos->end()) return found->second;
+  }
+  auto made = std::make_unique<OperatorInfo>(*handle);
+  std::lock_guard<std::mutex> lock(*mutex);
+  return infos->emplace(key, made.release()).first->second;
+}
+
+}  // namespace
+
+OperatorInfo* operator_info(const at::RecordFunction& fn) {
+  const char* const name = fn.name();
+  const auto number = reinterpret_cast<uintptr_t>(name);
+  Cached& cached = cache[(number >> 4 ^ number >> 14) % kCached];
+  if (cached.name == name && cached.info->name == name &&
+      cached.info->overload == fn.overload_name()) {
+    return cached.info;
+  }
+  OperatorInfo* const info = look_up(fn);
+  if (info != nullptr) cached = {name, info};
+  return info;
+}
+
+}  // namespace memledger::virtual_gpu

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace memledger::virtual_gpu {
+
+// How an operator's result depends on inputs of which only some is known.
+enum class Partly {
+  kNo,         // not computed then
+  kPointwise,  // each element from the elements at its place
+  kAnd,        // and so that 0, or false, decides alone
+  kOr,
+  kMul,
+  kLogicalAnd,
+  kLogicalOr,
+  kWhere,
+  kMaskedFill,
+  kMoved,  // each element is one of an input's, or a constant
+  kAll,    // a known false decides
+  kAny,
+};
+
+// What the observer has to know of an operator, looked up once.
+struct OperatorInfo {
+  explicit OperatorInfo(const c10::OperatorHandle& operator_handle);
+
+  const c10::OperatorHandle handle;
+  const std::string name;         // aten::add_
+  const std::string overload;     // Tensor
+  bool is_ours = false;           // LibTorch's own: what its schema says is true
+  bool writes = false;            // to an argument
+  bool is_computed = false;       // here, where its inputs are known
+  bool has_kernel = false;        // one for CUDA, rather than being made of other operators
+  bool is_equal = false;          // aten::equal, which reads its result back
+  bool overwrites = false;        // its first argument, whatever was there
+  bool depends_on_ties = false;   // which of two equal elements comes first
+  bool depends_on_order = false;  // which of two writes to one element comes last
+  Partly partly = Partly::kNo;
+  std::vector<bool> is_written;       // for each argument
+  std::vector<bool> is_out;           // written and not read
+  std::vector<int> written_argument;  // for each return: the argument that it is; -1: a new tensor
+  std::atomic<int> failures{0};
+
+  static constexpr int kMostFailures = 8;
+};
+
+// nullptr for a range that is no operator. The name's address is enough where it was seen before.
+OperatorInfo* operator_info(const at::RecordFunction& fn);
+
+}  // namespace memledger::virtual_gpu

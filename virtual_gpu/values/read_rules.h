@@ -1,0 +1,63 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace memledger::virtual_gpu {
+
+// What an operator reads back from the device while it runs.
+struct ReadPlan {
+  // A copy of exactly so many bytes gets the value, in whole parts of at most `part_bytes`.
+  struct Read {
+    uint32_t bytes = 0;
+    uint32_t part_bytes = 0;
+    uint64_t value = 0;
+    // Whether the value decides the sizes of allocations, and is not a check that passes.
+    bool is_size = false;
+  };
+  enum class Source : uint8_t { kKnown, kAssumed, kUnbounded };
+
+  std::array<Read, 3> reads;
+  uint32_t count = 0;
+  Source source = Source::kKnown;
+  // How many true elements the masks inside must have, as the shapes beside them say; assumed
+  // where several masks have to agree.
+  std::optional<uint64_t> mask_count;
+  bool mask_count_is_assumed = false;
+  // For an assumed number of true elements: the shape of the mask, of which the first ones are
+  // taken to be true. Fewer than 0 dimensions: there is none.
+  int dims = -1;
+  std::array<int64_t, 8> sizes{};
+
+  void add(Read read) { reads.at(count++) = read; }
+};
+
+// What a rule may ask.
+struct ReadContext {
+  // The values of a tensor, on the CPU, where they are known.
+  std::optional<at::Tensor> (*known)(const at::Tensor& tensor) = nullptr;
+  // The share of unknown sizes, see assumed_size().
+  uint32_t millionths = 0;
+  // What the operators around demand.
+  std::optional<uint64_t> mask_count;
+  bool mask_count_is_assumed = false;
+};
+
+// So many of at most `most`. Of up to 1024 a share counts as all: they cost little, and among them
+// are the lists of what the large ones are done for, such as the experts that were chosen.
+uint64_t assumed_size(uint64_t most, uint32_t millionths);
+
+using ReadRule = ReadPlan (*)(c10::ArrayRef<const c10::IValue> inputs, const ReadContext& context);
+
+// The coordinates that nonzero() returns then, on the CPU.
+at::Tensor first_coordinates(const ReadPlan& plan, int64_t count);
+
+// The rule of an operator, `aten::nonzero`; nullptr for nearly all.
+ReadRule find_read_rule(std::string_view op);
+
+}  // namespace memledger::virtual_gpu

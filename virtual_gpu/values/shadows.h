@@ -1,0 +1,99 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/DimVector.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+namespace memledger::virtual_gpu {
+
+// Where a CUDA tensor lies, without a reference to it.
+struct Place {
+  c10::StorageImpl* storage = nullptr;
+  uintptr_t begin = 0;  // of the storage
+  size_t storage_bytes = 0;
+  c10::DimVector sizes;
+  c10::DimVector strides;
+  int64_t offset = 0;
+  caffe2::TypeMeta dtype;
+
+  // A tensor that is a plain view of memory on a CUDA device.
+  static std::optional<Place> of(const at::Tensor& tensor);
+  int64_t numel() const;
+  size_t item_bytes() const { return dtype.itemsize(); }
+};
+
+// A CPU tensor with what is known of a CUDA tensor.
+struct Value {
+  at::Tensor data;     // what is not known is 0
+  at::Tensor unknown;  // of bool and the same shape; undefined where all is known
+
+  bool is_known() const { return !unknown.defined(); }
+};
+
+// Host memory with the bytes of small storages on the device, and which of them are known. Keeps no
+// storage alive, and forgets those that have ended. Thread-safe; calls nothing of LibTorch's with
+// its lock held.
+class Shadows {
+ public:
+  static Shadows& get();
+
+  // Storages of up to so many bytes; of floating point up to kMostFloats.
+  void set_limit(size_t most_bytes) { most_bytes_ = most_bytes; }
+  bool may_hold(const Place& place) const;
+
+  // Nothing where no byte of it is known.
+  std::optional<Value> find(const Place& place);
+  // `value` has the shape and the type of `place`, and is contiguous.
+  void set(const Place& place, const Value& value);
+
+  void forget(const Place& place);
+  void forget(uintptr_t address, size_t bytes);
+  void forget_all();
+  void write(uintptr_t address, const void* content, size_t bytes);
+  // Returns how many bytes are not known.
+  size_t read(void* destination, uintptr_t address, size_t bytes);
+
+  bool is_empty() const { return count_.load(std::memory_order_relaxed) == 0; }
+
+ private:
+  struct Entry {
+    size_t bytes = 0;
+    c10::weak_intrusive_ptr<c10::StorageImpl> owner;
+    c10::Storage content;
+    c10::Storage unknown;  // a byte for each: 1 where it is not known; none where all are
+
+    bool is_alive(uintptr_t begin) const;
+  };
+  using Entries = std::map<uintptr_t, Entry>;
+
+  static constexpr int64_t kMostFloats = 1024;
+  static constexpr size_t kMostBytesInAll = size_t{256} << 20;
+
+  Entries::iterator find_locked(const Place& place);
+  Entries::iterator first_overlap(uintptr_t address);
+  Entries::iterator erase(Entries::iterator entry);
+  void sweep();
+  static void make_own(c10::Storage& storage);
+
+  size_t most_bytes_ = 0;
+  std::atomic<size_t> count_{0};
+  std::mutex mutex_;
+  Entries entries_;
+  size_t total_bytes_ = 0;
+  size_t sweep_at_ = 256;
+};
+
+// A new storage on the host that no allocator of the program's knows of.
+c10::Storage make_host_storage(size_t bytes, unsigned char byte = 0);
+// A CPU tensor at `place`'s geometry in another storage.
+at::Tensor tensor_in(const c10::Storage& storage, const Place& place);
+
+}  // namespace memledger::virtual_gpu

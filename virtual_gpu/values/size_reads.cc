@@ -1,0 +1,322 @@
+// Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
+#include "virtual_gpu/values/size_reads.h"
+
+#include <ATen/core/function_schema.h>
+#include <ATen/record_function.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "registry/core/fork_safe_mutex.h"
+#include "runner/environment.h"
+#include "text/output.h"
+#include "virtual_gpu/reads.h"
+#include "virtual_gpu/values/program_line.h"
+#include "virtual_gpu/values/read_list_text.h"
+#include "virtual_gpu/values/read_rules.h"
+#include "virtual_gpu/values/shadows.h"
+#include "virtual_gpu/values/values.h"
+#include "virtual_gpu/values/zero_reads.h"
+
+namespace memledger::virtual_gpu {
+namespace {
+
+// The operators that a thread runs, one inside another, and what those with a rule read.
+//
+// Trivial, so that it can be used in thread-local destructors.
+struct RunningOps {
+  static constexpr uint32_t kMostNames = 64;
+  static constexpr uint32_t kMostPlans = 8;
+  struct Planned {
+    uint32_t depth;  // of its operator
+    ReadPlan plan;
+  };
+  uint32_t depth = 0;
+  uint32_t plans = 0;
+  // Asking for values runs operators of its own.
+  bool is_asking = false;
+  // The row of the last assumed read within the outermost operator, plus 1.
+  uint32_t row = 0;
+  std::array<const char*, kMostNames> names{};
+  std::array<Planned, kMostPlans> planned{};
+
+  const char* outermost() const { return names[0]; }
+  const char* innermost() const { return depth <= kMostNames ? names[depth - 1] : names.back(); }
+};
+
+thread_local RunningOps running_ops;
+
+struct Row {
+  std::string op;
+  ReadKind kind;
+  uint64_t count = 0;
+  uint64_t dependent_bytes = 0;
+  ProgramLine where;
+};
+
+struct Rows {
+  ForkSafeMutex mutex;
+  std::vector<Row> rows;
+  pid_t process = 0;
+  bool is_quiet = false;
+};
+
+// Never destroyed: operators may run until the end.
+Rows& rows() {
+  static auto* const rows = new Rows;
+  return *rows;
+}
+
+using AskMillionths = uint32_t (*)();
+AskMillionths ask_millionths = nullptr;
+
+uint32_t millionths() {
+  // When the first operator needs it: the device is there by then.
+  static const uint32_t known = ask_millionths();
+  return known;
+}
+
+std::optional<at::Tensor> known_on_cpu(const at::Tensor& tensor) { return known_values(tensor); }
+
+void print_at_exit() {
+  if (getpid() != rows().process) return;
+  try {
+    const std::string text = read_list_text(unknown_reads(), millionths());
+    if (!text.empty()) write_standard_error(text);
+  } catch (...) {  // no memory for the list
+  }
+}
+
+// Returns the row's number plus 1.
+uint32_t note(const std::string& op, ReadKind kind) {
+  Rows& all = rows();
+  const auto find = [&] {
+    return std::find_if(all.rows.begin(), all.rows.end(),
+                        [&](const Row& row) { return row.kind == kind && row.op == op; });
+  };
+  {
+    const std::lock_guard<ForkSafeMutex> lock(all.mutex);
+    if (const auto row = find(); row != all.rows.end()) {
+      ++row->count;
+      return static_cast<uint32_t>(row - all.rows.begin()) + 1;
+    }
+  }
+  const ProgramLine where = take_program_line();  // calls out
+  const std::lock_guard<ForkSafeMutex> lock(all.mutex);
+  if (all.rows.empty()) {
+    all.process = getpid();
+    // Now, so that it runs before the end of LibTorch's libraries.
+    if (!all.is_quiet) std::atexit(&print_at_exit);
+  }
+  auto row = find();
+  if (row == all.rows.end()) row = all.rows.insert(row, {op, kind, 0, 0, where});
+  ++row->count;
+  return static_cast<uint32_t>(row - all.rows.begin()) + 1;
+}
+
+void write_parts(void* destination, const ReadPlan::Read& read) {
+  auto* at = static_cast<unsigned char*>(destination);
+  uint64_t rest = read.value;
+  const uint32_t parts = read.bytes / read.part_bytes;
+  for (uint32_t i = 0; i < parts; ++i, at += read.part_bytes) {
+    // The last takes what is left.
+    const uint64_t part = i + 1 == parts ? rest : std::min(rest, uint64_t{1} << 30);
+    std::memcpy(at, &part, read.part_bytes);  // little-endian, as CUDA's hosts are
+    rest -= part;
+  }
+}
+
+std::string label(const char* inner, const char* outer) {
+  return std::strcmp(inner, outer) == 0 ? std::string(inner) : std::string(inner) + " in " + outer;
+}
+
+// A copy that the program asked for: its values may steer the program, and no operator.
+bool is_copy(const char* op) {
+  for (const char* const name :
+       {"aten::to", "aten::_to_copy", "aten::copy_", "aten::clone", "aten::contiguous"}) {
+    if (std::strcmp(op, name) == 0) return true;
+  }
+  return false;
+}
+
+void on_read(void* destination, const void* /*source*/, size_t bytes) {
+  RunningOps& ops = running_ops;
+  if (ops.is_asking) return;
+  if (ops.depth == 0) {
+    if (!last_copy_was_known()) note_zero_read(nullptr);
+    return;
+  }
+  try {
+    for (uint32_t i = ops.plans; i-- > 0;) {
+      const RunningOps::Planned& planned = ops.planned[i];
+      for (uint32_t r = 0; r < planned.plan.count; ++r) {
+        const ReadPlan::Read& read = planned.plan.reads[r];
+        if (read.bytes != bytes) continue;
+        if (planned.plan.source != ReadPlan::Source::kKnown && last_copy_was_known()) return;
+        write_parts(destination, read);
+        if (!read.is_size || planned.plan.source == ReadPlan::Source::kKnown) return;
+        const bool bounded = planned.plan.source == ReadPlan::Source::kAssumed;
+        ops.row = note(label(ops.names[planned.depth - 1], ops.outermost()),
+                       bounded ? ReadKind::kAssumedSize : ReadKind::kUnboundedSize);
+        return;
+      }
+    }
+    if (last_copy_was_known()) return;
+    note_zero_read(ops.outermost());
+    if (!is_copy(ops.outermost())) note(ops.outermost(), ReadKind::kScalar);
+  } catch (...) {  // a row less
+  }
+}
+
+void plan_reads(RunningOps& ops, ReadRule rule, const at::RecordFunction& fn) {
+  if (ops.plans == RunningOps::kMostPlans || ops.depth > RunningOps::kMostNames) return;
+  ReadContext context;
+  context.known = &known_on_cpu;
+  for (uint32_t i = ops.plans; i-- > 0 && !context.mask_count;) {
+    context.mask_count = ops.planned[i].plan.mask_count;
+    context.mask_count_is_assumed = ops.planned[i].plan.mask_count_is_assumed;
+  }
+  ops.is_asking = true;
+  try {
+    const PlainCpu plain;
+    context.millionths = millionths();
+    ops.planned[ops.plans] = {ops.depth, rule(fn.inputs(), context)};
+    ++ops.plans;
+  } catch (...) {  // an input that cannot be looked into
+  }
+  ops.is_asking = false;
+}
+
+// The engine brackets each node's work in a scope that looks like an operator.
+bool is_engine_scope(const char* name) {
+  constexpr std::string_view kEngineScope = "autograd::engine::";
+  return name[1] == 'u' && std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0;
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  RunningOps& ops = running_ops;
+  const char* const name = fn.name();
+  if (ops.is_asking || fn.isAsync() || is_engine_scope(name)) return nullptr;
+  if (ops.depth < RunningOps::kMostNames) ops.names[ops.depth] = name;
+  ++ops.depth;
+  if (const ReadRule rule = find_read_rule(name)) plan_reads(ops, rule, fn);
+  return nullptr;
+}
+
+template <typename Visit>
+void for_each_storage(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (!tensor.defined() || !tensor.is_cuda()) return;
+    if (tensor.is_sparse()) {
+      for_each_storage(tensor._indices(), visit);
+      for_each_storage(tensor._values(), visit);
+    } else if (tensor.has_storage()) {
+      visit(tensor.storage().unsafeGetStorageImpl());
+    }
+  } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) for_each_storage(element, visit);
+  }
+}
+
+// The outermost operator's results have the size that was read within it, where they are new. Its
+// inputs cannot be looked into any more.
+void count_results(RunningOps& ops, const at::RecordFunction& fn) {
+  const std::optional<c10::FunctionSchema> schema = fn.operator_schema();
+  const std::vector<c10::IValue>& outputs = fn.outputs();
+  std::vector<const c10::StorageImpl*> seen;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool is_new =
+        !schema || i >= schema->returns().size() || schema->returns()[i].alias_info() == nullptr;
+    if (!is_new) continue;
+    for_each_storage(outputs[i], [&](const c10::StorageImpl* storage) {
+      if (std::find(seen.begin(), seen.end(), storage) != seen.end()) return;
+      seen.push_back(storage);
+      bytes += storage->nbytes();
+    });
+  }
+  const std::lock_guard<ForkSafeMutex> lock(rows().mutex);
+  rows().rows[ops.row - 1].dependent_bytes += bytes;
+}
+
+// What is assumed to be true has coordinates: a loop over them visits each.
+void keep_coordinates(RunningOps& ops, const ReadPlan& plan, const at::RecordFunction& fn) {
+  if (plan.dims <= 0 || !values_are_followed()) return;
+  ops.is_asking = true;
+  try {
+    const PlainCpu plain;
+    const std::vector<c10::IValue>& outputs = fn.outputs();
+    if (outputs.size() == 1 && outputs[0].isTensor() && outputs[0].toTensor().defined()) {
+      const std::optional<Place> place = Place::of(outputs[0].toTensor());
+      if (place && place->sizes.size() == 2 && place->sizes[1] == plan.dims &&
+          place->sizes[0] > 0 && Shadows::get().may_hold(*place))
+        Shadows::get().set(*place, {first_coordinates(plan, place->sizes[0]), at::Tensor()});
+    }
+  } catch (...) {  // no values, then
+  }
+  ops.is_asking = false;
+}
+
+void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
+  RunningOps& ops = running_ops;
+  if (ops.is_asking || fn.isAsync() || ops.depth == 0 || is_engine_scope(fn.name())) return;
+  if (ops.plans > 0 && ops.planned[ops.plans - 1].depth == ops.depth) {
+    --ops.plans;
+    keep_coordinates(ops, ops.planned[ops.plans].plan, fn);
+  }
+  if (--ops.depth > 0 || ops.row == 0) return;
+  ops.is_asking = true;
+  try {
+    count_results(ops, fn);
+  } catch (...) {  // a result that cannot be looked into
+  }
+  ops.is_asking = false;
+  ops.row = 0;
+}
+
+// After values.cc (104), whose callbacks then come first: it has forgotten what an operator wrote
+// before this knows more of it.
+__attribute__((constructor(105))) void begin() {
+  const auto observe = reinterpret_cast<decltype(&memledger_virtual_gpu_observe_reads)>(
+      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_observe_reads"));
+  ask_millionths = reinterpret_cast<AskMillionths>(
+      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_assumed_millionths"));
+  if (observe == nullptr || ask_millionths == nullptr) return;
+  const char* const quiet = secure_getenv(environment::kQuiet);
+  rows().is_quiet = quiet != nullptr && *quiet != '\0' && std::strcmp(quiet, "0") != 0;
+  if (observe(&on_read) == 0) return;  // another copy of memledger does it
+  at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                            .needsInputs(true)
+                            .needsOutputs(true)
+                            .scopes({at::RecordScope::FUNCTION}));
+}
+
+}  // namespace
+
+std::vector<ReadRow> unknown_reads() {
+  std::vector<Row> copy;
+  {
+    const std::lock_guard<ForkSafeMutex> lock(rows().mutex);
+    copy = rows().rows;
+  }
+  std::stable_sort(copy.begin(), copy.end(), [](const Row& a, const Row& b) {
+    const auto order = [](const Row& row) {
+      return std::make_tuple(row.kind == ReadKind::kScalar, ~row.dependent_bytes, ~row.count);
+    };
+    return order(a) < order(b);
+  });
+  std::vector<ReadRow> result;
+  for (const Row& row : copy)
+    result.push_back({row.op, row.kind, row.count, row.dependent_bytes, to_string(row.where)});
+  return result;
+}
+
+}  // namespace memledger::virtual_gpu

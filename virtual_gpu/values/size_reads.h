@@ -1,0 +1,37 @@
+#pragma once
+
+// Sizes that only the device knows: how many elements of a mask are true, how many values differ.
+//
+// LibTorch's operators read them back in the middle and allocate by them. On a virtual GPU such a
+// read gets a size from here: the exact one where the operator's input is known, the one that the
+// program's other shapes demand (x[mask] = values), else what the specification's `reads=` says.
+// LibTorch then makes all allocations of that size itself. Each such read, and each scalar that the
+// host read without knowing it, is in a list at exit, on standard error.
+//
+// Begins by itself where a virtual GPU is there.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace memledger::virtual_gpu {
+
+enum class ReadKind : uint8_t {
+  kAssumedSize,    // the policy's
+  kUnboundedSize,  // no largest size follows from the shapes: one was taken that may be too small
+  kScalar,         // a value, such as that of item(), was read as zero
+};
+
+struct ReadRow {
+  std::string op;  // "aten::nonzero", or "aten::nonzero in aten::index"
+  ReadKind kind = ReadKind::kScalar;
+  uint64_t count = 0;
+  // Of the storages that the outermost operators returned, of all runs together.
+  uint64_t dependent_bytes = 0;
+  std::string where;  // the line of the first; may be empty
+};
+
+// Rows so far, sizes first and by bytes.
+std::vector<ReadRow> unknown_reads();
+
+}  // namespace memledger::virtual_gpu

@@ -1,0 +1,66 @@
+#include "virtual_gpu/values/zero_reads.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "runner/environment.h"
+#include "text/output.h"
+#include "virtual_gpu/values/program_line.h"
+
+namespace memledger::virtual_gpu {
+namespace {
+
+struct ZeroReads {
+  std::atomic<uint64_t> count{0};
+  pid_t process = 0;
+  std::string first_op;
+  ProgramLine first_line;
+  std::atomic<bool> has_first{false};
+};
+
+// Never destroyed: the program may read until the end.
+ZeroReads& reads() {
+  static auto* const reads = new ZeroReads;
+  return *reads;
+}
+
+bool is_quiet() {
+  const char* const quiet = secure_getenv(environment::kQuiet);
+  return quiet != nullptr && *quiet != '\0' && std::strcmp(quiet, "0") != 0;
+}
+
+void tell_at_exit() {
+  ZeroReads& all = reads();
+  if (!all.has_first.load(std::memory_order_acquire) || getpid() != all.process) return;
+  try {
+    const uint64_t count = all.count.load();
+    const std::string line = to_string(all.first_line);
+    tell({"memledger virtual GPU: values that are not known were read as zero ",
+          count == 1 ? "once" : std::to_string(count) + " times",
+          count == 1 ? ", by " : ", first by ", all.first_op, line.empty() ? "" : " at ", line});
+  } catch (...) {  // no memory for the line
+  }
+}
+
+}  // namespace
+
+void note_zero_read(const char* op) noexcept {
+  ZeroReads& all = reads();
+  if (all.count.fetch_add(1, std::memory_order_relaxed) != 0) return;
+  try {
+    all.first_op = op == nullptr ? "the program" : op;
+    all.first_line = take_program_line();
+    all.process = getpid();
+    all.has_first.store(true, std::memory_order_release);
+    // Now, so that it runs before the end of LibTorch's libraries.
+    if (!is_quiet()) std::atexit(&tell_at_exit);
+  } catch (...) {  // a line less
+  }
+}
+
+}  // namespace memledger::virtual_gpu
