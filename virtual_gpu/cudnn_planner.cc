@@ -331,7 +331,7 @@ int main(int argc, char** argv) {
   Cudnn cudnn;
   const std::string error = load(argv[1], cudnn);
   if (!error.empty()) {
-    write_text("error: " + error);
+    write_text(error);
     return 1;
   }
   if (!write_text("version " + std::to_string(cudnn.version()))) return 0;

@@ -58,8 +58,9 @@ void check_model() {
   // cuDNN's attention: the output, a row of float sums for each, the random generator's seed and
   // offset, and the plan's 256 bytes.
   const auto q = torch::empty({2, 8, 512, 64}, kOptions);
-  const int64_t forward = peak(
-      [&] { return at::_scaled_dot_product_cudnn_attention(q, q, q, {}, /*compute_log_sumexp=*/true); });
+  const int64_t forward = peak([&] {
+    return at::_scaled_dot_product_cudnn_attention(q, q, q, {}, /*compute_log_sumexp=*/true);
+  });
   check(forward, 2 * 8 * 512 * 64 * 2 + 2 * 8 * 512 * 4 + 3 * 512, "attention, forward");
 }
 
