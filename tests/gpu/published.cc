@@ -188,7 +188,7 @@ void print_head(bool markdown) {
     fmt::print("| case | real device | real bytes | virtual bytes | difference |\n");
     fmt::print("|---|---|---|---|---|\n");
   } else {
-    fmt::print("{:<58}{:<24}{:>15}{:>15}{:>13}\n", "case", "real device", "real bytes", "virtual",
+    fmt::print("{:<58}{:<24}{:>15}{:>15}{:>16}\n", "case", "real device", "real bytes", "virtual",
                "difference");
   }
 }
@@ -234,7 +234,7 @@ int run() {
       throw std::runtime_error(command + "\nprinted no " + one.figure);
     const int64_t virtually = figure->second + one.beside;
     const int64_t bytes = virtually - one.real;
-    fmt::print(markdown ? "| {} | {} | {} | {} | {} |\n" : "{:<58}{:<24}{:>15}{:>15}{:>13}\n",
+    fmt::print(markdown ? "| {} | {} | {} | {} | {} |\n" : "{:<58}{:<24}{:>15}{:>15}{:>16}\n",
                one.name, one.device, grouped(one.real), grouped(virtually),
                difference(bytes, one.rounding));
     std::fflush(stdout);
