@@ -21,7 +21,7 @@ class Computation {
 
   // The operator's returns, in order; contiguous. May throw. Needs a PlainCpu.
   std::vector<Value> run();
-  // What an operator returns that gives a bool and has no rule for what is partly known.
+  // Runs an operator that returns a bool and has no rule for what is partly known.
   bool answer();
 
  private:
