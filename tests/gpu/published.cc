@@ -144,11 +144,11 @@ std::vector<Case> mlp_cases(const std::string& path, int wanted) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot read " + path);
   const std::regex row(
-      R"(input:(\d+)_output:(\d+)_depth:(\d+)_arch:([a-z]+)_batch:(\d+)\.out,\d+,"[^"]*",[^,]*,\d+,\d+,\d+,(\d+),.*)");
+      R"(^input:(\d+)_output:(\d+)_depth:(\d+)_arch:([a-z]+)_batch:(\d+)\.out,\d+,"[^"]*",[^,]*,\d+,\d+,\d+,(\d+),)");
   std::vector<Case> all;
   for (std::string line; std::getline(file, line);) {
     std::smatch part;
-    if (!std::regex_match(line, part, row)) continue;
+    if (!std::regex_search(line, part, row)) continue;
     all.push_back(mlp(fmt::format("{} {} {} {} {}", part[1].str(), part[2].str(), part[3].str(),
                                   part[4].str(), part[5].str()),
                       std::stoll(part[6]), 1));
