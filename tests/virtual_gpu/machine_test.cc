@@ -179,6 +179,7 @@ TEST_CASE("a process with few addresses left has its device, and one with too fe
     if (child == 0) {
       size_t pages = 0;
       FILE* statm = fopen("/proc/self/statm", "r");
+      // NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion): the kernel writes a number.
       if (!statm || fscanf(statm, "%zu", &pages) != 1) _exit(10);
       fclose(statm);
       const size_t limit = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + more_addresses;
