@@ -50,7 +50,7 @@ inline bool is_of_release(const char* version, const char* release) {
 // 13 for 2.11.0+cu130; 0 where the version does not say.
 inline int cuda_of_version(const char* version) {
   const char* const cuda = strstr(version, "+cu");
-  return cuda == nullptr ? 0 : atoi(cuda + strlen("+cu")) / 10;
+  return cuda == nullptr ? 0 : static_cast<int>(strtol(cuda + strlen("+cu"), nullptr, 10)) / 10;
 }
 
 // 13 where libcudart.so.13 is among the libraries, or libcudart-8774224f.so.13, as some wheels
@@ -58,7 +58,7 @@ inline int cuda_of_version(const char* version) {
 inline int cuda_of_libraries(const char* names) {
   const char* const runtime = strstr(names, "libcudart");
   const char* const number = runtime == nullptr ? nullptr : strstr(runtime, ".so.");
-  return number == nullptr ? 0 : atoi(number + strlen(".so."));
+  return number == nullptr ? 0 : static_cast<int>(strtol(number + strlen(".so."), nullptr, 10));
 }
 
 // False only where one of both numbers is known to be another.

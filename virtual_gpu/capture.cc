@@ -137,7 +137,7 @@ StreamError Streams::capture_info(const void* handle, int current_device, Captur
 }
 
 StreamError Streams::set_dependencies(const void* handle, int current_device,
-                                      std::vector<GraphNode*> dependencies, bool replace) {
+                                      const std::vector<GraphNode*>& dependencies, bool replace) {
   std::lock_guard<std::mutex> lock(mutex_);
   Stream* const stream = resolve(handle, current_device);
   if (stream == nullptr) return StreamError::kInvalidHandle;

@@ -305,7 +305,7 @@ void close_what_is_not_ours() {
   if (list == nullptr) return;
   std::vector<int> others;
   while (const dirent* const entry = readdir(list)) {
-    const int file = std::atoi(entry->d_name);
+    const int file = static_cast<int>(std::strtol(entry->d_name, nullptr, 10));
     if (file > kSocket && file != dirfd(list)) others.push_back(file);
   }
   closedir(list);
@@ -330,8 +330,8 @@ int main(int argc, char** argv) {
   load_driver();
   Cudnn cudnn;
   const std::string error = load(argv[1], cudnn);
-  if (!error.empty()) {
-    write_text("error: " + error);
+  if (!error.empty() || cudnn.version == nullptr) {
+    write_text(error);
     return 1;
   }
   if (!write_text("version " + std::to_string(cudnn.version()))) return 0;

@@ -6,7 +6,10 @@
 #include <link.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -292,6 +295,44 @@ std::optional<std::string> receive_text(int file, int64_t deadline) {
   return text;
 }
 
+// Starts a program. The system tells a program of children that end with SIGCHLD, and any wait()
+// sees them: what starts the other one ends without a signal, in the memory of this process.
+struct Start {
+  const char* program;
+  const posix_spawn_file_actions_t* actions;
+  const posix_spawnattr_t* attributes;
+  char* const* arguments;
+  char* const* environment;
+  int failed;
+};
+
+int start_and_end(void* what) {
+  auto* const start = static_cast<Start*>(what);
+  pid_t pid = 0;
+  start->failed = posix_spawn(&pid, start->program, start->actions, start->attributes,
+                              start->arguments, start->environment);
+  _exit(0);
+}
+
+bool start_quietly(Start& start) {
+  constexpr size_t kStack = size_t{256} << 10;
+  void* const stack =
+      mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (stack == MAP_FAILED) return false;
+  start.failed = EAGAIN;
+  // No handler of the program's may run there.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t child =
+      clone(start_and_end, static_cast<char*>(stack) + kStack, CLONE_VM | CLONE_VFORK, &start);
+  while (child > 0 && waitpid(child, nullptr, __WCLONE) < 0 && errno == EINTR) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  munmap(stack, kStack);
+  return child > 0 && start.failed == 0;
+}
+
 // Starts the planner and returns the socket to it, or -1. It is no child of this process: it starts
 // its own and ends.
 int start_planner(const std::string& library, int seconds) {
@@ -327,18 +368,19 @@ int start_planner(const std::string& library, int seconds) {
   sigset_t none;
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  pid_t pid = 0;
-  const int failed =
-      posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments, environment.data());
+  // Nor is any ignored: the planner ends by SIGALRM.
+  sigset_t all;
+  sigfillset(&all);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  Start start{program.c_str(), &actions, &attributes, arguments, environment.data(), 0};
+  const bool started = start_quietly(start);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
-  if (failed != 0) {
+  if (!started) {
     close(ends[0]);
     return -1;
-  }
-  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
   return ends[0];
 }

@@ -15,7 +15,8 @@ struct memledger_virtual_gpu_values {
   // The host wrote to device memory, or device memory was copied: what it has now, nullptr where
   // that is not known.
   void (*wrote)(uintptr_t address, const void* content, size_t bytes);
-  // Work was submitted that writes somewhere. Captured into a graph it is not done now.
+  // Work was submitted that writes somewhere. It is not done now where it is captured
+  // into a graph, or behind what has not run.
   void (*worked)(bool captured);
   // All of device memory may have been written, as by the launch of a graph.
   void (*wrote_anywhere)();

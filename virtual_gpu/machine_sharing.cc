@@ -88,7 +88,7 @@ bool Machine::close_import(void* pointer) {
 
 // What another process has imported stays counted until it lets go.
 void Machine::give_physical(const PhysicalMemory& memory) {
-  if (memory.is_imported) return shared_->add_import(memory.export_number, -1);
+  if (memory.is_imported) return shared_->remove_import(memory.export_number);
   if (memory.export_number && !shared_->release_export(memory.export_number)) {
     devices_[static_cast<size_t>(memory.device)].used -= memory.bytes;
     return;
@@ -123,7 +123,7 @@ Machine::ImportError Machine::import_physical(const SharedDevices::Ticket& ticke
   auto made = std::make_unique<PhysicalMemory>(PhysicalMemory{device, exported->bytes, 1, 0});
   made->is_imported = true;
   made->export_number = ticket.number;
-  shared_->add_import(ticket.number, 1);
+  shared_->add_import(ticket.number);
   *memory = made.get();
   physical_[*memory] = std::move(made);
   return ImportError::kNone;

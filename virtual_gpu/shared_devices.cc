@@ -21,9 +21,10 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-constexpr uint64_t kMagic = 0x6d656d6c65646765;  // changes with the layout of State
+constexpr uint64_t kMagic = 0x6d656d6c65646766;  // changes with the layout of State
 constexpr uint32_t kMostProcesses = 1024;
 constexpr uint32_t kMostExports = 4096;
+constexpr uint32_t kMostImports = 8192;
 constexpr size_t kMostDevices = 8;
 constexpr char kPrefix[] = "memledger-devices-";
 
@@ -48,6 +49,12 @@ struct ExportSlot {
   uint32_t device;
   uint64_t address;
   uint64_t bytes;
+};
+
+// What a process has imported, which it lets go at its end, too.
+struct ImportSlot {
+  uint64_t number;  // of the export; 0: free
+  uint32_t process;
 };
 
 // Where files live that only this machine sees and that do not outlive it.
@@ -77,6 +84,7 @@ std::optional<uint64_t> begin_of(pid_t id) {
   char status = 0;
   long threads = 0;
   unsigned long long begun = 0;
+  // NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion): the kernel writes numbers.
   if (!rest || std::sscanf(rest + 1,
                            " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d "
                            "%ld %*d %llu",
@@ -137,10 +145,12 @@ struct SharedDevices::State {
   uint32_t device_count;
   uint32_t processes_end;  // of the slots ever in use
   uint32_t exports_end;
+  uint32_t imports_end;
   SharedDevice devices[kMostDevices];
   pthread_mutex_t mutex;
   ProcessSlot processes[kMostProcesses];
   ExportSlot exports[kMostExports];
+  ImportSlot imports[kMostImports];
 };
 
 // Holds the lock that the processes share. One that ends while it holds it leaves nothing half
@@ -294,8 +304,7 @@ bool SharedDevices::add_process(std::string* error) {
   uint32_t place = 0;
   // A program that went over into another by exec has left what it had, too.
   for (uint32_t i = 0; i < state_->processes_end; ++i) {
-    if (state_->processes[i].id == id && state_->processes[i].begun == *begun)
-      state_->processes[i].id = 0;
+    if (state_->processes[i].id == id && state_->processes[i].begun == *begun) drop_process(i);
   }
   while (place < kMostProcesses && state_->processes[place].id) ++place;
   if (place == kMostProcesses) {
@@ -326,10 +335,20 @@ void SharedDevices::reap() {
   for (uint32_t i = 0; i < state_->processes_end; ++i) {
     ProcessSlot& process = state_->processes[i];
     if (!process.id || static_cast<int>(i) == slot_ || is_alive(process)) continue;
-    process.id = 0;
-    for (uint32_t e = 0; e < state_->exports_end; ++e) {
-      if (state_->exports[e].process == i) state_->exports[e].number = 0;
-    }
+    drop_process(i);
+  }
+}
+
+void SharedDevices::drop_process(uint32_t place) {
+  state_->processes[place].id = 0;
+  for (uint32_t i = 0; i < state_->exports_end; ++i) {
+    if (state_->exports[i].process == place) state_->exports[i].number = 0;
+  }
+  for (uint32_t i = 0; i < state_->imports_end; ++i) {
+    ImportSlot& import = state_->imports[i];
+    if (!import.number || import.process != place) continue;
+    drop_import(import.number);
+    import.number = 0;
   }
 }
 
@@ -445,6 +464,7 @@ void SharedDevices::remove_export(uint64_t number) {
 bool SharedDevices::release_export(uint64_t number) {
   if (slot_ < 0) return true;
   const Locked locked(state_);
+  reap();
   for (uint32_t i = 0; i < state_->exports_end; ++i) {
     ExportSlot& found = state_->exports[i];
     if (found.number != number || found.process != static_cast<uint32_t>(slot_)) continue;
@@ -457,13 +477,39 @@ bool SharedDevices::release_export(uint64_t number) {
   return true;
 }
 
-void SharedDevices::add_import(uint64_t number, int change) {
+void SharedDevices::add_import(uint64_t number) {
   if (slot_ < 0) return;
   const Locked locked(state_);
+  uint32_t place = 0;
+  while (place < state_->imports_end && state_->imports[place].number) ++place;
+  if (place == kMostImports) return;  // its owner may give it back early
+  for (uint32_t i = 0; i < state_->exports_end; ++i) {
+    if (state_->exports[i].number != number) continue;
+    ++state_->exports[i].imports;
+    ImportSlot& added = state_->imports[place];
+    added.process = static_cast<uint32_t>(slot_);
+    added.number = number;
+    state_->imports_end = std::max(state_->imports_end, place + 1);
+  }
+}
+
+void SharedDevices::remove_import(uint64_t number) {
+  if (slot_ < 0) return;
+  const Locked locked(state_);
+  for (uint32_t i = 0; i < state_->imports_end; ++i) {
+    ImportSlot& import = state_->imports[i];
+    if (import.number != number || import.process != static_cast<uint32_t>(slot_)) continue;
+    drop_import(number);
+    import.number = 0;
+    return;
+  }
+}
+
+void SharedDevices::drop_import(uint64_t number) {
   for (uint32_t i = 0; i < state_->exports_end; ++i) {
     ExportSlot& found = state_->exports[i];
     if (found.number != number) continue;
-    found.imports += static_cast<uint32_t>(change);
+    found.imports -= found.imports ? 1 : 0;
     if (found.imports || !found.is_orphaned) return;
     found.number = 0;
     uint64_t& used = state_->processes[found.process].used[found.device];
@@ -511,10 +557,7 @@ void SharedDevices::leave() {
                        lock_file(file.number(), LOCK_EX);
   {
     const Locked locked(state_);
-    state_->processes[slot_].id = 0;
-    for (uint32_t i = 0; i < state_->exports_end; ++i) {
-      if (state_->exports[i].process == static_cast<uint32_t>(slot_)) state_->exports[i].number = 0;
-    }
+    drop_process(static_cast<uint32_t>(slot_));
   }
   if (is_ours && !is_left()) unlink(path_.c_str());
   detach();

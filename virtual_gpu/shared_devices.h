@@ -61,7 +61,8 @@ class SharedDevices {
   void remove_export(uint64_t number);
   // For memory that lives as long as anybody has it: false where others do, who then give it back.
   bool release_export(uint64_t number);
-  void add_import(uint64_t number, int change);
+  void add_import(uint64_t number);
+  void remove_import(uint64_t number);
   // Nothing for what is not exported, or no longer.
   std::optional<Export> find_export(const Ticket& ticket);
   Ticket ticket_of(uint64_t number);
@@ -84,6 +85,8 @@ class SharedDevices {
   void detach();
   bool add_process(std::string* error);
   void reap();
+  void drop_process(uint32_t place);
+  void drop_import(uint64_t number);
   uint64_t sum(int device) const;
   bool is_left() const;
   void remove_unused_files() const;

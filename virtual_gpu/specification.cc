@@ -228,7 +228,7 @@ template <typename Amount>
 std::string take_bytes(std::string_view value, Amount& amount) {
   std::string error;
   const std::optional<uint64_t> bytes = parse_bytes(value, &error);
-  if (bytes) amount = *bytes;
+  if (bytes.has_value()) amount = bytes.value();
   return error;
 }
 

@@ -22,7 +22,7 @@ struct DeviceSpecification {
   uint64_t capacity_bytes() const { return memory_bytes.value_or(profile.total_memory_bytes); }
 };
 
-// Enough for an attention mask of 16 sequences of 8 192 tokens.
+// Views of a storage may be smaller: what is computed has 32 768 elements at most.
 inline constexpr uint64_t kValueBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kMillion = 1000000;
 

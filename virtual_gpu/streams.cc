@@ -201,11 +201,14 @@ bool Streams::is_behind_task(const Progress& progress) const {
   });
 }
 
-// The thread takes none of the program's signals. False where the system gives no thread.
+// The thread takes none of the program's signals but those of its own faults. False where
+// the system gives no thread.
 bool Streams::has_worker() {
   if (worker_ != nullptr) return true;
   sigset_t all, before;
   sigfillset(&all);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS})
+    sigdelset(&all, fault);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     worker_ = std::make_unique<std::thread>([this] { run_tasks(); });
@@ -264,11 +267,13 @@ void Streams::run_tasks() {
 // The thread is not there any more, and who waited for it is not either: what they left behind is
 // not destroyed.
 void Streams::unlock_in_child() {
-  worker_.release();
-  wake_.release();
-  finished_.release();
+  static_cast<void>(worker_.release());
+  static_cast<void>(wake_.release());
+  static_cast<void>(finished_.release());
   wake_ = std::make_unique<std::condition_variable>();
   finished_ = std::make_unique<std::condition_variable>();
+  // Nor is what the functions hold, which would take this lock, and others.
+  new std::list<Task>(std::move(tasks_));
   tasks_.clear();
   queued_.store(0, std::memory_order_release);
   mutex_.unlock();

@@ -230,7 +230,7 @@ class Streams {
   StreamError capture_info(const void* stream, int current_device, CaptureInfo* info);
   // Adds to what the stream's next node depends on, or replaces it.
   StreamError set_dependencies(const void* stream, int current_device,
-                               std::vector<GraphNode*> dependencies, bool replace);
+                               const std::vector<GraphNode*>& dependencies, bool replace);
 
   // Graphs that the program owns. An embedded one only its owner removes.
   Graph* make_graph(bool embedded = false);

@@ -26,7 +26,10 @@ NameId intern_cached(ThreadContext& context, NameTable& names, const char* text)
   const NameId id = names.intern(text);
   const std::string_view interned = names.name(id);
   // Overflow: the id is not of this text, so it is not cached.
-  if (interned == text) cached = {text, interned.data(), id};
+  if (interned == text) {
+    // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): equal to `text`, and so ended.
+    cached = {text, interned.data(), id};
+  }
   return id;
 }
 

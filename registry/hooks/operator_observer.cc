@@ -54,7 +54,7 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   } else if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorList()) visit(tensor);
   } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+    for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
       if (tensor.has_value()) visit(*tensor);
     }
   } else if (value.isTuple()) {

@@ -45,6 +45,7 @@ std::string contents(const std::string& path) {
 std::string standard_error_of(const std::function<void()>& body) {
   const std::string path = file_named("standard_error.txt");
   std::FILE* const file = std::fopen(path.c_str(), "w");
+  REQUIRE(file != nullptr);
   const int before = dup(STDERR_FILENO);
   dup2(fileno(file), STDERR_FILENO);
   body();

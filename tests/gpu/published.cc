@@ -144,11 +144,11 @@ std::vector<Case> mlp_cases(const std::string& path, int wanted) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot read " + path);
   const std::regex row(
-      R"(input:(\d+)_output:(\d+)_depth:(\d+)_arch:([a-z]+)_batch:(\d+)\.out,\d+,"[^"]*",[^,]*,\d+,\d+,\d+,(\d+),.*)");
+      R"(^input:(\d+)_output:(\d+)_depth:(\d+)_arch:([a-z]+)_batch:(\d+)\.out,\d+,"[^"]*",[^,]*,\d+,\d+,\d+,(\d+),)");
   std::vector<Case> all;
   for (std::string line; std::getline(file, line);) {
     std::smatch part;
-    if (!std::regex_match(line, part, row)) continue;
+    if (!std::regex_search(line, part, row)) continue;
     all.push_back(mlp(fmt::format("{} {} {} {} {}", part[1].str(), part[2].str(), part[3].str(),
                                   part[4].str(), part[5].str()),
                       std::stoll(part[6]), 1));
@@ -164,6 +164,7 @@ std::string quoted(const std::string& word) { return "'" + word + "'"; }
 
 // Figures by name.
 std::map<std::string, int64_t> run(const std::string& command) {
+  // NOLINTNEXTLINE(bugprone-command-processor): our own program, whose path has been quoted.
   std::FILE* const pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("cannot run " + command);
   std::map<std::string, int64_t> figures;
@@ -188,7 +189,7 @@ void print_head(bool markdown) {
     fmt::print("| case | real device | real bytes | virtual bytes | difference |\n");
     fmt::print("|---|---|---|---|---|\n");
   } else {
-    fmt::print("{:<58}{:<24}{:>15}{:>15}{:>13}\n", "case", "real device", "real bytes", "virtual",
+    fmt::print("{:<58}{:<24}{:>15}{:>15}{:>16}\n", "case", "real device", "real bytes", "virtual",
                "difference");
   }
 }
@@ -234,7 +235,7 @@ int run() {
       throw std::runtime_error(command + "\nprinted no " + one.figure);
     const int64_t virtually = figure->second + one.beside;
     const int64_t bytes = virtually - one.real;
-    fmt::print(markdown ? "| {} | {} | {} | {} | {} |\n" : "{:<58}{:<24}{:>15}{:>15}{:>13}\n",
+    fmt::print(markdown ? "| {} | {} | {} | {} | {} |\n" : "{:<58}{:<24}{:>15}{:>15}{:>16}\n",
                one.name, one.device, grouped(one.real), grouped(virtually),
                difference(bytes, one.rounding));
     std::fflush(stdout);

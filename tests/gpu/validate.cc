@@ -93,6 +93,7 @@ std::string quoted(const std::string& word) {
 
 // The lines that the command prints.
 std::vector<std::string> lines_of(const std::string& command) {
+  // NOLINTNEXTLINE(bugprone-command-processor): our own program, whose path has been quoted.
   std::FILE* const pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("cannot run " + command);
   char* text = nullptr;

@@ -196,6 +196,8 @@ void run_random_program(unsigned seed) {
         if (!graphs.empty() && draw(2)) graphs.erase(graphs.begin() + draw(graphs.size()));
         if (draw(4) == 0) c10::cuda::CUDACachingAllocator::emptyCache();
         break;
+      default:
+        FAIL("there are eight");
     }
     check_books();
   }

@@ -497,7 +497,7 @@ TEST_CASE("profilers beside threads that make, run and drop modules") {
     std::shared_ptr<Net> net;
     while (net == nullptr) {
       const std::lock_guard<std::mutex> hold(lock);
-      net = std::move(shared);
+      net = std::exchange(shared, nullptr);
     }
     MemoryProfiler profiler(*net, quiet(out));
     profiler.record_stats();

@@ -52,7 +52,8 @@ int64_t multiprocessors(const Node* device) {
   const std::string text(json.begin(), json.end());
   const std::string member = "\"multiProcessorCount\":";
   const size_t at = text.find(member);
-  return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + member.size());
+  return at == std::string::npos ? -1
+                                 : std::strtoll(text.c_str() + at + member.size(), nullptr, 10);
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ TEST_CASE("addresses ascend where that is asked for") {
 // Chunks and multiples of 32 MiB waste addresses, which must not end before the memory does.
 TEST_CASE("the whole memory can be had, whatever was there before") {
   std::mt19937 random(7);
-  for (const char* order : {"device", "ascending"}) {
+  for (const char* order : {"down", "up"}) {
     INFO(order);
     Machine machine(specification(std::string("h200:1GiB,addresses=") + order));
     for (int round = 0; round < 30; ++round) {
@@ -179,6 +179,7 @@ TEST_CASE("a process with few addresses left has its device, and one with too fe
     if (child == 0) {
       size_t pages = 0;
       FILE* statm = fopen("/proc/self/statm", "r");
+      // NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion): the kernel writes a number.
       if (!statm || fscanf(statm, "%zu", &pages) != 1) _exit(10);
       fclose(statm);
       const size_t limit = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + more_addresses;

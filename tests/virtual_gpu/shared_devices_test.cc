@@ -488,7 +488,7 @@ TEST_CASE("memory and events of another process") {
   CHECK(one.ask_number("open_event " + event) == cudaErrorDeviceUninitialized);
   CHECK(two.ask_number("open_event 1234") == cudaErrorInvalidResourceHandle);
 
-  // Of a process that has ended.
+  // What a process exported that has ended cannot be opened.
   CHECK(one.ask_number("allocate 10485760") == cudaSuccess);
   const std::string last = one.ask("export");
   one.kill_now();

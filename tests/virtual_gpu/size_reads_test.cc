@@ -131,7 +131,7 @@ TEST_CASE("known inputs have their exact sizes, whatever the policy") {
   CHECK(at::nonzero(mask)[4].item<int64_t>() == 11);
   CHECK(at::nonzero(at::lt(x, 0)).sizes() == at::IntArrayRef({0, 1}));
   CHECK(with_mask(x, mask).sizes() == at::IntArrayRef({5}));
-  // Of the indices some is known, of the values nothing.
+  // The mask is known, what it selects is not.
   CHECK(with_mask(unknown({12, 3}), mask).sizes() == at::IntArrayRef({5, 3}));
   const at::Tensor few = at::remainder(x, 3);
   CHECK(std::get<0>(at::_unique2(few)).numel() == 3);

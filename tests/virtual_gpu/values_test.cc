@@ -15,6 +15,8 @@
 #include <cstring>
 #include <functional>
 #include <iterator>
+#include <limits>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <string>
@@ -51,7 +53,7 @@ bool is_known_as(const at::Tensor& tensor, const at::Tensor& expected) {
          at::equal(*values, expected) && at::equal(tensor.cpu(), expected);
 }
 
-at::Tensor host(std::vector<int64_t> values) {
+at::Tensor host(const std::vector<int64_t>& values) {
   return at::tensor(values, at::TensorOptions().dtype(at::kLong));
 }
 
@@ -85,8 +87,9 @@ TEST_CASE("factories and copies from the host") {
 }
 
 TEST_CASE("what is too large is not known") {
-  CHECK(is_known(at::zeros({1 << 17}, on_device())));
-  CHECK_FALSE(is_known(at::zeros({(1 << 17) + 1}, on_device())));
+  CHECK(is_known(at::zeros({1 << 15}, on_device())));
+  CHECK_FALSE(is_known(at::zeros({(1 << 15) + 1}, on_device())));
+  CHECK(is_known(at::zeros({1 << 15}, at::kLong).to(kCuda0)));
   CHECK(is_known(at::zeros({1024}, on_device(at::kFloat))));
   CHECK_FALSE(is_known(at::zeros({1025}, on_device(at::kFloat))));
   // A small tensor expanded to a large one: nothing is made of it here, and nothing is claimed.
@@ -172,6 +175,51 @@ TEST_CASE("an input that decides alone") {
   CHECK_FALSE(is_known(at::cat({yes, ub}).all()));
   CHECK(is_known_as(at::cat({yes, ub}).any(), at::ones({}, at::kBool)));
   CHECK_FALSE(is_known(at::cat({no, ub}).any()));
+}
+
+TEST_CASE("what LibTorch's CPU kernels must not be asked") {
+  const int64_t least = std::numeric_limits<int64_t>::min();
+  const at::Tensor x = host({least, 6}).to(kCuda0);
+  CHECK_NOTHROW(at::div(x, host({-1, 2}).to(kCuda0), "trunc"));  // the CPU traps
+  CHECK_NOTHROW(at::div(x, at::Scalar(-1), "trunc"));
+  CHECK(is_known_as(at::div(x, host({1, 4}).to(kCuda0), "trunc"), host({least, 1})));
+  CHECK(is_known_as(at::div(x, at::Scalar(2), "floor"), host({least / 2, 3})));
+}
+
+TEST_CASE("what is written through tensors that are no plain views") {
+  const at::Tensor x = at::ones({2}, on_device(at::kComplexFloat));
+  at::imag(x.conj()).add_(1);
+  CHECK_FALSE(is_known(x));
+  const at::Tensor y = at::ones({2}, on_device(at::kComplexFloat));
+  y.conj().mul_(2);
+  CHECK_FALSE(is_known(y));
+}
+
+TEST_CASE("what batch normalization writes, and its schema does not say") {
+  const at::Tensor mean = at::zeros({3}, on_device(at::kFloat));
+  const at::Tensor variance = at::ones({3}, on_device(at::kFloat));
+  REQUIRE(is_known(mean));
+  at::batch_norm(unknown({4, 3}, at::kFloat), {}, {}, mean, variance, /*training=*/true, 0.1, 1e-5,
+                 /*cudnn_enabled=*/false);
+  CHECK_FALSE(is_known(mean));
+  CHECK_FALSE(is_known(variance));
+}
+
+TEST_CASE("work behind a host function that has not run") {
+  const auto launch = cuda_function<int (*)(void*, void (*)(void*), void*)>("cudaLaunchHostFunc");
+  const at::Tensor x = host({5, 5}).to(kCuda0);
+  std::mutex held;
+  std::unique_lock<std::mutex> lock(held);
+  const auto wait = [](void* mutex) {
+    const std::lock_guard<std::mutex> until_released(*static_cast<std::mutex*>(mutex));
+  };
+  REQUIRE((launch(nullptr, wait, &held) == 0));
+  x.add_(1);
+  CHECK_FALSE(is_known(x));
+  lock.unlock();
+  c10::cuda::device_synchronize();
+  x.zero_();
+  CHECK((x.sum().item<int64_t>() == 0));
 }
 
 TEST_CASE("an address that is used again") {

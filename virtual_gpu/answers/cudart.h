@@ -79,9 +79,14 @@ template <typename F>
 cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work,
                       Streams::Order order = Streams::Order::kInStream) {
   const Streams::Submission submission = streams().submit(
-      stream, current_device(), kind, [work] { work(); }, order);
+      stream, current_device(), kind,
+      [work] {
+        work();
+        known_values().wrote_anywhere();
+      },
+      order);
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
-  if (submission.captured) known_values().worked(true);
+  if (submission.captured || submission.queued) known_values().worked(true);
   return submission.captured || submission.queued ? cudaSuccess : work();
 }
 

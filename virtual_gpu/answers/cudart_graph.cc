@@ -5,6 +5,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -400,7 +402,7 @@ cudaError_t set_in_executable(cudaGraphExec_t executable, cudaGraphNode_t node,
       GraphNode* different = nullptr;
       if (step.bodies.size() != 1 || difference(step.bodies[0], body, &different))
         return cudaErrorInvalidValue;
-      step.bodies[0] = std::move(body);
+      std::swap(step.bodies[0], body);  // likewise
     }
     replaced = std::exchange(step.content.parameters, content.parameters);
     step.content.run = content.run;
@@ -607,8 +609,10 @@ MEMLEDGER_ANSWER cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void
                                                   unsigned references, unsigned flags) {
   if (!object || !destroy_function || !references || flags != cudaUserObjectNoDestructorSync)
     return result(cudaErrorInvalidValue);
-  // The handle is the address of a byte of its own, kept for ever: an object is 1 byte.
-  *object = reinterpret_cast<cudaUserObject_t>(new char);
+  // Nothing lies at a handle, and none is given twice.
+  static std::atomic<uintptr_t> last_handle{0};
+  constexpr uintptr_t kStep = 16;
+  *object = reinterpret_cast<cudaUserObject_t>(last_handle.fetch_add(kStep) + kStep);
   Owned& o = owned();
   std::lock_guard<std::mutex> lock(o.mutex);
   o.user_objects[*object] = {pointer, destroy_function, references};

@@ -153,7 +153,7 @@ cudaError_t launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stre
 cudaError_t launch_kernel(cudaStream_t stream) {
   const Streams::Submission submission = streams().submit_kernel(stream, current_device());
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
-  known_values().worked(submission.captured);
+  known_values().worked(submission.captured || streams().has_queued());
   if (!submission.captured) Machine::get().note_kernel();
   return cudaSuccess;
 }

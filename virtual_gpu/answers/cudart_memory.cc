@@ -145,7 +145,7 @@ void observe_read(void* destination, const void* source, size_t bytes, cudaStrea
 // it waits; memory that is not pinned, which the program may free at once, is read at once.
 template <typename F>
 cudaError_t copy_behind_host_functions(const void* destination, const void* source,
-                                       cudaStream_t stream, bool asynchronous, F work) {
+                                       cudaStream_t stream, bool asynchronous, const F& work) {
   const std::optional<Region> to = Machine::get().find(destination);
   const std::optional<Region> from = Machine::get().find(source);
   const bool host_waits = !to || (!asynchronous && !(is_on_device(to) && is_on_device(from)));
@@ -164,7 +164,7 @@ cudaError_t copy_behind_host_functions(const void* destination, const void* sour
 
 template <typename F>
 cudaError_t copy(const void* destination, const void* source, cudaStream_t stream,
-                 bool asynchronous, F work) {
+                 bool asynchronous, const F& work) {
   if (streams().has_queued())
     return copy_behind_host_functions(destination, source, stream, asynchronous, work);
   const cudaError_t error = on_stream(stream, NodeKind::kCopy, work);

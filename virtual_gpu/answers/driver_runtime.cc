@@ -198,54 +198,7 @@ MEMLEDGER_ANSWER CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t b
 
 // Streams and events.
 
-MEMLEDGER_ANSWER CUresult cuStreamGetPriority(CUstream stream, int* priority) {
-  return as_runtime(cudaStreamGetPriority, stream, priority);
-}
-MEMLEDGER_ANSWER CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) {
-  return as_runtime(cudaStreamGetFlags, stream, flags);
-}
-MEMLEDGER_ANSWER CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
-  return as_runtime(cudaStreamGetId, stream, id);
-}
 // cuda.h of CUDA 12.6 does not know it.
 extern "C" CUresult cuStreamGetDevice(CUstream stream, CUdevice* device);
-MEMLEDGER_ANSWER CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
-  if (!device) return CUDA_ERROR_INVALID_VALUE;
-  if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  *device = stream_device(stream);
-  return CUDA_SUCCESS;
-}
-MEMLEDGER_ANSWER CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback,
-                                              void* data, unsigned flags) {
-  return as_runtime(cudaStreamAddCallback, stream, reinterpret_cast<cudaStreamCallback_t>(callback),
-                    data, flags);
-}
-MEMLEDGER_ANSWER CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
-  return as_runtime(cudaStreamCopyAttributes, to, from);
-}
 // What streams have set for them (L2 windows, policies of synchronization) changes nothing here.
-MEMLEDGER_ANSWER CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID,
-                                               const CUstreamAttrValue* value) {
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
-  return is_stream(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-MEMLEDGER_ANSWER CUresult cuStreamGetAttribute(CUstream stream, CUstreamAttrID attribute,
-                                               CUstreamAttrValue* value) {
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
-  if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  std::memset(value, 0, sizeof *value);
-  if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY)
-    return cuStreamGetPriority(stream, &value->priority);
-  return CUDA_SUCCESS;
-}
-
-MEMLEDGER_ANSWER CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
-  return as_runtime(cudaEventRecordWithFlags, event, stream, flags);
-}
-MEMLEDGER_ANSWER CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
-  return as_runtime(cudaEventElapsedTime, milliseconds, start, end);
-}
 #undef cuEventElapsedTime
-MEMLEDGER_ANSWER CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
-  return cuEventElapsedTime_v2(milliseconds, start, end);
-}

@@ -183,7 +183,7 @@ class Message {
   template <typename T>
   void add(const T& value) {
     const auto* const begin = reinterpret_cast<const unsigned char*>(&value);
-    bytes_.insert(bytes_.end(), begin, begin + sizeof value);
+    bytes_.insert(bytes_.end(), begin, begin + sizeof(T));
   }
   const std::vector<unsigned char>& bytes() const { return bytes_; }
 

@@ -37,8 +37,9 @@ int give_handle(int machine_number, Handle* handle) {
 
 int give_text(const char* text, char* to, unsigned length) {
   if (!to) return kInvalidArgument;
-  if (length <= std::strlen(text)) return kInsufficientSize;
-  std::strcpy(to, text);
+  const size_t needed = std::strlen(text) + 1;
+  if (length < needed) return kInsufficientSize;
+  std::memcpy(to, text, needed);
   return kSuccess;
 }
 

@@ -11,6 +11,8 @@
 namespace memledger::virtual_gpu {
 namespace {
 
+constexpr int64_t kMostElements = 32768;  // at::internal::GRAIN_SIZE
+
 // Whether a rule knows something of the result where an input is not known at all.
 bool bears_unknown(Partly partly) {
   switch (partly) {
@@ -94,6 +96,10 @@ bool all_differ(const at::Tensor& tensor) {
 
 }  // namespace
 
+bool may_compute(const Place& place) {
+  return place.numel() <= kMostElements && Shadows::get().may_hold(place);
+}
+
 bool Computation::Argument::is_known() const {
   return std::none_of(unknown.begin(), unknown.end(),
                       [](const at::Tensor& mask) { return mask.defined(); });
@@ -102,7 +108,9 @@ bool Computation::Argument::is_known() const {
 std::optional<Value> Computation::look_at(const at::Tensor& tensor, size_t index) {
   if (!tensor.defined()) return Value{tensor, {}};
   if (!tensor.is_cuda()) {
-    if (!is_plain_cpu(tensor) || info_->is_written[index]) return {};
+    if (!is_plain_cpu(tensor) || info_->is_written[index] ||
+        (tensor.numel() > kMostElements && info_->name != "aten::copy_"))
+      return {};
     any_known_ = true;
     return Value{tensor, {}};
   }
@@ -110,18 +118,18 @@ std::optional<Value> Computation::look_at(const at::Tensor& tensor, size_t index
   const std::optional<Place> place = Place::of(tensor);
   if (!place) return {};
   Shadows& shadows = Shadows::get();
-  if (info_->is_written[index] && !shadows.may_hold(*place)) return {};
+  if (info_->is_written[index] && !may_compute(*place)) return {};
   if (index == 0 && info_->overwrites) {
     return Value{dense(*place, place->dtype, 0), {}};
   }
   if (std::optional<Value> value = shadows.find(*place)) {
-    if (!shadows.may_hold(*place)) return {};  // expanded to a large one
+    if (!may_compute(*place)) return {};  // also one expanded to a large one
     if (!value->is_known() && info_->partly == Partly::kNo) return {};
     any_known_ = true;
     return value;
   }
   if (place->numel() == 0) return Value{dense(*place, place->dtype, 0), {}};
-  if (!bears_unknown(info_->partly) || !shadows.may_hold(*place)) return {};
+  if (!bears_unknown(info_->partly) || !may_compute(*place)) return {};
   if (info_->partly == Partly::kMul &&
       !c10::isIntegralType(c10::typeMetaToScalarType(place->dtype), /*includeBool=*/true)) {
     return {};
@@ -151,7 +159,7 @@ bool Computation::add(c10::IValue value, size_t index) {
     argument.value = hosts;
   } else if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> hosts;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+    for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
       const std::optional<at::Tensor> host = note(tensor.value_or(at::Tensor()));
       if (!host) return false;
       hosts.push_back(host->defined() ? host : std::nullopt);
@@ -189,6 +197,8 @@ bool Computation::is_unambiguous() {
     return converts_alike(arguments_[1].value.toTensor(),
                           arguments_[0].value.toTensor().scalar_type());
   }
+  if (info_->is_division && arguments_.size() > 2 && arguments_[2].value.isString())
+    return is_safe_division();
   if (info_->depends_on_ties) return all_differ(arguments_[0].value.toTensor());
   if (!info_->depends_on_order) return true;
   const at::Tensor self = arguments_[0].value.toTensor();
@@ -213,6 +223,17 @@ bool Computation::is_unambiguous() {
     }
   }
   return count.le(1).all().item<bool>();
+}
+
+// The CPU traps where the least integer is divided by -1.
+bool Computation::is_safe_division() const {
+  const c10::IValue& divisor = arguments_[1].value;
+  if (divisor.isTensor()) {
+    const at::Tensor& tensor = divisor.toTensor();
+    return !c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false) ||
+           tensor.ne(-1).all().item<bool>();
+  }
+  return divisor.isDouble() || (divisor.isInt() && divisor.toInt() != -1);
 }
 
 std::vector<at::Tensor> Computation::call(std::vector<c10::IValue> stack) {

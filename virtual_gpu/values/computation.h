@@ -13,6 +13,10 @@ namespace memledger::virtual_gpu {
 
 // An operator's arguments as they are known when it begins, to compute on the host what it does on
 // the device. Holds no tensor of the device.
+// Whether what lies there is computed here. More elements than LibTorch computes on one thread are
+// not: a program that forks does not expect it to have others.
+bool may_compute(const Place& place);
+
 class Computation {
  public:
   // Nothing where its result could not be known.
@@ -21,7 +25,7 @@ class Computation {
 
   // The operator's returns, in order; contiguous. May throw. Needs a PlainCpu.
   std::vector<Value> run();
-  // Of an operator that returns a bool and has no rule for what is partly known.
+  // Runs an operator that returns a bool and has no rule for what is partly known.
   bool answer();
 
  private:
@@ -35,6 +39,7 @@ class Computation {
   bool add(c10::IValue value, size_t index);
   std::optional<Value> look_at(const at::Tensor& tensor, size_t index);
   bool is_unambiguous();
+  bool is_safe_division() const;
   std::vector<at::Tensor> call(std::vector<c10::IValue> stack);
   at::Tensor moved_unknown(const at::Tensor& result);
   at::Tensor unknown_of(const at::Tensor& result);

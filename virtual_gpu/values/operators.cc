@@ -100,13 +100,16 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
   const std::string_view base = base_name(name);
   bool has_generator = schema.is_vararg() || schema.is_varret();
   const bool is_shape = handle.hasTag(at::Tag::inplace_view);
-  bool is_view = false;
+  bool is_view = false, has_statistics = false;
   for (const c10::Argument& argument : schema.arguments()) {
     const c10::AliasInfo* const alias = argument.alias_info();
-    const bool is_write = alias != nullptr && alias->isWrite();
+    // Batch normalization writes to these, and its schema does not say so.
+    const bool is_statistic = argument.name() == "running_mean" || argument.name() == "running_var";
+    has_statistics |= is_statistic;
+    const bool is_write = is_statistic || (alias != nullptr && alias->isWrite());
     // Sizes, or the storage itself, are no content.
     is_written.push_back(is_write && !is_shape && holds_tensors(argument.type()));
-    is_out.push_back(is_written.back() && argument.kwarg_only());
+    is_out.push_back(is_written.back() && argument.kwarg_only() && !is_statistic);
     writes |= is_written.back();
     is_view |= alias != nullptr && !is_write;
     for (const c10::TypeKind kind :
@@ -122,18 +125,20 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
   has_kernel = handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
   is_equal = name == "aten::equal";
   overwrites = is_one_of(name, {"aten::fill_", "aten::zero_", "aten::copy_"});
+  is_division = is_one_of(base, {"div", "divide"});
   depends_on_ties =
       is_one_of(base, {"sort", "topk", "kthvalue", "median", "nanmedian", "mode", "msort"});
   depends_on_order = is_one_of(base, {"_index_put_impl", "scatter", "index_copy"});
   partly = partly_of(base, handle.hasTag(at::Tag::pointwise));
   const bool is_refused =
-      base.rfind("empty", 0) == 0 || base.rfind("_", 0) == 0 ||
+      base.rfind("empty", 0) == 0 || base.rfind('_', 0) == 0 ||
       is_one_of(base, {"resize", "resize_as", "set", "new_empty", "record_stream", "put"});
   const bool is_known_to_be_good = is_one_of(base, {"_index_put_impl"});
   is_computed =
-      is_equal || (is_ours && (has_kernel || name == "aten::copy_") && !is_view && !has_generator &&
-                   returns_tensors && (!is_refused || is_known_to_be_good) && !is_shape &&
-                   !written_argument.empty() && !handle.hasTag(at::Tag::nondeterministic_seeded));
+      is_equal ||
+      (is_ours && (has_kernel || name == "aten::copy_") && !is_view && !has_generator &&
+       !has_statistics && returns_tensors && (!is_refused || is_known_to_be_good) && !is_shape &&
+       !written_argument.empty() && !handle.hasTag(at::Tag::nondeterministic_seeded));
 }
 
 namespace {

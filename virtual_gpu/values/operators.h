@@ -39,6 +39,7 @@ struct OperatorInfo {
   bool has_kernel = false;        // one for CUDA, rather than being made of other operators
   bool is_equal = false;          // aten::equal, which reads its result back
   bool overwrites = false;        // its first argument, whatever was there
+  bool is_division = false;       // which may be asked to round
   bool depends_on_ties = false;   // which of two equal elements comes first
   bool depends_on_order = false;  // which of two writes to one element comes last
   Partly partly = Partly::kNo;

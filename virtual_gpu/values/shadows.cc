@@ -80,15 +80,19 @@ at::Tensor tensor_in(const c10::Storage& storage, const Place& place) {
 
 std::optional<Place> Place::of(const at::Tensor& tensor) {
   using c10::DispatchKey;
-  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  if (!impl->is_cuda() || impl->layout() != at::kStrided || !impl->has_storage()) return {};
-  const c10::DispatchKeySet keys = impl->key_set();
+  const c10::DispatchKeySet keys = tensor.unsafeGetTensorImpl()->key_set();
   constexpr c10::DispatchKeySet kOther(
       {DispatchKey::Python, DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor,
        DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper, DispatchKey::Batched,
        DispatchKey::Functionalize});
-  if (keys.has_any(kOther) || !keys.has(DispatchKey::CUDA) || impl->has_symbolic_sizes_strides() ||
-      tensor.is_nested()) {
+  if (keys.has_any(kOther) || !keys.has(DispatchKey::CUDA)) return {};
+  return of_bytes(tensor);
+}
+
+std::optional<Place> Place::of_bytes(const at::Tensor& tensor) {
+  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  if (!impl->is_cuda() || impl->layout() != at::kStrided || !impl->has_storage() ||
+      impl->has_symbolic_sizes_strides() || tensor.is_nested()) {
     return {};
   }
   c10::StorageImpl* const storage = impl->unsafe_storage().unsafeGetStorageImpl();

@@ -26,6 +26,8 @@ struct Place {
 
   // A tensor that is a plain view of memory on a CUDA device.
   static std::optional<Place> of(const at::Tensor& tensor);
+  // Where any tensor's bytes lie, whatever they mean: for what is written to it.
+  static std::optional<Place> of_bytes(const at::Tensor& tensor);
   int64_t numel() const;
   size_t item_bytes() const { return dtype.itemsize(); }
 };

@@ -26,7 +26,7 @@ struct ReadRow {
   std::string op;  // "aten::nonzero", or "aten::nonzero in aten::index"
   ReadKind kind = ReadKind::kScalar;
   uint64_t count = 0;
-  // Of the storages that the outermost operators returned, of all runs together.
+  // The new storages that the outermost operators returned, all runs together.
   uint64_t dependent_bytes = 0;
   std::string where;  // the line of the first; may be empty
 };

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string_view>
 #include <utility>
@@ -23,7 +24,6 @@ namespace memledger::virtual_gpu {
 namespace {
 
 std::atomic<bool> followed{false};
-std::atomic<int> captures{0};
 
 // What runs on this thread, one inside another.
 struct Frame {
@@ -37,6 +37,8 @@ struct Frame {
   std::optional<bool> answer;
   bool has_worked = false;
   bool was_captured = false;
+  // A Python tensor among its arguments: what runs inside, also kernels of others, is not seen.
+  bool is_opaque = false;
 };
 
 struct Thread {
@@ -61,9 +63,12 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
       if (tensor.defined()) visit(tensor);
     }
   } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+    for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
       if (tensor && tensor->defined()) visit(*tensor);
     }
+  } else if (value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList()) {
+    // A list of lists, as c10d's.
+    for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, visit);
   }
 }
 
@@ -78,12 +83,22 @@ void note_written(Frame& frame, const at::RecordFunction& fn) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (info.is_ours && !(i < info.is_written.size() && info.is_written[i])) continue;
     for_each_tensor(inputs[i], [&](const at::Tensor& tensor) {
-      if (std::optional<Place> place = Place::of(tensor)) {
+      if (std::optional<Place> place = Place::of_bytes(tensor)) {
         auto owner = weak(place->storage);
         frame.written.emplace_back(*std::move(place), std::move(owner));
       }
     });
   }
+}
+
+bool has_python_tensor(const at::RecordFunction& fn) {
+  bool result = false;
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      result |= tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python);
+    });
+  }
+  return result;
 }
 
 void forget_written(const Frame& frame) {
@@ -125,7 +140,7 @@ bool keep_results(Thread& thread, Frame& frame, const at::RecordFunction& fn) {
   }
   // None too large: they would be computed in vain.
   for (const Place& place : places) {
-    if (!Shadows::get().may_hold(place)) return false;
+    if (!may_compute(place)) return false;
   }
   if (!any || info.failures.load(std::memory_order_relaxed) >= OperatorInfo::kMostFailures)
     return false;
@@ -155,8 +170,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     frame.info = operator_info(fn);
     if (frame.info == nullptr) return nullptr;
     if (frame.info->writes || !frame.info->is_ours) note_written(frame, fn);
-    if (frame.info->is_computed && captures.load(std::memory_order_relaxed) == 0)
-      frame.computation = Computation::of(*frame.info, fn.inputs());
+    frame.is_opaque = has_python_tensor(fn);
+    if (frame.info->is_computed) frame.computation = Computation::of(*frame.info, fn.inputs());
     if (frame.computation && frame.info->is_equal) {
       const PlainCpu plain;
       frame.answer = frame.computation->answer();
@@ -189,7 +204,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   } catch (...) {
     Shadows::get().forget_all();
   }
-  if (thread.frames.empty()) thread.made_known.clear();
+  if (running(thread) == nullptr) thread.made_known.clear();
 }
 
 size_t read_known(Thread& thread, void* destination, uintptr_t address, size_t bytes) {
@@ -238,7 +253,7 @@ void on_work(bool is_captured) {
     Thread& thread = this_thread();
     note_work(is_captured);
     const Frame* const frame = running(thread);
-    if (frame == nullptr) return Shadows::get().forget_all();
+    if (frame == nullptr || frame->is_opaque) return Shadows::get().forget_all();
     // It may write to what operators inside of it have made.
     for (size_t i = frame->known_before; i < thread.made_known.size(); ++i)
       Shadows::get().forget(thread.made_known[i]);
