@@ -50,7 +50,8 @@ bool is_number(const std::string& text) {
 }  // namespace
 
 absl::StatusOr<ChildProcess> ChildProcess::start(const std::string& output_file,
-                                                 std::string tag_name, std::string tag,
+                                                 const std::string& tag_name,
+                                                 const std::string& tag,
                                                  const std::function<int()>& become) {
   const pid_t parent = getpid();
   const pid_t process = fork();

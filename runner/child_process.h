@@ -22,8 +22,9 @@ class ChildProcess {
   // Forks, and calls `become` in the child, which becomes the program; what it returns is the
   // child's exit status. `tag` is the value of the environment variable `tag_name`, by which the
   // processes that the program starts are known.
-  static absl::StatusOr<ChildProcess> start(const std::string& output_file, std::string tag_name,
-                                            std::string tag, const std::function<int()>& become);
+  static absl::StatusOr<ChildProcess> start(const std::string& output_file,
+                                            const std::string& tag_name, const std::string& tag,
+                                            const std::function<int()>& become);
 
   // Returns true once the program has ended, and `end()` is known.
   bool poll();

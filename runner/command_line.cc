@@ -346,7 +346,7 @@ class HelpFormatter : public CLI::Formatter {
     std::vector<std::string> names;
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    const std::string value = option->get_option_text();
+    const std::string& value = option->get_option_text();
     const std::string equals =
         option->get_items_expected_min() == 0 ? "[=" + value + "]" : "=" + value;
     return absl::StrJoin(names, ", ") + (value.empty() ? "" : equals);

@@ -192,7 +192,7 @@ void note_failure(const AllocationFailure& failed) noexcept {
       const std::lock_guard<std::mutex> hold(measure().lock);
       if (!measure().failure) {
         prediction::MeasuredFailure failure;
-        failure.device = failed.device.index();
+        failure.device = static_cast<unsigned char>(failed.device.index());
         failure.requested_bytes = failed.requested_bytes;
         failure.op = failed.op;
         failure.phase = phase_text(failed.phase);

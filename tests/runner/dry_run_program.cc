@@ -17,7 +17,7 @@
 #include <string>
 
 int main(int argc, char** argv) {
-  const int steps = argc > 1 ? std::atoi(argv[1]) : 1;
+  const int steps = argc > 1 ? static_cast<int>(std::strtol(argv[1], nullptr, 10)) : 1;
   const std::string mode = argc > 2 ? argv[2] : "";
   std::string line;
   if (mode == "wait" && !std::getline(std::cin, line)) return 4;
