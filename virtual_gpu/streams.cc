@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -254,10 +255,13 @@ void Streams::run_tasks() {
       continue;
     }
     std::function<void()> run = std::move(next->run);
+    const uint64_t forks = forks_;
     lock.unlock();
     run();
     run = nullptr;
     lock.lock();
+    // The function forked, and this is the child, in which nothing else runs.
+    if (forks != forks_) _exit(0);
     tasks_.erase(next);
     queued_.fetch_sub(1, std::memory_order_release);
     finished_->notify_all();
@@ -267,14 +271,16 @@ void Streams::run_tasks() {
 // The thread is not there any more, and who waited for it is not either: what they left behind is
 // not destroyed.
 void Streams::unlock_in_child() {
-  static_cast<void>(worker_.release());
-  static_cast<void>(wake_.release());
-  static_cast<void>(finished_.release());
+  struct LeftBehind {
+    std::unique_ptr<std::thread> worker;
+    std::unique_ptr<std::condition_variable> wake, finished;
+    std::list<Task> tasks;  // what they hold would take this lock, and others
+  };
+  new LeftBehind{std::move(worker_), std::move(wake_), std::move(finished_), std::move(tasks_)};
   wake_ = std::make_unique<std::condition_variable>();
   finished_ = std::make_unique<std::condition_variable>();
-  // Nor is what the functions hold, which would take this lock, and others.
-  new std::list<Task>(std::move(tasks_));
   tasks_.clear();
+  ++forks_;
   queued_.store(0, std::memory_order_release);
   mutex_.unlock();
 }

@@ -225,7 +225,8 @@ class Streams {
 
   // `graph` and its `dependencies`: capture into a graph of the program's; else one is made.
   StreamError begin_capture(const void* stream, int current_device, CaptureMode mode,
-                            Graph* graph = nullptr, std::vector<GraphNode*> dependencies = {});
+                            Graph* graph = nullptr,
+                            const std::vector<GraphNode*>& dependencies = {});
   StreamError end_capture(const void* stream, int current_device, Graph** graph);
   StreamError capture_info(const void* stream, int current_device, CaptureInfo* info);
   // Adds to what the stream's next node depends on, or replaces it.
@@ -254,7 +255,7 @@ class Streams {
     function(*const_cast<GraphNode*>(node), *found->second);
     return true;
   }
-  // Adds a node; nullptr for a graph or a dependency that is not one.
+  // Adds a node; nullptr for a graph or a dependency that is not one, or is named twice.
   GraphNode* add_node(Graph* graph, std::vector<GraphNode*> dependencies, NodeKind kind,
                       std::function<void()> run, std::shared_ptr<void> parameters = nullptr,
                       const void* event = nullptr);
@@ -385,6 +386,7 @@ class Streams {
 
   std::list<Task> tasks_;  // in the order in which they were submitted
   bool stops_ = false;
+  uint64_t forks_ = 0;  // that this process is a child of
   // Made at first use, and anew in the child of a fork, which has no thread.
   std::unique_ptr<std::thread> worker_;
   std::unique_ptr<std::condition_variable> wake_;

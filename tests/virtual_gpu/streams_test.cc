@@ -3,13 +3,20 @@
 #include "virtual_gpu/streams.h"
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 // doctest prints enumerations as numbers, which are CUDA's here.
@@ -637,6 +644,95 @@ TEST_CASE("late: a host function runs once what is before it is done") {
     CHECK(called.wait());
   }
 }
+
+TEST_CASE("a node by hand depends on each node once") {
+  Device device;
+  Streams& streams = device.streams;
+  Graph* const graph = streams.make_graph();
+  GraphNode* const first = streams.add_node(graph, {}, NodeKind::kEmpty, nullptr);
+  GraphNode* const second = streams.add_node(graph, {first}, NodeKind::kEmpty, nullptr);
+  CHECK(streams.add_node(graph, {first, first}, NodeKind::kEmpty, nullptr) == nullptr);
+  CHECK(streams.add_node(graph, {first, second, first}, NodeKind::kEmpty, nullptr) == nullptr);
+  CHECK(streams.nodes_of(graph)->size() == 2);
+  CHECK(streams.add_node(graph, {first, second}, NodeKind::kEmpty, nullptr) != nullptr);
+}
+
+#ifndef __SANITIZE_THREAD__  // which ends a child that starts a thread
+
+void queue_host(Streams& streams, const void* stream, std::function<void()> run) {
+  const auto submission = streams.submit(stream, 0, NodeKind::kHost, std::move(run));
+  if (!submission.queued) std::abort();  // in a child, too
+}
+
+// The exit status of a child, negative where a signal ended it. One that hangs is ended.
+int status_of(pid_t child) {
+  int status = 0;
+  for (int i = 0; i < 1000; ++i) {
+    if (waitpid(child, &status, WNOHANG) == child)
+      return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  return -2;
+}
+
+// As the handlers of the process's streams do.
+pid_t fork_with(Streams& streams) {
+  streams.lock();
+  const pid_t child = fork();
+  if (child == 0) {
+    streams.unlock_in_child();
+  } else {
+    streams.unlock();
+  }
+  return child;
+}
+
+TEST_CASE("a child of fork does not destroy what its parent's host functions hold") {
+  Device device;
+  Streams& streams = device.streams;
+  Flag go;
+  queue_host(streams, &device.a, [&] { go.wait(); });
+  // A graph, say, whose end takes the lock.
+  std::shared_ptr<char> graph(&device.first,
+                              [&streams](const char* event) { streams.is_event(event); });
+  queue_host(streams, &device.a, [held = std::move(graph)] { static_cast<void>(held); });
+  std::fflush(nullptr);
+  const pid_t child = fork_with(streams);
+  if (child == 0) {
+    Flag done;
+    queue_host(streams, &device.a, [&] { done.set(); });
+    _exit(done.wait() ? 0 : 1);
+  }
+  CHECK(status_of(child) == 0);
+  go.set();
+  CHECK(streams.synchronize_stream(&device.a, 0) == StreamError::kNone);
+}
+
+TEST_CASE("a host function may fork, and its child return from it") {
+  Device device;
+  Streams& streams = device.streams;
+  std::atomic<pid_t> child{0};
+  std::fflush(nullptr);
+  queue_host(streams, &device.a, [&] {
+    const pid_t made = fork_with(streams);
+    if (made != 0) {
+      child = made;
+      return;
+    }
+    // What the child queues is run by a thread of its own.
+    Flag done;
+    queue_host(streams, &device.b, [&] { done.set(); });
+    if (!done.wait()) _exit(1);
+  });
+  CHECK(streams.synchronize_stream(&device.a, 0) == StreamError::kNone);
+  // There is nothing in the child that would go on.
+  CHECK(status_of(child) == 0);
+  CHECK_FALSE(streams.has_queued());
+}
+
+#endif
 
 }  // namespace
 }  // namespace memledger::virtual_gpu
