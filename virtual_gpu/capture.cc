@@ -1,5 +1,6 @@
 // Capture and graphs: the part of Streams that makes graphs of what streams are given.
 #include <algorithm>
+#include <functional>
 #include <queue>
 #include <utility>
 
@@ -10,6 +11,11 @@ namespace memledger::virtual_gpu {
 namespace {
 
 thread_local CaptureMode thread_mode = CaptureMode::kGlobal;
+
+bool all_differ(std::vector<GraphNode*> nodes) {
+  std::sort(nodes.begin(), nodes.end(), std::less<>());
+  return std::adjacent_find(nodes.begin(), nodes.end()) == nodes.end();
+}
 
 }  // namespace
 
@@ -40,7 +46,7 @@ StreamError Streams::unsafe_locked() {
 CaptureMode Streams::exchange_mode(CaptureMode mode) { return std::exchange(thread_mode, mode); }
 
 StreamError Streams::begin_capture(const void* handle, int current_device, CaptureMode mode,
-                                   Graph* graph, std::vector<GraphNode*> dependencies) {
+                                   Graph* graph, const std::vector<GraphNode*>& dependencies) {
   std::lock_guard<std::mutex> lock(mutex_);
   Stream* const stream = resolve(handle, current_device);
   if (stream == nullptr) return StreamError::kInvalidHandle;
@@ -63,7 +69,8 @@ StreamError Streams::begin_capture(const void* handle, int current_device, Captu
   capture->graph = graph;
   capture->origin = stream;
   stream->capture = capture.get();
-  stream->dependencies = std::move(dependencies);
+  stream->dependencies.clear();
+  add_once(stream->dependencies, dependencies);
   captures_[capture->id] = std::move(capture);
   captures_open_.fetch_add(1, std::memory_order_relaxed);
   return StreamError::kNone;
@@ -231,7 +238,7 @@ GraphNode* Streams::add_node(Graph* graph, std::vector<GraphNode*> dependencies,
                              std::function<void()> run, std::shared_ptr<void> parameters,
                              const void* event) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (graphs_.count(graph) == 0) return nullptr;
+  if (graphs_.count(graph) == 0 || !all_differ(dependencies)) return nullptr;
   for (GraphNode* dependency : dependencies) {
     const auto found = nodes_.find(dependency);
     if (found == nodes_.end() || found->second != graph) return nullptr;

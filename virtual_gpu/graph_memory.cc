@@ -58,7 +58,6 @@ std::shared_ptr<GraphBlock> GraphMemory::allocate(
   bool has_gaps = false;
   {
     std::lock_guard<std::mutex> lock(blocks().mutex);
-    has_nodes_ = true;
     has_gaps = !gaps_.empty();
   }
   Predecessors before;
@@ -72,9 +71,25 @@ std::shared_ptr<GraphBlock> GraphMemory::allocate(
     block = std::make_shared<GraphBlock>(GraphBlock{pointer, rounded, device});
     block->range = std::make_shared<GraphBlock::Range>(pointer, device);
   }
+  ++nodes_;
   open_.push_back(block);
   blocks().open[block->pointer] = block;
   return block;
+}
+
+void GraphMemory::take_back(const GraphBlock& block) {
+  std::shared_ptr<GraphBlock> taken;  // destroyed after the lock is released
+  std::lock_guard<std::mutex> lock(blocks().mutex);
+  const auto found = std::find_if(open_.begin(), open_.end(),
+                                  [&](const auto& open) { return open.get() == &block; });
+  if (found == open_.end()) return;
+  --nodes_;
+  taken = std::move(*found);
+  open_.erase(found);
+  blocks().open.erase(block.pointer);
+  if (!block.freed_by.empty())
+    gaps_.push_back(
+        {reinterpret_cast<uintptr_t>(block.pointer), block.bytes, block.freed_by, block.range});
 }
 
 // The smallest gap that is large enough. Gaps side by side are joined only where both can be used,
@@ -113,6 +128,7 @@ std::shared_ptr<GraphBlock> GraphMemory::take_gap(int device, size_t bytes,
     block = std::make_shared<GraphBlock>(
         GraphBlock{reinterpret_cast<void*>(taken->begin), bytes, device});
     block->range = taken->range;
+    block->freed_by = taken->freed_by;
     taken->begin += bytes;
     taken->bytes -= bytes;
   }
@@ -134,12 +150,12 @@ bool GraphMemory::free_by_node(const GraphBlock& block, size_t index) {
 
 bool GraphMemory::has_nodes() {
   std::lock_guard<std::mutex> lock(blocks().mutex);
-  return has_nodes_;
+  return nodes_ != 0;
 }
 
 bool GraphMemory::add_instance() {
   std::lock_guard<std::mutex> lock(blocks().mutex);
-  if (has_nodes_ && has_instance_) return false;
+  if (nodes_ != 0 && has_instance_) return false;
   has_instance_ = true;
   return true;
 }

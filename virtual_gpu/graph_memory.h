@@ -23,6 +23,7 @@ struct GraphBlock {
   State state = State::kFresh;
   bool has_graph = true;
   std::shared_ptr<Range> range = nullptr;  // of the device's memory, which blocks may share
+  std::vector<size_t> freed_by = {};       // the nodes that freed its place before, by index
 };
 
 // The memory of a graph, which its executables share. CUDA takes addresses when a node is made, and
@@ -43,6 +44,8 @@ class GraphMemory {
   // nullptr: no memory left. `predecessors` are asked for with no lock held.
   std::shared_ptr<GraphBlock> allocate(int device, size_t bytes,
                                        const std::function<Predecessors()>& predecessors);
+  // Takes back a block for which no node could be made.
+  void take_back(const GraphBlock& block);
   // The block is freed by the node of that index. False where it is not one of this graph, or has
   // been freed.
   bool free_by_node(const GraphBlock& block, size_t index);
@@ -65,7 +68,7 @@ class GraphMemory {
 
   std::vector<std::shared_ptr<GraphBlock>> open_;  // what no node of the graph frees
   std::vector<Gap> gaps_;
-  bool has_nodes_ = false;
+  size_t nodes_ = 0;  // that allocate
   bool has_instance_ = false;
 };
 

@@ -770,6 +770,63 @@ void launch_once(cudaGraph_t graph) {
   CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
 }
 
+TEST_CASE("a node that cannot be made takes no memory") {
+  const size_t before = free_bytes();
+  cudaGraph_t graph = nullptr, other = nullptr, clone = nullptr;
+  REQUIRE(cudaGraphCreate(&graph, 0) == cudaSuccess);
+  REQUIRE(cudaGraphCreate(&other, 0) == cudaSuccess);
+  cudaGraphNode_t node = nullptr, stranger = nullptr, first = nullptr;
+  CHECK(cudaGraphAddEmptyNode(&first, graph, nullptr, 0) == cudaSuccess);
+  CHECK(cudaGraphAddEmptyNode(&stranger, other, nullptr, 0) == cudaSuccess);
+  cudaMemAllocNodeParams allocation{};
+  allocation.poolProps.allocType = cudaMemAllocationTypePinned;
+  allocation.poolProps.location = {cudaMemLocationTypeDevice, 0};
+  allocation.bytesize = 32 * kMiB;
+  const cudaGraphNode_t twice[] = {first, first};
+  const auto refuse = [&] {
+    expect(cudaErrorInvalidValue,
+           cudaGraphAddMemAllocNode(&node, graph, &stranger, 1, &allocation));
+    expect(cudaErrorInvalidValue, cudaGraphAddMemAllocNode(&node, graph, twice, 2, &allocation));
+    CUDA_MEM_ALLOC_NODE_PARAMS same;
+    static_assert(sizeof same == sizeof allocation);
+    std::memcpy(&same, &allocation, sizeof same);
+    const auto of_driver = [](const cudaGraphNode_t* nodes) {
+      return reinterpret_cast<const CUgraphNode*>(nodes);
+    };
+    CHECK(cuGraphAddMemAllocNode(&node, graph, of_driver(&stranger), 1, &same) ==
+          CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuGraphAddMemAllocNode(&node, graph, of_driver(twice), 2, &same) ==
+          CUDA_ERROR_INVALID_VALUE);
+    expect(cudaErrorInvalidValue, cudaGraphAddEmptyNode(&node, graph, twice, 2));
+    CHECK(cuGraphAddEmptyNode(&node, graph, of_driver(twice), 2) == CUDA_ERROR_INVALID_VALUE);
+  };
+  refuse();
+  CHECK(used_by_graphs() == 0);
+  CHECK(free_bytes() == before);
+  // It is still a graph without memory, which may be copied.
+  CHECK(cudaGraphClone(&clone, graph) == cudaSuccess);
+  CHECK(cudaGraphDestroy(clone) == cudaSuccess);
+
+  // Nor does it take the place of a block that a node has freed.
+  cudaGraphNode_t made = nullptr, freed = nullptr;
+  CHECK(cudaGraphAddMemAllocNode(&made, graph, &first, 1, &allocation) == cudaSuccess);
+  void* const pointer = allocation.dptr;
+  CHECK(cudaGraphAddMemFreeNode(&freed, graph, &made, 1, pointer) == cudaSuccess);
+  const cudaGraphNode_t freed_twice[] = {freed, freed};
+  expect(cudaErrorInvalidValue,
+         cudaGraphAddMemAllocNode(&node, graph, freed_twice, 2, &allocation));
+  // What does not come after the node that freed it must not have the place.
+  CHECK(cudaGraphAddMemAllocNode(&node, graph, &first, 1, &allocation) == cudaSuccess);
+  CHECK(allocation.dptr != pointer);
+  CHECK(cudaGraphAddMemAllocNode(&node, graph, &freed, 1, &allocation) == cudaSuccess);
+  CHECK(allocation.dptr == pointer);
+  CHECK(used_by_graphs() == 64 * kMiB);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  CHECK(cudaGraphDestroy(other) == cudaSuccess);
+  CHECK(used_by_graphs() == 0);
+  CHECK(free_bytes() == before);
+}
+
 TEST_CASE("edges by hand, parts of graphs, conditions") {
   int numbers[] = {1, 2, 3};
   cudaGraph_t graph = nullptr;

@@ -432,8 +432,12 @@ cudaError_t capture_allocation(void** pointer, size_t bytes, int device, cudaStr
   if (!block) return cudaErrorMemoryAllocation;
   const Streams::Submission submission = streams().submit(
       stream, current_device(), NodeKind::kAllocate, nullptr, Streams::Order::kInStream, block);
-  if (submission.error != StreamError::kNone) return stream_result(submission.error);
-  if (!submission.captured) return cudaErrorInvalidValue;  // another thread has ended the capture
+  // Another thread may have ended the capture meanwhile.
+  if (!submission.captured) {
+    capture.memory->take_back(*block);
+    return submission.error != StreamError::kNone ? stream_result(submission.error)
+                                                  : cudaErrorInvalidValue;
+  }
   *pointer = block->pointer;
   return cudaSuccess;
 }

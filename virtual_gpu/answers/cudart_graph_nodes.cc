@@ -105,8 +105,14 @@ cudaError_t add_allocation(cudaGraphNode_t* node, cudaGraph_t graph,
     return streams().predecessors_of(nodes_from(dependencies, count));
   });
   if (!block) return cudaErrorMemoryAllocation;
+  const cudaError_t error =
+      add(node, graph, dependencies, count, {cudaSuccess, NodeKind::kAllocate, nullptr, block});
+  if (error) {
+    memory->take_back(*block);
+    return error;
+  }
   *pointer = block->pointer;
-  return add(node, graph, dependencies, count, {cudaSuccess, NodeKind::kAllocate, nullptr, block});
+  return cudaSuccess;
 }
 
 cudaError_t add_free(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
