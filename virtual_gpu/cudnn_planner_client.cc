@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -39,6 +40,8 @@ constexpr int kDefaultSeconds = 60;  // reading cuDNN's 500 MB from a slow disk 
 constexpr int kMostStarts = 3;       // a graph that kills cuDNN must not kill it forever
 constexpr uint32_t kMostAnswerBytes = 16U << 20;
 constexpr size_t kMostFiles = 4096;
+constexpr char kUnfinished[] = ".new-";
+constexpr time_t kMostSecondsToWrite = 3600;
 constexpr char kFileHeader[] = "memledger cuDNN plans 1\n";
 
 // --- Text -----------------------------------------------------------------------------------
@@ -83,6 +86,12 @@ std::string hex(uint64_t value) {
   char text[17];
   std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
   return text;
+}
+
+int64_t now_ms() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{time.tv_sec} * 1000 + time.tv_nsec / 1000000;
 }
 
 const char* variable(const char* name) {
@@ -150,21 +159,53 @@ std::string find_cudnn() {
 
 // --- The cache on disk ------------------------------------------------------------------------
 
-std::string cache_folder() {
-  const char* const cache = variable("XDG_CACHE_HOME");
-  const char* const home = variable("HOME");
-  std::string folder;
-  if (cache != nullptr && *cache == '/') {
-    folder = cache;
-  } else if (home != nullptr) {
-    folder = std::string(home) + "/.cache";
-    mkdir(folder.c_str(), 0700);
-  } else {
-    return "";
+// What others could have written, or could put something else in the place of, is not used.
+bool is_ours_alone(const struct stat& found) {
+  return found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+class File {
+ public:
+  explicit File(int number = -1) : number_(number) {}
+  ~File() {
+    if (number_ >= 0) close(number_);
   }
-  for (const char* const part : {"/memledger", "/cudnn"}) {
-    folder += part;
-    if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) return "";
+  File(File&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  File& operator=(File&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  explicit operator bool() const { return number_ >= 0; }
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+// $XDG_CACHE_HOME, or $HOME/.cache, which may be links to where there is room. Both count only as
+// absolute paths.
+std::string cache_home() {
+  const char* const cache = variable("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return cache;
+  const char* const home = variable("HOME");
+  if (home == nullptr || *home != '/') return "";
+  std::string folder = std::string(home) + "/.cache";
+  mkdir(folder.c_str(), 0700);
+  return folder;
+}
+
+// False where no folder can be had that is this user's alone.
+File open_cache_folder() {
+  const std::string home = cache_home();
+  if (home.empty()) return File();
+  constexpr int kFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  File folder(open(home.c_str(), kFolder));
+  for (const char* const part : {"memledger", "cudnn"}) {
+    if (!folder) return File();
+    mkdirat(folder.number(), part, 0755);
+    folder = File(openat(folder.number(), part, kFolder | O_NOFOLLOW));
+    struct stat found {};
+    if (folder && (fstat(folder.number(), &found) != 0 || !is_ours_alone(found))) return File();
   }
   return folder;
 }
@@ -177,20 +218,24 @@ std::string identity(const std::string& library) {
          "." + std::to_string(file.st_mtim.tv_nsec) + "\n";
 }
 
-std::optional<std::string> read_file(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return std::nullopt;
+// Nothing for what is no file of ours: a pipe, say, would be waited for.
+std::optional<std::string> read_file(const File& folder, const std::string& name) {
+  const File file(openat(folder.number(), name.c_str(),
+                         O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC));
+  struct stat found {};
+  if (!file || fstat(file.number(), &found) != 0 || !S_ISREG(found.st_mode) ||
+      !is_ours_alone(found))
+    return std::nullopt;
   std::string text;
   char part[16384];
   ssize_t n = 0;
-  while ((n = read(file, part, sizeof(part))) > 0 && text.size() < kMostAnswerBytes)
+  while ((n = read(file.number(), part, sizeof(part))) > 0 && text.size() < kMostAnswerBytes)
     text.append(part, static_cast<size_t>(n));
-  close(file);
   return n == 0 ? std::optional<std::string>(std::move(text)) : std::nullopt;
 }
 
-std::optional<std::string> read_cached(const std::string& path) {
-  std::optional<std::string> text = read_file(path);
+std::optional<std::string> read_cached(const File& folder, const std::string& name) {
+  std::optional<std::string> text = read_file(folder, name);
   const size_t header = sizeof(kFileHeader) - 1;
   if (!text.has_value() || text->compare(0, header, kFileHeader) != 0 || text->size() < header + 17)
     return std::nullopt;
@@ -199,48 +244,64 @@ std::optional<std::string> read_cached(const std::string& path) {
   return answer;
 }
 
-// Leaves the newest half.
-void shrink(const std::string& folder) {
-  DIR* const list = opendir(folder.c_str());
-  if (list == nullptr) return;
+// Leaves the newest half, and nothing that a process left behind which was killed while it wrote.
+void shrink(const File& folder) {
+  const int copy = openat(folder.number(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* const list = copy < 0 ? nullptr : fdopendir(copy);
+  if (list == nullptr) {
+    if (copy >= 0) close(copy);
+    return;
+  }
   std::vector<std::pair<time_t, std::string>> files;
+  const time_t now = time(nullptr);
   while (const dirent* const entry = readdir(list)) {
-    if (entry->d_name[0] == '.') continue;
+    const std::string name = entry->d_name;
+    const bool is_unfinished = name.compare(0, sizeof(kUnfinished) - 1, kUnfinished) == 0;
     struct stat file {};
-    const std::string path = folder + "/" + entry->d_name;
-    if (stat(path.c_str(), &file) == 0 && S_ISREG(file.st_mode))
-      files.emplace_back(file.st_mtime, path);
+    if ((name[0] == '.' && !is_unfinished) ||
+        fstatat(folder.number(), entry->d_name, &file, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !S_ISREG(file.st_mode))
+      continue;
+    if (!is_unfinished) {
+      files.emplace_back(file.st_mtime, name);
+    } else if (now - file.st_mtime > kMostSecondsToWrite) {
+      unlinkat(folder.number(), entry->d_name, 0);
+    }
   }
   closedir(list);
   if (files.size() <= kMostFiles) return;
   std::sort(files.begin(), files.end());
-  for (size_t i = 0; i < files.size() - kMostFiles / 2; ++i) unlink(files[i].second.c_str());
+  for (size_t i = 0; i < files.size() - kMostFiles / 2; ++i)
+    unlinkat(folder.number(), files[i].second.c_str(), 0);
 }
 
-// Others see the whole file or none of it.
-void write_cached(const std::string& folder, const std::string& path, const std::string& answer) {
+// More than the program may write would end it by SIGXFSZ.
+bool may_write(size_t bytes) {
+  rlimit most{};
+  return getrlimit(RLIMIT_FSIZE, &most) == 0 &&
+         (most.rlim_cur == RLIM_INFINITY || bytes <= most.rlim_cur);
+}
+
+// Others see the whole file or none of it. A full disk has none.
+void write_cached(const File& folder, const std::string& name, const std::string& answer) {
   const std::string text = kFileHeader + hex(hash(answer, 0)) + "\n" + answer;
-  std::string temporary = folder + "/.new-XXXXXX";
-  const int file = mkostemp(temporary.data(), O_CLOEXEC);
-  if (file < 0) return;
+  if (!may_write(text.size())) return;
+  const std::string temporary = kUnfinished + hex(hash(name, static_cast<uint64_t>(getpid()) << 32 ^
+                                                                 static_cast<uint64_t>(now_ms())));
+  const File file(openat(folder.number(), temporary.c_str(),
+                         O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!file) return;
   bool whole = true;
   for (size_t done = 0; whole && done < text.size();) {
-    const ssize_t n = write(file, text.data() + done, text.size() - done);
+    const ssize_t n = write(file.number(), text.data() + done, text.size() - done);
     whole = n > 0;
     if (whole) done += static_cast<size_t>(n);
   }
-  fchmod(file, 0644);
-  whole = close(file) == 0 && whole;
-  if (!whole || rename(temporary.c_str(), path.c_str()) != 0) unlink(temporary.c_str());
+  whole = whole && renameat(folder.number(), temporary.c_str(), folder.number(), name.c_str()) == 0;
+  if (!whole) unlinkat(folder.number(), temporary.c_str(), 0);
 }
 
 // --- The process ------------------------------------------------------------------------------
-
-int64_t now_ms() {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return int64_t{time.tv_sec} * 1000 + time.tv_nsec / 1000000;
-}
 
 int allowed_seconds() {
   int seconds = 0;
@@ -250,10 +311,37 @@ int allowed_seconds() {
              : kDefaultSeconds;
 }
 
-bool wait_for(int file, short what, int64_t deadline) {
+// The connection to the planner. The program may close all descriptors, and get its number for a
+// file of its own: that is never read, written or closed here.
+class Connection {
+ public:
+  Connection() = default;
+  explicit Connection(int number) : number_(number) {
+    struct stat found {};
+    if (number_ >= 0 && fstat(number_, &found) == 0) file_ = {found.st_dev, found.st_ino};
+  }
+  bool is_open() const {
+    struct stat found {};
+    return number_ >= 0 && fstat(number_, &found) == 0 && S_ISSOCK(found.st_mode) &&
+           file_ == std::make_pair(found.st_dev, found.st_ino);
+  }
+  // -1 where it is no longer this connection's.
+  int number() const { return is_open() ? number_ : -1; }
+  void end() {
+    if (is_open()) close(number_);
+    number_ = -1;
+  }
+
+ private:
+  int number_ = -1;
+  std::pair<dev_t, ino_t> file_;
+};
+
+bool wait_for(const Connection& connection, short what, int64_t deadline) {
   for (;;) {
     const int64_t left = deadline - now_ms();
-    if (left <= 0) return false;
+    const int file = connection.number();
+    if (left <= 0 || file < 0) return false;
     pollfd poll_for{file, what, 0};
     const int ready = poll(&poll_for, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX)));
     if (ready > 0) return true;
@@ -261,10 +349,10 @@ bool wait_for(int file, short what, int64_t deadline) {
   }
 }
 
-bool send_all(int file, const char* from, size_t bytes, int64_t deadline) {
+bool send_all(const Connection& connection, const char* from, size_t bytes, int64_t deadline) {
   while (bytes > 0) {
-    if (!wait_for(file, POLLOUT, deadline)) return false;
-    const ssize_t n = send(file, from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (!wait_for(connection, POLLOUT, deadline)) return false;
+    const ssize_t n = send(connection.number(), from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n <= 0) return false;
     from += n;
@@ -273,10 +361,10 @@ bool send_all(int file, const char* from, size_t bytes, int64_t deadline) {
   return true;
 }
 
-bool receive_all(int file, char* to, size_t bytes, int64_t deadline) {
+bool receive_all(const Connection& connection, char* to, size_t bytes, int64_t deadline) {
   while (bytes > 0) {
-    if (!wait_for(file, POLLIN, deadline)) return false;
-    const ssize_t n = recv(file, to, bytes, MSG_DONTWAIT);
+    if (!wait_for(connection, POLLIN, deadline)) return false;
+    const ssize_t n = recv(connection.number(), to, bytes, MSG_DONTWAIT);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n <= 0) return false;
     to += n;
@@ -285,13 +373,13 @@ bool receive_all(int file, char* to, size_t bytes, int64_t deadline) {
   return true;
 }
 
-std::optional<std::string> receive_text(int file, int64_t deadline) {
+std::optional<std::string> receive_text(const Connection& connection, int64_t deadline) {
   uint32_t bytes = 0;
-  if (!receive_all(file, reinterpret_cast<char*>(&bytes), sizeof(bytes), deadline) ||
+  if (!receive_all(connection, reinterpret_cast<char*>(&bytes), sizeof(bytes), deadline) ||
       bytes > kMostAnswerBytes)
     return std::nullopt;
   std::string text(bytes, '\0');
-  if (!receive_all(file, text.data(), bytes, deadline)) return std::nullopt;
+  if (!receive_all(connection, text.data(), bytes, deadline)) return std::nullopt;
   return text;
 }
 
@@ -333,6 +421,14 @@ bool start_quietly(Start& start) {
   return child > 0 && start.failed == 0;
 }
 
+// A program without standard streams writes to whatever has their numbers.
+int above_standard_streams(int file) {
+  if (file < 0 || file > STDERR_FILENO) return file;
+  const int moved = fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  close(file);
+  return moved;
+}
+
 // Starts the planner and returns the socket to it, or -1. It is no child of this process: it starts
 // its own and ends.
 int start_planner(const std::string& library, int seconds) {
@@ -345,6 +441,13 @@ int start_planner(const std::string& library, int seconds) {
   }
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return -1;
+  for (int& end : ends) end = above_standard_streams(end);
+  if (ends[0] < 0 || ends[1] < 0) {
+    for (const int end : ends) {
+      if (end >= 0) close(end);
+    }
+    return -1;
+  }
   std::vector<char*> environment;
   char no_devices[] = "CUDA_VISIBLE_DEVICES=";
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -389,7 +492,7 @@ struct Client {
   std::mutex mutex;  // of everything but `known`, held while the planner works
   std::optional<std::string> library;
   std::string library_identity;
-  int socket = -1;
+  Connection connection;
   int starts = 0;
   bool given_up = false;
   bool shrunk = false;
@@ -404,7 +507,7 @@ Client* client = nullptr;
 // not have.
 void start_anew_in_child() {
   if (client == nullptr) return;
-  if (client->socket >= 0) close(client->socket);
+  client->connection.end();
   client = new Client;  // The old one is left as it is.
 }
 
@@ -418,14 +521,9 @@ Client& get_client() {
   return *client;
 }
 
-void disconnect(Client& c) {
-  if (c.socket >= 0) close(c.socket);
-  c.socket = -1;
-}
-
 // With the mutex held.
 bool connect(Client& c, int64_t deadline, int seconds) {
-  if (c.socket >= 0) return true;
+  if (c.connection.is_open()) return true;
   if (c.starts == kMostStarts) {
     say("cuDNN (%s) ended %d times while it was asked; sizes are the model's", c.library->c_str(),
         kMostStarts);
@@ -433,16 +531,16 @@ bool connect(Client& c, int64_t deadline, int seconds) {
     return false;
   }
   ++c.starts;
-  c.socket = start_planner(*c.library, seconds);
-  if (c.socket < 0) {
+  c.connection = Connection(start_planner(*c.library, seconds));
+  if (!c.connection.is_open()) {
     c.given_up = true;
     return false;
   }
-  const std::optional<std::string> greeting = receive_text(c.socket, deadline);
+  const std::optional<std::string> greeting = receive_text(c.connection, deadline);
   if (greeting.has_value() && greeting->compare(0, 8, "version ") == 0) return true;
   say("cannot ask cuDNN (%s): %s; sizes are the model's", c.library->c_str(),
       greeting.has_value() ? greeting->c_str() : "it did not start in time");
-  disconnect(c);
+  c.connection.end();
   c.given_up = true;
   return false;
 }
@@ -454,11 +552,11 @@ std::optional<std::string> ask_process(Client& c, const std::string& request) {
   if (!connect(c, deadline, seconds)) return std::nullopt;
   const auto bytes = static_cast<uint32_t>(request.size());
   std::optional<std::string> answer;
-  if (send_all(c.socket, reinterpret_cast<const char*>(&bytes), sizeof(bytes), deadline) &&
-      send_all(c.socket, request.data(), request.size(), deadline))
-    answer = receive_text(c.socket, deadline);
+  if (send_all(c.connection, reinterpret_cast<const char*>(&bytes), sizeof(bytes), deadline) &&
+      send_all(c.connection, request.data(), request.size(), deadline))
+    answer = receive_text(c.connection, deadline);
   if (answer.has_value()) return answer;
-  disconnect(c);
+  c.connection.end();
   if (now_ms() >= deadline) {
     say("cuDNN (%s) did not answer within %d s; sizes are the model's", c.library->c_str(),
         seconds);
@@ -481,16 +579,16 @@ std::optional<std::vector<CudnnPlan>> ask_unknown(Client& c, const Profile& prof
     }
   }
   if (c.given_up && c.library_identity.empty()) return std::nullopt;
-  const std::string folder = cache_folder();
+  const File folder = open_cache_folder();
   const std::string key = c.library_identity + request;
-  std::string path;
-  if (!folder.empty()) {
+  std::string name;
+  if (folder) {
     std::string device = profile.name.empty() ? "device" : profile.name;
     for (char& c : device) {
       if (c == '/') c = '_';
     }
-    path = folder + "/" + device + "-" + hex(hash(key, 0)) + hex(hash(key, 0x5bd1e995)) + ".plans";
-    if (const auto cached = read_cached(path); cached.has_value()) {
+    name = device + "-" + hex(hash(key, 0)) + hex(hash(key, 0x5bd1e995)) + ".plans";
+    if (const auto cached = read_cached(folder, name); cached.has_value()) {
       if (auto plans = parse_cudnn_answer(*cached); plans.has_value()) return plans;
     }
   }
@@ -498,10 +596,10 @@ std::optional<std::vector<CudnnPlan>> ask_unknown(Client& c, const Profile& prof
   const std::optional<std::string> answer = ask_process(c, request);
   if (!answer.has_value()) return std::nullopt;
   auto plans = parse_cudnn_answer(*answer);
-  if (plans.has_value() && !path.empty()) {
+  if (plans.has_value() && folder) {
     if (!c.shrunk) shrink(folder);
     c.shrunk = true;
-    write_cached(folder, path, *answer);
+    write_cached(folder, name, *answer);
   }
   return plans;
 }

@@ -5,6 +5,10 @@
 
 #include <dirent.h>
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -153,6 +158,188 @@ TEST_CASE("answers lie on disk; what is unreadable there is asked for again") {
           std::ofstream(copy) << std::ifstream(std::getenv("FAKE_CUDNN")).rdbuf();
           setenv(kCudnnVariable, copy.c_str(), 1);
           return ask(4).has_value() ? 1 : 0;
+        }) == 0);
+}
+
+// Whether cuDNN's answer is there without asking it.
+int is_cached(const char* cache_name) {
+  return in_child([cache_name] {
+    alarm(20);
+    use_fake(cache_name);
+    setenv(kCudnnPlannerVariable, "/nonexistent", 1);
+    return ask(4).has_value() ? 1 : 0;
+  });
+}
+
+// Asks, after what `prepare` does in the same process; an answer must come whatever it is.
+template <typename F>
+int ask_after(const char* cache_name, F prepare) {
+  return in_child([&] {
+    alarm(20);
+    use_fake(cache_name);
+    prepare();
+    return ask(4).has_value() ? 0 : 1;
+  });
+}
+
+std::string only_file(const char* cache_name) {
+  const std::vector<std::string> files = cached_files(cache_name);
+  REQUIRE(files.size() == 1);
+  return files[0];
+}
+
+TEST_CASE("what is no file of this user's alone is not read from the cache") {
+  const auto nothing = [] {};
+  REQUIRE(ask_after("/ours", nothing) == 0);
+  const std::string file = only_file("/ours"), aside = cache() + "/aside";
+  REQUIRE(is_cached("/ours") == 1);
+  SUBCASE("a pipe, which would be waited for") {
+    REQUIRE(unlink(file.c_str()) == 0);
+    REQUIRE(mkfifo(file.c_str(), 0600) == 0);
+    CHECK(is_cached("/ours") == 0);
+  }
+  SUBCASE("a link") {
+    REQUIRE(rename(file.c_str(), aside.c_str()) == 0);
+    REQUIRE(symlink(aside.c_str(), file.c_str()) == 0);
+    CHECK(is_cached("/ours") == 0);
+    unlink(aside.c_str());
+  }
+  SUBCASE("what others may write") {
+    REQUIRE(chmod(file.c_str(), 0646) == 0);
+    CHECK(is_cached("/ours") == 0);
+  }
+  SUBCASE("what is another's") {
+    constexpr uid_t kNobody = 65534;
+    if (geteuid() == 0) {
+      REQUIRE(chown(file.c_str(), kNobody, kNobody) == 0);
+      CHECK(is_cached("/ours") == 0);
+    } else {
+      MESSAGE("skipped: only root gives files away");
+    }
+  }
+  SUBCASE("a folder that others may write") {
+    const std::string folder = cache() + "/ours/memledger/cudnn";
+    REQUIRE(chmod(folder.c_str(), 0777) == 0);
+    CHECK(is_cached("/ours") == 0);
+    REQUIRE(unlink(file.c_str()) == 0);
+    CHECK(ask_after("/ours", nothing) == 0);
+    CHECK(cached_files("/ours").empty());
+    REQUIRE(chmod(folder.c_str(), 0755) == 0);
+  }
+  SUBCASE("a folder that is a link") {
+    const std::string folder = cache() + "/ours/memledger/cudnn";
+    REQUIRE(rename(folder.c_str(), aside.c_str()) == 0);
+    REQUIRE(symlink(aside.c_str(), folder.c_str()) == 0);
+    CHECK(is_cached("/ours") == 0);
+    REQUIRE(unlink(folder.c_str()) == 0);
+    REQUIRE(rename(aside.c_str(), folder.c_str()) == 0);
+  }
+  // cuDNN is asked then, and what could be mended is.
+  CHECK(ask_after("/ours", nothing) == 0);
+  CHECK(is_cached("/ours") == 1);
+  unlink(file.c_str());
+}
+
+TEST_CASE("what cannot be kept on disk changes nothing for the program") {
+  SUBCASE("files may not be so large: no signal ends it") {
+    CHECK(ask_after("/limit", [] {
+            const rlimit small{16, 16};
+            setrlimit(RLIMIT_FSIZE, &small);
+          }) == 0);
+    CHECK(cached_files("/limit").empty());
+  }
+  SUBCASE("HOME is no absolute path") {
+    const std::string folder = cache() + "/relative";
+    mkdir(cache().c_str(), 0755);
+    mkdir(folder.c_str(), 0755);
+    mkdir((folder + "/home").c_str(), 0755);
+    for (const char* const home : {"home", ""}) {
+      CHECK(ask_after("/relative", [&] {
+              unsetenv("XDG_CACHE_HOME");
+              setenv("HOME", home, 1);
+              for (const char* const name : {kCudnnVariable, kCudnnPlannerVariable}) {
+                char path[4096];
+                if (realpath(variable(name).c_str(), path) != nullptr) setenv(name, path, 1);
+              }
+              if (chdir(folder.c_str()) != 0) _exit(3);
+            }) == 0);
+    }
+    CHECK(access((folder + "/home/.cache").c_str(), F_OK) != 0);
+  }
+  SUBCASE("what a process left that was killed goes, what another writes now stays") {
+    REQUIRE(ask_after("/left", [] {}) == 0);
+    const std::string folder = cache() + "/left/memledger/cudnn/";
+    std::ofstream(folder + ".new-old123") << "half";
+    std::ofstream(folder + ".new-now123") << "half";
+    const timespec yesterday[2] = {{time(nullptr) - 86400, 0}, {time(nullptr) - 86400, 0}};
+    REQUIRE(utimensat(AT_FDCWD, (folder + ".new-old123").c_str(), yesterday, 0) == 0);
+    unlink(only_file("/left").c_str());
+    REQUIRE(ask_after("/left", [] {}) == 0);
+    CHECK(access((folder + ".new-old123").c_str(), F_OK) != 0);
+    CHECK(access((folder + ".new-now123").c_str(), F_OK) == 0);
+  }
+}
+
+// Closes all descriptors but the standard ones, and takes their numbers for pairs of sockets.
+std::vector<int> take_all_numbers() {
+  for (int file = 3; file < 256; ++file) close(file);
+  std::vector<int> peers;
+  for (;;) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) return {};
+    for (const int end : ends) peers.push_back(end);
+    if (ends[1] >= 128) return peers;
+  }
+}
+
+TEST_CASE("a program that closes all descriptors keeps those that it opens then") {
+  CHECK(in_child([] {
+          alarm(30);
+          use_fake("/closed");
+          if (!ask(11).has_value()) return 1;
+          const std::vector<int> files = take_all_numbers();
+          if (files.empty()) return 2;
+          // Asked anew, over a connection of its own.
+          if (!ask(12).has_value()) return 3;
+          char byte = 0;
+          for (const int file : files) {
+            if (recv(file, &byte, 1, 0) != -1 || errno != EAGAIN) return 4;
+          }
+          // Nor does a child close one.
+          const std::vector<int> others = take_all_numbers();
+          const pid_t child = fork();
+          if (child == 0) {
+            for (const int file : others) {
+              if (fcntl(file, F_GETFD) < 0) _exit(1);
+            }
+            _exit(0);
+          }
+          int status = 1;
+          waitpid(child, &status, 0);
+          return status == 0 ? 0 : 5;
+        }) == 0);
+}
+
+TEST_CASE("the planner is in no wait() of the program's, and sends it no signal") {
+  CHECK(in_child([] {
+          alarm(30);
+          use_fake("/unseen");
+          static volatile sig_atomic_t signals = 0;
+          struct sigaction action {};
+          action.sa_handler = [](int) { signals = signals + 1; };
+          sigaction(SIGCHLD, &action, nullptr);
+          if (!ask(13).has_value()) return 1;
+          if (ask(666).has_value()) return 2;  // ends it
+          if (!ask(14).has_value()) return 3;  // another one
+          for (const int options : {0, __WALL}) {
+            if (waitpid(-1, nullptr, options | WNOHANG) != -1 || errno != ECHILD) return 4;
+          }
+          // The program's own child is seen as ever.
+          const pid_t child = fork();
+          if (child == 0) _exit(7);
+          int status = 0;
+          if (wait(&status) != child || WEXITSTATUS(status) != 7) return 5;
+          return signals == 1 ? 0 : 6;
         }) == 0);
 }
 
