@@ -1,6 +1,7 @@
 #include "runner/linked_libtorch.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +29,8 @@ std::optional<std::string> ask_linker(const std::string& path, bool resolve_symb
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
   const pid_t child = fork();
   if (child == 0) {
+    // Nor has it rights of others then, should the file be another by now.
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);
     if (resolve_symbols) {
       setenv("LD_WARN", "yes", 1);
@@ -88,7 +91,8 @@ std::string why_libtorch_does_not_fit(const std::string& program,
                                       const std::vector<std::string>& libraries,
                                       const std::string& release) {
   const std::string path = find_program(program);
-  if (!starts_with_dynamic_linker(path)) return "";
+  // The linker would start such a program in place of telling of it.
+  if (!starts_with_dynamic_linker(path) || gains_privileges(path)) return "";
   const std::optional<std::string> needed = ask_linker(path, /*resolve_symbols=*/false);
   const std::string folder = needed ? folder_of_libtorch(*needed) : "";
   char version[64] = "";

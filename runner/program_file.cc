@@ -1,6 +1,8 @@
 #include "runner/program_file.h"
 
 #include <elf.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,6 +85,13 @@ bool starts_with_dynamic_linker(const std::string& path) {
   std::vector<Elf64_Phdr> parts(header.e_phnum);
   return !parts.empty() && read_at(file, header.e_phoff, parts.data(), parts.size()) &&
          has_interpreter(parts);
+}
+
+bool gains_privileges(const std::string& path) {
+  struct stat file {};
+  if (stat(path.c_str(), &file) != 0) return false;
+  if ((file.st_mode & (S_ISUID | S_ISGID)) != 0) return true;
+  return getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
 }
 
 Fitness check_program(const std::string& program) {

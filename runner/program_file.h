@@ -17,6 +17,10 @@ std::string find_program(const std::string& program);
 // Whether it is a program that the dynamic linker starts; not a script.
 bool starts_with_dynamic_linker(const std::string& path);
 
+// Whether it is started with rights that its caller does not have: set-user-ID, set-group-ID, file
+// capabilities. The dynamic linker heeds few variables then.
+bool gains_privileges(const std::string& path);
+
 // Examines a program, which is looked up in PATH as the shell does.
 Fitness check_program(const std::string& program);
 

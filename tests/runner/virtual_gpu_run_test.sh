@@ -59,6 +59,23 @@ program fitting_program fitting
 "$memledger" run -q --virtual-gpu=h100 -- ./fitting_program >out 2>err
 check "another release that fits" equal $? 5
 
+# The dynamic linker is asked about a program by starting it, and starts one with the rights of
+# others for good. Each start leaves a trace.
+echo 'int main(void) { return 6; }' >plain.c
+cc plain.c -o plain
+starts() {  # MODE
+  rm -f trace.* && chmod "$1" plain
+  LD_DEBUG=files LD_DEBUG_OUTPUT="$PWD/trace" "$memledger" run -q --virtual-gpu=h100 -- ./plain
+  check "mode $1: is run" equal $? 6
+  starts="$(grep -lE 'needed by (\./)?plain' trace.* | wc -l)"
+}
+starts 755
+check "a program is asked about" equal $((starts > 1)) 1
+for mode in 4755 2755; do
+  starts "$mode"
+  check "mode $mode: a program with rights of others is started once" equal "$starts" 1
+done
+
 # Loaded while the program runs, as Python does.
 cat >loader.c <<'C'
 #include <dlfcn.h>
