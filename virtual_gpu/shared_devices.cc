@@ -95,8 +95,19 @@ std::optional<uint64_t> begin_of(pid_t id) {
   return begun;
 }
 
+// What others may find where this process is killed in the middle: `field` has its value only once
+// all that was stored before has its own.
+template <typename T>
+void publish(T& field, T value) {
+  __atomic_store_n(&field, value, __ATOMIC_RELEASE);
+}
+template <typename T>
+T published(const T& field) {
+  return __atomic_load_n(&field, __ATOMIC_ACQUIRE);
+}
+
 bool is_alive(const ProcessSlot& process) {
-  const std::optional<uint64_t> begun = begin_of(process.id);
+  const std::optional<uint64_t> begun = begin_of(published(process.id));
   return begun && *begun == process.begun;
 }
 
@@ -210,6 +221,19 @@ bool SharedDevices::attach(std::string* error) {
 }
 
 bool SharedDevices::prepare(int file, std::string* error) {
+  // A file of another version of memledger is left alone, as it is, as long as it may be in use.
+  struct {
+    uint64_t magic, bytes;
+  } head{};
+  if (pread(file, &head, sizeof head, 0) < 0) {
+    *error = reason(path_.c_str());
+    return false;
+  }
+  const bool is_known = head.magic == kMagic && head.bytes == sizeof(State);
+  if (head.magic && !is_known) {
+    *error = path_ + " is of another version of memledger; remove it once nothing uses it";
+    return false;
+  }
   if (const int status = posix_fallocate(file, 0, sizeof(State))) {
     *error = path_ + ": " + std::strerror(status);
     return false;
@@ -220,13 +244,6 @@ bool SharedDevices::prepare(int file, std::string* error) {
     return false;
   }
   state_ = static_cast<State*>(mapped);
-  const bool is_known = state_->magic == kMagic && state_->bytes == sizeof(State);
-  // A file of another version of memledger is left alone as long as it may be in use.
-  if (state_->magic && !is_known) {
-    *error = path_ + " is of another version of memledger; remove it once nothing uses it";
-    detach();
-    return false;
-  }
   // Whether those of another live cannot be told from here.
   const bool is_foreign = is_known && state_->process_namespace != process_namespace();
   if (is_foreign) {
@@ -256,7 +273,7 @@ bool SharedDevices::prepare(int file, std::string* error) {
     pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
     pthread_mutex_init(&state_->mutex, &kind);
     pthread_mutexattr_destroy(&kind);
-    state_->magic = kMagic;
+    publish(state_->magic, kMagic);
   }
   if (add_process(error)) return true;
   detach();
@@ -315,11 +332,9 @@ bool SharedDevices::add_process(std::string* error) {
   mine.contexts = 0;
   mine.begun = *begun;
   std::fill(std::begin(mine.used), std::end(mine.used), 0);
-  for (uint32_t i = 0; i < state_->exports_end; ++i) {
-    if (state_->exports[i].process == place) state_->exports[i].number = 0;
-  }
+  drop_process(place);  // what one that was killed while it left has not dropped
   state_->processes_end = std::max(state_->processes_end, place + 1);
-  mine.id = id;
+  publish(mine.id, static_cast<int32_t>(id));
   slot_ = static_cast<int>(place);
   return true;
 }
@@ -447,9 +462,10 @@ std::optional<SharedDevices::Ticket> SharedDevices::add_export(int device, uint6
   added.bytes = bytes;
   added.imports = 0;
   added.is_orphaned = 0;
-  added.number = ++state_->next_export;
+  const uint64_t number = ++state_->next_export;
   state_->exports_end = std::max(state_->exports_end, place + 1);
-  return Ticket{state_->mark, added.number};
+  publish(added.number, number);
+  return Ticket{state_->mark, number};
 }
 
 void SharedDevices::remove_export(uint64_t number) {
@@ -488,8 +504,8 @@ void SharedDevices::add_import(uint64_t number) {
     ++state_->exports[i].imports;
     ImportSlot& added = state_->imports[place];
     added.process = static_cast<uint32_t>(slot_);
-    added.number = number;
     state_->imports_end = std::max(state_->imports_end, place + 1);
+    publish(added.number, number);
   }
 }
 

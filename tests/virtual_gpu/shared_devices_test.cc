@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -419,6 +420,16 @@ TEST_CASE("other devices under the same name, and a file of another's") {
   CHECK(error == path + " is not a file of this user's alone");
   close(file);
   unlink(path.c_str());
+  // What another version of memledger made is left as it is.
+  const uint64_t head[] = {0x6d656d6c65646701, 16};
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(head), sizeof head);
+  REQUIRE(chmod(path.c_str(), 0600) == 0);
+  CHECK_FALSE(join({a100}));
+  CHECK(error == path + " is of another version of memledger; remove it once nothing uses it");
+  struct stat found;
+  REQUIRE(stat(path.c_str(), &found) == 0);
+  CHECK(found.st_size == sizeof head);
+  unlink(path.c_str());
   REQUIRE(symlink("/dev/null", path.c_str()) == 0);
   CHECK_FALSE(join({a100}));
   CHECK(error.find(path) == 0);
@@ -528,6 +539,28 @@ TEST_CASE("physical memory goes to others as a file, and stays as long as anybod
   Process alone("a100:256MiB");
   CHECK(alone.ask_number("create 20971520") == CUDA_SUCCESS);
   CHECK(alone.ask("export_file") == "error " + std::to_string(CUDA_ERROR_NOT_SUPPORTED));
+}
+
+TEST_CASE("what a process imported that was killed is not kept for it") {
+  const std::string specification = "a100:256MiB,share=" + name_of("importer");
+  Process one(specification), two(specification), three(specification);
+  CHECK(one.ask_number("create 20971520") == CUDA_SUCCESS);
+  const std::string file = one.ask("export_file");
+  CHECK(two.ask_number("import_file " + file) == CUDA_SUCCESS);
+  CHECK(three.ask_number("import_file " + file) == CUDA_SUCCESS);
+  SUBCASE("after its owner has let it go") {
+    CHECK(one.ask_number("release") == CUDA_SUCCESS);
+    CHECK(three.ask_number("release") == CUDA_SUCCESS);
+    CHECK(one.ask_number("free_bytes") == 236 * kMiB);
+    two.kill_now();
+  }
+  SUBCASE("before") {
+    two.kill_now();
+    CHECK(three.ask_number("release") == CUDA_SUCCESS);
+    CHECK(one.ask_number("release") == CUDA_SUCCESS);
+  }
+  CHECK(one.ask_number("free_bytes") == 256 * kMiB);
+  CHECK(three.ask_number("allocate " + std::to_string(256 * kMiB)) == cudaSuccess);
 }
 
 TEST_CASE("without a name nothing is shared") {
