@@ -168,10 +168,12 @@ def c_source(soname, functions):
         "  struct memledger_virtual_gpu_function *next;",
         "};",
         "void memledger_virtual_gpu_reached(struct memledger_virtual_gpu_function *);",
+        "void memledger_virtual_gpu_called(void);",
         "#define STUB(name) \\",
         "  long name(void) { \\",
         '    static struct memledger_virtual_gpu_function self = {"%s", #name, 0, 0}; \\' % soname,
         "    if (__atomic_fetch_add(&self.count, 1, __ATOMIC_RELAXED) == 0) memledger_virtual_gpu_reached(&self); \\",
+        "    memledger_virtual_gpu_called(); \\",
         "    return 0; \\",
         "  }",
     ]

@@ -16,11 +16,16 @@ constexpr memledger_virtual_gpu_values kNobody = {
 };
 
 std::atomic<const memledger_virtual_gpu_values*> values{&kNobody};
+std::atomic<memledger_virtual_gpu_on_shared> on_shared{nullptr};
 
 }  // namespace
 
 const memledger_virtual_gpu_values& known_values() {
   return *values.load(std::memory_order_acquire);
+}
+
+void note_shared(uintptr_t address, size_t bytes, bool is_shared) {
+  if (const auto told = on_shared.load(std::memory_order_acquire)) told(address, bytes, is_shared);
 }
 
 }  // namespace memledger::virtual_gpu
@@ -38,4 +43,8 @@ uint64_t memledger_virtual_gpu_know(const memledger_virtual_gpu_values* told) {
   const memledger_virtual_gpu_values* nobody = &kNobody;
   const bool is_first = values.compare_exchange_strong(nobody, told, std::memory_order_acq_rel);
   return is_first ? most_bytes : 0;
+}
+
+void memledger_virtual_gpu_know_shared(memledger_virtual_gpu_on_shared told) {
+  memledger::virtual_gpu::on_shared.store(told, std::memory_order_release);
 }

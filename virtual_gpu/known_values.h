@@ -28,11 +28,22 @@ struct memledger_virtual_gpu_values {
 __attribute__((visibility("default"))) uint64_t memledger_virtual_gpu_know(
     const memledger_virtual_gpu_values* values);
 
+// Other processes can write to the range from now on, or no longer. Called with the machine's lock
+// held, at any time, by any thread.
+typedef void (*memledger_virtual_gpu_on_shared)(uintptr_t address, size_t bytes, bool is_shared);
+
+// Sets who is told of that, for ever: whoever memledger_virtual_gpu_know() has accepted.
+__attribute__((visibility("default"))) void memledger_virtual_gpu_know_shared(
+    memledger_virtual_gpu_on_shared told);
+
 }  // extern "C"
 
 namespace memledger::virtual_gpu {
 
 // Who was set; does nothing, and knows nothing, before.
 const memledger_virtual_gpu_values& known_values();
+
+// Tells of memory that other processes can write to.
+void note_shared(uintptr_t address, size_t bytes, bool is_shared);
 
 }  // namespace memledger::virtual_gpu

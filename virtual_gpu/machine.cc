@@ -57,6 +57,8 @@ size_t page_size() {
 
 void note_library_work() {
   if (machine) machine->note_kernel();
+  // Whether its stream captures is not known here: no result is claimed.
+  known_values().worked(true);
 }
 
 int current_device() { return thread_device; }
@@ -345,6 +347,9 @@ void Machine::give_back(const Entry& entry) {
   }
   if (region.kind == MemoryKind::kRegistered) return;
   forget(region.begin, region.bytes);
+  const bool is_shared = entry.export_number || entry.imported_number ||
+                         (entry.physical && entry.physical->export_number);
+  if (is_shared) note_shared(region.begin, region.bytes, false);
   if (entry.physical) return drop_mapping(entry);
   if (entry.imported_number) return release_addresses(region.begin, round_up(region.bytes, kPage));
   if (entry.export_number) shared_->remove_export(entry.export_number);
@@ -725,6 +730,7 @@ bool Machine::map(uintptr_t address, size_t bytes, PhysicalMemory* memory) {
   Entry entry{{address, bytes, memory->device, MemoryKind::kDevice}};
   entry.physical = memory;
   entries_[address] = entry;
+  if (memory->export_number) note_shared(address, bytes, true);
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "virtual_gpu/known_values.h"
 #include "virtual_gpu/machine.h"
 #include "virtual_gpu/unconsidered_functions.h"
 
@@ -49,7 +50,9 @@ std::optional<SharedDevices::Ticket> Machine::export_memory(const void* pointer)
   if (entry.export_number) return shared_->ticket_of(entry.export_number);
   const auto ticket = shared_->add_export(
       devices_[static_cast<size_t>(region.device)].machine_number, region.begin, region.bytes);
-  if (ticket) entry.export_number = ticket->number;
+  if (!ticket) return ticket;
+  entry.export_number = ticket->number;
+  note_shared(region.begin, region.bytes, true);
   return ticket;
 }
 
@@ -72,6 +75,7 @@ Machine::ImportError Machine::import_memory(const SharedDevices::Ticket& ticket,
   entry.imported_number = ticket.number;
   entry.opened = 1;
   entries_[begin] = entry;
+  note_shared(begin, exported->bytes, true);
   *pointer = reinterpret_cast<void*>(begin);
   return ImportError::kNone;
 }
@@ -102,7 +106,11 @@ std::optional<SharedDevices::Ticket> Machine::export_physical(PhysicalMemory* me
   if (memory->export_number) return shared_->ticket_of(memory->export_number);
   const auto ticket = shared_->add_export(
       devices_[static_cast<size_t>(memory->device)].machine_number, 0, memory->bytes);
-  if (ticket) memory->export_number = ticket->number;
+  if (!ticket) return ticket;
+  memory->export_number = ticket->number;
+  for (const auto& [begin, entry] : entries_) {
+    if (entry.physical == memory) note_shared(begin, entry.region.bytes, true);
+  }
   return ticket;
 }
 

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "virtual_gpu/answer_macros.h"
+
 namespace {
 
 memledger_virtual_gpu_function* first_reached = nullptr;
@@ -92,6 +94,8 @@ extern "C" void memledger_virtual_gpu_reached(memledger_virtual_gpu_function* fu
   } while (!__atomic_compare_exchange_n(&first_reached, &head, function, true, __ATOMIC_RELEASE,
                                         __ATOMIC_RELAXED));
 }
+
+extern "C" void memledger_virtual_gpu_called() { memledger::virtual_gpu::note_library_work(); }
 
 namespace memledger::virtual_gpu {
 

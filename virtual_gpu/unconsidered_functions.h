@@ -14,6 +14,8 @@ struct memledger_virtual_gpu_function {
 // Called by a generated function when it is reached for the first time.
 __attribute__((visibility("default"))) void memledger_virtual_gpu_reached(
     memledger_virtual_gpu_function* function);
+// Called by a generated function whenever it is reached: it may write to a device.
+__attribute__((visibility("default"))) void memledger_virtual_gpu_called();
 
 }  // extern "C"
 

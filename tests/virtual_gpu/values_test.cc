@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
@@ -305,6 +306,113 @@ TEST_CASE("a graph") {
   CHECK(is_known_as(other, host({9})));
   graph.replay();
   CHECK_FALSE((is_known(x) && !is_known_as(x, host({2, 3, 4}))));
+}
+
+TEST_CASE("what a library captures has no content before the graph is launched") {
+  const at::Tensor x = at::ones({2, 2}, on_device(at::kFloat));
+  const at::Tensor y = at::full({2, 2}, 3, on_device(at::kFloat));
+  const at::Tensor product = at::zeros({2, 2}, on_device(at::kFloat));
+  const at::Tensor sum = at::zeros({2, 2}, on_device(at::kFloat));
+  const at::Tensor solved = at::zeros({2, 2}, on_device(at::kFloat));
+  const at::Tensor matrix = at::eye(2, on_device(at::kFloat));
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  const c10::cuda::CUDAStreamGuard guard(stream);
+  at::cuda::CUDAGraph graph;
+  graph.capture_begin();
+  at::Tensor out = product, out_of_solver = solved;
+  at::mm_out(out, x, y);
+  sum.addmm_(x, y);
+  at::linalg_cholesky_out(out_of_solver, matrix);
+  graph.capture_end();
+  const at::Tensor zeros = at::zeros({2, 2});
+  for (const at::Tensor& result : {product, sum, solved})
+    CHECK_FALSE((is_known(result) && !is_known_as(result, zeros)));
+  graph.replay();
+  CHECK_FALSE((is_known(product) && !is_known_as(product, at::full({2, 2}, 6.0F))));
+  CHECK_FALSE((is_known(sum) && !is_known_as(sum, at::full({2, 2}, 6.0F))));
+  CHECK_FALSE((is_known(solved) && !is_known_as(solved, at::eye(2))));
+}
+
+TEST_CASE("libraries that the program calls itself write to what they like") {
+  void* cublas = nullptr;
+  void* cusparse = nullptr;
+  void* cusolver = nullptr;
+  REQUIRE((cuda_function<int (*)(void**)>("cublasCreate_v2")(&cublas) == 0));
+  REQUIRE((cuda_function<int (*)(void**)>("cusparseCreate")(&cusparse) == 0));
+  REQUIRE((cuda_function<int (*)(void**)>("cusolverDnCreate")(&cusolver) == 0));
+  const at::Tensor x = at::ones({2}, on_device(at::kFloat));
+  const at::Tensor y = at::ones({2}, on_device(at::kFloat));
+  auto* const from = static_cast<float*>(x.mutable_data_ptr());
+  auto* const to = static_cast<float*>(y.mutable_data_ptr());
+  const float two = 2;
+  REQUIRE(is_known(y));
+  SUBCASE("cuBLAS") {
+    using Axpy = int (*)(void*, int, const float*, const float*, int, float*, int);
+    CHECK(cuda_function<Axpy>("cublasSaxpy_v2")(cublas, 2, &two, from, 1, to, 1) == 0);
+  }
+  SUBCASE("cuBLAS, a scalar on the device") {
+    using Norm = int (*)(void*, int, const float*, int, float*);
+    CHECK(cuda_function<int (*)(void*, int)>("cublasSetPointerMode_v2")(cublas, 1) == 0);
+    CHECK(cuda_function<Norm>("cublasSnrm2_v2")(cublas, 2, from, 1, to) == 0);
+  }
+  SUBCASE("cuSOLVER") {
+    using Factor = int (*)(void*, int, int, float*, int, float*, int*, int*);
+    CHECK(cuda_function<Factor>("cusolverDnSgetrf")(cusolver, 1, 1, to, 1, from, nullptr,
+                                                    nullptr) == 0);
+  }
+  SUBCASE("cuSPARSE") { CHECK(cuda_function<int (*)()>("cusparseSpMV")() == 0); }
+  SUBCASE("cuDNN") { CHECK(cuda_function<int (*)()>("cudnnPoolingForward")() == 0); }
+  SUBCASE("cuFFT") { CHECK(cuda_function<int (*)(int)>("cufftXtExec")(1) == 0); }
+  CHECK_FALSE(is_known(y));
+  y.fill_(4);
+  CHECK(is_known_as(y, at::full({2}, 4.0F)));
+}
+
+TEST_CASE("threads that end leave nothing behind") {
+  const auto run = [](int threads) {
+    for (int i = 0; i < threads; ++i)
+      std::thread([] { at::zeros({1}, on_device()).add_(1); }).join();
+  };
+  run(64);
+  const size_t before = mallinfo2().uordblks;
+  run(1024);
+  const size_t after = mallinfo2().uordblks;
+  CHECK(after < before + 1024 * size_t{64});
+}
+
+// Alone, on devices that processes share.
+TEST_CASE("what other processes may write is not known" * doctest::skip()) {
+  struct Handle {
+    char bytes[64];
+  } handle;
+  using Export = int (*)(Handle*, void*);
+  void* block = nullptr;
+  REQUIRE((cuda_function<int (*)(void**, size_t)>("cudaMalloc")(&block, 4096) == 0));
+  const at::Tensor x = at::from_blob(
+      block, {3}, [](void*) {}, on_device());
+  const at::Tensor other = at::zeros({3}, on_device());
+  x.fill_(7);
+  REQUIRE(is_known_as(x, host({7, 7, 7})));
+  REQUIRE((cuda_function<Export>("cudaIpcGetMemHandle")(&handle, block) == 0));
+  CHECK_FALSE(is_known(x));
+  // Whatever is written here, the other may write later.
+  x.fill_(8);
+  CHECK_FALSE(is_known(x));
+  CHECK_FALSE(is_known(x.slice(0, 1)));
+  const at::Tensor y = host({1, 2, 3});
+  REQUIRE((cuda_function<int (*)(void*, const void*, size_t, int)>("cudaMemcpy")(
+               block, y.const_data_ptr(), 24, 1) == 0));
+  CHECK_FALSE(is_known(x));
+  CHECK(is_known_as(other, host({0, 0, 0})));
+  CHECK(is_known_as(other + 1, host({1, 1, 1})));
+  // Once it is freed, the address is like any other.
+  REQUIRE((cuda_function<int (*)(void*)>("cudaFree")(block) == 0));
+  REQUIRE((cuda_function<int (*)(void**, size_t)>("cudaMalloc")(&block, 4096) == 0));
+  REQUIRE(block == x.const_data_ptr());
+  const at::Tensor again = at::from_blob(
+      block, {3}, [](void*) {}, on_device());
+  again.fill_(9);
+  CHECK(is_known_as(again, host({9, 9, 9})));
 }
 
 // A random program on the device, and the same on the host, where what the device does not know is
@@ -710,4 +818,7 @@ TEST_CASE("random programs of several threads") {
 }  // namespace
 }  // namespace memledger
 
-int main(int argc, char** argv) { return doctest::Context(argc, argv).run(); }
+int main(int argc, char** argv) {
+  mallopt(M_ARENA_MAX, 1);  // mallinfo2() counts one
+  return doctest::Context(argc, argv).run();
+}

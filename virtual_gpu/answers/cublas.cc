@@ -44,6 +44,7 @@ size_t size_of(int cuda_data_type) {
 
 int give_result(const Cublas* handle, void* result, size_t bytes) {
   if (handle == nullptr) return kNotInitialized;
+  note_library_work();
   if (handle->pointer_mode == kPointerModeHost && result != nullptr) std::memset(result, 0, bytes);
   return 0;
 }
@@ -51,11 +52,13 @@ int give_result(const Cublas* handle, void* result, size_t bytes) {
 // An index of BLAS counts from 1, and is 0 for an empty vector.
 int give_index(const Cublas* handle, int n, int* result) {
   if (handle == nullptr) return kNotInitialized;
+  note_library_work();
   if (handle->pointer_mode == kPointerModeHost && result != nullptr) *result = n > 0 ? 1 : 0;
   return 0;
 }
 
 int give_info(int* info) {
+  note_library_work();
   if (info != nullptr) *info = 0;
   return 0;
 }
@@ -85,6 +88,7 @@ int copy_matrix(int rows, int columns, int element_size, const void* from, int f
 // before must not be taken for it.
 int clear_infos(const Cublas* handle, int* infos, int batch) {
   if (handle == nullptr) return kNotInitialized;
+  note_library_work();
   if (infos == nullptr || batch < 1) return 0;
   return cudaMemsetAsync(infos, 0, batch * sizeof(int), handle->stream) == 0 ? 0 : kMappingError;
 }

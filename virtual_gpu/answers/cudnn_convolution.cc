@@ -76,6 +76,7 @@ int give_algorithm(ConvolutionPass pass, const Tensor* x, const Filter* w, const
 
 int use(ConvolutionPass pass) {
   note_workspace_used(workspace_kind(pass));
+  note_library_work();
   return kSuccess;
 }
 

@@ -14,6 +14,7 @@ int give(uint64_t value, size_t* bytes) {
 
 int use() {
   note_workspace_used(WorkspaceKind::kCtcLoss);
+  note_library_work();
   return kSuccess;
 }
 

@@ -244,7 +244,9 @@ MEMLEDGER_ANSWER int cudnnSetDropoutDescriptor(Dropout* dropout, const Handle*, 
                                                void* states, size_t, unsigned long long) {
   if (dropout == nullptr) return kNullPointer;
   dropout->probability = probability;
-  if (states != nullptr) note_workspace_used(WorkspaceKind::kDropoutStates);
+  if (states == nullptr) return kSuccess;
+  note_workspace_used(WorkspaceKind::kDropoutStates);
+  note_library_work();
   return kSuccess;
 }
 MEMLEDGER_ANSWER int cudnnRestoreDropoutDescriptor(Dropout* dropout, const Handle*,
@@ -258,8 +260,8 @@ MEMLEDGER_ANSWER int cudnnRestoreDropoutDescriptor(Dropout* dropout, const Handl
 MEMLEDGER_DOES_NOTHING(cudnnSetActivationDescriptor)
 MEMLEDGER_DOES_NOTHING(cudnnSetPooling2dDescriptor)
 MEMLEDGER_DOES_NOTHING(cudnnSetSpatialTransformerNdDescriptor)
-MEMLEDGER_DOES_NOTHING(cudnnPoolingForward)
-MEMLEDGER_DOES_NOTHING(cudnnSpatialTfGridGeneratorForward)
-MEMLEDGER_DOES_NOTHING(cudnnSpatialTfGridGeneratorBackward)
-MEMLEDGER_DOES_NOTHING(cudnnSpatialTfSamplerForward)
-MEMLEDGER_DOES_NOTHING(cudnnSpatialTfSamplerBackward)
+MEMLEDGER_COMPUTES(cudnnPoolingForward)
+MEMLEDGER_COMPUTES(cudnnSpatialTfGridGeneratorForward)
+MEMLEDGER_COMPUTES(cudnnSpatialTfGridGeneratorBackward)
+MEMLEDGER_COMPUTES(cudnnSpatialTfSamplerForward)
+MEMLEDGER_COMPUTES(cudnnSpatialTfSamplerBackward)

@@ -54,10 +54,12 @@ MEMLEDGER_ANSWER int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(Handle
 
 MEMLEDGER_ANSWER int cudnnBatchNormalizationForwardTrainingEx() {
   note_workspace_used(WorkspaceKind::kBatchNorm);
+  note_library_work();
   return kSuccess;
 }
 MEMLEDGER_ANSWER int cudnnBatchNormalizationBackwardEx() {
   note_workspace_used(WorkspaceKind::kBatchNorm);
+  note_library_work();
   return kSuccess;
 }
-MEMLEDGER_DOES_NOTHING(cudnnBatchNormalizationForwardInference)
+MEMLEDGER_COMPUTES(cudnnBatchNormalizationForwardInference)

@@ -110,14 +110,17 @@ MEMLEDGER_ANSWER int cudnnGetRNNTempSpaceSizes(const Handle*, const Rnn* rnn, in
 
 MEMLEDGER_ANSWER int cudnnRNNForward(Handle*, Rnn*, int mode) {
   note_workspace_used(WorkspaceKind::kRnnWorkspace);
+  note_library_work();
   if (mode == kTraining) note_workspace_used(WorkspaceKind::kRnnReserve);
   return kSuccess;
 }
 MEMLEDGER_ANSWER int cudnnRNNBackwardData_v8() {
   note_workspace_used(WorkspaceKind::kRnnWorkspace);
+  note_library_work();
   return kSuccess;
 }
 MEMLEDGER_ANSWER int cudnnRNNBackwardWeights_v8() {
   note_workspace_used(WorkspaceKind::kRnnWorkspace);
+  note_library_work();
   return kSuccess;
 }

@@ -57,6 +57,7 @@ MEMLEDGER_ANSWER int cufftXtMakePlanMany(int plan, int rank, const long long* le
 MEMLEDGER_ANSWER int cufftXtExec(int plan) {
   if (plan <= 0) return kInvalidPlan;
   note_workspace_used(WorkspaceKind::kCufft);
+  note_library_work();
   return 0;
 }
 

@@ -89,6 +89,7 @@ constexpr int kExecutionFailed = 6;
 int succeed(const Solver* handle, int* info, int64_t infos = 1) {
   if (handle == nullptr) return kNotInitialized;
   note_workspace_used(WorkspaceKind::kCusolver);
+  note_library_work();
   if (info == nullptr || infos < 1) return 0;
   return cudaMemsetAsync(info, 0, infos * sizeof(int), handle->stream) == 0 ? 0 : kExecutionFailed;
 }

@@ -148,15 +148,17 @@ MEMLEDGER_ANSWER int cusparseSpGEMM_workEstimation(void*, int, int, const void*,
                                                    const Sparse* b, const void*, Sparse*, int, int,
                                                    void*, size_t* bytes, void* buffer) {
   if (a == nullptr || b == nullptr || bytes == nullptr) return kInvalidValue;
+  if (buffer != nullptr) note_library_work();
   return buffer != nullptr ? 0 : give(product_bytes(a->entries + b->entries), bytes);
 }
 MEMLEDGER_ANSWER int cusparseSpGEMM_compute(void*, int, int, const void*, const Sparse* a,
                                             const Sparse* b, const void*, Sparse*, int, int, void*,
                                             size_t* bytes, void* buffer) {
   if (a == nullptr || b == nullptr || bytes == nullptr) return kInvalidValue;
+  if (buffer != nullptr) note_library_work();
   return buffer != nullptr ? 0 : give(sort_bytes(a->entries + b->entries), bytes);
 }
-MEMLEDGER_DOES_NOTHING(cusparseSpGEMM_copy)
+MEMLEDGER_COMPUTES(cusparseSpGEMM_copy)
 
 MEMLEDGER_ANSWER int cusparseXcoosort_bufferSizeExt(void*, int, int, int entries, const int*,
                                                     const int*, size_t* bytes) {
@@ -172,6 +174,7 @@ MEMLEDGER_ANSWER int cusparseXcsrsort_bufferSizeExt(void*, int, int, int entries
 MEMLEDGER_ANSWER int cusparseXcsrgeam2Nnz(void*, int, int, const void*, int entries_a, const int*,
                                           const int*, const void*, int entries_b, const int*,
                                           const int*, const void*, int*, int* total, void*) {
+  note_library_work();
   if (total != nullptr) *total = entries_a + entries_b;
   return 0;
 }
@@ -202,13 +205,13 @@ MEMLEDGER_ANSWER int cusparseXbsrsv2_zeroPivot(void*, void*, int* position) {
       const int*, const int*, size_t* bytes) {                                                   \
     return give(rows * kIndexPairBytes, bytes);                                                  \
   }                                                                                              \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrmm)                                                     \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrmv)                                                     \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsm2_analysis)                                           \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsm2_solve)                                              \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsv2_analysis)                                           \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##bsrsv2_solve)                                              \
-  MEMLEDGER_DOES_NOTHING(cusparse##T##csrgeam2)
+  MEMLEDGER_COMPUTES(cusparse##T##bsrmm)                                                         \
+  MEMLEDGER_COMPUTES(cusparse##T##bsrmv)                                                         \
+  MEMLEDGER_COMPUTES(cusparse##T##bsrsm2_analysis)                                               \
+  MEMLEDGER_COMPUTES(cusparse##T##bsrsm2_solve)                                                  \
+  MEMLEDGER_COMPUTES(cusparse##T##bsrsv2_analysis)                                               \
+  MEMLEDGER_COMPUTES(cusparse##T##bsrsv2_solve)                                                  \
+  MEMLEDGER_COMPUTES(cusparse##T##csrgeam2)
 TYPED(S)
 TYPED(D)
 TYPED(C)
@@ -225,15 +228,15 @@ MEMLEDGER_DOES_NOTHING(cusparseSpMatSetAttribute)
 MEMLEDGER_DOES_NOTHING(cusparseCsrSetPointers)
 MEMLEDGER_DOES_NOTHING(cusparseCsrSetStridedBatch)
 MEMLEDGER_DOES_NOTHING(cusparseDnMatSetStridedBatch)
-MEMLEDGER_DOES_NOTHING(cusparseCreateIdentityPermutation)
-MEMLEDGER_DOES_NOTHING(cusparseXcoo2csr)
-MEMLEDGER_DOES_NOTHING(cusparseXcoosortByRow)
-MEMLEDGER_DOES_NOTHING(cusparseXcsrsort)
-MEMLEDGER_DOES_NOTHING(cusparseSpMM)
-MEMLEDGER_DOES_NOTHING(cusparseSpMV)
-MEMLEDGER_DOES_NOTHING(cusparseSDDMM)
-MEMLEDGER_DOES_NOTHING(cusparseSDDMM_preprocess)
-MEMLEDGER_DOES_NOTHING(cusparseSpSM_analysis)
-MEMLEDGER_DOES_NOTHING(cusparseSpSM_solve)
-MEMLEDGER_DOES_NOTHING(cusparseSpSV_analysis)
-MEMLEDGER_DOES_NOTHING(cusparseSpSV_solve)
+MEMLEDGER_COMPUTES(cusparseCreateIdentityPermutation)
+MEMLEDGER_COMPUTES(cusparseXcoo2csr)
+MEMLEDGER_COMPUTES(cusparseXcoosortByRow)
+MEMLEDGER_COMPUTES(cusparseXcsrsort)
+MEMLEDGER_COMPUTES(cusparseSpMM)
+MEMLEDGER_COMPUTES(cusparseSpMV)
+MEMLEDGER_COMPUTES(cusparseSDDMM)
+MEMLEDGER_COMPUTES(cusparseSDDMM_preprocess)
+MEMLEDGER_COMPUTES(cusparseSpSM_analysis)
+MEMLEDGER_COMPUTES(cusparseSpSM_solve)
+MEMLEDGER_COMPUTES(cusparseSpSV_analysis)
+MEMLEDGER_COMPUTES(cusparseSpSV_solve)

@@ -124,9 +124,33 @@ bool Shadows::may_hold(const Place& place) const {
   if (place.storage_bytes > most_bytes_ || end_of(place) > place.storage_bytes) return false;
   const size_t item = place.item_bytes();
   if (item == 0 || static_cast<size_t>(place.numel()) * item > most_bytes_) return false;
+  if (is_shared(place)) return false;
   const c10::ScalarType type = c10::typeMetaToScalarType(place.dtype);
   return c10::isIntegralType(type, /*includeBool=*/true) ||
          place.storage_bytes <= static_cast<size_t>(kMostFloats) * item;
+}
+
+bool Shadows::is_shared(const Place& place) const {
+  if (shared_count_.load(std::memory_order_relaxed) == 0) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto next = shared_.lower_bound(place.begin + std::max<size_t>(place.storage_bytes, 1));
+  if (next == shared_.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(next);
+  return begin + bytes > place.begin;
+}
+
+void Shadows::set_shared(uintptr_t address, size_t bytes, bool is_shared) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (is_shared) {
+    shared_[address] = bytes;
+  } else {
+    shared_.erase(address);
+  }
+  shared_count_.store(shared_.size(), std::memory_order_relaxed);
+  for (auto entry = first_overlap(address);
+       entry != entries_.end() && entry->first < address + bytes;) {
+    entry = erase(entry);
+  }
 }
 
 bool Shadows::Entry::is_alive(uintptr_t begin) const {

@@ -60,6 +60,8 @@ class Shadows {
   void forget(uintptr_t address, size_t bytes);
   void forget_all();
   void write(uintptr_t address, const void* content, size_t bytes);
+  // Nothing of a range that other processes can write to is known, as long as they can.
+  void set_shared(uintptr_t address, size_t bytes, bool is_shared);
   // Returns how many bytes are not known.
   size_t read(void* destination, uintptr_t address, size_t bytes);
 
@@ -79,6 +81,7 @@ class Shadows {
   static constexpr int64_t kMostFloats = 1024;
   static constexpr size_t kMostBytesInAll = size_t{256} << 20;
 
+  bool is_shared(const Place& place) const;
   Entries::iterator find_locked(const Place& place);
   Entries::iterator first_overlap(uintptr_t address);
   Entries::iterator erase(Entries::iterator entry);
@@ -87,8 +90,10 @@ class Shadows {
 
   size_t most_bytes_ = 0;
   std::atomic<size_t> count_{0};
-  std::mutex mutex_;
+  std::atomic<size_t> shared_count_{0};
+  mutable std::mutex mutex_;
   Entries entries_;
+  std::map<uintptr_t, size_t> shared_;  // bytes by where they begin; none overlaps another
   size_t total_bytes_ = 0;
   size_t sweep_at_ = 256;
 };

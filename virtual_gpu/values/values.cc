@@ -48,9 +48,17 @@ struct Thread {
   size_t unknown_in_last_copy = 0;
 };
 
-// Never destroyed: operators run while a thread ends, too.
+// Operators run while a thread ends, too: what they need then is made once more.
 Thread& this_thread() {
-  thread_local Thread* thread = new Thread;
+  thread_local Thread* thread = nullptr;
+  struct Owner {
+    ~Owner() { delete std::exchange(thread, nullptr); }
+  };
+  if (thread == nullptr) {
+    thread = new Thread;
+    thread_local Owner owner;
+    static_cast<void>(owner);
+  }
   return *thread;
 }
 
@@ -234,7 +242,9 @@ void note_work(bool is_captured) {
   if (frame == nullptr) return;
   if (!frame->has_worked) forget_written(*frame);
   frame->has_worked = true;
-  frame->was_captured |= is_captured;
+  if (!is_captured) return;
+  // Operators around it have no result before it has one.
+  for (Frame& around : this_thread().frames) around.was_captured = true;
 }
 
 void on_write(uintptr_t address, const void* content, size_t bytes) {
@@ -267,6 +277,15 @@ void on_write_anywhere() {
   if (followed.load(std::memory_order_relaxed)) Shadows::get().forget_all();
 }
 
+void on_shared(uintptr_t address, size_t bytes, bool is_shared) {
+  if (!followed.load(std::memory_order_relaxed)) return;
+  try {
+    Shadows::get().set_shared(address, bytes, is_shared);
+  } catch (...) {
+    followed.store(false);  // nothing is claimed any more
+  }
+}
+
 constexpr memledger_virtual_gpu_values kValues = {&on_read, &on_write, &on_work,
                                                   &on_write_anywhere};
 
@@ -285,6 +304,9 @@ __attribute__((constructor(104))) void follow_values() {
                             .needsOutputs(true)
                             .scopes({at::RecordScope::FUNCTION}));
   followed.store(true);
+  const auto know_shared = reinterpret_cast<decltype(&memledger_virtual_gpu_know_shared)>(
+      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_know_shared"));
+  if (know_shared != nullptr) know_shared(&on_shared);
 }
 
 constexpr size_t kCpu = 0;  // of ThreadContext::wrapper_depth
