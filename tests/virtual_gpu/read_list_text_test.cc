@@ -45,6 +45,21 @@ TEST_CASE("sizes and scalars") {
   CHECK(read_list_text({rows[2]}, 1000000).find("sizes") == std::string::npos);
 }
 
+TEST_CASE("a number may be a size without a largest one") {
+  ReadRow number = row("aten::item", ReadKind::kScalar, 1, 0, "train.py:3 step");
+  number.is_number = true;
+  CHECK(read_list_text({number}, 1000000) ==
+        "memledger virtual GPU: the host read what only the device knows; values that may steer "
+        "the program once:\n"
+        "  aten::item, once: a number, read as zero; what is allocated by it has no largest size, "
+        "first at train.py:3 step\n"
+        "  What the program allocates by numbers that were read as zero has no largest size.\n");
+  const ReadRow size = row("aten::nonzero", ReadKind::kAssumedSize, 1, 8, "");
+  CHECK(
+      read_list_text({size, number}, 1000000).find("upper end but for what has no largest size") !=
+      std::string::npos);
+}
+
 TEST_CASE("ten rows are enough") {
   const std::vector<ReadRow> rows(13, row("aten::item", ReadKind::kScalar, 1, 0, ""));
   const std::string text = read_list_text(rows, 1000000);

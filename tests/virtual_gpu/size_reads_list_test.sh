@@ -25,5 +25,17 @@ has 'reads=none gives the lower'
 "$memledger" run "--virtual-gpu=h100:8GiB,reads=none" -- "$program" --list 2>"$TEST_TMPDIR/list.txt"
 has 'aten::nonzero, 3 times: 0\.0 B of results'
 
+"$memledger" run "--virtual-gpu=h100:8GiB" -- "$program" --numbers 2>"$TEST_TMPDIR/list.txt"
+has '^  aten::item, 3 times: a number, read as zero; what is allocated by it has no largest size, first at .*read_numbers'
+has '^  aten::(to|_to_copy|copy_), once: a number, read as zero; what is allocated by it'
+has '^  aten::item, twice: a value, read as zero|^  aten::item, 2 times: a value, read as zero'
+has '^  aten::is_nonzero, once: a value, read as zero'
+has '^  What the program allocates by numbers that were read as zero has no largest size\.$'
+[[ "$(grep -c 'a number, read as zero' "$TEST_TMPDIR/list.txt")" == 2 ]] || fail "other numbers are listed"
+
+"$memledger" run "--virtual-gpu=h100:8GiB" -- "$program" --unbounded 2>"$TEST_TMPDIR/list.txt"
+for op in repeat_interleave bincount one_hot; do has "^  aten::$op, .*, no largest size is known"; done
+has 'upper end but for what has no largest size'
+
 "$memledger" run --quiet "--virtual-gpu=h100:8GiB" -- "$program" --list 2>"$TEST_TMPDIR/list.txt"
 [[ ! -s "$TEST_TMPDIR/list.txt" ]] || fail "--quiet printed something"

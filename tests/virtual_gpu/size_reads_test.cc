@@ -2,7 +2,8 @@
 // sizes are written out, for inputs of 6 400 elements and less.
 //
 //   size_reads_test_program         the checks, for the specification's reads=
-//   size_reads_test_program --list  a program whose list at exit size_reads_list_test.sh looks at
+//   size_reads_test_program --list  a program whose list at exit size_reads_list_test.sh looks at;
+//                                   so are --numbers and --unbounded
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -124,6 +125,18 @@ TEST_CASE("operators without a largest size") {
   CHECK(at::one_hot(x, 64).sizes() == at::IntArrayRef({4000, 64}));
 }
 
+// Their sizes are the program's: what they read decides none.
+TEST_CASE("operators whose results have known sizes, whatever they read") {
+  const at::Tensor x = unknown({300});
+  CHECK(at::histc(x, 17).numel() == 17);
+  CHECK(at::combinations(x.slice(0, 0, 20)).sizes() == at::IntArrayRef({190, 2}));
+  const at::Tensor bags = at::arange(0, 300, 30, on_cuda(at::kLong));
+  CHECK(std::get<0>(at::embedding_bag(unknown({50, 8}), unknown_integers({300}), bags)).sizes() ==
+        at::IntArrayRef({10, 8}));
+  // More than LibTorch's own number: the mask of all pairs is too large to be known.
+  CHECK(at::combinations(x).size(0) == by_policy(0, 22500, 90000));
+}
+
 TEST_CASE("known inputs have their exact sizes, whatever the policy") {
   const at::Tensor x = at::arange(12, at::kLong).to(kCuda0);
   const at::Tensor mask = at::ge(x, 7);
@@ -204,11 +217,42 @@ void read_for_a_list() {
   if (mask.any().item<bool>()) std::abort();
 }
 
+// What the program takes for sizes itself.
+void read_numbers() {
+  const at::Tensor lengths = unknown_integers({6});
+  at::zeros({lengths.sum().item<int64_t>() + 1}, on_cuda(at::kFloat));
+  at::arange(lengths.max().item<int64_t>(), on_cuda(at::kLong));
+  unknown({64}).slice(0, 0, lengths[0].item<int64_t>());
+  const at::Tensor on_host = lengths.cpu();  // for split(), tensor_split() …
+  at::tensor_split(unknown({64}), on_host.clamp(0, 1), 0);
+  // Neither a number nor a size.
+  if (lengths.gt(1000).any().item<bool>() || unknown({1}).item<float>() > 2) std::abort();
+  if (at::is_nonzero(lengths.min())) std::abort();
+  unknown({8}).cpu();
+  // A number that is known is in no list.
+  at::zeros({at::arange(5, on_cuda(at::kLong)).max().item<int64_t>()}, on_cuda(at::kFloat));
+}
+
+void read_unbounded() {
+  const at::Tensor x = unknown_integers({100});
+  at::repeat_interleave(x);
+  at::bincount(x);
+  at::one_hot(x);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == "--list") {
     read_for_a_list();
+    return 0;
+  }
+  if (argc > 1 && std::string(argv[1]) == "--numbers") {
+    read_numbers();
+    return 0;
+  }
+  if (argc > 1 && std::string(argv[1]) == "--unbounded") {
+    read_unbounded();
     return 0;
   }
   doctest::Context context(argc, argv);

@@ -28,6 +28,12 @@
 namespace memledger::virtual_gpu {
 namespace {
 
+enum class Reads : uint8_t {
+  kAnything,  // an operator that knows what it reads
+  kNumbers,   // whole numbers that go to whoever asked for them
+  kOthers,
+};
+
 // The operators that a thread runs, one inside another, and what those with a rule read.
 //
 // Trivial, so that it can be used in thread-local destructors.
@@ -45,6 +51,8 @@ struct RunningOps {
   // The row of the last assumed read within the outermost operator, plus 1.
   uint32_t row = 0;
   std::array<const char*, kMostNames> names{};
+  // Of each, what a copy to the host within it holds.
+  std::array<Reads, kMostNames> reads{};
   std::array<Planned, kMostPlans> planned{};
 
   const char* outermost() const { return names[0]; }
@@ -53,9 +61,12 @@ struct RunningOps {
 
 thread_local RunningOps running_ops;
 
+constexpr char kOfProgram[] = "a copy by the program";
+
 struct Row {
   std::string op;
   ReadKind kind;
+  bool is_number;
   uint64_t count = 0;
   uint64_t dependent_bytes = 0;
   ProgramLine where;
@@ -95,11 +106,12 @@ void print_at_exit() {
 }
 
 // Returns the row's number plus 1.
-uint32_t note(const std::string& op, ReadKind kind) {
+uint32_t note(const std::string& op, ReadKind kind, bool is_number = false) {
   Rows& all = rows();
   const auto find = [&] {
-    return std::find_if(all.rows.begin(), all.rows.end(),
-                        [&](const Row& row) { return row.kind == kind && row.op == op; });
+    return std::find_if(all.rows.begin(), all.rows.end(), [&](const Row& row) {
+      return row.kind == kind && row.is_number == is_number && row.op == op;
+    });
   };
   {
     const std::lock_guard<ForkSafeMutex> lock(all.mutex);
@@ -116,7 +128,7 @@ uint32_t note(const std::string& op, ReadKind kind) {
     if (!all.is_quiet) std::atexit(&print_at_exit);
   }
   auto row = find();
-  if (row == all.rows.end()) row = all.rows.insert(row, {op, kind, 0, 0, where});
+  if (row == all.rows.end()) row = all.rows.insert(row, {op, kind, is_number, 0, 0, where});
   ++row->count;
   return static_cast<uint32_t>(row - all.rows.begin()) + 1;
 }
@@ -146,11 +158,39 @@ bool is_copy(const char* op) {
   return false;
 }
 
+// What is in the copies that these two make goes on as it is.
+Reads reads_of(const char* name, const at::RecordFunction& fn) {
+  const bool is_scalar = std::strcmp(name, "aten::_local_scalar_dense") == 0;
+  if (!is_scalar && std::strcmp(name, "aten::copy_") != 0) return Reads::kAnything;
+  const c10::ArrayRef<const c10::IValue> inputs = fn.inputs();
+  const size_t from = is_scalar ? 0 : 1;
+  if (from >= inputs.size() || !inputs[from].isTensor() || !inputs[from].toTensor().defined())
+    return Reads::kOthers;
+  const c10::ScalarType type = inputs[from].toTensor().scalar_type();
+  // Programs do not count in single bytes, which are text and pixels.
+  return type == at::kLong || type == at::kInt || type == at::kShort ? Reads::kNumbers
+                                                                     : Reads::kOthers;
+}
+
+// Whether a copy of so many bytes may be a number that the program, or the operator, allocates by.
+bool may_be_number(const RunningOps& ops, size_t bytes) {
+  const Reads reads = ops.depth > 0 && ops.depth <= RunningOps::kMostNames
+                          ? ops.reads[ops.depth - 1]
+                          : Reads::kAnything;
+  if (reads == Reads::kAnything) return bytes == sizeof(int32_t) || bytes == sizeof(int64_t);
+  return reads == Reads::kNumbers && std::strcmp(ops.outermost(), "aten::is_nonzero") != 0;
+}
+
 void on_read(void* destination, const void* /*source*/, size_t bytes) {
   RunningOps& ops = running_ops;
   if (ops.is_asking) return;
   if (ops.depth == 0) {
-    if (!last_copy_was_known()) note_zero_read(nullptr);
+    if (last_copy_was_known()) return;
+    note_zero_read(nullptr);
+    try {
+      if (may_be_number(ops, bytes)) note(kOfProgram, ReadKind::kScalar, true);
+    } catch (...) {  // a row less
+    }
     return;
   }
   try {
@@ -170,7 +210,8 @@ void on_read(void* destination, const void* /*source*/, size_t bytes) {
     }
     if (last_copy_was_known()) return;
     note_zero_read(ops.outermost());
-    if (!is_copy(ops.outermost())) note(ops.outermost(), ReadKind::kScalar);
+    const bool is_number = may_be_number(ops, bytes);
+    if (is_number || !is_copy(ops.outermost())) note(ops.outermost(), ReadKind::kScalar, is_number);
   } catch (...) {  // a row less
   }
 }
@@ -204,7 +245,10 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   RunningOps& ops = running_ops;
   const char* const name = fn.name();
   if (ops.is_asking || fn.isAsync() || is_engine_scope(name)) return nullptr;
-  if (ops.depth < RunningOps::kMostNames) ops.names[ops.depth] = name;
+  if (ops.depth < RunningOps::kMostNames) {
+    ops.names[ops.depth] = name;
+    ops.reads[ops.depth] = reads_of(name, fn);
+  }
   ++ops.depth;
   if (const ReadRule rule = find_read_rule(name)) plan_reads(ops, rule, fn);
   return nullptr;
@@ -309,13 +353,15 @@ std::vector<ReadRow> unknown_reads() {
   }
   std::stable_sort(copy.begin(), copy.end(), [](const Row& a, const Row& b) {
     const auto order = [](const Row& row) {
-      return std::make_tuple(row.kind == ReadKind::kScalar, ~row.dependent_bytes, ~row.count);
+      return std::make_tuple(row.kind == ReadKind::kScalar, !row.is_number, ~row.dependent_bytes,
+                             ~row.count);
     };
     return order(a) < order(b);
   });
   std::vector<ReadRow> result;
   for (const Row& row : copy)
-    result.push_back({row.op, row.kind, row.count, row.dependent_bytes, to_string(row.where)});
+    result.push_back(
+        {row.op, row.kind, row.count, row.dependent_bytes, to_string(row.where), row.is_number});
   return result;
 }
 
