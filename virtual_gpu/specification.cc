@@ -224,11 +224,10 @@ std::string take_workspaces(std::string_view value, Specification& result) {
   return take_word(value, "expected", "upper", result.upper_workspaces);
 }
 
-template <typename Amount>
-std::string take_bytes(std::string_view value, Amount& amount) {
+std::string take_bytes(std::string_view value, std::optional<uint64_t>& amount) {
   std::string error;
   const std::optional<uint64_t> bytes = parse_bytes(value, &error);
-  if (bytes.has_value()) amount = bytes.value();
+  if (bytes.has_value()) amount = bytes;
   return error;
 }
 
@@ -256,7 +255,10 @@ constexpr Option kOptions[] = {
     {"share", "NAME", &take_share},
     {"keep", "BYTES",
      [](std::string_view value, Specification& result) {
-       return take_bytes(value, result.keep_bytes);
+       std::optional<uint64_t> bytes = result.keep_bytes;
+       std::string error = take_bytes(value, bytes);
+       result.keep_bytes = bytes.value_or(0);
+       return error;
      }},
 };
 

@@ -319,10 +319,10 @@ TEST_CASE("what a library captures has no content before the graph is launched")
   const c10::cuda::CUDAStreamGuard guard(stream);
   at::cuda::CUDAGraph graph;
   graph.capture_begin();
-  at::Tensor out = product, out_of_solver = solved;
+  at::Tensor out = product, out_of_solver = solved, info = at::zeros({}, on_device(at::kInt));
   at::mm_out(out, x, y);
   sum.addmm_(x, y);
-  at::linalg_cholesky_out(out_of_solver, matrix);
+  at::linalg_cholesky_ex_out(out_of_solver, info, matrix);
   graph.capture_end();
   const at::Tensor zeros = at::zeros({2, 2});
   for (const at::Tensor& result : {product, sum, solved})

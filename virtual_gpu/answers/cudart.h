@@ -76,7 +76,7 @@ cudaError_t stream_result(StreamError error);
 // Does `work`, which returns a cudaError_t, on a stream: now, after the host functions before it,
 // or at each launch of the graph that the stream captures.
 template <typename F>
-cudaError_t on_stream(cudaStream_t stream, NodeKind kind, F work,
+cudaError_t on_stream(cudaStream_t stream, NodeKind kind, const F& work,
                       Streams::Order order = Streams::Order::kInStream) {
   const Streams::Submission submission = streams().submit(
       stream, current_device(), kind,
