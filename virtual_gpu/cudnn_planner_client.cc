@@ -337,22 +337,24 @@ class Connection {
   std::pair<dev_t, ino_t> file_;
 };
 
-bool wait_for(const Connection& connection, short what, int64_t deadline) {
+// The descriptor once it is ready, -1 where it does not become so or is no longer the connection's.
+int wait_for(const Connection& connection, short what, int64_t deadline) {
   for (;;) {
     const int64_t left = deadline - now_ms();
     const int file = connection.number();
-    if (left <= 0 || file < 0) return false;
+    if (left <= 0 || file < 0) return -1;
     pollfd poll_for{file, what, 0};
     const int ready = poll(&poll_for, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX)));
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return false;
+    if (ready > 0) return connection.number();
+    if (ready < 0 && errno != EINTR) return -1;
   }
 }
 
 bool send_all(const Connection& connection, const char* from, size_t bytes, int64_t deadline) {
   while (bytes > 0) {
-    if (!wait_for(connection, POLLOUT, deadline)) return false;
-    const ssize_t n = send(connection.number(), from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const int file = wait_for(connection, POLLOUT, deadline);
+    if (file < 0) return false;
+    const ssize_t n = send(file, from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n <= 0) return false;
     from += n;
@@ -363,8 +365,9 @@ bool send_all(const Connection& connection, const char* from, size_t bytes, int6
 
 bool receive_all(const Connection& connection, char* to, size_t bytes, int64_t deadline) {
   while (bytes > 0) {
-    if (!wait_for(connection, POLLIN, deadline)) return false;
-    const ssize_t n = recv(connection.number(), to, bytes, MSG_DONTWAIT);
+    const int file = wait_for(connection, POLLIN, deadline);
+    if (file < 0) return false;
+    const ssize_t n = recv(file, to, bytes, MSG_DONTWAIT);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n <= 0) return false;
     to += n;

@@ -362,6 +362,22 @@ TEST_CASE("libraries that the program calls itself write to what they like") {
   }
   SUBCASE("cuSPARSE") { CHECK(cuda_function<int (*)()>("cusparseSpMV")() == 0); }
   SUBCASE("cuDNN") { CHECK(cuda_function<int (*)()>("cudnnPoolingForward")() == 0); }
+  SUBCASE("NCCL") {
+    constexpr int kFloatOfNccl = 7, kSum = 0;
+    void* communicator = nullptr;
+    const auto make = cuda_function<int (*)(void**, int, const int*)>("ncclCommInitAll");
+    REQUIRE(make(&communicator, 1, nullptr) == 0);
+    SUBCASE("in place") {
+      using Reduce = int (*)(const void*, void*, size_t, int, int, void*, void*);
+      CHECK(cuda_function<Reduce>("ncclAllReduce")(to, to, 2, kFloatOfNccl, kSum, communicator,
+                                                   nullptr) == 0);
+    }
+    SUBCASE("received") {
+      using Receive = int (*)(void*, size_t, int, int, void*, void*);
+      CHECK(cuda_function<Receive>("ncclRecv")(to, 2, kFloatOfNccl, 0, communicator, nullptr) == 0);
+    }
+    CHECK(cuda_function<int (*)(void*)>("ncclCommDestroy")(communicator) == 0);
+  }
   SUBCASE("cuFFT") { CHECK(cuda_function<int (*)(int)>("cufftXtExec")(1) == 0); }
   CHECK_FALSE(is_known(y));
   y.fill_(4);

@@ -11,6 +11,7 @@
 
 #include "virtual_gpu/answer_macros.h"
 #include "virtual_gpu/answers/objects.h"
+#include "virtual_gpu/known_values.h"
 #include "virtual_gpu/machine.h"
 #include "virtual_gpu/nccl_memory.h"
 
@@ -190,10 +191,16 @@ namespace {
 
 constexpr int kDeviceToDevice = 3;
 
+// What others sent nobody knows here, also where nothing is copied.
+void note_received(void* to, size_t bytes) {
+  known_values().wrote(reinterpret_cast<uintptr_t>(to), nullptr, bytes);
+}
+
 int copy(void* to, const void* from, size_t bytes, int type, int ranks, void* stream) {
   if (bytes == 0) return 0;
   if (to != from && cudaMemcpyAsync(to, from, bytes, kDeviceToDevice, stream) != 0)
     return kUnhandledCudaError;
+  note_received(to, bytes);
   // Sizes and bytes of objects; what else the host has written is not read back.
   if (is_integer(type)) Machine::get().note_exchange(to, from, bytes, ranks);
   return 0;
@@ -387,6 +394,9 @@ MEMLEDGER_ANSWER int ncclSend(const void*, size_t, int, int peer, Communicator* 
                               void*) {
   return connect_peer(communicator, peer, true);
 }
-MEMLEDGER_ANSWER int ncclRecv(void*, size_t, int, int peer, Communicator* communicator, void*) {
-  return connect_peer(communicator, peer, false);
+MEMLEDGER_ANSWER int ncclRecv(void* to, size_t count, int type, int peer,
+                              Communicator* communicator, void*) {
+  if (const int status = connect_peer(communicator, peer, false)) return status;
+  note_received(to, count * size_of(type));
+  return 0;
 }

@@ -51,7 +51,7 @@ struct RunningOps {
   // The row of the last assumed read within the outermost operator, plus 1.
   uint32_t row = 0;
   std::array<const char*, kMostNames> names{};
-  // Of each, what a copy to the host within it holds.
+  // What a copy to the host within each of them holds.
   std::array<Reads, kMostNames> reads{};
   std::array<Planned, kMostPlans> planned{};
 

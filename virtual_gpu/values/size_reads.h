@@ -29,8 +29,8 @@ struct ReadRow {
   // The new storages that the outermost operators returned, all runs together.
   uint64_t dependent_bytes = 0;
   std::string where;  // the line of the first; may be empty
-  // Of kScalar: a whole number, by which the program may allocate. What it allocates then has no
-  // largest size that is known.
+  // Whether a kScalar is a whole number, by which the program may allocate. What it allocates then
+  // has no largest size that is known.
   bool is_number = false;
 };
 
