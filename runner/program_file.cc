@@ -63,6 +63,17 @@ bool has_interpreter(const std::vector<Elf64_Phdr>& parts) {
                      [](const Elf64_Phdr& part) { return part.p_type == PT_INTERP; });
 }
 
+// The dynamic linker that the program names; empty for none.
+std::string interpreter(std::ifstream& file, const std::vector<Elf64_Phdr>& parts) {
+  for (const Elf64_Phdr& part : parts) {
+    constexpr uint64_t kMaxBytes = 4096;
+    if (part.p_type != PT_INTERP || part.p_filesz == 0 || part.p_filesz > kMaxBytes) continue;
+    std::string path(part.p_filesz, '\0');
+    if (read_at(file, part.p_offset, path.data(), path.size())) return path.c_str();
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string find_program(const std::string& program) {
@@ -83,8 +94,10 @@ bool starts_with_dynamic_linker(const std::string& path) {
       header.e_ident[EI_CLASS] != ELFCLASS64)
     return false;
   std::vector<Elf64_Phdr> parts(header.e_phnum);
-  return !parts.empty() && read_at(file, header.e_phoff, parts.data(), parts.size()) &&
-         has_interpreter(parts);
+  if (parts.empty() || !read_at(file, header.e_phoff, parts.data(), parts.size())) return false;
+  const std::string path_of_linker = interpreter(file, parts);
+  const std::string name = path_of_linker.substr(path_of_linker.rfind('/') + 1);
+  return name.rfind("ld-linux", 0) == 0;
 }
 
 bool gains_privileges(const std::string& path) {

@@ -14,7 +14,8 @@ struct Fitness {
 // The file that is meant by a program's name, as the shell finds it.
 std::string find_program(const std::string& program);
 
-// Whether it is a program that the dynamic linker starts; not a script.
+// Whether it is a program that glibc's dynamic linker starts, not another one (musl's); not a
+// script.
 bool starts_with_dynamic_linker(const std::string& path);
 
 // Whether it is started with rights that its caller does not have: set-user-ID, set-group-ID, file
