@@ -20,11 +20,16 @@ std::string policy_in_words(uint32_t millionths) {
   return "reads=0." + digits + ": that share of the largest possible";
 }
 
+bool is_size(const ReadRow& row) {
+  return row.kind == ReadKind::kAssumedSize || row.kind == ReadKind::kUnboundedSize;
+}
+
 std::string row_text(const ReadRow& row) {
   std::string text = "  " + row.op + ", " + times(row.count);
   if (row.kind == ReadKind::kScalar) {
-    text += row.is_number ? ": a number, read as zero; what is allocated by it has no largest size"
-                          : ": a value, read as zero";
+    text += ": a value, read as zero";
+  } else if (row.kind == ReadKind::kNumber) {
+    text += ": a whole number, read as zero";
   } else {
     text += ": " + size_in_words(static_cast<double>(row.dependent_bytes)) + " of results";
     if (row.kind == ReadKind::kUnboundedSize) text += ", no largest size is known";
@@ -38,11 +43,10 @@ std::string row_text(const ReadRow& row) {
 std::string read_list_text(const std::vector<ReadRow>& rows, uint32_t millionths) {
   if (rows.empty()) return "";
   uint64_t sizes = 0, scalars = 0;
-  bool has_unbounded = false, has_numbers = false;
+  bool has_unbounded = false;
   for (const ReadRow& row : rows) {
-    (row.kind == ReadKind::kScalar ? scalars : sizes) += row.count;
-    has_unbounded |= row.kind == ReadKind::kUnboundedSize || row.is_number;
-    has_numbers |= row.is_number;
+    (is_size(row) ? sizes : scalars) += row.count;
+    has_unbounded |= row.kind == ReadKind::kUnboundedSize;
   }
   std::string text = "memledger virtual GPU: the host read what only the device knows";
   if (sizes > 0) text += "; sizes " + times(sizes) + " (" + policy_in_words(millionths) + ")";
@@ -56,8 +60,6 @@ std::string read_list_text(const std::vector<ReadRow>& rows, uint32_t millionths
     if (has_unbounded) text += " but for what has no largest size";
     text += "; a run with reads=none gives the lower one.\n";
   }
-  if (has_numbers && (sizes == 0 || millionths == 0))
-    text += "  What the program allocates by numbers that were read as zero has no largest size.\n";
   return text;
 }
 

@@ -19,7 +19,8 @@ namespace memledger::virtual_gpu {
 enum class ReadKind : uint8_t {
   kAssumedSize,    // the policy's
   kUnboundedSize,  // no largest size follows from the shapes: one was taken that may be too small
-  kScalar,         // a value, such as that of item(), was read as zero
+  kNumber,         // a whole number, as of item<int64_t>(), was read as zero: it may become a size
+  kScalar,         // a truth or a fraction was read as zero: it may steer what runs
 };
 
 struct ReadRow {
@@ -29,12 +30,9 @@ struct ReadRow {
   // The new storages that the outermost operators returned, all runs together.
   uint64_t dependent_bytes = 0;
   std::string where;  // the line of the first; may be empty
-  // Whether a kScalar is a whole number, by which the program may allocate. What it allocates then
-  // has no largest size that is known.
-  bool is_number = false;
 };
 
-// Rows so far, sizes first and by bytes.
+// Rows so far: sizes first and by bytes, then numbers.
 std::vector<ReadRow> unknown_reads();
 
 }  // namespace memledger::virtual_gpu
