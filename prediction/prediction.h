@@ -59,8 +59,9 @@ struct SettingTried {
 struct ProgramEnd {
   int status = 0;  // as a shell has it: 128 + signal
   bool timed_out = false;
-  int timeout_s = 0;       // after which it was ended
-  std::string last_lines;  // of its output, where it failed
+  int timeout_s = 0;        // after which it was ended
+  bool read_input = false;  // its standard input, which is empty
+  std::string last_lines;   // of its output, where it failed
 };
 
 // One run of the program, on one end of the interval.

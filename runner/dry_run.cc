@@ -193,8 +193,9 @@ class Runs {
     std::error_code error;
     fs::create_directory(plan.folder, error);
     if (error) return absl::UnavailableError(absl::StrCat(plan.folder, ": ", error.message()));
-    auto child = ChildProcess::start(plan.folder + "/output", prediction::kMeasureVariable,
-                                     plan.folder, [&] { return become_program(options_, plan); });
+    auto child = ChildProcess::start(plan.folder + "/input", plan.folder + "/output",
+                                     prediction::kMeasureVariable, plan.folder,
+                                     [&] { return become_program(options_, plan); });
     if (!child.ok()) return child.status();
     plan.child = *std::move(child);
     return absl::OkStatus();
@@ -218,6 +219,7 @@ class Runs {
     program.status = plan.child->end().status;
     program.timed_out = plan.child->end().timed_out;
     program.timeout_s = options_.timeout_s;
+    program.read_input = plan.child->end().read_input;
     program.last_lines = last_lines(plan.folder + "/output", kShownLines);
     plan.run.steps = prediction::read_progress(plan.folder).steps;
     plan.run.processes = read_measurements(plan.folder);

@@ -50,7 +50,7 @@ dry_run 12 --gpu=h100 -- "$program" 1 fail
 check "the program's status" has out "h100: failed: the program ended with 3"
 check "its last lines" has err "the last lines of the program:"
 dry_run 12 --gpu=h100 -- "$program" 1 wait
-check "its input is empty" has out "failed"
+check "its input is empty" has out "failed: the program ended with 4: it reads standard input, which is empty here"
 dry_run 10 --gpu=h100 -- "$program" 1 catch
 dry_run 12 --gpu=h100 -- /bin/true
 check "a program without a GPU" has out "it used no GPU"
