@@ -187,14 +187,29 @@ bool may_end(int64_t step, int64_t settled_at) {
   return others == 0 || step > last;
 }
 
+std::vector<const void*> ended_optimizers() {
+  std::vector<const void*> optimizers;
+  {
+    const std::lock_guard<ForkSafeMutex> hold(measure().mutex);
+    optimizers = measure().peak.optimizers();
+  }
+  const auto ended = std::remove_if(
+      optimizers.begin(), optimizers.end(),
+      [](const void* optimizer) { return measure().parameters.is_alive(optimizer); });
+  optimizers.erase(ended, optimizers.end());
+  return optimizers;
+}
+
 // Returns whether the program has shown what it takes.
 bool note_step(const void* parameter) {
   Measure& measure = inside::measure();
   const Totals totals = measured_totals();
   const size_t unstepped = measure.parameters.unstepped();
   int64_t step = 0, settled_at = 0;
+  const std::vector<const void*> ended = ended_optimizers();
   {
     const std::lock_guard<ForkSafeMutex> hold(measure.mutex);
+    for (const void* const optimizer : ended) measure.peak.forget(optimizer);
     const bool is_settled =
         measure.peak.note({parameter, totals.peak_bytes, totals.used_bytes, unstepped});
     step = measure.peak.steps();
