@@ -118,8 +118,9 @@ std::string why_it_failed(const Run& run) {
   }
   if (run.program.read_input) return fmt::format("{}: {}", sentence, kReadsInput);
   for (const Measurement& process : run.processes) {
-    if (!process.cause.empty() && !absl::StartsWith(process.cause, "SIG"))
-      sentence += fmt::format(", by {}", shown(process.cause));
+    const size_t exception = process.cause.find("uncaught exception");
+    if (exception != std::string::npos)
+      return fmt::format("{}: {}", sentence, shown(process.cause.substr(exception)));
   }
   const std::string advice = advice_on_reads(run);
   return advice.empty() ? sentence : sentence + ", " + advice;

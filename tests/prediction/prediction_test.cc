@@ -167,6 +167,31 @@ TEST_CASE("a size without an upper bound is never told to fit") {
   }
 }
 
+TEST_CASE("a number may be a size, unless a run with other numbers allocates the same") {
+  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
+  high.processes[0].devices[0].allocations = 12;
+  CHECK_FALSE(needs_other_numbers({low, high}));
+  high.processes[0].unknown_reads = {open_read(0)};
+  high.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kNumber;
+  CHECK(needs_other_numbers({low, high}));
+  CHECK_FALSE(needs_other_numbers({low, failed_run(kHigh, 990)}));
+  CHECK(predict("test", {low, high}).verdict == Verdict::kNotKnown);
+
+  Run probe = high;
+  probe.numbers_are_one = true;
+  Prediction prediction = predict("test", {low, high, probe});
+  CHECK(prediction.verdict == Verdict::kFits);
+  CHECK(contains(prediction.to_text(), "on which no allocation depends"));
+  ++probe.processes[0].devices[0].allocations;
+  prediction = predict("test", {low, high, probe});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(contains(prediction.sentence(), "a size depends on values that only the device has"));
+  --probe.processes[0].devices[0].allocations;
+  probe.program.status = 1;
+  probe.processes[0].ended = Ended::kNot;
+  CHECK(predict("test", {low, high, probe}).verdict == Verdict::kNotKnown);
+}
+
 TEST_CASE("a low end that assumed sizes proves nothing") {
   Run assumed = failed_run(kLow, 990);
   assumed.assumes_sizes = true;
