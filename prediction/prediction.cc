@@ -14,11 +14,11 @@ namespace memledger::prediction {
 namespace {
 
 constexpr char kExpandable[] = "expandable_segments:True";
-constexpr char kCudaPool[] = "backend:cudaMallocAsync";
-// garbage_collection_threshold is not among them: LibTorch heeds it only where the program sets a
-// fraction of the device's memory.
+// Not among them: garbage_collection_threshold, which LibTorch heeds only where the program sets a
+// fraction of the device's memory; backend:cudaMallocAsync, as it is not known how CUDA's own pool
+// falls into pieces.
 constexpr std::string_view kSettings[] = {kExpandable, "max_split_size_mb:128",
-                                          "roundup_power2_divisions:8", kCudaPool};
+                                          "roundup_power2_divisions:8"};
 // Less that is cached is not worth a run.
 constexpr int64_t kLeastCached = int64_t{32} << 20;
 constexpr int64_t kLeastShareCached = 20;  // one part in so many of what is reserved
@@ -425,8 +425,7 @@ void add_setting(std::string setting, const Prediction& tried, Prediction& predi
     result.reserved_peak.high = std::max(result.reserved_peak.high, device.reserved_peak.high);
   }
   const bool helps = prediction.verdict != Verdict::kFits && tried.verdict == Verdict::kFits;
-  // How CUDA's own pool falls into pieces is not known.
-  if (helps && prediction.remedy.empty() && result.setting != kCudaPool)
+  if (helps && prediction.remedy.empty())
     prediction.remedy = result.setting == kExpandable ? "expandable_segments" : result.setting;
   prediction.settings.push_back(std::move(result));
 }
