@@ -1,0 +1,432 @@
+#include "runner/dry_run.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "prediction/measurement.h"
+#include "prediction/run_files.h"
+#include "runner/allocator_setting.h"
+#include "runner/child_process.h"
+#include "runner/environment.h"
+#include "runner/run_command.h"
+#include "runner/run_specification.h"
+#include "text/output.h"
+
+namespace memledger::runner {
+namespace {
+
+namespace fs = std::filesystem;
+using prediction::Prediction;
+using prediction::Run;
+using std::chrono::steady_clock;
+
+constexpr int kShownLines = 20;
+constexpr auto kPollEvery = std::chrono::milliseconds(20);
+constexpr auto kTellEvery = std::chrono::milliseconds(500);
+constexpr size_t kRunsOfRequest = 4;  // both ends, each with both orders of addresses
+
+// A folder of our own, removed at the end.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::error_code error;
+    std::string name = (fs::temp_directory_path(error) / "memledger-XXXXXX").string();
+    if (mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~ScratchFolder() {
+    std::error_code error;
+    if (!path_.empty()) fs::remove_all(path_, error);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// One run to be made.
+struct Plan {
+  const DryRunRequest* request;
+  std::string specification;  // with all options of its end
+  Run run;
+  std::string folder;
+  std::optional<ChildProcess> child;
+  bool was_alone = true;  // while it ran, no other did
+};
+
+int become_program(const DryRunnerOptions& options, const Plan& plan) {
+  setenv(prediction::kUntilVariable, options.until_exit ? "exit" : "step", /*overwrite=*/1);
+  add_to_allocator_variable(plan.request->allocator_setting);
+  for (const auto& [name, value] : plan.request->variables)
+    setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  // The order of Python's sets is the order of allocations of some programs.
+  setenv("PYTHONHASHSEED", "0", /*overwrite=*/0);
+  unsetenv(environment::kLog);
+  RunOptions run;
+  run.quiet = true;
+  run.virtual_gpu = plan.specification;
+  run.program = plan.request->program;
+  return run_program(run);
+}
+
+std::vector<prediction::Measurement> read_measurements(const std::string& folder) {
+  std::vector<prediction::Measurement> measurements;
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  }
+  for (const fs::path& path : files) {
+    std::ifstream file(path);
+    std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    auto measurement = prediction::parse_measurement(text);
+    if (measurement.ok()) {
+      measurement->process = 0;  // differs from run to run
+      measurements.push_back(*std::move(measurement));
+    } else {
+      tell({"memledger dry-run: a process's figures are unreadable: ",
+            std::string(measurement.status().message())});
+    }
+  }
+  const auto key = [](const prediction::Measurement& measurement) {
+    return std::make_pair(measurement.rank, prediction::to_json(measurement));
+  };
+  std::sort(measurements.begin(), measurements.end(),
+            [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  return measurements;
+}
+
+// What the program wrote, without what is ours.
+std::vector<std::string> written_files(const std::string& folder) {
+  std::vector<std::string> paths = prediction::read_written_files(folder).paths;
+  const auto is_ours = [&](const std::string& path) {
+    return absl::StartsWith(path, folder + "/");
+  };
+  paths.erase(std::remove_if(paths.begin(), paths.end(), is_ours), paths.end());
+  return paths;
+}
+
+bool failed_otherwise(const Run& run) { return !run.has_ended_well() && !run.failed_allocation(); }
+
+// Makes runs, some at a time.
+class Runs {
+ public:
+  Runs(const DryRunnerOptions& options, std::string folder)
+      : options_(options), folder_(std::move(folder)) {}
+
+  const std::string& folder() const { return folder_; }
+  void expect(size_t runs) { expected_ += runs; }
+
+  absl::Status make(std::vector<Plan>& plans) {
+    if (const absl::Status status = make_at_once(plans, at_once()); !status.ok()) return status;
+    for (Plan& plan : plans) {
+      if (plan.was_alone || plan.run.program.timed_out || !failed_otherwise(plan.run)) continue;
+      if (const absl::Status status = make_alone(plan); !status.ok()) return status;
+      // It fails by itself, and so do the others.
+      if (failed_otherwise(plan.run)) break;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static size_t at_once() { return std::clamp(std::thread::hardware_concurrency(), 1u, 4u); }
+
+  absl::Status make_at_once(std::vector<Plan>& plans, size_t most) {
+    size_t next = 0, running = 0;
+    while (next < plans.size() || running > 0) {
+      if (options_.is_cancelled && options_.is_cancelled()) {
+        kill_all(plans);
+        return absl::CancelledError("the dry-run was cancelled");
+      }
+      while (next < plans.size() && running < most) {
+        if (const absl::Status status = start(plans[next]); !status.ok()) {
+          kill_all(plans);
+          return status;
+        }
+        ++next;
+        ++running;
+      }
+      for (size_t i = 0; i < next; ++i) {
+        if (!plans[i].child) continue;
+        plans[i].was_alone = plans[i].was_alone && running == 1;
+        if (!has_ended(plans[i])) continue;
+        finish(plans[i]);
+        --running;
+        ++ended_;
+      }
+      tell_progress(plans, running);
+      std::this_thread::sleep_for(kPollEvery);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status make_alone(Plan& plan) {
+    std::vector<Plan> again(1);
+    again[0].request = plan.request;
+    again[0].specification = plan.specification;
+    again[0].run.end = plan.run.end;
+    again[0].run.addresses = plan.run.addresses;
+    again[0].run.is_limited = plan.run.is_limited;
+    again[0].run.assumes_sizes = plan.run.assumes_sizes;
+    again[0].run.numbers_are_one = plan.run.numbers_are_one;
+    const absl::Status status = make_at_once(again, 1);
+    plan.run = std::move(again[0].run);
+    plan.was_alone = true;
+    return status;
+  }
+
+  absl::Status start(Plan& plan) {
+    plan.folder = absl::StrCat(folder_, "/", ++started_);
+    std::error_code error;
+    fs::create_directory(plan.folder, error);
+    if (error) return absl::UnavailableError(absl::StrCat(plan.folder, ": ", error.message()));
+    auto child = ChildProcess::start(plan.folder + "/input", plan.folder + "/output",
+                                     prediction::kMeasureVariable, plan.folder,
+                                     [&] { return become_program(options_, plan); });
+    if (!child.ok()) return child.status();
+    plan.child = *std::move(child);
+    return absl::OkStatus();
+  }
+
+  static void kill_all(std::vector<Plan>& plans) {
+    for (Plan& plan : plans) {
+      if (plan.child) plan.child->kill();
+    }
+  }
+
+  bool has_ended(Plan& plan) const {
+    if (plan.child->poll()) return true;
+    if (plan.child->age() < std::chrono::seconds(options_.timeout_s)) return false;
+    plan.child->kill(/*timed_out=*/true);
+    return true;
+  }
+
+  void finish(Plan& plan) const {
+    prediction::ProgramEnd& program = plan.run.program;
+    program.status = plan.child->end().status;
+    program.timed_out = plan.child->end().timed_out;
+    program.timeout_s = options_.timeout_s;
+    program.read_input = plan.child->end().read_input;
+    program.last_lines = last_lines(plan.folder + "/output", kShownLines);
+    plan.run.steps = prediction::read_progress(plan.folder).steps;
+    plan.run.processes = read_measurements(plan.folder);
+    plan.run.written_files = written_files(plan.folder);
+    plan.child.reset();
+  }
+
+  void tell_progress(const std::vector<Plan>& plans, size_t running) {
+    const auto now = steady_clock::now();
+    if (!options_.progress || now < next_telling_) return;
+    next_telling_ = now + kTellEvery;
+    DryRunProgress progress;
+    progress.ended = ended_;
+    progress.running = running;
+    progress.total = std::max(expected_, ended_ + running);
+    progress.elapsed = now - began_;
+    bool has_one = false;
+    for (const Plan& plan : plans) {
+      if (!plan.child) continue;
+      const prediction::Progress of_run = prediction::read_progress(plan.folder);
+      if (has_one && of_run.steps >= progress.steps) continue;
+      has_one = true;
+      progress.steps = of_run.steps;
+      progress.label = of_run.label;
+    }
+    options_.progress(progress);
+  }
+
+  const DryRunnerOptions& options_;
+  const std::string folder_;
+  const steady_clock::time_point began_ = steady_clock::now();
+  steady_clock::time_point next_telling_;
+  size_t started_ = 0, ended_ = 0, expected_ = 0;
+};
+
+// What was run for one request.
+struct Case {
+  const DryRunRequest* request;
+  std::vector<Run> runs;
+};
+
+// Which run of a case to make.
+struct RunKind {
+  Run::End end;
+  Run::Addresses addresses;
+  bool is_limited = true;
+  bool assumes_sizes = false;
+  bool numbers_are_one = false;
+};
+
+// The runs of several cases that are made together, and whose they are.
+class Wave {
+ public:
+  absl::Status add(Case& of, const RunKind& kind, const std::string& folder) {
+    Plan plan;
+    plan.request = of.request;
+    plan.run.end = kind.end;
+    plan.run.addresses = kind.addresses;
+    plan.run.is_limited = kind.is_limited;
+    plan.run.assumes_sizes = kind.assumes_sizes;
+    plan.run.numbers_are_one = kind.numbers_are_one;
+    plan.specification = of.request->gpu;
+    if (!kind.is_limited) {
+      auto larger = without_limit(plan.specification, folder);
+      if (!larger.ok()) return larger.status();
+      plan.specification = *std::move(larger);
+    }
+    if (kind.assumes_sizes)
+      plan.specification = with_option(std::move(plan.specification), "reads", "all");
+    if (kind.numbers_are_one)
+      plan.specification = with_option(std::move(plan.specification), "numbers", "one");
+    plan.specification = on_end(std::move(plan.specification), kind.end, kind.addresses);
+    plans_.push_back(std::move(plan));
+    cases_.push_back(&of);
+    return absl::OkStatus();
+  }
+
+  absl::Status make(Runs& runs) {
+    if (const absl::Status status = runs.make(plans_); !status.ok()) return status;
+    for (size_t i = 0; i < plans_.size(); ++i) cases_[i]->runs.push_back(std::move(plans_[i].run));
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<Plan> plans_;
+  std::vector<Case*> cases_;
+};
+
+// A run whose memory was short does not tell how much the program takes.
+bool was_short(const Run& run) {
+  for (const prediction::Measurement& process : run.processes) {
+    for (const prediction::MeasuredDevice& device : process.devices) {
+      if (device.retries > 0 || device.failures > 0) return true;
+    }
+  }
+  return false;
+}
+
+constexpr Run::End kLow = Run::End::kLow, kHigh = Run::End::kHigh;
+constexpr Run::Addresses kDown = Run::Addresses::kDown, kUp = Run::Addresses::kUp;
+
+// One run of each end, each in an order of its own.
+absl::Status run_first(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    absl::Status status = wave.add(of, {kLow, kDown}, runs.folder());
+    if (status.ok()) status = wave.add(of, {kHigh, kUp}, runs.folder());
+    if (!status.ok()) return status;
+  }
+  return wave.make(runs);
+}
+
+// A program may fail where it finds nothing and expected something, and go on at the other end.
+absl::Status replace_failed_low(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    const bool can_differ = !has_option(of.request->gpu, "reads");
+    if (!can_differ || !failed_otherwise(of.runs[0]) || failed_otherwise(of.runs[1])) continue;
+    if (of.runs[0].program.timed_out) continue;
+    of.runs.erase(of.runs.begin());
+    runs.expect(1);
+    RunKind kind{kLow, kDown};
+    kind.assumes_sizes = true;
+    if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok()) return status;
+  }
+  return wave.make(runs);
+}
+
+// Returns which runs of the other order of addresses are wanted. Where only the verdict is, none
+// if it is known.
+std::vector<RunKind> in_other_order(const Case& of) {
+  if (has_option(of.request->gpu, "addresses")) return {};
+  if (std::any_of(of.runs.begin(), of.runs.end(), &failed_otherwise)) return {};
+  const Run& low = of.runs[0].end == kLow ? of.runs[0] : of.runs[1];
+  const Run& high = of.runs[0].end == kLow ? of.runs[1] : of.runs[0];
+  RunKind low_kind{kLow, kUp};
+  low_kind.assumes_sizes = low.assumes_sizes;
+  const RunKind high_kind{kHigh, kDown};
+  if (!of.request->verdict_only) return {low_kind, high_kind};
+  if (low.failed_allocation()) return {low_kind};
+  if (high.failed_allocation()) return {};
+  return {low_kind, high_kind};
+}
+
+absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    for (const RunKind& kind : in_other_order(of)) {
+      if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
+        return status;
+    }
+  }
+  return wave.make(runs);
+}
+
+absl::Status run_without_limit(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    if (of.request->verdict_only) continue;
+    for (const Run& run : of.runs) {
+      if (!was_short(run) || run.numbers_are_one) continue;
+      runs.expect(1);
+      RunKind kind{run.end, run.addresses};
+      kind.is_limited = false;
+      kind.assumes_sizes = run.assumes_sizes;
+      if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
+        return status;
+    }
+  }
+  return wave.make(runs);
+}
+
+// Whether anything depends on numbers that the program read.
+absl::Status run_other_numbers(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    if (has_option(of.request->gpu, "numbers") || !prediction::needs_other_numbers(of.runs))
+      continue;
+    runs.expect(1);
+    RunKind kind{kHigh, kUp};
+    kind.numbers_are_one = true;
+    if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok()) return status;
+  }
+  return wave.make(runs);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
+    const std::vector<DryRunRequest>& requests) {
+  const ScratchFolder folder;
+  if (folder.path().empty())
+    return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
+  Runs runs(options_, folder.path());
+  runs.expect(kRunsOfRequest * requests.size());
+  std::vector<Case> cases;
+  for (const DryRunRequest& request : requests) cases.push_back({&request, {}});
+  absl::Status status = run_first(runs, cases);
+  if (status.ok()) status = replace_failed_low(runs, cases);
+  if (status.ok()) status = run_other_order(runs, cases);
+  if (status.ok()) status = run_other_numbers(runs, cases);
+  if (status.ok()) status = run_without_limit(runs, cases);
+  if (!status.ok()) return status;
+  std::vector<Prediction> predictions;
+  for (const Case& of : cases) predictions.push_back(prediction::predict(of.request->gpu, of.runs));
+  return predictions;
+}
+
+}  // namespace memledger::runner
