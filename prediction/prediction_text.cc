@@ -243,6 +243,8 @@ std::string json_of(const Prediction& prediction) {
   return to_text(result);
 }
 
+std::string device_text(const DevicePrediction& device) { return device_lines(device); }
+
 std::string text_of(const Prediction& prediction) {
   std::string text = prediction.specification + ": " + sentence_of(prediction) + "\n";
   if (prediction.verdict == Verdict::kFailed) return text;

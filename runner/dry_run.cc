@@ -108,6 +108,7 @@ int become_program(const DryRunnerOptions& options, const Plan& plan) {
   for (const auto& [name, value] : plan.request->variables)
     setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   unsetenv(environment::kLog);
+  if (options.become) return options.become(plan.specification, plan.request->program);
   RunOptions run;
   run.quiet = true;
   run.virtual_gpu = plan.specification;
@@ -271,8 +272,11 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   if (const absl::Status status = run_ends(runs, cases); !status.ok()) return status;
   if (const absl::Status status = run_without_limit(runs, cases); !status.ok()) return status;
   std::vector<Prediction> predictions;
-  for (const Case& one : cases)
+  runs_.clear();
+  for (Case& one : cases) {
     predictions.push_back(prediction::predict(one.request->gpu, one.runs));
+    runs_.push_back(std::move(one.runs));
+  }
   return predictions;
 }
 

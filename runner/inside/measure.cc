@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <map>
@@ -19,10 +20,12 @@
 #include <utility>
 #include <vector>
 
+#include "prediction/measured_call.h"
 #include "prediction/measurement.h"
 #include "registry/allocation_failure.h"
 #include "registry/device_statistics.h"
 #include "registry/hooks/step_observer.h"
+#include "registry/libtorch/reset_peaks.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
 #include "reporter/mem_reporter.h"
@@ -52,6 +55,7 @@ struct Round {
 struct Measure {
   std::string folder;
   bool until_step = false;
+  bool until_call = false;  // of memledger::predict()
   pid_t process = 0;
   std::mutex lock;
   int64_t steps = 0;
@@ -152,11 +156,12 @@ prediction::MeasuredPeak peak_of(int device) {
   return peak;
 }
 
-void write(Ended ended) {
+void write(Ended ended, const char* cause) {
   Measurement measurement;
   measurement.process = getpid();
   measurement.rank = environment::rank(&value_of);
   measurement.ended = ended;
+  if (cause != nullptr) measurement.cause = cause;
   measurement.devices = devices();
   if (measurement.devices.empty()) return;  // a launcher, or a worker of a data loader
   {
@@ -174,10 +179,10 @@ void write(Ended ended) {
   if (!status.ok()) tell({std::string(status.message())});
 }
 
-void write_safely(Ended ended) noexcept {
+void write_safely(Ended ended, const char* cause = nullptr) noexcept {
   is_measuring = true;
   try {
-    write(ended);
+    write(ended, cause);
   } catch (const std::exception& error) {
     tell({"memledger: no measurement: ", first_line(error.what())});
   }
@@ -270,6 +275,9 @@ std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& fn) {
 void write_at_exit() {
   if (getpid() != measure().process || measure().is_done.exchange(true)) return;
   write_safely(Ended::kAtExit);
+  if (!measure().until_call) return;
+  std::fflush(nullptr);
+  _exit(prediction::kNoCall);
 }
 
 }  // namespace
@@ -282,6 +290,7 @@ void measure_if_asked() {
   measure.process = getpid();
   const char* const until = value_of(prediction::kUntilVariable);
   measure.until_step = until != nullptr && std::string_view(until) == "step";
+  measure.until_call = until != nullptr && std::string_view(until) == prediction::kUntilCall;
   RegistryOptions options;
   // The stack of a Python program has the interpreter's functions.
   if (dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr)
@@ -302,3 +311,20 @@ void measure_main_begins() {
 }
 
 }  // namespace memledger::inside
+
+extern "C" void memledger_measured_call_begins() {
+  using memledger::inside::cuda;
+  if (void* const reset = dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_reset_peaks"))
+    reinterpret_cast<decltype(&memledger_virtual_gpu_reset_peaks)>(reset)();
+  for (size_t i = 0; i < memledger::inside::uses().size(); ++i) {
+    memledger::reset_device_peaks(cuda(i));
+    memledger::Registry::global().reset_peak(cuda(i));
+  }
+}
+
+extern "C" int64_t memledger_measured_call_peaks() { return memledger::inside::peak_now(); }
+
+extern "C" void memledger_measured_call_ended(const char* cause) {
+  if (memledger::inside::measure().is_done.exchange(true)) return;
+  memledger::inside::write_safely(memledger::prediction::Ended::kAtExit, cause);
+}
