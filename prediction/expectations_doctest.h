@@ -1,7 +1,7 @@
 #pragma once
 
-// Makes memledger::fits_on() start a doctest program anew for the running test case alone. Include it
-// after doctest's header, in one file of the program.
+// Makes memledger::fits_on() start a doctest program anew for the running test case alone. Include
+// it after doctest's header, in one file of the program.
 //
 //   const auto step = [&] { model->forward(input).sum().backward(); };
 //   CHECK(memledger::fits_on("l4", step));
@@ -21,7 +21,8 @@ inline RunningTest running_doctest() {
   if (test == nullptr) return {};
   // A comma separates filters.
   std::string filter = "--test-case=";
-  for (const char* c = test->m_name; *c != '\0'; ++c) filter += *c == ',' ? "\\," : std::string(1, *c);
+  for (const char* c = test->m_name; *c != '\0'; ++c)
+    filter += *c == ',' ? "\\," : std::string(1, *c);
   return {test->m_name, {filter}};
 }
 

@@ -1,5 +1,6 @@
 #include "prediction/predict.h"
 
+#include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -73,7 +74,9 @@ struct Measurer {
   decltype(&memledger_measured_call_begins) begins = nullptr;
   decltype(&memledger_measured_call_peaks) peaks = nullptr;
   decltype(&memledger_measured_call_ended) ended = nullptr;
-  explicit operator bool() const { return begins != nullptr && peaks != nullptr && ended != nullptr; }
+  explicit operator bool() const {
+    return begins != nullptr && peaks != nullptr && ended != nullptr;
+  }
 };
 
 template <typename Function>
@@ -110,8 +113,7 @@ bool has_virtual_gpu() {
 // Returns which call this is: a new process of the same test comes to the same keys.
 std::string next_key(SourceLocation where) {
   static auto* const calls = new std::map<std::string, int>;
-  const std::string place =
-      absl::StrCat(running_test().name, " ", where.file(), ":", where.line());
+  const std::string place = absl::StrCat(running_test().name, " ", where.file(), ":", where.line());
   return absl::StrCat(place, " #", ++(*calls)[place]);
 }
 
@@ -164,10 +166,10 @@ class Records {
 
 void remove_option(std::string& specification, const std::string& option) {
   std::vector<std::string> parts = absl::StrSplit(specification, ',');
-  parts.erase(std::remove_if(
-                  parts.begin() + 1, parts.end(),
-                  [&](const std::string& part) { return absl::StartsWith(part, option + "="); }),
-              parts.end());
+  parts.erase(
+      std::remove_if(parts.begin() + 1, parts.end(),
+                     [&](const std::string& part) { return absl::StartsWith(part, option + "="); }),
+      parts.end());
   specification = absl::StrJoin(parts, ",");
 }
 
@@ -201,9 +203,9 @@ absl::StatusOr<std::string> specification_of(const PredictOptions& options) {
 
 absl::Status check(const PredictOptions& options) {
   if (options.least_runs < 1 || options.most_runs < options.least_runs) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "PredictOptions: a step cannot run at least ", options.least_runs, " and at most ",
-        options.most_runs, " times"));
+    return absl::InvalidArgumentError(absl::StrCat("PredictOptions: a step cannot run at least ",
+                                                   options.least_runs, " and at most ",
+                                                   options.most_runs, " times"));
   }
   if (options.timeout_s < 1)
     return absl::InvalidArgumentError("PredictOptions::timeout_s: less than a second");
@@ -222,6 +224,10 @@ std::string run_until_settled(const std::function<void()>& step, const PredictOp
       before = peaks;
     }
     return "";
+  } catch (const c10::Error& error) {
+    // what() would look up the lines of a whole stack, which takes seconds.
+    return absl::StrCat("the step threw: ",
+                        std::string(first_line(error.what_without_backtrace())));
   } catch (const std::exception& error) {
     return absl::StrCat("the step threw: ", std::string(first_line(error.what())));
   } catch (...) {
@@ -364,8 +370,7 @@ TestVerdict fits_on(std::string_view gpu, const std::function<void()>& step,
   PredictOptions on_gpu = options;
   on_gpu.gpu = std::string(gpu);
   const absl::StatusOr<Prediction> prediction = predict(step, on_gpu, where);
-  if (!prediction.ok())
-    return TestVerdict::failed(std::string(prediction.status().message()));
+  if (!prediction.ok()) return TestVerdict::failed(std::string(prediction.status().message()));
   std::string message = absl::StrCat(prediction->specification, ": ", prediction->sentence());
   return prediction->verdict == Verdict::kFits ? TestVerdict::passed(std::move(message))
                                                : TestVerdict::failed(std::move(message));

@@ -5,7 +5,8 @@
 //   const auto step = [&] { model->forward(input).sum().backward(); };
 //   const auto prediction = memledger::predict(step, {"l4"});
 //   if (prediction.ok()) std::cout << prediction->sentence() << '\n';
-//   const memledger::TestVerdict verdict = memledger::fits_on("l4", step);  // for CHECK, EXPECT_TRUE
+//   const memledger::TestVerdict verdict = memledger::fits_on("l4", step);  // for CHECK,
+//   EXPECT_TRUE
 
 #include <cstdint>
 #include <functional>
@@ -28,8 +29,8 @@ using prediction::Prediction;
 using prediction::Verdict;
 
 struct PredictOptions {
-  // As `memledger dry-run --gpu` takes it: `l4`, `h100:40GiB,count=2`. Empty: the virtual GPU of this
-  // process.
+  // As `memledger dry-run --gpu` takes it: `l4`, `h100:40GiB,count=2`. Empty: the virtual GPU of
+  // this process.
   std::string gpu;
   // The bytes of each device that the program may take; unset: all that the device has. At least
   // 64 MiB.

@@ -14,9 +14,9 @@ Json json(const Run& run) {
   Json processes = Json::array();
   for (const Measurement& process : run.processes)
     processes.push_back(Json::parse(to_json(process)));
-  return {{"is_high", run.end == Run::End::kHigh},   {"is_limited", run.is_limited},
-          {"status", run.program.status},            {"timed_out", run.program.timed_out},
-          {"last_lines", run.program.last_lines},    {"processes", processes}};
+  return {{"is_high", run.end == Run::End::kHigh}, {"is_limited", run.is_limited},
+          {"status", run.program.status},          {"timed_out", run.program.timed_out},
+          {"last_lines", run.program.last_lines},  {"processes", processes}};
 }
 
 absl::StatusOr<Run> run_of(const Json& json) {

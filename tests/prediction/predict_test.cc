@@ -1,8 +1,8 @@
 // Predictions of steps, on the virtual h100 that this program is linked with. LibTorch's own
 // statistics of the same steps are the truth.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include "tests/support/doctest_beside_torch.h"
 #include "prediction/expectations_doctest.h"
+#include "tests/support/doctest_beside_torch.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/nn/modules/activation.h>
@@ -107,9 +107,9 @@ TEST_CASE("the verdict turns within 4 MiB of both ends") {
 }
 
 TEST_CASE("the peaks of a convolutional network's step hold LibTorch's own") {
-  torch::nn::Sequential net(
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 64, 3).padding(1)), torch::nn::BatchNorm2d(64),
-      torch::nn::ReLU(), torch::nn::Conv2d(torch::nn::Conv2dOptions(64, 64, 3).padding(1)));
+  torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 64, 3).padding(1)),
+                            torch::nn::BatchNorm2d(64), torch::nn::ReLU(),
+                            torch::nn::Conv2d(torch::nn::Conv2dOptions(64, 64, 3).padding(1)));
   net->to(at::kCUDA);
   const at::Tensor images = at::ones({8, 3, 64, 64}, at::kCUDA);
   const auto step = [&] {
@@ -151,7 +151,8 @@ TEST_CASE("a failed allocation before the call does not fit either") {
   PredictOptions options;
   options.capacity_bytes = 64 * kMiB;
   const at::Tensor large = bytes_on_gpu(128 * kMiB);
-  const TestVerdict verdict = fits_on("h100", [&] { mlp.step(); }, options);
+  const TestVerdict verdict = fits_on(
+      "h100", [&] { mlp.step(); }, options);
   CHECK_FALSE(verdict);
   CHECK_MESSAGE(has(verdict.message(), "does not fit"), verdict);
 }
