@@ -1,7 +1,6 @@
 // Predictions of steps, on the virtual h100 that this program is linked with. LibTorch's own
 // statistics of the same steps are the truth.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include "prediction/expectations_doctest.h"
 #include "tests/support/doctest_beside_torch.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "memledger.h"
+#include "prediction/expectations_doctest.h"
 
 namespace memledger {
 namespace {
