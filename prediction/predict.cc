@@ -21,13 +21,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "prediction/measured_call.h"
 #include "prediction/measurement.h"
-#include "prediction/prediction_text.h"
 #include "prediction/recorded_call.h"
 #include "runner/dry_run.h"
 #include "runner/environment.h"
+#include "text/names.h"
 #include "text/output.h"
 #include "virtual_gpu/device_use.h"
 #include "virtual_gpu/specification.h"
@@ -274,26 +275,14 @@ int become_this_program(const std::string& specification, const std::vector<std:
   return kCannotStart;
 }
 
-std::string cause_of(const std::vector<Run>& runs) {
-  for (const Run& run : runs) {
-    for (const prediction::Measurement& process : run.processes) {
-      if (!process.cause.empty()) return process.cause;
-    }
-  }
-  return "";
-}
-
 // Adds to the prediction what only a call knows.
 Prediction concluded(Prediction prediction, const RecordedCall& call) {
-  const int status = prediction.program.status;
-  if (prediction.verdict == Verdict::kFailed && status == kStepThrew) {
-    prediction.reason = cause_of(call.runs);
-  } else if (prediction.verdict == Verdict::kFailed && status == prediction::kNoCall) {
-    prediction.reason = "this program, started anew, ended before it came to this call";
-  } else if (prediction.verdict == Verdict::kFailed && status != EXIT_SUCCESS) {
-    prediction.reason = absl::StrCat("this program, started anew, ended with ", status,
-                                     " before this call had ended");
-  }
+  // The statuses are ours, and mean nothing to the reader.
+  prediction.reason = absl::StrReplaceAll(
+      prediction.reason,
+      {{absl::StrCat("the program ended with ", kStepThrew, ", by "), ""},
+       {absl::StrCat("the program ended with ", prediction::kNoCall),
+        "this program, started anew, ended before it came to this call"}});
   if (prediction.verdict == Verdict::kFits && !call.has_settled) {
     prediction.verdict = Verdict::kNotKnown;
     prediction.reason = "the peak still moved in the step's last run";
@@ -394,7 +383,8 @@ std::ostream& operator<<(std::ostream& out, const Interval& interval) {
 }
 
 std::ostream& operator<<(std::ostream& out, const DevicePrediction& device) {
-  return out << device_text(device);
+  return out << device.device << " (" << printable(device.gpu) << "): " << device.verdict << ", "
+             << device.process_peak << " of " << device.capacity_bytes;
 }
 
 std::ostream& operator<<(std::ostream& out, const Prediction& prediction) {

@@ -14,18 +14,32 @@ Json json(const Run& run) {
   Json processes = Json::array();
   for (const Measurement& process : run.processes)
     processes.push_back(Json::parse(to_json(process)));
-  return {{"is_high", run.end == Run::End::kHigh}, {"is_limited", run.is_limited},
-          {"status", run.program.status},          {"timed_out", run.program.timed_out},
-          {"last_lines", run.program.last_lines},  {"processes", processes}};
+  return {{"is_high", run.end == Run::End::kHigh},
+          {"is_upwards", run.addresses == Run::Addresses::kUp},
+          {"is_limited", run.is_limited},
+          {"assumes_sizes", run.assumes_sizes},
+          {"status", run.program.status},
+          {"timed_out", run.program.timed_out},
+          {"timeout_s", run.program.timeout_s},
+          {"last_lines", run.program.last_lines},
+          {"steps", run.steps},
+          {"processes", processes},
+          {"written_files", run.written_files}};
 }
 
 absl::StatusOr<Run> run_of(const Json& json) {
   Run run;
   run.end = json.at("is_high").get<bool>() ? Run::End::kHigh : Run::End::kLow;
+  run.addresses =
+      json.at("is_upwards").get<bool>() ? Run::Addresses::kUp : Run::Addresses::kDown;
   run.is_limited = json.at("is_limited");
+  run.assumes_sizes = json.at("assumes_sizes");
   run.program.status = json.at("status");
   run.program.timed_out = json.at("timed_out");
+  run.program.timeout_s = json.at("timeout_s");
   run.program.last_lines = json.at("last_lines");
+  run.steps = json.at("steps");
+  run.written_files = json.at("written_files").get<std::vector<std::string>>();
   for (const Json& process : json.at("processes")) {
     absl::StatusOr<Measurement> measurement = parse_measurement(process.dump());
     if (!measurement.ok()) return measurement.status();
