@@ -279,10 +279,9 @@ int become_this_program(const std::string& specification, const std::vector<std:
 Prediction concluded(Prediction prediction, const RecordedCall& call) {
   // The statuses are ours, and mean nothing to the reader.
   prediction.reason = absl::StrReplaceAll(
-      prediction.reason,
-      {{absl::StrCat("the program ended with ", kStepThrew, ", by "), ""},
-       {absl::StrCat("the program ended with ", prediction::kNoCall),
-        "this program, started anew, ended before it came to this call"}});
+      prediction.reason, {{absl::StrCat("the program ended with ", kStepThrew, ", by "), ""},
+                          {absl::StrCat("the program ended with ", prediction::kNoCall),
+                           "this program, started anew, ended before it came to this call"}});
   if (prediction.verdict == Verdict::kFits && !call.has_settled) {
     prediction.verdict = Verdict::kNotKnown;
     prediction.reason = "the peak still moved in the step's last run";

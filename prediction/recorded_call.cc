@@ -30,8 +30,7 @@ Json json(const Run& run) {
 absl::StatusOr<Run> run_of(const Json& json) {
   Run run;
   run.end = json.at("is_high").get<bool>() ? Run::End::kHigh : Run::End::kLow;
-  run.addresses =
-      json.at("is_upwards").get<bool>() ? Run::Addresses::kUp : Run::Addresses::kDown;
+  run.addresses = json.at("is_upwards").get<bool>() ? Run::Addresses::kUp : Run::Addresses::kDown;
   run.is_limited = json.at("is_limited");
   run.assumes_sizes = json.at("assumes_sizes");
   run.program.status = json.at("status");

@@ -26,6 +26,8 @@ namespace memledger {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
+// With one order of addresses, for what does not depend on it: half the runs.
+const PredictOptions kOneOrder = {"h100,addresses=down"};
 
 c10::CachingDeviceAllocator::DeviceStats statistics() {
   auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::kCUDA));
@@ -130,14 +132,14 @@ TEST_CASE("the peaks of a convolutional network's step hold LibTorch's own") {
 TEST_CASE("what is alive before the call counts, what is gone does not") {
   bytes_on_gpu(512 * kMiB);
   const at::Tensor weights = bytes_on_gpu(96 * kMiB);
-  const auto prediction = predict([&] { bytes_on_gpu(32 * kMiB); });
+  const auto prediction = predict([&] { bytes_on_gpu(32 * kMiB); }, kOneOrder);
   REQUIRE_MESSAGE(prediction.ok(), prediction.status().message());
   CHECK(prediction->devices.front().allocated_peak.low == 128 * kMiB);
   CHECK(prediction->devices.front().allocated_peak.high == 128 * kMiB);
 }
 
 TEST_CASE("an allocation that fails in the step does not fit") {
-  const auto prediction = predict([] { bytes_on_gpu(int64_t{2} << 40); });
+  const auto prediction = predict([] { bytes_on_gpu(int64_t{2} << 40); }, kOneOrder);
   REQUIRE_MESSAGE(prediction.ok(), prediction.status().message());
   CHECK(prediction->verdict == Verdict::kDoesNotFit);
   REQUIRE(prediction->failure);
@@ -157,10 +159,12 @@ TEST_CASE("a failed allocation before the call does not fit either") {
 }
 
 TEST_CASE("what the step throws is the reason") {
-  const auto prediction = predict([] {
-    bytes_on_gpu(kMiB);
-    throw std::runtime_error("no such layer: head");
-  });
+  const auto prediction = predict(
+      [] {
+        bytes_on_gpu(kMiB);
+        throw std::runtime_error("no such layer: head");
+      },
+      kOneOrder);
   REQUIRE_MESSAGE(prediction.ok(), prediction.status().message());
   CHECK(prediction->verdict == Verdict::kFailed);
   CHECK(prediction->sentence() == "failed: the step threw: no such layer: head");
@@ -169,7 +173,7 @@ TEST_CASE("what the step throws is the reason") {
 TEST_CASE("a size that only a device knows is an interval, and between its ends nothing is known") {
   const at::Tensor mask = at::randn({16, 1024, 1024}, at::kCUDA).gt(0);
   const auto step = [&] { mask.nonzero(); };
-  const auto prediction = predict(step);
+  const auto prediction = predict(step, kOneOrder);
   REQUIRE_MESSAGE(prediction.ok(), prediction.status().message());
   const Interval allocated = prediction->devices.front().allocated_peak;
   // Three coordinates of eight bytes for each element, or for none.
@@ -178,14 +182,14 @@ TEST_CASE("a size that only a device knows is an interval, and between its ends 
   CHECK(has(prediction->unknown_reads.front().op, "aten::nonzero"));
   PredictOptions options;
   options.capacity_bytes = allocated.low + 256 * kMiB;
-  const TestVerdict verdict = fits_on("h100", step, options);
+  const TestVerdict verdict = fits_on(kOneOrder.gpu, step, options);
   CHECK_FALSE(verdict);
   CHECK_MESSAGE(has(verdict.message(), "not known"), verdict);
 }
 
 TEST_CASE("a size without a largest value is not known") {
   const at::Tensor counts = at::randn({64}, at::kCUDA).to(at::kLong);
-  const auto prediction = predict([&] { at::repeat_interleave(counts); });
+  const auto prediction = predict([&] { at::repeat_interleave(counts); }, kOneOrder);
   REQUIRE_MESSAGE(prediction.ok(), prediction.status().message());
   CHECK(prediction->verdict == Verdict::kNotKnown);
 }
@@ -193,7 +197,7 @@ TEST_CASE("a size without a largest value is not known") {
 TEST_CASE("a step that takes more each time is not said to fit") {
   std::vector<at::Tensor> kept;
   const auto step = [&] { kept.push_back(bytes_on_gpu(4 * kMiB)); };
-  const auto prediction = predict(step);
+  const auto prediction = predict(step, kOneOrder);
   REQUIRE_MESSAGE(prediction.ok(), prediction.status().message());
   CHECK(prediction->verdict == Verdict::kNotKnown);
   CHECK(has(prediction->sentence(), "still moved"));
@@ -203,7 +207,7 @@ TEST_CASE("a step that takes more each time is not said to fit") {
 
 TEST_CASE("what was predicted before steers the new processes, too") {
   int64_t largest = 0;
-  PredictOptions options;
+  PredictOptions options = kOneOrder;
   options.capacity_bytes = 300 * kMiB;
   for (int64_t blocks = 1; blocks <= 4; ++blocks) {
     const auto prediction = predict([&] { bytes_on_gpu(blocks * 96 * kMiB); }, options);
@@ -216,13 +220,13 @@ TEST_CASE("what was predicted before steers the new processes, too") {
 
 TEST_CASE("a program that does not come to the call again, or uses no GPU, has failed") {
   if (std::getenv("MEMLEDGER_PREDICT_CALL") == nullptr) {
-    const auto prediction = predict([] { bytes_on_gpu(kMiB); });
+    const auto prediction = predict([] { bytes_on_gpu(kMiB); }, kOneOrder);
     REQUIRE_MESSAGE(prediction.ok(), prediction.status().message());
     CHECK(has(prediction->sentence(), "failed: this program, started anew, ended before it came"));
   }
-  const auto prediction = predict([] { at::ones({3}); });
+  const auto prediction = predict([] { at::ones({3}); }, kOneOrder);
   REQUIRE_MESSAGE(prediction.ok(), prediction.status().message());
-  CHECK(prediction->sentence() == "failed: it used no GPU: there is nothing to measure");
+  CHECK(has(prediction->sentence(), "failed: it used no GPU"));
 }
 
 TEST_CASE("one prediction at a time") {
@@ -233,7 +237,7 @@ TEST_CASE("one prediction at a time") {
   };
   absl::Status other;
   absl::StatusOr<Prediction> prediction;
-  std::thread predicts([&] { prediction = predict(step); });
+  std::thread predicts([&] { prediction = predict(step, kOneOrder); });
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   other = predict(step).status();
   predicts.join();
