@@ -52,10 +52,10 @@ absl::StatusOr<Run> run_of(const Json& json) {
 std::string to_json(const RecordedCall& call) {
   Json runs = Json::array();
   for (const Run& run : call.runs) runs.push_back(json(run));
-  return to_text({{"key", call.key},
-                  {"specification", call.specification},
-                  {"has_settled", call.has_settled},
-                  {"runs", std::move(runs)}}) +
+  return memledger::to_text({{"key", call.key},
+                             {"specification", call.specification},
+                             {"has_settled", call.has_settled},
+                             {"runs", std::move(runs)}}) +
          "\n";
 }
 

@@ -381,6 +381,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                   {{"T", "op", "other", "", "(1,)", 9}},
                                   {{"net.0", 5}, {"net.2", 7}}};
   measurement.cause = "SIGSEGV";
+  measurement.unstepped_parameters = 13;
   measurement.failure->free_bytes = 3;
   measurement.allocator_settings = "max_split_size_mb:64";
   measurement.devices[0].allocations = 11;
@@ -398,6 +399,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->peak->by_role.at("parameter") == 5);
   CHECK(read->peak->by_layer.at("net.2") == 7);
   CHECK(read->cause == "SIGSEGV");
+  CHECK(read->unstepped_parameters == 13);
   CHECK(read->failure->free_bytes == 3);
   CHECK(read->allocator_settings == "max_split_size_mb:64");
   CHECK(read->devices[0].requested_in_all == 12);
@@ -471,14 +473,20 @@ TEST_CASE("progress is that of the process that has made most steps") {
   const RunFolder folder("progress");
   CHECK(read_progress(folder.path()).steps == 0);
   CHECK(read_progress(folder.path() + "/missing").steps == 0);
-  folder.write("7.progress", progress_text({3, "epoch 1\nevaluation"}));
-  folder.write("8.progress", progress_text({1, "x"}));
+  folder.write("7.progress", progress_text({7, 3, 2, "epoch 1\nevaluation"}));
+  folder.write("8.progress", progress_text({8, 1, 0, "x"}));
   folder.write("9.progress", "");
   CHECK(read_progress(folder.path()).steps == 3);
   CHECK(read_progress(folder.path()).label == "epoch 1 evaluation");
-  CHECK(progress_text({0, ""}).size() == progress_text({1 << 30, std::string(500, 'x')}).size());
-  folder.write("8.progress", progress_text({4, "x"}));
+  CHECK(progress_text({}).size() ==
+        progress_text({1 << 30, 1 << 30, 1, std::string(500, 'x')}).size());
+  folder.write("8.progress", progress_text({8, 4, 0, "x"}));
   CHECK(read_progress(folder.path()).label == "x");
+  const std::vector<Progress> all = read_all_progress(folder.path());
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].process == 7);
+  CHECK(all[0].settled_at == 2);
+  CHECK(all[1].settled_at == 0);
 }
 
 TEST_CASE("files that a run wrote are those that are still there, each once") {
