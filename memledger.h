@@ -10,6 +10,7 @@
 #include "graph/counted_hooks.h"
 #include "graph/saved_groups.h"
 #include "graph/saved_tensors.h"
+#include "prediction/predict.h"
 #include "registry/registry.h"
 #include "registry/values_text.h"
 #include "reporter/mem_reporter.h"

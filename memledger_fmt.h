@@ -93,6 +93,14 @@ struct fmt::formatter<memledger::ModelSize> : fmt::ostream_formatter {};
 template <>
 struct fmt::formatter<memledger::TestVerdict> : fmt::ostream_formatter {};
 template <>
+struct fmt::formatter<memledger::Verdict> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Interval> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::DevicePrediction> : fmt::ostream_formatter {};
+template <>
+struct fmt::formatter<memledger::Prediction> : fmt::ostream_formatter {};
+template <>
 struct fmt::formatter<memledger::Statistic> : fmt::ostream_formatter {};
 template <>
 struct fmt::formatter<memledger::DeviceStatistics> : fmt::ostream_formatter {};

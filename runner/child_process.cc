@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kCannotStart = 126;
+constexpr int kUnknownStatus = 255;
 
 bool redirect(const char* path, int flags, int descriptor) {
   const int file = open(path, flags | O_CLOEXEC, 0600);
@@ -93,7 +94,13 @@ absl::StatusOr<ChildProcess> ChildProcess::start(const std::string& input_file,
 bool ChildProcess::poll() {
   if (process_ == 0) return true;
   int status = 0;
-  if (waitpid(process_, &status, WNOHANG) != process_) return false;
+  const pid_t ended = waitpid(process_, &status, WNOHANG);
+  if (ended < 0 && errno == ECHILD) {
+    // A program that waits for all children, or ignores their ends, has it; predict() runs there.
+    status = kUnknownStatus << 8;
+  } else if (ended != process_) {
+    return false;
+  }
   if (!end_.timed_out)
     end_.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   end_.read_input = was_read(input_file_);

@@ -76,6 +76,7 @@ int become_program(const DryRunnerOptions& options, const Plan& plan) {
   // The order of Python's sets is the order of allocations of some programs.
   setenv("PYTHONHASHSEED", "0", /*overwrite=*/0);
   unsetenv(environment::kLog);
+  if (options.become) return options.become(plan.specification, plan.request->program);
   RunOptions run;
   run.quiet = true;
   run.virtual_gpu = plan.specification;
@@ -425,7 +426,11 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   if (status.ok()) status = run_without_limit(runs, cases);
   if (!status.ok()) return status;
   std::vector<Prediction> predictions;
-  for (const Case& of : cases) predictions.push_back(prediction::predict(of.request->gpu, of.runs));
+  runs_.clear();
+  for (Case& of : cases) {
+    predictions.push_back(prediction::predict(of.request->gpu, of.runs));
+    runs_.push_back(std::move(of.runs));
+  }
   return predictions;
 }
 

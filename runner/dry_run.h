@@ -49,6 +49,10 @@ struct DryRunnerOptions {
   std::function<void(const DryRunProgress&)> progress;
   // Asked some fifty times a second whether to end all runs; may be empty.
   std::function<bool()> is_cancelled;
+  // Becomes a request's program on a virtual GPU of this specification, in the process of a run and
+  // with the run's variables set; what it returns is the exit status. Empty: as `memledger run`.
+  std::function<int(const std::string& specification, const std::vector<std::string>& program)>
+      become;
 };
 
 // Not thread-safe: one call at a time. Ends the programs that it started, and their children,
@@ -67,8 +71,12 @@ class DryRunner {
   absl::StatusOr<std::vector<prediction::Prediction>> predict(
       const std::vector<DryRunRequest>& requests);
 
+  // Returns the runs of the last predict(), for each request.
+  const std::vector<std::vector<prediction::Run>>& runs() const { return runs_; }
+
  private:
   const DryRunnerOptions options_;
+  std::vector<std::vector<prediction::Run>> runs_;
 };
 
 }  // namespace memledger::runner

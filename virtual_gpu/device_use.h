@@ -20,4 +20,7 @@ struct memledger_virtual_gpu_use {
 __attribute__((visibility("default"))) size_t memledger_virtual_gpu_uses(
     memledger_virtual_gpu_use* rows, size_t capacity);
 
+// Begins the peaks of all devices anew, with what is used now.
+__attribute__((visibility("default"))) void memledger_virtual_gpu_reset_peaks();
+
 }  // extern "C"

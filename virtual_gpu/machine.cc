@@ -150,6 +150,12 @@ memledger_virtual_gpu_use Machine::use(int device) {
           d.used_high};
 }
 
+void Machine::reset_peak(int device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Device& d = devices_[device];
+  d.used_high = d.used;
+}
+
 bool Machine::make_context(int device) {
   if (has_context(device)) return true;
   std::lock_guard<std::mutex> lock(mutex_);
@@ -774,4 +780,10 @@ extern "C" size_t memledger_virtual_gpu_uses(memledger_virtual_gpu_use* rows, si
   const size_t count = static_cast<size_t>(machine.device_count());
   for (size_t i = 0; i < std::min(count, capacity); ++i) rows[i] = machine.use(static_cast<int>(i));
   return count;
+}
+
+extern "C" void memledger_virtual_gpu_reset_peaks() {
+  using memledger::virtual_gpu::Machine;
+  Machine& machine = Machine::get();
+  for (int device = 0; device < machine.device_count(); ++device) machine.reset_peak(device);
 }

@@ -40,6 +40,13 @@ void note_sums_before_reset(int device, int64_t allocations, int64_t requested_b
   noted->requested_bytes.fetch_add(requested_bytes, std::memory_order_relaxed);
 }
 
+void forget_peaks_before_reset(int device) noexcept {
+  Device* const noted = find(device);
+  if (noted == nullptr) return;
+  noted->allocated_peak.store(0, std::memory_order_relaxed);
+  noted->reserved_peak.store(0, std::memory_order_relaxed);
+}
+
 BeforeResets before_resets(int device) noexcept {
   const Device* const noted = find(device);
   if (noted == nullptr) return {};

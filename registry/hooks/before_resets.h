@@ -18,6 +18,9 @@ struct BeforeResets {
 void note_peaks_before_reset(int device, int64_t allocated, int64_t reserved) noexcept;
 void note_sums_before_reset(int device, int64_t allocations, int64_t requested_bytes) noexcept;
 
+// Forgets the noted peaks of a device, but not the sums.
+void forget_peaks_before_reset(int device) noexcept;
+
 // Returns zeros for a device that was never reset.
 BeforeResets before_resets(int device) noexcept;
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "registry/libtorch/forget_cuda.h"
+#include "registry/libtorch/reset_peaks.h"
 
 #if MEMLEDGER_LIBTORCH_HAS_CUDA
 #include <ATen/core/CachingHostAllocator.h>
@@ -254,6 +255,15 @@ std::optional<DeviceStatistics> device_statistics(c10::Device device) {
   });
 }
 
+void reset_device_peaks(c10::Device device) {
+  CUDAAllocator* const allocator = initialized_allocator(device);
+  if (allocator == nullptr) return;
+  unless_it_throws([&] {
+    allocator->resetPeakStats(index_of(device));
+    return true;
+  });
+}
+
 std::optional<DeviceMemory> device_memory(c10::Device device) {
 #if MEMLEDGER_TORCH_AT_LEAST(10)
   if (device_memory_is_forgotten.load(std::memory_order_relaxed)) return std::nullopt;
@@ -339,6 +349,7 @@ std::optional<PinnedStatistics> pinned_statistics() {
 #else
 
 std::optional<DeviceStatistics> device_statistics(c10::Device) { return std::nullopt; }
+void reset_device_peaks(c10::Device) {}
 bool allocator_is_usable(c10::DeviceType) noexcept { return true; }
 std::optional<DeviceMemory> device_memory(c10::Device) { return std::nullopt; }
 std::optional<DeviceBlocks> device_blocks(c10::Device) { return std::nullopt; }

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "prediction/measured_call.h"
 #include "prediction/measurement.h"
 #include "prediction/run_files.h"
 #include "registry/allocation_failure.h"
@@ -56,6 +58,7 @@ constexpr auto kFirstWriteAfter = std::chrono::seconds(4);
 struct Measure {
   std::string folder;
   bool until_step = false;
+  bool until_call = false;        // of memledger::predict()
   std::atomic<pid_t> process{0};  // 0: not this one
   int expected_processes = 1;     // that train together
   TrainedParameters parameters;
@@ -285,6 +288,9 @@ void write_at_exit() {
   if (!is_measured() || measure().is_done.exchange(true)) return;
   write_safely(Ended::kAtExit);
   write_last_progress();
+  if (!measure().until_call) return;
+  std::fflush(nullptr);
+  _exit(prediction::kNoCall);
 }
 
 // The text of the exception that nobody has caught, where one ends the program.
@@ -365,6 +371,7 @@ void measure_if_asked() {
   measure.folder = folder;
   const char* const until = value_of(prediction::kUntilVariable);
   measure.until_step = until != nullptr && std::string_view(until) == "step";
+  measure.until_call = until != nullptr && std::string_view(until) == prediction::kUntilCall;
   measure.expected_processes = processes_that_train_together();
   measure.began = steady_clock::now();
   measure.next_write = (measure.began + kFirstWriteAfter).time_since_epoch().count();
@@ -392,3 +399,15 @@ void measure_main_begins() {
 }
 
 }  // namespace memledger::inside
+
+extern "C" void memledger_measured_call_begins() { memledger::inside::reset_measured_peaks(); }
+
+extern "C" int64_t memledger_measured_call_peaks() {
+  return memledger::inside::measured_totals().peak_bytes;
+}
+
+extern "C" void memledger_measured_call_ended(const char* cause) {
+  using memledger::prediction::Ended;
+  if (memledger::inside::measure().is_done.exchange(true)) return;
+  memledger::inside::write_safely(Ended::kAtExit, cause == nullptr ? "" : cause);
+}

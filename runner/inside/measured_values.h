@@ -26,6 +26,8 @@ struct Totals {
   int64_t used_bytes = 0;
 };
 Totals measured_totals();
+// Begins all peaks anew: LibTorch's, the registry's and those of the virtual GPU.
+void reset_measured_peaks();
 bool has_used_a_gpu();
 
 }  // namespace memledger::inside

@@ -11,7 +11,7 @@ import sys
 NO_VALUES = {
     "options, written by the user": [
         "CourtesyOptions", "GrowthOptions", "GrowthRule", "LeakOptions", "LineProfilerOptions", "ModelSizeOptions",
-        "MemoryProfilerOptions", "OutOfMemoryOptions", "RegistryOptions", "ReportOptions", "SavedTensorOptions", "StackOptions",
+        "MemoryProfilerOptions", "OutOfMemoryOptions", "PredictOptions", "RegistryOptions", "ReportOptions", "SavedTensorOptions", "StackOptions",
         "TimelineOptions", "TrackerOptions", "Colour", "GroupBy", "PeakOver", "Rounding", "SortBy"
     ],
     "objects that do something": [
@@ -27,7 +27,8 @@ def code_of(path):
     """The header without comments, and without what is in namespaces of its own."""
     with open(path, encoding="utf-8") as header:
         text = header.read()
-    text = re.sub(r"\nnamespace (\w*internal) \{.*?\n\}  // namespace \1\b", "", text, flags=re.DOTALL)
+    own = r"\nnamespace (\w*internal|memledger::\w+) \{.*?\n\}  // namespace \1\b"
+    text = re.sub(own, "", text, flags=re.DOTALL)
     return re.sub(r"//.*", "", text)
 
 
@@ -37,7 +38,10 @@ def main():
         # At the start of a line: a nested type is printed with its class. Names with :: are
         # specialisations of others' templates.
         definition = r"^(?:struct|class|enum class|enum)\s+(?:\[\[\w+\]\]\s+)?(\w+)\b(?!::)[^;{}()]*\{"
-        found.update(match.group(1) for match in re.finditer(definition, code_of(path), re.MULTILINE))
+        code = code_of(path)
+        found.update(match.group(1) for match in re.finditer(definition, code, re.MULTILINE))
+        # What a header brings into memledger from such a namespace.
+        found.update(re.findall(r"^using \w+::(\w+);", code, re.MULTILINE))
     other = {name for names in NO_VALUES.values() for name in names}
     if other - found:
         sys.exit("public_values.py: no header has " + ", ".join(sorted(other - found)))

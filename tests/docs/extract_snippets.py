@@ -20,7 +20,12 @@ MAX_COMMENT_LINES = 10
 ALLOW_MISSING_EXAMPLES = False
 
 # Headers that users do not include themselves.
-NEEDS_NO_EXAMPLE = ("registry/version.h", "tracker/layers/model_size_run.h")
+NEEDS_NO_EXAMPLE = (
+    "prediction/measurement.h",
+    "prediction/prediction.h",
+    "registry/version.h",
+    "tracker/layers/model_size_run.h",
+)
 
 ARGUMENTS = (
     "[[maybe_unused]] torch::nn::Sequential model, [[maybe_unused]] torch::optim::Adam& optimizer, "

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "prediction/recorded_call.h"
 #include "prediction/run_files.h"
 #include "text/json.h"
 
@@ -436,6 +437,44 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK_FALSE(parse_measurement("{}").ok());
   CHECK_FALSE(parse_measurement("{\"schema\":\"other\"}").ok());
   CHECK_FALSE(parse_measurement("no JSON").ok());
+}
+
+TEST_CASE("a recorded call is read as it was written, and gives the same prediction") {
+  Measurement process;
+  process.process = 7;
+  process.cause = "the step threw: no";
+  process.devices.push_back({0, "NVIDIA L4", 1000, 600, 700, 800});
+  Run low, high;
+  low.processes = {process};
+  process.devices[0].failures = 1;
+  high.end = Run::End::kHigh;
+  high.is_limited = false;
+  high.addresses = Run::Addresses::kUp;
+  high.program = {3, true, 60, "the \"last\"\nline"};
+  high.steps = 4;
+  high.written_files = {"/a", "/b"};
+  high.processes = {process, process};
+  const RecordedCall call{"a test a.cc:3 #2", "l4", {low, high}, false};
+  const absl::StatusOr<RecordedCall> read = parse_recorded_call(to_json(call));
+  REQUIRE(read.ok());
+  CHECK(read->key == call.key);
+  CHECK(read->specification == "l4");
+  CHECK_FALSE(read->has_settled);
+  REQUIRE(read->runs.size() == 2);
+  CHECK(read->runs[1].end == Run::End::kHigh);
+  CHECK_FALSE(read->runs[1].is_limited);
+  CHECK(read->runs[1].program.status == 3);
+  CHECK(read->runs[1].program.timed_out);
+  CHECK(read->runs[1].program.timeout_s == 60);
+  CHECK(read->runs[1].addresses == Run::Addresses::kUp);
+  CHECK(read->runs[1].steps == 4);
+  CHECK(read->runs[1].written_files == high.written_files);
+  CHECK(read->runs[1].program.last_lines == high.program.last_lines);
+  CHECK(read->runs[1].processes.size() == 2);
+  CHECK(read->runs[0].processes[0].cause == process.cause);
+  CHECK(predict("l4", read->runs).to_json() == predict("l4", call.runs).to_json());
+  CHECK_FALSE(parse_recorded_call("{}").ok());
+  CHECK_FALSE(parse_recorded_call("no JSON").ok());
 }
 
 // A folder of one run.

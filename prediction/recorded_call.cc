@@ -1,0 +1,80 @@
+#include "prediction/recorded_call.h"
+
+#include <exception>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "prediction/measurement.h"
+#include "text/json.h"
+
+namespace memledger::prediction {
+namespace {
+
+Json json(const Run& run) {
+  Json processes = Json::array();
+  for (const Measurement& process : run.processes)
+    processes.push_back(Json::parse(to_json(process)));
+  return {{"is_high", run.end == Run::End::kHigh},
+          {"is_upwards", run.addresses == Run::Addresses::kUp},
+          {"is_limited", run.is_limited},
+          {"assumes_sizes", run.assumes_sizes},
+          {"status", run.program.status},
+          {"timed_out", run.program.timed_out},
+          {"timeout_s", run.program.timeout_s},
+          {"last_lines", run.program.last_lines},
+          {"steps", run.steps},
+          {"processes", processes},
+          {"written_files", run.written_files}};
+}
+
+absl::StatusOr<Run> run_of(const Json& json) {
+  Run run;
+  run.end = json.at("is_high").get<bool>() ? Run::End::kHigh : Run::End::kLow;
+  run.addresses = json.at("is_upwards").get<bool>() ? Run::Addresses::kUp : Run::Addresses::kDown;
+  run.is_limited = json.at("is_limited");
+  run.assumes_sizes = json.at("assumes_sizes");
+  run.program.status = json.at("status");
+  run.program.timed_out = json.at("timed_out");
+  run.program.timeout_s = json.at("timeout_s");
+  run.program.last_lines = json.at("last_lines");
+  run.steps = json.at("steps");
+  run.written_files = json.at("written_files").get<std::vector<std::string>>();
+  for (const Json& process : json.at("processes")) {
+    absl::StatusOr<Measurement> measurement = parse_measurement(process.dump());
+    if (!measurement.ok()) return measurement.status();
+    run.processes.push_back(*std::move(measurement));
+  }
+  return run;
+}
+
+}  // namespace
+
+std::string to_json(const RecordedCall& call) {
+  Json runs = Json::array();
+  for (const Run& run : call.runs) runs.push_back(json(run));
+  return memledger::to_text({{"key", call.key},
+                             {"specification", call.specification},
+                             {"has_settled", call.has_settled},
+                             {"runs", std::move(runs)}}) +
+         "\n";
+}
+
+absl::StatusOr<RecordedCall> parse_recorded_call(std::string_view text) {
+  try {
+    const Json json = Json::parse(text);
+    RecordedCall call;
+    call.key = json.at("key");
+    call.specification = json.at("specification");
+    call.has_settled = json.at("has_settled");
+    for (const Json& run : json.at("runs")) {
+      absl::StatusOr<Run> parsed = run_of(run);
+      if (!parsed.ok()) return parsed.status();
+      call.runs.push_back(*std::move(parsed));
+    }
+    return call;
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+}
+
+}  // namespace memledger::prediction

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Which GPUs a step fits on, told without any. Argument: the example.
+source tests/support/shell_test.sh
+example="$PWD/$1"
+cd "$TEST_TMPDIR" || exit 1
+shown_on_failure=(out err)
+export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
+"$example" >out 2>err
+check "the example's status" equal "$?" 0
+check "too small" matches out '^rtx3060: does not fit: .* short at aten::.*, forward'
+check "large enough" matches out '^l4: fits$'
+check "two lines" equal "$(wc -l <out)" 2
+finish
