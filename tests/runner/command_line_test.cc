@@ -221,7 +221,7 @@ TEST_CASE("the versions of memledger, LibTorch and the build") {
 
 TEST_CASE("an unknown command says which exist") {
   CHECK(error_of({"walk"}) ==
-        "memledger: there is no command `walk`; the commands are run, dry-run, log, gpus and help. "
+        "memledger: there is no command `walk`; the commands are run, dry-run, fit, log, gpus and help. "
         "To run a "
         "program: memledger run -- PROGRAM");
   CHECK(error_of({"help", "walk"}) == error_of({"walk"}));
