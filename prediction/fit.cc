@@ -25,49 +25,33 @@ constexpr double kBent = 0.05;
 constexpr int64_t kFasterBy = 4;
 // What is left of an uncertainty that a value has lessened enough.
 constexpr double kMuchLess = 0.75;
+// Below this share of the memory it is no better than the noise of peaks.
+constexpr double kUncertain = 0.03;
+
+// Values that differ by less than this share are neighbours.
+constexpr double kNear = 0.1;
+// A program that fits and leaves so much has all the memory that it wants.
+constexpr double kRoomy = 0.95;
+constexpr int kHalvings = 20;
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// A value and the bytes that it needs of the device, as a point of a curve.
+// A value and the bytes that tensors take with it, as a point of a curve.
 struct Sample {
   double value, bytes;
 };
 
-// What a device must have lies between the peak of the tensors, if LibTorch's cache gave everything
-// back, and the peak without a limit, if nothing: 0 and 1.
-class CacheShare {
- public:
-  explicit CacheShare(const std::vector<FitPoint>& tried) {
-    for (const FitPoint& point : tried) {
-      if (!point.peaks) continue;
-      const double with_cache = bytes_of(*point.peaks, 1), without = bytes_of(*point.peaks, 0);
-      if (with_cache <= without) continue;
-      const double at_capacity =
-          (static_cast<double>(point.peaks->capacity) - without) / (with_cache - without);
-      if (point.verdict == Verdict::kFits) {
-        most_ = std::min(most_, at_capacity);
-      } else {
-        least_ = std::max(least_, at_capacity);
-      }
-    }
-    least_ = std::min(least_, 1.0);
-    most_ = std::max(most_, 0.0);
-  }
+// Peaks of a run whose memory was short end at the capacity.
+bool may_be_cut(const FitPoint& point) {
+  const auto process = static_cast<double>(point.peaks->process.high);
+  const auto capacity = static_cast<double>(point.peaks->capacity);
+  return process <= capacity && (point.verdict != Verdict::kFits || process > kRoomy * capacity);
+}
 
-  double estimate() const { return (least_ + most_) / 2; }
-  // How far apart the least and the most are that it can be.
-  double uncertainty() const { return std::max(0.0, most_ - least_); }
-
-  static double bytes_of(const FitPeaks& peaks, double share) {
-    const double beside = static_cast<double>(peaks.process.high - peaks.reserved.high);
-    const double allocated = static_cast<double>(peaks.allocated.high);
-    const double cached = static_cast<double>(peaks.reserved.high) - allocated;
-    return beside + allocated + share * std::max(0.0, cached);
-  }
-
- private:
-  double least_ = 0, most_ = 1;
-};
+// The peak of the tensors does not end at the capacity where the program fits.
+bool knows_allocated(const FitPoint& point) {
+  return point.peaks && (point.verdict == Verdict::kFits || !may_be_cut(point));
+}
 
 double line_at(const Sample& a, const Sample& b, double bytes) {
   const double slope = (b.bytes - a.bytes) / (b.value - a.value);
@@ -89,59 +73,117 @@ double parabola_at(const Sample& a, const Sample& b, const Sample& c, double byt
   return divisor <= 0 ? std::nan("") : b.value - 2 * rest / divisor;
 }
 
-// The samples next to a value at which the curve may reach the capacity: at most three, by value.
-std::vector<Sample> samples_around(const std::vector<FitPoint>& tried, double share, int64_t fits) {
-  std::vector<Sample> samples;
-  for (const FitPoint& point : tried) {
-    if (!point.peaks) continue;
-    samples.push_back(
-        {static_cast<double>(point.value), CacheShare::bytes_of(*point.peaks, share)});
+// The peak of the tensors by value: of at most three values, those next to `fits`.
+class Curve {
+ public:
+  Curve(const std::vector<FitPoint>& tried, int64_t fits) {
+    for (const FitPoint& point : tried) {
+      if (!knows_allocated(point)) continue;
+      samples_.push_back(
+          {static_cast<double>(point.value), static_cast<double>(point.peaks->allocated.high)});
+    }
+    const auto from = static_cast<double>(fits);
+    // The nearest above is worth more than the second below.
+    std::sort(samples_.begin(), samples_.end(), [from](const Sample& a, const Sample& b) {
+      return std::abs(a.value - from) < std::abs(b.value - from);
+    });
+    const auto above = std::find_if(samples_.begin(), samples_.end(),
+                                    [from](const Sample& one) { return one.value > from; });
+    if (above != samples_.end() && above - samples_.begin() > 1)
+      std::rotate(samples_.begin() + 1, above, above + 1);
+    // The slope between neighbours is noise.
+    const auto is_near = [this](const Sample& one) {
+      return std::abs(one.value - samples_.front().value) < kNear * samples_.front().value;
+    };
+    if (samples_.size() > 2) {
+      std::stable_partition(samples_.begin() + 1, samples_.end(),
+                            [&](const Sample& one) { return !is_near(one); });
+    }
+    if (samples_.size() > 3) samples_.resize(3);
   }
-  const auto distance = [fits](const Sample& sample) {
-    return std::abs(sample.value - static_cast<double>(fits));
-  };
-  // The nearest above is worth more than the second below.
-  std::sort(samples.begin(), samples.end(),
-            [&](const Sample& a, const Sample& b) { return distance(a) < distance(b); });
-  const auto above = std::find_if(samples.begin(), samples.end(), [fits](const Sample& sample) {
-    return sample.value > static_cast<double>(fits);
-  });
-  if (above != samples.end() && above - samples.begin() > 1)
-    std::rotate(samples.begin() + 1, above, above + 1);
-  if (samples.size() > 3) samples.resize(3);
-  return samples;
-}
 
-// Where the needed bytes reach the capacity; infinite if they do not seem to, nothing if no peak is
-// known.
-std::optional<double> estimate(const std::vector<FitPoint>& tried, int64_t fits) {
-  const auto measured = std::find_if(tried.begin(), tried.end(),
-                                     [](const FitPoint& point) { return point.peaks.has_value(); });
-  if (measured == tried.end()) return std::nullopt;
-  const double share = CacheShare(tried).estimate();
-  const auto capacity = static_cast<double>(measured->peaks->capacity);
-  std::vector<Sample> samples = samples_around(tried, share, fits);
-  if (samples.size() == 1) {
-    // All that tensors take is in proportion to the value, at the most: so many fit at the least.
-    const FitPeaks& peaks = *measured->peaks;
-    const double beside = static_cast<double>(peaks.process.high - peaks.reserved.high);
-    const double per_value = static_cast<double>(peaks.allocated.high) / samples[0].value;
-    return per_value <= 0 ? kInfinite : (capacity - beside) / per_value;
+  bool is_empty() const { return samples_.empty(); }
+
+  // Where the tensors take so many bytes; infinite if they do not seem to.
+  double value_at(double bytes) const {
+    if (samples_.size() == 1) {
+      // At the most all of it is in proportion to the value: so many fit at the least.
+      const double per_value = samples_[0].bytes / samples_[0].value;
+      return per_value <= 0 ? kInfinite : bytes / per_value;
+    }
+    const double straight = line_at(samples_[0], samples_[1], bytes);
+    if (samples_.size() < 3) return straight;
+    std::vector<Sample> sorted = samples_;
+    std::sort(sorted.begin(), sorted.end(),
+              [](const Sample& a, const Sample& b) { return a.value < b.value; });
+    const double bent = parabola_at(sorted[0], sorted[1], sorted[2], bytes);
+    const bool is_bent = std::isfinite(bent) && bent > 0 &&
+                         !(std::abs(bent - straight) <= kBent * std::max(bent, straight));
+    return is_bent ? bent : straight;
   }
-  const double straight = line_at(samples[0], samples[1], capacity);
-  if (samples.size() < 3) return straight;
-  std::sort(samples.begin(), samples.end(),
-            [](const Sample& a, const Sample& b) { return a.value < b.value; });
-  const double bent = parabola_at(samples[0], samples[1], samples[2], capacity);
-  const bool is_bent = std::isfinite(bent) && bent > 0 &&
-                       !(std::abs(bent - straight) <= kBent * std::max(bent, straight));
-  return is_bent ? bent : straight;
-}
+
+ private:
+  std::vector<Sample> samples_;
+};
+
+// How much of what LibTorch's cache holds beyond the tensors, without a limit, is needed: 0 if all
+// of it can be freed where memory is short, 1 if none. Fragments decide that, so values must show
+// it.
+class CacheShare {
+ public:
+  CacheShare(const std::vector<FitPoint>& tried, const Curve& curve) {
+    for (const FitPoint& point : tried) {
+      if (!point.peaks) continue;
+      capacity_ = static_cast<double>(point.peaks->capacity);
+      if (may_be_cut(point)) continue;
+      beside_ = static_cast<double>(point.peaks->process.high - point.peaks->reserved.high);
+      if (point.peaks->allocated.high <= 0) continue;
+      cached_ = std::max(0.0, static_cast<double>(point.peaks->reserved.high) /
+                                      static_cast<double>(point.peaks->allocated.high) -
+                                  1);
+    }
+    for (const FitPoint& point : tried) narrow(point, curve);
+  }
+
+  // The most that tensors can take, as far as it is known.
+  double most_allocated() const { return most_allocated((least_ + most_) / 2); }
+  // How much of the memory depends on how large the share is, of what it can be.
+  double uncertainty() const { return std::max(0.0, most_ - least_) * cached_; }
+
+ private:
+  double most_allocated(double share) const {
+    return (capacity_ - beside_) / (1 + share * cached_);
+  }
+
+  // The share at which the value lies just at the boundary is too much if it fits, else too little.
+  void narrow(const FitPoint& point, const Curve& curve) {
+    const auto value = static_cast<double>(point.value);
+    double low = 0, high = 1;
+    if (cached_ <= 0 || value <= curve.value_at(most_allocated(high))) return;
+    if (value >= curve.value_at(most_allocated(low))) {
+      if (point.verdict == Verdict::kFits) most_ = 0;
+      return;
+    }
+    for (int i = 0; i < kHalvings; ++i) {
+      const double middle = (low + high) / 2;
+      (value < curve.value_at(most_allocated(middle)) ? low : high) = middle;
+    }
+    if (point.verdict == Verdict::kFits) {
+      most_ = std::min(most_, low);
+    } else {
+      least_ = std::max(least_, high);
+    }
+  }
+
+  double capacity_ = 0, beside_ = 0;
+  double cached_ = 0;  // beyond the tensors, as a share of them
+  double least_ = 0, most_ = 1;
+};
 
 bool knows_slope(const std::vector<FitPoint>& tried) {
   double least = kInfinite, most = 0, capacity = 0;
   for (const FitPoint& point : tried) {
-    if (!point.peaks) continue;
+    if (!knows_allocated(point)) continue;
     const auto allocated = static_cast<double>(point.peaks->allocated.high);
     least = std::min(least, allocated);
     most = std::max(most, allocated);
@@ -219,29 +261,35 @@ std::optional<int64_t> FitSearch::next() const {
   if (has_ended()) return std::nullopt;
   if (tried_.empty()) return bounds_.from;
   const Bracket bracket = this->bracket();
-  const std::optional<double> estimate = prediction::estimate(tried_, bracket.fits);
+  const Curve curve(tried_, bracket.fits);
+  const CacheShare share(tried_, curve);
+  const double estimate = curve.is_empty() ? kInfinite : curve.value_at(share.most_allocated());
   if (!bracket.above) {
     const auto times = [&](int64_t factor) {
       return bracket.fits > upper_bound() / factor ? upper_bound() : bracket.fits * factor;
     };
     const int64_t growth = knows_slope(tried_) ? kMostGrowthOnSlope : kMostGrowth;
-    return clamped(estimate.value_or(kInfinite),
-                   tried_.size() == 1 ? times(kLeastGrowth) : bracket.fits + 1, times(growth));
+    return clamped(estimate, tried_.size() == 1 ? times(kLeastGrowth) : bracket.fits + 1,
+                   times(growth));
   }
   const int64_t middle = bracket.fits + (*bracket.above - bracket.fits) / 2;
-  if (!estimate || *estimate >= static_cast<double>(*bracket.above)) return middle;
-  const int64_t guess = clamped(*estimate, bracket.fits + 1, *bracket.above - 1);
+  if (estimate >= static_cast<double>(*bracket.above)) return middle;
+  const int64_t guess = clamped(estimate, bracket.fits + 1, *bracket.above - 1);
   const size_t count = widths_.size();
-  const double uncertainty = CacheShare(tried_).uncertainty();
-  const double uncertainty_before = CacheShare({tried_.begin(), tried_.end() - 1}).uncertainty();
-  if (count < 2 || widths_[count - 1] <= widths_[count - 2] / 2 ||
-      uncertainty <= kMuchLess * uncertainty_before)
-    return guess;
+  const CacheShare share_before({tried_.begin(), tried_.end() - 1}, curve);
+  const bool has_learnt = share_before.uncertainty() > kUncertain &&
+                          share.uncertainty() <= kMuchLess * share_before.uncertainty();
+  if (count < 2 || widths_[count - 1] <= widths_[count - 2] / 2 || has_learnt) return guess;
   // The value before was too near to one side: go on from there in larger steps.
   const int64_t step = kFasterBy * (widths_[count - 2] - widths_[count - 1]);
   return tried_.back().verdict == Verdict::kFits
              ? std::max(guess, std::min(bracket.fits + step, middle))
              : std::min(guess, std::max(*bracket.above - step, middle));
+}
+
+bool FitSearch::wants_peaks(int64_t value) const {
+  const Bracket bracket = this->bracket();
+  return value == bracket.fits + 1 || value / 2 > bracket.fits;
 }
 
 void FitSearch::note(FitPoint point) {
@@ -254,7 +302,7 @@ FitOutcome FitSearch::outcome() const {
   FitOutcome outcome;
   std::vector<const FitPoint*> by_value;
   for (const FitPoint& point : tried_) {
-    if (point.peaks) by_value.push_back(&point);
+    if (knows_allocated(point)) by_value.push_back(&point);
   }
   std::sort(by_value.begin(), by_value.end(),
             [](const FitPoint* a, const FitPoint* b) { return a->value < b->value; });

@@ -27,8 +27,8 @@ struct FitBounds {
   std::optional<int64_t> to;
 };
 
-// What the fullest device gave with one value, in bytes. Peaks come from runs without a limit, so
-// they may exceed the capacity even where the program fits: LibTorch frees its cache first.
+// What the fullest device gave with one value, in bytes. Peaks that come from runs without a limit
+// may exceed the capacity even where the program fits: LibTorch frees its cache first.
 struct FitPeaks {
   int64_t capacity = 0;
   Interval allocated, reserved, process;
@@ -71,6 +71,9 @@ class FitSearch {
 
   // Returns the value to try next; nothing once the search has ended.
   std::optional<int64_t> next() const;
+  // Returns whether the peaks of a value are wanted even if it does not fit. Where they are not,
+  // those of such a value may end at the capacity.
+  bool wants_peaks(int64_t value) const;
   // Takes what came of next().
   void note(FitPoint point);
 

@@ -118,7 +118,9 @@ std::string bar(const std::optional<FitPeaks>& peaks, size_t width) {
   if (peaks && peaks->capacity > 0) {
     const auto column = [&](int64_t bytes) {
       const double share = static_cast<double>(bytes) / static_cast<double>(peaks->capacity);
-      return std::min(width, static_cast<size_t>(share * static_cast<double>(capacity_at)));
+      const auto cell = static_cast<size_t>(share * static_cast<double>(capacity_at));
+      // The least that is too much can be seen, too.
+      return std::min(width, bytes > peaks->capacity ? std::max(cell, capacity_at + 2) : cell);
     };
     const size_t low = column(peaks->process.low), high = column(peaks->process.high);
     std::fill_n(cells.begin(), low, '#');

@@ -67,8 +67,12 @@ class DryRunner {
   absl::StatusOr<std::vector<prediction::Prediction>> predict(
       const std::vector<DryRunRequest>& requests);
 
+  // How many runs of programs all calls so far have made.
+  size_t runs() const { return runs_; }
+
  private:
   const DryRunnerOptions options_;
+  size_t runs_ = 0;
 };
 
 }  // namespace memledger::runner

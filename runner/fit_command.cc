@@ -68,10 +68,11 @@ class Session {
  public:
   explicit Session(const FitOptions& options) : options_(options), runner_(runner_options()) {}
 
-  // Tries one value. Where it does not fit, its peaks come from runs without a limit.
-  absl::StatusOr<Prediction> predict(int64_t value) {
+  absl::StatusOr<Prediction> predict(int64_t value, bool wants_peaks) {
     label_ = prediction::with_value(arguments_with_value(options_).front(), value);
-    auto predictions = make({request(value)});
+    DryRunRequest request = this->request(value);
+    request.verdict_only = !wants_peaks;
+    auto predictions = make({std::move(request)});
     if (!predictions.ok()) return predictions.status();
     return std::move(predictions->front());
   }
@@ -103,7 +104,7 @@ class Session {
     return remedies;
   }
 
-  size_t runs() const { return runs_; }
+  size_t runs() const { return runner_.runs(); }
 
  private:
   DryRunnerOptions runner_options() {
@@ -123,15 +124,12 @@ class Session {
   }
 
   absl::StatusOr<std::vector<Prediction>> make(const std::vector<DryRunRequest>& requests) {
-    runs_of_call_ = 0;
     auto predictions = runner_.predict(requests);
-    runs_ += runs_of_call_;
     if (std::exchange(has_line_, false)) write_standard_error("\r\033[K");
     return predictions;
   }
 
   void show(const DryRunProgress& progress) {
-    runs_of_call_ = std::max(runs_of_call_, progress.total);
     const auto now = std::chrono::steady_clock::now();
     if (isatty(STDERR_FILENO) == 0 || now - began_ < kSilentFor || now < next_line_) return;
     next_line_ = now + std::chrono::seconds(1);
@@ -144,7 +142,6 @@ class Session {
   const FitOptions& options_;
   DryRunner runner_;
   std::string label_;
-  size_t runs_ = 0, runs_of_call_ = 0;
   bool has_line_ = false;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point next_line_;
@@ -162,7 +159,7 @@ absl::StatusOr<Found> find(const FitOptions& options) {
   Found found;
   std::vector<Prediction> predictions;
   while (const std::optional<int64_t> value = search.next()) {
-    auto prediction = session.predict(*value);
+    auto prediction = session.predict(*value, search.wants_peaks(*value));
     if (!prediction.ok()) return prediction.status();
     search.note(prediction::fit_point(*value, *prediction));
     if (prediction->verdict == Verdict::kFailed || prediction->program.timed_out)

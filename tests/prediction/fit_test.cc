@@ -13,6 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "prediction/fit_report.h"
+#include "text/json.h"
+
 namespace memledger::prediction {
 namespace {
 
@@ -32,7 +35,8 @@ struct Program {
   int64_t times_out_from = 0;
 };
 
-FitPoint run(const Program& program, int64_t value) {
+// Peaks end at the capacity, unless they are wanted without a limit.
+FitPoint run(const Program& program, int64_t value, bool wants_peaks = true) {
   FitPoint point;
   point.value = value;
   if (program.fails_from != 0 && value >= program.fails_from) {
@@ -56,6 +60,11 @@ FitPoint run(const Program& program, int64_t value) {
   point.verdict = fits(high)  ? Verdict::kFits
                   : fits(low) ? Verdict::kNotKnown
                               : Verdict::kDoesNotFit;
+  if (!wants_peaks && peaks.process.high > kCapacity) {
+    point.peaks->process.high = kCapacity;
+    point.peaks->reserved.high = kCapacity - bytes(kContext);
+    if (point.verdict != Verdict::kFits) point.peaks->allocated.high = bytes(high * 0.7);
+  }
   return point;
 }
 
@@ -73,7 +82,7 @@ Searched search(const Program& program, FitBounds bounds = {}) {
     REQUIRE(*value <= bounds.to.value_or(kLargestFitValue));
     REQUIRE(std::count(result.values.begin(), result.values.end(), *value) == 0);
     result.values.push_back(*value);
-    search.note(run(program, *value));
+    search.note(run(program, *value, search.wants_peaks(*value)));
   }
   result.outcome = search.outcome();
   return result;
@@ -207,7 +216,7 @@ TEST_CASE("random programs with a smooth peak and some noise") {
     } else {
       // Of so many values the last few do not matter.
       CHECK(searched.outcome.end == FitEnd::kGaveUp);
-      CHECK(largest > 400);
+      CHECK(largest > 300);
       CHECK(static_cast<double>(next - largest) < 0.03 * static_cast<double>(largest));
     }
   }
@@ -304,6 +313,111 @@ TEST_CASE("where twelve values are not enough, what is known is told") {
   REQUIRE(searched.outcome.largest);
   CHECK(*searched.outcome.largest <= edge);
   if (searched.outcome.next) CHECK(*searched.outcome.next > edge);
+}
+
+FitReport report_of(const Program& program, FitBounds bounds = {}) {
+  FitSearch search(bounds);
+  while (const std::optional<int64_t> value = search.next()) {
+    FitPoint point = run(program, *value, search.wants_peaks(*value));
+    point.sentence = std::string(to_string(point.verdict));
+    search.note(std::move(point));
+  }
+  FitReport report;
+  report.gpu = "l4";
+  report.arguments = {"--batch={}", "--again={}"};
+  report.bounds = bounds;
+  report.tried = search.tried();
+  report.outcome = search.outcome();
+  report.runs = 2 * report.tried.size();
+  return report;
+}
+
+TEST_CASE("the report's sentence says how the search ended") {
+  Program program{line(700, 88)};
+  program.low_share = 1;
+  CHECK(report_of(program).sentence() ==
+        "the largest that fits is --batch=243; --batch=244 does not fit");
+  CHECK(report_of(program, {1, 100}).sentence() ==
+        "the largest that fits is --batch=100, and no larger value was asked for");
+  CHECK(report_of({line(30000, 1)}).sentence() == "none fits: --batch=1 does not fit");
+  CHECK(report_of({line(1024, 0)}).sentence() ==
+        "no answer: the value does not change the peak, 1.0 GiB with --batch=1 as with "
+        "--batch=4096");
+  program.fails_from = 100;
+  const FitReport failed = report_of(program);
+  CHECK(failed.sentence().find("no answer: --batch=") == 0);
+  CHECK(failed.sentence().find("failed; --batch=16 fits; is there a largest") != std::string::npos);
+  CHECK(exit_status(failed) == 12);
+  CHECK(exit_status(report_of({line(30000, 1)})) == 10);
+  CHECK(exit_status(report_of({line(700, 0)})) == 2);
+  CHECK(exit_status(report_of({line(700, 88)})) == 0);
+}
+
+TEST_CASE("the report as JSON") {
+  FitReport report = report_of({line(700, 88)});
+  report.remedied = report.tried.back();
+  report.measured = {{"A=b", Verdict::kFits, report.tried.front().peaks}};
+  report.estimated = {{"less", "it is so", 77, true}};
+  const Json json = Json::parse(report.to_json());
+  CHECK(json.begin().key() == "schema");
+  CHECK(json["schema"] == "memledger.fit/1");
+  CHECK(json["largest"] == *report.outcome.largest);
+  CHECK(json["to"].is_null());
+  REQUIRE(json["tried"].size() == report.tried.size());
+  for (size_t i = 0; i < report.tried.size(); ++i) {
+    CHECK(json["tried"][i]["value"] == report.tried[i].value);
+    CHECK(json["tried"][i]["process_peak"]["high"] == report.tried[i].peaks->process.high);
+  }
+  CHECK(json["remedies"][0]["source"] == "measured");
+  CHECK(json["remedies"][0]["freed_bytes"] ==
+        report.tried.back().peaks->process.high - report.tried.front().peaks->process.high);
+  CHECK(json["remedies"][1]["source"] == "estimated");
+  CHECK(json["remedies"][1]["at_most"] == true);
+}
+
+TEST_CASE("the bars fit the width, and the capacity is one column") {
+  for (const size_t width : {60, 80, 120}) {
+    const std::string text = report_of({line(700, 88)}).to_text(width);
+    size_t capacity_at = 0, bars = 0, begin = text.find("low");
+    begin = text.find('\n', begin) + 1;
+    for (size_t end = text.find('\n', begin); end != begin; end = text.find('\n', begin)) {
+      const std::string row = text.substr(begin, end - begin);
+      INFO(row);
+      CHECK(row.size() <= width);
+      if (capacity_at == 0) capacity_at = row.find('|');
+      CHECK(row.find('|') == capacity_at);
+      const bool is_full = row.find_first_of("#+>", capacity_at) != std::string::npos;
+      CHECK(is_full == (row.find("fits") == std::string::npos));
+      ++bars;
+      begin = end + 1;
+    }
+    CHECK(bars == report_of({line(700, 88)}).tried.size());
+  }
+}
+
+TEST_CASE("a text and a picture that no argument can spoil") {
+  FitReport report = report_of({line(700, 88)});
+  report.arguments = {"--x=\x1b[31m<script>{}"};
+  CHECK(report.to_text(80).find('\x1b') == std::string::npos);
+  CHECK(report.to_svg().find("<script>") == std::string::npos);
+  CHECK(report.to_svg().find("&lt;script&gt;243") != std::string::npos);
+}
+
+TEST_CASE("estimates come from the roles of what is alive at the peak") {
+  MeasuredPeak peak;
+  peak.by_role = {{"tensor", 1000}};
+  CHECK(estimated_remedies(peak).empty());
+  peak.by_role = {{"parameter", 100}, {"gradient", 100}, {"optimizer_state", 200},
+                  {"buffer", 7},      {"input", 11},     {"saved", 500},
+                  {"tensor", 50},     {"temporary", 30}};
+  peak.by_layer = {{"fc", 10}, {"layer1", 300}, {"layer2", 120}, {"layer3", 20}};
+  const std::vector<EstimatedRemedy> remedies = estimated_remedies(peak);
+  std::vector<int64_t> bytes;
+  for (const EstimatedRemedy& remedy : remedies) bytes.push_back(remedy.bytes);
+  // All layers, layer1, the optimizer's state, layer2, weights and gradients, layer3.
+  CHECK(bytes == std::vector<int64_t>{580, 300, 150, 120, 100, 20});
+  CHECK(remedies[1].change == "checkpoint layer1");
+  CHECK(remedies[1].is_upper_bound);
 }
 
 TEST_CASE("the point of a prediction has the peaks of its fullest device") {

@@ -1,9 +1,10 @@
 // Trains on cuda:0, for dry_run_test.sh:
 //
-//   dry_run_program STEPS [fail|catch|wait]
+//   dry_run_program STEPS [fail|catch|wait|batch=N]
 //
 // Prints LibTorch's own peaks after each step. `fail` ends with 3 in the end, `catch` tries an
-// allocation of 1 TiB and goes on, `wait` waits for input.
+// allocation of 1 TiB and goes on, `wait` waits for input, `batch=N` has N rows in a batch instead
+// of 256.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/nn/modules/activation.h>
@@ -25,7 +26,8 @@ int main(int argc, char** argv) {
                             torch::nn::Linear(4096, 1024));
   net->to(at::kCUDA);
   torch::optim::Adam adam(net->parameters());
-  const at::Tensor input = at::ones({256, 1024}, at::kCUDA);
+  const int64_t batch = mode.rfind("batch=", 0) == 0 ? std::stoll(mode.substr(6)) : 256;
+  const at::Tensor input = at::ones({batch, 1024}, at::kCUDA);
   for (int i = 0; i < steps; ++i) {
     adam.zero_grad();
     net->forward(input).square().sum().backward();

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# fit_test.sh MEMLEDGER PROGRAM
+#
+# The largest value that fits: held against runs of the program on the same device, where LibTorch
+# itself says whether it does.
+source tests/support/shell_test.sh
+memledger="$1" program="$2"
+export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
+cd "$TEST_TMPDIR" || exit 1
+memledger="$OLDPWD/$memledger" program="$OLDPWD/$program"
+shown_on_failure=(out err)
+
+fit() {  # STATUS ARGUMENT…: runs it, and holds it to the status
+  local wanted="$1"
+  shift
+  "$memledger" fit "$@" >out 2>err
+  check "fit $*: exit status" equal "$?" "$wanted"
+}
+figure() { python3 -c "import json; print(json.load(open('out'))$1)"; }
+runs() {  # BATCH: whether LibTorch runs it to its end, with the most that a device may take
+  "$memledger" run --quiet --virtual-gpu=h100:512MiB,events=late,workspaces=upper,reads=all -- \
+    "$program" 4 "batch=$1" >/dev/null 2>&1
+}
+
+fit 0 --gpu=h100:512MiB --arg='batch={}' --json --svg=peak.svg -- "$program" 4
+cp out first
+largest="$(figure "['largest']")"
+check "the schema" equal "$(figure "['schema']")" memledger.fit/1
+check "the next is the one above" equal "$(figure "['next']")" "$((largest + 1))"
+check "at most twelve values" test "$(figure "['tried'].__len__()")" -le 12
+check "both were tried" equal \
+  "$(figure "['tried'].__class__([t['verdict'] == 'fits' for t in json.load(open('out'))['tried'] if t['value'] in ($largest, $largest + 1)]).__len__()")" 2
+check "LibTorch runs the largest" runs "$largest"
+runs "$((largest + 1))" && fail "LibTorch runs the next, too"
+check "settings are measured" equal "$(figure "['remedies'][0]['source']")" measured
+check "the picture is XML" python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse("peak.svg")'
+check "with a mark for each value" equal "$(grep -c '<circle' peak.svg)" \
+  "$(figure "['tried'].__class__([t for t in json.load(open('out'))['tried'] if t['process_peak']['low'] <= 2 * t['capacity_bytes']]).__len__()")"
+
+fit 0 --gpu=h100:512MiB --json -- "$program" 4 'batch={}'
+check "twice the same, and {} in the program's own argument" cmp out <(sed 's/"arguments":.*"from"/"arguments":["batch={}"],"from"/' first)
+
+fit 0 --gpu=h100:512MiB --from="$largest" --to="$((largest + 1))" --arg='batch={}' -- "$program" 4
+check "the sentence" matches out "^h100:512MiB: the largest that fits is batch=$largest; batch=$((largest + 1)) (does not fit|is not known): "
+check "the settings" matches out 'PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: (fits|does not fit|not known)'
+check "no line is too long" equal "$(awk 'length > 200' out)" ""
+check "the picture's bars" matches out "^ *$largest .*#+.*fits$"
+
+fit 0 --gpu=h100:512MiB --to=64 --arg='batch={}' --json=fit.json -- "$program" 4
+check "all fit: said" has out "the largest that fits is batch=64, and no larger value was asked for"
+check "the JSON in a file" has fit.json '"largest":64,"next":null,"end":"all fit"'
+fit 10 --gpu=h100:64MiB --arg='batch={}' -- "$program" 4
+check "none fits: what is short" matches out 'none fits: batch=1 does not fit: .* at .*, which asks for'
+fit 2 --gpu=h100 --arg='ignored={}' -- "$program" 2
+check "a value that changes nothing" has out "no answer: the value does not change the peak"
+fit 12 --gpu=h100 --arg='batch={}' -- "$program" 2 fail
+fit 12 --gpu=h100:512MiB -- /bin/sh -c "[ {} -lt 9 ] || { echo no such batch; exit 3; }; exec '$program' 2 batch={}"
+check "a program that fails at some value: said" matches out 'no answer: .* failed: the program ended with 3; .* fits; is there a largest'
+check "its last lines" has err "no such batch"
+fit 2 --gpu=h100 --arg='batch=' -- "$program" 2
+check "--arg without {}" has err "memledger fit: --arg=batch=: it needs {} where the value goes"
+fit 127 --gpu=h100 --arg='{}' -- no_such_program
+finish
