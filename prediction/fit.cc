@@ -41,16 +41,9 @@ struct Sample {
   double value, bytes;
 };
 
-// Peaks of a run whose memory was short end at the capacity.
-bool may_be_cut(const FitPoint& point) {
-  const auto process = static_cast<double>(point.peaks->process.high);
-  const auto capacity = static_cast<double>(point.peaks->capacity);
-  return process <= capacity && (point.verdict != Verdict::kFits || process > kRoomy * capacity);
-}
-
 // The peak of the tensors does not end at the capacity where the program fits.
 bool knows_allocated(const FitPoint& point) {
-  return point.peaks && (point.verdict == Verdict::kFits || !may_be_cut(point));
+  return point.peaks && (point.verdict == Verdict::kFits || !point.may_be_cut());
 }
 
 double line_at(const Sample& a, const Sample& b, double bytes) {
@@ -135,7 +128,7 @@ class CacheShare {
     for (const FitPoint& point : tried) {
       if (!point.peaks) continue;
       capacity_ = static_cast<double>(point.peaks->capacity);
-      if (may_be_cut(point)) continue;
+      if (point.may_be_cut()) continue;
       beside_ = static_cast<double>(point.peaks->process.high - point.peaks->reserved.high);
       if (point.peaks->allocated.high <= 0) continue;
       cached_ = std::max(0.0, static_cast<double>(point.peaks->reserved.high) /
@@ -205,6 +198,13 @@ bool operator==(const FitPeaks& a, const FitPeaks& b) {
   };
   return a.capacity == b.capacity && same(a.allocated, b.allocated) &&
          same(a.reserved, b.reserved) && same(a.process, b.process);
+}
+
+bool FitPoint::may_be_cut() const {
+  if (!peaks) return false;
+  const auto process = static_cast<double>(peaks->process.high);
+  const auto capacity = static_cast<double>(peaks->capacity);
+  return process <= capacity && (verdict != Verdict::kFits || process > kRoomy * capacity);
 }
 
 FitPoint fit_point(int64_t value, const Prediction& prediction) {

@@ -41,6 +41,9 @@ struct FitPoint {
   Verdict verdict = Verdict::kNotKnown;
   std::optional<FitPeaks> peaks;  // empty: not measured
   std::string sentence;           // the verdict with its reason, for people
+
+  // Returns whether the peaks may end at the capacity, as memory was short.
+  bool may_be_cut() const;
 };
 
 // Returns the point of a prediction; its peaks are those of the device with the least headroom.

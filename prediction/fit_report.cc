@@ -74,7 +74,8 @@ std::string largest_below(const FitReport& report) {
 
 // Of process peaks at the high end; negative: it takes more.
 std::optional<int64_t> freed_bytes(const FitReport& report, const MeasuredRemedy& remedy) {
-  if (!remedy.peaks || !report.remedied || !report.remedied->peaks) return std::nullopt;
+  if (!remedy.peaks || !report.remedied || !report.remedied->peaks || report.remedied->may_be_cut())
+    return std::nullopt;
   return report.remedied->peaks->process.high - remedy.peaks->process.high;
 }
 
@@ -88,6 +89,7 @@ Json json(const FitPoint& point) {
   row["allocated_peak"] = json(point.peaks->allocated);
   row["reserved_peak"] = json(point.peaks->reserved);
   row["process_peak"] = json(point.peaks->process);
+  row["ends_at_capacity"] = point.may_be_cut();
   return row;
 }
 
@@ -112,24 +114,35 @@ Json remedies_json(const FitReport& report) {
 }
 
 // A bar of `#` to the low end of the peak and `+` to its high end, and `|` at the capacity.
-std::string bar(const std::optional<FitPeaks>& peaks, size_t width) {
+std::string bar(const FitPoint& point, size_t width) {
   const auto capacity_at = static_cast<size_t>(static_cast<double>(width) * kCapacityAt);
   std::string cells(width, ' ');
-  if (peaks && peaks->capacity > 0) {
-    const auto column = [&](int64_t bytes) {
-      const double share = static_cast<double>(bytes) / static_cast<double>(peaks->capacity);
+  if (const std::optional<ShownPeak> peak = shown_peak(point)) {
+    const auto column = [&, capacity = point.peaks->capacity](int64_t bytes) {
+      const double share = static_cast<double>(bytes) / static_cast<double>(capacity);
       const auto cell = static_cast<size_t>(share * static_cast<double>(capacity_at));
       // The least that is too much can be seen, too.
-      return std::min(width, bytes > peaks->capacity ? std::max(cell, capacity_at + 2) : cell);
+      return std::min(width, bytes > capacity ? std::max(cell, capacity_at + 2) : cell);
     };
-    const size_t low = column(peaks->process.low), high = column(peaks->process.high);
+    const size_t low = column(peak->process.low), high = column(peak->process.high);
     std::fill_n(cells.begin(), low, '#');
     std::fill(cells.begin() + static_cast<std::ptrdiff_t>(low),
               cells.begin() + static_cast<std::ptrdiff_t>(std::max(low, high)), '+');
-    if (high >= width) cells.back() = '>';
+    if (peak->is_more) {
+      cells[capacity_at + 1] = '>';
+    } else if (high >= width) {
+      cells.back() = '>';
+    }
   }
   cells[capacity_at] = '|';
   return cells;
+}
+
+std::string peak_words(const std::optional<ShownPeak>& peak, int64_t Interval::*end,
+                       int64_t capacity) {
+  if (!peak) return "?";
+  const int64_t bytes = peak->process.*end;
+  return peak->is_more && bytes >= capacity ? ">" + words(capacity) : words(bytes);
 }
 
 std::string picture(const FitReport& report, size_t width) {
@@ -143,10 +156,12 @@ std::string picture(const FitReport& report, size_t width) {
       fmt::format("\n{:>{}} {:>10} {:>10} |{} of the process, | is {}\n", "value", value_width,
                   "low", "high", "peak", words((*measured)->peaks->capacity));
   for (const FitPoint* const point : points) {
+    const std::optional<ShownPeak> peak = shown_peak(*point);
+    const int64_t capacity = point->peaks ? point->peaks->capacity : 0;
     text += fmt::format("{:>{}} {:>10} {:>10} {} {}\n", point->value, value_width,
-                        point->peaks ? words(point->peaks->process.low) : "?",
-                        point->peaks ? words(point->peaks->process.high) : "?",
-                        bar(point->peaks, bar_width), to_string(point->verdict));
+                        peak_words(peak, &Interval::low, capacity),
+                        peak_words(peak, &Interval::high, capacity), bar(*point, bar_width),
+                        to_string(point->verdict));
   }
   return text;
 }
@@ -198,6 +213,20 @@ int64_t bytes_of(const MeasuredPeak& peak, const char* role) {
 }
 
 }  // namespace
+
+std::optional<ShownPeak> shown_peak(const FitPoint& point) {
+  if (!point.peaks) return std::nullopt;
+  ShownPeak peak{point.peaks->process, false};
+  const int64_t capacity = point.peaks->capacity;
+  if (point.verdict == Verdict::kFits) {
+    peak.process = {std::min(peak.process.low, capacity), std::min(peak.process.high, capacity)};
+  } else if (point.may_be_cut()) {
+    peak.is_more = true;
+    peak.process.high = capacity;
+    if (point.verdict == Verdict::kDoesNotFit) peak.process.low = capacity;
+  }
+  return peak;
+}
 
 std::string with_value(std::string text, int64_t value) {
   return absl::StrReplaceAll(text, {{"{}", std::to_string(value)}});

@@ -57,6 +57,14 @@ struct FitReport {
 // alive then are not known.
 std::vector<EstimatedRemedy> estimated_remedies(const MeasuredPeak& peak);
 
+// What a process takes with one value on the device: at most its capacity if it fits. Where it does
+// not, what it would take; `is_more`: that and more, as it was not measured.
+struct ShownPeak {
+  Interval process;
+  bool is_more = false;
+};
+std::optional<ShownPeak> shown_peak(const FitPoint& point);
+
 // Returns `text` with the value in place of each {}.
 std::string with_value(std::string text, int64_t value);
 

@@ -17,6 +17,8 @@ namespace {
 constexpr double kWidth = 800, kHeight = 420, kLeft = 90, kRight = 30, kTop = 56, kBottom = 64;
 // What takes more than so many times the capacity is left out, so that the rest can be read.
 constexpr double kMostCapacities = 2;
+// Where a value is marked that takes more, but it is not known how much: a little above.
+constexpr double kMore = 1.02;
 constexpr char kLow[] = "#1b6ca8", kHigh[] = "#d95f02", kCapacity[] = "#444";
 
 std::string words(int64_t bytes) { return size_in_words(static_cast<double>(bytes)); }
@@ -78,9 +80,11 @@ std::string line(const Axes& axes, const std::vector<const FitPoint*>& points, c
                  const BytesOf& bytes_of) {
   std::string coordinates;
   for (const FitPoint* const point : points) {
+    const ShownPeak peak = *shown_peak(*point);
+    if (peak.is_more) continue;
     coordinates += fmt::format("{}{:.1f},{:.1f}", coordinates.empty() ? "" : " ",
                                axes.x(static_cast<double>(point->value)),
-                               axes.y(static_cast<double>(bytes_of(*point->peaks))));
+                               axes.y(static_cast<double>(bytes_of(peak.process))));
   }
   return fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n",
                      coordinates, color);
@@ -91,14 +95,15 @@ std::string marks(const Axes& axes, const FitReport& report,
                   const std::vector<const FitPoint*>& points) {
   std::string svg;
   for (const FitPoint* const point : points) {
-    const FitPeaks& peaks = *point->peaks;
+    const ShownPeak peak = *shown_peak(*point);
+    const double y = static_cast<double>(peak.process.high) * (peak.is_more ? kMore : 1);
     svg += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\" stroke=\"{}\">"
-        "<title>{}: {}, peak {} to {}</title></circle>\n",
-        axes.x(static_cast<double>(point->value)), axes.y(static_cast<double>(peaks.process.high)),
+        "<title>{}: {}, peak {} to {}{}</title></circle>\n",
+        axes.x(static_cast<double>(point->value)), axes.y(y),
         point->verdict == Verdict::kFits ? kHigh : "white", kHigh,
         html_text(report.argument(point->value)), to_string(point->verdict),
-        words(peaks.process.low), words(peaks.process.high));
+        words(peak.process.low), words(peak.process.high), peak.is_more ? " or more" : "");
   }
   return svg;
 }
@@ -122,7 +127,7 @@ std::string FitReport::to_svg() const {
   if (points.empty()) return svg + "</svg>\n";
   const int64_t capacity = points.front()->peaks->capacity;
   int64_t top = capacity;
-  for (const FitPoint* const point : points) top = std::max(top, point->peaks->process.high);
+  for (const FitPoint* const point : points) top = std::max(top, shown_peak(*point)->process.high);
   const Axes axes(std::max(1.0, static_cast<double>(points.back()->value)),
                   static_cast<double>(top) * 1.05);
   const double capacity_y = axes.y(static_cast<double>(capacity));
@@ -132,11 +137,11 @@ std::string FitReport::to_svg() const {
       "stroke-dasharray=\"6 4\"/>\n",
       kLeft, kWidth - kRight, capacity_y, capacity_y, kCapacity);
   svg += label(kLeft + 6, capacity_y - 6, kCapacity, "capacity, " + words(capacity));
-  svg += line(axes, points, kLow, [](const FitPeaks& peaks) { return peaks.process.low; });
-  svg += line(axes, points, kHigh, [](const FitPeaks& peaks) { return peaks.process.high; });
+  svg += line(axes, points, kLow, [](const Interval& process) { return process.low; });
+  svg += line(axes, points, kHigh, [](const Interval& process) { return process.high; });
   svg += marks(axes, *this, points);
   svg += label(kLeft, kHeight - 14, kLow, "peak of the process, at the least");
-  svg += label(kLeft + 220, kHeight - 14, kHigh, "at the most, without a limit (filled: fits)");
+  svg += label(kLeft + 220, kHeight - 14, kHigh, "at the most (filled: fits)");
   return svg + "</svg>\n";
 }
 
