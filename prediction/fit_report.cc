@@ -153,8 +153,8 @@ std::string picture(const FitReport& report, size_t width) {
   const size_t value_width = std::max<size_t>(5, std::to_string(points.back()->value).size());
   const size_t bar_width = std::max(width, kLeastWidth) - value_width - 2 * 11 - 1 - 13;
   std::string text =
-      fmt::format("\n{:>{}} {:>10} {:>10} |{} of the process, | is {}\n", "value", value_width,
-                  "low", "high", "peak", words((*measured)->peaks->capacity));
+      fmt::format("\n{:>{}} {:>10} {:>10} peak of the process; | is the capacity, {}\n", "value",
+                  value_width, "low", "high", words((*measured)->peaks->capacity));
   for (const FitPoint* const point : points) {
     const std::optional<ShownPeak> peak = shown_peak(*point);
     const int64_t capacity = point->peaks ? point->peaks->capacity : 0;
@@ -241,13 +241,12 @@ std::vector<EstimatedRemedy> estimated_remedies(const MeasuredPeak& peak) {
   const int64_t others =
       all - weights - gradients - state - bytes_of(peak, "buffer") - bytes_of(peak, "input");
   std::vector<EstimatedRemedy> remedies = {
-      {"checkpoint layers: what the forward pass keeps is computed again", "inputs of layers stay",
-       others, true},
+      {"checkpoints around all layers", "their inputs stay", others, true},
       {"weights and gradients in bfloat16", "they are float32", (weights + gradients) / 2, false},
   };
   if (state > 0) {
     remedies.push_back(
-        {"an optimizer with a state of 8 bits", "the state is float32", state * 3 / 4, true});
+        {"an optimizer whose state has 8 bits", "the state is float32", state * 3 / 4, true});
   }
   std::vector<std::pair<std::string, int64_t>> layers(peak.by_layer.begin(), peak.by_layer.end());
   std::stable_sort(layers.begin(), layers.end(),
@@ -255,7 +254,7 @@ std::vector<EstimatedRemedy> estimated_remedies(const MeasuredPeak& peak) {
   layers.resize(std::min(layers.size(), kLayersEstimated));
   for (const auto& [layer, bytes] : layers) {
     remedies.push_back(
-        {"checkpoint " + layer, "all of the layer's is kept for backward", bytes, true});
+        {"a checkpoint around " + layer, "all that it holds is kept for backward", bytes, true});
   }
   std::stable_sort(remedies.begin(), remedies.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });

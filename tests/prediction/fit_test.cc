@@ -416,7 +416,7 @@ TEST_CASE("estimates come from the roles of what is alive at the peak") {
   for (const EstimatedRemedy& remedy : remedies) bytes.push_back(remedy.bytes);
   // All layers, layer1, the optimizer's state, layer2, weights and gradients, layer3.
   CHECK(bytes == std::vector<int64_t>{580, 300, 150, 120, 100, 20});
-  CHECK(remedies[1].change == "checkpoint layer1");
+  CHECK(remedies[1].change == "a checkpoint around layer1");
   CHECK(remedies[1].is_upper_bound);
 }
 
