@@ -288,8 +288,7 @@ std::optional<int64_t> FitSearch::next() const {
 }
 
 bool FitSearch::wants_peaks(int64_t value) const {
-  const Bracket bracket = this->bracket();
-  return value == bracket.fits + 1 || value / 2 > bracket.fits;
+  return tried_.empty() || value / 2 > bracket().fits;
 }
 
 void FitSearch::note(FitPoint point) {

@@ -207,6 +207,14 @@ std::string falling_text(const FitReport& report) {
       first, words(a->peaks->allocated.high), second, words(b->peaks->allocated.high));
 }
 
+std::string fragments_text(const FitReport& report) {
+  if (!report.do_fragments_decide()) return "";
+  return fmt::format(
+      "\nThe tensors of {} alone would fit: fragments of LibTorch's cache decide.\n"
+      "So a few larger values may fit, too.\n",
+      printable(report.argument(*report.outcome.next)));
+}
+
 int64_t bytes_of(const MeasuredPeak& peak, const char* role) {
   const auto bytes = peak.by_role.find(role);
   return bytes == peak.by_role.end() ? 0 : bytes->second;
@@ -265,6 +273,14 @@ std::string FitReport::argument(int64_t value) const {
   return with_value(arguments.empty() ? "{}" : arguments.front(), value);
 }
 
+bool FitReport::do_fragments_decide() const {
+  const FitPoint* const next = point_of(*this, outcome.next);
+  if (outcome.end != FitEnd::kFound || next == nullptr || !next->peaks || next->may_be_cut())
+    return false;
+  const FitPeaks& peaks = *next->peaks;
+  return peaks.process.high - peaks.reserved.high + peaks.allocated.high <= peaks.capacity;
+}
+
 std::string FitReport::sentence() const {
   const FitPoint* const next = point_of(*this, outcome.next);
   const std::string largest =
@@ -317,7 +333,7 @@ std::string FitReport::to_json() const {
 
 std::string FitReport::to_text(size_t width) const {
   return fmt::format("{}: {}\n", printable(gpu), sentence()) + picture(*this, width) +
-         falling_text(*this) + remedies_text(*this) +
+         falling_text(*this) + fragments_text(*this) + remedies_text(*this) +
          fmt::format("\n{} values, {} runs of the program\n", tried.size(), runs);
 }
 

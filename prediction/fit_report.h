@@ -42,6 +42,9 @@ struct FitReport {
 
   // The first argument with the value in place of {}: `--batch=32`.
   std::string argument(int64_t value) const;
+  // Returns whether the tensors of the next value would fit, but not with the fragments of
+  // LibTorch's cache: then a few larger values may fit, too.
+  bool do_fragments_decide() const;
   // The one line that says it: `the largest that fits is --batch=171: …`.
   std::string sentence() const;
   // Returns all of it on one line (docs/formats.md): {"schema":"memledger.fit/1", …}.

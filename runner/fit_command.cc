@@ -77,7 +77,10 @@ class Session {
     return std::move(predictions->front());
   }
 
-  absl::StatusOr<std::vector<prediction::MeasuredRemedy>> try_remedies(int64_t value) {
+  // Runs it again with other settings; `prediction` gets its peaks without a limit if it lacks
+  // them.
+  absl::StatusOr<std::vector<prediction::MeasuredRemedy>> try_remedies(int64_t value,
+                                                                       Prediction& prediction) {
     std::vector<prediction::MeasuredRemedy> remedies;
     std::vector<DryRunRequest> requests;
     for (const Remedy& remedy : kRemedies) {
@@ -93,14 +96,17 @@ class Session {
       result.setting = absl::StrCat(remedy.variable, "=", remedy.setting);
       remedies.push_back(std::move(result));
     }
+    const bool lacks_peaks = prediction::fit_point(value, prediction).may_be_cut();
+    if (lacks_peaks) requests.push_back(request(value));
     label_ = "other settings";
-    const auto predictions = make(requests);
+    auto predictions = make(requests);
     if (!predictions.ok()) return predictions.status();
     for (size_t i = 0; i < remedies.size(); ++i) {
       prediction::FitPoint point = prediction::fit_point(value, (*predictions)[i]);
       remedies[i].verdict = point.verdict;
       remedies[i].peaks = point.peaks;
     }
+    if (lacks_peaks) prediction = std::move(predictions->back());
     return remedies;
   }
 
@@ -173,14 +179,15 @@ absl::StatusOr<Found> find(const FitOptions& options) {
   report.tried = search.tried();
   report.outcome = search.outcome();
   for (size_t i = 0; i < report.tried.size(); ++i) {
-    const prediction::FitPoint& point = report.tried[i];
+    prediction::FitPoint& point = report.tried[i];
     if (report.outcome.end == prediction::FitEnd::kProgramFailed ||
         point.value != report.outcome.next || !point.peaks)
       continue;
-    report.remedied = point;
-    auto remedies = session.try_remedies(point.value);
+    auto remedies = session.try_remedies(point.value, predictions[i]);
     if (!remedies.ok()) return remedies.status();
     report.measured = *std::move(remedies);
+    point = prediction::fit_point(point.value, predictions[i]);
+    report.remedied = point;
     if (predictions[i].peak)
       report.estimated = prediction::estimated_remedies(*predictions[i].peak);
   }

@@ -353,6 +353,19 @@ TEST_CASE("the report's sentence says how the search ended") {
   CHECK(exit_status(report_of({line(700, 88)})) == 0);
 }
 
+TEST_CASE("the report says where fragments decide") {
+  const auto is_said = [](const FitReport& report) {
+    return report.to_text(80).find("fragments of LibTorch's cache decide") != std::string::npos;
+  };
+  Program program{line(700, 88)};
+  CHECK_FALSE(report_of(program).do_fragments_decide());
+  CHECK_FALSE(is_said(report_of(program)));
+  program.cached_share = 0.4;
+  program.needed_share = 0.5;
+  CHECK(report_of(program).do_fragments_decide());
+  CHECK(is_said(report_of(program)));
+}
+
 TEST_CASE("the report as JSON") {
   FitReport report = report_of({line(700, 88)});
   report.remedied = report.tried.back();
