@@ -329,18 +329,18 @@ Command declare_fit(FitWords& words) {
       {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &words.gpus,
        "The GPUs of the machine, as `memledger gpus` lists them."},
       {"--arg", "ARGUMENT", &options.arguments,
-       "Append ARGUMENT to the program's, with the value in place of {}. May be\n"
-       "repeated. Not needed where an argument of PROGRAM has {} itself."},
+       "Append ARGUMENT to the program's, with the value in place of {}. May\n"
+       "be repeated. Not needed where an argument of PROGRAM has {} itself."},
       {"--from", "N", &words.from, "The smallest value to try. The default is 1."},
       {"--to", "N", &words.to, "The largest value to try."},
       {"--until", "step|exit", &words.until,
        "End each run once the peak no longer moves from one optimizer step\n"
-       "to the next (step), or let it run to its end (exit). The default is step."},
+       "to the next (step, the default), or let it run to its end (exit)."},
       {"--timeout", "SECONDS", &words.timeout,
        "Give up on a run after so many seconds. The default is 600."},
       {"--json", "FILE", &words.json,
-       "Print JSON (memledger.fit/1) instead of text, or write it to FILE beside\n"
-       "the text."},
+       "Print JSON (memledger.fit/1) instead of text, or write it to FILE\n"
+       "beside the text."},
       {"--svg", "FILE", &words.svg, "Draw the peak against the value into FILE."},
   };
   command.examples_and_exit_status =
