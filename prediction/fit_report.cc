@@ -72,7 +72,7 @@ std::string largest_below(const FitReport& report) {
                  : "; is there a smallest value it takes? Give it by --from";
 }
 
-// Of process peaks at the high end; negative: it takes more.
+// Returns the difference of process peaks at the high end; negative: it takes more.
 std::optional<int64_t> freed_bytes(const FitReport& report, const MeasuredRemedy& remedy) {
   if (!remedy.peaks || !report.remedied || !report.remedied->peaks || report.remedied->may_be_cut())
     return std::nullopt;

@@ -214,7 +214,7 @@ TEST_CASE("random programs with a smooth peak and some noise") {
       CHECK(next == largest + 1);
       ++found;
     } else {
-      // Of so many values the last few do not matter.
+      // Among so many values the last few do not matter.
       CHECK(searched.outcome.end == FitEnd::kGaveUp);
       CHECK(largest > 300);
       CHECK(static_cast<double>(next - largest) < 0.03 * static_cast<double>(largest));
