@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -17,7 +17,10 @@
 #include "prediction/fit_report.h"
 #include "prediction/prediction.h"
 #include "runner/dry_run.h"
+#include "runner/dry_run_messages.h"
+#include "runner/locations.h"
 #include "runner/program_file.h"
+#include "text/names.h"
 #include "text/output.h"
 
 namespace memledger::runner {
@@ -28,9 +31,9 @@ using prediction::FitSearch;
 using prediction::Prediction;
 using prediction::Verdict;
 
+constexpr char kCommand[] = "memledger fit";
 constexpr int kCannotRun = 126;
 constexpr int kNotFound = 127;
-constexpr auto kSilentFor = std::chrono::seconds(2);
 constexpr size_t kWidthOfFiles = 80;
 constexpr size_t kMostWidth = 120;
 constexpr char kPlace[] = "{}";
@@ -69,7 +72,9 @@ class Session {
   explicit Session(const FitOptions& options) : options_(options), runner_(runner_options()) {}
 
   absl::StatusOr<Prediction> predict(int64_t value, bool wants_peaks) {
-    label_ = prediction::with_value(arguments_with_value(options_).front(), value);
+    line_.set_title(absl::StrCat(
+        kCommand, ": ",
+        printable(prediction::with_value(arguments_with_value(options_).front(), value))));
     DryRunRequest request = this->request(value);
     request.verdict_only = !wants_peaks;
     auto predictions = make({std::move(request)});
@@ -98,7 +103,7 @@ class Session {
     }
     const bool lacks_peaks = prediction::fit_point(value, prediction).may_be_cut();
     if (lacks_peaks) requests.push_back(request(value));
-    label_ = "other settings";
+    line_.set_title(absl::StrCat(kCommand, ": other settings"));
     auto predictions = make(requests);
     if (!predictions.ok()) return predictions.status();
     for (size_t i = 0; i < remedies.size(); ++i) {
@@ -111,13 +116,15 @@ class Session {
   }
 
   size_t runs() const { return runner_.runs(); }
+  // By the programs of all runs so far.
+  const std::set<std::string>& written_files() const { return written_files_; }
 
  private:
   DryRunnerOptions runner_options() {
     DryRunnerOptions options;
     options.until_exit = options_.until_exit;
     options.timeout_s = options_.timeout_s;
-    options.progress = [this](const DryRunProgress& progress) { show(progress); };
+    options.progress = [this](const DryRunProgress& progress) { line_.show(progress); };
     options.is_cancelled = [] { return caught_signal != 0; };
     return options;
   }
@@ -131,32 +138,24 @@ class Session {
 
   absl::StatusOr<std::vector<Prediction>> make(const std::vector<DryRunRequest>& requests) {
     auto predictions = runner_.predict(requests);
-    if (std::exchange(has_line_, false)) write_standard_error("\r\033[K");
+    line_.clear();
+    if (!predictions.ok()) return predictions;
+    for (const Prediction& prediction : *predictions)
+      written_files_.insert(prediction.written_files.begin(), prediction.written_files.end());
     return predictions;
-  }
-
-  void show(const DryRunProgress& progress) {
-    const auto now = std::chrono::steady_clock::now();
-    if (isatty(STDERR_FILENO) == 0 || now - began_ < kSilentFor || now < next_line_) return;
-    next_line_ = now + std::chrono::seconds(1);
-    has_line_ = true;
-    write_standard_error(absl::StrCat("\r\033[Kmemledger fit: ", label_, ": ", progress.ended,
-                                      " of ", progress.total, " runs have ended; ",
-                                      (now - began_) / std::chrono::seconds(1), " s in all "));
   }
 
   const FitOptions& options_;
   DryRunner runner_;
-  std::string label_;
-  bool has_line_ = false;
-  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point next_line_;
+  ProgressLine line_{kCommand};
+  std::set<std::string> written_files_;
 };
 
 // What came of the search: a report, and the run of the program that ended it if it failed.
 struct Found {
   FitReport report;
   prediction::ProgramEnd failed;
+  std::set<std::string> written_files;
 };
 
 absl::StatusOr<Found> find(const FitOptions& options) {
@@ -168,8 +167,7 @@ absl::StatusOr<Found> find(const FitOptions& options) {
     auto prediction = session.predict(*value, search.wants_peaks(*value));
     if (!prediction.ok()) return prediction.status();
     search.note(prediction::fit_point(*value, *prediction));
-    if (prediction->verdict == Verdict::kFailed || prediction->program.timed_out)
-      found.failed = prediction->program;
+    if (!prediction->reason.empty()) found.failed = prediction->program;
     predictions.push_back(*std::move(prediction));
   }
   FitReport& report = found.report;
@@ -192,6 +190,7 @@ absl::StatusOr<Found> find(const FitOptions& options) {
       report.estimated = prediction::estimated_remedies(*predictions[i].peak);
   }
   report.runs = session.runs();
+  found.written_files = session.written_files();
   return found;
 }
 
@@ -237,6 +236,10 @@ int fit_command(const FitOptions& options) {
     tell({"memledger fit: ", fitness.refusal});
     return kCannotRun;
   }
+  if (const auto locations = find_locations(); !locations.ok()) {
+    tell({"memledger fit: ", std::string(locations.status().message())});
+    return kCannotRun;
+  }
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, &note_signal);
   const auto found = find(options);
   if (caught_signal != 0) return 128 + caught_signal;
@@ -244,11 +247,9 @@ int fit_command(const FitOptions& options) {
     tell({"memledger fit: ", std::string(found.status().message())});
     return kCannotRun;
   }
-  if (!found->failed.last_lines.empty()) {
-    write_standard_error(absl::StrCat("memledger fit: the last lines of the program:\n",
-                                      found->failed.last_lines, "\n"));
-  }
+  tell_last_lines(kCommand, found->failed);
   if (found->failed.status == kNotFound) return kNotFound;
+  warn_of_written_files(kCommand, found->written_files);
   if (const absl::Status written = write(options, found->report); !written.ok()) {
     tell({"memledger fit: ", std::string(written.message())});
     return EXIT_FAILURE;
