@@ -23,7 +23,6 @@ runs() {  # BATCH: whether LibTorch runs it to its end, with the most that a dev
 }
 
 fit 0 --gpu=h100:512MiB --arg='batch={}' --json --svg=peak.svg -- "$program" 4
-cp out first
 largest="$(figure "['largest']")"
 check "the schema" equal "$(figure "['schema']")" memledger.fit/1
 check "the next is the one above" equal "$(figure "['next']")" "$((largest + 1))"
@@ -37,13 +36,13 @@ check "the picture is XML" python3 -c 'import sys, xml.dom.minidom; xml.dom.mini
 check "with a mark for each value" equal "$(grep -c '<circle' peak.svg)" \
   "$(figure "['tried'].__class__([t for t in json.load(open('out'))['tried'] if t['process_peak']['low'] <= 2 * t['capacity_bytes']]).__len__()")"
 
-fit 0 --gpu=h100:512MiB --json -- "$program" 4 'batch={}'
-check "twice the same, and {} in the program's own argument" cmp out <(sed 's/"arguments":.*"from"/"arguments":["batch={}"],"from"/' first)
-
 fit 0 --gpu=h100:512MiB --from="$largest" --to="$((largest + 1))" --arg='batch={}' -- "$program" 4
 check "the sentence" matches out "^h100:512MiB: the largest that fits is batch=$largest; batch=$((largest + 1)) (does not fit|is not known): "
 check "the settings" matches out 'PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: (fits|does not fit|not known)'
 check "no line is too long" equal "$(awk 'length > 200' out)" ""
+cp out once
+fit 0 --gpu=h100:512MiB --from="$largest" --to="$((largest + 1))" -- "$program" 4 'batch={}'
+check "twice the same, and {} may stand in the program's own argument" cmp out once
 check "the picture's bars" matches out "^ *$largest .*#+.*fits$"
 
 fit 0 --gpu=h100:512MiB --to=64 --arg='batch={}' --json=fit.json -- "$program" 4
@@ -55,7 +54,7 @@ fit 2 --gpu=h100 --arg='ignored={}' -- "$program" 2
 check "a value that changes nothing" has out "no answer: the value does not change the peak"
 fit 12 --gpu=h100 --arg='batch={}' -- "$program" 2 fail
 fit 12 --gpu=h100:512MiB -- /bin/sh -c "[ {} -lt 9 ] || { echo no such batch; exit 3; }; exec '$program' 2 batch={}"
-check "a program that fails at some value: said" matches out 'no answer: .* failed: the program ended with 3; .* fits; is there a largest'
+check "a program that fails at some value: said" matches out 'no answer: .* failed: the program ended with 3.*; .* fits; is there a largest'
 check "its last lines" has err "no such batch"
 fit 2 --gpu=h100 --arg='batch=' -- "$program" 2
 check "--arg without {}" has err "memledger fit: --arg=batch=: it needs {} where the value goes"
