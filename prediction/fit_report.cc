@@ -18,6 +18,7 @@ constexpr size_t kLeastWidth = 60;
 // The capacity is at this share of a bar's room; what is beyond its end is cut.
 constexpr double kCapacityAt = 0.7;
 constexpr size_t kLayersEstimated = 3;
+constexpr size_t kLongestArgument = 40;
 
 std::string words(int64_t bytes) { return size_in_words(static_cast<double>(bytes)); }
 
@@ -270,7 +271,9 @@ std::vector<EstimatedRemedy> estimated_remedies(const MeasuredPeak& peak) {
 }
 
 std::string FitReport::argument(int64_t value) const {
-  return with_value(arguments.empty() ? "{}" : arguments.front(), value);
+  // A shell's script would hide the value.
+  const bool is_short = !arguments.empty() && arguments.front().size() <= kLongestArgument;
+  return with_value(is_short ? arguments.front() : "{}", value);
 }
 
 bool FitReport::do_fragments_decide() const {

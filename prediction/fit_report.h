@@ -40,7 +40,7 @@ struct FitReport {
   std::vector<EstimatedRemedy> estimated;
   size_t runs = 0;  // of the program, all together
 
-  // The first argument with the value in place of {}: `--batch=32`.
+  // The first argument with the value in place of {}: `--batch=32`; of a long one the value alone.
   std::string argument(int64_t value) const;
   // Returns whether the tensors of the next value would fit, but not with the fragments of
   // LibTorch's cache: then a few larger values may fit, too.
