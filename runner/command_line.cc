@@ -173,6 +173,18 @@ struct DryRunWords {
   OptionalValue json;
 };
 
+// Checks --until and --timeout.
+absl::Status set_run_limits(const std::optional<std::string>& until,
+                            const std::optional<std::string>& timeout, bool& until_exit,
+                            int& timeout_s) {
+  if (until && *until != "step" && *until != "exit")
+    return invalid(absl::StrCat("--until=", *until, ": it is step or exit"));
+  until_exit = until == "exit";
+  if (timeout && (!absl::SimpleAtoi(*timeout, &timeout_s) || timeout_s < 1))
+    return invalid(absl::StrCat("--timeout=", *timeout, ": it is a number of seconds"));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Request> finish_dry_run(DryRunWords& words) {
   DryRunOptions& options = words.options;
   if (options.gpus.empty())
@@ -183,12 +195,9 @@ absl::StatusOr<Request> finish_dry_run(DryRunWords& words) {
   for (const std::string& gpu : options.gpus) {
     if (const absl::Status status = check_gpu("--gpu", gpu); !status.ok()) return status;
   }
-  if (words.until && *words.until != "step" && *words.until != "exit")
-    return invalid(absl::StrCat("--until=", *words.until, ": it is step or exit"));
-  options.until_exit = words.until == "exit";
-  if (words.timeout &&
-      (!absl::SimpleAtoi(*words.timeout, &options.timeout_s) || options.timeout_s < 1))
-    return invalid(absl::StrCat("--timeout=", *words.timeout, ": it is a number of seconds"));
+  const absl::Status status =
+      set_run_limits(words.until, words.timeout, options.until_exit, options.timeout_s);
+  if (!status.ok()) return status;
   if (words.settings && *words.settings != "try" && *words.settings != "none")
     return invalid(absl::StrCat("--settings=", *words.settings, ": it is try or none"));
   options.settings = words.settings != "none";
@@ -240,6 +249,117 @@ Command declare_dry_run(DryRunWords& words) {
   command.operands = &options.program;
   command.runs_program = true;
   command.finish = [&words] { return finish_dry_run(words); };
+  return command;
+}
+
+// What the words of `memledger fit` say, before they are checked.
+struct FitWords {
+  FitOptions options;
+  std::vector<std::string> gpus;
+  std::optional<std::string> from, to, until, timeout, svg;
+  OptionalValue json;
+};
+
+absl::StatusOr<int64_t> fit_value(const char* option, const std::string& text) {
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < 1 || value > prediction::kLargestFitValue)
+    return invalid(absl::StrCat(option, "=", text, ": it is a whole number from 1 to ",
+                                prediction::kLargestFitValue));
+  return value;
+}
+
+absl::Status set_fit_bounds(const FitWords& words, prediction::FitBounds& bounds) {
+  if (words.from) {
+    const auto from = fit_value("--from", *words.from);
+    if (!from.ok()) return from.status();
+    bounds.from = *from;
+  }
+  if (words.to) {
+    const auto to = fit_value("--to", *words.to);
+    if (!to.ok()) return to.status();
+    bounds.to = *to;
+  }
+  if (bounds.to && *bounds.to < bounds.from)
+    return invalid(absl::StrCat("--from=", bounds.from, " is larger than --to=", *bounds.to));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Request> finish_fit(FitWords& words) {
+  FitOptions& options = words.options;
+  if (words.gpus.size() != 1)
+    return invalid(
+        "on which GPU? memledger fit --gpu=h100 --arg='--batch={}' -- PROGRAM, and one machine at "
+        "a time; `memledger gpus` lists them");
+  options.gpu = words.gpus.front();
+  if (const absl::Status status = check_gpu("--gpu", options.gpu); !status.ok()) return status;
+  if (options.program.empty())
+    return invalid(
+        "which program? memledger fit --gpu=GPU --arg='--batch={}' -- PROGRAM [ARGUMENT]…");
+  if (arguments_with_value(options).empty()) {
+    return options.arguments.empty()
+               ? invalid(
+                     "where does the value go? Give --arg='--batch={}', or write {} in an "
+                     "argument of the program")
+               : invalid(absl::StrCat("--arg=", options.arguments.front(),
+                                      ": it needs {} where the value goes: --arg='--batch={}'"));
+  }
+  if (const absl::Status status = set_fit_bounds(words, options.bounds); !status.ok())
+    return status;
+  const absl::Status status =
+      set_run_limits(words.until, words.timeout, options.until_exit, options.timeout_s);
+  if (!status.ok()) return status;
+  options.json = words.json.is_given;
+  options.json_file = words.json.value;
+  options.svg_file = words.svg.value_or("");
+  return Request(options);
+}
+
+Command declare_fit(FitWords& words) {
+  FitOptions& options = words.options;
+  Command command;
+  command.name = "fit";
+  command.usage = "memledger fit --gpu=GPU --arg='--batch={}' [OPTION]… [--] PROGRAM [ARGUMENT]…";
+  command.summary = "Find the largest batch, or other value, that fits on a GPU";
+  command.description =
+      "Runs a program on virtual GPUs, as `memledger dry-run` does, with one value after the "
+      "other,\n"
+      "and finds the largest with which it fits: that one fits, and the next does not, or is not\n"
+      "known to. It tries at most 12 values. Then it tells what would free memory.";
+  command.options = {
+      {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &words.gpus,
+       "The GPUs of the machine, as `memledger gpus` lists them."},
+      {"--arg", "ARGUMENT", &options.arguments,
+       "Append ARGUMENT to the program's, with the value in place of {}. May\n"
+       "be repeated. Not needed where an argument of PROGRAM has {} itself."},
+      {"--from", "N", &words.from, "The smallest value to try. The default is 1."},
+      {"--to", "N", &words.to, "The largest value to try."},
+      {"--until", "step|exit", &words.until,
+       "End each run once the peak no longer moves from one optimizer step\n"
+       "to the next (step, the default), or let it run to its end (exit)."},
+      {"--timeout", "SECONDS", &words.timeout,
+       "Give up on a run after so many seconds. The default is 600."},
+      {"--json", "FILE", &words.json,
+       "Print JSON (memledger.fit/1) instead of text, or write it to FILE\n"
+       "beside the text."},
+      {"--svg", "FILE", &words.svg, "Draw the peak against the value into FILE."},
+  };
+  command.examples_and_exit_status =
+      "Examples:\n"
+      "  memledger fit --gpu=l4 --arg='--batch={}' -- ./train\n"
+      "  memledger fit --gpu=rtx4090 --from=8 --to=256 -- python train.py --batch {}\n"
+      "  memledger fit --gpu=t4 --arg='--batch={}' --svg=peak.svg --json=fit.json -- ./train\n"
+      "\n"
+      "Exit status:\n"
+      "  0    found\n"
+      "  10   not even the smallest value fits\n"
+      "  12   the program failed\n"
+      "  1    a file cannot be written\n"
+      "  2    wrong usage, or the value does not change the peak\n"
+      "  126  memledger's own libraries are missing, or the program cannot be run\n"
+      "  127  there is no such program";
+  command.operands = &options.program;
+  command.runs_program = true;
+  command.finish = [&words] { return finish_fit(words); };
   return command;
 }
 
@@ -537,10 +657,11 @@ absl::StatusOr<Request> parse_with(const std::vector<Command>& commands, Words w
 absl::StatusOr<Request> parse_command_line(const std::vector<std::string>& words) {
   RunOptions run;
   DryRunWords dry_run;
+  FitWords fit;
   LogOptions log;
   GpusOptions gpus;
   Words gpus_operands;
-  return parse_with({declare_run(run), declare_dry_run(dry_run), declare_log(log),
+  return parse_with({declare_run(run), declare_dry_run(dry_run), declare_fit(fit), declare_log(log),
                      declare_gpus(gpus, gpus_operands)},
                     words);
 }

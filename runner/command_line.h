@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "runner/dry_run_command.h"
+#include "runner/fit_command.h"
 #include "runner/gpus_command.h"
 #include "runner/log_command.h"
 #include "runner/run_command.h"
@@ -19,7 +20,7 @@ struct PrintText {
 
 // What the user asks for. A new command is one more type here, and a declaration in
 // command_line.cc.
-using Request = std::variant<PrintText, RunOptions, DryRunOptions, LogOptions, GpusOptions>;
+using Request = std::variant<PrintText, RunOptions, DryRunOptions, FitOptions, LogOptions, GpusOptions>;
 
 // Parses what follows the program's name. InvalidArgument holds the message for the user: the
 // command, the option and what to do.

@@ -131,6 +131,7 @@ class Runs {
 
   const std::string& folder() const { return folder_; }
   void expect(size_t runs) { expected_ += runs; }
+  size_t ended() const { return ended_; }
 
   absl::Status make(std::vector<Plan>& plans) {
     if (const absl::Status status = make_at_once(plans, at_once()); !status.ok()) return status;
@@ -424,6 +425,7 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   if (status.ok()) status = run_other_order(runs, cases);
   if (status.ok()) status = run_other_numbers(runs, cases);
   if (status.ok()) status = run_without_limit(runs, cases);
+  runs_made_ += runs.ended();
   if (!status.ok()) return status;
   std::vector<Prediction> predictions;
   runs_.clear();

@@ -73,10 +73,13 @@ class DryRunner {
 
   // Returns the runs of the last predict(), for each request.
   const std::vector<std::vector<prediction::Run>>& runs() const { return runs_; }
+  // How many runs of programs all calls so far have made.
+  size_t runs_made() const { return runs_made_; }
 
  private:
   const DryRunnerOptions options_;
   std::vector<std::vector<prediction::Run>> runs_;
+  size_t runs_made_ = 0;
 };
 
 }  // namespace memledger::runner

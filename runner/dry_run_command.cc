@@ -1,26 +1,20 @@
 #include "runner/dry_run_command.h"
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "prediction/prediction.h"
 #include "runner/dry_run.h"
+#include "runner/dry_run_messages.h"
 #include "runner/locations.h"
 #include "runner/program_file.h"
-#include "text/names.h"
 #include "text/output.h"
 
 namespace memledger::runner {
@@ -31,38 +25,10 @@ using prediction::Prediction;
 constexpr int kCannotRun = 126;
 constexpr int kNotFound = 127;
 constexpr int kSignalled = 128;
-constexpr auto kSilentFor = std::chrono::seconds(2);
-constexpr size_t kFilesShown = 5;
-constexpr size_t kLineWidth = 79;
+constexpr char kCommand[] = "memledger dry-run";
 
 std::atomic<int> caught_signal{0};
 void note_signal(int signal) { caught_signal = signal; }
-
-// Says on a terminal how far the runs are, on one line.
-class ProgressLine {
- public:
-  void show(const DryRunProgress& progress) {
-    if (isatty(STDERR_FILENO) == 0 || progress.elapsed < kSilentFor) return;
-    is_shown_ = true;
-    write_standard_error("\r\033[K" + text_of(progress).substr(0, kLineWidth));
-  }
-  void clear() {
-    if (std::exchange(is_shown_, false)) write_standard_error("\r\033[K");
-  }
-
- private:
-  static std::string text_of(const DryRunProgress& progress) {
-    std::string text = absl::StrCat("memledger dry-run: run", progress.running > 1 ? "s " : " ",
-                                    std::min(progress.ended + 1, progress.total));
-    if (progress.running > 1) absl::StrAppend(&text, " to ", progress.ended + progress.running);
-    absl::StrAppend(&text, " of ", progress.total, ", ");
-    if (progress.steps > 0) absl::StrAppend(&text, "after optimizer step ", progress.steps, ", ");
-    absl::StrAppend(&text, progress.elapsed / std::chrono::seconds(1), " s");
-    return progress.label.empty() ? text : absl::StrCat(text, ", ", printable(progress.label));
-  }
-
-  bool is_shown_ = false;
-};
 
 std::string callers_setting() {
   std::string setting;
@@ -98,34 +64,15 @@ absl::Status try_settings(DryRunner& runner, const std::vector<DryRunRequest>& r
 void tell_failures(const std::vector<Prediction>& predictions) {
   for (const Prediction& prediction : predictions) {
     if (prediction.reason.empty() || prediction.program.last_lines.empty()) continue;
-    write_standard_error(absl::StrCat("memledger dry-run: the last lines of the program:\n",
-                                      prediction.program.last_lines, "\n"));
-    return;
+    return tell_last_lines(kCommand, prediction.program);
   }
 }
 
-std::string shown_path(const std::string& path) {
-  std::error_code error;
-  const std::string folder = std::filesystem::current_path(error).string() + "/";
-  return printable(absl::StartsWith(path, folder) ? path.substr(folder.size()) : path);
-}
-
-// What the program writes is made of zeros, and may have replaced something real.
 void warn_of_written_files(const std::vector<Prediction>& predictions) {
   std::set<std::string> files;
   for (const Prediction& prediction : predictions)
     files.insert(prediction.written_files.begin(), prediction.written_files.end());
-  if (files.empty()) return;
-  std::string list;
-  size_t shown = 0;
-  for (const std::string& file : files) {
-    if (shown++ == kFilesShown) break;
-    absl::StrAppend(&list, list.empty() ? "" : ", ", shown_path(file));
-  }
-  if (files.size() > kFilesShown)
-    absl::StrAppend(&list, " and ", files.size() - kFilesShown, " more");
-  tell({"memledger dry-run: warning: the program wrote ", files.size() == 1 ? "a file" : "files",
-        ", and values from the GPU are zeros in them: ", list});
+  runner::warn_of_written_files(kCommand, files);
 }
 
 absl::Status write_json(const DryRunOptions& options, const std::vector<Prediction>& predictions) {
@@ -197,7 +144,7 @@ int dry_run_command(const DryRunOptions& options) {
     return kCannotRun;
   }
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, &note_signal);
-  ProgressLine line;
+  ProgressLine line(kCommand);
   std::vector<Prediction> predictions;
   const absl::Status status = predict_and_print(options, line, predictions);
   line.clear();

@@ -16,6 +16,7 @@
 namespace {
 
 using memledger::runner::DryRunOptions;
+using memledger::runner::FitOptions;
 using memledger::runner::GpusOptions;
 using memledger::runner::LogOptions;
 using memledger::runner::PrintText;
@@ -43,6 +44,8 @@ int carry_out(const PrintText& request) {
 int carry_out(const RunOptions& options) { return run_program(options); }
 
 int carry_out(const DryRunOptions& options) { return dry_run_command(options); }
+
+int carry_out(const FitOptions& options) { return fit_command(options); }
 
 int carry_out(const LogOptions& options) { return log_command(options); }
 

@@ -164,6 +164,44 @@ TEST_CASE("log takes one file or two, and draws one") {
   CHECK(contains(log_error({"--sgv"}), "there is no option `--sgv`"));
 }
 
+TEST_CASE("fit says where the value goes, and between which bounds it is") {
+  const auto options = [](const Words& words) {
+    const auto request = parse_command_line(after("fit", words));
+    REQUIRE_MESSAGE(request.ok(), std::string(request.status().message()));
+    return std::get<FitOptions>(*request);
+  };
+  const FitOptions plain = options({"--gpu=l4", "--arg=--batch={}", "./train", "{", "--arg", "x"});
+  CHECK(plain.gpu == "l4");
+  CHECK(plain.arguments == Words{"--batch={}"});
+  CHECK(plain.program == Words{"./train", "{", "--arg", "x"});
+  CHECK(plain.bounds.from == 1);
+  CHECK_FALSE(plain.bounds.to);
+  CHECK(program_with(plain, 32) == Words{"./train", "{", "--arg", "x", "--batch=32"});
+  const FitOptions both =
+      options({"--gpu", "t4", "--arg", "--batch", "--arg", "{}", "--from=8", "--to", "64", "--json",
+               "--svg=s", "--timeout=9", "--until=exit", "--", "{}", "a{}{}"});
+  CHECK(program_with(both, 9) == Words{"{}", "a99", "--batch", "9"});
+  CHECK(arguments_with_value(both) == Words{"a{}{}", "{}"});
+  CHECK(both.bounds.from == 8);
+  CHECK(both.bounds.to == 64);
+  CHECK(both.json);
+  CHECK(both.svg_file == "s");
+  CHECK(both.timeout_s == 9);
+  CHECK(both.until_exit);
+  const auto error = [](const Words& words) { return error_of(after("fit", words)); };
+  CHECK(contains(error({"--arg={}", "p"}), "memledger fit: on which GPU?"));
+  CHECK(contains(error({"--gpu=l4", "--gpu=t4", "--arg={}", "p"}), "one machine at a time"));
+  CHECK(contains(error({"--gpu=l5", "--arg={}", "p"}), "l5"));
+  CHECK(contains(error({"--gpu=l4", "--arg={}"}), "which program?"));
+  CHECK(contains(error({"--gpu=l4", "p"}), "where does the value go?"));
+  CHECK(contains(error({"--gpu=l4", "--arg=--batch", "p"}), "--arg=--batch: it needs {}"));
+  CHECK(contains(error({"--gpu=l4", "--arg={}", "--from=9", "--to=8", "p"}),
+                 "--from=9 is larger than --to=8"));
+  for (const std::string value : {"0", "-1", "x", "1.5", "2147483648", "99999999999999999999"})
+    CHECK(contains(error({"--gpu=l4", "--arg={}", "--from=" + value, "p"}), "--from=" + value));
+  CHECK(contains(error({"--gpu=l4", "--arg={}", "--timeout=0", "p"}), "--timeout=0"));
+}
+
 TEST_CASE("gpus lists the devices, as a table or as JSON, and takes no arguments") {
   const auto options = [](const Words& words) {
     const auto request = parse_command_line(after("gpus", words));
@@ -182,7 +220,7 @@ TEST_CASE("gpus lists the devices, as a table or as JSON, and takes no arguments
 }
 
 TEST_CASE("each command explains itself, with examples and exit statuses") {
-  for (const std::string command : {"run", "log", "gpus"}) {
+  for (const std::string command : {"run", "dry-run", "fit", "log", "gpus"}) {
     const std::string help = text_of({command, "--help"});
     CHECK(contains(help, "Usage: memledger " + command));
     CHECK(contains(help, "\nExamples:\n  memledger " + command));
@@ -197,8 +235,8 @@ TEST_CASE("each command explains itself, with examples and exit statuses") {
 }
 
 TEST_CASE("help fits a terminal of 100 columns") {
-  for (const Words& words :
-       {Words{"help"}, Words{"help", "run"}, Words{"help", "log"}, Words{"help", "gpus"}}) {
+  for (const Words& words : {Words{"help"}, Words{"help", "run"}, Words{"help", "dry-run"},
+                             Words{"help", "fit"}, Words{"help", "log"}, Words{"help", "gpus"}}) {
     std::string text = text_of(words);
     size_t begin = 0;
     for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
@@ -221,7 +259,8 @@ TEST_CASE("the versions of memledger, LibTorch and the build") {
 
 TEST_CASE("an unknown command says which exist") {
   CHECK(error_of({"walk"}) ==
-        "memledger: there is no command `walk`; the commands are run, dry-run, log, gpus and help. "
+        "memledger: there is no command `walk`; the commands are run, dry-run, fit, log, gpus and "
+        "help. "
         "To run a "
         "program: memledger run -- PROGRAM");
   CHECK(error_of({"help", "walk"}) == error_of({"walk"}));

@@ -1,11 +1,11 @@
 // Trains on cuda:0, for dry_run_test.sh:
 //
-//   dry_run_program STEPS [fail|catch|wait|conv|open|alone|grow|pieces]
+//   dry_run_program STEPS [fail|catch|wait|conv|open|alone|grow|pieces|batch=N]
 //
 // Prints LibTorch's own peaks after each step. `fail` ends with 3 in the end, `catch` tries an
 // allocation of 1 TiB and goes on, `wait` waits for input, `conv` trains convolutions, `open FILE`
 // needs a file, `alone FOLDER` fails while another does the same. `grow` and `pieces` leave much in
-// LibTorch's cache.
+// LibTorch's cache. `batch=N` has 64 N rows in a batch instead of 256.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <sys/stat.h>
@@ -87,8 +87,9 @@ int main(int argc, char** argv) {
   torch::nn::Sequential net = make_net(has_convolutions);
   net->to(at::kCUDA);
   torch::optim::Adam adam(net->parameters());
+  const int64_t rows = mode.rfind("batch=", 0) == 0 ? 64 * std::stoll(mode.substr(6)) : 256;
   const at::Tensor input =
-      has_convolutions ? at::ones({16, 3, 64, 64}, at::kCUDA) : at::ones({256, 1024}, at::kCUDA);
+      has_convolutions ? at::ones({16, 3, 64, 64}, at::kCUDA) : at::ones({rows, 1024}, at::kCUDA);
   for (int i = 0; i < steps; ++i) {
     adam.zero_grad();
     net->forward(input).square().sum().backward();

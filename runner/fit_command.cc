@@ -1,0 +1,260 @@
+#include "runner/fit_command.h"
+
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "prediction/fit_report.h"
+#include "prediction/prediction.h"
+#include "runner/dry_run.h"
+#include "runner/dry_run_messages.h"
+#include "runner/locations.h"
+#include "runner/program_file.h"
+#include "text/names.h"
+#include "text/output.h"
+
+namespace memledger::runner {
+namespace {
+
+using prediction::FitReport;
+using prediction::FitSearch;
+using prediction::Prediction;
+using prediction::Verdict;
+
+constexpr char kCommand[] = "memledger fit";
+constexpr int kCannotRun = 126;
+constexpr int kNotFound = 127;
+constexpr size_t kWidthOfFiles = 80;
+constexpr size_t kMostWidth = 120;
+constexpr char kPlace[] = "{}";
+
+std::atomic<int> caught_signal{0};
+void note_signal(int signal) { caught_signal = signal; }
+
+// Another setting that may free memory.
+struct Remedy {
+  const char* variable;
+  const char* setting;
+  bool is_of_allocator;
+};
+
+constexpr Remedy kRemedies[] = {
+    {"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", true},
+    {"PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128", true},
+    {"CUBLAS_WORKSPACE_CONFIG", ":16:8", false},
+};
+
+bool is_set_already(const Remedy& remedy) {
+  const char* const value = std::getenv(remedy.variable);
+  return value != nullptr && absl::StrContains(value, remedy.setting);
+}
+
+// As wide as the terminal.
+size_t width_of_output() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kWidthOfFiles;
+  return std::min<size_t>(size.ws_col, kMostWidth);
+}
+
+// Makes the runs, and says on a terminal how far they are.
+class Session {
+ public:
+  explicit Session(const FitOptions& options) : options_(options), runner_(runner_options()) {}
+
+  absl::StatusOr<Prediction> predict(int64_t value, bool wants_peaks) {
+    line_.set_title(absl::StrCat(
+        kCommand, ": ",
+        printable(prediction::with_value(arguments_with_value(options_).front(), value))));
+    DryRunRequest request = this->request(value);
+    request.verdict_only = !wants_peaks;
+    auto predictions = make({std::move(request)});
+    if (!predictions.ok()) return predictions.status();
+    return std::move(predictions->front());
+  }
+
+  // Runs it again with other settings; `prediction` gets its peaks without a limit if it lacks
+  // them.
+  absl::StatusOr<std::vector<prediction::MeasuredRemedy>> try_remedies(int64_t value,
+                                                                       Prediction& prediction) {
+    std::vector<prediction::MeasuredRemedy> remedies;
+    std::vector<DryRunRequest> requests;
+    for (const Remedy& remedy : kRemedies) {
+      if (is_set_already(remedy)) continue;
+      DryRunRequest request = this->request(value);
+      if (remedy.is_of_allocator) {
+        request.allocator_setting = remedy.setting;
+      } else {
+        request.variables.emplace_back(remedy.variable, remedy.setting);
+      }
+      requests.push_back(std::move(request));
+      prediction::MeasuredRemedy result;
+      result.setting = absl::StrCat(remedy.variable, "=", remedy.setting);
+      remedies.push_back(std::move(result));
+    }
+    const bool lacks_peaks = prediction::fit_point(value, prediction).may_be_cut();
+    if (lacks_peaks) requests.push_back(request(value));
+    line_.set_title(absl::StrCat(kCommand, ": other settings"));
+    auto predictions = make(requests);
+    if (!predictions.ok()) return predictions.status();
+    for (size_t i = 0; i < remedies.size(); ++i) {
+      prediction::FitPoint point = prediction::fit_point(value, (*predictions)[i]);
+      remedies[i].verdict = point.verdict;
+      remedies[i].peaks = point.peaks;
+    }
+    if (lacks_peaks) prediction = std::move(predictions->back());
+    return remedies;
+  }
+
+  size_t runs() const { return runner_.runs_made(); }
+  // By the programs of all runs so far.
+  const std::set<std::string>& written_files() const { return written_files_; }
+
+ private:
+  DryRunnerOptions runner_options() {
+    DryRunnerOptions options;
+    options.until_exit = options_.until_exit;
+    options.timeout_s = options_.timeout_s;
+    options.progress = [this](const DryRunProgress& progress) { line_.show(progress); };
+    options.is_cancelled = [] { return caught_signal != 0; };
+    return options;
+  }
+
+  DryRunRequest request(int64_t value) const {
+    DryRunRequest request;
+    request.gpu = options_.gpu;
+    request.program = program_with(options_, value);
+    return request;
+  }
+
+  absl::StatusOr<std::vector<Prediction>> make(const std::vector<DryRunRequest>& requests) {
+    auto predictions = runner_.predict(requests);
+    line_.clear();
+    if (!predictions.ok()) return predictions;
+    for (const Prediction& prediction : *predictions)
+      written_files_.insert(prediction.written_files.begin(), prediction.written_files.end());
+    return predictions;
+  }
+
+  const FitOptions& options_;
+  DryRunner runner_;
+  ProgressLine line_{kCommand};
+  std::set<std::string> written_files_;
+};
+
+// What came of the search: a report, and the run of the program that ended it if it failed.
+struct Found {
+  FitReport report;
+  prediction::ProgramEnd failed;
+  std::set<std::string> written_files;
+};
+
+absl::StatusOr<Found> find(const FitOptions& options) {
+  Session session(options);
+  FitSearch search(options.bounds);
+  Found found;
+  std::vector<Prediction> predictions;
+  while (const std::optional<int64_t> value = search.next()) {
+    auto prediction = session.predict(*value, search.wants_peaks(*value));
+    if (!prediction.ok()) return prediction.status();
+    search.note(prediction::fit_point(*value, *prediction));
+    if (!prediction->reason.empty()) found.failed = prediction->program;
+    predictions.push_back(*std::move(prediction));
+  }
+  FitReport& report = found.report;
+  report.gpu = options.gpu;
+  report.arguments = arguments_with_value(options);
+  report.bounds = options.bounds;
+  report.tried = search.tried();
+  report.outcome = search.outcome();
+  for (size_t i = 0; i < report.tried.size(); ++i) {
+    prediction::FitPoint& point = report.tried[i];
+    if (report.outcome.end == prediction::FitEnd::kProgramFailed ||
+        point.value != report.outcome.next || !point.peaks)
+      continue;
+    auto remedies = session.try_remedies(point.value, predictions[i]);
+    if (!remedies.ok()) return remedies.status();
+    report.measured = *std::move(remedies);
+    point = prediction::fit_point(point.value, predictions[i]);
+    report.remedied = point;
+    if (predictions[i].peak)
+      report.estimated = prediction::estimated_remedies(*predictions[i].peak);
+  }
+  report.runs = session.runs();
+  found.written_files = session.written_files();
+  return found;
+}
+
+absl::Status write(const FitOptions& options, const FitReport& report) {
+  if (!options.svg_file.empty()) {
+    const absl::Status status = write_file(options.svg_file, "picture", report.to_svg());
+    if (!status.ok()) return status;
+  }
+  if (options.json && options.json_file.empty())
+    return write_standard_output(report.to_json() + "\n");
+  if (options.json) {
+    const absl::Status status = write_file(options.json_file, "result", report.to_json() + "\n");
+    if (!status.ok()) return status;
+  }
+  return write_standard_output(report.to_text(width_of_output()));
+}
+
+}  // namespace
+
+std::vector<std::string> program_with(const FitOptions& options, int64_t value) {
+  std::vector<std::string> words = {options.program.front()};
+  for (size_t i = 1; i < options.program.size(); ++i)
+    words.push_back(prediction::with_value(options.program[i], value));
+  for (const std::string& argument : options.arguments)
+    words.push_back(prediction::with_value(argument, value));
+  return words;
+}
+
+std::vector<std::string> arguments_with_value(const FitOptions& options) {
+  std::vector<std::string> result;
+  for (size_t i = 1; i < options.program.size(); ++i) {
+    if (absl::StrContains(options.program[i], kPlace)) result.push_back(options.program[i]);
+  }
+  for (const std::string& argument : options.arguments) {
+    if (absl::StrContains(argument, kPlace)) result.push_back(argument);
+  }
+  return result;
+}
+
+int fit_command(const FitOptions& options) {
+  const Fitness fitness = check_program(options.program[0]);
+  if (!fitness.refusal.empty()) {
+    tell({"memledger fit: ", fitness.refusal});
+    return kCannotRun;
+  }
+  if (const auto locations = find_locations(); !locations.ok()) {
+    tell({"memledger fit: ", std::string(locations.status().message())});
+    return kCannotRun;
+  }
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, &note_signal);
+  const auto found = find(options);
+  if (caught_signal != 0) return 128 + caught_signal;
+  if (!found.ok()) {
+    tell({"memledger fit: ", std::string(found.status().message())});
+    return kCannotRun;
+  }
+  tell_last_lines(kCommand, found->failed);
+  if (found->failed.status == kNotFound) return kNotFound;
+  warn_of_written_files(kCommand, found->written_files);
+  if (const absl::Status written = write(options, found->report); !written.ok()) {
+    tell({"memledger fit: ", std::string(written.message())});
+    return EXIT_FAILURE;
+  }
+  return prediction::exit_status(found->report);
+}
+
+}  // namespace memledger::runner
