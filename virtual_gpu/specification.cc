@@ -232,6 +232,12 @@ std::string take_bytes(std::string_view value, Amount& amount) {
   return error;
 }
 
+std::string take_context(std::string_view value, Specification& result) {
+  if (take_word(value, "most", "least", result.least_context).empty()) return "";
+  result.least_context = false;
+  return take_bytes(value, result.context_bytes);
+}
+
 struct Option {
   std::string_view name;
   std::string_view values;  // as a user reads them
@@ -240,10 +246,7 @@ struct Option {
 
 constexpr Option kOptions[] = {
     {"count", "1..8", &take_count},
-    {"context", "BYTES",
-     [](std::string_view value, Specification& result) {
-       return take_bytes(value, result.context_bytes);
-     }},
+    {"context", "least|most|BYTES", &take_context},
     {"events", "once|late", &take_events},
     {"reads", "none|all|FRACTION", &take_reads},
     {"values", "known|zero", &take_values},
@@ -297,7 +300,8 @@ bool parse_options(std::string_view text, Specification* result, std::string* er
 
 uint64_t Specification::context_bytes_of(const DeviceSpecification& device) const {
   if (context_bytes) return *context_bytes;
-  return device.capacity_bytes() < kLeastMemoryWithContext ? 0 : device.profile.context_bytes;
+  if (device.capacity_bytes() < kLeastMemoryWithContext) return 0;
+  return least_context ? device.profile.least_context_bytes : device.profile.context_bytes;
 }
 
 bool Specification::has_nccl_model(const DeviceSpecification& device) const {

@@ -175,7 +175,7 @@ TEST_CASE("gpus lists the devices, as a table or as JSON, and takes no arguments
   CHECK(error_of({"gpus", "h200"}) == "memledger gpus: it takes no arguments: leave out `h200`");
   const std::string table = gpus_text({});
   CHECK(contains(table, "\nh200       NVIDIA H200 "));
-  CHECK(contains(table, " 139.8 GiB  768.0 MiB\n"));
+  CHECK(contains(table, " 139.8 GiB  507.0 MiB  784.0 MiB\n"));
   const std::string json = gpus_text({/*json=*/true});
   CHECK(json.find("{\"schema\":\"memledger.gpus/1\",\"gpus\":[") == 0);
   CHECK(contains(json, "\"name\":\"rtx4090\",\"device_name\":\"NVIDIA GeForce RTX 4090\""));

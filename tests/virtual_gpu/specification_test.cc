@@ -136,7 +136,7 @@ TEST_CASE("errors name the thing and what is known") {
   }
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
     CHECK(contains(error("h200," + std::string(option)),
-                   "is not a known option. Known are: count=1..8, context=BYTES, "
+                   "is not a known option. Known are: count=1..8, context=least|most|BYTES, "
                    "events=once|late, reads=none|all|FRACTION, values=known|zero, "
                    "workspaces=expected|upper, addresses=up|down, nccl=BYTES, share=NAME, "
                    "keep=BYTES."));
@@ -157,9 +157,13 @@ TEST_CASE("the context is the profile's from 2 GiB on, unless one is named") {
     const Specification specification = parsed(text);
     return specification.context_bytes_of(specification.devices.at(0));
   };
-  CHECK(context("a100") == 523ULL << 20);
-  CHECK(context("a100:2GiB") == 523ULL << 20);
+  CHECK(context("a100") == 539ULL << 20);
+  CHECK(context("a100:2GiB") == 539ULL << 20);
   CHECK(context("a100:2047MiB") == 0);
+  CHECK(context("a100,context=most") == 539ULL << 20);
+  CHECK(context("a100,context=least") == 496ULL << 20);
+  CHECK(context("a100:2047MiB,context=least") == 0);
+  CHECK(contains(error("a100,context=lest"), "\"lest\" is not an amount of memory"));
   CHECK(context("a100,context=0B") == 0);
   CHECK(context("a100:1GiB,context=1MiB") == 1 << 20);
 }
@@ -247,6 +251,8 @@ TEST_CASE("profiles agree with themselves") {
     const Profile* profile = find_profile(known.name);
     REQUIRE(profile == &known);
     CHECK(profile->context_bytes < profile->total_memory_bytes / 8);
+    CHECK(profile->least_context_bytes > 0);
+    CHECK(profile->least_context_bytes <= profile->context_bytes);
     CHECK_FALSE(profile->source.empty());
     CHECK_FALSE(profile->context_source.empty());
     CHECK(profile->total_memory_bytes <= profile->nominal_memory_bytes);
