@@ -248,6 +248,18 @@ std::string Prediction::sentence() const { return sentence_of(*this); }
 std::string Prediction::to_json() const { return json_of(*this); }
 std::string Prediction::to_text() const { return text_of(*this); }
 
+void add_setting(std::string setting, const Prediction& tried, Prediction& prediction) {
+  if (tried.devices.empty()) return;
+  SettingTried result{std::move(setting), tried.devices.front().reserved_peak, tried.verdict};
+  for (const DevicePrediction& device : tried.devices) {
+    result.reserved_peak.low = std::max(result.reserved_peak.low, device.reserved_peak.low);
+    result.reserved_peak.high = std::max(result.reserved_peak.high, device.reserved_peak.high);
+  }
+  if (prediction.verdict == Verdict::kDoesNotFit && tried.verdict == Verdict::kFits)
+    prediction.remedy = result.setting.substr(0, result.setting.find(':'));
+  prediction.settings.push_back(std::move(result));
+}
+
 int exit_status(const std::vector<Prediction>& predictions) {
   constexpr int kFits = 0, kDoesNotFit = 10, kNotKnown = 11, kFailed = 12;
   const auto any = [&](Verdict verdict) {

@@ -94,6 +94,10 @@ struct Prediction {
 // `not known`. Peaks come from the runs without a limit where there are such of an end.
 Prediction predict(std::string specification, const std::vector<Run>& runs);
 
+// Adds to `prediction` what runs with another setting of the allocator said, and the remedy if the
+// program fits with it alone.
+void add_setting(std::string setting, const Prediction& tried, Prediction& prediction);
+
 // Returns the exit status of `memledger dry-run` for one or more GPUs: 0 all fit, 10 one does not,
 // 11 not known, 12 the program failed.
 int exit_status(const std::vector<Prediction>& predictions);

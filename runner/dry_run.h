@@ -1,0 +1,66 @@
+#pragma once
+
+// The engine of `memledger dry-run`: makes runs of programs on virtual GPUs and says what they
+// tell.
+//
+//   DryRunner runner(options);
+//   auto predictions = runner.predict({{"l4", {"./train", "--batch=32"}}});
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "prediction/prediction.h"
+
+namespace memledger::runner {
+
+// What to predict: a program on a machine.
+struct DryRunRequest {
+  std::string gpu;                   // a specification
+  std::vector<std::string> program;  // and its arguments
+  // Options of LibTorch's allocator beside those in the caller's environment, whose values they
+  // replace: `expandable_segments:True,max_split_size_mb:128`. Empty: none.
+  std::string allocator_setting;
+  // More variables of the program's environment, as NAME and value.
+  std::vector<std::pair<std::string, std::string>> variables;
+  // Only the verdict is wanted: no runs whose only purpose is a peak. The peaks of a device that is
+  // too small end at its capacity then.
+  bool verdict_only = false;
+};
+
+// How far the runs of one call are.
+struct DryRunProgress {
+  size_t ended = 0, total = 0;
+  std::chrono::steady_clock::duration elapsed{};
+};
+
+struct DryRunnerOptions {
+  bool until_exit = false;  // not only until the peak no longer moves
+  int timeout_s = 600;      // of each run
+  // Called some fifty times a second while runs are made; may be empty.
+  std::function<void(const DryRunProgress&)> progress;
+  // Asked as often: whether to end all runs; may be empty.
+  std::function<bool()> is_cancelled;
+};
+
+// Not thread-safe: one call at a time. Ends the programs that it started, and their children,
+// before a call returns.
+class DryRunner {
+ public:
+  explicit DryRunner(DryRunnerOptions options) : options_(std::move(options)) {}
+
+  // Returns one prediction for each request, in their order. What is wrong with a program is in its
+  // prediction. Errors: Cancelled; Unavailable where no run can be made (no temporary folder, no
+  // more processes).
+  absl::StatusOr<std::vector<prediction::Prediction>> predict(
+      const std::vector<DryRunRequest>& requests);
+
+ private:
+  const DryRunnerOptions options_;
+};
+
+}  // namespace memledger::runner
