@@ -75,6 +75,7 @@ std::string on_end(std::string specification, Run::End end) {
   add_option(specification, "events", is_low ? "once" : "late");
   add_option(specification, "reads", is_low ? "none" : "all");
   add_option(specification, "workspaces", is_low ? "expected" : "upper");
+  add_option(specification, "context", is_low ? "least" : "most");
   return specification;
 }
 
