@@ -1,14 +1,27 @@
 #include "prediction/prediction.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "prediction/prediction_text.h"
+#include "prediction/program_failure.h"
 
 namespace memledger::prediction {
 namespace {
+
+constexpr char kExpandable[] = "expandable_segments:True";
+constexpr char kCudaPool[] = "backend:cudaMallocAsync";
+// garbage_collection_threshold is not among them: LibTorch heeds it only where the program sets a
+// fraction of the device's memory.
+constexpr std::string_view kSettings[] = {kExpandable, "max_split_size_mb:128",
+                                          "roundup_power2_divisions:8", kCudaPool};
+// Less that is cached is not worth a run.
+constexpr int64_t kLeastCached = int64_t{32} << 20;
+constexpr int64_t kLeastShareCached = 20;  // one part in so many of what is reserved
 
 // The sum of what several processes took of one device.
 struct DeviceSum {
@@ -38,9 +51,14 @@ std::map<int, DeviceSum> sums_of(const Run& run) {
   return sums;
 }
 
-bool has_unlimited(const std::vector<Run>& runs, Run::End end) {
-  return std::any_of(runs.begin(), runs.end(), [end](const Run& run) {
-    return run.end == end && !run.is_limited && run.has_ended_well();
+bool are_alike(const Run& a, const Run& b) { return a.end == b.end && a.addresses == b.addresses; }
+
+// Whether peaks come from this run: not where the device was too small for them, and another run
+// was made without a limit.
+bool tells_peaks(const Run& run, const std::vector<Run>& runs) {
+  if (!run.is_limited) return run.has_ended_well();
+  return std::none_of(runs.begin(), runs.end(), [&run](const Run& other) {
+    return !other.is_limited && are_alike(other, run) && other.has_ended_well();
   });
 }
 
@@ -51,14 +69,17 @@ class Combination {
   std::vector<DevicePrediction> devices() {
     for (const Run& run : runs_) {
       if (run.is_limited) note_capacity(run);
-      if (run.is_limited == has_unlimited(runs_, run.end)) continue;
-      note_peaks(run);
+    }
+    for (const Run& run : runs_) {
+      if (tells_peaks(run, runs_)) note_peaks(run);
     }
     std::vector<DevicePrediction> result;
     for (auto& [index, device] : devices_) {
-      device.prediction.device = absl::StrCat("cuda:", index);
-      device.prediction.verdict = verdict_of(device);
-      result.push_back(device.prediction);
+      DevicePrediction& prediction = device.prediction;
+      prediction.device = absl::StrCat("cuda:", index);
+      prediction.terms = terms_between(device.least, device.most);
+      prediction.verdict = verdict_of(device);
+      result.push_back(std::move(prediction));
     }
     return result;
   }
@@ -66,19 +87,26 @@ class Combination {
  private:
   struct Device {
     DevicePrediction prediction;
+    DeviceSum least, most;  // by the process's peak
     bool has_peaks = false;
-    bool fails_low = false, fails_high = false;
-    bool is_shared = false;  // by processes that did not see each other
+    int fails_low = 0, fails_high = 0;  // runs
+    bool is_shared = false;             // by processes that did not see each other
+    bool was_cut_short = false;         // a run ended early for want of memory elsewhere
   };
 
   void note_capacity(const Run& run) {
+    if (run.end == Run::End::kLow) ++low_runs_;
     for (const auto& [index, sum] : sums_of(run)) {
       Device& device = devices_[index];
       device.prediction.gpu = sum.gpu;
       device.prediction.capacity_bytes = sum.capacity;
       if (sum.processes > 1) device.is_shared = true;
-      if (sum.failures == 0) continue;
-      (run.end == Run::End::kLow ? device.fails_low : device.fails_high) = true;
+      if (sum.failures > 0) {
+        const bool is_proof = run.end == Run::End::kLow && !run.assumes_sizes;
+        ++(is_proof ? device.fails_low : device.fails_high);
+      } else if (!run.has_ended_well()) {
+        device.was_cut_short = true;
+      }
     }
   }
 
@@ -95,19 +123,32 @@ class Combination {
       include(prediction.process_peak, sum.process);
       include(prediction.context, sum.context);
       include(prediction.fragmented, sum.fragmented);
+      if (!device.has_peaks || sum.process < device.least.process) device.least = sum;
+      if (!device.has_peaks || sum.process > device.most.process) device.most = sum;
       device.has_peaks = true;
     }
   }
 
-  // Each process of several had the device to itself, so their sum decides.
-  static Verdict verdict_of(const Device& device) {
-    if (device.fails_low) return Verdict::kDoesNotFit;
-    if (device.fails_high) return Verdict::kNotKnown;
-    if (device.is_shared && device.prediction.headroom_bytes() < 0) return Verdict::kNotKnown;
+  static std::vector<Term> terms_between(const DeviceSum& low, const DeviceSum& high) {
+    const auto rest = [](const DeviceSum& sum) { return sum.process - sum.reserved - sum.context; };
+    return {{"tensors", low.allocated, high.allocated},
+            {"cached by LibTorch", low.reserved - low.allocated, high.reserved - high.allocated},
+            {"libraries", rest(low), rest(high)},
+            {"CUDA context", low.context, high.context}};
+  }
+
+  // Each process of several had the device to itself, so their sum decides. So do the runs without
+  // a limit where a run ended before this device was full.
+  Verdict verdict_of(const Device& device) const {
+    if (device.fails_low > 0 && device.fails_low == low_runs_) return Verdict::kDoesNotFit;
+    if (device.fails_low + device.fails_high > 0) return Verdict::kNotKnown;
+    const bool needs_room = device.is_shared || device.was_cut_short;
+    if (needs_room && device.prediction.headroom_bytes() < 0) return Verdict::kNotKnown;
     return Verdict::kFits;
   }
 
   const std::vector<Run>& runs_;
+  int low_runs_ = 0;  // at the device's capacity
   std::map<int, Device> devices_;
 };
 
@@ -116,7 +157,7 @@ const Measurement* fullest(const std::vector<Run>& runs, Run::End end) {
   const Measurement* result = nullptr;
   int64_t most = -1;
   for (const Run& run : runs) {
-    if (run.end != end || run.is_limited == has_unlimited(runs, end)) continue;
+    if (run.end != end || !tells_peaks(run, runs)) continue;
     for (const Measurement& process : run.processes) {
       for (const MeasuredDevice& device : process.devices) {
         if (device.process_peak <= most) continue;
@@ -133,13 +174,14 @@ void add_reads(const Run& run, std::vector<MeasuredRead>& reads) {
   for (const Measurement& process : run.processes) {
     for (const MeasuredRead& read : process.unknown_reads) {
       const auto same = std::find_if(reads.begin(), reads.end(), [&](const MeasuredRead& other) {
-        return other.op == read.op && other.place == read.place;
+        return other.op == read.op && other.place == read.place && other.kind == read.kind;
       });
       if (same == reads.end()) {
         reads.push_back(read);
       } else {
         same->count = std::max(same->count, read.count);
         same->bytes = std::max(same->bytes, read.bytes);
+        same->has_upper_bound = same->has_upper_bound && read.has_upper_bound;
       }
     }
   }
@@ -154,17 +196,36 @@ Verdict worst(const std::vector<DevicePrediction>& devices) {
   return worst;
 }
 
+// Those that matter most first; the order of two runs is the same.
+void sort_reads(std::vector<MeasuredRead>& reads) {
+  const auto key = [](const MeasuredRead& read) {
+    const bool is_open = read.kind == MeasuredRead::Kind::kSize && !read.has_upper_bound;
+    return std::make_tuple(!is_open, -read.bytes, read.kind, -read.count, std::cref(read.op),
+                           std::cref(read.place));
+  };
+  std::sort(reads.begin(), reads.end(),
+            [&](const MeasuredRead& a, const MeasuredRead& b) { return key(a) < key(b); });
+}
+
 // Takes the first run that did not end well and did not run out of memory either.
 const Run* failed_run(const std::vector<Run>& runs) {
   const auto run = std::find_if(runs.begin(), runs.end(), [](const Run& candidate) {
-    return !candidate.has_ended_well() && !candidate.failed_allocation();
+    return candidate.is_limited && !candidate.has_ended_well() && !candidate.failed_allocation();
   });
   return run == runs.end() ? nullptr : &*run;
+}
+
+bool all_failed(const std::vector<Run>& runs) {
+  return std::none_of(runs.begin(), runs.end(), [](const Run& run) {
+    return run.has_ended_well() || run.failed_allocation();
+  });
 }
 
 void note_program(const std::vector<Run>& runs, Prediction& prediction) {
   prediction.program = runs.front().program;
   for (const Run& run : runs) {
+    prediction.written_files.insert(prediction.written_files.end(), run.written_files.begin(),
+                                    run.written_files.end());
     for (const Measurement& process : run.processes) {
       prediction.steps = std::max(prediction.steps, process.steps);
       if (process.ended != Ended::kNot) prediction.ended = process.ended;
@@ -172,10 +233,47 @@ void note_program(const std::vector<Run>& runs, Prediction& prediction) {
     if (!prediction.failure && run.end == Run::End::kLow && run.is_limited)
       prediction.failure = run.failure();
   }
+  std::vector<std::string>& files = prediction.written_files;
+  std::sort(files.begin(), files.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
   if (prediction.failure) return;
   for (const Run& run : runs) {
     if (!prediction.failure && run.is_limited) prediction.failure = run.failure();
   }
+}
+
+// A program that fails at one end only has no figures of that end.
+void note_failed_run(const Run& failed, const std::vector<Run>& runs, Prediction& prediction) {
+  prediction.program = failed.program;
+  prediction.reason = why_it_failed(failed);
+  if (failed.program.timed_out || !all_failed(runs)) {
+    prediction.verdict = Verdict::kNotKnown;
+  } else {
+    prediction.verdict = Verdict::kFailed;
+  }
+  if (prediction.verdict == Verdict::kNotKnown && !failed.program.timed_out) {
+    prediction.reason += failed.end == Run::End::kLow
+                             ? " (where sizes that only the device has are the smallest possible)"
+                             : " (where sizes that only the device has are the largest possible)";
+  }
+}
+
+bool is_open(const MeasuredRead& read) {
+  return read.kind == MeasuredRead::Kind::kSize && !read.has_upper_bound;
+}
+
+// Sizes that have no largest value: what the runs took is no upper end.
+void heed_open_reads(Prediction& prediction) {
+  const auto& reads = prediction.unknown_reads;
+  if (std::none_of(reads.begin(), reads.end(), &is_open)) return;
+  for (DevicePrediction& device : prediction.devices) {
+    if (device.verdict == Verdict::kFits) device.verdict = Verdict::kNotKnown;
+  }
+  if (prediction.verdict == Verdict::kFits) prediction.verdict = Verdict::kNotKnown;
+}
+
+bool assumes_sizes(const std::vector<Run>& runs) {
+  return std::any_of(runs.begin(), runs.end(), [](const Run& run) { return run.assumes_sizes; });
 }
 
 }  // namespace
@@ -226,27 +324,52 @@ Prediction predict(std::string specification, const std::vector<Run>& runs) {
   note_program(runs, prediction);
   prediction.devices = Combination(runs).devices();
   for (const Run& run : runs) add_reads(run, prediction.unknown_reads);
-  if (const Measurement* const process = fullest(runs, Run::End::kHigh))
-    prediction.peak = process->peak;
+  sort_reads(prediction.unknown_reads);
+  const Measurement* process = fullest(runs, Run::End::kHigh);
+  if (process == nullptr) process = fullest(runs, Run::End::kLow);
+  if (process != nullptr) prediction.peak = process->peak;
+  if (assumes_sizes(runs)) {
+    prediction.note =
+        "The program fails if sizes that only the device has are the smallest possible, so the low "
+        "end assumes the largest, too.";
+  }
   prediction.verdict = worst(prediction.devices);
   if (prediction.verdict == Verdict::kDoesNotFit) return prediction;
   if (const Run* const failed = failed_run(runs)) {
-    prediction.program = failed->program;
-    prediction.verdict = failed->program.timed_out ? Verdict::kNotKnown : Verdict::kFailed;
-    prediction.reason = failed->program.timed_out ? "the program did not end in time"
-                        : failed->program.status == 0
-                            ? "it used no GPU: there is nothing to measure"
-                            : absl::StrCat("the program ended with ", failed->program.status);
+    note_failed_run(*failed, runs, prediction);
   } else if (prediction.devices.empty()) {
     prediction.verdict = Verdict::kFailed;
     prediction.reason = "it used no GPU: there is nothing to measure";
+  } else {
+    heed_open_reads(prediction);
   }
   return prediction;
 }
 
 std::string Prediction::sentence() const { return sentence_of(*this); }
-std::string Prediction::to_json() const { return json_of(*this); }
-std::string Prediction::to_text() const { return text_of(*this); }
+std::string Prediction::to_json() const { return prediction::to_json({*this}); }
+std::string Prediction::to_text() const { return prediction::to_text({*this}); }
+
+std::vector<std::string> settings_worth_trying(const Prediction& prediction,
+                                               std::string_view setting) {
+  if (prediction.verdict == Verdict::kFailed || !prediction.reason.empty()) return {};
+  bool is_worth_it = false;
+  for (const DevicePrediction& device : prediction.devices) {
+    // Settings change what is cached, not what tensors take.
+    const int64_t least = device.allocated_peak.low + device.context.low;
+    if (least > device.capacity_bytes) return {};
+    const int64_t cached = device.reserved_peak.high - device.allocated_peak.high;
+    const int64_t enough = std::max(kLeastCached, device.reserved_peak.high / kLeastShareCached);
+    is_worth_it = is_worth_it || device.headroom_bytes() < 0 || cached >= enough;
+  }
+  std::vector<std::string> worth_it;
+  if (!is_worth_it) return worth_it;
+  for (const std::string_view candidate : kSettings) {
+    const std::string_view name = candidate.substr(0, candidate.find(':'));
+    if (setting.find(name) == std::string_view::npos) worth_it.emplace_back(candidate);
+  }
+  return worth_it;
+}
 
 void add_setting(std::string setting, const Prediction& tried, Prediction& prediction) {
   if (tried.devices.empty()) return;
@@ -255,20 +378,47 @@ void add_setting(std::string setting, const Prediction& tried, Prediction& predi
     result.reserved_peak.low = std::max(result.reserved_peak.low, device.reserved_peak.low);
     result.reserved_peak.high = std::max(result.reserved_peak.high, device.reserved_peak.high);
   }
-  if (prediction.verdict == Verdict::kDoesNotFit && tried.verdict == Verdict::kFits)
-    prediction.remedy = result.setting.substr(0, result.setting.find(':'));
+  const bool helps = prediction.verdict != Verdict::kFits && tried.verdict == Verdict::kFits;
+  // How CUDA's own pool falls into pieces is not known.
+  if (helps && prediction.remedy.empty() && result.setting != kCudaPool)
+    prediction.remedy = result.setting == kExpandable ? "expandable_segments" : result.setting;
   prediction.settings.push_back(std::move(result));
 }
 
-int exit_status(const std::vector<Prediction>& predictions) {
-  constexpr int kFits = 0, kDoesNotFit = 10, kNotKnown = 11, kFailed = 12;
-  const auto any = [&](Verdict verdict) {
-    return std::any_of(predictions.begin(), predictions.end(),
-                       [verdict](const Prediction& one) { return one.verdict == verdict; });
+std::vector<Prediction> in_reading_order(std::vector<Prediction> predictions) {
+  const auto capacity = [](const Prediction& prediction) {
+    int64_t bytes = 0;
+    for (const DevicePrediction& device : prediction.devices) bytes += device.capacity_bytes;
+    return bytes;
   };
-  if (any(Verdict::kFailed)) return kFailed;
-  if (any(Verdict::kDoesNotFit)) return kDoesNotFit;
-  return any(Verdict::kNotKnown) ? kNotKnown : kFits;
+  const auto key = [&](const Prediction& prediction) {
+    return std::make_pair(prediction.verdict != Verdict::kFits, capacity(prediction));
+  };
+  std::stable_sort(predictions.begin(), predictions.end(),
+                   [&](const Prediction& a, const Prediction& b) { return key(a) < key(b); });
+  return predictions;
+}
+
+Verdict verdict_of(const std::vector<Prediction>& predictions) {
+  for (const Verdict verdict : {Verdict::kFailed, Verdict::kDoesNotFit, Verdict::kNotKnown}) {
+    const auto has = [verdict](const Prediction& one) { return one.verdict == verdict; };
+    if (std::any_of(predictions.begin(), predictions.end(), has)) return verdict;
+  }
+  return Verdict::kFits;
+}
+
+int exit_status(const std::vector<Prediction>& predictions) {
+  switch (verdict_of(predictions)) {
+    case Verdict::kFits:
+      return 0;
+    case Verdict::kDoesNotFit:
+      return 10;
+    case Verdict::kNotKnown:
+      return 11;
+    case Verdict::kFailed:
+      break;
+  }
+  return 12;
 }
 
 }  // namespace memledger::prediction

@@ -25,6 +25,14 @@ struct Interval {
   void include(int64_t bytes);
 };
 
+// A part of what processes take of a device at their peak: in the run that takes least, and in the
+// one that takes most. So the parts of an end add up, and a part may be larger at the low end.
+struct Term {
+  std::string name;
+  int64_t low = 0;
+  int64_t high = 0;
+};
+
 // One GPU of the machine that was asked for, where several processes used it the sum of them.
 struct DevicePrediction {
   std::string device;  // cuda:0
@@ -32,6 +40,8 @@ struct DevicePrediction {
   int64_t capacity_bytes = 0;
   Interval allocated_peak, reserved_peak, process_peak, context;
   Interval fragmented;  // free bytes of segments in use, at the end
+  // tensors, cached by LibTorch, libraries, CUDA context: they add up to the process's peak
+  std::vector<Term> terms;
   Verdict verdict = Verdict::kNotKnown;
 
   // Capacity less the high end of the process's peak; below 0 if it does not fit.
@@ -49,21 +59,30 @@ struct SettingTried {
 struct ProgramEnd {
   int status = 0;  // as a shell has it: 128 + signal
   bool timed_out = false;
+  int timeout_s = 0;       // after which it was ended
   std::string last_lines;  // of its output, where it failed
 };
 
 // One run of the program, on one end of the interval.
 struct Run {
   enum class End : uint8_t { kLow, kHigh };
+  // In which order blocks get addresses: LibTorch prefers low ones, so that decides what it splits.
+  enum class Addresses : uint8_t { kDown, kUp };
+
   End end = End::kLow;
+  Addresses addresses = Addresses::kDown;
   bool is_limited = true;  // the device has its own capacity
+  // At the low end: sizes were assumed that need not be there, as the program fails without them.
+  bool assumes_sizes = false;
   ProgramEnd program;
+  int64_t steps = 0;  // of optimizers, where the run was ended
   std::vector<Measurement> processes;
+  std::vector<std::string> written_files;
 
   bool failed_allocation() const;
   // True where the program ended as it should have, or was ended after a step.
   bool has_ended_well() const;
-  // The bytes that its first failed allocation was short of are unknown; it asked for these.
+  // Returns the first allocation that failed.
   std::optional<MeasuredFailure> failure() const;
 };
 
@@ -73,30 +92,53 @@ struct Prediction {
   std::string remedy;  // a setting of the allocator with which it fits; empty: none
   std::vector<DevicePrediction> devices;
   std::optional<MeasuredPeak> peak;
-  std::optional<MeasuredFailure> failure;  // why it does not fit
-  std::vector<MeasuredRead> unknown_reads;
+  std::optional<MeasuredFailure> failure;   // why it does not fit
+  std::vector<MeasuredRead> unknown_reads;  // those with most bytes first
   std::vector<SettingTried> settings;
+  std::vector<std::string> written_files;  // by the program, sorted
   ProgramEnd program;  // of the run that tells most: the first that failed, else the first
   Ended ended = Ended::kNot;
   int64_t steps = 0;
   std::string reason;  // where nothing is known: why
+  std::string note;    // what the reader should know of how the figures came about; may be empty
 
-  // The one line that says it: `does not fit: 3.2 GiB short at aten::convolution, backward`.
+  // The one line that says it: `does not fit: 3.2 GiB short at layer4.2.conv3, backward`.
   std::string sentence() const;
-  // Returns all of it on one line (docs/formats.md): {"schema":"memledger.prediction/1", …}.
+  // Return all of it as the functions below do.
   std::string to_json() const;
-  // Returns it as `memledger dry-run` prints it.
   std::string to_text() const;
 };
 
 // Returns what runs of both ends say. Verdicts come from the runs at the device's own capacity:
-// `fits` if no allocation failed at either end, `does not fit` if one failed at the low end, else
-// `not known`. Peaks come from the runs without a limit where there are such of an end.
+// `fits` if no allocation failed in any of them and no size without an upper bound was read, `does
+// not fit` if one failed in each run of the low end, else `not known`. Peaks come from the run
+// without a limit where there is one of the same end and order of addresses. The caller makes runs
+// of both ends and, unless one of them decides against `fits`, in both orders.
 Prediction predict(std::string specification, const std::vector<Run>& runs);
+
+// Returns options of PYTORCH_CUDA_ALLOC_CONF that may change the verdict, or a peak of which much
+// is cached; `setting` is the one of the runs, whose options are not among them.
+std::vector<std::string> settings_worth_trying(const Prediction& prediction,
+                                               std::string_view setting);
 
 // Adds to `prediction` what runs with another setting of the allocator said, and the remedy if the
 // program fits with it alone.
 void add_setting(std::string setting, const Prediction& tried, Prediction& prediction);
+
+// Returns them in the order in which people read them: the smallest machine that fits first.
+std::vector<Prediction> in_reading_order(std::vector<Prediction> predictions);
+
+// Returns the verdict on all machines: the worst of failed, does not fit, not known, fits.
+Verdict verdict_of(const std::vector<Prediction>& predictions);
+
+// Returns all of one or more predictions on one line of JSON (docs/formats.md):
+// {"schema":"memledger.prediction/1", …}.
+std::string to_json(const std::vector<Prediction>& predictions);
+
+// Returns them as `memledger dry-run` prints them: of several a table, then the first in reading
+// order. What add_setting() said is apart, as it comes later.
+std::string to_text(const std::vector<Prediction>& predictions);
+std::string settings_text(const Prediction& prediction);
 
 // Returns the exit status of `memledger dry-run` for one or more GPUs: 0 all fit, 10 one does not,
 // 11 not known, 12 the program failed.

@@ -2,192 +2,275 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
+#include <utility>
 
 #include "prediction/prediction.h"
 #include "text/bytes.h"
-#include "text/json.h"
 #include "text/names.h"
 
 namespace memledger::prediction {
 namespace {
 
 constexpr size_t kReadsShown = 5;
+constexpr size_t kLayersShown = 4;
+constexpr size_t kDevicesInDetail = 2;
+constexpr size_t kLongestCell = 40;
 
 std::string words(int64_t bytes) { return size_in_words(static_cast<double>(bytes)); }
 
-Json json(const Interval& interval) { return {{"low", interval.low}, {"high", interval.high}}; }
-
-Json json(const DevicePrediction& device) {
-  return {{"device", device.device},
-          {"gpu", device.gpu},
-          {"capacity_bytes", device.capacity_bytes},
-          {"allocated_peak", json(device.allocated_peak)},
-          {"reserved_peak", json(device.reserved_peak)},
-          {"process_peak", json(device.process_peak)},
-          {"headroom_bytes", device.headroom_bytes()},
-          {"verdict", to_string(device.verdict)}};
+// `11.9 to 12.1 GiB`, as short as it can be.
+std::string range(const Interval& interval) {
+  const std::string low = words(interval.low), high = words(interval.high);
+  if (low == high) return low;
+  const size_t unit = high.find(' ');
+  const bool same_unit = unit != std::string::npos && low.size() > high.size() - unit &&
+                         low.compare(low.find(' '), std::string::npos, high, unit) == 0;
+  return (same_unit ? low.substr(0, low.find(' ')) : low) + " to " + high;
 }
 
-Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+std::string phase_text(const std::string& phase) { return phase == "other" ? "" : phase; }
 
-Json json(const MeasuredRow& row) {
-  return {{"name", row.name},
-          {"bytes", row.bytes},
-          {"operator", text_or_null(row.op)},
-          {"phase", row.phase},
-          {"place", text_or_null(row.place)},
-          {"shape", text_or_null(row.shape)}};
-}
-
-Json json(const std::optional<MeasuredPeak>& peak) {
-  if (!peak) return nullptr;
-  Json roles = Json::object(), rows = Json::array();
-  for (const auto& [role, bytes] : peak->by_role) roles[role] = bytes;
-  for (const MeasuredRow& row : peak->largest) rows.push_back(json(row));
-  return {{"operator", text_or_null(peak->op)},
-          {"layer", text_or_null(peak->layer)},
-          {"phase", peak->phase},
-          {"place", text_or_null(peak->place)},
-          {"by_role", roles},
-          {"largest", rows}};
-}
-
-Json json(const std::optional<MeasuredFailure>& failure) {
-  if (!failure) return nullptr;
-  return {{"requested_bytes", failure->requested_bytes},
-          {"operator", text_or_null(failure->op)},
-          {"layer", text_or_null(failure->layer)},
-          {"phase", failure->phase},
-          {"place", text_or_null(failure->place)}};
-}
-
-// Sums over the devices, so that they add up to the process's peak.
-Json terms_of(const Prediction& prediction) {
-  Interval context, reserved, rest;
-  for (const DevicePrediction& device : prediction.devices) {
-    context.low += device.context.low;
-    context.high += device.context.high;
-    reserved.low += device.reserved_peak.low;
-    reserved.high += device.reserved_peak.high;
-    rest.low += device.process_peak.low - device.context.low - device.reserved_peak.low;
-    rest.high += device.process_peak.high - device.context.high - device.reserved_peak.high;
-  }
-  const auto term = [](const char* name, const Interval& interval) {
-    return Json{{"name", name}, {"low", interval.low}, {"high", interval.high}};
-  };
-  return Json::array(
-      {term("reserved", reserved), term("context", context), term("libraries and others", rest)});
-}
-
-// `aten::convolution, backward, layer4.2.conv3, train.cc:42 main`, as far as it is known.
-std::string moment(const std::string& op, const std::string& phase, const std::string& layer,
-                   const std::string& place) {
-  std::string text = op.empty() ? "code outside operators" : printable(op);
-  if (!phase.empty() && phase != "other") text += ", " + phase;
-  if (!layer.empty()) text += ", " + printable(layer);
-  if (!place.empty()) text += ", " + printable(place);
+// `layer4.2.conv3, backward`, as far as it is known.
+std::string where_in_model(const std::string& op, const std::string& layer,
+                           const std::string& phase) {
+  std::string text = !layer.empty() ? printable(layer)
+                     : !op.empty()  ? printable(op)
+                                    : "code outside operators";
+  if (!phase_text(phase).empty()) text += ", " + phase;
   return text;
 }
 
-std::string reads_in_short(const std::vector<MeasuredRead>& reads) {
+// The bytes that reads steered, and the read that steered most.
+struct ReadSum {
   const MeasuredRead* most = nullptr;
   int64_t bytes = 0;
+};
+
+template <typename Condition>
+ReadSum sum_of(const std::vector<MeasuredRead>& reads, Condition condition) {
+  ReadSum sum;
   for (const MeasuredRead& read : reads) {
-    bytes += read.bytes;
-    if (most == nullptr || read.bytes > most->bytes) most = &read;
+    if (!condition(read)) continue;
+    sum.bytes += read.bytes;
+    if (sum.most == nullptr || read.bytes > sum.most->bytes) sum.most = &read;
   }
-  if (most == nullptr) return "";
-  const std::string where = most->place.empty() ? "" : " in " + printable(most->place);
-  return bytes == 0 ? fmt::format("values that only the device has steer it ({}{})",
-                                  printable(most->op), where)
-                    : fmt::format("{} depend on values that only the device has ({}{})",
-                                  words(bytes), printable(most->op), where);
+  return sum;
+}
+
+bool is_size(const MeasuredRead& read) { return read.kind == MeasuredRead::Kind::kSize; }
+bool is_open(const MeasuredRead& read) { return is_size(read) && !read.has_upper_bound; }
+
+// `aten::nonzero in moe.cc:88`
+std::string origin(const MeasuredRead& read) {
+  return printable(read.op) + (read.place.empty() ? "" : " in " + printable(read.place));
+}
+
+std::string sum_text(const ReadSum& sum) {
+  return sum.bytes == 0 ? fmt::format("a size depends on values that only the device has ({})",
+                                      origin(*sum.most))
+                        : fmt::format("{} depend on values that only the device has ({})",
+                                      words(sum.bytes), origin(*sum.most));
 }
 
 const DevicePrediction* fullest(const Prediction& prediction) {
-  const DevicePrediction* fullest = nullptr;
-  for (const DevicePrediction& device : prediction.devices) {
-    if (fullest == nullptr || device.headroom_bytes() < fullest->headroom_bytes())
-      fullest = &device;
-  }
-  return fullest;
+  const auto fullest = std::min_element(prediction.devices.begin(), prediction.devices.end(),
+                                        [](const DevicePrediction& a, const DevicePrediction& b) {
+                                          return a.headroom_bytes() < b.headroom_bytes();
+                                        });
+  return fullest == prediction.devices.end() ? nullptr : &*fullest;
 }
 
 std::string shortage(const Prediction& prediction) {
   const DevicePrediction* const device = fullest(prediction);
   const int64_t missing = device == nullptr ? 0 : device->process_peak.low - device->capacity_bytes;
-  std::string text = missing > 0 ? ": " + words(missing) + " short" : "";
+  std::string text = missing > 0 ? words(missing) + " short" : "";
   if (const auto& failure = prediction.failure) {
-    text += text.empty() ? ": " : " ";
-    text += "at " + moment(failure->op, failure->phase, failure->layer, failure->place);
-    text += fmt::format(", which asks for {}", words(failure->requested_bytes));
+    text += text.empty() ? "at " : " at ";
+    text += where_in_model(failure->op, failure->layer, failure->phase);
   }
-  return text;
+  return text.empty() ? "" : ": " + text;
 }
 
-std::string interval_line(const char* name, const Interval& interval) {
-  return fmt::format("  {:<18}{:>14}{:>14}\n", name, words(interval.low), words(interval.high));
+// Why a program that fits at one end fails at the other.
+std::string uncertainty(const Prediction& prediction) {
+  const ReadSum open = sum_of(prediction.unknown_reads, &is_open);
+  if (open.most != nullptr) return sum_text(open);
+  const DevicePrediction* const device = fullest(prediction);
+  if (device == nullptr) return "nothing was measured";
+  const ReadSum sizes = sum_of(prediction.unknown_reads, &is_size);
+  const int64_t width = device->process_peak.high - device->process_peak.low;
+  if (sizes.bytes > 0 && sizes.bytes >= width / 2) return sum_text(sizes);
+  return fmt::format("it takes {}, and the device has {}", range(device->process_peak),
+                     words(device->capacity_bytes));
+}
+
+std::string to_spare(const DevicePrediction& device) {
+  const int64_t headroom = device.headroom_bytes();
+  return headroom < 0 ? words(-headroom) + " short" : words(headroom) + " to spare";
+}
+
+std::string term_line(const char* name, int64_t low, int64_t high, const char* meaning) {
+  std::string line =
+      fmt::format("  {:<20}{:>12}{:>12}   {}", name, words(low), words(high), meaning);
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + "\n";
+}
+
+const char* meaning_of(const std::string& term) {
+  if (term == "tensors") return "allocated at the peak";
+  if (term == "cached by LibTorch") return "reserved, and not allocated then";
+  return "";
 }
 
 std::string device_lines(const DevicePrediction& device) {
-  const int64_t headroom = device.headroom_bytes();
   std::string text =
-      fmt::format("{} ({}, {}): {}, {}\n", device.device, printable(device.gpu),
-                  words(device.capacity_bytes), to_string(device.verdict),
-                  headroom < 0 ? words(-headroom) + " short" : words(headroom) + " to spare");
-  text += fmt::format("  {:<18}{:>14}{:>14}\n", "", "low", "high");
-  text += interval_line("allocated, peak", device.allocated_peak) +
-          interval_line("reserved, peak", device.reserved_peak) +
-          interval_line("process, peak", device.process_peak) +
-          interval_line("of it context", device.context) +
-          interval_line("fragments at end", device.fragmented);
+      fmt::format("\n{} ({}, {}): {}, {}\n", device.device, printable(device.gpu),
+                  words(device.capacity_bytes), to_string(device.verdict), to_spare(device));
+  text += fmt::format("  {:<20}{:>12}{:>12}\n", "", "at least", "at most");
+  for (const Term& term : device.terms)
+    text += term_line(term.name.c_str(), term.low, term.high, meaning_of(term.name));
+  return text + term_line("together", device.process_peak.low, device.process_peak.high, "");
+}
+
+std::string short_device_line(const DevicePrediction& device) {
+  return fmt::format("  {} ({}, {}): {}, takes {}\n", device.device, printable(device.gpu),
+                     words(device.capacity_bytes), to_string(device.verdict),
+                     range(device.process_peak));
+}
+
+// Many devices of a machine would fill the screen; the fullest tells most.
+std::string devices_text(const Prediction& prediction) {
+  const std::vector<DevicePrediction>& devices = prediction.devices;
+  std::string text;
+  if (devices.size() > kDevicesInDetail) {
+    text += "\n";
+    for (const DevicePrediction& device : devices) text += short_device_line(device);
+    return text + device_lines(*fullest(prediction));
+  }
+  for (const DevicePrediction& device : devices) text += device_lines(device);
   return text;
 }
 
-std::string peak_lines(const MeasuredPeak& peak) {
-  std::string text =
-      fmt::format("The peak is at {}\n", moment(peak.op, peak.phase, peak.layer, peak.place));
-  std::string roles;
-  for (const auto& [role, bytes] : peak.by_role) {
-    if (bytes != 0) roles += fmt::format("{}{} {}", roles.empty() ? "" : ", ", role, words(bytes));
+// `parameter 97.5 MiB, gradient 97.5 MiB`, the largest first.
+std::string shares(const std::map<std::string, int64_t>& bytes_by_name, size_t most) {
+  std::vector<std::pair<std::string, int64_t>> rows;
+  for (const auto& [name, bytes] : bytes_by_name) {
+    if (bytes > 0) rows.emplace_back(name, bytes);
   }
-  text += "  by role: " + roles + "\n";
-  for (const MeasuredRow& row : peak.largest) {
-    text += fmt::format("  {:>12}  {} {}  {}\n", words(row.bytes), printable(row.name),
-                        printable(row.shape), moment(row.op, row.phase, "", row.place));
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  int64_t others = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i >= most) {
+      others += rows[i].second;
+      continue;
+    }
+    std::string name = table_name(rows[i].first, kLongestCell);
+    std::replace(name.begin(), name.end(), '_', ' ');
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, words(rows[i].second));
   }
+  return others == 0 ? text : fmt::format("{}, others {}", text, words(others));
+}
+
+std::string row_line(const MeasuredRow& row) {
+  std::string made = printable(row.op);
+  if (!phase_text(row.phase).empty()) made += ", " + row.phase;
+  if (!row.place.empty()) made += ", " + printable(row.place);
+  return fmt::format("  {:>12}  {}  {}  {}\n", words(row.bytes), table_name(row.name, kLongestCell),
+                     printable(row.shape), made);
+}
+
+std::string peak_lines(const Prediction& prediction) {
+  if (!prediction.peak) return "";
+  const MeasuredPeak& peak = *prediction.peak;
+  std::string text = fmt::format("\nThe peak is in {}",
+                                 peak.op.empty() ? "code outside operators" : printable(peak.op));
+  if (!phase_text(peak.phase).empty()) text += ", " + peak.phase;
+  if (!peak.layer.empty()) text += ", in " + printable(peak.layer);
+  if (!peak.place.empty()) text += ", at " + printable(peak.place);
+  text += "\n  by role:  " + shares(peak.by_role, peak.by_role.size()) + "\n";
+  if (!peak.by_layer.empty()) text += "  by layer: " + shares(peak.by_layer, kLayersShown) + "\n";
+  text += "  largest:\n";
+  for (const MeasuredRow& row : peak.largest) text += row_line(row);
   return text;
+}
+
+std::string failure_line(const Prediction& prediction) {
+  if (!prediction.failure || prediction.verdict == Verdict::kFits) return "";
+  const MeasuredFailure& failure = *prediction.failure;
+  std::string text = fmt::format("\nThe first allocation that fails: {} asks for {}",
+                                 failure.op.empty() ? "the program" : printable(failure.op),
+                                 words(failure.requested_bytes));
+  if (!failure.place.empty()) text += " at " + printable(failure.place);
+  if (failure.reserved_bytes > 0) {
+    text += fmt::format(
+        "; tensors have {}, {} is cached, {} is free", words(failure.allocated_bytes),
+        words(failure.reserved_bytes - failure.allocated_bytes), words(failure.free_bytes));
+  }
+  return text + "\n";
+}
+
+std::string read_line(const MeasuredRead& read) {
+  const char* const what = is_open(read)   ? "a size without an upper bound"
+                           : is_size(read) ? "a size"
+                           : read.kind == MeasuredRead::Kind::kNumber ? "a number, read as 0"
+                                                                      : "a condition, read as 0";
+  std::string text = fmt::format("  {}: {}, {}", origin(read), what,
+                                 read.count == 1 ? "once" : fmt::format("{} times", read.count));
+  if (read.bytes > 0) text += fmt::format(", {} depend on it", words(read.bytes));
+  return text + "\n";
 }
 
 std::string read_lines(const std::vector<MeasuredRead>& reads) {
   if (reads.empty()) return "";
-  std::string text = "Values that only the device has were read:\n";
-  for (size_t i = 0; i < reads.size() && i < kReadsShown; ++i) {
-    text += fmt::format("  {} {} times{}{}\n", printable(reads[i].op), reads[i].count,
-                        reads[i].place.empty() ? "" : " at " + printable(reads[i].place),
-                        reads[i].bytes == 0 ? "" : ", " + words(reads[i].bytes) + " depend on it");
-  }
+  std::string text = "\nValues that only the device has were read:\n";
+  for (size_t i = 0; i < std::min(reads.size(), kReadsShown); ++i) text += read_line(reads[i]);
   if (reads.size() > kReadsShown)
-    text += fmt::format("  and {} more\n", reads.size() - kReadsShown);
-  return text;
-}
-
-std::string setting_lines(const Prediction& prediction) {
-  std::string text;
-  for (const SettingTried& tried : prediction.settings) {
-    text += fmt::format("With PYTORCH_CUDA_ALLOC_CONF={}: {}, reserved peak {} to {}\n",
-                        tried.setting, to_string(tried.verdict), words(tried.reserved_peak.low),
-                        words(tried.reserved_peak.high));
-  }
+    text += fmt::format("  and {} more (--json has all)\n", reads.size() - kReadsShown);
   return text;
 }
 
 std::string end_line(const Prediction& prediction) {
-  if (prediction.ended != Ended::kAfterStep) return "";
-  return fmt::format(
-      "Ended after optimizer step {}, as the peak no longer moved; --until=exit runs all.\n",
-      prediction.steps);
+  std::string text;
+  if (!prediction.note.empty()) text += prediction.note + "\n";
+  if (prediction.ended == Ended::kAfterStep) {
+    text += fmt::format(
+        "Ended after optimizer step {}, as the peak no longer moved; --until=exit runs all.\n",
+        prediction.steps);
+  }
+  return text.empty() ? "" : "\n" + text;
+}
+
+std::string details(const Prediction& prediction) {
+  if (prediction.verdict == Verdict::kFailed) return "";
+  return devices_text(prediction) + peak_lines(prediction) + failure_line(prediction) +
+         read_lines(prediction.unknown_reads) + end_line(prediction);
+}
+
+std::string headline(const Prediction& prediction) {
+  std::string text = printable(prediction.specification) + ": " + sentence_of(prediction);
+  const DevicePrediction* const device = fullest(prediction);
+  if (prediction.verdict == Verdict::kFits && device != nullptr) text += ", " + to_spare(*device);
+  return text + "\n";
+}
+
+std::string table_of(const std::vector<Prediction>& predictions) {
+  size_t width = 0;
+  for (const Prediction& one : predictions)
+    width = std::max(width, printable(one.specification).size());
+  std::string text = fmt::format("{:<{}}  {:>10}  {:>22}  {}\n", "GPU", width, "memory",
+                                 "the program takes", "verdict");
+  for (const Prediction& one : predictions) {
+    const DevicePrediction* const device = fullest(one);
+    std::string verdict = sentence_of(one);
+    if (one.verdict == Verdict::kFits && device != nullptr) verdict += ", " + to_spare(*device);
+    text += fmt::format("{:<{}}  {:>10}  {:>22}  {}\n", printable(one.specification), width,
+                        device == nullptr ? "?" : words(device->capacity_bytes),
+                        device == nullptr ? "?" : range(device->process_peak), verdict);
+  }
+  return text;
 }
 
 }  // namespace
@@ -200,11 +283,11 @@ std::string sentence_of(const Prediction& prediction) {
       return prediction.remedy.empty() ? "does not fit" + shortage(prediction)
                                        : "fits with " + prediction.remedy;
     case Verdict::kNotKnown: {
-      const std::string reads = reads_in_short(prediction.unknown_reads);
-      if (!prediction.reason.empty()) return "not known: " + prediction.reason;
-      return reads.empty() ? "not known: it fits at the low end of the prediction and fails at the "
-                             "high end"
-                           : "not known: " + reads;
+      const std::string reason =
+          prediction.reason.empty() ? uncertainty(prediction) : prediction.reason;
+      return prediction.remedy.empty()
+                 ? "not known: " + reason
+                 : fmt::format("fits with {}, not known without: {}", prediction.remedy, reason);
     }
     case Verdict::kFailed:
       break;
@@ -212,44 +295,27 @@ std::string sentence_of(const Prediction& prediction) {
   return "failed: " + prediction.reason;
 }
 
-std::string json_of(const Prediction& prediction) {
-  Json devices = Json::array(), reads = Json::array(), settings = Json::array();
-  for (const DevicePrediction& device : prediction.devices) devices.push_back(json(device));
-  for (const MeasuredRead& read : prediction.unknown_reads) {
-    reads.push_back({{"operator", read.op},
-                     {"place", text_or_null(read.place)},
-                     {"count", read.count},
-                     {"bytes", read.bytes}});
-  }
-  for (const SettingTried& tried : prediction.settings) {
-    settings.push_back({{"setting", tried.setting},
-                        {"verdict", to_string(tried.verdict)},
-                        {"reserved_peak", json(tried.reserved_peak)}});
-  }
-  Json result = {{"schema", "memledger.prediction/1"},
-                 {"verdict", to_string(prediction.verdict)},
-                 {"sentence", sentence_of(prediction)},
-                 {"specification", prediction.specification}};
-  if (!prediction.remedy.empty()) result["remedy"] = prediction.remedy;
-  result["devices"] = std::move(devices);
-  result["terms"] = terms_of(prediction);
-  result["unknown_reads"] = std::move(reads);
-  result["peak"] = json(prediction.peak);
-  result["failure"] = json(prediction.failure);
-  result["settings"] = std::move(settings);
-  result["program"] = {{"status", prediction.program.status},
-                       {"ended", to_string(prediction.ended)},
-                       {"steps", prediction.steps}};
-  return to_text(result);
+std::string to_text(const std::vector<Prediction>& predictions) {
+  if (predictions.size() == 1) return headline(predictions.front()) + details(predictions.front());
+  const std::vector<Prediction> ordered = in_reading_order(predictions);
+  const Prediction& first = ordered.front();
+  const std::string text = details(first);
+  return table_of(ordered) +
+         (text.empty() ? "" : "\n" + printable(first.specification) + " in detail:\n" + text);
 }
 
-std::string text_of(const Prediction& prediction) {
-  std::string text = prediction.specification + ": " + sentence_of(prediction) + "\n";
-  if (prediction.verdict == Verdict::kFailed) return text;
-  for (const DevicePrediction& device : prediction.devices) text += device_lines(device);
-  if (prediction.peak) text += peak_lines(*prediction.peak);
-  return text + read_lines(prediction.unknown_reads) + setting_lines(prediction) +
-         end_line(prediction);
+std::string settings_text(const Prediction& prediction) {
+  if (prediction.settings.empty()) return "";
+  std::string text =
+      fmt::format("\nWith PYTORCH_CUDA_ALLOC_CONF= on {}:\n", printable(prediction.specification));
+  for (const SettingTried& tried : prediction.settings) {
+    // What a device that is too small reserves says nothing.
+    const std::string reserved =
+        tried.verdict == Verdict::kFits ? ", " + range(tried.reserved_peak) + " reserved" : "";
+    text += fmt::format("  {:<30}  {}{}\n", printable(tried.setting), to_string(tried.verdict),
+                        reserved);
+  }
+  return text;
 }
 
 }  // namespace memledger::prediction

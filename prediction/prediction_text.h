@@ -7,7 +7,5 @@ namespace memledger::prediction {
 struct Prediction;
 
 std::string sentence_of(const Prediction& prediction);
-std::string json_of(const Prediction& prediction);
-std::string text_of(const Prediction& prediction);
 
 }  // namespace memledger::prediction

@@ -169,7 +169,7 @@ Command declare_run(RunOptions& options) {
 // What the words of `memledger dry-run` say, before they are checked.
 struct DryRunWords {
   DryRunOptions options;
-  std::optional<std::string> until, timeout;
+  std::optional<std::string> until, timeout, settings;
   OptionalValue json;
 };
 
@@ -189,6 +189,9 @@ absl::StatusOr<Request> finish_dry_run(DryRunWords& words) {
   if (words.timeout &&
       (!absl::SimpleAtoi(*words.timeout, &options.timeout_s) || options.timeout_s < 1))
     return invalid(absl::StrCat("--timeout=", *words.timeout, ": it is a number of seconds"));
+  if (words.settings && *words.settings != "try" && *words.settings != "none")
+    return invalid(absl::StrCat("--settings=", *words.settings, ": it is try or none"));
+  options.settings = words.settings != "none";
   options.json = words.json.is_given;
   options.json_file = words.json.value;
   return Request(options);
@@ -213,6 +216,9 @@ Command declare_dry_run(DryRunWords& words) {
        "to the next (step), or let it run to its end (exit). The default is step."},
       {"--timeout", "SECONDS", &words.timeout,
        "Give up on a run after so many seconds. The default is 600."},
+      {"--settings", "try|none", &words.settings,
+       "Once the answer is printed, try other settings of LibTorch's allocator where\n"
+       "they may change it (try), or end there (none). The default is try."},
       {"--json", "FILE", &words.json,
        "Print JSON (memledger.prediction/1) instead of text, or write it to FILE\n"
        "beside the text."},

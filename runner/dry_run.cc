@@ -13,15 +13,17 @@
 #include <system_error>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "prediction/measurement.h"
+#include "prediction/run_files.h"
 #include "runner/allocator_setting.h"
 #include "runner/child_process.h"
 #include "runner/environment.h"
 #include "runner/run_command.h"
+#include "runner/run_specification.h"
 #include "text/output.h"
-#include "virtual_gpu/specification.h"
 
 namespace memledger::runner {
 namespace {
@@ -33,7 +35,8 @@ using std::chrono::steady_clock;
 
 constexpr int kShownLines = 20;
 constexpr auto kPollEvery = std::chrono::milliseconds(20);
-constexpr int kNoLimitGib = 1024;  // the most that a virtual GPU can have
+constexpr auto kTellEvery = std::chrono::milliseconds(500);
+constexpr size_t kRunsOfRequest = 4;  // both ends, each with both orders of addresses
 
 // A folder of our own, removed at the end.
 class ScratchFolder {
@@ -62,52 +65,16 @@ struct Plan {
   Run run;
   std::string folder;
   std::optional<ChildProcess> child;
+  bool was_alone = true;  // while it ran, no other did
 };
-
-// Adds `option=value` where the user has not said otherwise.
-void add_option(std::string& specification, const char* option, const char* value) {
-  if (!absl::StrContains(specification, absl::StrCat(",", option, "=")))
-    absl::StrAppend(&specification, ",", option, "=", value);
-}
-
-std::string on_end(std::string specification, Run::End end) {
-  const bool is_low = end == Run::End::kLow;
-  add_option(specification, "events", is_low ? "once" : "late");
-  add_option(specification, "reads", is_low ? "none" : "all");
-  add_option(specification, "workspaces", is_low ? "expected" : "upper");
-  add_option(specification, "context", is_low ? "least" : "most");
-  return specification;
-}
-
-// The same devices with more memory than any program takes.
-std::string without_limit(const std::string& specification) {
-  const auto parsed = virtual_gpu::parse_specification(specification);
-  const size_t comma = specification.find(',');
-  const std::string devices = specification.substr(0, comma);
-  std::string result;
-  for (size_t begin = 0; begin <= devices.size();) {
-    const size_t end = std::min(devices.find('+', begin), devices.size());
-    const std::string device = devices.substr(begin, end - begin);
-    absl::StrAppend(&result, result.empty() ? "" : "+");
-    // A file says how much memory its device has.
-    device[0] == '@'
-        ? absl::StrAppend(&result, device)
-        : absl::StrAppend(&result, device.substr(0, device.find(':')), ":", kNoLimitGib, "GiB");
-    begin = end + 1;
-  }
-  if (comma != std::string::npos) result += specification.substr(comma);
-  if (parsed.specification) {
-    const auto& first = parsed.specification->devices.front();
-    if (parsed.specification->context_bytes_of(first) == 0) add_option(result, "context", "0B");
-  }
-  return result;
-}
 
 int become_program(const DryRunnerOptions& options, const Plan& plan) {
   setenv(prediction::kUntilVariable, options.until_exit ? "exit" : "step", /*overwrite=*/1);
   add_to_allocator_variable(plan.request->allocator_setting);
   for (const auto& [name, value] : plan.request->variables)
     setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  // The order of Python's sets is the order of allocations of some programs.
+  setenv("PYTHONHASHSEED", "0", /*overwrite=*/0);
   unsetenv(environment::kLog);
   RunOptions run;
   run.quiet = true;
@@ -123,20 +90,37 @@ std::vector<prediction::Measurement> read_measurements(const std::string& folder
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().extension() == ".json") files.push_back(entry.path());
   }
-  std::sort(files.begin(), files.end());
   for (const fs::path& path : files) {
     std::ifstream file(path);
     std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     auto measurement = prediction::parse_measurement(text);
     if (measurement.ok()) {
+      measurement->process = 0;  // differs from run to run
       measurements.push_back(*std::move(measurement));
     } else {
       tell({"memledger dry-run: a process's figures are unreadable: ",
             std::string(measurement.status().message())});
     }
   }
+  const auto key = [](const prediction::Measurement& measurement) {
+    return std::make_pair(measurement.rank, prediction::to_json(measurement));
+  };
+  std::sort(measurements.begin(), measurements.end(),
+            [&](const auto& a, const auto& b) { return key(a) < key(b); });
   return measurements;
 }
+
+// What the program wrote, without what is ours.
+std::vector<std::string> written_files(const std::string& folder) {
+  std::vector<std::string> paths = prediction::read_written_files(folder).paths;
+  const auto is_ours = [&](const std::string& path) {
+    return absl::StartsWith(path, folder + "/");
+  };
+  paths.erase(std::remove_if(paths.begin(), paths.end(), is_ours), paths.end());
+  return paths;
+}
+
+bool failed_otherwise(const Run& run) { return !run.has_ended_well() && !run.failed_allocation(); }
 
 // Makes runs, some at a time.
 class Runs {
@@ -144,35 +128,65 @@ class Runs {
   Runs(const DryRunnerOptions& options, std::string folder)
       : options_(options), folder_(std::move(folder)) {}
 
+  const std::string& folder() const { return folder_; }
+  void expect(size_t runs) { expected_ += runs; }
+
   absl::Status make(std::vector<Plan>& plans) {
-    total_ += plans.size();
-    size_t next = 0, running = 0;
-    while (next < plans.size() || running > 0) {
-      if (options_.is_cancelled && options_.is_cancelled()) {
-        for (Plan& plan : plans) {
-          if (plan.child) plan.child->kill();
-        }
-        return absl::CancelledError("the dry-run was cancelled");
-      }
-      while (next < plans.size() && running < at_once()) {
-        if (const absl::Status status = start(plans[next]); !status.ok()) return status;
-        ++next;
-        ++running;
-      }
-      for (size_t i = 0; i < next; ++i) {
-        if (!plans[i].child || !has_ended(plans[i])) continue;
-        finish(plans[i]);
-        --running;
-        ++ended_;
-      }
-      if (options_.progress) options_.progress({ended_, total_, steady_clock::now() - began_});
-      std::this_thread::sleep_for(kPollEvery);
+    if (const absl::Status status = make_at_once(plans, at_once()); !status.ok()) return status;
+    for (Plan& plan : plans) {
+      if (plan.was_alone || plan.run.program.timed_out || !failed_otherwise(plan.run)) continue;
+      if (const absl::Status status = make_alone(plan); !status.ok()) return status;
+      // It fails by itself, and so do the others.
+      if (failed_otherwise(plan.run)) break;
     }
     return absl::OkStatus();
   }
 
  private:
   static size_t at_once() { return std::clamp(std::thread::hardware_concurrency(), 1u, 4u); }
+
+  absl::Status make_at_once(std::vector<Plan>& plans, size_t most) {
+    size_t next = 0, running = 0;
+    while (next < plans.size() || running > 0) {
+      if (options_.is_cancelled && options_.is_cancelled()) {
+        kill_all(plans);
+        return absl::CancelledError("the dry-run was cancelled");
+      }
+      while (next < plans.size() && running < most) {
+        if (const absl::Status status = start(plans[next]); !status.ok()) {
+          kill_all(plans);
+          return status;
+        }
+        ++next;
+        ++running;
+      }
+      for (size_t i = 0; i < next; ++i) {
+        if (!plans[i].child) continue;
+        plans[i].was_alone = plans[i].was_alone && running == 1;
+        if (!has_ended(plans[i])) continue;
+        finish(plans[i]);
+        --running;
+        ++ended_;
+      }
+      tell_progress(plans, running);
+      std::this_thread::sleep_for(kPollEvery);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status make_alone(Plan& plan) {
+    std::vector<Plan> again(1);
+    again[0].request = plan.request;
+    again[0].specification = plan.specification;
+    again[0].run.end = plan.run.end;
+    again[0].run.addresses = plan.run.addresses;
+    again[0].run.is_limited = plan.run.is_limited;
+    again[0].run.assumes_sizes = plan.run.assumes_sizes;
+    const absl::Status status = make_at_once(again, 1);
+    plan.run = std::move(again[0].run);
+    plan.was_alone = true;
+    return status;
+  }
 
   absl::Status start(Plan& plan) {
     plan.folder = absl::StrCat(folder_, "/", ++started_);
@@ -186,6 +200,12 @@ class Runs {
     return absl::OkStatus();
   }
 
+  static void kill_all(std::vector<Plan>& plans) {
+    for (Plan& plan : plans) {
+      if (plan.child) plan.child->kill();
+    }
+  }
+
   bool has_ended(Plan& plan) const {
     if (plan.child->poll()) return true;
     if (plan.child->age() < std::chrono::seconds(options_.timeout_s)) return false;
@@ -193,18 +213,44 @@ class Runs {
     return true;
   }
 
-  static void finish(Plan& plan) {
-    plan.run.program.status = plan.child->end().status;
-    plan.run.program.timed_out = plan.child->end().timed_out;
-    plan.run.program.last_lines = last_lines(plan.folder + "/output", kShownLines);
+  void finish(Plan& plan) const {
+    prediction::ProgramEnd& program = plan.run.program;
+    program.status = plan.child->end().status;
+    program.timed_out = plan.child->end().timed_out;
+    program.timeout_s = options_.timeout_s;
+    program.last_lines = last_lines(plan.folder + "/output", kShownLines);
+    plan.run.steps = prediction::read_progress(plan.folder).steps;
     plan.run.processes = read_measurements(plan.folder);
+    plan.run.written_files = written_files(plan.folder);
     plan.child.reset();
+  }
+
+  void tell_progress(const std::vector<Plan>& plans, size_t running) {
+    const auto now = steady_clock::now();
+    if (!options_.progress || now < next_telling_) return;
+    next_telling_ = now + kTellEvery;
+    DryRunProgress progress;
+    progress.ended = ended_;
+    progress.running = running;
+    progress.total = std::max(expected_, ended_ + running);
+    progress.elapsed = now - began_;
+    bool has_one = false;
+    for (const Plan& plan : plans) {
+      if (!plan.child) continue;
+      const prediction::Progress of_run = prediction::read_progress(plan.folder);
+      if (has_one && of_run.steps >= progress.steps) continue;
+      has_one = true;
+      progress.steps = of_run.steps;
+      progress.label = of_run.label;
+    }
+    options_.progress(progress);
   }
 
   const DryRunnerOptions& options_;
   const std::string folder_;
   const steady_clock::time_point began_ = steady_clock::now();
-  size_t started_ = 0, ended_ = 0, total_ = 0;
+  steady_clock::time_point next_telling_;
+  size_t started_ = 0, ended_ = 0, expected_ = 0;
 };
 
 // What was run for one request.
@@ -213,14 +259,48 @@ struct Case {
   std::vector<Run> runs;
 };
 
-Plan plan_of(const DryRunRequest& request, Run::End end, bool is_limited) {
-  Plan plan;
-  plan.request = &request;
-  plan.run.end = end;
-  plan.run.is_limited = is_limited;
-  plan.specification = on_end(is_limited ? request.gpu : without_limit(request.gpu), end);
-  return plan;
-}
+// Which run of a case to make.
+struct RunKind {
+  Run::End end;
+  Run::Addresses addresses;
+  bool is_limited = true;
+  bool assumes_sizes = false;
+};
+
+// The runs of several cases that are made together, and whose they are.
+class Wave {
+ public:
+  absl::Status add(Case& of, const RunKind& kind, const std::string& folder) {
+    Plan plan;
+    plan.request = of.request;
+    plan.run.end = kind.end;
+    plan.run.addresses = kind.addresses;
+    plan.run.is_limited = kind.is_limited;
+    plan.run.assumes_sizes = kind.assumes_sizes;
+    plan.specification = of.request->gpu;
+    if (!kind.is_limited) {
+      auto larger = without_limit(plan.specification, folder);
+      if (!larger.ok()) return larger.status();
+      plan.specification = *std::move(larger);
+    }
+    if (kind.assumes_sizes)
+      plan.specification = with_option(std::move(plan.specification), "reads", "all");
+    plan.specification = on_end(std::move(plan.specification), kind.end, kind.addresses);
+    plans_.push_back(std::move(plan));
+    cases_.push_back(&of);
+    return absl::OkStatus();
+  }
+
+  absl::Status make(Runs& runs) {
+    if (const absl::Status status = runs.make(plans_); !status.ok()) return status;
+    for (size_t i = 0; i < plans_.size(); ++i) cases_[i]->runs.push_back(std::move(plans_[i].run));
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<Plan> plans_;
+  std::vector<Case*> cases_;
+};
 
 // A run whose memory was short does not tell how much the program takes.
 bool was_short(const Run& run) {
@@ -232,31 +312,78 @@ bool was_short(const Run& run) {
   return false;
 }
 
-absl::Status run_ends(Runs& runs, std::vector<Case>& cases) {
-  std::vector<Plan> plans;
-  for (const Case& one : cases) {
-    for (const Run::End end : {Run::End::kLow, Run::End::kHigh})
-      plans.push_back(plan_of(*one.request, end, /*is_limited=*/true));
+constexpr Run::End kLow = Run::End::kLow, kHigh = Run::End::kHigh;
+constexpr Run::Addresses kDown = Run::Addresses::kDown, kUp = Run::Addresses::kUp;
+
+// One run of each end, each in an order of its own.
+absl::Status run_first(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    absl::Status status = wave.add(of, {kLow, kDown}, runs.folder());
+    if (status.ok()) status = wave.add(of, {kHigh, kUp}, runs.folder());
+    if (!status.ok()) return status;
   }
-  if (const absl::Status status = runs.make(plans); !status.ok()) return status;
-  for (size_t i = 0; i < plans.size(); ++i) cases[i / 2].runs.push_back(std::move(plans[i].run));
-  return absl::OkStatus();
+  return wave.make(runs);
+}
+
+// A program may fail where it finds nothing and expected something, and go on at the other end.
+absl::Status replace_failed_low(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    const bool can_differ = !has_option(of.request->gpu, "reads");
+    if (!can_differ || !failed_otherwise(of.runs[0]) || failed_otherwise(of.runs[1])) continue;
+    if (of.runs[0].program.timed_out) continue;
+    of.runs.erase(of.runs.begin());
+    runs.expect(1);
+    RunKind kind{kLow, kDown};
+    kind.assumes_sizes = true;
+    if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok()) return status;
+  }
+  return wave.make(runs);
+}
+
+// Returns which runs of the other order of addresses are wanted. Where only the verdict is, none
+// if it is known.
+std::vector<RunKind> in_other_order(const Case& of) {
+  if (has_option(of.request->gpu, "addresses")) return {};
+  if (std::any_of(of.runs.begin(), of.runs.end(), &failed_otherwise)) return {};
+  const Run& low = of.runs[0].end == kLow ? of.runs[0] : of.runs[1];
+  const Run& high = of.runs[0].end == kLow ? of.runs[1] : of.runs[0];
+  RunKind low_kind{kLow, kUp};
+  low_kind.assumes_sizes = low.assumes_sizes;
+  const RunKind high_kind{kHigh, kDown};
+  if (!of.request->verdict_only) return {low_kind, high_kind};
+  if (low.failed_allocation()) return {low_kind};
+  if (high.failed_allocation()) return {};
+  return {low_kind, high_kind};
+}
+
+absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    for (const RunKind& kind : in_other_order(of)) {
+      if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
+        return status;
+    }
+  }
+  return wave.make(runs);
 }
 
 absl::Status run_without_limit(Runs& runs, std::vector<Case>& cases) {
-  std::vector<Plan> plans;
-  std::vector<Case*> whose;
-  for (Case& one : cases) {
-    if (one.request->verdict_only) continue;
-    for (const Run& run : one.runs) {
+  Wave wave;
+  for (Case& of : cases) {
+    if (of.request->verdict_only) continue;
+    for (const Run& run : of.runs) {
       if (!was_short(run)) continue;
-      plans.push_back(plan_of(*one.request, run.end, /*is_limited=*/false));
-      whose.push_back(&one);
+      runs.expect(1);
+      RunKind kind{run.end, run.addresses};
+      kind.is_limited = false;
+      kind.assumes_sizes = run.assumes_sizes;
+      if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
+        return status;
     }
   }
-  if (const absl::Status status = runs.make(plans); !status.ok()) return status;
-  for (size_t i = 0; i < plans.size(); ++i) whose[i]->runs.push_back(std::move(plans[i].run));
-  return absl::OkStatus();
+  return wave.make(runs);
 }
 
 }  // namespace
@@ -267,13 +394,16 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   if (folder.path().empty())
     return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
   Runs runs(options_, folder.path());
+  runs.expect(kRunsOfRequest * requests.size());
   std::vector<Case> cases;
   for (const DryRunRequest& request : requests) cases.push_back({&request, {}});
-  if (const absl::Status status = run_ends(runs, cases); !status.ok()) return status;
-  if (const absl::Status status = run_without_limit(runs, cases); !status.ok()) return status;
+  absl::Status status = run_first(runs, cases);
+  if (status.ok()) status = replace_failed_low(runs, cases);
+  if (status.ok()) status = run_other_order(runs, cases);
+  if (status.ok()) status = run_without_limit(runs, cases);
+  if (!status.ok()) return status;
   std::vector<Prediction> predictions;
-  for (const Case& one : cases)
-    predictions.push_back(prediction::predict(one.request->gpu, one.runs));
+  for (const Case& of : cases) predictions.push_back(prediction::predict(of.request->gpu, of.runs));
   return predictions;
 }
 

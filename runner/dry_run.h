@@ -7,12 +7,12 @@
 //   auto predictions = runner.predict({{"l4", {"./train", "--batch=32"}}});
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "prediction/prediction.h"
 
@@ -27,35 +27,43 @@ struct DryRunRequest {
   std::string allocator_setting;
   // More variables of the program's environment, as NAME and value.
   std::vector<std::pair<std::string, std::string>> variables;
-  // Only the verdict is wanted: no runs whose only purpose is a peak. The peaks of a device that is
-  // too small end at its capacity then.
+  // Only the verdict is wanted: as few runs as it takes, from two to four. The peaks of a device
+  // that is too small end at its capacity then.
   bool verdict_only = false;
 };
 
 // How far the runs of one call are.
 struct DryRunProgress {
-  size_t ended = 0, total = 0;
+  size_t ended = 0, running = 0;
+  size_t total = 0;   // grows where a device turns out to be too small
+  int64_t steps = 0;  // of optimizers, in the run that has made fewest
+  std::string label;  // where that run is; may be empty
   std::chrono::steady_clock::duration elapsed{};
 };
 
 struct DryRunnerOptions {
   bool until_exit = false;  // not only until the peak no longer moves
   int timeout_s = 600;      // of each run
-  // Called some fifty times a second while runs are made; may be empty.
+  // Called about twice a second while runs are made, by the thread that waits for them; may be
+  // empty.
   std::function<void(const DryRunProgress&)> progress;
-  // Asked as often: whether to end all runs; may be empty.
+  // Asked some fifty times a second whether to end all runs; may be empty.
   std::function<bool()> is_cancelled;
 };
 
 // Not thread-safe: one call at a time. Ends the programs that it started, and their children,
 // before a call returns.
+//
+// Runs are made side by side, as many as there are processors, at most four. One that fails for
+// another reason than memory is made again alone: programs may disturb each other by the ports and
+// files that they share.
 class DryRunner {
  public:
   explicit DryRunner(DryRunnerOptions options) : options_(std::move(options)) {}
 
   // Returns one prediction for each request, in their order. What is wrong with a program is in its
-  // prediction. Errors: Cancelled; Unavailable where no run can be made (no temporary folder, no
-  // more processes).
+  // prediction. Errors: Cancelled; InvalidArgument for a specification that cannot be parsed;
+  // Unavailable where no run can be made (no temporary folder, no more processes).
   absl::StatusOr<std::vector<prediction::Prediction>> predict(
       const std::vector<DryRunRequest>& requests);
 

@@ -6,27 +6,33 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "prediction/prediction.h"
 #include "runner/dry_run.h"
 #include "runner/program_file.h"
+#include "text/names.h"
 #include "text/output.h"
 
 namespace memledger::runner {
 namespace {
 
 using prediction::Prediction;
-using prediction::Verdict;
 
 constexpr int kCannotRun = 126;
 constexpr int kNotFound = 127;
+constexpr int kSignalled = 128;
 constexpr auto kSilentFor = std::chrono::seconds(2);
-constexpr char kExpandable[] = "expandable_segments:True";
+constexpr size_t kFilesShown = 5;
+constexpr size_t kLineWidth = 79;
 
 std::atomic<int> caught_signal{0};
 void note_signal(int signal) { caught_signal = signal; }
@@ -35,90 +41,146 @@ void note_signal(int signal) { caught_signal = signal; }
 class ProgressLine {
  public:
   void show(const DryRunProgress& progress) {
-    const auto now = std::chrono::steady_clock::now();
-    if (isatty(STDERR_FILENO) == 0 || progress.elapsed < kSilentFor || now < next_) return;
-    next_ = now + std::chrono::seconds(1);
+    if (isatty(STDERR_FILENO) == 0 || progress.elapsed < kSilentFor) return;
     is_shown_ = true;
-    write_standard_error(absl::StrCat("\rmemledger dry-run: ", progress.ended, " of ",
-                                      progress.total, " runs have ended, after ",
-                                      progress.elapsed / std::chrono::seconds(1), " s "));
+    write_standard_error("\r\033[K" + text_of(progress).substr(0, kLineWidth));
   }
   void clear() {
     if (std::exchange(is_shown_, false)) write_standard_error("\r\033[K");
   }
 
  private:
-  std::chrono::steady_clock::time_point next_;
+  static std::string text_of(const DryRunProgress& progress) {
+    std::string text = absl::StrCat("memledger dry-run: run", progress.running > 1 ? "s " : " ",
+                                    std::min(progress.ended + 1, progress.total));
+    if (progress.running > 1) absl::StrAppend(&text, " to ", progress.ended + progress.running);
+    absl::StrAppend(&text, " of ", progress.total, ", ");
+    if (progress.steps > 0) absl::StrAppend(&text, "after optimizer step ", progress.steps, ", ");
+    absl::StrAppend(&text, progress.elapsed / std::chrono::seconds(1), " s");
+    return progress.label.empty() ? text : absl::StrCat(text, ", ", printable(progress.label));
+  }
+
   bool is_shown_ = false;
 };
 
-// Runs those that may not fit again with expandable segments.
-absl::Status try_expandable(DryRunner& runner, std::vector<DryRunRequest> requests,
-                            std::vector<Prediction>& predictions) {
+std::string callers_setting() {
+  std::string setting;
+  for (const char* const name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr) absl::StrAppend(&setting, value, ",");
+  }
+  return setting;
+}
+
+// Runs programs again with other settings of the allocator, where that may change something.
+absl::Status try_settings(DryRunner& runner, const std::vector<DryRunRequest>& requests,
+                          std::vector<Prediction>& predictions) {
   std::vector<Prediction*> whose;
   std::vector<DryRunRequest> tried;
   for (size_t i = 0; i < requests.size(); ++i) {
-    const Verdict verdict = predictions[i].verdict;
-    if (verdict != Verdict::kDoesNotFit && verdict != Verdict::kNotKnown) continue;
-    requests[i].allocator_setting = kExpandable;
-    requests[i].verdict_only = true;
-    tried.push_back(std::move(requests[i]));
-    whose.push_back(&predictions[i]);
+    for (std::string& setting :
+         prediction::settings_worth_trying(predictions[i], callers_setting())) {
+      DryRunRequest request = requests[i];
+      request.allocator_setting = std::move(setting);
+      request.verdict_only = true;
+      tried.push_back(std::move(request));
+      whose.push_back(&predictions[i]);
+    }
   }
   const auto results = runner.predict(tried);
   if (!results.ok()) return results.status();
   for (size_t i = 0; i < whose.size(); ++i)
-    prediction::add_setting(kExpandable, (*results)[i], *whose[i]);
+    prediction::add_setting(tried[i].allocator_setting, (*results)[i], *whose[i]);
   return absl::OkStatus();
 }
 
-std::string json_of(const std::vector<Prediction>& predictions) {
-  if (predictions.size() == 1) return predictions.front().to_json() + "\n";
-  return "[" +
-         absl::StrJoin(
-             predictions, ",\n ",
-             [](std::string* out, const Prediction& one) { absl::StrAppend(out, one.to_json()); }) +
-         "]\n";
-}
-
-// The smallest device that fits comes first, then those that do not.
-std::string text_of(std::vector<Prediction> predictions) {
-  const auto capacity = [](const Prediction& one) {
-    int64_t bytes = 0;
-    for (const prediction::DevicePrediction& device : one.devices) bytes += device.capacity_bytes;
-    return bytes;
-  };
-  std::stable_sort(predictions.begin(), predictions.end(),
-                   [&](const Prediction& a, const Prediction& b) {
-                     const bool a_fits = a.verdict == Verdict::kFits;
-                     const bool b_fits = b.verdict == Verdict::kFits;
-                     return a_fits != b_fits ? a_fits : capacity(a) < capacity(b);
-                   });
-  std::string text;
-  if (predictions.size() > 1) {
-    for (const Prediction& one : predictions)
-      absl::StrAppend(&text, one.specification, ": ", one.sentence(), "\n");
-    text += "\n";
+void tell_failures(const std::vector<Prediction>& predictions) {
+  for (const Prediction& prediction : predictions) {
+    if (prediction.reason.empty() || prediction.program.last_lines.empty()) continue;
+    write_standard_error(absl::StrCat("memledger dry-run: the last lines of the program:\n",
+                                      prediction.program.last_lines, "\n"));
+    return;
   }
-  return text + absl::StrJoin(predictions, "\n", [](std::string* out, const Prediction& one) {
-           absl::StrAppend(out, one.to_text());
-         });
 }
 
-void tell_failure(const Prediction& prediction) {
-  if (prediction.verdict != Verdict::kFailed && !prediction.program.timed_out) return;
-  if (prediction.program.last_lines.empty()) return;
-  write_standard_error(absl::StrCat("memledger dry-run: the last lines of the program:\n",
-                                    prediction.program.last_lines, "\n"));
+std::string shown_path(const std::string& path) {
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string() + "/";
+  return printable(absl::StartsWith(path, folder) ? path.substr(folder.size()) : path);
 }
 
-absl::Status write(const DryRunOptions& options, const std::vector<Prediction>& predictions) {
-  if (!options.json) return write_standard_output(text_of(predictions));
-  if (options.json_file.empty()) return write_standard_output(json_of(predictions));
-  if (const absl::Status status = write_file(options.json_file, "prediction", json_of(predictions));
-      !status.ok())
-    return status;
-  return write_standard_output(text_of(predictions));
+// What the program writes is made of zeros, and may have replaced something real.
+void warn_of_written_files(const std::vector<Prediction>& predictions) {
+  std::set<std::string> files;
+  for (const Prediction& prediction : predictions)
+    files.insert(prediction.written_files.begin(), prediction.written_files.end());
+  if (files.empty()) return;
+  std::string list;
+  size_t shown = 0;
+  for (const std::string& file : files) {
+    if (shown++ == kFilesShown) break;
+    absl::StrAppend(&list, list.empty() ? "" : ", ", shown_path(file));
+  }
+  if (files.size() > kFilesShown)
+    absl::StrAppend(&list, " and ", files.size() - kFilesShown, " more");
+  tell({"memledger dry-run: warning: the program wrote ", files.size() == 1 ? "a file" : "files",
+        ", and values from the GPU are zeros in them: ", list});
+}
+
+absl::Status write_json(const DryRunOptions& options, const std::vector<Prediction>& predictions) {
+  const std::string json = prediction::to_json(predictions) + "\n";
+  return options.json_file.empty() ? write_standard_output(json)
+                                   : write_file(options.json_file, "prediction", json);
+}
+
+bool prints_text(const DryRunOptions& options) {
+  return !options.json || !options.json_file.empty();
+}
+
+DryRunnerOptions runner_options(const DryRunOptions& options, ProgressLine& line) {
+  DryRunnerOptions result;
+  result.until_exit = options.until_exit;
+  result.timeout_s = options.timeout_s;
+  result.progress = [&line](const DryRunProgress& progress) { line.show(progress); };
+  result.is_cancelled = [] { return caught_signal != 0; };
+  return result;
+}
+
+std::vector<DryRunRequest> requests_of(const DryRunOptions& options) {
+  std::vector<DryRunRequest> requests;
+  for (const std::string& gpu : options.gpus) {
+    DryRunRequest request;
+    request.gpu = gpu;
+    request.program = options.program;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+// The answer first; what else could be set comes after it.
+absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
+                               std::vector<Prediction>& predictions) {
+  DryRunner runner(runner_options(options, line));
+  const std::vector<DryRunRequest> requests = requests_of(options);
+  auto made = runner.predict(requests);
+  line.clear();
+  if (!made.ok()) return made.status();
+  predictions = *std::move(made);
+  tell_failures(predictions);
+  if (predictions.front().program.status == kNotFound) return absl::OkStatus();
+  absl::Status status;
+  if (prints_text(options)) status = write_standard_output(prediction::to_text(predictions));
+  if (status.ok() && options.settings) {
+    status = try_settings(runner, requests, predictions);
+    line.clear();
+  }
+  for (const Prediction& prediction : prediction::in_reading_order(predictions)) {
+    if (status.ok() && prints_text(options))
+      status = write_standard_output(prediction::settings_text(prediction));
+  }
+  warn_of_written_files(predictions);
+  if (status.ok() && options.json) status = write_json(options, predictions);
+  return status;
 }
 
 }  // namespace
@@ -131,33 +193,14 @@ int dry_run_command(const DryRunOptions& options) {
   }
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, &note_signal);
   ProgressLine line;
-  DryRunnerOptions runner_options;
-  runner_options.until_exit = options.until_exit;
-  runner_options.timeout_s = options.timeout_s;
-  runner_options.progress = [&line](const DryRunProgress& progress) { line.show(progress); };
-  runner_options.is_cancelled = [] { return caught_signal != 0; };
-  DryRunner runner(std::move(runner_options));
-  std::vector<DryRunRequest> requests;
-  for (const std::string& gpu : options.gpus) {
-    DryRunRequest request;
-    request.gpu = gpu;
-    request.program = options.program;
-    requests.push_back(std::move(request));
-  }
-  auto predictions = runner.predict(requests);
-  absl::Status status = predictions.status();
-  if (status.ok()) status = try_expandable(runner, requests, *predictions);
+  std::vector<Prediction> predictions;
+  const absl::Status status = predict_and_print(options, line, predictions);
   line.clear();
-  if (caught_signal != 0) return 128 + caught_signal;
-  if (!status.ok()) {
-    tell({"memledger dry-run: ", std::string(status.message())});
-    return kCannotRun;
-  }
-  for (const Prediction& prediction : *predictions) tell_failure(prediction);
-  if (predictions->front().program.status == kNotFound) return kNotFound;
-  if (const absl::Status written = write(options, *predictions); !written.ok())
-    tell({"memledger dry-run: ", std::string(written.message())});
-  return prediction::exit_status(*predictions);
+  if (caught_signal != 0) return kSignalled + caught_signal;
+  if (!status.ok()) tell({"memledger dry-run: ", std::string(status.message())});
+  if (predictions.empty()) return kCannotRun;
+  return predictions.front().program.status == kNotFound ? kNotFound
+                                                         : prediction::exit_status(predictions);
 }
 
 }  // namespace memledger::runner

@@ -10,6 +10,7 @@ struct DryRunOptions {
   bool json = false;              // instead of text
   std::string json_file;          // empty: standard output
   bool until_exit = false;        // not only until the peak no longer moves
+  bool settings = true;           // try other settings of the allocator where they may matter
   int timeout_s = 600;            // of each run
   std::vector<std::string> program;
 };

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "virtual_gpu/profile_json.h"
@@ -111,6 +112,38 @@ std::optional<DeviceSpecification> read_device_file(const std::string& path, std
   return DeviceSpecification{*parsed.profile, std::nullopt};
 }
 
+// How many letters to add, remove or replace, of names in whatever case.
+size_t distance(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (lower(a[i - 1]) == lower(b[j - 1]) ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+// The known names that a user may have meant, as in `: h100 or h200?`; empty where none is near.
+std::string suggestion(std::string_view name) {
+  constexpr size_t kFar = 3;
+  size_t nearest = kFar;
+  std::string names;
+  if (name.size() > kLongestName) return names;
+  for (const Profile& profile : profiles()) {
+    const size_t letters = std::min(profile.name.size(), name.size());
+    const size_t far = distance(name, profile.name);
+    if (far > nearest || far >= letters || far >= kFar) continue;
+    if (far < nearest) names.clear();
+    nearest = far;
+    names += (names.empty() ? ": " : " or ") + profile.name;
+  }
+  return names.empty() ? names : names + "?";
+}
+
 std::optional<DeviceSpecification> parse_device(std::string_view text, std::string* error) {
   if (!text.empty() && text.front() == '@')
     return read_device_file(std::string(text.substr(1)), error);
@@ -118,7 +151,9 @@ std::optional<DeviceSpecification> parse_device(std::string_view text, std::stri
   const std::string_view name = text.substr(0, colon);
   const Profile* const profile = find_profile(name);
   if (profile == nullptr) {
-    *error = quoted(name) + " is not a known device. Known are: " + profile_names() +
+    const std::string meant = suggestion(name);
+    *error = quoted(name) + " is not a known device" + (meant.empty() ? "." : meant) +
+             " Known are: " + profile_names() +
              ". A file that describes another is given as @FILE.json.";
     return std::nullopt;
   }

@@ -57,7 +57,7 @@ check "a program without a GPU" has out "it used no GPU"
 dry_run 11 --gpu=h100 --timeout=1 -- /bin/sleep 60
 check "a program that does not end" has out "did not end in time"
 dry_run 2 --gpu=h1000 -- /bin/true
-check "an unknown GPU" has err "is not a known device"
+check "an unknown GPU" has err "is not a known device: h100?"
 dry_run 2 -- /bin/true
 dry_run 2 --gpu=h100 --until=never -- /bin/true
 dry_run 0 --gpu=h100 --json=prediction.json -- "$program" 2

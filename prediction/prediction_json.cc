@@ -1,0 +1,144 @@
+#include <algorithm>
+
+#include "prediction/prediction.h"
+#include "text/json.h"
+
+namespace memledger::prediction {
+namespace {
+
+constexpr char kSchema[] = "memledger.prediction/1";
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+Json json(const Interval& interval) { return {{"low", interval.low}, {"high", interval.high}}; }
+
+Json json(const std::vector<Term>& terms) {
+  Json rows = Json::array();
+  for (const Term& term : terms)
+    rows.push_back({{"name", term.name}, {"low", term.low}, {"high", term.high}});
+  return rows;
+}
+
+Json json(const std::map<std::string, int64_t>& bytes_by_name) {
+  Json result = Json::object();
+  for (const auto& [name, bytes] : bytes_by_name) result[name] = bytes;
+  return result;
+}
+
+Json json(const Prediction& prediction, const DevicePrediction& device) {
+  Json row = {{"device", device.device},
+              {"gpu", device.gpu},
+              {"specification", prediction.specification},
+              {"capacity_bytes", device.capacity_bytes},
+              {"allocated_peak", json(device.allocated_peak)},
+              {"reserved_peak", json(device.reserved_peak)},
+              {"process_peak", json(device.process_peak)},
+              {"headroom_bytes", device.headroom_bytes()},
+              {"verdict", to_string(device.verdict)},
+              {"terms", json(device.terms)}};
+  if (!prediction.remedy.empty()) row["remedy"] = prediction.remedy;
+  return row;
+}
+
+Json json(const MeasuredRow& row) {
+  return {{"name", row.name},
+          {"bytes", row.bytes},
+          {"operator", text_or_null(row.op)},
+          {"phase", row.phase},
+          {"place", text_or_null(row.place)},
+          {"shape", text_or_null(row.shape)}};
+}
+
+Json json(const std::optional<MeasuredPeak>& peak) {
+  if (!peak) return nullptr;
+  Json rows = Json::array();
+  for (const MeasuredRow& row : peak->largest) rows.push_back(json(row));
+  return {{"operator", text_or_null(peak->op)},
+          {"layer", text_or_null(peak->layer)},
+          {"phase", peak->phase},
+          {"place", text_or_null(peak->place)},
+          {"by_role", json(peak->by_role)},
+          {"by_layer", json(peak->by_layer)},
+          {"largest", rows}};
+}
+
+Json json(const std::optional<MeasuredFailure>& failure) {
+  if (!failure) return nullptr;
+  return {
+      {"requested_bytes", failure->requested_bytes}, {"operator", text_or_null(failure->op)},
+      {"layer", text_or_null(failure->layer)},       {"phase", failure->phase},
+      {"place", text_or_null(failure->place)},       {"allocated_bytes", failure->allocated_bytes},
+      {"reserved_bytes", failure->reserved_bytes},   {"free_bytes", failure->free_bytes}};
+}
+
+Json json(const std::vector<MeasuredRead>& reads) {
+  Json rows = Json::array();
+  for (const MeasuredRead& read : reads) {
+    rows.push_back({{"operator", read.op},
+                    {"place", text_or_null(read.place)},
+                    {"count", read.count},
+                    {"bytes", read.bytes},
+                    {"kind", to_string(read.kind)},
+                    {"has_upper_bound", read.has_upper_bound}});
+  }
+  return rows;
+}
+
+Json json(const std::vector<SettingTried>& settings) {
+  Json rows = Json::array();
+  for (const SettingTried& tried : settings) {
+    rows.push_back({{"setting", tried.setting},
+                    {"verdict", to_string(tried.verdict)},
+                    {"reserved_peak", json(tried.reserved_peak)}});
+  }
+  return rows;
+}
+
+// Sums over the devices of a machine.
+std::vector<Term> terms_of(const Prediction& prediction) {
+  std::vector<Term> sums;
+  for (const DevicePrediction& device : prediction.devices) {
+    for (size_t i = 0; i < device.terms.size(); ++i) {
+      if (i == sums.size()) sums.push_back({device.terms[i].name, 0, 0});
+      sums[i].low += device.terms[i].low;
+      sums[i].high += device.terms[i].high;
+    }
+  }
+  return sums;
+}
+
+// The first machine whose verdict is that of all.
+const Prediction& deciding(const std::vector<Prediction>& predictions) {
+  const Verdict verdict = verdict_of(predictions);
+  return *std::find_if(predictions.begin(), predictions.end(),
+                       [verdict](const Prediction& one) { return one.verdict == verdict; });
+}
+
+}  // namespace
+
+std::string to_json(const std::vector<Prediction>& predictions) {
+  const Prediction& decides = deciding(predictions);
+  Json devices = Json::array();
+  for (const Prediction& prediction : predictions) {
+    for (const DevicePrediction& device : prediction.devices)
+      devices.push_back(json(prediction, device));
+  }
+  Json result = {{"schema", kSchema},
+                 {"verdict", to_string(decides.verdict)},
+                 {"sentence", decides.sentence()},
+                 {"specification", decides.specification}};
+  if (!decides.remedy.empty()) result["remedy"] = decides.remedy;
+  result["devices"] = std::move(devices);
+  result["terms"] = json(terms_of(decides));
+  result["unknown_reads"] = json(decides.unknown_reads);
+  result["peak"] = json(decides.peak);
+  result["failure"] = json(decides.failure);
+  result["settings"] = json(decides.settings);
+  result["written_files"] = decides.written_files;
+  result["program"] = {{"status", decides.program.status},
+                       {"ended", to_string(decides.ended)},
+                       {"steps", decides.steps}};
+  return memledger::to_text(result);
+}
+
+}  // namespace memledger::prediction

@@ -1,0 +1,127 @@
+#include "prediction/program_failure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "text/names.h"
+
+namespace memledger::prediction {
+namespace {
+
+constexpr int kSignalled = 128;
+constexpr size_t kLongestLine = 160;
+
+struct SignalName {
+  int number;
+  const char* name;
+};
+// The same on all Linux that LibTorch runs on.
+constexpr SignalName kSignals[] = {{4, "SIGILL"},  {6, "SIGABRT"},  {7, "SIGBUS"},  {8, "SIGFPE"},
+                                   {9, "SIGKILL"}, {11, "SIGSEGV"}, {15, "SIGTERM"}};
+
+// What a line of the output tells of the cause, and what to do.
+struct Hint {
+  std::vector<const char*> words;  // any of them
+  const char* advice;
+};
+
+const std::vector<Hint>& hints() {
+  static const auto* const hints = new std::vector<Hint>{
+      {{"not compiled with CUDA", "from the 'CUDA' backend", "without CUDA support"},
+       "its PyTorch is built without CUDA"},
+      {{"EOFError", "EOF when reading", "unexpected end of input"},
+       "it reads standard input, which is empty here"},
+      {{"No such file or directory", "FileNotFoundError", "can't open file", "cannot open file"},
+       "it needs a file that is not there"},
+      {{"Address already in use", "EADDRINUSE"}, "a port that it listens on is taken"},
+      {{"No space left on device"}, "a disk is full"},
+  };
+  return *hints;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  return absl::StrSplit(text, '\n', absl::SkipWhitespace());
+}
+
+const Hint* hint_of(const std::string& line) {
+  for (const Hint& hint : hints()) {
+    for (const char* const words : hint.words) {
+      if (absl::StrContains(line, words)) return &hint;
+    }
+  }
+  return nullptr;
+}
+
+std::string shown(std::string line) {
+  absl::StripAsciiWhitespace(&line);
+  return table_name(line, kLongestLine);
+}
+
+std::string ending(const ProgramEnd& program) {
+  if (program.status <= kSignalled) return fmt::format("the program ended with {}", program.status);
+  const auto signal = std::find_if(
+      std::begin(kSignals), std::end(kSignals),
+      [&](const SignalName& known) { return known.number == program.status - kSignalled; });
+  return signal == std::end(kSignals)
+             ? fmt::format("signal {} ended the program", program.status - kSignalled)
+             : fmt::format("{} ended the program", signal->name);
+}
+
+std::string time_limit(const Run& run) {
+  const std::string steps =
+      run.steps == 0 ? "it made no optimizer step"
+                     : fmt::format("it made {} optimizer step{}, and its peak still moved",
+                                   run.steps, run.steps == 1 ? "" : "s");
+  return fmt::format("the program did not end within {} s, and {}; --timeout=SECONDS gives it more",
+                     run.program.timeout_s, steps);
+}
+
+// The value that the program read last before it failed, if it is one that only a device has.
+std::string advice_on_reads(const Run& run) {
+  for (const Measurement& process : run.processes) {
+    if (process.unknown_reads.empty()) continue;
+    const MeasuredRead& read = process.unknown_reads.back();
+    const std::string where = read.place.empty() ? "" : " in " + printable(read.place);
+    const bool is_size = read.kind == MeasuredRead::Kind::kSize;
+    const char* const assumed = !is_size                    ? "zero"
+                                : run.end == Run::End::kLow ? "the smallest possible"
+                                                            : "the largest possible";
+    const char* const remedy = is_size ? "another size can be assumed: --gpu=…,reads=0.1"
+                                       : "small copies can be kept: --gpu=…,keep=4KiB";
+    return fmt::format("perhaps because it read a value that only the device has as {} ({}{}); {}",
+                       assumed, printable(read.op), where, remedy);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string why_it_failed(const Run& run) {
+  if (run.program.timed_out) return time_limit(run);
+  if (run.program.status == 0 && run.processes.empty()) {
+    return "it used no GPU: there is nothing to measure; is the program, or its PyTorch, built "
+           "with "
+           "CUDA, and does it put its tensors there?";
+  }
+  std::string sentence = ending(run.program);
+  const std::vector<std::string> lines = lines_of(run.program.last_lines);
+  // Causes stand at the end of Python's output, and before LibTorch's backtrace.
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    if (const Hint* const hint = hint_of(*line))
+      return fmt::format("{}: {} ({})", sentence, hint->advice, shown(*line));
+  }
+  for (const Measurement& process : run.processes) {
+    if (!process.cause.empty() && !absl::StartsWith(process.cause, "SIG"))
+      sentence += fmt::format(", by {}", shown(process.cause));
+  }
+  const std::string advice = advice_on_reads(run);
+  return advice.empty() ? sentence : sentence + ", " + advice;
+}
+
+}  // namespace memledger::prediction

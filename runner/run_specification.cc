@@ -1,0 +1,104 @@
+#include "runner/run_specification.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "text/output.h"
+#include "virtual_gpu/profile_json.h"
+#include "virtual_gpu/specification.h"
+
+namespace memledger::runner {
+namespace {
+
+using prediction::Run;
+using virtual_gpu::DeviceSpecification;
+using virtual_gpu::Specification;
+
+constexpr uint64_t kNoLimit = uint64_t{1} << 40;  // the most that a virtual GPU can have
+constexpr char kNoLimitText[] = ":1024GiB";
+
+std::string options_of(const std::string& specification) {
+  const size_t comma = specification.find(',');
+  return comma == std::string::npos ? "" : specification.substr(comma);
+}
+
+// Whether each device still has its context, and NCCL's memory, if it has more memory: small
+// devices have none.
+bool keeps_its_own(const Specification& specification) {
+  return std::all_of(
+      specification.devices.begin(), specification.devices.end(),
+      [&](const DeviceSpecification& device) {
+        DeviceSpecification larger = device;
+        larger.memory_bytes = kNoLimit;
+        return specification.context_bytes_of(device) == specification.context_bytes_of(larger) &&
+               specification.has_nccl_model(device) == specification.has_nccl_model(larger);
+      });
+}
+
+absl::StatusOr<std::string> file_without_limit(const Specification& specification,
+                                               const DeviceSpecification& device,
+                                               const std::string& path) {
+  virtual_gpu::Profile profile = device.profile;
+  profile.total_memory_bytes = kNoLimit;
+  profile.nominal_memory_bytes = std::max(profile.nominal_memory_bytes, kNoLimit);
+  profile.context_bytes = specification.context_bytes_of(device);
+  profile.least_context_bytes = std::min(profile.least_context_bytes, profile.context_bytes);
+  const absl::Status status = write_file(path, "device", virtual_gpu::profile_json(profile) + "\n");
+  if (!status.ok()) return status;
+  return "@" + path;
+}
+
+}  // namespace
+
+bool has_option(std::string_view specification, std::string_view option) {
+  return absl::StrContains(std::string(specification), absl::StrCat(",", std::string(option), "="));
+}
+
+std::string with_option(std::string specification, std::string_view option,
+                        std::string_view value) {
+  if (!has_option(specification, option))
+    absl::StrAppend(&specification, ",", std::string(option), "=", std::string(value));
+  return specification;
+}
+
+std::string on_end(std::string specification, Run::End end, Run::Addresses addresses) {
+  const bool is_low = end == Run::End::kLow;
+  specification = with_option(std::move(specification), "events", is_low ? "once" : "late");
+  specification = with_option(std::move(specification), "reads", is_low ? "none" : "all");
+  specification =
+      with_option(std::move(specification), "workspaces", is_low ? "expected" : "upper");
+  specification = with_option(std::move(specification), "context", is_low ? "least" : "most");
+  return with_option(std::move(specification), "addresses",
+                     addresses == Run::Addresses::kDown ? "down" : "up");
+}
+
+absl::StatusOr<std::string> without_limit(const std::string& specification,
+                                          const std::string& folder) {
+  const auto parsed = virtual_gpu::parse_specification(specification);
+  if (!parsed.specification) return absl::InvalidArgumentError(parsed.error);
+  const bool needs_files = !keeps_its_own(*parsed.specification);
+  std::string result;
+  for (const DeviceSpecification& device : parsed.specification->devices) {
+    if (!result.empty()) result += "+";
+    const bool is_known =
+        virtual_gpu::find_profile(device.profile.name) != nullptr &&
+        virtual_gpu::profile_json(*virtual_gpu::find_profile(device.profile.name)) ==
+            virtual_gpu::profile_json(device.profile);
+    if (is_known && !needs_files) {
+      absl::StrAppend(&result, device.profile.name, kNoLimitText);
+      continue;
+    }
+    const auto file = file_without_limit(*parsed.specification, device,
+                                         absl::StrCat(folder, "/device", result.size(), ".json"));
+    if (!file.ok()) return file.status();
+    result += *file;
+  }
+  result += options_of(specification);
+  const bool has_nccl = parsed.specification->has_nccl_model(parsed.specification->devices[0]);
+  return has_nccl ? result : with_option(result, "nccl", "0B");
+}
+
+}  // namespace memledger::runner
