@@ -67,6 +67,10 @@ class DryRunner {
   absl::StatusOr<std::vector<prediction::Prediction>> predict(
       const std::vector<DryRunRequest>& requests);
 
+  // Makes one run, on the virtual GPU as the request has it, or on the real ones where it has none.
+  // Errors: Cancelled, Unavailable.
+  absl::StatusOr<prediction::Run> measure(const DryRunRequest& request);
+
  private:
   const DryRunnerOptions options_;
 };

@@ -1,5 +1,7 @@
 #include "virtual_gpu/profiles.h"
 
+#include <cctype>
+
 // clang-format off
 // Sources.
 //   [guide]     CUDA programming guide, table "Technical Specifications per Compute Capability".
@@ -214,6 +216,27 @@ const Profile* find_profile(std::string_view name) {
     if (profile.name == name) return &profile;
   }
   return nullptr;
+}
+
+const Profile* find_profile_of_device(std::string_view device_name) {
+  // Lower case, words between single spaces: "nvidia h100 pcie", "rtx 4090".
+  const auto words_of = [](std::string_view text) {
+    std::string words = " ";
+    for (size_t i = 0; i < text.size(); ++i) {
+      const char c = text[i] == '-' ? ' ' : static_cast<char>(std::tolower(text[i] & 0x7f));
+      words += c;
+    }
+    return words + " ";
+  };
+  const std::string words = words_of(device_name);
+  const Profile* similar = nullptr;
+  for (const Profile& profile : profiles()) {
+    if (device_name == profile.device_name) return &profile;
+    std::string spoken = words_of(profile.name);
+    if (spoken.compare(0, 4, " rtx") == 0) spoken.insert(4, " ");
+    if (words.find(spoken) != std::string::npos) similar = &profile;
+  }
+  return similar;
 }
 
 std::string profile_names() {

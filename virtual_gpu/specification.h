@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "virtual_gpu/calibration.h"
 #include "virtual_gpu/profiles.h"
 
 namespace memledger::virtual_gpu {
@@ -52,6 +53,8 @@ struct Specification {
   uint64_t value_bytes = kValueBytes;
   // What to assume of a size that only the device knows, in millionths of the largest possible one.
   uint32_t assumed_millionths = kMillion;
+  // What was measured of such a device: contexts and workspaces of cuDNN are as they were there.
+  std::optional<Calibration> calibration;
   // Workspaces of cuDNN: as expected, or the most that they may be (workspace_model.h).
   bool upper_workspaces = false;
 

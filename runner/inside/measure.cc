@@ -27,6 +27,8 @@
 #include "registry/stacks.h"
 #include "reporter/mem_reporter.h"
 #include "runner/environment.h"
+#include "runner/inside/calibrate.h"
+#include "runner/inside/real_devices.h"
 #include "text/output.h"
 #include "text/shape.h"
 #include "virtual_gpu/device_use.h"
@@ -81,6 +83,7 @@ c10::Device cuda(size_t index) {
 }
 
 std::vector<memledger_virtual_gpu_use> uses() {
+  if (has_real_devices()) return real_device_uses();
   void* const symbol = dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_uses");
   if (symbol == nullptr) return {};
   const auto ask = reinterpret_cast<decltype(&memledger_virtual_gpu_uses)>(symbol);
@@ -177,6 +180,7 @@ void write(Ended ended) {
 void write_safely(Ended ended) noexcept {
   is_measuring = true;
   try {
+    if (ended != Ended::kNot) write_calibration();
     write(ended);
   } catch (const std::exception& error) {
     tell({"memledger: no measurement: ", first_line(error.what())});
@@ -290,6 +294,7 @@ void measure_if_asked() {
   if (!tracking->status().ok()) return;
   set_allocation_failure_observer(&note_failure);
   std::atexit(&write_at_exit);
+  calibrate_if_asked();
   if (!measure.until_step) return;
   add_step_observer(&on_write);
   at::addGlobalCallback(at::RecordFunctionCallback(&on_operator)
