@@ -59,7 +59,7 @@ std::vector<std::string> lines_of(const std::string& command) {
   std::free(text);
   if (const int status = pclose(pipe); status != 0) {
     throw std::runtime_error(
-        fmt::format("{}\nended with {}", command,
+        fmt::format("{} ended with {}", command,
                     WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)));
   }
   for (std::string& line : lines) {
@@ -80,7 +80,7 @@ Measured measure(const std::string& command) {
       result.peaks[key] = {number(words[4]), number(words[6])};
     }
   }
-  if (result.order.empty()) throw std::runtime_error(command + "\nprinted no figures");
+  if (result.order.empty()) throw std::runtime_error(command + " printed no figures");
   return result;
 }
 
@@ -97,7 +97,7 @@ std::vector<AddressCall> addresses(const std::string& command) {
     if (words[0] == "address" && words.size() == 4)
       result.push_back({words[1], number(words[2]), number(words[3])});
   }
-  if (result.empty()) throw std::runtime_error(command + "\nprinted no addresses");
+  if (result.empty()) throw std::runtime_error(command + " printed no addresses");
   return result;
 }
 

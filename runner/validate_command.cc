@@ -147,6 +147,8 @@ void write_calibration(const std::string& path, const Calibration& calibration) 
 std::string specification_of(const std::vector<DevicePrediction>& devices) {
   std::string specification;
   for (const DevicePrediction& device : devices) {
+    if (device.gpu.empty())
+      throw std::runtime_error("NVML does not tell what device this is: name it with --gpu=NAME");
     absl::StrAppend(&specification, specification.empty() ? "" : "+", profile_name_of(device.gpu),
                     ":", device.capacity_bytes, "B");
   }

@@ -26,11 +26,17 @@ struct NvmlProcess {
   unsigned gpu_instance, compute_instance;
 };
 
+struct NvmlMemory {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+
 using NvmlHandle = void*;
 
 constexpr size_t kMostProcesses = 256;
 constexpr int kBusIdLength = 32;
 constexpr int kNameLength = 96;
+constexpr unsigned kMemoryVersion = sizeof(NvmlMemory) | 2U << 24;
 constexpr unsigned long long kNotAvailable = ~0ULL;
 
 template <typename F>
@@ -44,6 +50,7 @@ F* function(void* library, const char* name) {
 struct Nvml {
   int (*handle_of_bus_id)(const char*, NvmlHandle*) = nullptr;
   int (*name)(NvmlHandle, char*, unsigned) = nullptr;
+  int (*memory)(NvmlHandle, NvmlMemory*) = nullptr;
   int (*processes)(NvmlHandle, unsigned*, NvmlProcess*) = nullptr;
 
   // Never closed.
@@ -57,6 +64,7 @@ struct Nvml {
       loaded.handle_of_bus_id =
           function<int(const char*, NvmlHandle*)>(library, "nvmlDeviceGetHandleByPciBusId_v2");
       loaded.name = function<int(NvmlHandle, char*, unsigned)>(library, "nvmlDeviceGetName");
+      loaded.memory = function<int(NvmlHandle, NvmlMemory*)>(library, "nvmlDeviceGetMemoryInfo_v2");
       loaded.processes = function<int(NvmlHandle, unsigned*, NvmlProcess*)>(
           library, "nvmlDeviceGetComputeRunningProcesses_v3");
       return loaded;
@@ -145,13 +153,16 @@ bool has_real_devices() {
 RealUse real_use(int device) {
   RealUse use;
   const NvmlHandle handle = handle_of(device);
-  if (handle != nullptr) use.name = name_of(handle);
-  const auto memory = device_memory(cuda(device));
-  if (memory) {
-    use.total_bytes = memory->total_bytes;
-    use.process_bytes = memory->total_bytes - memory->free_bytes;
-  }
   if (handle == nullptr) return use;
+  use.name = name_of(handle);
+  // What the driver keeps for itself is in no program's reach.
+  NvmlMemory memory{};
+  memory.version = kMemoryVersion;
+  const auto& nvml = Nvml::get();
+  if (nvml.memory != nullptr && nvml.memory(handle, &memory) == 0) {
+    use.total_bytes = static_cast<int64_t>(memory.total - memory.reserved);
+    use.process_bytes = static_cast<int64_t>(memory.used);
+  }
   if (const auto bytes = bytes_of_process(handle)) {
     use.process_bytes = *bytes;
     use.is_of_process = true;

@@ -74,12 +74,12 @@ allocated="$("$memledger" run --quiet --virtual-gpu=a100 -- "$networks" MLP |
 check "LibTorch's own peak" test "$(sed -nE 's/^cuda:0  allocated peak +([0-9 ]+[0-9])  +[0-9].*/\1/p' out | tr -d ' ')" == "$allocated"
 validate --real-side=h200 --gpu=a100 --until=exit --json -- "$networks" MLP
 check "a device that takes more" status_is 0
-check "is told from one that does not" matches out '^\{"schema":"memledger.validation/1","virtual_gpu":"a100",.*"reserved_peak":\{"real":[0-9]+,"low":[0-9]+,"high":[0-9]+,"inside":false\}'
+check "is told from one that does not" matches out '^\{"schema":"memledger.validation/1","virtual_gpu":"a100",.*"capacity_bytes":150109945856,.*"reserved_peak":\{"real":[0-9]+,"low":[0-9]+,"high":[0-9]+,"inside":false\}'
 
 # A calibration: what cuDNN asked for there, and the context.
 validate --real-side=a100,workspaces=upper,context=510MiB --until=exit --write-calibration=a100.json -- "$networks" ResNet-50
 check "a calibration" status_is 0
-check "it is told" matches err 'the calibration of NVIDIA A100-SXM4-80GB is in a100.json, with 7[0-9] convolutions'
+check "it is told" matches err 'the calibration of NVIDIA A100-SXM4-80GB is in a100.json, with 68 convolutions'
 check "its context" matches a100.json '^\{"schema":"memledger.calibration/1","device":"NVIDIA A100-SXM4-80GB","context_bytes":534773760,"libraries_bytes":0,'
 peaks() { "$memledger" run --quiet --virtual-gpu="$1" "${@:2}" -- "$networks" ResNet-50 | grep ^figures; }
 check "an upper bound is another device" test "$(peaks a100,workspaces=upper)" != "$(peaks a100)"
