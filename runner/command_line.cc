@@ -314,20 +314,20 @@ Command declare_validate(ValidateWords& words) {
   const std::string hidden;
   command.options = {
       {"--gpu,--virtual-gpu", "GPU", &options.gpu,
-       "The virtual side, where no GPU that `memledger gpus` lists has the real\n"
-       "one's name, or with options: h100,calibration=FILE."},
+       "The virtual side, where no GPU that `memledger gpus` lists has the\n"
+       "real one's name, or with options: h100,calibration=FILE."},
       {"--write-calibration", "FILE", &options.calibration_file,
        "Write what was measured of the real device to FILE: its context, and\n"
        "cuDNN's workspaces for the program's convolutions. `memledger run` and\n"
-       "`memledger dry-run` take it with --calibration on machines without a GPU."},
+       "`memledger dry-run` take it with --calibration, where no GPU is."},
       {"--until", "step|exit", &words.until,
        "End the program once the peak no longer moves from one optimizer step\n"
-       "to the next (step), or let it run to its end (exit). The default is step."},
+       "to the next (step, the default), or let it run to its end (exit)."},
       {"--timeout", "SECONDS", &words.timeout,
        "Give up on a run after so many seconds. The default is 600."},
       {"--json", "FILE", &words.json,
-       "Print JSON (memledger.validation/1) instead of text, or write it to FILE\n"
-       "beside the text."},
+       "Print JSON (memledger.validation/1) instead of text, or write it to\n"
+       "FILE beside the text."},
       {"--network", "NAME", &options.networks.names,
        "Only this built-in network, such as ResNet-50. May be repeated."},
       {"--address-log", "FILE", &options.networks.address_log,
