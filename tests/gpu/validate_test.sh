@@ -17,7 +17,9 @@ validate() {
 }
 
 # The name that the device tells leads to its profile.
-for device in h200 h100 a100 l4 rtx4090 t4; do
+devices=(a100 t4)
+[[ -z "${MEMLEDGER_FULL:-}" ]] || devices=(h200 h100 a100 l4 rtx4090 t4)
+for device in "${devices[@]}"; do
   validate --real-side="$device" --network=MLP --expect-equal
   check "$device is itself" status_is 0
   check "$device: every phase is compared" matches out '^0 of 5 phases differ'
@@ -70,13 +72,15 @@ check "its device" matches out '^cuda:0: NVIDIA A100-SXM4-80GB, 81045 MiB$'
 for figure in allocated reserved process; do check "$figure" inside "$figure peak"; done
 check "the context" matches out '^cuda:0  context +534 773 760 +520 093 696 +565 182 464  yes$'
 allocated="$("$memledger" run --quiet --virtual-gpu=a100 -- "$networks" MLP |
-  awk -F '\t' '$1 == "figures" && $3 == "again" { print $5 }')"
+  awk -F '\t' '$1 == "figures" && $3 == "again" { print $4 }')"  # the peak is reset then
 check "LibTorch's own peak" test "$(sed -nE 's/^cuda:0  allocated peak +([0-9 ]+[0-9])  +[0-9].*/\1/p' out | tr -d ' ')" == "$allocated"
 validate --real-side=h200 --gpu=a100 --until=exit --json -- "$networks" MLP
 check "a device that takes more" status_is 0
 check "is told from one that does not" matches out '^\{"schema":"memledger.validation/1","virtual_gpu":"a100",.*"capacity_bytes":150109945856,.*"reserved_peak":\{"real":[0-9]+,"low":[0-9]+,"high":[0-9]+,"inside":false\}'
 
-# A calibration: what cuDNN asked for there, and the context.
+# A calibration: what cuDNN asked for there, and the context. The model of cuDNN, since an upper
+# bound of plans that an installed cuDNN was asked for is no other device.
+export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
 validate --real-side=a100,workspaces=upper,context=510MiB --until=exit --write-calibration=a100.json -- "$networks" ResNet-50
 check "a calibration" status_is 0
 check "it is told" matches err 'the calibration of NVIDIA A100-SXM4-80GB is in a100.json, with 68 convolutions'
