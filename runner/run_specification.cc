@@ -71,6 +71,8 @@ std::string on_end(std::string specification, Run::End end, Run::Addresses addre
   specification =
       with_option(std::move(specification), "workspaces", is_low ? "expected" : "upper");
   specification = with_option(std::move(specification), "context", is_low ? "least" : "most");
+  // The model of NCCL's memory is an upper bound.
+  if (is_low) specification = with_option(std::move(specification), "nccl", "0B");
   return with_option(std::move(specification), "addresses",
                      addresses == Run::Addresses::kDown ? "down" : "up");
 }
