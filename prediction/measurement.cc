@@ -165,6 +165,7 @@ Measurement measurement_of(const Json& json) {
   measurement.ended = ended_of(json.at("ended"));
   measurement.cause = json.at("cause");
   measurement.steps = json.at("steps");
+  measurement.unstepped_parameters = json.at("unstepped_parameters");
   for (const Json& device : json.at("devices")) measurement.devices.push_back(device_of(device));
   measurement.peak = peak_of(json.at("peak"));
   measurement.failure = failure_of(json.at("failure"));
@@ -210,6 +211,7 @@ std::string to_json(const Measurement& measurement) {
                   {"ended", to_string(measurement.ended)},
                   {"cause", measurement.cause},
                   {"steps", measurement.steps},
+                  {"unstepped_parameters", measurement.unstepped_parameters},
                   {"devices", devices},
                   {"peak", json(measurement.peak)},
                   {"failure", json(measurement.failure)},

@@ -8,13 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "prediction/measure_variables.h"
 
 namespace memledger::prediction {
-
-// The variables that make a program measure itself (runner/inside/measure.cc). The folder gets one
-// file per process that used a GPU, PID.json.
-inline constexpr char kMeasureVariable[] = "MEMLEDGER_MEASURE";
-inline constexpr char kUntilVariable[] = "MEMLEDGER_MEASURE_UNTIL";  // step or exit
 
 // What one process took of one device, in bytes. Peaks are LibTorch's own.
 struct MeasuredDevice {
@@ -86,6 +82,9 @@ struct Measurement {
   Ended ended = Ended::kNot;
   std::string cause;  // what ended it if it did not return: "SIGSEGV", "uncaught exception: …"
   int64_t steps = 0;  // of optimizers
+  // Parameters that the forward pass used and that no step has written to, where one ended the
+  // program: frozen by leaving them out, or trained later than after so many steps.
+  int64_t unstepped_parameters = 0;
   std::vector<MeasuredDevice> devices;
   std::optional<MeasuredPeak> peak;
   std::optional<MeasuredFailure> failure;

@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace memledger::prediction {
@@ -22,33 +24,55 @@ std::string content_of(const fs::path& path) {
   return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
 }
 
-Progress progress_of(std::string_view text) {
+// Takes a number and the space behind it off the text.
+template <typename Number>
+bool take_number(std::string_view& text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return false;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  const bool has_space = !text.empty() && text.front() == ' ';
+  if (has_space) text.remove_prefix(1);
+  return has_space;
+}
+
+std::optional<Progress> progress_of(const fs::path& path) {
   Progress progress;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), progress.steps);
-  if (error != std::errc()) return {};
-  std::string_view label = text.substr(static_cast<size_t>(end - text.data()));
-  const size_t first = label.find_first_not_of(' ');
-  const size_t last = label.find_last_not_of(" \n");
-  if (first <= last && last != std::string_view::npos)
-    progress.label = label.substr(first, last - first + 1);
+  const std::string name = path.stem().string(), content = content_of(path);
+  if (std::from_chars(name.data(), name.data() + name.size(), progress.process).ec != std::errc())
+    return std::nullopt;
+  std::string_view text = content;
+  if (!take_number(text, progress.steps) || !take_number(text, progress.settled_at))
+    return std::nullopt;
+  progress.label = text;
+  absl::StripAsciiWhitespace(&progress.label);
   return progress;
 }
 
 }  // namespace
 
 std::string progress_text(const Progress& progress) {
-  std::string text = absl::StrCat(progress.steps, " ", progress.label);
+  std::string text = absl::StrCat(progress.steps, " ", progress.settled_at, " ", progress.label);
   std::replace(text.begin(), text.end(), '\n', ' ');
   text.resize(kProgressLength - 1, ' ');
   return text + "\n";
 }
 
-Progress read_progress(const std::string& folder) {
-  Progress furthest;
+std::vector<Progress> read_all_progress(const std::string& folder) {
+  std::vector<Progress> all;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().extension() != kProgressExtension) continue;
-    const Progress progress = progress_of(content_of(entry.path()));
+    if (std::optional<Progress> progress = progress_of(entry.path()))
+      all.push_back(*std::move(progress));
+  }
+  std::sort(all.begin(), all.end(),
+            [](const Progress& a, const Progress& b) { return a.process < b.process; });
+  return all;
+}
+
+Progress read_progress(const std::string& folder) {
+  Progress furthest;
+  for (const Progress& progress : read_all_progress(folder)) {
     if (progress.steps >= furthest.steps) furthest = progress;
   }
   return furthest;

@@ -8,23 +8,24 @@
 #include <string_view>
 #include <vector>
 
+#include "prediction/measure_variables.h"
+
 namespace memledger::prediction {
 
-// PID.progress: one line, replaced in place while the process runs.
-inline constexpr char kProgressExtension[] = ".progress";
-// One absolute path per line, terminated by a zero byte, as a path may hold a newline; all
-// processes append.
-inline constexpr char kWrittenFiles[] = "written";
-
-// How far a run is.
+// How far a process is.
 struct Progress {
-  int64_t steps = 0;  // of optimizers, in the process that has made most
-  std::string label;  // where that process is: an operator or a label; may be empty
+  int process = 0;
+  int64_t steps = 0;  // of optimizers
+  // The step after which its peak no longer moved, or with which it ended; 0: not yet.
+  int64_t settled_at = 0;
+  std::string label;  // where it is: an operator; may be empty
 };
 
 // The text of a progress file, always of the same length, so that it replaces the one before.
 std::string progress_text(const Progress& progress);
-// Returns what the files say; nothing where there are none yet.
+// Returns what the files say, by process; nothing where there are none yet.
+std::vector<Progress> read_all_progress(const std::string& folder);
+// Returns the process that has made most steps.
 Progress read_progress(const std::string& folder);
 
 // Files that a run's processes opened for writing, or made by renaming, and that are still there.

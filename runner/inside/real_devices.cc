@@ -34,6 +34,7 @@ struct NvmlMemory {
 using NvmlHandle = void*;
 
 constexpr size_t kMostProcesses = 256;
+constexpr int kMostDevices = 64;
 constexpr int kBusIdLength = 32;
 constexpr int kNameLength = 96;
 constexpr unsigned kMemoryVersion = sizeof(NvmlMemory) | 2U << 24;
@@ -109,12 +110,6 @@ c10::Device cuda(int index) {
   return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
 }
 
-int device_count() {
-  auto* const count = function<int(int*)>(nullptr, "cudaGetDeviceCount");
-  int devices = 0;
-  return count != nullptr && count(&devices) == 0 ? devices : 0;
-}
-
 // A row's name lives as long as the process.
 const char* kept(const std::string& name) {
   static auto* const lock = new std::mutex;
@@ -172,8 +167,10 @@ RealUse real_use(int device) {
 
 std::vector<memledger_virtual_gpu_use> real_device_uses() {
   std::vector<memledger_virtual_gpu_use> rows;
-  const int devices = device_count();
-  for (int i = 0; i < devices; ++i) rows.push_back(row_of(i));
+  // CUDA is not asked for their number: that would initialize it, and a child that is forked
+  // afterwards could not use it.
+  for (int i = 0; i < kMostDevices && device_statistics(cuda(i)).has_value(); ++i)
+    rows.push_back(row_of(i));
   return rows;
 }
 

@@ -167,6 +167,31 @@ TEST_CASE("a size without an upper bound is never told to fit") {
   }
 }
 
+TEST_CASE("a number may be a size, unless a run with other numbers allocates the same") {
+  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
+  high.processes[0].devices[0].allocations = 12;
+  CHECK_FALSE(needs_other_numbers({low, high}));
+  high.processes[0].unknown_reads = {open_read(0)};
+  high.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kNumber;
+  CHECK(needs_other_numbers({low, high}));
+  CHECK_FALSE(needs_other_numbers({low, failed_run(kHigh, 990)}));
+  CHECK(predict("test", {low, high}).verdict == Verdict::kNotKnown);
+
+  Run probe = high;
+  probe.numbers_are_one = true;
+  Prediction prediction = predict("test", {low, high, probe});
+  CHECK(prediction.verdict == Verdict::kFits);
+  CHECK(contains(prediction.to_text(), "on which no allocation depends"));
+  ++probe.processes[0].devices[0].allocations;
+  prediction = predict("test", {low, high, probe});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(contains(prediction.sentence(), "a size depends on values that only the device has"));
+  --probe.processes[0].devices[0].allocations;
+  probe.program.status = 1;
+  probe.processes[0].ended = Ended::kNot;
+  CHECK(predict("test", {low, high, probe}).verdict == Verdict::kNotKnown);
+}
+
 TEST_CASE("a low end that assumed sizes proves nothing") {
   Run assumed = failed_run(kLow, 990);
   assumed.assumes_sizes = true;
@@ -380,6 +405,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                   {{"T", "op", "other", "", "(1,)", 9}},
                                   {{"net.0", 5}, {"net.2", 7}}};
   measurement.cause = "SIGSEGV";
+  measurement.unstepped_parameters = 13;
   measurement.failure->free_bytes = 3;
   measurement.allocator_settings = "max_split_size_mb:64";
   measurement.devices[0].allocations = 11;
@@ -397,6 +423,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->peak->by_role.at("parameter") == 5);
   CHECK(read->peak->by_layer.at("net.2") == 7);
   CHECK(read->cause == "SIGSEGV");
+  CHECK(read->unstepped_parameters == 13);
   CHECK(read->failure->free_bytes == 3);
   CHECK(read->allocator_settings == "max_split_size_mb:64");
   CHECK(read->devices[0].requested_in_all == 12);
@@ -432,14 +459,20 @@ TEST_CASE("progress is that of the process that has made most steps") {
   const RunFolder folder("progress");
   CHECK(read_progress(folder.path()).steps == 0);
   CHECK(read_progress(folder.path() + "/missing").steps == 0);
-  folder.write("7.progress", progress_text({3, "epoch 1\nevaluation"}));
-  folder.write("8.progress", progress_text({1, "x"}));
+  folder.write("7.progress", progress_text({7, 3, 2, "epoch 1\nevaluation"}));
+  folder.write("8.progress", progress_text({8, 1, 0, "x"}));
   folder.write("9.progress", "");
   CHECK(read_progress(folder.path()).steps == 3);
   CHECK(read_progress(folder.path()).label == "epoch 1 evaluation");
-  CHECK(progress_text({0, ""}).size() == progress_text({1 << 30, std::string(500, 'x')}).size());
-  folder.write("8.progress", progress_text({4, "x"}));
+  CHECK(progress_text({}).size() ==
+        progress_text({1 << 30, 1 << 30, 1, std::string(500, 'x')}).size());
+  folder.write("8.progress", progress_text({8, 4, 0, "x"}));
   CHECK(read_progress(folder.path()).label == "x");
+  const std::vector<Progress> all = read_all_progress(folder.path());
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].process == 7);
+  CHECK(all[0].settled_at == 2);
+  CHECK(all[1].settled_at == 0);
 }
 
 TEST_CASE("files that a run wrote are those that are still there, each once") {

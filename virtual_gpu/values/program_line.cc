@@ -1,5 +1,6 @@
 #include "virtual_gpu/values/program_line.h"
 
+#include <dlfcn.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 
 #include <memory>
@@ -36,7 +37,9 @@ ProgramLine take_program_line() noexcept {
     line.python = python_line();
   } catch (...) {  // a line less in a list
   }
-  if (line.python.empty()) line.stack = take_stack();
+  // The C++ stack of a Python program has the interpreter's functions.
+  if (line.python.empty() && dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr)
+    line.stack = take_stack();
   return line;
 }
 
