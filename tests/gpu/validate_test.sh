@@ -73,7 +73,7 @@ for figure in allocated reserved process; do check "$figure" inside "$figure pea
 check "the context" matches out '^cuda:0  context +534 773 760 +520 093 696 +565 182 464  yes$'
 allocated="$("$memledger" run --quiet --virtual-gpu=a100 -- "$networks" MLP |
   awk -F '\t' '$1 == "figures" { print $5 }' | sort -n | tail -n 1)"
-check "LibTorch's own peak" test "$(sed -nE 's/^cuda:0  allocated peak +([0-9 ]+[0-9])  +[0-9].*/\1/p' out | tr -d ' ')" == "$allocated"
+check "LibTorch's own peak" equal "$(grep '^cuda:0  allocated peak' out | cut -c25-40 | tr -d ' ')" "$allocated"
 validate --real-side=h200 --gpu=a100 --until=exit --json -- "$networks" MLP
 check "a device that takes more" status_is 0
 check "is told from one that does not" matches out '^\{"schema":"memledger.validation/1","virtual_gpu":"a100",.*"capacity_bytes":150109945856,.*"reserved_peak":\{"real":[0-9]+,"low":[0-9]+,"high":[0-9]+,"inside":false\}'
@@ -89,10 +89,12 @@ peaks() { "$memledger" run --quiet --virtual-gpu="$1" "${@:2}" -- "$networks" Re
 check "an upper bound is another device" test "$(peaks a100,workspaces=upper)" != "$(peaks a100)"
 check "a calibrated device takes what that took" test "$(peaks a100,workspaces=upper)" == "$(peaks a100 --calibration=a100.json)"
 check "and knows no upper bound" test "$(peaks a100,workspaces=upper)" == "$(peaks a100,workspaces=upper --calibration=a100.json)"
-validate --real-side=a100,workspaces=upper,context=510MiB --gpu=a100,calibration=a100.json --until=exit -- "$networks" ResNet-50
-check "the same program, calibrated" status_is 0
-for figure in "allocated peak" "reserved peak" "process peak" context; do check "calibrated: $figure" inside "$figure"; done
-check "one context" matches out '^cuda:0  context +534 773 760 +534 773 760 +534 773 760  yes$'
+if [[ -n "${MEMLEDGER_FULL:-}" ]]; then
+  validate --real-side=a100,workspaces=upper,context=510MiB --gpu=a100,calibration=a100.json --until=exit -- "$networks" ResNet-50
+  check "the same program, calibrated" status_is 0
+  for figure in "allocated peak" "reserved peak" "process peak" context; do check "calibrated: $figure" inside "$figure"; done
+  check "one context" matches out '^cuda:0  context +534 773 760 +534 773 760 +534 773 760  yes$'
+fi
 "$memledger" run --virtual-gpu=h200 --calibration=a100.json -- "$networks" MLP >out 2>err
 status=$?
 check "a calibration of another device" status_is 2
