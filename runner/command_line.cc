@@ -96,10 +96,24 @@ absl::Status check_gpu(const std::string& option, const std::string& specificati
              : invalid(absl::StrCat(option, "=", specification, ": ", parsed.error));
 }
 
+// Adds a calibration to a specification.
+absl::Status calibrate(const std::string& file, std::string& specification) {
+  if (file.find(',') != std::string::npos)
+    return invalid(absl::StrCat("--calibration=", file, ": the file's name has a comma in it"));
+  absl::StrAppend(&specification, ",calibration=", file);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Request> finish_run(RunOptions& options) {
   if (options.program.empty())
     return invalid("which program? memledger run [OPTION]… -- PROGRAM [ARGUMENT]…");
   if (const absl::Status status = complete_line_profile(options); !status.ok()) return status;
+  if (!options.calibration.empty()) {
+    if (options.virtual_gpu.empty()) return invalid("--calibration requires --virtual-gpu");
+    if (const absl::Status status = calibrate(options.calibration, options.virtual_gpu);
+        !status.ok())
+      return status;
+  }
   if (!options.virtual_gpu.empty()) {
     if (const absl::Status status = check_gpu("--virtual-gpu", options.virtual_gpu); !status.ok())
       return status;
@@ -122,6 +136,9 @@ Command declare_run(RunOptions& options) {
        "Use virtual GPUs instead of real ones, N of each. Kernels do not run:\n"
        "values are zeros. `memledger gpus` lists what GPU can be, or it is a\n"
        "file, @FILE.json; MEMORY is a size such as 24GiB."},
+      {"--calibration", "FILE", &options.calibration,
+       "What `memledger validate` measured of such a GPU: contexts and cuDNN's\n"
+       "workspaces are as they were there."},
       {"--log", "FOLDER", &options.log_folder,
        "Write reports to files in FOLDER instead of standard error.\n"
        "In all paths %r is the rank, %p the process and %% a percent sign.",
@@ -169,17 +186,18 @@ Command declare_run(RunOptions& options) {
 // What the words of `memledger dry-run` say, before they are checked.
 struct DryRunWords {
   DryRunOptions options;
-  std::optional<std::string> until, timeout, settings;
+  std::optional<std::string> until, timeout, settings, calibration;
   OptionalValue json;
 };
 
-// Checks --until and --timeout.
-absl::Status set_run_limits(const std::optional<std::string>& until,
-                            const std::optional<std::string>& timeout, bool& until_exit,
-                            int& timeout_s) {
+absl::Status take_until(const std::optional<std::string>& until, bool& until_exit) {
   if (until && *until != "step" && *until != "exit")
     return invalid(absl::StrCat("--until=", *until, ": it is step or exit"));
   until_exit = until == "exit";
+  return absl::OkStatus();
+}
+
+absl::Status take_timeout(const std::optional<std::string>& timeout, int& timeout_s) {
   if (timeout && (!absl::SimpleAtoi(*timeout, &timeout_s) || timeout_s < 1))
     return invalid(absl::StrCat("--timeout=", *timeout, ": it is a number of seconds"));
   return absl::OkStatus();
@@ -192,12 +210,17 @@ absl::StatusOr<Request> finish_dry_run(DryRunWords& words) {
         "on which GPU? memledger dry-run --gpu=h100 -- PROGRAM; `memledger gpus` lists them");
   if (options.program.empty())
     return invalid("which program? memledger dry-run --gpu=GPU [OPTION]… -- PROGRAM [ARGUMENT]…");
-  for (const std::string& gpu : options.gpus) {
+  for (std::string& gpu : options.gpus) {
+    if (words.calibration) {
+      if (const absl::Status status = calibrate(*words.calibration, gpu); !status.ok())
+        return status;
+    }
     if (const absl::Status status = check_gpu("--gpu", gpu); !status.ok()) return status;
   }
-  const absl::Status status =
-      set_run_limits(words.until, words.timeout, options.until_exit, options.timeout_s);
-  if (!status.ok()) return status;
+  if (const absl::Status status = take_until(words.until, options.until_exit); !status.ok())
+    return status;
+  if (const absl::Status status = take_timeout(words.timeout, options.timeout_s); !status.ok())
+    return status;
   if (words.settings && *words.settings != "try" && *words.settings != "none")
     return invalid(absl::StrCat("--settings=", *words.settings, ": it is try or none"));
   options.settings = words.settings != "none";
@@ -225,6 +248,8 @@ Command declare_dry_run(DryRunWords& words) {
        "to the next (step), or let it run to its end (exit). The default is step."},
       {"--timeout", "SECONDS", &words.timeout,
        "Give up on a run after so many seconds. The default is 600."},
+      {"--calibration", "FILE", &words.calibration,
+       "What `memledger validate` measured of such a GPU."},
       {"--settings", "try|none", &words.settings,
        "Once the answer is printed, try other settings of LibTorch's allocator where\n"
        "they may change it (try), or end there (none). The default is try."},
@@ -305,9 +330,10 @@ absl::StatusOr<Request> finish_fit(FitWords& words) {
   }
   if (const absl::Status status = set_fit_bounds(words, options.bounds); !status.ok())
     return status;
-  const absl::Status status =
-      set_run_limits(words.until, words.timeout, options.until_exit, options.timeout_s);
-  if (!status.ok()) return status;
+  if (const absl::Status status = take_until(words.until, options.until_exit); !status.ok())
+    return status;
+  if (const absl::Status status = take_timeout(words.timeout, options.timeout_s); !status.ok())
+    return status;
   options.json = words.json.is_given;
   options.json_file = words.json.value;
   options.svg_file = words.svg.value_or("");
@@ -360,6 +386,83 @@ Command declare_fit(FitWords& words) {
   command.operands = &options.program;
   command.runs_program = true;
   command.finish = [&words] { return finish_fit(words); };
+  return command;
+}
+
+// What the words of `memledger validate` say, before they are checked.
+struct ValidateWords {
+  ValidateOptions options;
+  std::optional<std::string> until, timeout;
+  OptionalValue json;
+};
+
+absl::StatusOr<Request> finish_validate(ValidateWords& words) {
+  ValidateOptions& options = words.options;
+  for (const std::string& gpu : {options.gpu, options.real_side}) {
+    if (gpu.empty()) continue;
+    if (const absl::Status status = check_gpu("--gpu", gpu); !status.ok()) return status;
+  }
+  if (const absl::Status status = take_until(words.until, options.until_exit); !status.ok())
+    return status;
+  if (const absl::Status status = take_timeout(words.timeout, options.timeout_s); !status.ok())
+    return status;
+  if (words.json.is_given && options.program.empty())
+    return invalid("--json requires a program: memledger validate --json -- PROGRAM");
+  options.json = words.json.is_given;
+  options.json_file = words.json.value;
+  return Request(options);
+}
+
+Command declare_validate(ValidateWords& words) {
+  ValidateOptions& options = words.options;
+  Command command;
+  command.name = "validate";
+  command.usage = "memledger validate [OPTION]… [-- PROGRAM [ARGUMENT]…]";
+  command.summary = "Compare this machine's GPU with the virtual one of its name";
+  command.description =
+      "Runs a program on this machine's GPU and on the virtual one of its name, and prints what\n"
+      "it took there beside what dry-run says. Without a program it runs the training steps of\n"
+      "built-in networks, which a clone of the repository has, and prints the peaks of each phase.";
+  const std::string hidden;
+  command.options = {
+      {"--gpu,--virtual-gpu", "GPU", &options.gpu,
+       "The virtual side, where no GPU that `memledger gpus` lists has the\n"
+       "real one's name, or with options: h100,calibration=FILE."},
+      {"--write-calibration", "FILE", &options.calibration_file,
+       "Write what was measured of the real device to FILE: its context, and\n"
+       "cuDNN's workspaces for the program's convolutions. `memledger run` and\n"
+       "`memledger dry-run` take it with --calibration, where no GPU is."},
+      {"--until", "step|exit", &words.until,
+       "End the program once the peak no longer moves from one optimizer step\n"
+       "to the next (step, the default), or let it run to its end (exit)."},
+      {"--timeout", "SECONDS", &words.timeout,
+       "Give up on a run after so many seconds. The default is 600."},
+      {"--json", "FILE", &words.json,
+       "Print JSON (memledger.validation/1) instead of text, or write it to\n"
+       "FILE beside the text."},
+      {"--network", "NAME", &options.networks.names,
+       "Only this built-in network, such as ResNet-50. May be repeated."},
+      {"--address-log", "FILE", &options.networks.address_log,
+       "Write where cudaMalloc puts 300 blocks on both sides to FILE (CSV)."},
+      {"--expect-equal", "", &options.networks.expect_equal,
+       "End with 1 if a peak of a built-in network differs."},
+      {"--real-side", "GPU", &options.real_side, "", hidden},
+      {"--networks-program", "FILE", &options.networks.program, "", hidden},
+  };
+  command.examples_and_exit_status =
+      "Examples:\n"
+      "  memledger validate -- python train.py\n"
+      "  memledger validate --write-calibration=h100.json -- ./train --batch=32\n"
+      "  memledger dry-run --gpu=h100 --calibration=h100.json -- ./train --batch=64\n"
+      "\n"
+      "Exit status:\n"
+      "  0    both sides ran, whatever they say\n"
+      "  12   one did not\n"
+      "  2    wrong usage\n"
+      "  126  the program cannot be run, or memledger's own libraries are missing";
+  command.operands = &options.program;
+  command.runs_program = true;
+  command.finish = [&words] { return finish_validate(words); };
   return command;
 }
 
@@ -658,12 +761,14 @@ absl::StatusOr<Request> parse_command_line(const std::vector<std::string>& words
   RunOptions run;
   DryRunWords dry_run;
   FitWords fit;
+  ValidateWords validate;
   LogOptions log;
   GpusOptions gpus;
   Words gpus_operands;
-  return parse_with({declare_run(run), declare_dry_run(dry_run), declare_fit(fit), declare_log(log),
-                     declare_gpus(gpus, gpus_operands)},
-                    words);
+  return parse_with(
+      {declare_run(run), declare_dry_run(dry_run), declare_fit(fit), declare_validate(validate),
+       declare_log(log), declare_gpus(gpus, gpus_operands)},
+      words);
 }
 
 std::string general_help() { return std::get<PrintText>(*parse_command_line({"--help"})).text; }

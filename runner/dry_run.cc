@@ -436,4 +436,17 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   return predictions;
 }
 
+absl::StatusOr<Run> DryRunner::measure(const DryRunRequest& request) {
+  const ScratchFolder folder;
+  if (folder.path().empty())
+    return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
+  Runs runs(options_, folder.path());
+  runs.expect(1);
+  std::vector<Plan> plans(1);
+  plans[0].request = &request;
+  plans[0].specification = request.gpu;
+  if (const absl::Status status = runs.make(plans); !status.ok()) return status;
+  return std::move(plans[0].run);
+}
+
 }  // namespace memledger::runner

@@ -75,6 +75,9 @@ class DryRunner {
   const std::vector<std::vector<prediction::Run>>& runs() const { return runs_; }
   // How many runs of programs all calls so far have made.
   size_t runs_made() const { return runs_made_; }
+  // Makes one run, on the virtual GPU as the request has it, or on the real ones where it has none.
+  // Errors: Cancelled, Unavailable.
+  absl::StatusOr<prediction::Run> measure(const DryRunRequest& request);
 
  private:
   const DryRunnerOptions options_;

@@ -41,6 +41,12 @@ inline constexpr char kLibTorch[] = "MEMLEDGER_LIBTORCH";
 // The virtual GPU's specification (virtual_gpu/specification.h).
 inline constexpr char kVirtualGpu[] = "MEMLEDGER_VIRTUAL_GPU";
 
+// For `memledger validate`: measure a virtual GPU as a real one is measured (on unless empty or 0),
+// for tests; and the file for a calibration (virtual_gpu/calibration.h), to whose name the process
+// adds its number: FILE.PID.
+inline constexpr char kMeasureReal[] = "MEMLEDGER_MEASURE_REAL";
+inline constexpr char kCalibration[] = "MEMLEDGER_MEASURE_CALIBRATION";
+
 struct LineSettings {
   std::vector<std::string> functions;  // none: no line profile
   std::vector<std::string> columns;

@@ -21,22 +21,23 @@ std::string json() {
 }
 
 std::string row(const virtual_gpu::Profile& profile) {
-  std::string text = absl::StrFormat("%-9s  %-24s %4d.%d  %10s  %9s\n", profile.name,
-                                     profile.device_name, profile.major, profile.minor,
-                                     size(profile.total_memory_bytes), size(profile.context_bytes));
+  std::string text =
+      absl::StrFormat("%-9s  %-24s %4d.%d  %10s  %9s  %9s\n", profile.name, profile.device_name,
+                      profile.major, profile.minor, size(profile.total_memory_bytes),
+                      size(profile.least_context_bytes), size(profile.context_bytes));
   return text + "           memory: " + profile.source +
          "\n           context: " + profile.context_source + "\n";
 }
 
 std::string table() {
-  std::string text = absl::StrFormat("%-9s  %-24s %6s  %10s  %9s\n", "GPU", "device", "comp.",
-                                     "memory", "context");
+  std::string text = absl::StrFormat("%-9s  %-24s %6s  %10s  %20s\n", "GPU", "device", "comp.",
+                                     "memory", "context, from and to");
   for (const virtual_gpu::Profile& profile : virtual_gpu::profiles()) text += row(profile);
   return text +
-         "\ncomp.: the compute capability; context: what a process takes before its first tensor.\n"
-         "The lines below a device say where the two figures come from: its messages are "
-         "out-of-memory\n"
-         "errors that programs on such a device printed.\n";
+         "\ncomp.: the compute capability; context: what a process takes beyond its "
+         "tensors,\nthe least and the most that was seen. The lines below a device say where the "
+         "figures come\nfrom: its messages are out-of-memory errors that programs on such a device "
+         "printed.\n";
 }
 
 }  // namespace

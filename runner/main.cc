@@ -21,6 +21,7 @@ using memledger::runner::GpusOptions;
 using memledger::runner::LogOptions;
 using memledger::runner::PrintText;
 using memledger::runner::RunOptions;
+using memledger::runner::ValidateOptions;
 
 constexpr int kUsageError = 2;
 
@@ -46,6 +47,8 @@ int carry_out(const RunOptions& options) { return run_program(options); }
 int carry_out(const DryRunOptions& options) { return dry_run_command(options); }
 
 int carry_out(const FitOptions& options) { return fit_command(options); }
+
+int carry_out(const ValidateOptions& options) { return validate_command(options); }
 
 int carry_out(const LogOptions& options) { return log_command(options); }
 

@@ -13,6 +13,7 @@ struct RunOptions {
   environment::LineSettings lines;
   bool no_default_columns = false;
   std::string virtual_gpu;  // empty: the GPUs that are there
+  std::string calibration;  // of the virtual GPU, a file; empty: none
   std::string log_folder;   // empty: standard error
   std::string timeline;     // empty: none
   std::vector<std::string> program;

@@ -45,6 +45,7 @@ absl::StatusOr<std::string> file_without_limit(const Specification& specificatio
   profile.total_memory_bytes = kNoLimit;
   profile.nominal_memory_bytes = std::max(profile.nominal_memory_bytes, kNoLimit);
   profile.context_bytes = specification.context_bytes_of(device);
+  profile.least_context_bytes = std::min(profile.least_context_bytes, profile.context_bytes);
   const absl::Status status = write_file(path, "device", virtual_gpu::profile_json(profile) + "\n");
   if (!status.ok()) return status;
   return "@" + path;
@@ -69,6 +70,9 @@ std::string on_end(std::string specification, Run::End end, Run::Addresses addre
   specification = with_option(std::move(specification), "reads", is_low ? "none" : "all");
   specification =
       with_option(std::move(specification), "workspaces", is_low ? "expected" : "upper");
+  specification = with_option(std::move(specification), "context", is_low ? "least" : "most");
+  // The model of NCCL's memory is an upper bound.
+  if (is_low) specification = with_option(std::move(specification), "nccl", "0B");
   return with_option(std::move(specification), "addresses",
                      addresses == Run::Addresses::kDown ? "down" : "up");
 }

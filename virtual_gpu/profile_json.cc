@@ -30,6 +30,7 @@ constexpr Field kFields[] = {
     {"total_memory_bytes", &Profile::total_memory_bytes, kLeastMemory},
     {"nominal_memory_bytes", &Profile::nominal_memory_bytes, kLeastMemory},
     {"context_bytes", &Profile::context_bytes},
+    {"least_context_bytes", &Profile::least_context_bytes, 0, false},
     {"l2_cache_bytes", &Profile::l2_cache_bytes},
     {"persisting_l2_cache_bytes", &Profile::persisting_l2_cache_bytes},
     {"shared_memory_per_block_optin", &Profile::shared_memory_per_block_optin,
@@ -94,6 +95,8 @@ std::string disagreement(const Profile& profile) {
     return "the field \"total_memory_bytes\" is more than \"nominal_memory_bytes\".";
   if (profile.context_bytes >= profile.total_memory_bytes)
     return "the field \"context_bytes\" is all of \"total_memory_bytes\".";
+  if (profile.least_context_bytes > profile.context_bytes)
+    return "the field \"least_context_bytes\" is more than \"context_bytes\".";
   if (profile.shared_memory_per_block_optin > profile.shared_memory_per_multiprocessor) {
     return "the field \"shared_memory_per_block_optin\" is more than "
            "\"shared_memory_per_multiprocessor\".";
@@ -135,6 +138,7 @@ ParsedProfile parse_profile_json(std::string_view text) {
       if (!known) return failed("there is no field " + named(name) + ".");
     }
   }
+  if (!object.contains("least_context_bytes")) profile.least_context_bytes = profile.context_bytes;
   const std::string why = disagreement(profile);
   return why.empty() ? ParsedProfile{profile, ""} : failed(why);
 }

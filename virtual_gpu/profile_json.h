@@ -17,7 +17,8 @@ struct ParsedProfile {
   std::string error;
 };
 
-// Reads what profile_json writes. Only the sources may be left out.
+// Reads what profile_json writes. Only the sources and the least context, which is then the
+// context, may be left out.
 ParsedProfile parse_profile_json(std::string_view text);
 
 }  // namespace memledger::virtual_gpu

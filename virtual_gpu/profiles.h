@@ -17,7 +17,9 @@ struct Profile {
   int multiprocessors;
   uint64_t total_memory_bytes;    // what the CUDA runtime can give, less than what is soldered on
   uint64_t nominal_memory_bytes;  // what NVML tells
-  uint64_t context_bytes;         // what a process holds beyond LibTorch's reserved bytes
+  // What a process holds beyond LibTorch's reserved bytes: the most and the least that was seen.
+  uint64_t context_bytes;
+  uint64_t least_context_bytes;
   int l2_cache_bytes;
   int persisting_l2_cache_bytes;
   int shared_memory_per_block_optin;
@@ -33,7 +35,7 @@ struct Profile {
   bool error_correction;
   int pci_device_id;           // device in the upper, vendor in the lower 16 bits
   std::string source;          // of total_memory_bytes, for people
-  std::string context_source;  // of context_bytes
+  std::string context_source;  // of both contexts
 
   int compute_capability() const { return major * 10 + minor; }
 };
@@ -50,6 +52,10 @@ const std::vector<Profile>& profiles();
 
 // nullptr for an unknown name.
 const Profile* find_profile(std::string_view name);
+
+// By the name that CUDA gives a device, else by the part of it that is a profile's: an "NVIDIA H100
+// PCIe" is taken for the h100. nullptr where none is like it.
+const Profile* find_profile_of_device(std::string_view device_name);
 
 // "h200, h100, …", for messages.
 std::string profile_names();

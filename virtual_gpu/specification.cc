@@ -22,7 +22,8 @@ constexpr size_t kLongestError = 200;
 constexpr size_t kLongestName = 64;
 // Below it a device is one for tests, whose memory is for tensors alone.
 constexpr uint64_t kLeastMemoryWithContext = uint64_t{2} << 30;
-// A device's file is some hundred bytes; what is longer is not one.
+// A device's file is some hundred bytes, a calibration some hundred for each convolution; what is
+// longer is neither.
 constexpr std::streamsize kLongestFile = 1 << 20;
 
 struct Unit {
@@ -97,16 +98,21 @@ std::optional<uint64_t> parse_bytes(std::string_view text, std::string* error) {
   return bytes;
 }
 
+bool read_file(const std::string& path, std::string& text) {
+  std::ifstream file(path, std::ios::binary);
+  text.resize(static_cast<size_t>(kLongestFile));
+  file.read(text.data(), kLongestFile);
+  text.resize(static_cast<size_t>(file.gcount()));
+  return !file.bad() && !text.empty();
+}
+
 std::optional<DeviceSpecification> read_device_file(const std::string& path, std::string* error) {
   const auto failed = [&](const std::string& why) {
     *error = "the device of file " + quoted(path) + ": " + why;
     return std::nullopt;
   };
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<size_t>(kLongestFile), '\0');
-  file.read(text.data(), kLongestFile);
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (file.bad() || text.empty()) return failed("it cannot be read, or is empty.");
+  std::string text;
+  if (!read_file(path, text)) return failed("it cannot be read, or is empty.");
   const ParsedProfile parsed = parse_profile_json(text);
   if (!parsed.profile) return failed(plain(parsed.error, kLongestError));
   return DeviceSpecification{*parsed.profile, std::nullopt};
@@ -270,6 +276,22 @@ std::string take_bytes(std::string_view value, std::optional<uint64_t>& amount) 
   return error;
 }
 
+std::string take_calibration(std::string_view path, Specification& result) {
+  std::string text;
+  const std::string of_file = "the file " + quoted(path) + ": ";
+  if (!read_file(std::string(path), text)) return of_file + "it cannot be read, or is empty.";
+  ParsedCalibration parsed = parse_calibration_json(text);
+  if (!parsed.calibration) return of_file + plain(parsed.error, kLongestError);
+  result.calibration = *std::move(parsed.calibration);
+  return "";
+}
+
+std::string take_context(std::string_view value, Specification& result) {
+  if (take_word(value, "most", "least", result.least_context).empty()) return "";
+  result.least_context = false;
+  return take_bytes(value, result.context_bytes);
+}
+
 struct Option {
   std::string_view name;
   std::string_view values;  // as a user reads them
@@ -278,10 +300,7 @@ struct Option {
 
 constexpr Option kOptions[] = {
     {"count", "1..8", &take_count},
-    {"context", "BYTES",
-     [](std::string_view value, Specification& result) {
-       return take_bytes(value, result.context_bytes);
-     }},
+    {"context", "least|most|BYTES", &take_context},
     {"events", "once|late", &take_events},
     {"reads", "none|all|FRACTION", &take_reads},
     {"values", "known|zero", &take_values},
@@ -293,6 +312,7 @@ constexpr Option kOptions[] = {
        return take_bytes(value, result.nccl_bytes);
      }},
     {"share", "NAME", &take_share},
+    {"calibration", "FILE", &take_calibration},
     {"keep", "BYTES",
      [](std::string_view value, Specification& result) {
        std::optional<uint64_t> bytes = result.keep_bytes;
@@ -329,7 +349,9 @@ bool parse_options(std::string_view text, Specification* result, std::string* er
       *error = "the option " + quoted(key) + " is given twice.";
     } else if (!wrong.empty()) {
       // Errors of amounts name the value themselves.
-      *error = std::string(key) + "=" + (wrong.front() == '"' ? wrong : plain(value) + " " + wrong);
+      // So do those of files.
+      *error = std::string(key) + "=" +
+               (wrong.front() == '"' || key == "calibration" ? wrong : plain(value) + " " + wrong);
     }
     return error->empty();
   });
@@ -339,7 +361,9 @@ bool parse_options(std::string_view text, Specification* result, std::string* er
 
 uint64_t Specification::context_bytes_of(const DeviceSpecification& device) const {
   if (context_bytes) return *context_bytes;
-  return device.capacity_bytes() < kLeastMemoryWithContext ? 0 : device.profile.context_bytes;
+  if (device.capacity_bytes() < kLeastMemoryWithContext) return 0;
+  if (calibration) return calibration->context_bytes + calibration->libraries_bytes;
+  return least_context ? device.profile.least_context_bytes : device.profile.context_bytes;
 }
 
 bool Specification::has_nccl_model(const DeviceSpecification& device) const {
@@ -372,6 +396,10 @@ ParsedSpecification parse_specification(std::string_view text) {
                   std::to_string(result.count) + " of each, are more than 8.");
   }
   for (const DeviceSpecification& device : result.devices) {
+    if (result.calibration && result.calibration->device != device.profile.device_name) {
+      return failed("the calibration is of " + quoted(result.calibration->device) +
+                    ", not of the device " + quoted(device.profile.device_name) + ".");
+    }
     if (result.context_bytes_of(device) >= device.capacity_bytes())
       return failed("the context alone would take all of the device's memory.");
   }
@@ -379,22 +407,33 @@ ParsedSpecification parse_specification(std::string_view text) {
 }
 
 std::string with_absolute_paths(std::string_view specification) {
+  // A folder's name with a separator in it would be taken apart.
+  const auto absolute = [](std::string_view path, const char* separators) {
+    char* const resolved = realpath(std::string(path).c_str(), nullptr);
+    const bool usable = resolved != nullptr &&
+                        std::string_view(resolved).find_first_of(separators) == std::string::npos;
+    std::string result(usable ? resolved : path);
+    std::free(resolved);
+    return result;
+  };
   const size_t comma = specification.find(',');
   std::string result;
   for_each_part(specification.substr(0, comma), '+', [&](std::string_view part) {
     if (!result.empty()) result += '+';
-    char* path = nullptr;
-    if (!part.empty() && part.front() == '@')
-      path = realpath(std::string(part.substr(1)).c_str(), nullptr);
-    // A folder's name with a separator in it would be taken apart.
-    const bool usable =
-        path != nullptr && std::string_view(path).find_first_of("+,") == std::string_view::npos;
-    result += usable ? "@" + std::string(path) : std::string(part);
-    std::free(path);
+    const bool is_file = !part.empty() && part.front() == '@';
+    result += is_file ? "@" + absolute(part.substr(1), "+,") : std::string(part);
     return true;
   });
-  return comma == std::string_view::npos ? result
-                                         : result + std::string(specification.substr(comma));
+  if (comma == std::string_view::npos) return result;
+  constexpr std::string_view kCalibration = "calibration=";
+  for_each_part(specification.substr(comma + 1), ',', [&](std::string_view part) {
+    const bool is_file = part.substr(0, kCalibration.size()) == kCalibration;
+    result += ',';
+    result += is_file ? std::string(kCalibration) + absolute(part.substr(kCalibration.size()), ",")
+                      : std::string(part);
+    return true;
+  });
+  return result;
 }
 
 }  // namespace memledger::virtual_gpu

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "virtual_gpu/calibration.h"
 #include "virtual_gpu/profiles.h"
 
 namespace memledger::virtual_gpu {
@@ -36,6 +37,8 @@ struct Specification {
   // Memory that the context of each device takes when it is made. Where not given the profile's,
   // and nothing of less than 2 GiB, where programs look for what tensors take.
   std::optional<uint64_t> context_bytes;
+  // Of the profile's contexts the least that was seen on such devices, not the most.
+  bool least_context = false;
   // Memory that each communicator of NCCL takes. Where not given what virtual_gpu/nccl_memory.h
   // says, and nothing of devices of less than 2 GiB.
   std::optional<uint64_t> nccl_bytes;
@@ -53,6 +56,8 @@ struct Specification {
   // Whole numbers that the program reads and that are not known are 1 in place of 0. A run that
   // allocates the same then does not depend on them.
   bool numbers_are_one = false;
+  // What was measured of such a device: contexts and workspaces of cuDNN are as they were there.
+  std::optional<Calibration> calibration;
   // Workspaces of cuDNN: as expected, or the most that they may be (workspace_model.h).
   bool upper_workspaces = false;
 

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "virtual_gpu/convolution.h"
+
 // What cuDNN would ask for beside the tensors. Every rule, where it comes from and how far it was
 // found from cuDNN's own answers is in docs/virtual_gpu_workspaces.md. Pure functions: no device,
 // no environment.
@@ -15,22 +17,6 @@ struct DeviceFacts {
   int compute_capability = 90;  // major * 10 + minor
   int multiprocessors = 132;
   int threads_per_multiprocessor = 2048;
-};
-
-enum class ElementType { kFloat, kDouble, kHalf, kBfloat16, kOther };
-
-enum class ConvolutionPass { kForward, kBackwardData, kBackwardFilter };
-
-// x is the input (or its gradient), y the output, w the filter, each as {batch, channels, spatial
-// …}; of w {out, in per group, spatial …}.
-struct Convolution {
-  ConvolutionPass pass = ConvolutionPass::kForward;
-  ElementType type = ElementType::kFloat;
-  std::vector<int64_t> x, w, y;
-  std::vector<int64_t> strides, dilations;
-  bool channels_last = false;
-
-  int64_t groups() const { return w.size() > 1 && x.size() > 1 && w[1] > 0 ? x[1] / w[1] : 1; }
 };
 
 // Whether cuDNN has an engine for these elements at all.

@@ -32,6 +32,7 @@
 #include "registry/registry.h"
 #include "registry/stacks.h"
 #include "runner/environment.h"
+#include "runner/inside/calibrate.h"
 #include "runner/inside/measured_values.h"
 #include "runner/inside/process_end.h"
 #include "runner/inside/settled_peak.h"
@@ -133,6 +134,7 @@ void write_safely(Ended ended, const std::string& cause = "",
                   Detail detail = Detail::kAll) noexcept {
   is_measuring = true;
   try {
+    if (ended != Ended::kNot) write_calibration();
     write(ended, cause, detail);
   } catch (const std::exception& error) {
     tell({"memledger: no measurement: ", first_line(error.what())});
@@ -389,6 +391,7 @@ void measure_if_asked() {
   std::atexit(&write_at_exit);
   std::at_quick_exit(&write_at_exit);
   add_step_observer(&on_write);
+  calibrate_if_asked();
   at::addGlobalCallback(at::RecordFunctionCallback(&on_operator)
                             .needsInputs(true)
                             .scopes({at::RecordScope::FUNCTION}));

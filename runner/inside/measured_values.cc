@@ -14,6 +14,7 @@
 #include "registry/registry.h"
 #include "registry/stacks.h"
 #include "reporter/mem_reporter.h"
+#include "runner/inside/real_devices.h"
 #include "text/shape.h"
 #include "virtual_gpu/device_use.h"
 #include "virtual_gpu/values/program_line.h"
@@ -32,6 +33,7 @@ c10::Device cuda(size_t index) {
 }
 
 std::vector<memledger_virtual_gpu_use> uses() {
+  if (has_real_devices()) return real_device_uses();
   static const auto ask = reinterpret_cast<decltype(&memledger_virtual_gpu_uses)>(
       dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_uses"));
   if (ask == nullptr) return {};
@@ -131,6 +133,7 @@ std::vector<prediction::MeasuredDevice> measured_devices() {
       device.retries = statistics->allocation_retries;
       device.failures = statistics->out_of_memory_errors;
     }
+    if (has_real_devices()) device.process_peak = device.reserved_peak + device.context_bytes;
     result.push_back(std::move(device));
   }
   return result;

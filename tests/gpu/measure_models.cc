@@ -1,5 +1,5 @@
 // What one training step of each network takes on cuda:0, as LibTorch's own statistics say, for
-// whoever compares: tests/gpu/validate and tests/gpu/resnet50_test.sh. Lines of words with tabs
+// whoever compares: `memledger validate` and tests/gpu/resnet50_test.sh. Lines of words with tabs
 // between them:
 //
 //   device  NAME  COMPUTE-CAPABILITY  MULTIPROCESSORS  MEMORY

@@ -213,14 +213,44 @@ TEST_CASE("gpus lists the devices, as a table or as JSON, and takes no arguments
   CHECK(error_of({"gpus", "h200"}) == "memledger gpus: it takes no arguments: leave out `h200`");
   const std::string table = gpus_text({});
   CHECK(contains(table, "\nh200       NVIDIA H200 "));
-  CHECK(contains(table, " 139.8 GiB  768.0 MiB\n"));
+  CHECK(contains(table, " 139.8 GiB  507.0 MiB  784.0 MiB\n"));
   const std::string json = gpus_text({/*json=*/true});
   CHECK(json.find("{\"schema\":\"memledger.gpus/1\",\"gpus\":[") == 0);
   CHECK(contains(json, "\"name\":\"rtx4090\",\"device_name\":\"NVIDIA GeForce RTX 4090\""));
 }
 
+TEST_CASE("validate takes a program or none, and a calibration to write") {
+  const auto options = [](const Words& words) {
+    const auto request = parse_command_line(after("validate", words));
+    REQUIRE_MESSAGE(request.ok(), std::string(request.status().message()));
+    return std::get<ValidateOptions>(*request);
+  };
+  CHECK(options({}).program.empty());
+  CHECK_FALSE(options({}).until_exit);
+  const ValidateOptions all =
+      options({"--gpu=a100", "--write-calibration=c.json", "--until=exit", "--json", "p", "-x"});
+  CHECK(all.gpu == "a100");
+  CHECK(all.calibration_file == "c.json");
+  CHECK(all.until_exit);
+  CHECK(all.json);
+  CHECK(all.program == Words{"p", "-x"});
+  CHECK(options({"--network=MLP", "--network=LSTM"}).networks.names == Words{"MLP", "LSTM"});
+  CHECK(contains(error_of({"validate", "--gpu=h300"}), "\"h300\" is not a known device"));
+  CHECK(contains(error_of({"validate", "--until=now", "p"}), "it is step or exit"));
+  CHECK(contains(error_of({"validate", "--json"}), "--json requires a program"));
+}
+
+TEST_CASE("a calibration belongs to a virtual GPU, and is read before anything runs") {
+  CHECK(contains(error_of({"run", "--calibration=c.json", "p"}), "requires --virtual-gpu"));
+  CHECK(contains(error_of({"run", "--virtual-gpu=a100", "--calibration=no such", "p"}),
+                 "calibration=the file \"no such\": it cannot be read, or is empty."));
+  CHECK(contains(error_of({"dry-run", "--gpu=a100", "--calibration=no such", "p"}),
+                 "the file \"no such\""));
+  CHECK(contains(error_of({"dry-run", "--gpu=a100", "--calibration=a,b", "p"}), "a comma"));
+}
+
 TEST_CASE("each command explains itself, with examples and exit statuses") {
-  for (const std::string command : {"run", "dry-run", "fit", "log", "gpus"}) {
+  for (const std::string command : {"run", "dry-run", "fit", "validate", "log", "gpus"}) {
     const std::string help = text_of({command, "--help"});
     CHECK(contains(help, "Usage: memledger " + command));
     CHECK(contains(help, "\nExamples:\n  memledger " + command));
@@ -235,8 +265,9 @@ TEST_CASE("each command explains itself, with examples and exit statuses") {
 }
 
 TEST_CASE("help fits a terminal of 100 columns") {
-  for (const Words& words : {Words{"help"}, Words{"help", "run"}, Words{"help", "dry-run"},
-                             Words{"help", "fit"}, Words{"help", "log"}, Words{"help", "gpus"}}) {
+  for (const Words& words :
+       {Words{"help"}, Words{"help", "run"}, Words{"help", "dry-run"}, Words{"help", "fit"},
+        Words{"help", "log"}, Words{"help", "gpus"}, Words{"help", "validate"}}) {
     std::string text = text_of(words);
     size_t begin = 0;
     for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
@@ -259,8 +290,8 @@ TEST_CASE("the versions of memledger, LibTorch and the build") {
 
 TEST_CASE("an unknown command says which exist") {
   CHECK(error_of({"walk"}) ==
-        "memledger: there is no command `walk`; the commands are run, dry-run, fit, log, gpus and "
-        "help. "
+        "memledger: there is no command `walk`; the commands are run, dry-run, fit, validate, log, "
+        "gpus and help. "
         "To run a "
         "program: memledger run -- PROGRAM");
   CHECK(error_of({"help", "walk"}) == error_of({"walk"}));

@@ -34,11 +34,16 @@ TEST_CASE("the ends of a specification differ in what the user has not said") {
   CHECK(low.assumed_millionths == 0);
   CHECK_FALSE(low.upper_workspaces);
   CHECK_FALSE(low.ascending_addresses);
+  CHECK(low.least_context);
+  CHECK(low.nccl_bytes == 0);
   const auto high = parsed(on_end("h100,reads=0.5,count=2", End::kHigh, Addresses::kUp));
   CHECK(high.late_events);
   CHECK(high.assumed_millionths == virtual_gpu::kMillion / 2);
   CHECK(high.upper_workspaces);
   CHECK(high.ascending_addresses);
+  CHECK_FALSE(high.least_context);
+  CHECK_FALSE(high.nccl_bytes);
+  CHECK(parsed(on_end("h100,context=1GiB", End::kLow, Addresses::kDown)).context_bytes == kGiB);
   CHECK(high.count == 2);
 }
 

@@ -145,12 +145,12 @@ TEST_CASE("errors name the thing and what is known") {
                    "is not a number of devices from 1 to 8"));
   }
   for (const char* option : {"", "count", "cuont=2", "=2", "COUNT=2"}) {
-    CHECK(contains(
-        error("h200," + std::string(option)),
-        "is not a known option. Known are: count=1..8, context=BYTES, "
-        "events=once|late, reads=none|all|FRACTION, values=known|zero, "
-        "numbers=zero|one, workspaces=expected|upper, addresses=up|down, nccl=BYTES, share=NAME, "
-        "keep=BYTES."));
+    CHECK(contains(error("h200," + std::string(option)),
+                   "is not a known option. Known are: count=1..8, context=least|most|BYTES, "
+                   "events=once|late, reads=none|all|FRACTION, values=known|zero, "
+                   "numbers=zero|one, workspaces=expected|upper, addresses=up|down, nccl=BYTES, "
+                   "share=NAME, calibration=FILE, "
+                   "keep=BYTES."));
   }
   CHECK(contains(error("h200,addresses=device"), "addresses=device is neither down nor up."));
   CHECK(contains(error("h200,nccl=few"), "nccl="));
@@ -168,9 +168,13 @@ TEST_CASE("the context is the profile's from 2 GiB on, unless one is named") {
     const Specification specification = parsed(text);
     return specification.context_bytes_of(specification.devices.at(0));
   };
-  CHECK(context("a100") == 523ULL << 20);
-  CHECK(context("a100:2GiB") == 523ULL << 20);
+  CHECK(context("a100") == 539ULL << 20);
+  CHECK(context("a100:2GiB") == 539ULL << 20);
   CHECK(context("a100:2047MiB") == 0);
+  CHECK(context("a100,context=most") == 539ULL << 20);
+  CHECK(context("a100,context=least") == 496ULL << 20);
+  CHECK(context("a100:2047MiB,context=least") == 0);
+  CHECK(contains(error("a100,context=lest"), "\"lest\" is not an amount of memory"));
   CHECK(context("a100,context=0B") == 0);
   CHECK(context("a100:1GiB,context=1MiB") == 1 << 20);
 }
@@ -215,6 +219,10 @@ TEST_CASE("a device of one's own is a file") {
   CHECK(contains(error("@no such.json"), "the device of file \"no such.json\": it cannot be read"));
   CHECK(contains(error("@"), "cannot be read"));
   CHECK(contains(error("@/"), "cannot be read"));
+  const std::string one_context =
+      write_file("mine.json", changed("\"least_context_bytes\":284164096,", ""));
+  CHECK(parsed("@" + one_context).devices.at(0).profile.least_context_bytes ==
+        find_profile("l4")->context_bytes);
   write_file("mine.json", changed("\"minor\":9,", ""));
   CHECK(contains(error("@" + path), "the field \"minor\" is missing."));
 }
@@ -239,8 +247,95 @@ TEST_CASE("what is wrong in a device's file is named") {
                  "\"error_correction\" is not true or false."));
   CHECK(why(changed("\"minor\":9", "\"minor\":9,\"cores\":1")) == "there is no field \"cores\".");
   CHECK(contains(
+      why(changed("\"least_context_bytes\":284164096", "\"least_context_bytes\":999999999")),
+      "\"least_context_bytes\" is more than \"context_bytes\"."));
+  CHECK(contains(
       why(changed("\"nominal_memory_bytes\":24152899584", "\"nominal_memory_bytes\":1000000000")),
       "\"total_memory_bytes\" is more than"));
+}
+
+Calibration calibration() {
+  Calibration result;
+  result.device = "NVIDIA A100-SXM4-80GB";
+  result.context_bytes = 400 << 20;
+  result.libraries_bytes = 30 << 20;
+  Convolution convolution{ConvolutionPass::kBackwardFilter,
+                          ElementType::kBfloat16,
+                          {2, 64, 1, 9},
+                          {8, 64, 1, 3},
+                          {2, 8, 1, 9},
+                          {1, 1},
+                          {1, 2},
+                          true};
+  result.add({convolution, 1000});
+  convolution.channels_last = false;
+  result.add({convolution, 7});
+  result.add({convolution, 5});
+  return result;
+}
+
+TEST_CASE("a calibration keeps the largest workspace of each convolution, and is read back") {
+  const ParsedCalibration again = parse_calibration_json(calibration_json(calibration()));
+  REQUIRE_MESSAGE(again.calibration, again.error);
+  CHECK(calibration_json(*again.calibration) == calibration_json(calibration()));
+  REQUIRE(again.calibration->convolutions.size() == 2);
+  Convolution asked = again.calibration->convolutions[1].convolution;
+  CHECK(again.calibration->workspace_of(asked) == 7);
+  asked.channels_last = true;
+  CHECK(again.calibration->workspace_of(asked) == 1000);
+  asked.y[3] = 8;
+  CHECK_FALSE(again.calibration->workspace_of(asked));
+}
+
+TEST_CASE("a calibration gives the context of its device, and of no other") {
+  const std::string path = write_file("calibration.json", calibration_json(calibration()));
+  const auto context = [&](const std::string& text) {
+    const Specification specification = parsed(text);
+    return specification.context_bytes_of(specification.devices.at(0)) >> 20;
+  };
+  CHECK(context("a100,calibration=" + path) == 430);
+  CHECK(context("a100,calibration=" + path + ",context=least") == 430);
+  CHECK(context("a100,calibration=" + path + ",context=1MiB") == 1);
+  CHECK(context("a100:1GiB,calibration=" + path) == 0);
+  CHECK(
+      contains(error("a100+t4,calibration=" + path),
+               "the calibration is of \"NVIDIA A100-SXM4-80GB\", not of the device \"Tesla T4\"."));
+}
+
+TEST_CASE("what is wrong in a calibration is named") {
+  const auto why = [](std::string text, const std::string& from, const std::string& to) {
+    const size_t place = text.find(from);
+    REQUIRE(place != std::string::npos);
+    const ParsedCalibration parsed = parse_calibration_json(text.replace(place, from.size(), to));
+    CHECK_FALSE(parsed.calibration);
+    return parsed.error;
+  };
+  const std::string right = calibration_json(calibration());
+  for (const char* text : {"", "[]", "{", "null", "\xff"})
+    CHECK(parse_calibration_json(text).error == "it is not a JSON object.");
+  CHECK(parse_calibration_json("{}").error == "the field \"schema\" is missing.");
+  CHECK(why(right, "calibration/1", "report/2") == "its schema is not memledger.calibration/1.");
+  CHECK(why(right, "\"device\":", "\"gpu\":") == "the field \"device\" is missing.");
+  CHECK(contains(why(right, "\"libraries_bytes\":", "\"libraries_bytes\":-"),
+                 "\"libraries_bytes\" is not a whole number of bytes"));
+  CHECK(why(right, "\"convolutions\":[", "\"convolution\":[") ==
+        "the field \"convolutions\" is not an array.");
+  CHECK(contains(why(right, "backward_filter", "sideways"),
+                 "convolution 1: the field \"pass\" is not a name that is known."));
+  CHECK(contains(why(right, "[2,64,1,9]", "[2,64,1,-9]"), "the field \"x\" is not an array"));
+  CHECK(contains(why(right, "true", "1"), "\"channels_last\" is not true or false."));
+  const std::string path = write_file("calibration.json", "{}");
+  CHECK(contains(error("a100,calibration=" + path), "\": the field \"schema\" is missing."));
+}
+
+TEST_CASE("a real device is known by its name, or taken for one that is like it") {
+  for (const Profile& profile : profiles())
+    CHECK(find_profile_of_device(profile.device_name) == &profile);
+  CHECK(find_profile_of_device("NVIDIA H100 PCIe") == find_profile("h100"));
+  CHECK(find_profile_of_device("NVIDIA GeForce RTX 4090 D") == find_profile("rtx4090"));
+  CHECK(find_profile_of_device("NVIDIA A100-PCIE-40GB") == find_profile("a100"));
+  for (const char* name : {"", "NVIDIA GB300", "NVIDIA L40", "NVIDIA H1000"})
+    CHECK(find_profile_of_device(name) == nullptr);
 }
 
 TEST_CASE("paths of files become absolute") {
@@ -249,6 +344,8 @@ TEST_CASE("paths of files become absolute") {
   CHECK(with_absolute_paths("t4+@" + folder + "/./device.json,count=2") ==
         "t4+@" + path + ",count=2");
   CHECK(with_absolute_paths("@none.json") == "@none.json");
+  CHECK(with_absolute_paths("t4,calibration=" + folder + "/./device.json,count=2") ==
+        "t4,calibration=" + path + ",count=2");
   CHECK(with_absolute_paths("h100:4GiB+l4,keep=1B") == "h100:4GiB+l4,keep=1B");
 }
 
@@ -258,6 +355,8 @@ TEST_CASE("profiles agree with themselves") {
     const Profile* profile = find_profile(known.name);
     REQUIRE(profile == &known);
     CHECK(profile->context_bytes < profile->total_memory_bytes / 8);
+    CHECK(profile->least_context_bytes > 0);
+    CHECK(profile->least_context_bytes <= profile->context_bytes);
     CHECK_FALSE(profile->source.empty());
     CHECK_FALSE(profile->context_source.empty());
     CHECK(profile->total_memory_bytes <= profile->nominal_memory_bytes);

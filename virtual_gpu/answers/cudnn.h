@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -125,6 +126,8 @@ DeviceFacts device_facts();
 // What the program wants to be said of convolutions.
 const WorkspaceChoice& convolution_choice();
 // What the model says of the first plan: expected, or the upper bound where that is chosen.
+// What a real device's cuDNN asked for, where the user brought a calibration that has it.
+std::optional<uint64_t> calibrated_convolution_bytes(const Convolution& convolution);
 uint64_t modelled_convolution_bytes(const Convolution& convolution, bool tensor_cores);
 // The same of the largest of all plans.
 uint64_t modelled_largest_bytes(const Convolution& convolution, bool tensor_cores);

@@ -60,6 +60,11 @@ const WorkspaceChoice& convolution_choice() {
   return choice;
 }
 
+std::optional<uint64_t> calibrated_convolution_bytes(const Convolution& convolution) {
+  const std::optional<Calibration>& calibration = Machine::get().specification().calibration;
+  return calibration ? calibration->workspace_of(convolution) : std::nullopt;
+}
+
 uint64_t modelled_convolution_bytes(const Convolution& convolution, bool tensor_cores) {
   const DeviceFacts device = device_facts();
   return convolution_choice().kind == WorkspaceChoice::Kind::kUpper
@@ -75,7 +80,9 @@ uint64_t modelled_largest_bytes(const Convolution& convolution, bool tensor_core
 }
 
 uint64_t chosen_convolution_bytes(const Convolution& convolution, bool tensor_cores) {
-  return convolution_choice().apply(modelled_convolution_bytes(convolution, tensor_cores));
+  const std::optional<uint64_t> calibrated = calibrated_convolution_bytes(convolution);
+  return convolution_choice().apply(
+      calibrated ? *calibrated : modelled_convolution_bytes(convolution, tensor_cores));
 }
 
 uint64_t attention_bytes(WorkspaceKind kind) {

@@ -311,6 +311,16 @@ std::vector<CudnnPlan> modelled_plans(const Node& graph, int mode) {
   return plans;
 }
 
+// The one plan that the real device's cuDNN was seen with, or the largest of those that the program
+// tried there.
+std::optional<std::vector<CudnnPlan>> calibrated_plans(const Node& graph, int mode) {
+  const auto convolution = find_convolution(graph);
+  if (!convolution.has_value() || mode == kModeFallback) return std::nullopt;
+  const std::optional<uint64_t> bytes = calibrated_convolution_bytes(*convolution);
+  if (!bytes.has_value()) return std::nullopt;
+  return std::vector<CudnnPlan>{modelled_plan(kPlainEngine, *bytes, false)};
+}
+
 // What comes first is the fastest, as far as can be known: a device's own clock decides. The upper
 // bound takes the one with the largest workspace.
 std::vector<int64_t> ranks(const std::vector<CudnnPlan>& plans, int mode) {
@@ -331,10 +341,10 @@ std::vector<NodePointer> find_configs(const Node& heuristics) {
   if (graph_value == nullptr || graph_value->nodes.empty()) return {};
   const NodePointer& graph = graph_value->nodes.front();
   const int mode = heuristics.enumerator(kHeuristicsMode).value_or(kModeInstant);
-  std::optional<std::vector<CudnnPlan>> plans;
+  std::optional<std::vector<CudnnPlan>> plans = calibrated_plans(*graph, mode);
   std::map<const Node*, size_t> described;
   std::string text;
-  if (describe(*graph, described, text).has_value())
+  if (!plans.has_value() && describe(*graph, described, text).has_value())
     plans = ask_cudnn(Machine::get().profile(current_device()), text, mode);
   // No plan at all: what cuDNN compiles at run time may lack its compiler here.
   if (!plans.has_value() || plans->empty()) plans = modelled_plans(*graph, mode);

@@ -1,22 +1,4 @@
-// Holds the virtual GPU against a real one: runs one training step of each network on this
-// machine's GPU and on the virtual device of its name, and prints the peaks of allocated and
-// reserved memory side by side, the largest differences first.
-//
-//   ./bazelw build //tests/gpu:validate && bazel-bin/tests/gpu/validate
-//
-// For a machine without Bazel, with a torch package of the same release:
-//
-//   ./bazelw run //tests/gpu:pack_validate -- validate.tar.gz
-//
-// there, in the folder where it is unpacked, P being the folder of the packages (that which has
-// torch in it):
-//
-//   export LD_LIBRARY_PATH="$PWD/lib:$P/torch/lib:$P/nvidia/cu13/lib"; tests/gpu/validate
-//
-// With --address_log=FILE it also writes where cudaMalloc puts 300 blocks on both sides.
-//
-// Ends with 0 if both sides ran, whatever they say; with --expect_equal only if all peaks are
-// equal.
+#include "runner/network_comparison.h"
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -27,42 +9,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
 #include <map>
-#include <optional>
 #include <stdexcept>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "virtual_gpu/profiles.h"
 
-ABSL_FLAG(
-    std::string, virtual_gpu, "",
-    "The virtual device, as `memledger run` takes it; empty: the one of the real device's name.");
-ABSL_FLAG(std::string, real_side, "",
-          "Run the real side on this virtual device instead: shows, where there is no GPU, that "
-          "the comparison works.");
-ABSL_FLAG(std::vector<std::string>, models, {},
-          "Only these, by name, with commas between them; empty: all.");
-ABSL_FLAG(bool, expect_equal, false, "End with 1 if any peak differs.");
-ABSL_FLAG(std::string, address_log, "",
-          "Write a table (CSV) of the addresses that cudaMalloc gives on both sides to this file.");
-ABSL_FLAG(std::string, memledger, "",
-          "The command `memledger`; empty: ../../runner/memledger from this program.");
-ABSL_FLAG(std::string, measure_models, "",
-          "The program measure_models; empty: the one beside this program.");
-
+namespace memledger::runner {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Device {
   std::string name, compute_capability;
@@ -103,7 +59,7 @@ std::vector<std::string> lines_of(const std::string& command) {
   std::free(text);
   if (const int status = pclose(pipe); status != 0) {
     throw std::runtime_error(
-        fmt::format("{}\nended with {}", command,
+        fmt::format("{} ended with {}", command,
                     WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)));
   }
   for (std::string& line : lines) {
@@ -124,7 +80,7 @@ Measured measure(const std::string& command) {
       result.peaks[key] = {number(words[4]), number(words[6])};
     }
   }
-  if (result.order.empty()) throw std::runtime_error(command + "\nprinted no figures");
+  if (result.order.empty()) throw std::runtime_error(command + " printed no figures");
   return result;
 }
 
@@ -141,7 +97,7 @@ std::vector<AddressCall> addresses(const std::string& command) {
     if (words[0] == "address" && words.size() == 4)
       result.push_back({words[1], number(words[2]), number(words[3])});
   }
-  if (result.empty()) throw std::runtime_error(command + "\nprinted no addresses");
+  if (result.empty()) throw std::runtime_error(command + " printed no addresses");
   return result;
 }
 
@@ -176,21 +132,6 @@ void log_addresses(const std::string& path, const std::vector<AddressCall>& real
       "{} of {} blocks lie as far from the first as on the virtual device, {} on the same side of "
       "the block before. All addresses: {}\n",
       as_far, blocks, same_side, path);
-}
-
-// By the name that CUDA gives it, else by the part of it that is a profile's: an "NVIDIA H100 PCIe"
-// is taken for the h100, and the difference is told.
-std::optional<std::string> profile_of(const std::string& device_name) {
-  const std::string words =
-      " " + absl::AsciiStrToLower(absl::StrReplaceAll(device_name, {{"-", " "}})) + " ";
-  std::optional<std::string> similar;
-  for (const memledger::virtual_gpu::Profile& profile : memledger::virtual_gpu::profiles()) {
-    const std::string& name = profile.name;
-    if (device_name == profile.device_name) return name;
-    const std::string spoken = absl::StrReplaceAll(name, {{"rtx", "rtx "}, {"-", " "}});
-    if (absl::StrContains(words, " " + spoken + " ")) similar = name;
-  }
-  return similar;
 }
 
 void describe(const char* side, const Device& device) {
@@ -244,70 +185,67 @@ void print(const std::vector<Row>& rows) {
   }
 }
 
-int run() {
-  const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
-  const auto given = [](const std::string& flag, const fs::path& otherwise) {
-    return flag.empty() ? otherwise.string() : flag;
-  };
-  const std::string memledger =
-      given(absl::GetFlag(FLAGS_memledger), here.parent_path().parent_path() / "runner/memledger");
-  const std::string alone =
-      quoted(given(absl::GetFlag(FLAGS_measure_models), here / "measure_models"));
-  std::string program = alone;
-  for (const std::string& model : absl::GetFlag(FLAGS_models)) program += " " + quoted(model);
-  const auto on_virtual = [&](const std::string& device, const std::string& what) {
-    return quoted(memledger) + " run --quiet " + quoted("--virtual-gpu=" + device) + " -- " + what;
-  };
+class Comparison {
+ public:
+  explicit Comparison(const NetworkOptions& options)
+      : options_(options),
+        memledger_(std::filesystem::read_symlink("/proc/self/exe").string()),
+        program_(quoted(options.program)) {}
 
-  const std::string instead = absl::GetFlag(FLAGS_real_side);
-  const Measured real = measure(instead.empty() ? program : on_virtual(instead, program));
-  if (!instead.empty())
-    fmt::print("No real device: its side of this comparison is the virtual {}.\n", instead);
-  describe("real", real.device);
-  std::fflush(stdout);
-  std::string name = absl::GetFlag(FLAGS_virtual_gpu);
-  if (name.empty()) {
-    const std::optional<std::string> profile = profile_of(real.device.name);
-    if (!profile.has_value()) {
-      fmt::print(stderr, "validate: there is no virtual {}; give one with --virtual_gpu=NAME\n",
-                 real.device.name);
-      return 1;
+  int run() {
+    std::string networks = program_;
+    for (const std::string& name : options_.names) networks += " " + quoted(name);
+    const Measured real = measure(on_real(networks));
+    if (!options_.real_side.empty()) {
+      fmt::print("No real device: its side of this comparison is the virtual {}.\n",
+                 options_.real_side);
     }
-    name = *profile;
-  }
-  const Measured virtually = measure(on_virtual(name, program));
-  describe("virtual", virtually.device);
-  if (real.device.name != virtually.device.name ||
-      real.device.multiprocessors != virtually.device.multiprocessors) {
-    fmt::print("These are not the same device: differences may come from that.\n");
+    describe("real", real.device);
+    std::fflush(stdout);
+    const std::string gpu = options_.gpu.empty() ? profile_name_of(real.device.name) : options_.gpu;
+    const Measured virtually = measure(on_virtual(gpu, networks));
+    describe("virtual", virtually.device);
+    if (real.device.name != virtually.device.name ||
+        real.device.multiprocessors != virtually.device.multiprocessors) {
+      fmt::print("These are not the same device: differences may come from that.\n");
+    }
+    const std::vector<Row> all = rows(real, virtually);
+    print(all);
+    const auto different =
+        std::count_if(all.begin(), all.end(), [](const Row& row) { return row.differs(); });
+    fmt::print("\n{} of {} phases differ in a peak. Bytes; difference: virtual - real.\n",
+               different, all.size());
+    if (!options_.address_log.empty()) {
+      const std::string series = program_ + " --addresses";
+      log_addresses(options_.address_log, addresses(on_real(series)),
+                    addresses(on_virtual(gpu, series)));
+    }
+    return different > 0 && options_.expect_equal ? 1 : 0;
   }
 
-  const std::vector<Row> all = rows(real, virtually);
-  print(all);
-  const auto different =
-      std::count_if(all.begin(), all.end(), [](const Row& row) { return row.differs(); });
-  fmt::print("\n{} of {} phases differ in a peak. Bytes; difference: virtual - real.\n", different,
-             all.size());
-  if (const std::string path = absl::GetFlag(FLAGS_address_log); !path.empty()) {
-    const std::string series = alone + " --addresses";
-    log_addresses(path, addresses(instead.empty() ? series : on_virtual(instead, series)),
-                  addresses(on_virtual(name, series)));
+ private:
+  std::string on_virtual(const std::string& gpu, const std::string& what) const {
+    return quoted(memledger_) + " run --quiet " + quoted("--virtual-gpu=" + gpu) + " -- " + what;
   }
-  return different > 0 && absl::GetFlag(FLAGS_expect_equal) ? 1 : 0;
-}
+  std::string on_real(const std::string& what) const {
+    return options_.real_side.empty() ? what : on_virtual(options_.real_side, what);
+  }
+
+  const NetworkOptions& options_;
+  const std::string memledger_, program_;
+};
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "Compares the memory of training steps on this machine's GPU with the virtual device of its "
-      "name.\nWithout arguments: all "
-      "models, the device cuda:0.");
-  absl::ParseCommandLine(argc, argv);
-  try {
-    return run();
-  } catch (const std::exception& error) {
-    std::cerr << "validate: " << error.what() << "\n";
-    return 1;
+std::string profile_name_of(const std::string& device_name) {
+  const virtual_gpu::Profile* const profile = virtual_gpu::find_profile_of_device(device_name);
+  if (profile == nullptr) {
+    throw std::runtime_error("there is no virtual \"" + device_name +
+                             "\"; name one that is like it with --gpu=NAME");
   }
+  return profile->name;
 }
+
+int compare_networks(const NetworkOptions& options) { return Comparison(options).run(); }
+
+}  // namespace memledger::runner
