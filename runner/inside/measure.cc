@@ -103,12 +103,13 @@ std::vector<prediction::MeasuredDevice> devices() {
     device.capacity_bytes = static_cast<int64_t>(use.total_bytes);
     device.process_peak = static_cast<int64_t>(use.peak_bytes);
     device.context_bytes = static_cast<int64_t>(use.context_bytes);
+    device.failures = static_cast<int64_t>(use.library_failures);
     if (const auto statistics = device_statistics(cuda(i))) {
       device.allocated_peak = statistics->allocated_bytes.peak;
       device.reserved_peak = statistics->reserved_bytes.peak;
       device.fragmented_bytes = statistics->inactive_split_bytes.current;
       device.retries = statistics->allocation_retries;
-      device.failures = statistics->out_of_memory_errors;
+      device.failures += statistics->out_of_memory_errors;
     }
     result.push_back(std::move(device));
   }
