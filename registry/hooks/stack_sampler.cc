@@ -3,6 +3,7 @@
 #include <torch/csrc/profiler/unwind/unwind.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <fstream>
@@ -71,12 +72,51 @@ bool is_foreign_source(const std::string& file) {
   return false;
 }
 
-bool is_of_program(const StackFrame& frame) {
-  const std::string_view file = base_name(frame.file);
+// A library whose frames are never the program's.
+bool is_foreign_library(std::string_view path) {
+  const std::string_view file = base_name(path);
   for (const std::string_view library :
        {"libtorch", "libc10", "libstdc++", "libc.so", "libmemledger"}) {
-    if (starts_with(file, library)) return false;
+    if (starts_with(file, library)) return true;
   }
+  return false;
+}
+
+// Where the code of such libraries lies. LibTorch takes most of a second to prepare for looking up
+// lines in its own.
+class ForeignCode {
+ public:
+  ForeignCode() { core::for_each_loaded_library(&note, this); }
+
+  bool has(const void* address) const {
+    const auto at = reinterpret_cast<uintptr_t>(address);
+    return std::any_of(ranges_.begin(), ranges_.begin() + count_,
+                       [at](const Range& range) { return at > range.begin && at <= range.end; });
+  }
+
+ private:
+  struct Range {
+    uintptr_t begin, end;
+  };
+
+  static int note(dl_phdr_info* library, size_t /*size*/, void* data) {
+    auto& self = *static_cast<ForeignCode*>(data);
+    if (!is_foreign_library(library->dlpi_name)) return 0;
+    for (int i = 0; i < library->dlpi_phnum && self.count_ < self.ranges_.size(); ++i) {
+      const auto& segment = library->dlpi_phdr[i];
+      if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0) continue;
+      const uintptr_t begin = library->dlpi_addr + segment.p_vaddr;
+      self.ranges_[self.count_++] = {begin, begin + segment.p_memsz};
+    }
+    return 0;
+  }
+
+  std::array<Range, 64> ranges_{};
+  size_t count_ = 0;
+};
+
+bool is_of_program(const StackFrame& frame) {
+  if (is_foreign_library(frame.file)) return false;
   if (frame.function.empty()) return frame.line > 0 && !is_foreign_source(frame.file);
   for (const std::string_view space : {"at::", "c10::", "torch::", "std::", "__gnu_cxx::",
                                        "memledger::Tracking", "memledger::virtual_gpu::"}) {
@@ -239,14 +279,28 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
 }
 
 StackFrame program_frame(uint32_t stack) {
-  for (StackFrame& frame : stack_frames(stack)) {
+  const std::vector<void*> addresses = stack_addresses(stack);
+  const ForeignCode foreign;
+  bool may_be_own = true;  // at the inner end, until LibTorch has called memledger
+  bool has_own = false;
+  for (void* const address : addresses) {
+    if (foreign.has(address)) {
+      may_be_own = may_be_own && !has_own;
+      continue;
+    }
+    StackFrame frame = std::move(frames_at({address}).front());
+    if (may_be_own && is_of_memledger(frame)) {
+      has_own = true;
+      continue;
+    }
+    may_be_own = false;
     if (!is_of_program(frame)) continue;
     if (is_foreign_source(frame.file)) {
       // The line is in a header whose function was inlined here.
       frame.file.clear();
       frame.line = 0;
     }
-    return std::move(frame);
+    return frame;
   }
   return {};
 }
