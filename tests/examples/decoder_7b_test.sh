@@ -45,6 +45,12 @@ now=$(((EMBEDDING + 4 * LAYER) * 16 + $(beside 2048 4 1)))
 same "embedding and four layers" "$(figures 0)" "$now $((now + 2 * EMBEDDING * 4))"
 check "the host has $(host_mib) MiB of it" test "$(host_mib)" -lt 2048
 
+peaks="$(for device in {0..7}; do figures $device; done | cut -d' ' -f2)"
+"$memledger" dry-run --gpu=h100:80GiB,count=8 --json -- "$example" --dtype=float32 --pipeline --steps=3 >out ||
+  fail "dry-run: exit status $?"
+same "dry-run has a row for each of the eight" "$(python3 -c "import json
+for device in json.load(open('out'))['devices']: print(device['allocated_peak']['low'])")" "$peaks"
+
 # What one rank of eight has; LibTorch leaves up to 1 MiB of a block unsplit.
 export RANK=0 WORLD_SIZE=8
 train h100:80GiB --dtype=float32 --shard --steps=2
@@ -57,6 +63,10 @@ check "$more bytes more than an eighth" test "$more" -ge 0 -a "$more" -lt 104857
 llama_70b=(--hidden=8192 --layers=80 --ffn=28672 --kv_heads=8 --context=4096)
 train h100:80GiB "${llama_70b[@]}" --shard --steps=2
 check "the parameters of Llama 2 70B" has out "parameters: 68976648192, of which rank 0 of 8 has 8622081024"
+
+# Buffers that NCCL does not get are a want of memory, too.
+"$memledger" dry-run --gpu=h100:4GiB,nccl=3900MiB -- "$example" --layers=1 --hidden=256 --context=16 --shard >out 2>&1
+check "exit status where NCCL finds no memory" equal "$?" 10
 unset RANK WORLD_SIZE
 
 # Too large for one: as on a real GPU.
