@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A decoder of 7 billion parameters on virtual GPUs, against sums by hand and the published counts of
-# Llama 2. Arguments: run_test_program.sh, memledger, the example.
+# A decoder of 7 billion parameters on virtual GPUs, against sums by hand and the published counts
+# of Llama 2. Arguments: run_test_program.sh, memledger, the example.
 #
 # In bytes per parameter, weights, gradients and AdamW's two moments take 16 in float32, 8 in
 # bfloat16. To it come cuBLAS's workspaces (of the threads of forward and backward, 32 MiB each),
-# the angles of the rotary embedding, and the tokens. At the peak of a step, AdamW has two tensors of
-# the size of a weight beside it.
+# the angles of the rotary embedding, and the tokens. At the peak of a step, AdamW has two tensors
+# of the size of a weight beside it.
 source tests/support/shell_test.sh
 run="$PWD/$1" memledger="$PWD/$2" example="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
@@ -20,7 +20,8 @@ train() {  # GPU ARGUMENT…
 figures() { sed -nE "s/^cuda:$1: ([0-9]+) bytes allocated, at most ([0-9]+),.*/\1 \2/p" out; }
 host_mib() { sed -nE 's/.* at most ([0-9]+) MiB of the host.*/\1/p' out; }
 up() { echo $((($1 + 511) / 512 * 512)); }
-beside() {  # CONTEXT BYTES_PER_NUMBER TOKENS: what is there beside weights and all that is of their size
+# What is there beside weights and all that is of their size; TOKENS is 0 where there are none.
+beside() {  # CONTEXT BYTES_PER_NUMBER TOKENS
   echo $((64 * 1048576 + $1 * 64 * 2 * $2 + $([[ $3 == 0 ]] && echo 0 || up $((($1 + 1) * 8)))))
 }
 
