@@ -13,6 +13,8 @@ struct memledger_virtual_gpu_use {
   uint64_t context_bytes;  // part of what is used; 0 before the device's first use
   uint64_t used_bytes;
   uint64_t peak_bytes;  // the most that was used at one time
+  // How often a library, such as NCCL, did not get the memory that it takes for itself.
+  uint64_t library_failures;
 };
 
 // Writes up to `capacity` rows, one per device that CUDA shows, and returns how many there are.

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "virtual_gpu/host_memory.h"
+
 namespace memledger::virtual_gpu {
 
 void KeptBytes::write(uintptr_t address, const void* source, size_t bytes) {
@@ -37,10 +39,8 @@ void KeptBytes::copy(uintptr_t destination, uintptr_t source, size_t bytes) {
 }
 
 void KeptBytes::read(void* destination, uintptr_t address, size_t bytes) const {
-  if (!most_bytes_per_copy_) {
-    std::memset(destination, 0, bytes);
-    return;
-  }
+  fill_with_zeros(destination, bytes);
+  if (!most_bytes_per_copy_) return;
   std::lock_guard<std::mutex> lock(mutex_);
   read_locked(static_cast<unsigned char*>(destination), address, bytes);
 }
@@ -107,8 +107,8 @@ void KeptBytes::keep_locked(uintptr_t address, std::vector<unsigned char> bytes,
   }
 }
 
+// Writes what is known over zeros.
 void KeptBytes::read_locked(unsigned char* destination, uintptr_t address, size_t bytes) const {
-  std::memset(destination, 0, bytes);
   const uintptr_t end = address + bytes;
   auto run = runs_.upper_bound(address);
   if (run != runs_.begin()) --run;

@@ -146,8 +146,12 @@ MemoryInfo Machine::memory_info(int device) {
 memledger_virtual_gpu_use Machine::use(int device) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Device& d = devices_[device];
-  return {d.profile.name.c_str(), d.capacity, has_context(device) ? d.context_bytes : 0, d.used,
-          d.used_high};
+  return {d.profile.name.c_str(),
+          d.capacity,
+          has_context(device) ? d.context_bytes : 0,
+          d.used,
+          d.used_high,
+          d.library_failures};
 }
 
 void Machine::reset_peak(int device) {
@@ -260,7 +264,10 @@ bool Machine::hold(int device, const void* owner, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   Held& held = held_.try_emplace(owner, Held{device, 0}).first->second;
   if (bytes <= held.bytes) return true;
-  if (!charge(device, bytes - held.bytes)) return false;
+  if (!charge(device, bytes - held.bytes)) {
+    ++devices_[device].library_failures;
+    return false;
+  }
   held.bytes = bytes;
   return true;
 }
@@ -269,7 +276,7 @@ void Machine::release_held(const void* owner) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = held_.find(owner);
   if (found == held_.end()) return;
-  devices_[found->second.device].used -= found->second.bytes;
+  give_memory(found->second.device, found->second.bytes);
   held_.erase(found);
 }
 
@@ -392,8 +399,9 @@ bool Machine::free(void* pointer) {
 void* Machine::map_host(int device, size_t bytes, MemoryKind kind) {
   const size_t mapped_bytes = round_up(bytes, page_size());
   if (mapped_bytes < bytes) return nullptr;
-  void* mapped =
-      mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // The machine that is meant may have more memory than this one. Untouched pages take none.
+  void* mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   const uintptr_t address = reinterpret_cast<uintptr_t>(mapped);
   std::lock_guard<std::mutex> lock(mutex_);

@@ -215,6 +215,7 @@ class Machine {
     int machine_number = 0;
     size_t used = 0;
     size_t used_high = 0;
+    uint64_t library_failures = 0;
     uintptr_t begin = 0;  // of the addresses; 0 until the first allocation
     std::optional<DeviceAddresses> addresses;
     uintptr_t symbols_begin = 0;  // behind the addresses of blocks

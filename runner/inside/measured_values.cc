@@ -119,6 +119,7 @@ std::vector<prediction::MeasuredDevice> measured_devices() {
     device.capacity_bytes = static_cast<int64_t>(use.total_bytes);
     device.process_peak = static_cast<int64_t>(use.peak_bytes);
     device.context_bytes = static_cast<int64_t>(use.context_bytes);
+    device.failures = static_cast<int64_t>(use.library_failures);
     const BeforeResets before = before_resets(device.index);
     device.allocated_peak = before.allocated_peak;
     device.reserved_peak = before.reserved_peak;
@@ -131,7 +132,7 @@ std::vector<prediction::MeasuredDevice> measured_devices() {
       device.requested_in_all += statistics->requested_bytes.allocated;
       device.fragmented_bytes = statistics->inactive_split_bytes.current;
       device.retries = statistics->allocation_retries;
-      device.failures = statistics->out_of_memory_errors;
+      device.failures += statistics->out_of_memory_errors;
     }
     if (has_real_devices()) device.process_peak = device.reserved_peak + device.context_bytes;
     result.push_back(std::move(device));

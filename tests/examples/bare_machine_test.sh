@@ -19,6 +19,7 @@ for example in "$@"; do
     fail "$name is linked with a library of GPUs"
   small=()
   case "$name" in
+    decoder_7b) small=(--layers=2 --hidden=64 --context=16 --vocabulary=101 --dtype=float32) ;;
     quickstart | trumpy) small=(--batch=2 --size=64) ;;
   esac
   timeout 200 "$root/$example" "${small[@]}" >out 2>error

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -303,6 +304,81 @@ TEST_CASE("memory that libraries hold grows, comes back, and goes with a reset")
   CHECK_FALSE(machine.has_nccl_model(0));
   CHECK(Machine(specification("h200:2GiB")).has_nccl_model(0));
   CHECK_FALSE(Machine(specification("h200,nccl=0B")).has_nccl_model(0));
+}
+
+TEST_CASE("what libraries hold comes back to the processes that share the device") {
+  Machine machine(specification("h200:1GiB,share=machine_test_" + std::to_string(getpid())));
+  REQUIRE(machine.is_shared());
+  int owner = 0;
+  CHECK(machine.hold(0, &owner, 600 * kMiB));
+  CHECK_FALSE(machine.hold(0, &owner, 1100 * kMiB));
+  CHECK(machine.use(0).library_failures == 1);
+  machine.release_held(&owner);
+  CHECK(used(machine) == 0);
+  CHECK(machine.hold(0, &owner, 600 * kMiB));
+  machine.release_held(&owner);
+}
+
+size_t resident_bytes(void* begin, size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> is_resident(bytes / page);
+  REQUIRE(mincore(begin, bytes, is_resident.data()) == 0);
+  return static_cast<size_t>(std::count_if(is_resident.begin(), is_resident.end(),
+                                           [](unsigned char byte) { return byte & 1; })) *
+         page;
+}
+
+bool is_all(const unsigned char* begin, size_t bytes, unsigned char value) {
+  return std::all_of(begin, begin + bytes, [=](unsigned char byte) { return byte == value; });
+}
+
+TEST_CASE("what is copied from a device takes no memory of the host") {
+  constexpr size_t kBytes = 64 * kMiB;
+  Machine machine(specification("h200:1GiB"));
+  void* const block = machine.allocate(0, kBytes);
+  const auto read_into = [&](void* host, size_t bytes) {
+    machine.copy_to_host(host, address(block), bytes);
+  };
+  SUBCASE("into pinned memory, of which there may be more than this machine has") {
+    constexpr size_t kMore = size_t{1} << 40;
+    void* const host = machine.allocate_host(0, kMore);
+    REQUIRE(host);
+    read_into(host, kBytes);
+    CHECK(resident_bytes(host, kBytes) == 0);
+    CHECK(machine.free_host(host));
+  }
+  SUBCASE("into pageable memory that was in use, and nothing around it changes") {
+    auto* const host = static_cast<unsigned char*>(
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(host != MAP_FAILED);
+    std::memset(host, 7, kBytes);
+    constexpr size_t kLess = kBytes - 200;
+    read_into(host + 100, kLess);
+    CHECK(resident_bytes(host, kBytes) <= 64 * kKiB);
+    CHECK(is_all(host, 100, 7));
+    CHECK(is_all(host + 100, kLess, 0));
+    CHECK(is_all(host + 100 + kLess, 100, 7));
+    munmap(host, kBytes);
+  }
+  SUBCASE("except into a file's, or what several processes see: it gets zeros") {
+    std::FILE* const file = std::tmpfile();
+    REQUIRE(file);
+    REQUIRE(ftruncate(fileno(file), kBytes) == 0);
+    const std::vector<unsigned char> sevens(kBytes, 7);
+    REQUIRE(pwrite(fileno(file), sevens.data(), kBytes, 0) == ssize_t{kBytes});
+    for (const int flags : {MAP_PRIVATE, MAP_SHARED, MAP_SHARED | MAP_ANONYMOUS}) {
+      CAPTURE(flags);
+      auto* const host = static_cast<unsigned char*>(
+          mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, flags, fileno(file), 0));
+      REQUIRE(host != MAP_FAILED);
+      if (flags & MAP_ANONYMOUS) std::memset(host, 7, kBytes);
+      CHECK(host[kBytes / 2] == 7);
+      read_into(host, kBytes);
+      CHECK(is_all(host, kBytes, 0));
+      munmap(host, kBytes);
+    }
+    std::fclose(file);
+  }
 }
 
 TEST_CASE("different devices have their own profile and capacity") {
