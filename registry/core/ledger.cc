@@ -142,6 +142,7 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
     record.raw_block = birth.raw_block;
     record.library_workspace = false;
     record.parameter_like = false;
+    record.gradient = false;
     record.shape.clear();
     record.stack = birth.stack;
     record.stack_weight = birth.stack_weight;
@@ -243,6 +244,18 @@ uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   record.parameter_like = true;
   any_parameter_like_.store(true, std::memory_order_relaxed);
   return record.id;
+}
+
+void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
+  const uint64_t parameter = id_at(leaf);
+  Shard& shard = shard_of(gradient);
+  const LockHolder hold(shard.lock);
+  const auto row = shard.by_address.find(gradient);
+  if (row == shard.by_address.end()) return;
+  StorageRecord& record = shard.entry(row->second).record;
+  if (record.parameter_like) return;
+  record.gradient = true;
+  record.birthplace.parameter = parameter;
 }
 
 uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noexcept {

@@ -159,6 +159,9 @@ class Ledger {
     return any_parameter_like_.load(std::memory_order_relaxed);
   }
 
+  // Notes that backward has made the storage at `gradient` the gradient of the leaf at `leaf`.
+  void mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept;
+
   // Notes that LibTorch keeps this block for a library. Returns its id; 0 if there is none, or if a
   // tensor was seen on it: then the block that was meant has gone, and this is another.
   uint64_t mark_library_workspace(uintptr_t address, DeviceKey device) noexcept;

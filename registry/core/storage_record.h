@@ -60,6 +60,7 @@ struct StorageRecord {
   bool raw_block = false;          // made by a raw allocation, not for a storage
   bool library_workspace = false;  // LibTorch keeps it for a library
   bool parameter_like = false;     // an operator consumed it as a leaf that requires grad
+  bool gradient = false;           // of the leaf whose storage is birthplace.parameter
   absl::InlinedVector<int64_t, 4> shape;
 };
 
