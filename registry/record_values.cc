@@ -62,6 +62,7 @@ Birthplace birthplace_value(const core::Birthplace& birthplace) {
   value.forward_op = state.names.name(birthplace.forward_op);
   value.forward_label = state.labels.name(birthplace.forward_label);
   value.parameter = birthplace.parameter;
+  value.parameter_inferred = birthplace.parameter_inferred;
   value.thread = birthplace.thread;
   value.phase = birthplace.phase;
   value.phase_inferred = birthplace.phase_inferred;

@@ -256,6 +256,7 @@ void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
   if (record.parameter_like) return;
   record.gradient = true;
   record.birthplace.parameter = parameter;
+  record.birthplace.parameter_inferred = false;
 }
 
 uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noexcept {

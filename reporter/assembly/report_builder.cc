@@ -439,7 +439,7 @@ class Builder {
     if (const auto parameter = parameters_.find(storage.parameter);
         parameter != parameters_.end()) {
       row.module = parameter->second->module;
-      row.is_output = true;
+      row.is_output = !storage.parameter_inferred;
     }
   }
 
