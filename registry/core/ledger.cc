@@ -278,6 +278,13 @@ bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
   return row != shard.by_address.end() && shard.entry(row->second).record.parameter_like;
 }
 
+uint64_t Ledger::parameter_at(uintptr_t address) const noexcept {
+  Shard& shard = shard_of(address);
+  const LockHolder hold(shard.lock);
+  const auto row = shard.by_address.find(address);
+  return row == shard.by_address.end() ? 0 : shard.entry(row->second).record.birthplace.parameter;
+}
+
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {
   if (next_id_.load(std::memory_order_relaxed) == 1) return 0;  // nothing was ever written down
   Shard& shard = shard_of(address);

@@ -154,6 +154,8 @@ class Ledger {
   // Remembers that an operator consumed the storage as a leaf that requires grad. Returns its id.
   uint64_t mark_parameter_like(uintptr_t address) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
+  // Returns the parameter of the birthplace of what lies there; 0: none.
+  uint64_t parameter_at(uintptr_t address) const noexcept;
   // Returns whether any storage ever was: this program trains.
   bool any_parameter_like() const noexcept {
     return any_parameter_like_.load(std::memory_order_relaxed);

@@ -42,9 +42,9 @@ struct ThreadContext {
   NameId label;
   NameId forward_op;
   NameId forward_label;
-  uint64_t forward_parameter;  // of the operator that made the running node
-  uint64_t parameter;          // of the running outermost operator: see Birthplace
-  uint64_t layer_parameter;    // the last one consumed in this forward pass; 0: none yet
+  uint64_t forward_parameter;    // of the operator that made the running node
+  uint64_t parameter;            // of the running outermost operator: see Birthplace
+  uint64_t inherited_parameter;  // that of what it reads first, if it has none of its own
   // The last parameter consumed and its address: views of it (weight.t()) are no leaves.
   uint64_t last_parameter;
   uintptr_t last_parameter_address;
@@ -65,8 +65,7 @@ struct ThreadContext {
   std::array<Frame, kMaxFrames> frames;
   std::array<CachedName, kNameCache> names;
 
-  // The parameter that the running operator read, or else the one read last in this forward pass.
-  uint64_t nearest() const noexcept { return parameter != 0 ? parameter : layer_parameter; }
+  uint64_t nearest() const noexcept { return parameter != 0 ? parameter : inherited_parameter; }
 
   Birthplace birthplace() const noexcept {
     Birthplace birthplace;

@@ -121,6 +121,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   const OperatorKind kind =
       may_step || steps_are_observed ? kinds.of(thread.op, fn.name()) : OperatorKind::kOther;
   bool first = true;
+  uintptr_t first_graded = 0;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
@@ -137,7 +138,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
           // nothing.
           thread.parameter = thread.last_parameter;
         }
-        if (thread.parameter != 0) thread.layer_parameter = thread.parameter;
+        if (first_graded == 0) first_graded = address;
       }
       if (first && steps_are_observed && kind == OperatorKind::kStep)
         state.step_observers.tell(tensor);
@@ -150,6 +151,8 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
     first = false;
     if (!adopting && !grad_on && !may_step) break;
   }
+  if (thread.parameter == 0 && first_graded != 0)
+    thread.inherited_parameter = state.ledger.parameter_at(first_graded);
 }
 
 // The next node made on this thread has the number that the operator was given, the outermost one
@@ -174,17 +177,14 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   thread.op_sequence = thread.last_sequence;
   state.running.set(thread.thread, thread.op_sequence);
   thread.parameter = 0;
+  thread.inherited_parameter = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 
   const bool backward = thread.node_depth > 0 || torch::autograd::get_current_graph_task_id() != -1;
-  const bool forward = !backward && at::GradMode::is_enabled();
-  // The next forward pass begins outside any layer. On CUDA backward runs on another thread, but
-  // the optimizer's step on this one.
-  if (!forward) thread.layer_parameter = 0;
-  thread.phase.begin_operator(backward  ? OptimizerPhase::Mode::kBackward
-                              : forward ? OptimizerPhase::Mode::kForward
-                                        : OptimizerPhase::Mode::kNoGrad);
+  thread.phase.begin_operator(backward                     ? OptimizerPhase::Mode::kBackward
+                              : at::GradMode::is_enabled() ? OptimizerPhase::Mode::kForward
+                                                           : OptimizerPhase::Mode::kNoGrad);
   // Not in backward: AccumulateGrad detaches, too, which on CUDA would note the engine's thread as
   // training for ever.
   if (!backward && state.gradients_wanted.load(std::memory_order_relaxed) > 0 &&
