@@ -32,6 +32,7 @@ void fill(StorageInfo& info, const core::StorageRecord& record) {
       state.running.is_running(record.birthplace.thread, record.birthplace.op_sequence);
   info.raw_block = record.raw_block;
   info.used_as_parameter = record.parameter_like;
+  info.is_gradient = record.gradient;
   info.kind = kind_of(record, info.temporary);
   if (record.described) {
     info.dtype = static_cast<c10::ScalarType>(record.dtype);
@@ -61,6 +62,7 @@ Birthplace birthplace_value(const core::Birthplace& birthplace) {
   value.forward_op = state.names.name(birthplace.forward_op);
   value.forward_label = state.labels.name(birthplace.forward_label);
   value.parameter = birthplace.parameter;
+  value.parameter_inferred = birthplace.parameter_inferred;
   value.thread = birthplace.thread;
   value.phase = birthplace.phase;
   value.phase_inferred = birthplace.phase_inferred;

@@ -39,6 +39,9 @@ struct StorageInfo : Birthplace {
   bool raw_block = false;
   // An operator read it as a leaf that requires grad: a parameter, registered or not.
   bool used_as_parameter = false;
+  // Backward made it the gradient of a leaf, whose storage is `parameter`. Told while somebody asks
+  // for gradients: a MemReporter, say.
+  bool is_gradient = false;
   StorageKind kind = StorageKind::kTensor;
   // What the tensor that it was made for looks like. Without dtype the shape is unknown, too: no
   // operator has shown a tensor (raw blocks, scratch memory).

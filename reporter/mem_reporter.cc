@@ -24,6 +24,7 @@
 #include "reporter/assembly/named_tensor_facts.h"
 #include "reporter/assembly/report_builder.h"
 #include "reporter/names/name_book.h"
+#include "reporter/names/program_names.h"
 #include "reporter/process_memory.h"
 
 namespace memledger {
@@ -110,6 +111,26 @@ NamedTensorFacts facts_of(const SavedTensorRow& row, size_t graph) {
   facts.node_thread = row.forward_thread;
   facts.graph = graph;
   return facts;
+}
+
+// Adds what the program has told of storages whose tensors have ended.
+void add_names_of_the_ended(std::vector<NamedTensorFacts>& facts) {
+  if (ProgramNames::global().empty()) return;
+  std::unordered_set<uint64_t> named;
+  for (const NamedTensorFacts& fact : facts) {
+    if (fact.role != Role::kSaved) named.insert(fact.storage_id);
+  }
+  for (ProgramNames::Kept& kept : ProgramNames::global().kept()) {
+    if (named.count(kept.storage_id) > 0) continue;
+    NamedTensorFacts fact;
+    fact.name = std::move(kept.name);
+    fact.role = kept.role;
+    fact.module = std::move(kept.module);
+    fact.storage_id = kept.storage_id;
+    fact.has_storage = true;
+    fact.has_ended = true;
+    facts.push_back(std::move(fact));
+  }
 }
 
 bool is_same_storage(const NamedTensorFacts& a, const NamedTensorFacts& b) {
@@ -473,6 +494,7 @@ Report MemReporter::collect(ReportOptions options) const {
 Report MemReporter::collect_peak(c10::Device device, ReportOptions options,
                                  const std::string& label) const {
   Impl::NamedTensors tensors = impl_->read_named_tensors();
+  add_names_of_the_ended(tensors.facts);
   const Registry& registry = Registry::global();
   Instant instant = instant_of(registry);
   instant.of_peak = true;

@@ -115,7 +115,8 @@ struct ReportRow : Birthplace {
   std::optional<int64_t> more_references;  // tensors on the storage beyond those with a row
   // The path of the module (encoder.layers.0), or its type if it has no path: the module that owns
   // the parameter, buffer, gradient or optimizer state; for an output, the module whose parameter
-  // the operator consumed that made this output.
+  // the operator consumed that made this output. Inferred for what was made of that output, and for
+  // what backward made of it (Birthplace::parameter_inferred).
   std::string module;
   bool is_output = false;  // an output of `module`
   std::string where;       // the program's line: train.cc:42 main; empty if no stack was taken

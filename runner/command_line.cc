@@ -145,6 +145,10 @@ Command declare_run(RunOptions& options) {
        reports},
       {"-q,--quiet", "", &options.quiet,
        "Print no report on standard error. Files are still written.", reports},
+      {"--save-report", "FILE", &options.saved_report,
+       "Write all rows of the peaks and of the end to FILE: .json, .html, .csv\n"
+       "or .txt.",
+       reports},
       {"--timeline", "FILE", &options.timeline,
        "Record births and deaths of all storages: a .json file for\n"
        "ui.perfetto.dev, a .pickle file for pytorch.org/memory_viz.",

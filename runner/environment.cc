@@ -44,6 +44,7 @@ std::vector<Variable> format(const Settings& settings) {
     result.push_back({kLinesHtml, lines.html_file});
   }
   if (!settings.log_folder.empty()) result.push_back({kLog, settings.log_folder});
+  if (!settings.saved_report.empty()) result.push_back({kSaveReport, settings.saved_report});
   if (!settings.timeline.empty()) result.push_back({kTimeline, settings.timeline});
   if (!settings.folder.empty()) result.push_back({kFolder, settings.folder});
   return result;
@@ -54,6 +55,7 @@ Settings parse(const Lookup& lookup) {
   result.report = is_on(text_of(lookup, kReport));
   result.quiet = is_on(text_of(lookup, kQuiet));
   result.log_folder = text_of(lookup, kLog);
+  result.saved_report = text_of(lookup, kSaveReport);
   result.timeline = text_of(lookup, kTimeline);
   result.folder = text_of(lookup, kFolder);
   LineSettings& lines = result.lines;

@@ -21,6 +21,8 @@ inline constexpr char kQuiet[] = "MEMLEDGER_QUIET";
 // The folder for report files, made if missing. In this and all paths below, %r is the rank, %p the
 // process and %% a percent sign.
 inline constexpr char kLog[] = "MEMLEDGER_LOG";
+// The file for all that a report can say, written with or without reports.
+inline constexpr char kSaveReport[] = "MEMLEDGER_SAVE_REPORT";
 // The file for births and deaths of storages, written with or without reports.
 inline constexpr char kTimeline[] = "MEMLEDGER_TIMELINE";
 // The line profile (tracker/line_profiler.h): the functions and the columns, one per line, the
@@ -59,6 +61,7 @@ struct Settings {
   bool report = false;
   bool quiet = false;
   std::string log_folder;
+  std::string saved_report;
   std::string timeline;
   LineSettings lines;
   std::string folder;

@@ -56,6 +56,7 @@ environment::Settings settings_of(const RunOptions& options) {
   settings.report = is_wanted && (!options.quiet || writes_to_files(options));
   settings.quiet = options.quiet;
   settings.log_folder = options.log_folder;
+  settings.saved_report = options.saved_report;
   settings.timeline = options.timeline;
   settings.lines = options.lines;
   std::error_code error;

@@ -12,10 +12,11 @@ struct RunOptions {
   bool report = false;  // beside the line profile
   environment::LineSettings lines;
   bool no_default_columns = false;
-  std::string virtual_gpu;  // empty: the GPUs that are there
-  std::string calibration;  // of the virtual GPU, a file; empty: none
-  std::string log_folder;   // empty: standard error
-  std::string timeline;     // empty: none
+  std::string virtual_gpu;   // empty: the GPUs that are there
+  std::string calibration;   // of the virtual GPU, a file; empty: none
+  std::string log_folder;    // empty: standard error
+  std::string saved_report;  // empty: none
+  std::string timeline;      // empty: none
   std::vector<std::string> program;
 };
 

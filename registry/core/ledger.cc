@@ -142,6 +142,7 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
     record.raw_block = birth.raw_block;
     record.library_workspace = false;
     record.parameter_like = false;
+    record.gradient = false;
     record.shape.clear();
     record.stack = birth.stack;
     record.stack_weight = birth.stack_weight;
@@ -245,6 +246,19 @@ uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   return record.id;
 }
 
+void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
+  const uint64_t parameter = id_at(leaf);
+  Shard& shard = shard_of(gradient);
+  const LockHolder hold(shard.lock);
+  const auto row = shard.by_address.find(gradient);
+  if (row == shard.by_address.end()) return;
+  StorageRecord& record = shard.entry(row->second).record;
+  if (record.parameter_like) return;
+  record.gradient = true;
+  record.birthplace.parameter = parameter;
+  record.birthplace.parameter_inferred = false;
+}
+
 uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noexcept {
   Shard& shard = shard_of(address);
   const LockHolder hold(shard.lock);
@@ -262,6 +276,13 @@ bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
   const LockHolder hold(shard.lock);
   const auto row = shard.by_address.find(address);
   return row != shard.by_address.end() && shard.entry(row->second).record.parameter_like;
+}
+
+uint64_t Ledger::parameter_at(uintptr_t address) const noexcept {
+  Shard& shard = shard_of(address);
+  const LockHolder hold(shard.lock);
+  const auto row = shard.by_address.find(address);
+  return row == shard.by_address.end() ? 0 : shard.entry(row->second).record.birthplace.parameter;
 }
 
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {

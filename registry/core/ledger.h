@@ -154,10 +154,15 @@ class Ledger {
   // Remembers that an operator consumed the storage as a leaf that requires grad. Returns its id.
   uint64_t mark_parameter_like(uintptr_t address) noexcept;
   bool is_parameter_like(uintptr_t address) const noexcept;
+  // Returns the parameter of the birthplace of what lies there; 0: none.
+  uint64_t parameter_at(uintptr_t address) const noexcept;
   // Returns whether any storage ever was: this program trains.
   bool any_parameter_like() const noexcept {
     return any_parameter_like_.load(std::memory_order_relaxed);
   }
+
+  // Notes that backward has made the storage at `gradient` the gradient of the leaf at `leaf`.
+  void mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept;
 
   // Notes that LibTorch keeps this block for a library. Returns its id; 0 if there is none, or if a
   // tensor was seen on it: then the block that was meant has gone, and this is another.

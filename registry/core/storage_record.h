@@ -22,7 +22,7 @@ struct DeviceKey {
 
 // Where and by what a storage was made. Names are ids in the registry's NameTables.
 struct Birthplace {
-  uint64_t parameter = 0;    // id of the last parameter's storage that the operator consumed
+  uint64_t parameter = 0;    // id of the storage of a parameter; see memledger::Birthplace
   NameId op = 0;             // outermost operator running on the thread
   NameId autograd_node = 0;  // backward node running on the thread
   NameId label = 0;          // path of ScopedLabels and user scopes
@@ -32,6 +32,7 @@ struct Birthplace {
   uint32_t op_sequence = 0;  // which run of an operator on that thread; 0: outside operators
   Phase phase = Phase::kOther;
   bool phase_inferred = false;
+  bool parameter_inferred = false;
 };
 
 // A bit for each label whose peaks are kept.
@@ -60,6 +61,7 @@ struct StorageRecord {
   bool raw_block = false;          // made by a raw allocation, not for a storage
   bool library_workspace = false;  // LibTorch keeps it for a library
   bool parameter_like = false;     // an operator consumed it as a leaf that requires grad
+  bool gradient = false;           // of the leaf whose storage is birthplace.parameter
   absl::InlinedVector<int64_t, 4> shape;
 };
 

@@ -22,6 +22,7 @@ struct ThreadContext {
     NameId autograd_node;
     NameId forward_op;
     NameId forward_label;
+    uint64_t forward_parameter;
     uint32_t op_depth;
     uint32_t op_sequence;
     Phase operator_phase;
@@ -41,7 +42,9 @@ struct ThreadContext {
   NameId label;
   NameId forward_op;
   NameId forward_label;
-  uint64_t parameter;  // of the running outermost operator: see Birthplace
+  uint64_t forward_parameter;    // of the operator that made the running node
+  uint64_t parameter;            // of the running outermost operator: see Birthplace
+  uint64_t inherited_parameter;  // that of what it reads first, if it has none of its own
   // The last parameter consumed and its address: views of it (weight.t()) are no leaves.
   uint64_t last_parameter;
   uintptr_t last_parameter_address;
@@ -62,6 +65,8 @@ struct ThreadContext {
   std::array<Frame, kMaxFrames> frames;
   std::array<CachedName, kNameCache> names;
 
+  uint64_t nearest() const noexcept { return parameter != 0 ? parameter : inherited_parameter; }
+
   Birthplace birthplace() const noexcept {
     Birthplace birthplace;
     birthplace.op = op;
@@ -69,7 +74,8 @@ struct ThreadContext {
     birthplace.label = label;
     birthplace.forward_op = forward_op;
     birthplace.forward_label = forward_label;
-    birthplace.parameter = op_depth > 0 && node_depth == 0 ? parameter : 0;
+    birthplace.parameter = node_depth > 0 ? forward_parameter : op_depth > 0 ? nearest() : 0;
+    birthplace.parameter_inferred = birthplace.parameter != 0 && (node_depth > 0 || parameter == 0);
     birthplace.thread = thread;
     birthplace.op_sequence = op_sequence;
     birthplace.phase = phase.phase(op_depth > 0, node_depth > 0);
@@ -112,27 +118,31 @@ class ForwardOperators {
   struct Made {
     NameId op = 0;
     NameId label = 0;
+    uint64_t parameter = 0;
   };
   void note(uint64_t thread, uint64_t sequence, Made made) noexcept {
     Entry& entry = entries_[index(thread, sequence)];
     entry.key.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
     entry.made.store(uint64_t{made.op} << 32 | made.label, std::memory_order_relaxed);
+    entry.parameter.store(made.parameter, std::memory_order_relaxed);
     entry.key.store(key(thread, sequence), std::memory_order_release);
   }
   Made find(uint64_t thread, uint64_t sequence) const noexcept {
     const Entry& entry = entries_[index(thread, sequence)];
     if (entry.key.load(std::memory_order_acquire) != key(thread, sequence)) return {};
     const uint64_t made = entry.made.load(std::memory_order_relaxed);
+    const uint64_t parameter = entry.parameter.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (entry.key.load(std::memory_order_relaxed) != key(thread, sequence)) return {};
-    return {static_cast<NameId>(made >> 32), static_cast<NameId>(made)};
+    return {static_cast<NameId>(made >> 32), static_cast<NameId>(made), parameter};
   }
 
  private:
   struct Entry {
     std::atomic<uint64_t> key{0};
     std::atomic<uint64_t> made{0};
+    std::atomic<uint64_t> parameter{0};
   };
   // Never 0: LibTorch numbers threads from 1. Two nodes share a key only after 2^40 nodes or 2^24
   // threads.

@@ -69,6 +69,7 @@ void push_node(ThreadContext& thread, const char* name) {
                                         thread.autograd_node,
                                         thread.forward_op,
                                         thread.forward_label,
+                                        thread.forward_parameter,
                                         thread.op_depth,
                                         thread.op_sequence,
                                         thread.phase.operator_phase()};
@@ -77,6 +78,7 @@ void push_node(ThreadContext& thread, const char* name) {
     thread.op_sequence = 0;
     thread.forward_op = 0;
     thread.forward_label = 0;
+    thread.forward_parameter = 0;
     thread.autograd_node = core::intern_cached(thread, RegistryState::get().names, name);
   }
   ++thread.node_depth;
@@ -91,6 +93,7 @@ void pop_node(ThreadContext& thread) {
     thread.autograd_node = frame.autograd_node;
     thread.forward_op = frame.forward_op;
     thread.forward_label = frame.forward_label;
+    thread.forward_parameter = frame.forward_parameter;
     thread.op_depth = frame.op_depth;
     thread.op_sequence = frame.op_sequence;
     thread.phase.resume_operator(frame.operator_phase);
@@ -101,10 +104,11 @@ void pop_node(ThreadContext& thread) {
 // Looks up which operator of the forward pass made the node that now runs.
 void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0) return;
-  const auto [op, label] = RegistryState::get().forward_operators.find(
+  const auto [op, label, parameter] = RegistryState::get().forward_operators.find(
       fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
   thread.forward_op = op;
   thread.forward_label = label;
+  thread.forward_parameter = parameter;
 }
 
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
@@ -117,6 +121,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   const OperatorKind kind =
       may_step || steps_are_observed ? kinds.of(thread.op, fn.name()) : OperatorKind::kOther;
   bool first = true;
+  uintptr_t first_graded = 0;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
@@ -133,6 +138,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
           // nothing.
           thread.parameter = thread.last_parameter;
         }
+        if (first_graded == 0) first_graded = address;
       }
       if (first && steps_are_observed && kind == OperatorKind::kStep)
         state.step_observers.tell(tensor);
@@ -145,6 +151,8 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
     first = false;
     if (!adopting && !grad_on && !may_step) break;
   }
+  if (thread.parameter == 0 && first_graded != 0)
+    thread.inherited_parameter = state.ledger.parameter_at(first_graded);
 }
 
 // The next node made on this thread has the number that the operator was given, the outermost one
@@ -152,7 +160,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.node_depth > 0) return;
   RegistryState::get().forward_operators.note(fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
-                                              {thread.op, thread.label});
+                                              {thread.op, thread.label, thread.nearest()});
 }
 
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
@@ -169,6 +177,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   thread.op_sequence = thread.last_sequence;
   state.running.set(thread.thread, thread.op_sequence);
   thread.parameter = 0;
+  thread.inherited_parameter = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 
@@ -176,7 +185,6 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   thread.phase.begin_operator(backward                     ? OptimizerPhase::Mode::kBackward
                               : at::GradMode::is_enabled() ? OptimizerPhase::Mode::kForward
                                                            : OptimizerPhase::Mode::kNoGrad);
-  note_next_node(thread, fn);
   // Not in backward: AccumulateGrad detaches, too, which on CUDA would note the engine's thread as
   // training for ever.
   if (!backward && state.gradients_wanted.load(std::memory_order_relaxed) > 0 &&
@@ -184,6 +192,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
     core::TrainingThreads::note(thread);
   }
   look_at_inputs(thread, fn);
+  note_next_node(thread, fn);
 }
 
 void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {

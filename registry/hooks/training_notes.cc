@@ -18,6 +18,7 @@
 #include "registry/core/thread_context.h"
 #include "registry/core/training_threads.h"
 #include "registry/hooks/step_observer.h"
+#include "registry/libtorch/storage_impl.h"
 #include "registry/second_copy/copies.h"
 #include "registry/state.h"
 
@@ -97,6 +98,24 @@ void note_locked(Notes& all, const at::Tensor& leaf, const at::Tensor& gradient,
       key, Note{WeakTensor(leaf.getIntrusivePtr()), WeakTensor(gradient.getIntrusivePtr())});
 }
 
+uintptr_t address_of(c10::StorageImpl& storage) {
+  return reinterpret_cast<uintptr_t>(storage._mutable_data_ptr_no_checks().get());
+}
+
+// Writes into the storage's record whose gradient it is: at a peak the gradient is known by that
+// alone. Not for a bucket that holds gradients of several leaves.
+void mark_gradient(const at::Tensor& leaf) {
+  const at::Tensor& gradient = meta_of(leaf)->grad_;
+  if (!gradient.defined()) return;
+  c10::StorageImpl* const of_gradient = storage_impl_of(gradient);
+  c10::StorageImpl* const of_leaf = storage_impl_of(leaf);
+  if (of_gradient == nullptr || of_leaf == nullptr || of_gradient == of_leaf) return;
+  if (gradient.layout() != c10::kStrided || of_gradient->sym_nbytes().is_symbolic() ||
+      gradient.nbytes() != of_gradient->nbytes())
+    return;
+  RegistryState::get().ledger.mark_gradient(address_of(*of_gradient), address_of(*of_leaf));
+}
+
 }  // namespace
 
 core::Lock& training_notes_lock() { return notes().lock; }
@@ -154,7 +173,9 @@ void GradientNotes::note_running_node() {
   if (leaf.is_cpu()) core::TrainingThreads::note(core::this_thread());
   // If another backward() is adding to it, that one will note it.
   const std::unique_lock<std::mutex> node_lock(NodeLock::of(*node), std::try_to_lock);
-  if (node_lock.owns_lock()) note_gradient_here(leaf);
+  if (!node_lock.owns_lock()) return;
+  note_gradient_here(leaf);
+  mark_gradient(leaf);
 }
 
 at::Tensor noted_gradient_here(const at::Tensor& leaf) {

@@ -22,6 +22,7 @@ struct NamedTensorFacts {
   uint64_t storage_id = 0;  // 0: not in the registry
   uintptr_t address = 0;    // of its storage's data; 0: none to be seen
   bool has_storage = false;
+  bool has_ended = false;  // the tensor object: its name is remembered by the storage
   bool pinned = false;
   bool lent = false;  // see StorageFacts::lent
   std::optional<int64_t> storage_bytes;

@@ -327,10 +327,35 @@ class Builder {
         rows.front().nbytes = storage.nbytes;
         rows.front().visible_bytes = visible_bytes(on_storage, storage.nbytes);
         for (ReportRow& row : rows) add_birthplace(row, storage);
+        if (on_storage.front()->has_ended) describe(rows.front(), storage);
+        draft.named = keep(std::move(rows));
+      } else if (const NamedTensorFacts* const leaf = leaf_of(storage)) {
+        NamedTensorFacts gradient;
+        gradient.name = leaf->name + ".grad";
+        gradient.role = Role::kGradient;
+        gradient.module = leaf->module;
+        std::vector<ReportRow> rows = rows_of({&gradient}, Role::kGradient);
+        rows.front().nbytes = storage.nbytes;
+        add_birthplace(rows.front(), storage);
+        describe(rows.front(), storage);
         draft.named = keep(std::move(rows));
       }
       drafts.push_back(draft);
     }
+  }
+
+  // For a row whose tensor has gone.
+  static void describe(ReportRow& row, const StorageInfo& storage) {
+    if (!storage.dtype.has_value()) return;
+    row.dtype = storage.dtype;
+    row.shape.emplace(storage.shape.begin(), storage.shape.end());
+  }
+
+  // Returns the parameter whose gradient the storage was when it had a tensor.
+  const NamedTensorFacts* leaf_of(const StorageInfo& storage) const {
+    if (!storage.is_gradient) return nullptr;
+    const auto leaf = parameters_.find(storage.parameter);
+    return leaf == parameters_.end() ? nullptr : leaf->second;
   }
 
   void draft_elsewhere() {
@@ -379,6 +404,11 @@ class Builder {
   static Role least_role(const StorageInfo& storage) {
     return storage.temporary ? Role::kTemporary : Role::kTensor;
   }
+  // What nobody has named may still have been seen as something.
+  static Role anonymous_role(const StorageInfo& storage) {
+    if (storage.used_as_parameter) return Role::kParameter;
+    return storage.is_gradient ? Role::kGradient : least_role(storage);
+  }
 
   // Returns null where the allocator does not tell.
   const DeviceSegment* segment_of(const StorageInfo& storage) const {
@@ -409,7 +439,7 @@ class Builder {
     if (const auto parameter = parameters_.find(storage.parameter);
         parameter != parameters_.end()) {
       row.module = parameter->second->module;
-      row.is_output = true;
+      row.is_output = !storage.parameter_inferred;
     }
   }
 
@@ -421,7 +451,7 @@ class Builder {
     const StorageInfo& storage = *draft.storage;
     row.anonymous = true;
     row.name = name_of(draft);
-    row.role = least_role(storage);
+    row.role = anonymous_role(storage);
     row.dtype = storage.dtype;
     if (storage.dtype.has_value()) row.shape.emplace(storage.shape.begin(), storage.shape.end());
     row.storage_offset_bytes = 0;

@@ -48,13 +48,14 @@ namespace {
 
 // Empty texts: none.
 std::string producer(const Birthplace& birthplace, std::string_view module_of_output,
-                     std::string_view line) {
+                     std::string_view layer, std::string_view line) {
   if (birthplace.adopted) return "before tracking";
   std::string where(birthplace.label);
   const auto add = [&where](std::string_view part) {
     if (!part.empty()) where.append(where.empty() ? "" : ", ").append(part);
   };
   if (!module_of_output.empty()) add("output of " + std::string(module_of_output));
+  if (!layer.empty()) add("layer " + std::string(layer));
   if (birthplace.autograd_node.empty() || birthplace.forward_op.empty()) {
     add(birthplace.autograd_node);
   } else {
@@ -75,10 +76,12 @@ std::string producer(const Birthplace& birthplace, std::string_view module_of_ou
 
 }  // namespace
 
-std::string producer(const Birthplace& birthplace) { return producer(birthplace, "", ""); }
+std::string producer(const Birthplace& birthplace) { return producer(birthplace, "", "", ""); }
 
 std::string producer(const ReportRow& row) {
-  return producer(row, row.is_output ? std::string_view(row.module) : "", row.where);
+  const std::string_view module = row.module;
+  return producer(row, row.is_output ? module : "", row.is_output || !row.anonymous ? "" : module,
+                  row.where);
 }
 
 std::optional<uint64_t> known_storage_id(const ReportRow& row) {

@@ -15,13 +15,16 @@
 #include <string_view>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/hooks/training_notes.h"
 #include "registry/recording.h"
+#include "reporter/names/module_type.h"
 #include "reporter/names/optimizer_state.h"
 #include "reporter/names/optimizer_watch.h"
+#include "reporter/names/program_names.h"
 #include "reporter/names/prototype_layers.h"
 #include "reporter/names/script_module.h"
 
@@ -108,21 +111,24 @@ std::string join(const std::string& prefix, const std::string& path) {
   return prefix.empty() ? path : path.empty() ? prefix : prefix + "." + path;
 }
 
-// Returns Linear for torch::nn::LinearImpl.
-std::string type_name(const torch::nn::Module& module) {
-  std::string name = module.name();
-  if (const size_t colon = name.rfind(':'); colon != std::string::npos) name.erase(0, colon + 1);
-  constexpr std::string_view kImpl = "Impl";
-  if (name.size() > kImpl.size() &&
-      name.compare(name.size() - kImpl.size(), kImpl.size(), kImpl) == 0)
-    name.resize(name.size() - kImpl.size());
-  return name;
-}
-
 // Returns encoder.0 for encoder.0.weight: the names of parameters have no dots.
 std::string path_of_owner(const std::string& name) {
   const size_t dot = name.rfind('.');
   return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+
+// Returns what the program has told of tensors that are not among those named.
+std::vector<ProgramNames::Living> told_beside(const std::vector<NamedTensor>& named) {
+  if (ProgramNames::global().empty()) return {};
+  std::unordered_set<const c10::TensorImpl*> known;
+  for (const NamedTensor& one : named) known.insert(one.tensor.unsafeGetTensorImpl());
+  std::vector<ProgramNames::Living> told = ProgramNames::global().living();
+  told.erase(std::remove_if(told.begin(), told.end(),
+                            [&known](const ProgramNames::Living& living) {
+                              return known.count(living.tensor.unsafeGetTensorImpl()) > 0;
+                            }),
+             told.end());
+  return told;
 }
 
 at::Tensor lock(const WeakTensor& weak) {
@@ -422,7 +428,7 @@ std::vector<NamedTensor> NameBook::read() const {
     may_be_read = entry.may_be_read();
     const auto owner_of = [&, root = module](const std::string& name) {
       const std::string path = path_of_owner(name);
-      return path.empty() ? type_name(*root) : path;
+      return path.empty() ? type_name_of(*root) : path;
     };
     for (const auto& parameter : module->named_parameters()) {
       const std::string name = join(entry.prefix, parameter.key());
@@ -468,6 +474,18 @@ std::vector<NamedTensor> NameBook::read() const {
     if (tensor.defined() && !optimizers.empty())
       given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
   }
+  // What the program has told without knowing comes after what was registered.
+  std::vector<ProgramNames::Living> told = told_beside(result);
+  for (const ProgramNames::Living& living : told) {
+    if (living.role == Role::kOptimizerState) continue;
+    may_be_read = no_other_thread_trains() &&
+                  (living.noted_by == this_thread_number() || trains(this_thread_number()));
+    if (living.role == Role::kParameter) {
+      add_parameter(living.name, living.module, living.tensor);
+    } else {
+      add(living.name, living.role, living.module, living.tensor);
+    }
+  }
   for (const auto& shared_entry : optimizers) {
     OptimizerEntry& entry = *shared_entry;
     const Pin pin(entries_->lock, entry);
@@ -506,6 +524,10 @@ std::vector<NamedTensor> NameBook::read() const {
         }
       }
     }
+  }
+  for (const ProgramNames::Living& living : told_beside(result)) {
+    if (living.role == Role::kOptimizerState)
+      add(living.name, living.role, living.module, living.tensor);
   }
   std::stable_sort(result.begin(), result.end(),
                    [](const NamedTensor& a, const NamedTensor& b) { return a.role < b.role; });

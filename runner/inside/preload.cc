@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "runner/environment.h"
+#include "runner/inside/torch_calls.h"
 #include "runner/libtorch_release.h"
 
 namespace {
@@ -122,6 +123,8 @@ void bring_memledger_in() {
     return;
   }
   __atomic_store_n(&memledger_handle, handle, __ATOMIC_RELEASE);
+  memledger::inside::hand_torch_calls_to(
+      reinterpret_cast<memledger::inside::CallTorch>(dlsym(handle, "memledger_call_torch")));
 }
 
 // libmemledger.so must do its work at exit before the destructors of libraries that it does not

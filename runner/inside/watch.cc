@@ -20,18 +20,16 @@
 #include "registry/libtorch/forget_cuda.h"
 #include "registry/registry.h"
 #include "registry/second_copy/copies.h"
-#include "reporter/mem_reporter.h"
 #include "reporter/out_of_memory.h"
 #include "runner/environment.h"
 #include "runner/inside/measure.h"
+#include "runner/inside/run_report.h"
 #include "text/output.h"
 #include "tracker/line_profiler.h"
 #include "tracker/timeline.h"
 
 namespace memledger::inside {
 namespace {
-
-constexpr size_t kPeakRows = 20;
 
 // 75 MB when full.
 constexpr size_t kTimelineEvents = size_t{1} << 19;
@@ -41,6 +39,7 @@ struct Watch {
   pid_t process = 0;
   bool reports = false;              // on standard error or in the folder
   std::string folder;                // for reports; empty: standard error
+  RunFile saved_report;              // empty: none
   RunFile timeline_file;             // empty: none
   std::optional<Timeline> timeline;  // never destroyed
   LineProfiler* lines = nullptr;
@@ -58,6 +57,8 @@ Watch& watch() {
 const char* value_of(const char* variable) { return secure_getenv(variable); }
 
 int rank_of_this_process() { return environment::rank(&value_of); }
+
+ProcessOfRun this_process() { return {watch().process, rank_of_this_process()}; }
 
 void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }
 
@@ -83,26 +84,6 @@ void write(const RunFile& file, std::string_view what, const Write& write) {
                      " of process ", std::to_string(watch().process), ", rank ",
                      std::to_string(rank_of_this_process()), ", is in ", *path});
   }
-}
-
-std::string report_text(std::string_view when) {
-  std::ostringstream out;
-  out << fmt::format("memledger: process {}, rank {}, {}\n", watch().process,
-                     rank_of_this_process(), when);
-  const MemReporter reporter;
-  const Report report = reporter.collect();
-  for (const DeviceReport& device : report.devices) {
-    out << fmt::format("Peak on {}: {} bytes requested\n", device.device.str(),
-                       device.counters.peak_bytes);
-  }
-  out << report;
-  ReportOptions few;
-  few.max_rows = kPeakRows;
-  for (const DeviceReport& device : report.devices) {
-    if (device.counters.peak_bytes > device.counters.current_bytes)
-      out << reporter.collect_peak(device.device, few);
-  }
-  return std::move(out).str();
 }
 
 // Returns an absolute path now, as the program may change its folder later.
@@ -191,11 +172,15 @@ void report_at_exit() {
       }
       return;
     }
+    write(watch().saved_report, "report", [](std::ostream& out) {
+      write_run_report(this_process(), watch().saved_report.path(), out);
+    });
     write(watch().timeline_file, "timeline", [](std::ostream& out) {
       write_timeline(watch().timeline->read(), watch().timeline_file.path(), out);
     });
     if (watch().lines != nullptr) write_lines();
-    if (watch().reports) write("memledger-exit", "report", report_text("at its end"));
+    if (watch().reports)
+      write("memledger-exit", "report", run_report_text(this_process(), "at its end"));
   } catch (const std::exception& error) {
     memledger::tell({"memledger: no report: ", first_line(error.what())});
   }
@@ -219,12 +204,19 @@ void prepare_folder() {
        watch.settings.quiet ? "; there will be no reports" : "; reports go to standard error"});
 }
 
+// Returns the file, in a folder that is there.
+RunFile file_in_folder(const std::string& pattern) {
+  RunFile file = file_at(pattern);
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(file.path()).parent_path(), error);
+  return file;
+}
+
+void begin_saved_report() { watch().saved_report = file_in_folder(watch().settings.saved_report); }
+
 void begin_timeline() {
   Watch& watch = inside::watch();
-  watch.timeline_file = file_at(watch.settings.timeline);
-  std::error_code error;
-  std::filesystem::create_directories(
-      std::filesystem::path(watch.timeline_file.path()).parent_path(), error);
+  watch.timeline_file = file_in_folder(watch.settings.timeline);
   watch.timeline.emplace(TimelineOptions{kTimelineEvents});
 }
 
@@ -244,6 +236,7 @@ void begin(const environment::Settings& settings) {
   static const auto* const tracking = new ScopedTracking;  // never ends
   if (absl::IsFailedPrecondition(tracking->status()) || !Registry::global().active()) return;
   if (!settings.lines.functions.empty()) begin_lines();
+  if (!settings.saved_report.empty()) begin_saved_report();
   if (!settings.timeline.empty()) begin_timeline();
   std::atexit(&report_at_exit);
   if (watch.reports) report_out_of_memory();
@@ -253,8 +246,8 @@ void begin(const environment::Settings& settings) {
 __attribute__((constructor(103))) void watch_if_asked() {
   try {
     const environment::Settings settings = environment::parse(&value_of);
-    const bool asked =
-        settings.report || !settings.timeline.empty() || !settings.lines.functions.empty();
+    const bool asked = settings.report || !settings.saved_report.empty() ||
+                       !settings.timeline.empty() || !settings.lines.functions.empty();
     // Where another copy of memledger in this process has taken the report, it does all this.
     if (asked && take_exit_report()) begin(settings);
     measure_if_asked();

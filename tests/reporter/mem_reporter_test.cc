@@ -57,8 +57,8 @@ TEST_SUITE("the printed table") {
     CHECK(contains(before, row_text("bias", "(1024,)", "4.00K")));
     CHECK(contains(before, row_text("Tensor0", "(512, 1024)", "2.00M").substr(0, 70) +
                                "  aten::ones [forward]\n"));
-    CHECK(contains(
-        before, row_text("Tensor1", "(1,)", "4.00B").substr(0, 70) + "  aten::mean [forward]\n"));
+    CHECK(contains(before, row_text("Tensor1", "(1,)", "4.00B").substr(0, 70) +
+                               "  aten::mean [layer Linear, forward]\n"));
     CHECK(
         contains(before,
                  "Total Tensors: 1573889 \tUsed Memory: 6.00M\nThe allocated memory on cpu: 6.00M\n"

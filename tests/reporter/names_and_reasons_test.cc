@@ -253,8 +253,10 @@ TEST_SUITE("layers") {
       CHECK(row_of(tensor).is_output);
     }
     CHECK(contains(text(reporter), "  aten::addmm [output of net.linear, forward]\n"));
-    CHECK(row_of(second).module == "");
+    // relu reads no parameter, but what a layer has made.
+    CHECK(row_of(second).module == "net.linear");
     CHECK_FALSE(row_of(second).is_output);
+    CHECK(contains(text(reporter), "  aten::relu [layer net.linear, forward]\n"));
     CHECK(find_row(report, "net.conv.weight")->module == "net.conv");
     CHECK_FALSE(find_row(report, "net.conv.weight")->is_output);
     check_explained(report);

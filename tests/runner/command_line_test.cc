@@ -96,13 +96,15 @@ TEST_CASE("the line profile's options") {
 }
 
 TEST_CASE("options take their value after = or as the next word") {
-  for (const Words& words : {Words{"--virtual-gpu=a100:24GiB,count=2", "--log=out/%r",
-                                   "--timeline=t.json", "-q", "./train"},
-                             Words{"--virtual-gpu", "a100:24GiB,count=2", "--log", "out/%r",
-                                   "--timeline", "t.json", "--quiet", "--", "./train"}}) {
+  for (const Words& words :
+       {Words{"--virtual-gpu=a100:24GiB,count=2", "--log=out/%r", "--save-report=r.html",
+              "--timeline=t.json", "-q", "./train"},
+        Words{"--virtual-gpu", "a100:24GiB,count=2", "--log", "out/%r", "--save-report", "r.html",
+              "--timeline", "t.json", "--quiet", "--", "./train"}}) {
     const RunOptions options = run_options(words);
     CHECK(options.virtual_gpu == "a100:24GiB,count=2");
     CHECK(options.log_folder == "out/%r");
+    CHECK(options.saved_report == "r.html");
     CHECK(options.timeline == "t.json");
     CHECK(options.quiet);
     CHECK(options.program == Words{"./train"});

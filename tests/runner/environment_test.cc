@@ -34,6 +34,7 @@ void check_round_trip(const Settings& settings, Variables variables = {}) {
   CHECK(result.report == settings.report);
   CHECK(result.quiet == settings.quiet);
   CHECK(result.log_folder == settings.log_folder);
+  CHECK(result.saved_report == settings.saved_report);
   CHECK(result.timeline == settings.timeline);
   CHECK(result.folder == settings.folder);
   CHECK(result.lines.functions == settings.lines.functions);
@@ -49,6 +50,7 @@ Settings all_settings() {
   settings.report = true;
   settings.quiet = true;
   settings.log_folder = "logs/%r-%p";
+  settings.saved_report = "r=%r.html";
   settings.timeline = "t=1.json";
   settings.lines = {{"f", "a::operator()(int, int)"}, {"line.left", "x"}, 3, "t", "j", "h"};
   settings.folder = "/a folder";
@@ -79,6 +81,7 @@ TEST_CASE("what an outer run asked for is taken back, but for its paths") {
   CHECK(settings.lines.functions.empty());
   CHECK(settings.lines.html_file.empty());
   CHECK(settings.log_folder == "logs/%r-%p");
+  CHECK(settings.saved_report == "r=%r.html");
   CHECK(settings.timeline == "t=1.json");
   Settings few;
   few.lines.functions = {"g"};

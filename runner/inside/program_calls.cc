@@ -1,0 +1,157 @@
+// What the program's calls of LibTorch tell of names.
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "registry/core/fork_safe_mutex.h"
+#include "registry/registry.h"
+#include "registry/scoped.h"
+#include "reporter/names/program_names.h"
+#include "runner/inside/torch_calls.h"
+
+namespace memledger::inside {
+namespace {
+
+using LossClosure = std::function<at::Tensor()>;
+
+// How many parameters and buffers have been registered. A module is read again only if that has
+// changed.
+std::atomic<uint64_t> registrations{1};
+
+// What was read of one object. The states of an optimizer rarely change after its first steps, so
+// they are read at the first three and at each power of two.
+struct Read {
+  uint64_t at_registrations = 0;  // of a module
+  uint64_t steps = 0;             // of an optimizer
+};
+
+struct Seen {
+  ForkSafeMutex lock;
+  std::unordered_map<uintptr_t, Read> by_object;  // guarded by it
+};
+
+// Never destroyed: programs train after main, too.
+Seen& seen() {
+  static auto* const seen = new Seen;
+  return *seen;
+}
+
+// Objects end unseen, and others take their addresses.
+constexpr size_t kMostObjects = 4096;
+
+Read& read_of(Seen& all, uintptr_t object) {
+  if (all.by_object.size() >= kMostObjects) all.by_object.clear();
+  return all.by_object[object];
+}
+
+// Modules call each other's functions, and reading one calls them, too: the outermost call of a
+// thread tells of all.
+thread_local int depth = 0;
+
+class Inside {
+ public:
+  Inside() { ++depth; }
+  ~Inside() { --depth; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
+
+template <typename T>
+const T& object(uintptr_t address) {
+  return *reinterpret_cast<const T*>(address);
+}
+
+void see_module(uintptr_t address, bool is_changed) noexcept {
+  try {
+    const uint64_t now = registrations.load(std::memory_order_relaxed);
+    {
+      const std::lock_guard<ForkSafeMutex> hold(seen().lock);
+      Read& read = read_of(seen(), address);
+      if (!is_changed && read.at_registrations == now) return;
+      read.at_registrations = now;
+    }
+    ProgramNames::global().note(object<torch::nn::Module>(address));
+  } catch (...) {
+    // Without memory, names are missing.
+  }
+}
+
+void see_new_optimizer(uintptr_t address) noexcept {
+  try {
+    const std::lock_guard<ForkSafeMutex> hold(seen().lock);
+    read_of(seen(), address).steps = 0;
+  } catch (...) {
+  }
+}
+
+bool states_are_due(uintptr_t optimizer) noexcept {
+  try {
+    const std::lock_guard<ForkSafeMutex> hold(seen().lock);
+    const uint64_t steps = ++read_of(seen(), optimizer).steps;
+    return steps <= 3 || (steps & (steps - 1)) == 0;
+  } catch (...) {
+    return false;
+  }
+}
+
+void* call(TorchFunction function, const TorchArguments& arguments) {
+  const auto& [a, b, c, d, e] = arguments.of;
+  return function(a, b, c, d, e);
+}
+
+void* step(TorchFunction function, const TorchArguments& arguments) {
+  const auto [result, optimizer, closure, d, e] = arguments.of;
+  void* returned = nullptr;
+  {
+    // A closure computes the loss anew, which is no optimizer's work.
+    std::optional<ScopedPhase> phase;
+    if (object<LossClosure>(closure) == nullptr) phase.emplace(Phase::kOptimizer);
+    returned = call(function, arguments);
+  }
+  if (states_are_due(optimizer)) {
+    const Inside inside;
+    ProgramNames::global().note_step(object<torch::optim::Optimizer>(optimizer));
+  }
+  return returned;
+}
+
+}  // namespace
+}  // namespace memledger::inside
+
+extern "C" __attribute__((visibility("default"))) void* memledger_call_torch(
+    memledger::inside::TorchCall what, memledger::inside::TorchFunction function,
+    memledger::inside::TorchArguments arguments) {
+  using namespace memledger::inside;
+  if (what == TorchCall::kRegistration) registrations.fetch_add(1, std::memory_order_relaxed);
+  if (depth > 0 || !memledger::Registry::global().active()) return call(function, arguments);
+  if (what == TorchCall::kOptimizerStep) return step(function, arguments);
+  const Inside inside;
+  void* const returned = call(function, arguments);
+  switch (what) {
+    case TorchCall::kModuleGetter:
+      see_module(arguments.of[1], /*is_changed=*/false);
+      break;
+    case TorchCall::kModuleUse:
+      see_module(arguments.of[0], /*is_changed=*/false);
+      break;
+    case TorchCall::kModuleChange:
+      see_module(arguments.of[0], /*is_changed=*/true);
+      break;
+    case TorchCall::kOptimizerChange:
+      see_new_optimizer(arguments.of[0]);
+      break;
+    case TorchCall::kScriptLoad:
+      memledger::ProgramNames::global().note(object<torch::jit::Module>(arguments.of[0]));
+      break;
+    default:
+      break;
+  }
+  return returned;
+}

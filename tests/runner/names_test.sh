@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# names_test.sh MEMLEDGER PROGRAM [--cuda]
+#
+# A program that has never heard of memledger has its names in the report: what it says of itself is
+# held against the rows of the peak.
+source tests/support/shell_test.sh
+memledger="$PWD/$1" program="$PWD/$2"
+export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
+cd "$TEST_TMPDIR" || exit 1
+shown_on_failure=(err)
+
+# Fails unless the peak's named rows are what the program tells, with each gradient and state, and
+# nearly all other bytes have a layer.
+named_rightly() {  # DEVICE OPTIMIZER-SLOTS…
+  python3 - "$@" <<'PYTHON'
+import json, sys
+device, slots = sys.argv[1], sys.argv[2:]
+told = dict(line.split() for line in open("out"))
+report = json.load(open("report.json"))
+rows = [row for one in report["peaks"]["devices"] if one["device"] == device for row in one["rows"]]
+named = {row["name"]: row for row in rows if not row["anonymous"]}
+trained = [name for name in told if not name.endswith(("scale", "running_mean", "running_var", "num_batches_tracked"))]
+wrong = []
+for name, size in told.items():
+    row = named.pop(name, None)
+    role = "parameter" if name in trained else "buffer"
+    if row is None or row["bytes"] != int(size) or row["role"] != role:
+        wrong.append(f"{name}: {row and (row['bytes'], row['role'])} is not {size}, {role}")
+for name in trained:
+    gradient = named.pop(name + ".grad", None)
+    if gradient and (gradient["role"], gradient["bytes"]) != ("gradient", int(told[name])):
+        wrong.append(f"{name}.grad: {gradient}")
+    for slot in slots:
+        optimizer, _, state = slot.partition(".")
+        row = named.pop(f"{optimizer}.{name}.{state}", None)
+        if optimizer == "Adam" and name.startswith("Critic") or optimizer == "SGD" and name.startswith("LeNet"):
+            continue
+        if row is None or (row["role"], row["bytes"]) != ("optimizer_state", int(told[name])):
+            wrong.append(f"{slot} of {name}: {row}")
+wrong += [f"{name} is nothing that the program has" for name in named]
+tensors = [row for row in rows if row["storage_kind"] == "tensor"]
+total = sum(row["bytes"] for row in tensors)
+known = sum(row["bytes"] for row in tensors if not row["anonymous"] or row["module"])
+print(f"{known} of {total} bytes have a name or a layer")
+if known < 0.9 * total:
+    wrong.append("too few: " + ", ".join(f"{row['op']} {row['phase']} {row['bytes']}" for row in tensors if row["anonymous"] and not row["module"]))
+print("\n".join(wrong))
+sys.exit(bool(wrong))
+PYTHON
+}
+run() { "$memledger" run --quiet --save-report=report.json "$@" >out 2>err; }
+
+run -- "$program" lenet
+check "exit status" equal "$?" 0
+check "a net, on the CPU" named_rightly cpu Adam.exp_avg Adam.exp_avg_sq
+run -- "$program" stack
+check "a net on the stack" named_rightly cpu RMSprop.square_avg
+run -- "$program" gan
+check "two nets" named_rightly cpu SGD.momentum_buffer Adam.exp_avg Adam.exp_avg_sq
+run -- "$program" many
+check "1000 nets leave nothing" python3 -c '
+import json
+end = json.load(open("report.json"))["end"]
+assert not [row for device in end["devices"] for row in device["rows"]], end'
+if [[ "${3:-}" == --cuda ]]; then
+  run --virtual-gpu=h100 -- "$program" lenet cuda
+  check "a net on a virtual GPU" named_rightly cuda:0 Adam.exp_avg Adam.exp_avg_sq
+fi
+run --save-report=report.html -- "$program" stack
+check "a page" has report.html "classifier.0.weight"
+"$memledger" run --save-report=report.csv -- "$program" stack >out 2>err
+check "rows" has report.csv "classifier.0.weight"
+check "the report begins with the peak" has err "cpu  peak requested"
+check "and its composition" matches err "^  parameters .*, gradients .*, optimizer state "
+finish
