@@ -136,8 +136,10 @@ size_t ProgramNames::Table::root_of(const std::vector<Found>& found, const std::
   for (const Found& one : found) {
     const auto same = known.find(one.tensor.unsafeGetTensorImpl());
     if (same != known.end() && same->second.place.root != kNoRoot &&
-        same->second.place.path == one.place.path)
+        same->second.place.path == one.place.path) {
+      roots[same->second.place.root].type = type;  // a base's, when it was being made
       return same->second.place.root;
+    }
   }
   roots.push_back({type, 0});
   return roots.size() - 1;
@@ -320,7 +322,7 @@ void ProgramNames::note(const torch::nn::Module& module) noexcept {
       add(parameter.key(), Role::kParameter, parameter.value());
     for (const auto& buffer : module.named_buffers())
       add(buffer.key(), Role::kBuffer, buffer.value());
-    table_->note(found, type_name_of(module));
+    table_->note(found, type_name_now(module));
     table_->prune_kept();
   } catch (...) {
     // Without memory, names are missing.

@@ -74,7 +74,7 @@ table "Linear, before backward"
 row weight "(1024, 1024)" 4.00M
 row bias "(1024,)" 4.00K
 row Tensor0 "(512, 1024)" 2.00M "aten::to [forward]"
-row Tensor1 "(1,)" 512.00B "aten::mean [forward]"
+row Tensor1 "(1,)" 512.00B "aten::mean [layer Linear, forward]"
 sums $((1024 * 1024 + 1024 + 512 * 1024 + 1)) 6.00M 508.00B
 [[ -n "$(mebibytes '  library workspaces: ')" ]] || fail "no workspace after the first product"
 
@@ -84,7 +84,7 @@ row weight.grad "(1024, 1024)" 4.00M
 row bias "(1024,)" 4.00K
 row bias.grad "(1024,)" 4.00K
 row Tensor0 "(512, 1024)" 2.00M "aten::to [forward]"
-row Tensor1 "(1,)" 512.00B "aten::mean [forward]"
+row Tensor1 "(1,)" 512.00B "aten::mean [layer Linear, forward]"
 sums $((2 * 1024 * 1024 + 2 * 1024 + 512 * 1024 + 1)) 10.01M 508.00B
 
 table "Shared weights"
@@ -92,7 +92,7 @@ row 0.weight+1.weight "(1024, 1024)" 4.00M
 row 0.weight.grad+1.weight.grad "(1024, 1024)" 4.00M
 for name in 0.bias 0.bias.grad 1.bias 1.bias.grad; do row "$name" "(1024,)" 4.00K; done
 row Tensor0 "(512, 1024)" 2.00M "aten::to [forward]"
-row Tensor1 "(1,)" 512.00B "aten::mean [forward]"
+row Tensor1 "(1,)" 512.00B "aten::mean [layer 1, forward]"
 sums $((2 * 1024 * 1024 + 4 * 1024 + 512 * 1024 + 1)) 10.02M 508.00B
 
 readonly LSTM_ELEMENTS=$((2 * 4096 * 1024 + 2 * 4096))
@@ -125,7 +125,7 @@ seen() {  # TITLE NAME
   row bias "(1024,)" 4.00K
   row Tensor0 "(512, 1024)" 2.00M "aten::to [forward]"
   row "$2" "(512, 1024)" 2.00M "aten::mul [forward]"
-  row Tensor2 "(1,)" 512.00B "aten::mean [forward]"
+  row Tensor2 "(1,)" 512.00B "aten::mean [layer Linear, forward]"
   sums $((1024 * 1024 + 1024 + 2 * 512 * 1024 + 1)) 8.00M 508.00B
 }
 seen "What Python could not see" Tensor1
