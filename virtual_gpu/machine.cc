@@ -57,6 +57,7 @@ size_t page_size() {
 
 void note_library_work() {
   if (machine) machine->note_kernel();
+  known_values().library_worked();
 }
 
 int current_device() { return thread_device; }
