@@ -227,7 +227,8 @@ std::optional<Value> Computation::look_at_device(const Place& place, size_t inde
     if (!may_compute(place)) return {};
     if (!info_->is_returned[index]) written_.push_back(place);
   }
-  if (index == 0 && info_->overwrites) return Value{dense(place, place.dtype, 0), {}};
+  if ((index == 0 && info_->overwrites) || index == overwritten_)
+    return Value{dense(place, place.dtype, 0), {}};
   Shadows& shadows = Shadows::get();
   if (std::optional<Value> value = shadows.find(place)) {
     if (!may_compute(place)) return {};  // also one expanded to a large one
@@ -338,6 +339,8 @@ std::optional<Computation> Computation::of(const OperatorInfo& info,
                                            c10::ArrayRef<const c10::IValue> arguments) {
   Computation result(info);
   result.arguments_.reserve(arguments.size());
+  if (info.is_first_step && arguments[*info.is_first_step].toBool())
+    result.overwritten_ = info.momentum_buffers;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!result.add(arguments[i], i)) return {};
   }
@@ -349,6 +352,8 @@ std::optional<Computation> Computation::of(const OperatorInfo& info,
                                            const RecordedArguments& arguments) {
   Computation result(info);
   result.arguments_.reserve(arguments.arguments_.size());
+  if (info.is_first_step && arguments.arguments_[*info.is_first_step].value.toBool())
+    result.overwritten_ = info.momentum_buffers;
   for (size_t i = 0; i < arguments.arguments_.size(); ++i) {
     if (!result.add(arguments.arguments_[i], i)) return {};
   }
@@ -370,7 +375,8 @@ bool Computation::is_unambiguous() {
   const at::Tensor count = at::zeros(self.sizes(), at::kInt);
   if (info_->name == "aten::_index_put_impl_") {
     const at::Tensor values = arguments_[2].value.toTensor();
-    if (values.numel() == 1 || arguments_[3].value.toBool()) return !self.is_floating_point();
+    if (arguments_[3].value.toBool()) return !self.is_floating_point();
+    if (values.numel() == 1) return true;  // one value for all
     count.index_put_(arguments_[1].value.toOptionalTensorList(), at::ones(values.sizes(), at::kInt),
                      /*accumulate=*/true);
   } else if (!arguments_[3].value.isTensor()) {

@@ -97,6 +97,7 @@ class Computation {
   const OperatorInfo* info_;
   std::vector<Argument> arguments_;
   std::vector<Place> written_;
+  std::optional<size_t> overwritten_;  // an argument, whatever was there
   bool any_known_ = false;
 };
 

@@ -116,15 +116,18 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
   const std::string_view base = base_name(name);
   bool has_generator = schema.is_vararg() || schema.is_varret();
   const bool is_shape = handle.hasTag(at::Tag::inplace_view);
+  const bool is_mark = name == "aten::record_stream";
   bool is_view = false, has_statistics = false;
   for (const c10::Argument& argument : schema.arguments()) {
     const c10::AliasInfo* const alias = argument.alias_info();
     // Batch normalization writes to these, and its schema does not say so.
     const bool is_statistic = argument.name() == "running_mean" || argument.name() == "running_var";
     has_statistics |= is_statistic;
+    if (argument.name() == "is_first_step") is_first_step = is_written.size();
+    if (argument.name() == "momentum_buffer_list") momentum_buffers = is_written.size();
     const bool is_write = is_statistic || (alias != nullptr && alias->isWrite());
-    // Sizes, or the storage itself, are no content.
-    is_written.push_back(is_write && !is_shape && holds_tensors(argument.type()));
+    // Sizes, the storage itself, or when it may be freed, are no content.
+    is_written.push_back(is_write && !is_shape && !is_mark && holds_tensors(argument.type()));
     is_out.push_back(is_written.back() && argument.kwarg_only() && !is_statistic);
     writes |= is_written.back();
     is_view |= alias != nullptr && !is_write;

@@ -48,6 +48,10 @@ struct OperatorInfo {
   bool is_product = false;        // of matrices or vectors
   Partly partly = Partly::kNo;
   Distribution distribution = Distribution::kNone;
+  // Where the first step of an optimizer overwrites its buffers: the arguments that say so, and
+  // that hold them.
+  std::optional<size_t> is_first_step;
+  size_t momentum_buffers = 0;
   std::vector<bool> is_written;       // for each argument
   std::vector<bool> is_out;           // written and not read
   std::vector<bool> is_returned;      // what is written there

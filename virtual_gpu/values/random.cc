@@ -188,8 +188,8 @@ bool draw_integers(const at::Tensor& self, c10::ArrayRef<c10::IValue> arguments,
     case 3:
       return draw_integers_between<T>(self, 0, arguments[1].toInt(), numbers);
     case 4:
-      return arguments[2].isInt() && draw_integers_between<T>(self, arguments[1].toInt(),
-                                                              arguments[2].toInt(), numbers);
+      return arguments[2].isInt() &&
+             draw_integers_between<T>(self, arguments[1].toInt(), arguments[2].toInt(), numbers);
     default:
       return false;
   }
@@ -209,7 +209,8 @@ bool draw_bernoulli(const at::Tensor& self, c10::ArrayRef<c10::IValue> arguments
 template <typename T>
 bool draw_bernoulli_tensor(const at::Tensor& self, c10::ArrayRef<c10::IValue> arguments,
                            const RandomNumbers& numbers) {
-  const at::Tensor probability = arguments[1].toTensor()
+  const at::Tensor probability = arguments[1]
+                                     .toTensor()
                                      .to(std::is_same_v<T, double> ? at::kDouble : at::kFloat)
                                      .expand(self.sizes())
                                      .to(at::kDouble)
@@ -251,17 +252,15 @@ std::optional<GeneratorState> GeneratorState::of(c10::ArrayRef<const c10::IValue
                                                  c10::DeviceIndex device) {
   if (!arguments.empty() && arguments.back().isGenerator())
     return state_of(arguments.back().toGenerator());
-  return state_of(
-      at::globalContext().defaultGenerator(c10::Device(c10::DeviceType::CUDA, device)));
+  return state_of(at::globalContext().defaultGenerator(c10::Device(c10::DeviceType::CUDA, device)));
 }
 
 std::optional<GeneratorState> GeneratorState::now() const { return state_of(generator); }
 
 bool GeneratorState::is_followed_by(const GeneratorState& other, uint64_t count) const {
   if (is_captured != other.is_captured || seed != other.seed) return false;
-  return is_captured
-             ? offset == other.offset && captured_offset + count == other.captured_offset
-             : offset + count == other.offset;
+  return is_captured ? offset == other.offset && captured_offset + count == other.captured_offset
+                     : offset + count == other.offset;
 }
 
 std::optional<uint64_t> numbers_taken(Distribution distribution, int64_t elements,
