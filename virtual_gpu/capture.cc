@@ -253,6 +253,7 @@ bool Streams::remove_node(GraphNode* node) {
   const auto found = nodes_.find(node);
   if (found == nodes_.end() || is_captured_into(found->second)) return false;
   Graph& graph = *found->second;
+  graph.is_changed = true;
   for (auto& other : graph.nodes) {
     auto& dependencies = other->dependencies;
     dependencies.erase(std::remove(dependencies.begin(), dependencies.end(), node),
@@ -315,7 +316,8 @@ std::optional<std::vector<GraphStep>> Streams::steps_of(const Graph* graph) {
   while (!ready.empty()) {
     GraphNode* const node = ready.top();
     ready.pop();
-    steps.push_back({node, node->kind, node->run, node->parameters, node->event, node->enabled});
+    steps.push_back({node, node->kind, node->run, node->parameters, node->event, node->enabled,
+                     graph->is_changed ? nullptr : node->known_work});
     for (GraphNode* dependent : dependents[node->index]) {
       if (--awaited[dependent->index] == 0) ready.push(dependent);
     }

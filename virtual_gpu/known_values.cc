@@ -11,7 +11,12 @@ namespace {
 constexpr memledger_virtual_gpu_values kNobody = {
     [](void*, uintptr_t, size_t bytes) { return bytes; },
     [](uintptr_t, const void*, size_t) {},
-    [](bool) {},
+    [](const memledger_virtual_gpu_work*) {},
+    [] {},
+    [](const memledger_virtual_gpu_work*) -> void* { return nullptr; },
+    [](void*) {},
+    [](void*) {},
+    [] {},
     [] {},
 };
 

@@ -7,6 +7,14 @@
 // ask it. It sees LibTorch's operators; the answers see NVIDIA's functions.
 extern "C" {
 
+// Work that writes somewhere.
+struct memledger_virtual_gpu_work {
+  const void* kernel;  // its stub on the host; nullptr for a copy or a fill
+  unsigned blocks;     // that a kernel is launched with; 0 where that is not known
+  unsigned threads;    // of a block
+  bool is_queued;      // behind what has not run: it is not done now
+};
+
 // May be called by any thread at any time, without a lock held.
 struct memledger_virtual_gpu_values {
   // Puts what is known into a copy from the device to the host, and leaves the other bytes as they
@@ -15,10 +23,19 @@ struct memledger_virtual_gpu_values {
   // The host wrote to device memory, or device memory was copied: what it has now, nullptr where
   // that is not known.
   void (*wrote)(uintptr_t address, const void* content, size_t bytes);
-  // Work was submitted that writes somewhere. It is not done now where it is captured
-  // into a graph, or behind what has not run.
-  void (*worked)(bool captured);
-  // All of device memory may have been written, as by the launch of a graph.
+  // Work was submitted that is done now, or queued.
+  void (*worked)(const memledger_virtual_gpu_work* work);
+  // A function of a library worked, that tells no more of it.
+  void (*library_worked)();
+  // Work was captured into a graph. Returns what `launched` gets at each launch of it, and
+  // `dropped` when no graph has it any more.
+  void* (*captured)(const memledger_virtual_gpu_work* work);
+  // A node of a graph is done now, and all before it are; nullptr: of which nothing is known.
+  void (*launched)(void* captured);
+  void (*dropped)(void* captured);
+  // All nodes of a launch are done.
+  void (*ended_launch)();
+  // All of device memory may have been written.
   void (*wrote_anywhere)();
 };
 
@@ -35,6 +52,11 @@ typedef void (*memledger_virtual_gpu_on_shared)(uintptr_t address, size_t bytes,
 // Sets who is told of that, for ever: whoever memledger_virtual_gpu_know() has accepted.
 __attribute__((visibility("default"))) void memledger_virtual_gpu_know_shared(
     memledger_virtual_gpu_on_shared told);
+// Whether any stream captures, or has work that waits for a function of the host.
+__attribute__((visibility("default"))) bool memledger_virtual_gpu_defers();
+// Whether it is LibTorch's kernel that lets the device wait (torch.cuda._sleep), and writes
+// nothing.
+__attribute__((visibility("default"))) bool memledger_virtual_gpu_only_waits(const void* kernel);
 
 }  // extern "C"
 

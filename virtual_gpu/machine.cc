@@ -57,8 +57,7 @@ size_t page_size() {
 
 void note_library_work() {
   if (machine) machine->note_kernel();
-  // Whether its stream captures is not known here: no result is claimed.
-  known_values().worked(true);
+  known_values().library_worked();
 }
 
 int current_device() { return thread_device; }

@@ -315,7 +315,7 @@ Streams::Submission Streams::submit(const void* handle, int current_device, Node
     if (stream->capture->invalidated) return {StreamError::kCaptureInvalidated};
     const GraphNode* const node =
         add_captured_node(*stream, kind, std::move(run), std::move(parameters));
-    return {StreamError::kNone, true, false, node->index};
+    return {StreamError::kNone, true, false, node->index, node};
   }
   if (const StreamError error = implicit_locked(*stream); error != StreamError::kNone)
     return {error};

@@ -68,6 +68,8 @@ struct GraphNode {
   std::shared_ptr<void> parameters = nullptr;
   const void* event = nullptr;  // of nodes that record one or wait for one
   bool enabled = true;
+  // What those who follow values know of it: see known_values.h.
+  std::shared_ptr<void> known_work = nullptr;
   size_t index = 0;  // in its graph, in the order in which they were added
 };
 
@@ -79,6 +81,7 @@ struct GraphStep {
   std::shared_ptr<void> parameters;
   const void* event;
   bool enabled;
+  std::shared_ptr<void> known_work;
 };
 
 // A graph of work. The program destroys it; a stream that captures into it must have ended.
@@ -86,6 +89,8 @@ struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;  // in the order in which they were added
   size_t next_index = 0;
   bool embedded = false;  // a part of another one, which the program cannot destroy
+  // Nodes were changed or taken away: what was known of the others' work is not true any more.
+  bool is_changed = false;
   std::shared_ptr<GraphMemory> memory;
   std::shared_ptr<void> retained = nullptr;  // what lives as long as the graph
   // By node of the graph that this one is a copy of.
@@ -161,6 +166,7 @@ class Streams {
     bool captured = false;  // a node was added: do nothing now
     bool queued = false;    // it runs when what is before it has run
     size_t node_index = 0;  // in its graph
+    const GraphNode* node = nullptr;
   };
 
   // Whether work may wait for host functions before it in its stream. What reads memory that the
@@ -196,6 +202,7 @@ class Streams {
   // Runs without order, in the thread of the host functions.
   void run_detached(std::function<void()> run);
   bool has_queued() const { return queued_.load(std::memory_order_acquire) != 0; }
+  bool has_captures() const { return captures_open_.load(std::memory_order_relaxed) != 0; }
 
   // The host waits. kCaptureUnsupported on a stream that captures, which ends its capture.
   StreamError synchronize_stream(const void* stream, int current_device);

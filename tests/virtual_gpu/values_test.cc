@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
@@ -11,12 +12,15 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -81,10 +85,8 @@ TEST_CASE("factories and copies from the host") {
   CHECK(is_known_as(at::eye(3, on_device()), at::eye(3, at::kLong)));
   CHECK(is_known_as(at::ones({2}, on_device(at::kFloat)), at::ones({2})));
   CHECK_FALSE(is_known(at::empty({3}, on_device())));
-  CHECK_FALSE(is_known(at::randint(5, {3}, on_device())));
   CHECK_FALSE(is_known(at::randperm(5, on_device())));
-  CHECK_FALSE(is_known(at::rand({3}, on_device(at::kFloat))));
-  CHECK_FALSE(is_known(at::zeros({2}, on_device()).random_(5)));
+  CHECK_FALSE(is_known(at::zeros({2}, on_device(at::kFloat)).exponential_()));
 }
 
 TEST_CASE("what is too large is not known") {
@@ -290,22 +292,255 @@ TEST_CASE("modes of the program change nothing") {
   CHECK(is_known_as(x.grad(), at::full({3}, 2.0F)));
 }
 
+TEST_CASE("products of a library") {
+  const at::Tensor x = host({1, 2, 3, 4}).view({2, 2}).to(at::kFloat).to(kCuda0);
+  const at::Tensor product = host({7, 10, 15, 22}).view({2, 2}).to(at::kFloat);
+  CHECK(is_known_as(x.mm(x), product));
+  CHECK(is_known_as(x.to(at::kHalf).mm(x.to(at::kHalf)), product.to(at::kHalf)));
+  CHECK_FALSE(is_known(x.mm(unknown({2, 2}, at::kFloat))));
+  // Here the factors are rounded.
+  at::globalContext().setAllowTF32CuBLAS(true);
+  CHECK_FALSE(is_known(x.mm(x)));
+  at::globalContext().setAllowTF32CuBLAS(false);
+}
+
+TEST_CASE("operators on lists") {
+  const auto list = [](std::vector<int64_t> a, std::vector<int64_t> b) {
+    return std::vector<at::Tensor>{host(a).to(at::kFloat).to(kCuda0),
+                                   host(b).to(at::kFloat).to(kCuda0)};
+  };
+  const std::vector<at::Tensor> x = list({1, 2}, {3, 4, 5});
+  at::_foreach_add_(x, 1);
+  CHECK(is_known_as(x[0], host({2, 3}).to(at::kFloat)));
+  CHECK(is_known_as(x[1], host({4, 5, 6}).to(at::kFloat)));
+  CHECK(is_known_as(at::_foreach_mul(x, 2)[1], host({8, 10, 12}).to(at::kFloat)));
+  const std::vector<at::Tensor> part = {x[0], unknown({3}, at::kFloat)};
+  at::_foreach_add_(x, part);
+  CHECK_FALSE(is_known(x[1]));
+  // The device's second write does not see the first.
+  const at::Tensor twice = at::ones({2}, on_device(at::kFloat));
+  at::_foreach_add_(std::vector<at::Tensor>{twice, twice}, 1);
+  CHECK_FALSE((is_known(twice) && !is_known_as(twice, at::full({2}, 3.0F))));
+  const std::vector<at::Tensor> parameters = list({1, 2}, {3}), gradients = list({8, 4}, {4}),
+                                momenta = {unknown({2}, at::kFloat), unknown({1}, at::kFloat)};
+  at::_fused_sgd_(parameters, gradients, momenta, 0, 0.5, 0.25, 0, false, false,
+                  /*is_first_step=*/true);
+  CHECK(is_known_as(parameters[0], host({-1, 1}).to(at::kFloat)));
+  CHECK(is_known_as(momenta[0], host({8, 4}).to(at::kFloat)));
+  at::_fused_sgd_(parameters, gradients, {unknown({2}, at::kFloat), momenta[1]}, 0, 0.5, 0.25, 0,
+                  false, false, /*is_first_step=*/false);
+  CHECK_FALSE(is_known(parameters[0]));
+}
+
+TEST_CASE("other calls that write nothing") {
+  const at::Tensor x = host({1, 2}).to(kCuda0);
+  x.record_stream(c10::cuda::getStreamFromPool().unwrap());
+  CHECK(is_known_as(x, host({1, 2})));
+  const at::Tensor y = host({1, 2}).to(at::kFloat).to(kCuda0);
+  y.index_put_({y.eq(2)}, at::full({}, 7.0F));
+  CHECK(is_known_as(y, host({1, 7}).to(at::kFloat)));
+}
+
+// Philox4x32-10 as its authors describe it (Salmon et al., Parallel random numbers: as easy as
+// 1, 2, 3).
+std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * counter[0], b = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
+               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
+    key = {key[0] + 0x9E3779B9, key[1] + 0xBB67AE85};
+  }
+  return counter;
+}
+
+// The numbers of the thread of a kernel.
+std::array<uint32_t, 4> numbers_of(uint64_t seed, uint64_t offset, uint32_t thread) {
+  return philox({static_cast<uint32_t>(offset / 4), static_cast<uint32_t>(offset >> 34), thread, 0},
+                {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+}
+
+float uniform_of(uint32_t number) { return static_cast<float>(number) * 0x1p-32F + 0x1p-33F; }
+
+bool is_printed_as(const at::Tensor& tensor, const std::vector<double>& printed) {
+  const std::optional<at::Tensor> values = known(tensor.detach().flatten());
+  if (!values) return false;
+  const at::Tensor wide = values->to(at::kDouble).contiguous();
+  for (size_t i = 0; i < printed.size(); ++i) {
+    if (!(std::abs(wide.const_data_ptr<double>()[i] - printed[i]) <= 0.5001e-4)) return false;
+  }
+  return true;
+}
+
+TEST_CASE("random numbers are those that were published of real devices") {
+  const auto rand = [](at::IntArrayRef sizes) { return at::rand(sizes, on_device(at::kFloat)); };
+  const auto randn = [](at::IntArrayRef sizes) { return at::randn(sizes, on_device(at::kFloat)); };
+  at::manual_seed(0);
+  CHECK(is_printed_as(rand({5}), {0.3990, 0.5167, 0.0249, 0.9401, 0.9459}));
+  at::manual_seed(0);
+  CHECK(is_printed_as(randn({6}), {-0.9247, -0.4253, -2.6438, 0.1452, -0.1209, -0.5797}));
+  // github.com/pytorch/pytorch/issues/79496
+  at::manual_seed(10);
+  CHECK(is_printed_as(randn({3}), {-0.1029, 1.6810, -0.2708}));
+  // github.com/pytorch/pytorch/issues/158398
+  at::manual_seed(42);
+  CHECK(is_printed_as(randn({3}), {0.1940, 2.1614, -0.1721}));
+  // github.com/mrdbourke/pytorch-deep-learning/issues/759: weight and bias of a Linear(1, 1).
+  at::manual_seed(42);
+  at::Tensor weight = unknown({1, 1}, at::kFloat), bias = unknown({1}, at::kFloat);
+  weight.uniform_(-1, 1);
+  bias.uniform_(-1, 1);
+  CHECK(is_printed_as(weight, {0.2259}));
+  CHECK(is_printed_as(bias, {0.9754}));
+  // The exercises of the same course, with this seed, two tensors one after the other.
+  at::manual_seed(1234);
+  CHECK(is_printed_as(rand({2, 3}), {0.1272, 0.8167, 0.5440, 0.6601, 0.2721, 0.9737}));
+  CHECK(is_printed_as(rand({2, 3}), {0.6208, 0.0276, 0.3255, 0.1114, 0.6812, 0.3608}));
+}
+
+TEST_CASE("random numbers of other kinds") {
+  // The authors' test vector.
+  REQUIRE(philox({0, 0, 0, 0}, {0, 0}) ==
+          std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  constexpr int64_t kCount = 700;
+  constexpr uint64_t kSeed = 0x123456789abcULL;
+  const auto expect = [&](uint64_t offset, at::ScalarType type, const auto& make) {
+    const at::Tensor values = at::empty({kCount}, at::kDouble);
+    for (int64_t i = 0; i < kCount; ++i)
+      values.data_ptr<double>()[i] =
+          make(numbers_of(kSeed, offset, static_cast<uint32_t>(i)), static_cast<size_t>(i));
+    return values.to(type);
+  };
+  at::manual_seed(kSeed);
+  const at::Tensor small = at::randint(-3, 7, {kCount}, on_device());
+  const at::Tensor bits = unknown({kCount}, at::kBool).random_();
+  const at::Tensor coins = unknown({kCount}, at::kFloat).bernoulli_(0.25);
+  const at::Tensor chances = at::linspace(0, 1, kCount);
+  const at::Tensor masks = at::bernoulli(chances.to(kCuda0));
+  const at::Tensor after = at::rand({kCount}, on_device(at::kFloat));
+  using Four = std::array<uint32_t, 4>;
+  CHECK(is_known_as(small, expect(0, at::kLong, [](const Four& four, size_t) {
+                      return static_cast<double>(four[0] % 10) - 3;
+                    })));
+  CHECK(is_known_as(bits, expect(4, at::kBool, [](const Four& four, size_t) {
+                      return static_cast<double>(four[0] & 1);
+                    })));
+  CHECK(is_known_as(coins, expect(8, at::kFloat, [](const Four& four, size_t) {
+                      return uniform_of(four[0]) < 0.25F ? 1.0 : 0.0;
+                    })));
+  CHECK(is_known_as(masks, expect(0, at::kFloat, [&](const Four&, size_t i) {
+                      const auto four = numbers_of(kSeed, 12, static_cast<uint32_t>(i / 4));
+                      return uniform_of(four[i % 4]) <= chances.data_ptr<float>()[i] ? 1.0 : 0.0;
+                    })));
+  CHECK(is_known_as(after, expect(24, at::kFloat, [](const Four& four, size_t) {
+                      return static_cast<double>(uniform_of(four[0]));
+                    })));
+  // Where the order of the elements is another, and where the generator is not asked.
+  CHECK_FALSE(is_known(unknown({8, 8}, at::kFloat).t().slice(0, 0, 4).uniform_()));
+  CHECK_FALSE(is_known(unknown({4}).random_(0, int64_t{1} << 30)));
+}
+
+// Captures `work` into a graph on a stream of its own.
+template <typename Work>
+void capture(at::cuda::CUDAGraph& graph, const Work& work) {
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  graph.capture_begin();
+  work();
+  graph.capture_end();
+}
+
 TEST_CASE("a graph") {
   const at::Tensor x = host({1, 2, 3}).to(kCuda0);
   const at::Tensor other = host({9}).to(kCuda0);
-  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
-  const c10::cuda::CUDAStreamGuard guard(stream);
+  at::Tensor made;
   at::cuda::CUDAGraph graph;
-  graph.capture_begin();
-  const at::Tensor made = at::ones({3}, on_device());
-  x.add_(made);
-  graph.capture_end();
+  capture(graph, [&] {
+    made = at::ones({3}, on_device());
+    x.add_((made + 1) * 2 - made);
+  });
   // What the capture made has no content before the graph is launched.
   CHECK_FALSE(is_known(made));
-  CHECK_FALSE((is_known(x) && !is_known_as(x, host({1, 2, 3}))));
+  CHECK(is_known_as(x, host({1, 2, 3})));
   CHECK(is_known_as(other, host({9})));
   graph.replay();
-  CHECK_FALSE((is_known(x) && !is_known_as(x, host({2, 3, 4}))));
+  CHECK(is_known_as(made, host({1, 1, 1})));
+  CHECK(is_known_as(x, host({4, 5, 6})));
+  graph.replay();
+  CHECK(is_known_as(x, host({7, 8, 9})));
+  x.copy_(unknown({3}));
+  graph.replay();
+  CHECK_FALSE(is_known(x));
+  x.fill_(5);
+  graph.replay();
+  CHECK(is_known_as(x, host({8, 8, 8})));
+  CHECK(is_known_as(other, host({9})));
+  graph.reset();
+  CHECK(is_known_as(x, host({8, 8, 8})));
+}
+
+TEST_CASE("graphs that follow each other, and share temporaries' memory") {
+  const at::Tensor x = host({1, 2}).to(kCuda0);
+  at::Tensor between, result;
+  at::cuda::CUDAGraph first, second;
+  capture(first, [&] { between = (x + 1) * 3; });
+  {
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+    second.capture_begin(first.pool());
+    result = (between + 1) * 2;
+    second.capture_end();
+  }
+  second.replay();
+  CHECK_FALSE(is_known(result));
+  first.replay();
+  second.replay();
+  CHECK(is_known_as(result, host({14, 20})));
+  // A tensor that has ended, at memory that a graph still writes to.
+  between.reset();
+  x.add_(1);
+  first.replay();
+  second.replay();
+  CHECK(is_known_as(result, host({20, 26})));
+}
+
+TEST_CASE("random numbers in a graph are those without one") {
+  at::manual_seed(3);
+  const at::Tensor plain = at::rand({300}, on_device(at::kFloat));
+  const at::Tensor next = at::rand({300}, on_device(at::kFloat)),
+                   last = at::rand({300}, on_device(at::kFloat));
+  at::Tensor a, b;
+  at::cuda::CUDAGraph graph;
+  capture(graph, [&] {
+    a = at::rand({300}, on_device(at::kFloat));
+    b = at::rand({300}, on_device(at::kFloat));
+  });
+  at::manual_seed(3);
+  graph.replay();
+  CHECK(is_known_as(a, *known(plain)));
+  CHECK(is_known_as(b, *known(next)));
+  CHECK_FALSE(at::equal(*known(a), *known(b)));
+  graph.replay();
+  CHECK(is_known_as(a, *known(last)));
+}
+
+TEST_CASE("what a graph writes without a node that is seen") {
+  const at::Tensor x = at::ones({2, 2}, on_device(at::kFloat));
+  const at::Tensor out = at::zeros({2, 2}, on_device(at::kFloat));
+  at::Tensor sum;
+  at::cuda::CUDAGraph graph, trailing;
+  capture(graph, [&] {
+    out.fill_(1);
+    at::mm_out(const_cast<at::Tensor&>(out), x, x);
+    sum = out + 1;
+  });
+  graph.replay();
+  CHECK_FALSE((is_known(out) && !is_known_as(out, at::full({2, 2}, 2.0F))));
+  CHECK_FALSE((is_known(sum) && !is_known_as(sum, at::full({2, 2}, 3.0F))));
+  const at::Tensor end = at::zeros({2, 2}, on_device(at::kFloat));
+  capture(trailing, [&] {
+    end.fill_(1);
+    at::mm_out(const_cast<at::Tensor&>(end), x, x);
+  });
+  trailing.replay();
+  CHECK_FALSE((is_known(end) && !is_known_as(end, at::full({2, 2}, 2.0F))));
 }
 
 TEST_CASE("what a library captures has no content before the graph is launched") {
@@ -435,7 +670,8 @@ TEST_CASE("what other processes may write is not known" * doctest::skip()) {
 // a random number.
 class Storm {
  public:
-  explicit Storm(uint32_t seed) : random_(seed) {}
+  explicit Storm(uint32_t seed, bool has_graphs = false)
+      : random_(seed), may_draw_(has_graphs), has_graphs_(has_graphs) {}
 
   void run(int steps) {
     for (int i = 0; i < steps; ++i) {
@@ -446,6 +682,7 @@ class Storm {
   int64_t known_elements() const { return known_elements_; }
   int64_t elements() const { return elements_; }
   int64_t wrong() const { return wrong_; }
+  int64_t launches() const { return launches_; }
   std::string first_wrong() const { return first_wrong_; }
 
  private:
@@ -476,7 +713,9 @@ class Storm {
     const auto both = [&](const auto& make) {
       return Pair{make(on_device(t)), make(at::TensorOptions(at::kCPU).dtype(t))};
     };
-    switch (number(6)) {
+    switch (number(may_draw_ ? 7 : 6)) {
+      case 6:
+        return drawn(sizes);
       case 0:
         return both([&](const at::TensorOptions& o) { return at::zeros(sizes, o); });
       case 1:
@@ -492,6 +731,127 @@ class Storm {
       default:
         return {at::empty(sizes, on_device(t)), random_host(sizes, t)};
     }
+  }
+
+  // Nobody else may draw from the generator.
+  Pair drawn(at::IntArrayRef sizes) {
+    last_ = "drawn";
+      const at::Generator& generator = at::cuda::detail::getDefaultCUDAGenerator(0);
+    if (chance(20)) at::manual_seed(random_());
+    const uint64_t seed = generator.current_seed(), offset = generator.get_offset();
+    Pair made;
+    if (chance(50)) {
+      made.device = at::randint(5, sizes, on_device());
+      made.host = drawn_on_host(sizes, seed, offset);
+    } else {
+      made.device = at::rand(sizes, on_device(at::kFloat)).lt(0.5);
+      made.host = at::empty(sizes, at::kBool);
+      for (int64_t i = 0; i < made.host.numel(); ++i) {
+        made.host.data_ptr<bool>()[i] =
+            uniform_of(numbers_of(seed, offset, static_cast<uint32_t>(i))[0]) < 0.5F;
+      }
+    }
+    return made;
+  }
+
+  static at::Tensor drawn_on_host(at::IntArrayRef sizes, uint64_t seed, uint64_t offset) {
+    at::Tensor result = at::empty(sizes, at::kLong);
+    for (int64_t i = 0; i < result.numel(); ++i) {
+      result.data_ptr<int64_t>()[i] = numbers_of(seed, offset, static_cast<uint32_t>(i))[0] % 5;
+    }
+    return result;
+  }
+
+  // What a graph does at each launch, on the host.
+  struct Captured {
+    at::cuda::CUDAGraph graph;
+    std::vector<std::function<void(uint64_t seed, uint64_t offset)>> steps;
+    uint64_t drawn = 0;
+  };
+
+  // Tensors of a graph live as long as it, as a program has to see to it.
+  void capture_graph() {
+    last_ = "capture";
+    auto made = std::make_unique<Captured>();
+    std::vector<Pair> pairs = {any(), any(), any()};
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+    made->graph.capture_begin();
+    const int count = 1 + number(5);
+    for (int i = 0; i < count; ++i) {
+      const Pair a = pairs[static_cast<size_t>(number(static_cast<int>(pairs.size())))];
+      const Pair b = pairs[static_cast<size_t>(number(static_cast<int>(pairs.size())))];
+      capture_step(*made, pairs, a, b);
+    }
+    made->graph.capture_end();
+    for (size_t i = 3; i < pairs.size(); ++i) pool_.push_back(pairs[i]);
+    if (graphs_.size() > 3) graphs_.erase(graphs_.begin());
+    graphs_.push_back(std::move(made));
+  }
+
+  void capture_step(Captured& captured, std::vector<Pair>& pairs, const Pair& a, const Pair& b) {
+    const int k = number(3);
+    const int which = number(may_draw_ ? 8 : 7);
+    if (which == 7) {
+      const std::vector<int64_t> sizes = {2, 2};
+      Pair made{at::randint(5, sizes, on_device()), random_host(sizes, at::kLong)};
+      const uint64_t before = captured.drawn;
+      captured.drawn += 4;
+      captured.steps.emplace_back([host = made.host, before](uint64_t seed, uint64_t offset) {
+        host.copy_(drawn_on_host(host.sizes(), seed, offset + before));
+      });
+      pairs.push_back(std::move(made));
+      return;
+    }
+    const auto f = [which, k](const at::Tensor& x, const at::Tensor& y) -> at::Tensor {
+      switch (which) {
+        case 0:
+          return x + y;
+        case 1:
+          return (x * k + 1) * 2 - x;
+        case 2:
+          return at::where(x.ne(k), x, at::full({}, k, x.options()));
+        case 3:
+          return x.sum(0, true).to(at::kLong).remainder(k + 1);
+        case 4:
+          x.add_(k);
+          return {};
+        case 5:
+          x.copy_(y);
+          return {};
+        default:
+          x.select(0, 0).fill_(k);
+          return {};
+      }
+    };
+    if (which >= 4 && (has_repeated_elements(a.host) || a.host.is_alias_of(b.host))) return;
+    at::Tensor tried;
+    try {
+      tried = f(a.host.clone(), b.host);
+    } catch (const c10::Error&) {
+      return;
+    }
+    if (tried.defined() && tried.numel() > 64) return;
+    const at::Tensor device = f(a.device, b.device);
+    if (!tried.defined()) {
+      captured.steps.emplace_back([f, a, b](uint64_t, uint64_t) { f(a.host, b.host); });
+      return;
+    }
+    // Memory that nothing was written to yet.
+    const Pair made{device, random_host(tried.sizes(), at::kLong).to(tried.scalar_type())};
+    captured.steps.emplace_back(
+        [f, a, b, host = made.host](uint64_t, uint64_t) { host.copy_(f(a.host, b.host)); });
+    if (tried.dim() == 2) pairs.push_back(made);
+  }
+
+  void launch_graph() {
+    last_ = "launch";
+    Captured& captured = *graphs_[static_cast<size_t>(number(static_cast<int>(graphs_.size())))];
+    const at::Generator& generator = at::cuda::detail::getDefaultCUDAGenerator(0);
+    const uint64_t seed = may_draw_ ? generator.current_seed() : 0,
+                   offset = may_draw_ ? generator.get_offset() : 0;
+    captured.graph.replay();
+    for (const auto& step : captured.steps) step(seed, offset);
+    ++launches_;
   }
 
   Pair& any() { return pool_[static_cast<size_t>(number(static_cast<int>(pool_.size())))]; }
@@ -739,6 +1099,8 @@ class Storm {
 
   void step() {
     if (pool_.size() < 4) return pool_.push_back(fresh());
+    if (has_graphs_ && chance(8)) return capture_graph();
+    if (!graphs_.empty() && chance(25)) return launch_graph();
     const int what = number(100);
     if (what < 12) {
       any() = fresh();
@@ -791,9 +1153,11 @@ class Storm {
   }
 
   std::mt19937 random_;
+  const bool may_draw_, has_graphs_;
   std::vector<Pair> pool_;
+  std::vector<std::unique_ptr<Captured>> graphs_;
   std::string last_, first_wrong_;
-  int64_t elements_ = 0, known_elements_ = 0, wrong_ = 0;
+  int64_t elements_ = 0, known_elements_ = 0, wrong_ = 0, launches_ = 0;
 };
 
 TEST_CASE("random programs: what is claimed is what the host computes") {
@@ -807,6 +1171,24 @@ TEST_CASE("random programs: what is claimed is what the host computes") {
     known_elements += storm.known_elements();
   }
   MESSAGE(known_elements << " of " << elements << " elements were known");
+  CHECK(known_elements * 3 > elements);
+  CHECK(known_elements * 10 < elements * 9);
+}
+
+TEST_CASE("random programs with random numbers and graphs") {
+  int64_t elements = 0, known_elements = 0, launches = 0;
+  for (uint32_t seed = 1; seed <= 25; ++seed) {
+    Storm storm(seed, /*has_graphs=*/true);
+    storm.run(300);
+    INFO("seed " << seed << ": " << storm.first_wrong());
+    CHECK(storm.wrong() == 0);
+    elements += storm.elements();
+    known_elements += storm.known_elements();
+    launches += storm.launches();
+  }
+  MESSAGE(known_elements << " of " << elements << " elements were known, after " << launches
+                         << " launches of graphs");
+  CHECK(launches > 500);
   CHECK(known_elements * 3 > elements);
   CHECK(known_elements * 10 < elements * 9);
 }

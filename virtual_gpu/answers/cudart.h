@@ -55,7 +55,12 @@ cudaError_t fill_on_stream(void* pointer, size_t pitch, unsigned value, size_t w
                            size_t count, size_t height, cudaStream_t stream, bool asynchronous);
 
 // Counts a kernel on a stream: a node where the stream captures.
-cudaError_t launch_kernel(cudaStream_t stream);
+struct KernelLaunch {
+  const void* kernel = nullptr;  // its stub on the host
+  dim3 grid{0, 0, 0};            // 0: not known
+  dim3 block{0, 0, 0};
+};
+cudaError_t launch_kernel(cudaStream_t stream, const KernelLaunch& launch = {});
 cudaError_t check_launch(dim3 grid, dim3 block, size_t shared_bytes);
 // For a kernel of which nothing is known.
 inline constexpr int kAssumedRegisters = 32;
@@ -73,6 +78,11 @@ std::optional<unsigned> event_flags(cudaEvent_t event);
 Streams& streams();
 cudaError_t stream_result(StreamError error);
 
+// Tells those who follow values of work that was submitted.
+void tell_of_work(const Streams::Submission& submission, const KernelLaunch& launch = {});
+// While the nodes of a graph are done, each is told of in its turn.
+bool launches_graph();
+
 // Does `work`, which returns a cudaError_t, on a stream: now, after the host functions before it,
 // or at each launch of the graph that the stream captures.
 template <typename F>
@@ -82,11 +92,11 @@ cudaError_t on_stream(cudaStream_t stream, NodeKind kind, const F& work,
       stream, current_device(), kind,
       [work] {
         work();
-        known_values().wrote_anywhere();
+        if (!launches_graph()) known_values().wrote_anywhere();
       },
       order);
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
-  if (submission.captured || submission.queued) known_values().worked(true);
+  if (submission.captured || submission.queued) tell_of_work(submission);
   return submission.captured || submission.queued ? cudaSuccess : work();
 }
 

@@ -24,6 +24,7 @@ struct Step {
   bool enabled;
   std::vector<size_t> dependencies;       // places among the steps
   std::vector<std::vector<Step>> bodies;  // of child graphs and conditional nodes
+  std::shared_ptr<void> known_work;
 };
 
 using Steps = std::vector<Step>;
@@ -153,11 +154,9 @@ std::optional<Steps> steps_of(Graph* graph) {
   std::unordered_map<const GraphNode*, size_t> places;
   for (const GraphStep& from : *found) {
     places[from.node] = steps.size();
-    Step step{from.node,
-              {cudaSuccess, from.kind, from.run, from.parameters, from.event},
-              from.enabled,
-              {},
-              {}};
+    Step step{from.node,    {cudaSuccess, from.kind, from.run, from.parameters, from.event},
+              from.enabled, {},
+              {},           from.known_work};
     const auto dependencies = streams().dependencies_of(from.node);
     if (!dependencies) return std::nullopt;
     for (const GraphNode* dependency : *dependencies)
@@ -220,6 +219,22 @@ std::optional<size_t> chosen_body(const ChildParameters& node) {
   return node.graphs.size() > 1 ? std::optional<size_t>(1) : std::nullopt;
 }
 
+thread_local bool launching = false;
+
+// What a step did, for those who follow values. What is behind work that has not run is not done.
+void tell_of_step(const Step& step) {
+  switch (step.content.kind) {
+    case NodeKind::kHost:
+    case NodeKind::kEmpty:
+    case NodeKind::kEventRecord:
+    case NodeKind::kEventWait:
+    case NodeKind::kGraph:  // its own steps have told
+      break;
+    default:
+      known_values().launched(streams().has_queued() ? nullptr : step.known_work.get());
+  }
+}
+
 // `kept` lives until all of it is done.
 void run_steps(const Steps& steps, cudaStream_t stream, const std::shared_ptr<Executable>& kept) {
   for (const Step& step : steps) {
@@ -248,11 +263,15 @@ void run_steps(const Steps& steps, cudaStream_t stream, const std::shared_ptr<Ex
         break;
       default:
         if (!content.run) break;
-        if (!streams().queue_part(stream, current_device(), content.kind,
-                                  [run = content.run, kept] { run(); }))
-          content.run();
+        if (streams().queue_part(stream, current_device(), content.kind,
+                                 [run = content.run, kept] { run(); }))
+          break;
+        launching = true;
+        content.run();
+        launching = false;
         break;
     }
+    tell_of_step(step);
   }
 }
 
@@ -288,10 +307,8 @@ cudaError_t launch(cudaGraphExec_t handle, cudaStream_t stream) {
     std::lock_guard<std::mutex> lock(owned().mutex);
     steps = executable->steps;
   }
-  known_values().wrote_anywhere();
   run_steps(*steps, stream, executable);
-  // A kernel may come after the copy.
-  known_values().wrote_anywhere();
+  known_values().ended_launch();
   return cudaSuccess;
 }
 
@@ -305,6 +322,14 @@ Step* find_step(Steps& steps, const GraphNode* node) {
   return nullptr;
 }
 
+// What several nodes did together is not true any more where one is changed.
+void forget_known_work(Steps& steps) {
+  for (Step& step : steps) {
+    step.known_work = nullptr;
+    for (Steps& body : step.bodies) forget_known_work(body);
+  }
+}
+
 // Calls with a step of an executable that no launch is reading.
 template <typename F>
 cudaError_t with_step(cudaGraphExec_t handle, cudaGraphNode_t node, F use) {
@@ -315,6 +340,7 @@ cudaError_t with_step(cudaGraphExec_t handle, cudaGraphNode_t node, F use) {
   std::shared_ptr<Steps>& steps = found->second->steps;
   if (steps.use_count() > 1) steps = std::make_shared<Steps>(*steps);
   Step* const step = find_step(*steps, node_of(node));
+  forget_known_work(*steps);
   return step ? use(*step) : cudaErrorInvalidValue;
 }
 
@@ -341,6 +367,8 @@ cudaGraphExecUpdateResult difference(const Steps& old_steps, const Steps& new_st
 
 }  // namespace
 
+bool launches_graph() { return launching; }
+
 Graph* copy_graph(Graph* original, bool embedded) {
   const auto steps = streams().steps_of(original);
   const std::shared_ptr<GraphMemory> memory = streams().memory_of(original);
@@ -365,8 +393,10 @@ Graph* copy_graph(Graph* original, bool embedded) {
       }
       parameters = std::move(made);
     }
-    copies[step.node] = streams().add_node(copy, std::move(dependencies), step.kind, step.run,
-                                           std::move(parameters), step.event);
+    GraphNode* const made = streams().add_node(copy, std::move(dependencies), step.kind, step.run,
+                                               std::move(parameters), step.event);
+    streams().with_node(made, [&](GraphNode& node, Graph&) { node.known_work = step.known_work; });
+    copies[step.node] = made;
   }
   auto retained = std::make_shared<Retained>(retained_by(original, false).get());
   streams().with_graph(copy, [&](Graph& graph) {

@@ -211,8 +211,9 @@ cudaError_t set(cudaGraphNode_t node, NodeContent content) {
   if (content.error) return content.error;
   cudaError_t error = cudaErrorInvalidValue;
   // What is replaced is destroyed after the lock is released.
-  streams().with_node(node_of(node), [&](GraphNode& found, const Graph&) {
+  streams().with_node(node_of(node), [&](GraphNode& found, Graph& graph) {
     if (found.kind != content.kind) return;
+    graph.is_changed = true;
     std::swap(found.run, content.run);
     std::swap(found.parameters, content.parameters);
     found.event = content.event;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,15 +42,34 @@ struct Binary {
   bool loaded = true;
 };
 
+struct RegisteredKernel {
+  const void* stub;  // on the host
+  Binary* binary;
+  const char* name;  // mangled; the binary's
+
+  bool operator<(const RegisteredKernel& other) const { return stub < other.stub; }
+};
+
 struct Kernels {
   std::mutex mutex;
   std::vector<std::unique_ptr<Binary>> owned;
-  std::vector<std::pair<const void*, Binary*>>
-      binaries;  // by the address of the kernel's stub on the host
+  std::vector<RegisteredKernel> registered;
   bool sorted = true;
+
+  // nullptr where the stub is none of a loaded library.
+  const RegisteredKernel* find(const void* stub);
 };
 
 Kernels& kernels() { return kept_over_fork<Kernels>(); }
+
+const RegisteredKernel* Kernels::find(const void* stub) {
+  if (!sorted) std::sort(registered.begin(), registered.end());
+  sorted = true;
+  auto found = std::lower_bound(registered.begin(), registered.end(),
+                                RegisteredKernel{stub, nullptr, nullptr});
+  while (found != registered.end() && found->stub == stub && !found->binary->loaded) ++found;
+  return found == registered.end() || found->stub != stub ? nullptr : &*found;
+}
 
 template <typename T>
 T read_at(const unsigned char* from, size_t offset) {
@@ -87,13 +107,9 @@ int architecture_of(const void* kernel) {
   const int capability = Machine::get().profile(current_device()).compute_capability();
   Kernels& k = kernels();
   std::lock_guard<std::mutex> lock(k.mutex);
-  if (!k.sorted) std::sort(k.binaries.begin(), k.binaries.end());
-  k.sorted = true;
-  auto found = std::lower_bound(k.binaries.begin(), k.binaries.end(),
-                                std::pair<const void*, Binary*>(kernel, nullptr));
-  while (found != k.binaries.end() && found->first == kernel && !found->second->loaded) ++found;
-  if (found == k.binaries.end() || found->first != kernel) return capability;
-  Binary& binary = *found->second;
+  const RegisteredKernel* const found = k.find(kernel);
+  if (!found) return capability;
+  Binary& binary = *found->binary;
   if (binary.chosen_for != capability) {
     binary.chosen = choose_architecture(binary.code, capability);
     binary.chosen_for = capability;
@@ -142,18 +158,31 @@ cudaError_t copy_from_symbol(void* destination, const void* symbol, size_t bytes
   return copy_on_stream(destination, pointer, bytes, kind, stream, asynchronous);
 }
 
-cudaError_t launch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
+cudaError_t launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream) {
   if (const cudaError_t error = ready()) return error;
   if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return error;
-  return launch_kernel(stream);
+  return launch_kernel(stream, {kernel, grid, block});
 }
 
 }  // namespace
 
-cudaError_t launch_kernel(cudaStream_t stream) {
+void tell_of_work(const Streams::Submission& submission, const KernelLaunch& launch) {
+  const memledger_virtual_gpu_work work = {launch.kernel,
+                                           launch.grid.x * launch.grid.y * launch.grid.z,
+                                           launch.block.x * launch.block.y * launch.block.z,
+                                           submission.queued || streams().has_queued()};
+  const memledger_virtual_gpu_values& values = known_values();
+  if (!submission.captured) return values.worked(&work);
+  std::shared_ptr<void> known(values.captured(&work), values.dropped);
+  streams().with_node(submission.node,
+                      [&](GraphNode& node, Graph&) { node.known_work.swap(known); });
+}
+
+cudaError_t launch_kernel(cudaStream_t stream, const KernelLaunch& launch) {
   const Streams::Submission submission = streams().submit_kernel(stream, current_device());
   if (submission.error != StreamError::kNone) return stream_result(submission.error);
-  known_values().worked(submission.captured || streams().has_queued());
+  tell_of_work(submission, launch);
   if (!submission.captured) Machine::get().note_kernel();
   return cudaSuccess;
 }
@@ -205,6 +234,20 @@ int active_blocks(int block_size, size_t shared_bytes, int registers) {
 
 using namespace memledger::virtual_gpu;
 
+bool memledger_virtual_gpu_defers() { return streams().has_captures() || streams().has_queued(); }
+
+bool memledger_virtual_gpu_only_waits(const void* kernel) {
+  // at::cuda::(anonymous namespace)::spin_kernel(int64_t)
+  constexpr std::string_view kBegin = "_ZN2at4cuda", kEnd = "11spin_kernelEl";
+  Kernels& k = kernels();
+  std::lock_guard<std::mutex> lock(k.mutex);
+  const RegisteredKernel* const found = k.find(kernel);
+  if (!found || !found->name) return false;
+  const std::string_view name = found->name;
+  return name.size() > kBegin.size() + kEnd.size() && name.substr(0, kBegin.size()) == kBegin &&
+         name.substr(name.size() - kEnd.size()) == kEnd;
+}
+
 // What compiled device code calls at load: it is noted, and looked at only when a kernel is asked
 // about.
 
@@ -229,11 +272,12 @@ MEMLEDGER_ANSWER void __cudaUnregisterFatBinary(void** handle) {
 }
 MEMLEDGER_ANSWER char __cudaInitModule(void**) { return 1; }
 
-MEMLEDGER_ANSWER void __cudaRegisterFunction(void** handle, const char* kernel, char*, const char*,
-                                             int, uint3*, uint3*, dim3*, dim3*, int*) {
+MEMLEDGER_ANSWER void __cudaRegisterFunction(void** handle, const char* kernel, char*,
+                                             const char* name, int, uint3*, uint3*, dim3*, dim3*,
+                                             int*) {
   Kernels& k = kernels();
   std::lock_guard<std::mutex> lock(k.mutex);
-  k.binaries.emplace_back(kernel, reinterpret_cast<Binary*>(handle));
+  k.registered.push_back({kernel, reinterpret_cast<Binary*>(handle), name});
   k.sorted = false;
 }
 
@@ -271,25 +315,26 @@ MEMLEDGER_ANSWER cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* f
   return cudaSuccess;
 }
 
-MEMLEDGER_ANSWER cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3 grid, dim3 block, void**,
+MEMLEDGER_ANSWER cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void**,
                                                 size_t shared_bytes, cudaStream_t stream) {
-  return result(launch(grid, block, shared_bytes, stream));
+  return result(launch(kernel, grid, block, shared_bytes, stream));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaLaunchKernel(const void*, dim3 grid, dim3 block, void**,
+MEMLEDGER_ANSWER cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**,
                                               size_t shared_bytes, cudaStream_t stream) {
-  return result(launch(grid, block, shared_bytes, stream));
+  return result(launch(kernel, grid, block, shared_bytes, stream));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*,
-                                                 void**) {
+MEMLEDGER_ANSWER cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config,
+                                                 const void* kernel, void**) {
   if (!config) return result(cudaErrorInvalidValue);
   return result(
-      launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream));
+      launch(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream));
 }
 
-MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void*, dim3 grid, dim3 block, void**,
-                                                         size_t shared_bytes, cudaStream_t stream) {
+MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block,
+                                                         void**, size_t shared_bytes,
+                                                         cudaStream_t stream) {
   if (const cudaError_t error = ready()) return result(error);
   if (const cudaError_t error = check_launch(grid, block, shared_bytes)) return result(error);
   const uint64_t at_once =
@@ -297,7 +342,7 @@ MEMLEDGER_ANSWER cudaError_t cudaLaunchCooperativeKernel(const void*, dim3 grid,
       Machine::get().profile(current_device()).multiprocessors;
   if (uint64_t{grid.x} * grid.y * grid.z > at_once)
     return result(cudaErrorCooperativeLaunchTooLarge);
-  return result(launch_kernel(stream));
+  return result(launch_kernel(stream, {kernel, grid, block}));
 }
 
 MEMLEDGER_ANSWER cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes,

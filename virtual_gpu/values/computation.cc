@@ -1,10 +1,12 @@
 // Compiled with NDEBUG whatever the build mode: see SEES_LIBTORCH_INLINES_COPTS.
 #include "virtual_gpu/values/computation.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/List.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -83,6 +85,27 @@ at::Tensor empty_of(caffe2::TypeMeta dtype) {
   return dense(place, dtype, 0);
 }
 
+at::Tensor copy_of_scalar(const at::Tensor& tensor) {
+  Place place;
+  place.dtype = tensor.dtype();
+  at::Tensor copy = dense(place, place.dtype, 0);
+  std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(), place.item_bytes());
+  // It decides on the type of a result otherwise than other tensors do.
+  copy.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  return copy;
+}
+
+// An argument that holds no tensor; nothing for symbols and objects.
+std::optional<c10::IValue> plain_value(c10::IValue value) {
+  if (value.isDevice()) return c10::IValue(c10::Device(c10::kCPU));
+  if (value.isGenerator()) return c10::IValue();
+  if (value.isPtrType() && !value.isString() && !value.isIntList() && !value.isDoubleList() &&
+      !value.isBoolList() && !value.isList()) {
+    return {};
+  }
+  return value;
+}
+
 // Can be resized by the operator.
 at::Tensor new_result(const at::Tensor& result) {
   return at::empty({0}, at::TensorOptions(at::kCPU).dtype(result.dtype()));
@@ -105,42 +128,127 @@ bool Computation::Argument::is_known() const {
                       [](const at::Tensor& mask) { return mask.defined(); });
 }
 
-std::optional<Value> Computation::look_at(const at::Tensor& tensor, size_t index) {
-  if (!tensor.defined()) return Value{tensor, {}};
-  if (!tensor.is_cuda()) {
-    if (!is_plain_cpu(tensor) || info_->is_written[index] ||
-        (tensor.numel() > kMostElements && info_->name != "aten::copy_"))
+Operand Operand::of(const at::Tensor& tensor) {
+  Operand result;
+  if (!tensor.defined()) {
+    result.kind = Kind::kUndefined;
+  } else if (tensor.is_cuda()) {
+    result.kind = Kind::kDevice;
+    result.place = Place::of(tensor);
+    result.dtype = tensor.dtype();
+  } else if (is_plain_cpu(tensor)) {
+    result.kind = Kind::kHost;
+    result.host = tensor;
+  }
+  return result;
+}
+
+bool RecordedArguments::add(Argument& argument, const at::Tensor& tensor) {
+  Operand operand = Operand::of(tensor);
+  switch (operand.kind) {
+    case Operand::Kind::kUndefined:
+      break;
+    case Operand::Kind::kDevice:
+      if (!operand.place) break;
+      c10::raw::weak_intrusive_ptr::incref(operand.place->storage);
+      owners_.push_back(c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(operand.place->storage));
+      break;
+    case Operand::Kind::kHost:
+      // Others are read when the graph is launched.
+      if (tensor.dim() != 0) return false;
+      operand.host = copy_of_scalar(tensor);
+      break;
+    case Operand::Kind::kOther:
+      return false;
+  }
+  argument.operands.push_back(std::move(operand));
+  return true;
+}
+
+std::optional<RecordedArguments> RecordedArguments::of(c10::ArrayRef<const c10::IValue> arguments) {
+  RecordedArguments result;
+  result.arguments_.reserve(arguments.size());
+  for (const c10::IValue& value : arguments) {
+    Argument& argument = result.arguments_.emplace_back();
+    if (value.isTensor()) {
+      argument.kind = Kind::kTensor;
+      if (!result.add(argument, value.toTensor())) return {};
+    } else if (value.isTensorList()) {
+      argument.kind = Kind::kTensors;
+      for (const at::Tensor& tensor : value.toTensorList()) {
+        if (!result.add(argument, tensor)) return {};
+      }
+    } else if (value.isOptionalTensorList()) {
+      argument.kind = Kind::kOptionalTensors;
+      for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
+        if (!result.add(argument, tensor.value_or(at::Tensor()))) return {};
+      }
+    } else {
+      const std::optional<c10::IValue> plain = plain_value(value);
+      if (!plain) return {};
+      argument.value = *plain;
+    }
+  }
+  return result;
+}
+
+void RecordedArguments::add_written(const OperatorInfo& info, std::vector<Place>& places) const {
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    if (!info.is_written[i] || info.is_returned[i]) continue;
+    for (const Operand& operand : arguments_[i].operands) {
+      if (operand.place) places.push_back(*operand.place);
+    }
+  }
+}
+
+std::optional<Value> Computation::look_at(const Operand& operand, size_t index) {
+  switch (operand.kind) {
+    case Operand::Kind::kUndefined:
+      return Value{at::Tensor(), {}};
+    case Operand::Kind::kOther:
       return {};
-    any_known_ = true;
-    return Value{tensor, {}};
+    case Operand::Kind::kDevice:
+      if (info_->is_out[index] && info_->is_returned[index])
+        return Value{empty_of(operand.dtype), {}};
+      if (!operand.place) return {};
+      return look_at_device(*operand.place, index);
+    case Operand::Kind::kHost:
+      break;
   }
-  if (info_->is_out[index]) return Value{empty_of(tensor.dtype()), {}};
-  const std::optional<Place> place = Place::of(tensor);
-  if (!place) return {};
+  if (info_->is_written[index] ||
+      (operand.host.numel() > kMostElements && info_->name != "aten::copy_"))
+    return {};
+  any_known_ = true;
+  return Value{operand.host, {}};
+}
+
+std::optional<Value> Computation::look_at_device(const Place& place, size_t index) {
+  if (info_->is_written[index]) {
+    if (!may_compute(place)) return {};
+    if (!info_->is_returned[index]) written_.push_back(place);
+  }
+  if ((index == 0 && info_->overwrites) || index == overwritten_)
+    return Value{dense(place, place.dtype, 0), {}};
   Shadows& shadows = Shadows::get();
-  if (info_->is_written[index] && !may_compute(*place)) return {};
-  if (index == 0 && info_->overwrites) {
-    return Value{dense(*place, place->dtype, 0), {}};
-  }
-  if (std::optional<Value> value = shadows.find(*place)) {
-    if (!may_compute(*place)) return {};  // also one expanded to a large one
+  if (std::optional<Value> value = shadows.find(place)) {
+    if (!may_compute(place)) return {};  // also one expanded to a large one
     if (!value->is_known() && info_->partly == Partly::kNo) return {};
     any_known_ = true;
     return value;
   }
-  if (place->numel() == 0) return Value{dense(*place, place->dtype, 0), {}};
-  if (!bears_unknown(info_->partly) || !may_compute(*place)) return {};
+  if (place.numel() == 0) return Value{dense(place, place.dtype, 0), {}};
+  if (!bears_unknown(info_->partly) || !may_compute(place)) return {};
   if (info_->partly == Partly::kMul &&
-      !c10::isIntegralType(c10::typeMetaToScalarType(place->dtype), /*includeBool=*/true)) {
+      !c10::isIntegralType(c10::typeMetaToScalarType(place.dtype), /*includeBool=*/true)) {
     return {};
   }
-  return Value{dense(*place, place->dtype, 0), dense(*place, caffe2::TypeMeta::Make<bool>(), 1)};
+  return Value{dense(place, place.dtype, 0), dense(place, caffe2::TypeMeta::Make<bool>(), 1)};
 }
 
 bool Computation::add(c10::IValue value, size_t index) {
   Argument argument;
   const auto note = [&](const at::Tensor& tensor) -> std::optional<at::Tensor> {
-    const std::optional<Value> known = look_at(tensor, index);
+    const std::optional<Value> known = look_at(Operand::of(tensor), index);
     if (!known) return {};
     argument.unknown.push_back(known->unknown);
     return known->data;
@@ -165,29 +273,91 @@ bool Computation::add(c10::IValue value, size_t index) {
       hosts.push_back(host->defined() ? host : std::nullopt);
     }
     argument.value = hosts;
-  } else if (value.isDevice()) {
-    argument.value = c10::Device(c10::kCPU);
-  } else if (value.isPtrType() && !value.isString() && !value.isIntList() &&
-             !value.isDoubleList() && !value.isBoolList() && !value.isList()) {
-    return false;  // a symbol, an object
   } else {
-    argument.value = std::move(value);
+    std::optional<c10::IValue> plain = plain_value(std::move(value));
+    if (!plain) return false;
+    argument.value = *std::move(plain);
   }
   arguments_.push_back(std::move(argument));
   return true;
+}
+
+bool Computation::add(const RecordedArguments::Argument& recorded, size_t index) {
+  using Kind = RecordedArguments::Kind;
+  Argument argument;
+  std::vector<at::Tensor> hosts;
+  for (const Operand& operand : recorded.operands) {
+    const std::optional<Value> known = look_at(operand, index);
+    if (!known) return false;
+    argument.unknown.push_back(known->unknown);
+    hosts.push_back(known->data);
+  }
+  switch (recorded.kind) {
+    case Kind::kTensor:
+      argument.value = hosts[0];
+      break;
+    case Kind::kTensors:
+      argument.value = c10::List<at::Tensor>(hosts);
+      break;
+    case Kind::kOptionalTensors: {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const at::Tensor& host : hosts)
+        list.push_back(host.defined() ? std::optional<at::Tensor>(host) : std::nullopt);
+      argument.value = list;
+      break;
+    }
+    case Kind::kOther:
+      argument.value = recorded.value;
+      break;
+  }
+  arguments_.push_back(std::move(argument));
+  return true;
+}
+
+// Of two writes to one place, the second would not see the first.
+bool Computation::writes_twice() const {
+  for (size_t i = 0; i < written_.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      if (written_[i].storage == written_[k].storage && written_[i].offset == written_[k].offset)
+        return true;
+    }
+  }
+  return false;
+}
+
+// Whether anything of its inputs is known.
+bool Computation::is_worthwhile() const {
+  bool has_input = false;
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    has_input |=
+        !arguments_[i].unknown.empty() && !info_->is_out[i] && !(i == 0 && info_->overwrites);
+  }
+  return !has_input || any_known_;
 }
 
 std::optional<Computation> Computation::of(const OperatorInfo& info,
                                            c10::ArrayRef<const c10::IValue> arguments) {
   Computation result(info);
   result.arguments_.reserve(arguments.size());
-  bool has_input = false;
+  if (info.is_first_step && arguments[*info.is_first_step].toBool())
+    result.overwritten_ = info.momentum_buffers;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!result.add(arguments[i], i)) return {};
-    has_input |= !result.arguments_.back().unknown.empty() && !info.is_out[i] &&
-                 !(i == 0 && info.overwrites);
   }
-  if (has_input && !result.any_known_) return {};
+  if (!result.is_worthwhile() || result.writes_twice()) return {};
+  return result;
+}
+
+std::optional<Computation> Computation::of(const OperatorInfo& info,
+                                           const RecordedArguments& arguments) {
+  Computation result(info);
+  result.arguments_.reserve(arguments.arguments_.size());
+  if (info.is_first_step && arguments.arguments_[*info.is_first_step].value.toBool())
+    result.overwritten_ = info.momentum_buffers;
+  for (size_t i = 0; i < arguments.arguments_.size(); ++i) {
+    if (!result.add(arguments.arguments_[i], i)) return {};
+  }
+  if (!result.is_worthwhile() || result.writes_twice()) return {};
   return result;
 }
 
@@ -205,7 +375,8 @@ bool Computation::is_unambiguous() {
   const at::Tensor count = at::zeros(self.sizes(), at::kInt);
   if (info_->name == "aten::_index_put_impl_") {
     const at::Tensor values = arguments_[2].value.toTensor();
-    if (values.numel() == 1 || arguments_[3].value.toBool()) return !self.is_floating_point();
+    if (arguments_[3].value.toBool()) return !self.is_floating_point();
+    if (values.numel() == 1) return true;  // one value for all
     count.index_put_(arguments_[1].value.toOptionalTensorList(), at::ones(values.sizes(), at::kInt),
                      /*accumulate=*/true);
   } else if (!arguments_[3].value.isTensor()) {
@@ -239,8 +410,47 @@ bool Computation::is_safe_division() const {
 std::vector<at::Tensor> Computation::call(std::vector<c10::IValue> stack) {
   info_->handle.callBoxed(stack);
   std::vector<at::Tensor> result;
-  for (const c10::IValue& value : stack) result.push_back(value.toTensor().contiguous());
+  for (const c10::IValue& value : stack) {
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) result.push_back(tensor.contiguous());
+    } else {
+      result.push_back(value.toTensor().contiguous());
+    }
+  }
   return result;
+}
+
+// Whether the program lets the device round the factors of products (TF32).
+bool Computation::is_rounded_product() const {
+  const auto is_float = [](const Argument& argument) {
+    return argument.value.isTensor() && argument.value.toTensor().defined() &&
+           argument.value.toTensor().scalar_type() == at::kFloat;
+  };
+  if (std::none_of(arguments_.begin(), arguments_.end(), is_float)) return false;
+  try {
+    return at::globalContext().allowTF32CuBLAS();
+  } catch (const std::exception&) {  // it has said so in two ways that differ
+    return true;
+  }
+}
+
+// The device adds products of half precision in full precision, too. Not every CPU has them.
+std::vector<at::Tensor> Computation::call_widened(std::vector<c10::IValue> stack) {
+  std::optional<at::ScalarType> narrow;
+  for (c10::IValue& value : stack) {
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const at::Tensor tensor = value.toTensor();
+    if (!c10::isReducedFloatingType(tensor.scalar_type())) continue;
+    narrow = tensor.scalar_type();
+    value = tensor.to(at::kFloat);
+  }
+  std::vector<at::Tensor> results = call(std::move(stack));
+  if (narrow) {
+    for (at::Tensor& result : results) {
+      if (result.scalar_type() == at::kFloat) result = result.to(*narrow);
+    }
+  }
+  return results;
 }
 
 // The same operator on the masks says where the unknown elements have gone.
@@ -347,24 +557,46 @@ bool Computation::answer() {
   return stack.at(0).toBool();
 }
 
-std::vector<Value> Computation::run() {
-  if (!is_unambiguous()) return {};
+std::vector<Value> Computation::run(const RandomNumbers* numbers) {
+  if (info_->distribution != Distribution::kNone) {
+    std::vector<c10::IValue> values;
+    for (const Argument& argument : arguments_) {
+      if (!argument.is_known()) return {};
+      values.push_back(argument.value);
+    }
+    if (numbers == nullptr || !values[0].isTensor()) return {};
+    const at::Tensor drawn = draw(info_->distribution, values[0].toTensor(), values, *numbers);
+    if (!drawn.defined()) return {};
+    return {Value{drawn, {}}};
+  }
+  if (!is_unambiguous() || (info_->is_product && is_rounded_product())) return {};
   bool all_known = true;
   std::vector<c10::IValue> stack;
+  std::vector<at::Tensor> written;
   for (size_t i = 0; i < arguments_.size(); ++i) {
     const Argument& argument = arguments_[i];
     all_known &= argument.is_known();
-    if (info_->is_out[i] && argument.value.isTensor()) {
+    if (info_->is_out[i] && info_->is_returned[i] && argument.value.isTensor()) {
       stack.emplace_back(new_result(argument.value.toTensor()));
     } else if (info_->is_written[i] && argument.value.isTensor()) {
       stack.emplace_back(argument.value.toTensor().clone());
+      if (!info_->is_returned[i]) written.push_back(stack.back().toTensor());
+    } else if (info_->is_written[i] && argument.value.isTensorList()) {
+      c10::List<at::Tensor> copies;
+      for (const at::Tensor& tensor : argument.value.toTensorList()) {
+        copies.push_back(tensor.clone());
+        if (!info_->is_returned[i]) written.push_back(copies.get(copies.size() - 1));
+      }
+      stack.emplace_back(copies);
     } else if (info_->partly == Partly::kAll && !argument.is_known()) {
       stack.emplace_back(argument.value.toTensor().masked_fill(mask(i), 1));
     } else {
       stack.push_back(argument.value);
     }
   }
-  const std::vector<at::Tensor> results = call(std::move(stack));
+  std::vector<at::Tensor> results =
+      info_->is_product ? call_widened(std::move(stack)) : call(std::move(stack));
+  for (const at::Tensor& tensor : written) results.push_back(tensor.contiguous());
   std::vector<Value> values;
   if (all_known) {
     for (const at::Tensor& result : results) values.push_back({result, {}});

@@ -59,6 +59,22 @@ Partly partly_of(std::string_view base, bool is_pointwise) {
   return is_pointwise ? Partly::kPointwise : Partly::kNo;
 }
 
+// Their kernels for the CPU do what those for CUDA do.
+bool is_private_and_good(std::string_view base) {
+  return base.rfind("_foreach_", 0) == 0 || base.rfind("_fused_adam", 0) == 0 ||
+         is_one_of(base, {"_index_put_impl", "_fused_sgd", "_softmax", "_log_softmax",
+                          "_softmax_backward_data", "_log_softmax_backward_data",
+                          "_amp_foreach_non_finite_check_and_unscale", "_amp_update_scale"});
+}
+
+Distribution distribution_of(std::string_view name, std::string_view overload) {
+  if (name == "aten::uniform_") return Distribution::kUniform;
+  if (name == "aten::normal_") return Distribution::kNormal;
+  if (name == "aten::random_") return Distribution::kIntegers;
+  if (name != "aten::bernoulli_") return Distribution::kNone;
+  return overload == "Tensor" ? Distribution::kBernoulliTensor : Distribution::kBernoulli;
+}
+
 bool holds_tensors(const c10::TypePtr& type) {
   switch (type->kind()) {
     case c10::TypeKind::TensorType:
@@ -100,15 +116,18 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
   const std::string_view base = base_name(name);
   bool has_generator = schema.is_vararg() || schema.is_varret();
   const bool is_shape = handle.hasTag(at::Tag::inplace_view);
+  const bool is_mark = name == "aten::record_stream";
   bool is_view = false, has_statistics = false;
   for (const c10::Argument& argument : schema.arguments()) {
     const c10::AliasInfo* const alias = argument.alias_info();
     // Batch normalization writes to these, and its schema does not say so.
     const bool is_statistic = argument.name() == "running_mean" || argument.name() == "running_var";
     has_statistics |= is_statistic;
+    if (argument.name() == "is_first_step") is_first_step = is_written.size();
+    if (argument.name() == "momentum_buffer_list") momentum_buffers = is_written.size();
     const bool is_write = is_statistic || (alias != nullptr && alias->isWrite());
-    // Sizes, or the storage itself, are no content.
-    is_written.push_back(is_write && !is_shape && holds_tensors(argument.type()));
+    // Sizes, the storage itself, or when it may be freed, are no content.
+    is_written.push_back(is_write && !is_shape && !is_mark && holds_tensors(argument.type()));
     is_out.push_back(is_written.back() && argument.kwarg_only() && !is_statistic);
     writes |= is_written.back();
     is_view |= alias != nullptr && !is_write;
@@ -117,28 +136,36 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
       has_generator |= is_of_kind(argument.type(), kind);
     }
   }
+  is_returned.resize(is_written.size());
   bool returns_tensors = true;
   for (const c10::Argument& result : schema.returns()) {
-    returns_tensors &= result.type()->kind() == c10::TypeKind::TensorType;
-    written_argument.push_back(returned_argument(schema, result));
+    returns_tensors &= holds_tensors(result.type());
+    const int argument = returned_argument(schema, result);
+    written_argument.push_back(argument);
+    if (argument >= 0) is_returned[static_cast<size_t>(argument)] = true;
   }
   has_kernel = handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
   is_equal = name == "aten::equal";
-  overwrites = is_one_of(name, {"aten::fill_", "aten::zero_", "aten::copy_"});
+  distribution = distribution_of(name, overload);
+  const bool is_random = distribution != Distribution::kNone;
+  overwrites = is_random || is_one_of(name, {"aten::fill_", "aten::zero_", "aten::copy_"});
+  is_product = is_one_of(base, {"mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm",
+                                "baddbmm", "addr", "linear"});
   is_division = is_one_of(base, {"div", "divide"});
   depends_on_ties =
       is_one_of(base, {"sort", "topk", "kthvalue", "median", "nanmedian", "mode", "msort"});
   depends_on_order = is_one_of(base, {"_index_put_impl", "scatter", "index_copy"});
-  partly = partly_of(base, handle.hasTag(at::Tag::pointwise));
+  // The masks of lists are not followed.
+  const bool is_list = base.rfind("_foreach_", 0) == 0;
+  partly = is_list || is_random ? Partly::kNo : partly_of(base, handle.hasTag(at::Tag::pointwise));
   const bool is_refused =
       base.rfind("empty", 0) == 0 || base.rfind('_', 0) == 0 ||
       is_one_of(base, {"resize", "resize_as", "set", "new_empty", "record_stream", "put"});
-  const bool is_known_to_be_good = is_one_of(base, {"_index_put_impl"});
-  is_computed =
-      is_equal ||
-      (is_ours && (has_kernel || name == "aten::copy_") && !is_view && !has_generator &&
-       !has_statistics && returns_tensors && (!is_refused || is_known_to_be_good) && !is_shape &&
-       !written_argument.empty() && !handle.hasTag(at::Tag::nondeterministic_seeded));
+  is_computed = is_equal || is_random ||
+                (is_ours && (has_kernel || name == "aten::copy_") && !is_view && !has_generator &&
+                 !has_statistics && returns_tensors && (!is_refused || is_private_and_good(base)) &&
+                 !is_shape && (writes || !written_argument.empty()) &&
+                 !handle.hasTag(at::Tag::nondeterministic_seeded));
 }
 
 namespace {

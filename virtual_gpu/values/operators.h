@@ -26,6 +26,9 @@ enum class Partly {
   kAny,
 };
 
+// The distributions whose numbers are computed: see random.h.
+enum class Distribution { kNone, kUniform, kNormal, kIntegers, kBernoulli, kBernoulliTensor };
+
 // What the observer has to know of an operator, looked up once.
 struct OperatorInfo {
   explicit OperatorInfo(const c10::OperatorHandle& operator_handle);
@@ -42,10 +45,17 @@ struct OperatorInfo {
   bool is_division = false;       // which may be asked to round
   bool depends_on_ties = false;   // which of two equal elements comes first
   bool depends_on_order = false;  // which of two writes to one element comes last
+  bool is_product = false;        // of matrices or vectors
   Partly partly = Partly::kNo;
+  Distribution distribution = Distribution::kNone;
+  // Where the first step of an optimizer overwrites its buffers: the arguments that say so, and
+  // that hold them.
+  std::optional<size_t> is_first_step;
+  size_t momentum_buffers = 0;
   std::vector<bool> is_written;       // for each argument
   std::vector<bool> is_out;           // written and not read
-  std::vector<int> written_argument;  // for each return: the argument that it is; -1: a new tensor
+  std::vector<bool> is_returned;      // what is written there
+  std::vector<int> written_argument;  // for each return: the argument that it is; -1: new tensors
   std::atomic<int> failures{0};
 
   static constexpr int kMostFailures = 8;

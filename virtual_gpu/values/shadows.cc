@@ -157,6 +157,9 @@ bool Shadows::Entry::is_alive(uintptr_t begin) const {
   return !owner.expired() && address_of(*owner._unsafe_get_target()) == begin;
 }
 
+// Ended, and held by a recording, too.
+bool Shadows::Entry::is_kept() const { return owner.expired() && owner.weak_use_count() > 1; }
+
 Shadows::Entries::iterator Shadows::erase(Entries::iterator entry) {
   total_bytes_ -= entry->second.bytes;
   const auto next = entries_.erase(entry);
@@ -178,7 +181,8 @@ Shadows::Entries::iterator Shadows::find_locked(const Place& place) {
   const auto entry = entries_.find(place.begin);
   if (entry == entries_.end()) return entry;
   if (entry->second.owner._unsafe_get_target() == place.storage &&
-      entry->second.bytes == place.storage_bytes && entry->second.is_alive(place.begin)) {
+      entry->second.bytes == place.storage_bytes &&
+      (entry->second.is_alive(place.begin) || entry->second.is_kept())) {
     return entry;
   }
   return entries_.end();
@@ -313,7 +317,7 @@ void Shadows::write(uintptr_t address, const void* content, size_t bytes) {
   const uintptr_t end = address + bytes;
   for (auto entry = first_overlap(address); entry != entries_.end() && entry->first < end;) {
     Entry& e = entry->second;
-    if (!e.is_alive(entry->first)) {
+    if (!e.is_alive(entry->first) && !e.is_kept()) {
       entry = erase(entry);
       continue;
     }
@@ -375,8 +379,10 @@ void Shadows::forget_all() {
 
 // Forgets those that have ended.
 void Shadows::sweep() {
-  for (auto entry = entries_.begin(); entry != entries_.end();)
-    entry = entry->second.is_alive(entry->first) ? std::next(entry) : erase(entry);
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const bool stays = entry->second.is_alive(entry->first) || entry->second.is_kept();
+    entry = stays ? std::next(entry) : erase(entry);
+  }
   sweep_at_ = std::max<size_t>(256, 2 * entries_.size());
 }
 

@@ -41,8 +41,9 @@ struct Value {
 };
 
 // Host memory with the bytes of small storages on the device, and which of them are known. Keeps no
-// storage alive, and forgets those that have ended. Thread-safe; calls nothing of LibTorch's with
-// its lock held.
+// storage alive, and forgets those that have ended, but for those that a graph's recording still
+// refers to: a launch writes to them and reads from them. Thread-safe; calls nothing of LibTorch's
+// with its lock held.
 class Shadows {
  public:
   static Shadows& get();
@@ -75,6 +76,7 @@ class Shadows {
     c10::Storage unknown;  // a byte for each: 1 where it is not known; none where all are
 
     bool is_alive(uintptr_t begin) const;
+    bool is_kept() const;
   };
   using Entries = std::map<uintptr_t, Entry>;
 

@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <string_view>
+#include <exception>
+#include <iterator>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,8 @@
 #include "virtual_gpu/known_values.h"
 #include "virtual_gpu/values/computation.h"
 #include "virtual_gpu/values/operators.h"
+#include "virtual_gpu/values/random.h"
+#include "virtual_gpu/values/recordings.h"
 #include "virtual_gpu/values/shadows.h"
 
 namespace memledger::virtual_gpu {
@@ -25,20 +29,37 @@ namespace {
 
 std::atomic<bool> followed{false};
 
+bool (*defers)() = nullptr;                        // memledger_virtual_gpu_defers
+bool (*only_waits)(const void* kernel) = nullptr;  // memledger_virtual_gpu_only_waits
+
+// What an operator did while a stream captured, or had work that waits.
+struct Captured {
+  std::optional<RecordedArguments> arguments;
+  std::vector<std::shared_ptr<NodeRecord>> nodes;
+  // Operators inside of it were captured; what they may have written to.
+  bool is_inside = false;
+  std::vector<OwnedPlace> written_inside;
+};
+
 // What runs on this thread, one inside another.
 struct Frame {
   const at::RecordFunction* range = nullptr;
   OperatorInfo* info = nullptr;  // nullptr: a range that is no operator
   std::optional<Computation> computation;
-  // What it may write to. Weak, as a program may take the storage away from its tensor meanwhile.
-  std::vector<std::pair<Place, c10::weak_intrusive_ptr<c10::StorageImpl>>> written;
+  // What it may write to. Owned, as a program may take the storage away from its tensor meanwhile.
+  std::vector<OwnedPlace> written;
   size_t known_before = 0;  // of Thread::made_known
   // What the operator is going to read back; aten::equal compares without operators that are seen.
   std::optional<bool> answer;
   bool has_worked = false;
-  bool was_captured = false;
+  bool has_queued = false;        // work that is not done now
+  bool has_used_library = false;  // of NVIDIA's, on a stream that is not seen
   // A Python tensor among its arguments: what runs inside, also kernels of others, is not seen.
   bool is_opaque = false;
+  int exceptions = 0;  // in flight when it began
+  std::optional<GeneratorState> generator;
+  DrawnBy launch;                      // its last kernel's
+  std::unique_ptr<Captured> captured;  // where its work may be deferred
 };
 
 struct Thread {
@@ -80,21 +101,14 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::StorageImpl* storage) {
-  c10::raw::weak_intrusive_ptr::incref(storage);
-  return c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
-}
-
 void note_written(Frame& frame, const at::RecordFunction& fn) {
   const OperatorInfo& info = *frame.info;
   const auto inputs = fn.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (info.is_ours && !(i < info.is_written.size() && info.is_written[i])) continue;
     for_each_tensor(inputs[i], [&](const at::Tensor& tensor) {
-      if (std::optional<Place> place = Place::of_bytes(tensor)) {
-        auto owner = weak(place->storage);
-        frame.written.emplace_back(*std::move(place), std::move(owner));
-      }
+      if (std::optional<Place> place = Place::of_bytes(tensor))
+        frame.written.emplace_back(*std::move(place));
     });
   }
 }
@@ -110,7 +124,7 @@ bool has_python_tensor(const at::RecordFunction& fn) {
 }
 
 void forget_written(const Frame& frame) {
-  for (const auto& [place, owner] : frame.written) Shadows::get().forget(place);
+  for (const OwnedPlace& place : frame.written) Shadows::get().forget(place.place());
 }
 
 // The running operator that does what the thread does; nullptr: none.
@@ -130,42 +144,187 @@ bool fits(const Place& place, const at::Tensor& value) {
   return value.sizes() == at::IntArrayRef(place.sizes) && value.dtype() == place.dtype;
 }
 
+// Where an operator has put its results, in the order of Computation::run(). Nothing where that
+// is not known, as where it threw.
+std::optional<std::vector<Place>> result_places(const OperatorInfo& info,
+                                                const at::RecordFunction& fn) {
+  const std::vector<c10::IValue>& outputs = fn.outputs();
+  if (outputs.size() != info.written_argument.size()) return {};
+  std::vector<Place> places;
+  bool all = true;
+  const auto add = [&](const at::Tensor& tensor) {
+    std::optional<Place> place = tensor.defined() ? Place::of(tensor) : std::nullopt;
+    all = all && place && place->dtype.itemsize() != 0;
+    if (place) places.push_back(*std::move(place));
+  };
+  for (const c10::IValue& output : outputs) {
+    if (output.isTensorList()) {
+      for (const at::Tensor& tensor : output.toTensorList()) add(tensor);
+    } else if (output.isTensor()) {
+      add(output.toTensor());
+    } else {
+      return {};
+    }
+  }
+  if (!all) return {};
+  return places;
+}
+
+// None too large: they would be computed in vain.
+bool may_compute_all(const std::vector<Place>& places) {
+  bool any = false;
+  for (const Place& place : places) {
+    if (!may_compute(place)) return false;
+    any |= place.numel() != 0;
+  }
+  return any;
+}
+
+// The numbers that an operator of a distribution has drawn: its kernel is the one that is known,
+// and nobody has drawn from the generator meanwhile.
+bool has_drawn_as_known(const Frame& frame, const Place& place) {
+  if (!frame.generator) return false;
+  const std::optional<uint64_t> count =
+      numbers_taken(frame.info->distribution, place.numel(), frame.launch);
+  const std::optional<GeneratorState> after = frame.generator->now();
+  return count && after && frame.generator->is_followed_by(*after, *count);
+}
+
 // What has been computed goes where the operator put it. Returns false where that was not possible.
 bool keep_results(Thread& thread, Frame& frame, const at::RecordFunction& fn) {
   OperatorInfo& info = *frame.info;
-  const std::vector<c10::IValue>& outputs = fn.outputs();
-  if (outputs.size() != info.written_argument.size()) return false;  // it threw
-  std::vector<Place> places;
-  bool any = false;
-  for (const c10::IValue& output : outputs) {
-    std::optional<Place> place = output.isTensor() && output.toTensor().defined()
-                                     ? Place::of(output.toTensor())
-                                     : std::nullopt;
-    if (!place) return false;
-    any |= Shadows::get().may_hold(*place) && place->numel() != 0;
-    if (!place->dtype.itemsize()) return false;
-    places.push_back(*std::move(place));
-  }
-  // None too large: they would be computed in vain.
-  for (const Place& place : places) {
-    if (!may_compute(place)) return false;
-  }
-  if (!any || info.failures.load(std::memory_order_relaxed) >= OperatorInfo::kMostFailures)
+  std::optional<std::vector<Place>> places = result_places(info, fn);
+  if (!places) return false;
+  const std::vector<Place>& written = frame.computation->written();
+  places->insert(places->end(), written.begin(), written.end());
+  if (!may_compute_all(*places) ||
+      info.failures.load(std::memory_order_relaxed) >= OperatorInfo::kMostFailures) {
     return false;
+  }
+  std::optional<RandomNumbers> numbers;
+  if (info.distribution != Distribution::kNone) {
+    if (frame.generator && frame.generator->is_captured) return false;
+    if (!has_drawn_as_known(frame, places->front())) return false;
+    numbers = RandomNumbers{frame.generator->seed, frame.generator->offset};
+  }
   std::vector<Value> values;
   try {
     const PlainCpu plain;
-    values = frame.computation->run();
+    values = frame.computation->run(numbers ? &*numbers : nullptr);
   } catch (...) {
     info.failures.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  if (values.size() != places.size()) return false;
-  for (size_t i = 0; i < places.size(); ++i) {
-    if (!fits(places[i], values[i].data)) return false;
+  if (values.size() != places->size()) return false;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!fits((*places)[i], values[i].data)) return false;
   }
-  for (size_t i = 0; i < places.size(); ++i) keep(thread, places[i], values[i]);
+  for (size_t i = 0; i < values.size(); ++i) keep(thread, (*places)[i], values[i]);
   return true;
+}
+
+// What the operator may have written to, with what it returned.
+std::vector<OwnedPlace> all_written(const Frame& frame, const at::RecordFunction& fn) {
+  std::vector<OwnedPlace> result = frame.written;
+  for (const c10::IValue& output : fn.outputs()) {
+    for_each_tensor(output, [&](const at::Tensor& tensor) {
+      if (std::optional<Place> place = Place::of_bytes(tensor))
+        result.emplace_back(*std::move(place));
+    });
+  }
+  const std::vector<OwnedPlace>& inside = frame.captured->written_inside;
+  result.insert(result.end(), inside.begin(), inside.end());
+  return result;
+}
+
+// Makes the recording of an operator all of whose work was captured, so that it can be computed.
+void record_computation(Recording& recording, Frame& frame, const at::RecordFunction& fn) {
+  Captured& captured = *frame.captured;
+  const OperatorInfo& info = *frame.info;
+  if (!captured.arguments || captured.is_inside || frame.has_worked || frame.has_queued) return;
+  std::optional<std::vector<Place>> places = result_places(info, fn);
+  if (!places) return;
+  captured.arguments->add_written(info, *places);
+  if (!may_compute_all(*places)) return;
+  if (info.distribution != Distribution::kNone) {
+    if (!frame.generator || !frame.generator->is_captured ||
+        !has_drawn_as_known(frame, places->front())) {
+      return;
+    }
+    recording.numbers = RecordedNumbers{frame.generator->seed, frame.generator->offset,
+                                        frame.generator->captured_offset};
+  }
+  for (Place& place : *places) recording.results.emplace_back(std::move(place));
+  recording.arguments = std::move(captured.arguments);
+}
+
+// The last of an operator's nodes stands for all of it.
+void record(Frame& frame, const at::RecordFunction& fn, std::vector<OwnedPlace> written) {
+  const std::shared_ptr<Recording> recording = Recording::make();
+  if (recording == nullptr) return;  // its nodes may write anywhere
+  recording->info = frame.info;
+  record_computation(*recording, frame, fn);
+  recording->written = std::move(written);
+  const std::vector<std::shared_ptr<NodeRecord>>& nodes = frame.captured->nodes;
+  nodes.back()->set(NodeRecord::Kind::kRecording, recording);
+  for (size_t i = 0; i + 1 < nodes.size(); ++i) nodes[i]->set(NodeRecord::Kind::kNothing);
+}
+
+// Returns whether the work of an operator was captured, or may have been.
+bool end_captured(Thread& thread, Frame& frame, const at::RecordFunction& fn, bool has_thrown) {
+  constexpr size_t kMostInside = 1024;
+  Captured& captured = *frame.captured;
+  const OperatorInfo& info = *frame.info;
+  const bool has_nodes = !captured.nodes.empty();
+  const bool is_silent = !has_nodes && !frame.has_worked &&
+                         (frame.has_used_library || (info.has_kernel && info.writes) ||
+                          (!info.is_ours && info.has_kernel));
+  if (!has_nodes && !captured.is_inside && !is_silent) return false;
+  std::vector<OwnedPlace> written = all_written(frame, fn);
+  if (has_nodes && !has_thrown && captured.written_inside.size() < kMostInside)
+    record(frame, fn, written);
+  if (frame.has_worked || is_silent) forget_written(frame);
+  // What operators inside of it have not done has to be forgotten.
+  if (is_silent && (!captured.is_inside || frame.has_used_library)) UnseenWork::get().add(written);
+  Frame* const outer = running(thread);
+  if (outer != nullptr && outer->captured != nullptr) {
+    std::vector<OwnedPlace>& inside = outer->captured->written_inside;
+    outer->captured->is_inside = true;
+    if (inside.size() < kMostInside)
+      std::move(written.begin(), written.end(), std::back_inserter(inside));
+  }
+  return true;
+}
+
+void begin_draw(Frame& frame, const at::RecordFunction& fn) {
+  const c10::IValue& self = fn.inputs()[0];
+  if (!self.isTensor() || !self.toTensor().defined() || !self.toTensor().is_cuda()) return;
+  const at::Tensor& tensor = self.toTensor();
+  const std::optional<Place> place = Place::of(tensor);
+  // In other orders of elements than the memory's, another thread of the kernel makes each.
+  if (!place || !may_compute(*place) || !tensor.is_contiguous()) return;
+  frame.generator = GeneratorState::of(fn.inputs(), tensor.device().index());
+}
+
+void begin(Frame& frame, const at::RecordFunction& fn) {
+  const OperatorInfo& info = *frame.info;
+  frame.exceptions = std::uncaught_exceptions();
+  if (defers()) frame.captured = std::make_unique<Captured>();
+  if (info.writes || !info.is_ours) note_written(frame, fn);
+  frame.is_opaque = has_python_tensor(fn);
+  if (!info.is_computed) return;
+  if (info.distribution != Distribution::kNone) {
+    begin_draw(frame, fn);
+    if (!frame.generator) return;
+  }
+  frame.computation = Computation::of(info, fn.inputs());
+  if (frame.captured && !info.is_equal)
+    frame.captured->arguments = RecordedArguments::of(fn.inputs());
+  if (frame.computation && info.is_equal) {
+    const PlainCpu plain;
+    frame.answer = frame.computation->answer();
+    frame.computation.reset();
+  }
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
@@ -176,18 +335,21 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     frame.range = &fn;
     frame.known_before = thread.made_known.size();
     frame.info = operator_info(fn);
-    if (frame.info == nullptr) return nullptr;
-    if (frame.info->writes || !frame.info->is_ours) note_written(frame, fn);
-    frame.is_opaque = has_python_tensor(fn);
-    if (frame.info->is_computed) frame.computation = Computation::of(*frame.info, fn.inputs());
-    if (frame.computation && frame.info->is_equal) {
-      const PlainCpu plain;
-      frame.answer = frame.computation->answer();
-      frame.computation.reset();
-    }
+    if (frame.info != nullptr) begin(frame, fn);
   } catch (...) {  // unknown, then
   }
   return nullptr;
+}
+
+void end(Thread& thread, Frame& frame, const at::RecordFunction& fn) {
+  const OperatorInfo& info = *frame.info;
+  const bool has_thrown = std::uncaught_exceptions() > frame.exceptions;
+  if (frame.captured && end_captured(thread, frame, fn, has_thrown)) return;
+  const bool wrote = frame.has_worked || (info.has_kernel && info.writes) || !info.is_ours;
+  // Where it has launched nothing, it may have asked others to do it.
+  const bool is_computed =
+      frame.computation && !has_thrown && !frame.has_queued && (frame.has_worked || info.writes);
+  if (wrote && !(is_computed && keep_results(thread, frame, fn))) forget_written(frame);
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
@@ -201,14 +363,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   try {
     Frame frame = std::move(thread.frames.back());
     thread.frames.pop_back();
-    if (frame.info != nullptr) {
-      const OperatorInfo& info = *frame.info;
-      const bool wrote = frame.has_worked || (info.has_kernel && info.writes) || !info.is_ours;
-      // Where it has launched nothing, it may have asked a library to, or others to do it.
-      const bool is_computed =
-          frame.computation && !frame.was_captured && (frame.has_worked || info.writes);
-      if (wrote && !(is_computed && keep_results(thread, frame, fn))) forget_written(frame);
-    }
+    if (frame.info != nullptr) end(thread, frame, fn);
   } catch (...) {
     Shadows::get().forget_all();
   }
@@ -237,40 +392,102 @@ size_t on_read(void* destination, uintptr_t address, size_t bytes) {
   }
 }
 
-void note_work(bool is_captured) {
-  Frame* const frame = running(this_thread());
-  if (frame == nullptr) return;
+// Of the operator that runs; nullptr: there is none.
+Frame* note_work(Thread& thread, bool is_queued) {
+  Frame* const frame = running(thread);
+  if (frame == nullptr) return nullptr;
   if (!frame->has_worked) forget_written(*frame);
   frame->has_worked = true;
-  if (!is_captured) return;
-  // Operators around it have no result before it has one.
-  for (Frame& around : this_thread().frames) around.was_captured = true;
+  frame->has_queued |= is_queued;
+  return frame;
 }
 
 void on_write(uintptr_t address, const void* content, size_t bytes) {
   if (!followed.load(std::memory_order_relaxed)) return;
   try {
-    note_work(false);
+    note_work(this_thread(), false);
     Shadows::get().write(address, content, bytes);
   } catch (...) {
     Shadows::get().forget_all();
   }
 }
 
-void on_work(bool is_captured) {
+void forget_made_inside(Thread& thread, const Frame& frame) {
+  // It may write to what operators inside of it have made.
+  for (size_t i = frame.known_before; i < thread.made_known.size(); ++i)
+    Shadows::get().forget(thread.made_known[i]);
+  thread.made_known.resize(std::min(thread.made_known.size(), frame.known_before));
+}
+
+void on_work(const memledger_virtual_gpu_work* work) {
   if (!followed.load(std::memory_order_relaxed)) return;
   try {
     Thread& thread = this_thread();
-    note_work(is_captured);
-    const Frame* const frame = running(thread);
+    Frame* const frame = note_work(thread, work->is_queued);
+    if (frame == nullptr && work->kernel != nullptr && only_waits(work->kernel)) return;
     if (frame == nullptr || frame->is_opaque) return Shadows::get().forget_all();
-    // It may write to what operators inside of it have made.
-    for (size_t i = frame->known_before; i < thread.made_known.size(); ++i)
-      Shadows::get().forget(thread.made_known[i]);
-    thread.made_known.resize(std::min(thread.made_known.size(), frame->known_before));
+    frame->launch = {work->blocks, work->threads};
+    forget_made_inside(thread, *frame);
   } catch (...) {
     Shadows::get().forget_all();
   }
+}
+
+// A library of NVIDIA's works, on which stream is not known.
+void on_library_work() {
+  if (!followed.load(std::memory_order_relaxed)) return;
+  try {
+    Thread& thread = this_thread();
+    Frame* const frame = running(thread);
+    if (frame == nullptr || frame->is_opaque) return Shadows::get().forget_all();
+    frame->has_used_library = true;
+    forget_made_inside(thread, *frame);
+    if (frame->captured == nullptr) note_work(thread, false);
+  } catch (...) {
+    Shadows::get().forget_all();
+  }
+}
+
+// What an answer keeps of a node.
+using Kept = std::shared_ptr<NodeRecord>;
+
+void* on_capture(const memledger_virtual_gpu_work* work) {
+  if (!followed.load(std::memory_order_relaxed)) return nullptr;
+  try {
+    const auto node = std::make_shared<NodeRecord>();
+    node->set_unseen(UnseenWork::get().take());
+    Frame* const frame = running(this_thread());
+    if (frame == nullptr) {
+      if (work->kernel != nullptr && only_waits(work->kernel))
+        node->set(NodeRecord::Kind::kNothing);
+    } else if (!frame->is_opaque && frame->captured != nullptr) {
+      frame->captured->nodes.push_back(node);
+      frame->launch = {work->blocks, work->threads};
+    }
+    return new Kept(node);
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+void on_launched(void* captured) {
+  if (!followed.load(std::memory_order_relaxed)) return;
+  try {
+    if (captured == nullptr) return Shadows::get().forget_all();
+    Thread& thread = this_thread();
+    const bool is_inside = note_work(thread, false) != nullptr;
+    std::vector<Place> known = (*static_cast<Kept*>(captured))->launch();
+    if (!is_inside) return;
+    std::move(known.begin(), known.end(), std::back_inserter(thread.made_known));
+  } catch (...) {
+    Shadows::get().forget_all();
+  }
+}
+
+void on_drop(void* captured) { delete static_cast<Kept*>(captured); }
+
+void on_launch_end() {
+  if (followed.load(std::memory_order_relaxed)) UnseenWork::get().forget_all_of_it();
 }
 
 void on_write_anywhere() {
@@ -286,14 +503,21 @@ void on_shared(uintptr_t address, size_t bytes, bool is_shared) {
   }
 }
 
-constexpr memledger_virtual_gpu_values kValues = {&on_read, &on_write, &on_work,
-                                                  &on_write_anywhere};
+constexpr memledger_virtual_gpu_values kValues = {
+    &on_read,     &on_write, &on_work,       &on_library_work,  &on_capture,
+    &on_launched, &on_drop,  &on_launch_end, &on_write_anywhere};
+
+template <typename Function>
+Function find(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+}
 
 // After memledger's own work at load (101 to 103).
 __attribute__((constructor(104))) void follow_values() {
-  const auto know = reinterpret_cast<decltype(&memledger_virtual_gpu_know)>(
-      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_know"));
-  if (know == nullptr) return;
+  const auto know = find<decltype(&memledger_virtual_gpu_know)>("memledger_virtual_gpu_know");
+  defers = find<decltype(defers)>("memledger_virtual_gpu_defers");
+  only_waits = find<decltype(only_waits)>("memledger_virtual_gpu_only_waits");
+  if (know == nullptr || defers == nullptr || only_waits == nullptr) return;
   const uint64_t most_bytes = know(&kValues);
   if (most_bytes == 0) return;
   Shadows::get().set_limit(most_bytes);
