@@ -104,9 +104,8 @@ Run run_on_real(const ValidateOptions& options, const std::vector<std::string>& 
   DryRunRequest request;
   request.gpu = options.real_side;
   request.program = program;
-  request.variables = {{environment::kMeasureReal, "1"}};
-  if (!calibration_stem.empty())
-    request.variables.emplace_back(environment::kCalibration, calibration_stem);
+  request.variables = {{environment::kMeasureReal, "1"},
+                       {environment::kCalibration, calibration_stem}};
   DryRunner runner(runner_options(options));
   absl::StatusOr<Run> run = runner.measure(request);
   if (!run.ok()) throw std::runtime_error(std::string(run.status().message()));
@@ -114,8 +113,8 @@ Run run_on_real(const ValidateOptions& options, const std::vector<std::string>& 
   return *std::move(run);
 }
 
-// What processes that ran one after the other, or side by side, saw of the first device: the most
-// of each.
+// Returns what processes that ran one after the other, or side by side, saw of the first device:
+// the most of each; nothing where none used it.
 Calibration read_calibrations(const std::string& folder) {
   Calibration sum;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -127,15 +126,17 @@ Calibration read_calibrations(const std::string& folder) {
       throw std::runtime_error("a process wrote no calibration: " + parsed.error);
     const Calibration& one = *parsed.calibration;
     sum.device = one.device;
+    sum.is_of_process = sum.is_of_process && one.is_of_process;
     sum.context_bytes = std::max(sum.context_bytes, one.context_bytes);
     sum.libraries_bytes = std::max(sum.libraries_bytes, one.libraries_bytes);
     for (const virtual_gpu::CalibratedConvolution& seen : one.convolutions) sum.add(seen);
   }
-  if (sum.device.empty()) throw std::runtime_error("no process used the first device");
   return sum;
 }
 
 void write_calibration(const std::string& path, const Calibration& calibration) {
+  if (calibration.device.empty())
+    throw std::runtime_error("the program did not use the first device");
   const absl::Status status =
       write_file(path, "calibration", virtual_gpu::calibration_json(calibration));
   if (!status.ok()) throw std::runtime_error(std::string(status.message()));
@@ -231,11 +232,16 @@ void write(const ValidateOptions& options, const std::string& text, const std::s
 
 void compare_program(const ValidateOptions& options) {
   const ScratchFolder folder;
-  const bool calibrates = !options.calibration_file.empty();
-  const Run real =
-      run_on_real(options, options.program, calibrates ? folder.path() + "/calibration" : "");
+  const Run real = run_on_real(options, options.program, folder.path() + "/calibration");
+  const Calibration calibration = read_calibrations(folder.path());
   const std::vector<DevicePrediction> devices = prediction::predict("", {real}).devices;
-  if (calibrates) write_calibration(options.calibration_file, read_calibrations(folder.path()));
+  if (!calibration.is_of_process) {
+    tell(
+        {"memledger validate: NVML does not tell what the process holds, so process and context "
+         "are "
+         "all that the device has in use, whoever has it"});
+  }
+  if (!options.calibration_file.empty()) write_calibration(options.calibration_file, calibration);
   DryRunRequest request;
   request.gpu = options.gpu.empty() ? specification_of(devices) : options.gpu;
   request.program = options.program;

@@ -154,6 +154,7 @@ std::string calibration_json(const Calibration& calibration) {
          "\",\"device\":" + device.dump(-1, ' ', false, Json::error_handler_t::replace) +
          ",\"context_bytes\":" + std::to_string(calibration.context_bytes) +
          ",\"libraries_bytes\":" + std::to_string(calibration.libraries_bytes) +
+         ",\"of_process\":" + (calibration.is_of_process ? "true" : "false") +
          ",\"convolutions\":[" + rows + "]}\n";
 }
 
@@ -168,6 +169,7 @@ ParsedCalibration parse_calibration_json(std::string_view text) {
   calibration.device = reader.text("device");
   calibration.context_bytes = reader.bytes("context_bytes");
   calibration.libraries_bytes = reader.bytes("libraries_bytes");
+  calibration.is_of_process = reader.boolean("of_process");
   if (!reader.error().empty()) return failed(reader.error());
   const auto convolutions = object.find("convolutions");
   if (convolutions == object.end() || !convolutions->is_array())

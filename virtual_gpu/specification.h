@@ -37,7 +37,7 @@ struct Specification {
   // Memory that the context of each device takes when it is made. Where not given the profile's,
   // and nothing of less than 2 GiB, where programs look for what tensors take.
   std::optional<uint64_t> context_bytes;
-  // Of the profile's contexts the least that was seen on such devices, not the most.
+  // Takes of the profile's two contexts the least that was seen on such devices.
   bool least_context = false;
   // Memory that each communicator of NCCL takes. Where not given what virtual_gpu/nccl_memory.h
   // says, and nothing of devices of less than 2 GiB.

@@ -74,6 +74,7 @@ void note_context(c10::Device device) {
   if (!statistics) return;
   const std::lock_guard<std::mutex> hold(state().lock);
   state().calibration.device = use.name;
+  state().calibration.is_of_process = use.is_of_process;
   state().calibration.context_bytes = static_cast<uint64_t>(
       std::max<int64_t>(0, use.process_bytes - statistics->reserved_bytes.current));
 }
@@ -82,7 +83,7 @@ void on_block(const BlockEvent& event) noexcept {
   if (event.device.type() != kCuda) return;
   try {
     if (event.birth) note_context(event.device);
-    // Of those that run the innermost convolution.
+    // The innermost convolution that runs.
     const auto innermost = std::find_if(scopes.rbegin(), scopes.rend(),
                                         [](const Scope& scope) { return !!scope.convolution; });
     if (innermost == scopes.rend()) return;

@@ -21,8 +21,8 @@ struct RealUse {
   bool is_of_process = false;  // false: other programs may have part of it
 };
 
-// Empty for a device that CUDA or NVML do not know. Asks nothing of LibTorch, so it may be called at
-// exit. Cost: some calls of the driver, a millisecond.
+// Empty for a device that CUDA or NVML do not know. Asks nothing of LibTorch, so it may be called
+// at exit. Cost: some calls of the driver, a millisecond.
 RealUse real_use(int device);
 
 // What memledger_virtual_gpu_uses says, of real devices that LibTorch has allocated on. The context

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# pack_validate.sh OUT.tar.gz: memledger with the built-in networks of `memledger validate`, for a machine with a GPU and a torch
-# package, without Bazel.
+# pack_validate.sh OUT.tar.gz: memledger with the built-in networks of `memledger validate`, for a
+# machine with a GPU and a torch package, without Bazel.
 set -euo pipefail
 [[ $# == 1 && -x tests/gpu/measure_models ]] || { echo "usage: ./bazelw run //tests/gpu:pack_validate -- OUT.tar.gz" >&2; exit 1; }
 out="$(cd "${BUILD_WORKING_DIRECTORY:-.}" && realpath "$1")"

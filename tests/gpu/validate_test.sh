@@ -84,7 +84,7 @@ export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
 validate --real-side=a100,workspaces=upper,context=510MiB --until=exit --write-calibration=a100.json -- "$networks" ResNet-50
 check "a calibration" status_is 0
 check "it is told" matches err 'the calibration of NVIDIA A100-SXM4-80GB is in a100.json, with 68 convolutions'
-check "its context" matches a100.json '^\{"schema":"memledger.calibration/1","device":"NVIDIA A100-SXM4-80GB","context_bytes":534773760,"libraries_bytes":0,'
+check "its context" matches a100.json '^\{"schema":"memledger.calibration/1","device":"NVIDIA A100-SXM4-80GB","context_bytes":534773760,"libraries_bytes":0,"of_process":true,'
 peaks() { "$memledger" run --quiet --virtual-gpu="$1" "${@:2}" -- "$networks" ResNet-50 | grep ^figures; }
 check "an upper bound is another device" test "$(peaks a100,workspaces=upper)" != "$(peaks a100)"
 check "a calibrated device takes what that took" test "$(peaks a100,workspaces=upper)" == "$(peaks a100 --calibration=a100.json)"

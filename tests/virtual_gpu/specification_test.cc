@@ -318,12 +318,14 @@ TEST_CASE("what is wrong in a calibration is named") {
   CHECK(why(right, "\"device\":", "\"gpu\":") == "the field \"device\" is missing.");
   CHECK(contains(why(right, "\"libraries_bytes\":", "\"libraries_bytes\":-"),
                  "\"libraries_bytes\" is not a whole number of bytes"));
+  CHECK(contains(why(right, "of_process\":true", "of_process\":1"), "\"of_process\" is not true"));
   CHECK(why(right, "\"convolutions\":[", "\"convolution\":[") ==
         "the field \"convolutions\" is not an array.");
   CHECK(contains(why(right, "backward_filter", "sideways"),
                  "convolution 1: the field \"pass\" is not a name that is known."));
   CHECK(contains(why(right, "[2,64,1,9]", "[2,64,1,-9]"), "the field \"x\" is not an array"));
-  CHECK(contains(why(right, "true", "1"), "\"channels_last\" is not true or false."));
+  CHECK(contains(why(right, "channels_last\":true", "channels_last\":1"),
+                 "\"channels_last\" is not true or false."));
   const std::string path = write_file("calibration.json", "{}");
   CHECK(contains(error("a100,calibration=" + path), "\": the field \"schema\" is missing."));
 }
