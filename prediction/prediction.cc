@@ -302,6 +302,16 @@ void heed_open_reads(Prediction& prediction) {
   if (prediction.verdict == Verdict::kFits) prediction.verdict = Verdict::kNotKnown;
 }
 
+// LibTorch takes another plan for a convolution whose workspace is not to be had.
+bool catches_failures(const std::vector<Run>& runs) {
+  bool has_failure = false;
+  for (const Run& run : runs) {
+    if (run.is_limited && !run.has_ended_well()) return false;
+    has_failure = has_failure || (run.is_limited && run.failed_allocation());
+  }
+  return has_failure;
+}
+
 bool assumes_sizes(const std::vector<Run>& runs) {
   return std::any_of(runs.begin(), runs.end(), [](const Run& run) { return run.assumes_sizes; });
 }
@@ -374,6 +384,11 @@ Prediction predict(std::string specification, const std::vector<Run>& all_runs) 
   const Measurement* process = fullest(runs, Run::End::kHigh);
   if (process == nullptr) process = fullest(runs, Run::End::kLow);
   if (process != nullptr) prediction.peak = process->peak;
+  if (catches_failures(runs)) {
+    prediction.note =
+        "LibTorch or the program caught the failure and went on, maybe with something slower that "
+        "takes less.";
+  }
   if (assumes_sizes(runs)) {
     prediction.note =
         "The program fails if sizes that only the device has are the smallest possible, so the low "

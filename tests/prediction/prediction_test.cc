@@ -306,6 +306,8 @@ TEST_CASE("why a program failed is one sentence that names the cause") {
   CHECK(failure_of(1, "EOFError: EOF when reading a line") ==
         "failed: the program ended with 1: it reads standard input, which is empty here (EOFError: "
         "EOF when reading a line)");
+  CHECK(failure_of(1, "    import x\nModuleNotFoundError: No module named 'PIL'\nbye") ==
+        "failed: the program ended with 1: ModuleNotFoundError: No module named 'PIL'");
   CHECK(contains(failure_of(1, "AssertionError: Torch not compiled with CUDA enabled"),
                  "its PyTorch is built without CUDA"));
 

@@ -19,7 +19,7 @@ figure() { python3 -c "import json; j = json.load(open('out')); print($1)"; }  #
 
 # LibTorch's own peaks of the whole program.
 "$memledger" run --quiet --virtual-gpu=h100 -- "$program" 6 >truth
-read -r _ allocated reserved < <(tail -1 truth)
+read -r _ allocated reserved _ < <(tail -1 truth)
 
 dry_run 0 --gpu=h100 --json -- "$program" 6
 check "the JSON's schema" equal "$(figure "j['schema']")" memledger.prediction/1
@@ -97,6 +97,7 @@ check "its last lines" has err "the last lines of the program:"
 dry_run 12 --gpu=h100 -- "$program" 1 wait
 check "its input is empty" has out "failed: the program ended with 4: it reads standard input, which is empty here"
 dry_run 10 --gpu=h100 -- "$program" 1 catch
+check "a failure that was caught" has out "went on, maybe with something slower"
 dry_run 12 --gpu=h100 -- "$program" 1 open no_such_data.bin
 check "a file that is not there" has out "it needs a file that is not there (no_such_data.bin: No such file or directory)"
 dry_run 12 --gpu=h100 -- "$measure_program" throws
