@@ -20,7 +20,8 @@ struct PrintText {
 
 // What the user asks for. A new command is one more type here, and a declaration in
 // command_line.cc.
-using Request = std::variant<PrintText, RunOptions, DryRunOptions, FitOptions, LogOptions, GpusOptions>;
+using Request =
+    std::variant<PrintText, RunOptions, DryRunOptions, FitOptions, LogOptions, GpusOptions>;
 
 // Parses what follows the program's name. InvalidArgument holds the message for the user: the
 // command, the option and what to do.
