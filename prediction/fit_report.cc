@@ -237,7 +237,7 @@ std::optional<ShownPeak> shown_peak(const FitPoint& point) {
   return peak;
 }
 
-std::string with_value(std::string text, int64_t value) {
+std::string with_value(const std::string& text, int64_t value) {
   return absl::StrReplaceAll(text, {{"{}", std::to_string(value)}});
 }
 

@@ -69,7 +69,7 @@ struct ShownPeak {
 std::optional<ShownPeak> shown_peak(const FitPoint& point);
 
 // Returns `text` with the value in place of each {}.
-std::string with_value(std::string text, int64_t value);
+std::string with_value(const std::string& text, int64_t value);
 
 // Returns the exit status of `memledger fit`: 0 found, 10 none fits, 12 the program failed, 2 it
 // does not use the value.

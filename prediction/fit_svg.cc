@@ -57,14 +57,16 @@ class Axes {
     constexpr double kGiB = 1 << 30;
     std::string svg;
     const double bytes_step = grid_step(top_bytes_ / kGiB * 1000) / 1000 * kGiB;
-    for (double bytes = 0; bytes <= top_bytes_; bytes += bytes_step) {
+    for (int i = 0; i * bytes_step <= top_bytes_; ++i) {
+      const double bytes = i * bytes_step;
       svg += fmt::format(
           "<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n"
           "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:g} GiB</text>\n",
           kLeft, kWidth - kRight, y(bytes), y(bytes), kLeft - 8, y(bytes) + 4, bytes / kGiB);
     }
     const double value_step = grid_step(top_value_);
-    for (double value = 0; value <= top_value_; value += value_step) {
+    for (int i = 0; i * value_step <= top_value_; ++i) {
+      const double value = i * value_step;
       svg += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{:.0f}</text>\n",
                          x(value), kHeight - kBottom + 18, value);
     }
