@@ -319,6 +319,22 @@ TEST_CASE("what libraries hold comes back to the processes that share the device
   machine.release_held(&owner);
 }
 
+TEST_CASE("runs of a dry-run share no devices with each other") {
+  const Specification shared =
+      specification("h200:1GiB,share=machine_test_" + std::to_string(getpid()));
+  int owner = 0;
+  setenv("MEMLEDGER_MEASURE", "/tmp/memledger-1/1", 1);
+  Machine low(shared);
+  CHECK(low.hold(0, &owner, 600 * kMiB));
+  setenv("MEMLEDGER_MEASURE", "/tmp/memledger-1/2", 1);
+  Machine high(shared);
+  CHECK(used(high) == 0);
+  CHECK(high.hold(0, &owner, 600 * kMiB));
+  unsetenv("MEMLEDGER_MEASURE");
+  low.release_held(&owner);
+  high.release_held(&owner);
+}
+
 size_t resident_bytes(void* begin, size_t bytes) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> is_resident(bytes / page);
