@@ -21,7 +21,9 @@ Json json(const MeasuredDevice& device) {
           {"context_bytes", device.context_bytes},
           {"fragmented_bytes", device.fragmented_bytes},
           {"retries", device.retries},
-          {"failures", device.failures}};
+          {"failures", device.failures},
+          {"allocations", device.allocations},
+          {"requested_bytes_in_all", device.requested_in_all}};
 }
 
 MeasuredDevice device_of(const Json& json) {
@@ -36,6 +38,8 @@ MeasuredDevice device_of(const Json& json) {
   device.fragmented_bytes = json.at("fragmented_bytes");
   device.retries = json.at("retries");
   device.failures = json.at("failures");
+  device.allocations = json.at("allocations");
+  device.requested_in_all = json.at("requested_bytes_in_all");
   return device;
 }
 
@@ -55,15 +59,26 @@ MeasuredRow row_of(const Json& json) {
   return row;
 }
 
+Json json(const std::map<std::string, int64_t>& bytes_by_name) {
+  Json result = Json::object();
+  for (const auto& [name, bytes] : bytes_by_name) result[name] = bytes;
+  return result;
+}
+
+std::map<std::string, int64_t> map_of(const Json& json) {
+  std::map<std::string, int64_t> result;
+  for (const auto& [name, bytes] : json.items()) result[name] = bytes;
+  return result;
+}
+
 Json json(const std::optional<MeasuredPeak>& peak) {
   if (!peak) return nullptr;
   Json rows = Json::array();
   for (const MeasuredRow& row : peak->largest) rows.push_back(json(row));
-  Json roles = Json::object();
-  for (const auto& [role, bytes] : peak->by_role) roles[role] = bytes;
-  return {{"device", peak->device}, {"op", peak->op},       {"phase", peak->phase},
-          {"layer", peak->layer},   {"where", peak->place}, {"by_role", roles},
-          {"largest", rows}};
+  return {{"device", peak->device}, {"op", peak->op},
+          {"phase", peak->phase},   {"layer", peak->layer},
+          {"where", peak->place},   {"by_role", json(peak->by_role)},
+          {"largest", rows},        {"by_layer", json(peak->by_layer)}};
 }
 
 std::optional<MeasuredPeak> peak_of(const Json& json) {
@@ -74,16 +89,23 @@ std::optional<MeasuredPeak> peak_of(const Json& json) {
   peak.phase = json.at("phase");
   peak.layer = json.at("layer");
   peak.place = json.at("where");
-  for (const auto& [role, bytes] : json.at("by_role").items()) peak.by_role[role] = bytes;
+  peak.by_role = map_of(json.at("by_role"));
+  peak.by_layer = map_of(json.at("by_layer"));
   for (const Json& row : json.at("largest")) peak.largest.push_back(row_of(row));
   return peak;
 }
 
 Json json(const std::optional<MeasuredFailure>& failure) {
   if (!failure) return nullptr;
-  return {{"device", failure->device}, {"requested_bytes", failure->requested_bytes},
-          {"op", failure->op},         {"phase", failure->phase},
-          {"layer", failure->layer},   {"where", failure->place}};
+  return {{"device", failure->device},
+          {"requested_bytes", failure->requested_bytes},
+          {"op", failure->op},
+          {"phase", failure->phase},
+          {"layer", failure->layer},
+          {"where", failure->place},
+          {"allocated_bytes", failure->allocated_bytes},
+          {"reserved_bytes", failure->reserved_bytes},
+          {"free_bytes", failure->free_bytes}};
 }
 
 std::optional<MeasuredFailure> failure_of(const Json& json) {
@@ -95,11 +117,38 @@ std::optional<MeasuredFailure> failure_of(const Json& json) {
   failure.phase = json.at("phase");
   failure.layer = json.at("layer");
   failure.place = json.at("where");
+  failure.allocated_bytes = json.at("allocated_bytes");
+  failure.reserved_bytes = json.at("reserved_bytes");
+  failure.free_bytes = json.at("free_bytes");
   return failure;
 }
 
 Json json(const MeasuredRead& read) {
-  return {{"op", read.op}, {"where", read.place}, {"count", read.count}, {"bytes", read.bytes}};
+  return {{"op", read.op},
+          {"where", read.place},
+          {"count", read.count},
+          {"bytes", read.bytes},
+          {"kind", to_string(read.kind)},
+          {"has_upper_bound", read.has_upper_bound}};
+}
+
+MeasuredRead::Kind kind_of(const std::string& text) {
+  using Kind = MeasuredRead::Kind;
+  for (const Kind kind : {Kind::kNumber, Kind::kBranch}) {
+    if (text == to_string(kind)) return kind;
+  }
+  return Kind::kSize;
+}
+
+MeasuredRead read_of(const Json& json) {
+  MeasuredRead read;
+  read.op = json.at("op");
+  read.place = json.at("where");
+  read.count = json.at("count");
+  read.bytes = json.at("bytes");
+  read.kind = kind_of(json.at("kind"));
+  read.has_upper_bound = json.at("has_upper_bound");
+  return read;
 }
 
 Ended ended_of(const std::string& text) {
@@ -114,14 +163,15 @@ Measurement measurement_of(const Json& json) {
   measurement.process = json.at("process");
   measurement.rank = json.at("rank");
   measurement.ended = ended_of(json.at("ended"));
+  measurement.cause = json.at("cause");
   measurement.steps = json.at("steps");
+  measurement.unstepped_parameters = json.at("unstepped_parameters");
   for (const Json& device : json.at("devices")) measurement.devices.push_back(device_of(device));
   measurement.peak = peak_of(json.at("peak"));
   measurement.failure = failure_of(json.at("failure"));
-  for (const Json& read : json.at("unknown_reads")) {
-    measurement.unknown_reads.push_back(
-        {read.at("op"), read.at("where"), read.at("count"), read.at("bytes")});
-  }
+  for (const Json& read : json.at("unknown_reads"))
+    measurement.unknown_reads.push_back(read_of(read));
+  measurement.allocator_settings = json.at("allocator_settings");
   return measurement;
 }
 
@@ -139,6 +189,18 @@ std::string_view to_string(Ended ended) {
   return "not";
 }
 
+std::string_view to_string(MeasuredRead::Kind kind) {
+  switch (kind) {
+    case MeasuredRead::Kind::kSize:
+      break;
+    case MeasuredRead::Kind::kNumber:
+      return "number";
+    case MeasuredRead::Kind::kBranch:
+      return "branch";
+  }
+  return "size";
+}
+
 std::string to_json(const Measurement& measurement) {
   Json devices = Json::array(), reads = Json::array();
   for (const MeasuredDevice& device : measurement.devices) devices.push_back(json(device));
@@ -147,11 +209,14 @@ std::string to_json(const Measurement& measurement) {
                   {"process", measurement.process},
                   {"rank", measurement.rank},
                   {"ended", to_string(measurement.ended)},
+                  {"cause", measurement.cause},
                   {"steps", measurement.steps},
+                  {"unstepped_parameters", measurement.unstepped_parameters},
                   {"devices", devices},
                   {"peak", json(measurement.peak)},
                   {"failure", json(measurement.failure)},
-                  {"unknown_reads", reads}}) +
+                  {"unknown_reads", reads},
+                  {"allocator_settings", measurement.allocator_settings}}) +
          "\n";
 }
 

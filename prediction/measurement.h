@@ -8,13 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "prediction/measure_variables.h"
 
 namespace memledger::prediction {
-
-// The variables that make a program measure itself (runner/inside/measure.cc). The folder gets one
-// file per process that used a GPU, PID.json.
-inline constexpr char kMeasureVariable[] = "MEMLEDGER_MEASURE";
-inline constexpr char kUntilVariable[] = "MEMLEDGER_MEASURE_UNTIL";  // step or exit
 
 // What one process took of one device, in bytes. Peaks are LibTorch's own.
 struct MeasuredDevice {
@@ -28,6 +24,10 @@ struct MeasuredDevice {
   int64_t fragmented_bytes = 0;
   int64_t retries = 0;   // allocations that came after the cache had been emptied
   int64_t failures = 0;  // allocations that failed
+  // All allocations so far and the bytes that they requested, by LibTorch's count. Two runs that
+  // differ in nothing but what values read as allocate alike if these are the same.
+  int64_t allocations = 0;
+  int64_t requested_in_all = 0;
 };
 
 struct MeasuredRow {
@@ -41,23 +41,38 @@ struct MeasuredPeak {
   std::string op, phase, layer, place;  // of what was made last
   std::map<std::string, int64_t> by_role;
   std::vector<MeasuredRow> largest;
+  std::map<std::string, int64_t> by_layer;  // the largest; what has no layer is not in it
 };
 
-// The first allocation that failed.
+// The first allocation that failed. `place` is the program's own line.
 struct MeasuredFailure {
   int device = 0;
   int64_t requested_bytes = 0;
   std::string op, phase, layer, place;
+  // LibTorch's figures and the device's at that moment.
+  int64_t allocated_bytes = 0;
+  int64_t reserved_bytes = 0;
+  int64_t free_bytes = 0;  // not taken by anyone
 };
 
 // Values that only a device has and that the program read.
 struct MeasuredRead {
-  std::string op, place;
+  enum class Kind : uint8_t {
+    kSize,    // an operator allocates by it: nonzero()
+    kNumber,  // a whole number for the program, read as zero: it may become a size or end a loop
+    kBranch,  // a truth or a fraction for the program, read as zero: it may steer what runs
+  };
+  std::string op, place;  // the place of the first
   int64_t count = 0;
   int64_t bytes = 0;  // allocated in sizes that came of it
+  Kind kind = Kind::kSize;
+  // False: there is no largest value to assume, so no peak of any run is an upper end.
+  bool has_upper_bound = true;
 };
+std::string_view to_string(MeasuredRead::Kind kind);
 
-// How the process ended, as far as it could write it down.
+// How the process ended, as far as it could write it down. `kNot`: it was killed, or by what
+// Measurement::cause says.
 enum class Ended : uint8_t { kAtExit, kAfterStep, kNot };
 std::string_view to_string(Ended ended);
 
@@ -65,11 +80,16 @@ std::string_view to_string(Ended ended);
 struct Measurement {
   int process = 0, rank = 0;
   Ended ended = Ended::kNot;
+  std::string cause;  // what ended it if it did not return: "SIGSEGV", "uncaught exception: …"
   int64_t steps = 0;  // of optimizers
+  // Parameters that the forward pass used and that no step has written to, where one ended the
+  // program: frozen by leaving them out, or trained later than after so many steps.
+  int64_t unstepped_parameters = 0;
   std::vector<MeasuredDevice> devices;
   std::optional<MeasuredPeak> peak;
   std::optional<MeasuredFailure> failure;
   std::vector<MeasuredRead> unknown_reads;
+  std::string allocator_settings;  // as PYTORCH_CUDA_ALLOC_CONF had them; empty: LibTorch's own
 };
 
 // Write and read a measurement as JSON. Reading fails with a sentence that names what is wrong.

@@ -27,12 +27,14 @@ absl::StatusOr<Locations> find_locations() {
   const fs::path root = self.parent_path().parent_path();
   const Locations installed{root / "lib/libmemledger.so",
                             root / "lib/memledger/libmemledger_preload.so",
+                            root / "lib/memledger/libmemledger_measure.so",
                             root / "lib/memledger/virtual_gpu"};
   if (exists(installed.preload_library) && exists(installed.library)) return installed;
   const Locations built{root / "runner/inside/libmemledger.so",
                         root / "runner/inside/libmemledger_preload.so",
+                        root / "runner/inside/libmemledger_measure.so",
                         root / "virtual_gpu/virtual_gpu_libraries"};
-  for (const std::string& path : {built.library, built.preload_library}) {
+  for (const std::string& path : {built.library, built.preload_library, built.measure_library}) {
     if (!exists(path)) {
       return absl::NotFoundError(
           absl::StrCat("found neither ", installed.library, " nor ", path,

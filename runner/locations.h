@@ -11,6 +11,7 @@ namespace memledger::runner {
 struct Locations {
   std::string library;             // libmemledger.so
   std::string preload_library;     // libmemledger_preload.so
+  std::string measure_library;     // libmemledger_measure.so
   std::string virtual_gpu_folder;  // with preload.txt; need not exist
 };
 

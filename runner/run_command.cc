@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "prediction/measure_variables.h"
 #include "runner/linked_libtorch.h"
 #include "runner/locations.h"
 #include "runner/program_file.h"
@@ -81,6 +82,8 @@ absl::Status set_environment(const RunOptions& options,
   variables.push_back({environment::kLibTorch, MEMLEDGER_LIBTORCH});
   variables.push_back({kRunVariable, run_that_begins_now()});
   std::vector<std::string> libraries = {locations->preload_library};
+  if (std::getenv(prediction::kMeasureVariable) != nullptr)
+    libraries.push_back(locations->measure_library);
   if (!options.virtual_gpu.empty()) {
     absl::StatusOr<std::vector<std::string>> virtual_gpu = virtual_gpu_libraries(*locations);
     if (!virtual_gpu.ok()) return virtual_gpu.status();

@@ -19,6 +19,10 @@ extern "C" uint32_t memledger_virtual_gpu_assumed_millionths() {
   return memledger::virtual_gpu::Machine::get().specification().assumed_millionths;
 }
 
+extern "C" uint32_t memledger_virtual_gpu_assumed_number() {
+  return memledger::virtual_gpu::Machine::get().specification().numbers_are_one ? 1 : 0;
+}
+
 namespace memledger::virtual_gpu {
 
 bool reads_are_observed() { return read_observer.load(std::memory_order_relaxed) != nullptr; }

@@ -21,6 +21,9 @@ __attribute__((visibility("default"))) int memledger_virtual_gpu_observe_reads(
 // largest possible one (`reads=`).
 __attribute__((visibility("default"))) uint32_t memledger_virtual_gpu_assumed_millionths();
 
+// What whole numbers that the program reads and that are not known are to be: 0 or 1 (`numbers=`).
+__attribute__((visibility("default"))) uint32_t memledger_virtual_gpu_assumed_number();
+
 }  // extern "C"
 
 namespace memledger::virtual_gpu {

@@ -220,6 +220,10 @@ std::string take_values(std::string_view value, Specification& result) {
   return error;
 }
 
+std::string take_numbers(std::string_view value, Specification& result) {
+  return take_word(value, "zero", "one", result.numbers_are_one);
+}
+
 std::string take_workspaces(std::string_view value, Specification& result) {
   return take_word(value, "expected", "upper", result.upper_workspaces);
 }
@@ -247,6 +251,7 @@ constexpr Option kOptions[] = {
     {"events", "once|late", &take_events},
     {"reads", "none|all|FRACTION", &take_reads},
     {"values", "known|zero", &take_values},
+    {"numbers", "zero|one", &take_numbers},
     {"workspaces", "expected|upper", &take_workspaces},
     {"addresses", "up|down", &take_addresses},
     {"nccl", "BYTES",

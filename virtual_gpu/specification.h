@@ -50,6 +50,9 @@ struct Specification {
   uint64_t value_bytes = kValueBytes;
   // What to assume of a size that only the device knows, in millionths of the largest possible one.
   uint32_t assumed_millionths = kMillion;
+  // Whole numbers that the program reads and that are not known are 1 in place of 0. A run that
+  // allocates the same then does not depend on them.
+  bool numbers_are_one = false;
   // Workspaces of cuDNN: as expected, or the most that they may be (workspace_model.h).
   bool upper_workspaces = false;
 

@@ -8,8 +8,10 @@
 
 #include <exception>
 #include <new>
+#include <optional>
 #include <unordered_map>
 
+#include "registry/hooks/before_resets.h"
 #include "registry/hooks/tracking_cuda_allocator.h"
 #include "registry/libtorch/cuda_symbols.h"
 #endif
@@ -149,6 +151,18 @@ core::DeviceKey current_device() noexcept {
   return key;
 }
 
+constexpr auto kAllPools = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+// Nothing where the allocator keeps none.
+std::optional<c10::CachingDeviceAllocator::DeviceStats> stats_of(CUDAAllocator& allocator,
+                                                                 c10::DeviceIndex device) {
+  try {
+    return allocator.getDeviceStats(device);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 c10::DataPtr TrackingCudaAllocator::allocate(size_t nbytes) {
@@ -174,6 +188,22 @@ void TrackingCudaAllocator::init(int device_count) {
     CudaAllocator::note_half_made();
     throw;
   }
+}
+
+void TrackingCudaAllocator::resetAccumulatedStats(DeviceIndex device) {
+  if (const auto stats = stats_of(*base_, device)) {
+    note_sums_before_reset(device, stats->allocation[kAllPools].allocated,
+                           stats->requested_bytes[kAllPools].allocated);
+  }
+  base_->resetAccumulatedStats(device);
+}
+
+void TrackingCudaAllocator::resetPeakStats(DeviceIndex device) {
+  if (const auto stats = stats_of(*base_, device)) {
+    note_peaks_before_reset(device, stats->allocated_bytes[kAllPools].peak,
+                            stats->reserved_bytes[kAllPools].peak);
+  }
+  base_->resetPeakStats(device);
 }
 
 void TrackingCudaAllocator::emptyCache(MempoolId_t pool) {

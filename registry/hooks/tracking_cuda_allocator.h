@@ -73,8 +73,8 @@ class TrackingCudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDA
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
     return base_->getDeviceStats(device);
   }
-  void resetAccumulatedStats(DeviceIndex device) override { base_->resetAccumulatedStats(device); }
-  void resetPeakStats(DeviceIndex device) override { base_->resetPeakStats(device); }
+  void resetAccumulatedStats(DeviceIndex device) override;
+  void resetPeakStats(DeviceIndex device) override;
 #if MEMLEDGER_TORCH_AT_LEAST(10)
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
     return base_->getMemoryInfo(device);

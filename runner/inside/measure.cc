@@ -3,62 +3,71 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
+#include <c10/util/Exception.h>
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "prediction/measurement.h"
+#include "prediction/run_files.h"
 #include "registry/allocation_failure.h"
-#include "registry/device_statistics.h"
+#include "registry/core/fork_safe_mutex.h"
 #include "registry/hooks/step_observer.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
-#include "reporter/mem_reporter.h"
 #include "runner/environment.h"
+#include "runner/inside/measured_values.h"
+#include "runner/inside/process_end.h"
+#include "runner/inside/settled_peak.h"
+#include "runner/inside/trained_parameters.h"
+#include "runner/inside/write_in_copy.h"
 #include "text/output.h"
-#include "text/shape.h"
-#include "virtual_gpu/device_use.h"
 
 namespace memledger::inside {
 namespace {
 
 using prediction::Ended;
 using prediction::Measurement;
+using std::chrono::steady_clock;
 
-constexpr size_t kLargestRows = 10;
-// Each parameter steps at least so often before the program is ended.
-constexpr int kLeastRounds = 2;
 // Stacks of what is smaller cost more than they tell.
 constexpr int64_t kStackFrom = int64_t{1} << 20;
-
-// One optimizer, known by the storage of the first parameter that it writes to.
-struct Round {
-  int steps = 0;
-  int64_t peak_then = 0;  // after its last step
-};
+// A program that goes on after so many failed allocations is written down as it ends.
+constexpr int kMostWritesAtFailures = 8;
+constexpr auto kProgressEvery = std::chrono::milliseconds(100);
+// The figures are also written while the program runs, in case that it is killed: after so long,
+// twice as long and so on.
+constexpr auto kFirstWriteAfter = std::chrono::seconds(4);
 
 struct Measure {
   std::string folder;
   bool until_step = false;
-  pid_t process = 0;
-  std::mutex lock;
-  int64_t steps = 0;
-  std::unordered_set<const void*> parameters;  // their storages: what a forward pass reads as leaf
-  std::map<const void*, Round> rounds;
-  std::optional<prediction::MeasuredFailure> failure;
+  std::atomic<pid_t> process{0};  // 0: not this one
+  int expected_processes = 1;     // that train together
+  TrainedParameters parameters;
   std::atomic<bool> is_done{false};
+  std::atomic<int> writes_at_failures{0};
+  std::atomic<steady_clock::rep> next_progress{0}, next_write{0};
+  steady_clock::time_point began;
+
+  ForkSafeMutex mutex;  // of what follows
+  SettledPeak peak;
+  int64_t settled_at = 0;
+  std::optional<prediction::MeasuredFailure> failure;
 };
 
 // Never destroyed: the figures are written while the process goes down.
@@ -72,113 +81,56 @@ thread_local bool is_measuring = false;
 
 const char* value_of(const char* variable) { return secure_getenv(variable); }
 
-const void* storage_of(const at::Tensor& tensor) {
-  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+bool is_measured() {
+  return !is_measuring && measure().process.load(std::memory_order_relaxed) != 0;
 }
 
-c10::Device cuda(size_t index) {
-  return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
+std::string path_of_this_process(const char* extension) {
+  return measure().folder + "/" + std::to_string(measure().process.load()) + extension;
 }
 
-std::vector<memledger_virtual_gpu_use> uses() {
-  void* const symbol = dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_uses");
-  if (symbol == nullptr) return {};
-  const auto ask = reinterpret_cast<decltype(&memledger_virtual_gpu_uses)>(symbol);
-  std::vector<memledger_virtual_gpu_use> rows(ask(nullptr, 0));
-  rows.resize(std::min(rows.size(), ask(rows.data(), rows.size())));
-  return rows;
-}
-
-std::string phase_text(Phase phase) { return std::string(to_string(phase)); }
-
-std::vector<prediction::MeasuredDevice> devices() {
-  std::vector<prediction::MeasuredDevice> result;
-  const std::vector<memledger_virtual_gpu_use> all = uses();
-  for (size_t i = 0; i < all.size(); ++i) {
-    const memledger_virtual_gpu_use& use = all[i];
-    if (use.peak_bytes == 0) continue;
-    prediction::MeasuredDevice device;
-    device.index = static_cast<int>(i);
-    device.gpu = use.name;
-    device.capacity_bytes = static_cast<int64_t>(use.total_bytes);
-    device.process_peak = static_cast<int64_t>(use.peak_bytes);
-    device.context_bytes = static_cast<int64_t>(use.context_bytes);
-    device.failures = static_cast<int64_t>(use.library_failures);
-    if (const auto statistics = device_statistics(cuda(i))) {
-      device.allocated_peak = statistics->allocated_bytes.peak;
-      device.reserved_peak = statistics->reserved_bytes.peak;
-      device.fragmented_bytes = statistics->inactive_split_bytes.current;
-      device.retries = statistics->allocation_retries;
-      device.failures += statistics->out_of_memory_errors;
-    }
-    result.push_back(std::move(device));
+std::string allocator_settings() {
+  for (const char* const variable : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    if (const char* const value = value_of(variable)) return value;
   }
-  return result;
+  return "";
 }
 
-prediction::MeasuredRow row_of(const ReportRow& row) {
-  return {row.name,  std::string(row.op),   phase_text(row.phase),
-          row.where, shape_text(row.shape), row.nbytes.value_or(0)};
-}
+// Lines of the program, and who was alive at the peak, take the longest to find out.
+enum class Detail : uint8_t { kFigures, kAll };
 
-// The layer that a row belongs to: the module, else the label of the forward pass.
-std::string layer_of(const ReportRow& row) {
-  if (!row.module.empty()) return row.module;
-  return std::string(row.forward_label.empty() ? row.label : row.forward_label);
-}
-
-prediction::MeasuredPeak peak_of(int device) {
-  const Report report = MemReporter().collect_peak(cuda(static_cast<size_t>(device)));
-  prediction::MeasuredPeak peak;
-  peak.device = device;
-  const ReportRow* newest = nullptr;
-  std::vector<const ReportRow*> largest;
-  for (const DeviceReport& of_device : report.devices) {
-    for (const ReportRow& row : of_device.rows) {
-      peak.by_role[std::string(machine_name(row.role))] += row.nbytes.value_or(0);
-      largest.push_back(&row);
-      if (newest == nullptr || row.storage_id > newest->storage_id) newest = &row;
-    }
-    std::stable_sort(largest.begin(), largest.end(), [](const ReportRow* a, const ReportRow* b) {
-      return a->nbytes.value_or(0) > b->nbytes.value_or(0);
-    });
-    for (size_t i = 0; i < std::min(largest.size(), kLargestRows); ++i)
-      peak.largest.push_back(row_of(*largest[i]));
-    if (newest == nullptr) continue;
-    peak.op = newest->op;
-    peak.phase = phase_text(newest->phase);
-    peak.place = newest->where;
-    peak.layer = layer_of(*newest);
-  }
-  return peak;
-}
-
-void write(Ended ended) {
+void write(Ended ended, const std::string& cause, Detail detail) {
+  Measure& measure = inside::measure();
   Measurement measurement;
-  measurement.process = getpid();
+  measurement.process = measure.process.load();
   measurement.rank = environment::rank(&value_of);
   measurement.ended = ended;
-  measurement.devices = devices();
+  measurement.cause = cause;
+  measurement.devices = measured_devices();
   if (measurement.devices.empty()) return;  // a launcher, or a worker of a data loader
   {
-    const std::lock_guard<std::mutex> hold(measure().lock);
-    measurement.steps = measure().steps;
-    measurement.failure = measure().failure;
+    const std::lock_guard<ForkSafeMutex> hold(measure.mutex);
+    measurement.steps = measure.peak.steps();
+    measurement.failure = measure.failure;
   }
+  if (ended == Ended::kAfterStep)
+    measurement.unstepped_parameters = static_cast<int64_t>(measure.parameters.unstepped());
+  measurement.unknown_reads = measured_reads(/*with_lines=*/detail == Detail::kAll);
+  measurement.allocator_settings = allocator_settings();
   const auto fullest = std::max_element(
       measurement.devices.begin(), measurement.devices.end(),
       [](const auto& a, const auto& b) { return a.process_peak < b.process_peak; });
-  measurement.peak = peak_of(fullest->index);
+  if (detail == Detail::kAll) measurement.peak = measured_peak(fullest->index);
   const absl::Status status =
-      write_file(measure().folder + "/" + std::to_string(measurement.process) + ".json",
-                 "measurement", prediction::to_json(measurement));
+      write_file(path_of_this_process(".json"), "measurement", prediction::to_json(measurement));
   if (!status.ok()) tell({std::string(status.message())});
 }
 
-void write_safely(Ended ended) noexcept {
+void write_safely(Ended ended, const std::string& cause = "",
+                  Detail detail = Detail::kAll) noexcept {
   is_measuring = true;
   try {
-    write(ended);
+    write(ended, cause, detail);
   } catch (const std::exception& error) {
     tell({"memledger: no measurement: ", first_line(error.what())});
   }
@@ -187,90 +139,221 @@ void write_safely(Ended ended) noexcept {
 
 // A program may end here for good, so what is known is written down.
 void note_failure(const AllocationFailure& failed) noexcept {
-  if (is_measuring || getpid() != measure().process) return;
+  if (!is_measured()) return;
+  is_measuring = true;
   try {
+    bool is_first = false;
     {
-      const std::lock_guard<std::mutex> hold(measure().lock);
-      if (!measure().failure) {
-        prediction::MeasuredFailure failure;
-        failure.device = static_cast<unsigned char>(failed.device.index());
-        failure.requested_bytes = failed.requested_bytes;
-        failure.op = failed.op;
-        failure.phase = phase_text(failed.phase);
-        failure.layer = failed.forward_label.empty() ? failed.label : failed.forward_label;
-        measure().failure = std::move(failure);
-      }
+      const std::lock_guard<ForkSafeMutex> hold(measure().mutex);
+      is_first = !measure().failure;
     }
-    write_safely(Ended::kNot);
+    if (is_first) {
+      prediction::MeasuredFailure failure = measured_failure(failed);  // calls out
+      const std::lock_guard<ForkSafeMutex> hold(measure().mutex);
+      if (!measure().failure) measure().failure = std::move(failure);
+    }
+    if (measure().writes_at_failures.fetch_add(1) < kMostWritesAtFailures)
+      write_safely(Ended::kNot);
   } catch (...) {
     // What was written before stays.
   }
+  is_measuring = false;
 }
 
-int64_t peak_now() {
-  int64_t peak = 0;
-  for (const memledger_virtual_gpu_use& use : uses()) peak += static_cast<int64_t>(use.peak_bytes);
-  for (size_t i = 0; i < uses().size(); ++i) {
-    if (const auto statistics = device_statistics(cuda(i)))
-      peak += statistics->allocated_bytes.peak;
+// In place, so that whoever reads it always finds a whole line.
+void write_progress(const std::string& label, int64_t settled_at) {
+  int64_t steps = 0;
+  {
+    const std::lock_guard<ForkSafeMutex> hold(measure().mutex);
+    steps = measure().peak.steps();
   }
-  return peak;
+  const int file = open(path_of_this_process(prediction::kProgressExtension).c_str(),
+                        O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  const std::string text = prediction::progress_text({0, steps, settled_at, label});
+  [[maybe_unused]] const ssize_t written = pwrite(file, text.data(), text.size(), 0);
+  close(file);
 }
 
-// Returns whether the peak has not moved since this optimizer's step before, and all have stepped
-// often enough.
+// Processes that train together end after the same step, as one alone would wait for the others for
+// ever: the step after the last of them has settled, by when all know that.
+bool may_end(int64_t step, int64_t settled_at) {
+  const pid_t self = measure().process.load();
+  int others = 0;
+  int64_t last = settled_at;
+  for (const prediction::Progress& other : prediction::read_all_progress(measure().folder)) {
+    if (other.process == self || other.steps == 0) continue;
+    if (other.settled_at == 0) return false;
+    last = std::max(last, other.settled_at);
+    ++others;
+  }
+  if (others + 1 < measure().expected_processes) return false;
+  return others == 0 || step > last;
+}
+
+std::vector<const void*> ended_optimizers() {
+  std::vector<const void*> optimizers;
+  {
+    const std::lock_guard<ForkSafeMutex> hold(measure().mutex);
+    optimizers = measure().peak.optimizers();
+  }
+  const auto ended = std::remove_if(
+      optimizers.begin(), optimizers.end(),
+      [](const void* optimizer) { return measure().parameters.is_alive(optimizer); });
+  optimizers.erase(ended, optimizers.end());
+  return optimizers;
+}
+
+// Returns whether the program has shown what it takes.
 bool note_step(const void* parameter) {
-  const int64_t peak = peak_now();
-  const std::lock_guard<std::mutex> hold(measure().lock);
-  ++measure().steps;
-  Round& round = measure().rounds[parameter];
-  ++round.steps;
-  const bool has_moved = std::exchange(round.peak_then, peak) != peak;
-  if (has_moved) return false;
-  return std::all_of(measure().rounds.begin(), measure().rounds.end(),
-                     [](const auto& entry) { return entry.second.steps >= kLeastRounds; });
-}
-
-// Called before an operator that writes under no_grad: writing to a parameter begins a step. Some
-// optimizers write to its data(), which has its storage and does not require grad.
-void on_write(const at::Tensor& written) noexcept {
-  if (stepping != nullptr || !written.is_cuda()) return;
-  const void* const storage = storage_of(written);
-  const std::lock_guard<std::mutex> hold(measure().lock);
-  if (measure().parameters.count(storage) > 0) stepping = storage;
-}
-
-void note_parameters(const at::RecordFunction& fn) {
-  const auto note = [](const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.is_cuda() || !tensor.requires_grad() || !tensor.is_leaf())
-      return;
-    const std::lock_guard<std::mutex> hold(measure().lock);
-    measure().parameters.insert(storage_of(tensor));
-  };
-  for (const c10::IValue& input : fn.inputs()) {
-    if (input.isTensor()) {
-      note(input.toTensor());
-    } else if (input.isTensorList()) {
-      for (const at::Tensor& tensor : input.toTensorList()) note(tensor);
-    }
+  Measure& measure = inside::measure();
+  const Totals totals = measured_totals();
+  const size_t unstepped = measure.parameters.unstepped();
+  int64_t step = 0, settled_at = 0;
+  const std::vector<const void*> ended = ended_optimizers();
+  {
+    const std::lock_guard<ForkSafeMutex> hold(measure.mutex);
+    for (const void* const optimizer : ended) measure.peak.forget(optimizer);
+    const bool is_settled =
+        measure.peak.note({parameter, totals.peak_bytes, totals.used_bytes, unstepped});
+    step = measure.peak.steps();
+    if (is_settled && measure.settled_at == 0) measure.settled_at = step;
+    settled_at = measure.settled_at;
   }
+  write_progress("", settled_at);
+  return measure.until_step && settled_at > 0 && may_end(step, settled_at);
+}
+
+// Called before an operator that writes under no_grad: writing to a parameter begins a step.
+void on_write(const at::Tensor& written) noexcept {
+  const void* const parameter = measure().parameters.note_written(written);
+  if (stepping == nullptr) stepping = parameter;
+}
+
+void tell_progress(const char* op) {
+  Measure& measure = inside::measure();
+  thread_local uint32_t operators = 0;
+  if (++operators % 64 != 0) return;
+  const steady_clock::time_point now = steady_clock::now();
+  const auto is_due = [&](std::atomic<steady_clock::rep>& next, steady_clock::duration period) {
+    steady_clock::rep due = next.load(std::memory_order_relaxed);
+    return now.time_since_epoch().count() >= due &&
+           next.compare_exchange_strong(due, (now + period).time_since_epoch().count());
+  };
+  if (!is_due(measure.next_progress, kProgressEvery)) return;
+  int64_t settled_at = 0;
+  {
+    const std::lock_guard<ForkSafeMutex> hold(measure.mutex);
+    settled_at = measure.settled_at;
+  }
+  write_progress(op, settled_at);
+  if (is_due(measure.next_write, now - measure.began)) write_safely(Ended::kNot);
 }
 
 // The first operator of the next forward pass ends the step.
 std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& fn) {
-  if (!at::GradMode::is_enabled() || is_measuring) return nullptr;
-  note_parameters(fn);
-  if (stepping == nullptr) return nullptr;
-  const void* const parameter = std::exchange(stepping, nullptr);
-  if (getpid() != measure().process || !note_step(parameter)) return nullptr;
+  if (!is_measured()) return nullptr;
+  try {
+    tell_progress(fn.name());
+    if (!at::GradMode::is_enabled()) return nullptr;
+    measure().parameters.note_inputs(fn);
+    if (stepping == nullptr) return nullptr;
+    if (!note_step(std::exchange(stepping, nullptr))) return nullptr;
+  } catch (...) {  // a step less
+    return nullptr;
+  }
   if (measure().is_done.exchange(true)) return nullptr;
   write_safely(Ended::kAfterStep);
   _exit(EXIT_SUCCESS);
 }
 
+// Others need not wait for this process.
+void write_last_progress() noexcept {
+  try {
+    int64_t steps = 0;
+    {
+      const std::lock_guard<ForkSafeMutex> hold(measure().mutex);
+      steps = measure().peak.steps();
+    }
+    if (steps > 0) write_progress("", steps);
+  } catch (...) {
+    // They go on to their own ends.
+  }
+}
+
 void write_at_exit() {
-  if (getpid() != measure().process || measure().is_done.exchange(true)) return;
+  if (!is_measured() || measure().is_done.exchange(true)) return;
   write_safely(Ended::kAtExit);
+  write_last_progress();
+}
+
+// The text of the exception that nobody has caught, where one ends the program.
+std::string uncaught_exception() {
+  try {
+    if (const std::exception_ptr exception = std::current_exception())
+      std::rethrow_exception(exception);
+  } catch (const c10::Error& error) {
+    // what() would symbolize a whole stack first, which takes seconds.
+    return std::string(first_line(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return std::string(first_line(error.what()));
+  } catch (...) {
+    return "of an unknown type";
+  }
+  return "";
+}
+
+void write_deadly(void* signal) {
+  std::string cause = static_cast<const char*>(signal);
+  if (const std::string exception = uncaught_exception(); !exception.empty())
+    cause += ", uncaught exception: " + exception;
+  // In a broken process the rest may not come to its end.
+  write_safely(Ended::kNot, cause, Detail::kFigures);
+  write_safely(Ended::kNot, cause);
+}
+
+// A child of vfork has our memory.
+bool is_in_copy() { return getpid() != measure().process.load(); }
+
+void note_deadly(const char* signal) noexcept {
+  if (is_measured() && !is_in_copy() && !measure().is_done.load())
+    write_in_copy(&write_deadly, const_cast<char*>(signal));
+}
+
+// Called in the place of _exit(), maybe in a signal handler.
+void note_sudden_exit(int /*status*/) noexcept {
+  if (!is_measured() || is_in_copy() || measure().is_done.exchange(true)) return;
+  write_in_copy(
+      [](void*) {
+        write_safely(Ended::kAtExit, "", Detail::kFigures);
+        write_last_progress();
+        write_safely(Ended::kAtExit);
+      },
+      nullptr);
+}
+
+// A child that begins before its parent has used a GPU may use one itself. It is measured as a
+// process of its own; any other child has its parent's figures, and nothing to add.
+std::atomic<bool> child_is_measured{false};
+
+void begin_fork() {
+  try {
+    child_is_measured.store(measure().process.load() != 0 && !has_used_a_gpu());
+  } catch (...) {
+    child_is_measured.store(false);
+  }
+}
+
+void begin_in_child() { measure().process.store(child_is_measured.load() ? getpid() : 0); }
+
+// Torchrun's variables; programs with several devices and one process have none.
+int processes_that_train_together() {
+  for (const char* const variable : {"LOCAL_WORLD_SIZE", "WORLD_SIZE"}) {
+    const char* const value = value_of(variable);
+    const long number = value == nullptr ? 0 : std::strtol(value, nullptr, 10);
+    if (number > 0 && number <= 1024) return static_cast<int>(number);
+  }
+  return 1;
 }
 
 }  // namespace
@@ -280,18 +363,24 @@ void measure_if_asked() {
   if (folder == nullptr || *folder == '\0') return;
   Measure& measure = inside::measure();
   measure.folder = folder;
-  measure.process = getpid();
   const char* const until = value_of(prediction::kUntilVariable);
   measure.until_step = until != nullptr && std::string_view(until) == "step";
+  measure.expected_processes = processes_that_train_together();
+  measure.began = steady_clock::now();
+  measure.next_write = (measure.began + kFirstWriteAfter).time_since_epoch().count();
   RegistryOptions options;
   // The stack of a Python program has the interpreter's functions.
   if (dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr)
     options.stacks = StackOptions::from(kStackFrom);
   static const auto* const tracking = new ScopedTracking(options);  // never ends
   if (!tracking->status().ok()) return;
+  measure.process = getpid();
   set_allocation_failure_observer(&note_failure);
+  note_deadly_signals(&note_deadly);
+  observe_sudden_exit(&note_sudden_exit);
+  pthread_atfork(&begin_fork, nullptr, &begin_in_child);
   std::atexit(&write_at_exit);
-  if (!measure.until_step) return;
+  std::at_quick_exit(&write_at_exit);
   add_step_observer(&on_write);
   at::addGlobalCallback(at::RecordFunctionCallback(&on_operator)
                             .needsInputs(true)
@@ -299,7 +388,7 @@ void measure_if_asked() {
 }
 
 void measure_main_begins() {
-  if (measure().process != 0) std::atexit(&write_at_exit);
+  if (measure().process.load() != 0) std::atexit(&write_at_exit);
 }
 
 }  // namespace memledger::inside

@@ -53,6 +53,7 @@ done
 
 put "$files/runner/inside/libmemledger.so" "$prefix/lib/libmemledger.so" 755
 put "$files/runner/inside/libmemledger_preload.so" "$prefix/lib/memledger/libmemledger_preload.so" 755
+put "$files/runner/inside/libmemledger_measure.so" "$prefix/lib/memledger/libmemledger_measure.so" 755
 put "$files/runner/memledger" "$prefix/bin/memledger" 755
 rm -rf "$prefix/lib/memledger/virtual_gpu"
 if [[ -e "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" ]]; then

@@ -3,9 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "prediction/run_files.h"
 #include "text/json.h"
 
 namespace memledger::prediction {
@@ -174,17 +178,90 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                   "net.0",
                                   "a.cc:1 f",
                                   {{"parameter", 5}},
-                                  {{"T", "op", "other", "", "(1,)", 9}}};
-  measurement.unknown_reads = {{"aten::item", "b.cc:2", 4, 0}};
+                                  {{"T", "op", "other", "", "(1,)", 9}},
+                                  {{"net.0", 5}, {"net.2", 7}}};
+  measurement.cause = "SIGSEGV";
+  measurement.unstepped_parameters = 13;
+  measurement.failure->free_bytes = 3;
+  measurement.allocator_settings = "max_split_size_mb:64";
+  measurement.devices[0].allocations = 11;
+  measurement.devices[0].requested_in_all = 12;
+  using Kind = MeasuredRead::Kind;
+  measurement.unknown_reads = {{"aten::nonzero", "b.cc:2", 4, 8},
+                               {"aten::one_hot", "b.cc:3", 1, 0, Kind::kSize, false},
+                               {"aten::item", "b.cc:4", 1, 0, Kind::kNumber, false},
+                               {"aten::is_nonzero", "", 2, 0, Kind::kBranch}};
   const std::string text = to_json(measurement);
   const auto read = parse_measurement(text);
   REQUIRE(read.ok());
   CHECK(to_json(*read) == text);
   CHECK(read->failure->layer == "net.2");
   CHECK(read->peak->by_role.at("parameter") == 5);
+  CHECK(read->peak->by_layer.at("net.2") == 7);
+  CHECK(read->cause == "SIGSEGV");
+  CHECK(read->unstepped_parameters == 13);
+  CHECK(read->failure->free_bytes == 3);
+  CHECK(read->allocator_settings == "max_split_size_mb:64");
+  CHECK(read->devices[0].requested_in_all == 12);
+  REQUIRE(read->unknown_reads.size() == 4);
+  CHECK(read->unknown_reads[0].has_upper_bound);
+  CHECK(read->unknown_reads[1].kind == Kind::kSize);
+  CHECK_FALSE(read->unknown_reads[1].has_upper_bound);
+  CHECK(read->unknown_reads[2].kind == Kind::kNumber);
+  CHECK(read->unknown_reads[3].kind == Kind::kBranch);
   CHECK_FALSE(parse_measurement("{}").ok());
   CHECK_FALSE(parse_measurement("{\"schema\":\"other\"}").ok());
   CHECK_FALSE(parse_measurement("no JSON").ok());
+}
+
+// A folder of one run.
+class RunFolder {
+ public:
+  explicit RunFolder(const char* name)
+      : path_(std::filesystem::path(std::getenv("TEST_TMPDIR")) / name) {
+    std::filesystem::create_directory(path_);
+  }
+  std::string path() const { return path_.string(); }
+  std::string write(const std::string& name, const std::string& content) const {
+    std::ofstream(path_ / name, std::ios::binary) << content;
+    return (path_ / name).string();
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST_CASE("progress is that of the process that has made most steps") {
+  const RunFolder folder("progress");
+  CHECK(read_progress(folder.path()).steps == 0);
+  CHECK(read_progress(folder.path() + "/missing").steps == 0);
+  folder.write("7.progress", progress_text({7, 3, 2, "epoch 1\nevaluation"}));
+  folder.write("8.progress", progress_text({8, 1, 0, "x"}));
+  folder.write("9.progress", "");
+  CHECK(read_progress(folder.path()).steps == 3);
+  CHECK(read_progress(folder.path()).label == "epoch 1 evaluation");
+  CHECK(progress_text({}).size() ==
+        progress_text({1 << 30, 1 << 30, 1, std::string(500, 'x')}).size());
+  folder.write("8.progress", progress_text({8, 4, 0, "x"}));
+  CHECK(read_progress(folder.path()).label == "x");
+  const std::vector<Progress> all = read_all_progress(folder.path());
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].process == 7);
+  CHECK(all[0].settled_at == 2);
+  CHECK(all[1].settled_at == 0);
+}
+
+TEST_CASE("files that a run wrote are those that are still there, each once") {
+  const RunFolder folder("written_files");
+  CHECK(read_written_files(folder.path()).count == 0);
+  const std::string model = folder.write("model\n.pt", "zeros");
+  const std::string log = folder.write("a.log", "");
+  const auto line = [](const std::string& path) { return path + '\0'; };
+  folder.write("written", line(model) + line(log) + line(model) + line(log + ".removed") +
+                              line(folder.path()) + "/cut o");
+  const WrittenFiles written = read_written_files(folder.path());
+  CHECK(written.count == 2);
+  CHECK(written.paths == std::vector<std::string>{log, model});
 }
 
 }  // namespace

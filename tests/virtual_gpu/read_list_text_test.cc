@@ -28,14 +28,16 @@ TEST_CASE("sizes and scalars") {
       row("aten::nonzero", ReadKind::kAssumedSize, 3, 3 << 20, "moe.py:84 forward"),
       row("aten::bincount", ReadKind::kUnboundedSize, 1, 8, ""),
       row("aten::item", ReadKind::kScalar, 2, 0, "train.py:3 step"),
+      row("aten::item", ReadKind::kNumber, 1, 0, ""),
   };
   CHECK(
       read_list_text(rows, 1000000) ==
       "memledger virtual GPU: the host read what only the device knows; sizes 4 times (reads=all: "
-      "the largest possible); values that may steer the program 2 times:\n"
+      "the largest possible); values that may steer the program 3 times:\n"
       "  aten::nonzero, 3 times: 3.0 MiB of results, first at moe.py:84 forward\n"
       "  aten::bincount, once: 8.0 B of results, no largest size is known\n"
       "  aten::item, 2 times: a value, read as zero, first at train.py:3 step\n"
+      "  aten::item, once: a whole number, read as zero\n"
       "  The peak is an upper end but for what has no largest size; a run with reads=none gives "
       "the lower one.\n");
   const std::string none = read_list_text({rows[0]}, 0);

@@ -202,6 +202,7 @@ void read_for_a_list() {
   with_mask(unknown({1000, 20}), mask);
   at::bincount(unknown_integers({100}));
   if (mask.any().item<bool>()) std::abort();
+  if (unknown_integers({1}).item<int64_t>() > 1) std::abort();
 }
 
 }  // namespace

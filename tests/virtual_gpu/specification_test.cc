@@ -83,6 +83,9 @@ TEST_CASE("memory and options") {
   CHECK(parsed("h200,events=late").late_events);
   CHECK(parsed("h200,values=zero").value_bytes == 0);
   CHECK(parsed("h200,values=known").value_bytes == kValueBytes);
+  CHECK_FALSE(parsed("h200").numbers_are_one);
+  CHECK(parsed("h200,numbers=one").numbers_are_one);
+  CHECK(contains(error("h200,numbers=2"), "numbers=2 is neither zero nor one."));
   CHECK(contains(error("h200,values=off"), "values=off is neither zero nor known."));
   CHECK_FALSE(parsed("h200").upper_workspaces);
   CHECK(parsed("h200,workspaces=upper").upper_workspaces);
@@ -138,7 +141,7 @@ TEST_CASE("errors name the thing and what is known") {
     CHECK(contains(error("h200," + std::string(option)),
                    "is not a known option. Known are: count=1..8, context=BYTES, "
                    "events=once|late, reads=none|all|FRACTION, values=known|zero, "
-                   "workspaces=expected|upper, addresses=up|down, nccl=BYTES, share=NAME, "
+                   "numbers=zero|one, workspaces=expected|upper, addresses=up|down, nccl=BYTES, share=NAME, "
                    "keep=BYTES."));
   }
   CHECK(contains(error("h200,addresses=device"), "addresses=device is neither down nor up."));

@@ -1,5 +1,7 @@
 #include "virtual_gpu/values/program_line.h"
 
+#include <dlfcn.h>
+
 #include "registry/stacks.h"
 #include "virtual_gpu/values/python_line.h"
 
@@ -11,7 +13,9 @@ ProgramLine take_program_line() noexcept {
     line.python = python_line();
   } catch (...) {  // a line less in a list
   }
-  if (line.python.empty()) line.stack = take_stack();
+  // The C++ stack of a Python program has the interpreter's functions.
+  if (line.python.empty() && dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr)
+    line.stack = take_stack();
   return line;
 }
 

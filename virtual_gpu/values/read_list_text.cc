@@ -20,10 +20,16 @@ std::string policy_in_words(uint32_t millionths) {
   return "reads=0." + digits + ": that share of the largest possible";
 }
 
+bool is_size(const ReadRow& row) {
+  return row.kind == ReadKind::kAssumedSize || row.kind == ReadKind::kUnboundedSize;
+}
+
 std::string row_text(const ReadRow& row) {
   std::string text = "  " + row.op + ", " + times(row.count);
   if (row.kind == ReadKind::kScalar) {
     text += ": a value, read as zero";
+  } else if (row.kind == ReadKind::kNumber) {
+    text += ": a whole number, read as zero";
   } else {
     text += ": " + size_in_words(static_cast<double>(row.dependent_bytes)) + " of results";
     if (row.kind == ReadKind::kUnboundedSize) text += ", no largest size is known";
@@ -39,7 +45,7 @@ std::string read_list_text(const std::vector<ReadRow>& rows, uint32_t millionths
   uint64_t sizes = 0, scalars = 0;
   bool has_unbounded = false;
   for (const ReadRow& row : rows) {
-    (row.kind == ReadKind::kScalar ? scalars : sizes) += row.count;
+    (is_size(row) ? sizes : scalars) += row.count;
     has_unbounded |= row.kind == ReadKind::kUnboundedSize;
   }
   std::string text = "memledger virtual GPU: the host read what only the device knows";

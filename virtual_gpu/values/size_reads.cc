@@ -44,11 +44,18 @@ struct RunningOps {
   bool is_asking = false;
   // The row of the last assumed read within the outermost operator, plus 1.
   uint32_t row = 0;
+  // The innermost operator that reads whole tensors, where it is, and what the tensor's type is.
+  uint32_t reader_depth = 0;
+  c10::ScalarType read_type = c10::ScalarType::Undefined;
   std::array<const char*, kMostNames> names{};
   std::array<Planned, kMostPlans> planned{};
 
   const char* outermost() const { return names[0]; }
-  const char* innermost() const { return depth <= kMostNames ? names[depth - 1] : names.back(); }
+  bool is_running(const char* name) const {
+    const uint32_t known = std::min(depth, kMostNames);
+    return std::any_of(names.begin(), names.begin() + known,
+                       [&](const char* running) { return std::strcmp(running, name) == 0; });
+  }
 };
 
 thread_local RunningOps running_ops;
@@ -74,13 +81,19 @@ Rows& rows() {
   return *rows;
 }
 
-using AskMillionths = uint32_t (*)();
-AskMillionths ask_millionths = nullptr;
+using Ask = uint32_t (*)();
+Ask ask_millionths = nullptr;
+Ask ask_number = nullptr;
 
 uint32_t millionths() {
   // When the first operator needs it: the device is there by then.
   static const uint32_t known = ask_millionths();
   return known;
+}
+
+bool numbers_are_one() {
+  static const bool are_one = ask_number != nullptr && ask_number() != 0;
+  return are_one;
 }
 
 std::optional<at::Tensor> known_on_cpu(const at::Tensor& tensor) { return known_values(tensor); }
@@ -137,6 +150,21 @@ std::string label(const char* inner, const char* outer) {
   return std::strcmp(inner, outer) == 0 ? std::string(inner) : std::string(inner) + " in " + outer;
 }
 
+// The argument that an operator reads to the host as it is, in its own type; -1 for nearly all.
+int argument_read(std::string_view op) {
+  if (op == "aten::_local_scalar_dense") return 0;
+  return op == "aten::copy_" ? 1 : -1;
+}
+
+// A truth that the program or the operator around asked for, or a check that passes with zero.
+bool is_asked_for_truth(const RunningOps& ops) {
+  for (const char* const name : {"aten::is_nonzero", "aten::equal", "aten::allclose",
+                                 "aten::_assert_async", "aten::_linalg_check_errors"}) {
+    if (ops.is_running(name)) return true;
+  }
+  return false;
+}
+
 // A copy that the program asked for: its values may steer the program, and no operator.
 bool is_copy(const char* op) {
   for (const char* const name :
@@ -146,13 +174,43 @@ bool is_copy(const char* op) {
   return false;
 }
 
+// What a copy whose values are not known may do. Where no operator tells what is copied, it is
+// taken for the worst.
+ReadKind kind_of_copy(const RunningOps& ops, size_t bytes) {
+  if (is_asked_for_truth(ops)) return ReadKind::kScalar;
+  if (ops.depth == 0 || ops.reader_depth != ops.depth) return ReadKind::kNumber;
+  if (ops.read_type == c10::ScalarType::Bool)
+    return bytes == 1 ? ReadKind::kScalar : ReadKind::kNumber;  // a mask may be counted
+  return c10::isIntegralType(ops.read_type, /*includeBool=*/true) ? ReadKind::kNumber
+                                                                  : ReadKind::kScalar;
+}
+
+// The specification may want whole numbers to read as one, to see whether it makes a difference.
+void assume_numbers(void* destination, const RunningOps& ops, size_t bytes) {
+  constexpr size_t kMostBytes = size_t{1} << 16;
+  if (!numbers_are_one() || bytes > kMostBytes) return;
+  const bool has_type = ops.depth > 0 && ops.reader_depth == ops.depth;
+  const size_t item = has_type                       ? c10::elementSize(ops.read_type)
+                      : bytes == sizeof(int32_t)     ? sizeof(int32_t)
+                      : bytes % sizeof(int64_t) == 0 ? sizeof(int64_t)
+                                                     : 1;
+  auto* const begin = static_cast<unsigned char*>(destination);
+  for (size_t at = 0; at + item <= bytes; at += item) begin[at] = 1;  // little-endian
+}
+
+void note_unknown_copy(void* destination, const RunningOps& ops, size_t bytes) {
+  const char* const op = ops.depth == 0 ? nullptr : ops.outermost();
+  note_zero_read(op);
+  const ReadKind kind = kind_of_copy(ops, bytes);
+  if (kind == ReadKind::kNumber) assume_numbers(destination, ops, bytes);
+  // Tensors of fractions are results.
+  if (op != nullptr && is_copy(op) && kind == ReadKind::kScalar) return;
+  note(op == nullptr ? "a copy of the program's own" : op, kind);
+}
+
 void on_read(void* destination, const void* /*source*/, size_t bytes) {
   RunningOps& ops = running_ops;
   if (ops.is_asking) return;
-  if (ops.depth == 0) {
-    if (!last_copy_was_known()) note_zero_read(nullptr);
-    return;
-  }
   try {
     for (uint32_t i = ops.plans; i-- > 0;) {
       const RunningOps::Planned& planned = ops.planned[i];
@@ -168,9 +226,7 @@ void on_read(void* destination, const void* /*source*/, size_t bytes) {
         return;
       }
     }
-    if (last_copy_was_known()) return;
-    note_zero_read(ops.outermost());
-    if (!is_copy(ops.outermost())) note(ops.outermost(), ReadKind::kScalar);
+    if (!last_copy_was_known()) note_unknown_copy(destination, ops, bytes);
   } catch (...) {  // a row less
   }
 }
@@ -200,12 +256,22 @@ bool is_engine_scope(const char* name) {
   return name[1] == 'u' && std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0;
 }
 
+void note_reader(RunningOps& ops, const at::RecordFunction& fn) {
+  const int argument = argument_read(fn.name());
+  if (argument < 0 || fn.inputs().size() <= static_cast<size_t>(argument)) return;
+  const c10::IValue& read = fn.inputs()[static_cast<size_t>(argument)];
+  if (!read.isTensor() || !read.toTensor().defined()) return;
+  ops.reader_depth = ops.depth;
+  ops.read_type = read.toTensor().scalar_type();
+}
+
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   RunningOps& ops = running_ops;
   const char* const name = fn.name();
   if (ops.is_asking || fn.isAsync() || is_engine_scope(name)) return nullptr;
   if (ops.depth < RunningOps::kMostNames) ops.names[ops.depth] = name;
   ++ops.depth;
+  note_reader(ops, fn);
   if (const ReadRule rule = find_read_rule(name)) plan_reads(ops, rule, fn);
   return nullptr;
 }
@@ -272,6 +338,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
     --ops.plans;
     keep_coordinates(ops, ops.planned[ops.plans].plan, fn);
   }
+  if (ops.reader_depth == ops.depth) ops.reader_depth = 0;
   if (--ops.depth > 0 || ops.row == 0) return;
   ops.is_asking = true;
   try {
@@ -287,8 +354,9 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
 __attribute__((constructor(105))) void begin() {
   const auto observe = reinterpret_cast<decltype(&memledger_virtual_gpu_observe_reads)>(
       dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_observe_reads"));
-  ask_millionths = reinterpret_cast<AskMillionths>(
-      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_assumed_millionths"));
+  ask_millionths =
+      reinterpret_cast<Ask>(dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_assumed_millionths"));
+  ask_number = reinterpret_cast<Ask>(dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_assumed_number"));
   if (observe == nullptr || ask_millionths == nullptr) return;
   const char* const quiet = secure_getenv(environment::kQuiet);
   rows().is_quiet = quiet != nullptr && *quiet != '\0' && std::strcmp(quiet, "0") != 0;
@@ -301,7 +369,7 @@ __attribute__((constructor(105))) void begin() {
 
 }  // namespace
 
-std::vector<ReadRow> unknown_reads() {
+std::vector<ReadRow> unknown_reads(bool with_lines) {
   std::vector<Row> copy;
   {
     const std::lock_guard<ForkSafeMutex> lock(rows().mutex);
@@ -309,13 +377,16 @@ std::vector<ReadRow> unknown_reads() {
   }
   std::stable_sort(copy.begin(), copy.end(), [](const Row& a, const Row& b) {
     const auto order = [](const Row& row) {
-      return std::make_tuple(row.kind == ReadKind::kScalar, ~row.dependent_bytes, ~row.count);
+      return std::make_tuple(std::max(row.kind, ReadKind::kUnboundedSize), ~row.dependent_bytes,
+                             ~row.count);
     };
     return order(a) < order(b);
   });
   std::vector<ReadRow> result;
-  for (const Row& row : copy)
-    result.push_back({row.op, row.kind, row.count, row.dependent_bytes, to_string(row.where)});
+  for (const Row& row : copy) {
+    result.push_back({row.op, row.kind, row.count, row.dependent_bytes,
+                      with_lines ? to_string(row.where) : row.where.python});
+  }
   return result;
 }
 

@@ -19,7 +19,8 @@ namespace memledger::virtual_gpu {
 enum class ReadKind : uint8_t {
   kAssumedSize,    // the policy's
   kUnboundedSize,  // no largest size follows from the shapes: one was taken that may be too small
-  kScalar,         // a value, such as that of item(), was read as zero
+  kNumber,         // a whole number, as of item<int64_t>(), was read as zero: it may become a size
+  kScalar,         // a truth or a fraction was read as zero: it may steer what runs
 };
 
 struct ReadRow {
@@ -31,7 +32,8 @@ struct ReadRow {
   std::string where;  // the line of the first; may be empty
 };
 
-// Rows so far, sizes first and by bytes.
-std::vector<ReadRow> unknown_reads();
+// Rows so far: sizes first and by bytes, then numbers. Lines of C++ take a while to look up;
+// without them `where` is empty.
+std::vector<ReadRow> unknown_reads(bool with_lines = true);
 
 }  // namespace memledger::virtual_gpu

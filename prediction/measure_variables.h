@@ -1,0 +1,19 @@
+#pragma once
+
+// Names between `memledger dry-run` and the programs that it measures. The preloaded library, which
+// knows no C++ library, includes this.
+
+namespace memledger::prediction {
+
+// The variables that make a program measure itself (runner/inside/measure.cc). The folder gets one
+// file per process that used a GPU, PID.json, and what prediction/run_files.h reads.
+inline constexpr char kMeasureVariable[] = "MEMLEDGER_MEASURE";
+inline constexpr char kUntilVariable[] = "MEMLEDGER_MEASURE_UNTIL";  // step or exit
+
+// PID.progress: one line, replaced in place while the process runs.
+inline constexpr char kProgressExtension[] = ".progress";
+// The paths of written files, each ended by a zero byte, as a path may hold a newline; all
+// processes append.
+inline constexpr char kWrittenFiles[] = "written";
+
+}  // namespace memledger::prediction

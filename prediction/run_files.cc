@@ -1,0 +1,100 @@
+#include "prediction/run_files.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace memledger::prediction {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kProgressLength = 128;
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+// Takes a number and the space behind it off the text.
+template <typename Number>
+bool take_number(std::string_view& text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return false;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  const bool has_space = !text.empty() && text.front() == ' ';
+  if (has_space) text.remove_prefix(1);
+  return has_space;
+}
+
+std::optional<Progress> progress_of(const fs::path& path) {
+  Progress progress;
+  const std::string name = path.stem().string(), content = content_of(path);
+  if (std::from_chars(name.data(), name.data() + name.size(), progress.process).ec != std::errc())
+    return std::nullopt;
+  std::string_view text = content;
+  if (!take_number(text, progress.steps) || !take_number(text, progress.settled_at))
+    return std::nullopt;
+  progress.label = text;
+  absl::StripAsciiWhitespace(&progress.label);
+  return progress;
+}
+
+}  // namespace
+
+std::string progress_text(const Progress& progress) {
+  std::string text = absl::StrCat(progress.steps, " ", progress.settled_at, " ", progress.label);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  text.resize(kProgressLength - 1, ' ');
+  return text + "\n";
+}
+
+std::vector<Progress> read_all_progress(const std::string& folder) {
+  std::vector<Progress> all;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() != kProgressExtension) continue;
+    if (std::optional<Progress> progress = progress_of(entry.path()))
+      all.push_back(*std::move(progress));
+  }
+  std::sort(all.begin(), all.end(),
+            [](const Progress& a, const Progress& b) { return a.process < b.process; });
+  return all;
+}
+
+Progress read_progress(const std::string& folder) {
+  Progress furthest;
+  for (const Progress& progress : read_all_progress(folder)) {
+    if (progress.steps >= furthest.steps) furthest = progress;
+  }
+  return furthest;
+}
+
+WrittenFiles read_written_files(const std::string& folder) {
+  const std::string text = content_of(fs::path(folder) / kWrittenFiles);
+  std::set<std::string> paths;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\0', begin), text.size());
+    std::error_code error;
+    std::string path = text.substr(begin, end - begin);
+    if (fs::is_regular_file(path, error)) paths.insert(std::move(path));
+    begin = end + 1;
+  }
+  WrittenFiles written;
+  written.count = static_cast<int64_t>(paths.size());
+  for (const std::string& path : paths) {
+    if (written.paths.size() == kMostWrittenPaths) break;
+    written.paths.push_back(path);
+  }
+  return written;
+}
+
+}  // namespace memledger::prediction

@@ -1,0 +1,41 @@
+#pragma once
+
+// What the processes of one run leave in its folder beside their measurements: how far they are,
+// and which files they wrote.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "prediction/measure_variables.h"
+
+namespace memledger::prediction {
+
+// How far a process is.
+struct Progress {
+  int process = 0;
+  int64_t steps = 0;  // of optimizers
+  // The step after which its peak no longer moved, or with which it ended; 0: not yet.
+  int64_t settled_at = 0;
+  std::string label;  // where it is: an operator; may be empty
+};
+
+// The text of a progress file, always of the same length, so that it replaces the one before.
+std::string progress_text(const Progress& progress);
+// Returns what the files say, by process; nothing where there are none yet.
+std::vector<Progress> read_all_progress(const std::string& folder);
+// Returns the process that has made most steps.
+Progress read_progress(const std::string& folder);
+
+// Files that a run's processes opened for writing, or made by renaming, and that are still there.
+struct WrittenFiles {
+  std::vector<std::string> paths;  // the first ones, sorted
+  int64_t count = 0;               // of all
+};
+inline constexpr size_t kMostWrittenPaths = 30;
+
+// Returns them by path, each once. Cost: one look at the file system for each.
+WrittenFiles read_written_files(const std::string& folder);
+
+}  // namespace memledger::prediction

@@ -1,0 +1,192 @@
+#include "runner/inside/measured_values.h"
+
+#include <c10/core/Device.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "registry/device_statistics.h"
+#include "registry/hooks/before_resets.h"
+#include "registry/stacks.h"
+#include "reporter/mem_reporter.h"
+#include "text/shape.h"
+#include "virtual_gpu/device_use.h"
+#include "virtual_gpu/values/program_line.h"
+#include "virtual_gpu/values/size_reads.h"
+
+namespace memledger::inside {
+namespace {
+
+using prediction::MeasuredRead;
+
+constexpr size_t kLargestRows = 10;
+constexpr size_t kLargestLayers = 50;
+
+c10::Device cuda(size_t index) {
+  return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+std::vector<memledger_virtual_gpu_use> uses() {
+  static const auto ask = reinterpret_cast<decltype(&memledger_virtual_gpu_uses)>(
+      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_uses"));
+  if (ask == nullptr) return {};
+  std::vector<memledger_virtual_gpu_use> rows(ask(nullptr, 0));
+  rows.resize(std::min(rows.size(), ask(rows.data(), rows.size())));
+  return rows;
+}
+
+std::string phase_text(Phase phase) { return std::string(to_string(phase)); }
+
+// The layer: the module, else the label of the forward pass, else what backward belongs to.
+std::string layer_of(const Birthplace& born, const std::string& module) {
+  if (!module.empty()) return module;
+  const std::string_view label = born.forward_label.empty() ? born.label : born.forward_label;
+  if (!label.empty()) return std::string(label);
+  return born.forward_op.empty() ? "" : "backward of " + std::string(born.forward_op);
+}
+
+prediction::MeasuredRow row_of(const ReportRow& row) {
+  return {row.name,  std::string(row.op),   phase_text(row.phase),
+          row.where, shape_text(row.shape), row.nbytes.value_or(0)};
+}
+
+void keep_largest(std::map<std::string, int64_t>& bytes_by_name, size_t most) {
+  if (bytes_by_name.size() <= most) return;
+  std::vector<std::pair<int64_t, std::string>> all;
+  for (const auto& [name, bytes] : bytes_by_name) all.emplace_back(-bytes, name);
+  std::sort(all.begin(), all.end());
+  for (size_t i = most; i < all.size(); ++i) bytes_by_name.erase(all[i].second);
+}
+
+void add_rows(const DeviceReport& report, prediction::MeasuredPeak& peak) {
+  const ReportRow* newest = nullptr;
+  std::vector<const ReportRow*> largest;
+  for (const ReportRow& row : report.rows) {
+    const int64_t bytes = row.nbytes.value_or(0);
+    peak.by_role[std::string(machine_name(row.role))] += bytes;
+    if (std::string layer = layer_of(row, row.module); !layer.empty())
+      peak.by_layer[std::move(layer)] += bytes;
+    largest.push_back(&row);
+    if (newest == nullptr || row.storage_id > newest->storage_id) newest = &row;
+  }
+  keep_largest(peak.by_layer, kLargestLayers);
+  const auto shown = static_cast<ptrdiff_t>(std::min(largest.size(), kLargestRows));
+  std::partial_sort(largest.begin(), largest.begin() + shown, largest.end(),
+                    [](const ReportRow* a, const ReportRow* b) {
+                      return std::make_pair(-a->nbytes.value_or(0), a->storage_id) <
+                             std::make_pair(-b->nbytes.value_or(0), b->storage_id);
+                    });
+  for (ptrdiff_t i = 0; i < shown; ++i) peak.largest.push_back(row_of(*largest[i]));
+  if (newest == nullptr) return;
+  peak.op = newest->op;
+  peak.phase = phase_text(newest->phase);
+  peak.place = newest->where;
+  peak.layer = layer_of(*newest, newest->module);
+}
+
+MeasuredRead read_of(const virtual_gpu::ReadRow& row) {
+  using virtual_gpu::ReadKind;
+  MeasuredRead read;
+  read.op = row.op;
+  read.place = row.where;
+  read.count = static_cast<int64_t>(row.count);
+  read.bytes = static_cast<int64_t>(row.dependent_bytes);
+  read.kind = row.kind == ReadKind::kNumber   ? MeasuredRead::Kind::kNumber
+              : row.kind == ReadKind::kScalar ? MeasuredRead::Kind::kBranch
+                                              : MeasuredRead::Kind::kSize;
+  read.has_upper_bound = row.kind != ReadKind::kNumber && row.kind != ReadKind::kUnboundedSize;
+  return read;
+}
+
+}  // namespace
+
+std::vector<prediction::MeasuredDevice> measured_devices() {
+  std::vector<prediction::MeasuredDevice> result;
+  const std::vector<memledger_virtual_gpu_use> all = uses();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const memledger_virtual_gpu_use& use = all[i];
+    if (use.peak_bytes == 0) continue;
+    prediction::MeasuredDevice device;
+    device.index = static_cast<int>(i);
+    device.gpu = use.name;
+    device.capacity_bytes = static_cast<int64_t>(use.total_bytes);
+    device.process_peak = static_cast<int64_t>(use.peak_bytes);
+    device.context_bytes = static_cast<int64_t>(use.context_bytes);
+    device.failures = static_cast<int64_t>(use.library_failures);
+    const BeforeResets before = before_resets(device.index);
+    device.allocated_peak = before.allocated_peak;
+    device.reserved_peak = before.reserved_peak;
+    device.allocations = before.allocations;
+    device.requested_in_all = before.requested_bytes;
+    if (const auto statistics = device_statistics(cuda(i))) {
+      device.allocated_peak = std::max(device.allocated_peak, statistics->allocated_bytes.peak);
+      device.reserved_peak = std::max(device.reserved_peak, statistics->reserved_bytes.peak);
+      device.allocations += statistics->allocations.allocated;
+      device.requested_in_all += statistics->requested_bytes.allocated;
+      device.fragmented_bytes = statistics->inactive_split_bytes.current;
+      device.retries = statistics->allocation_retries;
+      device.failures += statistics->out_of_memory_errors;
+    }
+    result.push_back(std::move(device));
+  }
+  return result;
+}
+
+prediction::MeasuredPeak measured_peak(int device) {
+  const Report report = MemReporter().collect_peak(cuda(static_cast<size_t>(device)));
+  prediction::MeasuredPeak peak;
+  peak.device = device;
+  for (const DeviceReport& of_device : report.devices) add_rows(of_device, peak);
+  return peak;
+}
+
+std::vector<MeasuredRead> measured_reads(bool with_lines) {
+  std::vector<MeasuredRead> reads;
+  for (const virtual_gpu::ReadRow& row : virtual_gpu::unknown_reads(with_lines))
+    reads.push_back(read_of(row));
+  return reads;
+}
+
+prediction::MeasuredFailure measured_failure(const AllocationFailure& failed) {
+  prediction::MeasuredFailure failure;
+  failure.device = static_cast<unsigned char>(failed.device.index());
+  failure.requested_bytes = failed.requested_bytes;
+  failure.op = failed.op;
+  failure.phase = phase_text(failed.phase);
+  failure.layer = layer_of(failed, "");
+  failure.place = to_string(virtual_gpu::take_program_line());
+  const auto device = static_cast<size_t>(failure.device);
+  if (const auto statistics = device_statistics(cuda(device))) {
+    failure.allocated_bytes = statistics->allocated_bytes.current;
+    failure.reserved_bytes = statistics->reserved_bytes.current;
+  }
+  if (const std::vector<memledger_virtual_gpu_use> all = uses(); device < all.size())
+    failure.free_bytes = static_cast<int64_t>(all[device].total_bytes - all[device].used_bytes);
+  return failure;
+}
+
+Totals measured_totals() {
+  Totals totals;
+  const std::vector<memledger_virtual_gpu_use> all = uses();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].peak_bytes == 0) continue;
+    totals.peak_bytes += static_cast<int64_t>(all[i].peak_bytes);
+    if (const auto statistics = device_statistics(cuda(i))) {
+      totals.peak_bytes += std::max(before_resets(static_cast<int>(i)).allocated_peak,
+                                    statistics->allocated_bytes.peak);
+      totals.used_bytes += statistics->allocated_bytes.current;
+    }
+  }
+  return totals;
+}
+
+bool has_used_a_gpu() {
+  const std::vector<memledger_virtual_gpu_use> all = uses();
+  return std::any_of(all.begin(), all.end(),
+                     [](const memledger_virtual_gpu_use& use) { return use.peak_bytes > 0; });
+}
+
+}  // namespace memledger::inside

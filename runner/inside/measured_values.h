@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "prediction/measurement.h"
+#include "registry/allocation_failure.h"
+
+namespace memledger::inside {
+
+// What dry-run measures of this process, as values. Any thread; they throw std::bad_alloc.
+
+// What the program has taken of each GPU that it used; empty where it used none.
+std::vector<prediction::MeasuredDevice> measured_devices();
+// The moment when most was requested on a device. Looks up lines of C++ the first time, some 100 ms
+// for each library.
+prediction::MeasuredPeak measured_peak(int device);
+// The values that only a device has and that the program has read so far.
+std::vector<prediction::MeasuredRead> measured_reads(bool with_lines);
+// An allocation that has failed just now, on this thread.
+prediction::MeasuredFailure measured_failure(const AllocationFailure& failed);
+
+// What is compared from step to step, of all devices together.
+struct Totals {
+  int64_t peak_bytes = 0;
+  int64_t used_bytes = 0;
+};
+Totals measured_totals();
+bool has_used_a_gpu();
+
+}  // namespace memledger::inside

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <atomic>
+#include <cstddef>
+#include <unordered_map>
+
+#include "registry/core/fork_safe_mutex.h"
+
+namespace memledger::inside {
+
+// The parameters on CUDA devices that a program trains: what its forward passes read as leaves that
+// require grad, by their storages. Holds weak references: no address comes back with another
+// meaning, and no data stays alive. Thread-safe.
+class TrainedParameters {
+ public:
+  // Notes the parameters among an operator's inputs, which runs with grad mode on. Costs a look at
+  // each input for those that are known.
+  void note_inputs(const at::RecordFunction& fn);
+  // Notes that a step writes to a tensor. Some optimizers write to its data(), which has the
+  // parameter's storage and does not require grad. Returns that storage; nullptr where it is no
+  // parameter's.
+  const void* note_written(const at::Tensor& written);
+  // Returns whether a storage that note_written() returned is alive.
+  bool is_alive(const void* storage);
+  // Returns how many are alive that no step has written to.
+  size_t unstepped();
+
+ private:
+  struct Parameter {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    bool is_stepped = false;
+  };
+
+  void note(const at::Tensor& tensor);
+  void forget_ended();
+
+  ForkSafeMutex mutex_;
+  std::unordered_map<const void*, Parameter> parameters_;
+  size_t sweep_at_ = 1024;
+  // Counts the times that addresses became free for others.
+  std::atomic<uint32_t> generation_{0};
+};
+
+}  // namespace memledger::inside
