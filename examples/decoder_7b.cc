@@ -390,12 +390,12 @@ at::ScalarType dtype_from_flags() {
 
 // The GPUs that the model lies on; the CPU where there is none.
 std::vector<at::Device> devices_from_flags() {
-  const int count = static_cast<int>(torch::cuda::device_count());
+  const c10::DeviceIndex count = torch::cuda::device_count();
   if (count == 0) return {at::Device(at::kCPU)};
   std::vector<at::Device> devices;
-  for (int i = 0; i < count; ++i) devices.emplace_back(at::kCUDA, static_cast<c10::DeviceIndex>(i));
+  for (c10::DeviceIndex i = 0; i < count; ++i) devices.emplace_back(at::kCUDA, i);
   if (absl::GetFlag(FLAGS_pipeline)) return devices;
-  return {devices[static_cast<size_t>(from_environment("LOCAL_RANK", 0) % count)]};
+  return {devices.at(static_cast<size_t>(from_environment("LOCAL_RANK", 0)) % devices.size())};
 }
 
 using AddStage = std::function<void(std::shared_ptr<Stage>)>;

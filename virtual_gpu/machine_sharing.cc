@@ -2,6 +2,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "virtual_gpu/known_values.h"
@@ -9,13 +13,24 @@
 #include "virtual_gpu/unconsidered_functions.h"
 
 namespace memledger::virtual_gpu {
+namespace {
+
+// Runs of `memledger dry-run` go side by side and must not share devices with each other. Each run
+// has a folder that its processes write their figures to (prediction/measurement.h).
+std::string name_in_this_run(const std::string& name) {
+  const char* const folder = std::getenv("MEMLEDGER_MEASURE");
+  if (folder == nullptr || *folder == '\0') return name;
+  return name + "." + std::to_string(std::hash<std::string_view>()(folder));
+}
+
+}  // namespace
 
 bool Machine::join_shared(const std::vector<DeviceSpecification>& devices) {
   std::vector<SharedDevices::Device> shared;
   for (const DeviceSpecification& device : devices)
     shared.push_back({device.profile.device_name, device.capacity_bytes()});
   std::string error;
-  shared_ = SharedDevices::join(specification_.share, std::move(shared), &error);
+  shared_ = SharedDevices::join(name_in_this_run(specification_.share), std::move(shared), &error);
   if (!shared_)
     say("share=%s: %s. There is no device now.", specification_.share.c_str(), error.c_str());
   return shared_ != nullptr;

@@ -65,6 +65,10 @@ llama_70b=(--hidden=8192 --layers=80 --ffn=28672 --kv_heads=8 --context=4096)
 train h100:80GiB "${llama_70b[@]}" --shard --steps=2
 check "the parameters of Llama 2 70B" has out "parameters: 68976648192, of which rank 0 of 8 has 8622081024"
 
+# The runs of a dry-run go side by side, and do not take each other's memory.
+"$memledger" dry-run --gpu=h100:4GiB,share=decoder_$$ -- "$example" --layers=4 --hidden=1024 --context=512 --shard >out 2>&1
+check "exit status with a shared device" equal "$?" 0
+
 # Buffers that NCCL does not get are a want of memory, too.
 "$memledger" dry-run --gpu=h100:4GiB,nccl=3900MiB -- "$example" --layers=1 --hidden=256 --context=16 --shard >out 2>&1
 check "exit status where NCCL finds no memory" equal "$?" 10

@@ -319,6 +319,41 @@ TEST_CASE("what libraries hold comes back to the processes that share the device
   machine.release_held(&owner);
 }
 
+TEST_CASE("runs of a dry-run share no devices with each other") {
+  const Specification shared =
+      specification("h200:1GiB,share=machine_test_" + std::to_string(getpid()));
+  const auto is_free_in = [&](const char* run) {
+    setenv("MEMLEDGER_MEASURE", run, 1);
+    int owner = 0;
+    Machine machine(shared);
+    const bool is_free = machine.hold(0, &owner, 600 * kMiB);
+    machine.release_held(&owner);
+    return is_free;
+  };
+  int held[2], done[2];
+  REQUIRE(pipe(held) == 0);
+  REQUIRE(pipe(done) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(done[1]);
+    setenv("MEMLEDGER_MEASURE", "/tmp/memledger-1/1", 1);
+    Machine machine(shared);
+    char byte = machine.hold(0, &byte, 600 * kMiB);
+    if (write(held[1], &byte, 1) == 1) byte = static_cast<char>(read(done[0], &byte, 1));
+    _exit(0);
+  }
+  REQUIRE(child > 0);
+  char has_memory = 0;
+  REQUIRE(read(held[0], &has_memory, 1) == 1);
+  CHECK(has_memory == 1);
+  CHECK_FALSE(is_free_in("/tmp/memledger-1/1"));
+  CHECK(is_free_in("/tmp/memledger-1/2"));
+  unsetenv("MEMLEDGER_MEASURE");
+  for (const int end : {done[1], done[0], held[0], held[1]}) close(end);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+}
+
 size_t resident_bytes(void* begin, size_t bytes) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> is_resident(bytes / page);
