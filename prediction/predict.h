@@ -5,8 +5,7 @@
 //   const auto step = [&] { model->forward(input).sum().backward(); };
 //   const auto prediction = memledger::predict(step, {"l4"});
 //   if (prediction.ok()) std::cout << prediction->sentence() << '\n';
-//   const memledger::TestVerdict verdict = memledger::fits_on("l4", step);  // for CHECK,
-//   EXPECT_TRUE
+//   const memledger::TestVerdict verdict = memledger::fits_on("l4", step);  // for CHECK()
 
 #include <cstdint>
 #include <functional>
