@@ -1,5 +1,6 @@
 #include "registry/hooks/stack_sampler.h"
 
+#include <link.h>
 #include <torch/csrc/profiler/unwind/unwind.h>
 
 #include <algorithm>
@@ -71,12 +72,39 @@ bool is_foreign_source(const std::string& file) {
   return false;
 }
 
-bool is_of_program(const StackFrame& frame) {
-  const std::string_view file = base_name(frame.file);
+// By a library's file name.
+bool is_foreign_library(std::string_view file) {
   for (const std::string_view library :
        {"libtorch", "libc10", "libstdc++", "libc.so", "libmemledger"}) {
-    if (starts_with(file, library)) return false;
+    if (starts_with(file, library)) return true;
   }
+  return false;
+}
+
+// The addresses that are not in such libraries. LibTorch's symbolizer would read these whole:
+// seconds, where their half a gigabyte is not in the page cache.
+struct OwnAddresses {
+  std::vector<void*> addresses;
+
+  static int remove_of(dl_phdr_info* library, size_t /*size*/, void* own) {
+    if (library->dlpi_name == nullptr || !is_foreign_library(base_name(library->dlpi_name)))
+      return 0;
+    std::vector<void*>& addresses = static_cast<OwnAddresses*>(own)->addresses;
+    for (int i = 0; i < library->dlpi_phnum; ++i) {
+      const auto& segment = library->dlpi_phdr[i];
+      const uintptr_t begin = library->dlpi_addr + segment.p_vaddr;
+      if (segment.p_type != PT_LOAD) continue;
+      const auto is_in = [&](void* address) {
+        return reinterpret_cast<uintptr_t>(address) - begin < segment.p_memsz;
+      };
+      addresses.erase(std::remove_if(addresses.begin(), addresses.end(), is_in), addresses.end());
+    }
+    return 0;
+  }
+};
+
+bool is_of_program(const StackFrame& frame) {
+  if (is_foreign_library(base_name(frame.file))) return false;
   if (frame.function.empty()) return frame.line > 0 && !is_foreign_source(frame.file);
   for (const std::string_view space : {"at::", "c10::", "torch::", "std::", "__gnu_cxx::",
                                        "memledger::Tracking", "memledger::virtual_gpu::"}) {
@@ -105,6 +133,7 @@ bool is_compiled(const std::string& path) {
 struct Symbols {
   core::Lock lock;
   std::map<void*, StackFrame> known;
+  std::map<uint32_t, StackFrame> of_program;  // by stack
 };
 
 Symbols& symbols() {
@@ -120,6 +149,30 @@ __attribute__((constructor(101))) void make_symbolizer() {
     torch::unwind::symbolize({}, torch::unwind::Mode::fast);
   } catch (...) {  // cannot symbolize here
   }
+}
+
+std::vector<StackFrame> without_memledger(std::vector<StackFrame> frames) {
+  // Only at the inner end, as a program may have functions with such names.
+  const auto first = std::find_if_not(frames.begin(), frames.end(), [](const StackFrame& frame) {
+    return is_of_memledger(frame) || frame.function.find("torch::unwind::") != std::string::npos;
+  });
+  frames.erase(frames.begin(), first);
+  return frames;
+}
+
+StackFrame find_program_frame(uint32_t stack) {
+  OwnAddresses own{stack_addresses(stack)};
+  core::for_each_loaded_library(&OwnAddresses::remove_of, &own);
+  for (StackFrame& frame : without_memledger(frames_at(own.addresses))) {
+    if (!is_of_program(frame)) continue;
+    if (is_foreign_source(frame.file)) {
+      // The line is in a header whose function was inlined here.
+      frame.file.clear();
+      frame.line = 0;
+    }
+    return std::move(frame);
+  }
+  return {};
 }
 
 }  // namespace
@@ -192,15 +245,7 @@ std::string to_string(const StackFrame& frame) {
 
 std::vector<StackFrame> stack_frames(uint32_t stack) {
   if (const CopyOffer* const first = first_copy()) return first->services->stack_frames(stack);
-  std::vector<StackFrame> frames;
-  for (StackFrame& frame : frames_at(StackSampler::table().frames(stack))) {
-    // Only at the inner end, as a program may have functions with such names.
-    if (frames.empty() &&
-        (is_of_memledger(frame) || frame.function.find("torch::unwind::") != std::string::npos))
-      continue;
-    frames.push_back(std::move(frame));
-  }
-  return frames;
+  return without_memledger(frames_at(StackSampler::table().frames(stack)));
 }
 
 std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
@@ -239,16 +284,15 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
 }
 
 StackFrame program_frame(uint32_t stack) {
-  for (StackFrame& frame : stack_frames(stack)) {
-    if (!is_of_program(frame)) continue;
-    if (is_foreign_source(frame.file)) {
-      // The line is in a header whose function was inlined here.
-      frame.file.clear();
-      frame.line = 0;
-    }
-    return std::move(frame);
+  {
+    const core::LockHolder hold(symbols().lock);
+    const auto known = symbols().of_program.find(stack);
+    if (known != symbols().of_program.end()) return known->second;
   }
-  return {};
+  StackFrame result = find_program_frame(stack);
+  const core::LockHolder hold(symbols().lock);
+  symbols().of_program.try_emplace(stack, result);
+  return result;
 }
 
 }  // namespace memledger

@@ -99,7 +99,10 @@ std::string allocator_settings() {
   return "";
 }
 
-void write(Ended ended, const std::string& cause) {
+// Lines of the program, and who was alive at the peak, take the longest to find out.
+enum class Detail : uint8_t { kFigures, kAll };
+
+void write(Ended ended, const std::string& cause, Detail detail) {
   Measure& measure = inside::measure();
   Measurement measurement;
   measurement.process = measure.process.load();
@@ -115,21 +118,22 @@ void write(Ended ended, const std::string& cause) {
   }
   if (ended == Ended::kAfterStep)
     measurement.unstepped_parameters = static_cast<int64_t>(measure.parameters.unstepped());
-  measurement.unknown_reads = measured_reads();
+  measurement.unknown_reads = measured_reads(/*with_lines=*/detail == Detail::kAll);
   measurement.allocator_settings = allocator_settings();
   const auto fullest = std::max_element(
       measurement.devices.begin(), measurement.devices.end(),
       [](const auto& a, const auto& b) { return a.process_peak < b.process_peak; });
-  measurement.peak = measured_peak(fullest->index);
+  if (detail == Detail::kAll) measurement.peak = measured_peak(fullest->index);
   const absl::Status status =
       write_file(path_of_this_process(".json"), "measurement", prediction::to_json(measurement));
   if (!status.ok()) tell({std::string(status.message())});
 }
 
-void write_safely(Ended ended, const std::string& cause = "") noexcept {
+void write_safely(Ended ended, const std::string& cause = "",
+                  Detail detail = Detail::kAll) noexcept {
   is_measuring = true;
   try {
-    write(ended, cause);
+    write(ended, cause, detail);
   } catch (const std::exception& error) {
     tell({"memledger: no measurement: ", first_line(error.what())});
   }
@@ -190,14 +194,29 @@ bool may_end(int64_t step, int64_t settled_at) {
   return others == 0 || step > last;
 }
 
+std::vector<const void*> ended_optimizers() {
+  std::vector<const void*> optimizers;
+  {
+    const std::lock_guard<ForkSafeMutex> hold(measure().mutex);
+    optimizers = measure().peak.optimizers();
+  }
+  const auto ended = std::remove_if(
+      optimizers.begin(), optimizers.end(),
+      [](const void* optimizer) { return measure().parameters.is_alive(optimizer); });
+  optimizers.erase(ended, optimizers.end());
+  return optimizers;
+}
+
 // Returns whether the program has shown what it takes.
 bool note_step(const void* parameter) {
   Measure& measure = inside::measure();
   const Totals totals = measured_totals();
   const size_t unstepped = measure.parameters.unstepped();
   int64_t step = 0, settled_at = 0;
+  const std::vector<const void*> ended = ended_optimizers();
   {
     const std::lock_guard<ForkSafeMutex> hold(measure.mutex);
+    for (const void* const optimizer : ended) measure.peak.forget(optimizer);
     const bool is_settled =
         measure.peak.note({parameter, totals.peak_bytes, totals.used_bytes, unstepped});
     step = measure.peak.steps();
@@ -294,6 +313,8 @@ void write_deadly(void* signal) {
   std::string cause = static_cast<const char*>(signal);
   if (const std::string exception = uncaught_exception(); !exception.empty())
     cause += ", uncaught exception: " + exception;
+  // In a broken process the rest may not come to its end.
+  write_safely(Ended::kNot, cause, Detail::kFigures);
   write_safely(Ended::kNot, cause);
 }
 
@@ -310,8 +331,9 @@ void note_sudden_exit(int /*status*/) noexcept {
   if (!is_measured() || is_in_copy() || measure().is_done.exchange(true)) return;
   write_in_copy(
       [](void*) {
-        write_safely(Ended::kAtExit);
+        write_safely(Ended::kAtExit, "", Detail::kFigures);
         write_last_progress();
+        write_safely(Ended::kAtExit);
       },
       nullptr);
 }

@@ -144,9 +144,9 @@ prediction::MeasuredPeak measured_peak(int device) {
   return peak;
 }
 
-std::vector<MeasuredRead> measured_reads() {
+std::vector<MeasuredRead> measured_reads(bool with_lines) {
   std::vector<MeasuredRead> reads;
-  for (const virtual_gpu::ReadRow& row : virtual_gpu::unknown_reads())
+  for (const virtual_gpu::ReadRow& row : virtual_gpu::unknown_reads(with_lines))
     reads.push_back(read_of(row));
   return reads;
 }

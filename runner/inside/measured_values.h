@@ -16,7 +16,7 @@ std::vector<prediction::MeasuredDevice> measured_devices();
 // for each library.
 prediction::MeasuredPeak measured_peak(int device);
 // The values that only a device has and that the program has read so far.
-std::vector<prediction::MeasuredRead> measured_reads();
+std::vector<prediction::MeasuredRead> measured_reads(bool with_lines);
 // An allocation that has failed just now, on this thread.
 prediction::MeasuredFailure measured_failure(const AllocationFailure& failed);
 

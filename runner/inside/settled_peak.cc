@@ -16,6 +16,12 @@ bool SettledPeak::note(const Step& step) {
   return step.unstepped_parameters == 0 || steps_ >= kPatientSteps;
 }
 
+std::vector<const void*> SettledPeak::optimizers() const {
+  std::vector<const void*> result;
+  for (const auto& [optimizer, steps] : optimizers_) result.push_back(optimizer);
+  return result;
+}
+
 bool SettledPeak::have_all_stepped_twice() const {
   return std::all_of(optimizers_.begin(), optimizers_.end(),
                      [](const auto& entry) { return entry.second.steps >= 2; });

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 namespace memledger::inside {
 
@@ -22,6 +23,12 @@ class SettledPeak {
   // since this one's step before, and no parameter waits for another optimizer's first step (a
   // generator that is trained every fifth time), or it has waited for kPatientSteps.
   bool note(const Step& step);
+
+  // Returns all optimizers that are not forgotten.
+  std::vector<const void*> optimizers() const;
+  // Forgets one that is no more: an input that an attack writes to looks like a parameter, and may
+  // have its step once.
+  void forget(const void* optimizer) { optimizers_.erase(optimizer); }
 
   int64_t steps() const { return steps_; }
 

@@ -77,6 +77,12 @@ const void* TrainedParameters::note_written(const at::Tensor& written) {
   return storage;
 }
 
+bool TrainedParameters::is_alive(const void* storage) {
+  const std::lock_guard<ForkSafeMutex> lock(mutex_);
+  const auto parameter = parameters_.find(storage);
+  return parameter != parameters_.end() && !parameter->second.storage.expired();
+}
+
 size_t TrainedParameters::unstepped() {
   const std::lock_guard<ForkSafeMutex> lock(mutex_);
   return static_cast<size_t>(

@@ -25,6 +25,8 @@ class TrainedParameters {
   // parameter's storage and does not require grad. Returns that storage; nullptr where it is no
   // parameter's.
   const void* note_written(const at::Tensor& written);
+  // Returns whether a storage that note_written() returned is alive.
+  bool is_alive(const void* storage);
   // Returns how many are alive that no step has written to.
   size_t unstepped();
 

@@ -163,12 +163,12 @@ void grow() {
 }
 
 // An attack on the input writes to a leaf under no_grad often before the net trains once.
-void attack() {
+void attack(int writes) {
   Net net;
   torch::optim::Adam optimizer(net.layers->parameters());
   for (int step = 1; step <= 20; ++step) {
     at::Tensor noise = at::zeros({64, 256}, at::kCUDA).requires_grad_();
-    for (int i = 0; i < 7; ++i) {
+    for (int i = 0; i < writes; ++i) {
       net.layers->forward(noise).mean().backward();
       const at::NoGradGuard no_grad;
       noise.add_(noise.grad().sign(), 0.1);
@@ -315,7 +315,8 @@ const std::map<std::string, void (*)()> kModes = {
     {"evaluate", &evaluate},
     {"evaluate_later", &evaluate_later},
     {"grow", &grow},
-    {"attack", &attack},
+    {"attack", [] { attack(7); }},
+    {"attack_once", [] { attack(1); }},
     {"inference", &inference},
     {"reset", &reset},
     {"reads", &reads},

@@ -26,7 +26,7 @@ print($1)" 2>&1 | tail -1
 }
 
 # The program is ended after the first step that changes nothing, with the peak of the whole program.
-for mode in sgd adam accumulate ema evaluate gan attack lbfgs grow; do
+for mode in sgd adam accumulate ema evaluate gan attack attack_once lbfgs grow; do
   measure exit h100 "$mode"
   check "$mode ends by itself" equal "$(figure "m['ended']")" exit
   whole="$(figure "m['devices'][0]['allocated_peak_bytes']")"
@@ -39,6 +39,8 @@ for mode in sgd adam accumulate ema evaluate gan attack lbfgs grow; do
   check "$mode: before its end" test "$(figure "m['steps']")" -lt "$steps"
   check "$mode: nothing is left untrained" equal "$(figure "m['unstepped_parameters']")" 0
 done
+# The last was grow, below the peak, for ten steps.
+check "what grows is followed" test "$(figure "m['steps']")" -gt 10
 measure step h100 sgd
 check "two steps are enough without a state" equal "$(figure "m['steps']")" 2
 measure step h100 evaluate_later

@@ -40,6 +40,15 @@ TEST_CASE("each optimizer has to step twice") {
   CHECK(peak.note({&kSecond, 120, 10, 0}));
 }
 
+TEST_CASE("one that has ended is not waited for") {
+  SettledPeak peak;
+  CHECK_FALSE(peak.note({&kFirst, 100, 10, 0}));
+  CHECK_FALSE(peak.note({&kSecond, 100, 10, 0}));
+  CHECK(peak.optimizers().size() == 2);
+  peak.forget(&kSecond);
+  CHECK(peak.note({&kFirst, 100, 10, 0}));
+}
+
 TEST_CASE("parameters that nobody has trained yet are waited for, not for ever") {
   SettledPeak peak;
   for (int64_t i = 1; i < SettledPeak::kPatientSteps; ++i)

@@ -369,7 +369,7 @@ __attribute__((constructor(105))) void begin() {
 
 }  // namespace
 
-std::vector<ReadRow> unknown_reads() {
+std::vector<ReadRow> unknown_reads(bool with_lines) {
   std::vector<Row> copy;
   {
     const std::lock_guard<ForkSafeMutex> lock(rows().mutex);
@@ -383,8 +383,10 @@ std::vector<ReadRow> unknown_reads() {
     return order(a) < order(b);
   });
   std::vector<ReadRow> result;
-  for (const Row& row : copy)
-    result.push_back({row.op, row.kind, row.count, row.dependent_bytes, to_string(row.where)});
+  for (const Row& row : copy) {
+    result.push_back({row.op, row.kind, row.count, row.dependent_bytes,
+                      with_lines ? to_string(row.where) : row.where.python});
+  }
   return result;
 }
 

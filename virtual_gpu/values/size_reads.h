@@ -32,7 +32,8 @@ struct ReadRow {
   std::string where;  // the line of the first; may be empty
 };
 
-// Rows so far: sizes first and by bytes, then numbers.
-std::vector<ReadRow> unknown_reads();
+// Rows so far: sizes first and by bytes, then numbers. Lines of C++ take a while to look up;
+// without them `where` is empty.
+std::vector<ReadRow> unknown_reads(bool with_lines = true);
 
 }  // namespace memledger::virtual_gpu
