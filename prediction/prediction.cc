@@ -14,11 +14,11 @@ namespace memledger::prediction {
 namespace {
 
 constexpr char kExpandable[] = "expandable_segments:True";
-constexpr char kCudaPool[] = "backend:cudaMallocAsync";
-// garbage_collection_threshold is not among them: LibTorch heeds it only where the program sets a
-// fraction of the device's memory.
+// Not among them: garbage_collection_threshold, which LibTorch heeds only where the program sets a
+// fraction of the device's memory; backend:cudaMallocAsync, as it is not known how CUDA's own pool
+// falls into pieces.
 constexpr std::string_view kSettings[] = {kExpandable, "max_split_size_mb:128",
-                                          "roundup_power2_divisions:8", kCudaPool};
+                                          "roundup_power2_divisions:8"};
 // Less that is cached is not worth a run.
 constexpr int64_t kLeastCached = int64_t{32} << 20;
 constexpr int64_t kLeastShareCached = 20;  // one part in so many of what is reserved
@@ -196,10 +196,43 @@ Verdict worst(const std::vector<DevicePrediction>& devices) {
   return worst;
 }
 
+// What each process allocated, by device.
+std::vector<std::vector<int64_t>> allocations_of(const Run& run) {
+  std::vector<std::vector<int64_t>> rows;
+  for (const Measurement& process : run.processes) {
+    for (const MeasuredDevice& device : process.devices) {
+      rows.push_back(
+          {process.rank, process.steps, device.index, device.allocations, device.requested_in_all});
+    }
+  }
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+// Whether a run with other numbers allocated as the one that it was made for.
+bool allocates_alike(const Run& probe, const std::vector<Run>& runs) {
+  return probe.has_ended_well() && std::any_of(runs.begin(), runs.end(), [&](const Run& run) {
+           return are_alike(run, probe) && run.is_limited == probe.is_limited &&
+                  allocations_of(run) == allocations_of(probe);
+         });
+}
+
+bool has_open_number(const std::vector<MeasuredRead>& reads) {
+  return std::any_of(reads.begin(), reads.end(), [](const MeasuredRead& read) {
+    return read.kind == MeasuredRead::Kind::kNumber && !read.has_upper_bound;
+  });
+}
+
+bool has_open_read(const std::vector<MeasuredRead>& reads) {
+  return std::any_of(reads.begin(), reads.end(), [](const MeasuredRead& read) {
+    return read.kind != MeasuredRead::Kind::kBranch && !read.has_upper_bound;
+  });
+}
+
 // Those that matter most first; the order of two runs is the same.
 void sort_reads(std::vector<MeasuredRead>& reads) {
   const auto key = [](const MeasuredRead& read) {
-    const bool is_open = read.kind == MeasuredRead::Kind::kSize && !read.has_upper_bound;
+    const bool is_open = read.kind != MeasuredRead::Kind::kBranch && !read.has_upper_bound;
     return std::make_tuple(!is_open, -read.bytes, read.kind, -read.count, std::cref(read.op),
                            std::cref(read.place));
   };
@@ -228,6 +261,8 @@ void note_program(const std::vector<Run>& runs, Prediction& prediction) {
                                     run.written_files.end());
     for (const Measurement& process : run.processes) {
       prediction.steps = std::max(prediction.steps, process.steps);
+      prediction.unstepped_parameters =
+          std::max(prediction.unstepped_parameters, process.unstepped_parameters);
       if (process.ended != Ended::kNot) prediction.ended = process.ended;
     }
     if (!prediction.failure && run.end == Run::End::kLow && run.is_limited)
@@ -258,18 +293,23 @@ void note_failed_run(const Run& failed, const std::vector<Run>& runs, Prediction
   }
 }
 
-bool is_open(const MeasuredRead& read) {
-  return read.kind == MeasuredRead::Kind::kSize && !read.has_upper_bound;
-}
-
 // Sizes that have no largest value: what the runs took is no upper end.
 void heed_open_reads(Prediction& prediction) {
-  const auto& reads = prediction.unknown_reads;
-  if (std::none_of(reads.begin(), reads.end(), &is_open)) return;
+  if (!has_open_read(prediction.unknown_reads)) return;
   for (DevicePrediction& device : prediction.devices) {
     if (device.verdict == Verdict::kFits) device.verdict = Verdict::kNotKnown;
   }
   if (prediction.verdict == Verdict::kFits) prediction.verdict = Verdict::kNotKnown;
+}
+
+// LibTorch takes another plan for a convolution whose workspace is not to be had.
+bool catches_failures(const std::vector<Run>& runs) {
+  bool has_failure = false;
+  for (const Run& run : runs) {
+    if (run.is_limited && !run.has_ended_well()) return false;
+    has_failure = has_failure || (run.is_limited && run.failed_allocation());
+  }
+  return has_failure;
 }
 
 bool assumes_sizes(const std::vector<Run>& runs) {
@@ -318,16 +358,37 @@ std::optional<MeasuredFailure> Run::failure() const {
   return std::nullopt;
 }
 
-Prediction predict(std::string specification, const std::vector<Run>& runs) {
+bool needs_other_numbers(const std::vector<Run>& runs) {
+  std::vector<MeasuredRead> reads;
+  for (const Run& run : runs) {
+    if (!run.has_ended_well() || run.failed_allocation()) return false;
+    add_reads(run, reads);
+  }
+  return has_open_number(reads);
+}
+
+Prediction predict(std::string specification, const std::vector<Run>& all_runs) {
+  std::vector<Run> runs, probes;
+  for (const Run& run : all_runs) (run.numbers_are_one ? probes : runs).push_back(run);
   Prediction prediction;
   prediction.specification = std::move(specification);
   note_program(runs, prediction);
   prediction.devices = Combination(runs).devices();
   for (const Run& run : runs) add_reads(run, prediction.unknown_reads);
+  const bool numbers_matter = std::none_of(
+      probes.begin(), probes.end(), [&](const Run& probe) { return allocates_alike(probe, runs); });
+  for (MeasuredRead& read : prediction.unknown_reads) {
+    if (read.kind == MeasuredRead::Kind::kNumber && !numbers_matter) read.has_upper_bound = true;
+  }
   sort_reads(prediction.unknown_reads);
   const Measurement* process = fullest(runs, Run::End::kHigh);
   if (process == nullptr) process = fullest(runs, Run::End::kLow);
   if (process != nullptr) prediction.peak = process->peak;
+  if (catches_failures(runs)) {
+    prediction.note =
+        "LibTorch or the program caught the failure and went on, maybe with something slower that "
+        "takes less.";
+  }
   if (assumes_sizes(runs)) {
     prediction.note =
         "The program fails if sizes that only the device has are the smallest possible, so the low "
@@ -379,8 +440,7 @@ void add_setting(std::string setting, const Prediction& tried, Prediction& predi
     result.reserved_peak.high = std::max(result.reserved_peak.high, device.reserved_peak.high);
   }
   const bool helps = prediction.verdict != Verdict::kFits && tried.verdict == Verdict::kFits;
-  // How CUDA's own pool falls into pieces is not known.
-  if (helps && prediction.remedy.empty() && result.setting != kCudaPool)
+  if (helps && prediction.remedy.empty())
     prediction.remedy = result.setting == kExpandable ? "expandable_segments" : result.setting;
   prediction.settings.push_back(std::move(result));
 }

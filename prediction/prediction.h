@@ -59,8 +59,9 @@ struct SettingTried {
 struct ProgramEnd {
   int status = 0;  // as a shell has it: 128 + signal
   bool timed_out = false;
-  int timeout_s = 0;       // after which it was ended
-  std::string last_lines;  // of its output, where it failed
+  int timeout_s = 0;        // after which it was ended
+  bool read_input = false;  // its standard input, which is empty
+  std::string last_lines;   // of its output, where it failed
 };
 
 // One run of the program, on one end of the interval.
@@ -74,6 +75,9 @@ struct Run {
   bool is_limited = true;  // the device has its own capacity
   // At the low end: sizes were assumed that need not be there, as the program fails without them.
   bool assumes_sizes = false;
+  // Whole numbers that are not known read as one in place of zero: only to see whether what is
+  // allocated depends on them.
+  bool numbers_are_one = false;
   ProgramEnd program;
   int64_t steps = 0;  // of optimizers, where the run was ended
   std::vector<Measurement> processes;
@@ -99,6 +103,9 @@ struct Prediction {
   ProgramEnd program;  // of the run that tells most: the first that failed, else the first
   Ended ended = Ended::kNot;
   int64_t steps = 0;
+  // Of parameters that the forward pass used, those that no step had written to when the program
+  // was ended: if they are trained later, it takes more then.
+  int64_t unstepped_parameters = 0;
   std::string reason;  // where nothing is known: why
   std::string note;    // what the reader should know of how the figures came about; may be empty
 
@@ -111,10 +118,14 @@ struct Prediction {
 
 // Returns what runs of both ends say. Verdicts come from the runs at the device's own capacity:
 // `fits` if no allocation failed in any of them and no size without an upper bound was read, `does
-// not fit` if one failed in each run of the low end, else `not known`. Peaks come from the run
-// without a limit where there is one of the same end and order of addresses. The caller makes runs
-// of both ends and, unless one of them decides against `fits`, in both orders.
+// not fit` if one failed in each run of the low end, else `not known`. A whole number that the
+// program read may be such a size, unless a run with other numbers allocates the same. Peaks come
+// from the run without a limit where there is one of the same end and order of addresses. The
+// caller makes runs of both ends and, unless one of them decides against `fits`, in both orders.
 Prediction predict(std::string specification, const std::vector<Run>& runs);
+
+// Returns whether a run of the high end with numbers_are_one is needed for a verdict.
+bool needs_other_numbers(const std::vector<Run>& runs);
 
 // Returns options of PYTORCH_CUDA_ALLOC_CONF that may change the verdict, or a peak of which much
 // is cached; `setting` is the one of the runs, whose options are not among them.

@@ -137,6 +137,7 @@ std::string to_json(const std::vector<Prediction>& predictions) {
   result["written_files"] = decides.written_files;
   result["program"] = {{"status", decides.program.status},
                        {"ended", to_string(decides.ended)},
+                       {"unstepped_parameters", decides.unstepped_parameters},
                        {"steps", decides.steps}};
   return memledger::to_text(result);
 }

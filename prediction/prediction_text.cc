@@ -59,7 +59,9 @@ ReadSum sum_of(const std::vector<MeasuredRead>& reads, Condition condition) {
 }
 
 bool is_size(const MeasuredRead& read) { return read.kind == MeasuredRead::Kind::kSize; }
-bool is_open(const MeasuredRead& read) { return is_size(read) && !read.has_upper_bound; }
+bool is_open(const MeasuredRead& read) {
+  return read.kind != MeasuredRead::Kind::kBranch && !read.has_upper_bound;
+}
 
 // `aten::nonzero in moe.cc:88`
 std::string origin(const MeasuredRead& read) {
@@ -128,8 +130,10 @@ std::string device_lines(const DevicePrediction& device) {
       fmt::format("\n{} ({}, {}): {}, {}\n", device.device, printable(device.gpu),
                   words(device.capacity_bytes), to_string(device.verdict), to_spare(device));
   text += fmt::format("  {:<20}{:>12}{:>12}\n", "", "at least", "at most");
-  for (const Term& term : device.terms)
-    text += term_line(term.name.c_str(), term.low, term.high, meaning_of(term.name));
+  for (const Term& term : device.terms) {
+    if (term.low != 0 || term.high != 0)
+      text += term_line(term.name.c_str(), term.low, term.high, meaning_of(term.name));
+  }
   return text + term_line("together", device.process_peak.low, device.process_peak.high, "");
 }
 
@@ -212,12 +216,21 @@ std::string failure_line(const Prediction& prediction) {
   return text + "\n";
 }
 
+const char* kind_text(const MeasuredRead& read) {
+  switch (read.kind) {
+    case MeasuredRead::Kind::kSize:
+      break;
+    case MeasuredRead::Kind::kNumber:
+      return is_open(read) ? "a number, which may be a size, read as 0"
+                           : "a number, read as 0, on which no allocation depends";
+    case MeasuredRead::Kind::kBranch:
+      return "a condition or a fraction, read as 0";
+  }
+  return is_open(read) ? "a size without an upper bound" : "a size";
+}
+
 std::string read_line(const MeasuredRead& read) {
-  const char* const what = is_open(read)   ? "a size without an upper bound"
-                           : is_size(read) ? "a size"
-                           : read.kind == MeasuredRead::Kind::kNumber ? "a number, read as 0"
-                                                                      : "a condition, read as 0";
-  std::string text = fmt::format("  {}: {}, {}", origin(read), what,
+  std::string text = fmt::format("  {}: {}, {}", origin(read), kind_text(read),
                                  read.count == 1 ? "once" : fmt::format("{} times", read.count));
   if (read.bytes > 0) text += fmt::format(", {} depend on it", words(read.bytes));
   return text + "\n";
@@ -239,6 +252,12 @@ std::string end_line(const Prediction& prediction) {
     text += fmt::format(
         "Ended after optimizer step {}, as the peak no longer moved; --until=exit runs all.\n",
         prediction.steps);
+    if (prediction.unstepped_parameters > 0) {
+      text += fmt::format(
+          "{} parameter{} that the forward pass uses had not been trained by then: if a later step "
+          "trains them, it takes more.\n",
+          prediction.unstepped_parameters, prediction.unstepped_parameters == 1 ? "" : "s");
+    }
   }
   return text.empty() ? "" : "\n" + text;
 }

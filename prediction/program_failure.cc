@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kSignalled = 128;
 constexpr size_t kLongestLine = 160;
+constexpr char kReadsInput[] = "it reads standard input, which is empty here";
 
 struct SignalName {
   int number;
@@ -35,8 +36,7 @@ const std::vector<Hint>& hints() {
   static const auto* const hints = new std::vector<Hint>{
       {{"not compiled with CUDA", "from the 'CUDA' backend", "without CUDA support"},
        "its PyTorch is built without CUDA"},
-      {{"EOFError", "EOF when reading", "unexpected end of input"},
-       "it reads standard input, which is empty here"},
+      {{"EOFError", "EOF when reading", "unexpected end of input"}, kReadsInput},
       {{"No such file or directory", "FileNotFoundError", "can't open file", "cannot open file"},
        "it needs a file that is not there"},
       {{"Address already in use", "EADDRINUSE"}, "a port that it listens on is taken"},
@@ -56,6 +56,14 @@ const Hint* hint_of(const std::string& line) {
     }
   }
   return nullptr;
+}
+
+// The last line of Python's traceback: `ValueError: no such split`.
+bool is_exception(const std::string& line) {
+  const std::string name = line.substr(0, line.find(':'));
+  const auto is_part = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.'; };
+  return std::all_of(name.begin(), name.end(), is_part) &&
+         (absl::EndsWith(name, "Error") || absl::EndsWith(name, "Exception"));
 }
 
 std::string shown(std::string line) {
@@ -116,9 +124,13 @@ std::string why_it_failed(const Run& run) {
     if (const Hint* const hint = hint_of(*line))
       return fmt::format("{}: {} ({})", sentence, hint->advice, shown(*line));
   }
+  const auto exception = std::find_if(lines.rbegin(), lines.rend(), &is_exception);
+  if (exception != lines.rend()) sentence += ": " + shown(*exception);
+  if (run.program.read_input) return fmt::format("{}: {}", sentence, kReadsInput);
   for (const Measurement& process : run.processes) {
-    if (!process.cause.empty() && !absl::StartsWith(process.cause, "SIG"))
-      sentence += fmt::format(", by {}", shown(process.cause));
+    const size_t exception = process.cause.find("uncaught exception");
+    if (exception != std::string::npos)
+      return fmt::format("{}: {}", sentence, shown(process.cause.substr(exception)));
   }
   const std::string advice = advice_on_reads(run);
   return advice.empty() ? sentence : sentence + ", " + advice;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,12 +49,30 @@ bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
+// Makes an empty file whose time of access is long ago, so that whoever reads it changes that.
+bool make_input(const std::string& path) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (file < 0) return false;
+  constexpr timespec kLongAgo[2] = {{1, 0}, {1, 0}};
+  const bool is_done = futimens(file, kLongAgo) == 0;
+  close(file);
+  return is_done;
+}
+
+bool was_read(const std::string& path) {
+  struct stat status = {};
+  return stat(path.c_str(), &status) == 0 && status.st_atim.tv_sec > 1;
+}
+
 }  // namespace
 
-absl::StatusOr<ChildProcess> ChildProcess::start(const std::string& output_file,
+absl::StatusOr<ChildProcess> ChildProcess::start(const std::string& input_file,
+                                                 const std::string& output_file,
                                                  const std::string& tag_name,
                                                  const std::string& tag,
                                                  const std::function<int()>& become) {
+  if (!make_input(input_file))
+    return absl::UnavailableError(absl::StrCat(input_file, ": ", std::strerror(errno)));
   const pid_t parent = getpid();
   const pid_t process = fork();
   if (process < 0) return absl::UnavailableError(absl::StrCat("fork: ", std::strerror(errno)));
@@ -62,14 +81,14 @@ absl::StatusOr<ChildProcess> ChildProcess::start(const std::string& output_file,
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(kCannotStart);
     setenv(tag_name.c_str(), tag.c_str(), /*overwrite=*/1);
-    if (!redirect("/dev/null", O_RDONLY, STDIN_FILENO) ||
+    if (!redirect(input_file.c_str(), O_RDONLY, STDIN_FILENO) ||
         !redirect(output_file.c_str(), O_WRONLY | O_CREAT | O_APPEND, STDOUT_FILENO) ||
         dup2(STDOUT_FILENO, STDERR_FILENO) < 0)
       _exit(kCannotStart);
     _exit(become());
   }
   setpgid(process, process);
-  return ChildProcess(process, absl::StrCat(tag_name, "=", tag));
+  return ChildProcess(process, input_file, absl::StrCat(tag_name, "=", tag));
 }
 
 bool ChildProcess::poll() {
@@ -84,6 +103,7 @@ bool ChildProcess::poll() {
   }
   if (!end_.timed_out)
     end_.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  end_.read_input = was_read(input_file_);
   ::kill(-process_, SIGKILL);
   process_ = 0;
   kill_descendants();
@@ -94,6 +114,7 @@ void ChildProcess::kill(bool timed_out) {
   if (process_ == 0) return;
   end_.timed_out = timed_out;
   end_.status = 128 + SIGKILL;
+  end_.read_input = was_read(input_file_);
   ::kill(-process_, SIGKILL);
   int status = 0;
   while (waitpid(process_, &status, 0) < 0 && errno == EINTR) {

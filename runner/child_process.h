@@ -10,19 +10,21 @@
 
 namespace memledger::runner {
 
-// A program that runs beside us: its standard input is /dev/null, its output goes to a file, and it
-// does not outlive us. Processes that it starts end with it.
+// A program that runs beside us: its standard input is an empty file, its output goes to a file,
+// and it does not outlive us. Processes that it starts end with it.
 class ChildProcess {
  public:
   struct End {
     int status = 0;  // as a shell has it: 128 + signal
     bool timed_out = false;
+    bool read_input = false;  // or tried to, as far as the file system notes it
   };
 
   // Forks, and calls `become` in the child, which becomes the program; what it returns is the
-  // child's exit status. `tag` is the value of the environment variable `tag_name`, by which the
-  // processes that the program starts are known.
-  static absl::StatusOr<ChildProcess> start(const std::string& output_file,
+  // child's exit status. Makes the two files. `tag` is the value of the environment variable
+  // `tag_name`, by which the processes that the program starts are known.
+  static absl::StatusOr<ChildProcess> start(const std::string& input_file,
+                                            const std::string& output_file,
                                             const std::string& tag_name, const std::string& tag,
                                             const std::function<int()>& become);
 
@@ -37,10 +39,12 @@ class ChildProcess {
   const End& end() const { return end_; }
 
  private:
-  ChildProcess(pid_t process, std::string tag) : process_(process), tag_(std::move(tag)) {}
+  ChildProcess(pid_t process, std::string input_file, std::string tag)
+      : process_(process), input_file_(std::move(input_file)), tag_(std::move(tag)) {}
   void kill_descendants() const;
 
-  pid_t process_;    // 0: ended
+  pid_t process_;  // 0: ended
+  std::string input_file_;
   std::string tag_;  // NAME=VALUE
   End end_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();

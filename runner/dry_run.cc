@@ -183,6 +183,7 @@ class Runs {
     again[0].run.addresses = plan.run.addresses;
     again[0].run.is_limited = plan.run.is_limited;
     again[0].run.assumes_sizes = plan.run.assumes_sizes;
+    again[0].run.numbers_are_one = plan.run.numbers_are_one;
     const absl::Status status = make_at_once(again, 1);
     plan.run = std::move(again[0].run);
     plan.was_alone = true;
@@ -194,8 +195,9 @@ class Runs {
     std::error_code error;
     fs::create_directory(plan.folder, error);
     if (error) return absl::UnavailableError(absl::StrCat(plan.folder, ": ", error.message()));
-    auto child = ChildProcess::start(plan.folder + "/output", prediction::kMeasureVariable,
-                                     plan.folder, [&] { return become_program(options_, plan); });
+    auto child = ChildProcess::start(plan.folder + "/input", plan.folder + "/output",
+                                     prediction::kMeasureVariable, plan.folder,
+                                     [&] { return become_program(options_, plan); });
     if (!child.ok()) return child.status();
     plan.child = *std::move(child);
     return absl::OkStatus();
@@ -219,6 +221,7 @@ class Runs {
     program.status = plan.child->end().status;
     program.timed_out = plan.child->end().timed_out;
     program.timeout_s = options_.timeout_s;
+    program.read_input = plan.child->end().read_input;
     program.last_lines = last_lines(plan.folder + "/output", kShownLines);
     plan.run.steps = prediction::read_progress(plan.folder).steps;
     plan.run.processes = read_measurements(plan.folder);
@@ -266,6 +269,7 @@ struct RunKind {
   Run::Addresses addresses;
   bool is_limited = true;
   bool assumes_sizes = false;
+  bool numbers_are_one = false;
 };
 
 // The runs of several cases that are made together, and whose they are.
@@ -278,6 +282,7 @@ class Wave {
     plan.run.addresses = kind.addresses;
     plan.run.is_limited = kind.is_limited;
     plan.run.assumes_sizes = kind.assumes_sizes;
+    plan.run.numbers_are_one = kind.numbers_are_one;
     plan.specification = of.request->gpu;
     if (!kind.is_limited) {
       auto larger = without_limit(plan.specification, folder);
@@ -286,6 +291,8 @@ class Wave {
     }
     if (kind.assumes_sizes)
       plan.specification = with_option(std::move(plan.specification), "reads", "all");
+    if (kind.numbers_are_one)
+      plan.specification = with_option(std::move(plan.specification), "numbers", "one");
     plan.specification = on_end(std::move(plan.specification), kind.end, kind.addresses);
     plans_.push_back(std::move(plan));
     cases_.push_back(&of);
@@ -375,7 +382,7 @@ absl::Status run_without_limit(Runs& runs, std::vector<Case>& cases) {
   for (Case& of : cases) {
     if (of.request->verdict_only) continue;
     for (const Run& run : of.runs) {
-      if (!was_short(run)) continue;
+      if (!was_short(run) || run.numbers_are_one) continue;
       runs.expect(1);
       RunKind kind{run.end, run.addresses};
       kind.is_limited = false;
@@ -383,6 +390,20 @@ absl::Status run_without_limit(Runs& runs, std::vector<Case>& cases) {
       if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
         return status;
     }
+  }
+  return wave.make(runs);
+}
+
+// Whether anything depends on numbers that the program read.
+absl::Status run_other_numbers(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    if (has_option(of.request->gpu, "numbers") || !prediction::needs_other_numbers(of.runs))
+      continue;
+    runs.expect(1);
+    RunKind kind{kHigh, kUp};
+    kind.numbers_are_one = true;
+    if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok()) return status;
   }
   return wave.make(runs);
 }
@@ -401,6 +422,7 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   absl::Status status = run_first(runs, cases);
   if (status.ok()) status = replace_failed_low(runs, cases);
   if (status.ok()) status = run_other_order(runs, cases);
+  if (status.ok()) status = run_other_numbers(runs, cases);
   if (status.ok()) status = run_without_limit(runs, cases);
   if (!status.ok()) return status;
   std::vector<Prediction> predictions;

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "prediction/prediction.h"
 #include "runner/dry_run.h"
+#include "runner/locations.h"
 #include "runner/program_file.h"
 #include "text/names.h"
 #include "text/output.h"
@@ -189,6 +190,10 @@ int dry_run_command(const DryRunOptions& options) {
   const Fitness fitness = check_program(options.program[0]);
   if (!fitness.refusal.empty()) {
     tell({"memledger dry-run: ", fitness.refusal});
+    return kCannotRun;
+  }
+  if (const auto locations = find_locations(); !locations.ok()) {
+    tell({"memledger dry-run: ", std::string(locations.status().message())});
     return kCannotRun;
   }
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, &note_signal);

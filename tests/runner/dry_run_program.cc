@@ -1,38 +1,102 @@
 // Trains on cuda:0, for dry_run_test.sh:
 //
-//   dry_run_program STEPS [fail|catch|wait]
+//   dry_run_program STEPS [fail|catch|wait|conv|open|alone|grow|pieces]
 //
-// Prints LibTorch's own peaks after each step. `fail` ends with 3 in the end, `catch` tries an
-// allocation of 1 TiB and goes on, `wait` waits for input.
+// Prints LibTorch's own peaks and failed allocations after each step. `fail` ends with 3 in the
+// end, `catch` tries an allocation of 1 TiB and goes on, `wait` waits for input, `conv` trains
+// convolutions, `open FILE` needs a file, `alone FOLDER` fails while another does the same. `grow`
+// and `pieces` leave much in LibTorch's cache.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <sys/stat.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr std::chrono::milliseconds kAlone{300};
+
+// Says what a program says whose file is not there.
+bool can_open(const char* path) {
+  std::FILE* const file = std::fopen(path, "r");
+  if (file == nullptr) std::perror(path);
+  return file != nullptr;
+}
+
+// Whether no other process made the folder while this one had it.
+bool was_alone(const char* folder) {
+  if (mkdir(folder, 0700) != 0) return false;
+  std::this_thread::sleep_for(kAlone);
+  return rmdir(folder) == 0;
+}
+
+at::Tensor megabytes(int64_t count) {
+  return at::empty({count << 20}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
+}
+
+// Each is a little larger than what the ones before left behind.
+void grow() {
+  for (int64_t size = 40; size <= 120; size += 10) megabytes(size);
+}
+
+// 120 MiB lie in segments of 200 MiB whose free parts are too small for the 130 MiB at the end.
+void hold_pieces() {
+  std::vector<at::Tensor> whole, pieces;
+  for (int i = 0; i < 4; ++i) whole.push_back(megabytes(50));
+  whole.clear();
+  for (int i = 0; i < 4; ++i) pieces.push_back(megabytes(30));
+  megabytes(130);
+}
+
+torch::nn::Sequential make_net(bool has_convolutions) {
+  using torch::nn::Conv2dOptions;
+  if (!has_convolutions) {
+    return torch::nn::Sequential(torch::nn::Linear(1024, 4096), torch::nn::ReLU(),
+                                 torch::nn::Linear(4096, 1024));
+  }
+  return torch::nn::Sequential(torch::nn::Conv2d(Conv2dOptions(3, 64, 3).padding(1)),
+                               torch::nn::ReLU(),
+                               torch::nn::Conv2d(Conv2dOptions(64, 64, 3).padding(1)));
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   const int steps = argc > 1 ? static_cast<int>(std::strtol(argv[1], nullptr, 10)) : 1;
   const std::string mode = argc > 2 ? argv[2] : "";
   std::string line;
   if (mode == "wait" && !std::getline(std::cin, line)) return 4;
-  torch::nn::Sequential net(torch::nn::Linear(1024, 4096), torch::nn::ReLU(),
-                            torch::nn::Linear(4096, 1024));
+  if (mode == "open" && (argc < 4 || !can_open(argv[3]))) return 5;
+  if (mode == "alone" && (argc < 4 || !was_alone(argv[3]))) return 6;
+  if (mode == "grow") grow();
+  if (mode == "pieces") hold_pieces();
+  if (steps == 0) return 0;
+  const bool has_convolutions = mode == "conv";
+  torch::nn::Sequential net = make_net(has_convolutions);
   net->to(at::kCUDA);
   torch::optim::Adam adam(net->parameters());
-  const at::Tensor input = at::ones({256, 1024}, at::kCUDA);
+  const at::Tensor input =
+      has_convolutions ? at::ones({16, 3, 64, 64}, at::kCUDA) : at::ones({256, 1024}, at::kCUDA);
   for (int i = 0; i < steps; ++i) {
     adam.zero_grad();
     net->forward(input).square().sum().backward();
     adam.step();
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
-    std::printf("%d %lld %lld\n", i + 1, static_cast<long long>(stats.allocated_bytes[0].peak),
-                static_cast<long long>(stats.reserved_bytes[0].peak));
+    std::printf("%d %lld %lld %lld\n", i + 1, static_cast<long long>(stats.allocated_bytes[0].peak),
+                static_cast<long long>(stats.reserved_bytes[0].peak),
+                static_cast<long long>(stats.num_ooms));
     std::fflush(stdout);
   }
   if (mode == "catch") {

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# dry_run_test.sh MEMLEDGER PROGRAM
+# dry_run_test.sh MEMLEDGER PROGRAM MEASURE_PROGRAM
 #
 # Whether a program fits: verdicts, exit statuses, and figures against LibTorch's own statistics.
 source tests/support/shell_test.sh
-memledger="$1" program="$2"
+memledger="$1" program="$2" measure_program="$3"
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
 cd "$TEST_TMPDIR" || exit 1
-memledger="$OLDPWD/$memledger" program="$OLDPWD/$program"
+memledger="$OLDPWD/$memledger" program="$OLDPWD/$program" measure_program="$OLDPWD/$measure_program"
 shown_on_failure=(out err)
 
 dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
@@ -15,47 +15,99 @@ dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
   "$memledger" dry-run "$@" >out 2>err
   check "dry-run $*: exit status" equal "$?" "$wanted"
 }
-figure() { python3 -c "import json; print(json.load(open('out'))$1)"; }
+figure() { python3 -c "import json; j = json.load(open('out')); print($1)"; }  # EXPRESSION of j
 
 # LibTorch's own peaks of the whole program.
 "$memledger" run --quiet --virtual-gpu=h100 -- "$program" 6 >truth
-read -r _ allocated reserved < <(tail -1 truth)
+read -r _ allocated reserved _ < <(tail -1 truth)
 
 dry_run 0 --gpu=h100 --json -- "$program" 6
-check "the JSON's schema" equal "$(figure "['schema']")" memledger.prediction/1
-check "the verdict" equal "$(figure "['verdict']")" fits
-check "the allocated peak is LibTorch's" equal "$(figure "['devices'][0]['allocated_peak']['low']")" "$allocated"
-check "the reserved peak is LibTorch's" equal "$(figure "['devices'][0]['reserved_peak']['low']")" "$reserved"
-check "the program was ended after a step" equal "$(figure "['program']['ended']")" step
+check "the JSON's schema" equal "$(figure "j['schema']")" memledger.prediction/1
+check "the verdict" equal "$(figure "j['verdict']")" fits
+check "the allocated peak is LibTorch's" equal "$(figure "j['devices'][0]['allocated_peak']['low']")" "$allocated"
+check "the reserved peak is LibTorch's" equal "$(figure "j['devices'][0]['reserved_peak']['low']")" "$reserved"
+check "the program was ended after a step" equal "$(figure "j['program']['ended']")" step
 check "the sum of the terms is the process's peak" equal \
-  "$(figure "['devices'][0]['process_peak']['high']")" "$(python3 -c "import json; print(sum(t['high'] for t in json.load(open('out'))['terms']))")"
+  "$(figure "j['devices'][0]['process_peak']['high']")" "$(python3 -c "import json; print(sum(t['high'] for t in json.load(open('out'))['terms']))")"
 dry_run 0 --gpu=h100 --until=exit --json -- "$program" 6
-check "or not" equal "$(figure "['program']['ended']")" exit
-check "with the same peak" equal "$(figure "['devices'][0]['allocated_peak']['high']")" "$allocated"
+check "or not" equal "$(figure "j['program']['ended']")" exit
+check "with the same peak" equal "$(figure "j['devices'][0]['allocated_peak']['high']")" "$allocated"
 
 # 4 MiB more than is reserved, and 4 MiB less than is allocated: between them LibTorch empties its
 # cache. Such a device has no context of its own.
 dry_run 0 --gpu="h100:$(((reserved >> 20) + 4))MiB" -- "$program" 4
 check "the text's verdict" has out "MiB: fits"
 dry_run 10 --gpu="h100:$(((allocated >> 20) - 4))MiB" --json -- "$program" 4
-check "a device that is too small" matches out '"sentence":"(does not fit: .*short at aten::|fits with expandable)'
+check "a device that is too small" matches out '"sentence":"does not fit: .*short at aten::'
 check "says by how much" matches out '"headroom_bytes":-[0-9]'
 dry_run 10 --gpu=h100:64MiB -- "$program" 4
-check "far too small" matches out 'h100:64MiB: does not fit: .* short at .*, which asks for'
+check "far too small" matches out '^h100:64MiB: does not fit: [0-9.]+ MiB short at aten::addmm, forward$'
+check "what failed" matches out '^The first allocation that fails: .* asks for '
+check "tensors alone do not fit: no setting helps" has_not out PYTORCH_CUDA_ALLOC_CONF
 
 dry_run 10 --gpu=h100:64MiB --gpu=h100 -- "$program" 2
-check "what fits comes first" matches <(head -1 out) '^h100: fits'
+check "what fits comes first" matches <(sed -n 2p out) '^h100 .* fits, .* to spare$'
+check "then what does not" matches <(sed -n 3p out) '^h100:64MiB .* does not fit: '
+check "the details are of the first" has out 'h100 in detail:'
+dry_run 10 --gpu=h100:64MiB --gpu=h100 --settings=none --json -- "$program" 2
+check "several machines have one schema" equal "$(figure "j['devices'][1]['verdict'] + ', ' + j['verdict']")" "fits, does not fit"
+
+# A device of a file gets a run without a limit, too.
+"$memledger" gpus --json | sed -n '/"h100"/{s/,$//;s/"total_memory_bytes": *[0-9]*/"total_memory_bytes":67108864/;s/"\(least_\)\?context_bytes": *[0-9]*/"\1context_bytes":1048576/g;p}' >mine.json
+dry_run 10 --gpu=@mine.json --json -- "$program" 4
+check "the device of a file is too small" equal "$(figure "j['devices'][0]['capacity_bytes']")" $((64 << 20))
+check "its peak" equal "$(figure "j['devices'][0]['allocated_peak']['high']")" "$allocated"
+
+# The same bytes, whatever ran beside.
+dry_run 0 --gpu=h100 --json -- "$program" 6 conv
+cp out first
+dry_run 0 --gpu=h100 --json -- "$program" 6 conv
+same "two dry-runs print the same" "$(cat out)" "$(cat first)"
+check "workspaces of cuDNN make an interval" test "$(figure "j['devices'][0]['reserved_peak']['low']")" -lt \
+  "$(figure "j['devices'][0]['reserved_peak']['high']")"
+
+# Settings of the allocator where much is cached; those of the caller stay.
+PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 dry_run 0 --gpu=h100:1GiB --json -- "$program" 0 grow
+check "the caller's setting is kept" equal "$(figure "[s['setting'] for s in j['settings']]")" \
+  "['expandable_segments:True', 'roundup_power2_divisions:8']"
+
+dry_run 0 --gpu=h100:1GiB --settings=none -- "$program" 0 grow
+check "or none is tried" has_not out PYTORCH_CUDA_ALLOC_CONF
+dry_run 10 --gpu=h100:300MiB -- "$program" 0 pieces
+check "the answer comes first" matches out '^h100:300MiB: does not fit: .* short at aten::empty'
+check "then what helps" matches out '^  expandable_segments:True +fits, '
+dry_run 10 --gpu=h100:300MiB --json -- "$program" 0 pieces
+check "the remedy" equal "$(figure "(j['verdict'], j['remedy'], j['sentence'])")" \
+  "('does not fit', 'expandable_segments', 'fits with expandable_segments')"
+
+# Sizes that only the device has.
+dry_run 11 --gpu=h100 -- "$measure_program" reads
+check "a size without an upper bound" matches out '^h100: not known: .* depend on values that only the device has \(aten::'
+dry_run 11 --gpu=h100 -- "$measure_program" item_size
+check "a number that becomes a size" has out "not known: a size depends on values that only the device has (aten::item"
+dry_run 0 --gpu=h100 -- "$measure_program" item_printed
+check "a number that does not" has out "on which no allocation depends"
+
+dry_run 0 --gpu=h100 -- "$measure_program" saves
+check "written files are named" has err "warning: the program wrote"
 
 dry_run 12 --gpu=h100 -- "$program" 1 fail
 check "the program's status" has out "h100: failed: the program ended with 3"
 check "its last lines" has err "the last lines of the program:"
 dry_run 12 --gpu=h100 -- "$program" 1 wait
-check "its input is empty" has out "failed"
+check "its input is empty" has out "failed: the program ended with 4: it reads standard input, which is empty here"
 dry_run 10 --gpu=h100 -- "$program" 1 catch
+check "a failure that was caught" has out "went on, maybe with something slower"
+dry_run 12 --gpu=h100 -- "$program" 1 open no_such_data.bin
+check "a file that is not there" has out "it needs a file that is not there (no_such_data.bin: No such file or directory)"
+dry_run 12 --gpu=h100 -- "$measure_program" throws
+check "what it threw" has out "uncaught exception: no data set here"
+dry_run 0 --gpu=h100 -- "$program" 1 alone "$PWD/lock"
+check "a program that disturbs itself is run alone" has out "fits"
 dry_run 12 --gpu=h100 -- /bin/true
 check "a program without a GPU" has out "it used no GPU"
 dry_run 11 --gpu=h100 --timeout=1 -- /bin/sleep 60
-check "a program that does not end" has out "did not end in time"
+check "a program that does not end" has out "did not end within 1 s, and it made no optimizer step; --timeout="
 dry_run 2 --gpu=h1000 -- /bin/true
 check "an unknown GPU" has err "is not a known device: h100?"
 dry_run 2 -- /bin/true
