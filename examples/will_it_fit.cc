@@ -18,10 +18,10 @@ int main() {
   features_only.with_classifier = false;
   memledger::models::Vgg19 vgg(features_only);
   vgg->to(torch::kCUDA);
-  const torch::Tensor images = torch::zeros({96, 3, 224, 224}, torch::kCUDA);
+  const torch::Tensor images = torch::zeros({160, 3, 224, 224}, torch::kCUDA);
   const auto step = [&] { vgg->features->forward(images).sum().backward(); };
 
-  for (const std::string gpu : {"rtx3060", "l4"}) {
+  for (const std::string gpu : {"rtx3060", "a100"}) {
     const auto prediction = memledger::predict(step, {gpu});
     if (!prediction.ok()) {
       std::cerr << prediction.status() << '\n';

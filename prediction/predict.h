@@ -5,8 +5,7 @@
 //   const auto step = [&] { model->forward(input).sum().backward(); };
 //   const auto prediction = memledger::predict(step, {"l4"});
 //   if (prediction.ok()) std::cout << prediction->sentence() << '\n';
-//   const memledger::TestVerdict verdict = memledger::fits_on("l4", step);  // for CHECK,
-//   EXPECT_TRUE
+//   const memledger::TestVerdict verdict = memledger::fits_on("l4", step);  // for CHECK()
 
 #include <cstdint>
 #include <functional>
@@ -56,7 +55,7 @@ struct PredictOptions {
 // end only. What else the step throws gives `failed`, with its what() as the reason. Errors:
 // FailedPrecondition without a virtual GPU, inside a step, and while another thread predicts;
 // InvalidArgument for a GPU or options that cannot be; Unavailable where no process can be started.
-// Cost: two to four starts of the program, side by side.
+// Cost: four starts of the program, side by side; up to eight where memory is short.
 absl::StatusOr<Prediction> predict(const std::function<void()>& step,
                                    const PredictOptions& options = {},
                                    SourceLocation where = SourceLocation::current());

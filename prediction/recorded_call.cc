@@ -18,9 +18,11 @@ Json json(const Run& run) {
           {"is_upwards", run.addresses == Run::Addresses::kUp},
           {"is_limited", run.is_limited},
           {"assumes_sizes", run.assumes_sizes},
+          {"numbers_are_one", run.numbers_are_one},
           {"status", run.program.status},
           {"timed_out", run.program.timed_out},
           {"timeout_s", run.program.timeout_s},
+          {"read_input", run.program.read_input},
           {"last_lines", run.program.last_lines},
           {"steps", run.steps},
           {"processes", processes},
@@ -33,9 +35,11 @@ absl::StatusOr<Run> run_of(const Json& json) {
   run.addresses = json.at("is_upwards").get<bool>() ? Run::Addresses::kUp : Run::Addresses::kDown;
   run.is_limited = json.at("is_limited");
   run.assumes_sizes = json.at("assumes_sizes");
+  run.numbers_are_one = json.at("numbers_are_one");
   run.program.status = json.at("status");
   run.program.timed_out = json.at("timed_out");
   run.program.timeout_s = json.at("timeout_s");
+  run.program.read_input = json.at("read_input");
   run.program.last_lines = json.at("last_lines");
   run.steps = json.at("steps");
   run.written_files = json.at("written_files").get<std::vector<std::string>>();

@@ -452,7 +452,7 @@ TEST_CASE("a recorded call is read as it was written, and gives the same predict
   high.end = Run::End::kHigh;
   high.is_limited = false;
   high.addresses = Run::Addresses::kUp;
-  high.program = {3, true, 60, "the \"last\"\nline"};
+  high.program = {3, true, 60, true, "the \"last\"\nline"};
   high.steps = 4;
   high.written_files = {"/a", "/b"};
   high.processes = {process, process};
@@ -468,6 +468,7 @@ TEST_CASE("a recorded call is read as it was written, and gives the same predict
   CHECK(read->runs[1].program.status == 3);
   CHECK(read->runs[1].program.timed_out);
   CHECK(read->runs[1].program.timeout_s == 60);
+  CHECK(read->runs[1].program.read_input);
   CHECK(read->runs[1].addresses == Run::Addresses::kUp);
   CHECK(read->runs[1].steps == 4);
   CHECK(read->runs[1].written_files == high.written_files);
