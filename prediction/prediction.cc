@@ -14,11 +14,11 @@ namespace memledger::prediction {
 namespace {
 
 constexpr char kExpandable[] = "expandable_segments:True";
-constexpr char kCudaPool[] = "backend:cudaMallocAsync";
-// garbage_collection_threshold is not among them: LibTorch heeds it only where the program sets a
-// fraction of the device's memory.
+// Not among them: garbage_collection_threshold, which LibTorch heeds only where the program sets a
+// fraction of the device's memory; backend:cudaMallocAsync, as it is not known how CUDA's own pool
+// falls into pieces.
 constexpr std::string_view kSettings[] = {kExpandable, "max_split_size_mb:128",
-                                          "roundup_power2_divisions:8", kCudaPool};
+                                          "roundup_power2_divisions:8"};
 // Less that is cached is not worth a run.
 constexpr int64_t kLeastCached = int64_t{32} << 20;
 constexpr int64_t kLeastShareCached = 20;  // one part in so many of what is reserved
@@ -302,6 +302,16 @@ void heed_open_reads(Prediction& prediction) {
   if (prediction.verdict == Verdict::kFits) prediction.verdict = Verdict::kNotKnown;
 }
 
+// LibTorch takes another plan for a convolution whose workspace is not to be had.
+bool catches_failures(const std::vector<Run>& runs) {
+  bool has_failure = false;
+  for (const Run& run : runs) {
+    if (run.is_limited && !run.has_ended_well()) return false;
+    has_failure = has_failure || (run.is_limited && run.failed_allocation());
+  }
+  return has_failure;
+}
+
 bool assumes_sizes(const std::vector<Run>& runs) {
   return std::any_of(runs.begin(), runs.end(), [](const Run& run) { return run.assumes_sizes; });
 }
@@ -374,6 +384,11 @@ Prediction predict(std::string specification, const std::vector<Run>& all_runs) 
   const Measurement* process = fullest(runs, Run::End::kHigh);
   if (process == nullptr) process = fullest(runs, Run::End::kLow);
   if (process != nullptr) prediction.peak = process->peak;
+  if (catches_failures(runs)) {
+    prediction.note =
+        "LibTorch or the program caught the failure and went on, maybe with something slower that "
+        "takes less.";
+  }
   if (assumes_sizes(runs)) {
     prediction.note =
         "The program fails if sizes that only the device has are the smallest possible, so the low "
@@ -425,8 +440,7 @@ void add_setting(std::string setting, const Prediction& tried, Prediction& predi
     result.reserved_peak.high = std::max(result.reserved_peak.high, device.reserved_peak.high);
   }
   const bool helps = prediction.verdict != Verdict::kFits && tried.verdict == Verdict::kFits;
-  // How CUDA's own pool falls into pieces is not known.
-  if (helps && prediction.remedy.empty() && result.setting != kCudaPool)
+  if (helps && prediction.remedy.empty())
     prediction.remedy = result.setting == kExpandable ? "expandable_segments" : result.setting;
   prediction.settings.push_back(std::move(result));
 }

@@ -130,8 +130,10 @@ std::string device_lines(const DevicePrediction& device) {
       fmt::format("\n{} ({}, {}): {}, {}\n", device.device, printable(device.gpu),
                   words(device.capacity_bytes), to_string(device.verdict), to_spare(device));
   text += fmt::format("  {:<20}{:>12}{:>12}\n", "", "at least", "at most");
-  for (const Term& term : device.terms)
-    text += term_line(term.name.c_str(), term.low, term.high, meaning_of(term.name));
+  for (const Term& term : device.terms) {
+    if (term.low != 0 || term.high != 0)
+      text += term_line(term.name.c_str(), term.low, term.high, meaning_of(term.name));
+  }
   return text + term_line("together", device.process_peak.low, device.process_peak.high, "");
 }
 

@@ -58,6 +58,14 @@ const Hint* hint_of(const std::string& line) {
   return nullptr;
 }
 
+// The last line of Python's traceback: `ValueError: no such split`.
+bool is_exception(const std::string& line) {
+  const std::string name = line.substr(0, line.find(':'));
+  const auto is_part = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.'; };
+  return std::all_of(name.begin(), name.end(), is_part) &&
+         (absl::EndsWith(name, "Error") || absl::EndsWith(name, "Exception"));
+}
+
 std::string shown(std::string line) {
   absl::StripAsciiWhitespace(&line);
   return table_name(line, kLongestLine);
@@ -116,6 +124,8 @@ std::string why_it_failed(const Run& run) {
     if (const Hint* const hint = hint_of(*line))
       return fmt::format("{}: {} ({})", sentence, hint->advice, shown(*line));
   }
+  const auto exception = std::find_if(lines.rbegin(), lines.rend(), &is_exception);
+  if (exception != lines.rend()) sentence += ": " + shown(*exception);
   if (run.program.read_input) return fmt::format("{}: {}", sentence, kReadsInput);
   for (const Measurement& process : run.processes) {
     const size_t exception = process.cause.find("uncaught exception");

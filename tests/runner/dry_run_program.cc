@@ -2,10 +2,10 @@
 //
 //   dry_run_program STEPS [fail|catch|wait|conv|open|alone|grow|pieces|batch=N]
 //
-// Prints LibTorch's own peaks after each step. `fail` ends with 3 in the end, `catch` tries an
-// allocation of 1 TiB and goes on, `wait` waits for input, `conv` trains convolutions, `open FILE`
-// needs a file, `alone FOLDER` fails while another does the same. `grow` and `pieces` leave much in
-// LibTorch's cache. `batch=N` has 64 N rows in a batch instead of 256.
+// Prints LibTorch's own peaks and failed allocations after each step. `fail` ends with 3 in the
+// end, `catch` tries an allocation of 1 TiB and goes on, `wait` waits for input, `conv` trains
+// convolutions, `open FILE` needs a file, `alone FOLDER` fails while another does the same. `grow`
+// and `pieces` leave much in LibTorch's cache. `batch=N` has 64 N rows instead of 256.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <sys/stat.h>
@@ -95,8 +95,9 @@ int main(int argc, char** argv) {
     net->forward(input).square().sum().backward();
     adam.step();
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
-    std::printf("%d %lld %lld\n", i + 1, static_cast<long long>(stats.allocated_bytes[0].peak),
-                static_cast<long long>(stats.reserved_bytes[0].peak));
+    std::printf("%d %lld %lld %lld\n", i + 1, static_cast<long long>(stats.allocated_bytes[0].peak),
+                static_cast<long long>(stats.reserved_bytes[0].peak),
+                static_cast<long long>(stats.num_ooms));
     std::fflush(stdout);
   }
   if (mode == "catch") {
