@@ -337,7 +337,8 @@ std::string FitReport::to_json() const {
 std::string FitReport::to_text(size_t width) const {
   return fmt::format("{}: {}\n", printable(gpu), sentence()) + picture(*this, width) +
          falling_text(*this) + fragments_text(*this) + remedies_text(*this) +
-         fmt::format("\n{} values, {} runs of the program\n", tried.size(), runs);
+         fmt::format("\n{} value{}, {} runs of the program\n", tried.size(),
+                     tried.size() == 1 ? "" : "s", runs);
 }
 
 int exit_status(const FitReport& report) {

@@ -103,8 +103,8 @@ struct Prediction {
   ProgramEnd program;  // of the run that tells most: the first that failed, else the first
   Ended ended = Ended::kNot;
   int64_t steps = 0;
-  // Of parameters that the forward pass used, those that no step had written to when the program
-  // was ended: if they are trained later, it takes more then.
+  // Parameters that the forward pass used and that no step had written to when the program was
+  // ended: if they are trained later, it takes more then.
   int64_t unstepped_parameters = 0;
   std::string reason;  // where nothing is known: why
   std::string note;    // what the reader should know of how the figures came about; may be empty

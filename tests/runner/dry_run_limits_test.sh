@@ -16,7 +16,8 @@ runs() {  # MIB OPTIONS NET: whether no allocation fails on such a device, by Li
   # LibTorch takes another plan for a convolution whose workspace does not fit.
   "$memledger" run --quiet --virtual-gpu="h100:${1}MiB,$2" -- "$program" 3 "$3" 2>/dev/null | tail -1 | grep -q '^3 .* 0$'
 }
-# The low end does not fit only if both orders of addresses fail, the high end fits only if none does.
+# The low end does not fit only if both orders of addresses fail, the high end fits only if none
+# does.
 low_runs() { runs "$1" "$low,addresses=down" "$2" || runs "$1" "$low,addresses=up" "$2"; }
 high_runs() { runs "$1" "$high,addresses=down" "$2" && runs "$1" "$high,addresses=up" "$2"; }
 
