@@ -736,7 +736,7 @@ class Storm {
   // Nobody else may draw from the generator.
   Pair drawn(at::IntArrayRef sizes) {
     last_ = "drawn";
-      const at::Generator& generator = at::cuda::detail::getDefaultCUDAGenerator(0);
+    const at::Generator& generator = at::cuda::detail::getDefaultCUDAGenerator(0);
     if (chance(20)) at::manual_seed(random_());
     const uint64_t seed = generator.current_seed(), offset = generator.get_offset();
     Pair made;
@@ -776,6 +776,7 @@ class Storm {
     std::vector<Pair> pairs = {any(), any(), any()};
     const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
     made->graph.capture_begin();
+    at::zeros({1}, on_device());  // LibTorch warns of an empty graph
     const int count = 1 + number(5);
     for (int i = 0; i < count; ++i) {
       const Pair a = pairs[static_cast<size_t>(number(static_cast<int>(pairs.size())))];
