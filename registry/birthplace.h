@@ -35,7 +35,7 @@ struct Birthplace {
   Phase phase = Phase::kOther;
   bool phase_inferred = false;  // see Phase::kOptimizer
   bool parameter_inferred = false;
-  bool adopted = false;         // born before tracking, or while it was off: the rest is unknown
+  bool adopted = false;  // born before tracking, or while it was off: the rest is unknown
 };
 
 }  // namespace memledger

@@ -37,7 +37,7 @@ struct Root {
   int number = 0;
 };
 
-// Of parameters that are known by their optimizer only.
+// The root of parameters that are known by their optimizer only.
 constexpr size_t kNoRoot = ~size_t{0};
 
 // Where a tensor was found. States have the slot's name as path.

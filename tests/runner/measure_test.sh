@@ -25,7 +25,7 @@ reads = {r['op'] + ' ' + r['kind']: r for r in m.get('unknown_reads', [])}
 print($1)" 2>&1 | tail -1
 }
 
-# The program is ended after the first step that changes nothing, with the peak of the whole program.
+# The program is ended after the first step that changes nothing, with the peak of the whole one.
 for mode in sgd adam accumulate ema evaluate gan attack attack_once lbfgs grow; do
   measure exit h100 "$mode"
   check "$mode ends by itself" equal "$(figure "m['ended']")" exit

@@ -314,7 +314,7 @@ bool Computation::add(const RecordedArguments::Argument& recorded, size_t index)
   return true;
 }
 
-// Of two writes to one place, the second would not see the first.
+// Where two writes go to one place, the second would not see the first.
 bool Computation::writes_twice() const {
   for (size_t i = 0; i < written_.size(); ++i) {
     for (size_t k = 0; k < i; ++k) {

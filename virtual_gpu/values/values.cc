@@ -392,7 +392,7 @@ size_t on_read(void* destination, uintptr_t address, size_t bytes) {
   }
 }
 
-// Of the operator that runs; nullptr: there is none.
+// Returns that of the operator that runs; nullptr: there is none.
 Frame* note_work(Thread& thread, bool is_queued) {
   Frame* const frame = running(thread);
   if (frame == nullptr) return nullptr;
