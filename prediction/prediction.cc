@@ -316,6 +316,34 @@ bool assumes_sizes(const std::vector<Run>& runs) {
   return std::any_of(runs.begin(), runs.end(), [](const Run& run) { return run.assumes_sizes; });
 }
 
+// Returns the operator of a value that may have kept the program from stepping: it computed
+// gradients, and no optimizer stepped. LBFGS takes gradients that read as zero for the end of its
+// work, and a program may skip steps whose loss is not finite.
+std::string what_may_skip_steps(const std::vector<Run>& runs) {
+  for (const Run& run : runs) {
+    for (const Measurement& process : run.processes) {
+      if (process.steps > 0 || !process.peak) continue;
+      const auto gradients = process.peak->by_role.find("gradient");
+      if (gradients == process.peak->by_role.end() || gradients->second == 0) continue;
+      for (const MeasuredRead& read : process.unknown_reads) {
+        if (read.kind == MeasuredRead::Kind::kBranch) return read.op;
+      }
+    }
+  }
+  return "";
+}
+
+void heed_skipped_steps(const std::vector<Run>& runs, Prediction& prediction) {
+  const std::string op = what_may_skip_steps(runs);
+  if (op.empty() || prediction.verdict != Verdict::kFits) return;
+  for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;
+  prediction.verdict = Verdict::kNotKnown;
+  prediction.reason = absl::StrCat(
+      "it computed gradients and no optimizer stepped, perhaps because of a value that only the "
+      "device has (",
+      op, ")");
+}
+
 }  // namespace
 
 void Interval::include(int64_t bytes) {
@@ -403,6 +431,7 @@ Prediction predict(std::string specification, const std::vector<Run>& all_runs) 
     prediction.reason = "it used no GPU: there is nothing to measure";
   } else {
     heed_open_reads(prediction);
+    heed_skipped_steps(runs, prediction);
   }
   return prediction;
 }

@@ -245,21 +245,21 @@ Command declare_dry_run(DryRunWords& words) {
       "nothing of value. Its input is empty and its output hidden.";
   command.options = {
       {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.gpus,
-       "The GPUs of the machine, as `memledger gpus` lists them. May be repeated:\n"
-       "each is a machine of its own."},
+       "The GPUs of the machine, as `memledger gpus` lists them. May be\n"
+       "repeated: each is a machine of its own."},
       {"--until", "step|exit", &words.until,
        "End the program once the peak no longer moves from one optimizer step\n"
-       "to the next (step), or let it run to its end (exit). The default is step."},
+       "to the next (step, the default), or let it run to its end (exit)."},
       {"--timeout", "SECONDS", &words.timeout,
        "Give up on a run after so many seconds. The default is 600."},
       {"--calibration", "FILE", &words.calibration,
        "What `memledger validate` measured of such a GPU."},
       {"--settings", "try|none", &words.settings,
-       "Once the answer is printed, try other settings of LibTorch's allocator where\n"
-       "they may change it (try), or end there (none). The default is try."},
+       "Once the answer is printed, try other settings of LibTorch's allocator\n"
+       "where they may change it (try, the default), or end there (none)."},
       {"--json", "FILE", &words.json,
-       "Print JSON (memledger.prediction/1) instead of text, or write it to FILE\n"
-       "beside the text."},
+       "Print JSON (memledger.prediction/1) instead of text, or write it to\n"
+       "FILE beside the text."},
   };
   command.examples_and_exit_status =
       "Examples:\n"

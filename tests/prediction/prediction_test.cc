@@ -168,6 +168,37 @@ TEST_CASE("a size without an upper bound is never told to fit") {
   }
 }
 
+TEST_CASE("gradients without a step, beside a value that may steer, are never told to fit") {
+  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
+  for (Run* const one : {&low, &high}) {
+    Measurement& process = one->processes[0];
+    process.peak.emplace();
+    process.peak->by_role["gradient"] = kMiB;
+    process.unknown_reads = {open_read(0)};
+    process.unknown_reads[0].op = "aten::item";
+    process.unknown_reads[0].kind = MeasuredRead::Kind::kBranch;
+    process.unknown_reads[0].has_upper_bound = true;
+  }
+  const Prediction prediction = predict("test", {low, high});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(contains(prediction.sentence(), "no optimizer stepped"));
+  CHECK(contains(prediction.sentence(), "aten::item"));
+  SUBCASE("a step was seen") {
+    low.processes[0].steps = high.processes[0].steps = 1;
+    CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
+  }
+  SUBCASE("nothing was read") {
+    low.processes[0].unknown_reads.clear();
+    high.processes[0].unknown_reads.clear();
+    CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
+  }
+  SUBCASE("there are no gradients: inference") {
+    low.processes[0].peak->by_role.clear();
+    high.processes[0].peak->by_role.clear();
+    CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
+  }
+}
+
 TEST_CASE("a number may be a size, unless a run with other numbers allocates the same") {
   Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
   high.processes[0].devices[0].allocations = 12;
