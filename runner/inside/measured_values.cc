@@ -112,7 +112,9 @@ std::vector<prediction::MeasuredDevice> measured_devices() {
   const std::vector<memledger_virtual_gpu_use> all = uses();
   for (size_t i = 0; i < all.size(); ++i) {
     const memledger_virtual_gpu_use& use = all[i];
-    if (use.peak_bytes == 0) continue;
+    const auto statistics = device_statistics(cuda(i));
+    // The first allocation of all may be the one that fails.
+    if (use.peak_bytes == 0 && !(statistics && statistics->out_of_memory_errors > 0)) continue;
     prediction::MeasuredDevice device;
     device.index = static_cast<int>(i);
     device.gpu = use.name;
@@ -125,7 +127,7 @@ std::vector<prediction::MeasuredDevice> measured_devices() {
     device.reserved_peak = before.reserved_peak;
     device.allocations = before.allocations;
     device.requested_in_all = before.requested_bytes;
-    if (const auto statistics = device_statistics(cuda(i))) {
+    if (statistics) {
       device.allocated_peak = std::max(device.allocated_peak, statistics->allocated_bytes.peak);
       device.reserved_peak = std::max(device.reserved_peak, statistics->reserved_bytes.peak);
       device.allocations += statistics->allocations.allocated;
