@@ -26,6 +26,9 @@ struct SignalName {
 constexpr SignalName kSignals[] = {{4, "SIGILL"},  {6, "SIGABRT"},  {7, "SIGBUS"},  {8, "SIGFPE"},
                                    {9, "SIGKILL"}, {11, "SIGSEGV"}, {15, "SIGTERM"}};
 
+// How the cause begins that memledger::predict() tells of a step.
+constexpr char kStepThrew[] = "the step threw";
+
 // What a line of the output tells of the cause, and what to do.
 struct Hint {
   std::vector<const char*> words;  // any of them
@@ -116,6 +119,9 @@ std::string why_it_failed(const Run& run) {
     return "it used no GPU: there is nothing to measure; is the program, or its PyTorch, built "
            "with "
            "CUDA, and does it put its tensors there?";
+  }
+  for (const Measurement& process : run.processes) {
+    if (absl::StartsWith(process.cause, kStepThrew)) return shown(process.cause);
   }
   std::string sentence = ending(run.program);
   const std::vector<std::string> lines = lines_of(run.program.last_lines);
