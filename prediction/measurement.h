@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "prediction/measure_variables.h"
 
 namespace memledger::prediction {
 

@@ -23,6 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "prediction/measure_variables.h"
 #include "prediction/measured_call.h"
 #include "prediction/measurement.h"
 #include "prediction/recorded_call.h"

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "prediction/measure_variables.h"
 #include "prediction/measurement.h"
 #include "prediction/run_files.h"
 #include "runner/allocator_setting.h"

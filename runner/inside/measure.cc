@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "prediction/measure_variables.h"
 #include "prediction/measured_call.h"
 #include "prediction/measurement.h"
 #include "prediction/run_files.h"
