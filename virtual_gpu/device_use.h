@@ -22,6 +22,9 @@ struct memledger_virtual_gpu_use {
 __attribute__((visibility("default"))) size_t memledger_virtual_gpu_uses(
     memledger_virtual_gpu_use* rows, size_t capacity);
 
+// Whether the program has used a device. Takes no lock, so it may be asked while the program forks.
+__attribute__((visibility("default"))) bool memledger_virtual_gpu_is_used();
+
 // Begins the peaks of all devices anew, with what is used now.
 __attribute__((visibility("default"))) void memledger_virtual_gpu_reset_peaks();
 

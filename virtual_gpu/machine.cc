@@ -789,6 +789,16 @@ extern "C" size_t memledger_virtual_gpu_uses(memledger_virtual_gpu_use* rows, si
   return count;
 }
 
+extern "C" bool memledger_virtual_gpu_is_used() {
+  using memledger::virtual_gpu::Machine;
+  if (!Machine::is_made()) return false;
+  const Machine& machine = Machine::get();
+  for (int device = 0; device < machine.device_count(); ++device) {
+    if (machine.has_context(device)) return true;
+  }
+  return false;
+}
+
 extern "C" void memledger_virtual_gpu_reset_peaks() {
   using memledger::virtual_gpu::Machine;
   Machine& machine = Machine::get();

@@ -388,6 +388,7 @@ void measure_if_asked() {
   set_allocation_failure_observer(&note_failure);
   note_deadly_signals(&note_deadly);
   observe_sudden_exit(&note_sudden_exit);
+  has_used_a_gpu();  // looks its function up now, not in the middle of a fork
   pthread_atfork(&begin_fork, nullptr, &begin_in_child);
   std::atexit(&write_at_exit);
   std::at_quick_exit(&write_at_exit);
