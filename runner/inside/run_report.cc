@@ -33,7 +33,7 @@ PeakFigures peak_figures(c10::Device device) {
   if (ask == nullptr) return figures;
   std::vector<memledger_virtual_gpu_use> uses(ask(nullptr, 0));
   uses.resize(std::min(uses.size(), ask(uses.data(), uses.size())));
-  const auto index = static_cast<size_t>(device.index());
+  const auto index = static_cast<size_t>(static_cast<unsigned char>(device.index()));
   if (index >= uses.size()) return figures;
   figures.gpu = uses[index].name;
   figures.capacity = static_cast<int64_t>(uses[index].total_bytes);
