@@ -35,7 +35,7 @@ void train(int batch, int size, int steps) {
     const at::Tensor loss = at::cross_entropy_loss(net->forward(images), classes);
     loss.backward();
     adam.step();
-    std::cout << "step " << step + 1 << ": loss " << loss.item<float>() << std::endl;
+    std::cout << "step " << step + 1 << ": loss " << loss.item<float>() << '\n' << std::flush;
   }
 }
 

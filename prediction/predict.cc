@@ -39,7 +39,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using prediction::RecordedCall;
-using prediction::Run;
 
 // The key of the call that a new process is for, and the folder of what the calls before returned.
 constexpr char kCallVariable[] = "MEMLEDGER_PREDICT_CALL";
