@@ -28,8 +28,8 @@ using prediction::Prediction;
 using prediction::Verdict;
 
 struct PredictOptions {
-  // As `memledger dry-run --gpu` takes it: `l4`, `h100:40GiB,count=2`. Empty: the virtual GPU of
-  // this process.
+  // The same text as for `memledger dry-run --gpu`: `l4`, `h100:40GiB,count=2`. Empty: the virtual
+  // GPU of this process.
   std::string gpu;
   // The bytes of each device that the program may take; unset: all that the device has. At least
   // 64 MiB.

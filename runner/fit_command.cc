@@ -59,7 +59,7 @@ bool is_set_already(const Remedy& remedy) {
   return value != nullptr && absl::StrContains(value, remedy.setting);
 }
 
-// As wide as the terminal.
+// Returns the width of the terminal.
 size_t width_of_output() {
   winsize size{};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kWidthOfFiles;

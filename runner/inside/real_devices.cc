@@ -19,7 +19,7 @@
 namespace memledger::inside {
 namespace {
 
-// As NVML lays it out, in its third version.
+// The third version of NVML's struct.
 struct NvmlProcess {
   unsigned pid;
   unsigned long long used_bytes;

@@ -328,7 +328,7 @@ FitReport report_of(const Program& program, FitBounds bounds = {}) {
   report.bounds = bounds;
   report.tried = search.tried();
   report.outcome = search.outcome();
-  // As the command does, which measures the next value for what would free memory.
+  // The command, too, measures the next value for what would free memory.
   for (FitPoint& point : report.tried) {
     if (point.value == report.outcome.next && point.verdict != Verdict::kFailed)
       point.peaks = run(program, point.value).peaks;

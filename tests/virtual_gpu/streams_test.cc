@@ -677,7 +677,7 @@ int status_of(pid_t child) {
   return -2;
 }
 
-// As the handlers of the process's streams do.
+// Does what the handlers of the process's streams do.
 pid_t fork_with(Streams& streams) {
   streams.lock();
   const pid_t child = fork();

@@ -35,7 +35,7 @@ struct RecordedNumbers {
   uintptr_t offset = 0;
   uint64_t added_offset = 0;
 
-  // As they are on the device now; nothing where that is not known.
+  // Returns what they are on the device now; nothing where that is not known.
   std::optional<RandomNumbers> now() const;
 };
 
