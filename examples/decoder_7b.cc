@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/cuda.h>
+#include <torch/nn/init.h>
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -37,6 +38,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/strings/numbers.h"
 
 ABSL_FLAG(int64_t, layers, 32, "Layers.");
 ABSL_FLAG(int64_t, hidden, 4096, "Width of a token between layers.");
@@ -92,7 +94,8 @@ class Stage : public torch::nn::Module {
 
  protected:
   at::Tensor matrix(const std::string& name, int64_t rows, int64_t columns) {
-    return register_parameter(name, at::empty({rows, columns}, options_).normal_(0, 0.02));
+    return register_parameter(
+        name, torch::nn::init::normal_(at::empty({rows, columns}, options_), 0, 0.02));
   }
   at::Tensor ones(const std::string& name, int64_t width) {
     return register_parameter(name, at::ones({width}, options_));
@@ -177,6 +180,15 @@ class Head : public Stage {
   at::Tensor norm_, weight_;
 };
 
+int from_environment(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
+  int number = 0;
+  if (!absl::SimpleAtoi(text, &number))
+    throw std::runtime_error(fmt::format("{}={} is not a number", variable, text));
+  return number;
+}
+
 // The processes that a model is spread over, by NCCL's own functions: c10d::ProcessGroupNCCL needs
 // NCCL's header. NCCL comes with LibTorch's CUDA library.
 class Ranks {
@@ -248,7 +260,7 @@ class Ranks {
       throw std::runtime_error("a RANK above 0 needs MASTER_ADDR and MASTER_PORT");
     }
     c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(std::atoi(port));
+    options.port = static_cast<uint16_t>(from_environment("MASTER_PORT", 0));
     // torchrun has a store there already.
     options.isServer = rank_ == 0 && std::getenv("TORCHELASTIC_USE_AGENT_STORE") == nullptr;
     options.waitWorkers = false;
@@ -352,11 +364,6 @@ class ShardedStage {
   std::vector<std::vector<int64_t>> shapes_;
   at::Tensor shard_;
 };
-
-int from_environment(const char* variable, int otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::atoi(text);
-}
 
 Shape shape_from_flags() {
   Shape shape{};
