@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "prediction/prediction_text.h"
 #include "prediction/program_failure.h"
@@ -14,6 +15,7 @@ namespace memledger::prediction {
 namespace {
 
 constexpr char kExpandable[] = "expandable_segments:True";
+constexpr char kCudasPool[] = "cudaMallocAsync";
 // Not among them: garbage_collection_threshold, which LibTorch heeds only where the program sets a
 // fraction of the device's memory; backend:cudaMallocAsync, as it is not known how CUDA's own pool
 // falls into pieces.
@@ -203,6 +205,8 @@ std::vector<std::vector<int64_t>> allocations_of(const Run& run) {
     for (const MeasuredDevice& device : process.devices) {
       rows.push_back(
           {process.rank, process.steps, device.index, device.allocations, device.requested_in_all});
+      // cudaMallocAsync counts neither.
+      if (device.allocations == 0) rows.back().push_back(device.allocated_peak);
     }
   }
   std::sort(rows.begin(), rows.end());
@@ -312,6 +316,15 @@ bool catches_failures(const std::vector<Run>& runs) {
   return has_failure;
 }
 
+// LibTorch's own cache is not in use then.
+bool uses_cudas_pool(const std::vector<Run>& runs) {
+  return std::any_of(runs.begin(), runs.end(), [](const Run& run) {
+    return std::any_of(run.processes.begin(), run.processes.end(), [](const Measurement& process) {
+      return absl::StrContains(process.allocator_settings, kCudasPool);
+    });
+  });
+}
+
 bool assumes_sizes(const std::vector<Run>& runs) {
   return std::any_of(runs.begin(), runs.end(), [](const Run& run) { return run.assumes_sizes; });
 }
@@ -417,6 +430,12 @@ Prediction predict(std::string specification, const std::vector<Run>& all_runs) 
         "LibTorch or the program caught the failure and went on, maybe with something slower that "
         "takes less.";
   }
+  if (uses_cudas_pool(runs)) {
+    prediction.note =
+        "With backend:cudaMallocAsync CUDA's pool takes the place of LibTorch's cache: how it "
+        "falls "
+        "into pieces is not known and not counted.";
+  }
   if (assumes_sizes(runs)) {
     prediction.note =
         "The program fails if sizes that only the device has are the smallest possible, so the low "
@@ -443,6 +462,8 @@ std::string Prediction::to_text() const { return prediction::to_text({*this}); }
 std::vector<std::string> settings_worth_trying(const Prediction& prediction,
                                                std::string_view setting) {
   if (prediction.verdict == Verdict::kFailed || !prediction.reason.empty()) return {};
+  // They are settings of LibTorch's own cache.
+  if (setting.find(kCudasPool) != std::string_view::npos) return {};
   bool is_worth_it = false;
   for (const DevicePrediction& device : prediction.devices) {
     // Settings change what is cached, not what tensors take.

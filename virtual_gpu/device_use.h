@@ -13,8 +13,10 @@ struct memledger_virtual_gpu_use {
   uint64_t context_bytes;  // part of what is used; 0 before the device's first use
   uint64_t used_bytes;
   uint64_t peak_bytes;  // the most that was used at one time
-  // How often a library, such as NCCL, did not get the memory that it takes for itself.
-  uint64_t library_failures;
+  // How often memory was refused where LibTorch does not empty its cache and ask again: to a
+  // library that takes some for itself, such as NCCL, and to stream-ordered allocations
+  // (cudaMallocAsync).
+  uint64_t unretried_failures;
 };
 
 // Writes up to `capacity` rows, one per device that CUDA shows, and returns how many there are.

@@ -150,7 +150,7 @@ memledger_virtual_gpu_use Machine::use(int device) {
           has_context(device) ? d.context_bytes : 0,
           d.used,
           d.used_high,
-          d.library_failures};
+          d.unretried_failures};
 }
 
 void Machine::reset_peak(int device) {
@@ -264,7 +264,7 @@ bool Machine::hold(int device, const void* owner, size_t bytes) {
   Held& held = held_.try_emplace(owner, Held{device, 0}).first->second;
   if (bytes <= held.bytes) return true;
   if (!charge(device, bytes - held.bytes)) {
-    ++devices_[device].library_failures;
+    ++devices_[device].unretried_failures;
     return false;
   }
   held.bytes = bytes;
@@ -620,28 +620,36 @@ void* Machine::allocate_from(MemoryPool* pool, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!is_pool_locked(pool)) return nullptr;
   const int device = pool->device;
+  void* const pointer = take_from(*pool, bytes);
+  // LibTorch empties no cache of its own and does not ask again.
+  if (pointer == nullptr) ++devices_[device].unretried_failures;
+  return pointer;
+}
+
+void* Machine::take_from(MemoryPool& pool, size_t bytes) {
+  const int device = pool.device;
   if (bytes > devices_[device].capacity || !has_addresses(device)) return nullptr;
-  const std::optional<uintptr_t> address = take_for_pool(*pool, bytes);
+  const std::optional<uintptr_t> address = take_for_pool(pool, bytes);
   if (!address) return nullptr;
   const Region region{*address, bytes, device, MemoryKind::kDevice};
-  const size_t wanted = pool->used + round_up(bytes, kSmallAlignment);
-  if (wanted > pool->reserved) {
+  const size_t wanted = pool.used + round_up(bytes, kSmallAlignment);
+  if (wanted > pool.reserved) {
     // In steps; where a step no longer fits, what is needed.
     size_t grown = round_up(wanted, kPoolStep);
-    if (!charge(device, grown - pool->reserved)) {
+    if (!charge(device, grown - pool.reserved)) {
       grown = round_up(wanted, kPage);
-      if (!charge(device, grown - pool->reserved)) {
-        give_for_pool(*pool, region);
+      if (!charge(device, grown - pool.reserved)) {
+        give_for_pool(pool, region);
         return nullptr;
       }
     }
-    pool->reserved = grown;
-    pool->reserved_high = std::max(pool->reserved_high, grown);
+    pool.reserved = grown;
+    pool.reserved_high = std::max(pool.reserved_high, grown);
   }
-  pool->used = wanted;
-  pool->used_high = std::max(pool->used_high, wanted);
+  pool.used = wanted;
+  pool.used_high = std::max(pool.used_high, wanted);
   Entry entry{region};
-  entry.pool = pool;
+  entry.pool = &pool;
   entries_[*address] = entry;
   return reinterpret_cast<void*>(*address);
 }

@@ -215,7 +215,7 @@ class Machine {
     int machine_number = 0;
     size_t used = 0;
     size_t used_high = 0;
-    uint64_t library_failures = 0;
+    uint64_t unretried_failures = 0;
     uintptr_t begin = 0;  // of the addresses; 0 until the first allocation
     std::optional<DeviceAddresses> addresses;
     uintptr_t symbols_begin = 0;  // behind the addresses of blocks
@@ -257,6 +257,7 @@ class Machine {
   bool has_addresses(int device);
   void* allocate_small(int device, size_t bytes);
   std::optional<uintptr_t> take_small(std::map<uintptr_t, AddressSpace>& pages, size_t bytes);
+  void* take_from(MemoryPool& pool, size_t bytes);
   std::optional<uintptr_t> take_for_pool(MemoryPool& pool, size_t bytes);
   bool give_small(std::map<uintptr_t, AddressSpace>& pages, const Region& region);
   void give_for_pool(MemoryPool& pool, const Region& region);

@@ -312,7 +312,7 @@ TEST_CASE("what libraries hold comes back to the processes that share the device
   int owner = 0;
   CHECK(machine.hold(0, &owner, 600 * kMiB));
   CHECK_FALSE(machine.hold(0, &owner, 1100 * kMiB));
-  CHECK(machine.use(0).library_failures == 1);
+  CHECK(machine.use(0).unretried_failures == 1);
   machine.release_held(&owner);
   CHECK(used(machine) == 0);
   CHECK(machine.hold(0, &owner, 600 * kMiB));
@@ -605,7 +605,9 @@ TEST_CASE("a pool keeps what is freed up to its threshold") {
   CHECK(machine.free(second));
   CHECK(used(machine) == 64 * kMiB);
   CHECK(pool->used_high == 40 * kMiB);
+  CHECK(machine.use(0).unretried_failures == 0);
   CHECK(machine.allocate_from(pool, 300 * kMiB) == nullptr);
+  CHECK(machine.use(0).unretried_failures == 1);
   // Near the end of the memory it takes what it needs instead of a whole step.
   void* const most = machine.allocate_from(pool, 254 * kMiB);
   CHECK(most);
