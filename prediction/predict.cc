@@ -29,6 +29,8 @@
 #include "prediction/recorded_call.h"
 #include "runner/dry_run.h"
 #include "runner/environment.h"
+#include "runner/program_image.h"
+#include "runner/scratch_folder.h"
 #include "text/names.h"
 #include "text/output.h"
 #include "virtual_gpu/device_use.h"
@@ -45,7 +47,6 @@ constexpr char kCallVariable[] = "MEMLEDGER_PREDICT_CALL";
 constexpr char kRecordsVariable[] = "MEMLEDGER_PREDICT_RECORDS";
 constexpr char kUnsettledFile[] = "unsettled";
 constexpr int kStepThrew = 114;
-constexpr int kCannotStart = 126;
 
 // Set while a call predicts or runs its step.
 std::atomic<bool> is_busy{false};
@@ -145,14 +146,13 @@ class Records {
 
  private:
   Records() : process_(getpid()) {
-    std::error_code error;
-    std::string name = (fs::temp_directory_path(error) / "memledger-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) return;
-    folder_ = name;
-    static const Records* const made = this;
+    runner::ScratchFolder made;
+    folder_ = made.path();
+    made.release();
+    static const Records* const records = this;
     std::atexit([] {
       std::error_code ignored;
-      if (getpid() == made->process_) fs::remove_all(made->folder_, ignored);
+      if (getpid() == records->process_) fs::remove_all(records->folder_, ignored);
     });
   }
 
@@ -253,22 +253,19 @@ std::vector<std::string> command_line() {
   return words;
 }
 
-// Becomes this program once more. What would write the program's own reports, and what would choose
+// Returns this program once more. What would write the program's own reports, and what would choose
 // among its tests, is not for the new process.
-int become_this_program(const std::string& specification, const std::vector<std::string>& program) {
-  setenv(virtual_gpu::kSpecificationVariable, specification.c_str(), /*overwrite=*/1);
-  setenv(environment::kQuiet, "1", /*overwrite=*/1);
+runner::ProgramImage image_of_this_program(const std::string& specification,
+                                           const std::vector<std::string>& program) {
+  const char* const folder = secure_getenv(environment::kFolder);
+  runner::ProgramImage image("/proc/self/exe", program, folder == nullptr ? "" : folder);
+  image.set(virtual_gpu::kSpecificationVariable, specification);
+  image.set(environment::kQuiet, "1");
   for (const char* const variable :
        {environment::kReport, environment::kTimeline, environment::kLines, "XML_OUTPUT_FILE",
         "GTEST_OUTPUT", "TEST_PREMATURE_EXIT_FILE", "TEST_TOTAL_SHARDS", "GTEST_TOTAL_SHARDS"})
-    unsetenv(variable);
-  const char* const folder = secure_getenv(environment::kFolder);
-  if (folder != nullptr && chdir(folder) != 0) return kCannotStart;
-  std::vector<char*> argv;
-  for (const std::string& word : program) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  execv("/proc/self/exe", argv.data());
-  return kCannotStart;
+    image.unset(variable);
+  return image;
 }
 
 // Adds to the prediction what only a call knows.
@@ -300,7 +297,7 @@ absl::StatusOr<Prediction> predict_anew(const std::string& specification, const 
   runner::DryRunnerOptions runner_options;
   runner_options.until_exit = true;
   runner_options.timeout_s = options.timeout_s;
-  runner_options.become = &become_this_program;
+  runner_options.image = &image_of_this_program;
   runner::DryRunner runner(runner_options);
   absl::StatusOr<std::vector<Prediction>> predictions = runner.predict({request});
   if (!predictions.ok()) return predictions.status();

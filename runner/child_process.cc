@@ -14,6 +14,7 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -67,9 +68,7 @@ bool was_read(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<ChildProcess> ChildProcess::start(const std::string& input_file,
-                                                 const std::string& output_file,
-                                                 const std::string& tag_name,
-                                                 const std::string& tag,
+                                                 const std::string& output_file, std::string tag,
                                                  const std::function<int()>& become) {
   if (!make_input(input_file))
     return absl::UnavailableError(absl::StrCat(input_file, ": ", std::strerror(errno)));
@@ -80,7 +79,6 @@ absl::StatusOr<ChildProcess> ChildProcess::start(const std::string& input_file,
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(kCannotStart);
-    setenv(tag_name.c_str(), tag.c_str(), /*overwrite=*/1);
     if (!redirect(input_file.c_str(), O_RDONLY, STDIN_FILENO) ||
         !redirect(output_file.c_str(), O_WRONLY | O_CREAT | O_APPEND, STDOUT_FILENO) ||
         dup2(STDOUT_FILENO, STDERR_FILENO) < 0)
@@ -88,7 +86,7 @@ absl::StatusOr<ChildProcess> ChildProcess::start(const std::string& input_file,
     _exit(become());
   }
   setpgid(process, process);
-  return ChildProcess(process, input_file, absl::StrCat(tag_name, "=", tag));
+  return ChildProcess(process, input_file, std::move(tag));
 }
 
 bool ChildProcess::poll() {

@@ -21,11 +21,11 @@ class ChildProcess {
   };
 
   // Forks, and calls `become` in the child, which becomes the program; what it returns is the
-  // child's exit status. Makes the two files. `tag` is the value of the environment variable
-  // `tag_name`, by which the processes that the program starts are known.
+  // child's exit status. Makes the two files. By `tag`, NAME=VALUE of a variable that `become`
+  // gives to the program, the processes that the program starts are known. Where this process has
+  // other threads, `become` may only do what is safe in a signal handler.
   static absl::StatusOr<ChildProcess> start(const std::string& input_file,
-                                            const std::string& output_file,
-                                            const std::string& tag_name, const std::string& tag,
+                                            const std::string& output_file, std::string tag,
                                             const std::function<int()>& become);
 
   // Returns true once the program has ended, and `end()` is known.
