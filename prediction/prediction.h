@@ -100,6 +100,8 @@ struct Prediction {
   std::vector<MeasuredRead> unknown_reads;  // those with most bytes first
   std::vector<SettingTried> settings;
   std::vector<std::string> written_files;  // by the program, sorted
+  // Those of them, and those that it removed, that were there before and were put back.
+  std::vector<std::string> restored_files;
   ProgramEnd program;  // of the run that tells most: the first that failed, else the first
   Ended ended = Ended::kNot;
   int64_t steps = 0;

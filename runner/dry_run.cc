@@ -1,6 +1,9 @@
 #include "runner/dry_run.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,8 +25,10 @@
 #include "runner/allocator_setting.h"
 #include "runner/child_process.h"
 #include "runner/environment.h"
+#include "runner/kept_files.h"
 #include "runner/run_command.h"
 #include "runner/run_specification.h"
+#include "runner/scratch_folder.h"
 #include "text/output.h"
 
 namespace memledger::runner {
@@ -39,24 +44,31 @@ constexpr auto kPollEvery = std::chrono::milliseconds(20);
 constexpr auto kTellEvery = std::chrono::milliseconds(500);
 constexpr size_t kRunsOfRequest = 4;  // both ends, each with both orders of addresses
 
-// A folder of our own, removed at the end.
-class ScratchFolder {
+// The folder of a dry run. Files that were there before are back when it goes.
+class DryRunFolder {
  public:
-  ScratchFolder() {
-    std::error_code error;
-    std::string name = (fs::temp_directory_path(error) / "memledger-XXXXXX").string();
-    if (mkdtemp(name.data()) != nullptr) path_ = name;
+  DryRunFolder() {
+    if (!scratch_.path().empty()) kept_.emplace(scratch_.path());
   }
-  ~ScratchFolder() {
-    std::error_code error;
-    if (!path_.empty()) fs::remove_all(path_, error);
+  ~DryRunFolder() {
+    restore();
+    if (kept_ && kept_->has_lost()) scratch_.release();
   }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::string& path() const { return path_; }
+  DryRunFolder(const DryRunFolder&) = delete;
+  DryRunFolder& operator=(const DryRunFolder&) = delete;
+
+  const std::string& path() const { return scratch_.path(); }
+  // No program runs.
+  void restore() {
+    if (kept_) kept_->restore();
+  }
+  std::vector<std::string> restored_files() const {
+    return kept_ ? kept_->restored() : std::vector<std::string>();
+  }
 
  private:
-  std::string path_;
+  ScratchFolder scratch_;
+  std::optional<KeptFiles> kept_;
 };
 
 // One run to be made.
@@ -69,20 +81,60 @@ struct Plan {
   bool was_alone = true;  // while it ran, no other did
 };
 
+const char* until_value(const DryRunnerOptions& options) {
+  return options.until_exit ? "exit" : "step";
+}
+
+// The order of Python's sets is the order of allocations of some programs.
+constexpr char kHashSeed[] = "PYTHONHASHSEED";
+
+// Where torchrun's processes meet, unless its command line says where; and those of a program that
+// is told so by its environment. Runs beside each other must not meet.
+constexpr char kTorchrunsPort[] = "PET_MASTER_PORT", kMasterPort[] = "MASTER_PORT";
+
+// Returns a port that nobody listens on now; 0 where none is to be had.
+int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return 0;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  const bool is_known = bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                        getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  close(socket);
+  return is_known ? ntohs(address.sin_port) : 0;
+}
+
+// In the child of a process without other threads.
 int become_program(const DryRunnerOptions& options, const Plan& plan) {
-  setenv(prediction::kUntilVariable, options.until_exit ? "exit" : "step", /*overwrite=*/1);
+  setenv(prediction::kMeasureVariable, plan.folder.c_str(), /*overwrite=*/1);
+  setenv(prediction::kUntilVariable, until_value(options), /*overwrite=*/1);
   add_to_allocator_variable(plan.request->allocator_setting);
   for (const auto& [name, value] : plan.request->variables)
     setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
-  // The order of Python's sets is the order of allocations of some programs.
-  setenv("PYTHONHASHSEED", "0", /*overwrite=*/0);
+  setenv(kHashSeed, "0", /*overwrite=*/0);
+  if (const int port = free_port(); port != 0) {
+    setenv(kTorchrunsPort, std::to_string(port).c_str(), /*overwrite=*/0);
+    if (std::getenv(kMasterPort) != nullptr)
+      setenv(kMasterPort, std::to_string(port).c_str(), /*overwrite=*/1);
+  }
   unsetenv(environment::kLog);
-  if (options.become) return options.become(plan.specification, plan.request->program);
   RunOptions run;
   run.quiet = true;
   run.virtual_gpu = plan.specification;
   run.program = plan.request->program;
   return run_program(run);
+}
+
+ProgramImage image_of(const DryRunnerOptions& options, const Plan& plan) {
+  ProgramImage image = options.image(plan.specification, plan.request->program);
+  image.set(prediction::kMeasureVariable, plan.folder);
+  image.set(prediction::kUntilVariable, until_value(options));
+  for (const auto& [name, value] : plan.request->variables) image.set(name, value);
+  image.set_default(kHashSeed, "0");
+  image.unset(environment::kLog);
+  return image;
 }
 
 std::vector<prediction::Measurement> read_measurements(const std::string& folder) {
@@ -127,15 +179,18 @@ bool failed_otherwise(const Run& run) { return !run.has_ended_well() && !run.fai
 // Makes runs, some at a time.
 class Runs {
  public:
-  Runs(const DryRunnerOptions& options, std::string folder)
-      : options_(options), folder_(std::move(folder)) {}
+  Runs(const DryRunnerOptions& options, DryRunFolder& folder)
+      : options_(options), folder_(folder) {}
 
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return folder_.path(); }
   void expect(size_t runs) { expected_ += runs; }
   size_t ended() const { return ended_; }
 
   absl::Status make(std::vector<Plan>& plans) {
-    if (const absl::Status status = make_at_once(plans, at_once()); !status.ok()) return status;
+    const absl::Status status = make_at_once(plans, at_once());
+    // The next run finds what the first did.
+    folder_.restore();
+    if (!status.ok()) return status;
     for (Plan& plan : plans) {
       if (plan.was_alone || plan.run.program.timed_out || !failed_otherwise(plan.run)) continue;
       if (const absl::Status status = make_alone(plan); !status.ok()) return status;
@@ -187,19 +242,23 @@ class Runs {
     again[0].run.assumes_sizes = plan.run.assumes_sizes;
     again[0].run.numbers_are_one = plan.run.numbers_are_one;
     const absl::Status status = make_at_once(again, 1);
+    folder_.restore();
     plan.run = std::move(again[0].run);
     plan.was_alone = true;
     return status;
   }
 
   absl::Status start(Plan& plan) {
-    plan.folder = absl::StrCat(folder_, "/", ++started_);
+    plan.folder = absl::StrCat(folder(), "/", ++started_);
     std::error_code error;
     fs::create_directory(plan.folder, error);
     if (error) return absl::UnavailableError(absl::StrCat(plan.folder, ": ", error.message()));
-    auto child = ChildProcess::start(plan.folder + "/input", plan.folder + "/output",
-                                     prediction::kMeasureVariable, plan.folder,
-                                     [&] { return become_program(options_, plan); });
+    std::optional<ProgramImage> image;
+    if (options_.image) image.emplace(image_of(options_, plan)).finish();
+    auto child = ChildProcess::start(
+        plan.folder + "/input", plan.folder + "/output",
+        absl::StrCat(prediction::kMeasureVariable, "=", plan.folder),
+        [&] { return image ? image->become() : become_program(options_, plan); });
     if (!child.ok()) return child.status();
     plan.child = *std::move(child);
     return absl::OkStatus();
@@ -253,7 +312,7 @@ class Runs {
   }
 
   const DryRunnerOptions& options_;
-  const std::string folder_;
+  DryRunFolder& folder_;
   const steady_clock::time_point began_ = steady_clock::now();
   steady_clock::time_point next_telling_;
   size_t started_ = 0, ended_ = 0, expected_ = 0;
@@ -414,10 +473,10 @@ absl::Status run_other_numbers(Runs& runs, std::vector<Case>& cases) {
 
 absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
     const std::vector<DryRunRequest>& requests) {
-  const ScratchFolder folder;
+  DryRunFolder folder;
   if (folder.path().empty())
     return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
-  Runs runs(options_, folder.path());
+  Runs runs(options_, folder);
   runs.expect(kRunsOfRequest * requests.size());
   std::vector<Case> cases;
   for (const DryRunRequest& request : requests) cases.push_back({&request, {}});
@@ -432,16 +491,17 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   runs_.clear();
   for (Case& of : cases) {
     predictions.push_back(prediction::predict(of.request->gpu, of.runs));
+    predictions.back().restored_files = folder.restored_files();
     runs_.push_back(std::move(of.runs));
   }
   return predictions;
 }
 
 absl::StatusOr<Run> DryRunner::measure(const DryRunRequest& request) {
-  const ScratchFolder folder;
+  DryRunFolder folder;
   if (folder.path().empty())
     return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
-  Runs runs(options_, folder.path());
+  Runs runs(options_, folder);
   runs.expect(1);
   std::vector<Plan> plans(1);
   plans[0].request = &request;

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "prediction/prediction.h"
+#include "runner/program_image.h"
 
 namespace memledger::runner {
 
@@ -49,10 +50,12 @@ struct DryRunnerOptions {
   std::function<void(const DryRunProgress&)> progress;
   // Asked some fifty times a second whether to end all runs; may be empty.
   std::function<bool()> is_cancelled;
-  // Becomes a request's program on a virtual GPU of this specification, in the process of a run and
-  // with the run's variables set; what it returns is the exit status. Empty: as `memledger run`.
-  std::function<int(const std::string& specification, const std::vector<std::string>& program)>
-      become;
+  // Returns a request's program on a virtual GPU of this specification, for a process of a run; the
+  // run's variables are added. Called before the process is made, which may have several threads.
+  // Empty: as `memledger run`, which needs that this process has no other thread.
+  std::function<ProgramImage(const std::string& specification,
+                             const std::vector<std::string>& program)>
+      image;
 };
 
 // Not thread-safe: one call at a time. Ends the programs that it started, and their children,

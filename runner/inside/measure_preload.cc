@@ -1,11 +1,10 @@
 // libmemledger_measure.so: LD_PRELOAD brings it into a program that `memledger dry-run` measures,
-// and into what that starts. It writes down which files are opened for writing, and tells of
-// _exit().
+// and into what that starts. It writes down which files are opened for writing, keeps those that
+// were there before (kept_files.h), and tells of _exit().
 //
 // Links with neither LibTorch nor the C++ library, so that it can go into anything. What stands
-// before a function of the C library does nothing else before that function, and afterwards leaves
-// errno as it was, allocates nothing, takes no lock and keeps no file open: the program may be in a
-// signal handler, or in a child of vfork.
+// before a function of the C library leaves errno as it was, allocates nothing, takes no lock and
+// keeps no file open: the program may be in a signal handler, or in a child of vfork.
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,6 +19,7 @@
 #include <unistd.h>
 
 #include "prediction/measure_variables.h"
+#include "runner/inside/kept_files.h"
 #include "runner/inside/process_end.h"
 
 namespace {
@@ -51,8 +51,21 @@ class Real {
 
 // Where to write the paths to; empty: nowhere. Set before main, and in children of fork.
 char folder[kPathBytes];
+char scratch[kPathBytes];  // of all runs of the dry run
 char written_files[kPathBytes + sizeof prediction::kWrittenFiles];
 char cache_folder[kPathBytes];
+
+bool is_in(const char* path, const char* outer) {
+  const size_t length = strlen(outer);
+  return length > 0 && strncmp(path, outer, length) == 0 && path[length] == '/';
+}
+
+// What nobody would miss.
+bool is_of_no_interest(const char* path) {
+  return path[0] != '/' || is_in(path, folder) || is_in(path, scratch) || is_in(path, "/dev") ||
+         is_in(path, "/proc") || is_in(path, "/sys") || is_in(path, cache_folder) ||
+         strstr(path, "/__pycache__/") != nullptr;
+}
 
 __attribute__((constructor)) void begin() {
   const char* const measured = secure_getenv(prediction::kMeasureVariable);
@@ -66,18 +79,9 @@ __attribute__((constructor)) void begin() {
   }
   strcpy(folder, measured);
   snprintf(written_files, sizeof written_files, "%s/%s", folder, prediction::kWrittenFiles);
-}
-
-bool is_in(const char* path, const char* outer) {
-  const size_t length = strlen(outer);
-  return length > 0 && strncmp(path, outer, length) == 0 && path[length] == '/';
-}
-
-// What nobody would miss.
-bool is_of_no_interest(const char* path) {
-  return path[0] != '/' || is_in(path, folder) || is_in(path, "/dev") || is_in(path, "/proc") ||
-         is_in(path, "/sys") || is_in(path, cache_folder) ||
-         strstr(path, "/__pycache__/") != nullptr;
+  strcpy(scratch, folder);
+  *strrchr(scratch, '/') = '\0';
+  if (!memledger::inside::begin_to_keep_files(scratch, &is_of_no_interest)) scratch[0] = '\0';
 }
 
 // Returns false for a path that was noted before. Two with one hash are told apart by luck alone,
@@ -161,6 +165,29 @@ void note_path(int folder_of_path, const char* path) {
   close(file);
 }
 
+using memledger::inside::keep_before_removal;
+using memledger::inside::keep_before_rename;
+
+// Returns false, and sets errno, where the file must not be opened.
+bool may_open(int folder_of_path, const char* path, int flags) {
+  const bool writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0;
+  const bool opens_file = (flags & O_PATH) == 0 && (flags & O_TMPFILE) != O_TMPFILE;
+  return !writes || !opens_file ||
+         memledger::inside::keep_before_write(folder_of_path, path, flags);
+}
+
+bool may_open(const char* path, const char* mode) {
+  if (mode == nullptr || strpbrk(mode, "wa+") == nullptr) return true;
+  return may_open(AT_FDCWD, path,
+                  O_WRONLY | (mode[0] == 'w' ? O_TRUNC : 0) |
+                      (strchr(mode, 'x') != nullptr ? O_CREAT | O_EXCL : 0));
+}
+
+void note_renamed(int folder_of_path, const char* path) {
+  note_path(folder_of_path, path);
+  memledger::inside::note_renamed(folder_of_path, path);
+}
+
 mode_t mode_of(int flags, va_list arguments) {
   const bool has_mode = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
   return has_mode ? va_arg(arguments, mode_t) : 0;
@@ -190,6 +217,7 @@ void memledger_observe_sudden_exit(SuddenExitObserver observer) {
     va_start(arguments, flags);                                   \
     const mode_t mode = mode_of(flags, arguments);                \
     va_end(arguments);                                            \
+    if (!may_open(AT_FDCWD, path, flags)) return -1;              \
     return opened(real.get()(path, flags, mode), flags);          \
   }
 
@@ -200,24 +228,28 @@ void memledger_observe_sudden_exit(SuddenExitObserver observer) {
     va_start(arguments, flags);                                           \
     const mode_t mode = mode_of(flags, arguments);                        \
     va_end(arguments);                                                    \
+    if (!may_open(at, path, flags)) return -1;                            \
     return opened(real.get()(at, path, flags, mode), flags);              \
   }
 
-#define MEMLEDGER_CREAT(name)                                  \
-  MEMLEDGER_IN_FRONT int name(const char* path, mode_t mode) { \
-    static Real<int (*)(const char*, mode_t)> real(#name);     \
-    return opened(real.get()(path, mode), O_WRONLY);           \
+#define MEMLEDGER_CREAT(name)                                     \
+  MEMLEDGER_IN_FRONT int name(const char* path, mode_t mode) {    \
+    static Real<int (*)(const char*, mode_t)> real(#name);        \
+    if (!may_open(AT_FDCWD, path, O_WRONLY | O_TRUNC)) return -1; \
+    return opened(real.get()(path, mode), O_WRONLY);              \
   }
 
 #define MEMLEDGER_FOPEN(name)                                         \
   MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode) { \
     static Real<FILE* (*)(const char*, const char*)> real(#name);     \
+    if (!may_open(path, mode)) return nullptr;                        \
     return opened(real.get()(path, mode), mode);                      \
   }
 
 #define MEMLEDGER_FREOPEN(name)                                                   \
   MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode, FILE* file) { \
     static Real<FILE* (*)(const char*, const char*, FILE*)> real(#name);          \
+    if (path != nullptr && !may_open(path, mode)) return nullptr;                 \
     return opened(real.get()(path, mode, file), mode);                            \
   }
 
@@ -235,40 +267,73 @@ MEMLEDGER_FREOPEN(freopen64)
 // What open() and openat() are where the C library checks its callers (_FORTIFY_SOURCE).
 MEMLEDGER_IN_FRONT int __open_2(const char* path, int flags) {
   static Real<int (*)(const char*, int)> real("__open_2");
+  if (!may_open(AT_FDCWD, path, flags)) return -1;
   return opened(real.get()(path, flags), flags);
 }
 MEMLEDGER_IN_FRONT int __open64_2(const char* path, int flags) {
   static Real<int (*)(const char*, int)> real("__open64_2");
+  if (!may_open(AT_FDCWD, path, flags)) return -1;
   return opened(real.get()(path, flags), flags);
 }
 MEMLEDGER_IN_FRONT int __openat_2(int at, const char* path, int flags) {
   static Real<int (*)(int, const char*, int)> real("__openat_2");
+  if (!may_open(at, path, flags)) return -1;
   return opened(real.get()(at, path, flags), flags);
 }
 MEMLEDGER_IN_FRONT int __openat64_2(int at, const char* path, int flags) {
   static Real<int (*)(int, const char*, int)> real("__openat64_2");
+  if (!may_open(at, path, flags)) return -1;
   return opened(real.get()(at, path, flags), flags);
 }
 
 MEMLEDGER_IN_FRONT int rename(const char* from, const char* to) {
   static Real<int (*)(const char*, const char*)> real("rename");
+  if (!keep_before_rename(AT_FDCWD, from, AT_FDCWD, to)) return -1;
   const int result = real.get()(from, to);
-  if (result == 0) note_path(AT_FDCWD, to);
+  if (result == 0) note_renamed(AT_FDCWD, to);
   return result;
 }
 MEMLEDGER_IN_FRONT int renameat(int from_at, const char* from, int to_at, const char* to) {
   static Real<int (*)(int, const char*, int, const char*)> real("renameat");
+  if (!keep_before_rename(from_at, from, to_at, to)) return -1;
   const int result = real.get()(from_at, from, to_at, to);
-  if (result == 0) note_path(to_at, to);
+  if (result == 0) note_renamed(to_at, to);
   return result;
 }
 MEMLEDGER_IN_FRONT int renameat2(int from_at, const char* from, int to_at, const char* to,
                                  unsigned flags) {
   static Real<int (*)(int, const char*, int, const char*, unsigned)> real("renameat2");
+  if (!keep_before_rename(from_at, from, to_at, to)) return -1;
   const int result = real.get()(from_at, from, to_at, to, flags);
-  if (result == 0) note_path(to_at, to);
+  if (result == 0) note_renamed(to_at, to);
   return result;
 }
+
+MEMLEDGER_IN_FRONT int unlink(const char* path) {
+  static Real<int (*)(const char*)> real("unlink");
+  return keep_before_removal(AT_FDCWD, path) ? real.get()(path) : -1;
+}
+MEMLEDGER_IN_FRONT int unlinkat(int at, const char* path, int flags) {
+  static Real<int (*)(int, const char*, int)> real("unlinkat");
+  const bool may_remove = (flags & AT_REMOVEDIR) != 0 || keep_before_removal(at, path);
+  return may_remove ? real.get()(at, path, flags) : -1;
+}
+MEMLEDGER_IN_FRONT int remove(const char* path) {
+  static Real<int (*)(const char*)> real("remove");
+  return keep_before_removal(AT_FDCWD, path) ? real.get()(path) : -1;
+}
+
+#define MEMLEDGER_TRUNCATE(name, offset)                                             \
+  MEMLEDGER_IN_FRONT int name(const char* path, offset bytes) {                      \
+    static Real<int (*)(const char*, offset)> real(#name);                           \
+    if (!may_open(AT_FDCWD, path, O_WRONLY | (bytes == 0 ? O_TRUNC : 0))) return -1; \
+    const int result = real.get()(path, bytes);                                      \
+    if (result == 0) note_path(AT_FDCWD, path);                                      \
+    return result;                                                                   \
+  }
+
+MEMLEDGER_TRUNCATE(truncate, off_t)
+MEMLEDGER_TRUNCATE(truncate64, off64_t)
 
 MEMLEDGER_IN_FRONT void _exit(int status) {
   static Real<void (*)(int)> real("_exit");

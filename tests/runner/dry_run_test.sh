@@ -38,10 +38,10 @@ check "with the same peak" equal "$(figure "j['devices'][0]['allocated_peak']['h
 dry_run 0 --gpu="h100:$(((reserved >> 20) + 4))MiB" -- "$program" 4
 check "the text's verdict" has out "MiB: fits"
 dry_run 10 --gpu="h100:$(((allocated >> 20) - 4))MiB" --json -- "$program" 4
-check "a device that is too small" matches out '"sentence":"does not fit: .*short at aten::'
+check "a device that is too small" matches out '"sentence":"does not fit: .*short at (layer [02]|aten::)'
 check "says by how much" matches out '"headroom_bytes":-[0-9]'
 dry_run 10 --gpu=h100:64MiB -- "$program" 4
-check "far too small" matches out '^h100:64MiB: does not fit: [0-9.]+ MiB short at aten::addmm, forward$'
+check "far too small" matches out '^h100:64MiB: does not fit: [0-9.]+ MiB short at layer 0, forward$'
 check "what failed" matches out '^The first allocation that fails: .* asks for '
 check "tensors alone do not fit: no setting helps" has_not out PYTORCH_CUDA_ALLOC_CONF
 
@@ -71,6 +71,16 @@ PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 dry_run 0 --gpu=h100:1GiB --json --
 check "the caller's setting is kept" equal "$(figure "[s['setting'] for s in j['settings']]")" \
   "['expandable_segments:True', 'roundup_power2_divisions:8']"
 
+# CUDA's own pool in place of LibTorch's cache: its failures are failures.
+export PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync
+dry_run 10 --gpu=h100:64MiB -- "$program" 4
+check "it does not fit in a small pool" matches out '^h100:64MiB: does not fit: [0-9.]+ MiB short at layer 0, forward$'
+check "whose pieces are not known" has out "how it falls into pieces is not known"
+check "settings of LibTorch's cache are not tried" has_not out "With another"
+dry_run 0 --gpu=h100:1GiB -- "$program" 4
+check "it fits in a large one" matches out '^h100:1GiB: fits, '
+unset PYTORCH_CUDA_ALLOC_CONF
+
 dry_run 0 --gpu=h100:1GiB --settings=none -- "$program" 0 grow
 check "or none is tried" has_not out PYTORCH_CUDA_ALLOC_CONF
 dry_run 10 --gpu=h100:300MiB -- "$program" 0 pieces
@@ -91,6 +101,49 @@ check "a number that does not" has out "on which no allocation depends"
 dry_run 0 --gpu=h100 -- "$measure_program" saves
 check "written files are named" has err "warning: the program wrote"
 
+# Whatever a program does to files that were there before, they are as they were. It is a shell's
+# script: the tools are programs like others.
+mkdir -p files/checkpoints/old
+cat >files/spoil.sh <<'END'
+cd "$(dirname "$0")" || exit 1
+echo zeros >model.pt
+echo more >>log.txt
+printf 0000 | dd of=in_place.bin conv=notrunc bs=1 2>dd.log
+truncate -s 1 cut.bin
+rm removed.txt 2>rm.log
+echo zeros >new.pt && mv -f new.pt replaced.pt
+mv checkpoints moved && rm -r moved && mkdir checkpoints && echo zeros >checkpoints/step.pt
+ln -sfn model.pt latest
+echo mine >created.txt && rm created.txt
+exec "$@"
+END
+for file in model.pt log.txt in_place.bin cut.bin removed.txt replaced.pt checkpoints/step.pt checkpoints/old/step.pt; do
+  echo "real $file" >"files/$file"
+done
+ln -s checkpoints/step.pt files/latest
+ln files/model.pt files/model_again.pt
+chmod 640 files/model.pt
+state() {  # all of a file but its folder's times
+  (cd files && find . ! -type d -printf '%p %y %i %m %n %s %T@ %l\n' | sort && cat -- *.pt *.txt *.bin checkpoints/*.pt checkpoints/old/*.pt)
+}
+state >before
+dry_run 0 --gpu=h100 --settings=none --json -- bash files/spoil.sh "$program" 2
+rm -f files/dd.log files/rm.log
+state >after
+check "files are as they were before" cmp before after
+check "no folder is left" test -z "$(find /.memledger-* .memledger-* -path "*$PWD/files*" 2>/dev/null)"
+check "the JSON names them" equal "$(figure "[f.rsplit('/', 1)[1] for f in j['restored_files']]")" \
+  "['step.pt', 'step.pt', 'cut.bin', 'in_place.bin', 'latest', 'log.txt', 'model.pt', 'removed.txt', 'replaced.pt']"
+check "so does a line" has err "what the program changed is as it was before: files/checkpoints/old/step.pt, "
+check "what is new is named" has err "warning: the program wrote"
+
+# Ended in the middle.
+timeout 5 "$memledger" dry-run --gpu=h100 -- bash files/spoil.sh sleep 60 >out 2>err
+check "its own status" equal "$?" 124
+rm -f files/dd.log files/rm.log
+state >after
+check "files are as they were after a signal" cmp before after
+
 dry_run 12 --gpu=h100 -- "$program" 1 fail
 check "the program's status" has out "h100: failed: the program ended with 3"
 check "its last lines" has err "the last lines of the program:"
@@ -104,8 +157,18 @@ dry_run 12 --gpu=h100 -- "$measure_program" throws
 check "what it threw" has out "uncaught exception: no data set here"
 dry_run 0 --gpu=h100 -- "$program" 1 alone "$PWD/lock"
 check "a program that disturbs itself is run alone" has out "fits"
+dry_run 0 --gpu=h100 --settings=none -- bash -c 'echo "$PET_MASTER_PORT" >>ports; exec "$@"' bash "$program" 2
+check "each run of torchrun has a port of its own" equal "$(sort -un ports | grep -c '^[1-9]')" 4
 dry_run 12 --gpu=h100 -- /bin/true
 check "a program without a GPU" has out "it used no GPU"
+check "what it said last is of no interest" has_not err "last lines"
+dry_run 127 --gpu=h100 -- ./no_such_program
+check "there is no such program" equal "$(cat err)" "memledger dry-run: cannot run ./no_such_program: No such file or directory"
+dry_run 126 --gpu=h100 -- "$PWD/before"
+check "no program" equal "$(cat err)" "memledger dry-run: cannot run $PWD/before: Permission denied"
+dry_run 1 --gpu=h100 --json=no_such_folder/x.json -- "$program" 2
+check "before any work" equal "$(cat out)$(cat err)" \
+  "memledger dry-run: cannot write no_such_folder/x.json: No such file or directory"
 dry_run 11 --gpu=h100 --timeout=1 -- /bin/sleep 60
 check "a program that does not end" has out "did not end within 1 s, and it made no optimizer step; --timeout="
 dry_run 2 --gpu=h1000 -- /bin/true
