@@ -62,6 +62,15 @@ std::string told(const FitReport& report, const FitPoint* point) {
                      point->verdict == Verdict::kNotKnown ? " is " : " ", point->sentence);
 }
 
+// Whether all values take the same.
+bool is_value_unused(const std::vector<FitPoint>& tried) {
+  const auto differs = [&tried](const FitPoint& point) {
+    return !point.peaks || !tried.front().peaks ||
+           point.peaks->allocated.high != tried.front().peaks->allocated.high;
+  };
+  return tried.size() > 1 && std::none_of(tried.begin(), tried.end(), differs);
+}
+
 // Where the program failed: what is known all the same.
 std::string largest_below(const FitReport& report) {
   std::optional<int64_t> largest;
@@ -292,8 +301,10 @@ std::string FitReport::sentence() const {
     case FitEnd::kFound:
       return largest + "; " + told(*this, next);
     case FitEnd::kAllFit:
-      return bounds.to ? largest + ", and no larger value was asked for"
-                       : largest + ", and larger values are not tried";
+      return largest +
+             (bounds.to ? ", and no larger value was asked for"
+                        : ", and larger values are not tried") +
+             (is_value_unused(tried) ? "; the value does not change the peak" : "");
     case FitEnd::kNoneFits:
       return "none fits: " + told(*this, next);
     case FitEnd::kProgramFailed:

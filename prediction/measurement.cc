@@ -44,8 +44,9 @@ MeasuredDevice device_of(const Json& json) {
 }
 
 Json json(const MeasuredRow& row) {
-  return {{"name", row.name},   {"bytes", row.bytes}, {"op", row.op},
-          {"phase", row.phase}, {"where", row.place}, {"shape", row.shape}};
+  return {{"name", row.name},   {"bytes", row.bytes},           {"op", row.op},
+          {"phase", row.phase}, {"where", row.place},           {"shape", row.shape},
+          {"layer", row.layer}, {"anonymous", row.is_anonymous}};
 }
 
 MeasuredRow row_of(const Json& json) {
@@ -56,6 +57,8 @@ MeasuredRow row_of(const Json& json) {
   row.phase = json.at("phase");
   row.place = json.at("where");
   row.shape = json.at("shape");
+  row.layer = json.at("layer");
+  row.is_anonymous = json.at("anonymous");
   return row;
 }
 

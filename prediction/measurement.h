@@ -30,8 +30,9 @@ struct MeasuredDevice {
 };
 
 struct MeasuredRow {
-  std::string name, op, phase, place, shape;
+  std::string name, op, phase, layer, place, shape;
   int64_t bytes = 0;
+  bool is_anonymous = false;  // the name is only a number: Tensor7
 };
 
 // The moment when most was requested on the fullest device.

@@ -45,6 +45,7 @@ Json json(const MeasuredRow& row) {
           {"bytes", row.bytes},
           {"operator", text_or_null(row.op)},
           {"phase", row.phase},
+          {"layer", text_or_null(row.layer)},
           {"place", text_or_null(row.place)},
           {"shape", text_or_null(row.shape)}};
 }
@@ -135,6 +136,7 @@ std::string to_json(const std::vector<Prediction>& predictions) {
   result["failure"] = json(decides.failure);
   result["settings"] = json(decides.settings);
   result["written_files"] = decides.written_files;
+  result["restored_files"] = decides.restored_files;
   result["program"] = {{"status", decides.program.status},
                        {"ended", to_string(decides.ended)},
                        {"unstepped_parameters", decides.unstepped_parameters},

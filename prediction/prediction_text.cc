@@ -16,6 +16,7 @@ constexpr size_t kReadsShown = 5;
 constexpr size_t kLayersShown = 4;
 constexpr size_t kDevicesInDetail = 2;
 constexpr size_t kLongestCell = 40;
+constexpr size_t kLongestPlace = 100;
 
 std::string words(int64_t bytes) { return size_in_words(static_cast<double>(bytes)); }
 
@@ -31,14 +32,39 @@ std::string range(const Interval& interval) {
 
 std::string phase_text(const std::string& phase) { return phase == "other" ? "" : phase; }
 
+// A layer of a Sequential has a number for a name.
+std::string layer_name(const std::string& layer) {
+  const bool is_number = layer.find_first_not_of("0123456789.") == std::string::npos;
+  return (is_number ? "layer " : "") + table_name(layer, kLongestCell);
+}
+
 // `layer4.2.conv3, backward`, as far as it is known.
 std::string where_in_model(const std::string& op, const std::string& layer,
                            const std::string& phase) {
-  std::string text = !layer.empty() ? printable(layer)
+  std::string text = !layer.empty() ? layer_name(layer)
                      : !op.empty()  ? printable(op)
                                     : "code outside operators";
   if (!phase_text(phase).empty()) text += ", " + phase;
   return text;
+}
+
+// A place without the parameters of its function, which would fill the line:
+// `train.cc:12 Net::forward` of `train.cc:12 Net::forward(at::Tensor const&)`.
+std::string short_place(const std::string& place) {
+  int depth = 0;
+  size_t end = place.size();
+  for (size_t i = place.size(); i-- > 0;) {
+    if (place[i] == ')') ++depth;
+    if (place[i] == '(' && --depth == 0) {
+      end = i;
+      break;
+    }
+  }
+  // What is in brackets may be a part of the name: `(anonymous namespace)::train`, `operator()`.
+  const size_t begin = place.find_first_not_of(' ');
+  const bool is_name = end == 0 || end <= begin || place[end - 1] == ' ' || place[end - 1] == ':' ||
+                       (end >= 8 && place.compare(end - 8, 8, "operator") == 0);
+  return table_name(is_name ? place : place.substr(0, end), kLongestPlace);
 }
 
 // The bytes that reads steered, and the read that steered most.
@@ -171,34 +197,63 @@ std::string shares(const std::map<std::string, int64_t>& bytes_by_name, size_t m
       others += rows[i].second;
       continue;
     }
-    std::string name = table_name(rows[i].first, kLongestCell);
-    std::replace(name.begin(), name.end(), '_', ' ');
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, words(rows[i].second));
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ",
+                        table_name(rows[i].first, kLongestCell), words(rows[i].second));
   }
   return others == 0 ? text : fmt::format("{}, others {}", text, words(others));
 }
 
-std::string row_line(const MeasuredRow& row) {
-  std::string made = printable(row.op);
-  if (!phase_text(row.phase).empty()) made += ", " + row.phase;
-  if (!row.place.empty()) made += ", " + printable(row.place);
-  return fmt::format("  {:>12}  {}  {}  {}\n", words(row.bytes), table_name(row.name, kLongestCell),
-                     printable(row.shape), made);
+// `optimizer state` of `optimizer_state`. What has no other role is most often an activation.
+std::map<std::string, int64_t> with_names_of_roles(const std::map<std::string, int64_t>& by_role) {
+  std::map<std::string, int64_t> named;
+  for (const auto& [role, bytes] : by_role) {
+    std::string name = role == "tensor" ? "other tensors" : role;
+    std::replace(name.begin(), name.end(), '_', ' ');
+    named[std::move(name)] += bytes;
+  }
+  return named;
+}
+
+// Where something was made: `aten::conv2d, forward, in layer1.0.conv3, at train.cc:12 main`.
+std::string origin_text(const std::string& op, const std::string& phase, const std::string& layer,
+                        const std::string& place) {
+  std::string text = op.empty() ? "code outside operators" : printable(op);
+  if (!phase_text(phase).empty()) text += ", " + phase;
+  if (!layer.empty()) text += ", in " + layer_name(layer);
+  if (!place.empty()) text += ", at " + short_place(place);
+  return text;
+}
+
+// The largest in columns. A name that is only a number tells nothing here.
+std::string rows_text(const std::vector<MeasuredRow>& rows) {
+  std::vector<std::string> names, shapes;
+  size_t name_width = 0, shape_width = 0;
+  for (const MeasuredRow& row : rows) {
+    names.push_back(row.is_anonymous ? "" : table_name(row.name, kLongestCell));
+    shapes.push_back(row.shape.empty() ? "(no tensor)" : printable(row.shape));
+    name_width = std::max(name_width, names.back().size());
+    shape_width = std::max(shape_width, shapes.back().size());
+  }
+  std::string text;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const MeasuredRow& row = rows[i];
+    // The layer is in the name of a parameter.
+    const std::string layer = row.is_anonymous ? row.layer : "";
+    text += fmt::format("  {:>12}  {:<{}}{}{:<{}}  {}\n", words(row.bytes), names[i], name_width,
+                        name_width == 0 ? "" : "  ", shapes[i], shape_width,
+                        origin_text(row.op, row.phase, layer, row.place));
+  }
+  return text;
 }
 
 std::string peak_lines(const Prediction& prediction) {
   if (!prediction.peak) return "";
   const MeasuredPeak& peak = *prediction.peak;
-  std::string text = fmt::format("\nThe peak is in {}",
-                                 peak.op.empty() ? "code outside operators" : printable(peak.op));
-  if (!phase_text(peak.phase).empty()) text += ", " + peak.phase;
-  if (!peak.layer.empty()) text += ", in " + printable(peak.layer);
-  if (!peak.place.empty()) text += ", at " + printable(peak.place);
-  text += "\n  by role:  " + shares(peak.by_role, peak.by_role.size()) + "\n";
+  std::string text =
+      "\nThe peak is in " + origin_text(peak.op, peak.phase, peak.layer, peak.place) + "\n";
+  text += "  by role:  " + shares(with_names_of_roles(peak.by_role), peak.by_role.size()) + "\n";
   if (!peak.by_layer.empty()) text += "  by layer: " + shares(peak.by_layer, kLayersShown) + "\n";
-  text += "  largest:\n";
-  for (const MeasuredRow& row : peak.largest) text += row_line(row);
-  return text;
+  return text + "  largest:\n" + rows_text(peak.largest);
 }
 
 std::string failure_line(const Prediction& prediction) {
@@ -207,7 +262,7 @@ std::string failure_line(const Prediction& prediction) {
   std::string text = fmt::format("\nThe first allocation that fails: {} asks for {}",
                                  failure.op.empty() ? "the program" : printable(failure.op),
                                  words(failure.requested_bytes));
-  if (!failure.place.empty()) text += " at " + printable(failure.place);
+  if (!failure.place.empty()) text += " at " + short_place(failure.place);
   if (failure.reserved_bytes > 0) {
     text += fmt::format(
         "; tensors have {}, {} is cached, {} is free", words(failure.allocated_bytes),
@@ -325,8 +380,15 @@ std::string to_text(const std::vector<Prediction>& predictions) {
 
 std::string settings_text(const Prediction& prediction) {
   if (prediction.settings.empty()) return "";
-  std::string text =
-      fmt::format("\nWith PYTORCH_CUDA_ALLOC_CONF= on {}:\n", printable(prediction.specification));
+  std::string text = fmt::format("\nWith another PYTORCH_CUDA_ALLOC_CONF on {}:\n",
+                                 printable(prediction.specification));
+  Interval reserved_now;
+  for (const DevicePrediction& device : prediction.devices) {
+    reserved_now.low = std::max(reserved_now.low, device.reserved_peak.low);
+    reserved_now.high = std::max(reserved_now.high, device.reserved_peak.high);
+  }
+  text += fmt::format("  {:<30}  {}, {} reserved\n", "as it is", to_string(prediction.verdict),
+                      range(reserved_now));
   for (const SettingTried& tried : prediction.settings) {
     // What a device that is too small reserves says nothing.
     const std::string reserved =

@@ -44,6 +44,10 @@ const std::vector<Hint>& hints() {
        "it needs a file that is not there"},
       {{"Address already in use", "EADDRINUSE"}, "a port that it listens on is taken"},
       {{"No space left on device"}, "a disk is full"},
+      {{"Read-only file system", "Errno 30"},
+       "it writes where nothing can be written, or would change a file of more than 4 GiB in "
+       "place, "
+       "which cannot be put back as it was"},
   };
   return *hints;
 }
@@ -100,11 +104,16 @@ std::string advice_on_reads(const Run& run) {
     const MeasuredRead& read = process.unknown_reads.back();
     const std::string where = read.place.empty() ? "" : " in " + printable(read.place);
     const bool is_size = read.kind == MeasuredRead::Kind::kSize;
+    const bool is_number = read.kind == MeasuredRead::Kind::kNumber;
     const char* const assumed = !is_size                    ? "zero"
                                 : run.end == Run::End::kLow ? "the smallest possible"
                                                             : "the largest possible";
-    const char* const remedy = is_size ? "another size can be assumed: --gpu=…,reads=0.1"
-                                       : "small copies can be kept: --gpu=…,keep=4KiB";
+    const char* const remedy =
+        is_size ? "another size can be assumed: --gpu=…,reads=0.1"
+        : is_number
+            ? "one can be assumed in place of zero: --gpu=…,numbers=one"
+            : "the program has to go on with a zero there, unless it is what it copied to the "
+              "device: --gpu=…,keep=4KiB remembers that";
     return fmt::format("perhaps because it read a value that only the device has as {} ({}{}); {}",
                        assumed, printable(read.op), where, remedy);
   }

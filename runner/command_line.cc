@@ -96,26 +96,27 @@ absl::Status check_gpu(const std::string& option, const std::string& specificati
              : invalid(absl::StrCat(option, "=", specification, ": ", parsed.error));
 }
 
-// Adds a calibration to a specification.
+// Adds a calibration to a specification that is right without it.
 absl::Status calibrate(const std::string& file, std::string& specification) {
   if (file.find(',') != std::string::npos)
     return invalid(absl::StrCat("--calibration=", file, ": the file's name has a comma in it"));
   absl::StrAppend(&specification, ",calibration=", file);
-  return absl::OkStatus();
+  const auto parsed = virtual_gpu::parse_specification(specification);
+  return parsed.specification ? absl::OkStatus() : invalid(absl::StrCat("--", parsed.error));
 }
 
 absl::StatusOr<Request> finish_run(RunOptions& options) {
   if (options.program.empty())
     return invalid("which program? memledger run [OPTION]… -- PROGRAM [ARGUMENT]…");
   if (const absl::Status status = complete_line_profile(options); !status.ok()) return status;
+  if (!options.virtual_gpu.empty()) {
+    if (const absl::Status status = check_gpu("--virtual-gpu", options.virtual_gpu); !status.ok())
+      return status;
+  }
   if (!options.calibration.empty()) {
     if (options.virtual_gpu.empty()) return invalid("--calibration requires --virtual-gpu");
     if (const absl::Status status = calibrate(options.calibration, options.virtual_gpu);
         !status.ok())
-      return status;
-  }
-  if (!options.virtual_gpu.empty()) {
-    if (const absl::Status status = check_gpu("--virtual-gpu", options.virtual_gpu); !status.ok())
       return status;
   }
   return Request(options);
@@ -187,11 +188,17 @@ Command declare_run(RunOptions& options) {
   return command;
 }
 
+// The words that all commands have that make dry-runs.
+struct DryRunCommonWords {
+  std::optional<std::string> until, timeout;
+  OptionalValue json;
+};
+
 // What the words of `memledger dry-run` say, before they are checked.
 struct DryRunWords {
   DryRunOptions options;
-  std::optional<std::string> until, timeout, settings, calibration;
-  OptionalValue json;
+  DryRunCommonWords common;
+  std::optional<std::string> settings, calibration;
 };
 
 absl::Status take_until(const std::optional<std::string>& until, bool& until_exit) {
@@ -207,6 +214,30 @@ absl::Status take_timeout(const std::optional<std::string>& timeout, int& timeou
   return absl::OkStatus();
 }
 
+// Checks what all commands say that make dry-runs, and gives it to their options.
+template <typename Options>
+absl::Status take_common(const DryRunCommonWords& words, Options& options) {
+  if (const absl::Status status = take_until(words.until, options.until_exit); !status.ok())
+    return status;
+  if (const absl::Status status = take_timeout(words.timeout, options.timeout_s); !status.ok())
+    return status;
+  options.json = words.json.is_given;
+  options.json_file = words.json.value;
+  return absl::OkStatus();
+}
+
+void declare_common(DryRunCommonWords& words, const char* schema,
+                    std::vector<OptionDeclaration>& options) {
+  options.push_back({"--until", "step|exit", &words.until,
+                     "End the program once the peak no longer moves from one optimizer step\n"
+                     "to the next (step, the default), or let it run to its end (exit)."});
+  options.push_back({"--timeout", "SECONDS", &words.timeout,
+                     "Give up on a run after so many seconds. The default is 600."});
+  options.push_back({"--json", "FILE", &words.json,
+                     absl::StrCat("Print JSON (", schema,
+                                  ") instead of text, or write it to\nFILE beside the text.")});
+}
+
 absl::StatusOr<Request> finish_dry_run(DryRunWords& words) {
   DryRunOptions& options = words.options;
   if (options.gpus.empty())
@@ -215,21 +246,14 @@ absl::StatusOr<Request> finish_dry_run(DryRunWords& words) {
   if (options.program.empty())
     return invalid("which program? memledger dry-run --gpu=GPU [OPTION]… -- PROGRAM [ARGUMENT]…");
   for (std::string& gpu : options.gpus) {
-    if (words.calibration) {
-      if (const absl::Status status = calibrate(*words.calibration, gpu); !status.ok())
-        return status;
-    }
     if (const absl::Status status = check_gpu("--gpu", gpu); !status.ok()) return status;
+    if (!words.calibration) continue;
+    if (const absl::Status status = calibrate(*words.calibration, gpu); !status.ok()) return status;
   }
-  if (const absl::Status status = take_until(words.until, options.until_exit); !status.ok())
-    return status;
-  if (const absl::Status status = take_timeout(words.timeout, options.timeout_s); !status.ok())
-    return status;
+  if (const absl::Status status = take_common(words.common, options); !status.ok()) return status;
   if (words.settings && *words.settings != "try" && *words.settings != "none")
     return invalid(absl::StrCat("--settings=", *words.settings, ": it is try or none"));
   options.settings = words.settings != "none";
-  options.json = words.json.is_given;
-  options.json_file = words.json.value;
   return Request(options);
 }
 
@@ -247,20 +271,13 @@ Command declare_dry_run(DryRunWords& words) {
       {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.gpus,
        "The GPUs of the machine, as `memledger gpus` lists them. May be\n"
        "repeated: each is a machine of its own."},
-      {"--until", "step|exit", &words.until,
-       "End the program once the peak no longer moves from one optimizer step\n"
-       "to the next (step, the default), or let it run to its end (exit)."},
-      {"--timeout", "SECONDS", &words.timeout,
-       "Give up on a run after so many seconds. The default is 600."},
       {"--calibration", "FILE", &words.calibration,
        "What `memledger validate` measured of such a GPU."},
       {"--settings", "try|none", &words.settings,
        "Once the answer is printed, try other settings of LibTorch's allocator\n"
        "where they may change it (try, the default), or end there (none)."},
-      {"--json", "FILE", &words.json,
-       "Print JSON (memledger.prediction/1) instead of text, or write it to\n"
-       "FILE beside the text."},
   };
+  declare_common(words.common, "memledger.prediction/1", command.options);
   command.examples_and_exit_status =
       "Examples:\n"
       "  memledger dry-run --gpu=l4 -- ./train --batch=32\n"
@@ -272,6 +289,7 @@ Command declare_dry_run(DryRunWords& words) {
       "  10   it does not fit on one\n"
       "  11   not known\n"
       "  12   the program failed\n"
+      "  1    a file cannot be written\n"
       "  2    wrong usage\n"
       "  126  memledger's own libraries are missing, or the program cannot be run\n"
       "  127  there is no such program";
@@ -284,9 +302,9 @@ Command declare_dry_run(DryRunWords& words) {
 // What the words of `memledger fit` say, before they are checked.
 struct FitWords {
   FitOptions options;
+  DryRunCommonWords common;
   std::vector<std::string> gpus;
-  std::optional<std::string> from, to, until, timeout, svg;
-  OptionalValue json;
+  std::optional<std::string> from, to, svg;
 };
 
 absl::StatusOr<int64_t> fit_value(const char* option, const std::string& text) {
@@ -315,10 +333,12 @@ absl::Status set_fit_bounds(const FitWords& words, prediction::FitBounds& bounds
 
 absl::StatusOr<Request> finish_fit(FitWords& words) {
   FitOptions& options = words.options;
-  if (words.gpus.size() != 1)
+  if (words.gpus.empty())
     return invalid(
-        "on which GPU? memledger fit --gpu=h100 --arg='--batch={}' -- PROGRAM, and one machine at "
-        "a time; `memledger gpus` lists them");
+        "on which GPU? memledger fit --gpu=h100 --arg='--batch={}' -- PROGRAM; `memledger gpus` "
+        "lists them");
+  if (words.gpus.size() > 1)
+    return invalid("one GPU at a time: give --gpu once, with + for several in one machine");
   options.gpu = words.gpus.front();
   if (const absl::Status status = check_gpu("--gpu", options.gpu); !status.ok()) return status;
   if (options.program.empty())
@@ -334,12 +354,7 @@ absl::StatusOr<Request> finish_fit(FitWords& words) {
   }
   if (const absl::Status status = set_fit_bounds(words, options.bounds); !status.ok())
     return status;
-  if (const absl::Status status = take_until(words.until, options.until_exit); !status.ok())
-    return status;
-  if (const absl::Status status = take_timeout(words.timeout, options.timeout_s); !status.ok())
-    return status;
-  options.json = words.json.is_given;
-  options.json_file = words.json.value;
+  if (const absl::Status status = take_common(words.common, options); !status.ok()) return status;
   options.svg_file = words.svg.value_or("");
   return Request(options);
 }
@@ -363,16 +378,9 @@ Command declare_fit(FitWords& words) {
        "be repeated. Not needed where an argument of PROGRAM has {} itself."},
       {"--from", "N", &words.from, "The smallest value to try. The default is 1."},
       {"--to", "N", &words.to, "The largest value to try."},
-      {"--until", "step|exit", &words.until,
-       "End each run once the peak no longer moves from one optimizer step\n"
-       "to the next (step, the default), or let it run to its end (exit)."},
-      {"--timeout", "SECONDS", &words.timeout,
-       "Give up on a run after so many seconds. The default is 600."},
-      {"--json", "FILE", &words.json,
-       "Print JSON (memledger.fit/1) instead of text, or write it to FILE\n"
-       "beside the text."},
       {"--svg", "FILE", &words.svg, "Draw the peak against the value into FILE."},
   };
+  declare_common(words.common, "memledger.fit/1", command.options);
   command.examples_and_exit_status =
       "Examples:\n"
       "  memledger fit --gpu=l4 --arg='--batch={}' -- ./train\n"
@@ -396,8 +404,7 @@ Command declare_fit(FitWords& words) {
 // What the words of `memledger validate` say, before they are checked.
 struct ValidateWords {
   ValidateOptions options;
-  std::optional<std::string> until, timeout;
-  OptionalValue json;
+  DryRunCommonWords common;
 };
 
 absl::StatusOr<Request> finish_validate(ValidateWords& words) {
@@ -406,14 +413,9 @@ absl::StatusOr<Request> finish_validate(ValidateWords& words) {
     if (gpu.empty()) continue;
     if (const absl::Status status = check_gpu("--gpu", gpu); !status.ok()) return status;
   }
-  if (const absl::Status status = take_until(words.until, options.until_exit); !status.ok())
-    return status;
-  if (const absl::Status status = take_timeout(words.timeout, options.timeout_s); !status.ok())
-    return status;
-  if (words.json.is_given && options.program.empty())
+  if (const absl::Status status = take_common(words.common, options); !status.ok()) return status;
+  if (options.json && options.program.empty())
     return invalid("--json requires a program: memledger validate --json -- PROGRAM");
-  options.json = words.json.is_given;
-  options.json_file = words.json.value;
   return Request(options);
 }
 
@@ -436,14 +438,6 @@ Command declare_validate(ValidateWords& words) {
        "Write what was measured of the real device to FILE: its context, and\n"
        "cuDNN's workspaces for the program's convolutions. `memledger run` and\n"
        "`memledger dry-run` take it with --calibration, where no GPU is."},
-      {"--until", "step|exit", &words.until,
-       "End the program once the peak no longer moves from one optimizer step\n"
-       "to the next (step, the default), or let it run to its end (exit)."},
-      {"--timeout", "SECONDS", &words.timeout,
-       "Give up on a run after so many seconds. The default is 600."},
-      {"--json", "FILE", &words.json,
-       "Print JSON (memledger.validation/1) instead of text, or write it to\n"
-       "FILE beside the text."},
       {"--network", "NAME", &options.networks.names,
        "Only this built-in network, such as ResNet-50. May be repeated."},
       {"--address-log", "FILE", &options.networks.address_log,
@@ -453,6 +447,7 @@ Command declare_validate(ValidateWords& words) {
       {"--real-side", "GPU", &options.real_side, "", hidden},
       {"--networks-program", "FILE", &options.networks.program, "", hidden},
   };
+  declare_common(words.common, "memledger.validation/1", command.options);
   command.examples_and_exit_status =
       "Examples:\n"
       "  memledger validate -- python train.py\n"

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -23,7 +22,6 @@ namespace {
 using prediction::Prediction;
 
 constexpr int kCannotRun = 126;
-constexpr int kNotFound = 127;
 constexpr int kSignalled = 128;
 constexpr char kCommand[] = "memledger dry-run";
 
@@ -63,16 +61,16 @@ absl::Status try_settings(DryRunner& runner, const std::vector<DryRunRequest>& r
 
 void tell_failures(const std::vector<Prediction>& predictions) {
   for (const Prediction& prediction : predictions) {
-    if (prediction.reason.empty() || prediction.program.last_lines.empty()) continue;
+    // What a program that ended well said last is of no interest.
+    if (prediction.reason.empty() || prediction.program.status == 0) continue;
     return tell_last_lines(kCommand, prediction.program);
   }
 }
 
-void warn_of_written_files(const std::vector<Prediction>& predictions) {
-  std::set<std::string> files;
-  for (const Prediction& prediction : predictions)
-    files.insert(prediction.written_files.begin(), prediction.written_files.end());
-  runner::warn_of_written_files(kCommand, files);
+void tell_of_files(const std::vector<Prediction>& predictions) {
+  TouchedFiles files;
+  for (const Prediction& prediction : predictions) files.add(prediction);
+  runner::tell_of_files(kCommand, files);
 }
 
 absl::Status write_json(const DryRunOptions& options, const std::vector<Prediction>& predictions) {
@@ -114,11 +112,15 @@ absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
   line.clear();
   if (!made.ok()) return made.status();
   predictions = *std::move(made);
+  if (const std::string why = why_not_run(predictions.front().program); !why.empty()) {
+    tell({kCommand, ": ", why});
+    return absl::OkStatus();
+  }
   tell_failures(predictions);
-  if (predictions.front().program.status == kNotFound) return absl::OkStatus();
   absl::Status status;
   if (prints_text(options)) status = write_standard_output(prediction::to_text(predictions));
   if (status.ok() && options.settings) {
+    line.set_title(absl::StrCat(kCommand, ": other settings"));
     status = try_settings(runner, requests, predictions);
     line.clear();
   }
@@ -126,7 +128,7 @@ absl::Status predict_and_print(const DryRunOptions& options, ProgressLine& line,
     if (status.ok() && prints_text(options))
       status = write_standard_output(prediction::settings_text(prediction));
   }
-  warn_of_written_files(predictions);
+  tell_of_files(predictions);
   if (status.ok() && options.json) status = write_json(options, predictions);
   return status;
 }
@@ -143,16 +145,22 @@ int dry_run_command(const DryRunOptions& options) {
     tell({"memledger dry-run: ", std::string(locations.status().message())});
     return kCannotRun;
   }
+  if (const absl::Status status = check_writable({options.json_file}); !status.ok()) {
+    tell_error(kCommand, status);
+    return EXIT_FAILURE;
+  }
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, &note_signal);
   ProgressLine line(kCommand);
   std::vector<Prediction> predictions;
   const absl::Status status = predict_and_print(options, line, predictions);
   line.clear();
   if (caught_signal != 0) return kSignalled + caught_signal;
-  if (!status.ok()) tell({"memledger dry-run: ", std::string(status.message())});
-  if (predictions.empty()) return kCannotRun;
-  return predictions.front().program.status == kNotFound ? kNotFound
-                                                         : prediction::exit_status(predictions);
+  if (!status.ok()) {
+    tell_error(kCommand, status);
+    return predictions.empty() ? kCannotRun : EXIT_FAILURE;
+  }
+  const prediction::ProgramEnd& program = predictions.front().program;
+  return why_not_run(program).empty() ? prediction::exit_status(predictions) : program.status;
 }
 
 }  // namespace memledger::runner

@@ -1,14 +1,18 @@
 #include "runner/dry_run_messages.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "text/names.h"
 #include "text/output.h"
 
@@ -19,10 +23,29 @@ constexpr auto kSilentFor = std::chrono::seconds(2);
 constexpr size_t kFilesShown = 5;
 constexpr size_t kLineWidth = 79;
 
+// A line that wraps cannot be taken back.
+size_t line_width() {
+  winsize size{};
+  const bool is_known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return is_known ? std::min<size_t>(size.ws_col - 1, kLineWidth) : kLineWidth;
+}
+
 std::string shown_path(const std::string& path) {
   std::error_code error;
   const std::string folder = std::filesystem::current_path(error).string() + "/";
   return printable(absl::StartsWith(path, folder) ? path.substr(folder.size()) : path);
+}
+
+std::string list_of(const std::set<std::string>& files) {
+  std::string list;
+  size_t shown = 0;
+  for (const std::string& file : files) {
+    if (shown++ == kFilesShown) break;
+    absl::StrAppend(&list, list.empty() ? "" : ", ", shown_path(file));
+  }
+  if (files.size() > kFilesShown)
+    absl::StrAppend(&list, " and ", files.size() - kFilesShown, " more");
+  return list;
 }
 
 }  // namespace
@@ -30,7 +53,7 @@ std::string shown_path(const std::string& path) {
 void ProgressLine::show(const DryRunProgress& progress) {
   if (isatty(STDERR_FILENO) == 0 || std::chrono::steady_clock::now() - began_ < kSilentFor) return;
   is_shown_ = true;
-  write_standard_error("\r\033[K" + text_of(progress).substr(0, kLineWidth));
+  write_standard_error("\r\033[K" + text_of(progress).substr(0, line_width()));
 }
 
 void ProgressLine::clear() {
@@ -54,18 +77,48 @@ void tell_last_lines(const std::string& command, const prediction::ProgramEnd& p
       absl::StrCat(command, ": the last lines of the program:\n", program.last_lines, "\n"));
 }
 
-void warn_of_written_files(const std::string& command, const std::set<std::string>& files) {
-  if (files.empty()) return;
-  std::string list;
-  size_t shown = 0;
-  for (const std::string& file : files) {
-    if (shown++ == kFilesShown) break;
-    absl::StrAppend(&list, list.empty() ? "" : ", ", shown_path(file));
+void TouchedFiles::add(const prediction::Prediction& prediction) {
+  written.insert(prediction.written_files.begin(), prediction.written_files.end());
+  restored.insert(prediction.restored_files.begin(), prediction.restored_files.end());
+}
+
+void tell_of_files(const std::string& command, const TouchedFiles& files) {
+  if (!files.restored.empty())
+    tell({command, ": what the program changed is as it was before: ", list_of(files.restored)});
+  std::set<std::string> left;
+  std::set_difference(files.written.begin(), files.written.end(), files.restored.begin(),
+                      files.restored.end(), std::inserter(left, left.end()));
+  if (left.empty()) return;
+  tell({command, ": warning: the program wrote ", left.size() == 1 ? "a file" : "files",
+        ", and values from the GPU are zeros in ", left.size() == 1 ? "it" : "them", ": ",
+        list_of(left)});
+}
+
+void tell_error(const std::string& command, const absl::Status& status) {
+  absl::string_view message = status.message();
+  absl::ConsumePrefix(&message, "memledger: ");
+  tell({command, ": ", std::string(message)});
+}
+
+absl::Status check_writable(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    if (path.empty() || access(path.c_str(), W_OK) == 0) continue;
+    const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+    const bool is_new = errno == ENOENT && access(parent.empty() ? "." : parent.c_str(), W_OK) == 0;
+    if (!is_new) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", printable(path)));
   }
-  if (files.size() > kFilesShown)
-    absl::StrAppend(&list, " and ", files.size() - kFilesShown, " more");
-  tell({command, ": warning: the program wrote ", files.size() == 1 ? "a file" : "files",
-        ", and values from the GPU are zeros in them: ", list});
+  return absl::OkStatus();
+}
+
+std::string why_not_run(const prediction::ProgramEnd& program) {
+  constexpr int kCannotRun = 126, kNotFound = 127;
+  constexpr char kTold[] = "memledger run: ";
+  const bool is_status = program.status == kCannotRun || program.status == kNotFound;
+  // One line, and that is ours: a shell ends like this, too.
+  if (!is_status || !absl::StartsWith(program.last_lines, kTold) ||
+      absl::StrContains(program.last_lines, '\n'))
+    return "";
+  return program.last_lines.substr(sizeof kTold - 1);
 }
 
 }  // namespace memledger::runner

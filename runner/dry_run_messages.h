@@ -5,7 +5,9 @@
 #include <chrono>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "prediction/prediction.h"
 #include "runner/dry_run.h"
 
@@ -33,7 +35,24 @@ class ProgressLine {
 // Prints the last lines of a program, if there are any.
 void tell_last_lines(const std::string& command, const prediction::ProgramEnd& program);
 
-// Names what the program wrote, as it is made of zeros, and may have replaced something real.
-void warn_of_written_files(const std::string& command, const std::set<std::string>& files);
+// The files of runs of a program.
+struct TouchedFiles {
+  std::set<std::string> written, restored;
+
+  void add(const prediction::Prediction& prediction);
+};
+
+// Says what was put back, and warns of what the program wrote, as it is made of zeros.
+void tell_of_files(const std::string& command, const TouchedFiles& files);
+
+// Prints what is wrong, in a sentence.
+void tell_error(const std::string& command, const absl::Status& status);
+
+// Returns what would be wrong with writing one of these files at the end, so that it is known
+// before the work. Paths may be empty.
+absl::Status check_writable(const std::vector<std::string>& paths);
+
+// Returns why the program could not be run, in a sentence; empty if it was.
+std::string why_not_run(const prediction::ProgramEnd& program);
 
 }  // namespace memledger::runner

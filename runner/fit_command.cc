@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -33,7 +32,6 @@ using prediction::Verdict;
 
 constexpr char kCommand[] = "memledger fit";
 constexpr int kCannotRun = 126;
-constexpr int kNotFound = 127;
 constexpr size_t kWidthOfFiles = 80;
 constexpr size_t kMostWidth = 120;
 constexpr char kPlace[] = "{}";
@@ -116,8 +114,8 @@ class Session {
   }
 
   size_t runs() const { return runner_.runs_made(); }
-  // By the programs of all runs so far.
-  const std::set<std::string>& written_files() const { return written_files_; }
+  // The files of the programs of all runs so far.
+  const TouchedFiles& files() const { return files_; }
 
  private:
   DryRunnerOptions runner_options() {
@@ -140,22 +138,21 @@ class Session {
     auto predictions = runner_.predict(requests);
     line_.clear();
     if (!predictions.ok()) return predictions;
-    for (const Prediction& prediction : *predictions)
-      written_files_.insert(prediction.written_files.begin(), prediction.written_files.end());
+    for (const Prediction& prediction : *predictions) files_.add(prediction);
     return predictions;
   }
 
   const FitOptions& options_;
   DryRunner runner_;
   ProgressLine line_{kCommand};
-  std::set<std::string> written_files_;
+  TouchedFiles files_;
 };
 
 // What came of the search: a report, and the run of the program that ended it if it failed.
 struct Found {
   FitReport report;
   prediction::ProgramEnd failed;
-  std::set<std::string> written_files;
+  TouchedFiles files;
 };
 
 absl::StatusOr<Found> find(const FitOptions& options) {
@@ -190,7 +187,7 @@ absl::StatusOr<Found> find(const FitOptions& options) {
       report.estimated = prediction::estimated_remedies(*predictions[i].peak);
   }
   report.runs = session.runs();
-  found.written_files = session.written_files();
+  found.files = session.files();
   return found;
 }
 
@@ -240,6 +237,11 @@ int fit_command(const FitOptions& options) {
     tell({"memledger fit: ", std::string(locations.status().message())});
     return kCannotRun;
   }
+  if (const absl::Status status = check_writable({options.json_file, options.svg_file});
+      !status.ok()) {
+    tell_error(kCommand, status);
+    return EXIT_FAILURE;
+  }
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, &note_signal);
   const auto found = find(options);
   if (caught_signal != 0) return 128 + caught_signal;
@@ -247,11 +249,14 @@ int fit_command(const FitOptions& options) {
     tell({"memledger fit: ", std::string(found.status().message())});
     return kCannotRun;
   }
+  if (const std::string why = why_not_run(found->failed); !why.empty()) {
+    tell({kCommand, ": ", why});
+    return found->failed.status;
+  }
   tell_last_lines(kCommand, found->failed);
-  if (found->failed.status == kNotFound) return kNotFound;
-  warn_of_written_files(kCommand, found->written_files);
+  tell_of_files(kCommand, found->files);
   if (const absl::Status written = write(options, found->report); !written.ok()) {
-    tell({"memledger fit: ", std::string(written.message())});
+    tell_error(kCommand, written);
     return EXIT_FAILURE;
   }
   return prediction::exit_status(found->report);

@@ -1,5 +1,6 @@
 #include "runner/validate_command.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -19,8 +20,10 @@
 #include "absl/strings/str_cat.h"
 #include "prediction/prediction.h"
 #include "runner/dry_run.h"
+#include "runner/dry_run_messages.h"
 #include "runner/environment.h"
 #include "runner/program_file.h"
+#include "runner/scratch_folder.h"
 #include "text/json.h"
 #include "text/output.h"
 #include "virtual_gpu/calibration.h"
@@ -49,24 +52,17 @@ struct Row {
   bool is_inside() const { return predicted.low <= real && real <= predicted.high; }
 };
 
-// A folder of our own, removed at the end.
-class ScratchFolder {
+// For what processes write of themselves. Throws where there is none.
+class CalibrationFolder {
  public:
-  ScratchFolder() {
-    std::string name = (fs::temp_directory_path() / "memledger-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("there is no temporary folder");
-    path_ = name;
+  CalibrationFolder() {
+    if (folder_.path().empty()) throw std::runtime_error("there is no temporary folder");
   }
-  ~ScratchFolder() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return folder_.path(); }
+  std::string stem() const { return path() + "/calibration"; }
 
  private:
-  std::string path_;
+  const ScratchFolder folder_;
 };
 
 std::string grouped(int64_t number) {
@@ -84,6 +80,7 @@ DryRunnerOptions runner_options(const ValidateOptions& options) {
 
 // Throws where the program did not do on the real device what it has to.
 void check_real_run(const Run& run) {
+  if (const std::string why = why_not_run(run.program); !why.empty()) throw std::runtime_error(why);
   if (run.failed_allocation())
     throw std::runtime_error("the program ran out of memory on the real device");
   if (run.program.timed_out)
@@ -99,6 +96,12 @@ void check_real_run(const Run& run) {
       absl::StrCat("the program ended with ", run.program.status, " on the real device"));
 }
 
+bool has_driver() {
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver != nullptr) dlclose(driver);
+  return driver != nullptr;
+}
+
 Run run_on_real(const ValidateOptions& options, const std::vector<std::string>& program,
                 const std::string& calibration_stem) {
   DryRunRequest request;
@@ -106,6 +109,11 @@ Run run_on_real(const ValidateOptions& options, const std::vector<std::string>& 
   request.program = program;
   request.variables = {{environment::kMeasureReal, "1"},
                        {environment::kCalibration, calibration_stem}};
+  if (options.real_side.empty() && !has_driver()) {
+    throw std::runtime_error(
+        "this machine has no NVIDIA driver (libcuda.so.1): validate compares a GPU that is here "
+        "with the virtual one of its name");
+  }
   DryRunner runner(runner_options(options));
   absl::StatusOr<Run> run = runner.measure(request);
   if (!run.ok()) throw std::runtime_error(std::string(run.status().message()));
@@ -231,8 +239,8 @@ void write(const ValidateOptions& options, const std::string& text, const std::s
 }
 
 void compare_program(const ValidateOptions& options) {
-  const ScratchFolder folder;
-  const Run real = run_on_real(options, options.program, folder.path() + "/calibration");
+  const CalibrationFolder folder;
+  const Run real = run_on_real(options, options.program, folder.stem());
   const Calibration calibration = read_calibrations(folder.path());
   const std::vector<DevicePrediction> devices = prediction::predict("", {real}).devices;
   if (!calibration.is_of_process) {
@@ -272,10 +280,10 @@ int compare_built_in(const ValidateOptions& options) {
   if (options.calibration_file.empty()) return status;
   std::vector<std::string> program = {networks.program};
   program.insert(program.end(), networks.names.begin(), networks.names.end());
-  const ScratchFolder folder;
+  const CalibrationFolder folder;
   ValidateOptions whole = options;
   whole.until_exit = true;
-  run_on_real(whole, program, folder.path() + "/calibration");
+  run_on_real(whole, program, folder.stem());
   write_calibration(options.calibration_file, read_calibrations(folder.path()));
   return status;
 }

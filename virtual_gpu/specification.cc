@@ -133,6 +133,33 @@ size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// Letters and digits, in lower case.
+std::string essence(std::string_view name) {
+  std::string letters;
+  for (const char c : name) {
+    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) letters += c;
+    if (c >= 'A' && c <= 'Z') letters += static_cast<char>(c + 32);
+  }
+  return letters;
+}
+
+// The known names that are a part of this one, as in `NVIDIA L4`, the longest of them; else those
+// of which this is a part: `4090`.
+std::vector<std::string> names_that_overlap(std::string_view name) {
+  const std::string wanted = essence(name);
+  std::vector<std::string> inner, outer;
+  for (const Profile& profile : profiles()) {
+    const std::string known = essence(profile.name);
+    if (wanted.find(known) != std::string::npos) {
+      if (!inner.empty() && known.size() <= essence(inner.front()).size()) continue;
+      inner = {profile.name};
+    } else if (wanted.size() > 1 && known.find(wanted) != std::string::npos) {
+      outer.push_back(profile.name);
+    }
+  }
+  return inner.empty() ? outer : inner;
+}
+
 // The known names that a user may have meant, as in `: h100 or h200?`; empty where none is near.
 std::string suggestion(std::string_view name) {
   constexpr size_t kFar = 3;
@@ -146,6 +173,10 @@ std::string suggestion(std::string_view name) {
     if (far < nearest) names.clear();
     nearest = far;
     names += (names.empty() ? ": " : " or ") + profile.name;
+  }
+  if (names.empty()) {
+    for (const std::string& overlapping : names_that_overlap(name))
+      names += (names.empty() ? ": " : " or ") + overlapping;
   }
   return names.empty() ? names : names + "?";
 }
@@ -278,7 +309,7 @@ std::string take_bytes(std::string_view value, std::optional<uint64_t>& amount) 
 
 std::string take_calibration(std::string_view path, Specification& result) {
   std::string text;
-  const std::string of_file = "the file " + quoted(path) + ": ";
+  const std::string of_file = quoted(path) + ": ";
   if (!read_file(std::string(path), text)) return of_file + "it cannot be read, or is empty.";
   ParsedCalibration parsed = parse_calibration_json(text);
   if (!parsed.calibration) return of_file + plain(parsed.error, kLongestError);

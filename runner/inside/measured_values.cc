@@ -53,8 +53,29 @@ std::string layer_of(const Birthplace& born, const std::string& module) {
 }
 
 prediction::MeasuredRow row_of(const ReportRow& row) {
-  return {row.name,  std::string(row.op),   phase_text(row.phase),
-          row.where, shape_text(row.shape), row.nbytes.value_or(0)};
+  prediction::MeasuredRow result;
+  result.name = row.name;
+  result.op = std::string(row.op);
+  result.phase = phase_text(row.phase);
+  result.layer = layer_of(row, row.module);
+  result.place = row.where;
+  // Memory that is no tensor's has none.
+  if (row.shape) result.shape = shape_text(row.shape);
+  result.bytes = row.nbytes.value_or(0);
+  result.is_anonymous = row.anonymous;
+  return result;
+}
+
+// The module of a parameter, by the id of its storage; empty where it is not known.
+std::string module_of(uint64_t parameter, size_t device) {
+  if (parameter == 0) return "";
+  const Report report = MemReporter().collect_peak(cuda(device));
+  for (const DeviceReport& of_device : report.devices) {
+    for (const ReportRow& row : of_device.rows) {
+      if (row.storage_id == parameter) return row.module;
+    }
+  }
+  return "";
 }
 
 void keep_largest(std::map<std::string, int64_t>& bytes_by_name, size_t most) {
@@ -121,7 +142,7 @@ std::vector<prediction::MeasuredDevice> measured_devices() {
     device.capacity_bytes = static_cast<int64_t>(use.total_bytes);
     device.process_peak = static_cast<int64_t>(use.peak_bytes);
     device.context_bytes = static_cast<int64_t>(use.context_bytes);
-    device.failures = static_cast<int64_t>(use.library_failures);
+    device.failures = static_cast<int64_t>(use.unretried_failures);
     const BeforeResets before = before_resets(device.index);
     device.allocated_peak = before.allocated_peak;
     device.reserved_peak = before.reserved_peak;
@@ -163,7 +184,8 @@ prediction::MeasuredFailure measured_failure(const AllocationFailure& failed) {
   failure.requested_bytes = failed.requested_bytes;
   failure.op = failed.op;
   failure.phase = phase_text(failed.phase);
-  failure.layer = layer_of(failed, "");
+  failure.layer = layer_of(
+      failed, module_of(failed.parameter, static_cast<unsigned char>(failed.device.index())));
   failure.place = to_string(virtual_gpu::take_program_line());
   const auto device = static_cast<size_t>(failure.device);
   if (const auto statistics = device_statistics(cuda(device))) {

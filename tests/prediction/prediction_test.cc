@@ -224,6 +224,49 @@ TEST_CASE("a number may be a size, unless a run with other numbers allocates the
   CHECK(predict("test", {low, high, probe}).verdict == Verdict::kNotKnown);
 }
 
+TEST_CASE("CUDA's pool counts no allocations: a probe is held to the peak, and the text says so") {
+  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
+  for (Run* const each : {&low, &high})
+    each->processes[0].allocator_settings = "backend:cudaMallocAsync";
+  high.processes[0].unknown_reads = {open_read(0)};
+  high.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kNumber;
+  Run probe = high;
+  probe.numbers_are_one = true;
+  Prediction prediction = predict("test", {low, high, probe});
+  CHECK(prediction.verdict == Verdict::kFits);
+  CHECK(contains(prediction.to_text(), "how it falls into pieces is not known"));
+  probe.processes[0].devices[0].allocated_peak += kMiB;
+  CHECK(predict("test", {low, high, probe}).verdict == Verdict::kNotKnown);
+  // 1000 MiB that are short, or cached.
+  prediction.devices[0].reserved_peak.high += 200 * kMiB;
+  CHECK_FALSE(settings_worth_trying(prediction, "").empty());
+  CHECK(settings_worth_trying(prediction, "backend:cudaMallocAsync,").empty());
+}
+
+TEST_CASE("the largest stand in columns, by their names or their layers") {
+  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
+  MeasuredPeak peak;
+  peak.op = "aten::conv2d";
+  peak.by_role = {{"optimizer_state", 3 * kMiB}, {"tensor", 2 * kMiB}};
+  peak.by_layer = {{"my_net.user_embed", kMiB}};
+  const std::string place =
+      "a.cc:1 (anonymous namespace)::Net<int>::forward(at::Tensor const&, f(*)(int)) const";
+  peak.largest = {
+      {"my_net.weight", "aten::to", "forward", "my_net", "a.cc:2 main", "(3,)", 2 * kMiB, false},
+      {"Tensor7", "aten::conv2d", "backward", "conv1", place, "", kMiB, true},
+      {"Tensor8", "aten::mm", "other", "", "b.cc:3 Net::operator()(int)", "(64, 64)", kMiB, true}};
+  high.processes[0].peak = peak;
+  const std::string text = predict("test", {low, high}).to_text();
+  CHECK(contains(text, "by role:  optimizer state 3.0 MiB, other tensors 2.0 MiB\n"));
+  CHECK(contains(text, "by layer: my_net.user_embed 1.0 MiB\n"));
+  CHECK(contains(text,
+                 "       2.0 MiB  my_net.weight  (3,)         aten::to, forward, at a.cc:2 main\n"
+                 "       1.0 MiB                 (no tensor)  aten::conv2d, backward, in conv1, at "
+                 "a.cc:1 (anonymous namespace)::Net<int>::forward\n"
+                 "       1.0 MiB                 (64, 64)     aten::mm, at b.cc:3 "
+                 "Net::operator()\n"));
+}
+
 TEST_CASE("a low end that assumed sizes proves nothing") {
   Run assumed = failed_run(kLow, 990);
   assumed.assumes_sizes = true;
@@ -436,7 +479,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                   "net.0",
                                   "a.cc:1 f",
                                   {{"parameter", 5}},
-                                  {{"T", "op", "other", "", "(1,)", 9}},
+                                  {{"T", "op", "other", "conv1", "a.cc:1", "(1,)", 9, true}},
                                   {{"net.0", 5}, {"net.2", 7}}};
   measurement.cause = "SIGSEGV";
   measurement.unstepped_parameters = 13;
@@ -456,6 +499,8 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->failure->layer == "net.2");
   CHECK(read->peak->by_role.at("parameter") == 5);
   CHECK(read->peak->by_layer.at("net.2") == 7);
+  CHECK(read->peak->largest.at(0).layer == "conv1");
+  CHECK(read->peak->largest.at(0).is_anonymous);
   CHECK(read->cause == "SIGSEGV");
   CHECK(read->unstepped_parameters == 13);
   CHECK(read->failure->free_bytes == 3);

@@ -192,7 +192,7 @@ TEST_CASE("fit says where the value goes, and between which bounds it is") {
   CHECK(both.until_exit);
   const auto error = [](const Words& words) { return error_of(after("fit", words)); };
   CHECK(contains(error({"--arg={}", "p"}), "memledger fit: on which GPU?"));
-  CHECK(contains(error({"--gpu=l4", "--gpu=t4", "--arg={}", "p"}), "one machine at a time"));
+  CHECK(contains(error({"--gpu=l4", "--gpu=t4", "--arg={}", "p"}), "one GPU at a time"));
   CHECK(contains(error({"--gpu=l5", "--arg={}", "p"}), "l5"));
   CHECK(contains(error({"--gpu=l4", "--arg={}"}), "which program?"));
   CHECK(contains(error({"--gpu=l4", "p"}), "where does the value go?"));
@@ -245,9 +245,10 @@ TEST_CASE("validate takes a program or none, and a calibration to write") {
 TEST_CASE("a calibration belongs to a virtual GPU, and is read before anything runs") {
   CHECK(contains(error_of({"run", "--calibration=c.json", "p"}), "requires --virtual-gpu"));
   CHECK(contains(error_of({"run", "--virtual-gpu=a100", "--calibration=no such", "p"}),
-                 "calibration=the file \"no such\": it cannot be read, or is empty."));
+                 "run: --calibration=\"no such\": it cannot be read, or is empty."));
   CHECK(contains(error_of({"dry-run", "--gpu=a100", "--calibration=no such", "p"}),
-                 "the file \"no such\""));
+                 "dry-run: --calibration=\"no such\": it cannot"));
+  CHECK(contains(error_of({"fit", "--gpu=a100", "--gpu=l4", "--arg={}", "p"}), "give --gpu once"));
   CHECK(contains(error_of({"dry-run", "--gpu=a100", "--calibration=a,b", "p"}), "a comma"));
 }
 

@@ -37,6 +37,9 @@ std::string error(std::string_view text) {
 TEST_CASE("an unknown device is answered with the names that are near") {
   CHECK(contains(error("h1000"), "\"h1000\" is not a known device: h100? Known are: "));
   CHECK(contains(error("RTX4099"), "is not a known device: rtx4090? "));
+  CHECK(contains(error("4090"), "is not a known device: rtx4090? "));
+  CHECK(contains(error("NVIDIA L40S"), "is not a known device: l40s? "));
+  CHECK(contains(error("a10"), "is not a known device: a100 or a10g? "));
   CHECK(contains(error("tpu-v5"), "is not a known device. Known are: "));
 }
 
