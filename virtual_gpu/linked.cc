@@ -37,6 +37,9 @@ std::string find_runner(const std::string& program) {
     const std::string runner = folder + "/memledger/runner/memledger";
     if (is_program(runner)) return runner;
   }
+#if defined(MEMLEDGER_COMMAND)
+  if (is_program(MEMLEDGER_COMMAND)) return MEMLEDGER_COMMAND;
+#endif
   return "memledger";
 }
 

@@ -39,6 +39,8 @@ put() {  # FILE DESTINATION [MODE]
 
 # The two headers that users include first, and those that they reach.
 headers=(memledger.h memledger_fmt.h)
+# What they do not reach: the adaptors of test frameworks.
+headers+=(tracker/expectations_doctest.h tracker/expectations_gtest.h prediction/expectations_doctest.h prediction/expectations_gtest.h)
 seen=" "
 while ((${#headers[@]})); do
   header="${headers[0]}"
@@ -55,6 +57,8 @@ put "$files/runner/inside/libmemledger.so" "$prefix/lib/libmemledger.so" 755
 put "$files/runner/inside/libmemledger_preload.so" "$prefix/lib/memledger/libmemledger_preload.so" 755
 put "$files/runner/inside/libmemledger_measure.so" "$prefix/lib/memledger/libmemledger_measure.so" 755
 put "$files/runner/memledger" "$prefix/bin/memledger" 755
+# Compiled into the programs that link memledger::virtual_gpu.
+put "$files/virtual_gpu/linked.cc" "$prefix/lib/memledger/virtual_gpu_linked.cc"
 rm -rf "$prefix/lib/memledger/virtual_gpu"
 if [[ -e "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" ]]; then
   put "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" "$prefix/lib/memledger/virtual_gpu/preload.txt"

@@ -21,7 +21,8 @@ mkdir -p "with a space"
 "$install" --prefix "$prefix" >install.log 2>&1 || fail "installing" install.log
 prefix="$PWD/prefix"
 for file in include/memledger/memledger.h include/memledger/memledger_fmt.h lib/libmemledger.so lib/cmake/memledger/memledgerConfig.cmake lib/pkgconfig/memledger.pc \
-            bin/memledger lib/memledger/libmemledger_preload.so; do
+            include/memledger/prediction/expectations_doctest.h include/memledger/prediction/expectations_gtest.h include/memledger/tracker/expectations_gtest.h \
+            bin/memledger lib/memledger/libmemledger_preload.so lib/memledger/libmemledger_measure.so; do
   [[ -e "$prefix/$file" ]] || fail "$file is not installed"
 done
 if grep -rnE 'nlohmann|CLI11|"(text|runner)/' "$prefix/include"; then fail "an installed header needs more than is installed"; fi
@@ -66,6 +67,34 @@ if [[ "$(id -u)" == 0 ]] && ${CC:-cc} secure.c -o secure && with_rights secure s
   if grep '^memledger' err || [[ -e secure.json ]]; then fail "a setgid program obeys the environment" err; fi
 else
   echo "skipped: a setgid program, which only root can make here"
+fi
+
+# A test of a user's, which asks whether a step fits on a GPU that is not there.
+if [[ -e "$prefix/lib/memledger/virtual_gpu/preload.txt" && -s "$prefix/lib/memledger/virtual_gpu/preload.txt" ]]; then
+  mkdir fits && cat >fits/main.cpp <<'END'
+#include <doctest/doctest.h>
+#include <torch/torch.h>
+
+#include "memledger.h"
+#include "prediction/expectations_doctest.h"
+
+TEST_CASE("a step fits") {
+  const auto step = [] { torch::zeros({100 << 20}, torch::dtype(torch::kByte).device(torch::kCUDA)); };
+  CHECK(memledger::fits_on("h100:256MiB,addresses=down", step));
+  CHECK_FALSE(memledger::fits_on("h100:64MiB,addresses=down", step));
+}
+END
+  cat >fits/CMakeLists.txt <<'END'
+cmake_minimum_required(VERSION 3.18)
+project(fits CXX)
+find_package(memledger 0.1 REQUIRED)
+add_executable(fits main.cpp)
+target_compile_definitions(fits PRIVATE DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN)
+target_link_libraries(fits PRIVATE memledger::virtual_gpu)
+END
+  cmake -S fits -B build_fits -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 || fail "cmake with memledger::virtual_gpu" cmake.log
+  cmake --build build_fits >build.log 2>&1 || fail "building with memledger::virtual_gpu" build.log
+  env -u RUNFILES_DIR -u TEST_SRCDIR ./build_fits/fits >out 2>err || fail "a step fits on a virtual GPU" out err
 fi
 
 export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
