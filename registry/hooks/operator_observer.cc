@@ -235,11 +235,15 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
+// The user scope in which Python's optimizers step: Optimizer.step#AdamW.step.
+constexpr std::string_view kStepScope = "Optimizer.step#";
+
 // Restores the label that was there when a user scope or the method of a TorchScript module began.
 struct LabelBefore : at::ObserverContext {
   uint32_t thread = 0;
   core::NameId before = 0;
   core::NameId inside = 0;
+  bool is_step = false;
 };
 
 std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
@@ -255,6 +259,8 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   path.append(kind).append(fn.name());
   thread.label = context->inside = names.intern(path);
   RegistryState::get().label_history.note(thread.thread, thread.label);
+  context->is_step = std::strncmp(fn.name(), kStepScope.data(), kStepScope.size()) == 0;
+  if (context->is_step) thread.phase.begin_step();
   return context;
 }
 
@@ -295,7 +301,9 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
       case at::RecordScope::USER_SCOPE:
       case at::RecordScope::TORCHSCRIPT_FUNCTION:
         if (const auto* label = static_cast<LabelBefore*>(context)) {
-          if (label->thread == thread.thread && label->inside == thread.label) {
+          if (label->thread != thread.thread) break;
+          if (label->is_step) thread.phase.end_step();
+          if (label->inside == thread.label) {
             thread.label = label->before;
             RegistryState::get().label_history.note(thread.thread, thread.label);
           }

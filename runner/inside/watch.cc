@@ -23,6 +23,7 @@
 #include "reporter/out_of_memory.h"
 #include "runner/environment.h"
 #include "runner/inside/measure.h"
+#include "runner/inside/python_program.h"
 #include "runner/inside/run_report.h"
 #include "text/output.h"
 #include "tracker/line_profiler.h"
@@ -240,6 +241,7 @@ void begin(const environment::Settings& settings) {
   if (!settings.timeline.empty()) begin_timeline();
   std::atexit(&report_at_exit);
   if (watch.reports) report_out_of_memory();
+  tell_python_names();
 }
 
 // After the registry's own work at load (101, 102).
@@ -257,12 +259,17 @@ __attribute__((constructor(103))) void watch_if_asked() {
 }
 
 }  // namespace
+
+void report_now() { report_at_exit(); }
+
 }  // namespace memledger::inside
 
 extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::measure_main_begins();
   memledger::inside::Watch& watch = memledger::inside::watch();
-  if (watch.process == 0 || watch.main_has_begun.exchange(true)) return;
+  if (watch.process == 0) return;
+  memledger::inside::tell_python_names();  // a plugin may have brought Python
+  if (watch.main_has_begun.exchange(true)) return;
   memledger::inside::check_gpu();
   std::atexit(&memledger::inside::report_at_exit);
 }
