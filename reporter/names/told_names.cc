@@ -187,9 +187,9 @@ const Namer::Spot* Namer::spot_of(const Record& record) {
     spot.order.push_back(0);
     spot.order.push_back(slot.order);
     spot.path.push_back(slot.name);
-    const bool is_better = best_spot.root == 0 ||
-                           (slot.replaced == best_is_replaced ? spot.order < best_spot.order
-                                                              : best_is_replaced);
+    const bool is_better =
+        best_spot.root == 0 ||
+        (slot.replaced == best_is_replaced ? spot.order < best_spot.order : best_is_replaced);
     if (!is_better) continue;
     best_spot = std::move(spot);
     best_is_replaced = slot.replaced;
@@ -320,9 +320,8 @@ uint64_t ToldNames::Table::record_of(const at::Tensor& tensor, Role role, uint64
     if (living.size() >= prune_at) prune(dropped);
     record = next++;
     records[record].role = role;
-    living.emplace(
-        tensor.unsafeGetTensorImpl(),
-        Living{WeakTensor(tensor.getIntrusivePtr()), record, this_thread_number()});
+    living.emplace(tensor.unsafeGetTensorImpl(),
+                   Living{WeakTensor(tensor.getIntrusivePtr()), record, this_thread_number()});
   }
   if (storage_id != 0) kept[storage_id] = record;
   empty.store(false, std::memory_order_release);
@@ -487,8 +486,7 @@ void ToldNames::add_gradient(const at::Tensor& parameter, const at::Tensor& grad
     const auto its = table_->living.find(parameter.unsafeGetTensorImpl());
     if (its == table_->living.end()) return;
     const uint64_t owner = its->second.record;
-    const uint64_t record =
-        table_->record_of(gradient, Role::kGradient, storage_id, dropped);
+    const uint64_t record = table_->record_of(gradient, Role::kGradient, storage_id, dropped);
     table_->records[record].parameter = owner;
   } catch (...) {
   }
@@ -517,8 +515,7 @@ void ToldNames::add_state(std::string_view optimizer, const at::Tensor& paramete
       const auto its = table_->living.find(parameter.unsafeGetTensorImpl());
       if (its == table_->living.end()) return;
       const uint64_t owner = its->second.record;
-      const uint64_t record =
-          table_->record_of(state, Role::kOptimizerState, storage_id, dropped);
+      const uint64_t record = table_->record_of(state, Role::kOptimizerState, storage_id, dropped);
       Record& one = table_->records[record];
       one.parameter = owner;
       one.optimizer = optimizer;

@@ -7,8 +7,10 @@ R"PYTHON(#"
 # have no hook, which would slow each call and show in compiled code; what compiled code runs of
 # these hooks ends at is_compiling(), a constant there.
 
+import builtins
 import sys
 
+__builtins__ = builtins  # as modules have them; torch.compile looks there
 PARAMETER, BUFFER = 0, 1
 
 
@@ -216,8 +218,8 @@ def begin():
             if isinstance(parameter, Tensor):
                 tell_state(name, parameter, b"", state)
 
-    # Neither copies nor pickles of modules register what they have, and moving a module replaces its
-    # buffers. Programs ask for train() or eval() where they have made their model.
+    # Copies and pickles of modules register nothing, and moving a module replaces its buffers.
+    # Programs ask for train() or eval() where they have made their model.
     depth = 0
 
     def after(name, is_outermost, is_wanted):

@@ -11,8 +11,8 @@ extern "C" void memledger_main_begins();
 
 namespace memledger::inside {
 
-// Writes the reports that are due when the program ends, once: for a program that knows better than
-// the C library when that is.
+// Writes the reports that are due when the program ends, once. Called when Python begins to end,
+// while what the program has is still there.
 void report_now();
 
 }  // namespace memledger::inside
