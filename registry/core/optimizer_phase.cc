@@ -62,7 +62,7 @@ OperatorKind OperatorKinds::of(NameId id, const char* name) noexcept {
 
 void OptimizerPhase::note_parameter(OperatorKind kind, Ledger& ledger) noexcept {
   in_step_ = kind == OperatorKind::kStep;
-  operator_phase_ = in_step_ ? Phase::kOptimizer : Phase::kOther;
+  operator_phase_ = in_step() ? Phase::kOptimizer : Phase::kOther;
   if (in_step_) {
     for (uint32_t i = 0; i < birth_count_; ++i)
       ledger.set_phase(births_[i].address, births_[i].id, Phase::kOptimizer, /*inferred=*/true);

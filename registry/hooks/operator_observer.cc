@@ -43,6 +43,18 @@ bool is_engine_scope(const char* name) {
   return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0;
 }
 
+// torch.compile brackets what it has compiled in an operator-like scope of this name. A scope to
+// us, too: the operators within, if there are any, have their own names and parameters.
+constexpr std::string_view kCompiledRegion = "Torch-Compiled Region: ";
+bool is_compiled_region(const char* name) {
+  return name[0] == 'T' && std::strncmp(name, kCompiledRegion.data(), kCompiledRegion.size()) == 0;
+}
+
+// Its function reads all parameters of its graph, so that none of them tells a layer.
+bool is_compiled_function(const char* name) {
+  return name[0] == 'C' && std::strcmp(name, "CompiledFunction") == 0;
+}
+
 uintptr_t address_of(c10::StorageImpl& storage) {
   return reinterpret_cast<uintptr_t>(storage._mutable_data_ptr_no_checks().get());
 }
@@ -192,6 +204,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
     core::TrainingThreads::note(thread);
   }
   look_at_inputs(thread, fn);
+  if (is_compiled_function(fn.name())) thread.parameter = thread.inherited_parameter = 0;
   note_next_node(thread, fn);
 }
 
@@ -235,11 +248,15 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
+// The user scope in which Python's optimizers step: Optimizer.step#AdamW.step.
+constexpr std::string_view kStepScope = "Optimizer.step#";
+
 // Restores the label that was there when a user scope or the method of a TorchScript module began.
 struct LabelBefore : at::ObserverContext {
   uint32_t thread = 0;
   core::NameId before = 0;
   core::NameId inside = 0;
+  bool is_step = false;
 };
 
 std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
@@ -255,6 +272,8 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   path.append(kind).append(fn.name());
   thread.label = context->inside = names.intern(path);
   RegistryState::get().label_history.note(thread.thread, thread.label);
+  context->is_step = std::strncmp(fn.name(), kStepScope.data(), kStepScope.size()) == 0;
+  if (context->is_step) thread.phase.begin_step();
   return context;
 }
 
@@ -274,6 +293,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
       default:
         if (is_engine_scope(fn.name())) {
           push_node(thread, fn.name() + kEngineScope.size());
+        } else if (is_compiled_region(fn.name())) {
+          return start_labelled_scope(thread, fn);
         } else {
           start_operator(thread, fn);
         }
@@ -282,6 +303,15 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
   }
   return nullptr;
+}
+
+void end_labelled_scope(ThreadContext& thread, const at::ObserverContext* context) {
+  const auto* const label = static_cast<const LabelBefore*>(context);
+  if (label == nullptr || label->thread != thread.thread) return;
+  if (label->is_step) thread.phase.end_step();
+  if (label->inside != thread.label) return;
+  thread.label = label->before;
+  RegistryState::get().label_history.note(thread.thread, thread.label);
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
@@ -294,12 +324,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
         break;
       case at::RecordScope::USER_SCOPE:
       case at::RecordScope::TORCHSCRIPT_FUNCTION:
-        if (const auto* label = static_cast<LabelBefore*>(context)) {
-          if (label->thread == thread.thread && label->inside == thread.label) {
-            thread.label = label->before;
-            RegistryState::get().label_history.note(thread.thread, thread.label);
-          }
-        }
+        end_labelled_scope(thread, context);
         break;
       default:
         if (is_engine_scope(fn.name())) {
@@ -309,6 +334,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
               std::strcmp(fn.name() + kEngineScope.size(), kAccumulateGrad) == 0) {
             GradientNotes::note_running_node();
           }
+        } else if (is_compiled_region(fn.name())) {
+          end_labelled_scope(thread, context);
         } else {
           end_operator(thread, fn);
         }
