@@ -163,6 +163,20 @@ void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
                                               {thread.op, thread.label, thread.nearest()});
 }
 
+// Tells of inferred steps. Those in a ScopedPhase end with it.
+void note_step(ThreadContext& thread) {
+  const bool is_in_step =
+      !thread.phase.is_set() && thread.phase.operator_phase() == Phase::kOptimizer;
+  if (!is_in_step && thread.step == ThreadContext::Step::kNone) return;
+  core::StepMarks* const marks = RegistryState::get().step_marks.load(std::memory_order_acquire);
+  if (marks == nullptr) return;
+  if (is_in_step) {
+    marks->note_operator(thread);
+  } else {
+    marks->end(thread);
+  }
+}
+
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (thread.op_depth++ > 0) {
     note_next_node(thread, fn);
@@ -192,6 +206,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
     core::TrainingThreads::note(thread);
   }
   look_at_inputs(thread, fn);
+  note_step(thread);
   note_next_node(thread, fn);
 }
 
@@ -235,9 +250,16 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-// Restores the label that was there when a user scope or the method of a TorchScript module began.
+// Python's optimizers run their steps in a scope of this name.
+constexpr std::string_view kPythonStep = "Optimizer.step#";
+
+// Restores the label that was there when a user scope or the method of a TorchScript module began,
+// and the phase.
 struct LabelBefore : at::ObserverContext {
   uint32_t thread = 0;
+  bool is_step = false;
+  bool phase_was_set = false;
+  Phase phase_before = Phase::kOther;
   core::NameId before = 0;
   core::NameId inside = 0;
 };
@@ -255,6 +277,13 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   path.append(kind).append(fn.name());
   thread.label = context->inside = names.intern(path);
   RegistryState::get().label_history.note(thread.thread, thread.label);
+  context->is_step = std::strncmp(fn.name(), kPythonStep.data(), kPythonStep.size()) == 0;
+  if (context->is_step) {
+    context->phase_was_set = thread.phase.is_set();
+    context->phase_before = thread.phase.set_phase();
+    thread.phase.open_scope(Phase::kOptimizer);
+    core::TrainingThreads::note(thread);
+  }
   return context;
 }
 
@@ -299,6 +328,9 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
             thread.label = label->before;
             RegistryState::get().label_history.note(thread.thread, thread.label);
           }
+          if (label->is_step && label->thread == thread.thread)
+            core::leave_phase(thread, label->phase_was_set, label->phase_before,
+                              RegistryState::get().step_marks.load());
         }
         break;
       default:
