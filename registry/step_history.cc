@@ -50,8 +50,8 @@ StepHistory step_history() {
   result.steps = history.steps;
   for (const core::StepMarks::Record& record : history.records) {
     for (const core::DeviceTotals& totals : record.devices) {
-      result.course.push_back({device_of(totals.device), record.step,
-                               totals.counters.current_bytes, totals.counters.peak_bytes});
+      result.course.push_back({device_of(totals.device), record.step, totals.counters.current_bytes,
+                               totals.counters.peak_bytes});
     }
   }
   for (const core::StepMarks::PeakStep& peak : history.peaks) {

@@ -8,8 +8,8 @@
 //   const memledger::StepHistory steps = memledger::step_history();
 //   std::cout << steps.last.total_bytes(at::kCUDA) << " bytes between steps\n";
 //
-// A step is one that LibTorch's or Python's optimizers make, or that is inferred (Phase::kOptimizer).
-// Of this copy's hooks only (registry/second_copy/copies.h). Any thread may call these functions.
+// A step is LibTorch's or Python's optimizer's, or inferred (Phase::kOptimizer). Only this copy's
+// hooks are asked. Any thread may call these functions.
 
 #include <c10/core/Device.h>
 
@@ -22,8 +22,8 @@ namespace memledger {
 
 struct StepOfDevice {
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  int64_t step = 0;   // from 1
-  int64_t bytes = 0;  // alive at its end, as requested
+  int64_t step = 0;        // from 1
+  int64_t bytes = 0;       // alive at its end, as requested
   int64_t peak_bytes = 0;  // the highest so far
 };
 

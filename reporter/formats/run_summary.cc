@@ -83,7 +83,8 @@ class Sorter {
  private:
   // What a compiled graph makes for itself: it shows no tensor, or none that outlives the step.
   bool is_buffer_of_compiled_code(const ReportRow& row) const {
-    if (row.adopted || compiled_graph(row).empty() || row.storage_kind == StorageKind::kLibraryWorkspace)
+    if (row.adopted || compiled_graph(row).empty() ||
+        row.storage_kind == StorageKind::kLibraryWorkspace)
       return false;
     return row.phase == Phase::kBackward ? !is_kept(row) : !row.dtype.has_value();
   }
@@ -113,9 +114,8 @@ std::string layer_of(const ReportRow& row) {
 }
 
 bool is_number(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isdigit(c) != 0;
-  });
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 // A name with its first number apart: transformer.h. 3 .mlp.c_fc.weight.
@@ -182,7 +182,8 @@ std::string layers_text(const Layers& layers) {
   for (size_t i = 0; i < std::min(runs.size(), kLayers); ++i) {
     if (i > 0) text += ", ";
     if (runs[i].count == 1) {
-      text += fmt::format("{} {}", table_name(runs[i].first, 60), readable_size(runs[i].bytes_each));
+      text +=
+          fmt::format("{} {}", table_name(runs[i].first, 60), readable_size(runs[i].bytes_each));
       continue;
     }
     text += fmt::format("{} … {}: {} each", table_name(runs[i].first, 60), runs[i].last_number,
@@ -225,9 +226,9 @@ std::string head_of(const RunReport& run, const RunOfDevice& device) {
   text += "  peak ";
   // The CPU's allocator gives what is asked for.
   const bool is_cpu = device.peak.device.is_cpu();
-  text += figures.allocated_peak ? "allocated " + readable_size(*figures.allocated_peak)
-                                 : (is_cpu ? "allocated " : "requested ") +
-                                       readable_size(device.peak.total_bytes);
+  text += figures.allocated_peak
+              ? "allocated " + readable_size(*figures.allocated_peak)
+              : (is_cpu ? "allocated " : "requested ") + readable_size(device.peak.total_bytes);
   if (figures.reserved_peak) text += ", reserved " + readable_size(*figures.reserved_peak);
   if (figures.capacity) text += " of " + readable_size(*figures.capacity);
   return text + moment_text(run, device);
@@ -297,8 +298,8 @@ std::string composition_text(const Composition& composition, bool with_layers) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_string(part),
                         readable_size(composition.bytes[i]));
     // Other parts are always inferred.
-    const bool may_be_told = part == Part::kParameters || part == Part::kGradients ||
-                             part == Part::kOptimizerState;
+    const bool may_be_told =
+        part == Part::kParameters || part == Part::kGradients || part == Part::kOptimizerState;
     if (may_be_told) text += dtypes_text(composition.dtypes[i], composition.bytes[i]);
     if (may_be_told && composition.inferred[i] > 0) {
       text += composition.inferred[i] == composition.bytes[i]
@@ -364,8 +365,8 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
     return "state " + group.what + '\n' + group.dtype;
   }
   if (part.part == Part::kCompiled) {
-    group.what =
-        fmt::format("buffers of compiled {} [{}]", printable(compiled_graph(row)), to_string(row.phase));
+    group.what = fmt::format("buffers of compiled {} [{}]", printable(compiled_graph(row)),
+                             to_string(row.phase));
     group.shape = "various";
     return "compiled " + group.what;
   }
@@ -418,10 +419,10 @@ std::string shape_and_dtype(const Group& group) {
 
 // Returns `  110.25M  12 x 9.19M  (768, 3072) float32  h.0…11.mlp.weight at train.py:81`.
 std::string group_text(const Group& group) {
-  const std::string count =
-      group.count == 1  ? ""
-      : group.same_size ? fmt::format("{} x {}", group.count, readable_size(group.each))
-                        : fmt::format("{} x", group.count);
+  const std::string count = group.count == 1 ? ""
+                            : group.same_size
+                                ? fmt::format("{} x {}", group.count, readable_size(group.each))
+                                : fmt::format("{} x", group.count);
   const std::string figures = fmt::format("  {:>9s}  {:<12s} {:<26s} ", readable_size(group.bytes),
                                           count, shape_and_dtype(group));
   constexpr size_t kLeast = 40;
@@ -461,8 +462,7 @@ std::string growth_text(const RunReport& run, const RunOfDevice& device) {
   std::vector<Group> grown = growth_of(device);
   if (difference == 0 && grown.empty())
     return fmt::format("nothing has grown since step {}", run.baseline_step);
-  std::string text =
-      fmt::format("since step {}: {}", run.baseline_step, signed_size(difference));
+  std::string text = fmt::format("since step {}: {}", run.baseline_step, signed_size(difference));
   for (size_t i = 0; i < std::min(grown.size(), kGrowing); ++i) {
     text += fmt::format("{} {} {} {}{}", i == 0 ? ", namely" : ",", signed_size(grown[i].bytes),
                         shape_and_dtype(grown[i]), what_of(grown[i]), grown[i].place);
@@ -482,11 +482,6 @@ std::string largest_text(const DeviceReport& rows, const RunOfDevice& run, size_
   return text;
 }
 
-struct Budget {
-  size_t largest = kLargest;  // rows of a device
-  bool states = true;         // between steps and at the end
-};
-
 void add_states(std::vector<std::string>& lines, const RunReport& run, const RunOfDevice& device) {
   if (device.last) {
     add_wrapped(lines, fmt::format("  after the last step ({}): {}: {}", run.steps,
@@ -496,57 +491,60 @@ void add_states(std::vector<std::string>& lines, const RunReport& run, const Run
       add_wrapped(lines, "    " + growth_text(run, device));
   }
   if (!device.end) return;
-  std::string text = device.end->total_bytes == 0
-                         ? "  not freed at the end: nothing"
-                         : fmt::format("  not freed at the end: {}: {}",
-                                       readable_size(device.end->total_bytes),
-                                       largest_text(*device.end, device, 3));
+  std::string text =
+      device.end->total_bytes == 0
+          ? "  not freed at the end: nothing"
+          : fmt::format("  not freed at the end: {}: {}", readable_size(device.end->total_bytes),
+                        largest_text(*device.end, device, 3));
   if (device.end->unexplained_bytes.value_or(0) != 0)
     text += fmt::format("; {} unexplained: please report a bug",
                         readable_size(*device.end->unexplained_bytes));
   add_wrapped(lines, text);
 }
 
-void add_device(std::vector<std::string>& lines, const RunReport& run, const RunOfDevice& device,
-                size_t largest, bool states) {
-  add_wrapped(lines, head_of(run, device));
+// What there is to tell of a device, in the order in which it is told.
+struct Told {
+  std::vector<std::string> head, largest, states;
+};
+
+Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu) {
+  Told told;
+  add_wrapped(told.head, head_of(run, device));
   const Composition composition = compose(device.peak, device);
   const std::string parts = composition_text(composition, true);
   const bool is_rounded = device.figures.allocated_peak.has_value() &&
                           *device.figures.allocated_peak != device.peak.total_bytes;
-  if (!parts.empty())
-    add_wrapped(lines, (is_rounded ? fmt::format("  {} requested: ",
-                                                 readable_size(device.peak.total_bytes))
-                                   : "  ") +
-                           parts);
-  if (!device.peak.rows.empty() && composition.nameless > 0)
-    lines.push_back(
-        fmt::format("  without a name or a layer: {}", readable_size(composition.nameless)));
+  const std::string requested =
+      is_rounded ? readable_size(device.peak.total_bytes) + " requested: " : "";
+  if (!parts.empty()) add_wrapped(told.head, "  " + requested + parts);
+  if (composition.nameless > 0)
+    told.head.push_back("  without a name or a layer: " + readable_size(composition.nameless));
   const std::vector<Group> groups = groups_of(device.peak, device);
-  for (size_t i = 0; i < std::min(largest, groups.size()); ++i)
-    lines.push_back(group_text(groups[i]));
-  if (states) add_states(lines, run, device);
+  const size_t most = is_beside_gpu ? kLargestBesideGpu : kLargest;
+  for (size_t i = 0; i < std::min(most, groups.size()); ++i)
+    told.largest.push_back(group_text(groups[i]));
+  if (!is_beside_gpu) add_states(told.states, run, device);
+  return told;
 }
 
-std::vector<std::string> lines_of(const RunReport& run, const Budget& budget) {
-  std::vector<std::string> lines = {"memledger: " + run.title +
-                                    (run.hint.empty() ? "" : "; " + run.hint)};
-  const bool has_gpu =
-      std::any_of(run.devices.begin(), run.devices.end(),
-                  [](const RunOfDevice& device) { return device.peak.device.is_cuda(); });
-  for (const RunOfDevice& device : run.devices) {
-    const bool is_beside = has_gpu && device.peak.device.is_cpu();
-    const size_t largest = is_beside ? std::min(budget.largest, kLargestBesideGpu) : budget.largest;
-    add_device(lines, run, device, largest, budget.states && !is_beside);
-  }
-  if (run.reads && run.reads->count > 0) {
-    lines.push_back(fmt::format("read back as zero: {} value{}, first in {}{}", run.reads->count,
-                                run.reads->count == 1 ? "" : "s", printable(run.reads->first_op),
-                                run.reads->first_place.empty()
-                                    ? ""
-                                    : " at " + printable(run.reads->first_place)));
+std::string reads_text(const ZeroReads& reads) {
+  return fmt::format("read back as zero: {} value{}, first in {}{}", reads.count,
+                     reads.count == 1 ? "" : "s", printable(reads.first_op),
+                     reads.first_place.empty() ? "" : " at " + printable(reads.first_place));
+}
+
+size_t count_lines(const std::vector<Told>& devices, size_t largest, bool with_states) {
+  size_t lines = 0;
+  for (const Told& told : devices) {
+    lines += told.head.size() + std::min(told.largest.size(), largest) +
+             (with_states ? told.states.size() : 0);
   }
   return lines;
+}
+
+void append(std::vector<std::string>& lines, const std::vector<std::string>& more, size_t most) {
+  lines.insert(lines.end(), more.begin(),
+               more.begin() + static_cast<std::ptrdiff_t>(std::min(more.size(), most)));
 }
 
 }  // namespace
@@ -598,26 +596,36 @@ std::vector<PartBytes> composition_of(const DeviceReport& rows, const RunOfDevic
 }
 
 std::string run_summary(const RunReport& run, size_t most_lines) {
-  Budget budget;
-  std::vector<std::string> lines = lines_of(run, budget);
-  while (lines.size() > most_lines && (budget.largest > 0 || budget.states)) {
-    if (budget.largest > 2 || (budget.largest > 0 && !budget.states)) {
-      --budget.largest;
-    } else {
-      budget.states = false;
-      budget.largest = std::min(budget.largest, kLargest);
-    }
-    lines = lines_of(run, budget);
+  constexpr size_t kFewRows = 3;
+  const bool has_gpu =
+      std::any_of(run.devices.begin(), run.devices.end(),
+                  [](const RunOfDevice& device) { return device.peak.device.is_cuda(); });
+  std::vector<Told> devices;
+  for (const RunOfDevice& device : run.devices)
+    devices.push_back(tell_of(run, device, has_gpu && device.peak.device.is_cpu()));
+  const bool has_reads = run.reads && run.reads->count > 0;
+  const size_t room = most_lines - 1 - (has_reads ? 1 : 0);
+  size_t largest = kLargest;
+  while (largest > kFewRows && count_lines(devices, largest, true) > room) --largest;
+  const bool with_states = count_lines(devices, largest, true) <= room;
+  while (largest > 0 && count_lines(devices, largest, with_states) > room) --largest;
+
+  std::vector<std::string> lines = {"memledger: " + run.title +
+                                    (run.hint.empty() ? "" : "; " + run.hint)};
+  for (const Told& told : devices) {
+    append(lines, told.head, told.head.size());
+    append(lines, told.largest, largest);
+    if (with_states) append(lines, told.states, told.states.size());
   }
-  if (lines.size() > most_lines) {
-    const size_t kept = most_lines - 1;
-    const std::string rest = fmt::format("… {} more lines", lines.size() - kept);
-    lines.resize(kept);
-    lines.push_back(rest);
+  if (lines.size() > room + 1) {
+    const size_t left_out = lines.size() - room;
+    lines.resize(room);
+    lines.push_back(fmt::format("… {} more lines", left_out));
   }
+  if (has_reads) lines.push_back(reads_text(*run.reads));
   std::string text;
   for (std::string& line : lines) {
-    while (!line.empty() && line.back() == ' ') line.pop_back();
+    line.resize(line.find_last_not_of(' ') + 1);
     text.append(line).append("\n");
   }
   return text;

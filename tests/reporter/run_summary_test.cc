@@ -110,8 +110,9 @@ bool contains(const std::string& text, std::string_view part) {
 TEST_CASE("the first lines tell the peak, its moment and its parts, which add up") {
   const RunReport run = Training().run();
   const std::string text = run_summary(run, 40);
-  CHECK(contains(text, "memledger: train.py, at its end after 12.3 s\n"
-                       "cuda:0 (h100)  peak allocated 400.00M, reserved 500.00M of 80.00G, at step 2"));
+  CHECK(contains(text,
+                 "memledger: train.py, at its end after 12.3 s\n"
+                 "cuda:0 (h100)  peak allocated 400.00M, reserved 500.00M of 80.00G, at step 2"));
   CHECK(contains(text, "parameters 64.00M bfloat16, "));
   CHECK(contains(text, "optimizer state 104.00M bfloat16 (inferred)"));
   CHECK(contains(text, "optimizer's temporaries 2.00M"));
@@ -134,7 +135,8 @@ TEST_CASE("rows that are one thing are one line, with dtype and place") {
 
 TEST_CASE("what grew between steps, and what is left") {
   const std::string text = run_summary(Training().run(), 40);
-  CHECK(contains(text, "  after the last step (5): 104.00M: optimizer state 104.00M bfloat16 (inferred)\n"));
+  CHECK(contains(
+      text, "  after the last step (5): 104.00M: optimizer state 104.00M bfloat16 (inferred)\n"));
   CHECK(contains(text, "since step 2: +4.00M, namely +4.00M various bfloat16 AdamW state\n"));
   CHECK(contains(text, "  not freed at the end: nothing\n"));
 }
