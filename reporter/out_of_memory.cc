@@ -104,7 +104,7 @@ LoadedWeights loaded_weights(const DeviceReport& device) {
     const bool is_loaded = row.role == Role::kParameter || row.role == Role::kBuffer ||
                            row.adopted ||
                            std::find(kLoading.begin(), kLoading.end(), row.op) != kLoading.end();
-    if (!is_loaded || row.storage_kind != StorageKind::kTensor) continue;
+    if (!is_loaded || !row.dtype || !c10::isFloatingType(*row.dtype)) continue;
     weights.bytes += row.nbytes.value_or(0);
     if (row.dtype == c10::ScalarType::Float) weights.float32_bytes += row.nbytes.value_or(0);
   }
