@@ -63,9 +63,13 @@ const std::string& folder_of_torch() {
 // A thread that Python does not know has no Python stack, and must not wait for Python's lock: who
 // has that may wait for it.
 bool is_known_to_python() {
-  static const auto state_of_this_thread =
-      reinterpret_cast<void* (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
-  return state_of_this_thread != nullptr && state_of_this_thread() != nullptr;
+  static std::atomic<void*> known{nullptr};  // Python may come later
+  void* function = known.load(std::memory_order_relaxed);
+  if (function == nullptr) {
+    function = dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
+    known.store(function, std::memory_order_relaxed);
+  }
+  return function != nullptr && reinterpret_cast<void* (*)()>(function)() != nullptr;
 }
 
 bool has(std::string_view text, std::string_view part) {
