@@ -42,6 +42,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/core/peak_labels.cc
   registry/core/record_list.cc
   registry/core/stack_table.cc
+  registry/core/step_marks.cc
   registry/core/thread_context.cc
   registry/core/training_threads.cc
   registry/hooks/before_resets.cc
@@ -49,6 +50,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/hooks/cpu_allocator.cc
   registry/hooks/cuda_allocator.cc
   registry/hooks/operator_observer.cc
+  registry/hooks/python_stack.cc
   registry/hooks/stack_sampler.cc
   registry/hooks/training_notes.cc
   registry/libtorch/cuda_symbols.cc
@@ -80,6 +82,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   reporter/names/program_names.cc
   reporter/names/prototype_layers.cc
   reporter/names/script_module.cc
+  reporter/names/told_names.cc
   reporter/out_of_memory.cc
   reporter/report.cc
   reporter/values_text.cc
@@ -141,12 +144,14 @@ set(MEMLEDGER_LIBRARY_SOURCES
 
 # What libmemledger.so has besides, for programs that the command starts.
 set(MEMLEDGER_INSIDE_SOURCES
-  reporter/formats/peak_summary.cc
+  registry/step_history.cc
+  reporter/formats/run_summary.cc
   runner/inside/calibrate.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc
   runner/inside/process_end.cc
   runner/inside/program_calls.cc
+  runner/inside/python_program.cc
   runner/inside/real_devices.cc
   runner/inside/run_report.cc
   runner/inside/settled_peak.cc
@@ -184,7 +189,6 @@ set(MEMLEDGER_MEASURE_SOURCES
 
 # The command `memledger`. It does not load LibTorch.
 set(MEMLEDGER_COMMAND_SOURCES
-  runner/main.cc
   prediction/fit.cc
   prediction/fit_report.cc
   prediction/fit_svg.cc
@@ -207,6 +211,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/linked_libtorch.cc
   runner/locations.cc
   runner/log_command.cc
+  runner/main.cc
   runner/network_comparison.cc
   runner/program_file.cc
   runner/run_command.cc
