@@ -59,6 +59,9 @@ environment::Settings settings_of(const RunOptions& options) {
   settings.saved_report = options.saved_report;
   settings.timeline = options.timeline;
   settings.lines = options.lines;
+  settings.report_on = options.report_on;
+  settings.report_near = options.report_near.value_or(environment::kDefaultReportNear);
+  settings.process = getpid();  // which the program keeps
   std::error_code error;
   settings.folder = std::filesystem::current_path(error).string();
   return settings;
