@@ -104,7 +104,12 @@ MEMLEDGER_STANDS_BEFORE(optimizer_add_param_group, kOptimizerChange,
 // allocator that is set.
 MEMLEDGER_STANDS_BEFORE(default_cpu_allocator, kDefaultCpuAllocator,
                         "_ZN3c1022GetDefaultCPUAllocatorEv")
-// The functions without extra files call these.
+MEMLEDGER_STANDS_BEFORE(script_load_file_alone, kScriptLoad,
+                        "_ZN5torch3jit4loadERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+                        "St8optionalIN3c106DeviceEEb")
+MEMLEDGER_STANDS_BEFORE(script_load_stream_alone, kScriptLoad,
+                        "_ZN5torch3jit4loadERSiSt8optionalIN3c106DeviceEEb")
+// With extra files.
 MEMLEDGER_STANDS_BEFORE(
     script_load_file, kScriptLoad,
     "_ZN5torch3jit4loadERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt8optionalIN3c106De"

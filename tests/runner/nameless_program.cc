@@ -231,11 +231,12 @@ void frozen(c10::Device device) {
 
 void save_script(const std::string& path) {
   torch::jit::Module fc("Dense"), net("Scripted");
-  fc.register_parameter("weight", torch::randn({256, 784}), /*is_buffer=*/false);
-  fc.register_parameter("bias", torch::zeros(256), /*is_buffer=*/false);
+  const auto trained = torch::requires_grad();
+  fc.register_parameter("weight", torch::randn({256, 784}, trained), /*is_buffer=*/false);
+  fc.register_parameter("bias", torch::zeros(256, trained), /*is_buffer=*/false);
   fc.define("def forward(self, x):\n  return torch.addmm(self.bias, x, self.weight.t())\n");
   net.register_module("fc", fc);
-  net.register_parameter("gain", torch::ones(256), /*is_buffer=*/false);
+  net.register_parameter("gain", torch::ones(256, trained), /*is_buffer=*/false);
   net.register_buffer("scale", torch::ones({1, 784}));
   net.define(
       "def forward(self, x):\n  return torch.relu(self.fc.forward(x * self.scale)) * self.gain\n");
