@@ -122,6 +122,12 @@ absl::StatusOr<Request> finish_run(RunWords& words) {
   const std::string& stacks = options.stacks;
   if (!stacks.empty() && stacks != "off" && stacks != "sampled" && stacks != "all")
     return invalid(absl::StrCat("--stacks=", stacks, ": it is off, sampled or all"));
+  if (!options.report_on.empty() && options.report_on != "SIGUSR1" &&
+      options.report_on != "SIGUSR2")
+    return invalid(absl::StrCat("--report-on=", options.report_on, ": it is SIGUSR1 or SIGUSR2"));
+  if (options.report_near && (*options.report_near < 0 || *options.report_near > 100))
+    return invalid(absl::StrCat("--report-near=", *options.report_near,
+                                ": it is a number of percent, from 0 to 100"));
   if (!options.calibration.empty()) {
     if (options.virtual_gpu.empty()) return invalid("--calibration requires --virtual-gpu");
     if (const absl::Status status = calibrate(options.calibration, options.virtual_gpu);
@@ -172,9 +178,15 @@ Command declare_run(RunWords& words) {
        "Record births and deaths of all storages: a .json file for\n"
        "ui.perfetto.dev, a .pickle file for pytorch.org/memory_viz.",
        reports},
-      {"--stacks", "WHOSE", &options.stacks,
-       "Note the program's line with allocations: off, all, or sampled, which\n"
-       "in a Python program is the default.",
+       {"--stacks", "WHOSE", &options.stacks,
+        "Note the program's line with allocations: off, all, or sampled, which\n"
+        "in a Python program is the default.",
+        reports},
+       {"--report-on", "SIGUSR1|SIGUSR2", &options.report_on,
+        "Report whenever the process gets this signal, and go on.", reports},
+       {"--report-near", "PERCENT", &options.report_near,
+        "Report once the memory in use nears the control group's limit, where\n"
+        "the kernel would kill the process. The default is 95; 0 is never.",
        reports},
       {"-f,--function", "FUNCTION", &lines.functions,
        "Profile the memory of each line of FUNCTION, named by the end of\n"

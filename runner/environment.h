@@ -28,6 +28,11 @@ inline constexpr char kTimeline[] = "MEMLEDGER_TIMELINE";
 // Whose lines of a program are noted: off, sampled or all. Without it, those of large allocations
 // in a Python program.
 inline constexpr char kStacks[] = "MEMLEDGER_STACKS";
+// A signal that asks for a report while the program goes on: SIGUSR1 or SIGUSR2.
+inline constexpr char kReportOn[] = "MEMLEDGER_REPORT_ON";
+// Report once the memory that the process' control group uses comes near its limit: at so many
+// percent of it, 0 for never.
+inline constexpr char kReportNear[] = "MEMLEDGER_REPORT_NEAR";
 // The line profile (tracker/line_profiler.h): the functions and the columns, one per line, the
 // GPU's number, and the files.
 inline constexpr char kLines[] = "MEMLEDGER_LINES";
@@ -39,6 +44,8 @@ inline constexpr char kLinesHtml[] = "MEMLEDGER_LINES_HTML";
 
 // The folder that relative paths above start from: the caller's.
 inline constexpr char kFolder[] = "MEMLEDGER_FOLDER";
+// The number of the process that the runner became.
+inline constexpr char kProcess[] = "MEMLEDGER_RUN_PROCESS";
 // For the preloaded library: the path of libmemledger.so, and the LibTorch release it was built for
 // (2.11).
 inline constexpr char kLibrary[] = "MEMLEDGER_LIBRARY";
@@ -59,6 +66,8 @@ struct LineSettings {
   std::string text_file, json_file, html_file;
 };
 
+inline constexpr int kDefaultReportNear = 95;
+
 // What is asked of a program. Empty texts: not asked for.
 struct Settings {
   bool report = false;
@@ -69,7 +78,10 @@ struct Settings {
   std::string timeline;
   std::string stacks;
   LineSettings lines;
+  std::string report_on;                 // SIGUSR2
+  int report_near = kDefaultReportNear;  // percent
   std::string folder;
+  int process = 0;  // 0: not known
 };
 
 struct Variable {

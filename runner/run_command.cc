@@ -61,6 +61,9 @@ environment::Settings settings_of(const RunOptions& options) {
   settings.timeline = options.timeline;
   settings.stacks = options.stacks;
   settings.lines = options.lines;
+  settings.report_on = options.report_on;
+  settings.report_near = options.report_near.value_or(environment::kDefaultReportNear);
+  settings.process = getpid();  // which the program keeps
   std::error_code error;
   settings.folder = std::filesystem::current_path(error).string();
   return settings;

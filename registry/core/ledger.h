@@ -161,6 +161,16 @@ class Ledger {
     return any_parameter_like_.load(std::memory_order_relaxed);
   }
 
+  // Remembers that a module of the program has a parameter there.
+  void mark_told_parameter(uintptr_t address) noexcept;
+  // Returns the id of such a storage; 0: it is none.
+  uint64_t told_parameter_at(uintptr_t address) const noexcept;
+  bool any_told_parameter() const noexcept {
+    return any_told_parameter_.load(std::memory_order_relaxed);
+  }
+  // Remembers the first reader of what no layer has made: see StorageInfo::consumer.
+  void note_consumer(uintptr_t address, uint64_t consumer) noexcept;
+
   // Notes that backward has made the storage at `gradient` the gradient of the leaf at `leaf`.
   void mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept;
 
@@ -331,6 +341,7 @@ class Ledger {
   int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
   // Read by each operator under no_grad, so not beside what each birth writes.
   std::atomic<bool> any_parameter_like_{false};
+  std::atomic<bool> any_told_parameter_{false};
 };
 
 }  // namespace memledger::core

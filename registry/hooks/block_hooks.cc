@@ -8,6 +8,7 @@
 
 #include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
+#include "registry/hooks/demand_observer.h"
 #include "registry/hooks/stack_sampler.h"
 #include "registry/libtorch/libtorch_storages.h"
 
@@ -54,6 +55,8 @@ core::Lock& adoption_lock() {
   static auto* const lock = new (memory.data()) core::Lock;
   return *lock;
 }
+
+std::atomic<DemandObserver> demand_observer{nullptr};
 
 uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
@@ -241,6 +244,20 @@ c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnP
   if (base == nullptr || !RegistryState::get().ever_active.load(std::memory_order_relaxed))
     return base;
   return tracked_deleter(type, index);
+}
+
+void set_demand_observer(DemandObserver observer) noexcept {
+  demand_observer.store(observer, std::memory_order_release);
+}
+
+void note_demand(int64_t nbytes) noexcept {
+  const DemandObserver observer = demand_observer.load(std::memory_order_acquire);
+  if (observer == nullptr) return;
+  static thread_local int64_t asked_bytes = 0;
+  asked_bytes += nbytes;
+  if (asked_bytes < kDemandBytes) return;
+  asked_bytes = 0;
+  observer(nbytes);
 }
 
 void note_unseen(WatchedType type) noexcept {

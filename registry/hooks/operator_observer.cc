@@ -123,6 +123,42 @@ void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) 
   thread.forward_parameter = parameter;
 }
 
+// Whether inputs that need no gradient are looked at: those of frozen layers, or under no_grad, and
+// what no layer has made. Where the program tells its parameters; not in backward, and not in an
+// optimizer's step.
+bool is_followed(const ThreadContext& thread) {
+  if (!RegistryState::get().ledger.any_told_parameter() || thread.node_depth > 0) return false;
+  const Phase now = thread.phase.phase(/*in_operator=*/true, /*in_autograd_node=*/false);
+  return now != Phase::kBackward && now != Phase::kOptimizer;
+}
+
+// An operator's inputs that need no gradient.
+class LayerInputs {
+ public:
+  // Not `is_layer`: under no_grad, an operator that may as well average parameters.
+  explicit LayerInputs(bool is_layer) : is_layer_(is_layer) {}
+
+  void add(const core::Ledger& ledger, uintptr_t address) {
+    if (const uint64_t told = ledger.told_parameter_at(address); told != 0) {
+      if (is_layer_) told_parameter_ = told;
+    } else if (count_ < others_.size()) {
+      others_[count_++] = address;
+    }
+  }
+  // The last parameter that a module of the program has told, and the first that is none. 0: none.
+  uint64_t told_parameter() const { return told_parameter_; }
+  uintptr_t first() const { return others_[0]; }
+  void note_consumer(core::Ledger& ledger, uint64_t parameter) const {
+    for (size_t i = 0; is_layer_ && i < count_; ++i) ledger.note_consumer(others_[i], parameter);
+  }
+
+ private:
+  const bool is_layer_;
+  uint64_t told_parameter_ = 0;
+  std::array<uintptr_t, 4> others_{};
+  size_t count_ = 0;
+};
+
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
@@ -130,8 +166,11 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   const bool grad_on = phase.operator_phase() == Phase::kForward;
   const bool may_step = phase.may_step() && !phase.is_set() && state.ledger.any_parameter_like();
   const bool steps_are_observed = phase.may_step() && state.step_observers.any();
-  const OperatorKind kind =
-      may_step || steps_are_observed ? kinds.of(thread.op, fn.name()) : OperatorKind::kOther;
+  const bool reads_layers = is_followed(thread);
+  const OperatorKind kind = may_step || steps_are_observed || (reads_layers && !grad_on)
+                                ? kinds.of(thread.op, fn.name())
+                                : OperatorKind::kOther;
+  LayerInputs inputs(reads_layers && kind == OperatorKind::kOther);
   bool first = true;
   uintptr_t first_graded = 0;
   for (const c10::IValue& input : fn.inputs()) {
@@ -151,6 +190,8 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
           thread.parameter = thread.last_parameter;
         }
         if (first_graded == 0) first_graded = address;
+      } else if (reads_layers) {
+        inputs.add(state.ledger, address_of(*storage));
       }
       if (first && steps_are_observed && kind == OperatorKind::kStep)
         state.step_observers.tell(tensor);
@@ -163,8 +204,17 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
     first = false;
     if (!adopting && !grad_on && !may_step) break;
   }
-  if (thread.parameter == 0 && first_graded != 0)
-    thread.inherited_parameter = state.ledger.parameter_at(first_graded);
+  if (thread.parameter == 0) {
+    const uintptr_t nearest = first_graded != 0 ? first_graded : inputs.first();
+    thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter()
+                                 : nearest != 0               ? state.ledger.parameter_at(nearest)
+                                                              : 0;
+  }
+  if (thread.nearest() != 0) {
+    inputs.note_consumer(state.ledger, thread.nearest());
+  } else {
+    thread.source = inputs.first();
+  }
 }
 
 // The next node made on this thread has the number that the operator was given, the outermost one
@@ -205,6 +255,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   state.running.set(thread.thread, thread.op_sequence);
   thread.parameter = 0;
   thread.inherited_parameter = 0;
+  thread.source = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 
@@ -238,6 +289,10 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
                                 sizes.size(), static_cast<int8_t>(tensor.scalar_type()),
                                 owns ? storage : nullptr)) {
         c10::raw::weak_intrusive_ptr::incref(storage);
+      }
+      if (thread.source != 0 && thread.op_depth == 1 && address != thread.source) {
+        state.ledger.note_consumer(thread.source, state.ledger.id_at(address));
+        thread.source = 0;
       }
     });
   }

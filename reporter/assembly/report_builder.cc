@@ -433,9 +433,41 @@ class Builder {
     return storage.temporary ? Role::kTemporary : Role::kTensor;
   }
   // What nobody has named may still have been seen as something.
-  static Role anonymous_role(const StorageInfo& storage) {
+  Role anonymous_role(const StorageInfo& storage) const {
     if (storage.used_as_parameter) return Role::kParameter;
-    return storage.is_gradient ? Role::kGradient : least_role(storage);
+    if (storage.is_gradient) return Role::kGradient;
+    const bool was_made_for_layers =
+        storage.phase == Phase::kForward || storage.phase == Phase::kOther;
+    if (was_made_for_layers && !storage.temporary && reader_of(storage) != nullptr)
+      return Role::kInput;
+    return least_role(storage);
+  }
+
+  // Returns the parameter of the layer that first read what no layer has made, directly or through
+  // what was made of it; null where that is not known.
+  const NamedTensorFacts* reader_of(const StorageInfo& storage) const {
+    constexpr int kMostSteps = 8;
+    const StorageInfo* at = &storage;
+    for (int step = 0; step < kMostSteps && at != nullptr; ++step) {
+      const uint64_t next = at->parameter != 0 ? at->parameter : at->consumer;
+      if (next == 0) return nullptr;
+      const auto parameter = parameters_.find(next);
+      if (parameter != parameters_.end())
+        return step == 0 && at->parameter != 0 ? nullptr : parameter->second;
+      at = find(next);
+    }
+    return nullptr;
+  }
+
+  const StorageInfo* find(uint64_t id) const {
+    for (const DeviceInfo& device : snapshot_.devices()) {
+      const c10::ArrayRef<StorageInfo> storages = snapshot_.storages(device.device);
+      const auto* const found =
+          std::lower_bound(storages.begin(), storages.end(), id,
+                           [](const StorageInfo& one, uint64_t its) { return one.id < its; });
+      if (found != storages.end() && found->id == id) return found;
+    }
+    return nullptr;
   }
 
   // Returns null where the allocator does not tell.
@@ -489,6 +521,7 @@ class Builder {
     row.extent_bytes = storage.nbytes;
     row.nbytes = storage.nbytes;
     add_birthplace(row, storage);
+    if (row.role == Role::kInput && row.module.empty()) row.module = reader_of(storage)->module;
   }
 
   // Keeps the order of equal keys.

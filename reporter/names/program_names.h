@@ -42,6 +42,10 @@ class ProgramNames {
   // Note the parameters and buffers that a module has now. It has to live for the call.
   void note(const torch::nn::Module& module) noexcept;
   void note(const torch::jit::Module& module) noexcept;
+  // Notes what a module has just registered. The module may be in the middle of its constructor:
+  // until a call of the above tells more, its type at that moment stands before the name.
+  void note_registered(const torch::nn::Module& module, const std::string& name, Role role,
+                       const at::Tensor& tensor) noexcept;
   // Notes what an optimizer keeps. To be called on the thread that stepped it, before it does
   // anything else.
   void note_step(const torch::optim::Optimizer& optimizer) noexcept;

@@ -38,6 +38,9 @@ void check_round_trip(const Settings& settings, Variables variables = {}) {
   CHECK(result.saved_report == settings.saved_report);
   CHECK(result.timeline == settings.timeline);
   CHECK(result.stacks == settings.stacks);
+  CHECK(result.report_on == settings.report_on);
+  CHECK(result.report_near == settings.report_near);
+  CHECK(result.process == settings.process);
   CHECK(result.folder == settings.folder);
   CHECK(result.lines.functions == settings.lines.functions);
   CHECK(result.lines.columns == settings.lines.columns);
@@ -57,6 +60,9 @@ Settings all_settings() {
   settings.timeline = "t=1.json";
   settings.stacks = "sampled";
   settings.lines = {{"f", "a::operator()(int, int)"}, {"line.left", "x"}, 3, "t", "j", "h"};
+  settings.report_on = "SIGUSR2";
+  settings.report_near = 80;
+  settings.process = 17;
   settings.folder = "/a folder";
   return settings;
 }

@@ -14,6 +14,7 @@
 #include <torch/serialize.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -273,7 +274,10 @@ void is_killed_later() {
 }
 void crashes_in_malloc() {
   take_8_mib();
-  auto* const block = static_cast<char*>(std::malloc(64));
+  // Between blocks that nobody frees, as the writer's own free() would look at this one's header.
+  std::array<char*, 16> blocks;
+  for (char*& one : blocks) one = static_cast<char*>(std::malloc(5000));
+  char* const block = blocks[8];
   for (int i = -16; i < 0; ++i) block[i] = 127;
   std::free(block);
 }
