@@ -26,6 +26,7 @@ class Training {
     }
     named("head.weight", Role::kParameter, "head", 16 * kMiB);
     anonymous("aten::linear", Phase::kForward, 3 * kMiB).module = "head";
+    anonymous("aten::randint", Phase::kForward, 5 * kMiB);
     for (int state = 0; state < 26; ++state) {
       ReportRow& row = anonymous("aten::zeros_like", Phase::kOptimizer, 4 * kMiB);
       row.label = "Optimizer.step#AdamW.step";
@@ -117,6 +118,7 @@ TEST_CASE("the first lines tell the peak, its moment and its parts, which add up
   CHECK(contains(text, "optimizer state 104.00M bfloat16 (inferred)"));
   CHECK(contains(text, "optimizer's temporaries 2.00M"));
   CHECK(contains(text, "activations 99.00M (h.0 … 11: 8.00M each, head 3.00M)"));
+  CHECK(contains(text, "inputs 6.00M"));
   CHECK(contains(text, "workspaces 32.00M"));
   int64_t sum = 0;
   for (const PartBytes& part : composition_of(run.devices[0].peak, run.devices[0]))
