@@ -119,6 +119,9 @@ absl::StatusOr<Request> finish_run(RunWords& words) {
   if (options.program.empty())
     return invalid("which program? memledger run [OPTION]… -- PROGRAM [ARGUMENT]…");
   if (const absl::Status status = complete_line_profile(options); !status.ok()) return status;
+  const std::string& stacks = options.stacks;
+  if (!stacks.empty() && stacks != "off" && stacks != "sampled" && stacks != "all")
+    return invalid(absl::StrCat("--stacks=", stacks, ": it is off, sampled or all"));
   if (!options.calibration.empty()) {
     if (options.virtual_gpu.empty()) return invalid("--calibration requires --virtual-gpu");
     if (const absl::Status status = calibrate(options.calibration, options.virtual_gpu);
@@ -168,6 +171,10 @@ Command declare_run(RunWords& words) {
       {"--timeline", "FILE", &options.timeline,
        "Record births and deaths of all storages: a .json file for\n"
        "ui.perfetto.dev, a .pickle file for pytorch.org/memory_viz.",
+       reports},
+      {"--stacks", "WHOSE", &options.stacks,
+       "Note the program's line with allocations: off, all, or sampled, which\n"
+       "in a Python program is the default.",
        reports},
       {"-f,--function", "FUNCTION", &lines.functions,
        "Profile the memory of each line of FUNCTION, named by the end of\n"

@@ -49,6 +49,7 @@ std::vector<Variable> format(const Settings& settings) {
   if (!settings.log_folder.empty()) result.push_back({kLog, settings.log_folder});
   if (!settings.saved_report.empty()) result.push_back({kSaveReport, settings.saved_report});
   if (!settings.timeline.empty()) result.push_back({kTimeline, settings.timeline});
+  if (!settings.stacks.empty()) result.push_back({kStacks, settings.stacks});
   if (!settings.folder.empty()) result.push_back({kFolder, settings.folder});
   return result;
 }
@@ -61,6 +62,7 @@ Settings parse(const Lookup& lookup) {
   result.log_folder = text_of(lookup, kLog);
   result.saved_report = text_of(lookup, kSaveReport);
   result.timeline = text_of(lookup, kTimeline);
+  result.stacks = text_of(lookup, kStacks);
   result.folder = text_of(lookup, kFolder);
   LineSettings& lines = result.lines;
   lines.functions = lines_of(text_of(lookup, kLines));

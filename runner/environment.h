@@ -25,6 +25,9 @@ inline constexpr char kLog[] = "MEMLEDGER_LOG";
 inline constexpr char kSaveReport[] = "MEMLEDGER_SAVE_REPORT";
 // The file for births and deaths of storages, written with or without reports.
 inline constexpr char kTimeline[] = "MEMLEDGER_TIMELINE";
+// Whose lines of a program are noted: off, sampled or all. Without it, those of large allocations
+// in a Python program.
+inline constexpr char kStacks[] = "MEMLEDGER_STACKS";
 // The line profile (tracker/line_profiler.h): the functions and the columns, one per line, the
 // GPU's number, and the files.
 inline constexpr char kLines[] = "MEMLEDGER_LINES";
@@ -64,6 +67,7 @@ struct Settings {
   std::string log_folder;
   std::string saved_report;
   std::string timeline;
+  std::string stacks;
   LineSettings lines;
   std::string folder;
 };

@@ -59,6 +59,7 @@ environment::Settings settings_of(const RunOptions& options) {
   settings.log_folder = options.log_folder;
   settings.saved_report = options.saved_report;
   settings.timeline = options.timeline;
+  settings.stacks = options.stacks;
   settings.lines = options.lines;
   std::error_code error;
   settings.folder = std::filesystem::current_path(error).string();

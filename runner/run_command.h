@@ -18,6 +18,7 @@ struct RunOptions {
   std::string log_folder;    // empty: standard error
   std::string saved_report;  // empty: none
   std::string timeline;      // empty: none
+  std::string stacks;        // off, sampled, all; empty: as environment::kStacks says
   std::vector<std::string> program;
 };
 

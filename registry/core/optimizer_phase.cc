@@ -63,7 +63,7 @@ OperatorKind OperatorKinds::of(NameId id, const char* name) noexcept {
 
 void OptimizerPhase::note_parameter(OperatorKind kind, Ledger& ledger) noexcept {
   const bool was_in_step = std::exchange(in_step_, kind == OperatorKind::kStep);
-  operator_phase_ = in_step_ ? Phase::kOptimizer : Phase::kOther;
+  operator_phase_ = in_step() ? Phase::kOptimizer : Phase::kOther;
   if (was_in_step != in_step_) {
     for (uint32_t i = 0; i < birth_count_; ++i)
       ledger.set_phase(births_[i].address, births_[i].id, operator_phase_, /*inferred=*/in_step_);

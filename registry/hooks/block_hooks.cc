@@ -381,6 +381,7 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
   const std::optional<WatchedType> type = watched_type_of(device);
   std::vector<LiveStorage> result;
   if (!type) return result;
+  std::vector<c10::StorageImpl*> owners;  // with a weak reference each
   RegistryState::get().ledger.visit_live(
       key_of(*type, device), [&](const core::StorageRecord& record) {
         LiveStorage live;
@@ -388,13 +389,19 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
         live.address = record.address;
         live.nbytes = record.nbytes;
         live.raw_block = record.raw_block;
-        if (record.owner != nullptr) {
-          live.storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim(
-              c10::raw::weak_intrusive_ptr::lock(static_cast<c10::StorageImpl*>(record.owner)));
-        }
-        // Moved, never dropped, while the shard is locked: the reference could be the last.
+        auto* const owner = static_cast<c10::StorageImpl*>(record.owner);
+        owners.push_back(owner);
+        if (owner != nullptr) c10::raw::weak_intrusive_ptr::incref(owner);
         result.push_back(std::move(live));
       });
+  // Not while the shard is locked: a strong reference to what Python knows takes Python's lock, and
+  // may be the last.
+  for (size_t i = 0; i < owners.size(); ++i) {
+    if (owners[i] == nullptr) continue;
+    result[i].storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim(
+        c10::raw::weak_intrusive_ptr::lock(owners[i]));
+    c10::raw::weak_intrusive_ptr::decref(owners[i]);
+  }
   std::sort(result.begin(), result.end(),
             [](const LiveStorage& a, const LiveStorage& b) { return a.id < b.id; });
   return result;

@@ -43,6 +43,18 @@ bool is_engine_scope(const char* name) {
   return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0;
 }
 
+// torch.compile brackets what it has compiled in an operator-like scope of this name. A scope to
+// us, too: the operators within, if there are any, have their own names and parameters.
+constexpr std::string_view kCompiledRegion = "Torch-Compiled Region: ";
+bool is_compiled_region(const char* name) {
+  return name[0] == 'T' && std::strncmp(name, kCompiledRegion.data(), kCompiledRegion.size()) == 0;
+}
+
+// Its function reads all parameters of its graph, so that none of them tells a layer.
+bool is_compiled_function(const char* name) {
+  return name[0] == 'C' && std::strcmp(name, "CompiledFunction") == 0;
+}
+
 uintptr_t address_of(c10::StorageImpl& storage) {
   return reinterpret_cast<uintptr_t>(storage._mutable_data_ptr_no_checks().get());
 }
@@ -163,8 +175,9 @@ void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
                                               {thread.op, thread.label, thread.nearest()});
 }
 
-// Tells of inferred steps. Those in a ScopedPhase end with it.
+// Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.
 void note_step(ThreadContext& thread) {
+  if (thread.phase.in_bracketed_step()) return;
   const bool is_in_step =
       !thread.phase.is_set() && thread.phase.operator_phase() == Phase::kOptimizer;
   if (!is_in_step && thread.step == ThreadContext::Step::kNone) return;
@@ -206,6 +219,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
     core::TrainingThreads::note(thread);
   }
   look_at_inputs(thread, fn);
+  if (is_compiled_function(fn.name())) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
   note_next_node(thread, fn);
 }
@@ -250,18 +264,15 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-// Python's optimizers run their steps in a scope of this name.
-constexpr std::string_view kPythonStep = "Optimizer.step#";
+// The user scope in which Python's optimizers step: Optimizer.step#AdamW.step.
+constexpr std::string_view kStepScope = "Optimizer.step#";
 
-// Restores the label that was there when a user scope or the method of a TorchScript module began,
-// and the phase.
+// Restores the label that was there when a user scope or the method of a TorchScript module began.
 struct LabelBefore : at::ObserverContext {
   uint32_t thread = 0;
-  bool is_step = false;
-  bool phase_was_set = false;
-  Phase phase_before = Phase::kOther;
   core::NameId before = 0;
   core::NameId inside = 0;
+  bool is_step = false;
 };
 
 std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
@@ -277,11 +288,9 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   path.append(kind).append(fn.name());
   thread.label = context->inside = names.intern(path);
   RegistryState::get().label_history.note(thread.thread, thread.label);
-  context->is_step = std::strncmp(fn.name(), kPythonStep.data(), kPythonStep.size()) == 0;
+  context->is_step = std::strncmp(fn.name(), kStepScope.data(), kStepScope.size()) == 0;
   if (context->is_step) {
-    context->phase_was_set = thread.phase.is_set();
-    context->phase_before = thread.phase.set_phase();
-    thread.phase.open_scope(Phase::kOptimizer);
+    thread.phase.begin_step();
     core::TrainingThreads::note(thread);
   }
   return context;
@@ -303,6 +312,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
       default:
         if (is_engine_scope(fn.name())) {
           push_node(thread, fn.name() + kEngineScope.size());
+        } else if (is_compiled_region(fn.name())) {
+          return start_labelled_scope(thread, fn);
         } else {
           start_operator(thread, fn);
         }
@@ -311,6 +322,19 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
   }
   return nullptr;
+}
+
+void end_labelled_scope(ThreadContext& thread, const at::ObserverContext* context) {
+  const auto* const label = static_cast<const LabelBefore*>(context);
+  if (label == nullptr || label->thread != thread.thread) return;
+  if (label->is_step) {
+    thread.phase.end_step();
+    core::StepMarks* const marks = RegistryState::get().step_marks.load(std::memory_order_acquire);
+    if (marks != nullptr && !thread.phase.in_bracketed_step()) marks->end_scope(thread);
+  }
+  if (label->inside != thread.label) return;
+  thread.label = label->before;
+  RegistryState::get().label_history.note(thread.thread, thread.label);
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
@@ -323,15 +347,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
         break;
       case at::RecordScope::USER_SCOPE:
       case at::RecordScope::TORCHSCRIPT_FUNCTION:
-        if (const auto* label = static_cast<LabelBefore*>(context)) {
-          if (label->thread == thread.thread && label->inside == thread.label) {
-            thread.label = label->before;
-            RegistryState::get().label_history.note(thread.thread, thread.label);
-          }
-          if (label->is_step && label->thread == thread.thread)
-            core::leave_phase(thread, label->phase_was_set, label->phase_before,
-                              RegistryState::get().step_marks.load());
-        }
+        end_labelled_scope(thread, context);
         break;
       default:
         if (is_engine_scope(fn.name())) {
@@ -341,6 +357,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
               std::strcmp(fn.name() + kEngineScope.size(), kAccumulateGrad) == 0) {
             GradientNotes::note_running_node();
           }
+        } else if (is_compiled_region(fn.name())) {
+          end_labelled_scope(thread, context);
         } else {
           end_operator(thread, fn);
         }

@@ -23,6 +23,34 @@ bool wanted(c10::Device device, const std::optional<c10::Device>& filter) {
          (!filter->has_index() || !device.has_index() || filter->index() == device.index());
 }
 
+std::string_view number_at_start_of(std::string_view text) {
+  return text.substr(0, std::min(text.find_first_not_of("0123456789"), text.size()));
+}
+
+// Returns what PyTorch's own scopes among the labels say that a storage without a parameter belongs
+// to: a graph that torch.compile made (`compiled graph 0/1`), a wrapper (DDP's buckets), the
+// optimizer that steps. Empty if none says.
+std::string part_named_by(std::string_view label) {
+  constexpr std::string_view kGraph = "Torch-Compiled Region: ", kStep = "Optimizer.step#";
+  if (const size_t graph = label.rfind(kGraph); graph != std::string_view::npos) {
+    const std::string_view numbers = label.substr(graph + kGraph.size());
+    const std::string_view frame = number_at_start_of(numbers);
+    std::string name = "compiled graph " + std::string(frame);
+    if (frame.size() < numbers.size() && numbers[frame.size()] == '/')
+      name.append("/").append(number_at_start_of(numbers.substr(frame.size() + 1)));
+    return name;
+  }
+  if (const size_t step = label.rfind(kStep); step != std::string_view::npos) {
+    const std::string_view name = label.substr(step + kStep.size());
+    return std::string(name.substr(0, name.find('.')));
+  }
+  for (const std::string_view wrapper : {"DistributedDataParallel", "FullyShardedDataParallel"}) {
+    const std::string forward = std::string(wrapper) + ".forward";
+    if (label.find(forward) != std::string_view::npos) return std::string(wrapper);
+  }
+  return "";
+}
+
 // How many bytes of their storage all these tensors can reach: the union of where they lie.
 int64_t visible_bytes(const std::vector<const NamedTensorFacts*>& tensors, int64_t storage_bytes) {
   std::vector<std::pair<int64_t, int64_t>> pieces;
@@ -435,12 +463,15 @@ class Builder {
       row.stream = segment->stream;
       row.pool = segment->pool;
     }
-    if (storage.parameter == 0 || !row.module.empty()) return;
+    if (!row.module.empty()) return;
     if (const auto parameter = parameters_.find(storage.parameter);
         parameter != parameters_.end()) {
       row.module = parameter->second->module;
       row.is_output = !storage.parameter_inferred;
+      return;
     }
+    row.module = part_named_by(storage.label);
+    if (row.module.empty()) row.module = part_named_by(storage.forward_label);
   }
 
   static std::string name_of(const Draft& anonymous) {

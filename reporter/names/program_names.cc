@@ -19,6 +19,7 @@
 #include "reporter/names/module_type.h"
 #include "reporter/names/optimizer_state.h"
 #include "reporter/names/script_module.h"
+#include "reporter/names/told_names.h"
 
 namespace memledger {
 namespace {
@@ -308,7 +309,9 @@ ProgramNames& ProgramNames::global() {
   return *names;
 }
 
-bool ProgramNames::empty() const noexcept { return table_->empty.load(std::memory_order_acquire); }
+bool ProgramNames::empty() const noexcept {
+  return table_->empty.load(std::memory_order_acquire) && ToldNames::global().empty();
+}
 
 void ProgramNames::note(const torch::nn::Module& module) noexcept {
   try {
@@ -358,7 +361,9 @@ std::vector<ProgramNames::Living> ProgramNames::living() const {
     at::Tensor tensor;
   };
   std::vector<Living> result;
-  std::vector<Alive> alive;  // declared before the lock: what it holds ends without it
+  // Declared before the lock: what they hold ends without it.
+  std::vector<Living> told = ToldNames::global().living();
+  std::vector<Alive> alive;
   const Hold hold(table_->lock);
   alive.reserve(table_->known.size());
   for (const auto& [key, known] : table_->known) {
@@ -378,13 +383,17 @@ std::vector<ProgramNames::Living> ProgramNames::living() const {
     living.noted_by = one.known->noted_by;
     result.push_back(std::move(living));
   }
+  for (Living& living : told) {
+    if (table_->known.count(living.tensor.unsafeGetTensorImpl()) == 0)
+      result.push_back(std::move(living));
+  }
   return result;
 }
 
 std::vector<ProgramNames::Kept> ProgramNames::kept() const {
-  std::vector<Kept> result;
+  std::vector<Kept> result = ToldNames::global().kept();
   const Hold hold(table_->lock);
-  result.reserve(table_->kept.size());
+  result.reserve(result.size() + table_->kept.size());
   for (const auto& [id, place] : table_->kept) {
     Kept kept;
     static_cast<ProgramName&>(kept) = table_->name_of(place.place, [&]() -> const Place* {

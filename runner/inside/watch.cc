@@ -17,12 +17,15 @@
 #include <utility>
 #include <vector>
 
+#include "registry/hooks/python_stack.h"
+#include "registry/hooks/stack_sampler.h"
 #include "registry/libtorch/forget_cuda.h"
 #include "registry/registry.h"
 #include "registry/second_copy/copies.h"
 #include "reporter/out_of_memory.h"
 #include "runner/environment.h"
 #include "runner/inside/measure.h"
+#include "runner/inside/python_program.h"
 #include "runner/inside/run_report.h"
 #include "text/output.h"
 #include "tracker/line_profiler.h"
@@ -33,6 +36,8 @@ namespace {
 
 // 75 MB when full.
 constexpr size_t kTimelineEvents = size_t{1} << 19;
+// Nearly all tensors of 1 MiB and more have their line.
+constexpr int64_t kBytesPerStack = int64_t{256} << 10;
 
 struct Watch {
   environment::Settings settings;
@@ -231,13 +236,24 @@ void report_out_of_memory() {
   if (const absl::Status status = write_out_of_memory_reports(options); !status.ok()) tell(status);
 }
 
+// Python's lines unless told otherwise: those of C++ are looked up in debug information when they
+// are shown, which takes its time.
+RegistryOptions options_for(const std::string& stacks) {
+  RegistryOptions options;
+  if (stacks == "all") options.stacks = StackOptions::all();
+  if (stacks == "sampled") options.stacks = StackOptions::sampled(kBytesPerStack);
+  if (stacks.empty()) StackSampler::set_python(StackOptions::sampled(kBytesPerStack));
+  return options;
+}
+
 void begin(const environment::Settings& settings) {
   Watch& watch = inside::watch();
   watch.settings = settings;
   watch.process = getpid();
   prepare_folder();
   watch.reports = settings.report && !(settings.quiet && watch.folder.empty());
-  static const auto* const tracking = new ScopedTracking;  // never ends
+  static const auto* const tracking =
+      new ScopedTracking(options_for(settings.stacks));  // never ends
   if (absl::IsFailedPrecondition(tracking->status()) || !Registry::global().active()) return;
   if (!settings.lines.functions.empty()) begin_lines();
   if (!settings.saved_report.empty()) begin_saved_report();
@@ -245,6 +261,7 @@ void begin(const environment::Settings& settings) {
   if (!settings.timeline.empty()) begin_timeline();
   std::atexit(&report_at_exit);
   if (watch.reports) report_out_of_memory();
+  tell_python_names();
 }
 
 // After the registry's own work at load (101, 102).
@@ -262,12 +279,20 @@ __attribute__((constructor(103))) void watch_if_asked() {
 }
 
 }  // namespace
+
+void report_now() {
+  PythonStack::stop();
+  report_at_exit();
+}
+
 }  // namespace memledger::inside
 
 extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::measure_main_begins();
   memledger::inside::Watch& watch = memledger::inside::watch();
-  if (watch.process == 0 || watch.main_has_begun.exchange(true)) return;
+  if (watch.process == 0) return;
+  memledger::inside::tell_python_names();  // a plugin may have brought Python
+  if (watch.main_has_begun.exchange(true)) return;
   memledger::inside::check_gpu();
   std::atexit(&memledger::inside::report_at_exit);
 }

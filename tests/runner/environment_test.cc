@@ -37,6 +37,7 @@ void check_round_trip(const Settings& settings, Variables variables = {}) {
   CHECK(result.log_folder == settings.log_folder);
   CHECK(result.saved_report == settings.saved_report);
   CHECK(result.timeline == settings.timeline);
+  CHECK(result.stacks == settings.stacks);
   CHECK(result.folder == settings.folder);
   CHECK(result.lines.functions == settings.lines.functions);
   CHECK(result.lines.columns == settings.lines.columns);
@@ -54,6 +55,7 @@ Settings all_settings() {
   settings.log_folder = "logs/%r-%p";
   settings.saved_report = "r=%r.html";
   settings.timeline = "t=1.json";
+  settings.stacks = "sampled";
   settings.lines = {{"f", "a::operator()(int, int)"}, {"line.left", "x"}, 3, "t", "j", "h"};
   settings.folder = "/a folder";
   return settings;
