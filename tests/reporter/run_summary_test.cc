@@ -166,8 +166,8 @@ TEST_CASE("a slice that was seen is not the whole storage") {
 
 TEST_CASE("what compiled code takes for itself is told by its graph") {
   Training training;
-  ReportRow& row = training.anonymous("Torch-Compiled Region: 0/1", Phase::kForward, 512 * kMiB);
-  row.storage_kind = StorageKind::kScratch;
+  ReportRow& row = training.anonymous("", Phase::kForward, 512 * kMiB);
+  row.module = "compiled graph 0/1";
   row.shape.reset();
   row.dtype.reset();
   const std::string text = run_summary(training.run(), 40);
