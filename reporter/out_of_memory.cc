@@ -96,14 +96,17 @@ struct LoadedWeights {
   int64_t float32_bytes = 0;  // of it
 };
 
-LoadedWeights loaded_weights(const DeviceReport& device) {
+bool makes_weights(std::string_view op) {
   constexpr std::array<std::string_view, 5> kLoading = {"aten::to", "aten::_to_copy", "aten::empty",
                                                         "aten::empty_strided", "aten::empty_like"};
+  return std::find(kLoading.begin(), kLoading.end(), op) != kLoading.end();
+}
+
+LoadedWeights loaded_weights(const DeviceReport& device) {
   LoadedWeights weights;
   for (const ReportRow& row : device.rows) {
     const bool is_loaded = row.role == Role::kParameter || row.role == Role::kBuffer ||
-                           row.adopted ||
-                           std::find(kLoading.begin(), kLoading.end(), row.op) != kLoading.end();
+                           row.adopted || makes_weights(row.op);
     if (!is_loaded || !row.dtype || !c10::isFloatingType(*row.dtype)) continue;
     weights.bytes += row.nbytes.value_or(0);
     if (row.dtype == c10::ScalarType::Float) weights.float32_bytes += row.nbytes.value_or(0);
@@ -159,17 +162,16 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
         fmt::format("Other processes and CUDA itself hold {} of the device: nvidia-smi lists them.",
                     readable_size(*others)));
   }
-  const LoadedWeights weights = loaded_weights(device);
-  const std::string smaller =
-      weights.float32_bytes > weights.bytes / 2
-          ? "as bfloat16 they take half"
-          : "quantized to 8 or 4 bits they take a half or a quarter of 16-bit ones";
-  if (weights.bytes > device.total_bytes / 2) {
+  LoadedWeights weights = loaded_weights(device);
+  if (makes_weights(failure.op)) weights.bytes += asked;
+  if (weights.bytes > capacity.total_bytes.value_or(device.total_bytes) / 2) {
+    const bool is_float32 = weights.float32_bytes > weights.bytes / 2;
     all.push_back(fmt::format(
-        "{} of {} look like weights{}: {}; or keep a part on the CPU (device_map), or share them "
-        "among several devices.",
-        readable_size(weights.bytes), readable_size(device.total_bytes),
-        weights.float32_bytes > weights.bytes / 2 ? " (float32)" : "", smaller));
+        "{} look like weights{}{}: {}; or keep a part on the CPU (device_map), or share them among "
+        "several devices.",
+        readable_size(weights.bytes), makes_weights(failure.op) ? ", with what was asked for" : "",
+        is_float32 ? ", of float32" : "",
+        is_float32 ? "as bfloat16 they take half" : "quantized to 8 or 4 bits they take less"));
   }
   if (failure.phase == Phase::kOptimizer) {
     all.push_back(

@@ -5,6 +5,22 @@
 #include <utility>
 
 namespace memledger::core {
+namespace {
+
+void note_peaks(std::vector<StepMarks::PeakStep>& peaks, const std::vector<DeviceTotals>& devices,
+                int64_t step) {
+  for (const DeviceTotals& totals : devices) {
+    auto peak = std::find_if(peaks.begin(), peaks.end(), [&](const StepMarks::PeakStep& known) {
+      return known.device == totals.device;
+    });
+    if (peak == peaks.end()) peak = peaks.insert(peak, StepMarks::PeakStep{totals.device});
+    if (totals.counters.peak_bytes <= peak->bytes) continue;
+    peak->bytes = totals.counters.peak_bytes;
+    peak->step = step;
+  }
+}
+
+}  // namespace
 
 void StepMarks::note_operator(ThreadContext& thread) noexcept {
   if (thread.step == ThreadContext::Step::kNone) thread.step_began_at_id = ledger_.next_id();
@@ -48,15 +64,7 @@ void StepMarks::finish() noexcept {
     ledger_.swap_cursors(last_, marked_);
     ++steps_;
     if (steps_ == kBaselineStep) baseline_ = ledger_.copy_cursor(last_);
-    for (const DeviceTotals& totals : marked_devices_) {
-      auto peak = std::find_if(peaks_.begin(), peaks_.end(), [&](const PeakStep& known) {
-        return known.device == totals.device;
-      });
-      if (peak == peaks_.end()) peak = peaks_.insert(peak, PeakStep{totals.device});
-      if (totals.counters.peak_bytes <= peak->bytes) continue;
-      peak->bytes = totals.counters.peak_bytes;
-      peak->step = steps_;
-    }
+    note_peaks(peaks_, marked_devices_, steps_);
     keep({steps_, std::move(marked_devices_)});
   } catch (...) {
   }
@@ -84,16 +92,22 @@ void leave_phase(ThreadContext& thread, bool was_set, Phase before, StepMarks* m
 }
 
 StepMarks::History StepMarks::history() {
-  ThreadContext& thread = this_thread();
-  if (thread.step != ThreadContext::Step::kNone) end(thread);
-  finish();  // another thread's
+  // The step may go on after a report on demand: it is not ended here.
+  if (this_thread().step == ThreadContext::Step::kRan) mark();
   History history;
   const std::lock_guard<ForkSafeMutex> hold(mutex_);
   history.steps = steps_;
   history.records = records_;
   history.peaks = peaks_;
-  if (baseline_ != 0) history.baseline = ledger_.alive_at(baseline_);
-  if (last_ != 0) history.last = ledger_.alive_at(last_);
+  uint64_t baseline = baseline_, last = last_;
+  if (is_marked_) {
+    last = marked_;
+    if (++history.steps == kBaselineStep) baseline = marked_;
+    note_peaks(history.peaks, marked_devices_, history.steps);
+    history.records.push_back({history.steps, marked_devices_});
+  }
+  if (baseline != 0) history.baseline = ledger_.alive_at(baseline);
+  if (last != 0) history.last = ledger_.alive_at(last);
   return history;
 }
 

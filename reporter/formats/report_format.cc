@@ -89,11 +89,8 @@ std::string producer(const ReportRow& row) {
 }
 
 std::string compiled_graph(const ReportRow& row) {
-  constexpr std::string_view kRegion = "Torch-Compiled Region: ";
-  for (const std::string_view name : {row.op, row.forward_op}) {
-    if (name.substr(0, kRegion.size()) == kRegion)
-      return "graph " + std::string(name.substr(kRegion.size()));
-  }
+  constexpr std::string_view kCompiled = "compiled ";
+  if (row.module.rfind("compiled graph ", 0) == 0) return row.module.substr(kCompiled.size());
   const bool is_compiled = row.autograd_node.find("CompiledFunction") != std::string_view::npos;
   return is_compiled ? "a graph" : "";
 }

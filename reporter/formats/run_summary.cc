@@ -69,9 +69,7 @@ class Sorter {
         if (looks_like_gradient(row)) return {Part::kGradients, true};
         return {Part::kGradientsOfActivations};
       case Phase::kForward:
-        return {row.module.empty() && row.label.empty() && is_kept(row) ? Part::kInputs
-                                                                        : Part::kActivations,
-                row.module.empty()};
+        return {comes_of_parameters(row) ? Part::kActivations : Part::kInputs, true};
       default:
         break;
     }
@@ -87,6 +85,10 @@ class Sorter {
         row.storage_kind == StorageKind::kLibraryWorkspace)
       return false;
     return row.phase == Phase::kBackward ? !is_kept(row) : !row.dtype.has_value();
+  }
+  // Whether the operator read a parameter, or what was computed with one.
+  static bool comes_of_parameters(const ReportRow& row) {
+    return row.parameter != 0 || !row.module.empty() || row.role == Role::kSaved;
   }
   // Whether it outlives steps.
   bool is_kept(const ReportRow& row) const {

@@ -365,6 +365,21 @@ TEST_CASE("the last step ends before main's locals do, and with the first of the
   CHECK(steps.history().steps == 1);
 }
 
+TEST_CASE("a report in the middle of a step counts it once, and tells what is alive then") {
+  Steps steps;
+  steps.bear(kWeight, 100);
+  steps.run();
+  CHECK(steps.history().steps == 1);
+  CHECK(sum(steps.history().last) == 100);
+  steps.bear(kState, 10);
+  steps.run();
+  steps.end();
+  CHECK(steps.history().steps == 1);
+  CHECK(sum(steps.history().last) == 110);
+  steps.bear(kOther, 1);
+  CHECK(sum(steps.history().last) == 110);
+}
+
 TEST_CASE("of a long training every second step is kept, and the last") {
   Steps steps;
   steps.bear(kWeight);

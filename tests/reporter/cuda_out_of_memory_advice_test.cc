@@ -80,16 +80,21 @@ TEST_CASE("weights that do not fit are told to be smaller, in the dtype that the
   failure.requested_bytes = kGiB;
   const auto report_with = [&](at::ScalarType dtype) {
     const at::TensorOptions options = at::TensorOptions(kCuda0).dtype(dtype);
-    const at::Tensor weight = at::empty({kGiB / 8}, options);
-    const at::Tensor input = at::ones({kGiB / 64}, options);
+    const at::Tensor weight =
+        at::empty({6 * kGiB / static_cast<int64_t>(c10::elementSize(dtype))}, options);
+    const at::Tensor input = at::ones({kGiB / 8}, options);
     return out_of_memory_report(failure);
   };
-  const std::string whole = report_with(at::kFloat);
-  CHECK(contains(whole,
-                 "512.00M of 576.00M look like weights (float32): as bfloat16 they take half"));
-  const std::string half = report_with(at::kBFloat16);
-  CHECK(contains(half, "256.00M of 288.00M look like weights: quantized to 8 or 4 bits"));
+  CHECK(contains(report_with(at::kFloat),
+                 "Advice: 6.00G look like weights, of float32: as bfloat16 they take half; or "));
+  CHECK(contains(report_with(at::kBFloat16),
+                 "Advice: 6.00G look like weights: quantized to 8 or 4 bits they take less; or "));
   CHECK_FALSE(contains(report_with(at::kByte), "weights"));
+  // Half of the device, and more that is asked for as weights are.
+  failure.op = "aten::to";
+  const at::Tensor half = at::empty({kGiB}, at::TensorOptions(kCuda0).dtype(at::kFloat));
+  CHECK(contains(out_of_memory_report(failure),
+                 "Advice: 5.00G look like weights, with what was asked for, of float32"));
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ class Training {
     }
     named("head.weight", Role::kParameter, "head", 16 * kMiB);
     anonymous("aten::linear", Phase::kForward, 3 * kMiB).module = "head";
+    anonymous("aten::randint", Phase::kForward, 5 * kMiB);
     for (int state = 0; state < 26; ++state) {
       ReportRow& row = anonymous("aten::zeros_like", Phase::kOptimizer, 4 * kMiB);
       row.label = "Optimizer.step#AdamW.step";
@@ -117,6 +118,7 @@ TEST_CASE("the first lines tell the peak, its moment and its parts, which add up
   CHECK(contains(text, "optimizer state 104.00M bfloat16 (inferred)"));
   CHECK(contains(text, "optimizer's temporaries 2.00M"));
   CHECK(contains(text, "activations 99.00M (h.0 … 11: 8.00M each, head 3.00M)"));
+  CHECK(contains(text, "inputs 6.00M"));
   CHECK(contains(text, "workspaces 32.00M"));
   int64_t sum = 0;
   for (const PartBytes& part : composition_of(run.devices[0].peak, run.devices[0]))
@@ -164,8 +166,8 @@ TEST_CASE("a slice that was seen is not the whole storage") {
 
 TEST_CASE("what compiled code takes for itself is told by its graph") {
   Training training;
-  ReportRow& row = training.anonymous("Torch-Compiled Region: 0/1", Phase::kForward, 512 * kMiB);
-  row.storage_kind = StorageKind::kScratch;
+  ReportRow& row = training.anonymous("", Phase::kForward, 512 * kMiB);
+  row.module = "compiled graph 0/1";
   row.shape.reset();
   row.dtype.reset();
   const std::string text = run_summary(training.run(), 40);

@@ -65,6 +65,23 @@ run() { "$memledger" run --quiet "${gpu[@]}" --save-report=report.json "$@" >out
 run -- "$program" lenet
 check "exit status" equal "$?" 0
 check "a net, on the CPU" named_rightly cpu Adam.exp_avg Adam.exp_avg_sq
+check "the state after the last step, held against what the program tells" python3 - <<'PYTHON'
+import json
+told = {name: int(size) for name, size in (line.split() for line in open("out"))}
+report = json.load(open("report.json"))
+assert report["steps"]["count"] == 4 and report["steps"]["baseline"] == 2, report["steps"]
+assert [step["step"] for step in report["steps"]["course"] if step["device"] == "cpu"] == [1, 2, 3, 4]
+cpu = next(one for one in report["devices"] if one["device"] == "cpu")
+rows = next(one for one in report["last_step"]["devices"] if one["device"] == "cpu")["rows"]
+assert cpu["last_step_bytes"] == cpu["baseline_bytes"] == sum(row["bytes"] for row in rows)
+trained = sum(size for name, size in told.items() if not name.endswith(("scale", "running_mean", "running_var", "num_batches_tracked")))
+buffers = sum(told.values()) - trained
+parts = {part["part"]: part["bytes"] for part in cpu["last_step_parts"]}
+assert (parts["parameters"], parts["gradients"], parts["buffers"]) == (trained, trained, buffers), parts
+# Adam's two states of each parameter, and no more than a count of steps beside them.
+assert 2 * trained <= parts["optimizer state"] <= 2 * trained + 1024, parts
+assert not report["end"]["devices"] or not any(one["rows"] for one in report["end"]["devices"])
+PYTHON
 run -- "$program" stack
 check "a net on the stack" named_rightly cpu RMSprop.square_avg
 run -- "$program" gan
