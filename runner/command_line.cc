@@ -104,7 +104,18 @@ absl::Status calibrate(const std::string& file, std::string& specification) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Request> finish_run(RunOptions& options) {
+// What the words of `memledger run` say, before they are checked.
+struct RunWords {
+  RunOptions options;
+  OptionalValue report;
+};
+
+absl::StatusOr<Request> finish_run(RunWords& words) {
+  RunOptions& options = words.options;
+  if (!words.report.value.empty() && words.report.value != "full")
+    return invalid(absl::StrCat("--report=", words.report.value, ": it is full, or has no value"));
+  options.report = words.report.is_given;
+  options.full_report = words.report.value == "full";
   if (options.program.empty())
     return invalid("which program? memledger run [OPTION]… -- PROGRAM [ARGUMENT]…");
   if (const absl::Status status = complete_line_profile(options); !status.ok()) return status;
@@ -124,7 +135,8 @@ absl::StatusOr<Request> finish_run(RunOptions& options) {
   return Request(options);
 }
 
-Command declare_run(RunOptions& options) {
+Command declare_run(RunWords& words) {
+  RunOptions& options = words.options;
   Command command;
   command.name = "run";
   command.usage = "memledger run [OPTION]… [--] PROGRAM [ARGUMENT]…";
@@ -148,9 +160,13 @@ Command declare_run(RunOptions& options) {
        reports},
       {"-q,--quiet", "", &options.quiet,
        "Print no report on standard error. Files are still written.", reports},
+      {"--report", "full", &words.report,
+       "Print the tables behind the summary as well. Without a value: print\n"
+       "the report beside a line profile, which takes its place.",
+       reports},
       {"--save-report", "FILE", &options.saved_report,
-       "Write all rows of the peaks and of the end to FILE: .json, .html, .csv\n"
-       "or .txt.",
+       "Write all that is known to FILE: the steps, and every row of the\n"
+       "peaks, the last step and the end. .json, .html, .csv or .txt.",
        reports},
       {"--timeline", "FILE", &options.timeline,
        "Record births and deaths of all storages: a .json file for\n"
@@ -164,7 +180,6 @@ Command declare_run(RunOptions& options) {
        "Profile the memory of each line of FUNCTION, named by the end of\n"
        "its qualified name. May be repeated. Replaces the report.",
        profile},
-      {"--report", "", &options.report, "Write the report as well as the line profile.", profile},
       {"-c,--column", "COLUMN", &lines.columns,
        "Add a column, named as in torch.cuda.memory_stats(). May be repeated.", profile},
       {"-D,--no-default-columns", "", &options.no_default_columns,
@@ -190,7 +205,7 @@ Command declare_run(RunOptions& options) {
       "  127  there is no such program";
   command.operands = &options.program;
   command.runs_program = true;
-  command.finish = [&options] { return finish_run(options); };
+  command.finish = [&words] { return finish_run(words); };
   return command;
 }
 
@@ -769,7 +784,7 @@ absl::StatusOr<Request> parse_with(const std::vector<Command>& commands, Words w
 }  // namespace
 
 absl::StatusOr<Request> parse_command_line(const std::vector<std::string>& words) {
-  RunOptions run;
+  RunWords run;
   DryRunWords dry_run;
   FitWords fit;
   ValidateWords validate;

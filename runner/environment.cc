@@ -7,6 +7,8 @@
 namespace memledger::environment {
 namespace {
 
+constexpr char kFullReport[] = "full";
+
 std::string text_of(const Lookup& lookup, const char* name) {
   const char* const value = lookup(name);
   return value == nullptr ? "" : value;
@@ -32,6 +34,7 @@ Variable flag(const char* name, bool is_on) {
 
 std::vector<Variable> format(const Settings& settings) {
   std::vector<Variable> result = {flag(kReport, settings.report), flag(kQuiet, settings.quiet)};
+  if (settings.report && settings.full_report) result.front().value = kFullReport;
   const LineSettings& lines = settings.lines;
   if (lines.functions.empty()) {
     result.push_back({kLines, std::nullopt});
@@ -54,6 +57,7 @@ std::vector<Variable> format(const Settings& settings) {
 Settings parse(const Lookup& lookup) {
   Settings result;
   result.report = is_on(text_of(lookup, kReport));
+  result.full_report = text_of(lookup, kReport) == kFullReport;
   result.quiet = is_on(text_of(lookup, kQuiet));
   result.log_folder = text_of(lookup, kLog);
   result.saved_report = text_of(lookup, kSaveReport);

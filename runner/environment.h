@@ -14,7 +14,7 @@
 namespace memledger::environment {
 
 // Watch this process from its first allocation, and report when it ends or runs out of memory. On
-// unless empty or 0.
+// unless empty or 0; `full`: with the tables behind the summary.
 inline constexpr char kReport[] = "MEMLEDGER";
 // Print no reports on standard error; files are still written. On unless empty or 0.
 inline constexpr char kQuiet[] = "MEMLEDGER_QUIET";
@@ -62,6 +62,7 @@ struct LineSettings {
 // What is asked of a program. Empty texts: not asked for.
 struct Settings {
   bool report = false;
+  bool full_report = false;
   bool quiet = false;
   std::string log_folder;
   std::string saved_report;

@@ -54,6 +54,7 @@ environment::Settings settings_of(const RunOptions& options) {
   environment::Settings settings;
   const bool is_wanted = options.report || options.lines.functions.empty();
   settings.report = is_wanted && (!options.quiet || writes_to_files(options));
+  settings.full_report = options.full_report;
   settings.quiet = options.quiet;
   settings.log_folder = options.log_folder;
   settings.saved_report = options.saved_report;

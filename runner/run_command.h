@@ -9,7 +9,8 @@ namespace memledger::runner {
 
 struct RunOptions {
   bool quiet = false;
-  bool report = false;  // beside the line profile
+  bool report = false;       // beside the line profile
+  bool full_report = false;  // with its tables
   environment::LineSettings lines;
   bool no_default_columns = false;
   std::string virtual_gpu;   // empty: the GPUs that are there

@@ -498,6 +498,14 @@ LedgerChanges Ledger::changes_since(uint64_t cursor, bool rows) {
   return changes;
 }
 
+RecordList Ledger::alive_at(uint64_t cursor) {
+  const LockHolder hold(instants_lock_);
+  RecordList records;
+  const auto known = cursors_.find(cursor);
+  if (known != cursors_.end() && known->second != 0) collect(0, known->second, records, nullptr);
+  return records;
+}
+
 void Ledger::mark_recording(RecordingMark& mark) const {
   static_assert(RecordingMark::kRings == kShards);
   for (size_t i = 0; i < kShards; ++i)

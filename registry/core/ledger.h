@@ -168,7 +168,9 @@ class Ledger {
   // tensor was seen on it: then the block that was meant has gone, and this is another.
   uint64_t mark_library_workspace(uintptr_t address, DeviceKey device) noexcept;
 
-  uint64_t id_at(uintptr_t address) const noexcept;         // 0: none
+  uint64_t id_at(uintptr_t address) const noexcept;  // 0: none
+  // Returns a number that no id has reached yet.
+  uint64_t next_id() const noexcept { return next_id_.load(std::memory_order_relaxed); }
   void* base_deleter_at(uintptr_t address) const noexcept;  // null: none
 
   // Readers throw std::bad_alloc and then have changed nothing: no cursor has moved, nothing stays
@@ -184,6 +186,9 @@ class Ledger {
   // Returns what changed since the cursor and moves it to now. Cost: by what changed, plus a fixed
   // part for the shards; without `rows`, which are then empty, the fixed part alone.
   LedgerChanges changes_since(uint64_t cursor, bool rows = true);
+
+  // Returns what was alive at the cursor's instant; nothing for a cursor that was not used yet.
+  RecordList alive_at(uint64_t cursor);
 
   // Keeps births and deaths with their times, the last `events` of them, until as many
   // stop_recording() calls; the largest number asked for holds. Throws std::bad_alloc, and then

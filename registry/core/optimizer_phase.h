@@ -48,8 +48,9 @@ class OperatorKinds {
 //   step    ── kOther reads a parameter's storage (a forward pass under no_grad) ─▶ no step
 //
 // What was born under no_grad and outside scopes since the last forward or backward pass (state
-// that the first step makes) becomes the step's, up to kMaxBirths storages. Trivially constructible
-// and destructible, as ThreadContext is; zeros are the start.
+// that the first step makes) becomes the step's, up to kMaxBirths storages. What was born after the
+// last write of a step that such a forward pass ends (the input of a test) was not the step's.
+// Trivially constructible and destructible, as ThreadContext is; zeros are the start.
 class OptimizerPhase {
  public:
   enum class Mode : uint8_t { kNoGrad, kForward, kBackward };
@@ -65,7 +66,7 @@ class OptimizerPhase {
                       : mode == Mode::kForward ? Phase::kForward
                       : in_step()              ? Phase::kOptimizer
                                                : Phase::kOther;
-    keeps_births_ = decidable_ && !in_step() && !is_set_ && birth_count_ < kMaxBirths;
+    keeps_births_ = decidable_ && steps_ == 0 && !is_set_ && birth_count_ < kMaxBirths;
   }
   // Notes that the thread is back in an operator inside which an autograd node ran, and with it
   // operators of its own. What the rest of the operator does begins and ends no step.
@@ -88,10 +89,11 @@ class OptimizerPhase {
   // storage an operand is. `first`: the operand is the operator's first, or in its first list.
   bool depends_on(OperatorKind kind, bool first) const noexcept {
     return decidable_ && !is_set_ &&
-           (kind == OperatorKind::kStep ? first && !in_step_ : kind == OperatorKind::kOther);
+           (kind == OperatorKind::kStep ? first && (!in_step_ || birth_count_ > 0)
+                                        : kind == OperatorKind::kOther);
   }
-  // Notes that such an operand is a parameter, which `kind` writes to or reads: a step begins, and
-  // takes what was made for it, or ends.
+  // Notes that such an operand is a parameter, which `kind` writes to or reads: a step begins or
+  // goes on, and takes what was made for it, or has ended with the last write.
   void note_parameter(OperatorKind kind, Ledger& ledger) noexcept;
 
   // Bracket a step that says so itself, as Python's optimizers do. What it runs under no_grad is
@@ -101,6 +103,7 @@ class OptimizerPhase {
     if (steps_ > 0) --steps_;
     in_step_ = false;
   }
+  bool in_bracketed_step() const noexcept { return steps_ > 0; }
 
   // Called by ScopedPhase. `was_set` and `before` are what the scope found.
   bool is_set() const noexcept { return is_set_; }

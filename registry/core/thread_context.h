@@ -62,6 +62,10 @@ struct ThreadContext {
   int64_t sampling_mean;    // 0 until first used
   double bytes_to_sample;
   OptimizerPhase phase;
+  // What StepMarks knows of the thread's step: an operator has run since the last mark, or none.
+  enum class Step : uint8_t { kNone, kRan, kMarked };
+  Step step;
+  uint64_t step_began_at_id;
   std::array<Frame, kMaxFrames> frames;
   std::array<CachedName, kNameCache> names;
 

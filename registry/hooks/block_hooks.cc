@@ -127,6 +127,11 @@ void free_tracked(void* context) {
   core::Ledger::Death freed;
   if (context != nullptr) {
     RegistryState& state = RegistryState::get();
+    if (thread.step == core::ThreadContext::Step::kRan && thread.op_depth == 0 &&
+        thread.node_depth == 0) {
+      if (core::StepMarks* const marks = state.step_marks.load(std::memory_order_acquire))
+        marks->note_free(thread, address_of(context));
+    }
     if (const auto death = state.ledger.note_death(address_of(context_aliases().take(context)))) {
       deleter = reinterpret_cast<c10::DeleterFnPtr>(death->base_deleter);
       let_go(death->owner);

@@ -175,6 +175,21 @@ void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
                                               {thread.op, thread.label, thread.nearest()});
 }
 
+// Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.
+void note_step(ThreadContext& thread) {
+  if (thread.phase.in_bracketed_step()) return;
+  const bool is_in_step =
+      !thread.phase.is_set() && thread.phase.operator_phase() == Phase::kOptimizer;
+  if (!is_in_step && thread.step == ThreadContext::Step::kNone) return;
+  core::StepMarks* const marks = RegistryState::get().step_marks.load(std::memory_order_acquire);
+  if (marks == nullptr) return;
+  if (is_in_step) {
+    marks->note_operator(thread);
+  } else {
+    marks->end(thread);
+  }
+}
+
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (thread.op_depth++ > 0) {
     note_next_node(thread, fn);
@@ -205,6 +220,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   }
   look_at_inputs(thread, fn);
   if (is_compiled_function(fn.name())) thread.parameter = thread.inherited_parameter = 0;
+  note_step(thread);
   note_next_node(thread, fn);
 }
 
@@ -273,7 +289,10 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   thread.label = context->inside = names.intern(path);
   RegistryState::get().label_history.note(thread.thread, thread.label);
   context->is_step = std::strncmp(fn.name(), kStepScope.data(), kStepScope.size()) == 0;
-  if (context->is_step) thread.phase.begin_step();
+  if (context->is_step) {
+    thread.phase.begin_step();
+    core::TrainingThreads::note(thread);
+  }
   return context;
 }
 
@@ -308,7 +327,11 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 void end_labelled_scope(ThreadContext& thread, const at::ObserverContext* context) {
   const auto* const label = static_cast<const LabelBefore*>(context);
   if (label == nullptr || label->thread != thread.thread) return;
-  if (label->is_step) thread.phase.end_step();
+  if (label->is_step) {
+    thread.phase.end_step();
+    core::StepMarks* const marks = RegistryState::get().step_marks.load(std::memory_order_acquire);
+    if (marks != nullptr && !thread.phase.in_bracketed_step()) marks->end_scope(thread);
+  }
   if (label->inside != thread.label) return;
   thread.label = label->before;
   RegistryState::get().label_history.note(thread.thread, thread.label);

@@ -60,6 +60,18 @@ const std::string& folder_of_torch() {
   return *folder;
 }
 
+// A thread that Python does not know has no Python stack, and must not wait for Python's lock: who
+// has that may wait for it.
+bool is_known_to_python() {
+  static std::atomic<void*> known{nullptr};  // Python may come later
+  void* function = known.load(std::memory_order_relaxed);
+  if (function == nullptr) {
+    function = dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
+    known.store(function, std::memory_order_relaxed);
+  }
+  return function != nullptr && reinterpret_cast<void* (*)()>(function)() != nullptr;
+}
+
 bool has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
@@ -68,7 +80,7 @@ bool has(std::string_view text, std::string_view part) {
 
 std::vector<void*> PythonStack::take() noexcept {
   std::vector<void*> addresses;
-  if (stopped.load(std::memory_order_relaxed)) return addresses;
+  if (stopped.load(std::memory_order_relaxed) || !is_known_to_python()) return addresses;
   core::calling_out();
   try {
     const auto taken = torch::CapturedTraceback::gather(true, false, false);

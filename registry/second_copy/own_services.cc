@@ -48,7 +48,7 @@ class OwnServices final : public CopyServices {
   }
   void leave_phase(PhaseBefore before) override {
     core::ThreadContext& thread = core::this_thread();
-    thread.phase.restore_scope(before.was_set, before.phase);
+    core::leave_phase(thread, before.was_set, before.phase, RegistryState::get().step_marks.load());
   }
 
   void close_cursor(uint64_t number) override { RegistryState::get().ledger.close_cursor(number); }

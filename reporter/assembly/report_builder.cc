@@ -272,7 +272,7 @@ class Builder {
     for (const NamedTensorFacts& tensor : tensors_) {
       if (tensor.storage_id != 0) {
         by_storage_.emplace_back(tensor.storage_id, &tensor);
-      } else if (!instant_.of_peak) {
+      } else if (!instant_.of_peak && !instant_.of_past) {
         elsewhere_.push_back(&tensor);
       }
     }

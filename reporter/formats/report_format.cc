@@ -84,6 +84,16 @@ std::string producer(const ReportRow& row) {
                   row.where);
 }
 
+std::string compiled_graph(const ReportRow& row) {
+  constexpr std::string_view kRegion = "Torch-Compiled Region: ";
+  for (const std::string_view name : {row.op, row.forward_op}) {
+    if (name.substr(0, kRegion.size()) == kRegion)
+      return "graph " + std::string(name.substr(kRegion.size()));
+  }
+  const bool is_compiled = row.autograd_node.find("CompiledFunction") != std::string_view::npos;
+  return is_compiled ? "a graph" : "";
+}
+
 std::optional<uint64_t> known_storage_id(const ReportRow& row) {
   if (row.storage_id == 0) return std::nullopt;
   return row.storage_id;

@@ -63,7 +63,10 @@ const char* value_of(const char* variable) { return secure_getenv(variable); }
 
 int rank_of_this_process() { return environment::rank(&value_of); }
 
-ProcessOfRun this_process() { return {watch().process, rank_of_this_process()}; }
+ProcessOfRun this_process() {
+  return {watch().process, rank_of_this_process(), watch().settings.full_report,
+          !watch().settings.saved_report.empty()};
+}
 
 void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }
 
@@ -229,6 +232,7 @@ void report_out_of_memory() {
   OutOfMemoryOptions options;
   options.folder = watch().folder;
   options.quiet = watch().settings.quiet;
+  options.keep_last = true;
   if (const absl::Status status = write_out_of_memory_reports(options); !status.ok()) tell(status);
 }
 
@@ -253,6 +257,7 @@ void begin(const environment::Settings& settings) {
   if (absl::IsFailedPrecondition(tracking->status()) || !Registry::global().active()) return;
   if (!settings.lines.functions.empty()) begin_lines();
   if (!settings.saved_report.empty()) begin_saved_report();
+  if (watch.reports || !settings.saved_report.empty()) begin_run_report();
   if (!settings.timeline.empty()) begin_timeline();
   std::atexit(&report_at_exit);
   if (watch.reports) report_out_of_memory();

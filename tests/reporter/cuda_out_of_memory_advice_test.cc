@@ -73,5 +73,24 @@ TEST_CASE(
       "[forward]\n"));
 }
 
+TEST_CASE("weights that do not fit are told to be smaller, in the dtype that they have") {
+  const ScopedTracking tracking;
+  AllocationFailure failure;
+  failure.device = kCuda0;
+  failure.requested_bytes = kGiB;
+  const auto report_with = [&](at::ScalarType dtype) {
+    const at::TensorOptions options = at::TensorOptions(kCuda0).dtype(dtype);
+    const at::Tensor weight = at::empty({kGiB / 8}, options);
+    const at::Tensor input = at::ones({kGiB / 64}, options);
+    return out_of_memory_report(failure);
+  };
+  const std::string whole = report_with(at::kFloat);
+  CHECK(contains(whole,
+                 "512.00M of 576.00M look like weights (float32): as bfloat16 they take half"));
+  const std::string half = report_with(at::kBFloat16);
+  CHECK(contains(half, "256.00M of 288.00M look like weights: quantized to 8 or 4 bits"));
+  CHECK_FALSE(contains(report_with(at::kByte), "weights"));
+}
+
 }  // namespace
 }  // namespace memledger

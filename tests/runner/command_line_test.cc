@@ -81,6 +81,9 @@ TEST_CASE("the line profile's options") {
   CHECK(lines.json_file == "j");
   CHECK(lines.html_file == "h");
   CHECK(options.report);
+  CHECK_FALSE(options.full_report);
+  CHECK(run_options({"--report=full", "p"}).full_report);
+  CHECK(contains(run_error({"--report=none", "p"}), "--report=none: it is full"));
   CHECK(options.program == Words{"./train", "-f", "x"});
   CHECK(run_options({"-f", "g", "-D", "-c", "line.left", "p"}).lines.columns == Words{"line.left"});
   CHECK(contains(run_error({"-f", "g", "-D", "p"}), "-c"));

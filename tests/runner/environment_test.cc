@@ -32,6 +32,7 @@ void check_round_trip(const Settings& settings, Variables variables = {}) {
   change(format(settings), variables);
   const Settings result = parse(lookup_in(variables));
   CHECK(result.report == settings.report);
+  CHECK(result.full_report == settings.full_report);
   CHECK(result.quiet == settings.quiet);
   CHECK(result.log_folder == settings.log_folder);
   CHECK(result.saved_report == settings.saved_report);
@@ -49,6 +50,7 @@ void check_round_trip(const Settings& settings, Variables variables = {}) {
 Settings all_settings() {
   Settings settings;
   settings.report = true;
+  settings.full_report = true;
   settings.quiet = true;
   settings.log_folder = "logs/%r-%p";
   settings.saved_report = "r=%r.html";
