@@ -73,10 +73,12 @@ def mode_train(device):
 
 def mode_wrapped(device):
     """What wraps a model has no place in its names."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     model = Model().to(device)
-    wrapped = torch.compile(model, backend="eager")
+    wrapped = torch.compile(nn.parallel.DistributedDataParallel(model), backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
-    train(nn.DataParallel(wrapped, device_ids=[]) if device == "cpu" else wrapped, optimizer, device)
+    train(wrapped, optimizer, device)
+    torch.distributed.destroy_process_group()
     tell("", model, optimizer)
 
 
@@ -136,7 +138,7 @@ def mode_hooks_fail(device):
         def __eq__(self, other):
             raise RuntimeError("not to be compared")
 
-        __hash__ = None
+        __hash__ = nn.Module.__hash__
 
         def __getattribute__(self, name):
             if name == "_buffers" and sys._getframe(1).f_code.co_filename == "<memledger>":
