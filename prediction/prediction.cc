@@ -342,7 +342,7 @@ std::string what_may_skip_steps(const std::vector<Run>& runs) {
   return "";
 }
 
-// Of a program whose batches differ in size, a later one may be the largest.
+// Batches may differ in size, and a later one may be the largest.
 void heed_different_steps(Prediction& prediction) {
   if (prediction.kind_of_steps != Steps::kDiffer || prediction.verdict != Verdict::kFits) return;
   for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;

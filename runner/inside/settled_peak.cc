@@ -17,6 +17,7 @@ constexpr ptrdiff_t kNearlyAlikeSteps = 8;
 
 bool SettledPeak::note(const Step& step) {
   ++steps_;
+  if (kind_ != Steps::kNone) return true;
   const Seen seen{step.allocations - std::exchange(allocations_, step.allocations),
                   step.requested_bytes - std::exchange(requested_bytes_, step.requested_bytes),
                   step.blocks};
@@ -58,8 +59,7 @@ bool SettledPeak::have_all_stepped_twice() const {
 Steps SettledPeak::kind_of_seen(int64_t looked_at) const {
   if (looked_at < kLookAhead) return Steps::kNone;
   if (last_of_kind_.size() <= 1) return Steps::kAlike;
-  if (has_round_come_again()) return Steps::kRepeat;
-  if (looked_at < kLongestLook) return Steps::kNone;
+  if (looked_at < kLongestLook) return has_round_come_again() ? Steps::kRepeat : Steps::kNone;
   return are_last_nearly_alike() ? Steps::kAlike : Steps::kDiffer;
 }
 

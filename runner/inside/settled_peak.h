@@ -33,7 +33,7 @@ class SettledPeak {
   // Returns whether the program has shown enough: all optimizers seen have stepped twice, nothing
   // has grown since this one's step before, no parameter waits for another optimizer's first step
   // (a generator that is trained every fifth time), or it has waited for kPatientSteps, and what
-  // follows has been looked at.
+  // follows has been looked at. Once it has, it stays so.
   bool note(const Step& step);
 
   // Returns what the steps had in common; kNone before note() has returned true.
