@@ -222,9 +222,11 @@ bool note_step(const void* parameter) {
   {
     const std::lock_guard<ForkSafeMutex> hold(measure.mutex);
     for (const void* const optimizer : ended) measure.peak.forget(optimizer);
-    const bool is_settled =
-        measure.peak.note({parameter, totals.peak_bytes, totals.used_bytes, unstepped,
-                           totals.allocations, totals.requested_in_all, blocks});
+    const bool is_settled = measure.peak.note(
+        {parameter, totals.peak_bytes, totals.used_bytes, unstepped, totals.allocations,
+         totals.requested_in_all, blocks,
+         std::chrono::duration_cast<std::chrono::seconds>(steady_clock::now() - measure.began)
+             .count()});
     step = measure.peak.steps();
     if (is_settled && measure.settled_at == 0) measure.settled_at = step;
     settled_at = measure.settled_at;

@@ -26,12 +26,14 @@ bool SettledPeak::note(const Step& step) {
     if (!is_still) return false;
     has_settled_ = true;
     settled_allocations_ = step.allocations;
+    settled_seconds_ = step.seconds;
   }
   seen_.push_back(seen);
   // The first may have been the one that made the last state, or have come after an evaluation.
   if (seen_.size() > 1) last_of_kind_[{seen.allocations, seen.requested_bytes}] = seen_.size() - 1;
   if (!is_still) return false;
-  kind_ = kind_of_seen(step.allocations - settled_allocations_);
+  kind_ = kind_of_seen(step.allocations - settled_allocations_,
+                       step.seconds - settled_seconds_ >= kLongestSeconds);
   return kind_ != Steps::kNone;
 }
 
@@ -56,10 +58,11 @@ bool SettledPeak::have_all_stepped_twice() const {
                      [](const auto& entry) { return entry.second.steps >= 2; });
 }
 
-Steps SettledPeak::kind_of_seen(int64_t looked_at) const {
-  if (looked_at < kLookAhead) return Steps::kNone;
+Steps SettledPeak::kind_of_seen(int64_t looked_at, bool is_late) const {
+  if (looked_at < kLookAhead && !is_late) return Steps::kNone;
   if (last_of_kind_.size() <= 1) return Steps::kAlike;
-  if (looked_at < kLongestLook) return has_round_come_again() ? Steps::kRepeat : Steps::kNone;
+  if (looked_at < kLongestLook && has_round_come_again()) return Steps::kRepeat;
+  if (looked_at < kLongestLook && !is_late) return Steps::kNone;
   return are_last_nearly_alike() ? Steps::kAlike : Steps::kDiffer;
 }
 

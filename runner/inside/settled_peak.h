@@ -28,6 +28,7 @@ class SettledPeak {
     int64_t allocations = 0;          // so far
     int64_t requested_bytes = 0;      // by them
     uint64_t blocks = 0;              // a hash of all blocks of the allocator, between steps
+    int64_t seconds = 0;              // since the program began
   };
 
   // Returns whether the program has shown enough: all optimizers seen have stepped twice, nothing
@@ -54,6 +55,8 @@ class SettledPeak {
   static constexpr int64_t kLookAhead = 12'000;
   // Where steps differ: until a round has come again.
   static constexpr int64_t kLongestLook = 100'000;
+  // For programs whose steps take long, which dry-run would end before they are seen.
+  static constexpr int64_t kLongestSeconds = 60;
 
  private:
   struct Optimizer {
@@ -73,7 +76,7 @@ class SettledPeak {
 
   bool is_still(const Step& step);
   bool have_all_stepped_twice() const;
-  prediction::Steps kind_of_seen(int64_t looked_at) const;
+  prediction::Steps kind_of_seen(int64_t looked_at, bool is_late) const;
   bool has_round_come_again() const;
   bool are_last_nearly_alike() const;
 
@@ -81,7 +84,7 @@ class SettledPeak {
   int64_t steps_ = 0;
   int64_t allocations_ = 0, requested_bytes_ = 0;  // after the last step
   bool has_settled_ = false;
-  int64_t settled_allocations_ = 0;
+  int64_t settled_allocations_ = 0, settled_seconds_ = 0;
   std::vector<Seen> seen_;
   std::map<std::pair<int64_t, int64_t>, size_t> last_of_kind_;  // indices into seen_
   prediction::Steps kind_ = prediction::Steps::kNone;

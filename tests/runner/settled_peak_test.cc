@@ -131,6 +131,18 @@ TEST_CASE("a kind that came once is waited for") {
   CHECK(program.peak().kind() == Steps::kAlike);
 }
 
+TEST_CASE("slow steps are not looked at for longer than a minute") {
+  Program program;
+  SettledPeak::Step step{&kFirst, 100, 10, 0};
+  for (int64_t i = 1; i <= 7; ++i) {
+    step.seconds = i * 10;
+    CHECK_FALSE(program.step(step, 1));
+  }
+  step.seconds = 80;
+  CHECK(program.step(step, 1));
+  CHECK(program.peak().kind() == Steps::kAlike);
+}
+
 TEST_CASE("steps that go on to differ tell nothing of later ones") {
   constexpr int64_t kPart = SettledPeak::kLongestLook / 20;
   Program program;
