@@ -49,7 +49,8 @@ void print_peak(int step) {
   std::fflush(stdout);
 }
 
-constexpr int kSteps = 120;
+// More than dry-run looks at.
+constexpr int kSteps = 1500;
 
 template <typename Optimizer>
 void train(Optimizer&& optimizer, Net& net, const std::function<void(int)>& between = nullptr) {
@@ -165,7 +166,7 @@ void grow() {
 void attack(int writes) {
   Net net;
   torch::optim::Adam optimizer(net.layers->parameters());
-  for (int step = 1; step <= 20; ++step) {
+  for (int step = 1; step <= 400; ++step) {
     at::Tensor noise = at::zeros({64, 256}, at::kCUDA).requires_grad_();
     for (int i = 0; i < writes; ++i) {
       net.layers->forward(noise).mean().backward();
