@@ -147,8 +147,10 @@ set(MEMLEDGER_INSIDE_SOURCES
   registry/step_history.cc
   reporter/formats/run_summary.cc
   runner/inside/calibrate.cc
+  runner/inside/end_calls.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc
+  runner/inside/memory_limits.cc
   runner/inside/process_end.cc
   runner/inside/program_calls.cc
   runner/inside/python_program.cc
@@ -175,10 +177,14 @@ set(MEMLEDGER_INSIDE_SOURCES
 # //:memledger_autostart, besides the library.
 set(MEMLEDGER_AUTOSTART_SOURCES
   registry/autostart.cc
+  runner/inside/linked_names.cc
+  runner/inside/program_calls.cc
+  runner/inside/torch_calls.cc
 )
 
 # The libraries that the command preloads. They link with neither LibTorch nor the C++ library.
 set(MEMLEDGER_PRELOAD_SOURCES
+  runner/inside/end_calls.cc
   runner/inside/preload.cc
   runner/inside/torch_calls.cc
 )
