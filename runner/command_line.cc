@@ -178,15 +178,15 @@ Command declare_run(RunWords& words) {
        "Record births and deaths of all storages: a .json file for\n"
        "ui.perfetto.dev, a .pickle file for pytorch.org/memory_viz.",
        reports},
-       {"--stacks", "WHOSE", &options.stacks,
-        "Note the program's line with allocations: off, all, or sampled, which\n"
-        "in a Python program is the default.",
-        reports},
-       {"--report-on", "SIGUSR1|SIGUSR2", &options.report_on,
-        "Report whenever the process gets this signal, and go on.", reports},
-       {"--report-near", "PERCENT", &options.report_near,
-        "Report once the memory in use nears the control group's limit, where\n"
-        "the kernel would kill the process. The default is 95; 0 is never.",
+      {"--stacks", "WHOSE", &options.stacks,
+       "Note the program's line with allocations: off, all, or sampled, which\n"
+       "in a Python program is the default.",
+       reports},
+      {"--report-on", "SIGUSR1|SIGUSR2", &options.report_on,
+       "Report whenever the process gets this signal, and go on.", reports},
+      {"--report-near", "PERCENT", &options.report_near,
+       "Report once the memory in use nears the control group's limit, where\n"
+       "the kernel would kill the process. The default is 95; 0 is never.",
        reports},
       {"-f,--function", "FUNCTION", &lines.functions,
        "Profile the memory of each line of FUNCTION, named by the end of\n"

@@ -56,6 +56,7 @@ input, select, button { font: inherit; color: inherit; background: var(--back); 
 <header><h1>memledger</h1><select id="device" aria-label="Device"></select><span id="when" class="faint"></span></header>
 <pre id="introduction" hidden></pre>
 <div id="curves" hidden></div>
+<svg id="svg" hidden></svg>
 <div class="tiles" id="tiles"></div>
 <div id="map" role="group" aria-label="Bytes by role and module"></div>
 <div class="controls">
@@ -274,7 +275,7 @@ function choose(index) {
 // Bytes at the end of each step, and the highest so far.
 function drawCurves() {
   const W = 420, H = 110, svg = (tag, attributes) => {
-    const e = document.createElementNS('http://www.w3.org/2000/svg', tag);
+    const e = document.createElementNS($('svg').namespaceURI, tag);
     for (const [key, value] of Object.entries(attributes)) e.setAttribute(key, value);
     return e;
   };

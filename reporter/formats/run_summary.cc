@@ -493,11 +493,11 @@ void add_states(std::vector<std::string>& lines, const RunReport& run, const Run
       add_wrapped(lines, "    " + growth_text(run, device));
   }
   if (!device.end) return;
-  std::string text =
-      device.end->total_bytes == 0
-          ? "  not freed at the end: nothing"
-          : fmt::format("  not freed at the end: {}: {}", readable_size(device.end->total_bytes),
-                        largest_text(*device.end, device, 3));
+  std::string text = run.goes_on ? "  alive now: " : "  not freed at the end: ";
+  text += device.end->total_bytes == 0
+              ? "nothing"
+              : fmt::format("{}: {}", readable_size(device.end->total_bytes),
+                            largest_text(*device.end, device, 3));
   if (device.end->unexplained_bytes.value_or(0) != 0)
     text += fmt::format("; {} unexplained: please report a bug",
                         readable_size(*device.end->unexplained_bytes));

@@ -322,10 +322,11 @@ std::string page_of(const Collected& all) {
 
 void begin_run_report() { keep_steps(); }
 
-std::string run_report_text(const ProcessOfRun& process, std::string_view when) {
+std::string run_report_text(const ProcessOfRun& process, std::string_view when, bool goes_on) {
   ReportOptions options;
   options.max_rows = kPeakRows;
   Collected all = collect(process, when, options);
+  all.run.goes_on = goes_on;
   if (!process.saves_report) all.run.hint = "every row: memledger run --save-report=FILE.html";
   const std::string failures = failures_text();
   const size_t lines = std::max(kLeastLines, kLines - std::min(kLines, count_lines(failures)));

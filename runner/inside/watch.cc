@@ -246,7 +246,8 @@ std::string uncaught_exception() {
 void report_sudden_end(const SuddenEnd& end) {
   forget_device_memory();  // a copy of the process has none
   if (end.goes_on) {
-    write("memledger-now", "report", run_report_text(this_process(), "on demand"));
+    write("memledger-now", "report",
+          run_report_text(this_process(), "on demand", /*goes_on=*/true));
     return;
   }
   const std::string_view signal = end.signal == nullptr ? "" : end.signal;
@@ -300,7 +301,7 @@ void report_if_near_limit(int64_t nbytes) noexcept {
     if (!use || use->used_bytes + nbytes < use->limit_bytes / 100 * percent) return;
     if (watch.told_near_limit.exchange(true)) return;
     write("memledger-near-limit", "report",
-          run_report_text(this_process(), near_limit_text(*use, nbytes)));
+          run_report_text(this_process(), near_limit_text(*use, nbytes), /*goes_on=*/true));
   } catch (const std::exception& error) {
     memledger::tell({"memledger: no report near the memory's limit: ", first_line(error.what())});
   }

@@ -141,6 +141,9 @@ TEST_CASE("what grew between steps, and what is left") {
       text, "  after the last step (5): 104.00M: optimizer state 104.00M bfloat16 (inferred)\n"));
   CHECK(contains(text, "since step 2: +4.00M, namely +4.00M various bfloat16 AdamW state\n"));
   CHECK(contains(text, "  not freed at the end: nothing\n"));
+  RunReport on_demand = Training().run();
+  on_demand.goes_on = true;
+  CHECK(contains(run_summary(on_demand, 40), "  alive now: nothing\n"));
 }
 
 TEST_CASE("however many devices, the lines are not more than asked for") {

@@ -11,9 +11,10 @@ ulimit -c 0
 # Ends with the status of a shell: 128 + the signal's number.
 run() { timeout --foreground -k 1 60 "$memledger" run "$@" </dev/null >out 2>err; }
 reported() {  # HOW [BYTES]
-  matches err "^memledger: process [0-9]+, rank 0, $1" && has err "The allocated memory on cpu: ${2:-3.00M}"
+  matches err "^memledger: [^,]+, $1 after [0-9.]+ s [(]process [0-9]+, rank 0[)]" &&
+    matches err "^  (not freed at the end|alive now): ${2:-3.00M}"
 }
-once() { equal "$(grep -c 'The allocated memory' err)" 1; }
+once() { equal "$(grep -c 'peak allocated' err)" 1; }
 
 ended() {  # END STATUS HOW
   run -- "$program" "$1"
@@ -24,7 +25,7 @@ ended() {  # END STATUS HOW
 ended return 0 "at its end"
 ended exit 3 "at its end"
 ended exception 134 "ended by SIGABRT, uncaught exception: a user's mistake"
-ended abort 134 "ended by SIGABRT$"
+ended abort 134 "ended by SIGABRT"
 ended null 139 "ended by SIGSEGV"
 ended overflow 139 "ended by SIGSEGV"
 ended _exit 4 "at _exit()"
@@ -99,7 +100,7 @@ linked_ended() {  # END STATUS HOW
   check "linked, $1: once" once
 }
 linked_ended return 0 "at its end"
-linked_ended abort 134 "ended by SIGABRT$"
+linked_ended abort 134 "ended by SIGABRT"
 linked_ended _exit 4 "at _exit()"
 linked_ended sent 143 "ended by SIGTERM"
 linked_ended ignored 8 "at its end"
@@ -118,7 +119,7 @@ start --report-on=SIGUSR2 -- "$program" wait
 for count in 1 2; do
   kill -USR2 "$process"
   for ((i = 0; i < 300; i++)); do
-    [[ "$(grep -c 'The allocated memory' err)" == "$count" ]] && break
+    [[ "$(grep -c 'peak allocated' err)" == "$count" ]] && break
     sleep 0.1
   done
 done
@@ -126,7 +127,7 @@ check "on demand" reported "on demand"
 kill -TERM "$process"
 status
 check "on demand: status" equal $? 143
-check "on demand: each time, and at the end" equal "$(grep -c 'The allocated memory' err)" 3
+check "on demand: each time, and at the end" equal "$(grep -c 'peak allocated' err)" 3
 run --report-on=SIGKILL -- "$program" return
 check "no such demand: status" equal $? 2
 check "no such demand: named" has err "--report-on=SIGKILL: it is SIGUSR1 or SIGUSR2"
@@ -134,7 +135,7 @@ check "no such demand: named" has err "--report-on=SIGKILL: it is SIGUSR1 or SIG
 # Files are whole at every end.
 run --quiet --save-report=report.json --timeline=timeline.json -- "$program" abort
 check "files: status" equal $? 134
-check "files: nothing else" matches_not err "allocated memory"
+check "files: nothing else" matches_not err "peak allocated"
 check "files: the report" python3 -c 'import json; assert json.load(open("report.json"))["end"]["devices"]'
 check "files: the timeline" python3 -c 'import json; json.load(open("timeline.json"))'
 
@@ -161,7 +162,7 @@ if ((result == 77)); then
   echo "SKIPPED: no control group can be made here"
 else
   check "near the limit: status" equal $result 137
-  check "near the limit: told" matches err "^memledger: process .*, near the limit of its control group: 5[0-9.]*M of 600.00M used, 32.00M asked for"
+  check "near the limit: told" matches err "^memledger: .*, near the limit of its control group: 5[0-9.]*M of 600.00M used, 32.00M asked for"
   check "near the limit: the report" has err "aten::empty"
   limited "$memledger" run --report-near=0 -- "$program" grow
   check "near the limit, off: status" equal $? 137
