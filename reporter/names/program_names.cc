@@ -216,6 +216,11 @@ void ProgramNames::Table::remember(const Found& found, size_t root,
   const auto former = known.find(key);
   if (former != known.end() && parameter == nullptr && !is_better(place, former->second.place))
     place = former->second.place;
+  // The storage that the tensor had before to(device), as at the peak of the CPU.
+  if (former != known.end() && parameter == nullptr) {
+    const auto before = kept.find(former->second.storage_id);
+    if (before != kept.end()) before->second.place = place;
+  }
   if (found.storage_id != 0) {
     KeptPlace kept_place{place, 0};
     if (parameter != nullptr) {

@@ -110,6 +110,12 @@ assert not [row for device in end["devices"] for row in device["rows"]], end'
 if [[ "${3:-}" == --cuda ]]; then
   run -- "$program" lenet cuda
   check "a net on a virtual GPU" named_rightly cuda:0 Adam.exp_avg Adam.exp_avg_sq
+  check "its names before it moved" python3 -c '
+import json
+rows = [row for one in json.load(open("report.json"))["peaks"]["devices"] if one["device"] == "cpu" for row in one["rows"]]
+told = dict(line.split() for line in open("out"))
+named = {row["name"]: str(row["bytes"]) for row in rows if row["role"] in ("parameter", "buffer")}
+assert named == told, (named, told)'
   run -- "$resnet" --batch=8 --steps=2
   check "ResNet-50: status" equal "$?" 0
   check "ResNet-50: all but 1 %" python3 -c '
