@@ -161,6 +161,13 @@ Ended ended_of(const std::string& text) {
   return Ended::kNot;
 }
 
+Steps kind_of_steps_of(const std::string& text) {
+  for (const Steps steps : {Steps::kAlike, Steps::kRepeat, Steps::kDiffer}) {
+    if (text == to_string(steps)) return steps;
+  }
+  return Steps::kNone;
+}
+
 Measurement measurement_of(const Json& json) {
   Measurement measurement;
   measurement.process = json.at("process");
@@ -168,6 +175,7 @@ Measurement measurement_of(const Json& json) {
   measurement.ended = ended_of(json.at("ended"));
   measurement.cause = json.at("cause");
   measurement.steps = json.at("steps");
+  measurement.kind_of_steps = kind_of_steps_of(json.at("kind_of_steps"));
   measurement.unstepped_parameters = json.at("unstepped_parameters");
   for (const Json& device : json.at("devices")) measurement.devices.push_back(device_of(device));
   measurement.peak = peak_of(json.at("peak"));
@@ -192,6 +200,20 @@ std::string_view to_string(Ended ended) {
   return "not";
 }
 
+std::string_view to_string(Steps steps) {
+  switch (steps) {
+    case Steps::kAlike:
+      return "alike";
+    case Steps::kRepeat:
+      return "repeat";
+    case Steps::kDiffer:
+      return "differ";
+    case Steps::kNone:
+      break;
+  }
+  return "none";
+}
+
 std::string_view to_string(MeasuredRead::Kind kind) {
   switch (kind) {
     case MeasuredRead::Kind::kSize:
@@ -214,6 +236,7 @@ std::string to_json(const Measurement& measurement) {
                   {"ended", to_string(measurement.ended)},
                   {"cause", measurement.cause},
                   {"steps", measurement.steps},
+                  {"kind_of_steps", to_string(measurement.kind_of_steps)},
                   {"unstepped_parameters", measurement.unstepped_parameters},
                   {"devices", devices},
                   {"peak", json(measurement.peak)},

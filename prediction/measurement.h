@@ -76,12 +76,22 @@ std::string_view to_string(MeasuredRead::Kind kind);
 enum class Ended : uint8_t { kAtExit, kAfterStep, kNot };
 std::string_view to_string(Ended ended);
 
+// What the optimizer steps had in common that were seen before a program was ended.
+enum class Steps : uint8_t {
+  kNone,    // it was not ended after a step
+  kAlike,   // all allocated alike; a step of another kind, such as a smaller batch, may come later
+  kRepeat,  // steps of several kinds came again in the same order, and left the same blocks
+  kDiffer,  // they did not come again, so later ones may take more
+};
+std::string_view to_string(Steps steps);
+
 // The figures of one process of one run.
 struct Measurement {
   int process = 0, rank = 0;
   Ended ended = Ended::kNot;
   std::string cause;  // what ended it if it did not return: "SIGSEGV", "uncaught exception: …"
   int64_t steps = 0;  // of optimizers
+  Steps kind_of_steps = Steps::kNone;
   // Parameters that the forward pass used and that no step has written to, where one ended the
   // program: frozen by leaving them out, or trained later than after so many steps.
   int64_t unstepped_parameters = 0;

@@ -258,6 +258,14 @@ bool all_failed(const std::vector<Run>& runs) {
   });
 }
 
+// The one that tells less of what comes later.
+Steps worse(Steps a, Steps b) {
+  for (const Steps steps : {Steps::kDiffer, Steps::kAlike, Steps::kRepeat}) {
+    if (a == steps || b == steps) return steps;
+  }
+  return Steps::kNone;
+}
+
 void note_program(const std::vector<Run>& runs, Prediction& prediction) {
   prediction.program = runs.front().program;
   for (const Run& run : runs) {
@@ -267,6 +275,7 @@ void note_program(const std::vector<Run>& runs, Prediction& prediction) {
       prediction.steps = std::max(prediction.steps, process.steps);
       prediction.unstepped_parameters =
           std::max(prediction.unstepped_parameters, process.unstepped_parameters);
+      prediction.kind_of_steps = worse(prediction.kind_of_steps, process.kind_of_steps);
       if (process.ended != Ended::kNot) prediction.ended = process.ended;
     }
     if (!prediction.failure && run.end == Run::End::kLow && run.is_limited)
@@ -344,6 +353,16 @@ std::string what_may_skip_steps(const std::vector<Run>& runs) {
     }
   }
   return "";
+}
+
+// Batches may differ in size, and a later one may be the largest.
+void heed_different_steps(Prediction& prediction) {
+  if (prediction.kind_of_steps != Steps::kDiffer || prediction.verdict != Verdict::kFits) return;
+  for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;
+  prediction.verdict = Verdict::kNotKnown;
+  prediction.reason =
+      absl::StrCat("its steps differ in what they allocate, so one after the ", prediction.steps,
+                   " that were seen may take more; --until=exit runs all");
 }
 
 void heed_skipped_steps(const std::vector<Run>& runs, Prediction& prediction) {
@@ -451,6 +470,7 @@ Prediction predict(std::string specification, const std::vector<Run>& all_runs) 
   } else {
     heed_open_reads(prediction);
     heed_skipped_steps(runs, prediction);
+    heed_different_steps(prediction);
   }
   return prediction;
 }

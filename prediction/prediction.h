@@ -105,6 +105,7 @@ struct Prediction {
   ProgramEnd program;  // of the run that tells most: the first that failed, else the first
   Ended ended = Ended::kNot;
   int64_t steps = 0;
+  Steps kind_of_steps = Steps::kNone;  // where it was ended after a step: of the runs' worst
   // Parameters that the forward pass used and that no step had written to when the program was
   // ended: if they are trained later, it takes more then.
   int64_t unstepped_parameters = 0;

@@ -115,6 +115,12 @@ const Prediction& deciding(const std::vector<Prediction>& predictions) {
                        [verdict](const Prediction& one) { return one.verdict == verdict; });
 }
 
+// How much of the program the figures are of.
+std::string_view until(const Prediction& prediction) {
+  return prediction.ended == Ended::kAfterStep ? to_string(prediction.kind_of_steps)
+                                               : to_string(prediction.ended);
+}
+
 }  // namespace
 
 std::string to_json(const std::vector<Prediction>& predictions) {
@@ -139,6 +145,7 @@ std::string to_json(const std::vector<Prediction>& predictions) {
   result["restored_files"] = decides.restored_files;
   result["program"] = {{"status", decides.program.status},
                        {"ended", to_string(decides.ended)},
+                       {"until", until(decides)},
                        {"unstepped_parameters", decides.unstepped_parameters},
                        {"steps", decides.steps}};
   return memledger::to_text(result);

@@ -300,13 +300,27 @@ std::string read_lines(const std::vector<MeasuredRead>& reads) {
   return text;
 }
 
+const char* why_ended(Steps steps) {
+  switch (steps) {
+    case Steps::kRepeat:
+      return "as steps of several kinds came again and left the cache as it was";
+    case Steps::kDiffer:
+      return "as its steps went on to differ";
+    case Steps::kAlike:
+    case Steps::kNone:
+      break;
+  }
+  return "as the peak no longer moved and all steps were alike: what a smaller last batch leaves "
+         "of "
+         "LibTorch's cache is not in it";
+}
+
 std::string end_line(const Prediction& prediction) {
   std::string text;
   if (!prediction.note.empty()) text += prediction.note + "\n";
   if (prediction.ended == Ended::kAfterStep) {
-    text += fmt::format(
-        "Ended after optimizer step {}, as the peak no longer moved; --until=exit runs all.\n",
-        prediction.steps);
+    text += fmt::format("Ended after optimizer step {}, {}; --until=exit runs all.\n",
+                        prediction.steps, why_ended(prediction.kind_of_steps));
     if (prediction.unstepped_parameters > 0) {
       text += fmt::format(
           "{} parameter{} that the forward pass uses had not been trained by then: if a later step "

@@ -1,8 +1,9 @@
 #pragma once
 
-// The storage objects themselves, for Courtesy, which changes them in place. Any thread may call
-// these functions.
+// The storage objects themselves, for who changes them in place or knows more of them. Any thread
+// may call these functions.
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
@@ -26,6 +27,14 @@ std::vector<LiveStorage> live_storages(c10::Device device);
 
 // Makes a storage known that no operator has shown.
 void know_storage(c10::StorageImpl& storage);
+
+// Makes known that a module of the program has a parameter on this storage: operators that read it
+// are its layer's, also under no_grad and where it needs no gradient.
+void know_parameter(c10::StorageImpl& storage) noexcept;
+
+// Returns what stands before one of LibTorch's CPU allocators, for who would ask that one itself
+// and so would not be seen; the same one if nothing does.
+c10::Allocator* watched_cpu_allocator(c10::Allocator* allocator) noexcept;
 
 // Returns whether this storage alone owns its memory, and a watched allocator gets it back.
 bool owns_watched_block(const c10::StorageImpl& storage) noexcept;

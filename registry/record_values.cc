@@ -32,6 +32,7 @@ void fill(StorageInfo& info, const core::StorageRecord& record) {
       state.running.is_running(record.birthplace.thread, record.birthplace.op_sequence);
   info.raw_block = record.raw_block;
   info.used_as_parameter = record.parameter_like;
+  info.consumer = record.consumer;
   info.is_gradient = record.gradient;
   info.kind = kind_of(record, info.temporary);
   if (record.described) {

@@ -9,6 +9,7 @@
 #include "registry/core/ledger.h"
 #include "registry/core/name_table.h"
 #include "registry/core/peak_labels.h"
+#include "registry/core/step_marks.h"
 #include "registry/core/thread_context.h"
 #include "registry/hooks/block_observer.h"
 #include "registry/hooks/step_observer.h"
@@ -44,6 +45,7 @@ struct RegistryState {
   core::Ledger ledger;
   core::RunningOperators running;
   core::ForwardOperators forward_operators;
+  std::atomic<core::StepMarks*> step_marks{nullptr};  // null: nobody asks for steps
 
   Unseen& unseen_of(WatchedType type) noexcept { return unseen[static_cast<size_t>(type)]; }
   const Unseen& unseen_of(WatchedType type) const noexcept {

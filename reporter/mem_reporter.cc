@@ -507,6 +507,20 @@ Report MemReporter::collect_peak(c10::Device device, ReportOptions options,
   return report;
 }
 
+Report MemReporter::collect_at(const Snapshot& snapshot, ReportOptions options) const {
+  Impl::NamedTensors tensors = impl_->read_named_tensors();
+  add_names_of_the_ended(tensors.facts);
+  const Registry& registry = Registry::global();
+  Instant instant = instant_of(registry);
+  instant.of_past = true;
+  instant.snapshot = snapshot;
+  tensors.release();
+  options.device = std::nullopt;
+  Report report = impl_->build(options, tensors.facts, instant);
+  report.health = registry.health();
+  return report;
+}
+
 WhyAlive MemReporter::why(const at::Tensor& tensor) const {
   TORCH_CHECK(tensor.defined(), "memledger: why() was given an undefined tensor");
   const Impl::NamedTensors tensors = impl_->read_named_tensors();

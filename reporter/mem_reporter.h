@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "graph/saved_tensors.h"
+#include "registry/snapshot.h"
 #include "reporter/report.h"
 #include "reporter/why_alive.h"
 
@@ -115,6 +116,9 @@ class MemReporter {
   // options.device. With a label, only what was born under it (Registry::keep_label_peak).
   Report collect_peak(c10::Device device, ReportOptions options = {},
                       const std::string& label = "") const;
+  // Returns who was alive at a snapshot's instant (registry/snapshot.h), with names as
+  // collect_peak() has them. Ignores options.device.
+  Report collect_at(const Snapshot& snapshot, ReportOptions options = {}) const;
   // Prints collect_peak(device).
   void report_peak(std::ostream& out, c10::Device device) const;
 

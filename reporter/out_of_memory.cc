@@ -27,6 +27,7 @@
 #include "registry/device_statistics.h"
 #include "registry/stacks.h"
 #include "reporter/formats/report_format.h"
+#include "reporter/last_out_of_memory.h"
 #include "reporter/mem_reporter.h"
 #include "text/names.h"
 #include "text/output.h"
@@ -89,6 +90,30 @@ int64_t bytes_of_phase(const DeviceReport& device, Phase phase) {
   return bytes;
 }
 
+// What looks like the weights of a model: known as such, or moved or made empty to be filled.
+struct LoadedWeights {
+  int64_t bytes = 0;
+  int64_t float32_bytes = 0;  // of it
+};
+
+bool makes_weights(std::string_view op) {
+  constexpr std::array<std::string_view, 5> kLoading = {"aten::to", "aten::_to_copy", "aten::empty",
+                                                        "aten::empty_strided", "aten::empty_like"};
+  return std::find(kLoading.begin(), kLoading.end(), op) != kLoading.end();
+}
+
+LoadedWeights loaded_weights(const DeviceReport& device) {
+  LoadedWeights weights;
+  for (const ReportRow& row : device.rows) {
+    const bool is_loaded = row.role == Role::kParameter || row.role == Role::kBuffer ||
+                           row.adopted || makes_weights(row.op);
+    if (!is_loaded || !row.dtype || !c10::isFloatingType(*row.dtype)) continue;
+    weights.bytes += row.nbytes.value_or(0);
+    if (row.dtype == c10::ScalarType::Float) weights.float32_bytes += row.nbytes.value_or(0);
+  }
+  return weights;
+}
+
 // Returns what can be done about fragmentation with this allocator, or nothing.
 std::string against_fragmentation(c10::Device device) {
   const std::optional<DeviceStatistics> statistics = device_statistics(device);
@@ -136,6 +161,22 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
     all.push_back(
         fmt::format("Other processes and CUDA itself hold {} of the device: nvidia-smi lists them.",
                     readable_size(*others)));
+  }
+  LoadedWeights weights = loaded_weights(device);
+  if (makes_weights(failure.op)) weights.bytes += asked;
+  if (weights.bytes > capacity.total_bytes.value_or(device.total_bytes) / 2) {
+    const bool is_float32 = weights.float32_bytes > weights.bytes / 2;
+    all.push_back(fmt::format(
+        "{} look like weights{}{}: {}; or keep a part on the CPU (device_map), or share them among "
+        "several devices.",
+        readable_size(weights.bytes), makes_weights(failure.op) ? ", with what was asked for" : "",
+        is_float32 ? ", of float32" : "",
+        is_float32 ? "as bfloat16 they take half" : "quantized to 8 or 4 bits they take less"));
+  }
+  if (failure.phase == Phase::kOptimizer) {
+    all.push_back(
+        "The optimizer makes its state in its first step, for Adam twice the parameters: keep it "
+        "in 8 or 16 bits, share it among devices, or take an optimizer with less of it.");
   }
   const int64_t forward = bytes_of_phase(device, Phase::kForward);
   if (forward > device.total_bytes / 2 && failure.phase != Phase::kOther) {
@@ -285,6 +326,8 @@ struct Writing {
   pid_t process = 0;  // that the options were set in
   AllocationFailureObserver before = nullptr;
 
+  LastOutOfMemory last;
+
   // The process that is making a report, or 0. A child of fork has no thread that would finish its
   // parent's.
   std::atomic<pid_t> busy{0};
@@ -297,6 +340,22 @@ Writing& writing() {
   return *writing;
 }
 
+constexpr size_t kPageHolders = 8;
+
+// The first eight failures are told, then the 16th, the 32nd and so on.
+bool is_told(int number) { return number <= 8 || (number & (number - 1)) == 0; }
+
+std::string line_on(const AllocationFailure& failure, int number) {
+  std::string line =
+      fmt::format("memledger: out of memory on {}: asked for {} by {}", failure.device.str(),
+                  readable_size(failure.requested_bytes), table_name(asked_by(failure)));
+  if (number > 1) line += fmt::format(" (failure {})", number);
+  if (number == 8) line += "; from now on only some are told";
+  return line;
+}
+
+std::string page_on(const AllocationFailure& failure, const MemReporter* named);
+
 void write_report(const AllocationFailure& failure) {
   OutOfMemoryOptions options;
   {
@@ -307,7 +366,20 @@ void write_report(const AllocationFailure& failure) {
     if (writing().process != getpid()) options.reporter = nullptr;
   }
   const int number = writing().reports.fetch_add(1) + 1;
-  if (number > options.max_reports) return;
+  if (options.keep_last) {
+    std::string page = page_on(failure, options.reporter);
+    const std::lock_guard<ForkSafeMutex> hold(writing().lock);
+    writing().last.failures = number;
+    writing().last.page.swap(page);
+  }
+  if (options.keep_last && options.folder.empty()) {
+    if (!options.quiet && is_told(number)) tell({line_on(failure, number)});
+    return;
+  }
+  if (number > options.max_reports) {
+    if (!options.quiet && options.keep_last && is_told(number)) tell({line_on(failure, number)});
+    return;
+  }
   std::string text = out_of_memory_report(failure, options.max_rows, options.reporter);
   if (number == options.max_reports)
     text += "This was the last report of this process; further failures are not reported.\n";
@@ -349,7 +421,45 @@ void wait_for_running_report() {
   while (writing().busy.load() == getpid()) std::this_thread::yield();
 }
 
+// What a report says of the failure itself.
+void write_failure(std::ostream& out, const AllocationFailure& failure, const Capacity& capacity,
+                   const DeviceReport& device) {
+  const StackFrame from = program_frame(failure.stack);
+  if (!from.function.empty() || from.line > 0) out << "At: " << printable(to_string(from)) << '\n';
+  write_device(out, capacity, device);
+  const std::string_view says = first_line(failure.message);
+  if (!says.empty()) out << "LibTorch says: " << printable(says) << '\n';
+  for (const std::string& sentence : advice(failure, capacity, device))
+    out << "Advice: " << sentence << '\n';
+}
+
+const DeviceReport& device_of(const Report& report, const DeviceReport& empty) {
+  return report.devices.empty() ? empty : report.devices.front();
+}
+
+std::string page_on(const AllocationFailure& failure, const MemReporter* named) {
+  const MemReporter nameless;
+  ReportOptions options;
+  options.device = failure.device;
+  const Report report = (named == nullptr ? nameless : *named).collect(options);
+  DeviceReport empty;
+  empty.device = failure.device;
+  const DeviceReport& device = device_of(report, empty);
+  std::ostringstream out;
+  out << fmt::format("Asked for: {} by {}\n", readable_size(failure.requested_bytes),
+                     table_name(asked_by(failure)));
+  write_failure(out, failure, capacity_of(failure.device), device);
+  write_holders(out, "birthplace", by_birthplace(device), kPageHolders);
+  return std::move(out).str();
+}
+
 }  // namespace
+
+std::optional<LastOutOfMemory> last_out_of_memory() {
+  const std::lock_guard<ForkSafeMutex> hold(writing().lock);
+  if (writing().last.failures == 0) return std::nullopt;
+  return writing().last;
+}
 
 std::string out_of_memory_report(const AllocationFailure& failure, size_t max_rows,
                                  const MemReporter* named) {
@@ -361,21 +471,14 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   const Report report = reporter.collect(options);
   DeviceReport empty;
   empty.device = failure.device;
-  const DeviceReport& device = report.devices.empty() ? empty : report.devices.front();
-  const Capacity capacity = capacity_of(failure.device);
+  const DeviceReport& device = device_of(report, empty);
 
   std::ostringstream out;
   out << fmt::format("memledger: out of memory on {}\n", failure.device.str());
   out << fmt::format("Time: {}, process {}\n", local_time("%Y-%m-%d %H:%M:%S"), getpid());
   out << fmt::format("Asked for: {} by {}\n", both(failure.requested_bytes),
                      table_name(asked_by(failure)));
-  const StackFrame from = program_frame(failure.stack);
-  if (!from.function.empty() || from.line > 0) out << "At: " << printable(to_string(from)) << '\n';
-  write_device(out, capacity, device);
-  const std::string_view says = first_line(failure.message);
-  if (!says.empty()) out << "LibTorch says: " << printable(says) << '\n';
-  const std::vector<std::string> advised = advice(failure, capacity, device);
-  for (const std::string& sentence : advised) out << "Advice: " << sentence << '\n';
+  write_failure(out, failure, capacity_of(failure.device), device);
   out << '\n';
   if (named != nullptr) {
     write_holders(out, "role", by_role(device), max_rows);

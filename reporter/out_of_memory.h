@@ -33,6 +33,9 @@ struct OutOfMemoryOptions {
   // a report in progress. Not used in a child of fork.
   const MemReporter* reporter = nullptr;
   bool quiet = false;  // nothing on standard error but write errors; needs `folder`
+  // Without a folder: tell a failure in a line, of many only some, and keep a page on the last one
+  // for the report of a run. A program that catches its failures is not drowned by their reports.
+  bool keep_last = false;
 };
 
 // Starts to write a report of each failed allocation; another call replaces the options. Takes the

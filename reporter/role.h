@@ -17,7 +17,7 @@ enum class Role : uint8_t {
   kBuffer,
   kGradient,
   kOptimizerState,
-  kInput,      // given to add_input()
+  kInput,      // given to add_input(), or nameless and read by a layer that did not make it
   kSaved,      // held by the autograd graph for the backward pass
   kTemporary,  // made inside an operator that is still running
   kTensor,     // anything else

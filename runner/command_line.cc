@@ -105,10 +105,30 @@ absl::Status calibrate(const std::string& file, std::string& specification) {
   return parsed.specification ? absl::OkStatus() : invalid(absl::StrCat("--", parsed.error));
 }
 
-absl::StatusOr<Request> finish_run(RunOptions& options) {
+// What the words of `memledger run` say, before they are checked.
+struct RunWords {
+  RunOptions options;
+  OptionalValue report;
+};
+
+absl::StatusOr<Request> finish_run(RunWords& words) {
+  RunOptions& options = words.options;
+  if (!words.report.value.empty() && words.report.value != "full")
+    return invalid(absl::StrCat("--report=", words.report.value, ": it is full, or has no value"));
+  options.report = words.report.is_given;
+  options.full_report = words.report.value == "full";
   if (options.program.empty())
     return invalid("which program? memledger run [OPTION]… -- PROGRAM [ARGUMENT]…");
   if (const absl::Status status = complete_line_profile(options); !status.ok()) return status;
+  const std::string& stacks = options.stacks;
+  if (!stacks.empty() && stacks != "off" && stacks != "sampled" && stacks != "all")
+    return invalid(absl::StrCat("--stacks=", stacks, ": it is off, sampled or all"));
+  if (!options.report_on.empty() && options.report_on != "SIGUSR1" &&
+      options.report_on != "SIGUSR2")
+    return invalid(absl::StrCat("--report-on=", options.report_on, ": it is SIGUSR1 or SIGUSR2"));
+  if (options.report_near && (*options.report_near < 0 || *options.report_near > 100))
+    return invalid(absl::StrCat("--report-near=", *options.report_near,
+                                ": it is a number of percent, from 0 to 100"));
   if (!options.virtual_gpu.empty()) {
     if (const absl::Status status = check_gpu("--virtual-gpu", options.virtual_gpu); !status.ok())
       return status;
@@ -122,7 +142,8 @@ absl::StatusOr<Request> finish_run(RunOptions& options) {
   return Request(options);
 }
 
-Command declare_run(RunOptions& options) {
+Command declare_run(RunWords& words) {
+  RunOptions& options = words.options;
   Command command;
   command.name = "run";
   command.usage = "memledger run [OPTION]… [--] PROGRAM [ARGUMENT]…";
@@ -146,19 +167,32 @@ Command declare_run(RunOptions& options) {
        reports},
       {"-q,--quiet", "", &options.quiet,
        "Print no report on standard error. Files are still written.", reports},
+      {"--report", "full", &words.report,
+       "Print the tables behind the summary as well. Without a value: print\n"
+       "the report beside a line profile, which takes its place.",
+       reports},
       {"--save-report", "FILE", &options.saved_report,
-       "Write all rows of the peaks and of the end to FILE: .json, .html, .csv\n"
-       "or .txt.",
+       "Write all that is known to FILE: the steps, and every row of the\n"
+       "peaks, the last step and the end. .json, .html, .csv or .txt.",
        reports},
       {"--timeline", "FILE", &options.timeline,
        "Record births and deaths of all storages: a .json file for\n"
        "ui.perfetto.dev, a .pickle file for pytorch.org/memory_viz.",
        reports},
+      {"--stacks", "WHOSE", &options.stacks,
+       "Note the program's line with allocations: off, all, or sampled, which\n"
+       "in a Python program is the default.",
+       reports},
+      {"--report-on", "SIGUSR1|SIGUSR2", &options.report_on,
+       "Report whenever the process gets this signal, and go on.", reports},
+      {"--report-near", "PERCENT", &options.report_near,
+       "Report once the memory in use nears the control group's limit, where\n"
+       "the kernel would kill the process. The default is 95; 0 is never.",
+       reports},
       {"-f,--function", "FUNCTION", &lines.functions,
        "Profile the memory of each line of FUNCTION, named by the end of\n"
        "its qualified name. May be repeated. Replaces the report.",
        profile},
-      {"--report", "", &options.report, "Write the report as well as the line profile.", profile},
       {"-c,--column", "COLUMN", &lines.columns,
        "Add a column, named as in torch.cuda.memory_stats(). May be repeated.", profile},
       {"-D,--no-default-columns", "", &options.no_default_columns,
@@ -184,7 +218,7 @@ Command declare_run(RunOptions& options) {
       "  127  there is no such program";
   command.operands = &options.program;
   command.runs_program = true;
-  command.finish = [&options] { return finish_run(options); };
+  command.finish = [&words] { return finish_run(words); };
   return command;
 }
 
@@ -757,7 +791,7 @@ absl::StatusOr<Request> parse_with(const std::vector<Command>& commands, Words w
 }  // namespace
 
 absl::StatusOr<Request> parse_command_line(const std::vector<std::string>& words) {
-  RunOptions run;
+  RunWords run;
   DryRunWords dry_run;
   FitWords fit;
   ValidateWords validate;

@@ -7,6 +7,8 @@
 namespace memledger::environment {
 namespace {
 
+constexpr char kFullReport[] = "full";
+
 std::string text_of(const Lookup& lookup, const char* name) {
   const char* const value = lookup(name);
   return value == nullptr ? "" : value;
@@ -32,6 +34,7 @@ Variable flag(const char* name, bool is_on) {
 
 std::vector<Variable> format(const Settings& settings) {
   std::vector<Variable> result = {flag(kReport, settings.report), flag(kQuiet, settings.quiet)};
+  if (settings.report && settings.full_report) result.front().value = kFullReport;
   const LineSettings& lines = settings.lines;
   if (lines.functions.empty()) {
     result.push_back({kLines, std::nullopt});
@@ -46,6 +49,11 @@ std::vector<Variable> format(const Settings& settings) {
   if (!settings.log_folder.empty()) result.push_back({kLog, settings.log_folder});
   if (!settings.saved_report.empty()) result.push_back({kSaveReport, settings.saved_report});
   if (!settings.timeline.empty()) result.push_back({kTimeline, settings.timeline});
+  if (!settings.stacks.empty()) result.push_back({kStacks, settings.stacks});
+  if (!settings.report_on.empty()) result.push_back({kReportOn, settings.report_on});
+  if (settings.report_near != kDefaultReportNear)
+    result.push_back({kReportNear, std::to_string(settings.report_near)});
+  if (settings.process != 0) result.push_back({kProcess, std::to_string(settings.process)});
   if (!settings.folder.empty()) result.push_back({kFolder, settings.folder});
   return result;
 }
@@ -53,10 +61,15 @@ std::vector<Variable> format(const Settings& settings) {
 Settings parse(const Lookup& lookup) {
   Settings result;
   result.report = is_on(text_of(lookup, kReport));
+  result.full_report = text_of(lookup, kReport) == kFullReport;
   result.quiet = is_on(text_of(lookup, kQuiet));
   result.log_folder = text_of(lookup, kLog);
   result.saved_report = text_of(lookup, kSaveReport);
   result.timeline = text_of(lookup, kTimeline);
+  result.stacks = text_of(lookup, kStacks);
+  result.report_on = text_of(lookup, kReportOn);
+  result.report_near = number_of(lookup, kReportNear).value_or(kDefaultReportNear);
+  result.process = number_of(lookup, kProcess).value_or(0);
   result.folder = text_of(lookup, kFolder);
   LineSettings& lines = result.lines;
   lines.functions = lines_of(text_of(lookup, kLines));

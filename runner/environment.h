@@ -14,7 +14,7 @@
 namespace memledger::environment {
 
 // Watch this process from its first allocation, and report when it ends or runs out of memory. On
-// unless empty or 0.
+// unless empty or 0; `full`: with the tables behind the summary.
 inline constexpr char kReport[] = "MEMLEDGER";
 // Print no reports on standard error; files are still written. On unless empty or 0.
 inline constexpr char kQuiet[] = "MEMLEDGER_QUIET";
@@ -25,6 +25,14 @@ inline constexpr char kLog[] = "MEMLEDGER_LOG";
 inline constexpr char kSaveReport[] = "MEMLEDGER_SAVE_REPORT";
 // The file for births and deaths of storages, written with or without reports.
 inline constexpr char kTimeline[] = "MEMLEDGER_TIMELINE";
+// Whose lines of a program are noted: off, sampled or all. Without it, those of large allocations
+// in a Python program.
+inline constexpr char kStacks[] = "MEMLEDGER_STACKS";
+// A signal that asks for a report while the program goes on: SIGUSR1 or SIGUSR2.
+inline constexpr char kReportOn[] = "MEMLEDGER_REPORT_ON";
+// Report once the memory that the process' control group uses comes near its limit: at so many
+// percent of it, 0 for never.
+inline constexpr char kReportNear[] = "MEMLEDGER_REPORT_NEAR";
 // The line profile (tracker/line_profiler.h): the functions and the columns, one per line, the
 // GPU's number, and the files.
 inline constexpr char kLines[] = "MEMLEDGER_LINES";
@@ -36,6 +44,8 @@ inline constexpr char kLinesHtml[] = "MEMLEDGER_LINES_HTML";
 
 // The folder that relative paths above start from: the caller's.
 inline constexpr char kFolder[] = "MEMLEDGER_FOLDER";
+// The number of the process that the runner became.
+inline constexpr char kProcess[] = "MEMLEDGER_RUN_PROCESS";
 // For the preloaded library: the path of libmemledger.so, and the LibTorch release it was built for
 // (2.11).
 inline constexpr char kLibrary[] = "MEMLEDGER_LIBRARY";
@@ -56,15 +66,22 @@ struct LineSettings {
   std::string text_file, json_file, html_file;
 };
 
+inline constexpr int kDefaultReportNear = 95;
+
 // What is asked of a program. Empty texts: not asked for.
 struct Settings {
   bool report = false;
+  bool full_report = false;
   bool quiet = false;
   std::string log_folder;
   std::string saved_report;
   std::string timeline;
+  std::string stacks;
   LineSettings lines;
+  std::string report_on;                 // SIGUSR2
+  int report_near = kDefaultReportNear;  // percent
   std::string folder;
+  int process = 0;  // 0: not known
 };
 
 struct Variable {

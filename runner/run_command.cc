@@ -54,11 +54,16 @@ environment::Settings settings_of(const RunOptions& options) {
   environment::Settings settings;
   const bool is_wanted = options.report || options.lines.functions.empty();
   settings.report = is_wanted && (!options.quiet || writes_to_files(options));
+  settings.full_report = options.full_report;
   settings.quiet = options.quiet;
   settings.log_folder = options.log_folder;
   settings.saved_report = options.saved_report;
   settings.timeline = options.timeline;
+  settings.stacks = options.stacks;
   settings.lines = options.lines;
+  settings.report_on = options.report_on;
+  settings.report_near = options.report_near.value_or(environment::kDefaultReportNear);
+  settings.process = getpid();  // which the program keeps
   std::error_code error;
   settings.folder = std::filesystem::current_path(error).string();
   return settings;

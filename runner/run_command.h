@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,14 +10,18 @@ namespace memledger::runner {
 
 struct RunOptions {
   bool quiet = false;
-  bool report = false;  // beside the line profile
+  bool report = false;       // beside the line profile
+  bool full_report = false;  // with its tables
   environment::LineSettings lines;
   bool no_default_columns = false;
-  std::string virtual_gpu;   // empty: the GPUs that are there
-  std::string calibration;   // of the virtual GPU, a file; empty: none
-  std::string log_folder;    // empty: standard error
-  std::string saved_report;  // empty: none
-  std::string timeline;      // empty: none
+  std::string virtual_gpu;         // empty: the GPUs that are there
+  std::string calibration;         // of the virtual GPU, a file; empty: none
+  std::string log_folder;          // empty: standard error
+  std::string saved_report;        // empty: none
+  std::string timeline;            // empty: none
+  std::string stacks;              // off, sampled, all; empty: as environment::kStacks says
+  std::string report_on;           // a signal's name; empty: none
+  std::optional<int> report_near;  // percent of the control group's limit; 0: never
   std::vector<std::string> program;
 };
 

@@ -20,6 +20,9 @@ namespace {
 // Where the process has too few addresses left (the thread sanitizer's shadow, `ulimit -v`) a
 // device makes do with less, down to its own size.
 constexpr size_t kAddressesPerByte = 8;
+// What lies in the first chunk before the program's first block. Read off the peaks of 2 978 MLPs
+// on an A100, all of which it explains (docs/accuracy.md).
+constexpr size_t kBeforeFirstBlock = size_t{16} << 20;
 // The step in which CUDA's stream-ordered pools take memory from the device.
 constexpr size_t kPoolStep = size_t{32} << 20;
 // Device code's variables lie in the last part of a device's addresses, which takes no memory.
@@ -279,6 +282,17 @@ void Machine::release_held(const void* owner) {
   held_.erase(found);
 }
 
+uintptr_t Machine::take_addresses(int device, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!has_addresses(device)) return 0;
+  return devices_[device].addresses->take(bytes).value_or(0);
+}
+
+void Machine::give_addresses(int device, uintptr_t begin, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (begin != 0) devices_[device].addresses->give(begin, bytes);
+}
+
 bool Machine::has_addresses(int device) {
   Device& d = devices_[device];
   if (d.begin) return true;
@@ -289,6 +303,7 @@ bool Machine::has_addresses(int device) {
     if (!d.begin) continue;
     d.addresses.emplace(d.begin, bytes, specification_.ascending_addresses);
     d.symbols_begin = d.begin + bytes;
+    if (!specification_.ascending_addresses && per_byte > 1) d.addresses->take(kBeforeFirstBlock);
     return true;
   }
   say("device %d cannot have its %zu GiB of addresses. Is the process's address space limited "

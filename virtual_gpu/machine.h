@@ -124,6 +124,9 @@ class Machine {
   // where that is more. False, and as before, where there is not so much left.
   bool hold(int device, const void* owner, size_t bytes);
   void release_held(const void* owner);
+  // Addresses that a library takes for itself, whose memory is in the context's. 0: none.
+  uintptr_t take_addresses(int device, size_t bytes);
+  void give_addresses(int device, uintptr_t begin, size_t bytes);
 
   // nullptr: no memory left. `bytes` must not be 0.
   void* allocate(int device, size_t bytes);

@@ -139,11 +139,17 @@ uint64_t most_partial_sums_bytes(const Convolution& c, const DeviceFacts& device
   }
   constexpr uint64_t kMostParts = 17;
   constexpr uint64_t kTilesPerMultiprocessor = 20;
-  constexpr uint64_t kFewestTerms = 384;
+  const uint64_t fewest_terms = c.pass == ConvolutionPass::kBackwardFilter ? 384 : 192;
   const uint64_t tiles = std::max<uint64_t>(1, divide_up(rows, kTile) * divide_up(columns, kTile));
   const uint64_t parts = std::min(
-      {kMostParts, kTilesPerMultiprocessor * device.multiprocessors / tiles, terms / kFewestTerms});
-  return parts * rows * columns * 4;
+      {kMostParts, kTilesPerMultiprocessor * device.multiprocessors / tiles, terms / fewest_terms});
+  const uint64_t result = rows * columns * 4;
+  if (c.pass != ConvolutionPass::kBackwardFilter) return parts * result;
+  // A small filter has more parts, of shorter sums, as long as they are few tiles for each
+  // multiprocessor.
+  constexpr uint64_t kMostPartsOfSmall = 32, kFewTiles = 5;
+  const uint64_t few_tiles = kFewTiles * device.multiprocessors * kTile * kTile * 4;
+  return std::max(parts * result, std::min(kMostPartsOfSmall * result, few_tiles));
 }
 
 }  // namespace

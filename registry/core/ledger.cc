@@ -246,6 +246,34 @@ uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   return record.id;
 }
 
+void Ledger::mark_told_parameter(uintptr_t address) noexcept {
+  Shard& shard = shard_of(address);
+  const LockHolder hold(shard.lock);
+  const auto row = shard.by_address.find(address);
+  if (row == shard.by_address.end()) return;
+  shard.entry(row->second).record.told_parameter = true;
+  any_told_parameter_.store(true, std::memory_order_relaxed);
+}
+
+uint64_t Ledger::told_parameter_at(uintptr_t address) const noexcept {
+  Shard& shard = shard_of(address);
+  const LockHolder hold(shard.lock);
+  const auto row = shard.by_address.find(address);
+  if (row == shard.by_address.end()) return 0;
+  const StorageRecord& record = shard.entry(row->second).record;
+  return record.told_parameter ? record.id : 0;
+}
+
+void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
+  Shard& shard = shard_of(address);
+  const LockHolder hold(shard.lock);
+  const auto row = shard.by_address.find(address);
+  if (row == shard.by_address.end()) return;
+  StorageRecord& record = shard.entry(row->second).record;
+  if (record.consumer != 0 || record.birthplace.parameter != 0 || record.id == consumer) return;
+  record.consumer = consumer;
+}
+
 void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
   const uint64_t parameter = id_at(leaf);
   Shard& shard = shard_of(gradient);
@@ -496,6 +524,14 @@ LedgerChanges Ledger::changes_since(uint64_t cursor, bool rows) {
   epoch = pin.keep();
   if (since != 0) unpin(since);
   return changes;
+}
+
+RecordList Ledger::alive_at(uint64_t cursor) {
+  const LockHolder hold(instants_lock_);
+  RecordList records;
+  const auto known = cursors_.find(cursor);
+  if (known != cursors_.end() && known->second != 0) collect(0, known->second, records, nullptr);
+  return records;
 }
 
 void Ledger::mark_recording(RecordingMark& mark) const {

@@ -161,6 +161,16 @@ class Ledger {
     return any_parameter_like_.load(std::memory_order_relaxed);
   }
 
+  // Remembers that a module of the program has a parameter there.
+  void mark_told_parameter(uintptr_t address) noexcept;
+  // Returns the id of such a storage; 0: it is none.
+  uint64_t told_parameter_at(uintptr_t address) const noexcept;
+  bool any_told_parameter() const noexcept {
+    return any_told_parameter_.load(std::memory_order_relaxed);
+  }
+  // Remembers the first reader of what no layer has made: see StorageInfo::consumer.
+  void note_consumer(uintptr_t address, uint64_t consumer) noexcept;
+
   // Notes that backward has made the storage at `gradient` the gradient of the leaf at `leaf`.
   void mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept;
 
@@ -168,7 +178,9 @@ class Ledger {
   // tensor was seen on it: then the block that was meant has gone, and this is another.
   uint64_t mark_library_workspace(uintptr_t address, DeviceKey device) noexcept;
 
-  uint64_t id_at(uintptr_t address) const noexcept;         // 0: none
+  uint64_t id_at(uintptr_t address) const noexcept;  // 0: none
+  // Returns a number that no id has reached yet.
+  uint64_t next_id() const noexcept { return next_id_.load(std::memory_order_relaxed); }
   void* base_deleter_at(uintptr_t address) const noexcept;  // null: none
 
   // Readers throw std::bad_alloc and then have changed nothing: no cursor has moved, nothing stays
@@ -184,6 +196,9 @@ class Ledger {
   // Returns what changed since the cursor and moves it to now. Cost: by what changed, plus a fixed
   // part for the shards; without `rows`, which are then empty, the fixed part alone.
   LedgerChanges changes_since(uint64_t cursor, bool rows = true);
+
+  // Returns what was alive at the cursor's instant; nothing for a cursor that was not used yet.
+  RecordList alive_at(uint64_t cursor);
 
   // Keeps births and deaths with their times, the last `events` of them, until as many
   // stop_recording() calls; the largest number asked for holds. Throws std::bad_alloc, and then
@@ -326,6 +341,7 @@ class Ledger {
   int recorders_ ABSL_GUARDED_BY(instants_lock_) = 0;
   // Read by each operator under no_grad, so not beside what each birth writes.
   std::atomic<bool> any_parameter_like_{false};
+  std::atomic<bool> any_told_parameter_{false};
 };
 
 }  // namespace memledger::core

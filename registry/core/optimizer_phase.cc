@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <type_traits>
+#include <utility>
 
 #include "registry/core/ledger.h"
 
@@ -61,14 +62,13 @@ OperatorKind OperatorKinds::of(NameId id, const char* name) noexcept {
 }
 
 void OptimizerPhase::note_parameter(OperatorKind kind, Ledger& ledger) noexcept {
-  in_step_ = kind == OperatorKind::kStep;
-  operator_phase_ = in_step_ ? Phase::kOptimizer : Phase::kOther;
-  if (in_step_) {
+  const bool was_in_step = std::exchange(in_step_, kind == OperatorKind::kStep);
+  operator_phase_ = in_step() ? Phase::kOptimizer : Phase::kOther;
+  if (was_in_step != in_step_) {
     for (uint32_t i = 0; i < birth_count_; ++i)
-      ledger.set_phase(births_[i].address, births_[i].id, Phase::kOptimizer, /*inferred=*/true);
-  } else {
-    decidable_ = false;  // the other operands cannot tell more
+      ledger.set_phase(births_[i].address, births_[i].id, operator_phase_, /*inferred=*/in_step_);
   }
+  if (!in_step_) decidable_ = false;  // the other operands cannot tell more
   birth_count_ = 0;
   keeps_births_ = false;
 }

@@ -38,18 +38,19 @@ class OperatorKinds {
 
 // Tells the phase of what one thread does, from what the hooks tell of it.
 //
-// A ScopedPhase decides while it is open. Else backward and grad mode do, and an optimizer's step
-// is inferred: LibTorch's C++ optimizers open no scope, and SGD writes through param.data(), which
-// is no leaf that requires grad. So the ledger remembers which storages operators consumed as such
-// leaves, and
+// A ScopedPhase decides while it is open. Else backward and grad mode do. A step is bracketed by
+// begin_step(), as Python's optimizers open a user scope, or inferred: LibTorch's C++ optimizers
+// open none, and SGD writes through param.data(), which is no leaf that requires grad. So the
+// ledger remembers which storages operators consumed as such leaves, and
 //
 //   no step ── kStep writes to a parameter's storage ─▶ step
 //   step    ── grad mode is on, or backward runs ─▶ no step
 //   step    ── kOther reads a parameter's storage (a forward pass under no_grad) ─▶ no step
 //
 // What was born under no_grad and outside scopes since the last forward or backward pass (state
-// that the first step makes) becomes the step's, up to kMaxBirths storages. Trivially constructible
-// and destructible, as ThreadContext is; zeros are the start.
+// that the first step makes) becomes the step's, up to kMaxBirths storages. What was born after the
+// last write of a step that such a forward pass ends (the input of a test) was not the step's.
+// Trivially constructible and destructible, as ThreadContext is; zeros are the start.
 class OptimizerPhase {
  public:
   enum class Mode : uint8_t { kNoGrad, kForward, kBackward };
@@ -63,9 +64,9 @@ class OptimizerPhase {
     }
     operator_phase_ = mode == Mode::kBackward  ? Phase::kBackward
                       : mode == Mode::kForward ? Phase::kForward
-                      : in_step_               ? Phase::kOptimizer
+                      : in_step()              ? Phase::kOptimizer
                                                : Phase::kOther;
-    keeps_births_ = decidable_ && !in_step_ && !is_set_ && birth_count_ < kMaxBirths;
+    keeps_births_ = decidable_ && steps_ == 0 && !is_set_ && birth_count_ < kMaxBirths;
   }
   // Notes that the thread is back in an operator inside which an autograd node ran, and with it
   // operators of its own. What the rest of the operator does begins and ends no step.
@@ -88,11 +89,21 @@ class OptimizerPhase {
   // storage an operand is. `first`: the operand is the operator's first, or in its first list.
   bool depends_on(OperatorKind kind, bool first) const noexcept {
     return decidable_ && !is_set_ &&
-           (kind == OperatorKind::kStep ? first && !in_step_ : kind == OperatorKind::kOther);
+           (kind == OperatorKind::kStep ? first && (!in_step_ || birth_count_ > 0)
+                                        : kind == OperatorKind::kOther);
   }
-  // Notes that such an operand is a parameter, which `kind` writes to or reads: a step begins, and
-  // takes what was made for it, or ends.
+  // Notes that such an operand is a parameter, which `kind` writes to or reads: a step begins or
+  // goes on, and takes what was made for it, or has ended with the last write.
   void note_parameter(OperatorKind kind, Ledger& ledger) noexcept;
+
+  // Bracket a step that says so itself, as Python's optimizers do. What it runs under no_grad is
+  // the optimizer's; a closure that computes the loss anew is not. They nest.
+  void begin_step() noexcept { ++steps_; }
+  void end_step() noexcept {
+    if (steps_ > 0) --steps_;
+    in_step_ = false;
+  }
+  bool in_bracketed_step() const noexcept { return steps_ > 0; }
 
   // Called by ScopedPhase. `was_set` and `before` are what the scope found.
   bool is_set() const noexcept { return is_set_; }
@@ -110,7 +121,7 @@ class OptimizerPhase {
                               : Phase::kOther;
   }
   bool is_inferred(bool in_operator) const noexcept {
-    return !is_set_ && in_operator && operator_phase_ == Phase::kOptimizer;
+    return !is_set_ && in_operator && operator_phase_ == Phase::kOptimizer && steps_ == 0;
   }
   // Returns the running operator's phase, whatever scope is open.
   Phase operator_phase() const noexcept { return operator_phase_; }
@@ -122,6 +133,7 @@ class OptimizerPhase {
     uint64_t id;
   };
 
+  bool in_step() const noexcept { return in_step_ || steps_ > 0; }
   void keep_birth(uintptr_t address, uint64_t id) noexcept;
 
   Phase operator_phase_;
@@ -131,6 +143,7 @@ class OptimizerPhase {
   bool decidable_;  // what the running operator does with parameters tells whether this is a step
   bool keeps_births_;
   uint32_t birth_count_;
+  uint32_t steps_;                        // bracketed ones that are running
   std::array<Birth, kMaxBirths> births_;  // under no_grad, of what may turn out to be a step
 };
 

@@ -51,6 +51,7 @@ struct StorageRecord {
   uint64_t birth_epoch = 0;
   uint64_t birth_order = 0;  // among births and deaths of its device; 0: before counting began
   Birthplace birthplace;
+  uint64_t consumer = 0;  // see StorageInfo
   LabelSet peak_labels = 0;
   uint32_t stack = 0;      // StackId; 0: none was taken
   float stack_weight = 0;  // how many such storages it stands for
@@ -61,6 +62,7 @@ struct StorageRecord {
   bool raw_block = false;          // made by a raw allocation, not for a storage
   bool library_workspace = false;  // LibTorch keeps it for a library
   bool parameter_like = false;     // an operator consumed it as a leaf that requires grad
+  bool told_parameter = false;     // a module of the program says that it is one
   bool gradient = false;           // of the leaf whose storage is birthplace.parameter
   absl::InlinedVector<int64_t, 4> shape;
 };

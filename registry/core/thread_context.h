@@ -45,6 +45,7 @@ struct ThreadContext {
   uint64_t forward_parameter;    // of the operator that made the running node
   uint64_t parameter;            // of the running outermost operator: see Birthplace
   uint64_t inherited_parameter;  // that of what it reads first, if it has none of its own
+  uintptr_t source;  // what the running outermost operator reads first, if no layer is known of it
   // The last parameter consumed and its address: views of it (weight.t()) are no leaves.
   uint64_t last_parameter;
   uintptr_t last_parameter_address;
@@ -62,6 +63,10 @@ struct ThreadContext {
   int64_t sampling_mean;    // 0 until first used
   double bytes_to_sample;
   OptimizerPhase phase;
+  // What StepMarks knows of the thread's step: an operator has run since the last mark, or none.
+  enum class Step : uint8_t { kNone, kRan, kMarked };
+  Step step;
+  uint64_t step_began_at_id;
   std::array<Frame, kMaxFrames> frames;
   std::array<CachedName, kNameCache> names;
 

@@ -8,6 +8,7 @@
 
 #include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
+#include "registry/hooks/demand_observer.h"
 #include "registry/hooks/stack_sampler.h"
 #include "registry/libtorch/libtorch_storages.h"
 
@@ -54,6 +55,8 @@ core::Lock& adoption_lock() {
   static auto* const lock = new (memory.data()) core::Lock;
   return *lock;
 }
+
+std::atomic<DemandObserver> demand_observer{nullptr};
 
 uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
@@ -127,6 +130,11 @@ void free_tracked(void* context) {
   core::Ledger::Death freed;
   if (context != nullptr) {
     RegistryState& state = RegistryState::get();
+    if (thread.step == core::ThreadContext::Step::kRan && thread.op_depth == 0 &&
+        thread.node_depth == 0) {
+      if (core::StepMarks* const marks = state.step_marks.load(std::memory_order_acquire))
+        marks->note_free(thread, address_of(context));
+    }
     if (const auto death = state.ledger.note_death(address_of(context_aliases().take(context)))) {
       deleter = reinterpret_cast<c10::DeleterFnPtr>(death->base_deleter);
       let_go(death->owner);
@@ -236,6 +244,20 @@ c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnP
   if (base == nullptr || !RegistryState::get().ever_active.load(std::memory_order_relaxed))
     return base;
   return tracked_deleter(type, index);
+}
+
+void set_demand_observer(DemandObserver observer) noexcept {
+  demand_observer.store(observer, std::memory_order_release);
+}
+
+void note_demand(int64_t nbytes) noexcept {
+  const DemandObserver observer = demand_observer.load(std::memory_order_acquire);
+  if (observer == nullptr) return;
+  static thread_local int64_t asked_bytes = 0;
+  asked_bytes += nbytes;
+  if (asked_bytes < kDemandBytes) return;
+  asked_bytes = 0;
+  observer(nbytes);
 }
 
 void note_unseen(WatchedType type) noexcept {
@@ -376,6 +398,7 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
   const std::optional<WatchedType> type = watched_type_of(device);
   std::vector<LiveStorage> result;
   if (!type) return result;
+  std::vector<c10::StorageImpl*> owners;  // with a weak reference each
   RegistryState::get().ledger.visit_live(
       key_of(*type, device), [&](const core::StorageRecord& record) {
         LiveStorage live;
@@ -383,13 +406,19 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
         live.address = record.address;
         live.nbytes = record.nbytes;
         live.raw_block = record.raw_block;
-        if (record.owner != nullptr) {
-          live.storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim(
-              c10::raw::weak_intrusive_ptr::lock(static_cast<c10::StorageImpl*>(record.owner)));
-        }
-        // Moved, never dropped, while the shard is locked: the reference could be the last.
+        auto* const owner = static_cast<c10::StorageImpl*>(record.owner);
+        owners.push_back(owner);
+        if (owner != nullptr) c10::raw::weak_intrusive_ptr::incref(owner);
         result.push_back(std::move(live));
       });
+  // Not while the shard is locked: a strong reference to what Python knows takes Python's lock, and
+  // may be the last.
+  for (size_t i = 0; i < owners.size(); ++i) {
+    if (owners[i] == nullptr) continue;
+    result[i].storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim(
+        c10::raw::weak_intrusive_ptr::lock(owners[i]));
+    c10::raw::weak_intrusive_ptr::decref(owners[i]);
+  }
   std::sort(result.begin(), result.end(),
             [](const LiveStorage& a, const LiveStorage& b) { return a.id < b.id; });
   return result;

@@ -109,6 +109,9 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
 // Tells the observer of failures (registry/allocation_failure.h). Call it in a catch handler.
 void note_failed(WatchedType type, size_t nbytes) noexcept;
 
+// Tells the observer of demands (demand_observer.h), if it is time.
+void note_demand(int64_t nbytes) noexcept;
+
 // Calls the allocator below; what that throws goes on unchanged.
 template <typename Allocate>
 auto allocate_below(WatchedType type, core::ThreadContext& thread, bool outermost, size_t nbytes,
@@ -134,6 +137,7 @@ c10::DataPtr allocate_and_note(WatchedType type, size_t index, size_t nbytes,
   }
   core::ThreadContext& thread = core::this_thread();
   const bool outermost = thread.wrapper_depth[static_cast<size_t>(type)] == 0;
+  if (outermost && type == WatchedType::kCpu) note_demand(static_cast<int64_t>(nbytes));
   c10::DataPtr data = allocate_below(type, thread, outermost, nbytes, allocate);
   if (outermost) note_allocated(type, index, thread, data, nbytes);
   return data;

@@ -277,7 +277,7 @@ void TrackingCudaAllocator::createOrIncrefPool(DeviceIndex device, MempoolId_t p
                                                std::shared_ptr<CUDAAllocator> allocator) {
   if (allocator && wrappers().contains(allocator.get())) {
     CUDAAllocator* const below = static_cast<TrackingCudaAllocator*>(allocator.get())->base_;
-    allocator = std::shared_ptr<CUDAAllocator>(std::move(allocator), below);
+    allocator = std::shared_ptr<CUDAAllocator>(allocator, below);
   }
   base_->createOrIncrefPool(device, pool, std::move(allocator));
 }

@@ -43,6 +43,18 @@ bool is_engine_scope(const char* name) {
   return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0;
 }
 
+// torch.compile brackets what it has compiled in an operator-like scope of this name. A scope to
+// us, too: the operators within, if there are any, have their own names and parameters.
+constexpr std::string_view kCompiledRegion = "Torch-Compiled Region: ";
+bool is_compiled_region(const char* name) {
+  return name[0] == 'T' && std::strncmp(name, kCompiledRegion.data(), kCompiledRegion.size()) == 0;
+}
+
+// Its function reads all parameters of its graph, so that none of them tells a layer.
+bool is_compiled_function(const char* name) {
+  return name[0] == 'C' && std::strcmp(name, "CompiledFunction") == 0;
+}
+
 uintptr_t address_of(c10::StorageImpl& storage) {
   return reinterpret_cast<uintptr_t>(storage._mutable_data_ptr_no_checks().get());
 }
@@ -111,6 +123,42 @@ void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) 
   thread.forward_parameter = parameter;
 }
 
+// Whether inputs that need no gradient are looked at: those of frozen layers, or under no_grad, and
+// what no layer has made. Where the program tells its parameters; not in backward, and not in an
+// optimizer's step.
+bool is_followed(const ThreadContext& thread) {
+  if (!RegistryState::get().ledger.any_told_parameter() || thread.node_depth > 0) return false;
+  const Phase now = thread.phase.phase(/*in_operator=*/true, /*in_autograd_node=*/false);
+  return now != Phase::kBackward && now != Phase::kOptimizer;
+}
+
+// An operator's inputs that need no gradient.
+class LayerInputs {
+ public:
+  // Not `is_layer`: under no_grad, an operator that may as well average parameters.
+  explicit LayerInputs(bool is_layer) : is_layer_(is_layer) {}
+
+  void add(const core::Ledger& ledger, uintptr_t address) {
+    if (const uint64_t told = ledger.told_parameter_at(address); told != 0) {
+      if (is_layer_) told_parameter_ = told;
+    } else if (count_ < others_.size()) {
+      others_[count_++] = address;
+    }
+  }
+  // The last parameter that a module of the program has told, and the first that is none. 0: none.
+  uint64_t told_parameter() const { return told_parameter_; }
+  uintptr_t first() const { return others_[0]; }
+  void note_consumer(core::Ledger& ledger, uint64_t parameter) const {
+    for (size_t i = 0; is_layer_ && i < count_; ++i) ledger.note_consumer(others_[i], parameter);
+  }
+
+ private:
+  const bool is_layer_;
+  uint64_t told_parameter_ = 0;
+  std::array<uintptr_t, 4> others_{};
+  size_t count_ = 0;
+};
+
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
@@ -118,8 +166,11 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   const bool grad_on = phase.operator_phase() == Phase::kForward;
   const bool may_step = phase.may_step() && !phase.is_set() && state.ledger.any_parameter_like();
   const bool steps_are_observed = phase.may_step() && state.step_observers.any();
-  const OperatorKind kind =
-      may_step || steps_are_observed ? kinds.of(thread.op, fn.name()) : OperatorKind::kOther;
+  const bool reads_layers = is_followed(thread);
+  const OperatorKind kind = may_step || steps_are_observed || (reads_layers && !grad_on)
+                                ? kinds.of(thread.op, fn.name())
+                                : OperatorKind::kOther;
+  LayerInputs inputs(reads_layers && kind == OperatorKind::kOther);
   bool first = true;
   uintptr_t first_graded = 0;
   for (const c10::IValue& input : fn.inputs()) {
@@ -139,6 +190,8 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
           thread.parameter = thread.last_parameter;
         }
         if (first_graded == 0) first_graded = address;
+      } else if (reads_layers) {
+        inputs.add(state.ledger, address_of(*storage));
       }
       if (first && steps_are_observed && kind == OperatorKind::kStep)
         state.step_observers.tell(tensor);
@@ -151,8 +204,17 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
     first = false;
     if (!adopting && !grad_on && !may_step) break;
   }
-  if (thread.parameter == 0 && first_graded != 0)
-    thread.inherited_parameter = state.ledger.parameter_at(first_graded);
+  if (thread.parameter == 0) {
+    const uintptr_t nearest = first_graded != 0 ? first_graded : inputs.first();
+    thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter()
+                                 : nearest != 0               ? state.ledger.parameter_at(nearest)
+                                                              : 0;
+  }
+  if (thread.nearest() != 0) {
+    inputs.note_consumer(state.ledger, thread.nearest());
+  } else {
+    thread.source = inputs.first();
+  }
 }
 
 // The next node made on this thread has the number that the operator was given, the outermost one
@@ -161,6 +223,21 @@ void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.node_depth > 0) return;
   RegistryState::get().forward_operators.note(fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
                                               {thread.op, thread.label, thread.nearest()});
+}
+
+// Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.
+void note_step(ThreadContext& thread) {
+  if (thread.phase.in_bracketed_step()) return;
+  const bool is_in_step =
+      !thread.phase.is_set() && thread.phase.operator_phase() == Phase::kOptimizer;
+  if (!is_in_step && thread.step == ThreadContext::Step::kNone) return;
+  core::StepMarks* const marks = RegistryState::get().step_marks.load(std::memory_order_acquire);
+  if (marks == nullptr) return;
+  if (is_in_step) {
+    marks->note_operator(thread);
+  } else {
+    marks->end(thread);
+  }
 }
 
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
@@ -178,6 +255,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   state.running.set(thread.thread, thread.op_sequence);
   thread.parameter = 0;
   thread.inherited_parameter = 0;
+  thread.source = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 
@@ -192,6 +270,8 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
     core::TrainingThreads::note(thread);
   }
   look_at_inputs(thread, fn);
+  if (is_compiled_function(fn.name())) thread.parameter = thread.inherited_parameter = 0;
+  note_step(thread);
   note_next_node(thread, fn);
 }
 
@@ -209,6 +289,10 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
                                 sizes.size(), static_cast<int8_t>(tensor.scalar_type()),
                                 owns ? storage : nullptr)) {
         c10::raw::weak_intrusive_ptr::incref(storage);
+      }
+      if (thread.source != 0 && thread.op_depth == 1 && address != thread.source) {
+        state.ledger.note_consumer(thread.source, state.ledger.id_at(address));
+        thread.source = 0;
       }
     });
   }
@@ -235,11 +319,15 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
+// The user scope in which Python's optimizers step: Optimizer.step#AdamW.step.
+constexpr std::string_view kStepScope = "Optimizer.step#";
+
 // Restores the label that was there when a user scope or the method of a TorchScript module began.
 struct LabelBefore : at::ObserverContext {
   uint32_t thread = 0;
   core::NameId before = 0;
   core::NameId inside = 0;
+  bool is_step = false;
 };
 
 std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
@@ -255,6 +343,11 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   path.append(kind).append(fn.name());
   thread.label = context->inside = names.intern(path);
   RegistryState::get().label_history.note(thread.thread, thread.label);
+  context->is_step = std::strncmp(fn.name(), kStepScope.data(), kStepScope.size()) == 0;
+  if (context->is_step) {
+    thread.phase.begin_step();
+    core::TrainingThreads::note(thread);
+  }
   return context;
 }
 
@@ -274,6 +367,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
       default:
         if (is_engine_scope(fn.name())) {
           push_node(thread, fn.name() + kEngineScope.size());
+        } else if (is_compiled_region(fn.name())) {
+          return start_labelled_scope(thread, fn);
         } else {
           start_operator(thread, fn);
         }
@@ -282,6 +377,19 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
   }
   return nullptr;
+}
+
+void end_labelled_scope(ThreadContext& thread, const at::ObserverContext* context) {
+  const auto* const label = static_cast<const LabelBefore*>(context);
+  if (label == nullptr || label->thread != thread.thread) return;
+  if (label->is_step) {
+    thread.phase.end_step();
+    core::StepMarks* const marks = RegistryState::get().step_marks.load(std::memory_order_acquire);
+    if (marks != nullptr && !thread.phase.in_bracketed_step()) marks->end_scope(thread);
+  }
+  if (label->inside != thread.label) return;
+  thread.label = label->before;
+  RegistryState::get().label_history.note(thread.thread, thread.label);
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
@@ -294,12 +402,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
         break;
       case at::RecordScope::USER_SCOPE:
       case at::RecordScope::TORCHSCRIPT_FUNCTION:
-        if (const auto* label = static_cast<LabelBefore*>(context)) {
-          if (label->thread == thread.thread && label->inside == thread.label) {
-            thread.label = label->before;
-            RegistryState::get().label_history.note(thread.thread, thread.label);
-          }
-        }
+        end_labelled_scope(thread, context);
         break;
       default:
         if (is_engine_scope(fn.name())) {
@@ -309,6 +412,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
               std::strcmp(fn.name() + kEngineScope.size(), kAccumulateGrad) == 0) {
             GradientNotes::note_running_node();
           }
+        } else if (is_compiled_region(fn.name())) {
+          end_labelled_scope(thread, context);
         } else {
           end_operator(thread, fn);
         }

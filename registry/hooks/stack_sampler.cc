@@ -12,6 +12,7 @@
 
 #include "registry/core/loaded_libraries.h"
 #include "registry/core/lock.h"
+#include "registry/hooks/python_stack.h"
 #include "registry/second_copy/copies.h"
 #include "registry/state.h"
 #include "text/names.h"
@@ -23,6 +24,8 @@ using Policy = StackOptions::Policy;
 
 std::atomic<Policy> policy{Policy::kNone};
 std::atomic<int64_t> policy_bytes{0};
+std::atomic<Policy> python_policy{Policy::kNone};
+std::atomic<int64_t> python_bytes{0};
 
 // xorshift64*: good enough for sampling.
 double uniform(uint64_t& state) {
@@ -160,8 +163,19 @@ std::vector<StackFrame> without_memledger(std::vector<StackFrame> frames) {
   return frames;
 }
 
+// The innermost frame that is neither PyTorch's nor Python's, else the innermost of all.
+StackFrame program_frame_of_python(const std::vector<void*>& addresses) {
+  for (void* const address : addresses) {
+    StackFrame frame = PythonStack::frame_at(address);
+    if (!PythonStack::is_foreign(frame)) return frame;
+  }
+  return PythonStack::frame_at(addresses.front());
+}
+
 StackFrame find_program_frame(uint32_t stack) {
   OwnAddresses own{stack_addresses(stack)};
+  if (!own.addresses.empty() && PythonStack::has(own.addresses.front()))
+    return program_frame_of_python(own.addresses);
   core::for_each_loaded_library(&OwnAddresses::remove_of, &own);
   for (StackFrame& frame : without_memledger(frames_at(own.addresses))) {
     if (!is_of_program(frame)) continue;
@@ -184,10 +198,21 @@ void StackSampler::set(StackOptions options) noexcept {
                std::memory_order_relaxed);
 }
 
+void StackSampler::set_python(StackOptions options) noexcept {
+  python_bytes.store(options.bytes, std::memory_order_relaxed);
+  python_policy.store(options.policy, std::memory_order_relaxed);
+}
+
 StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbytes) noexcept {
-  const int64_t bytes = policy_bytes.load(std::memory_order_relaxed);
+  int64_t bytes = policy_bytes.load(std::memory_order_relaxed);
+  Policy wanted = policy.load(std::memory_order_relaxed);
+  const bool of_python = wanted == Policy::kNone;
+  if (of_python) {
+    wanted = python_policy.load(std::memory_order_relaxed);
+    bytes = python_bytes.load(std::memory_order_relaxed);
+  }
   Taken taken;
-  switch (policy.load(std::memory_order_relaxed)) {
+  switch (wanted) {
     case Policy::kNone:
       return taken;
     case Policy::kFrom:
@@ -199,14 +224,21 @@ StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbyt
     case Policy::kAll:
       break;
   }
-  taken.stack = take_now();
+  taken.stack = of_python ? take_python() : take_program_now();
   if (taken.stack == 0) return taken;
   taken.weight = 1;
-  if (policy.load(std::memory_order_relaxed) == Policy::kSampled) {
+  if (wanted == Policy::kSampled) {
     taken.weight = static_cast<float>(
         -1 / std::expm1(-static_cast<double>(nbytes) / static_cast<double>(bytes)));
   }
   return taken;
+}
+
+core::StackId StackSampler::take_python() noexcept { return table().intern(PythonStack::take()); }
+
+core::StackId StackSampler::take_program_now() noexcept {
+  const core::StackId of_python = take_python();
+  return of_python != 0 ? of_python : take_now();
 }
 
 core::StackId StackSampler::take_now() noexcept {
@@ -226,6 +258,7 @@ core::StackTable& StackSampler::table() noexcept {
 
 void StackSampler::lock_for_fork() {
   symbols().lock.lock();
+  PythonStack::lock_for_fork();
   core::lock_loaded_libraries_for_fork();
   table().lock_for_fork();
 }
@@ -233,6 +266,7 @@ void StackSampler::lock_for_fork() {
 void StackSampler::unlock_after_fork() {
   table().unlock_after_fork();
   core::unlock_loaded_libraries_after_fork();
+  PythonStack::unlock_after_fork();
   symbols().lock.unlock();
 }
 
@@ -253,7 +287,8 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
   {
     const core::LockHolder hold(symbols().lock);
     for (void* const address : addresses) {
-      if (symbols().known.count(address) == 0) unknown.push_back(address);
+      if (!PythonStack::has(address) && symbols().known.count(address) == 0)
+        unknown.push_back(address);
     }
   }
   std::vector<torch::unwind::Frame> symbolized;
@@ -279,7 +314,10 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
     }
     symbols().known[unknown[i]] = std::move(frame);
   }
-  for (void* const address : addresses) frames.push_back(symbols().known[address]);
+  for (void* const address : addresses) {
+    frames.push_back(PythonStack::has(address) ? PythonStack::frame_at(address)
+                                               : symbols().known[address]);
+  }
   return frames;
 }
 

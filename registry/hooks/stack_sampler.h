@@ -17,10 +17,14 @@ class StackSampler {
   };
 
   static void set(StackOptions options) noexcept;
+  // For storages that set() takes none of, in a Python program: Python's stack, kFrom excepted.
+  static void set_python(StackOptions options) noexcept;
   static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept;
 
   // Takes one whatever the policy; 0 where that fails.
   static core::StackId take_now() noexcept;
+  // Takes Python's in its place where there is one.
+  static core::StackId take_program_now() noexcept;
 
   static core::StackTable& table() noexcept;
 
@@ -28,6 +32,9 @@ class StackSampler {
   // its own.
   static void lock_for_fork();
   static void unlock_after_fork();
+
+ private:
+  static core::StackId take_python() noexcept;
 };
 
 }  // namespace memledger

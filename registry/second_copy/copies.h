@@ -55,6 +55,8 @@ class CopyServices {
   virtual BlockObserver set_block_observer(BlockObserver observer) noexcept = 0;
   virtual std::vector<LiveStorage> live_storages(c10::Device device) = 0;
   virtual void know_storage(c10::StorageImpl& storage) = 0;
+  virtual void know_parameter(c10::StorageImpl& storage) noexcept = 0;
+  virtual c10::Allocator* watched_cpu_allocator(c10::Allocator* allocator) noexcept = 0;
   virtual bool owns_watched_block(const c10::StorageImpl& storage) noexcept = 0;
   virtual uint32_t take_stack() noexcept = 0;
   virtual std::vector<void*> stack_addresses(uint32_t stack) = 0;

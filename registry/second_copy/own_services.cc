@@ -48,7 +48,7 @@ class OwnServices final : public CopyServices {
   }
   void leave_phase(PhaseBefore before) override {
     core::ThreadContext& thread = core::this_thread();
-    thread.phase.restore_scope(before.was_set, before.phase);
+    core::leave_phase(thread, before.was_set, before.phase, RegistryState::get().step_marks.load());
   }
 
   void close_cursor(uint64_t number) override { RegistryState::get().ledger.close_cursor(number); }
@@ -84,6 +84,15 @@ class OwnServices final : public CopyServices {
     return live_storages_here(device);
   }
   void know_storage(c10::StorageImpl& storage) override { know_storage_here(storage); }
+  void know_parameter(c10::StorageImpl& storage) noexcept override {
+    RegistryState::get().ledger.mark_told_parameter(
+        reinterpret_cast<uintptr_t>(storage._mutable_data_ptr_no_checks().get()));
+  }
+  c10::Allocator* watched_cpu_allocator(c10::Allocator* allocator) noexcept override {
+    const Wrappers& wrappers = Wrappers::of(WatchedType::kCpu);
+    const size_t index = wrappers.standing_before(allocator);
+    return index < Wrappers::kMax ? wrappers.wrapper(index) : allocator;
+  }
   bool owns_watched_block(const c10::StorageImpl& storage) noexcept override {
     return owns_watched_block_here(storage);
   }
@@ -185,6 +194,10 @@ std::vector<LiveStorage> live_storages(c10::Device device) {
   return copy_services().live_storages(device);
 }
 void know_storage(c10::StorageImpl& storage) { copy_services().know_storage(storage); }
+void know_parameter(c10::StorageImpl& storage) noexcept { copy_services().know_parameter(storage); }
+c10::Allocator* watched_cpu_allocator(c10::Allocator* allocator) noexcept {
+  return copy_services().watched_cpu_allocator(allocator);
+}
 bool owns_watched_block(const c10::StorageImpl& storage) noexcept {
   return copy_services().owns_watched_block(storage);
 }

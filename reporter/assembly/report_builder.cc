@@ -23,6 +23,34 @@ bool wanted(c10::Device device, const std::optional<c10::Device>& filter) {
          (!filter->has_index() || !device.has_index() || filter->index() == device.index());
 }
 
+std::string_view number_at_start_of(std::string_view text) {
+  return text.substr(0, std::min(text.find_first_not_of("0123456789"), text.size()));
+}
+
+// Returns what PyTorch's own scopes among the labels say that a storage without a parameter belongs
+// to: a graph that torch.compile made (`compiled graph 0/1`), a wrapper (DDP's buckets), the
+// optimizer that steps. Empty if none says.
+std::string part_named_by(std::string_view label) {
+  constexpr std::string_view kGraph = "Torch-Compiled Region: ", kStep = "Optimizer.step#";
+  if (const size_t graph = label.rfind(kGraph); graph != std::string_view::npos) {
+    const std::string_view numbers = label.substr(graph + kGraph.size());
+    const std::string_view frame = number_at_start_of(numbers);
+    std::string name = "compiled graph " + std::string(frame);
+    if (frame.size() < numbers.size() && numbers[frame.size()] == '/')
+      name.append("/").append(number_at_start_of(numbers.substr(frame.size() + 1)));
+    return name;
+  }
+  if (const size_t step = label.rfind(kStep); step != std::string_view::npos) {
+    const std::string_view name = label.substr(step + kStep.size());
+    return std::string(name.substr(0, name.find('.')));
+  }
+  for (const std::string_view wrapper : {"DistributedDataParallel", "FullyShardedDataParallel"}) {
+    const std::string forward = std::string(wrapper) + ".forward";
+    if (label.find(forward) != std::string_view::npos) return std::string(wrapper);
+  }
+  return "";
+}
+
 // How many bytes of their storage all these tensors can reach: the union of where they lie.
 int64_t visible_bytes(const std::vector<const NamedTensorFacts*>& tensors, int64_t storage_bytes) {
   std::vector<std::pair<int64_t, int64_t>> pieces;
@@ -244,7 +272,7 @@ class Builder {
     for (const NamedTensorFacts& tensor : tensors_) {
       if (tensor.storage_id != 0) {
         by_storage_.emplace_back(tensor.storage_id, &tensor);
-      } else if (!instant_.of_peak) {
+      } else if (!instant_.of_peak && !instant_.of_past) {
         elsewhere_.push_back(&tensor);
       }
     }
@@ -405,9 +433,41 @@ class Builder {
     return storage.temporary ? Role::kTemporary : Role::kTensor;
   }
   // What nobody has named may still have been seen as something.
-  static Role anonymous_role(const StorageInfo& storage) {
+  Role anonymous_role(const StorageInfo& storage) const {
     if (storage.used_as_parameter) return Role::kParameter;
-    return storage.is_gradient ? Role::kGradient : least_role(storage);
+    if (storage.is_gradient) return Role::kGradient;
+    const bool was_made_for_layers =
+        storage.phase == Phase::kForward || storage.phase == Phase::kOther;
+    if (was_made_for_layers && !storage.temporary && reader_of(storage) != nullptr)
+      return Role::kInput;
+    return least_role(storage);
+  }
+
+  // Returns the parameter of the layer that first read what no layer has made, directly or through
+  // what was made of it; null where that is not known.
+  const NamedTensorFacts* reader_of(const StorageInfo& storage) const {
+    constexpr int kMostSteps = 8;
+    const StorageInfo* at = &storage;
+    for (int step = 0; step < kMostSteps && at != nullptr; ++step) {
+      const uint64_t next = at->parameter != 0 ? at->parameter : at->consumer;
+      if (next == 0) return nullptr;
+      const auto parameter = parameters_.find(next);
+      if (parameter != parameters_.end())
+        return step == 0 && at->parameter != 0 ? nullptr : parameter->second;
+      at = find(next);
+    }
+    return nullptr;
+  }
+
+  const StorageInfo* find(uint64_t id) const {
+    for (const DeviceInfo& device : snapshot_.devices()) {
+      const c10::ArrayRef<StorageInfo> storages = snapshot_.storages(device.device);
+      const auto* const found =
+          std::lower_bound(storages.begin(), storages.end(), id,
+                           [](const StorageInfo& one, uint64_t its) { return one.id < its; });
+      if (found != storages.end() && found->id == id) return found;
+    }
+    return nullptr;
   }
 
   // Returns null where the allocator does not tell.
@@ -435,12 +495,15 @@ class Builder {
       row.stream = segment->stream;
       row.pool = segment->pool;
     }
-    if (storage.parameter == 0 || !row.module.empty()) return;
+    if (!row.module.empty()) return;
     if (const auto parameter = parameters_.find(storage.parameter);
         parameter != parameters_.end()) {
       row.module = parameter->second->module;
       row.is_output = !storage.parameter_inferred;
+      return;
     }
+    row.module = part_named_by(storage.label);
+    if (row.module.empty()) row.module = part_named_by(storage.forward_label);
   }
 
   static std::string name_of(const Draft& anonymous) {
@@ -458,6 +521,7 @@ class Builder {
     row.extent_bytes = storage.nbytes;
     row.nbytes = storage.nbytes;
     add_birthplace(row, storage);
+    if (row.role == Role::kInput && row.module.empty()) row.module = reader_of(storage)->module;
   }
 
   // Keeps the order of equal keys.

@@ -50,6 +50,7 @@ struct Instant {
   std::map<c10::DeviceIndex, AllocatorView> views;  // of CUDA devices
   std::set<c10::DeviceIndex> moved;                 // no view: threads allocated while it was taken
   bool of_peak = false;
+  bool of_past = false;                      // another moment than now
   bool active = false;                       // the registry is active
   std::function<bool(c10::Device)> follows;  // whether the registry sees a device's allocations
 };

@@ -43,11 +43,20 @@ input, select, button { font: inherit; color: inherit; background: var(--back); 
 .row:nth-child(odd) { background: color-mix(in srgb, var(--tile) 55%, transparent); }
 .row span { padding: 0 8px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .number, #head .number { text-align: right; font-variant-numeric: tabular-nums; }
+#introduction { margin: 0; padding: 8px 11px; background: var(--tile); border-radius: 6px; overflow-x: auto; flex: none; font: 12.5px/1.4 ui-monospace, monospace; }
+#curves { display: flex; flex-wrap: wrap; gap: 10px; flex: none; }
+#curves figure { margin: 0; }
+#curves svg { display: block; background: var(--tile); border-radius: 6px; }
+#curves .bytes { stroke: #2f6fb3; } #curves .peak { stroke: #a8402f; stroke-dasharray: 4 3; }
+#curves polyline { fill: none; stroke-width: 1.5; }
 .swatch { display: inline-block; width: 9px; height: 9px; border-radius: 2px; margin-right: 6px; }
 </style>
 </head>
 <body>
 <header><h1>memledger</h1><select id="device" aria-label="Device"></select><span id="when" class="faint"></span></header>
+<pre id="introduction" hidden></pre>
+<div id="curves" hidden></div>
+<svg id="svg" hidden></svg>
 <div class="tiles" id="tiles"></div>
 <div id="map" role="group" aria-label="Bytes by role and module"></div>
 <div class="controls">
@@ -263,7 +272,29 @@ function choose(index) {
   refresh();
 }
 
+// Bytes at the end of each step, and the highest so far.
+function drawCurves() {
+  const W = 420, H = 110, svg = (tag, attributes) => {
+    const e = document.createElementNS($('svg').namespaceURI, tag);
+    for (const [key, value] of Object.entries(attributes)) e.setAttribute(key, value);
+    return e;
+  };
+  for (const curve of data.curves || []) {
+    const points = curve.points, first = points[0][0], last = points[points.length - 1][0];
+    const top = Math.max(1, ...points.map(point => point[2]));
+    const at = (step, bytes) => (6 + (W - 12) * (last > first ? (step - first) / (last - first) : 0.5)).toFixed(1) + ',' + (H - 6 - (H - 12) * bytes / top).toFixed(1);
+    const drawing = svg('svg', { width: W, height: H, role: 'img', 'aria-label': 'Bytes of ' + curve.name + ' by step' });
+    for (const [name, value] of [['peak', 2], ['bytes', 1]])
+      drawing.append(svg('polyline', { class: name, points: points.map(point => at(point[0], point[value])).join(' ') }));
+    const end = points[points.length - 1], figure = make('figure');
+    figure.append(drawing, make('figcaption', 'faint', curve.name + ', step ' + first + ' to ' + last + ': ' + size(end[1]) + ' at the end of the last, highest so far ' + size(end[2]) + ' (dashed)'));
+    $('curves').append(figure);
+  }
+  $('curves').hidden = !(data.curves || []).length;
+}
 $('when').textContent = data.title;
+if (data.introduction) { $('introduction').textContent = data.introduction; $('introduction').hidden = false; }
+drawCurves();
 data.devices.forEach((one, i) => { const option = make('option', '', one.device); option.value = i; $('device').append(option); });
 $('device').onchange = () => choose(Number($('device').value));
 let waiting = 0;

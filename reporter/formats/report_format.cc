@@ -47,15 +47,13 @@ bool has_several_threads(const DeviceReport& device) {
 namespace {
 
 // Empty texts: none.
-std::string producer(const Birthplace& birthplace, std::string_view module_of_output,
-                     std::string_view layer, std::string_view line) {
+std::string producer(const Birthplace& birthplace, std::string_view module, std::string_view line) {
   if (birthplace.adopted) return "before tracking";
   std::string where(birthplace.label);
   const auto add = [&where](std::string_view part) {
     if (!part.empty()) where.append(where.empty() ? "" : ", ").append(part);
   };
-  if (!module_of_output.empty()) add("output of " + std::string(module_of_output));
-  if (!layer.empty()) add("layer " + std::string(layer));
+  add(module);
   if (birthplace.autograd_node.empty() || birthplace.forward_op.empty()) {
     add(birthplace.autograd_node);
   } else {
@@ -74,14 +72,27 @@ std::string producer(const Birthplace& birthplace, std::string_view module_of_ou
   return text;
 }
 
+// What a row without a name is to its module.
+std::string relation_to_module(const ReportRow& row) {
+  if (row.module.empty()) return "";
+  if (row.is_output) return "output of " + row.module;
+  if (!row.anonymous) return "";
+  return (row.role == Role::kInput ? "input of " : "layer ") + row.module;
+}
+
 }  // namespace
 
-std::string producer(const Birthplace& birthplace) { return producer(birthplace, "", "", ""); }
+std::string producer(const Birthplace& birthplace) { return producer(birthplace, "", ""); }
 
 std::string producer(const ReportRow& row) {
-  const std::string_view module = row.module;
-  return producer(row, row.is_output ? module : "", row.is_output || !row.anonymous ? "" : module,
-                  row.where);
+  return producer(row, relation_to_module(row), row.where);
+}
+
+std::string compiled_graph(const ReportRow& row) {
+  constexpr std::string_view kCompiled = "compiled ";
+  if (row.module.rfind("compiled graph ", 0) == 0) return row.module.substr(kCompiled.size());
+  const bool is_compiled = row.autograd_node.find("CompiledFunction") != std::string_view::npos;
+  return is_compiled ? "a graph" : "";
 }
 
 std::optional<uint64_t> known_storage_id(const ReportRow& row) {

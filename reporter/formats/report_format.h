@@ -38,6 +38,9 @@ bool has_several_threads(const DeviceReport& device);
 std::string producer(const Birthplace& birthplace);
 std::string producer(const ReportRow& row);
 
+// Returns `graph 0/0` for what torch.compile's code made, nothing for other rows.
+std::string compiled_graph(const ReportRow& row);
+
 // Returns what JSON and CSV say of a row, or nothing where it is unknown: its storage's id unless
 // the registry lacks it, and the phase that it was born in, if the birth was seen.
 std::optional<uint64_t> known_storage_id(const ReportRow& row);

@@ -9,6 +9,7 @@
 
 #include "reporter/formats/html_template.h"
 #include "reporter/formats/report_format.h"
+#include "reporter/formats/report_page.h"
 #include "reporter/report.h"
 #include "text/html.h"
 #include "text/json.h"
@@ -115,8 +116,9 @@ std::string row_text(const ReportRow& row, bool with_thread, Texts& texts) {
   return to_text(json);
 }
 
-std::string device_text(const Report& report, const DeviceReport& device, Texts& texts) {
-  std::string text = "{\"device\":" + json_string(device.device.str()) +
+std::string device_text(std::string_view name, const Report& report, const DeviceReport& device,
+                        Texts& texts) {
+  std::string text = "{\"device\":" + json_string(name) +
                      ",\"tiles\":" + to_text(tiles_json(report, device)) + ",\"rows\":[";
   const bool with_threads = has_several_threads(device);
   std::string_view separator;
@@ -139,19 +141,41 @@ Json role_names() {
   return names;
 }
 
+Json curves_json(const std::vector<PageCurve>& curves) {
+  Json list = Json::array();
+  for (const PageCurve& curve : curves) {
+    Json points = Json::array();
+    for (const PageCurve::Point& point : curve.points)
+      points.push_back({point.step, point.bytes, point.peak_bytes});
+    list.push_back({{"name", curve.name}, {"points", std::move(points)}});
+  }
+  return list;
+}
+
 }  // namespace
 
-std::string Report::to_html() const {
+std::string report_page(std::string_view title, std::string_view introduction,
+                        const std::vector<PageCurve>& curves,
+                        const std::vector<PageSection>& sections) {
   Texts texts;
-  std::string json = "{\"roles\":" + to_text(role_names()) +
-                     ",\"title\":" + json_string(title(*this)) + ",\"devices\":[";
+  std::string json = "{\"roles\":" + to_text(role_names()) + ",\"title\":" + json_string(title) +
+                     ",\"introduction\":" + json_string(introduction) +
+                     ",\"curves\":" + to_text(curves_json(curves)) + ",\"devices\":[";
   std::string_view separator;
-  for (const DeviceReport& device : devices) {
-    json.append(separator).append(device_text(*this, device, texts));
+  for (const PageSection& section : sections) {
+    json.append(separator).append(
+        device_text(section.name, *section.report, *section.device, texts));
     separator = ",";
   }
   json += "],\"texts\":" + to_text(texts.json()) + "}";
   return kPageHead + json_for_script(json) + kPageTail;
+}
+
+std::string Report::to_html() const {
+  std::vector<PageSection> sections;
+  for (const DeviceReport& device : devices)
+    sections.push_back({device.device.str(), this, &device});
+  return report_page(title(*this), "", {}, sections);
 }
 
 }  // namespace memledger

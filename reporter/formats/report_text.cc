@@ -410,10 +410,13 @@ void write_process(std::ostream& out, const Report& report, const DeviceReport& 
 }
 
 // Returns the memory that operators or libraries took for themselves: no tensor was seen on it.
-int64_t bytes_without_tensor(const DeviceReport& device) {
+int64_t bytes_without_tensor(const DeviceReport& device, bool of_compiled_code) {
   int64_t bytes = 0;
-  for (const ReportRow& row : device.rows)
-    bytes += row.anonymous && !row.shape.has_value() && !row.adopted ? row.nbytes.value_or(0) : 0;
+  for (const ReportRow& row : device.rows) {
+    if (row.anonymous && !row.shape.has_value() && !row.adopted &&
+        compiled_graph(row).empty() != of_compiled_code)
+      bytes += row.nbytes.value_or(0);
+  }
   return bytes;
 }
 
@@ -453,10 +456,12 @@ void write_footer(std::ostream& out, const Report& report, const DeviceReport& d
     write_process(out, report, device);
   if (!report.complete) out << "freed while peaks were not kept: ?\n";
   if (report.of_peak) {
-    const int64_t without_tensor = bytes_without_tensor(device);
-    if (without_tensor > 0)
-      out << fmt::format("  of it workspaces, not of a tensor: {}\n",
-                         readable_size(without_tensor));
+    const int64_t workspaces = bytes_without_tensor(device, /*of_compiled_code=*/false);
+    if (workspaces > 0)
+      out << fmt::format("  of it workspaces, not of a tensor: {}\n", readable_size(workspaces));
+    const int64_t compiled = bytes_without_tensor(device, /*of_compiled_code=*/true);
+    if (compiled > 0)
+      out << fmt::format("  of it buffers of compiled code: {}\n", readable_size(compiled));
   }
   if (report.unseen_before_tracking && device.device.is_cpu()) out << "before tracking: ?\n";
   if (report.tracking_was_off && device.device.is_cpu()) out << "tracking was off: ?\n";

@@ -14,11 +14,14 @@
 
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/hooks/training_notes.h"
+#include "registry/libtorch/storage_impl.h"
+#include "registry/live_storages.h"
 #include "registry/recording.h"
 #include "registry/registry.h"
 #include "reporter/names/module_type.h"
 #include "reporter/names/optimizer_state.h"
 #include "reporter/names/script_module.h"
+#include "reporter/names/told_names.h"
 
 namespace memledger {
 namespace {
@@ -28,6 +31,7 @@ using Hold = std::lock_guard<ForkSafeMutex>;
 
 constexpr size_t kLeastPrune = 1024;
 constexpr size_t kLeastKept = size_t{1} << 14;
+constexpr size_t kLeastRoots = 1024;
 
 // A module that is part of no other one.
 struct Root {
@@ -35,7 +39,16 @@ struct Root {
   // Others lived beside it, so its type stands before its names; the number is that among roots of
   // its type, from 1. 0: no need.
   int number = 0;
+  // Known by registrations only, so it may turn out to be part of another one.
+  bool is_provisional = false;
 };
+
+// A module that is being made: the root of what it has registered.
+struct Building {
+  size_t root;
+  std::vector<std::string> paths;
+};
+constexpr size_t kMostBuildings = 256;
 
 // The root of parameters that are known by their optimizer only.
 constexpr size_t kNoRoot = ~size_t{0};
@@ -85,6 +98,16 @@ std::string owner_of(const std::string& path) {
   return dot == std::string::npos ? "" : path.substr(0, dot);
 }
 
+void know_parameter_on(const at::Tensor& tensor) {
+  if (c10::StorageImpl* const storage = storage_impl_of(tensor)) know_parameter(*storage);
+}
+
+void know_parameters(const std::vector<Found>& found) {
+  for (const Found& one : found) {
+    if (one.place.role == Role::kParameter) know_parameter_on(one.tensor);
+  }
+}
+
 // Storages that live, or lived at the peak of their device.
 std::unordered_set<uint64_t> storages_that_matter() {
   const Registry& registry = Registry::global();
@@ -108,6 +131,9 @@ struct ProgramNames::Table {
   std::vector<Root> roots;
   std::unordered_map<const c10::TensorImpl*, Known> known;
   std::unordered_map<uint64_t, KeptPlace> kept;
+  std::unordered_map<const void*, Building> buildings;
+  std::vector<size_t> free_roots;  // nothing refers to them
+  size_t sort_roots_at = kLeastRoots;
   std::optional<GradientNotes::Wanted> gradients;
   uint64_t next_sequence = 1;
   size_t prune_at = kLeastPrune;
@@ -116,6 +142,7 @@ struct ProgramNames::Table {
   std::atomic<bool> empty{true};
 
   void note(const std::vector<Found>& found, const std::string& type);
+  void note_registered(const void* module, const std::string& type, const Found& found);
   void note_states(const torch::optim::Optimizer& optimizer);
   void prune(std::vector<Known>& dropped);
   void prune_kept();
@@ -129,6 +156,8 @@ struct ProgramNames::Table {
                 std::vector<Known>& dropped);
   size_t root_of(const std::vector<Found>& found, const std::string& type);
   void number_roots(size_t made);
+  size_t new_root(const std::string& type);
+  int number_among_type(const std::string& type) const;
 };
 
 // Returns the root that these tensors have already, or a new one.
@@ -137,12 +166,46 @@ size_t ProgramNames::Table::root_of(const std::vector<Found>& found, const std::
     const auto same = known.find(one.tensor.unsafeGetTensorImpl());
     if (same != known.end() && same->second.place.root != kNoRoot &&
         same->second.place.path == one.place.path) {
-      roots[same->second.place.root].type = type;  // a base's, when it was being made
-      return same->second.place.root;
+      const size_t root = same->second.place.root;
+      if (roots[root].is_provisional) roots[root] = {type, 0, false};
+      roots[root].type = type;  // a base's, when it was being made
+      return root;
     }
   }
-  roots.push_back({type, 0});
-  return roots.size() - 1;
+  return new_root(type);
+}
+
+// Roots of which nothing is known any more are used again: programs make and drop modules.
+size_t ProgramNames::Table::new_root(const std::string& type) {
+  if (free_roots.empty() && roots.size() >= sort_roots_at) {
+    std::vector<bool> is_used(roots.size(), false);
+    const auto mark = [&is_used](const Place& place) {
+      if (place.root != kNoRoot) is_used[place.root] = true;
+    };
+    for (const auto& [tensor, one] : known) mark(one.place);
+    for (const auto& [id, one] : kept) mark(one.place);
+    buildings.clear();
+    for (size_t root = roots.size(); root-- > 0;) {
+      if (!is_used[root]) free_roots.push_back(root);
+    }
+    sort_roots_at = std::max(kLeastRoots, 2 * (roots.size() - free_roots.size()));
+  }
+  if (free_roots.empty()) {
+    roots.emplace_back();
+    free_roots.push_back(roots.size() - 1);
+  }
+  const size_t root = free_roots.back();
+  free_roots.pop_back();
+  roots[root] = {type, 0, false};
+  return root;
+}
+
+int ProgramNames::Table::number_among_type(const std::string& type) const {
+  int number = 1;
+  for (const Root& other : roots) {
+    if (other.type == type && other.number >= number) number = other.number + 1;
+  }
+  return number;
 }
 
 void ProgramNames::Table::remember(const Found& found, size_t root,
@@ -153,6 +216,11 @@ void ProgramNames::Table::remember(const Found& found, size_t root,
   const auto former = known.find(key);
   if (former != known.end() && parameter == nullptr && !is_better(place, former->second.place))
     place = former->second.place;
+  // The storage that the tensor had before to(device), as at the peak of the CPU.
+  if (former != known.end() && parameter == nullptr) {
+    const auto before = kept.find(former->second.storage_id);
+    if (before != kept.end()) before->second.place = place;
+  }
   if (found.storage_id != 0) {
     KeptPlace kept_place{place, 0};
     if (parameter != nullptr) {
@@ -184,12 +252,34 @@ void ProgramNames::Table::number_roots(size_t made) {
   if (std::count(lives.begin(), lives.end(), true) < 2) return;
   for (size_t root = 0; root < roots.size(); ++root) {
     if (!lives[root] || roots[root].number != 0) continue;
-    int number = 1;
-    for (const Root& other : roots) {
-      if (other.type == roots[root].type && other.number >= number) number = other.number + 1;
-    }
-    roots[root].number = number;
+    roots[root].number = number_among_type(roots[root].type);
   }
+}
+
+// Always numbered: others of its type are likely, and a root that is part of another one needs no
+// number any more.
+void ProgramNames::Table::note_registered(const void* module, const std::string& type,
+                                          const Found& found) {
+  std::vector<Known> dropped;  // let go of without the lock
+  const Hold hold(lock);
+  if (!gradients.has_value()) gradients.emplace();
+  if (buildings.size() >= kMostBuildings) buildings.clear();
+  const auto former = buildings.find(module);
+  // A module that has ended may have been at this address.
+  const bool is_new = former == buildings.end() || !roots[former->second.root].is_provisional ||
+                      std::find(former->second.paths.begin(), former->second.paths.end(),
+                                found.place.path) != former->second.paths.end();
+  if (is_new) {
+    const int number = number_among_type(type);
+    const size_t root = new_root(type);
+    roots[root] = {type, number, true};
+    buildings[module] = {root, {}};
+  }
+  Building& building = buildings[module];
+  roots[building.root].type = type;
+  building.paths.push_back(found.place.path);
+  remember(found, building.root, nullptr, dropped);
+  empty.store(false, std::memory_order_release);
 }
 
 void ProgramNames::Table::note(const std::vector<Found>& found, const std::string& type) {
@@ -308,7 +398,9 @@ ProgramNames& ProgramNames::global() {
   return *names;
 }
 
-bool ProgramNames::empty() const noexcept { return table_->empty.load(std::memory_order_acquire); }
+bool ProgramNames::empty() const noexcept {
+  return table_->empty.load(std::memory_order_acquire) && ToldNames::global().empty();
+}
 
 void ProgramNames::note(const torch::nn::Module& module) noexcept {
   try {
@@ -322,10 +414,23 @@ void ProgramNames::note(const torch::nn::Module& module) noexcept {
       add(parameter.key(), Role::kParameter, parameter.value());
     for (const auto& buffer : module.named_buffers())
       add(buffer.key(), Role::kBuffer, buffer.value());
+    know_parameters(found);
     table_->note(found, type_name_now(module));
     table_->prune_kept();
   } catch (...) {
     // Without memory, names are missing.
+  }
+}
+
+void ProgramNames::note_registered(const torch::nn::Module& module, const std::string& name,
+                                   Role role, const at::Tensor& tensor) noexcept {
+  try {
+    if (!tensor.defined()) return;
+    const Found found{tensor, {0, name, "", role, ""}, Registry::global().storage_id(tensor)};
+    if (role == Role::kParameter) know_parameter_on(tensor);
+    table_->note_registered(&module, type_name_now(module), found);
+    table_->prune_kept();
+  } catch (...) {
   }
 }
 
@@ -338,6 +443,7 @@ void ProgramNames::note(const torch::jit::Module& module) noexcept {
                                                          const at::Tensor& tensor) {
       found.push_back({tensor, {0, path, owner, role, ""}, Registry::global().storage_id(tensor)});
     });
+    know_parameters(found);
     table_->note(found, reference.type_name());
     table_->prune_kept();
   } catch (...) {
@@ -358,7 +464,9 @@ std::vector<ProgramNames::Living> ProgramNames::living() const {
     at::Tensor tensor;
   };
   std::vector<Living> result;
-  std::vector<Alive> alive;  // declared before the lock: what it holds ends without it
+  // Declared before the lock: what they hold ends without it.
+  std::vector<Living> told = ToldNames::global().living();
+  std::vector<Alive> alive;
   const Hold hold(table_->lock);
   alive.reserve(table_->known.size());
   for (const auto& [key, known] : table_->known) {
@@ -378,13 +486,17 @@ std::vector<ProgramNames::Living> ProgramNames::living() const {
     living.noted_by = one.known->noted_by;
     result.push_back(std::move(living));
   }
+  for (Living& living : told) {
+    if (table_->known.count(living.tensor.unsafeGetTensorImpl()) == 0)
+      result.push_back(std::move(living));
+  }
   return result;
 }
 
 std::vector<ProgramNames::Kept> ProgramNames::kept() const {
-  std::vector<Kept> result;
+  std::vector<Kept> result = ToldNames::global().kept();
   const Hold hold(table_->lock);
-  result.reserve(table_->kept.size());
+  result.reserve(result.size() + table_->kept.size());
   for (const auto& [id, place] : table_->kept) {
     Kept kept;
     static_cast<ProgramName&>(kept) = table_->name_of(place.place, [&]() -> const Place* {

@@ -8,12 +8,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "reporter/role.h"
+#include "reporter/names/program_name.h"
 
 namespace torch {
 namespace jit {
@@ -28,12 +26,6 @@ class Optimizer;
 }  // namespace torch
 
 namespace memledger {
-
-struct ProgramName {
-  std::string name;  // encoder.0.weight, AdamW.encoder.0.weight.exp_avg
-  Role role = Role::kTensor;
-  std::string module;  // see NamedTensor::module
-};
 
 // Thread-safe. Holds no tensor alive, and neither modules nor optimizers: it has weak references to
 // tensor objects, and the ids of their storages, by which they still have a name at a peak after
@@ -50,22 +42,22 @@ class ProgramNames {
   // Note the parameters and buffers that a module has now. It has to live for the call.
   void note(const torch::nn::Module& module) noexcept;
   void note(const torch::jit::Module& module) noexcept;
+  // Notes what a module has just registered. The module may be in the middle of its constructor:
+  // until a call of the above tells more, its type at that moment stands before the name.
+  void note_registered(const torch::nn::Module& module, const std::string& name, Role role,
+                       const at::Tensor& tensor) noexcept;
   // Notes what an optimizer keeps. To be called on the thread that stepped it, before it does
   // anything else.
   void note_step(const torch::optim::Optimizer& optimizer) noexcept;
   // Returns whether anything was ever noted: cheap.
   bool empty() const noexcept;
 
-  struct Living : ProgramName {
-    at::Tensor tensor;      // a strong reference: drop it soon, and with no lock held
-    uint32_t noted_by = 0;  // the thread
-  };
-  // Returns what lives, in order of first sight.
+  using Living = LivingName;
+  // Returns what lives, in order of first sight. Includes what ToldNames knows.
   std::vector<Living> living() const;
-  struct Kept : ProgramName {
-    uint64_t storage_id = 0;
-  };
-  // Returns the names of storages, those that have ended as well, by id.
+  using Kept = KeptName;
+  // Returns the names of storages, those that have ended as well, by id. Includes what ToldNames
+  // knows.
   std::vector<Kept> kept() const;
 
  private:

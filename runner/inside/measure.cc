@@ -117,6 +117,7 @@ void write(Ended ended, const std::string& cause, Detail detail) {
     const std::lock_guard<ForkSafeMutex> hold(measure.mutex);
     measurement.steps = measure.peak.steps();
     measurement.failure = measure.failure;
+    if (ended == Ended::kAfterStep) measurement.kind_of_steps = measure.peak.kind();
   }
   if (ended == Ended::kAfterStep)
     measurement.unstepped_parameters = static_cast<int64_t>(measure.parameters.unstepped());
@@ -215,13 +216,17 @@ bool note_step(const void* parameter) {
   Measure& measure = inside::measure();
   const Totals totals = measured_totals();
   const size_t unstepped = measure.parameters.unstepped();
+  const uint64_t blocks = measure.until_step ? hash_of_blocks() : 0;
   int64_t step = 0, settled_at = 0;
   const std::vector<const void*> ended = ended_optimizers();
   {
     const std::lock_guard<ForkSafeMutex> hold(measure.mutex);
     for (const void* const optimizer : ended) measure.peak.forget(optimizer);
-    const bool is_settled =
-        measure.peak.note({parameter, totals.peak_bytes, totals.used_bytes, unstepped});
+    const bool is_settled = measure.peak.note(
+        {parameter, totals.peak_bytes, totals.used_bytes, unstepped, totals.allocations,
+         totals.requested_in_all, blocks,
+         std::chrono::duration_cast<std::chrono::seconds>(steady_clock::now() - measure.began)
+             .count()});
     step = measure.peak.steps();
     if (is_settled && measure.settled_at == 0) measure.settled_at = step;
     settled_at = measure.settled_at;

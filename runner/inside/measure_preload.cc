@@ -1,6 +1,6 @@
 // libmemledger_measure.so: LD_PRELOAD brings it into a program that `memledger dry-run` measures,
 // and into what that starts. It writes down which files are opened for writing, keeps those that
-// were there before (kept_files.h), and tells of _exit().
+// were there before (kept_files.h).
 //
 // Links with neither LibTorch nor the C++ library, so that it can go into anything. What stands
 // before a function of the C library leaves errno as it was, allocates nothing, takes no lock and
@@ -20,34 +20,14 @@
 
 #include "prediction/measure_variables.h"
 #include "runner/inside/kept_files.h"
-#include "runner/inside/process_end.h"
+#include "runner/inside/real_function.h"
 
 namespace {
 
-using memledger::inside::SuddenExitObserver;
+using memledger::inside::RealFunction;
 namespace prediction = memledger::prediction;
 
 constexpr size_t kPathBytes = 4096;
-
-// A function of the C library. Looked up at its first call, as other libraries' constructors call
-// these before ours has run.
-template <typename Function>
-class Real {
- public:
-  explicit constexpr Real(const char* name) : name_(name) {}
-  Function get() {
-    void* known = __atomic_load_n(&function_, __ATOMIC_RELAXED);
-    if (known == nullptr) {
-      known = dlsym(RTLD_NEXT, name_);
-      __atomic_store_n(&function_, known, __ATOMIC_RELAXED);
-    }
-    return reinterpret_cast<Function>(known);
-  }
-
- private:
-  const char* name_;
-  void* function_ = nullptr;
-};
 
 // Where to write the paths to; empty: nowhere. Set before main, and in children of fork.
 char folder[kPathBytes];
@@ -193,37 +173,26 @@ mode_t mode_of(int flags, va_list arguments) {
   return has_mode ? va_arg(arguments, mode_t) : 0;
 }
 
-SuddenExitObserver exit_observer = nullptr;
-
-void tell_of_exit(int status) {
-  const SuddenExitObserver observer = __atomic_load_n(&exit_observer, __ATOMIC_ACQUIRE);
-  if (observer != nullptr) observer(status);
-}
-
 }  // namespace
 
 extern "C" {
 
-void memledger_observe_sudden_exit(SuddenExitObserver observer) {
-  __atomic_store_n(&exit_observer, observer, __ATOMIC_RELEASE);
-}
-
 #define MEMLEDGER_IN_FRONT __attribute__((visibility("default")))
 
-#define MEMLEDGER_OPEN(name)                                      \
-  MEMLEDGER_IN_FRONT int name(const char* path, int flags, ...) { \
-    static Real<int (*)(const char*, int, ...)> real(#name);      \
-    va_list arguments;                                            \
-    va_start(arguments, flags);                                   \
-    const mode_t mode = mode_of(flags, arguments);                \
-    va_end(arguments);                                            \
-    if (!may_open(AT_FDCWD, path, flags)) return -1;              \
-    return opened(real.get()(path, flags, mode), flags);          \
+#define MEMLEDGER_OPEN(name)                                         \
+  MEMLEDGER_IN_FRONT int name(const char* path, int flags, ...) {    \
+    static RealFunction<int (*)(const char*, int, ...)> real(#name); \
+    va_list arguments;                                               \
+    va_start(arguments, flags);                                      \
+    const mode_t mode = mode_of(flags, arguments);                   \
+    va_end(arguments);                                               \
+    if (!may_open(AT_FDCWD, path, flags)) return -1;                 \
+    return opened(real.get()(path, flags, mode), flags);             \
   }
 
 #define MEMLEDGER_OPENAT(name)                                            \
   MEMLEDGER_IN_FRONT int name(int at, const char* path, int flags, ...) { \
-    static Real<int (*)(int, const char*, int, ...)> real(#name);         \
+    static RealFunction<int (*)(int, const char*, int, ...)> real(#name); \
     va_list arguments;                                                    \
     va_start(arguments, flags);                                           \
     const mode_t mode = mode_of(flags, arguments);                        \
@@ -232,23 +201,23 @@ void memledger_observe_sudden_exit(SuddenExitObserver observer) {
     return opened(real.get()(at, path, flags, mode), flags);              \
   }
 
-#define MEMLEDGER_CREAT(name)                                     \
-  MEMLEDGER_IN_FRONT int name(const char* path, mode_t mode) {    \
-    static Real<int (*)(const char*, mode_t)> real(#name);        \
-    if (!may_open(AT_FDCWD, path, O_WRONLY | O_TRUNC)) return -1; \
-    return opened(real.get()(path, mode), O_WRONLY);              \
+#define MEMLEDGER_CREAT(name)                                      \
+  MEMLEDGER_IN_FRONT int name(const char* path, mode_t mode) {     \
+    static RealFunction<int (*)(const char*, mode_t)> real(#name); \
+    if (!may_open(AT_FDCWD, path, O_WRONLY | O_TRUNC)) return -1;  \
+    return opened(real.get()(path, mode), O_WRONLY);               \
   }
 
-#define MEMLEDGER_FOPEN(name)                                         \
-  MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode) { \
-    static Real<FILE* (*)(const char*, const char*)> real(#name);     \
-    if (!may_open(path, mode)) return nullptr;                        \
-    return opened(real.get()(path, mode), mode);                      \
+#define MEMLEDGER_FOPEN(name)                                             \
+  MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode) {     \
+    static RealFunction<FILE* (*)(const char*, const char*)> real(#name); \
+    if (!may_open(path, mode)) return nullptr;                            \
+    return opened(real.get()(path, mode), mode);                          \
   }
 
 #define MEMLEDGER_FREOPEN(name)                                                   \
   MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode, FILE* file) { \
-    static Real<FILE* (*)(const char*, const char*, FILE*)> real(#name);          \
+    static RealFunction<FILE* (*)(const char*, const char*, FILE*)> real(#name);  \
     if (path != nullptr && !may_open(path, mode)) return nullptr;                 \
     return opened(real.get()(path, mode, file), mode);                            \
   }
@@ -266,35 +235,35 @@ MEMLEDGER_FREOPEN(freopen64)
 
 // What open() and openat() are where the C library checks its callers (_FORTIFY_SOURCE).
 MEMLEDGER_IN_FRONT int __open_2(const char* path, int flags) {
-  static Real<int (*)(const char*, int)> real("__open_2");
+  static RealFunction<int (*)(const char*, int)> real("__open_2");
   if (!may_open(AT_FDCWD, path, flags)) return -1;
   return opened(real.get()(path, flags), flags);
 }
 MEMLEDGER_IN_FRONT int __open64_2(const char* path, int flags) {
-  static Real<int (*)(const char*, int)> real("__open64_2");
+  static RealFunction<int (*)(const char*, int)> real("__open64_2");
   if (!may_open(AT_FDCWD, path, flags)) return -1;
   return opened(real.get()(path, flags), flags);
 }
 MEMLEDGER_IN_FRONT int __openat_2(int at, const char* path, int flags) {
-  static Real<int (*)(int, const char*, int)> real("__openat_2");
+  static RealFunction<int (*)(int, const char*, int)> real("__openat_2");
   if (!may_open(at, path, flags)) return -1;
   return opened(real.get()(at, path, flags), flags);
 }
 MEMLEDGER_IN_FRONT int __openat64_2(int at, const char* path, int flags) {
-  static Real<int (*)(int, const char*, int)> real("__openat64_2");
+  static RealFunction<int (*)(int, const char*, int)> real("__openat64_2");
   if (!may_open(at, path, flags)) return -1;
   return opened(real.get()(at, path, flags), flags);
 }
 
 MEMLEDGER_IN_FRONT int rename(const char* from, const char* to) {
-  static Real<int (*)(const char*, const char*)> real("rename");
+  static RealFunction<int (*)(const char*, const char*)> real("rename");
   if (!keep_before_rename(AT_FDCWD, from, AT_FDCWD, to)) return -1;
   const int result = real.get()(from, to);
   if (result == 0) note_renamed(AT_FDCWD, to);
   return result;
 }
 MEMLEDGER_IN_FRONT int renameat(int from_at, const char* from, int to_at, const char* to) {
-  static Real<int (*)(int, const char*, int, const char*)> real("renameat");
+  static RealFunction<int (*)(int, const char*, int, const char*)> real("renameat");
   if (!keep_before_rename(from_at, from, to_at, to)) return -1;
   const int result = real.get()(from_at, from, to_at, to);
   if (result == 0) note_renamed(to_at, to);
@@ -302,7 +271,7 @@ MEMLEDGER_IN_FRONT int renameat(int from_at, const char* from, int to_at, const 
 }
 MEMLEDGER_IN_FRONT int renameat2(int from_at, const char* from, int to_at, const char* to,
                                  unsigned flags) {
-  static Real<int (*)(int, const char*, int, const char*, unsigned)> real("renameat2");
+  static RealFunction<int (*)(int, const char*, int, const char*, unsigned)> real("renameat2");
   if (!keep_before_rename(from_at, from, to_at, to)) return -1;
   const int result = real.get()(from_at, from, to_at, to, flags);
   if (result == 0) note_renamed(to_at, to);
@@ -310,22 +279,22 @@ MEMLEDGER_IN_FRONT int renameat2(int from_at, const char* from, int to_at, const
 }
 
 MEMLEDGER_IN_FRONT int unlink(const char* path) {
-  static Real<int (*)(const char*)> real("unlink");
+  static RealFunction<int (*)(const char*)> real("unlink");
   return keep_before_removal(AT_FDCWD, path) ? real.get()(path) : -1;
 }
 MEMLEDGER_IN_FRONT int unlinkat(int at, const char* path, int flags) {
-  static Real<int (*)(int, const char*, int)> real("unlinkat");
+  static RealFunction<int (*)(int, const char*, int)> real("unlinkat");
   const bool may_remove = (flags & AT_REMOVEDIR) != 0 || keep_before_removal(at, path);
   return may_remove ? real.get()(at, path, flags) : -1;
 }
 MEMLEDGER_IN_FRONT int remove(const char* path) {
-  static Real<int (*)(const char*)> real("remove");
+  static RealFunction<int (*)(const char*)> real("remove");
   return keep_before_removal(AT_FDCWD, path) ? real.get()(path) : -1;
 }
 
 #define MEMLEDGER_TRUNCATE(name, offset)                                             \
   MEMLEDGER_IN_FRONT int name(const char* path, offset bytes) {                      \
-    static Real<int (*)(const char*, offset)> real(#name);                           \
+    static RealFunction<int (*)(const char*, offset)> real(#name);                   \
     if (!may_open(AT_FDCWD, path, O_WRONLY | (bytes == 0 ? O_TRUNC : 0))) return -1; \
     const int result = real.get()(path, bytes);                                      \
     if (result == 0) note_path(AT_FDCWD, path);                                      \
@@ -334,13 +303,5 @@ MEMLEDGER_IN_FRONT int remove(const char* path) {
 
 MEMLEDGER_TRUNCATE(truncate, off_t)
 MEMLEDGER_TRUNCATE(truncate64, off64_t)
-
-MEMLEDGER_IN_FRONT void _exit(int status) {
-  static Real<void (*)(int)> real("_exit");
-  tell_of_exit(status);
-  real.get()(status);
-  __builtin_unreachable();
-}
-MEMLEDGER_IN_FRONT void _Exit(int status) { _exit(status); }
 
 }  // extern "C"

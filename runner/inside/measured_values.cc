@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -203,13 +204,41 @@ Totals measured_totals() {
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i].peak_bytes == 0) continue;
     totals.peak_bytes += static_cast<int64_t>(all[i].peak_bytes);
+    const BeforeResets before = before_resets(static_cast<int>(i));
+    totals.allocations += before.allocations;
+    totals.requested_in_all += before.requested_bytes;
     if (const auto statistics = device_statistics(cuda(i))) {
-      totals.peak_bytes += std::max(before_resets(static_cast<int>(i)).allocated_peak,
-                                    statistics->allocated_bytes.peak);
+      totals.peak_bytes += std::max(before.allocated_peak, statistics->allocated_bytes.peak);
       totals.used_bytes += statistics->allocated_bytes.current;
+      totals.allocations += statistics->allocations.allocated;
+      totals.requested_in_all += statistics->requested_bytes.allocated;
     }
   }
   return totals;
+}
+
+uint64_t hash_of_blocks() {
+  uint64_t hash = 0;
+  const auto add = [&hash](uint64_t value) {
+    // FNV-1a by words, whose high bits are mixed down.
+    hash = (hash ^ value) * 0x100000001b3;
+    hash ^= hash >> 29;
+  };
+  const size_t devices = uses().size();
+  for (size_t i = 0; i < devices; ++i) {
+    const std::optional<DeviceBlocks> blocks = device_blocks(cuda(i));
+    if (!blocks) continue;
+    for (const DeviceSegment& segment : blocks->segments) {
+      add(segment.address);
+      add(segment.stream);
+      for (const DeviceBlock& block : segment.blocks) {
+        add(block.address);
+        add(static_cast<uint64_t>(block.nbytes));
+        add(static_cast<uint64_t>(block.state));
+      }
+    }
+  }
+  return hash;
 }
 
 void reset_measured_peaks() {

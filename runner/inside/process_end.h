@@ -1,18 +1,40 @@
 #pragma once
 
-// libmemledger_measure.so, preloaded beside libmemledger_preload.so into programs that
-// `memledger dry-run` measures, and into what they start. It sees which files they write, and the
-// calls of _exit(), after which nothing runs any more.
+// Tells of ends of this process without exit handlers: _exit(), and signals whose default action
+// ends it. The program's own handlers win, and the process ends as without us.
+//
+// With libmemledger_preload.so, a signal that the program gives its default action again is seen as
+// well, and the program is told nothing of all this. Without, handlers are set once where there are
+// none.
+
+#include "runner/inside/end_calls.h"
 
 namespace memledger::inside {
-
-using SuddenExitObserver = void (*)(int status) noexcept;
 
 // Has `observer` called before _exit() and _Exit(), on the thread that calls them. Does nothing
 // where the library is not there.
 void observe_sudden_exit(SuddenExitObserver observer) noexcept;
 
-}  // namespace memledger::inside
+struct SuddenEnd {
+  const char* signal = nullptr;  // SIGTERM; null: _exit()
+  bool goes_on = false;          // the process, as the signal is that of `on_demand`
+};
 
-extern "C" __attribute__((visibility("default"))) void memledger_observe_sudden_exit(
-    memledger::inside::SuddenExitObserver observer);
+struct EndWriter {
+  // Returns whether there is something to write, and counts as asking for it. Called in a signal
+  // handler.
+  bool (*take)(const SuddenEnd& end) noexcept;
+  // Writes it. Called in a copy of the process.
+  void (*write)(const SuddenEnd& end);
+  // Tells that nothing was written, and why. Called in a signal handler.
+  void (*tell_why_not)(const SuddenEnd& end, const char* reason) noexcept;
+  int on_demand = 0;  // the number of a signal after which the process goes on; 0: none
+};
+
+// To be called once.
+void watch_sudden_ends(const EndWriter& writer) noexcept;
+
+// Returns the number of SIGUSR1 or SIGUSR2 by its name, 0 for any other name.
+int signal_on_demand(const char* name) noexcept;
+
+}  // namespace memledger::inside

@@ -8,9 +8,11 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 
 #include "registry/core/fork_safe_mutex.h"
+#include "registry/live_storages.h"
 #include "registry/registry.h"
 #include "registry/scoped.h"
 #include "reporter/names/program_names.h"
@@ -106,6 +108,21 @@ void* call(TorchFunction function, const TorchArguments& arguments) {
   return function(a, b, c, d, e);
 }
 
+// The name is copied before the call, which moves it away.
+void* register_tensor(TorchFunction function, const TorchArguments& arguments, Role role) {
+  std::string name;
+  try {
+    name = object<std::string>(arguments.of[1]);
+  } catch (...) {
+    return call(function, arguments);
+  }
+  void* const returned = call(function, arguments);
+  const Inside inside;
+  ProgramNames::global().note_registered(object<torch::nn::Module>(arguments.of[0]), name, role,
+                                         *static_cast<const at::Tensor*>(returned));
+  return returned;
+}
+
 void* step(TorchFunction function, const TorchArguments& arguments) {
   const auto [result, optimizer, closure, d, e] = arguments.of;
   void* returned = nullptr;
@@ -129,9 +146,21 @@ extern "C" __attribute__((visibility("default"))) void* memledger_call_torch(
     memledger::inside::TorchCall what, memledger::inside::TorchFunction function,
     memledger::inside::TorchArguments arguments) {
   using namespace memledger::inside;
-  if (what == TorchCall::kRegistration) registrations.fetch_add(1, std::memory_order_relaxed);
+  const bool registers =
+      what == TorchCall::kParameterRegistration || what == TorchCall::kBufferRegistration;
+  if (registers) registrations.fetch_add(1, std::memory_order_relaxed);
+  if (what == TorchCall::kDefaultCpuAllocator) {
+    auto* const allocator = static_cast<c10::Allocator*>(call(function, arguments));
+    return memledger::Registry::global().active() ? memledger::watched_cpu_allocator(allocator)
+                                                  : allocator;
+  }
   if (depth > 0 || !memledger::Registry::global().active()) return call(function, arguments);
   if (what == TorchCall::kOptimizerStep) return step(function, arguments);
+  if (registers) {
+    return register_tensor(function, arguments,
+                           what == TorchCall::kParameterRegistration ? memledger::Role::kParameter
+                                                                     : memledger::Role::kBuffer);
+  }
   const Inside inside;
   void* const returned = call(function, arguments);
   switch (what) {

@@ -2,38 +2,99 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
 
 #include "registry/device_statistics.h"
-#include "reporter/formats/peak_summary.h"
+#include "registry/hooks/before_resets.h"
+#include "registry/registry.h"
+#include "registry/step_history.h"
+#include "reporter/formats/report_page.h"
+#include "reporter/formats/run_summary.h"
+#include "reporter/last_out_of_memory.h"
 #include "reporter/mem_reporter.h"
+#include "text/bytes.h"
 #include "text/json.h"
+#include "text/names.h"
 #include "virtual_gpu/device_use.h"
+#include "virtual_gpu/values/zero_reads.h"
 
 namespace memledger::inside {
 namespace {
 
-constexpr size_t kPeakRows = 20;
+constexpr size_t kLines = 40;
+constexpr size_t kLeastLines = 20;  // beside what is told of a failed allocation
+constexpr size_t kPeakRows = 20;    // of a table
+
+// The process may have been copied to write the report.
+std::vector<std::string> command_of(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/cmdline", process));
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  return words;
+}
+
+// Returns train.py of `python -u train.py`, pkg.train of `python -m pkg.train`.
+std::string program_of(const std::vector<std::string>& command) {
+  if (command.empty()) return "the program";
+  const std::string program(base_name(command.front()));
+  if (program.rfind("python", 0) != 0) return program;
+  for (size_t i = 1; i < command.size(); ++i) {
+    if (command[i] == "-c") break;
+    if (command[i] == "-m" && i + 1 < command.size()) return command[i + 1];
+    if (command[i].empty() || command[i].front() != '-') return std::string(base_name(command[i]));
+  }
+  return program;
+}
+
+// Returns the seconds since the process began.
+std::optional<double> seconds_of(pid_t process) {
+  constexpr int kStartTime = 22 - 3;  // fields of proc(5) behind the name, which may have blanks
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
+  timespec now{};
+  if (words.size() <= kStartTime || clock_gettime(CLOCK_BOOTTIME, &now) != 0) return std::nullopt;
+  const double began = std::stod(words[kStartTime]) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  return std::max(
+      0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - began);
+}
+
+std::string title_of(const ProcessOfRun& process, std::string_view when) {
+  const std::string program = printable(program_of(command_of(process.process)));
+  std::string text = fmt::format("{}, {}", program, when);
+  if (const auto seconds = seconds_of(process.process))
+    text += fmt::format(" after {:.1f} s", *seconds);
+  return text + fmt::format(" (process {}, rank {})", process.process, process.rank);
+}
 
 // What LibTorch's allocator and the virtual GPU say of a device's peak.
 PeakFigures peak_figures(c10::Device device) {
   PeakFigures figures;
   if (!device.is_cuda()) return figures;
+  const auto index = static_cast<size_t>(static_cast<unsigned char>(device.index()));
+  const BeforeResets before = before_resets(static_cast<int>(index));
   if (const auto statistics = device_statistics(device); statistics && statistics->caching) {
-    figures.allocated_peak = statistics->allocated_bytes.peak;
-    figures.reserved_peak = statistics->reserved_bytes.peak;
+    figures.allocated_peak = std::max(statistics->allocated_bytes.peak, before.allocated_peak);
+    figures.reserved_peak = std::max(statistics->reserved_bytes.peak, before.reserved_peak);
   }
   const auto ask = reinterpret_cast<decltype(&memledger_virtual_gpu_uses)>(
       dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_uses"));
   if (ask == nullptr) return figures;
   std::vector<memledger_virtual_gpu_use> uses(ask(nullptr, 0));
   uses.resize(std::min(uses.size(), ask(uses.data(), uses.size())));
-  const auto index = static_cast<size_t>(static_cast<unsigned char>(device.index()));
   if (index >= uses.size()) return figures;
   figures.gpu = uses[index].name;
   figures.capacity = static_cast<int64_t>(uses[index].total_bytes);
@@ -46,89 +107,248 @@ bool ends_in(std::string_view text, std::string_view ending) {
 
 bool was_used(const DeviceReport& device) { return device.counters.peak_bytes > 0; }
 
-// Returns the peaks of all devices as one report.
-Report peaks_of(const MemReporter& reporter, const Report& end) {
+// Adds a report of one device to that of all.
+void append(Report& all, Report one) {
+  std::move(one.devices.begin(), one.devices.end(), std::back_inserter(all.devices));
+  all.complete = all.complete && one.complete;
+  all.time = one.time;
+}
+
+Report peaks_of(const MemReporter& reporter, const Report& end, const ReportOptions& options) {
   Report peaks;
   peaks.of_peak = true;
+  peaks.options = options;
   for (const DeviceReport& device : end.devices) {
-    if (!was_used(device)) continue;
-    Report peak = reporter.collect_peak(device.device);
-    std::swap(peak.devices, peaks.devices);
-    std::move(peak.devices.begin(), peak.devices.end(), std::back_inserter(peaks.devices));
-    peak.devices = std::move(peaks.devices);
-    peak.complete = peak.complete && peaks.complete;
-    peaks = std::move(peak);
+    if (was_used(device)) append(peaks, reporter.collect_peak(device.device, options));
   }
   return peaks;
 }
 
-std::string summaries(const Report& peaks) {
-  std::string text;
-  for (const DeviceReport& device : peaks.devices)
-    text += peak_summary(device, peak_figures(device.device));
-  return text;
+std::optional<DeviceReport> find(const Report& report, c10::Device device) {
+  for (const DeviceReport& one : report.devices) {
+    if (one.device == device) return one;
+  }
+  return std::nullopt;
 }
 
-std::string json_of(const ProcessOfRun& process, const Report& peaks, const Report& end) {
-  Json devices = Json::array();
-  for (const DeviceReport& device : peaks.devices) {
-    const PeakFigures figures = peak_figures(device.device);
-    devices.push_back({{"device", device.device.str()},
-                       {"gpu", figures.gpu},
-                       {"requested_peak", device.total_bytes},
-                       {"allocated_peak", or_null(figures.allocated_peak)},
-                       {"reserved_peak", or_null(figures.reserved_peak)},
-                       {"capacity_bytes", or_null(figures.capacity)}});
+// A device that has nothing at that moment.
+DeviceReport nothing_on(c10::Device device) {
+  DeviceReport report;
+  report.device = device;
+  report.bytes_by_role.resize(static_cast<size_t>(Role::kTensor) + 1);
+  return report;
+}
+
+// All that a report of a run is made from.
+struct Collected {
+  StepHistory steps;
+  Report peaks, last, end;
+  RunReport run;
+};
+
+Collected collect(const ProcessOfRun& process, std::string_view when,
+                  const ReportOptions& options) {
+  Collected all;
+  all.steps = step_history();
+  const MemReporter reporter;
+  all.end = reporter.collect(options);
+  all.peaks = peaks_of(reporter, all.end, options);
+  all.last = reporter.collect_at(all.steps.last, options);
+  const Report baseline = reporter.collect_at(all.steps.baseline, options);
+  all.run.title = title_of(process, when);
+  all.run.steps = all.steps.steps;
+  all.run.baseline_step = all.steps.baseline_step;
+  for (const DeviceReport& peak : all.peaks.devices) {
+    RunOfDevice device;
+    device.peak = peak;
+    device.figures = peak_figures(peak.device);
+    for (const StepOfDevice& step : all.steps.peaks) {
+      if (step.device == peak.device) device.peak_step = step.step;
+    }
+    if (all.run.steps > 0)
+      device.last = find(all.last, peak.device).value_or(nothing_on(peak.device));
+    if (all.run.baseline_step > 0)
+      device.baseline = find(baseline, peak.device).value_or(nothing_on(peak.device));
+    device.end = find(all.end, peak.device);
+    all.run.devices.push_back(std::move(device));
   }
+  // What trains first: the GPUs, then the CPU.
+  std::stable_partition(all.run.devices.begin(), all.run.devices.end(),
+                        [](const RunOfDevice& device) { return device.peak.device.is_cuda(); });
+  const auto reads = virtual_gpu::zero_reads_so_far();
+  if (reads.count > 0) all.run.reads = ZeroReads{reads.count, reads.first_op, reads.first_place};
+  return all;
+}
+
+size_t count_lines(std::string_view text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+std::string failures_text() {
+  const std::optional<LastOutOfMemory> last = last_out_of_memory();
+  if (!last) return "";
+  return fmt::format("out of memory{}:\n",
+                     last->failures == 1 ? "" : fmt::format(" {} times, at last", last->failures)) +
+         last->page;
+}
+
+void write_tables(std::ostream& out, Collected& all) {
+  // Figures of the process are told once.
+  for (Report* const report : {&all.peaks, &all.last}) {
+    report->pinned_in_use_bytes = report->pinned_reserved_bytes = std::nullopt;
+    report->modelled_workspaces.clear();
+  }
+  out << "\nAt the peaks\n" << all.peaks;
+  if (all.steps.steps > 0)
+    out << fmt::format("\nAfter the last step ({})\n", all.steps.steps) << all.last;
+  out << "\nAt the end\n" << all.end;
+}
+
+Json parts_json(const DeviceReport& rows, const RunOfDevice& device) {
+  Json parts = Json::array();
+  for (const PartBytes& part : composition_of(rows, device)) {
+    parts.push_back({{"part", to_string(part.part)},
+                     {"bytes", part.bytes},
+                     {"inferred_bytes", part.inferred_bytes}});
+  }
+  return parts;
+}
+
+Json device_json(const RunOfDevice& device) {
+  return {{"device", device.peak.device.str()},
+          {"gpu", device.figures.gpu},
+          {"requested_peak", device.peak.total_bytes},
+          {"allocated_peak", or_null(device.figures.allocated_peak)},
+          {"reserved_peak", or_null(device.figures.reserved_peak)},
+          {"capacity_bytes", or_null(device.figures.capacity)},
+          {"peak_step", device.peak_step == 0 ? Json(nullptr) : Json(device.peak_step)},
+          {"peak_parts", parts_json(device.peak, device)},
+          {"last_step_parts", device.last ? parts_json(*device.last, device) : Json(nullptr)},
+          {"last_step_bytes", device.last ? Json(device.last->total_bytes) : Json(nullptr)},
+          {"baseline_bytes", device.baseline ? Json(device.baseline->total_bytes) : Json(nullptr)}};
+}
+
+Json steps_json(const StepHistory& steps) {
+  Json course = Json::array();
+  for (const StepOfDevice& step : steps.course) {
+    course.push_back({{"step", step.step},
+                      {"device", step.device.str()},
+                      {"bytes", step.bytes},
+                      {"peak_bytes", step.peak_bytes}});
+  }
+  return {{"count", steps.steps},
+          {"baseline", steps.baseline_step == 0 ? Json(nullptr) : Json(steps.baseline_step)},
+          {"course", std::move(course)}};
+}
+
+std::string json_of(const ProcessOfRun& process, const Collected& all) {
+  Json devices = Json::array();
+  for (const RunOfDevice& device : all.run.devices) devices.push_back(device_json(device));
+  Json reads = nullptr;
+  if (all.run.reads) {
+    reads = {{"count", all.run.reads->count},
+             {"first_op", all.run.reads->first_op},
+             {"first_place", all.run.reads->first_place}};
+  }
+  const auto seconds = seconds_of(process.process);
   std::string text = to_text(Json{{"schema", "memledger.run_report/1"},
                                   {"process", process.process},
                                   {"rank", process.rank},
-                                  {"devices", std::move(devices)}});
+                                  {"command", command_of(process.process)},
+                                  {"seconds", or_null(seconds)},
+                                  {"devices", std::move(devices)},
+                                  {"steps", steps_json(all.steps)},
+                                  {"read_as_zero", std::move(reads)},
+                                  {"out_of_memory", failures_text()}});
   text.pop_back();
   return text.append(",\"peaks\":")
-      .append(peaks.to_json())
+      .append(all.peaks.to_json())
+      .append(",\"last_step\":")
+      .append(all.steps.steps > 0 ? all.last.to_json() : "null")
       .append(",\"end\":")
-      .append(end.to_json())
+      .append(all.end.to_json())
       .append("}\n");
+}
+
+// Puts the moment before each line.
+void add_csv(std::string& csv, std::string_view moment, const std::string& of_report) {
+  size_t begin = 0;
+  while (begin < of_report.size()) {
+    const size_t end = of_report.find('\n', begin) + 1;
+    const bool is_header = begin == 0;
+    if (!is_header || csv.empty()) {
+      csv.append(is_header ? "moment" : moment).append(",");
+      csv.append(of_report, begin, end - begin);
+    }
+    begin = end;
+  }
+}
+
+std::string csv_of(const Collected& all) {
+  std::string csv;
+  add_csv(csv, "peak", all.peaks.to_csv());
+  if (all.steps.steps > 0) add_csv(csv, "last_step", all.last.to_csv());
+  add_csv(csv, "end", all.end.to_csv());
+  return csv;
+}
+
+std::string page_of(const Collected& all) {
+  std::vector<PageSection> sections;
+  const auto add = [&](const Report& report, std::string_view moment) {
+    for (const bool cuda : {true, false}) {
+      for (const DeviceReport& device : report.devices) {
+        if (!device.rows.empty() && device.device.is_cuda() == cuda)
+          sections.push_back({fmt::format("{} {}", device.device.str(), moment), &report, &device});
+      }
+    }
+  };
+  add(all.peaks, "at its peak");
+  if (all.steps.steps > 0) add(all.last, fmt::format("after step {}, the last", all.steps.steps));
+  add(all.end, "at the end");
+  std::vector<PageCurve> curves;
+  for (const RunOfDevice& device : all.run.devices) {
+    PageCurve curve{device.peak.device.str(), {}};
+    for (const StepOfDevice& step : all.steps.course) {
+      if (step.device == device.peak.device)
+        curve.points.push_back({step.step, step.bytes, step.peak_bytes});
+    }
+    if (!curve.points.empty()) curves.push_back(std::move(curve));
+  }
+  return report_page(all.run.title, run_summary(all.run, 2 * kLines) + failures_text(), curves,
+                     sections);
 }
 
 }  // namespace
 
-std::string run_report_text(const ProcessOfRun& process, std::string_view when) {
+void begin_run_report() { keep_steps(); }
+
+std::string run_report_text(const ProcessOfRun& process, std::string_view when, bool goes_on) {
+  ReportOptions options;
+  options.max_rows = kPeakRows;
+  Collected all = collect(process, when, options);
+  all.run.goes_on = goes_on;
+  if (!process.saves_report) all.run.hint = "every row: memledger run --save-report=FILE.html";
+  const std::string failures = failures_text();
+  const size_t lines = std::max(kLeastLines, kLines - std::min(kLines, count_lines(failures)));
   std::ostringstream out;
-  out << fmt::format("memledger: process {}, rank {}, {}\n", process.process, process.rank, when);
-  const MemReporter reporter;
-  const Report report = reporter.collect();
-  out << summaries(peaks_of(reporter, report));
-  for (const DeviceReport& device : report.devices) {
-    out << fmt::format("Peak on {}: {} bytes requested\n", device.device.str(),
-                       device.counters.peak_bytes);
-  }
-  out << report;
-  ReportOptions few;
-  few.max_rows = kPeakRows;
-  for (const DeviceReport& device : report.devices) {
-    if (device.counters.peak_bytes > device.counters.current_bytes)
-      out << reporter.collect_peak(device.device, few);
-  }
+  out << run_summary(all.run, lines) << failures;
+  if (process.full_report) write_tables(out, all);
   return std::move(out).str();
 }
 
 void write_run_report(const ProcessOfRun& process, std::string_view path, std::ostream& out) {
-  const MemReporter reporter;
   ReportOptions options;
   options.verbose = true;
-  const Report end = reporter.collect(options);
-  Report peaks = peaks_of(reporter, end);
+  Collected all = collect(process, "at its end", options);
   if (ends_in(path, ".html")) {
-    out << peaks.to_html();
+    out << page_of(all);
   } else if (ends_in(path, ".csv")) {
-    out << peaks.to_csv();
+    out << csv_of(all);
   } else if (ends_in(path, ".json")) {
-    out << json_of(process, peaks, end);
+    out << json_of(process, all);
   } else {
-    peaks.options.verbose = true;
-    out << summaries(peaks) << peaks << end;
+    out << run_summary(all.run, 2 * kLines) << failures_text();
+    write_tables(out, all);
   }
 }
 

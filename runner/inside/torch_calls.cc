@@ -80,10 +80,10 @@ MEMLEDGER_STANDS_BEFORE(module_save, kModuleUse,
 MEMLEDGER_STANDS_BEFORE(module_train, kModuleUse, "_ZN5torch2nn6Module5trainEb")
 MEMLEDGER_STANDS_BEFORE(module_eval, kModuleUse, "_ZN5torch2nn6Module4evalEv")
 MEMLEDGER_STANDS_BEFORE(module_zero_grad, kModuleUse, "_ZN5torch2nn6Module9zero_gradEb")
-MEMLEDGER_STANDS_BEFORE(module_register_parameter, kRegistration,
+MEMLEDGER_STANDS_BEFORE(module_register_parameter, kParameterRegistration,
                         "_ZN5torch2nn6Module18register_parameterENSt7__cxx1112basic_stringIcSt11"
                         "char_traitsIcESaIcEEEN2at6TensorEb")
-MEMLEDGER_STANDS_BEFORE(module_register_buffer, kRegistration,
+MEMLEDGER_STANDS_BEFORE(module_register_buffer, kBufferRegistration,
                         "_ZN5torch2nn6Module15register_bufferENSt7__cxx1112basic_stringIcSt11char_"
                         "traitsIcESaIcEEEN2at6TensorE")
 MEMLEDGER_STANDS_BEFORE(sgd_step, kOptimizerStep,
@@ -100,7 +100,16 @@ MEMLEDGER_STANDS_BEFORE(rmsprop_step, kOptimizerStep,
                         "_ZN5torch5optim7RMSprop4stepESt8functionIFN2at6TensorEvEE")
 MEMLEDGER_STANDS_BEFORE(optimizer_add_param_group, kOptimizerChange,
                         "_ZN5torch5optim9Optimizer15add_param_groupERKNS0_19OptimizerParamGroupE")
-// The functions without extra files call these.
+// Python's storages come from there (torch.UntypedStorage, storage.cpu()), and not from the
+// allocator that is set.
+MEMLEDGER_STANDS_BEFORE(default_cpu_allocator, kDefaultCpuAllocator,
+                        "_ZN3c1022GetDefaultCPUAllocatorEv")
+MEMLEDGER_STANDS_BEFORE(script_load_file_alone, kScriptLoad,
+                        "_ZN5torch3jit4loadERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+                        "St8optionalIN3c106DeviceEEb")
+MEMLEDGER_STANDS_BEFORE(script_load_stream_alone, kScriptLoad,
+                        "_ZN5torch3jit4loadERSiSt8optionalIN3c106DeviceEEb")
+// With extra files.
 MEMLEDGER_STANDS_BEFORE(
     script_load_file, kScriptLoad,
     "_ZN5torch3jit4loadERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt8optionalIN3c106De"

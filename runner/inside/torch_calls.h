@@ -8,13 +8,15 @@
 namespace memledger::inside {
 
 enum class TorchCall : uint8_t {
-  kModuleGetter,     // (result, module, …): returns parameters or buffers
-  kModuleChange,     // (module, …): may give parameters other tensors
-  kModuleUse,        // (module, …)
-  kRegistration,     // (module, …): adds a parameter or buffer
-  kOptimizerStep,    // (result, optimizer, closure)
-  kOptimizerChange,  // (optimizer, …): adds a group of parameters
-  kScriptLoad,       // (result, …): returns a torch::jit::Module
+  kModuleGetter,           // (result, module, …): returns parameters or buffers
+  kModuleChange,           // (module, …): may give parameters other tensors
+  kModuleUse,              // (module, …)
+  kParameterRegistration,  // (module, name, …): adds it, and returns its address
+  kBufferRegistration,     // likewise
+  kOptimizerStep,          // (result, optimizer, closure)
+  kOptimizerChange,        // (optimizer, …): adds a group of parameters
+  kDefaultCpuAllocator,    // (): returns a c10::Allocator*
+  kScriptLoad,             // (result, …): returns a torch::jit::Module
 };
 
 struct TorchArguments {

@@ -1,11 +1,17 @@
 #include "runner/inside/watch.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -17,13 +23,21 @@
 #include <utility>
 #include <vector>
 
+#include "registry/hooks/demand_observer.h"
+#include "registry/hooks/python_stack.h"
+#include "registry/hooks/stack_sampler.h"
 #include "registry/libtorch/forget_cuda.h"
 #include "registry/registry.h"
 #include "registry/second_copy/copies.h"
 #include "reporter/out_of_memory.h"
 #include "runner/environment.h"
 #include "runner/inside/measure.h"
+#include "runner/inside/memory_limits.h"
+#include "runner/inside/process_end.h"
+#include "runner/inside/python_program.h"
 #include "runner/inside/run_report.h"
+#include "text/bytes.h"
+#include "text/names.h"
 #include "text/output.h"
 #include "tracker/line_profiler.h"
 #include "tracker/timeline.h"
@@ -33,6 +47,8 @@ namespace {
 
 // 75 MB when full.
 constexpr size_t kTimelineEvents = size_t{1} << 19;
+// Nearly all tensors of 1 MiB and more have their line.
+constexpr int64_t kBytesPerStack = int64_t{256} << 10;
 
 struct Watch {
   environment::Settings settings;
@@ -46,6 +62,9 @@ struct Watch {
   RunFile lines_text, lines_json, lines_html;
   std::atomic<bool> main_has_begun{false};
   std::atomic<bool> reported{false};
+  std::atomic<bool> is_launcher{false};
+  std::optional<MemoryLimits> limits;
+  std::atomic<bool> told_near_limit{false};
 };
 
 // Never destroyed: the report is written while the process goes down.
@@ -58,7 +77,10 @@ const char* value_of(const char* variable) { return secure_getenv(variable); }
 
 int rank_of_this_process() { return environment::rank(&value_of); }
 
-ProcessOfRun this_process() { return {watch().process, rank_of_this_process()}; }
+ProcessOfRun this_process() {
+  return {watch().process, rank_of_this_process(), watch().settings.full_report,
+          !watch().settings.saved_report.empty()};
+}
 
 void tell(const absl::Status& status) { memledger::tell({std::string(status.message())}); }
 
@@ -105,6 +127,20 @@ bool made_no_tensor() {
     if (made_some(device.counters)) return false;
   }
   return true;
+}
+
+// A launcher and its workers have nothing to tell; a program that the user started himself, and
+// that starts no other, has. Looked at before the end, as a copy of the process has no children.
+void note_children() noexcept {
+  rusage ended{};
+  siginfo_t living{};
+  const bool has_some = waitid(P_ALL, 0, &living, WEXITED | WNOHANG | WNOWAIT) == 0 ||
+                        (getrusage(RUSAGE_CHILDREN, &ended) == 0 && ended.ru_maxrss > 0);
+  watch().is_launcher.store(has_some);
+}
+
+bool is_expected_to_make_tensors() {
+  return watch().settings.process == watch().process && !watch().is_launcher.load();
 }
 
 void write_lines() {
@@ -157,15 +193,11 @@ void check_gpu() noexcept {
   if (count == 0 && *gpu > 0) set_target_device(c10::Device(c10::DeviceType::CPU));
 }
 
-void report_at_exit() {
-  if (getpid() != watch().process || watch().reported.exchange(true)) return;
-  // Without a handler from after main began this is the last of all, and LibTorch's CUDA library
-  // may be gone.
-  if (!watch().main_has_begun.load()) forget_cuda();
-  forget_device_memory();
+// `how` ends the report's first line: "at its end".
+void write_all(std::string_view how) {
   try {
     if (made_no_tensor()) {
-      if (!watch().settings.quiet && watch().folder.empty()) {
+      if (!watch().settings.quiet && watch().folder.empty() && is_expected_to_make_tensors()) {
         memledger::tell({"memledger: process ", std::to_string(watch().process), ", rank ",
                          std::to_string(rank_of_this_process()),
                          ", made no tensor: nothing to report"});
@@ -179,11 +211,118 @@ void report_at_exit() {
       write_timeline(watch().timeline->read(), watch().timeline_file.path(), out);
     });
     if (watch().lines != nullptr) write_lines();
-    if (watch().reports)
-      write("memledger-exit", "report", run_report_text(this_process(), "at its end"));
+    if (watch().reports) write("memledger-exit", "report", run_report_text(this_process(), how));
   } catch (const std::exception& error) {
     memledger::tell({"memledger: no report: ", first_line(error.what())});
   }
+}
+
+void report_at_exit() {
+  if (getpid() != watch().process || watch().reported.exchange(true)) return;
+  // Without a handler from after main began this is the last of all, and LibTorch's CUDA library
+  // may be gone.
+  if (!watch().main_has_begun.load()) forget_cuda();
+  forget_device_memory();
+  note_children();
+  write_all("at its end");
+}
+
+// The text of the exception that nobody has caught, where one ends the program.
+std::string uncaught_exception() {
+  try {
+    if (const std::exception_ptr exception = std::current_exception())
+      std::rethrow_exception(exception);
+  } catch (const c10::Error& error) {
+    // what() would symbolize a whole stack first, which takes seconds.
+    return std::string(first_line(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return std::string(first_line(error.what()));
+  } catch (...) {
+    return "of an unknown type";
+  }
+  return "";
+}
+
+void report_sudden_end(const SuddenEnd& end) {
+  forget_device_memory();  // a copy of the process has none
+  if (end.goes_on) {
+    write("memledger-now", "report",
+          run_report_text(this_process(), "on demand", /*goes_on=*/true));
+    return;
+  }
+  const std::string_view signal = end.signal == nullptr ? "" : end.signal;
+  std::string how = signal.empty() ? "at _exit()" : "ended by " + std::string(signal);
+  if (signal == "SIGABRT") {
+    if (const std::string exception = uncaught_exception(); !exception.empty())
+      how += ", uncaught exception: " + printable(exception);
+  }
+  write_all(how);
+}
+
+void tell_why_no_report(const SuddenEnd& end, const char* reason) noexcept {
+  std::array<char, 256> line{};
+  size_t size = 0;
+  for (const char* const part : {"memledger: no report ", end.goes_on ? "on " : "at ",
+                                 end.signal == nullptr ? "_exit()" : end.signal, ": ", reason}) {
+    const size_t length = std::min(std::strlen(part), line.size() - 1 - size);
+    std::memcpy(&line[size], part, length);
+    size += length;
+  }
+  line[size++] = '\n';
+  write_standard_error({line.data(), size});
+}
+
+bool take_sudden_end(const SuddenEnd& end) noexcept {
+  if (end.goes_on) return watch().reports;
+  note_children();
+  return !watch().reported.exchange(true);
+}
+
+std::string near_limit_text(const MemoryUse& use, int64_t asked_bytes) {
+  return "near the limit of its control group: " + readable_size(use.used_bytes) + " of " +
+         readable_size(use.limit_bytes) + " used, " + readable_size(asked_bytes) + " asked for";
+}
+
+// Called before memory is asked for, as the kernel kills without a word. Once per process.
+void report_if_near_limit(int64_t nbytes) noexcept {
+  Watch& watch = inside::watch();
+  static std::atomic<int64_t> next_look_ns{0};
+  constexpr int64_t kBetweenLooksNs = 20'000'000;
+  constexpr int64_t kLargeBytes = int64_t{256} << 20;
+  const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+  int64_t next = next_look_ns.load(std::memory_order_relaxed);
+  if ((now < next && nbytes < kLargeBytes) || watch.told_near_limit.load() ||
+      getpid() != watch.process ||
+      !next_look_ns.compare_exchange_strong(next, now + kBetweenLooksNs))
+    return;
+  try {
+    const auto use = watch.limits->nearest();
+    const int percent = watch.settings.report_near;
+    if (!use || use->used_bytes + nbytes < use->limit_bytes / 100 * percent) return;
+    if (watch.told_near_limit.exchange(true)) return;
+    write("memledger-near-limit", "report",
+          run_report_text(this_process(), near_limit_text(*use, nbytes), /*goes_on=*/true));
+  } catch (const std::exception& error) {
+    memledger::tell({"memledger: no report near the memory's limit: ", first_line(error.what())});
+  }
+}
+
+void begin_limits() {
+  Watch& watch = inside::watch();
+  if (watch.settings.report_near == 0) return;
+  watch.limits.emplace();
+  if (watch.limits->nearest()) set_demand_observer(&report_if_near_limit);
+}
+
+void begin_ends() {
+  EndWriter writer;
+  writer.take = &take_sudden_end;
+  writer.write = &report_sudden_end;
+  writer.tell_why_not = &tell_why_no_report;
+  writer.on_demand = signal_on_demand(watch().settings.report_on.c_str());
+  watch_sudden_ends(writer);
+  std::atexit(&report_at_exit);
+  std::at_quick_exit(&report_at_exit);
 }
 
 void prepare_folder() {
@@ -224,7 +363,18 @@ void report_out_of_memory() {
   OutOfMemoryOptions options;
   options.folder = watch().folder;
   options.quiet = watch().settings.quiet;
+  options.keep_last = true;
   if (const absl::Status status = write_out_of_memory_reports(options); !status.ok()) tell(status);
+}
+
+// Python's lines unless told otherwise: those of C++ are looked up in debug information when they
+// are shown, which takes its time.
+RegistryOptions options_for(const std::string& stacks) {
+  RegistryOptions options;
+  if (stacks == "all") options.stacks = StackOptions::all();
+  if (stacks == "sampled") options.stacks = StackOptions::sampled(kBytesPerStack);
+  if (stacks.empty()) StackSampler::set_python(StackOptions::sampled(kBytesPerStack));
+  return options;
 }
 
 void begin(const environment::Settings& settings) {
@@ -233,13 +383,18 @@ void begin(const environment::Settings& settings) {
   watch.process = getpid();
   prepare_folder();
   watch.reports = settings.report && !(settings.quiet && watch.folder.empty());
-  static const auto* const tracking = new ScopedTracking;  // never ends
+  static const auto* const tracking =
+      new ScopedTracking(options_for(settings.stacks));  // never ends
   if (absl::IsFailedPrecondition(tracking->status()) || !Registry::global().active()) return;
   if (!settings.lines.functions.empty()) begin_lines();
   if (!settings.saved_report.empty()) begin_saved_report();
+  if (watch.reports || !settings.saved_report.empty()) begin_run_report();
   if (!settings.timeline.empty()) begin_timeline();
-  std::atexit(&report_at_exit);
-  if (watch.reports) report_out_of_memory();
+  begin_ends();
+  tell_python_names();
+  if (!watch.reports) return;
+  report_out_of_memory();
+  begin_limits();
 }
 
 // After the registry's own work at load (101, 102).
@@ -257,12 +412,20 @@ __attribute__((constructor(103))) void watch_if_asked() {
 }
 
 }  // namespace
+
+void report_now() {
+  PythonStack::stop();
+  report_at_exit();
+}
+
 }  // namespace memledger::inside
 
 extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::measure_main_begins();
   memledger::inside::Watch& watch = memledger::inside::watch();
-  if (watch.process == 0 || watch.main_has_begun.exchange(true)) return;
+  if (watch.process == 0) return;
+  memledger::inside::tell_python_names();  // a plugin may have brought Python
+  if (watch.main_has_begun.exchange(true)) return;
   memledger::inside::check_gpu();
   std::atexit(&memledger::inside::report_at_exit);
 }

@@ -8,3 +8,11 @@
 
 // libmemledger_preload.so calls it when the program's main begins, or finds it running.
 extern "C" void memledger_main_begins();
+
+namespace memledger::inside {
+
+// Writes the reports that are due when the program ends, once. Called when Python begins to end,
+// while what the program has is still there.
+void report_now();
+
+}  // namespace memledger::inside

@@ -4,15 +4,31 @@
 // in a signal handler, maybe with its heap broken or its locks held. What goes wrong there ends the
 // copy.
 
+#include <signal.h>
+
 namespace memledger::inside {
 
-// Runs `write(context)` in a copy that has this thread alone, and waits for its end, some seconds
-// at most. The copy is no child that the program could wait for. Returns false where there is none.
-bool write_in_copy(void (*write)(void* context), void* context) noexcept;
+// How a copy came out.
+enum class CopyResult {
+  kDone,
+  kFailed,   // it ended early
+  kLocked,   // it waited for a lock that a thread of this process held, each time it was made
+  kTooLate,  // it was not done within ten seconds
+  kNotMade,
+};
+
+// Runs `write(context)` in a copy that has this thread alone, on a stack of its own, and waits for
+// it. A copy that waits for a lock is made anew, three times at most: other threads go on here and
+// let go of theirs, this thread does not. The copy is no child that the program could wait for.
+CopyResult write_in_copy(void (*write)(void* context), void* context) noexcept;
 
 // Calls `note` with a signal's name before the signal ends this process: the first of SIGSEGV,
 // SIGBUS, SIGFPE, SIGILL, SIGABRT and SIGTERM. The program's handler, or the signal's own action,
 // then takes place as without us. Handlers that the program sets later take the place of this.
 void note_deadly_signals(void (*note)(const char* signal) noexcept) noexcept;
+
+// For signal handlers. Whether a signal comes again when the instruction that caused it does, and
+// so must not be sent again.
+bool is_fault(int number, const siginfo_t* info) noexcept;
 
 }  // namespace memledger::inside

@@ -406,6 +406,24 @@ TEST_CASE("why a program failed is one sentence that names the cause") {
   CHECK(contains(half.sentence(), "where sizes that only the device has are the smallest"));
 }
 
+TEST_CASE("steps that went on to differ leave it open whether it fits") {
+  Run ended = run(kLow, {device(500)}), other = run(kHigh, {device(500)});
+  for (Run* const one : {&ended, &other}) {
+    one->processes[0].ended = Ended::kAfterStep;
+    one->processes[0].kind_of_steps = Steps::kAlike;
+  }
+  CHECK(predict("test", {ended, other}).verdict == Verdict::kFits);
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(has(predict("test", {ended, other}).to_json(), R"("until":"alike")"));
+  other.processes[0].kind_of_steps = Steps::kDiffer;
+  const Prediction prediction = predict("test", {ended, other});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(has(prediction.sentence(), "not known: its steps differ in what they allocate"));
+  CHECK(has(prediction.to_json(), R"("until":"differ")"));
+}
+
 TEST_CASE("a process that was ended after a step has ended well, whatever its launcher says") {
   Run ended = run(kLow, {device(500)});
   ended.program.status = 1;

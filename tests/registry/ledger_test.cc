@@ -37,6 +37,37 @@ TEST_SUITE("ledger") {
     CHECK(sum(later.died) == 32);
   }
 
+  TEST_CASE("who read a storage first stands, and only where no layer made it") {
+    Ledger ledger;
+    const uint64_t weight = bear(ledger, 0x1000, 64);
+    const uint64_t input = bear(ledger, 0x2000, 32);
+    Ledger::Birth of_layer;
+    of_layer.address = 0x3000;
+    of_layer.nbytes = 16;
+    of_layer.birthplace.parameter = weight;
+    const uint64_t output = ledger.note_birth(of_layer);
+    CHECK(!ledger.any_told_parameter());
+    ledger.mark_told_parameter(0x1000);
+    ledger.mark_told_parameter(0x9000);  // nothing there
+    CHECK(ledger.any_told_parameter());
+    CHECK(ledger.told_parameter_at(0x1000) == weight);
+    CHECK(ledger.told_parameter_at(0x2000) == 0);
+    CHECK(ledger.told_parameter_at(0x9000) == 0);
+    ledger.note_consumer(0x2000, input);  // not itself
+    ledger.note_consumer(0x2000, weight);
+    ledger.note_consumer(0x2000, output);
+    ledger.note_consumer(0x3000, output);
+    ledger.note_consumer(0x3000, weight);
+    ledger.note_consumer(0x9000, weight);
+    uint64_t of_input = 0, of_output = 1;
+    ledger.visit_live(DeviceKey{}, [&](const StorageRecord& record) {
+      if (record.id == input) of_input = record.consumer;
+      if (record.id == output) of_output = record.consumer;
+    });
+    CHECK(of_input == weight);
+    CHECK(of_output == 0);
+  }
+
   TEST_CASE(
       "a library's workspace is marked while it lives, and its end takes it out of the sums") {
     Ledger ledger;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "registry/core/ledger.h"
+#include "registry/core/step_marks.h"
 #include "registry/core/thread_context.h"
 #include "tests/registry/records.h"
 
@@ -145,6 +146,19 @@ TEST_CASE("state that the first step makes before it writes is the step's") {
   program.step();
   CHECK(program.phase_of(kState) == "optimizer, inferred");
   CHECK(program.phase_of(kOther) == "other");  // of before the forward pass
+}
+
+TEST_CASE("the input of a test is not the step's, which ended with its last write") {
+  Program program;
+  program.forward();
+  program.step();
+  program.run(Mode::kNoGrad, "aten::sqrt", {kState}, kResult);
+  program.step();
+  program.run(Mode::kNoGrad, "aten::to", {kInput}, kOther);
+  CHECK(program.phase_of(kOther) == "optimizer, inferred");  // nothing tells yet
+  program.evaluate();
+  CHECK(program.phase_of(kOther) == "other");
+  CHECK(program.phase_of(kResult) == "optimizer, inferred");
 }
 
 TEST_CASE("what came to a state's address before the step began is not taken for the state") {
@@ -294,6 +308,111 @@ TEST_CASE("operators are told apart by what optimizers do with them") {
     CHECK(kinds.of(8, "aten::linear") == OperatorKind::kOther);
     CHECK(kinds.of(1 << 20, "aten::add") == OperatorKind::kNeutral);  // more ids than are kept
   }
+}
+
+// Steps of one thread on a ledger of its own.
+class Steps {
+ public:
+  void bear(uintptr_t address, int64_t bytes = 64) { core::bear(ledger_, address, bytes); }
+  void free(uintptr_t address) {
+    if (thread().step == ThreadContext::Step::kRan) marks_.note_free(thread(), address);
+    ledger_.note_death(address);
+  }
+  void run() { marks_.note_operator(thread()); }
+  void end() { marks_.end(thread()); }
+  StepMarks::History history() { return marks_.history(); }
+  static ThreadContext& thread() { return this_thread(); }
+
+ private:
+  Ledger ledger_;
+  StepMarks marks_{ledger_};
+};
+
+TEST_CASE("what was alive between steps is known after it has been freed") {
+  Steps steps;
+  steps.bear(kWeight, 100);
+  for (int step = 1; step <= 5; ++step) {
+    steps.bear(kGradient, 10);
+    steps.run();
+    if (step == 1) steps.bear(kState, 1000);
+    steps.bear(kResult, 7);  // a temporary
+    steps.free(kResult);
+    if (step == 4) steps.bear(kOther, 1);  // stays
+    steps.end();
+    steps.free(kGradient);
+  }
+  for (const uintptr_t address : {kWeight, kState, kOther}) steps.free(address);
+  const StepMarks::History history = steps.history();
+  CHECK(history.steps == 5);
+  CHECK(sum(history.baseline) == 1110);
+  CHECK(sum(history.last) == 1111);
+  REQUIRE(history.records.size() == 5);
+  CHECK(history.records[0].devices.front().counters.current_bytes == 1110);
+  CHECK(history.records[4].devices.front().counters.current_bytes == 1111);
+  REQUIRE(history.peaks.size() == 1);
+  CHECK(history.peaks.front().step == 5);  // the first with kOther and a temporary
+}
+
+TEST_CASE("the last step ends before main's locals do, and with the first of them") {
+  Steps steps;
+  for (const uintptr_t address : {kWeight, kGradient, kState}) steps.bear(address);
+  steps.run();
+  steps.bear(kResult);
+  steps.free(kResult);
+  steps.free(kState);  // the optimizer dies before the net
+  steps.free(kWeight);
+  CHECK(sum(steps.history().last) == 3 * 64);
+  CHECK(steps.history().steps == 1);
+}
+
+TEST_CASE("a report in the middle of a step counts it once, and tells what is alive then") {
+  Steps steps;
+  steps.bear(kWeight, 100);
+  steps.run();
+  CHECK(steps.history().steps == 1);
+  CHECK(sum(steps.history().last) == 100);
+  steps.bear(kState, 10);
+  steps.run();
+  steps.end();
+  CHECK(steps.history().steps == 1);
+  CHECK(sum(steps.history().last) == 110);
+  steps.bear(kOther, 1);
+  CHECK(sum(steps.history().last) == 110);
+}
+
+TEST_CASE("of a long training every second step is kept, and the last") {
+  Steps steps;
+  steps.bear(kWeight);
+  constexpr auto kMost = static_cast<int64_t>(StepMarks::kMostRecords);
+  for (int64_t step = 0; step < 2 * kMost + 7; ++step) {
+    steps.run();
+    steps.end();
+  }
+  const StepMarks::History history = steps.history();
+  CHECK(history.steps == 2 * kMost + 7);
+  CHECK(history.records.size() <= StepMarks::kMostRecords);
+  CHECK(history.records.size() >= StepMarks::kMostRecords / 2);
+  CHECK(history.records.back().step == 2 * kMost + 7);
+  for (size_t i = 0; i + 1 < history.records.size(); ++i) {
+    CHECK(history.records[i].step < history.records[i + 1].step);
+    CHECK(history.records[i].step % 2 == 0);
+  }
+}
+
+TEST_CASE("a scope that is an optimizer's is a step, once, however many lie within") {
+  Ledger ledger;
+  StepMarks marks(ledger);
+  ThreadContext& thread = this_thread();
+  core::bear(ledger, kWeight, 64);
+  thread.phase.open_scope(Phase::kOptimizer);
+  thread.phase.open_scope(Phase::kOptimizer);
+  leave_phase(thread, true, Phase::kOptimizer, &marks);
+  CHECK(marks.history().steps == 0);
+  leave_phase(thread, false, Phase::kOther, &marks);
+  CHECK(marks.history().steps == 1);
+  thread.phase.open_scope(Phase::kForward);
+  leave_phase(thread, false, Phase::kOther, &marks);
+  CHECK(marks.history().steps == 1);
 }
 
 }  // namespace

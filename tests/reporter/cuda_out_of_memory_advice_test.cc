@@ -73,5 +73,29 @@ TEST_CASE(
       "[forward]\n"));
 }
 
+TEST_CASE("weights that do not fit are told to be smaller, in the dtype that they have") {
+  const ScopedTracking tracking;
+  AllocationFailure failure;
+  failure.device = kCuda0;
+  failure.requested_bytes = kGiB;
+  const auto report_with = [&](at::ScalarType dtype) {
+    const at::TensorOptions options = at::TensorOptions(kCuda0).dtype(dtype);
+    const at::Tensor weight =
+        at::empty({6 * kGiB / static_cast<int64_t>(c10::elementSize(dtype))}, options);
+    const at::Tensor input = at::ones({kGiB / 8}, options);
+    return out_of_memory_report(failure);
+  };
+  CHECK(contains(report_with(at::kFloat),
+                 "Advice: 6.00G look like weights, of float32: as bfloat16 they take half; or "));
+  CHECK(contains(report_with(at::kBFloat16),
+                 "Advice: 6.00G look like weights: quantized to 8 or 4 bits they take less; or "));
+  CHECK_FALSE(contains(report_with(at::kByte), "weights"));
+  // Half of the device, and more that is asked for as weights are.
+  failure.op = "aten::to";
+  const at::Tensor half = at::empty({kGiB}, at::TensorOptions(kCuda0).dtype(at::kFloat));
+  CHECK(contains(out_of_memory_report(failure),
+                 "Advice: 5.00G look like weights, with what was asked for, of float32"));
+}
+
 }  // namespace
 }  // namespace memledger

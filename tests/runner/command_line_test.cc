@@ -81,6 +81,9 @@ TEST_CASE("the line profile's options") {
   CHECK(lines.json_file == "j");
   CHECK(lines.html_file == "h");
   CHECK(options.report);
+  CHECK_FALSE(options.full_report);
+  CHECK(run_options({"--report=full", "p"}).full_report);
+  CHECK(contains(run_error({"--report=none", "p"}), "--report=none: it is full"));
   CHECK(options.program == Words{"./train", "-f", "x"});
   CHECK(run_options({"-f", "g", "-D", "-c", "line.left", "p"}).lines.columns == Words{"line.left"});
   CHECK(contains(run_error({"-f", "g", "-D", "p"}), "-c"));
@@ -98,14 +101,15 @@ TEST_CASE("the line profile's options") {
 TEST_CASE("options take their value after = or as the next word") {
   for (const Words& words :
        {Words{"--virtual-gpu=a100:24GiB,count=2", "--log=out/%r", "--save-report=r.html",
-              "--timeline=t.json", "-q", "./train"},
+              "--timeline=t.json", "--stacks=all", "-q", "./train"},
         Words{"--virtual-gpu", "a100:24GiB,count=2", "--log", "out/%r", "--save-report", "r.html",
-              "--timeline", "t.json", "--quiet", "--", "./train"}}) {
+              "--timeline", "t.json", "--stacks", "all", "--quiet", "--", "./train"}}) {
     const RunOptions options = run_options(words);
     CHECK(options.virtual_gpu == "a100:24GiB,count=2");
     CHECK(options.log_folder == "out/%r");
     CHECK(options.saved_report == "r.html");
     CHECK(options.timeline == "t.json");
+    CHECK(options.stacks == "all");
     CHECK(options.quiet);
     CHECK(options.program == Words{"./train"});
   }
@@ -133,6 +137,7 @@ TEST_CASE("the last of an option's values counts, and a flag may be repeated") {
 
 TEST_CASE("what is wrong is named") {
   CHECK(contains(run_error({}), "which program"));
+  CHECK(contains(run_error({"--stacks=some", "p"}), "--stacks=some: it is off, sampled or all"));
   CHECK(contains(run_error({"--"}), "which program"));
   CHECK(contains(run_error({"--virtual-gpu=h200"}), "which program"));
   CHECK(contains(run_error({"--virtual_gpu=h200", "./train"}), "`--virtual_gpu=h200`"));

@@ -1,11 +1,13 @@
 // Trains on cuda:0, for dry_run_test.sh:
 //
-//   dry_run_program STEPS [fail|catch|wait|conv|open|alone|grow|pieces|batch=N]
+//   dry_run_program STEPS [fail|catch|wait|conv|open|alone|grow|pieces|batch=N|epochs=N|lengths]
 //
 // Prints LibTorch's own peaks and failed allocations after each step. `fail` ends with 3 in the
 // end, `catch` tries an allocation of 1 TiB and goes on, `wait` waits for input, `conv` trains
 // convolutions, `open FILE` needs a file, `alone FOLDER` fails while another does the same. `grow`
 // and `pieces` leave much in LibTorch's cache. `batch=N` has 64 N rows in a batch instead of 256.
+// `epochs=N` trains another net with batches of N rows for STEPS epochs of 4096, the last batch of
+// which has the rows that remain. `lengths` has other rows in each batch.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <sys/stat.h>
@@ -16,6 +18,7 @@
 #include <torch/optim/adam.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -71,6 +74,50 @@ torch::nn::Sequential make_net(bool has_convolutions) {
                                torch::nn::Conv2d(Conv2dOptions(64, 64, 3).padding(1)));
 }
 
+void print_peaks(int step) {
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+  std::printf("%d %lld %lld %lld\n", step, static_cast<long long>(stats.allocated_bytes[0].peak),
+              static_cast<long long>(stats.reserved_bytes[0].peak),
+              static_cast<long long>(stats.num_ooms));
+  std::fflush(stdout);
+}
+
+// Each layer has half the width of the one before it. Input, output and loss live until the next
+// step's replace them, as a Python loop's variables do.
+void train_epochs(int epochs, int64_t batch) {
+  constexpr int64_t kRows = 4096, kLeast = 514;
+  torch::nn::Sequential net;
+  int64_t width = 3199;
+  const int64_t first = width;
+  for (int layer = 0; layer < 7; ++layer) {
+    const int64_t next = std::max(width / 2, kLeast);
+    net->push_back(torch::nn::Linear(width, next));
+    net->push_back(torch::nn::ReLU());
+    width = next;
+  }
+  net->push_back(torch::nn::Linear(width, kLeast));
+  net->to(at::kCUDA);
+  torch::optim::Adam adam(net->parameters());
+  at::Tensor input, output, loss;
+  int step = 0;
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    for (int64_t begin = 0; begin < kRows; begin += batch) {
+      input = at::zeros({std::min(batch, kRows - begin), first}).to(at::kCUDA);
+      adam.zero_grad();
+      output = net->forward(input);
+      loss = output.square().mean();
+      loss.backward();
+      adam.step();
+      print_peaks(++step);
+    }
+  }
+}
+
+// Returns N of a mode `NAME=N`; 0 for other modes.
+int64_t number_of(const std::string& mode, const std::string& name) {
+  return mode.rfind(name + "=", 0) == 0 ? std::stoll(mode.substr(name.size() + 1)) : 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -83,22 +130,25 @@ int main(int argc, char** argv) {
   if (mode == "grow") grow();
   if (mode == "pieces") hold_pieces();
   if (steps == 0) return 0;
+  if (const int64_t rows = number_of(mode, "epochs")) {
+    train_epochs(steps, rows);
+    return 0;
+  }
   const bool has_convolutions = mode == "conv";
   torch::nn::Sequential net = make_net(has_convolutions);
   net->to(at::kCUDA);
   torch::optim::Adam adam(net->parameters());
-  const int64_t rows = mode.rfind("batch=", 0) == 0 ? 64 * std::stoll(mode.substr(6)) : 256;
+  const int64_t batch = number_of(mode, "batch");
+  const int64_t rows = batch > 0 ? 64 * batch : 256;
   const at::Tensor input =
       has_convolutions ? at::ones({16, 3, 64, 64}, at::kCUDA) : at::ones({rows, 1024}, at::kCUDA);
   for (int i = 0; i < steps; ++i) {
     adam.zero_grad();
-    net->forward(input).square().sum().backward();
+    // 191 lengths, one after the other, the longest after 79 steps.
+    const int64_t length = mode == "lengths" ? 64 + i * 29 % 191 : rows;
+    net->forward(input.narrow(0, 0, length)).square().sum().backward();
     adam.step();
-    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
-    std::printf("%d %lld %lld %lld\n", i + 1, static_cast<long long>(stats.allocated_bytes[0].peak),
-                static_cast<long long>(stats.reserved_bytes[0].peak),
-                static_cast<long long>(stats.num_ooms));
-    std::fflush(stdout);
+    print_peaks(i + 1);
   }
   if (mode == "catch") {
     try {

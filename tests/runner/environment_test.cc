@@ -32,10 +32,15 @@ void check_round_trip(const Settings& settings, Variables variables = {}) {
   change(format(settings), variables);
   const Settings result = parse(lookup_in(variables));
   CHECK(result.report == settings.report);
+  CHECK(result.full_report == settings.full_report);
   CHECK(result.quiet == settings.quiet);
   CHECK(result.log_folder == settings.log_folder);
   CHECK(result.saved_report == settings.saved_report);
   CHECK(result.timeline == settings.timeline);
+  CHECK(result.stacks == settings.stacks);
+  CHECK(result.report_on == settings.report_on);
+  CHECK(result.report_near == settings.report_near);
+  CHECK(result.process == settings.process);
   CHECK(result.folder == settings.folder);
   CHECK(result.lines.functions == settings.lines.functions);
   CHECK(result.lines.columns == settings.lines.columns);
@@ -48,11 +53,16 @@ void check_round_trip(const Settings& settings, Variables variables = {}) {
 Settings all_settings() {
   Settings settings;
   settings.report = true;
+  settings.full_report = true;
   settings.quiet = true;
   settings.log_folder = "logs/%r-%p";
   settings.saved_report = "r=%r.html";
   settings.timeline = "t=1.json";
+  settings.stacks = "sampled";
   settings.lines = {{"f", "a::operator()(int, int)"}, {"line.left", "x"}, 3, "t", "j", "h"};
+  settings.report_on = "SIGUSR2";
+  settings.report_near = 80;
+  settings.process = 17;
   settings.folder = "/a folder";
   return settings;
 }

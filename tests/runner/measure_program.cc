@@ -14,6 +14,7 @@
 #include <torch/serialize.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -48,7 +49,8 @@ void print_peak(int step) {
   std::fflush(stdout);
 }
 
-constexpr int kSteps = 120;
+// More than dry-run looks at.
+constexpr int kSteps = 1500;
 
 template <typename Optimizer>
 void train(Optimizer&& optimizer, Net& net, const std::function<void(int)>& between = nullptr) {
@@ -164,7 +166,7 @@ void grow() {
 void attack(int writes) {
   Net net;
   torch::optim::Adam optimizer(net.layers->parameters());
-  for (int step = 1; step <= 20; ++step) {
+  for (int step = 1; step <= 400; ++step) {
     at::Tensor noise = at::zeros({64, 256}, at::kCUDA).requires_grad_();
     for (int i = 0; i < writes; ++i) {
       net.layers->forward(noise).mean().backward();
@@ -273,7 +275,10 @@ void is_killed_later() {
 }
 void crashes_in_malloc() {
   take_8_mib();
-  auto* const block = static_cast<char*>(std::malloc(64));
+  // Between blocks that nobody frees, as the writer's own free() would look at this one's header.
+  std::array<char*, 16> blocks;
+  for (char*& one : blocks) one = static_cast<char*>(std::malloc(5000));
+  char* const block = blocks[8];
   for (int i = -16; i < 0; ++i) block[i] = 127;
   std::free(block);
 }

@@ -25,7 +25,7 @@ reads = {r['op'] + ' ' + r['kind']: r for r in m.get('unknown_reads', [])}
 print($1)" 2>&1 | tail -1
 }
 
-# The program is ended after the first step that changes nothing, with the peak of the whole one.
+# The program is ended once its steps repeat, with the peak of the whole one.
 for mode in sgd adam accumulate ema evaluate gan attack attack_once grow; do
   measure exit h100 "$mode"
   check "$mode ends by itself" equal "$(figure "m['ended']")" exit
@@ -42,9 +42,13 @@ done
 # The last was grow, below the peak, for ten steps.
 check "what grows is followed" test "$(figure "m['steps']")" -gt 10
 measure step h100 sgd
-check "two steps are enough without a state" equal "$(figure "m['steps']")" 2
+check "steps that are alike are told" equal "$(figure "m['kind_of_steps']")" alike
+measure exit h100 evaluate_later
+whole="$(figure "m['devices'][0]['allocated_peak_bytes']")"
 measure step h100 evaluate_later
-check "what comes later is not seen" equal "$(figure "m['ended'], m['steps']")" "step 2"
+check "what comes a little later is seen" equal "$(figure "m['ended'], m['devices'][0]['allocated_peak_bytes']")" "step $whole"
+measure step h100 gan
+check "steps of several kinds come again" equal "$(figure "m['kind_of_steps']")" repeat
 measure step h100 inference
 check "without a step a program runs to its end" equal "$(figure "m['ended'], m['steps']")" "exit 0"
 check "and has its peak" equal "$(figure "m['devices'][0]['allocated_peak_bytes']")" "$(tail -1 out | cut -d' ' -f2)"

@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# names_test.sh MEMLEDGER PROGRAM [--cuda]
+# names_test.sh MEMLEDGER PROGRAM [--cuda RESNET]
 #
 # A program that has never heard of memledger has its names in the report: what it says of itself is
 # held against the rows of the peak.
 source tests/support/shell_test.sh
-memledger="$PWD/$1" program="$PWD/$2"
+memledger="$PWD/$1" program="$PWD/$2" resnet="$PWD/${4:-}"
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(err)
 
 # Fails unless the peak's named rows are what the program tells, with each gradient and state, and
 # nearly all other bytes have a layer.
+# PATHS says whether the program's paths are known, else only its types.
+paths=yes
 named_rightly() {  # DEVICE OPTIMIZER-SLOTS…
-  python3 - "$@" <<'PYTHON'
+  python3 - "$paths" "$@" <<'PYTHON'
 import json, sys
-device, slots = sys.argv[1], sys.argv[2:]
+paths, device, slots = sys.argv[1] == "yes", sys.argv[2], sys.argv[3:]
 told = dict(line.split() for line in open("out"))
 report = json.load(open("report.json"))
 rows = [row for one in report["peaks"]["devices"] if one["device"] == device for row in one["rows"]]
@@ -39,10 +41,18 @@ for name in trained:
             wrong.append(f"{slot} of {name}: {row}")
 wrong += [f"{name} is nothing that the program has" for name in named]
 tensors = [row for row in rows if row["storage_kind"] == "tensor"]
+# What was made in a scope is of its layer, whether forward or backward made it.
+for row in rows:
+    scope = row["label"] or row["forward_label"]
+    if row["anonymous"] and scope and paths and row["role"] != "input" and f".{scope}." not in f".{row['module']}.":
+        wrong.append(f"{row['op']} in {scope}, {row['bytes']} bytes, is not of {row['module']}")
+inputs = sum(row["bytes"] for row in rows if row["role"] == "input" and row["op"] in ("aten::randn", "aten::rand"))
 total = sum(row["bytes"] for row in tensors)
 known = sum(row["bytes"] for row in tensors if not row["anonymous"] or row["module"])
-print(f"{known} of {total} bytes have a name or a layer")
-if known < 0.9 * total:
+print(f"{known} of {total} bytes have a name or a layer, {inputs} are inputs")
+if not inputs:
+    wrong.append("no input was found")
+if known < 0.99 * total:
     wrong.append("too few: " + ", ".join(f"{row['op']} {row['phase']} {row['bytes']}" for row in tensors if row["anonymous"] and not row["module"]))
 print("\n".join(wrong))
 sys.exit(bool(wrong))
@@ -55,10 +65,43 @@ run() { "$memledger" run --quiet "${gpu[@]}" --save-report=report.json "$@" >out
 run -- "$program" lenet
 check "exit status" equal "$?" 0
 check "a net, on the CPU" named_rightly cpu Adam.exp_avg Adam.exp_avg_sq
+check "the state after the last step, held against what the program tells" python3 - <<'PYTHON'
+import json
+told = {name: int(size) for name, size in (line.split() for line in open("out"))}
+report = json.load(open("report.json"))
+assert report["steps"]["count"] == 4 and report["steps"]["baseline"] == 2, report["steps"]
+assert [step["step"] for step in report["steps"]["course"] if step["device"] == "cpu"] == [1, 2, 3, 4]
+cpu = next(one for one in report["devices"] if one["device"] == "cpu")
+rows = next(one for one in report["last_step"]["devices"] if one["device"] == "cpu")["rows"]
+assert cpu["last_step_bytes"] == cpu["baseline_bytes"] == sum(row["bytes"] for row in rows)
+trained = sum(size for name, size in told.items() if not name.endswith(("scale", "running_mean", "running_var", "num_batches_tracked")))
+buffers = sum(told.values()) - trained
+parts = {part["part"]: part["bytes"] for part in cpu["last_step_parts"]}
+assert (parts["parameters"], parts["gradients"], parts["buffers"]) == (trained, trained, buffers), parts
+# Adam's two states of each parameter, and no more than a count of steps beside them.
+assert 2 * trained <= parts["optimizer state"] <= 2 * trained + 1024, parts
+assert not report["end"]["devices"] or not any(one["rows"] for one in report["end"]["devices"])
+PYTHON
 run -- "$program" stack
 check "a net on the stack" named_rightly cpu RMSprop.square_avg
 run -- "$program" gan
 check "two nets" named_rightly cpu SGD.momentum_buffer Adam.exp_avg Adam.exp_avg_sq
+run -- "$program" dcgan
+check "PyTorch's example" named_rightly cpu Adam.exp_avg Adam.exp_avg_sq
+run -- "$program" eval
+check "evaluation under no_grad" named_rightly cpu
+run -- "$program" unasked
+paths=no check "a net that nobody asks" named_rightly cpu
+run -- "$program" frozen
+check "frozen layers" named_rightly cpu
+run -- "$program" script
+check "TorchScript" named_rightly cpu SGD.momentum_buffer
+run -- "$program" storage
+check "a storage that no operator made" python3 -c '
+import json
+device, = json.load(open("report.json"))["peaks"]["devices"]
+row = max(device["rows"], key=lambda row: row["bytes"])
+assert row["bytes"] == 64 << 20 and not row["adopted"], row'
 run -- "$program" many
 check "1000 nets leave nothing" python3 -c '
 import json
@@ -67,11 +110,33 @@ assert not [row for device in end["devices"] for row in device["rows"]], end'
 if [[ "${3:-}" == --cuda ]]; then
   run -- "$program" lenet cuda
   check "a net on a virtual GPU" named_rightly cuda:0 Adam.exp_avg Adam.exp_avg_sq
+  check "its names before it moved" python3 -c '
+import json
+rows = [row for one in json.load(open("report.json"))["peaks"]["devices"] if one["device"] == "cpu" for row in one["rows"]]
+told = dict(line.split() for line in open("out"))
+named = {row["name"]: str(row["bytes"]) for row in rows if row["role"] in ("parameter", "buffer")}
+assert named == told, (named, told)'
+  run -- "$resnet" --batch=8 --steps=2
+  check "ResNet-50: status" equal "$?" 0
+  check "ResNet-50: all but 1 %" python3 -c '
+import json
+rows = [row for one in json.load(open("report.json"))["peaks"]["devices"] if one["device"] == "cuda:0" for row in one["rows"]]
+tensors = [row for row in rows if row["storage_kind"] == "tensor"]
+total = sum(row["bytes"] for row in tensors)
+known = sum(row["bytes"] for row in tensors if not row["anonymous"] or row["module"])
+parameters = sum(row["bytes"] for row in rows if row["role"] == "parameter" and not row["anonymous"])
+print(f"{known} of {total} bytes have a name or a layer")
+assert known >= 0.99 * total
+assert parameters == 4 * 25557032, parameters  # as published'
 fi
 run --save-report=report.html -- "$program" stack
 check "a page" has report.html "classifier.0.weight"
 "$memledger" run "${gpu[@]}" --save-report=report.csv -- "$program" stack >out 2>err
 check "rows" has report.csv "classifier.0.weight"
-check "the report begins with the peak" has err "cpu  peak requested"
+check "the report begins with the peak" matches err "^cpu  peak allocated [0-9.]+M, at step [0-9], (forward|backward)"
 check "and its composition" matches err "^  parameters .*, gradients .*, optimizer state "
+check "the state between steps, though all of it is gone" matches err "^  after the last step \\(3\\): [0-9.]+M: parameters [^,]*, buffers [^,]*, gradients "
+check "what grew" has err "nothing has grown since step 2"
+check "what is left" has err "not freed at the end: nothing"
+check "one screen" test "$(wc -l <err)" -le 40
 finish

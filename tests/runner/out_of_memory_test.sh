@@ -22,7 +22,14 @@ check "no role is made up" equal "$(grep -cF '       7.00G       7 x  Tensor [fo
 check "nothing unexplained" has "$report" "Explained: 7.00G of 7.00G (0.00B unexplained)"
 
 "$memledger" run --virtual-gpu=h200:7GiB,context=0B -- "$program" >out 2>err
-check "without a folder, on standard error" has err "       7.00G       7 x  aten::zeros"
+check "without a folder, a line on standard error" has err "memledger: out of memory on cuda:0: asked for 1.00G by aten::zeros"
+# A failure that is caught: the same line, and a page with the report.
+"$memledger" run --virtual-gpu=h200:7GiB,context=0B -- "$program" 100 catch >out 2>err
+check "caught: status" equal $? 1
+check "caught: a line" equal "$(grep -c 'memledger: out of memory on cuda:0' err)" 1
+check "caught: at the end who held it" has err "       7.00G       7 x  aten::zeros"
+check "caught: the device's peak" matches err '^cuda:0 .* peak allocated 7\.00G, reserved 7\.00G of 7\.00G'
+check "caught: one screen" test "$(wc -l <err)" -le 45
 "$memledger" run --quiet --virtual-gpu=h200:7GiB,context=0B -- "$program" >out 2>err
 check "quiet" equal "$(grep -c 'Who holds it' err)" 0
 
@@ -34,7 +41,9 @@ check "quiet with a folder: who held it" has "$(echo quiet-logs/oom-*.txt)" "   
 # A program that fits: the report at its end, while CUDA's allocator is still there.
 "$memledger" run --virtual-gpu=h200:7GiB,context=0B -- "$program" 3 >out 2>err
 check "a program that fits: status" equal $? 5
-check "its report" has err "The allocated memory on cuda:0: 3.00G"
+check "its report" has err "not freed at the end: 3.00G: 3.00G aten::zeros [forward]"
+"$memledger" run --report=full --virtual-gpu=h200:7GiB,context=0B -- "$program" 3 >out 2>err
+check "its tables" has err "The allocated memory on cuda:0: 3.00G"
 check "nothing unexplained at its end" has err "Explained: 3.00G of 3.00G (0.00B unexplained)"
 check "what it asked for" has err "Requested: 3.00G (0.00B unexplained)"
 

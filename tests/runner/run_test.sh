@@ -11,15 +11,24 @@ printf 'one\ntwo\n' | "$memledger" run -- "$program" exit 7 >out 2>err
 check "exit status" equal $? 7
 check "standard output" equal "$(cat out)" "$(printf 'echo one\necho two')"
 check "standard error" has err "to standard error"
-check "the report" has err "The allocated memory on cpu: 1.00M"
+check "the report" matches err '^memledger: small_program, at its end after [0-9.]+ s \(process [0-9]+, rank 0\); every row: memledger run --save-report=FILE'
+check "the peak" has err "cpu  peak allocated 1.00M"
+check "what is left" has err "not freed at the end: 1.00M: 1.00M aten::"
+check "one screen" test "$(wc -l <err)" -le 10
+check "no tables" has_not err "Storage on"
+"$memledger" run --report=full -- "$program" exit 7 </dev/null >out 2>err
+check "the tables: status" equal $? 7
+check "the tables" has err "The allocated memory on cpu: 1.00M"
 check "nothing unexplained" has err "Explained: 1.00M of 1.00M (0.00B unexplained)"
 check "from the first allocation on" has_not err "before tracking"
-check "the peak" has err "Peak on cpu: 1048576 bytes requested"
+"$memledger" run --report=short -- "$program" exit 7 </dev/null >out 2>err
+check "another kind of report: status" equal $? 2
+check "another kind of report: named" has err "--report=short: it is full"
 
-# Signals end the program as ever; it has no end of its own to report at.
+# Signals end the program as ever (ends_test.sh has all ends).
 "$memledger" run "$program" signal 15 </dev/null >out 2>err
 check "a signal" equal $? 143
-check "no report after a signal" has_not err "allocated memory"
+check "the report at a signal" has err "peak allocated 1.00M"
 
 # --quiet, and a program's own arguments after its name.
 "$memledger" run --quiet "$program" exit 0 </dev/null >out 2>err
@@ -36,8 +45,8 @@ check "a program's words without --" equal "$(cat out)" "<p><[a,b]><--><top><>"
 # Children are watched; programs without LibTorch are left alone.
 "$memledger" run -- sh -c "exec '$program' exit 3" </dev/null >out 2>err
 check "a child's status" equal $? 3
-check "a child's report" has err "The allocated memory on cpu: 1.00M"
-check "one report only" equal "$(grep -c 'The allocated memory' err)" 1
+check "a child's report" has err "cpu  peak allocated 1.00M"
+check "one report only" equal "$(grep -c 'peak allocated' err)" 1
 "$memledger" run -- sh -c 'echo hello' >out 2>err
 check "a shell's output" equal "$(cat out)" hello
 check "nothing about a shell" equal "$(cat err)" ""
@@ -46,22 +55,22 @@ check "nothing about a shell" equal "$(cat err)" ""
 RANK=3 "$memledger" run --log=logs/%r-%p -- "$program" exit 0 </dev/null >out 2>err
 check "quiet standard error" equal "$(cat err)" "to standard error"
 check "a folder by rank and process" equal "$(echo logs/3-*/memledger-exit.txt | wc -w)" 1
-check "the report in it" has "$(echo logs/3-*/memledger-exit.txt)" "The allocated memory on cpu: 1.00M"
+check "the report in it" has "$(echo logs/3-*/memledger-exit.txt)" "cpu  peak allocated 1.00M"
 "$memledger" run -q --log=quiet-logs -- "$program" exit 0 </dev/null >out 2>err
 check "quiet with a folder: standard error" equal "$(cat err)" "to standard error"
-check "quiet with a folder: the report in it" has quiet-logs/memledger-exit.txt "The allocated memory on cpu: 1.00M"
+check "quiet with a folder: the report in it" has quiet-logs/memledger-exit.txt "cpu  peak allocated 1.00M"
 echo file >occupied
 "$memledger" run --log=occupied/logs -- "$program" exit 0 </dev/null >out 2>err
 check "a folder that cannot be: status" equal $? 0
 check "a folder that cannot be: the reason" has err "MEMLEDGER_LOG=occupied/logs: cannot write to"
-check "a folder that cannot be: the report all the same" has err "The allocated memory on cpu: 1.00M"
+check "a folder that cannot be: the report all the same" has err "cpu  peak allocated 1.00M"
 "$memledger" run -q --log=occupied/logs -- "$program" exit 0 </dev/null >out 2>err
 check "quiet with a folder that cannot be: the reason" has err "MEMLEDGER_LOG=occupied/logs: cannot write to"
-check "quiet with a folder that cannot be: no report" has_not err "allocated memory"
+check "quiet with a folder that cannot be: no report" has_not err "peak allocated"
 
 # The environment alone does it where the library is there; 0 is off.
 MEMLEDGER=0 "$memledger" run --quiet -- "$program" exit 0 </dev/null >out 2>err
-check "MEMLEDGER=0" has_not err "allocated memory"
+check "MEMLEDGER=0" has_not err "peak allocated"
 
 # A timeline, with and without reports; the program's own folder does not matter.
 mkdir -p elsewhere
@@ -76,7 +85,7 @@ print([e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"] == "al
 END
 )" 1048576
 "$memledger" run --timeline=t.pickle -- "$program" exit 0 </dev/null >out 2>err
-check "a timeline with a report" has err "The allocated memory on cpu: 1.00M"
+check "a timeline with a report" has err "cpu  peak allocated 1.00M"
 check "a timeline for memory_viz" equal "$(python3 -c 'import pickle
 print(sum(s["total_size"] for s in pickle.load(open("t.pickle", "rb"))["segments"]))')" 1048576
 "$memledger" run --quiet --timeline=occupied/t.json -- "$program" exit 4 </dev/null >out 2>err
@@ -104,11 +113,11 @@ check "help to a full disk: told" has err "cannot write to standard output: No s
 mkdir -p linked && echo precious >victim && ln -s ../victim linked/memledger-exit.txt
 "$memledger" run --log=linked -- "$program" exit 0 </dev/null >out 2>err
 check "a link in the way: untouched" equal "$(cat victim)" precious
-check "a link in the way: the next name" has linked/memledger-exit-2.txt "The allocated memory on cpu: 1.00M"
+check "a link in the way: the next name" has linked/memledger-exit-2.txt "cpu  peak allocated 1.00M"
 
 # Processes of one run leave each other's files alone, the next run replaces what the user named.
 "$memledger" run --log=both -- sh -c "'$program' exit 0; '$program' exit 0" </dev/null >out 2>err
-check "two programs, two reports" equal "$(cat both/*.txt | grep -c 'The allocated memory on cpu: 1.00M')" 2
+check "two programs, two reports" equal "$(cat both/*.txt | grep -c 'cpu  peak allocated 1.00M')" 2
 "$memledger" run -q --timeline=shared.json -- sh -c "'$program' exit 0; cd elsewhere; '$program' exit 0" </dev/null >out 2>err
 check "two programs, two timelines" equal "$(ls shared.json shared.*.json | wc -l)" 2
 check "two timelines: told" has err "another process of this run wrote $PWD/shared.json; the timeline of process"
@@ -116,7 +125,7 @@ sleep 0.1
 "$memledger" run -q --timeline=shared.json -- "$program" exit 0 </dev/null >out 2>err
 check "the next run has the name again" equal "$(cat err) $(ls shared.*json | wc -l)" "to standard error 2"
 "$memledger" run --log=relative -- sh -c "cd elsewhere; '$program' exit 0" </dev/null >out 2>err
-check "folders are of the caller's folder" has relative/memledger-exit.txt "The allocated memory on cpu: 1.00M"
+check "folders are of the caller's folder" has relative/memledger-exit.txt "cpu  peak allocated 1.00M"
 ln -sf ../victim elsewhere/link.json
 "$memledger" run -q --timeline=elsewhere/link.json -- "$program" exit 0 </dev/null >out 2>err
 check "the user's link is followed" has victim traceEvents

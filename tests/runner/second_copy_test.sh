@@ -26,7 +26,7 @@ cp "$plugin" first.so && cp "$plugin" second.so && other_version "$plugin" other
 refusal='^memledger: two versions in one process: memledger [0-9.]+ \(LibTorch .*\) was here first and watches; memledger 9\.8\.7 \(LibTorch .*\) stays off$'
 
 # A program that links memledger, under the runner, which brings another copy.
-"$memledger" run -- "$program" >out 2>err
+"$memledger" run --report=full -- "$program" >out 2>err
 check "status" equal $? 0
 check "the program's activation" matches out '^activated: 1$'
 check "one allocator" matches out '^allocator of libmemledger\.so$'
@@ -38,7 +38,7 @@ check "nothing unexplained" reports_agree out
 check "explained at all" count out '^Explained' 1
 check "nothing unseen" matches_not out 'before tracking'
 check "no trouble" matches out '^trouble: 0$'
-check "one report at exit" count err '^memledger: process' 1
+check "one report at exit" count err '[(]process [0-9]+, rank 0[)]' 1
 check "the runner's totals" matches err '^Explained: 1\.00M of 1\.00M \(0\.00B unexplained\)'
 check "the program's label in the runner's report" matches err '\[mine'
 check "what was made before main" matches err '4\.00K'
@@ -49,7 +49,7 @@ check "a program that exports its copy: status" equal $? 0
 check "a program that exports its copy: activated" matches out '^activated: 1$'
 check "a program that exports its copy: explained" reports_agree out
 check "a program that exports its copy: its label" matches err '\[mine'
-check "a program that exports its copy: one report" count err '^memledger: process' 1
+check "a program that exports its copy: one report" count err '[(]process [0-9]+, rank 0[)]' 1
 check "a program that exports its copy: no trouble" matches out '^trouble: 0$'
 
 # Both, and a plugin with a third copy.
@@ -60,7 +60,7 @@ check "three copies: one allocator" count out '^allocator of libmemledger\.so$' 
 check "three copies: nothing unexplained" reports_agree out
 check "three copies: the plugin's label" matches err '\[plugin'
 check "three copies: no trouble" matches out '^trouble: 0$'
-check "three copies: one report at exit" count err '^memledger: process' 1
+check "three copies: one report at exit" count err '[(]process [0-9]+, rank 0[)]' 1
 
 # Without the runner the program's copy is the first, though its symbols cannot be looked up.
 "$program" ./first.so ./second.so >out 2>err
@@ -72,7 +72,7 @@ check "the program first: nothing unexplained" reports_agree out
 check "the program first: no trouble" matches out '^trouble: 0$'
 check "the program first: quiet" equal "$(grep -v '^$' err)" ""
 MEMLEDGER=1 "$program" ./first.so >out 2>err
-check "no report without the runner's library" matches_not err 'memledger: process'
+check "no report without the runner's library" matches_not err 'peak allocated'
 
 # Another version is refused, and everybody goes on.
 "$program" ./other.so >out 2>err
@@ -82,17 +82,17 @@ check "refused: its activation" matches out '^plugin: memledger: two versions in
 check "refused: follows nothing" matches out '^plugin: follows 0$'
 check "refused: the program's copy goes on" matches out '^trouble: 0$'
 check "refused: one allocator" count out '^allocator of second_copy_program$' 2
-"$memledger" run -- "$host" ./other.so >out 2>err
+"$memledger" run --report=full -- "$host" ./other.so >out 2>err
 check "refused under the runner: status" equal $? 0
 check "refused under the runner: said once" count err "$refusal" 1
 check "refused under the runner: unknown is ?" matches out '\?'
 check "refused under the runner: the result" matches out '^result: 2$'
 check "refused under the runner: the report" matches err '^Explained: .*\(0\.00B unexplained\)'
 for other in ./other_program ./other_exporting; do
-  "$memledger" run -- "$other" >out 2>err
+  "$memledger" run --report=full -- "$other" >out 2>err
   check "$other refused under the runner: status" equal $? 0
   check "$other refused under the runner: said once" count err "$refusal" 1
-  check "$other refused under the runner: the one report" count err '^memledger: process' 1
+  check "$other refused under the runner: the one report" count err '[(]process [0-9]+, rank 0[)]' 1
   check "$other refused under the runner: the report" matches err '^Explained: .*\(0\.00B unexplained\)'
 done
 # The other version first: it is the same the other way round.

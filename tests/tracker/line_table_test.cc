@@ -68,6 +68,24 @@ TEST_CASE("the text is the original's") {
         "allocated 0.00B, freed 0.00B, left behind 0.00B\n");
 }
 
+TEST_CASE("the sums add up, wherever what was allocated has been freed") {
+  const auto last_line = [](int64_t allocated, int64_t freed, int64_t left) {
+    LineTable table;
+    table.total.line_allocated = allocated * kKiB;
+    table.total.line_freed = freed * kKiB;
+    table.total.line_left = left * kKiB;
+    std::ostringstream out;
+    write_text(out, table, memledger::default_line_columns());
+    const std::string text = out.str();
+    return text.substr(text.rfind('\n', text.size() - 2) + 1);
+  };
+  CHECK(last_line(10, 6, 4) == "allocated 10.00K, freed 6.00K, left behind 4.00K\n");
+  CHECK(last_line(112, 73, 0) ==
+        "allocated 112.00K, freed 73.00K, freed elsewhere or later 39.00K, left behind 0.00B\n");
+  CHECK(last_line(10, 13, 1) ==
+        "allocated 10.00K, freed 13.00K (4.00K of it allocated elsewhere), left behind 1.00K\n");
+}
+
 TEST_CASE(
     "a line without events is blank, an unknown figure is ?, control characters are shown, not "
     "sent") {

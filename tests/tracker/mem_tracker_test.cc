@@ -192,6 +192,19 @@ TEST_CASE("an echo on standard output, a name without colons") {
   CHECK(fs::path(tracker.log_path()).filename() == "30-Apr-21-20-25-29-gpu_mem_track.txt");
 }
 
+TEST_CASE("without registration, parameters and gradients have their roles") {
+  MemTracker tracker(options_here());
+  torch::nn::Linear net(torch::nn::LinearOptions(123, 7).bias(false));
+  net->forward(torch::ones({2, 123})).sum().backward();
+  int64_t parameters = 0, gradients = 0;
+  for (const DiffRow& row : tracker.track().rows) {
+    if (row.role == Role::kParameter) parameters += row.bytes;
+    if (row.role == Role::kGradient) gradients += row.bytes;
+  }
+  CHECK(parameters == 4 * 123 * 7);
+  CHECK(gradients == 4 * 123 * 7);
+}
+
 TEST_CASE("after fork the child goes on in a log of its own, with what it did itself") {
   MemTracker tracker(options_here());
   const at::Tensor a = torch::ones({100});

@@ -73,6 +73,19 @@ TEST_CASE("one shape, different reasons: one row for each") {
   CHECK(diff.born_bytes() == 320);
 }
 
+TEST_CASE("without a name, the role is what operators have shown") {
+  Changes changes;
+  for (uint64_t id = 1; id <= 3; ++id) changes.born.push_back(storage(id, {10}, 40 * id));
+  changes.born[0].used_as_parameter = true;
+  changes.born[1].is_gradient = true;
+  const SnapshotDiff diff = make_snapshot_diff(changes, kCpu, {{3, named("x", Role::kInput)}});
+  REQUIRE(diff.rows.size() == 3);
+  CHECK(diff.rows[0].role == Role::kInput);
+  CHECK(diff.rows[1].role == Role::kGradient);
+  CHECK(diff.rows[2].role == Role::kParameter);
+  CHECK(diff.rows[2].names.empty());
+}
+
 TEST_CASE("named storages are together whoever made them") {
   Changes changes;
   changes.born = {storage(3, {10}, 40, "aten::sum"), storage(1, {10}, 40, "aten::mm"),

@@ -123,10 +123,21 @@ TEST_CASE("addresses are given out as real devices did") {
     CHECK(first - allocate(512 * kMiB) == 512 * kMiB);    // 0x7f8274000000
     CHECK(first - allocate(1024 * kMiB) == 1536 * kMiB);  // 0x7f8234000000
   }
-  SUBCASE("small ones fill chunks upwards") {
+  SUBCASE("small ones fill chunks upwards, the first of which is half full") {
     const uintptr_t first = allocate(2 * kMiB);
-    for (size_t i = 1; i < 16; ++i) CHECK(allocate(2 * kMiB) == first + i * 2 * kMiB);
-    CHECK(allocate(2 * kMiB) == first - 32 * kMiB);
+    CHECK(first % (32 * kMiB) == 16 * kMiB);
+    for (size_t i = 1; i < 8; ++i) CHECK(allocate(2 * kMiB) == first + i * 2 * kMiB);
+    CHECK(allocate(2 * kMiB) == first - 48 * kMiB);
+  }
+  SUBCASE("a library's lie among them, and take no memory") {
+    const uintptr_t first = allocate(2 * kMiB);
+    const size_t before = used(machine);
+    const uintptr_t taken = machine.take_addresses(0, 2 * kMiB);
+    CHECK(taken == first + 2 * kMiB);
+    CHECK(used(machine) == before);
+    CHECK(allocate(2 * kMiB) == first + 4 * kMiB);
+    machine.give_addresses(0, taken, 2 * kMiB);
+    CHECK(allocate(2 * kMiB) == taken);
   }
 }
 

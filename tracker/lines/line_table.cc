@@ -85,6 +85,18 @@ Json line_json(const LineRow& row, const std::vector<LineColumn>& columns) {
   return json;
 }
 
+// Returns sums that add up: what was allocated is freed, here or elsewhere, or left.
+std::string sums_text(const LineFigures& total) {
+  const int64_t elsewhere = total.line_allocated - total.line_freed - total.line_left;
+  return fmt::format(
+      "allocated {}, freed {}{}{}, left behind {}", readable_size(total.line_allocated),
+      readable_size(total.line_freed),
+      elsewhere < 0 ? fmt::format(" ({} of it allocated elsewhere)", readable_size(-elsewhere))
+                    : "",
+      elsewhere > 0 ? fmt::format(", freed elsewhere or later {}", readable_size(elsewhere)) : "",
+      readable_size(total.line_left));
+}
+
 }  // namespace
 
 std::optional<LineColumn> LineColumn::parse(std::string_view name) {
@@ -210,9 +222,7 @@ void write_text(std::ostream& out, const LineTable& table, const std::vector<Lin
     line.resize(line.find_last_not_of(' ') + 1);
     out << line << '\n';
   }
-  out << fmt::format("allocated {}, freed {}, left behind {}\n",
-                     readable_size(table.total.line_allocated),
-                     readable_size(table.total.line_freed), readable_size(table.total.line_left));
+  out << sums_text(table.total) << '\n';
   for (const std::string& note : table.notes) out << table_name(note, kLongestCode) << '\n';
 }
 
@@ -290,11 +300,7 @@ void write_html(std::ostream& out, const LineProfile& profile,
       out << "<td>" << (row.line > 0 ? std::to_string(row.line) : "?") << "</td><td class=\"code\">"
           << html_text(code_text(row.code)) << "</td></tr>\n";
     }
-    out << "</tbody></table>\n<p>"
-        << fmt::format("allocated {}, freed {}, left behind {}",
-                       readable_size(table.total.line_allocated),
-                       readable_size(table.total.line_freed), readable_size(table.total.line_left))
-        << "</p>\n";
+    out << "</tbody></table>\n<p>" << sums_text(table.total) << "</p>\n";
     for (const std::string& note : table.notes)
       out << "<p class=\"note\">" << html_text(note) << "</p>\n";
   }

@@ -45,6 +45,13 @@ void keep_if_equal(std::string& common, std::string_view other) {
   if (common != other) common.clear();
 }
 
+// What operators have shown of a storage that nobody has named.
+Role role_without_name(const StorageInfo& storage) {
+  if (storage.used_as_parameter) return Role::kParameter;
+  if (storage.is_gradient) return Role::kGradient;
+  return storage.temporary ? Role::kTemporary : Role::kTensor;
+}
+
 // Whether dtype and shape are those of the named tensor, not those that the registry noted.
 bool looks_are_of_name(const StorageInfo& storage, const StorageName* name) {
   return name != nullptr && (name->whole || !storage.dtype.has_value());
@@ -67,7 +74,7 @@ class Grouping {
     key.sign = sign;
     // Scratch that is still alive may be a tensor that cannot be looked into: it counts as one.
     key.kind = storage.kind == StorageKind::kScratch ? StorageKind::kTensor : storage.kind;
-    key.role = name != nullptr ? name->role : storage.temporary ? Role::kTemporary : Role::kTensor;
+    key.role = name != nullptr ? name->role : role_without_name(storage);
     key.dtype = dtype.has_value() ? static_cast<int>(*dtype) : -1;
     key.named = name != nullptr;
     key.adopted = storage.adopted && (sign == '+' || name == nullptr);

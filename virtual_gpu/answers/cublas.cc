@@ -6,6 +6,7 @@
 
 #include "virtual_gpu/answer_macros.h"
 #include "virtual_gpu/answers/objects.h"
+#include "virtual_gpu/machine.h"
 #include "virtual_gpu/workspaces.h"
 
 namespace memledger::virtual_gpu {
@@ -25,7 +26,21 @@ struct Cublas {
   int pointer_mode = kPointerModeHost;
   int atomics_mode = 0;
   int multiprocessor_target = 0;
+  int device = 0;
+  uintptr_t addresses = 0;
 };
+
+// What a handle takes of the device, which is part of the context's memory. Where it lies decides
+// which addresses the program's next blocks have.
+constexpr size_t kHandleBytes = size_t{2} << 20;
+
+void take_addresses(Cublas& handle) {
+  Machine& machine = Machine::get();
+  const int device = current_device();
+  if (!machine.is_device(device) || machine.specification().ascending_addresses) return;
+  handle.device = device;
+  handle.addresses = machine.take_addresses(device, kHandleBytes);
+}
 
 size_t size_of(int cuda_data_type) {
   switch (cuda_data_type) {
@@ -96,10 +111,14 @@ int clear_infos(const Cublas* handle, int* infos, int batch) {
 }  // namespace
 
 MEMLEDGER_ANSWER int cublasCreate_v2(Cublas** handle) {
-  return make_object(handle, kInvalidValue, kAllocFailed);
+  const int status = make_object(handle, kInvalidValue, kAllocFailed);
+  if (status == 0) take_addresses(**handle);
+  return status;
 }
 MEMLEDGER_ANSWER int cublasDestroy_v2(Cublas* handle) {
-  return handle == nullptr ? kNotInitialized : drop_object(handle);
+  if (handle == nullptr) return kNotInitialized;
+  Machine::get().give_addresses(handle->device, handle->addresses, kHandleBytes);
+  return drop_object(handle);
 }
 MEMLEDGER_ANSWER int cublasSetStream_v2(Cublas* handle, void* stream) {
   if (handle == nullptr) return kNotInitialized;

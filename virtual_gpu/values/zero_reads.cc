@@ -29,10 +29,13 @@ ZeroReads& reads() {
   return *reads;
 }
 
-bool is_quiet() {
-  const char* const quiet = secure_getenv(environment::kQuiet);
-  return quiet != nullptr && *quiet != '\0' && std::strcmp(quiet, "0") != 0;
+bool is_on(const char* variable) {
+  const char* const value = secure_getenv(variable);
+  return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
 }
+
+// Nothing may be told, or the report of the run tells it.
+bool is_quiet() { return is_on(environment::kQuiet) || is_on(environment::kReport); }
 
 void tell_at_exit() {
   ZeroReads& all = reads();
@@ -61,6 +64,12 @@ void note_zero_read(const char* op) noexcept {
     if (!is_quiet()) std::atexit(&tell_at_exit);
   } catch (...) {  // a line less
   }
+}
+
+ZeroReadsSoFar zero_reads_so_far() {
+  const ZeroReads& all = reads();
+  if (!all.has_first.load(std::memory_order_acquire)) return {};
+  return {all.count.load(), all.first_op, to_string(all.first_line)};
 }
 
 }  // namespace memledger::virtual_gpu

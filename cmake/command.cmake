@@ -1,0 +1,95 @@
+# The command `memledger`, the libraries that it preloads, and the virtual GPU, in the layout in which
+# they are installed: bin/memledger looks for the rest beside itself.
+
+function(memledger_preloaded target)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden
+    LIBRARY_OUTPUT_DIRECTORY "${MEMLEDGER_TREE}/lib/memledger")
+  target_compile_features(${target} PRIVATE cxx_std_17)
+  target_compile_options(${target} PRIVATE ${MEMLEDGER_WARNINGS} -fno-exceptions -fno-rtti)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_options(${target} PRIVATE "-Wl,--as-needed")
+  target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
+endfunction()
+add_library(memledger_preload SHARED ${MEMLEDGER_PRELOAD_SOURCES})
+memledger_preloaded(memledger_preload)
+add_library(memledger_measure SHARED ${MEMLEDGER_MEASURE_SOURCES})
+memledger_preloaded(memledger_measure)
+
+add_executable(memledger_command ${MEMLEDGER_COMMAND_SOURCES})
+memledger_compile(memledger_command)
+add_dependencies(memledger_command memledger_generated)
+# LibTorch's headers only: the command does not load it.
+target_include_directories(memledger_command SYSTEM PRIVATE
+  "${MEMLEDGER_LIBTORCH_ROOT}/include" "${MEMLEDGER_LIBTORCH_ROOT}/include/torch/csrc/api/include")
+target_link_libraries(memledger_command PRIVATE
+  ${MEMLEDGER_ABSEIL} memledger_json memledger_cli11 memledger_fmt_headers Threads::Threads ${CMAKE_DL_LIBS})
+set_target_properties(memledger_command PROPERTIES
+  OUTPUT_NAME memledger
+  RUNTIME_OUTPUT_DIRECTORY "${MEMLEDGER_TREE}/bin")
+add_dependencies(memledger_command memledger_preload memledger_measure memledger_runtime)
+
+set(MEMLEDGER_VIRTUAL_GPU_FOLDER "${MEMLEDGER_TREE}/lib/memledger/virtual_gpu")
+set(virtual_gpu_list "${MEMLEDGER_VIRTUAL_GPU_FOLDER}/preload.txt")
+if(MEMLEDGER_LIBTORCH_HAS_CUDA)
+  # It is loaded into any program: it has its own C++ library, and shows none of it.
+  add_library(memledger_answers SHARED ${MEMLEDGER_VIRTUAL_GPU_SOURCES})
+  add_executable(memledger_cudnn_planner ${MEMLEDGER_CUDNN_PLANNER_SOURCES})
+  add_library(memledger_cudnn_planner_driver SHARED ${MEMLEDGER_CUDNN_PLANNER_DRIVER_SOURCES})
+  foreach(target memledger_answers memledger_cudnn_planner memledger_cudnn_planner_driver)
+    memledger_compile(${target})
+    set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+    target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+  endforeach()
+  target_link_libraries(memledger_answers PRIVATE memledger_libtorch_cuda memledger_json)
+  target_link_options(memledger_answers PRIVATE
+    "-static-libgcc" "-static-libstdc++" "-Wl,-Bsymbolic-functions"
+    "-Wl,--version-script=${PROJECT_SOURCE_DIR}/virtual_gpu/exported.lds" "-Wl,--as-needed")
+  set_target_properties(memledger_answers PROPERTIES OUTPUT_NAME memledger_virtual_gpu)
+  target_link_options(memledger_cudnn_planner_driver PRIVATE "-Wl,-soname,libcuda.so.1")
+  set_target_properties(memledger_cudnn_planner_driver PROPERTIES NO_SONAME ON)
+  list(GET MEMLEDGER_CUDA_INCLUDES 0 cuda_runtime_headers)
+  add_custom_command(
+    OUTPUT "${virtual_gpu_list}"
+    COMMAND ${CMAKE_COMMAND} -E rm -rf "${MEMLEDGER_VIRTUAL_GPU_FOLDER}"
+    COMMAND ${CMAKE_COMMAND} -E make_directory "${MEMLEDGER_VIRTUAL_GPU_FOLDER}"
+    COMMAND "${MEMLEDGER_PYTHON}" "${PROJECT_SOURCE_DIR}/virtual_gpu/generate_stubs.py"
+            --libtorch "${MEMLEDGER_LIBTORCH_ROOT}/lib" --answers "$<TARGET_FILE:memledger_answers>"
+            --headers "${cuda_runtime_headers}" --cc "${CMAKE_CXX_COMPILER}" --out "${MEMLEDGER_VIRTUAL_GPU_FOLDER}"
+    COMMAND ${CMAKE_COMMAND} -E copy "$<TARGET_FILE:memledger_cudnn_planner>" "$<TARGET_FILE:memledger_cudnn_planner_driver>" "${MEMLEDGER_VIRTUAL_GPU_FOLDER}"
+    DEPENDS memledger_answers memledger_cudnn_planner memledger_cudnn_planner_driver
+            "${PROJECT_SOURCE_DIR}/virtual_gpu/generate_stubs.py" "${MEMLEDGER_LIBTORCH_ROOT}/lib/libtorch_cuda.so"
+    COMMENT "Making stand-ins for NVIDIA's libraries"
+    VERBATIM)
+else()
+  file(WRITE "${virtual_gpu_list}" "")
+endif()
+add_custom_target(memledger_virtual_gpu_libraries ALL DEPENDS "${virtual_gpu_list}")
+add_dependencies(memledger_command memledger_virtual_gpu_libraries)
+
+# The same tree as `./bazelw run //:install -- --prefix DIR`.
+if(PROJECT_IS_TOP_LEVEL)
+  set(VERSION "${MEMLEDGER_VERSION}")
+  set(LIBTORCH_VERSION "${MEMLEDGER_LIBTORCH_SHORT}")
+  set(CXX_STANDARD "${MEMLEDGER_CXX_STANDARD}")
+  set(PREFIX "${CMAKE_INSTALL_PREFIX}")
+  set(saved_libtorch "${LIBTORCH}")
+  set(LIBTORCH "${MEMLEDGER_LIBTORCH_ROOT}")
+  foreach(file memledgerConfig.cmake memledgerConfigVersion.cmake memledger.pc)
+    configure_file(runner/install/${file}.in "${PROJECT_BINARY_DIR}/${file}" @ONLY)
+  endforeach()
+  set(LIBTORCH "${saved_libtorch}")
+  install(TARGETS memledger_command RUNTIME DESTINATION bin)
+  install(TARGETS memledger_runtime LIBRARY DESTINATION lib)
+  install(TARGETS memledger_preload memledger_measure LIBRARY DESTINATION lib/memledger)
+  install(FILES virtual_gpu/linked.cc DESTINATION lib/memledger RENAME virtual_gpu_linked.cc)
+  install(DIRECTORY "${MEMLEDGER_VIRTUAL_GPU_FOLDER}" DESTINATION lib/memledger USE_SOURCE_PERMISSIONS)
+  install(FILES "${PROJECT_BINARY_DIR}/memledgerConfig.cmake" "${PROJECT_BINARY_DIR}/memledgerConfigVersion.cmake" DESTINATION lib/cmake/memledger)
+  install(FILES "${PROJECT_BINARY_DIR}/memledger.pc" DESTINATION lib/pkgconfig)
+  include(cmake/public_headers.cmake)
+  memledger_public_headers(headers)
+  foreach(header IN LISTS headers)
+    get_filename_component(folder "${header}" DIRECTORY)
+    install(FILES "${header}" DESTINATION "include/memledger/${folder}")
+  endforeach()
+endif()

@@ -1,0 +1,362 @@
+# What memledger is made of. Bazel's BUILD files say the same; //tests/cmake:same_sources_test compares
+# the two, target by target.
+
+# //:memledger, the library that programs link with.
+set(MEMLEDGER_LIBRARY_SOURCES
+  graph/formats/saved_tensors_csv.cc
+  graph/formats/saved_tensors_dot.cc
+  graph/formats/saved_tensors_json.cc
+  graph/formats/saved_tensors_text.cc
+  graph/graph_path.cc
+  graph/graph_walk.cc
+  graph/libtorch/libtorch_autograd.cc
+  graph/libtorch/saved_slots.cc
+  graph/memory_for_backward.cc
+  graph/registry_queries.cc
+  graph/saved_account.cc
+  graph/saved_groups.cc
+  graph/saved_tensors.cc
+  graph/torchscript_inference.cc
+  prediction/measurement.cc
+  prediction/predict.cc
+  prediction/prediction.cc
+  prediction/prediction_json.cc
+  prediction/prediction_text.cc
+  prediction/program_failure.cc
+  prediction/recorded_call.cc
+  prediction/run_files.cc
+  registry/activation.cc
+  registry/allocation_failure.cc
+  registry/at_load.cc
+  registry/before_reading.cc
+  registry/core/ascending.cc
+  registry/core/byte_counters.cc
+  registry/core/event_ring.cc
+  registry/core/fork_safe_mutex.cc
+  registry/core/huge_pages.cc
+  registry/core/ledger.cc
+  registry/core/loaded_libraries.cc
+  registry/core/lock.cc
+  registry/core/name_table.cc
+  registry/core/optimizer_phase.cc
+  registry/core/peak_labels.cc
+  registry/core/record_list.cc
+  registry/core/stack_table.cc
+  registry/core/step_marks.cc
+  registry/core/thread_context.cc
+  registry/core/training_threads.cc
+  registry/hooks/before_resets.cc
+  registry/hooks/block_hooks.cc
+  registry/hooks/cpu_allocator.cc
+  registry/hooks/cuda_allocator.cc
+  registry/hooks/operator_observer.cc
+  registry/hooks/python_stack.cc
+  registry/hooks/stack_sampler.cc
+  registry/hooks/training_notes.cc
+  registry/libtorch/cuda_symbols.cc
+  registry/libtorch/device_statistics.cc
+  registry/libtorch/tensor_storages.cc
+  registry/record_values.cc
+  registry/recording.cc
+  registry/registry.cc
+  registry/second_copy/copies.cc
+  registry/second_copy/own_services.cc
+  registry/snapshot.cc
+  registry/values_text.cc
+  reporter/assembly/cuda_reconciliation.cc
+  reporter/assembly/memory_maps.cc
+  reporter/assembly/process_memory.cc
+  reporter/assembly/report_builder.cc
+  reporter/formats/report_csv.cc
+  reporter/formats/report_format.cc
+  reporter/formats/report_html.cc
+  reporter/formats/report_json.cc
+  reporter/formats/report_text.cc
+  reporter/formats/row_json.cc
+  reporter/formats/why_alive.cc
+  reporter/mem_reporter.cc
+  reporter/names/module_type.cc
+  reporter/names/name_book.cc
+  reporter/names/optimizer_state.cc
+  reporter/names/optimizer_watch.cc
+  reporter/names/program_names.cc
+  reporter/names/prototype_layers.cc
+  reporter/names/script_module.cc
+  reporter/names/told_names.cc
+  reporter/out_of_memory.cc
+  reporter/report.cc
+  reporter/values_text.cc
+  runner/allocator_setting.cc
+  runner/child_process.cc
+  runner/dry_run.cc
+  runner/dry_run_messages.cc
+  runner/environment.cc
+  runner/kept_files.cc
+  runner/linked_libtorch.cc
+  runner/locations.cc
+  runner/program_file.cc
+  runner/program_image.cc
+  runner/run_command.cc
+  runner/run_specification.cc
+  text/bytes.cc
+  text/csv.cc
+  text/dtype.cc
+  text/html.cc
+  text/json.cc
+  text/names.cc
+  text/output.cc
+  text/shape.cc
+  text/utf8.cc
+  tracker/courtesy/courtesy.cc
+  tracker/courtesy/yielded_bytes.cc
+  tracker/device_cache.cc
+  tracker/growth/growth_finder.cc
+  tracker/growth/growth_series.cc
+  tracker/iterations/memory_profiler.cc
+  tracker/iterations/memory_profiler_text.cc
+  tracker/layers/layer_observer.cc
+  tracker/layers/layer_switches.cc
+  tracker/layers/model_size.cc
+  tracker/layers/model_size_text.cc
+  tracker/layers/sequential_probe.cc
+  tracker/lines/function_source.cc
+  tracker/lines/line_log.cc
+  tracker/lines/line_profiler.cc
+  tracker/lines/line_table.cc
+  tracker/lines/profiled_body.cc
+  tracker/lines/program_functions.cc
+  tracker/log/diff_builder.cc
+  tracker/log/log_digest.cc
+  tracker/log/log_reader.cc
+  tracker/log/log_summary.cc
+  tracker/log/log_text.cc
+  tracker/log/log_writer.cc
+  tracker/log/snapshot_diff_text.cc
+  tracker/mem_tracker.cc
+  tracker/storage_group.cc
+  tracker/testing/memory_expectations.cc
+  tracker/timeline/timeline.cc
+  tracker/timeline/timeline_files.cc
+  tracker/values_text.cc
+  virtual_gpu/calibration.cc
+  virtual_gpu/profile_json.cc
+  virtual_gpu/profiles.cc
+  virtual_gpu/specification.cc
+)
+
+# What libmemledger.so has besides, for programs that the command starts.
+set(MEMLEDGER_INSIDE_SOURCES
+  registry/step_history.cc
+  reporter/formats/run_summary.cc
+  runner/inside/calibrate.cc
+  runner/inside/end_calls.cc
+  runner/inside/measure.cc
+  runner/inside/measured_values.cc
+  runner/inside/memory_limits.cc
+  runner/inside/process_end.cc
+  runner/inside/program_calls.cc
+  runner/inside/python_program.cc
+  runner/inside/real_devices.cc
+  runner/inside/run_report.cc
+  runner/inside/settled_peak.cc
+  runner/inside/trained_parameters.cc
+  runner/inside/watch.cc
+  runner/inside/write_in_copy.cc
+  virtual_gpu/values/computation.cc
+  virtual_gpu/values/operators.cc
+  virtual_gpu/values/program_line.cc
+  virtual_gpu/values/python_line.cc
+  virtual_gpu/values/random.cc
+  virtual_gpu/values/read_list_text.cc
+  virtual_gpu/values/read_rules.cc
+  virtual_gpu/values/recordings.cc
+  virtual_gpu/values/shadows.cc
+  virtual_gpu/values/size_reads.cc
+  virtual_gpu/values/values.cc
+  virtual_gpu/values/zero_reads.cc
+)
+
+# //:memledger_autostart, besides the library.
+set(MEMLEDGER_AUTOSTART_SOURCES
+  registry/autostart.cc
+  runner/inside/linked_names.cc
+  runner/inside/program_calls.cc
+  runner/inside/torch_calls.cc
+)
+
+# The libraries that the command preloads. They link with neither LibTorch nor the C++ library.
+set(MEMLEDGER_PRELOAD_SOURCES
+  runner/inside/end_calls.cc
+  runner/inside/preload.cc
+  runner/inside/torch_calls.cc
+)
+
+set(MEMLEDGER_MEASURE_SOURCES
+  runner/inside/kept_files.cc
+  runner/inside/measure_preload.cc
+)
+
+# The command `memledger`. It does not load LibTorch.
+set(MEMLEDGER_COMMAND_SOURCES
+  prediction/fit.cc
+  prediction/fit_report.cc
+  prediction/fit_svg.cc
+  prediction/measurement.cc
+  prediction/prediction.cc
+  prediction/prediction_json.cc
+  prediction/prediction_text.cc
+  prediction/program_failure.cc
+  prediction/run_files.cc
+  registry/core/loaded_libraries.cc
+  runner/allocator_setting.cc
+  runner/child_process.cc
+  runner/command_line.cc
+  runner/dry_run.cc
+  runner/dry_run_command.cc
+  runner/dry_run_messages.cc
+  runner/environment.cc
+  runner/fit_command.cc
+  runner/gpus_command.cc
+  runner/kept_files.cc
+  runner/linked_libtorch.cc
+  runner/locations.cc
+  runner/log_command.cc
+  runner/main.cc
+  runner/network_comparison.cc
+  runner/program_file.cc
+  runner/program_image.cc
+  runner/run_command.cc
+  runner/run_specification.cc
+  runner/validate_command.cc
+  runner/version_text.cc
+  text/bytes.cc
+  text/html.cc
+  text/json.cc
+  text/names.cc
+  text/output.cc
+  text/utf8.cc
+  tracker/lines/function_source.cc
+  tracker/lines/line_table.cc
+  tracker/lines/program_functions.cc
+  tracker/log/log_digest.cc
+  tracker/log/log_reader.cc
+  tracker/log/log_summary.cc
+  tracker/log/log_text.cc
+  virtual_gpu/calibration.cc
+  virtual_gpu/profile_json.cc
+  virtual_gpu/profiles.cc
+  virtual_gpu/specification.cc
+)
+
+# The virtual GPU: NVIDIA's functions with a considered answer.
+set(MEMLEDGER_VIRTUAL_GPU_SOURCES
+  virtual_gpu/address_space.cc
+  virtual_gpu/answer_macros.cc
+  virtual_gpu/answers/cublas.cc
+  virtual_gpu/answers/cublaslt.cc
+  virtual_gpu/answers/cudart_device.cc
+  virtual_gpu/answers/cudart_graph.cc
+  virtual_gpu/answers/cudart_graph_nodes.cc
+  virtual_gpu/answers/cudart_ipc.cc
+  virtual_gpu/answers/cudart_launch.cc
+  virtual_gpu/answers/cudart_memory.cc
+  virtual_gpu/answers/cudart_stream.cc
+  virtual_gpu/answers/cudnn_convolution.cc
+  virtual_gpu/answers/cudnn_ctc.cc
+  virtual_gpu/answers/cudnn_descriptors.cc
+  virtual_gpu/answers/cudnn_graph.cc
+  virtual_gpu/answers/cudnn_normalization.cc
+  virtual_gpu/answers/cudnn_rnn.cc
+  virtual_gpu/answers/cufft.cc
+  virtual_gpu/answers/cufile.cc
+  virtual_gpu/answers/cupti.cc
+  virtual_gpu/answers/cusolver.cc
+  virtual_gpu/answers/cusparse.cc
+  virtual_gpu/answers/cusparselt.cc
+  virtual_gpu/answers/driver.cc
+  virtual_gpu/answers/driver_copies.cc
+  virtual_gpu/answers/driver_graph.cc
+  virtual_gpu/answers/driver_library.cc
+  virtual_gpu/answers/driver_runtime.cc
+  virtual_gpu/answers/driver_versions.cc
+  virtual_gpu/answers/driver_without_headers.cc
+  virtual_gpu/answers/export_tables.cc
+  virtual_gpu/answers/graph_refusals.cc
+  virtual_gpu/answers/nccl.cc
+  virtual_gpu/answers/nvml.cc
+  virtual_gpu/answers/nvrtc.cc
+  virtual_gpu/answers/nvshmem.cc
+  virtual_gpu/calibration.cc
+  virtual_gpu/capture.cc
+  virtual_gpu/cudnn_planner_client.cc
+  virtual_gpu/device_code.cc
+  virtual_gpu/exchanged_bytes.cc
+  virtual_gpu/graph_memory.cc
+  virtual_gpu/host_memory.cc
+  virtual_gpu/kept_bytes.cc
+  virtual_gpu/known_values.cc
+  virtual_gpu/machine.cc
+  virtual_gpu/machine_sharing.cc
+  virtual_gpu/md2.cc
+  virtual_gpu/nccl_memory.cc
+  virtual_gpu/profile_json.cc
+  virtual_gpu/profiles.cc
+  virtual_gpu/reads.cc
+  virtual_gpu/rnn_layout.cc
+  virtual_gpu/shared_devices.cc
+  virtual_gpu/specification.cc
+  virtual_gpu/streams.cc
+  virtual_gpu/unconsidered_functions.cc
+  virtual_gpu/visible_devices.cc
+  virtual_gpu/workspace_model.cc
+  virtual_gpu/workspaces.cc
+)
+
+# The program that asks the user's own cuDNN, and what cuDNN takes for the driver there.
+set(MEMLEDGER_CUDNN_PLANNER_SOURCES
+  virtual_gpu/cudnn_planner.cc
+)
+
+set(MEMLEDGER_CUDNN_PLANNER_DRIVER_SOURCES
+  virtual_gpu/cudnn_planner_driver.cc
+)
+
+# //:memledger_virtual_gpu, for programs that give themselves a virtual GPU.
+set(MEMLEDGER_LINKED_VIRTUAL_GPU_SOURCES
+  virtual_gpu/linked.cc
+)
+
+# Those of the library that are compiled with -fvisibility=hidden: //registry:cuda_allocator and
+# //virtual_gpu say why.
+set(MEMLEDGER_HIDDEN_SOURCES
+  registry/hooks/cuda_allocator.cc
+  virtual_gpu/calibration.cc
+  virtual_gpu/profile_json.cc
+  virtual_gpu/profiles.cc
+  virtual_gpu/specification.cc
+)
+
+# Headers whose classes two copies of memledger in one process exchange, in the order in which
+# //registry:interface_hash hashes them.
+set(MEMLEDGER_INTERFACE_HEADERS
+  registry/hooks/block_observer.h
+  registry/hooks/step_observer.h
+  registry/live_storages.h
+  registry/second_copy/copies.h
+  registry/snapshot_data.h
+  registry/allocation_failure.h
+  registry/birthplace.h
+  registry/changes.h
+  registry/counters.h
+  registry/device_statistics.h
+  registry/phase.h
+  registry/recording.h
+  registry/registry.h
+  registry/scoped.h
+  registry/snapshot.h
+  registry/stacks.h
+  registry/storage_kind.h
+  registry/values_text.h
+  registry/core/huge_pages.h
+  registry/core/recording_mark.h
+)

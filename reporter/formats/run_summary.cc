@@ -1,0 +1,636 @@
+#include "reporter/formats/run_summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "reporter/formats/report_format.h"
+#include "text/bytes.h"
+#include "text/names.h"
+
+namespace memledger {
+namespace {
+
+constexpr size_t kWidth = 116;  // of a line; few terminals are narrower
+constexpr size_t kLargest = 10;
+constexpr size_t kLargestBesideGpu = 3;  // of the CPU
+constexpr size_t kLayers = 6;
+constexpr size_t kGrowing = 3;
+constexpr std::string_view kStepLabel = "Optimizer.step#";
+
+using Ids = std::unordered_set<uint64_t>;
+
+Ids ids_of(const std::optional<DeviceReport>& device) {
+  Ids ids;
+  if (!device) return ids;
+  for (const ReportRow& row : device->rows) {
+    if (row.storage_id != 0) ids.insert(row.storage_id);
+  }
+  return ids;
+}
+
+// Tells what rows are for.
+class Sorter {
+ public:
+  Sorter(const DeviceReport& rows, const RunOfDevice& run)
+      : after_steps_(ids_of(run.last)), after_baseline_(ids_of(run.baseline)) {
+    for (const ReportRow& row : rows.rows) {
+      if (row.role == Role::kParameter) parameters_.emplace(row.storage_id, &row);
+    }
+  }
+
+  PartOfRow part_of(const ReportRow& row) const {
+    switch (row.role) {
+      case Role::kParameter:
+        return {Part::kParameters, row.anonymous};
+      case Role::kBuffer:
+        return {Part::kBuffers};
+      case Role::kGradient:
+        return {Part::kGradients};
+      case Role::kOptimizerState:
+        return {Part::kOptimizerState};
+      case Role::kInput:
+        return {Part::kInputs};
+      default:
+        break;
+    }
+    if (is_buffer_of_compiled_code(row)) return {Part::kCompiled, true};
+    if (row.storage_kind != StorageKind::kTensor) return {Part::kWorkspaces};
+    switch (row.phase) {
+      case Phase::kOptimizer:
+        return {is_kept(row) ? Part::kOptimizerState : Part::kOptimizerTemporaries, true};
+      case Phase::kBackward:
+        if (looks_like_gradient(row)) return {Part::kGradients, true};
+        return {Part::kGradientsOfActivations};
+      case Phase::kForward:
+        return {comes_of_parameters(row) ? Part::kActivations : Part::kInputs, true};
+      default:
+        break;
+    }
+    // A forward pass under no_grad.
+    if (!row.adopted && !row.module.empty()) return {Part::kActivations};
+    return {row.op.empty() || row.adopted ? Part::kOther : Part::kInputs, true};
+  }
+
+ private:
+  // What a compiled graph makes for itself: it shows no tensor, or none that outlives the step.
+  bool is_buffer_of_compiled_code(const ReportRow& row) const {
+    if (row.adopted || compiled_graph(row).empty() ||
+        row.storage_kind == StorageKind::kLibraryWorkspace)
+      return false;
+    return row.phase == Phase::kBackward ? !is_kept(row) : !row.dtype.has_value();
+  }
+  // Whether the operator read a parameter, or what was computed with one.
+  static bool comes_of_parameters(const ReportRow& row) {
+    return row.parameter != 0 || !row.module.empty() || row.role == Role::kSaved;
+  }
+  // Whether it outlives steps.
+  bool is_kept(const ReportRow& row) const {
+    return after_steps_.count(row.storage_id) + after_baseline_.count(row.storage_id) > 0;
+  }
+  // Backward made it, and it outlives the step or is as large as the parameter that its node
+  // belongs to.
+  bool looks_like_gradient(const ReportRow& row) const {
+    if (is_kept(row)) return true;
+    const auto parameter = parameters_.find(row.parameter);
+    return parameter != parameters_.end() && parameter->second->nbytes == row.nbytes &&
+           parameter->second->shape == row.shape;
+  }
+
+  const Ids after_steps_, after_baseline_;
+  std::unordered_map<uint64_t, const ReportRow*> parameters_;
+};
+
+// Returns the layer: the module, or the innermost label.
+std::string layer_of(const ReportRow& row) {
+  if (!row.module.empty()) return row.module;
+  if (std::string graph = compiled_graph(row); !graph.empty()) return "compiled " + graph;
+  const std::string_view label = row.forward_label.empty() ? row.label : row.forward_label;
+  return std::string(label);
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+// A name with its first number apart: transformer.h. 3 .mlp.c_fc.weight.
+struct Numbered {
+  std::string before, after;
+  int64_t number = -1;  // none
+};
+Numbered numbered(const std::string& name) {
+  size_t begin = 0;
+  while (begin <= name.size()) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part(&name[begin], end - begin);
+    if (is_number(part) && part.size() < 9)
+      return {name.substr(0, begin), name.substr(end), std::stoll(std::string(part))};
+    begin = end + 1;
+  }
+  return {name, "", -1};
+}
+
+using Layers = std::map<std::string, int64_t>;
+
+// Sums up layers of layers: transformer.h.3.mlp.c_fc and transformer.h.3.attn become
+// transformer.h.3.
+Layers blocks_of(const Layers& layers) {
+  Layers blocks;
+  for (const auto& [layer, bytes] : layers) {
+    const Numbered name = numbered(layer);
+    blocks[name.number < 0 ? layer : name.before + std::to_string(name.number)] += bytes;
+  }
+  return blocks;
+}
+
+// Returns `transformer.h.0 … h.11: 0.82M each, wte 3.00M`, the largest first.
+std::string layers_text(const Layers& layers) {
+  struct Run {
+    std::string first, last;
+    int64_t bytes_each = 0, count = 1;
+    std::string before;
+    int64_t last_number = -1;
+  };
+  std::vector<std::pair<Numbered, int64_t>> sorted;
+  for (const auto& [layer, bytes] : blocks_of(layers)) sorted.emplace_back(numbered(layer), bytes);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first.before, a.first.number) < std::tie(b.first.before, b.first.number);
+  });
+  std::vector<Run> runs;
+  for (const auto& [name, bytes] : sorted) {
+    const std::string whole =
+        name.number < 0 ? name.before : name.before + std::to_string(name.number) + name.after;
+    if (!runs.empty() && name.number >= 0 && runs.back().before == name.before &&
+        runs.back().last_number + 1 == name.number &&
+        readable_size(runs.back().bytes_each) == readable_size(bytes)) {
+      ++runs.back().count;
+      runs.back().last = whole;
+      runs.back().last_number = name.number;
+      continue;
+    }
+    runs.push_back({whole, "", bytes, 1, name.before, name.number});
+  }
+  std::stable_sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
+    return a.bytes_each * a.count > b.bytes_each * b.count;
+  });
+  std::string text;
+  for (size_t i = 0; i < std::min(runs.size(), kLayers); ++i) {
+    if (i > 0) text += ", ";
+    if (runs[i].count == 1) {
+      text +=
+          fmt::format("{} {}", table_name(runs[i].first, 60), readable_size(runs[i].bytes_each));
+      continue;
+    }
+    text += fmt::format("{} … {}: {} each", table_name(runs[i].first, 60), runs[i].last_number,
+                        readable_size(runs[i].bytes_each));
+  }
+  if (runs.size() > kLayers) text += fmt::format(", {} more", runs.size() - kLayers);
+  return text;
+}
+
+std::string place_of(const ReportRow& row) {
+  return row.where.empty() ? "" : " at " + printable(row.where);
+}
+
+// Returns `, at step 2, backward of conv1, by aten::convolution_backward at train.cc:12 main`.
+std::string moment_text(const RunReport& run, const RunOfDevice& device) {
+  std::string text;
+  if (device.peak_step > 0) {
+    text = fmt::format(", at step {}", device.peak_step);
+  } else if (run.steps > 0) {
+    text = fmt::format(", after step {}", run.steps);
+  }
+  const ReportRow* newest = nullptr;
+  for (const ReportRow& row : device.peak.rows) {
+    if (row.storage_id != 0 && (newest == nullptr || row.storage_id > newest->storage_id))
+      newest = &row;
+  }
+  if (newest == nullptr) return text;
+  if (newest->phase != Phase::kOther) {
+    text += fmt::format(", {}", to_string(newest->phase));
+    if (!newest->module.empty()) text += " of " + table_name(newest->module);
+  }
+  if (!newest->op.empty()) text += fmt::format(", by {}", printable(newest->op));
+  return text + place_of(*newest);
+}
+
+std::string head_of(const RunReport& run, const RunOfDevice& device) {
+  const PeakFigures& figures = device.figures;
+  std::string text = device.peak.device.str();
+  if (!figures.gpu.empty()) text += fmt::format(" ({})", printable(figures.gpu));
+  text += "  peak ";
+  // The CPU's allocator gives what is asked for.
+  const bool is_cpu = device.peak.device.is_cpu();
+  text += figures.allocated_peak
+              ? "allocated " + readable_size(*figures.allocated_peak)
+              : (is_cpu ? "allocated " : "requested ") + readable_size(device.peak.total_bytes);
+  if (figures.reserved_peak) text += ", reserved " + readable_size(*figures.reserved_peak);
+  if (figures.capacity) text += " of " + readable_size(*figures.capacity);
+  return text + moment_text(run, device);
+}
+
+// Breaks a line after commas, and indents what follows.
+void add_wrapped(std::vector<std::string>& lines, const std::string& text) {
+  std::string line;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    size_t end = text.find(", ", begin);
+    end = end == std::string::npos ? text.size() : end + 2;
+    const std::string_view piece(&text[begin], end - begin);
+    if (!line.empty() && line.size() + piece.size() > kWidth) {
+      lines.push_back(line);
+      line = "    ";
+    }
+    line += piece;
+    begin = end;
+  }
+  if (!line.empty()) lines.push_back(line);
+}
+
+struct Composition {
+  std::array<int64_t, kParts> bytes{};
+  std::array<int64_t, kParts> inferred{};
+  std::array<Layers, kParts> layers;
+  std::array<Layers, kParts> dtypes;
+  int64_t nameless = 0;
+};
+
+Composition compose(const DeviceReport& rows, const RunOfDevice& run) {
+  Composition result;
+  const Sorter sorter(rows, run);
+  for (const ReportRow& row : rows.rows) {
+    const int64_t bytes = row.nbytes.value_or(0);
+    const PartOfRow part = sorter.part_of(row);
+    const auto index = static_cast<size_t>(part.part);
+    result.bytes[index] += bytes;
+    if (part.inferred) result.inferred[index] += bytes;
+    if (row.dtype) result.dtypes[index][dtype_name(*row.dtype)] += bytes;
+    std::string layer = layer_of(row);
+    if (row.anonymous && layer.empty() && part.part != Part::kWorkspaces) result.nameless += bytes;
+    if (!layer.empty()) result.layers[index][std::move(layer)] += bytes;
+  }
+  return result;
+}
+
+// Returns ` bfloat16+float32`, the largest first; what has less than a hundredth is left out.
+std::string dtypes_text(const Layers& dtypes, int64_t bytes) {
+  std::vector<std::pair<int64_t, std::string>> sorted;
+  for (const auto& [dtype, of_it] : dtypes) {
+    if (of_it * 100 >= bytes) sorted.emplace_back(-of_it, dtype);
+  }
+  std::sort(sorted.begin(), sorted.end());
+  std::string text;
+  for (const auto& [of_it, dtype] : sorted) text += (text.empty() ? " " : "+") + dtype;
+  return text;
+}
+
+// Returns `parameters 0.46M float32, activations 2.85M (conv1 2.85M)`.
+std::string composition_text(const Composition& composition, bool with_layers) {
+  std::string text;
+  for (size_t i = 0; i < kParts; ++i) {
+    if (composition.bytes[i] == 0) continue;
+    const auto part = static_cast<Part>(i);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_string(part),
+                        readable_size(composition.bytes[i]));
+    // Other parts are always inferred.
+    const bool may_be_told =
+        part == Part::kParameters || part == Part::kGradients || part == Part::kOptimizerState;
+    if (may_be_told) text += dtypes_text(composition.dtypes[i], composition.bytes[i]);
+    if (may_be_told && composition.inferred[i] > 0) {
+      text += composition.inferred[i] == composition.bytes[i]
+                  ? " (inferred)"
+                  : fmt::format(" ({} of it inferred)", readable_size(composition.inferred[i]));
+    }
+    const bool has_layers = part == Part::kActivations || part == Part::kGradientsOfActivations;
+    if (with_layers && has_layers && !composition.layers[i].empty())
+      text += fmt::format(" ({})", layers_text(composition.layers[i]));
+  }
+  return text;
+}
+
+// The optimizer that a label names: AdamW of …/Optimizer.step#AdamW.step.
+std::string optimizer_of(std::string_view label) {
+  const size_t begin = label.rfind(kStepLabel);
+  if (begin == std::string_view::npos) return "optimizer";
+  label.remove_prefix(begin + kStepLabel.size());
+  return std::string(label.substr(0, label.find('.')));
+}
+
+// What rows on one line have in common.
+struct Group {
+  std::string what, place;
+  std::string shape, dtype;
+  int64_t bytes = 0;
+  size_t count = 0;
+  int64_t first_number = -1, last_number = -1;
+  bool same_size = true;
+  int64_t each = 0;
+};
+
+// The storage may be far larger than the tensor that an operator has shown.
+std::string shape_of(const ReportRow& row) {
+  if (row.storage_kind != StorageKind::kTensor && !row.shape) return "workspace";
+  const std::string shape = table_shape(row.shape);
+  if (!row.anonymous || !row.shape || !row.dtype || !row.nbytes) return shape;
+  const int64_t shown = row.elements() * static_cast<int64_t>(c10::elementSize(*row.dtype));
+  return shown > 0 && shown <= *row.nbytes / 2 ? "a part: " + shape : shape;
+}
+
+std::string short_dtype(const ReportRow& row) {
+  if (!row.dtype) return "";
+  return dtype_name(*row.dtype);
+}
+
+// Returns the key of the row's group, and fills in what the group shows.
+std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
+  group.dtype = short_dtype(row);
+  group.shape = shape_of(row);
+  group.place = place_of(row);
+  if (!row.anonymous) {
+    const Numbered name = numbered(row.name);
+    group.what = row.name;
+    group.first_number = group.last_number = name.number;
+    if (name.number < 0) return "named " + row.name;
+    return "numbered " + name.before + '\n' + name.after + '\n' + group.shape + '\n' + group.dtype;
+  }
+  if (part.part == Part::kOptimizerState) {
+    group.what = optimizer_of(row.label) + " state";
+    group.place.clear();
+    group.shape = "various";
+    return "state " + group.what + '\n' + group.dtype;
+  }
+  if (part.part == Part::kCompiled) {
+    group.what = fmt::format("buffers of compiled {} [{}]", printable(compiled_graph(row)),
+                             to_string(row.phase));
+    group.shape = "various";
+    return "compiled " + group.what;
+  }
+  ReportRow without_place = row;
+  without_place.where.clear();
+  const std::string made_by = producer(without_place);
+  group.what = made_by.empty() ? "made outside operators" : made_by;
+  return "made " + group.what + '\n' + group.place + '\n' + group.shape + '\n' + group.dtype;
+}
+
+std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
+  std::vector<Group> groups;
+  std::unordered_map<std::string, size_t> index_of;
+  const Sorter sorter(rows, run);
+  for (const ReportRow& row : rows.rows) {
+    const int64_t bytes = row.nbytes.value_or(0);
+    if (row.kind != RowKind::kStorage || bytes == 0) continue;
+    Group described;
+    std::string key = describe(row, sorter.part_of(row), described);
+    const auto [entry, is_new] = index_of.try_emplace(std::move(key), groups.size());
+    if (is_new) {
+      groups.push_back(std::move(described));
+      groups.back().each = bytes;
+    }
+    Group& group = groups[entry->second];
+    group.bytes += bytes;
+    ++group.count;
+    group.same_size = group.same_size && group.each == bytes;
+    if (group.first_number >= 0) {
+      group.first_number = std::min(group.first_number, described.last_number);
+      group.last_number = std::max(group.last_number, described.last_number);
+    }
+  }
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const Group& a, const Group& b) { return a.bytes > b.bytes; });
+  return groups;
+}
+
+std::string what_of(const Group& group) {
+  if (group.first_number < 0 || group.first_number == group.last_number)
+    return table_name(group.what);
+  const Numbered name = numbered(group.what);
+  return table_name(
+      fmt::format("{}{}…{}{}", name.before, group.first_number, group.last_number, name.after));
+}
+
+std::string shape_and_dtype(const Group& group) {
+  return group.dtype.empty() ? group.shape : group.shape + " " + group.dtype;
+}
+
+// Returns `  110.25M  12 x 9.19M  (768, 3072) float32  h.0…11.mlp.weight at train.py:81`.
+std::string group_text(const Group& group) {
+  const std::string count = group.count == 1 ? ""
+                            : group.same_size
+                                ? fmt::format("{} x {}", group.count, readable_size(group.each))
+                                : fmt::format("{} x", group.count);
+  const std::string figures = fmt::format("  {:>9s}  {:<12s} {:<26s} ", readable_size(group.bytes),
+                                          count, shape_and_dtype(group));
+  constexpr size_t kLeast = 40;
+  const size_t taken = figures.size() + group.place.size();
+  return figures + table_name(what_of(group), taken + kLeast < kWidth ? kWidth - taken : kLeast) +
+         group.place;
+}
+
+std::string signed_size(int64_t bytes) {
+  return (bytes < 0 ? "-" : "+") + readable_size(bytes < 0 ? -bytes : bytes);
+}
+
+// Returns the groups that hold more after the last step than after the baseline.
+std::vector<Group> growth_of(const RunOfDevice& device) {
+  std::map<std::string, int64_t> before, counts_before;
+  const auto key_of = [](const Group& group) {
+    return what_of(group) + '\n' + group.place + '\n' + shape_and_dtype(group);
+  };
+  for (const Group& group : groups_of(*device.baseline, device)) {
+    before[key_of(group)] += group.bytes;
+    counts_before[key_of(group)] += static_cast<int64_t>(group.count);
+  }
+  std::vector<Group> grown;
+  for (Group& group : groups_of(*device.last, device)) {
+    const std::string key = key_of(group);
+    group.bytes -= before[key];
+    group.count -= std::min(group.count, static_cast<size_t>(counts_before[key]));
+    if (group.bytes > 0) grown.push_back(std::move(group));
+  }
+  std::stable_sort(grown.begin(), grown.end(),
+                   [](const Group& a, const Group& b) { return a.bytes > b.bytes; });
+  return grown;
+}
+
+std::string growth_text(const RunReport& run, const RunOfDevice& device) {
+  const int64_t difference = device.last->total_bytes - device.baseline->total_bytes;
+  std::vector<Group> grown = growth_of(device);
+  if (difference == 0 && grown.empty())
+    return fmt::format("nothing has grown since step {}", run.baseline_step);
+  std::string text = fmt::format("since step {}: {}", run.baseline_step, signed_size(difference));
+  for (size_t i = 0; i < std::min(grown.size(), kGrowing); ++i) {
+    text += fmt::format("{} {} {} {}{}", i == 0 ? ", namely" : ",", signed_size(grown[i].bytes),
+                        shape_and_dtype(grown[i]), what_of(grown[i]), grown[i].place);
+  }
+  if (grown.size() > kGrowing) text += fmt::format(", {} more", grown.size() - kGrowing);
+  return text;
+}
+
+std::string largest_text(const DeviceReport& rows, const RunOfDevice& run, size_t most) {
+  std::string text;
+  const std::vector<Group> groups = groups_of(rows, run);
+  for (size_t i = 0; i < std::min(groups.size(), most); ++i) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", readable_size(groups[i].bytes),
+                        what_of(groups[i]));
+  }
+  if (groups.size() > most) text += fmt::format(", {} more", groups.size() - most);
+  return text;
+}
+
+void add_states(std::vector<std::string>& lines, const RunReport& run, const RunOfDevice& device) {
+  if (device.last) {
+    add_wrapped(lines, fmt::format("  after the last step ({}): {}: {}", run.steps,
+                                   readable_size(device.last->total_bytes),
+                                   composition_text(compose(*device.last, device), false)));
+    if (device.baseline && run.steps > run.baseline_step)
+      add_wrapped(lines, "    " + growth_text(run, device));
+  }
+  if (!device.end) return;
+  std::string text = run.goes_on ? "  alive now: " : "  not freed at the end: ";
+  text += device.end->total_bytes == 0
+              ? "nothing"
+              : fmt::format("{}: {}", readable_size(device.end->total_bytes),
+                            largest_text(*device.end, device, 3));
+  if (device.end->unexplained_bytes.value_or(0) != 0)
+    text += fmt::format("; {} unexplained: please report a bug",
+                        readable_size(*device.end->unexplained_bytes));
+  add_wrapped(lines, text);
+}
+
+// What there is to tell of a device, in the order in which it is told.
+struct Told {
+  std::vector<std::string> head, largest, states;
+};
+
+Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu) {
+  Told told;
+  add_wrapped(told.head, head_of(run, device));
+  const Composition composition = compose(device.peak, device);
+  const std::string parts = composition_text(composition, true);
+  const bool is_rounded = device.figures.allocated_peak.has_value() &&
+                          *device.figures.allocated_peak != device.peak.total_bytes;
+  const std::string requested =
+      is_rounded ? readable_size(device.peak.total_bytes) + " requested: " : "";
+  if (!parts.empty()) add_wrapped(told.head, "  " + requested + parts);
+  if (composition.nameless > 0)
+    told.head.push_back("  without a name or a layer: " + readable_size(composition.nameless));
+  const std::vector<Group> groups = groups_of(device.peak, device);
+  const size_t most = is_beside_gpu ? kLargestBesideGpu : kLargest;
+  for (size_t i = 0; i < std::min(most, groups.size()); ++i)
+    told.largest.push_back(group_text(groups[i]));
+  if (!is_beside_gpu) add_states(told.states, run, device);
+  return told;
+}
+
+std::string reads_text(const ZeroReads& reads) {
+  return fmt::format("read back as zero: {} value{}, first in {}{}", reads.count,
+                     reads.count == 1 ? "" : "s", printable(reads.first_op),
+                     reads.first_place.empty() ? "" : " at " + printable(reads.first_place));
+}
+
+size_t count_lines(const std::vector<Told>& devices, size_t largest, bool with_states) {
+  size_t lines = 0;
+  for (const Told& told : devices) {
+    lines += told.head.size() + std::min(told.largest.size(), largest) +
+             (with_states ? told.states.size() : 0);
+  }
+  return lines;
+}
+
+void append(std::vector<std::string>& lines, const std::vector<std::string>& more, size_t most) {
+  lines.insert(lines.end(), more.begin(),
+               more.begin() + static_cast<std::ptrdiff_t>(std::min(more.size(), most)));
+}
+
+}  // namespace
+
+std::string_view to_string(Part part) {
+  switch (part) {
+    case Part::kParameters:
+      return "parameters";
+    case Part::kBuffers:
+      return "buffers";
+    case Part::kGradients:
+      return "gradients";
+    case Part::kOptimizerState:
+      return "optimizer state";
+    case Part::kInputs:
+      return "inputs";
+    case Part::kActivations:
+      return "activations";
+    case Part::kGradientsOfActivations:
+      return "gradients of activations";
+    case Part::kOptimizerTemporaries:
+      return "optimizer's temporaries";
+    case Part::kCompiled:
+      return "compiled code's buffers";
+    case Part::kWorkspaces:
+      return "workspaces";
+    case Part::kOther:
+      break;
+  }
+  return "other";
+}
+
+std::vector<PartOfRow> parts_of(const DeviceReport& rows, const RunOfDevice& run) {
+  const Sorter sorter(rows, run);
+  std::vector<PartOfRow> parts;
+  parts.reserve(rows.rows.size());
+  for (const ReportRow& row : rows.rows) parts.push_back(sorter.part_of(row));
+  return parts;
+}
+
+std::vector<PartBytes> composition_of(const DeviceReport& rows, const RunOfDevice& run) {
+  const Composition composition = compose(rows, run);
+  std::vector<PartBytes> result;
+  for (size_t i = 0; i < kParts; ++i) {
+    if (composition.bytes[i] > 0)
+      result.push_back({static_cast<Part>(i), composition.bytes[i], composition.inferred[i]});
+  }
+  return result;
+}
+
+std::string run_summary(const RunReport& run, size_t most_lines) {
+  constexpr size_t kFewRows = 3;
+  const bool has_gpu =
+      std::any_of(run.devices.begin(), run.devices.end(),
+                  [](const RunOfDevice& device) { return device.peak.device.is_cuda(); });
+  std::vector<Told> devices;
+  for (const RunOfDevice& device : run.devices)
+    devices.push_back(tell_of(run, device, has_gpu && device.peak.device.is_cpu()));
+  const bool has_reads = run.reads && run.reads->count > 0;
+  const size_t room = most_lines - 1 - (has_reads ? 1 : 0);
+  size_t largest = kLargest;
+  while (largest > kFewRows && count_lines(devices, largest, true) > room) --largest;
+  const bool with_states = count_lines(devices, largest, true) <= room;
+  while (largest > 0 && count_lines(devices, largest, with_states) > room) --largest;
+
+  std::vector<std::string> lines = {"memledger: " + run.title +
+                                    (run.hint.empty() ? "" : "; " + run.hint)};
+  for (const Told& told : devices) {
+    append(lines, told.head, told.head.size());
+    append(lines, told.largest, largest);
+    if (with_states) append(lines, told.states, told.states.size());
+  }
+  if (lines.size() > room + 1) {
+    const size_t left_out = lines.size() - room;
+    lines.resize(room);
+    lines.push_back(fmt::format("… {} more lines", left_out));
+  }
+  if (has_reads) lines.push_back(reads_text(*run.reads));
+  std::string text;
+  for (std::string& line : lines) {
+    line.resize(line.find_last_not_of(' ') + 1);
+    text.append(line).append("\n");
+  }
+  return text;
+}
+
+}  // namespace memledger

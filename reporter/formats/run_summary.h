@@ -1,0 +1,90 @@
+#pragma once
+
+// The report of a run on one screen: each device's peak, who held it, what was alive between steps,
+// what grew, what is left.
+//
+//   std::cerr << memledger::run_summary(run, 40);
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "reporter/report.h"
+
+namespace memledger {
+
+// What the rows do not tell, in bytes. Empty: not known, and not printed.
+struct PeakFigures {
+  std::string gpu;                        // NVIDIA H100
+  std::optional<int64_t> allocated_peak;  // LibTorch's own, of the whole run
+  std::optional<int64_t> reserved_peak;
+  std::optional<int64_t> capacity;
+};
+
+struct RunOfDevice {
+  DeviceReport peak;  // of MemReporter::collect_peak()
+  PeakFigures figures;
+  int64_t peak_step = 0;  // 0: none, or after the last
+  // At the ends of steps (registry/step_history.h), and now. Empty: not known.
+  std::optional<DeviceReport> baseline, last, end;
+};
+
+// Values that only a device has and that the program read as zero.
+struct ZeroReads {
+  uint64_t count = 0;
+  std::string first_op;
+  std::string first_place;  // may be empty
+};
+
+struct RunReport {
+  std::string title;     // train.py, at its end after 12.3 s (process 71, rank 0)
+  std::string hint;      // what the first line ends with
+  bool goes_on = false;  // it has not ended
+  int64_t steps = 0;
+  int64_t baseline_step = 0;  // 0: none
+  std::vector<RunOfDevice> devices;
+  std::optional<ZeroReads> reads;
+};
+
+// What the bytes of a device are for, in the order in which it is told.
+enum class Part : uint8_t {
+  kParameters,
+  kBuffers,
+  kGradients,
+  kOptimizerState,
+  kInputs,
+  kActivations,
+  kGradientsOfActivations,
+  kOptimizerTemporaries,
+  kCompiled,  // made by compiled code, which shows no tensor
+  kWorkspaces,
+  kOther,
+};
+constexpr size_t kParts = static_cast<size_t>(Part::kOther) + 1;
+// Returns `optimizer state`, and so on.
+std::string_view to_string(Part part);
+
+struct PartOfRow {
+  Part part = Part::kOther;
+  bool inferred = false;  // from phases and sizes: nothing has told so
+};
+// Returns the parts of all rows, by their places. What stays from one step to the next is told by
+// the states at their ends.
+std::vector<PartOfRow> parts_of(const DeviceReport& rows, const RunOfDevice& run);
+
+struct PartBytes {
+  Part part = Part::kOther;
+  int64_t bytes = 0;
+  int64_t inferred_bytes = 0;
+};
+// Returns the parts that have bytes. Their sum is that of the rows.
+std::vector<PartBytes> composition_of(const DeviceReport& rows, const RunOfDevice& run);
+
+// Returns at most so many lines, each ended: with many devices fewer of each. Cost grows with rows.
+std::string run_summary(const RunReport& run, size_t most_lines);
+
+}  // namespace memledger

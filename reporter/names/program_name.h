@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "reporter/role.h"
+
+namespace memledger {
+
+// What a program tells of a tensor without knowing.
+struct ProgramName {
+  std::string name;  // encoder.0.weight, AdamW.encoder.0.weight.exp_avg
+  Role role = Role::kTensor;
+  std::string module;  // see NamedTensor::module
+};
+
+struct LivingName : ProgramName {
+  at::Tensor tensor;      // a strong reference: drop it soon, and with no lock held
+  uint32_t noted_by = 0;  // the thread
+};
+
+struct KeptName : ProgramName {
+  uint64_t storage_id = 0;
+};
+
+}  // namespace memledger

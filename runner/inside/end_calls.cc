@@ -1,0 +1,98 @@
+// Part of libmemledger_preload.so, and of libmemledger.so for programs that link it. The functions
+// here may be called in signal handlers and in children of vfork, so they take no lock and keep no
+// state about what the program sets: whose an action is shows in its handler.
+#include "runner/inside/end_calls.h"
+
+#include <errno.h>
+
+#include "runner/inside/real_function.h"
+
+namespace {
+
+using memledger::inside::RealFunction;
+using memledger::inside::SuddenExitObserver;
+
+using Handler = void (*)(int);
+using Sigaction = int (*)(int, const struct sigaction*, struct sigaction*);
+
+constexpr int kMostSignals = 64;
+
+SuddenExitObserver exit_observers[4];
+
+// Set once, before `replaced`.
+struct sigaction ours;
+uint64_t replaced = 0;
+
+RealFunction<Sigaction> real_sigaction("sigaction");
+RealFunction<Handler (*)(int, Handler)> real_signal("signal");
+
+// Both are needed in signal handlers, where nothing may be looked up.
+__attribute__((constructor)) void find_real_functions() {
+  real_sigaction.get();
+  real_signal.get();
+}
+
+bool is_replaced(int number) {
+  return number > 0 && number < kMostSignals &&
+         (__atomic_load_n(&replaced, __ATOMIC_ACQUIRE) >> number & 1) != 0;
+}
+
+bool is_default(const struct sigaction& action) { return action.sa_handler == SIG_DFL; }
+
+bool is_ours(Handler handler) { return handler == ours.sa_handler; }
+
+}  // namespace
+
+extern "C" {
+
+#define MEMLEDGER_IN_FRONT __attribute__((visibility("default")))
+
+MEMLEDGER_IN_FRONT void memledger_observe_sudden_exit(SuddenExitObserver observer) {
+  for (SuddenExitObserver& place : exit_observers) {
+    SuddenExitObserver none = nullptr;
+    if (__atomic_compare_exchange_n(&place, &none, observer, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_RELAXED))
+      return;
+  }
+}
+
+MEMLEDGER_IN_FRONT void memledger_replace_default_actions(uint64_t signals,
+                                                          const struct sigaction* action) {
+  if (__atomic_load_n(&replaced, __ATOMIC_ACQUIRE) != 0) return;
+  ours = *action;
+  __atomic_store_n(&replaced, signals, __ATOMIC_RELEASE);
+  for (int number = 1; number < kMostSignals; ++number) {
+    struct sigaction now;
+    if (is_replaced(number) && real_sigaction.get()(number, nullptr, &now) == 0 && is_default(now))
+      real_sigaction.get()(number, &ours, nullptr);
+  }
+}
+
+MEMLEDGER_IN_FRONT int sigaction(int number, const struct sigaction* action,
+                                 struct sigaction* before) noexcept {
+  if (!is_replaced(number)) return real_sigaction.get()(number, action, before);
+  const bool sets_default = action != nullptr && is_default(*action);
+  const int result = real_sigaction.get()(number, sets_default ? &ours : action, before);
+  if (result == 0 && before != nullptr && is_ours(before->sa_handler)) *before = {};
+  return result;
+}
+
+MEMLEDGER_IN_FRONT Handler signal(int number, Handler handler) noexcept {
+  const Handler before = real_signal.get()(number, handler);
+  if (before == SIG_ERR || !is_replaced(number)) return before;
+  if (handler == SIG_DFL) real_sigaction.get()(number, &ours, nullptr);
+  return is_ours(before) ? SIG_DFL : before;
+}
+
+MEMLEDGER_IN_FRONT void _exit(int status) {
+  static RealFunction<void (*)(int)> real("_exit");
+  for (SuddenExitObserver& place : exit_observers) {
+    const SuddenExitObserver observer = __atomic_load_n(&place, __ATOMIC_ACQUIRE);
+    if (observer != nullptr) observer(status);
+  }
+  real.get()(status);
+  __builtin_unreachable();
+}
+MEMLEDGER_IN_FRONT void _Exit(int status) { _exit(status); }
+
+}  // extern "C"

@@ -1,0 +1,321 @@
+R"PYTHON(#"
+# What memledger runs in a Python program that it watches, once, while `import torch` runs. At the
+# end of that import it registers PyTorch's own hooks, which tell C++ of modules, parameters,
+# buffers and optimizers (python_program.cc). First and last line: C++ includes this file as text.
+#
+# Nothing here keeps an object of the program's alive, raises or prints. Modules' forward functions
+# have no hook, which would slow each call and show in compiled code; what compiled code runs of
+# these hooks ends at is_compiling(), a constant there.
+
+import builtins
+import sys
+
+__builtins__ = builtins  # as modules have them; torch.compile looks there
+PARAMETER, BUFFER = 0, 1
+
+
+class Books:
+    """The functions of C++, by name. ADDRESSES is what C++ has put here."""
+
+    def __init__(self):
+        import ctypes
+
+        text, number, tensor = ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p
+        # These keep Python's lock.
+        for name, arguments in {
+            "add_module": (number, text),
+            "add_part": (number, text, number),
+            "add_tensor": (number, text, ctypes.c_int, tensor),
+            "end_module": (number,),
+            "add_trained": (text, tensor),
+            "add_gradient": (tensor, tensor),
+            "add_state": (text, tensor, text, tensor),
+        }.items():
+            setattr(self, name, ctypes.PYFUNCTYPE(None, *arguments)(ADDRESSES[name]))
+        self.program_ends = ctypes.CFUNCTYPE(None)(ADDRESSES["program_ends"])
+
+
+def begin():
+    """Registers the hooks. PyTorch is imported by now."""
+    import atexit
+    import functools
+    import itertools
+    import weakref
+
+    import torch
+    from torch.nn.modules import module as nn_module
+    from torch.nn.parameter import Buffer, Parameter
+    from torch.optim import optimizer as optim
+
+    is_compiling = torch.compiler.is_compiling
+    Module, Tensor = nn_module.Module, torch.Tensor
+    plain = (Parameter, Tensor, Buffer)
+    books = Books()
+    numbers = itertools.count(1)
+    modules = {}  # by id, Known
+    optimizers = {}  # by id, Known
+
+    class Known(weakref.ref):
+        __slots__ = ("key", "number", "steps", "states")
+
+    def module_ended(known):
+        if modules.get(known.key) is known:
+            del modules[known.key]
+        books.end_module(known.number)
+
+    def optimizer_ended(known):
+        if optimizers.get(known.key) is known:
+            del optimizers[known.key]
+
+    def know(table, thing, ended):
+        known = Known(thing, ended)
+        known.key, known.number, known.steps, known.states = id(thing), next(numbers), 0, 0
+        table[known.key] = known
+        return known
+
+    def find(table, thing):
+        known = table.get(id(thing))
+        return known if known is not None and known() is thing else None
+
+    def encode(text):
+        return text.encode("utf-8", "replace")
+
+    def parts_of(tensor):
+        """The tensors with memory: those of a DTensor or another tensor that wraps some."""
+        if type(tensor) in plain:
+            return ((b"", tensor._cdata),)
+        with torch._C.DisableTorchFunctionSubclass():
+            flatten = getattr(tensor, "__tensor_flatten__", None)
+            if flatten is None:
+                return ((b"", tensor._cdata),)
+            names = flatten()[0]
+            parts = []
+            for name in names:
+                suffix = b"" if len(names) == 1 else b"." + encode(name)
+                parts += [(suffix + inner, cdata) for inner, cdata in parts_of(getattr(tensor, name))]
+            return parts
+
+    def tell_tensor(number, name, role, tensor):
+        if not isinstance(tensor, Tensor):
+            return
+        name = encode(name)
+        for suffix, cdata in parts_of(tensor):
+            books.add_tensor(number, name + suffix, role, cdata)
+        if type(tensor) not in plain:
+            tell_gradient(tensor)
+
+    def tell_gradient(tensor):
+        """LibTorch tells of gradients itself, but for those of tensors that wrap others."""
+        gradient = tensor.grad if tensor.is_leaf else None
+        if gradient is None or type(gradient) in plain:
+            return
+        for (_, cdata), (_, its) in zip(parts_of(tensor), parts_of(gradient)):
+            books.add_gradient(cdata, its)
+
+    def tell(module, known):
+        """Tells what a module has now, and returns the modules in it."""
+        found = []
+        for name, tensor in list((module._parameters or {}).items()):
+            if tensor is not None:
+                tell_tensor(known.number, name, PARAMETER, tensor)
+        for name, tensor in list((module._buffers or {}).items()):
+            if tensor is not None:
+                tell_tensor(known.number, name, BUFFER, tensor)
+        for name, part in list((module._modules or {}).items()):
+            if part is not None:
+                found.append((name, part))
+        return found
+
+    def scan(module, seen):
+        """Tells of a module and all within."""
+        seen.add(id(module))
+        known = find(modules, module)
+        if known is None:
+            known = know(modules, module, module_ended)
+            books.add_module(known.number, encode(type(module).__name__))
+        for name, part in tell(module, known):
+            if id(part) not in seen:
+                scan(part, seen)
+            books.add_part(known.number, encode(name), find(modules, part).number)
+
+    def number_of(module):
+        known = find(modules, module)
+        if known is None:
+            scan(module, set())
+            known = find(modules, module)
+        return known.number
+
+    def scan_all():
+        seen = set()
+        for known in list(modules.values()):
+            module = known()
+            if module is not None and id(module) not in seen:
+                scan(module, seen)
+
+    def silent(function):
+        def called(*arguments):
+            if is_compiling():
+                return
+            try:
+                function(*arguments)
+            except Exception:
+                pass  # a name is missing
+
+        return called
+
+    @silent
+    def on_module(module, name, part):
+        if part is not None:
+            # Before it is looked at, as it may be this one that is being made.
+            books.add_part(number_of(module), encode(name), number_of(part))
+
+    @silent
+    def on_parameter(module, name, tensor):
+        tell_tensor(number_of(module), name, PARAMETER, tensor)
+
+    @silent
+    def on_buffer(module, name, tensor):
+        tell_tensor(number_of(module), name, BUFFER, tensor)
+
+    def is_due(count):
+        """What rarely changes is read at the first three times and at each power of two."""
+        return count <= 3 or count & (count - 1) == 0
+
+    @silent
+    def before_step(optimizer, arguments, keywords):
+        known = find(optimizers, optimizer) or know(optimizers, optimizer, optimizer_ended)
+        known.steps += 1
+        if not is_due(known.steps):
+            return
+        scan_all()
+        for i, group in enumerate(optimizer.param_groups):
+            for j, parameter in enumerate(group["params"]):
+                for suffix, cdata in parts_of(parameter):
+                    books.add_trained(b"param%d.%d" % (i, j) + suffix, cdata)
+
+    def tell_state(optimizer, parameter, slot, state):
+        if isinstance(state, Tensor):
+            owners, parts = parts_of(parameter), parts_of(state)
+            if len(owners) != len(parts):
+                owners = owners[:1] * len(parts)
+            for (_, owner), (suffix, cdata) in zip(owners, parts):
+                books.add_state(optimizer, owner, slot + suffix, cdata)
+        elif isinstance(state, (list, tuple)):
+            for i, one in enumerate(state):
+                tell_state(optimizer, parameter, slot + b".%d" % i, one)
+        elif isinstance(state, dict):
+            for name, one in state.items():
+                tell_state(optimizer, parameter, slot + (b"." if slot else b"") + encode(str(name)), one)
+
+    @silent
+    def after_step(optimizer, arguments, keywords):
+        known = find(optimizers, optimizer)
+        if known is None or not is_due(known.steps) and known.states == len(optimizer.state):
+            return
+        known.states = len(optimizer.state)
+        name = encode(type(optimizer).__name__)
+        for parameter, state in optimizer.state.items():
+            if isinstance(parameter, Tensor):
+                tell_state(name, parameter, b"", state)
+
+    # Copies and pickles of modules register nothing, and moving a module replaces its buffers.
+    # Programs ask for train() or eval() where they have made their model.
+    depth = 0
+
+    def after(name, is_outermost, is_wanted):
+        function = Module.__dict__[name]
+
+        @functools.wraps(function)
+        def called(self, *arguments, **keywords):
+            nonlocal depth
+            if is_compiling():
+                return function(self, *arguments, **keywords)
+            depth += 1
+            try:
+                result = function(self, *arguments, **keywords)
+            finally:
+                depth -= 1
+            if depth == 0 or not is_outermost:
+                try:
+                    if is_wanted(self):
+                        scan(self, set())
+                except Exception:
+                    pass
+            return result
+
+        setattr(Module, name, called)
+
+    def is_train_wanted(module):
+        known = find(modules, module)
+        if known is None:
+            return True
+        known.steps += 1
+        return is_due(known.steps)
+
+    after("_apply", True, lambda module: True)
+    after("train", True, is_train_wanted)
+    after("__setstate__", False, lambda module: True)
+
+    @atexit.register
+    def at_end():
+        try:
+            scan_all()
+        except Exception:
+            pass
+        books.program_ends()
+
+    nn_module.register_module_module_registration_hook(on_module)
+    nn_module.register_module_parameter_registration_hook(on_parameter)
+    nn_module.register_module_buffer_registration_hook(on_buffer)
+    optim.register_optimizer_step_pre_hook(before_step)
+    optim.register_optimizer_step_post_hook(after_step)
+
+
+class Finder:
+    """Tells PyTorch of begin() where it looks for packages that extend it: the end of its import."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None
+
+    @staticmethod
+    def find_distributions(context=None):
+        from importlib.metadata import Distribution, EntryPoint
+
+        class Begin(EntryPoint):
+            def load(self):
+                return begin_once
+
+        class Memledger(Distribution):
+            entry_points = [Begin("memledger", "_memledger:begin", "torch.backends")]
+            metadata = {"Name": "memledger-run", "Version": "0"}
+
+            def read_text(self, filename):
+                return None
+
+            def locate_file(self, path):
+                return None
+
+        if getattr(context, "name", None) in (None, "memledger-run"):
+            yield Memledger()
+
+
+def begin_once():
+    if Finder in sys.meta_path:
+        sys.meta_path.remove(Finder)
+        try:
+            begin()
+        except Exception:
+            pass
+
+
+def start():
+    torch = sys.modules.get("torch")
+    sys.meta_path.append(Finder)
+    spec = getattr(torch, "__spec__", None)
+    if torch is not None and not getattr(spec, "_initializing", False):
+        begin_once()
+
+
+start()
+#)PYTHON"

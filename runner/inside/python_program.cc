@@ -1,0 +1,125 @@
+// The way into a Python program. Linked with no Python: its functions are looked up in the process.
+#include "runner/inside/python_program.h"
+
+#include <ATen/core/Tensor.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "reporter/names/told_names.h"
+#include "reporter/role.h"
+#include "runner/inside/watch.h"
+
+namespace memledger::inside {
+namespace {
+
+constexpr char kSource[] =
+#include "runner/inside/python_names.py"
+    ;
+constexpr char kModule[] = "_memledger";
+
+// A tensor that Python keeps alive for a call. Takes no reference: Python's lock goes with those.
+class Borrowed {
+ public:
+  explicit Borrowed(void* address)
+      : tensor_(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(
+            static_cast<c10::TensorImpl*>(address))) {}
+  ~Borrowed() { tensor_.unsafeReleaseTensorImpl(); }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  const at::Tensor& operator*() const { return tensor_; }
+
+ private:
+  at::Tensor tensor_;
+};
+
+// What the hooks call. Texts are Python's, and end with the call.
+
+void add_module(uint64_t module, const char* type) { ToldNames::global().add_module(module, type); }
+void add_part(uint64_t whole, const char* name, uint64_t part) {
+  ToldNames::global().add_part(whole, name, part);
+}
+void add_tensor(uint64_t module, const char* name, int role, void* tensor) {
+  const Borrowed borrowed(tensor);
+  ToldNames::global().add_tensor(module, name, role == 0 ? Role::kParameter : Role::kBuffer,
+                                 *borrowed);
+}
+void end_module(uint64_t module) { ToldNames::global().end_module(module); }
+void add_trained(const char* place, void* parameter) {
+  const Borrowed borrowed(parameter);
+  ToldNames::global().add_trained(place, *borrowed);
+}
+void add_gradient(void* parameter, void* gradient) {
+  const Borrowed owner(parameter);
+  const Borrowed borrowed(gradient);
+  ToldNames::global().add_gradient(*owner, *borrowed);
+}
+void add_state(const char* optimizer, void* parameter, const char* slot, void* state) {
+  const Borrowed owner(parameter);
+  const Borrowed borrowed(state);
+  ToldNames::global().add_state(optimizer, *owner, slot, *borrowed);
+}
+void program_ends() { report_now(); }
+
+template <typename Function>
+std::string entry(const char* name, Function function) {
+  return fmt::format("'{}':{},", name, reinterpret_cast<uintptr_t>(function));
+}
+
+template <typename Function>
+Function find(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+}
+
+// Python objects, without their type.
+using Object = void;
+
+// On Python's main thread, with its lock.
+int run_source(void* /*unused*/) {
+  const auto add_python_module = find<Object* (*)(const char*)>("PyImport_AddModule");
+  const auto dictionary_of = find<Object* (*)(Object*)>("PyModule_GetDict");
+  const auto compile = find<Object* (*)(const char*, const char*, int)>("Py_CompileString");
+  const auto evaluate = find<Object* (*)(Object*, Object*, Object*)>("PyEval_EvalCode");
+  const auto let_go = find<void (*)(Object*)>("Py_DecRef");
+  const auto clear_error = find<void (*)()>("PyErr_Clear");
+  if (add_python_module == nullptr || dictionary_of == nullptr || compile == nullptr ||
+      evaluate == nullptr || let_go == nullptr || clear_error == nullptr)
+    return 0;
+  constexpr int kFileInput = 257;  // Py_file_input
+  try {
+    const std::string source =
+        "ADDRESSES={" + entry("add_module", &add_module) + entry("add_part", &add_part) +
+        entry("add_tensor", &add_tensor) + entry("end_module", &end_module) +
+        entry("add_trained", &add_trained) + entry("add_gradient", &add_gradient) +
+        entry("add_state", &add_state) + entry("program_ends", &program_ends) + "}\n" + kSource;
+    Object* const module = add_python_module(kModule);  // borrowed
+    if (module != nullptr) {
+      if (Object* const code = compile(source.c_str(), "<memledger>", kFileInput)) {
+        Object* const globals = dictionary_of(module);  // borrowed
+        if (Object* const result = evaluate(code, globals, globals)) let_go(result);
+        let_go(code);
+      }
+    }
+  } catch (...) {
+    // Without memory, names are missing.
+  }
+  clear_error();
+  return 0;
+}
+
+}  // namespace
+
+void tell_python_names() noexcept {
+  static std::atomic<bool> done{false};
+  if (done.load(std::memory_order_relaxed)) return;
+  const auto is_initialized = find<int (*)()>("Py_IsInitialized");
+  const auto call_soon = find<int (*)(int (*)(void*), void*)>("Py_AddPendingCall");
+  if (is_initialized == nullptr || call_soon == nullptr || is_initialized() == 0) return;
+  // Not now: this may be the dynamic linker, which calls us with its lock.
+  if (!done.exchange(true) && call_soon(&run_source, nullptr) != 0) done.store(false);
+}
+
+}  // namespace memledger::inside

@@ -1,0 +1,28 @@
+#pragma once
+
+// A function of the C library that one of our preloaded libraries stands before.
+
+#include <dlfcn.h>
+
+namespace memledger::inside {
+
+// Looked up at its first call, as other libraries' constructors call these before ours has run.
+template <typename Function>
+class RealFunction {
+ public:
+  explicit constexpr RealFunction(const char* name) : name_(name) {}
+  Function get() {
+    void* known = __atomic_load_n(&function_, __ATOMIC_RELAXED);
+    if (known == nullptr) {
+      known = dlsym(RTLD_NEXT, name_);
+      __atomic_store_n(&function_, known, __ATOMIC_RELAXED);
+    }
+    return reinterpret_cast<Function>(known);
+  }
+
+ private:
+  const char* name_;
+  void* function_ = nullptr;
+};
+
+}  // namespace memledger::inside

@@ -1,0 +1,183 @@
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "reporter/formats/run_summary.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace memledger {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// A training of twelve layers and a head, at its peak, all by hand.
+class Training {
+ public:
+  Training() : peak_(on(c10::Device(c10::kCUDA, 0))) {
+    for (int layer = 0; layer < 12; ++layer) {
+      const std::string name = "h." + std::to_string(layer);
+      named(name + ".weight", Role::kParameter, name, 4 * kMiB);
+      ReportRow& activation = anonymous("aten::linear", Phase::kForward, 8 * kMiB);
+      activation.module = name;
+      activation.is_output = true;
+    }
+    named("head.weight", Role::kParameter, "head", 16 * kMiB);
+    anonymous("aten::linear", Phase::kForward, 3 * kMiB).module = "head";
+    anonymous("aten::randint", Phase::kForward, 5 * kMiB);
+    for (int state = 0; state < 26; ++state) {
+      ReportRow& row = anonymous("aten::zeros_like", Phase::kOptimizer, 4 * kMiB);
+      row.label = "Optimizer.step#AdamW.step";
+      states_.push_back(row);
+    }
+    anonymous("aten::_foreach_sqrt", Phase::kOptimizer, 2 * kMiB);
+    ReportRow& workspace = anonymous("aten::mm", Phase::kBackward, 32 * kMiB);
+    workspace.storage_kind = StorageKind::kScratch;
+    workspace.shape.reset();
+    workspace.dtype.reset();
+    anonymous("aten::to", Phase::kOther, kMiB).where = "train.py:8 main";
+  }
+
+  ReportRow& anonymous(std::string_view op, Phase phase, int64_t bytes) {
+    ReportRow row;
+    row.anonymous = true;
+    row.op = op;
+    row.phase = phase;
+    return add(row, bytes);
+  }
+  ReportRow& named(const std::string& name, Role role, const std::string& module, int64_t bytes) {
+    ReportRow row;
+    row.name = name;
+    row.role = role;
+    row.module = module;
+    return add(row, bytes);
+  }
+
+  RunReport run() const {
+    RunReport run;
+    run.title = "train.py, at its end after 12.3 s";
+    run.steps = 5;
+    run.baseline_step = 2;
+    RunOfDevice device;
+    device.peak = peak_;
+    device.figures = {"h100", 400 * kMiB, 500 * kMiB, 80 * 1024 * kMiB};
+    device.peak_step = 2;
+    device.last = device.baseline = on(peak_.device);
+    for (const ReportRow& row : states_) put(*device.last, row);
+    device.baseline->rows.assign(states_.begin(), states_.end() - 1);
+    device.baseline->total_bytes = 25 * 4 * kMiB;
+    device.end = on(peak_.device);
+    run.devices.push_back(device);
+    return run;
+  }
+
+ private:
+  static DeviceReport on(c10::Device device) {
+    DeviceReport report;
+    report.device = device;
+    report.bytes_by_role.resize(static_cast<size_t>(Role::kTensor) + 1);
+    return report;
+  }
+  static void put(DeviceReport& device, const ReportRow& row) {
+    device.rows.push_back(row);
+    device.total_bytes += row.nbytes.value_or(0);
+  }
+  ReportRow& add(ReportRow row, int64_t bytes) {
+    row.storage_id = ++ids_;
+    row.nbytes = bytes;
+    row.dtype = c10::ScalarType::BFloat16;
+    row.shape = c10::DimVector{bytes / 2};
+    put(peak_, row);
+    return peak_.rows.back();
+  }
+
+  DeviceReport peak_;
+  std::vector<ReportRow> states_;
+  uint64_t ids_ = 0;
+};
+
+size_t count_lines(const std::string& text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  const bool found = text.find(part) != std::string::npos;
+  if (!found) MESSAGE("in:\n" << text);
+  return found;
+}
+
+TEST_CASE("the first lines tell the peak, its moment and its parts, which add up") {
+  const RunReport run = Training().run();
+  const std::string text = run_summary(run, 40);
+  CHECK(contains(text,
+                 "memledger: train.py, at its end after 12.3 s\n"
+                 "cuda:0 (h100)  peak allocated 400.00M, reserved 500.00M of 80.00G, at step 2"));
+  CHECK(contains(text, "parameters 64.00M bfloat16, "));
+  CHECK(contains(text, "optimizer state 104.00M bfloat16 (inferred)"));
+  CHECK(contains(text, "optimizer's temporaries 2.00M"));
+  CHECK(contains(text, "activations 99.00M (h.0 … 11: 8.00M each, head 3.00M)"));
+  CHECK(contains(text, "inputs 6.00M"));
+  CHECK(contains(text, "workspaces 32.00M"));
+  int64_t sum = 0;
+  for (const PartBytes& part : composition_of(run.devices[0].peak, run.devices[0]))
+    sum += part.bytes;
+  CHECK(sum == run.devices[0].peak.total_bytes);
+}
+
+TEST_CASE("rows that are one thing are one line, with dtype and place") {
+  const std::string text = run_summary(Training().run(), 40);
+  CHECK(contains(text, "104.00M  26 x 4.00M"));
+  CHECK(contains(text, "AdamW state\n"));
+  CHECK(contains(text, "48.00M  12 x 4.00M   (2097152,) bfloat16        h.0…11.weight\n"));
+  CHECK(contains(text, "workspace"));
+  CHECK(contains(text, "aten::to at train.py:8 main\n"));
+}
+
+TEST_CASE("what grew between steps, and what is left") {
+  const std::string text = run_summary(Training().run(), 40);
+  CHECK(contains(
+      text, "  after the last step (5): 104.00M: optimizer state 104.00M bfloat16 (inferred)\n"));
+  CHECK(contains(text, "since step 2: +4.00M, namely +4.00M various bfloat16 AdamW state\n"));
+  CHECK(contains(text, "  not freed at the end: nothing\n"));
+  RunReport on_demand = Training().run();
+  on_demand.goes_on = true;
+  CHECK(contains(run_summary(on_demand, 40), "  alive now: nothing\n"));
+}
+
+TEST_CASE("however many devices, the lines are not more than asked for") {
+  RunReport run = Training().run();
+  for (const size_t devices : {1, 2, 4, 8, 64}) {
+    run.devices.resize(devices, run.devices.front());
+    for (size_t device = 0; device < devices; ++device)
+      run.devices[device].peak.device = c10::Device(c10::kCUDA, static_cast<int8_t>(device));
+    const std::string text = run_summary(run, 40);
+    CAPTURE(devices);
+    CHECK(count_lines(text) <= 40);
+    CHECK(contains(text, "cuda:0 (h100)"));
+    if (devices <= 8) CHECK(contains(text, "cuda:" + std::to_string(devices - 1)));
+  }
+}
+
+TEST_CASE("a slice that was seen is not the whole storage") {
+  Training training;
+  ReportRow& row = training.anonymous("aten::empty", Phase::kOther, 512 * kMiB);
+  row.shape = c10::DimVector{3, 224, 224};
+  CHECK(contains(run_summary(training.run(), 40), "a part: (3, 224, 224) bfloat16"));
+}
+
+TEST_CASE("what compiled code takes for itself is told by its graph") {
+  Training training;
+  ReportRow& row = training.anonymous("", Phase::kForward, 512 * kMiB);
+  row.module = "compiled graph 0/1";
+  row.shape.reset();
+  row.dtype.reset();
+  const std::string text = run_summary(training.run(), 40);
+  CHECK(contains(text, "compiled code's buffers 512.00M"));
+  CHECK(contains(text, "buffers of compiled graph 0/1 [forward]"));
+  CHECK(contains(text, "workspaces 32.00M"));
+}
+
+}  // namespace
+}  // namespace memledger

@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# ends_test.sh MEMLEDGER PROGRAM PROGRAM_LINKED_WITH_MEMLEDGER
+#
+# However a program ends, it is reported, and its parent sees the end that it would have seen.
+source tests/support/shell_test.sh
+memledger="$PWD/$1" program="$PWD/$2" linked="$PWD/$3"
+cd "$TEST_TMPDIR" || exit 1
+shown_on_failure=(out err)
+ulimit -c 0
+
+# Ends with the status of a shell: 128 + the signal's number.
+run() { timeout --foreground -k 1 60 "$memledger" run "$@" </dev/null >out 2>err; }
+reported() {  # HOW [BYTES]
+  matches err "^memledger: [^,]+, $1 after [0-9.]+ s [(]process [0-9]+, rank 0[)]" &&
+    matches err "^  (not freed at the end|alive now): ${2:-3.00M}"
+}
+once() { equal "$(grep -c 'peak allocated' err)" 1; }
+
+ended() {  # END STATUS HOW
+  run -- "$program" "$1"
+  check "$1: status" equal $? "$2"
+  check "$1: the report" reported "$3"
+  check "$1: once" once
+}
+ended return 0 "at its end"
+ended exit 3 "at its end"
+ended exception 134 "ended by SIGABRT, uncaught exception: a user's mistake"
+ended abort 134 "ended by SIGABRT"
+ended null 139 "ended by SIGSEGV"
+ended overflow 139 "ended by SIGSEGV"
+ended _exit 4 "at _exit()"
+ended _Exit 5 "at _exit()"
+ended quick_exit 6 "at its end"
+ended ignored 8 "at its end"
+ended many 143 "ended by SIGTERM"
+
+# Starts the program in the background and waits until it is ready.
+start() {
+  : >out
+  "$memledger" run "$@" </dev/null >out 2>err &
+  process=$!
+  for ((i = 0; i < 600; i++)); do
+    grep -qs ready out && return
+    sleep 0.1
+  done
+  fail "$*: never ready"
+}
+# Returns the status, or 100 where it does not end within a minute.
+status() {
+  (sleep 60 && kill -KILL "$process") 2>/dev/null &
+  local clock=$!
+  wait "$process"
+  local result=$?
+  kill "$clock" 2>/dev/null
+  return "$result"
+}
+killed() {  # END SIGNAL STATUS HOW [BYTES]
+  start -- "$program" "$1"
+  kill -"$2" "$process"
+  status
+  check "$1, SIG$2: status" equal $? "$3"
+  check "$1, SIG$2: the report" reported "$4" "${5:-}"
+  check "$1, SIG$2: once" once
+}
+killed wait TERM 143 "ended by SIGTERM"
+killed wait HUP 129 "ended by SIGHUP"
+killed wait USR1 138 "ended by SIGUSR1"
+# Bash starts background processes with these ignored, which is a choice that we leave alone.
+for signal in INT QUIT; do
+  python3 - "$memledger" "$program" SIG$signal >out 2>err <<'PYTHON'
+import signal, subprocess, sys
+for number in signal.SIGINT, signal.SIGQUIT:
+    signal.signal(number, signal.SIG_DFL)
+program = subprocess.Popen([sys.argv[1], "run", "--", sys.argv[2], "wait"], stdout=subprocess.PIPE)
+program.stdout.readline()
+program.send_signal(getattr(signal, sys.argv[3]))
+print(signal.Signals(-program.wait(60)).name)
+PYTHON
+  check "SIG$signal: status" equal "$(cat out)" "SIG$signal"
+  check "SIG$signal: the report" reported "ended by SIG$signal"
+done
+
+# Wherever the signal finds the threads: inside malloc, or with the books' locks held.
+for _ in 1 2 3 4 5 6 7 8; do killed work TERM 143 "ended by SIGTERM" 3.; done
+
+# The program's own handlers.
+killed handled TERM 7 "at _exit()"
+check "its handler ran" has out "its own handler"
+check "it saw no handler of ours" has_not out "there was"
+killed passed_on TERM 143 "ended by SIGTERM"
+check "its handler ran first" has out "its own handler"
+killed restored TERM 143 "ended by SIGTERM"
+check "it saw its own actions only" equal "$(cat out)" ready
+
+# A program that links memledger, without the command.
+linked_ended() {  # END STATUS HOW
+  MEMLEDGER=1 timeout --foreground -k 1 60 "$linked" "$1" </dev/null >out 2>err
+  check "linked, $1: status" equal $? "$2"
+  check "linked, $1: the report" reported "$3"
+  check "linked, $1: once" once
+}
+linked_ended return 0 "at its end"
+linked_ended abort 134 "ended by SIGABRT"
+linked_ended _exit 4 "at _exit()"
+linked_ended sent 143 "ended by SIGTERM"
+linked_ended ignored 8 "at its end"
+timeout --foreground -k 1 60 "$linked" abort </dev/null >out 2>err
+check "linked, not asked: status" equal $? 134
+check "linked, not asked: silent" has_not err memledger
+
+# A child has nothing to tell of its parent.
+run -- "$program" child
+check "a child: status" equal $? 9
+check "a child: the parent's report only" once
+check "a child: its end" equal "$(cat out)" "$(printf 'child 15\nchild 11')"
+
+# On demand.
+start --report-on=SIGUSR2 -- "$program" wait
+for count in 1 2; do
+  kill -USR2 "$process"
+  for ((i = 0; i < 300; i++)); do
+    [[ "$(grep -c 'peak allocated' err)" == "$count" ]] && break
+    sleep 0.1
+  done
+done
+check "on demand" reported "on demand"
+kill -TERM "$process"
+status
+check "on demand: status" equal $? 143
+check "on demand: each time, and at the end" equal "$(grep -c 'peak allocated' err)" 3
+run --report-on=SIGKILL -- "$program" return
+check "no such demand: status" equal $? 2
+check "no such demand: named" has err "--report-on=SIGKILL: it is SIGUSR1 or SIGUSR2"
+
+# Files are whole at every end.
+run --quiet --save-report=report.json --timeline=timeline.json -- "$program" abort
+check "files: status" equal $? 134
+check "files: nothing else" matches_not err "peak allocated"
+check "files: the report" python3 -c 'import json; assert json.load(open("report.json"))["end"]["devices"]'
+check "files: the timeline" python3 -c 'import json; json.load(open("timeline.json"))'
+
+# Near the limit of a control group, where the kernel kills without a word.
+limited() {  # COMMAND…
+  local group
+  for group in /sys/fs/cgroup/memory/memledger-$$ /sys/fs/cgroup/memledger-$$; do
+    mkdir "$group" 2>/dev/null || continue
+    local limit=memory.limit_in_bytes
+    [[ -e "$group/memory.max" ]] && limit=memory.max
+    if [[ -e "$group/$limit" ]] && echo 600M >"$group/$limit" 2>/dev/null; then
+      timeout --foreground -k 1 60 bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group" "$@" </dev/null >out 2>err
+      local result=$?
+      rmdir "$group"
+      return $result
+    fi
+    rmdir "$group"
+  done
+  return 77
+}
+limited "$memledger" run -- "$program" grow
+result=$?
+if ((result == 77)); then
+  echo "SKIPPED: no control group can be made here"
+else
+  check "near the limit: status" equal $result 137
+  check "near the limit: told" matches err "^memledger: .*, near the limit of its control group: 5[0-9.]*M of 600.00M used, 32.00M asked for"
+  check "near the limit: the report" has err "aten::empty"
+  limited "$memledger" run --report-near=0 -- "$program" grow
+  check "near the limit, off: status" equal $? 137
+  check "near the limit, off: nothing" has_not err "near the limit"
+fi
+run --report-near=101 -- "$program" return
+check "no such percentage: status" equal $? 2
+
+# What has no tensor stays silent, and so does what only starts others.
+run -- sh -c 'kill -TERM $$'
+check "a shell: status" equal $? 143
+check "a shell: silent" equal "$(cat err)" ""
+run -- "$program" launcher
+check "a launcher: status" equal $? 143
+check "a launcher: silent but for what it starts" equal "$(grep -c "^memledger: " err)" 1
+check "what it starts" reported "ended by SIGTERM"
+run -- "$program" idle
+check "without a tensor: status" equal $? 143
+check "without a tensor: a line" matches err "^memledger: process .*, made no tensor: nothing to report$"
+check "without a tensor: nothing else" equal "$(wc -l <err)" 1
+finish

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# python_names_test.sh MEMLEDGER PROGRAM.py LIBTORCH_LIB VERSION [--cuda]
+#
+# Python programs that have never heard of memledger have their names and lines in the report: what
+# they say of themselves is held against the rows of the peak.
+#
+# Needs a python3 that imports the torch of this LibTorch: the one that MEMLEDGER_TEST_PYTHON names
+# (--test_env=MEMLEDGER_TEST_PYTHON=/venv/bin/python), or the one in PATH, with LibTorch's own
+# package if LIBTORCH is one.
+source tests/support/shell_test.sh
+memledger="$PWD/$1" program="$PWD/$2" packages="$(dirname "$(dirname "$3")")" version="$4"
+export MEMLEDGER_VIRTUAL_GPU_CUDNN=model PYTHONDONTWRITEBYTECODE=1
+cd "$TEST_TMPDIR" || exit 1
+shown_on_failure=(err)
+gpu=()  # a torch with CUDA does not start without NVIDIA's libraries
+[[ "${5:-}" == --cuda ]] && gpu=(--virtual-gpu=h100)
+
+python="${MEMLEDGER_TEST_PYTHON:-python3}"
+[[ -n "${MEMLEDGER_TEST_PYTHON:-}" ]] || export PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}"
+found="$("$memledger" run --quiet "${gpu[@]}" -- "$python" -c 'import torch; print(torch.__version__)' 2>import_error)"
+if [[ "$found" != "$version".* ]]; then
+  echo "SKIPPED: $python finds torch '$found', not $version: $(tail -n 1 import_error)"
+  [[ -z "${MEMLEDGER_TEST_PYTHON:-}" ]]
+  exit
+fi
+
+run() { "$memledger" run --quiet "${gpu[@]}" --save-report=report.json "$@" >out 2>err; }
+
+# Fails unless the peak's named rows are what the program tells, and gradients of it; nearly all
+# other bytes have a layer.
+named_rightly() {  # DEVICE
+  python3 - "$@" <<'PYTHON'
+import json, sys
+told = {name: (role, int(size)) for name, role, size in (line.split() for line in open("out"))}
+assert told
+report = json.load(open("report.json"))
+rows = [row for one in report["peaks"]["devices"] if one["device"] == sys.argv[1] for row in one["rows"]]
+found, wrong = {}, []
+for row in rows:
+    if row["anonymous"]:
+        continue
+    if row["name"] in found:
+        wrong.append(f"{row['name']} is there twice")
+    found[row["name"]] = (row["role"], row["bytes"])
+for name, (role, size) in told.items():
+    if sys.argv[1] != "cpu" and name.endswith(".step"):
+        continue  # on the CPU
+    if found.pop(name, None) != (role, size):
+        wrong.append(f"{name}: no row, or another role or size than {role}, {size}")
+for name, (role, size) in found.items():
+    if name.endswith(".grad") and (role, size) == ("gradient", told.get(name[:-5], (0, 0))[1]):
+        continue
+    wrong.append(f"{name} is nothing that the program has")
+tensors = [row for row in rows if row["storage_kind"] == "tensor"]
+total = sum(row["bytes"] for row in tensors)
+known = sum(row["bytes"] for row in tensors if not row["anonymous"] or row["module"])
+print(f"{sys.argv[1]}: {known} of {total} bytes have a name or a layer")
+if known < 0.99 * total:
+    wrong.append("too few: " + ", ".join(f"{row['op']} {row['phase']} {row['bytes']}" for row in tensors if row["anonymous"] and not row["module"]))
+print("\n".join(wrong))
+sys.exit(bool(wrong))
+PYTHON
+}
+
+for mode in train wrapped copies; do
+  run -- "$python" "$program" "$mode"
+  check "$mode: exit status" equal "$?" 0
+  [[ $mode == wrapped ]] || check "$mode: silent" equal "$(cat err)" ""  # torch itself warns there
+  check "$mode: names" named_rightly cpu
+done
+# Neither the environment's variables nor the user's folder are read.
+run -- "$python" -I "$program" train
+check "isolated: names" named_rightly cpu
+if [[ "${5:-}" == --cuda ]]; then
+  run -- "$python" "$program" train cuda
+  check "on a virtual GPU" named_rightly cuda:0
+fi
+
+run -- "$python" "$program" many
+check "1000 modules: gc knows none" equal "$(cat out)" "alive 0"
+check "1000 modules: the books know none" python3 -c '
+import json
+end = json.load(open("report.json"))["end"]
+assert not [row for device in end["devices"] for row in device["rows"]], end'
+
+# With the virtual GPU in both, as torch needs its libraries.
+MEMLEDGER='' "$memledger" run --quiet "${gpu[@]}" -- "$python" "$program" compiled >bare 2>err
+check "compiled, unwatched: exit status" equal "$?" 0
+run -- "$python" "$program" compiled
+check "compiled: graph breaks and recompilations are what they were" diff bare out
+check "compiled: something was counted" has out "unique_graphs"
+run -- "$python" "$program" hooks_fail
+check "odd modules" equal "$(cat out)" "odd 3"
+
+"$memledger" run "${gpu[@]}" -- "$python" "$program" out_of_memory >out 2>err
+check "out of memory: the program goes on" equal "$(cat out)" "caught"
+line="$(grep -n 'torch.empty(1 << 60' "$program" | cut -d: -f1)"
+check "out of memory: the program's line" has err "At: python_program.py:$line forward_that_needs_too_much"
+
+# What the rows say of their places, by the line's text.
+lines_told() {  # EXPECTED
+  python3 - "$program" "$1" <<'PYTHON'
+import json, sys
+source = open(sys.argv[1]).read().splitlines()
+report = json.load(open("report.json"))
+told = [row["where"] for one in report["peaks"]["devices"] for row in one["rows"] if row.get("where")]
+kept = [w for w in told if w.startswith("python_program.py:") and "1 << 22" in source[int(w.split(":")[1].split()[0]) - 1]]
+print(told)
+sys.exit(bool(kept) != (sys.argv[2] == "yes"))
+PYTHON
+}
+run -- "$python" "$program" lines
+check "lines: 16 MiB have theirs by default" lines_told yes
+run --stacks=off -- "$python" "$program" lines
+check "lines: off" lines_told no
+run --stacks=all -- "$python" "$program" lines
+check "lines: all" lines_told yes
+finish

@@ -1,0 +1,173 @@
+"""Programs that have never heard of memledger, for python_names_test.sh. Each tells what it has.
+
+Usage: python_program.py MODE [DEVICE]
+"""
+
+import copy
+import gc
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.mlp(x)
+
+
+class Model(nn.Module):
+    def __init__(self, tokens=512, width=64, layers=2):
+        super().__init__()
+        self.embedding = nn.Embedding(tokens, width)
+        self.blocks = nn.ModuleList([Block(width) for _ in range(layers)])
+        self.norm = nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, tokens, bias=False)
+        self.embedding.weight = self.head.weight  # tied
+
+    def forward(self, x):
+        y = self.embedding(x)
+        for block in self.blocks:
+            y = block(y)
+        return self.head(self.norm(y.transpose(1, 2)).transpose(1, 2))
+
+
+def loss_of(model, device="cpu"):
+    x = torch.randint(0, 512, (8, 32), device=device)
+    return F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+
+
+def train(model, optimizer, device="cpu", steps=3):
+    for _ in range(steps):
+        loss_of(model, device).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def tell(prefix, model, optimizer=None):
+    """NAME ROLE BYTES of each tensor with its own storage."""
+    for name, tensor in model.named_parameters():
+        print(prefix + name, "parameter", tensor.untyped_storage().nbytes())
+        for slot, state in (optimizer.state[tensor] if optimizer else {}).items():
+            size = state.untyped_storage().nbytes()
+            print(f"{type(optimizer).__name__}.{prefix}{name}.{slot}", "optimizer_state", size)
+    for name, tensor in model.named_buffers():
+        print(prefix + name, "buffer", tensor.untyped_storage().nbytes())
+
+
+def mode_train(device):
+    model = Model().to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    train(model, optimizer, device)
+    tell("", model, optimizer)
+
+
+def mode_wrapped(device):
+    """What wraps a model has no place in its names."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    model = Model().to(device)
+    wrapped = torch.compile(nn.parallel.DistributedDataParallel(model), backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    train(wrapped, optimizer, device)
+    torch.distributed.destroy_process_group()
+    tell("", model, optimizer)
+
+
+def mode_copies(device):
+    """Copies register nothing; a load that assigns, and parameters of another place, replace."""
+    model = Model().to(device)
+    average = copy.deepcopy(model)
+    model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+    model.embedding.weight = model.head.weight
+    optimizer = torch.optim.Adam(model.parameters())
+    train(model, optimizer, device)
+    tell("Model.", model, optimizer)
+    tell("Model#2.", average)
+
+
+def mode_many(device):
+    """1000 modules and optimizers, made and dropped: what is left of them?"""
+    for _ in range(1000):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        model.eval()
+    del model, optimizer
+    gc.collect()
+    alive = [o for o in gc.get_objects() if isinstance(o, (nn.Module, torch.optim.Optimizer, nn.Parameter))]
+    print("alive", len(alive))
+
+
+def mode_compiled(device):
+    """What torch.compile counts. Registrations and an optimizer's step are compiled, too."""
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    compiled, step = torch.compile(model, backend="eager"), torch.compile(lambda: optimizer.step(), backend="eager")
+
+    @torch.compile(backend="eager")
+    def make(x):
+        layer = nn.Linear(4, 4)
+        layer.register_buffer("extra", torch.ones(4))
+        layer.add_module("relu", nn.ReLU())
+        layer.eval()
+        return layer(x) + layer.extra
+
+    for i in range(4):
+        loss_of(compiled).backward()
+        optimizer.step() if i < 2 else step()
+        optimizer.zero_grad()
+        make(torch.ones(2, 4))
+    for name, counts in sorted(torch._dynamo.utils.counters.items()):
+        print(name, {key.split("\n")[0]: count for key, count in sorted(counts.items())})
+
+
+def mode_hooks_fail(device):
+    """Modules that look odd to a hook work as ever."""
+
+    class Odd(nn.Module):
+        def __eq__(self, other):
+            raise RuntimeError("not to be compared")
+
+        __hash__ = nn.Module.__hash__
+
+        def __getattribute__(self, name):
+            if name == "_buffers" and sys._getframe(1).f_code.co_filename == "<memledger>":
+                raise RuntimeError("not for you")
+            return super().__getattribute__(name)
+
+    odd = Odd()
+    odd.weight = nn.Parameter(torch.ones(3))
+    odd.part = nn.Linear(3, 3)
+    odd.eval()
+    print("odd", len(list(odd.parameters())))
+
+
+def forward_that_needs_too_much():
+    return torch.empty(1 << 60, dtype=torch.uint8)
+
+
+def mode_out_of_memory(device):
+    try:
+        forward_that_needs_too_much()
+    except RuntimeError:
+        print("caught")
+
+
+def mode_lines(device):
+    kept = torch.ones(1 << 22)
+    model = nn.Linear(1024, 4096)
+    y = model(torch.ones(1024, 1024))
+    print("kept", kept.nbytes, y.nbytes)
+
+
+globals()["mode_" + sys.argv[1]](sys.argv[2] if len(sys.argv) > 2 else "cpu")
