@@ -144,8 +144,7 @@ uint64_t most_partial_sums_bytes(const Convolution& c, const DeviceFacts& device
   const uint64_t parts = std::min(
       {kMostParts, kTilesPerMultiprocessor * device.multiprocessors / tiles, terms / fewest_terms});
   const uint64_t result = rows * columns * 4;
-  if (c.pass != ConvolutionPass::kBackwardFilter) return parts * result;
-  // A small filter has more parts, of shorter sums, as long as they are few tiles for each
+  // A small result has more parts, of shorter sums, as long as they are few tiles for each
   // multiprocessor.
   constexpr uint64_t kMostPartsOfSmall = 32, kFewTiles = 5;
   const uint64_t few_tiles = kFewTiles * device.multiprocessors * kTile * kTile * 4;

@@ -50,7 +50,7 @@ void print_peak(int step) {
 }
 
 // More than dry-run looks at.
-constexpr int kSteps = 1500;
+constexpr int kSteps = 800;
 
 template <typename Optimizer>
 void train(Optimizer&& optimizer, Net& net, const std::function<void(int)>& between = nullptr) {
@@ -166,7 +166,7 @@ void grow() {
 void attack(int writes) {
   Net net;
   torch::optim::Adam optimizer(net.layers->parameters());
-  for (int step = 1; step <= 400; ++step) {
+  for (int step = 1; step <= 130; ++step) {
     at::Tensor noise = at::zeros({64, 256}, at::kCUDA).requires_grad_();
     for (int i = 0; i < writes; ++i) {
       net.layers->forward(noise).mean().backward();

@@ -142,6 +142,7 @@ TEST_CASE("the upper bounds hold what cuDNN answers where the model says too lit
       {kBackwardFilter, kFloat, false, {16, 64, 13, 256, 3, 1, 1}, kL4, 30593168, 30593168},
       {kBackwardFilter, kFloat, false, {8, 256, 14, 512, 1, 0, 2}, kL4, 14467216, 14467216},
       {kForward, kHalf, false, {8, 384, 14, 768, 2, 0, 2}, kL4, 19308655, 19308655},
+      {kForward, kHalf, false, {8, 416, 28, 128, 1, 0, 1}, kA100, 38945375, 38945375},
       {kForward, kHalf, true, {128, 3, 32, 16, 3, 1, 1}, kT4, 0, 136333743},
       {kBackwardData, kHalf, false, {32, 3, 224, 96, 4, 0, 4}, kL4, 0, 1689452847},
       {kBackwardFilter, kHalf, false, {16, 128, 14, 32, 3, 1, 1}, kA100, 0, 11694615},
