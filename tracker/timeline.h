@@ -81,8 +81,8 @@ void write_memory_viz(const TimelineData& data, std::ostream& out);
 // Writes for memory_viz if the path ends in `.pickle` or `.pkl`, else Chrome's trace events.
 void write_timeline(const TimelineData& data, const std::string& path, std::ostream& out);
 
-// Costs about 0.1 µs per allocation and per free. Holds no tensor; optimizers and modules on the
-// stack must outlive it. Any thread may call it, one at a time; a forked child may go on with it.
+// Costs about 0.1 µs per allocation and free. Holds no tensor; optimizers and modules on the stack
+// must outlive it. Any thread may call it, one at a time; a forked child may go on with it.
 class Timeline {
  public:
   // Begins to record, and activates the registry until it dies. Throws c10::Error if there is no
