@@ -44,7 +44,6 @@ struct StorageInfo : Birthplace {
   bool is_gradient = false;
   // Who first read what no layer has made (an input: `parameter` is 0). The id of the storage of
   // the parameter that the same operator read, or else of what that operator made. 0: unknown.
-  // Told under the runner and in programs that link the autostart library.
   uint64_t consumer = 0;
   StorageKind kind = StorageKind::kTensor;
   // What the tensor that it was made for looks like. Without dtype the shape is unknown, too: no
