@@ -51,7 +51,8 @@ const std::string& folder_of_torch() {
   static const auto* const folder = [] {
     auto* const found = new std::string;
     Dl_info info;
-    if (dladdr(reinterpret_cast<void*>(&torch::CapturedTraceback::gather), &info) == 0) return found;
+    if (dladdr(reinterpret_cast<void*>(&torch::CapturedTraceback::gather), &info) == 0)
+      return found;
     const std::string_view path = info.dli_fname == nullptr ? "" : info.dli_fname;
     const size_t end = path.rfind("/lib/");
     if (end != std::string_view::npos) *found = std::string(path.substr(0, end + 1));

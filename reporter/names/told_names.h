@@ -25,7 +25,7 @@ namespace memledger {
 // that the wrapper has. A tensor in several places has the name that named_parameters() gives it.
 //
 // Thread-safe. Holds weak references to tensors only. Without memory, what is told is missing, and
-// living() and kept() throw std::bad_alloc. No function waits for Python's lock with one of its own.
+// living() and kept() throw std::bad_alloc. None waits for Python's lock with a lock of its own.
 class ToldNames {
  public:
   // A number that the caller uses for one module only. Those it has not added are ignored.
