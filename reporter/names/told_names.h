@@ -24,8 +24,8 @@ namespace memledger {
 // `_orig_mod`, `_fsdp_wrapped_module`, `_checkpoint_wrapped_module`, and `module` where it is all
 // that the wrapper has. A tensor in several places has the name that named_parameters() gives it.
 //
-// Thread-safe. Holds weak references to tensors only. No function throws; without memory, names are
-// missing. No function waits for Python's lock with one of its own.
+// Thread-safe. Holds weak references to tensors only. Without memory, what is told is missing, and
+// living() and kept() throw std::bad_alloc. None waits for Python's lock with a lock of its own.
 class ToldNames {
  public:
   // A number that the caller uses for one module only. Those it has not added are ignored.
