@@ -42,8 +42,8 @@ struct StorageInfo : Birthplace {
   // Backward made it the gradient of a leaf, whose storage is `parameter`. Told while somebody asks
   // for gradients: a MemReporter, say.
   bool is_gradient = false;
-  // Who first read what no layer has made (an input: `parameter` is 0). The id of the storage of
-  // the parameter that the same operator read, or else of what that operator made. 0: unknown.
+  // Who first read what no layer has made (an input: `parameter` is 0): the id of the storage of
+  // the parameter that the same operator read, or else of what that operator made. 0: nobody known.
   uint64_t consumer = 0;
   StorageKind kind = StorageKind::kTensor;
   // What the tensor that it was made for looks like. Without dtype the shape is unknown, too: no

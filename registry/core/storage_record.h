@@ -20,7 +20,7 @@ struct DeviceKey {
   friend bool operator!=(DeviceKey a, DeviceKey b) { return !(a == b); }
 };
 
-// Where and by what a storage was made. Names are ids in the registry's NameTables.
+// Where a storage was made, and by what. Names are ids in the registry's NameTables.
 struct Birthplace {
   uint64_t parameter = 0;    // id of the storage of a parameter; see memledger::Birthplace
   NameId op = 0;             // outermost operator running on the thread
