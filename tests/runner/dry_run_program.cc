@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < steps; ++i) {
     adam.zero_grad();
     // 191 lengths, one after the other, the longest after 79 steps.
-    const int64_t length = mode == "lengths" ? 64 + i * 29 % 191 : rows;
+    const int64_t length = mode == "lengths" ? 64 + i * 29 % 191 : input.size(0);
     net->forward(input.narrow(0, 0, length)).square().sum().backward();
     adam.step();
     print_peaks(i + 1);
