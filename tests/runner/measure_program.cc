@@ -166,7 +166,7 @@ void grow() {
 void attack(int writes) {
   Net net;
   torch::optim::Adam optimizer(net.layers->parameters());
-  for (int step = 1; step <= 130; ++step) {
+  for (int step = 1; step <= 400; ++step) {
     at::Tensor noise = at::zeros({64, 256}, at::kCUDA).requires_grad_();
     for (int i = 0; i < writes; ++i) {
       net.layers->forward(noise).mean().backward();
