@@ -200,11 +200,19 @@ void set_handlers(uint64_t signals, const struct sigaction& action) {
   }
 }
 
+// Of the library that stands first in the process. RTLD_DEFAULT would find libmemledger.so's own,
+// as that is linked with -Bsymbolic.
+template <typename F>
+F find_in_front(const char* name) noexcept {
+  void* const program = dlopen(nullptr, RTLD_NOW);
+  return program == nullptr ? nullptr : reinterpret_cast<F>(dlsym(program, name));
+}
+
 }  // namespace
 
 void observe_sudden_exit(SuddenExitObserver observer) noexcept {
-  const auto observe = reinterpret_cast<decltype(&memledger_observe_sudden_exit)>(
-      dlsym(RTLD_DEFAULT, "memledger_observe_sudden_exit"));
+  const auto observe =
+      find_in_front<decltype(&memledger_observe_sudden_exit)>("memledger_observe_sudden_exit");
   if (observe != nullptr) observe(observer);
 }
 
@@ -218,8 +226,8 @@ void watch_sudden_ends(const EndWriter& its_writer) noexcept {
   uint64_t signals = 0;
   for (const Deadly& deadly : kDeadly) signals |= uint64_t{1} << deadly.number;
   give_alternate_stack();
-  const auto replace = reinterpret_cast<decltype(&memledger_replace_default_actions)>(
-      dlsym(RTLD_DEFAULT, "memledger_replace_default_actions"));
+  const auto replace = find_in_front<decltype(&memledger_replace_default_actions)>(
+      "memledger_replace_default_actions");
   if (replace != nullptr) {
     replace(signals, &action);
   } else {
