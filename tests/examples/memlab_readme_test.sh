@@ -73,7 +73,7 @@ sums $((1024 * 1024 + 1024)) 4.00M ""
 table "Linear, before backward"
 row weight "(1024, 1024)" 4.00M
 row bias "(1024,)" 4.00K
-row Tensor0 "(512, 1024)" 2.00M "aten::to [forward]"
+row Tensor0 "(512, 1024)" 2.00M "aten::to [input of Linear, forward]"
 row Tensor1 "(1,)" 512.00B "aten::mean [layer Linear, forward]"
 sums $((1024 * 1024 + 1024 + 512 * 1024 + 1)) 6.00M 508.00B
 [[ -n "$(mebibytes '  library workspaces: ')" ]] || fail "no workspace after the first product"
@@ -83,7 +83,7 @@ row weight "(1024, 1024)" 4.00M
 row weight.grad "(1024, 1024)" 4.00M
 row bias "(1024,)" 4.00K
 row bias.grad "(1024,)" 4.00K
-row Tensor0 "(512, 1024)" 2.00M "aten::to [forward]"
+row Tensor0 "(512, 1024)" 2.00M "aten::to [input of Linear, forward]"
 row Tensor1 "(1,)" 512.00B "aten::mean [layer Linear, forward]"
 sums $((2 * 1024 * 1024 + 2 * 1024 + 512 * 1024 + 1)) 10.01M 508.00B
 
@@ -91,7 +91,7 @@ table "Shared weights"
 row 0.weight+1.weight "(1024, 1024)" 4.00M
 row 0.weight.grad+1.weight.grad "(1024, 1024)" 4.00M
 for name in 0.bias 0.bias.grad 1.bias 1.bias.grad; do row "$name" "(1024,)" 4.00K; done
-row Tensor0 "(512, 1024)" 2.00M "aten::to [forward]"
+row Tensor0 "(512, 1024)" 2.00M "aten::to [input of 0, forward]"
 row Tensor1 "(1,)" 512.00B "aten::mean [layer 1, forward]"
 sums $((2 * 1024 * 1024 + 4 * 1024 + 512 * 1024 + 1)) 10.02M 508.00B
 
@@ -113,22 +113,22 @@ row weight_ih_l0.grad "(4096, 1024)" 32.03M
 row "weight_hh_l0.grad(->weight_ih_l0.grad)" "(4096, 1024)" 0.00B "offset 16777216, extent 16777216"
 row "bias_ih_l0.grad(->weight_ih_l0.grad)" "(4096,)" 0.00B "offset 33554432, extent 16384"
 row "bias_hh_l0.grad(->weight_ih_l0.grad)" "(4096,)" 0.00B "offset 33570816, extent 16384"
-row Tensor0 "(10, 10, 1024)" 400.00K "aten::to [forward]"
+row Tensor0 "(10, 10, 1024)" 400.00K "aten::to [input of LSTM, forward]"
 row Tensor1 "(10, 10, 1024)" 400.00K "aten::lstm [output of LSTM, forward]"
 # 40 columns; bash would count the bytes.
 row "2 x Tensor2 …$(printf '%27s' '')" "(1, 10, 1024)" 80.00K "aten::lstm [output of LSTM, forward]"
 sums $((2 * LSTM_ELEMENTS + 2 * 10 * 10 * 1024 + 2 * 10 * 1024)) 64.92M ""
 
-seen() {  # TITLE NAME
+seen() {  # TITLE NAME PRODUCER
   table "$1"
   row weight "(1024, 1024)" 4.00M
   row bias "(1024,)" 4.00K
   row Tensor0 "(512, 1024)" 2.00M "aten::to [forward]"
-  row "$2" "(512, 1024)" 2.00M "aten::mul [forward]"
+  row "$2" "(512, 1024)" 2.00M "$3"
   row Tensor2 "(1,)" 512.00B "aten::mean [layer Linear, forward]"
   sums $((1024 * 1024 + 1024 + 2 * 512 * 1024 + 1)) 8.00M 508.00B
 }
-seen "What Python could not see" Tensor1
-seen "What Python could not see, with the graph" AddmmBackward0.mat1
+seen "What Python could not see" Tensor1 "aten::mul [input of Linear, forward]"
+seen "What Python could not see, with the graph" AddmmBackward0.mat1 "aten::mul [forward]"
 
 exit $((failures > 0))

@@ -11,7 +11,7 @@ ulimit -c 0
 # Ends with the status of a shell: 128 + the signal's number.
 run() { timeout --foreground -k 1 60 "$memledger" run "$@" </dev/null >out 2>err; }
 reported() {  # HOW [BYTES]
-  matches err "^memledger: [^,]+, $1 after [0-9.]+ s [(]process [0-9]+, rank 0[)]" &&
+  matches err "^memledger: [^,]+, ${1//[()]/.} after [0-9.]+ s [(]process [0-9]+, rank 0[)]" &&
     matches err "^  (not freed at the end|alive now): ${2:-3.00M}"
 }
 once() { equal "$(grep -c 'peak allocated' err)" 1; }
