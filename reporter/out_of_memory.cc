@@ -349,6 +349,8 @@ std::string line_on(const AllocationFailure& failure, int number) {
   std::string line =
       fmt::format("memledger: out of memory on {}: asked for {} by {}", failure.device.str(),
                   readable_size(failure.requested_bytes), table_name(asked_by(failure)));
+  const StackFrame from = program_frame(failure.stack);
+  if (!from.function.empty() || from.line > 0) line += " at " + printable(to_string(from));
   if (number > 1) line += fmt::format(" (failure {})", number);
   if (number == 8) line += "; from now on only some are told";
   return line;

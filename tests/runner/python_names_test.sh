@@ -95,7 +95,7 @@ check "odd modules" equal "$(cat out)" "odd 3"
 "$memledger" run "${gpu[@]}" -- "$python" "$program" out_of_memory >out 2>err
 check "out of memory: the program goes on" equal "$(cat out)" "caught"
 line="$(grep -n 'torch.empty(1 << 60' "$program" | cut -d: -f1)"
-check "out of memory: the program's line" has err "At: python_program.py:$line forward_that_needs_too_much"
+check "out of memory: the program's line" has err "by aten::empty [forward] at python_program.py:$line forward_that_needs_too_much"
 
 # What the rows say of their places, by the line's text.
 lines_told() {  # EXPECTED
