@@ -117,7 +117,8 @@ std::string band(const Axes& axes, const std::vector<const FitPoint*>& points) {
     if (peak.is_more) continue;
     const double x = axes.x(static_cast<double>(point->value));
     there += fmt::format("{:.1f},{:.1f} ", x, axes.y(static_cast<double>(peak.process.low)));
-    back = fmt::format("{:.1f},{:.1f} ", x, axes.y(static_cast<double>(peak.process.high))) + back;
+    back.insert(0,
+                fmt::format("{:.1f},{:.1f} ", x, axes.y(static_cast<double>(peak.process.high))));
   }
   return fmt::format(
       "<polygon points=\"{}{}\" fill=\"{}\" stroke=\"{}\" stroke-width=\"1.5\" "

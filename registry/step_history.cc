@@ -39,7 +39,8 @@ void keep_steps() {
   if (marks.load(std::memory_order_acquire) != nullptr) return;
   auto made = std::make_unique<core::StepMarks>(RegistryState::get().ledger);
   core::StepMarks* none = nullptr;
-  if (marks.compare_exchange_strong(none, made.get())) made.release();  // for the process
+  // For the process.
+  if (marks.compare_exchange_strong(none, made.get())) static_cast<void>(made.release());
 }
 
 StepHistory step_history() {

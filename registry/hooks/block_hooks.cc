@@ -348,7 +348,9 @@ bool adopt_locked(c10::StorageImpl& storage, void*& lost_owner) noexcept {
   const core::LockHolder hold(adoption_lock());
   if (!can_adopt(storage) || storage.sym_nbytes().is_heap_allocated()) return false;
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  const WatchedType type = *watched_type_of(data.device());
+  const std::optional<WatchedType> watched = watched_type_of(data.device());
+  if (!watched) return false;
+  const WatchedType type = *watched;
   const Wrappers& wrappers = Wrappers::of(type);
   const c10::DeleterFnPtr deleter = libtorch_storages::deleter_of(data);
   const size_t wrapper = wrappers.freeing_with(deleter);
