@@ -388,6 +388,7 @@ std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
     if (row.kind != RowKind::kStorage || bytes == 0) continue;
     Group described;
     std::string key = describe(row, sorter.part_of(row), described);
+    const auto number = described.last_number;
     const auto [entry, is_new] = index_of.try_emplace(std::move(key), groups.size());
     if (is_new) {
       groups.push_back(std::move(described));
@@ -398,8 +399,8 @@ std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
     ++group.count;
     group.same_size = group.same_size && group.each == bytes;
     if (group.first_number >= 0) {
-      group.first_number = std::min(group.first_number, described.last_number);
-      group.last_number = std::max(group.last_number, described.last_number);
+      group.first_number = std::min(group.first_number, number);
+      group.last_number = std::max(group.last_number, number);
     }
   }
   std::stable_sort(groups.begin(), groups.end(),
