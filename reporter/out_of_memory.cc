@@ -435,10 +435,6 @@ void write_failure(std::ostream& out, const AllocationFailure& failure, const Ca
     out << "Advice: " << sentence << '\n';
 }
 
-const DeviceReport& device_of(const Report& report, const DeviceReport& empty) {
-  return report.devices.empty() ? empty : report.devices.front();
-}
-
 std::string page_on(const AllocationFailure& failure, const MemReporter* named) {
   const MemReporter nameless;
   ReportOptions options;
@@ -446,7 +442,7 @@ std::string page_on(const AllocationFailure& failure, const MemReporter* named) 
   const Report report = (named == nullptr ? nameless : *named).collect(options);
   DeviceReport empty;
   empty.device = failure.device;
-  const DeviceReport& device = device_of(report, empty);
+  const DeviceReport& device = report.devices.empty() ? empty : report.devices.front();
   std::ostringstream out;
   out << fmt::format("Asked for: {} by {}\n", readable_size(failure.requested_bytes),
                      table_name(asked_by(failure)));
@@ -473,7 +469,7 @@ std::string out_of_memory_report(const AllocationFailure& failure, size_t max_ro
   const Report report = reporter.collect(options);
   DeviceReport empty;
   empty.device = failure.device;
-  const DeviceReport& device = device_of(report, empty);
+  const DeviceReport& device = report.devices.empty() ? empty : report.devices.front();
 
   std::ostringstream out;
   out << fmt::format("memledger: out of memory on {}\n", failure.device.str());

@@ -28,7 +28,6 @@ namespace {
 using prediction::FitReport;
 using prediction::FitSearch;
 using prediction::Prediction;
-using prediction::Verdict;
 
 constexpr char kCommand[] = "memledger fit";
 constexpr int kCannotRun = 126;

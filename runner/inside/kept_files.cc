@@ -260,7 +260,7 @@ bool begin_to_keep_files(const char* folder, bool (*exempt)(const char*)) {
     return false;
   is_exempt = exempt;
   began = status.st_mtim;
-  strcpy(scratch, folder);
+  memcpy(scratch, folder, strlen(folder) + 1);
   scratch_name = scratch + (name + 1 - folder);
   return true;
 }

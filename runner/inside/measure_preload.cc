@@ -57,9 +57,9 @@ __attribute__((constructor)) void begin() {
   } else if (home != nullptr && *home == '/' && home[1] != '\0') {
     snprintf(cache_folder, sizeof cache_folder, "%s/.cache", home);
   }
-  strcpy(folder, measured);
+  memcpy(folder, measured, strlen(measured) + 1);
   snprintf(written_files, sizeof written_files, "%s/%s", folder, prediction::kWrittenFiles);
-  strcpy(scratch, folder);
+  memcpy(scratch, folder, sizeof scratch);
   *strrchr(scratch, '/') = '\0';
   if (!memledger::inside::begin_to_keep_files(scratch, &is_of_no_interest)) scratch[0] = '\0';
 }

@@ -105,7 +105,7 @@ class CopyProcess {
     std::array<char, 8> text{};
     const ssize_t size = read(file, text.data(), text.size() - 1);
     close(file);
-    return size > 0 && std::atoi(text.data()) == SYS_futex && text[0] != '-';
+    return size > 0 && std::strtol(text.data(), nullptr, 10) == SYS_futex && text[0] != '-';
   }
   void kill() const {
     ::kill(process_, SIGKILL);
