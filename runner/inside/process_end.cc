@@ -200,8 +200,8 @@ void set_handlers(uint64_t signals, const struct sigaction& action) {
   }
 }
 
-// Of the library that stands first in the process. RTLD_DEFAULT would find libmemledger.so's own,
-// as that is linked with -Bsymbolic.
+// Finds a function of the library that stands first in the process. RTLD_DEFAULT would find
+// libmemledger.so's own, as that is linked with -Bsymbolic.
 template <typename F>
 F find_in_front(const char* name) noexcept {
   void* const program = dlopen(nullptr, RTLD_NOW);

@@ -407,9 +407,16 @@ TEST_CASE("many threads ask at once, and a child of theirs") {
               }
             });
           }
-          // A child must not talk over its parent's connection, nor wait for its locks.
+    // A child must not talk over its parent's connection, nor wait for its locks.
+    // AddressSanitizer's allocator has no fork handlers: there a child may wait for the lock of a
+    // thread that is gone.
+#if defined(__SANITIZE_ADDRESS__)
+          constexpr int64_t kChildren = 0;
+#else
+          constexpr int64_t kChildren = 5;
+#endif
           int failures = 0;
-          for (int64_t n = 50; n < 55; ++n) {
+          for (int64_t n = 50; n < 50 + kChildren; ++n) {
             const pid_t child = fork();
             if (child == 0) {
               alarm(20);
