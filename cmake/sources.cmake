@@ -146,6 +146,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
 
 # What libmemledger.so has besides, for programs that the command starts.
 set(MEMLEDGER_INSIDE_SOURCES
+  python/c_interface.cc
   registry/step_history.cc
   reporter/formats/run_summary.cc
   runner/inside/calibrate.cc
@@ -352,6 +353,7 @@ set(MEMLEDGER_PRECOMPILED_SOURCES
   graph/saved_groups.cc
   graph/saved_tensors.cc
   graph/torchscript_inference.cc
+  python/c_interface.cc
   reporter/mem_reporter.cc
   reporter/names/module_type.cc
   reporter/names/name_book.cc

@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "registry/stacks.h"
 #include "tracker/line_table.h"
+#include "tracker/python_function.h"
 
 namespace memledger {
 
@@ -40,7 +43,13 @@ struct LineStack {
 struct ShownFunctions {
   std::vector<std::string> names;
   std::vector<uintptr_t> addresses;  // in their code
+  std::vector<PythonFunction> python;
 };
+
+// Stands for where the function of a Python frame begins: Beginning::instead.
+uintptr_t python_function_id(const StackFrame& frame);
+// Returns the function's name in a frame, without the class that some releases of LibTorch add.
+std::string_view python_function_name(const StackFrame& frame);
 
 // What one profiler recorded. Guarded by LineLogs' lock.
 struct LineLog {
@@ -72,8 +81,12 @@ class LineLogs {
 
   static void show(const std::shared_ptr<LineLog>& log, std::string name);
   static void show(const std::shared_ptr<LineLog>& log, uintptr_t address);
+  static void show(const std::shared_ptr<LineLog>& log, PythonFunction function);
   static void show_nothing(const std::shared_ptr<LineLog>& log);
   static ShownFunctions shown(const std::shared_ptr<LineLog>& log);
+
+  // From now on stacks are Python's where there are some.
+  static void take_python_stacks();
 
   static c10::Device target();
   static void set_target(c10::Device device);
