@@ -367,6 +367,9 @@ char* memledger_reporter_add_tensor(memledger_reporter* reporter, const char* na
 char* memledger_reporter_add_graph(memledger_reporter* reporter, void* loss) {
   return guarded([&] { reporter->reporter.add_graph(*Borrowed(loss)); });
 }
+char* memledger_reporter_add_state(memledger_reporter* reporter, const char* name, void* tensor) {
+  return guarded([&] { reporter->reporter.add_state(text_or_empty(name), *Borrowed(tensor)); });
+}
 char* memledger_reporter_remove(memledger_reporter* reporter, const char* name) {
   return guarded([&] { reporter->reporter.remove(text_or_empty(name)); });
 }
@@ -416,6 +419,9 @@ char* memledger_tracker_add_module(memledger_tracker* tracker, const char* prefi
 }
 char* memledger_tracker_add_tensor(memledger_tracker* tracker, const char* name, void* tensor) {
   return guarded([&] { tracker->tracker.add_tensor(text_or_empty(name), *Borrowed(tensor)); });
+}
+char* memledger_tracker_add_state(memledger_tracker* tracker, const char* name, void* tensor) {
+  return guarded([&] { tracker->tracker.add_state(text_or_empty(name), *Borrowed(tensor)); });
 }
 char* memledger_tracker_remove(memledger_tracker* tracker, const char* name) {
   return guarded([&] { tracker->tracker.remove(text_or_empty(name)); });

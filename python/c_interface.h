@@ -92,6 +92,7 @@ char* memledger_reporter_add_module(memledger_reporter* reporter, const char* pr
 char* memledger_reporter_add_tensor(memledger_reporter* reporter, const char* name, void* tensor,
                                     int is_input);
 char* memledger_reporter_add_graph(memledger_reporter* reporter, void* loss);
+char* memledger_reporter_add_state(memledger_reporter* reporter, const char* name, void* tensor);
 /* Forgets a module's prefix or a tensor's name. */
 char* memledger_reporter_remove(memledger_reporter* reporter, const char* name);
 /* Formats: text, json, csv, html. */
@@ -118,6 +119,7 @@ char* memledger_tracker_new(const struct memledger_tracker_options* options,
 char* memledger_tracker_add_module(memledger_tracker* tracker, const char* prefix,
                                    const memledger_module* module);
 char* memledger_tracker_add_tensor(memledger_tracker* tracker, const char* name, void* tensor);
+char* memledger_tracker_add_state(memledger_tracker* tracker, const char* name, void* tensor);
 char* memledger_tracker_remove(memledger_tracker* tracker, const char* name);
 /* Writes a block to the log, and gives it as text and as JSON; each may be NULL. */
 char* memledger_tracker_track(memledger_tracker* tracker, const char* label, const char* file,

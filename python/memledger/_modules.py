@@ -1,7 +1,6 @@
 """Python's modules, as C++ sees them for the length of a call."""
 
 import contextlib
-import sys
 import weakref
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -29,10 +28,16 @@ def parts_of(tensor: torch.Tensor) -> List[Tuple[str, torch.Tensor]]:
         return parts
 
 
-def hooks() -> Optional[Any]:
-    """What tells names of modules and optimizers (runner/inside/python_names.py), once it has begun."""
-    module = sys.modules.get("_memledger")
-    return module if hasattr(module, "tell_module") else None
+def _states_of(value: Any, slot: str) -> Iterator[Tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        for suffix, part in parts_of(value):
+            yield slot + suffix, part
+    elif isinstance(value, (list, tuple)):
+        for index, one in enumerate(value):
+            yield from _states_of(one, f"{slot}.{index}")
+    elif isinstance(value, dict):
+        for name, one in list(value.items()):
+            yield from _states_of(one, f"{slot}.{name}" if slot else str(name))
 
 
 class Mirror:
@@ -82,6 +87,7 @@ class Registered:
         self._handle = handle
         self._mirrors: Dict[str, Mirror] = {}
         self._optimizers: List["weakref.ref[torch.optim.Optimizer]"] = []
+        self._states: Dict[str, Tuple["weakref.ref[torch.Tensor]", "weakref.ref[torch.optim.Optimizer]"]] = {}
 
     def add_module(self, prefix: str, module: torch.nn.Module) -> None:
         self._mirrors[prefix] = Mirror(module)
@@ -98,11 +104,14 @@ class Registered:
 
     def remove_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers = [one for one in self._optimizers if one() is not None and one() is not optimizer]
+        for name in [name for name, (_, owner) in self._states.items() if owner() is optimizer]:
+            if self._states.pop(name)[0]() is not None:
+                call(self._kind + "_remove", self._handle, encode(name))
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
         """While it is open, C++ knows the names, and holds the tensors."""
-        self._tell_hooks()
+        self._add_states()
         with contextlib.ExitStack() as stack:
             for prefix, mirror in list(self._mirrors.items()):
                 if not stack.enter_context(mirror.filled()):
@@ -113,16 +122,33 @@ class Registered:
                 stack.callback(call, self._kind + "_remove", self._handle, name)
             yield
 
-    def _tell_hooks(self) -> None:
-        told = hooks()
-        if told is None:
+    def _add_states(self) -> None:
+        """Names what the optimizers have now."""
+        living = [optimizer for optimizer in (one() for one in self._optimizers) if optimizer is not None]
+        if not living:
             return
-        optimizers = [optimizer for optimizer in (one() for one in self._optimizers) if optimizer is not None]
-        if not optimizers:
-            return
-        for mirror in self._mirrors.values():
+        self._states = {name: known for name, known in self._states.items() if known[0]() is not None}
+        names: Dict[int, str] = {}
+        for prefix, mirror in self._mirrors.items():
             module = mirror.module()
-            if module is not None:
-                told.tell_module(module)
-        for optimizer in optimizers:
-            told.tell_optimizer(optimizer)
+            for path, parameter in module.named_parameters() if module is not None else ():
+                names.setdefault(id(parameter), f"{prefix}.{path}" if prefix else path)
+        for optimizer in living:
+            places = {
+                id(parameter): f"param{i}.{j}"
+                for i, group in enumerate(optimizer.param_groups)
+                for j, parameter in enumerate(group["params"])
+            }
+            for parameter, state in list(optimizer.state.items()):
+                where = names.get(id(parameter)) or places.get(id(parameter))
+                if where is None:
+                    continue
+                for slot, tensor in _states_of(state, ""):
+                    self._add_state(f"{type(optimizer).__name__}.{where}.{slot}", tensor, optimizer)
+
+    def _add_state(self, name: str, tensor: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+        known = self._states.get(name)
+        if known is not None and known[0]() is tensor:
+            return
+        call(self._kind + "_add_state", self._handle, encode(name), tensor._cdata)
+        self._states[name] = (weakref.ref(tensor), weakref.ref(optimizer))

@@ -93,5 +93,6 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
+    """What ``%unload_ext memledger`` calls."""
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("mlrun", None)

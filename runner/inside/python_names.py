@@ -218,21 +218,6 @@ def begin():
             if isinstance(parameter, Tensor):
                 tell_state(name, parameter, b"", state)
 
-    # For python/memledger: names of what a reporter was given, and was made before these hooks.
-    def tell_module(module):
-        scan(module, set())
-
-    def tell_optimizer(optimizer):
-        known = find(optimizers, optimizer) or know(optimizers, optimizer, optimizer_ended)
-        known.states = -1  # those of modules that were told later have other names
-        for i, group in enumerate(optimizer.param_groups):
-            for j, parameter in enumerate(group["params"]):
-                for suffix, cdata in parts_of(parameter):
-                    books.add_trained(b"param%d.%d" % (i, j) + suffix, cdata)
-        after_step(optimizer, None, None)
-
-    globals().update(tell_module=tell_module, tell_optimizer=tell_optimizer)
-
     # Copies and pickles of modules register nothing, and moving a module replaces its buffers.
     # Programs ask for train() or eval() where they have made their model.
     depth = 0

@@ -90,7 +90,8 @@ class Reports(unittest.TestCase):
     def test_tied_weights(self):
         one, two = torch.nn.Linear(256, 256), torch.nn.Linear(256, 256)
         two.weight = one.weight
-        rows = rows_of(memledger.MemReporter(torch.nn.Sequential(one, two)))
+        net = torch.nn.Sequential(one, two)
+        rows = rows_of(memledger.MemReporter(net))
         self.assertEqual(rows["0.weight+1.weight"]["bytes"], 256 * 256 * 4)
 
     def test_from_before_the_import(self):
@@ -288,7 +289,7 @@ class Profiles(unittest.TestCase):
         self.assertIn("Iteration 2 of Epoch 2", printed(iterate))
         rows = pathlib.Path(profiler.csv_path()).read_text().splitlines()
         self.assertEqual(rows[0], "epoch,iteration,kind,name,bytes")
-        self.assertIn("1,2,weight_grad,weight,2000000", rows)
+        self.assertIn("1,2,weight_grad,weight grad,2000000", rows)
         with self.assertRaises(memledger.Error):
             memledger.memory_profiler(net, print_period=0)
         with self.assertRaises(memledger.Error):
@@ -310,9 +311,9 @@ class Profiles(unittest.TestCase):
         with memledger.LineProfiler(outer, inner) as profiler:
             outer()
         tables = {table["function"].rpartition(".")[2]: table for table in json.loads(profiler.to_json(["line.left"]))["functions"]}
-        left = {row["code"].strip(): row["line_left"] for row in tables["outer"]["lines"] if row["line_left"]}
+        left = {row["code"].strip(): row["left_bytes"] for row in tables["outer"]["lines"] if row["left_bytes"]}
         self.assertEqual(left, {"first = torch.empty(MIB, dtype=torch.uint8)": MIB, "inner()": 2 * MIB})
-        left = {row["code"].strip(): row["line_left"] for row in tables["inner"]["lines"] if row["line_left"]}
+        left = {row["code"].strip(): row["left_bytes"] for row in tables["inner"]["lines"] if row["left_bytes"]}
         self.assertEqual(left, {"kept.append(torch.empty(2 * MIB, dtype=torch.uint8))": 2 * MIB})
         text = printed(profiler.display, columns=("line.allocated", "line.left"))
         self.assertRegex(text, r"1\.00M +1\.00M +\d+ +first = ")

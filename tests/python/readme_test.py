@@ -3,6 +3,7 @@ place: on cuda:0 where torch sees one, else on the CPU. What they print is held 
 (1024, 1024) floats are 4.00M, (512, 1024) 2.00M, (1024,) 4.00K; a scalar is 4 bytes in a block of 512."""
 
 import contextlib
+import gc
 import io
 import os
 import pathlib
@@ -31,6 +32,9 @@ for tool in Finder.tools:
 def run(code):
     if not GPU:
         code = code.replace(".cuda()", "").replace("cuda:0", "cpu").replace(".cuda(0)", "")
+    gc.collect()  # what the example before has left
+    if GPU:
+        torch.cuda.empty_cache()
     out = io.StringIO()
     file = tempfile.NamedTemporaryFile("w", suffix=".py", delete=False)
     with file:
