@@ -1,6 +1,13 @@
 #pragma once
 
-// A function of a Python program, as LineProfiler::add_python_function() takes it.
+// A function of a Python program, for LineProfiler.
+//
+//   memledger::LineProfilerOptions options;
+//   options.python = true;
+//   memledger::LineProfiler profiler({}, options);
+//   memledger::PythonFunction function{"Net.forward", "forward", "net.py", 12, {}};
+//   function.source = {"def forward(self, x):", "    return self.layer(x)"};
+//   profiler.add_python_function(function);
 
 #include <cstdint>
 #include <string>

@@ -225,7 +225,9 @@ def _function(name: str, result: Any, arguments: Any) -> Any:
     try:
         function = getattr(_library, "memledger_" + name)
     except AttributeError:
-        raise ImportError(f"{LIBRARY_PATH} lacks memledger_{name}: install library and package from one release")
+        raise ImportError(
+            f"{LIBRARY_PATH} lacks memledger_{name}: install library and package from one release"
+        ) from None
     function.restype, function.argtypes = result, arguments
     return function
 

@@ -17,7 +17,7 @@ class Prediction:
     @property
     def verdict(self) -> str:
         """fits, does not fit, not known or failed."""
-        return str(self.to_dict()["predictions"][0]["verdict"])
+        return str(self.to_dict()["verdict"])
 
     def to_json(self) -> str:
         return self._json

@@ -39,4 +39,9 @@ for how in alone watched; do
   "$how" "$tests/readme_test.py"
   check "$how: the READMEs" passed
 done
+if [[ "${6:-}" == --cuda ]]; then
+  watched "$tests/predict_program.py"
+  check "predict: exit status" passed
+  check "predict" equal "$(cat out)" "predicted True"
+fi
 finish
