@@ -144,7 +144,7 @@ class Turn {
 
 // Returns false if the signal will come again.
 bool write_at_signal(int number, const siginfo_t* info) {
-  const SuddenEnd end{name_of(number), number == writer.on_demand};
+  const SuddenEnd end{name_of(number), 0, number == writer.on_demand};
   const Turn turn;
   if (!turn) return true;
   if (attempts.load() == 0 && !writer.take(end)) return true;
@@ -166,10 +166,11 @@ void on_signal(int number, siginfo_t* info, void* /*context*/) {
   errno = error;
 }
 
-void on_sudden_exit(int /*status*/) noexcept {
+void on_sudden_exit(int status) noexcept {
   if (getpid() != process) return;
   const int error = errno;
-  const SuddenEnd end;
+  SuddenEnd end;
+  end.status = status;
   const Turn turn;
   if (turn && writer.take(end)) tell_result(end, write_now(end));
   errno = error;

@@ -17,6 +17,7 @@ void observe_sudden_exit(SuddenExitObserver observer) noexcept;
 
 struct SuddenEnd {
   const char* signal = nullptr;  // SIGTERM; null: _exit()
+  int status = 0;                // what _exit() was given
   bool goes_on = false;          // the process, as the signal is that of `on_demand`
 };
 

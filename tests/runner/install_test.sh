@@ -51,7 +51,7 @@ grep -q '(0.00B unexplained)' out || fail "the report" out err
 
 # The environment alone makes the linked library report at the end.
 MEMLEDGER=1 ./build/ten_lines >out 2>err || fail "running with MEMLEDGER=1" out err
-grep -q '^memledger: .* at its end' err || fail "MEMLEDGER=1" err
+grep -q '^memledger: .* ended (0) after' err || fail "MEMLEDGER=1" err
 "$prefix/bin/memledger" run -- ./build/ten_lines >out 2>err || fail "memledger run" out err
 [[ "$(grep -c '(process [0-9]*, rank 0)' err)" == 1 ]] || fail "memledger run: one report" err
 

@@ -73,6 +73,7 @@ struct Rows {
   std::vector<Row> rows;
   pid_t process = 0;
   bool is_quiet = false;
+  bool has_short_report = false;  // of the run
 };
 
 // Never destroyed: operators may run until the end.
@@ -98,10 +99,22 @@ bool numbers_are_one() {
 
 std::optional<at::Tensor> known_on_cpu(const at::Tensor& tensor) { return known_values(tensor); }
 
+bool is_on(const char* value) {
+  return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+}
+
+bool is_size(const ReadRow& row) {
+  return row.kind == ReadKind::kAssumedSize || row.kind == ReadKind::kUnboundedSize;
+}
+
 void print_at_exit() {
   if (getpid() != rows().process) return;
   try {
-    const std::string text = read_list_text(unknown_reads(), millionths());
+    std::vector<ReadRow> reads = unknown_reads();
+    // That values were read as zero stands in the report of the run.
+    if (rows().has_short_report)
+      reads.erase(std::stable_partition(reads.begin(), reads.end(), &is_size), reads.end());
+    const std::string text = read_list_text(reads, millionths());
     if (!text.empty()) write_standard_error(text);
   } catch (...) {  // no memory for the list
   }
@@ -358,8 +371,9 @@ __attribute__((constructor(105))) void begin() {
       reinterpret_cast<Ask>(dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_assumed_millionths"));
   ask_number = reinterpret_cast<Ask>(dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_assumed_number"));
   if (observe == nullptr || ask_millionths == nullptr) return;
-  const char* const quiet = secure_getenv(environment::kQuiet);
-  rows().is_quiet = quiet != nullptr && *quiet != '\0' && std::strcmp(quiet, "0") != 0;
+  rows().is_quiet = is_on(secure_getenv(environment::kQuiet));
+  const char* const report = secure_getenv(environment::kReport);
+  rows().has_short_report = is_on(report) && std::strcmp(report, environment::kFullReport) != 0;
   if (observe(&on_read) == 0) return;  // another copy of memledger does it
   at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
                             .needsInputs(true)
