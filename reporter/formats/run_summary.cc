@@ -526,6 +526,17 @@ void add_states(std::vector<std::string>& lines, const RunReport& run, const Run
   add_wrapped(lines, text);
 }
 
+// Named tensors on memory that is not LibTorch's, such as a mapped checkpoint.
+void add_external(std::vector<std::string>& lines, const RunOfDevice& device) {
+  if (!device.end || device.end->external_bytes == 0) return;
+  std::string text = "  external memory, not counted: " + readable_size(device.end->external_bytes);
+  if (device.end->mapped_bytes > 0)
+    text += ", of it mapped files " + readable_size(device.end->mapped_bytes);
+  if (device.end->shared_bytes > 0)
+    text += ", of it shared memory " + readable_size(device.end->shared_bytes);
+  lines.push_back(std::move(text));
+}
+
 // What there is to tell of a device, in the order in which it is told.
 struct Told {
   std::vector<std::string> head, largest, states;
@@ -548,6 +559,7 @@ Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu
   for (size_t i = 0; i < std::min(most, groups.size()); ++i)
     told.largest.push_back(group_text(groups[i]));
   if (!is_beside_gpu) add_states(told.states, run, device);
+  add_external(told.states, device);
   return told;
 }
 

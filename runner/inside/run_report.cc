@@ -345,13 +345,23 @@ std::string csv_of(const CollectedRun& all) {
   return csv;
 }
 
+std::vector<std::string_view> uses_of(const DeviceReport& rows, const RunReport& run) {
+  std::vector<std::string_view> uses;
+  for (const RunOfDevice& device : run.devices) {
+    if (device.peak.device != rows.device) continue;
+    for (const PartOfRow part : parts_of(rows, device)) uses.push_back(to_string(part.part));
+  }
+  return uses;
+}
+
 std::string page_of(const CollectedRun& all) {
   std::vector<PageSection> sections;
   const auto add = [&](const Report& report, std::string_view moment) {
     for (const bool cuda : {true, false}) {
       for (const DeviceReport& device : report.devices) {
-        if (!device.rows.empty() && device.device.is_cuda() == cuda)
-          sections.push_back({fmt::format("{} {}", device.device.str(), moment), &report, &device});
+        if (device.rows.empty() || device.device.is_cuda() != cuda) continue;
+        sections.push_back({fmt::format("{} {}", device.device.str(), moment), &report, &device,
+                            uses_of(device, all.run)});
       }
     }
   };

@@ -293,7 +293,7 @@ void report_sudden_end(const SuddenEnd& sudden) {
   }
   if (end.signal == "SIGABRT") {
     if (const std::string exception = uncaught_exception(); !exception.empty())
-      end.details = "uncaught exception: " + printable(exception);
+      end.details = "uncaught exception: " + table_name(exception, 80);
   }
   write_all(end);
 }

@@ -156,6 +156,11 @@ TEST_CASE("what grew between steps, and what is left") {
       text, "  after the last step (5): 104.00M: optimizer state 104.00M bfloat16 (inferred)\n"));
   CHECK(contains(text, "since step 2: +4.00M, namely +4.00M various bfloat16 AdamW state\n"));
   CHECK(contains(text, "  not freed at the end: nothing\n"));
+  RunReport with_checkpoint = Training().run();
+  with_checkpoint.devices[0].end->external_bytes = 8 * kMiB;
+  with_checkpoint.devices[0].end->mapped_bytes = 6 * kMiB;
+  CHECK(contains(run_summary(with_checkpoint, 40),
+                 "  external memory, not counted: 8.00M, of it mapped files 6.00M\n"));
   RunReport on_demand = Training().run();
   on_demand.goes_on = true;
   CHECK(contains(run_summary(on_demand, 40), "  alive now: nothing\n"));
