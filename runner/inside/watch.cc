@@ -1,7 +1,6 @@
 #include "runner/inside/watch.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -227,22 +226,6 @@ void report_at_exit() {
   write_all("at its end");
 }
 
-// The text of the exception that nobody has caught, where one ends the program.
-std::string uncaught_exception() {
-  try {
-    if (const std::exception_ptr exception = std::current_exception())
-      std::rethrow_exception(exception);
-  } catch (const c10::Error& error) {
-    // what() would symbolize a whole stack first, which takes seconds.
-    return std::string(first_line(error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    return std::string(first_line(error.what()));
-  } catch (...) {
-    return "of an unknown type";
-  }
-  return "";
-}
-
 void report_sudden_end(const SuddenEnd& end) {
   forget_device_memory();  // a copy of the process has none
   if (end.goes_on) {
@@ -415,6 +398,7 @@ __attribute__((constructor(103))) void watch_if_asked() {
 
 void report_now() {
   PythonStack::stop();
+  measure_before_python_ends();
   report_at_exit();
 }
 
