@@ -119,6 +119,10 @@ dry_run 11 --gpu=h100 -- "$measure_program" item_size
 check "a number that becomes a size" has out "not known: a size depends on values that only the device has (aten::item"
 dry_run 0 --gpu=h100 -- "$measure_program" item_printed
 check "a number that does not" has out "on which no allocation depends"
+dry_run 0 --gpu=h100 -- "$measure_program" received
+check "a number of other ranks" has out "a number of other ranks, taken to be this one's"
+dry_run 11 --gpu=h100 -- "$measure_program" summed
+check "a sum over ranks" has out "not known: a size depends on values that only the device has (aten::item"
 
 dry_run 0 --gpu=h100 -- "$measure_program" saves
 check "written files are named" has err "warning: the program wrote"
@@ -183,6 +187,9 @@ dry_run 0 --gpu=h100 --settings=none -- bash -c 'echo "$PET_MASTER_PORT" >>ports
 check "each run of torchrun has a port of its own" equal "$(sort -un ports | grep -c '^[1-9]')" 4
 dry_run 12 --gpu=h100 -- /bin/true
 check "a program without a GPU" has out "it used no GPU"
+# The first of its runs ends, the others never would.
+dry_run 12 --gpu=h100 --timeout=60 -- bash -c 'mkdir first && exit; sleep 600'
+check "which one run tells" has out "it used no GPU"
 check "what it said last is of no interest" has_not err "last lines"
 dry_run 127 --gpu=h100 -- ./no_such_program
 check "there is no such program" equal "$(cat err)" "memledger dry-run: cannot run ./no_such_program: No such file or directory"
