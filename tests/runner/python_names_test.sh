@@ -90,11 +90,11 @@ for role in ("parameter", "buffer", "optimizer_state"):
     if peak["by_role"].get(role, 0) != size:
         wrong.append(f"{role}: {peak['by_role'].get(role)}, the program has {size}")
 rows = {row["name"]: row for row in peak["largest"]}
-for name in ("head.weight", "AdamW.head.weight.exp_avg"):
+for name in ("embedding.weight", "AdamW.embedding.weight.exp_avg"):
     if name not in rows:
         wrong.append(f"{name} is not among the largest: {sorted(rows)}")
 source = open(sys.argv[1]).read().splitlines()
-for name, text in (("head.weight", ".to(device)"), ("AdamW.head.weight.exp_avg", "optimizer.step()")):
+for name, text in (("embedding.weight", ".to(device)"), ("AdamW.embedding.weight.exp_avg", "optimizer.step()")):
     place = (rows.get(name) or {}).get("place") or ""
     if not place.startswith("python_program.py:") or text not in source[int(place.split(":")[1].split()[0]) - 1]:
         wrong.append(f"{name} was made at '{place}', which has no '{text}'")
@@ -105,12 +105,12 @@ sys.exit(bool(wrong))
 PYTHON
 }
 if [[ "${5:-}" == --cuda ]]; then
-  run -- "$python" "$program" train cuda
+  run -- "$python" "$program" large cuda
   cp out told
-  "$memledger" dry-run --gpu=h100 --settings=none --json=prediction.json -- "$python" "$program" train cuda >out 2>err
+  "$memledger" dry-run --gpu=h100 --settings=none --json=prediction.json -- "$python" "$program" large cuda >out 2>err
   check "dry-run: exit status" equal "$?" 0
   check "dry-run: roles, names and lines" predicted_rightly
-  "$memledger" dry-run --gpu=h100 --settings=none --json -- "$python" "$program" train cuda >out 2>err
+  "$memledger" dry-run --gpu=h100 --settings=none --json -- "$python" "$program" large cuda >out 2>err
   check "dry-run: the same bytes again" cmp out prediction.json
 fi
 
