@@ -49,8 +49,9 @@ struct PredictOptions {
 // new process has come to this very call. This process does not run it, and its memory and
 // statistics stay as they are. So the program has to come here the same way each time: no input
 // (standard input is empty), no time, no random choice. Its output is hidden. Files that it writes
-// are written again: those that were there are not kept, as `memledger dry-run` keeps them, for what
-// does so is preloaded, and a test linked with //:memledger_virtual_gpu has only itself. What was predicted before is not predicted again.
+// are written again. Nothing keeps those that were there, as `memledger dry-run` does by a library
+// that it preloads: a test linked with //:memledger_virtual_gpu has only itself. What was predicted
+// before is not predicted again.
 //
 // An allocation that fails gives the verdict `does not fit`, or `not known` if it fails at the high
 // end only. What else the step throws gives `failed`, with its what() as the reason. Errors:
