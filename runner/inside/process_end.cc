@@ -1,5 +1,6 @@
 #include "runner/inside/process_end.h"
 
+#include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <sched.h>
 #include <sys/auxv.h>
@@ -15,9 +16,12 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <string>
 #include <string_view>
 
 #include "runner/inside/write_in_copy.h"
+#include "text/output.h"
 
 namespace memledger::inside {
 namespace {
@@ -235,6 +239,21 @@ void watch_sudden_ends(const EndWriter& its_writer) noexcept {
     set_handlers(signals, action);
   }
   observe_sudden_exit(&on_sudden_exit);
+}
+
+std::string uncaught_exception() {
+  try {
+    if (const std::exception_ptr exception = std::current_exception())
+      std::rethrow_exception(exception);
+  } catch (const c10::Error& error) {
+    // what() would symbolize a whole stack first, which takes seconds.
+    return std::string(first_line(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return std::string(first_line(error.what()));
+  } catch (...) {
+    return "of an unknown type";
+  }
+  return "";
 }
 
 int signal_on_demand(const char* name) noexcept {

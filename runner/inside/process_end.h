@@ -7,6 +7,8 @@
 // well, and the program is told nothing of all this. Without, handlers are set once where there are
 // none.
 
+#include <string>
+
 #include "runner/inside/end_calls.h"
 
 namespace memledger::inside {
@@ -34,6 +36,10 @@ struct EndWriter {
 
 // To be called once.
 void watch_sudden_ends(const EndWriter& writer) noexcept;
+
+// Returns the text of the exception that nobody has caught, where one ends the program; else
+// nothing.
+std::string uncaught_exception();
 
 // Returns the number of SIGUSR1 or SIGUSR2 by its name, 0 for any other name.
 int signal_on_demand(const char* name) noexcept;

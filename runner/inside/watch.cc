@@ -1,7 +1,6 @@
 #include "runner/inside/watch.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -260,22 +259,6 @@ void report_end(ProgramEnd::Kind kind, std::optional<int> status) {
 void report_at_exit(int status, void* /*unused*/) { report_end(ProgramEnd::Kind::kExit, status); }
 void report_at_quick_exit() { report_end(ProgramEnd::Kind::kQuickExit, std::nullopt); }
 
-// The text of the exception that nobody has caught, where one ends the program.
-std::string uncaught_exception() {
-  try {
-    if (const std::exception_ptr exception = std::current_exception())
-      std::rethrow_exception(exception);
-  } catch (const c10::Error& error) {
-    // what() would symbolize a whole stack first, which takes seconds.
-    return std::string(first_line(error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    return std::string(first_line(error.what()));
-  } catch (...) {
-    return "of an unknown type";
-  }
-  return "";
-}
-
 void report_sudden_end(const SuddenEnd& sudden) {
   forget_device_memory();  // a copy of the process has none
   ProgramEnd end;
@@ -456,6 +439,7 @@ __attribute__((constructor(103))) void watch_if_asked() {
 
 void interpreter_ends() {
   PythonStack::stop();
+  measure_before_python_ends();
   Watch& watch = inside::watch();
   if (getpid() != watch.process || watch.reported.load()) return;
   forget_device_memory();

@@ -85,6 +85,7 @@ Rows& rows() {
 using Ask = uint32_t (*)();
 Ask ask_millionths = nullptr;
 Ask ask_number = nullptr;
+decltype(&memledger_virtual_gpu_is_as_sent) ask_if_sent = nullptr;
 
 uint32_t millionths() {
   // When the first operator needs it: the device is there by then.
@@ -211,17 +212,19 @@ void assume_numbers(void* destination, const RunningOps& ops, size_t bytes) {
   for (size_t at = 0; at + item <= bytes; at += item) begin[at] = 1;  // little-endian
 }
 
-void note_unknown_copy(void* destination, const RunningOps& ops, size_t bytes) {
+void note_unknown_copy(void* destination, const void* source, const RunningOps& ops, size_t bytes) {
   const char* const op = ops.depth == 0 ? nullptr : ops.outermost();
   note_zero_read(op);
-  const ReadKind kind = kind_of_copy(ops, bytes);
+  ReadKind kind = kind_of_copy(ops, bytes);
+  if (kind == ReadKind::kNumber && ask_if_sent != nullptr && ask_if_sent(source, bytes) != 0)
+    kind = ReadKind::kReceived;
   if (kind == ReadKind::kNumber) assume_numbers(destination, ops, bytes);
   // Tensors of fractions are results.
   if (op != nullptr && is_copy(op) && kind == ReadKind::kScalar) return;
   note(op == nullptr ? "a copy of the program's own" : op, kind);
 }
 
-void on_read(void* destination, const void* /*source*/, size_t bytes) {
+void on_read(void* destination, const void* source, size_t bytes) {
   RunningOps& ops = running_ops;
   if (ops.is_asking) return;
   try {
@@ -239,7 +242,7 @@ void on_read(void* destination, const void* /*source*/, size_t bytes) {
         return;
       }
     }
-    if (!last_copy_was_known()) note_unknown_copy(destination, ops, bytes);
+    if (!last_copy_was_known()) note_unknown_copy(destination, source, ops, bytes);
   } catch (...) {  // a row less
   }
 }
@@ -370,6 +373,8 @@ __attribute__((constructor(105))) void begin() {
   ask_millionths =
       reinterpret_cast<Ask>(dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_assumed_millionths"));
   ask_number = reinterpret_cast<Ask>(dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_assumed_number"));
+  ask_if_sent = reinterpret_cast<decltype(ask_if_sent)>(
+      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_is_as_sent"));
   if (observe == nullptr || ask_millionths == nullptr) return;
   rows().is_quiet = is_on(secure_getenv(environment::kQuiet));
   const char* const report = secure_getenv(environment::kReport);
