@@ -491,10 +491,11 @@ std::vector<ProgramNames::Kept> ProgramNames::kept() const {
   result.reserve(result.size() + table_->kept.size());
   for (const auto& [id, place] : table_->kept) {
     Kept kept;
-    static_cast<ProgramName&>(kept) = table_->name_of(place.place, [&]() -> const Place* {
-      const auto parameter = table_->kept.find(place.parameter);
+    const auto find_parameter = [this, wanted = place.parameter]() -> const Place* {
+      const auto parameter = table_->kept.find(wanted);
       return parameter == table_->kept.end() ? nullptr : &parameter->second.place;
-    });
+    };
+    static_cast<ProgramName&>(kept) = table_->name_of(place.place, find_parameter);
     kept.storage_id = id;
     result.push_back(std::move(kept));
   }
