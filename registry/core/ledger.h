@@ -90,8 +90,9 @@ struct LedgerRecording {
 // sweep.
 //
 // Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock and within it
-// the device's, calls nothing of the program or of LibTorch while holding them, and never throws. A
-// device's lock is only taken under a shard's.
+// the thread's share of the device's bytes (DeviceCounters), seldom the device's lock; it calls
+// nothing of the program or of LibTorch while holding them, and never throws. A device's locks are
+// only taken under a shard's.
 class Ledger {
  public:
   // An instant holds all of them at once, and the thread sanitizer follows at most 64 locks of a
@@ -116,8 +117,10 @@ class Ledger {
   };
   // Enters a storage and returns its id; 0 when there was no memory for a record, which is counted
   // as dropped. A record already at that address lost its free somewhere: it is dropped and
-  // counted, and its owner handed out.
-  uint64_t note_birth(const Birth& birth, void** lost_owner = nullptr) noexcept;
+  // counted, and its owner handed out. `place` is for describe().
+  using Place = uint32_t;
+  uint64_t note_birth(const Birth& birth, void** lost_owner = nullptr,
+                      Place* place = nullptr) noexcept;
 
   struct Death {
     uint64_t id = 0;
@@ -127,22 +130,24 @@ class Ledger {
     DeviceKey device;
   };
   // Takes the storage out. Call it before the memory is handed back, as its address can be given
-  // out again at once.
+  // out again at once. `thread` is the calling thread's number.
+  std::optional<Death> note_death(uintptr_t address, uint32_t thread) noexcept;
   std::optional<Death> note_death(uintptr_t address) noexcept;
 
   // Adds shape and dtype to the record at `address`. A later description replaces an earlier one
   // only if the same run of an operator (thread, op_sequence) made the storage: the operator's
   // result says more than the buffer it began with. Returns true if `owner` has become the
-  // storage's owner; the caller has taken a reference for it, and gets it back at the death.
+  // storage's owner; the caller has taken a reference for it, and gets it back at the death. Looks
+  // at `likely` first, where the record may lie.
   bool describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes,
-                size_t dims, int8_t dtype, void* owner = nullptr) noexcept;
+                size_t dims, int8_t dtype, void* owner = nullptr, Place likely = 0) noexcept;
   bool set_owner(uintptr_t address, void* owner) noexcept;
   // Calls back with every live record of a device, in no order and with its shard locked: for a few
   // instructions each.
   template <typename Visit>
   void visit_live(DeviceKey device, const Visit& visit) const {
     for (Shard& shard : shards_) {
-      const LockHolder hold(shard.lock);
+      const BriefLockHolder hold(shard.lock);
       for (Slot slot = shard.live.oldest; slot != kNone; slot = shard.entry(slot).newer) {
         const StorageRecord& record = shard.entry(slot).record;
         if (record.device == device) visit(record);
@@ -246,8 +251,8 @@ class Ledger {
   struct Entry {
     StorageRecord record;
     uint64_t death_epoch = 0;
-    uint64_t death_order = 0;
-    Slot older = kNone;  // doubly linked; `newer` also links the free entries
+    uint64_t death_order = 0;  // 0: is alive
+    Slot older = kNone;        // doubly linked; `newer` also links the free entries
     Slot newer = kNone;
   };
   struct List {
@@ -262,7 +267,7 @@ class Ledger {
   };
 
   struct alignas(64) Shard {
-    mutable Lock lock;
+    mutable BriefLock lock;
     GrowingMap<uintptr_t, Slot> by_address ABSL_GUARDED_BY(lock);
     std::vector<std::unique_ptr<Entry[]>> chunks ABSL_GUARDED_BY(lock);
     Slot used ABSL_GUARDED_BY(lock) = 0;
@@ -278,6 +283,8 @@ class Ledger {
     Entry& entry(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
       return chunks[slot / kChunk][slot % kChunk];
     }
+    // Returns the live record at `address`, null if there is none.
+    StorageRecord* find(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
     ShardTotals& totals_of(DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
     Slot take_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
     void append(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
@@ -324,7 +331,7 @@ class Ledger {
   LedgerPeak collect_peak(DeviceKey device, LabelSet label, const PinPeak& pin);
 
   mutable std::array<Shard, kShards> shards_;
-  CountersByDevice counters_;
+  mutable CountersByDevice counters_;
   std::atomic<uint64_t> next_id_{1};
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<bool> keep_peaks_{true};

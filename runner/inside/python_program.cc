@@ -62,7 +62,7 @@ void add_state(const char* optimizer, void* parameter, const char* slot, void* s
   const Borrowed borrowed(state);
   ToldNames::global().add_state(optimizer, *owner, slot, *borrowed);
 }
-void program_ends() { report_now(); }
+void program_ends() { interpreter_ends(); }
 
 template <typename Function>
 std::string entry(const char* name, Function function) {

@@ -107,6 +107,49 @@ TEST_SUITE("ledger") {
     for (const StorageRecord& record : later.born) CHECK_FALSE(record.library_workspace);
   }
 
+  TEST_CASE("what takes a freed storage's place begins anew") {
+    Ledger ledger;
+    ledger.keep_peaks(false);  // no tombstone: its entry is free at once
+    bear(ledger, 0x1000, 64);
+    ledger.mark_told_parameter(0x1000);
+    ledger.note_consumer(0x1000, 17);
+    ledger.mark_parameter_like(0x1000);
+    ledger.note_death(0x1000);
+    const uint64_t later = bear(ledger, 0x1000, 64);
+    CHECK(ledger.told_parameter_at(0x1000) == 0);
+    CHECK(!ledger.is_parameter_like(0x1000));
+    const LedgerSnapshot snapshot = ledger.snapshot();
+    REQUIRE(snapshot.records.size() == 1);
+    CHECK(snapshot.records[0].id == later);
+    CHECK(snapshot.records[0].consumer == 0);
+    CHECK(!snapshot.records[0].told_parameter);
+  }
+
+  TEST_CASE("a description finds its storage wherever it is looked for first") {
+    Ledger ledger;
+    Ledger::Birth birth;
+    birth.address = 0x1000;
+    birth.nbytes = 64;
+    birth.device = kCpu;
+    Ledger::Place first = 0, second = 0;
+    ledger.note_birth(birth, nullptr, &first);
+    ledger.note_death(0x1000);  // stays as a tombstone of the peak, at its place
+    const uint64_t id = ledger.note_birth(birth, nullptr, &second);
+    CHECK(first != second);
+    const int64_t sizes[] = {4, 4};
+    for (const Ledger::Place likely : {first, second, Ledger::Place{12345}}) {
+      const int64_t now[] = {static_cast<int64_t>(likely), 4};
+      ledger.describe(0x1000, 0, 0, now, 2, 6, nullptr, likely);
+      const LedgerSnapshot snapshot = ledger.snapshot();
+      REQUIRE(snapshot.records.size() == 1);
+      CHECK(snapshot.records[0].id == id);
+      CHECK(snapshot.records[0].shape[0] == now[0]);
+    }
+    CHECK_FALSE(ledger.describe(0x2000, 0, 0, sizes, 2, 6, nullptr, second));
+    REQUIRE(ledger.peak(kCpu).records.size() == 1);
+    CHECK_FALSE(ledger.peak(kCpu).records[0].described);
+  }
+
   TEST_CASE("an address is reused, an id never") {
     Ledger ledger;
     const uint64_t first = bear(ledger, 0x1000, 64);
