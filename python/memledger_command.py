@@ -34,8 +34,7 @@ def _release(text: str) -> Optional[str]:
 
 
 def _python_of(words: List[str]) -> Optional[str]:
-    """The Python that will run the program: the program itself, the interpreter that its first line names, or the one in
-    PATH that the caller means."""
+    """The Python that will run the program: the program itself, or the interpreter that its first line names."""
     program = shutil.which(words[0]) if words else None
     if program is not None:
         if os.path.basename(program).startswith("python"):
@@ -51,7 +50,7 @@ def _python_of(words: List[str]) -> Optional[str]:
                 interpreter = [word for word in interpreter[1:] if not word.startswith("-")][:1]
             if interpreter and os.path.basename(interpreter[0]).startswith("python"):
                 return shutil.which(interpreter[0])
-    return shutil.which("python3")
+    return None
 
 
 def _release_of_python(python: Optional[str]) -> Optional[str]:
@@ -95,10 +94,14 @@ def main() -> NoReturn:
     release = newest
     if arguments and arguments[0] in _RUNS_PROGRAM:
         _leave_own_environment()
-        asked = os.environ.get("MEMLEDGER_LIBTORCH_RELEASE") or _release_of_python(_python_of(_program(arguments)))
+        python = _python_of(_program(arguments))
+        asked = _release_of_python(python)
         if asked is not None and asked not in commands:
             there = ", ".join(commands)
-            _fail(f"this wheel was built for torch {there}, and the program's torch is {asked}")
+            _fail(f"this wheel was built for torch {there}, and {python} has torch {asked}")
+        if python is None:  # a program, or a script that starts Python: the one in PATH tells the likely release
+            likely = _release_of_python(shutil.which("python3"))
+            asked = likely if likely in commands else None
         release = asked or newest
     command = str(commands[release])
     try:

@@ -1,6 +1,6 @@
 """Where the tensor memory of a PyTorch program goes.
 
-    import memledger                       # before the model is made: what is made from here on is followed
+    import memledger  # before the model is made: what is made from here on is followed
 
     reporter = memledger.MemReporter(model)
     reporter.add_optimizer(optimizer).report(verbose=True)

@@ -150,7 +150,7 @@ class CounterValues(ctypes.Structure):
 # A step that is predicted runs Python code.
 Step = ctypes.PYFUNCTYPE(ctypes.c_void_p)
 
-# Those that return an error's text, or nothing. They keep Python's lock, as they handle its tensors.
+# Those that return an error's text, or nothing. They keep Python's lock, as they handle tensors.
 _FALLIBLE = {
     "start": (),
     "read_counters": (_TEXT, ctypes.POINTER(CounterValues)),

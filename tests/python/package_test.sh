@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # package_test.sh MEMLEDGER LIBMEMLEDGER C_INTERFACE_H LIBTORCH_LIB VERSION [--cuda]
 #
-# `import memledger` in a Python program, alone and under `memledger run`; then the examples of the READMEs.
-#
-# Needs a python3 that imports the torch of this LibTorch, as tests/runner/python_names_test.sh says.
+# `import memledger` in a Python program, alone and under `memledger run`; then the examples of the
+# READMEs. Needs a python3 that imports the torch of this LibTorch, as
+# tests/runner/python_names_test.sh says.
 source tests/support/shell_test.sh
 memledger="$PWD/$1" library="$PWD/$2" packages="$(dirname "$(dirname "$4")")" version="$5"
 export MEMLEDGER_C_INTERFACE_H="$PWD/$3" MEMLEDGER_VIRTUAL_GPU_CUDNN=model PYTHONDONTWRITEBYTECODE=1

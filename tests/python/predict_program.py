@@ -18,7 +18,8 @@ def fails():
 fits = memledger.predict(step, "l4")
 peak = fits.to_dict()["devices"][0]["allocated_peak"]
 assert fits.verdict == "fits", fits
-assert 2 * 64 << 20 <= peak["low"] <= peak["high"] < 4 * 64 << 20, peak  # weight, gradient, workspaces
+# Weight, gradient and workspaces.
+assert 2 * 64 << 20 <= peak["low"] <= peak["high"] < 4 * 64 << 20, peak
 small = memledger.predict(step, "l4", capacity_bytes=96 << 20)
 assert small.verdict == "does not fit" and "does not fit" in str(small), small
 wrong = memledger.predict(fails, "l4")

@@ -80,7 +80,7 @@ prof.display()
         )
         self.assertLess(text.index("## outer"), text.index("## inner"))
         self.assertIn("active_bytes", text)
-        # 100 x 100 floats in blocks of 512 are 40448 bytes, 100 floats 512: 40.00K, in the README's first allocation.
+        # 100 x 100 floats in blocks of 512 are 40448 bytes, 100 floats 512: 40.00K.
         linear = 40448 + 512 if GPU else 40000 + 400
         for line, peak in (("linear = torch", 1), ("linear2 = torch", 2), ("inner()", 3)):
             row = re.search(r"^ *([0-9.]+)K.*  " + re.escape(line), text, re.M)
@@ -291,14 +291,14 @@ gpu_tracker.track()                     # run function between the code line whe
 cnn = models.vgg19(weights=None).features.to(device).eval()
 gpu_tracker.track()                     # run function between the code line where uses GPU
 
-dummy_tensor_1 = torch.randn(30, 3, 512, 512).float().to(device)  # 30*3*512*512*4/1024/1024 = 90.00M
-dummy_tensor_2 = torch.randn(40, 3, 512, 512).float().to(device)  # 40*3*512*512*4/1024/1024 = 120.00M
-dummy_tensor_3 = torch.randn(60, 3, 512, 512).float().to(device)  # 60*3*512*512*4/1024/1024 = 180.00M
+dummy_tensor_1 = torch.randn(30, 3, 512, 512).float().to(device)  # 90.00M
+dummy_tensor_2 = torch.randn(40, 3, 512, 512).float().to(device)  # 120.00M
+dummy_tensor_3 = torch.randn(60, 3, 512, 512).float().to(device)  # 180.00M
 
 gpu_tracker.track()
 
-dummy_tensor_4 = torch.randn(120, 3, 512, 512).float().to(device)  # 120*3*512*512*4/1024/1024 = 360.00M
-dummy_tensor_5 = torch.randn(80, 3, 512, 512).float().to(device)  # 80*3*512*512*4/1024/1024 = 240.00M
+dummy_tensor_4 = torch.randn(120, 3, 512, 512).float().to(device)  # 360.00M
+dummy_tensor_5 = torch.randn(80, 3, 512, 512).float().to(device)  # 240.00M
 
 gpu_tracker.track()
 
