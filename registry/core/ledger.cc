@@ -50,6 +50,7 @@ void Ledger::Shard::unlink(List& list, Slot slot) {
 }
 
 void Ledger::Shard::give_back(Slot slot) {
+  entry(slot).record.id = 0;
   entry(slot).newer = free;
   free = slot;
 }
@@ -215,7 +216,7 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
   StorageRecord* there = nullptr;
   if (likely < shard.used) {
     Entry& entry = shard.entry(likely);
-    if (entry.record.address == address && entry.death_order == 0) there = &entry.record;
+    if (entry.record.address == address && entry.is_alive()) there = &entry.record;
   }
   if (there == nullptr) there = shard.find(address);
   if (there == nullptr) return false;
@@ -440,20 +441,68 @@ void Ledger::unpin(uint64_t epoch) noexcept {
   }
 }
 
-template <Ledger::Share share, typename IsPast, typename Live, typename Dead>
-RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& dead) {
-  // An instant or a peak has settled which records are wanted: until they are copied they can die,
-  // but none is added. So counting them first is enough, and nothing grows while a shard is held.
+template <typename Visit>
+void Ledger::visit_entries(Shard& shard, const Visit& visit) {
+  {
+    const BriefLockHolder hold(shard.lock);
+    if (shard.live.size + shard.dead.size <= kFewEntries) {
+      for (const List* list : {&shard.live, &shard.dead}) {
+        for (Slot slot = list->oldest; slot != kNone; slot = shard.entry(slot).newer)
+          visit(shard.entry(slot));
+      }
+      return;
+    }
+  }
+  for (size_t chunk = 0;; ++chunk) {
+    const BriefLockHolder hold(shard.lock);
+    if (chunk * kChunk >= shard.used) return;
+    const Entry* const entries = shard.chunks[chunk].get();
+    for (size_t i = 0; i < std::min<size_t>(kChunk, shard.used - chunk * kChunk); ++i) {
+      if (entries[i].record.id != 0) visit(entries[i]);
+    }
+  }
+}
+
+template <typename Wanted>
+RecordList Ledger::gather_all(Share share, const Wanted& wanted) {
+  // Until they are copied records can die, but none is added. So nothing grows while a shard is
+  // held.
+  size_t most = 0;
+  for (Shard& shard : shards_) {
+    size_t living = 0, dead = 0;
+    {
+      const BriefLockHolder hold(shard.lock);
+      living = shard.live.size;
+      dead = shard.dead.size;
+    }
+    if (share == Share::kMost && dead <= living / 8) {
+      most += living + dead;
+    } else {
+      visit_entries(shard, [&](const Entry& entry) { most += wanted(entry); });
+    }
+  }
+  LargeVector<StorageRecord> records;
+  records.reserve(most);
+  take_page_faults(records.data(), most * sizeof(StorageRecord));
+  for (Shard& shard : shards_) {
+    visit_entries(shard, [&](const Entry& entry) {
+      if (wanted(entry)) records.push_back(entry.record);
+    });
+  }
+  return RecordList(std::move(records));
+}
+
+template <typename IsPast, typename Live, typename Dead>
+RecordList Ledger::gather_recent(const IsPast& is_past, const Live& live, const Dead& dead) {
   size_t most = 0;
   for (Shard& shard : shards_) {
     const BriefLockHolder hold(shard.lock);
-    if (share == Share::kMost && shard.live.oldest != kNone &&
-        !is_past(shard.entry(shard.live.oldest).record)) {
+    if (shard.live.oldest != kNone && !is_past(shard.entry(shard.live.oldest).record)) {
       most += shard.live.size;
     } else {
       for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot).record);
            slot = shard.entry(slot).older)
-        most += share == Share::kMost || live(shard.entry(slot).record);
+        ++most;
     }
     for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer)
       most += dead(shard.entry(slot));
@@ -476,20 +525,26 @@ RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& d
 }
 
 void Ledger::collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died) {
-  born = gather<Share::kMost>(
-      [&](const StorageRecord& record) { return record.birth_epoch <= since; },
-      [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
-      [&](const Entry& stone) {
-        const uint64_t birth = stone.record.birth_epoch;
-        return birth > since && birth <= instant && stone.death_epoch > instant;
-      });
+  if (since == 0) {
+    born = gather_all(Share::kMost, [&](const Entry& entry) {
+      return entry.record.birth_epoch <= instant &&
+             (entry.is_alive() || entry.death_epoch > instant);
+    });
+  } else {
+    born = gather_recent([&](const StorageRecord& record) { return record.birth_epoch <= since; },
+                         [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
+                         [&](const Entry& stone) {
+                           const uint64_t birth = stone.record.birth_epoch;
+                           return birth > since && birth <= instant && stone.death_epoch > instant;
+                         });
+  }
   if (died == nullptr) return;
-  *died = gather<Share::kMost>([](const StorageRecord&) { return true; },
-                               [](const StorageRecord&) { return false; },
-                               [&](const Entry& stone) {
-                                 return stone.record.birth_epoch <= since &&
-                                        stone.death_epoch > since && stone.death_epoch <= instant;
-                               });
+  *died = gather_recent([](const StorageRecord&) { return true; },
+                        [](const StorageRecord&) { return false; },
+                        [&](const Entry& stone) {
+                          return stone.record.birth_epoch <= since && stone.death_epoch > since &&
+                                 stone.death_epoch <= instant;
+                        });
 }
 
 LedgerSnapshot Ledger::snapshot() {
@@ -700,13 +755,12 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak&
   const std::unique_ptr<DeviceCounters, void (*)(DeviceCounters*)> unpin(
       own, [](DeviceCounters* pinned) { pinned->unpin(); });
   result.bytes = peak.bytes;
-  const auto counts = [&](const StorageRecord& record) {
+  result.records = gather_all(Share::kSome, [&](const Entry& entry) {
+    const StorageRecord& record = entry.record;
     return record.device == device && record.birth_order <= peak.order &&
-           (label == 0 || (record.peak_labels & label) != 0);
-  };
-  result.records = gather<Share::kSome>(
-      [](const StorageRecord&) { return false; }, counts,
-      [&](const Entry& stone) { return counts(stone.record) && peak.order < stone.death_order; });
+           (label == 0 || (record.peak_labels & label) != 0) &&
+           (entry.is_alive() || peak.order < entry.death_order);
+  });
   // Read last, so that what was lost meanwhile counts.
   result.complete = own->last_lost_death() <= peak.order;
   return result;

@@ -246,14 +246,17 @@ class Ledger {
   static constexpr Slot kNone = ~Slot{0};
   static constexpr size_t kChunk = 256;
   static constexpr size_t kFewTombstones = 16;
+  static constexpr size_t kFewEntries = 4 * kChunk;  // of a shard: visited in one go
 
   // An entry becomes a tombstone by moving to another list: a death allocates nothing.
   struct Entry {
-    StorageRecord record;
+    StorageRecord record;  // id 0: the entry is free
     uint64_t death_epoch = 0;
     uint64_t death_order = 0;  // 0: is alive
     Slot older = kNone;        // doubly linked; `newer` also links the free entries
     Slot newer = kNone;
+
+    bool is_alive() const noexcept { return death_order == 0; }
   };
   struct List {
     Slot oldest = kNone;
@@ -312,10 +315,17 @@ class Ledger {
   // alive at `since` and has died.
   void collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died);
   // Copies the wanted records of all shards, one shard at a time. `is_past` ends a shard's live
-  // ones, the newest first. kMost takes room for all of these, kSome counts first.
+  // ones, the newest first.
+  template <typename IsPast, typename Live, typename Dead>
+  RecordList gather_recent(const IsPast& is_past, const Live& live, const Dead& dead);
+  // Copies the wanted records among all there are. An instant or a peak has settled which these
+  // are, and entries stay in their slots, so a shard with many is not held for longer than kChunk
+  // of them take. kMost takes room for all, kSome counts first.
   enum class Share { kMost, kSome };
-  template <Share share, typename IsPast, typename Live, typename Dead>
-  RecordList gather(const IsPast& is_past, const Live& live, const Dead& dead);
+  template <typename Wanted>
+  RecordList gather_all(Share share, const Wanted& wanted);
+  template <typename Visit>
+  static void visit_entries(Shard& shard, const Visit& visit);
   // Takes the record out of the living; `death_order` is the number its device gave the death.
   void bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
