@@ -131,8 +131,8 @@ class Registered:
         names: Dict[int, str] = {}
         for prefix, mirror in self._mirrors.items():
             module = mirror.module()
-            for path, parameter in module.named_parameters() if module is not None else ():
-                names.setdefault(id(parameter), f"{prefix}.{path}" if prefix else path)
+            for path, named in module.named_parameters() if module is not None else ():
+                names.setdefault(id(named), f"{prefix}.{path}" if prefix else path)
         for optimizer in living:
             places = {
                 id(parameter): f"param{i}.{j}"
@@ -143,8 +143,8 @@ class Registered:
                 where = names.get(id(parameter)) or places.get(id(parameter))
                 if where is None:
                     continue
-                for slot, tensor in _states_of(state, ""):
-                    self._add_state(f"{type(optimizer).__name__}.{where}.{slot}", tensor, optimizer)
+                for slot, one in _states_of(state, ""):
+                    self._add_state(f"{type(optimizer).__name__}.{where}.{slot}", one, optimizer)
 
     def _add_state(self, name: str, tensor: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
         known = self._states.get(name)

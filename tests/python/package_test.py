@@ -271,6 +271,7 @@ class Graphs(unittest.TestCase):
 class Profiles(unittest.TestCase):
     def test_iterations(self):
         net = torch.nn.Linear(1000, 500, bias=False)
+        other = torch.nn.Linear(30, 30)  # is not in the profile
         folder = tempfile.mkdtemp()
         profiler = memledger.memory_profiler(net, print_period=2, csv=True, csv_folder=folder)
 
@@ -290,6 +291,8 @@ class Profiles(unittest.TestCase):
         rows = pathlib.Path(profiler.csv_path()).read_text().splitlines()
         self.assertEqual(rows[0], "epoch,iteration,kind,name,bytes")
         self.assertIn("1,2,weight_grad,weight grad,2000000", rows)
+        self.assertEqual([row for row in rows if ",weight," in row and row != "1,2,weight,weight,2000000"], ["2,2,weight,weight,2000000"])
+        del other
         with self.assertRaises(memledger.Error):
             memledger.memory_profiler(net, print_period=0)
         with self.assertRaises(memledger.Error):
