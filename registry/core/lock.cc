@@ -1,6 +1,9 @@
 #include "registry/core/lock.h"
 
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -47,21 +50,22 @@ void pause_processor() noexcept {
 void BriefLock::wait() noexcept {
   constexpr int kSpins = 64;
   constexpr int kYields = 16;
-  constexpr long kLongestSleepNs = 1000000;
+  constexpr long kLongestSleepNs = 16'000'000;
   const int error = errno;
   long sleep_ns = 4000;
   for (int turn = 0;; ++turn) {
     // Read until it looks free: to try would take the line from its holder.
-    if (!taken_.load(std::memory_order_relaxed) &&
-        !taken_.exchange(true, std::memory_order_acquire))
+    if (taken_.load(std::memory_order_relaxed) == 0 &&
+        taken_.exchange(1, std::memory_order_acquire) == 0)
       break;
     if (turn < kSpins) {
       pause_processor();
     } else if (turn < kSpins + kYields) {
       sched_yield();
     } else {
+      // A wait for a lock, which others can see as such (runner/inside/write_in_copy.cc).
       const timespec time{0, sleep_ns};
-      nanosleep(&time, nullptr);
+      syscall(SYS_futex, &taken_, FUTEX_WAIT_PRIVATE, 1, &time, nullptr, 0);
       sleep_ns = std::min(2 * sleep_ns, kLongestSleepNs);
     }
   }

@@ -66,8 +66,8 @@ class ABSL_SCOPED_LOCKABLE LockHolder {
 
 // For what is held for some instructions, or for at most some thousand records' copying. One locked
 // instruction where nobody waits, half of a mutex's: an allocation and its free take five of these
-// locks. Nobody is woken: who finds it taken spins, then sleeps for longer and longer, up to a
-// millisecond.
+// locks. Nobody is woken: who finds it taken spins, then sleeps for longer and longer, up to 16
+// milliseconds.
 class ABSL_LOCKABLE BriefLock {
  public:
   BriefLock() = default;
@@ -75,18 +75,18 @@ class ABSL_LOCKABLE BriefLock {
   BriefLock& operator=(const BriefLock&) = delete;
 
   void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
-    if (taken_.exchange(true, std::memory_order_acquire)) wait();
+    if (taken_.exchange(1, std::memory_order_acquire) != 0) wait();
     note_locked();
   }
   void unlock() ABSL_UNLOCK_FUNCTION() {
     note_unlocked();
-    taken_.store(false, std::memory_order_release);
+    taken_.store(0, std::memory_order_release);
   }
 
  private:
   void wait() noexcept;
 
-  std::atomic<bool> taken_{false};
+  std::atomic<uint32_t> taken_{0};
 };
 
 class ABSL_SCOPED_LOCKABLE BriefLockHolder {

@@ -128,9 +128,12 @@ CopyResult wait_for(const CopyProcess& copy) {
       const bool in_time = !WIFSIGNALED(status) || WTERMSIG(status) != SIGALRM;
       return status == 0 ? CopyResult::kDone : in_time ? CopyResult::kFailed : CopyResult::kTooLate;
     }
+    // Who waits for a brief lock looks at it now and then.
     const int64_t now = copy.cpu_ns();
-    if (now != cpu_ns || !copy.waits_for_lock()) locked_since = waited;
-    cpu_ns = now;
+    if (!copy.waits_for_lock() || (now - cpu_ns) * 20 > waited - locked_since + kPollNs) {
+      locked_since = waited;
+      cpu_ns = now;
+    }
     if (waited - locked_since >= kLockedNs) {
       copy.kill();
       return CopyResult::kLocked;
