@@ -540,12 +540,13 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->failure->free_bytes == 3);
   CHECK(read->allocator_settings == "max_split_size_mb:64");
   CHECK(read->devices[0].requested_in_all == 12);
-  REQUIRE(read->unknown_reads.size() == 4);
+  REQUIRE(read->unknown_reads.size() == 5);
   CHECK(read->unknown_reads[0].has_upper_bound);
   CHECK(read->unknown_reads[1].kind == Kind::kSize);
   CHECK_FALSE(read->unknown_reads[1].has_upper_bound);
   CHECK(read->unknown_reads[2].kind == Kind::kNumber);
-  CHECK(read->unknown_reads[3].kind == Kind::kBranch);
+  CHECK(read->unknown_reads[3].kind == Kind::kReceived);
+  CHECK(read->unknown_reads[4].kind == Kind::kBranch);
   CHECK_FALSE(parse_measurement("{}").ok());
   CHECK_FALSE(parse_measurement("{\"schema\":\"other\"}").ok());
   CHECK_FALSE(parse_measurement("no JSON").ok());
