@@ -141,13 +141,21 @@ class LayerInputs {
   void add(const core::Ledger& ledger, uintptr_t address) {
     if (const uint64_t told = ledger.told_parameter_at(address); told != 0) {
       if (is_layer_) told_parameter_ = told;
-    } else if (count_ < others_.size()) {
+    } else if (address != 0 && count_ < others_.size()) {
       others_[count_++] = address;
     }
   }
   // The last parameter that a module of the program has told, and the first that is none. 0: none.
   uint64_t told_parameter() const { return told_parameter_; }
   uintptr_t first() const { return others_[0]; }
+  // The parameter of the first that a layer has made. 0: of none.
+  uint64_t inherited(const core::Ledger& ledger) const {
+    for (size_t i = 0; i < count_; ++i) {
+      if (const uint64_t parameter = ledger.parameter_at(others_[i]); parameter != 0)
+        return parameter;
+    }
+    return 0;
+  }
   void note_consumer(core::Ledger& ledger, uint64_t parameter) const {
     for (size_t i = 0; is_layer_ && i < count_; ++i) ledger.note_consumer(others_[i], parameter);
   }
@@ -205,10 +213,9 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
     if (!adopting && !grad_on && !may_step) break;
   }
   if (thread.parameter == 0) {
-    const uintptr_t nearest = first_graded != 0 ? first_graded : inputs.first();
     thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter()
-                                 : nearest != 0               ? state.ledger.parameter_at(nearest)
-                                                              : 0;
+                                 : first_graded != 0 ? state.ledger.parameter_at(first_graded)
+                                                     : inputs.inherited(state.ledger);
   }
   if (thread.nearest() != 0) {
     inputs.note_consumer(state.ledger, thread.nearest());

@@ -14,6 +14,8 @@
 
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/hooks/training_notes.h"
+#include "registry/libtorch/storage_impl.h"
+#include "registry/live_storages.h"
 #include "registry/recording.h"
 #include "registry/registry.h"
 
@@ -457,6 +459,9 @@ void ToldNames::add_tensor(Module module, std::string_view name, Role role,
   try {
     if (!tensor.defined()) return;
     const uint64_t storage_id = Registry::global().storage_id(tensor);
+    if (role == Role::kParameter) {
+      if (c10::StorageImpl* const storage = storage_impl_of(tensor)) know_parameter(*storage);
+    }
     {
       std::vector<WeakTensor> dropped;  // let go of without the lock
       const Hold hold(table_->lock);

@@ -76,6 +76,16 @@ if [[ "${5:-}" == --cuda ]]; then
   check "on a virtual GPU" named_rightly cuda:0
 fi
 
+for mode in generate inference; do
+  run -- "$python" "$program" "$mode"
+  check "$mode: names" named_rightly cpu
+  check "$mode: each cache is of its layer" python3 -c '
+import json
+rows = json.load(open("report.json"))["peaks"]["devices"][0]["rows"]
+caches = {row["module"] for row in rows if row["op"] == "aten::cat"}
+assert caches == {"blocks.0.mlp.2", "blocks.1.mlp.2"}, caches'
+done
+
 run -- "$python" "$program" many
 check "1000 modules: gc knows none" equal "$(cat out)" "alive 0"
 check "1000 modules: the books know none" python3 -c '

@@ -94,6 +94,23 @@ def mode_copies(device):
     tell("Model#2.", average)
 
 
+def mode_generate(device, mode=torch.no_grad):
+    """A cache that grows in layers computed without grad mode, whose parameters need none there."""
+    model = Model().to(device).eval()
+    caches = [torch.tensor([], device=device) for _ in model.blocks]
+    with mode():
+        for _ in range(3):
+            y = model.embedding(torch.randint(0, 512, (64, 32), device=device))
+            for i, block in enumerate(model.blocks):
+                y = block(y)
+                caches[i] = torch.cat([caches[i], block.mlp(y)])
+    tell("", model)
+
+
+def mode_inference(device):
+    mode_generate(device, torch.inference_mode)
+
+
 def mode_many(device):
     """1000 modules and optimizers, made and dropped: what is left of them?"""
     for _ in range(1000):
