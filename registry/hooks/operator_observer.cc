@@ -50,9 +50,12 @@ bool is_compiled_region(const char* name) {
   return name[0] == 'T' && std::strncmp(name, kCompiledRegion.data(), kCompiledRegion.size()) == 0;
 }
 
-// Its function reads all parameters of its graph, so that none of them tells a layer.
-bool is_compiled_function(const char* name) {
-  return name[0] == 'C' && std::strcmp(name, "CompiledFunction") == 0;
+// A function that reads parameters of all layers, so that none of them tells one: what is compiled,
+// and what DataParallel copies to its devices and adds up from there.
+bool reads_all_layers(const char* name) {
+  return (name[0] == 'C' && std::strcmp(name, "CompiledFunction") == 0) ||
+         (name[0] == 'B' && std::strcmp(name, "Broadcast") == 0) ||
+         (name[0] == 'R' && std::strcmp(name, "ReduceAddCoalesced") == 0);
 }
 
 uintptr_t address_of(c10::StorageImpl& storage) {
@@ -196,6 +199,9 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
           // If another storage has taken the place of a parameter that ended, the id leads to
           // nothing.
           thread.parameter = thread.last_parameter;
+        } else if (thread.parameter == 0 && reads_layers && tensor.is_view()) {
+          // DataParallel's replicas read their parameters so.
+          thread.parameter = state.ledger.told_parameter_at(address);
         }
         if (first_graded == 0) first_graded = address;
       } else if (reads_layers) {
@@ -277,7 +283,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
     core::TrainingThreads::note(thread);
   }
   look_at_inputs(thread, fn);
-  if (is_compiled_function(fn.name())) thread.parameter = thread.inherited_parameter = 0;
+  if (reads_all_layers(fn.name())) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
   note_next_node(thread, fn);
 }

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# python_names_test.sh MEMLEDGER PROGRAM.py LIBTORCH_LIB VERSION [--cuda]
+# python_names_test.sh MEMLEDGER PROGRAM.py LINES_PROGRAM.py LIBTORCH_LIB VERSION [--cuda]
 #
 # Python programs that have never heard of memledger have their names and lines in the report: what
-# they say of themselves is held against the rows of the peak.
+# they say of themselves is held against the rows of the peak. The lines of their functions are
+# profiled.
 #
 # Needs a python3 that imports the torch of this LibTorch: the one that MEMLEDGER_TEST_PYTHON names
 # (--test_env=MEMLEDGER_TEST_PYTHON=/venv/bin/python), or the one in PATH, with LibTorch's own
 # package if LIBTORCH is one.
 source tests/support/shell_test.sh
-memledger="$PWD/$1" program="$PWD/$2" packages="$(dirname "$(dirname "$3")")" version="$4"
+memledger="$PWD/$1" program="$PWD/$2" profiled="$PWD/$3"
+packages="$(dirname "$(dirname "$4")")" version="$5"
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model PYTHONDONTWRITEBYTECODE=1
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(err)
 gpu=()  # a torch with CUDA does not start without NVIDIA's libraries
-[[ "${5:-}" == --cuda ]] && gpu=(--virtual-gpu=h100)
+[[ "${6:-}" == --cuda ]] && gpu=(--virtual-gpu=h100)
 
 python="${MEMLEDGER_TEST_PYTHON:-python3}"
 [[ -n "${MEMLEDGER_TEST_PYTHON:-}" ]] || export PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}"
@@ -71,7 +73,7 @@ done
 # Neither the environment's variables nor the user's folder are read.
 run -- "$python" -I "$program" train
 check "isolated: names" named_rightly cpu
-if [[ "${5:-}" == --cuda ]]; then
+if [[ "${6:-}" == --cuda ]]; then
   run -- "$python" "$program" train cuda
   check "on a virtual GPU" named_rightly cuda:0
 fi
@@ -125,4 +127,48 @@ run --stacks=off -- "$python" "$program" lines
 check "lines: off" lines_told no
 run --stacks=all -- "$python" "$program" lines
 check "lines: all" lines_told yes
+
+profile() { "$memledger" run "${gpu[@]}" "$@" >out 2>err; }
+row() { awk -v title="## $1" -v code="$2" '/^## /{ inside = $0 == title } inside && index($0, code) { print $1, $2 }' err; }
+
+if [[ "${6:-}" == --cuda ]]; then
+  # The figures of pytorch_memlab's README.
+  profile -f outer -f inner -- "$python" "$profiled" readme
+  check "profile: exit status" equal $? 0
+  check "profile: outer begins" equal "$(row outer 'def outer')" "0.00B 0.00B"
+  check "profile: the first" equal "$(row outer ' linear = ')" "40.00K 2.00M"
+  check "profile: the second" equal "$(row outer 'linear2 =')" "80.00K 2.00M"
+  check "profile: the call" equal "$(row outer 'inner()')" "120.00K 2.00M"
+  check "profile: inner begins" equal "$(row inner 'def inner')" "80.00K 2.00M"
+  check "profile: inner's line" equal "$(row inner 'Linear')" "120.00K 2.00M"
+  check "profile: of these only" equal "$(grep -c '^## ' err)" 2
+
+  # LibTorch's own counts, those of the threads that run backward, too.
+  profile -q -f train_step -f Net.forward -r lines.json -- "$python" "$profiled" train
+  check "profile: a training step" python3 -c '
+import json
+allocated, freed, peak = map(int, open("out").read().split())
+step, forward = json.load(open("lines.json"))["functions"]
+assert (step["function"], forward["function"]) == ("train_step", "Net.forward"), step["function"]
+assert step["total"]["allocated_bytes"] == allocated, (step["total"], allocated)
+assert step["total"]["freed_bytes"] == freed, (step["total"], freed)
+assert max(line["active_bytes.all.peak"] or 0 for line in step["lines"]) == peak, peak
+backward = [line for line in step["lines"] if "backward()" in line["code"]]
+assert backward[0]["allocated_bytes"] > allocated / 2, backward
+for one in (step, forward):
+    for figure in ("allocated_bytes", "freed_bytes", "left_bytes"):
+        assert sum(line[figure] or 0 for line in one["lines"]) == one["total"][figure], figure
+call = [line for line in step["lines"] if "net(x)" in line["code"]]
+assert forward["total"]["allocated_bytes"] < call[0]["allocated_bytes"]'
+fi
+profile -f short_lived -- "$python" "$profiled" many
+check "profile: nothing is kept alive" equal "$(cat out)" "ended 200"
+check "profile: of a function in a function" has err "## mode_many.short_lived"
+profile -f python_lines_program.never_called -f train_stp -- "$python" "$profiled" many
+check "profile: a function that is not called, by its module" has err "def never_called():"
+check "profile: one that is not there" has err 'there is no function `train_stp`'
+check "profile: a near one" has err '; near: `train_step`'
+profile -f mode_fails.failing -- "$python" "$profiled" fails
+check "profile: an exception stays as it was" equal "$(cat out)" "as it was RuntimeError"
+check "profile: its function" has err "## mode_fails.failing"
 finish

@@ -22,6 +22,7 @@
 #include "tracker/lines/function_source.h"
 #include "tracker/lines/line_log.h"
 #include "tracker/lines/program_functions.h"
+#include "tracker/lines/python_functions.h"
 
 namespace memledger {
 namespace {
@@ -36,6 +37,8 @@ struct Shown {
   int64_t first = 0, last = 0;  // 0: no debug information
   std::vector<std::string> source;
   std::set<int64_t> lines_with_code;
+  bool is_python = false;
+  bool only_if_seen = false;  // a function of C++ that has the name of a Python one
 };
 
 void* return_address_at(uintptr_t address) { return reinterpret_cast<void*>(address + 1); }
@@ -52,11 +55,13 @@ std::vector<StackFrame> frames_of(const ProgramFunction& function) {
 // Makes a profile from what was recorded.
 class TableMaker {
  public:
-  explicit TableMaker(const ShownFunctions& wanted) : functions_(ProgramFunctions::read()) {
+  explicit TableMaker(const ShownFunctions& wanted)
+      : functions_(ProgramFunctions::read()), python_(PythonFunctions::all()) {
     for (const std::string& name : wanted.names) {
+      const bool is_python = show_python(name);
       const std::vector<const ProgramFunction*> functions = functions_.named(name);
-      for (const ProgramFunction* function : functions) show(*function);
-      if (functions.empty()) missing_.push_back(name);
+      for (const ProgramFunction* function : functions) show(*function, is_python);
+      if (functions.empty() && !is_python) missing_.push_back(name);
     }
     for (const uintptr_t address : wanted.addresses) {
       if (const ProgramFunction* function = functions_.at(address)) show(*function);
@@ -75,18 +80,20 @@ class TableMaker {
         const size_t shown = call.shown;
         rows[shown][line_of(shown, call.address, merged[shown])].fold(line.figures);
         totals[shown].fold(line.figures);
-        for (const Beginning& beginning : line.beginnings) {
-          if (call.outermost < beginning.continued ||
-              (call.outermost == beginning.continued && is_of(beginning.instead, shown)))
-            continue;
-          if (!entries[shown]) entries[shown].emplace().fill(LineFigures::kUnknown);
-          for (size_t i = 0; i < kDeviceStats; ++i)
-            (*entries[shown])[i] = std::max((*entries[shown])[i], beginning.held[i]);
-        }
+        note_beginnings(line, call, entries[shown]);
       }
     }
-    for (size_t i = 0; i < shown_.size(); ++i)
+    for (const auto& [calls, line] : record.python) {
+      for (const ShownCall& call : shown_calls(calls)) {
+        rows[call.shown][static_cast<int64_t>(call.address)].fold(line.figures);
+        totals[call.shown].fold(line.figures);
+        note_beginnings(line, call, entries[call.shown]);
+      }
+    }
+    for (size_t i = 0; i < shown_.size(); ++i) {
+      if (shown_[i].only_if_seen && rows[i].empty()) continue;
       profile.tables.push_back(table(i, rows[i], totals[i], entries[i], merged[i]));
+    }
     for (const std::string& name : missing_) profile.notes.push_back(not_found(name));
     if (record.targets.size() > 1) {
       profile.notes.push_back(fmt::format(
@@ -102,27 +109,50 @@ class TableMaker {
   std::string not_found(const std::string& name) const {
     std::string text =
         fmt::format("there is no function `{}` in the program and its libraries", name);
-    const std::vector<std::string> near = functions_.near(name);
+    const bool has_python = PythonFunctions::are_read();
+    const std::vector<std::string> near =
+        has_python ? PythonFunctions::near() : functions_.near(name);
     for (size_t i = 0; i < near.size(); ++i)
       text += fmt::format("{}`{}`", i == 0 ? "; near: " : ", ", near[i]);
-    return text + (near.empty() ? "; it may have been inlined" : "");
+    return text + (near.empty() && !has_python ? "; it may have been inlined" : "");
   }
 
  private:
   // The frames of a stack that are in one shown function.
   struct ShownCall {
     size_t shown = 0;
-    uintptr_t address = 0;  // where the innermost frame calls
+    uintptr_t address = 0;  // where the innermost frame calls: the line, of a Python function
     size_t outermost = 0;   // index of the outermost frame, counted from the stack's outer end
   };
 
-  void show(const ProgramFunction& function) {
+  // Returns whether there is any.
+  bool show_python(const std::string& name) {
+    bool is_any = false;
+    for (size_t i = 0; i < python_.size(); ++i) {
+      if (!python_[i].is_named(name)) continue;
+      is_any = true;
+      const auto [known, is_new] = shown_of_python_.emplace(i, shown_.size());
+      if (!is_new) continue;
+      Shown shown;
+      shown.name = shown.signature = python_[i].name;
+      shown.file = python_[i].file;
+      shown.first = python_[i].first;
+      shown.last = python_[i].last;
+      shown.source = source_lines(find_source(shown.file));
+      shown.is_python = true;
+      shown_.push_back(std::move(shown));
+    }
+    return is_any;
+  }
+
+  void show(const ProgramFunction& function, bool only_if_seen = false) {
     if (shown_of_.count(&function) > 0) return;
     const StackFrame begin = frames_at({return_address_at(function.begin)}).front();
     size_t i = 0;
     for (; i < shown_.size(); ++i) {
       // Instantiations of a template begin at the same line; a part that was split off begins
       // anywhere.
+      if (shown_[i].is_python) continue;
       const bool same_place = begin.line > 0
                                   ? shown_[i].first == begin.line && shown_[i].file == begin.file
                                   : shown_[i].first == 0 && shown_[i].name == function.qualified;
@@ -130,6 +160,7 @@ class TableMaker {
     }
     if (i == shown_.size()) {
       Shown shown;
+      shown.only_if_seen = only_if_seen;
       shown.name = function.qualified;
       shown.signature = function.name;
       shown.file = begin.line > 0 ? begin.file : "";
@@ -180,9 +211,42 @@ class TableMaker {
     return calls;
   }
 
+  std::vector<ShownCall> shown_calls(const std::vector<PythonCall>& stack) const {
+    std::vector<ShownCall> calls;
+    for (size_t outer = stack.size(); outer-- > 0;) {
+      const auto shown = shown_of_python_.find(stack[outer].function);
+      if (shown == shown_of_python_.end()) continue;
+      const auto known = std::find_if(calls.begin(), calls.end(), [&](const ShownCall& call) {
+        return call.shown == shown->second;
+      });
+      if (known == calls.end()) {
+        calls.push_back({shown->second, static_cast<uintptr_t>(stack[outer].line), outer});
+      } else {
+        known->outermost = outer;
+      }
+    }
+    return calls;
+  }
+
   bool is_of(uintptr_t address, size_t shown) const {
+    if (shown_[shown].is_python) {
+      const auto owner = shown_of_python_.find(address - 1);  // see code_of()
+      return address != 0 && owner != shown_of_python_.end() && owner->second == shown;
+    }
     const auto owner = address == 0 ? shown_of_.end() : shown_of_.find(functions_.at(address));
     return owner != shown_of_.end() && owner->second == shown;
+  }
+
+  void note_beginnings(const LineStack& line, const ShownCall& call,
+                       std::optional<DeviceFigures>& entry) const {
+    for (const Beginning& beginning : line.beginnings) {
+      if (call.outermost < beginning.continued ||
+          (call.outermost == beginning.continued && is_of(beginning.instead, call.shown)))
+        continue;
+      if (!entry) entry.emplace().fill(LineFigures::kUnknown);
+      for (size_t i = 0; i < kDeviceStats; ++i)
+        (*entry)[i] = std::max((*entry)[i], beginning.held[i]);
+    }
   }
 
   // Returns the line of a call. In optimised code it may be in a function that was inlined: its
@@ -232,7 +296,8 @@ class TableMaker {
       const auto at = static_cast<size_t>(line - 1);
       const std::string code = at < shown.source.size() ? shown.source[at] : "";
       add_row(line, code);
-      if (line > shown.first && has_code(code) && shown.lines_with_code.count(line) == 0)
+      if (line > shown.first && !shown.is_python && has_code(code) &&
+          shown.lines_with_code.count(line) == 0)
         without_code.push_back(line);
     }
     for (LineRow& row : table.rows) {
@@ -260,6 +325,8 @@ class TableMaker {
   }
 
   const ProgramFunctions functions_;
+  const std::vector<PythonFunction> python_;
+  std::map<size_t, size_t> shown_of_python_;  // by number
   std::vector<std::string> missing_;
   std::vector<Shown> shown_;
   std::map<const ProgramFunction*, size_t> shown_of_;
@@ -390,7 +457,8 @@ absl::Status LineProfiler::print_stats(std::ostream& out, const std::vector<std:
   LineProfile profile = this->profile();
   if (!function.empty()) {
     const auto is_other = [&](const LineTable& table) {
-      return !is_named(table.function, function);
+      return !is_named(table.function, function) &&
+             !PythonFunction{table.function, "", table.file}.is_named(function);
     };
     profile.tables.erase(std::remove_if(profile.tables.begin(), profile.tables.end(), is_other),
                          profile.tables.end());
