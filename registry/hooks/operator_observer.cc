@@ -170,6 +170,18 @@ class LayerInputs {
   size_t count_ = 0;
 };
 
+// A replica's copies of parameters are no leaves.
+uint64_t told_parameter_among(const at::RecordFunction& fn, const core::Ledger& ledger) {
+  uint64_t told = 0;
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = told == 0 ? storage_impl_of(tensor) : nullptr;
+      if (storage != nullptr) told = ledger.told_parameter_at(address_of(*storage));
+    });
+  }
+  return told;
+}
+
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
@@ -200,7 +212,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
           // nothing.
           thread.parameter = thread.last_parameter;
         } else if (thread.parameter == 0 && reads_layers && tensor.is_view()) {
-          // DataParallel's replicas read their parameters so.
+          // DataParallel's replica on the parameters' own device reads them so.
           thread.parameter = state.ledger.told_parameter_at(address);
         }
         if (first_graded == 0) first_graded = address;
@@ -223,6 +235,8 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
                                  : first_graded != 0 ? state.ledger.parameter_at(first_graded)
                                                      : inputs.inherited(state.ledger);
   }
+  if (thread.nearest() == 0 && first_graded != 0 && reads_layers)
+    thread.inherited_parameter = told_parameter_among(fn, state.ledger);
   if (thread.nearest() != 0) {
     inputs.note_consumer(state.ledger, thread.nearest());
   } else {

@@ -108,12 +108,14 @@ void know_parameters(const std::vector<Found>& found) {
   }
 }
 
-// Storages that live, or lived at the peak of their device.
+// Storages that live, or lived at the peak of their device, and those that tell their layers: what
+// FSDP gathers has ended then.
 std::unordered_set<uint64_t> storages_that_matter() {
   const Registry& registry = Registry::global();
   std::unordered_set<uint64_t> ids;
   const auto add = [&ids](const Snapshot& snapshot, c10::Device device) {
-    for (const StorageInfo& storage : snapshot.storages(device)) ids.insert(storage.id);
+    for (const StorageInfo& storage : snapshot.storages(device))
+      ids.insert({storage.id, storage.parameter, storage.consumer});
   };
   const Snapshot now = registry.snapshot();
   for (const DeviceInfo& info : now.devices()) {

@@ -59,10 +59,9 @@ struct Interpreter {
                  find("PyErr_Fetch", fetch_error) && find("PyErr_Restore", restore_error) &&
                  find("PyInterpreterState_Get", interpreter) &&
                  find("PyInterpreterState_ThreadHead", first_thread) &&
-                 find("PyThreadState_Next", next_thread) &&
-                 find("PyThreadState_GetFrame", frame) && find("PyFrame_GetBack", back) &&
-                 find("PyFrame_GetCode", code) && find("PyFrame_GetLineNumber", line) &&
-                 find("PyObject_GetAttr", attribute) &&
+                 find("PyThreadState_Next", next_thread) && find("PyThreadState_GetFrame", frame) &&
+                 find("PyFrame_GetBack", back) && find("PyFrame_GetCode", code) &&
+                 find("PyFrame_GetLineNumber", line) && find("PyObject_GetAttr", attribute) &&
                  find("PyUnicode_InternFromString", intern) &&
                  find("PyObject_CallFunctionObjArgs", call) && find("PyLong_AsLong", number) &&
                  find("Py_IncRef", keep) && find("Py_DecRef", drop)) {}
@@ -158,8 +157,7 @@ bool append_calls(Thread* thread, std::vector<PythonCall>& calls) {
     if (std::find(known.names.begin(), known.names.end(), name.get()) == known.names.end())
       continue;
     const uint32_t function = function_of(frame.get(), code.get());
-    if (function != PythonFunctions::kNone)
-      calls.push_back({function, python.line(frame.get())});
+    if (function != PythonFunctions::kNone) calls.push_back({function, python.line(frame.get())});
   }
   return runs_backward;
 }
@@ -184,8 +182,7 @@ void read_calls(PythonCalls& result) {
   if (!is_reading.load(std::memory_order_relaxed) || python.this_thread() == nullptr) return;
   const Visit visit;
   Thread* thread = python.this_thread();
-  if (!append_calls(thread, result.calls) &&
-      torch::autograd::get_current_graph_task_id() != -1) {
+  if (!append_calls(thread, result.calls) && torch::autograd::get_current_graph_task_id() != -1) {
     if (Thread* const other = waits_for_backward(); other != nullptr) {
       append_calls(other, result.calls);
       thread = other;

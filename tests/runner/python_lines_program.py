@@ -58,7 +58,8 @@ def mode_train(device="cuda"):
     optimizer = torch.optim.AdamW(net.parameters())
     x = torch.ones(512, 256, device=device)
     if device == "cuda":
-        torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)  # the libraries' workspace
+        # Makes the libraries' workspace.
+        torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)
     sums = [0, 0]
     for _ in range(3):
         before = (requested("allocated"), requested("freed"))

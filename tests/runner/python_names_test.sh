@@ -50,6 +50,8 @@ for name, (role, size) in told.items():
     if found.pop(name, None) != (role, size):
         wrong.append(f"{name}: no row, or another role or size than {role}, {size}")
 for name, (role, size) in found.items():
+    if name.endswith(".gathered") and (role, size) == told.get(name[:-9]):
+        continue  # by one rank: as large as its part
     if name.endswith(".grad") and (role, size) == ("gradient", told.get(name[:-5], (0, 0))[1]):
         continue
     wrong.append(f"{name} is nothing that the program has")
@@ -64,7 +66,7 @@ sys.exit(bool(wrong))
 PYTHON
 }
 
-for mode in train wrapped copies; do
+for mode in train wrapped copies gathered; do
   run -- "$python" "$program" "$mode"
   check "$mode: exit status" equal "$?" 0
   [[ $mode == wrapped ]] || check "$mode: silent" equal "$(cat err)" ""  # torch itself warns there

@@ -66,7 +66,7 @@ struct Shared {
   std::unordered_map<uint32_t, std::unique_ptr<const Frames>> frames;
   std::map<std::vector<PythonCall>, std::unique_ptr<const Frames>> python_frames;
   std::map<uint64_t, FramesBefore> python_before;  // by Python's threads
-  std::map<size_t, LastReading> last;  // by slot, of present and earlier targets
+  std::map<size_t, LastReading> last;              // by slot, of present and earlier targets
   std::atomic<uint64_t> readings{0};
   // LibTorch keeps no statistics of the CPU.
   std::atomic<int64_t> cpu_bytes{0}, cpu_count{0}, cpu_allocated{0}, cpu_freed{0}, cpu_births{0},
@@ -401,8 +401,7 @@ void observe(const BlockEvent& event) noexcept {
     const bool of_target = packed(event.device) == s.target.load(std::memory_order_relaxed);
     for (const std::shared_ptr<LineLog>& log : s.logs) {
       if (!is_wanted) break;
-      const bool is_born_elsewhere =
-          !of_target && !event.birth && log->alive.count(event.id) > 0;
+      const bool is_born_elsewhere = !of_target && !event.birth && log->alive.count(event.id) > 0;
       BornAt at;
       if (of_target) {
         at.stack = &log->stacks[stack];
@@ -414,8 +413,7 @@ void observe(const BlockEvent& event) noexcept {
                          before.current);
           note(*at.python, before, after, event, last.ns, now);
         }
-        if (std::find(log->targets.begin(), log->targets.end(), event.device) ==
-            log->targets.end())
+        if (std::find(log->targets.begin(), log->targets.end(), event.device) == log->targets.end())
           log->targets.push_back(event.device);
         if (event.birth) log->alive[event.id] = at;
       } else if (is_born_elsewhere) {

@@ -25,9 +25,10 @@ using DeviceFigures = std::array<int64_t, kDeviceStats>;
 // of the same function.
 struct Beginning {
   uint32_t continued = 0;
-  // Where its code begins, or code_of() a Python function; 0: nothing ran there, or one of too many.
+  // Where its code begins, or code_of() a Python function; 0: nothing ran there, or one of too
+  // many.
   uintptr_t instead = 0;
-  DeviceFigures held{};   // highest figures of the device when they began
+  DeviceFigures held{};  // highest figures of the device when they began
 };
 
 // What was seen with one stack.
@@ -59,7 +60,7 @@ struct LineLog {
   std::unordered_map<uint32_t, LineStack> stacks;
   std::map<std::vector<PythonCall>, LineStack> python;  // by the calls that ran, outermost first
   std::unordered_map<uint64_t, BornAt> alive;           // by storage
-  std::vector<c10::Device> targets;                // devices that the figures are of
+  std::vector<c10::Device> targets;                     // devices that the figures are of
   uint64_t begun = 0;  // generation at its start: frames from before tell it nothing
   int on = 0;          // calls of start() without stop()
   ShownFunctions shown;

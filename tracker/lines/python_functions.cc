@@ -42,8 +42,8 @@ bool PythonFunction::is_named(std::string_view wanted) const {
   const std::string parts = with_dots(wanted);
   const std::string_view base = base_name(file);
   const std::string stem(base.substr(0, base.rfind('.')));
-  return !parts.empty() && (ends_with_parts(module + "." + name, parts) ||
-                            ends_with_parts(stem + "." + name, parts));
+  return !parts.empty() &&
+         (ends_with_parts(module + "." + name, parts) || ends_with_parts(stem + "." + name, parts));
 }
 
 void PythonFunctions::set_reader(ReadCalls reader) noexcept { read_calls_now.store(reader); }
@@ -62,8 +62,8 @@ uint32_t PythonFunctions::add(const PythonFunction& function) noexcept {
   try {
     Known& all = known();
     const std::lock_guard<ForkSafeMutex> hold(all.lock);
-    const auto same = std::find_if(
-        all.functions.begin(), all.functions.end(), [&](const PythonFunction& one) {
+    const auto same =
+        std::find_if(all.functions.begin(), all.functions.end(), [&](const PythonFunction& one) {
           return one.first == function.first && one.name == function.name &&
                  one.file == function.file;
         });
