@@ -207,9 +207,9 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
         if (tensor.is_leaf()) {
           thread.parameter = thread.last_parameter = state.ledger.mark_parameter_like(address);
           thread.last_parameter_address = address;
-        } else if (address == thread.last_parameter_address) {
-          // If another storage has taken the place of a parameter that ended, the id leads to
-          // nothing.
+        } else if (address == thread.last_parameter_address &&
+                   state.ledger.id_at(address) == thread.last_parameter) {
+          // Not where another storage has taken the place of one that ended, as FSDP2's do.
           thread.parameter = thread.last_parameter;
         } else if (thread.parameter == 0 && reads_layers && tensor.is_view()) {
           // DataParallel's replica on the parameters' own device reads them so.
