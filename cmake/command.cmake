@@ -24,6 +24,8 @@ target_include_directories(memledger_command SYSTEM PRIVATE
   "${MEMLEDGER_LIBTORCH_ROOT}/include" "${MEMLEDGER_LIBTORCH_ROOT}/include/torch/csrc/api/include")
 target_link_libraries(memledger_command PRIVATE
   ${MEMLEDGER_ABSEIL} memledger_json memledger_cli11 memledger_fmt_headers Threads::Threads ${CMAKE_DL_LIBS})
+# The library's groups; what the command alone has is compiled file by file.
+memledger_unity_build(memledger_command)
 set_target_properties(memledger_command PROPERTIES
   OUTPUT_NAME memledger
   RUNTIME_OUTPUT_DIRECTORY "${MEMLEDGER_TREE}/bin")
@@ -67,29 +69,3 @@ endif()
 add_custom_target(memledger_virtual_gpu_libraries ALL DEPENDS "${virtual_gpu_list}")
 add_dependencies(memledger_command memledger_virtual_gpu_libraries)
 
-# The same tree as `./bazelw run //:install -- --prefix DIR`.
-if(PROJECT_IS_TOP_LEVEL)
-  set(VERSION "${MEMLEDGER_VERSION}")
-  set(LIBTORCH_VERSION "${MEMLEDGER_LIBTORCH_SHORT}")
-  set(CXX_STANDARD "${MEMLEDGER_CXX_STANDARD}")
-  set(PREFIX "${CMAKE_INSTALL_PREFIX}")
-  set(saved_libtorch "${LIBTORCH}")
-  set(LIBTORCH "${MEMLEDGER_LIBTORCH_ROOT}")
-  foreach(file memledgerConfig.cmake memledgerConfigVersion.cmake memledger.pc)
-    configure_file(runner/install/${file}.in "${PROJECT_BINARY_DIR}/${file}" @ONLY)
-  endforeach()
-  set(LIBTORCH "${saved_libtorch}")
-  install(TARGETS memledger_command RUNTIME DESTINATION bin)
-  install(TARGETS memledger_runtime LIBRARY DESTINATION lib)
-  install(TARGETS memledger_preload memledger_measure LIBRARY DESTINATION lib/memledger)
-  install(FILES virtual_gpu/linked.cc DESTINATION lib/memledger RENAME virtual_gpu_linked.cc)
-  install(DIRECTORY "${MEMLEDGER_VIRTUAL_GPU_FOLDER}" DESTINATION lib/memledger USE_SOURCE_PERMISSIONS)
-  install(FILES "${PROJECT_BINARY_DIR}/memledgerConfig.cmake" "${PROJECT_BINARY_DIR}/memledgerConfigVersion.cmake" DESTINATION lib/cmake/memledger)
-  install(FILES "${PROJECT_BINARY_DIR}/memledger.pc" DESTINATION lib/pkgconfig)
-  include(cmake/public_headers.cmake)
-  memledger_public_headers(headers)
-  foreach(header IN LISTS headers)
-    get_filename_component(folder "${header}" DIRECTORY)
-    install(FILES "${header}" DESTINATION "include/memledger/${folder}")
-  endforeach()
-endif()

@@ -1,16 +1,20 @@
 # Finds LibTorch without its own CMake package, which insists on a CUDA toolkit where LibTorch has
-# CUDA. Defines the target memledger_libtorch (headers, torch_cpu and c10), memledger_libtorch_cuda
-# (CUDA's headers, links nothing), and
+# CUDA. Here and in the package that is installed. Defines the target memledger_libtorch (headers,
+# torch_cpu and c10), and
 #
 #   MEMLEDGER_LIBTORCH_ROOT     include/ and lib/ are in it
 #   MEMLEDGER_LIBTORCH_VERSION  2.11.0
-#   MEMLEDGER_LIBTORCH_HAS_CUDA whether memledger watches CUDA tensors
+#   MEMLEDGER_LIBTORCH_ERROR    why there is none that can be used, and what to do; else empty
 #
-# Looks at: find_package(Torch) if the project has called it, -DLIBTORCH=, the environment's
-# LIBTORCH, CMAKE_PREFIX_PATH (a wheel's torch/share/cmake, a zip's folder), and last at what
-# `python3 -c 'import torch'` would load.
+# Looks at: -DLIBTORCH= or the environment's LIBTORCH, find_package(Torch) if the project has called
+# it, CMAKE_PREFIX_PATH (a wheel's torch/share/cmake, a zip's folder), what memledger was built with,
+# and last at what `python3 -c 'import torch'` would load.
 
-set(LIBTORCH "$ENV{LIBTORCH}" CACHE PATH "An unpacked LibTorch, or an installed torch package; empty: CMAKE_PREFIX_PATH, or python3's")
+set(LIBTORCH "$ENV{LIBTORCH}" CACHE PATH "An unpacked LibTorch, or an installed torch package; empty: find_package(Torch)'s, CMAKE_PREFIX_PATH's, or python3's")
+
+function(_memledger_libtorch_error sentence)
+  set(MEMLEDGER_LIBTORCH_ERROR "${sentence}" CACHE INTERNAL "")
+endfunction()
 
 function(_memledger_is_libtorch folder result)
   if(EXISTS "${folder}/include/ATen/ATen.h" AND EXISTS "${folder}/lib/libtorch_cpu.so")
@@ -24,7 +28,7 @@ function(_memledger_find_libtorch result)
   set(candidates)
   if(LIBTORCH)
     list(APPEND candidates "${LIBTORCH}" "${LIBTORCH}/torch")
-  elseif(TARGET torch AND TORCH_INSTALL_PREFIX)
+  elseif(TORCH_INSTALL_PREFIX)
     list(APPEND candidates "${TORCH_INSTALL_PREFIX}")
   else()
     set(prefixes ${CMAKE_PREFIX_PATH})
@@ -34,6 +38,10 @@ function(_memledger_find_libtorch result)
     endif()
     if(Torch_DIR)
       list(APPEND prefixes "${Torch_DIR}/../../..")
+    endif()
+    # Of an installed memledger.
+    if(MEMLEDGER_LIBTORCH)
+      list(APPEND prefixes "${MEMLEDGER_LIBTORCH}")
     endif()
     foreach(prefix IN LISTS prefixes)
       list(APPEND candidates "${prefix}" "${prefix}/../.." "${prefix}/../../.." "${prefix}/torch" "${prefix}/libtorch")
@@ -48,7 +56,8 @@ function(_memledger_find_libtorch result)
     endif()
   endforeach()
   if(LIBTORCH)
-    message(FATAL_ERROR "memledger: LIBTORCH=${LIBTORCH}: no include/ATen and lib/libtorch_cpu.so there. Give the folder of an unpacked LibTorch, or of an installed torch package.")
+    _memledger_libtorch_error("LIBTORCH=${LIBTORCH}: no include/ATen/ATen.h and lib/libtorch_cpu.so there. Give the folder of an unpacked LibTorch, or of an installed torch package.")
+    return()
   endif()
   # A search that imports nothing.
   execute_process(
@@ -62,7 +71,7 @@ function(_memledger_find_libtorch result)
       return()
     endif()
   endif()
-  message(FATAL_ERROR "memledger: no LibTorch found. Give -DCMAKE_PREFIX_PATH=/path/to/libtorch (of a Python package: `python3 -c 'import torch; print(torch.utils.cmake_prefix_path)'`), or -DLIBTORCH=/path/to/libtorch.")
+  _memledger_libtorch_error("no LibTorch found. Give -DCMAKE_PREFIX_PATH=/path/to/libtorch (of a Python package: `python3 -c 'import torch; print(torch.utils.cmake_prefix_path)'`), or -DLIBTORCH=/path/to/libtorch.")
 endfunction()
 
 function(_memledger_read_version root result)
@@ -83,90 +92,36 @@ function(_memledger_read_version root result)
       endif()
     endif()
   endforeach()
-  message(FATAL_ERROR "memledger: ${root}: no version header there. memledger needs LibTorch 2.9 or newer.")
+  _memledger_libtorch_error("${root} has no version header: memledger needs LibTorch 2.9 or newer. Give another by -DCMAKE_PREFIX_PATH=/path/to/libtorch.")
 endfunction()
 
-function(_memledger_has_cuda_runtime include major result)
-  set(${result} FALSE PARENT_SCOPE)
-  if(EXISTS "${include}/cuda_runtime_api.h")
-    file(STRINGS "${include}/cuda_runtime_api.h" line REGEX "^#define +CUDART_VERSION +[0-9]+" LIMIT_COUNT 1)
-    if(line MATCHES "CUDART_VERSION +([0-9]+)")
-      math(EXPR found "${CMAKE_MATCH_1} / 1000")
-      if(NOT major OR found EQUAL major)
-        set(${result} TRUE PARENT_SCOPE)
-      endif()
-    endif()
-  endif()
-endfunction()
-
-# The folders of CUDA's headers: NVIDIA's wheels beside LibTorch (nvidia/cu13, or nvidia/cuda_runtime
-# and its neighbours), or a toolkit. Empty where not all are here.
-function(_memledger_find_cuda_headers root result)
-  set(${result} "" PARENT_SCOPE)
-  execute_process(
-    COMMAND grep -a -o -m1 "libcudart[-0-9a-f]*[.]so[.][0-9]*" "${root}/lib/libc10_cuda.so"
-    OUTPUT_VARIABLE runtime ERROR_QUIET)
-  set(major "")
-  if(runtime MATCHES "[.]so[.]([0-9]+)")
-    set(major "${CMAKE_MATCH_1}")
-  endif()
-  file(GLOB wheels LIST_DIRECTORIES TRUE "${root}/../nvidia/*/include")
-  list(SORT wheels)
-  set(runtimes)
-  set(others)
-  foreach(include IN LISTS wheels)
-    get_filename_component(include "${include}" REALPATH)
-    get_filename_component(wheel "${include}" DIRECTORY)
-    get_filename_component(wheel "${wheel}" NAME)
-    if(wheel MATCHES "^cu[0-9]+$" AND NOT wheel STREQUAL "cu${major}")
-      continue()
-    endif()
-    _memledger_has_cuda_runtime("${include}" "${major}" is_runtime)
-    if(is_runtime)
-      list(APPEND runtimes "${include}")
-    elseif(NOT EXISTS "${include}/cuda_runtime_api.h")
-      list(APPEND others "${include}")
-    endif()
-  endforeach()
-  foreach(toolkit "$ENV{CUDA_HOME}" "${CUDAToolkit_ROOT}" "/usr/local/cuda")
-    if(toolkit)
-      _memledger_has_cuda_runtime("${toolkit}/include" "${major}" is_runtime)
-      if(is_runtime)
-        list(APPEND runtimes "${toolkit}/include")
-      endif()
-    endif()
-  endforeach()
-  foreach(runtime IN LISTS runtimes)
-    foreach(include "${runtime}" ${others})
-      if(EXISTS "${include}/crt/host_defines.h")
-        set(${result} "${runtime};${others}" PARENT_SCOPE)
-        return()
-      endif()
-    endforeach()
-  endforeach()
-  message(WARNING "memledger: ${root} has CUDA ${major}, but not all of its headers are here: CUDA tensors will not be watched. They come with the wheels nvidia-cuda-runtime and nvidia-cuda-crt beside LibTorch, or with a CUDA toolkit at CUDA_HOME.")
-endfunction()
-
+set(MEMLEDGER_LIBTORCH_ERROR "" CACHE INTERNAL "")
 _memledger_find_libtorch(MEMLEDGER_LIBTORCH_ROOT)
-_memledger_read_version("${MEMLEDGER_LIBTORCH_ROOT}" MEMLEDGER_LIBTORCH_VERSION)
-if(MEMLEDGER_LIBTORCH_VERSION VERSION_LESS 2.9)
-  message(FATAL_ERROR "memledger needs LibTorch 2.9 or newer, this is ${MEMLEDGER_LIBTORCH_VERSION}: ${MEMLEDGER_LIBTORCH_ROOT}")
+if(MEMLEDGER_LIBTORCH_ERROR)
+  return()
 endif()
+_memledger_read_version("${MEMLEDGER_LIBTORCH_ROOT}" MEMLEDGER_LIBTORCH_VERSION)
+if(MEMLEDGER_LIBTORCH_ERROR)
+  return()
+endif()
+if(MEMLEDGER_LIBTORCH_VERSION VERSION_LESS 2.9)
+  _memledger_libtorch_error("LibTorch ${MEMLEDGER_LIBTORCH_VERSION} at ${MEMLEDGER_LIBTORCH_ROOT} is too old: memledger needs 2.9 or newer. Give another by -DCMAKE_PREFIX_PATH=/path/to/libtorch.")
+  return()
+endif()
+string(REGEX MATCH "^[0-9]+[.][0-9]+" MEMLEDGER_LIBTORCH_SHORT "${MEMLEDGER_LIBTORCH_VERSION}")
+# The compiler's setting and LibTorch's must agree, or nothing links.
+set(old_abi FALSE)
 if(EXISTS "${MEMLEDGER_LIBTORCH_ROOT}/share/cmake/Torch/TorchConfig.cmake")
   file(STRINGS "${MEMLEDGER_LIBTORCH_ROOT}/share/cmake/Torch/TorchConfig.cmake" old_abi REGEX "_GLIBCXX_USE_CXX11_ABI=0" LIMIT_COUNT 1)
-  if(old_abi)
-    message(FATAL_ERROR "memledger: ${MEMLEDGER_LIBTORCH_ROOT} is built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0). Use one with the C++11 ABI, such as any torch wheel from 2.9 on.")
-  endif()
 endif()
-
-set(MEMLEDGER_CUDA_INCLUDES "")
-if(EXISTS "${MEMLEDGER_LIBTORCH_ROOT}/lib/libc10_cuda.so")
-  _memledger_find_cuda_headers("${MEMLEDGER_LIBTORCH_ROOT}" MEMLEDGER_CUDA_INCLUDES)
+if(old_abi)
+  _memledger_libtorch_error("${MEMLEDGER_LIBTORCH_ROOT} is built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0). Use one with the C++11 ABI, such as any torch wheel from 2.9 on.")
+  return()
 endif()
-if(MEMLEDGER_CUDA_INCLUDES)
-  set(MEMLEDGER_LIBTORCH_HAS_CUDA TRUE)
-else()
-  set(MEMLEDGER_LIBTORCH_HAS_CUDA FALSE)
+get_directory_property(definitions COMPILE_DEFINITIONS)
+if("${CMAKE_CXX_FLAGS} ${definitions}" MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+  _memledger_libtorch_error("the project is compiled with _GLIBCXX_USE_CXX11_ABI=0, and the LibTorch at ${MEMLEDGER_LIBTORCH_ROOT} with the C++11 ABI. Take the definition out of the project's flags.")
+  return()
 endif()
 
 # LibTorch's headers need C++20 from 2.14 on.
@@ -176,6 +131,9 @@ else()
   set(MEMLEDGER_CXX_STANDARD 20)
 endif()
 
+if(TARGET memledger_libtorch)
+  return()
+endif()
 find_package(Threads REQUIRED)
 add_library(memledger_libtorch INTERFACE)
 target_include_directories(memledger_libtorch SYSTEM INTERFACE
@@ -187,13 +145,6 @@ target_link_libraries(memledger_libtorch INTERFACE
   "-Wl,--no-as-needed,${MEMLEDGER_LIBTORCH_ROOT}/lib/libtorch_cpu.so,${MEMLEDGER_LIBTORCH_ROOT}/lib/libc10.so,--as-needed"
   Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(memledger_libtorch INTERFACE
-  "-Wl,--allow-shlib-undefined" "-Wl,-rpath,${MEMLEDGER_LIBTORCH_ROOT}/lib")
+  "-Wl,--allow-shlib-undefined"
+  "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:MEMLEDGER_ANY_LIBTORCH>>>:-Wl,-rpath,${MEMLEDGER_LIBTORCH_ROOT}/lib>")
 add_library(memledger::libtorch ALIAS memledger_libtorch)
-
-add_library(memledger_libtorch_cuda INTERFACE)
-if(MEMLEDGER_LIBTORCH_HAS_CUDA)
-  target_include_directories(memledger_libtorch_cuda SYSTEM INTERFACE ${MEMLEDGER_CUDA_INCLUDES})
-  target_compile_definitions(memledger_libtorch_cuda INTERFACE MEMLEDGER_LIBTORCH_HAS_CUDA=1)
-endif()
-
-message(STATUS "memledger: LibTorch ${MEMLEDGER_LIBTORCH_VERSION} at ${MEMLEDGER_LIBTORCH_ROOT}")

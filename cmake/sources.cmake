@@ -147,6 +147,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
 
 # What libmemledger.so has besides, for programs that the command starts.
 set(MEMLEDGER_INSIDE_SOURCES
+  python/c_interface.cc
   registry/step_history.cc
   reporter/formats/run_summary.cc
   runner/inside/calibrate.cc
@@ -336,55 +337,6 @@ set(MEMLEDGER_HIDDEN_SOURCES
   virtual_gpu/profile_json.cc
   virtual_gpu/profiles.cc
   virtual_gpu/specification.cc
-)
-
-# Those of the library and of its inside that read LibTorch's largest headers, and take them
-# precompiled.
-set(MEMLEDGER_PRECOMPILED_SOURCES
-  graph/formats/saved_tensors_csv.cc
-  graph/formats/saved_tensors_dot.cc
-  graph/formats/saved_tensors_json.cc
-  graph/formats/saved_tensors_text.cc
-  graph/graph_path.cc
-  graph/graph_walk.cc
-  graph/libtorch/libtorch_autograd.cc
-  graph/libtorch/saved_slots.cc
-  graph/memory_for_backward.cc
-  graph/saved_account.cc
-  graph/saved_groups.cc
-  graph/saved_tensors.cc
-  graph/torchscript_inference.cc
-  reporter/mem_reporter.cc
-  reporter/names/module_type.cc
-  reporter/names/name_book.cc
-  reporter/names/optimizer_state.cc
-  reporter/names/optimizer_watch.cc
-  reporter/names/program_names.cc
-  reporter/names/prototype_layers.cc
-  reporter/out_of_memory.cc
-  runner/inside/calibrate.cc
-  runner/inside/end_calls.cc
-  runner/inside/measure.cc
-  runner/inside/measured_values.cc
-  runner/inside/process_end.cc
-  runner/inside/program_calls.cc
-  runner/inside/python_lines.cc
-  runner/inside/python_program.cc
-  runner/inside/real_devices.cc
-  runner/inside/run_report.cc
-  runner/inside/trained_parameters.cc
-  runner/inside/watch.cc
-  runner/inside/write_in_copy.cc
-  tracker/iterations/memory_profiler.cc
-  tracker/iterations/memory_profiler_text.cc
-  tracker/layers/layer_observer.cc
-  tracker/layers/layer_switches.cc
-  tracker/layers/model_size.cc
-  tracker/layers/model_size_text.cc
-  tracker/layers/sequential_probe.cc
-  tracker/mem_tracker.cc
-  tracker/timeline/timeline.cc
-  tracker/timeline/timeline_files.cc
 )
 
 # Headers whose classes two copies of memledger in one process exchange, in the order in which

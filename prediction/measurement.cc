@@ -137,7 +137,7 @@ Json json(const MeasuredRead& read) {
 
 MeasuredRead::Kind kind_of(const std::string& text) {
   using Kind = MeasuredRead::Kind;
-  for (const Kind kind : {Kind::kNumber, Kind::kBranch}) {
+  for (const Kind kind : {Kind::kNumber, Kind::kReceived, Kind::kBranch}) {
     if (text == to_string(kind)) return kind;
   }
   return Kind::kSize;
@@ -220,6 +220,8 @@ std::string_view to_string(MeasuredRead::Kind kind) {
       break;
     case MeasuredRead::Kind::kNumber:
       return "number";
+    case MeasuredRead::Kind::kReceived:
+      return "received";
     case MeasuredRead::Kind::kBranch:
       return "branch";
   }

@@ -58,9 +58,10 @@ struct MeasuredFailure {
 // Values that only a device has and that the program read.
 struct MeasuredRead {
   enum class Kind : uint8_t {
-    kSize,    // an operator allocates by it: nonzero()
-    kNumber,  // a whole number for the program, read as zero: it may become a size or end a loop
-    kBranch,  // a truth or a fraction for the program, read as zero: it may steer what runs
+    kSize,      // an operator allocates by it: nonzero()
+    kNumber,    // a whole number for the program, read as zero: it may become a size or end a loop
+    kReceived,  // a whole number that other ranks sent, taken to be this one's own
+    kBranch,    // a truth or a fraction for the program, read as zero: it may steer what runs
   };
   std::string op, place;  // the place of the first
   int64_t count = 0;

@@ -17,6 +17,10 @@ constexpr size_t kLayersShown = 4;
 constexpr size_t kDevicesInDetail = 2;
 constexpr size_t kLongestCell = 40;
 constexpr size_t kLongestPlace = 100;
+// What later steps can take beyond those that were seen (docs/accuracy.md): a part in so many, or
+// so much.
+constexpr int64_t kShareForLater = 100;
+constexpr int64_t kLeastForLater = int64_t{32} << 20;
 
 std::string words(int64_t bytes) { return size_in_words(static_cast<double>(bytes)); }
 
@@ -278,6 +282,8 @@ const char* kind_text(const MeasuredRead& read) {
     case MeasuredRead::Kind::kNumber:
       return is_open(read) ? "a number, which may be a size, read as 0"
                            : "a number, read as 0, on which no allocation depends";
+    case MeasuredRead::Kind::kReceived:
+      return "a number of other ranks, taken to be this one's";
     case MeasuredRead::Kind::kBranch:
       return "a condition or a fraction, read as 0";
   }
@@ -315,12 +321,26 @@ const char* why_ended(Steps steps) {
          "LibTorch's cache is not in it";
 }
 
+// Whether the program fits so narrowly that steps which were not seen may matter.
+bool is_narrow(const Prediction& prediction) {
+  const DevicePrediction* const device = fullest(prediction);
+  if (prediction.verdict != Verdict::kFits || device == nullptr) return false;
+  const int64_t for_later = std::max(kLeastForLater, device->process_peak.high / kShareForLater);
+  return prediction.kind_of_steps == Steps::kAlike && device->headroom_bytes() < for_later;
+}
+
 std::string end_line(const Prediction& prediction) {
   std::string text;
   if (!prediction.note.empty()) text += prediction.note + "\n";
   if (prediction.ended == Ended::kAfterStep) {
     text += fmt::format("Ended after optimizer step {}, {}; --until=exit runs all.\n",
                         prediction.steps, why_ended(prediction.kind_of_steps));
+    if (is_narrow(prediction)) {
+      text +=
+          "So little is to spare that such a batch may not fit: leave it out (drop_last), or see "
+          "it "
+          "with --until=exit.\n";
+    }
     if (prediction.unstepped_parameters > 0) {
       text += fmt::format(
           "{} parameter{} that the forward pass uses had not been trained by then: if a later step "
@@ -342,6 +362,14 @@ std::string headline(const Prediction& prediction) {
   const DevicePrediction* const device = fullest(prediction);
   if (prediction.verdict == Verdict::kFits && device != nullptr) text += ", " + to_spare(*device);
   return text + "\n";
+}
+
+// Whether there is one thing to say of all: it is the program that failed.
+bool fail_alike(const std::vector<Prediction>& predictions) {
+  return std::all_of(predictions.begin(), predictions.end(), [&](const Prediction& one) {
+    return one.verdict == Verdict::kFailed && one.devices.empty() &&
+           one.reason == predictions.front().reason;
+  });
 }
 
 std::string table_of(const std::vector<Prediction>& predictions) {
@@ -385,6 +413,12 @@ std::string sentence_of(const Prediction& prediction) {
 
 std::string to_text(const std::vector<Prediction>& predictions) {
   if (predictions.size() == 1) return headline(predictions.front()) + details(predictions.front());
+  if (fail_alike(predictions)) {
+    std::string text;
+    for (const Prediction& one : predictions)
+      text += (text.empty() ? "" : ", ") + printable(one.specification);
+    return text + ": " + sentence_of(predictions.front()) + "\n";
+  }
   const std::vector<Prediction> ordered = in_reading_order(predictions);
   const Prediction& first = ordered.front();
   const std::string text = details(first);

@@ -100,8 +100,11 @@ std::string time_limit(const Run& run) {
 // The value that the program read last before it failed, if it is one that only a device has.
 std::string advice_on_reads(const Run& run) {
   for (const Measurement& process : run.processes) {
-    if (process.unknown_reads.empty()) continue;
-    const MeasuredRead& read = process.unknown_reads.back();
+    const auto last = std::find_if(
+        process.unknown_reads.rbegin(), process.unknown_reads.rend(),
+        [](const MeasuredRead& read) { return read.kind != MeasuredRead::Kind::kReceived; });
+    if (last == process.unknown_reads.rend()) continue;
+    const MeasuredRead& read = *last;
     const std::string where = read.place.empty() ? "" : " in " + printable(read.place);
     const bool is_size = read.kind == MeasuredRead::Kind::kSize;
     const bool is_number = read.kind == MeasuredRead::Kind::kNumber;

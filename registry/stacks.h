@@ -57,6 +57,10 @@ std::vector<StackFrame> stack_frames(uint32_t stack);
 // Takes the calling thread's stack now, memledger's frames included, whatever the policy. Returns 0
 // where it could not.
 uint32_t take_stack() noexcept;
+// Does the same, but takes Python's stack where there is one. Its frames are addresses that no code
+// can have: is_of_python().
+uint32_t take_program_stack() noexcept;
+bool is_of_python(const void* address) noexcept;
 // Returns the return addresses of a stack, innermost first.
 std::vector<void*> stack_addresses(uint32_t stack);
 // Returns function, file and line of each return address.

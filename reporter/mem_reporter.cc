@@ -447,6 +447,11 @@ MemReporter& MemReporter::add_input(std::string name, const at::Tensor& tensor) 
   return *this;
 }
 
+MemReporter& MemReporter::add_state(std::string name, const at::Tensor& tensor) {
+  impl_->names.add_state(std::move(name), tensor);
+  return *this;
+}
+
 SavedTensors MemReporter::saved_for_backward(const at::Tensor& loss,
                                              SavedTensorOptions options) const {
   for (NamedTensor& named : impl_->names.read()) {

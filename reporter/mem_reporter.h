@@ -85,6 +85,8 @@ class MemReporter {
   // tensor, and is forgotten when its tensor ends. Throw c10::Error if the tensor is undefined.
   MemReporter& add_tensor(std::string name, const at::Tensor& tensor);
   MemReporter& add_input(std::string name, const at::Tensor& tensor);
+  // Names one tensor of an optimizer's state, where the optimizer is not LibTorch's.
+  MemReporter& add_state(std::string name, const at::Tensor& tensor);
   // Finds what the graph of `loss` holds for the backward pass: it gets the role kSaved and, unless
   // it has a name, that of its slot (ConvolutionBackward0.input). The graph is followed while
   // `loss` lives; one that backward() has freed adds nothing. Adding a loss twice is adding it

@@ -79,6 +79,7 @@ struct Plan {
   std::string folder;
   std::optional<ChildProcess> child;
   bool was_alone = true;  // while it ran, no other did
+  bool is_over = false;
 };
 
 const char* until_value(const DryRunnerOptions& options) {
@@ -174,6 +175,11 @@ std::vector<std::string> written_files(const std::string& folder) {
   return paths;
 }
 
+// Both ends are alike to a program that asks no GPU for anything.
+bool used_no_gpu(const Run& run) {
+  return run.program.status == 0 && !run.program.timed_out && run.processes.empty();
+}
+
 bool failed_otherwise(const Run& run) { return !run.has_ended_well() && !run.failed_allocation(); }
 
 // Makes runs, some at a time.
@@ -192,7 +198,9 @@ class Runs {
     folder_.restore();
     if (!status.ok()) return status;
     for (Plan& plan : plans) {
-      if (plan.was_alone || plan.run.program.timed_out || !failed_otherwise(plan.run)) continue;
+      if (plan.was_alone || plan.run.program.timed_out || used_no_gpu(plan.run) ||
+          !failed_otherwise(plan.run))
+        continue;
       if (const absl::Status status = make_alone(plan); !status.ok()) return status;
       // It fails by itself, and so do the others.
       if (failed_otherwise(plan.run)) break;
@@ -211,12 +219,14 @@ class Runs {
         return absl::CancelledError("the dry-run was cancelled");
       }
       while (next < plans.size() && running < most) {
-        if (const absl::Status status = start(plans[next]); !status.ok()) {
-          kill_all(plans);
-          return status;
+        if (!plans[next].is_over) {
+          if (const absl::Status status = start(plans[next]); !status.ok()) {
+            kill_all(plans);
+            return status;
+          }
+          ++running;
         }
         ++next;
-        ++running;
       }
       for (size_t i = 0; i < next; ++i) {
         if (!plans[i].child) continue;
@@ -225,11 +235,29 @@ class Runs {
         finish(plans[i]);
         --running;
         ++ended_;
+        if (used_no_gpu(plans[i].run)) running -= end_others(plans[i], plans);
       }
       tell_progress(plans, running);
       std::this_thread::sleep_for(kPollEvery);
     }
     return absl::OkStatus();
+  }
+
+  // Ends the other runs of a request as this one ended. Returns how many ran.
+  static size_t end_others(const Plan& ended, std::vector<Plan>& plans) {
+    size_t were_running = 0;
+    for (Plan& plan : plans) {
+      if (plan.request != ended.request || plan.is_over) continue;
+      if (plan.child) {
+        plan.child->kill();
+        plan.child.reset();
+        ++were_running;
+      }
+      plan.run.program = ended.run.program;
+      plan.run.written_files = ended.run.written_files;
+      plan.is_over = true;
+    }
+    return were_running;
   }
 
   absl::Status make_alone(Plan& plan) {
@@ -288,6 +316,7 @@ class Runs {
     plan.run.processes = read_measurements(plan.folder);
     plan.run.written_files = written_files(plan.folder);
     plan.child.reset();
+    plan.is_over = true;
   }
 
   void tell_progress(const std::vector<Plan>& plans, size_t running) {

@@ -7,8 +7,6 @@
 namespace memledger::environment {
 namespace {
 
-constexpr char kFullReport[] = "full";
-
 std::string text_of(const Lookup& lookup, const char* name) {
   const char* const value = lookup(name);
   return value == nullptr ? "" : value;

@@ -16,6 +16,7 @@ namespace memledger::environment {
 // Watch this process from its first allocation, and report when it ends or runs out of memory. On
 // unless empty or 0; `full`: with the tables behind the summary.
 inline constexpr char kReport[] = "MEMLEDGER";
+inline constexpr char kFullReport[] = "full";
 // Print no reports on standard error; files are still written. On unless empty or 0.
 inline constexpr char kQuiet[] = "MEMLEDGER_QUIET";
 // The folder for report files, made if missing. In this and all paths below, %r is the rank, %p the
@@ -25,8 +26,8 @@ inline constexpr char kLog[] = "MEMLEDGER_LOG";
 inline constexpr char kSaveReport[] = "MEMLEDGER_SAVE_REPORT";
 // The file for births and deaths of storages, written with or without reports.
 inline constexpr char kTimeline[] = "MEMLEDGER_TIMELINE";
-// Whose lines of a program are noted: off, sampled or all. Without it, those of large allocations
-// in a Python program.
+// Which storages have the program's line noted: off, sampled or all. Without it, large ones of a
+// Python program.
 inline constexpr char kStacks[] = "MEMLEDGER_STACKS";
 // A signal that asks for a report while the program goes on: SIGUSR1 or SIGUSR2.
 inline constexpr char kReportOn[] = "MEMLEDGER_REPORT_ON";

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "registry/snapshot.h"
 #include "tracker/line_table.h"
+#include "tracker/python_function.h"
 
 namespace memledger {
 
@@ -39,6 +40,9 @@ struct LineProfilerOptions {
   bool who_was_alive = false;
   // Calls set_target_gpu(), which holds for all line profilers.
   std::optional<int> target_gpu = std::nullopt;
+  // For Python functions: from now on all line profilers of the process take Python's stacks where
+  // there are some, some 10 µs each, and see no C++ functions there.
+  bool python = false;
 };
 
 // Takes the stack at each allocation and free while enabled: 1 to 2 µs each, and about 3 kB for
@@ -57,6 +61,8 @@ class LineProfiler {
   LineProfiler& add_function(std::string name);
   // Adds the function whose code has this address.
   LineProfiler& add_function(const void* address);
+  // Adds a Python function; needs LineProfilerOptions::python.
+  LineProfiler& add_python_function(PythonFunction function);
   // Returns NotFound for the first function that no library loaded so far has, and suggests names.
   absl::Status check_functions() const;
 

@@ -183,6 +183,11 @@ MemTracker& MemTracker::add_tensor(std::string name, const at::Tensor& tensor) {
   return *this;
 }
 
+MemTracker& MemTracker::add_state(std::string name, const at::Tensor& tensor) {
+  impl_->book.add_state(std::move(name), tensor);
+  return *this;
+}
+
 MemTracker& MemTracker::remove(std::string_view name) {
   impl_->book.remove(name);
   return *this;

@@ -89,6 +89,8 @@ class MemTracker {
   MemTracker& add_optimizer(const torch::optim::Optimizer& optimizer);
   // Names one tensor, without keeping it alive. Throws c10::Error if it is undefined.
   MemTracker& add_tensor(std::string name, const at::Tensor& tensor);
+  // Names one tensor of an optimizer's state, where the optimizer is not LibTorch's.
+  MemTracker& add_state(std::string name, const at::Tensor& tensor);
   // Forget a module's prefix, a tensor's name, or an optimizer. Throw c10::Error if nothing added
   // so is still alive.
   MemTracker& remove(std::string_view name);

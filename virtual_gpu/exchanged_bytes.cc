@@ -16,13 +16,13 @@ constexpr uint64_t kRecentKernels = 1024;
 
 }  // namespace
 
-ExchangedBytes::Content ExchangedBytes::make_content(std::vector<unsigned char> bytes) {
+ExchangedBytes::Bytes ExchangedBytes::make_content(std::vector<unsigned char> bytes) {
   *total_ += bytes.size();
-  return Content(new std::vector<unsigned char>(std::move(bytes)),
-                 [total = total_](const std::vector<unsigned char>* content) {
-                   *total -= content->size();
-                   delete content;
-                 });
+  return Bytes(new std::vector<unsigned char>(std::move(bytes)),
+               [total = total_](const std::vector<unsigned char>* content) {
+                 *total -= content->size();
+                 delete content;
+               });
 }
 
 // Calls with each run, its first address and the part of it that is in the range.
@@ -83,11 +83,11 @@ void ExchangedBytes::write(uintptr_t address, const void* source, size_t bytes) 
   if (bytes > kMostBytesPerCopy) return;
   const auto* first = static_cast<const unsigned char*>(source);
   add_locked(address, {make_content({first, first + bytes}), 0, bytes,
-                       kernels_.load(std::memory_order_relaxed), 0});
+                       kernels_.load(std::memory_order_relaxed), 0, false});
 }
 
 void ExchangedBytes::copy_locked(uintptr_t destination, uintptr_t source, size_t bytes,
-                                 uint64_t window) {
+                                 uint64_t window, bool is_reduced) {
   const uint64_t now = kernels_.load(std::memory_order_relaxed);
   std::vector<std::pair<uintptr_t, Run>> known;
   for_each_locked(source, bytes,
@@ -100,6 +100,7 @@ void ExchangedBytes::copy_locked(uintptr_t destination, uintptr_t source, size_t
                     if (window) {
                       part.kernel = now;
                       part.window = window;
+                      part.is_reduced = part.is_reduced || is_reduced;
                     }
                     known.emplace_back(destination + (begin - source), std::move(part));
                   });
@@ -110,13 +111,14 @@ void ExchangedBytes::copy_locked(uintptr_t destination, uintptr_t source, size_t
 void ExchangedBytes::copy(uintptr_t destination, uintptr_t source, size_t bytes) {
   if (!is_on() || !bytes || destination == source) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  copy_locked(destination, source, bytes, 0);
+  copy_locked(destination, source, bytes, 0, false);
 }
 
-void ExchangedBytes::exchange(uintptr_t destination, uintptr_t source, size_t bytes, int ranks) {
+void ExchangedBytes::exchange(uintptr_t destination, uintptr_t source, size_t bytes, int ranks,
+                              Content content) {
   if (!is_on() || !bytes) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  copy_locked(destination, source, bytes, window_of(ranks));
+  copy_locked(destination, source, bytes, window_of(ranks), content == Content::kReduced);
 }
 
 void ExchangedBytes::forget(uintptr_t address, size_t bytes) {
@@ -135,6 +137,19 @@ void ExchangedBytes::read(void* destination, uintptr_t address, size_t bytes) co
         std::memcpy(static_cast<unsigned char*>(destination) + (begin - address),
                     run.content->data() + run.offset + (begin - run_begin), end - begin);
       });
+}
+
+bool ExchangedBytes::is_as_sent(uintptr_t address, size_t bytes) const {
+  if (!is_on()) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t now = kernels_.load(std::memory_order_relaxed);
+  size_t sent = 0;
+  for_each_locked(address, bytes,
+                  [&](const Run& run, uintptr_t /*run_begin*/, uintptr_t begin, uintptr_t end) {
+                    const bool is_alive = run.window != 0 && now - run.kernel <= run.window;
+                    if (is_alive && !run.is_reduced) sent += end - begin;
+                  });
+  return sent == bytes;
 }
 
 }  // namespace memledger::virtual_gpu

@@ -26,27 +26,35 @@ class ExchangedBytes {
   void write(uintptr_t address, const void* source, size_t bytes);
   void copy(uintptr_t destination, uintptr_t source, size_t bytes);
   void forget(uintptr_t address, size_t bytes);
+  // What a collective does with what the ranks send.
+  enum class Content : uint8_t { kAsSent, kReduced };
+
   // A collective of so many ranks copied it.
-  void exchange(uintptr_t destination, uintptr_t source, size_t bytes, int ranks);
+  void exchange(uintptr_t destination, uintptr_t source, size_t bytes, int ranks, Content content);
   // Writes what a collective brought over `destination`, and leaves the rest.
   void read(void* destination, uintptr_t address, size_t bytes) const;
+  // Returns whether a collective brought all of it and reduced none: it is what each rank sends, if
+  // all send what this one does.
+  bool is_as_sent(uintptr_t address, size_t bytes) const;
 
   std::mutex& mutex() const { return mutex_; }
 
  private:
-  using Content = std::shared_ptr<const std::vector<unsigned char>>;
+  using Bytes = std::shared_ptr<const std::vector<unsigned char>>;
 
   struct Run {
-    Content content;
+    Bytes content;
     size_t offset;
     size_t bytes;
     uint64_t kernel;  // before which it was written
     uint64_t window;  // kernels for which it can be read; 0 where no collective brought it
+    bool is_reduced;  // by any of the collectives that brought it
   };
 
-  Content make_content(std::vector<unsigned char> bytes);
+  Bytes make_content(std::vector<unsigned char> bytes);
   void forget_locked(uintptr_t address, size_t bytes);
-  void copy_locked(uintptr_t destination, uintptr_t source, size_t bytes, uint64_t window);
+  void copy_locked(uintptr_t destination, uintptr_t source, size_t bytes, uint64_t window,
+                   bool is_reduced);
   void add_locked(uintptr_t address, Run run);
   template <typename F>
   void for_each_locked(uintptr_t address, size_t bytes, F function) const;

@@ -537,9 +537,10 @@ void Machine::note_ranks() {
   if (!kept_.is_on()) messages_.turn_on();
 }
 
-void Machine::note_exchange(void* destination, const void* source, size_t bytes, int ranks) {
+void Machine::note_exchange(void* destination, const void* source, size_t bytes, int ranks,
+                            ExchangedBytes::Content content) {
   messages_.exchange(reinterpret_cast<uintptr_t>(destination), reinterpret_cast<uintptr_t>(source),
-                     bytes, ranks);
+                     bytes, ranks, content);
 }
 
 namespace {

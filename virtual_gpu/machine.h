@@ -203,7 +203,11 @@ class Machine {
   // at once: until the next kernel, which could have written anything, copies are read back as they
   // are, also without `keep`. Collectives of integers are followed for longer.
   void note_ranks();
-  void note_exchange(void* destination, const void* source, size_t bytes, int ranks);
+  void note_exchange(void* destination, const void* source, size_t bytes, int ranks,
+                     ExchangedBytes::Content content);
+  bool is_as_sent(uintptr_t address, size_t bytes) const {
+    return messages_.is_as_sent(address, bytes);
+  }
   void note_kernel() {
     recent_.clear();
     messages_.note_kernel();

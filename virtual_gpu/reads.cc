@@ -23,6 +23,11 @@ extern "C" uint32_t memledger_virtual_gpu_assumed_number() {
   return memledger::virtual_gpu::Machine::get().specification().numbers_are_one ? 1 : 0;
 }
 
+extern "C" int memledger_virtual_gpu_is_as_sent(const void* source, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(source);
+  return memledger::virtual_gpu::Machine::get().is_as_sent(address, bytes) ? 1 : 0;
+}
+
 namespace memledger::virtual_gpu {
 
 bool reads_are_observed() { return read_observer.load(std::memory_order_relaxed) != nullptr; }

@@ -24,6 +24,11 @@ __attribute__((visibility("default"))) uint32_t memledger_virtual_gpu_assumed_mi
 // What whole numbers that the program reads and that are not known are to be: 0 or 1 (`numbers=`).
 __attribute__((visibility("default"))) uint32_t memledger_virtual_gpu_assumed_number();
 
+// Whether a collective between ranks brought these bytes of a device and reduced none: they are
+// what the others sent if those send what this rank does.
+__attribute__((visibility("default"))) int memledger_virtual_gpu_is_as_sent(const void* source,
+                                                                            size_t bytes);
+
 }  // extern "C"
 
 namespace memledger::virtual_gpu {

@@ -15,68 +15,137 @@ void for_each_label(LabelSet labels, const Visit& visit) {
 
 }  // namespace
 
-void DeviceCounters::Sum::add(int64_t nbytes, uint64_t order) noexcept {
-  const int64_t now = current.load(kRelaxed) + nbytes;
-  current.store(now, kRelaxed);
-  if (now <= peak.load(kRelaxed)) return;
-  peak.store(now, kRelaxed);
+void DeviceCounters::Sum::restart(uint64_t order) noexcept {
+  peak = current;
   // Whoever sees this peak sees the pins made before it.
   peak_order.store(order, std::memory_order_release);
 }
 
-void DeviceCounters::Sum::subtract(int64_t nbytes) noexcept {
-  current.store(current.load(kRelaxed) - nbytes, kRelaxed);
+uint64_t DeviceCounters::add(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept {
+  const size_t number = thread % kShares;
+  if (labels == 0) {
+    Share& share = shares_[number];
+    const BriefLockHolder hold(share.lock);
+    if (share.given && share.bytes >= nbytes && share.count > 0) {
+      share.bytes -= nbytes;
+      --share.count;
+      return share.order;
+    }
+  }
+  return add_under_lock(nbytes, labels, number);
 }
 
-void DeviceCounters::Sum::restart(uint64_t order) noexcept {
-  peak.store(current.load(kRelaxed), kRelaxed);
-  peak_order.store(order, std::memory_order_release);
+uint64_t DeviceCounters::subtract(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept {
+  const size_t number = thread % kShares;
+  if (labels == 0) {
+    Share& share = shares_[number];
+    const BriefLockHolder hold(share.lock);
+    if (share.given) {
+      share.bytes += nbytes;
+      ++share.count;
+      return share.order;
+    }
+  }
+  return subtract_under_lock(nbytes, labels, number);
 }
 
-uint64_t DeviceCounters::add(int64_t nbytes, LabelSet labels) noexcept {
-  const LockHolder hold(lock_);
-  const uint64_t order = ++order_;
-  bytes_.add(nbytes, order);
-  const int64_t count = current_count_.load(kRelaxed) + 1;
-  current_count_.store(count, kRelaxed);
-  if (count > peak_count_.load(kRelaxed)) peak_count_.store(count, kRelaxed);
-  for_each_label(labels, [&](size_t label) { labels_[label].add(nbytes, order); });
+uint64_t DeviceCounters::add_under_lock(int64_t nbytes, LabelSet labels, size_t share) noexcept {
+  const BriefLockHolder hold(lock_);
+  if (bytes_.current + nbytes > bytes_.peak || current_count_ + 1 > peak_count_) take_back_shares();
+  bytes_.current += nbytes;
+  ++current_count_;
+  ++quiet_events_;
+  if (current_count_ > peak_count_) {
+    peak_count_ = current_count_;
+    quiet_events_ = 0;
+  }
+  uint64_t order = order_ + 1;
+  if (bytes_.current > bytes_.peak) {
+    order_ = order;
+    bytes_.restart(order);
+    quiet_events_ = 0;
+  }
+  for_each_label(labels, [&](size_t label) {
+    Sum& sum = labels_[label];
+    sum.current += nbytes;
+    if (sum.current <= sum.peak) return;
+    // Shares may keep their numbers: what has labels takes none.
+    order_ = order;
+    sum.restart(order);
+  });
+  if (labels == 0) give(share, nbytes);
   return order;
 }
 
-uint64_t DeviceCounters::subtract(int64_t nbytes, LabelSet labels) noexcept {
-  const LockHolder hold(lock_);
-  const uint64_t order = ++order_;
-  bytes_.subtract(nbytes);
-  current_count_.store(current_count_.load(kRelaxed) - 1, kRelaxed);
-  for_each_label(labels, [&](size_t label) { labels_[label].subtract(nbytes); });
+uint64_t DeviceCounters::subtract_under_lock(int64_t nbytes, LabelSet labels,
+                                             size_t share) noexcept {
+  const BriefLockHolder hold(lock_);
+  bytes_.current -= nbytes;
+  --current_count_;
+  ++quiet_events_;
+  for_each_label(labels, [&](size_t label) { labels_[label].current -= nbytes; });
+  const uint64_t order = order_ + 1;
+  if (labels == 0) give(share, nbytes);
   return order;
+}
+
+void DeviceCounters::give(size_t share, int64_t nbytes) noexcept {
+  if (quiet_events_ < kQuietEvents) return;
+  const auto part_of = [](int64_t missing, int64_t least) {
+    return std::min(missing, std::max(missing / 2, least));
+  };
+  const int64_t bytes = part_of(bytes_.peak - bytes_.current, nbytes);
+  const int64_t count = part_of(peak_count_ - current_count_, 1);
+  bytes_.current += bytes;
+  current_count_ += count;
+  given_ |= uint64_t{1} << share;
+  Share& taker = shares_[share];
+  const BriefLockHolder hold(taker.lock);
+  if (!taker.given) taker.order = order_ + 1;
+  taker.given = true;
+  taker.bytes += bytes;
+  taker.count += count;
+}
+
+void DeviceCounters::take_back_shares() noexcept {
+  for (; given_ != 0; given_ &= given_ - 1) {
+    Share& share = shares_[static_cast<size_t>(__builtin_ctzll(given_))];
+    const BriefLockHolder hold(share.lock);
+    bytes_.current -= share.bytes;
+    current_count_ -= share.count;
+    share.given = false;
+    share.bytes = share.count = 0;
+  }
 }
 
 uint64_t DeviceCounters::pass() noexcept {
-  const LockHolder hold(lock_);
-  return ++order_;
+  const BriefLockHolder hold(lock_);
+  return order_ + 1;
 }
 
 uint64_t DeviceCounters::add_adopted(int64_t nbytes) noexcept {
-  const LockHolder hold(lock_);
-  bytes_.current.store(bytes_.current.load(kRelaxed) + nbytes, kRelaxed);
-  bytes_.peak.store(bytes_.peak.load(kRelaxed) + nbytes, kRelaxed);
-  current_count_.store(current_count_.load(kRelaxed) + 1, kRelaxed);
-  peak_count_.store(peak_count_.load(kRelaxed) + 1, kRelaxed);
+  const BriefLockHolder hold(lock_);
+  bytes_.current += nbytes;
+  bytes_.peak += nbytes;
+  ++current_count_;
+  ++peak_count_;
   return 0;
 }
 
+void DeviceCounters::restart_device_peak() noexcept {
+  take_back_shares();
+  bytes_.restart(++order_);
+  peak_count_ = current_count_;
+}
+
 void DeviceCounters::reset_device_peak() noexcept {
-  const LockHolder hold(lock_);
-  bytes_.restart(order_);
-  peak_count_.store(current_count_.load(kRelaxed), kRelaxed);
+  const BriefLockHolder hold(lock_);
+  restart_device_peak();
 }
 
 void DeviceCounters::reset_peak() noexcept {
-  const LockHolder hold(lock_);
-  bytes_.restart(order_);
-  peak_count_.store(current_count_.load(kRelaxed), kRelaxed);
+  const BriefLockHolder hold(lock_);
+  restart_device_peak();
   for (Sum& label : labels_) label.restart(order_);
 }
 
@@ -91,26 +160,25 @@ bool DeviceCounters::alive_at_a_peak(uint64_t birth_order, uint64_t death_order,
   return alive;
 }
 
-Peak DeviceCounters::peak() const noexcept {
-  const LockHolder hold(lock_);
-  return bytes_.read();
-}
-
-Peak DeviceCounters::peak(size_t label) const noexcept {
-  const LockHolder hold(lock_);
-  return labels_[label].read();
-}
-
 Peak DeviceCounters::pin_peak() noexcept {
-  const LockHolder hold(lock_);
+  const BriefLockHolder hold(lock_);
   pins_.fetch_add(1, std::memory_order_acq_rel);
   return bytes_.read();
 }
 
 Peak DeviceCounters::pin_peak(size_t label) noexcept {
-  const LockHolder hold(lock_);
+  const BriefLockHolder hold(lock_);
   pins_.fetch_add(1, std::memory_order_acq_rel);
   return labels_[label].read();
+}
+
+void DeviceCounters::read(Counters& counters) noexcept {
+  const BriefLockHolder hold(lock_);
+  take_back_shares();
+  counters.current_bytes = bytes_.current;
+  counters.current_count = current_count_;
+  counters.peak_bytes = bytes_.peak;
+  counters.peak_count = peak_count_;
 }
 
 void DeviceCounters::note_lost_death(uint64_t order) noexcept {

@@ -12,7 +12,7 @@
 
 namespace memledger::core {
 
-// The highest value of a sum of bytes; `order` is the number of the birth that reached it.
+// The highest value of a sum of bytes, and its number among the device's peaks.
 struct Peak {
   int64_t bytes = 0;
   uint64_t order = 0;
@@ -21,10 +21,19 @@ struct Peak {
 // Counts one device's bytes apart from the table of storages, so that a report can check one
 // against the other.
 //
-// Births and deaths on a device are numbered in one order for all threads, and the bytes change in
-// that order. So peaks are exact, and a storage was alive at a peak if it was born by then and died
-// later. The ledger updates this inside the critical section of the storage's shard, so an instant
-// (all shards held) sees table and counters agree.
+// Only what makes a new peak needs an order for all threads. So a thread whose births cannot make
+// one waits for nobody: it has a *share* of the bytes that are missing to the peak, takes its
+// births from it and gives its deaths to it, under a lock that no other thread takes meanwhile.
+// What exceeds the share takes the device's lock; what may exceed the peak takes back all shares
+// first, and then the sum is exact. So peaks are exact, too.
+//
+// Peaks are numbered. An event's number is that of the next peak, or of the one it makes itself: a
+// storage was alive at a peak if its birth's number is at most the peak's, and its death's greater.
+// A share's number is that of when it was given, which is right for as long as it is not taken
+// back.
+//
+// The ledger updates this inside the critical section of the storage's shard, so an instant (all
+// shards held) sees table and counters agree.
 class alignas(64) DeviceCounters {
  public:
   DeviceCounters() = default;
@@ -32,16 +41,16 @@ class alignas(64) DeviceCounters {
   DeviceCounters& operator=(const DeviceCounters&) = delete;
 
   // Both return the number of the event. `labels` has a bit for each label whose bytes include
-  // these.
-  uint64_t add(int64_t nbytes, LabelSet labels) noexcept;
-  uint64_t subtract(int64_t nbytes, LabelSet labels) noexcept;
+  // these; `thread` is the calling thread's number.
+  uint64_t add(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept;
+  uint64_t subtract(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept;
   // Numbers a death that nobody reported; its bytes stay counted.
   uint64_t pass() noexcept;
   // Adds a storage that was alive before counting began, and so at the peak. Returns its number, 0.
   uint64_t add_adopted(int64_t nbytes) noexcept;
   // Adds a storage born unseen, at an unknown time. It counts from now on, so a peak is at most too
   // low. Returns its number.
-  uint64_t add_unseen(int64_t nbytes) noexcept { return add(nbytes, 0); }
+  uint64_t add_unseen(int64_t nbytes, uint32_t thread) noexcept { return add(nbytes, 0, thread); }
   // Restarts the peaks of the device and of its labels.
   void reset_peak() noexcept;
   // Restarts the device's peak alone.
@@ -51,11 +60,8 @@ class alignas(64) DeviceCounters {
   // labels'. May return true for a peak that was just exceeded.
   bool alive_at_a_peak(uint64_t birth_order, uint64_t death_order, LabelSet labels) const noexcept;
 
-  // The peak of the device, or of what was born under a label.
-  Peak peak() const noexcept;
-  Peak peak(size_t label) const noexcept;
-
-  // Return the same. Until unpin(), whoever sees a later peak sees is_pinned(), too.
+  // Return the peak of the device, or of what was born under a label. Until unpin(), whoever sees a
+  // later peak sees is_pinned(), too.
   Peak pin_peak() noexcept;
   Peak pin_peak(size_t label) noexcept;
   void unpin() noexcept { pins_.fetch_sub(1, std::memory_order_acq_rel); }
@@ -65,34 +71,53 @@ class alignas(64) DeviceCounters {
   void note_lost_death(uint64_t order) noexcept;
   uint64_t last_lost_death() const noexcept { return lost_order_.load(std::memory_order_acquire); }
 
-  int64_t current_bytes() const noexcept { return bytes_.current.load(std::memory_order_relaxed); }
-  int64_t current_count() const noexcept { return current_count_.load(std::memory_order_relaxed); }
-  int64_t peak_bytes() const noexcept { return bytes_.peak.load(std::memory_order_relaxed); }
-  int64_t peak_count() const noexcept { return peak_count_.load(std::memory_order_relaxed); }
+  // Fills in what is there now and the peaks, as of one moment.
+  void read(Counters& counters) noexcept;
 
  private:
-  // Written under the lock, read without.
+  // Written under the lock; peaks' numbers are read without.
   struct Sum {
-    std::atomic<int64_t> current{0};
-    std::atomic<int64_t> peak{0};
+    int64_t current = 0;
+    int64_t peak = 0;
     std::atomic<uint64_t> peak_order{0};
 
-    void add(int64_t nbytes, uint64_t order) noexcept;
-    void subtract(int64_t nbytes) noexcept;
     void restart(uint64_t order) noexcept;
-    Peak read() const noexcept {
-      return {peak.load(std::memory_order_relaxed), peak_order.load(std::memory_order_relaxed)};
-    }
+    Peak read() const noexcept { return {peak, peak_order.load(std::memory_order_relaxed)}; }
   };
 
-  mutable Lock lock_;
-  uint64_t order_ ABSL_GUARDED_BY(lock_) = 0;  // of the last birth or death
+  // What one thread, or some that have the same number modulo kShares, may add without a new peak.
+  struct alignas(64) Share {
+    BriefLock lock;
+    bool given ABSL_GUARDED_BY(lock) = false;
+    int64_t bytes ABSL_GUARDED_BY(lock) = 0;
+    int64_t count ABSL_GUARDED_BY(lock) = 0;
+    uint64_t order ABSL_GUARDED_BY(lock) = 0;  // the number of its events
+  };
+  static constexpr size_t kShares = 64;
+  // Shares are given only when so many events in a row made no new peak: where memory grows, they
+  // would be taken back at once.
+  static constexpr uint32_t kQuietEvents = 32;
+
+  uint64_t add_under_lock(int64_t nbytes, LabelSet labels, size_t share) noexcept;
+  uint64_t subtract_under_lock(int64_t nbytes, LabelSet labels, size_t share) noexcept;
+  // Adds to the thread's share some of what is missing to the peak: half of it, but `nbytes` if
+  // there are as many.
+  void give(size_t share, int64_t nbytes) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  void take_back_shares() noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  void restart_device_peak() noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+
+  BriefLock lock_;  // before those of shares
+  uint32_t quiet_events_ ABSL_GUARDED_BY(lock_) = 0;
+  uint64_t order_ ABSL_GUARDED_BY(lock_) = 0;  // of the newest peak
+  // Current bytes and count are with all shares that are given: at most too high.
   Sum bytes_;
-  std::atomic<int64_t> current_count_{0};
-  std::atomic<int64_t> peak_count_{0};
+  int64_t current_count_ ABSL_GUARDED_BY(lock_) = 0;
+  int64_t peak_count_ ABSL_GUARDED_BY(lock_) = 0;
+  uint64_t given_ ABSL_GUARDED_BY(lock_) = 0;  // a bit for each share
   std::atomic<int> pins_{0};
   std::atomic<uint64_t> lost_order_{0};
   std::array<Sum, kMaxPeakLabels> labels_;
+  std::array<Share, kShares> shares_;
 };
 
 // Has one DeviceCounters per device, made when a device is first used.

@@ -5,6 +5,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "registry/core/thread_context.h"
+
 namespace memledger::core {
 
 Ledger::ShardTotals& Ledger::Shard::totals_of(DeviceKey device) {
@@ -14,6 +16,11 @@ Ledger::ShardTotals& Ledger::Shard::totals_of(DeviceKey device) {
   ShardTotals& made = totals.emplace_back();
   made.device = device;
   return made;
+}
+
+StorageRecord* Ledger::Shard::find(uintptr_t address) {
+  const auto row = by_address.find(address);
+  return row == by_address.end() ? nullptr : &entry(row->second).record;
 }
 
 Ledger::Slot Ledger::Shard::take_slot() {
@@ -43,6 +50,7 @@ void Ledger::Shard::unlink(List& list, Slot slot) {
 }
 
 void Ledger::Shard::give_back(Slot slot) {
+  entry(slot).record.id = 0;
   entry(slot).newer = free;
   free = slot;
 }
@@ -100,11 +108,13 @@ void Ledger::bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t de
   sweep(shard, [this](const Entry& stone) { return stone.record.birth_epoch <= newest_pin_; });
 }
 
-uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
+uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place) noexcept {
   Shard& shard = shard_of(birth.address);
+  const uint32_t thread =
+      birth.birthplace.thread != 0 ? birth.birthplace.thread : this_thread().thread;
   try {
     DeviceCounters& counters = counters_.at(birth.device);
-    const LockHolder hold(shard.lock);
+    const BriefLockHolder hold(shard.lock);
     ShardTotals& totals = shard.totals_of(birth.device);
     const auto [row, is_new] = shard.by_address.try_emplace(birth.address, kNone);
     if (!is_new && row->second != kNone) {
@@ -126,7 +136,9 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
       throw;
     }
     row->second = slot;
+    if (place != nullptr) *place = slot;
     Entry& entry = shard.entry(slot);
+    entry.death_order = 0;
     StorageRecord& record = entry.record;
     record.id = next_id_.fetch_add(1, std::memory_order_relaxed);
     record.address = birth.address;
@@ -142,7 +154,9 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
     record.raw_block = birth.raw_block;
     record.library_workspace = false;
     record.parameter_like = false;
+    record.told_parameter = false;
     record.gradient = false;
+    record.consumer = 0;
     record.shape.clear();
     record.stack = birth.stack;
     record.stack_weight = birth.stack_weight;
@@ -154,12 +168,12 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
     if (birth.raw_block) totals.raw_block_bytes += birth.nbytes;
     if (birth.adopted) {
       record.birth_order = unseen_births_.load(std::memory_order_relaxed)
-                               ? counters.add_unseen(birth.nbytes)
+                               ? counters.add_unseen(birth.nbytes, thread)
                                : counters.add_adopted(birth.nbytes);
     } else {
       totals.allocated_bytes += birth.nbytes;
       ++totals.allocated_count;
-      record.birth_order = counters.add(birth.nbytes, record.peak_labels);
+      record.birth_order = counters.add(birth.nbytes, record.peak_labels, thread);
     }
     if (shard.ring != nullptr) shard.ring->add(record, /*birth=*/true);
     return record.id;
@@ -171,8 +185,12 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner) noexcept {
 }
 
 std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
+  return note_death(address, this_thread().thread);
+}
+
+std::optional<Ledger::Death> Ledger::note_death(uintptr_t address, uint32_t thread) noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
+  const BriefLockHolder hold(shard.lock);
   const auto row = shard.by_address.find(address);
   if (row == shard.by_address.end()) return std::nullopt;
   const Slot slot = row->second;
@@ -181,7 +199,7 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
                     std::exchange(record.owner, nullptr), record.device};
   const DeviceKey device = record.device;
   DeviceCounters* const counters = counters_.find(device);  // made at its birth
-  bury(shard, slot, *counters, counters->subtract(death.nbytes, record.peak_labels));
+  bury(shard, slot, *counters, counters->subtract(death.nbytes, record.peak_labels, thread));
   shard.by_address.erase(row);
 
   ShardTotals& totals = shard.totals_of(device);
@@ -191,19 +209,30 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
 }
 
 bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
-                      const int64_t* sizes, size_t dims, int8_t dtype, void* owner) noexcept {
+                      const int64_t* sizes, size_t dims, int8_t dtype, void* owner,
+                      Place likely) noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  if (row == shard.by_address.end()) return false;
-  StorageRecord& record = shard.entry(row->second).record;
+  const BriefLockHolder hold(shard.lock);
+  StorageRecord* there = nullptr;
+  if (likely < shard.used) {
+    Entry& entry = shard.entry(likely);
+    if (entry.record.address == address && entry.is_alive()) there = &entry.record;
+  }
+  if (there == nullptr) there = shard.find(address);
+  if (there == nullptr) return false;
+  StorageRecord& record = *there;
   const bool takes_owner = owner != nullptr && record.owner == nullptr;
   if (takes_owner) record.owner = owner;
   const bool made_by_this_run =
       record.birthplace.thread == thread && record.birthplace.op_sequence == op_sequence;
   if (record.described && !made_by_this_run) return takes_owner;
   try {
-    record.shape.assign(sizes, sizes + dims);
+    if (dims <= record.shape.capacity()) {  // nearly always; assign() is no small function
+      record.shape.resize(dims);
+      std::copy_n(sizes, dims, record.shape.begin());
+    } else {
+      record.shape.assign(sizes, sizes + dims);
+    }
   } catch (const std::bad_alloc&) {
     note_dropped_record();
     return takes_owner;
@@ -215,10 +244,10 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
 
 bool Ledger::set_owner(uintptr_t address, void* owner) noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  if (row == shard.by_address.end()) return false;
-  StorageRecord& record = shard.entry(row->second).record;
+  const BriefLockHolder hold(shard.lock);
+  StorageRecord* const there = shard.find(address);
+  if (there == nullptr) return false;
+  StorageRecord& record = *there;
   if (record.owner != nullptr) return false;
   record.owner = owner;
   return true;
@@ -226,10 +255,10 @@ bool Ledger::set_owner(uintptr_t address, void* owner) noexcept {
 
 void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  if (row == shard.by_address.end()) return;
-  StorageRecord& record = shard.entry(row->second).record;
+  const BriefLockHolder hold(shard.lock);
+  StorageRecord* const there = shard.find(address);
+  if (there == nullptr) return;
+  StorageRecord& record = *there;
   if (record.id != id) return;
   record.birthplace.phase = phase;
   record.birthplace.phase_inferred = inferred;
@@ -237,10 +266,10 @@ void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferre
 
 uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  if (row == shard.by_address.end()) return 0;
-  StorageRecord& record = shard.entry(row->second).record;
+  const BriefLockHolder hold(shard.lock);
+  StorageRecord* const there = shard.find(address);
+  if (there == nullptr) return 0;
+  StorageRecord& record = *there;
   record.parameter_like = true;
   any_parameter_like_.store(true, std::memory_order_relaxed);
   return record.id;
@@ -248,28 +277,28 @@ uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
 
 void Ledger::mark_told_parameter(uintptr_t address) noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  if (row == shard.by_address.end()) return;
-  shard.entry(row->second).record.told_parameter = true;
+  const BriefLockHolder hold(shard.lock);
+  StorageRecord* const there = shard.find(address);
+  if (there == nullptr) return;
+  there->told_parameter = true;
   any_told_parameter_.store(true, std::memory_order_relaxed);
 }
 
 uint64_t Ledger::told_parameter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  if (row == shard.by_address.end()) return 0;
-  const StorageRecord& record = shard.entry(row->second).record;
+  const BriefLockHolder hold(shard.lock);
+  const StorageRecord* const there = shard.find(address);
+  if (there == nullptr) return 0;
+  const StorageRecord& record = *there;
   return record.told_parameter ? record.id : 0;
 }
 
 void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  if (row == shard.by_address.end()) return;
-  StorageRecord& record = shard.entry(row->second).record;
+  const BriefLockHolder hold(shard.lock);
+  StorageRecord* const there = shard.find(address);
+  if (there == nullptr) return;
+  StorageRecord& record = *there;
   if (record.consumer != 0 || record.birthplace.parameter != 0 || record.id == consumer) return;
   record.consumer = consumer;
 }
@@ -277,7 +306,7 @@ void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
 void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
   const uint64_t parameter = id_at(leaf);
   Shard& shard = shard_of(gradient);
-  const LockHolder hold(shard.lock);
+  const BriefLockHolder hold(shard.lock);
   const auto row = shard.by_address.find(gradient);
   if (row == shard.by_address.end()) return;
   StorageRecord& record = shard.entry(row->second).record;
@@ -289,10 +318,10 @@ void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
 
 uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  if (row == shard.by_address.end()) return 0;
-  StorageRecord& record = shard.entry(row->second).record;
+  const BriefLockHolder hold(shard.lock);
+  StorageRecord* const there = shard.find(address);
+  if (there == nullptr) return 0;
+  StorageRecord& record = *there;
   if (record.device != device || record.described || record.raw_block) return 0;
   if (!std::exchange(record.library_workspace, true))
     shard.totals_of(device).library_workspace_bytes += record.nbytes;
@@ -301,31 +330,31 @@ uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noe
 
 bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  return row != shard.by_address.end() && shard.entry(row->second).record.parameter_like;
+  const BriefLockHolder hold(shard.lock);
+  const StorageRecord* const there = shard.find(address);
+  return there != nullptr && there->parameter_like;
 }
 
 uint64_t Ledger::parameter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  return row == shard.by_address.end() ? 0 : shard.entry(row->second).record.birthplace.parameter;
+  const BriefLockHolder hold(shard.lock);
+  const StorageRecord* const there = shard.find(address);
+  return there == nullptr ? 0 : there->birthplace.parameter;
 }
 
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {
   if (next_id_.load(std::memory_order_relaxed) == 1) return 0;  // nothing was ever written down
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  return row == shard.by_address.end() ? 0 : shard.entry(row->second).record.id;
+  const BriefLockHolder hold(shard.lock);
+  const StorageRecord* const there = shard.find(address);
+  return there == nullptr ? 0 : there->id;
 }
 
 void* Ledger::base_deleter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
-  const LockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  return row == shard.by_address.end() ? nullptr : shard.entry(row->second).record.base_deleter;
+  const BriefLockHolder hold(shard.lock);
+  const StorageRecord* const there = shard.find(address);
+  return there == nullptr ? nullptr : there->base_deleter;
 }
 
 void Ledger::lock_all() const {
@@ -366,12 +395,7 @@ Ledger::Instant Ledger::take_instant(RecordingMark* mark) ABSL_NO_THREAD_SAFETY_
       instant.devices.push_back({});
       sums = std::prev(instant.devices.end());
       sums->device = totals.device;
-      if (const DeviceCounters* own = counters_.find(totals.device)) {
-        sums->counters.current_bytes = own->current_bytes();
-        sums->counters.current_count = own->current_count();
-        sums->counters.peak_bytes = own->peak_bytes();
-        sums->counters.peak_count = own->peak_count();
-      }
+      if (DeviceCounters* const own = counters_.find(totals.device)) own->read(sums->counters);
     }
     sums->table_bytes += totals.table_bytes;
     sums->adopted_bytes += totals.adopted_bytes;
@@ -412,25 +436,73 @@ void Ledger::unpin(uint64_t epoch) noexcept {
     return pin != pins_.end() && pin->first < stone.death_epoch;
   };
   for (Shard& shard : shards_) {
-    const LockHolder hold(shard.lock);
+    const BriefLockHolder hold(shard.lock);
     if (shard.dead_for_instants > 0) sweep(shard, wanted);
   }
 }
 
-template <Ledger::Share share, typename IsPast, typename Live, typename Dead>
-RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& dead) {
-  // An instant or a peak has settled which records are wanted: until they are copied they can die,
-  // but none is added. So counting them first is enough, and nothing grows while a shard is held.
+template <typename Visit>
+void Ledger::visit_entries(Shard& shard, const Visit& visit) {
+  {
+    const BriefLockHolder hold(shard.lock);
+    if (shard.live.size + shard.dead.size <= kFewEntries) {
+      for (const List* list : {&shard.live, &shard.dead}) {
+        for (Slot slot = list->oldest; slot != kNone; slot = shard.entry(slot).newer)
+          visit(shard.entry(slot));
+      }
+      return;
+    }
+  }
+  for (size_t chunk = 0;; ++chunk) {
+    const BriefLockHolder hold(shard.lock);
+    if (chunk * kChunk >= shard.used) return;
+    const Entry* const entries = shard.chunks[chunk].get();
+    for (size_t i = 0; i < std::min<size_t>(kChunk, shard.used - chunk * kChunk); ++i) {
+      if (entries[i].record.id != 0) visit(entries[i]);
+    }
+  }
+}
+
+template <typename Wanted>
+RecordList Ledger::gather_all(Share share, const Wanted& wanted) {
+  // Until they are copied records can die, but none is added. So nothing grows while a shard is
+  // held.
   size_t most = 0;
   for (Shard& shard : shards_) {
-    const LockHolder hold(shard.lock);
-    if (share == Share::kMost && shard.live.oldest != kNone &&
-        !is_past(shard.entry(shard.live.oldest).record)) {
+    size_t living = 0, dead = 0;
+    {
+      const BriefLockHolder hold(shard.lock);
+      living = shard.live.size;
+      dead = shard.dead.size;
+    }
+    if (share == Share::kMost && dead <= living / 8) {
+      most += living + dead;
+    } else {
+      visit_entries(shard, [&](const Entry& entry) { most += wanted(entry); });
+    }
+  }
+  LargeVector<StorageRecord> records;
+  records.reserve(most);
+  take_page_faults(records.data(), most * sizeof(StorageRecord));
+  for (Shard& shard : shards_) {
+    visit_entries(shard, [&](const Entry& entry) {
+      if (wanted(entry)) records.push_back(entry.record);
+    });
+  }
+  return RecordList(std::move(records));
+}
+
+template <typename IsPast, typename Live, typename Dead>
+RecordList Ledger::gather_recent(const IsPast& is_past, const Live& live, const Dead& dead) {
+  size_t most = 0;
+  for (Shard& shard : shards_) {
+    const BriefLockHolder hold(shard.lock);
+    if (shard.live.oldest != kNone && !is_past(shard.entry(shard.live.oldest).record)) {
       most += shard.live.size;
     } else {
       for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot).record);
            slot = shard.entry(slot).older)
-        most += share == Share::kMost || live(shard.entry(slot).record);
+        ++most;
     }
     for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer)
       most += dead(shard.entry(slot));
@@ -439,7 +511,7 @@ RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& d
   records.reserve(most);
   take_page_faults(records.data(), most * sizeof(StorageRecord));
   for (Shard& shard : shards_) {
-    const LockHolder hold(shard.lock);
+    const BriefLockHolder hold(shard.lock);
     for (Slot slot = shard.live.newest; slot != kNone; slot = shard.entry(slot).older) {
       const StorageRecord& record = shard.entry(slot).record;
       if (is_past(record)) break;
@@ -453,20 +525,26 @@ RecordList Ledger::gather(const IsPast& is_past, const Live& live, const Dead& d
 }
 
 void Ledger::collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died) {
-  born = gather<Share::kMost>(
-      [&](const StorageRecord& record) { return record.birth_epoch <= since; },
-      [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
-      [&](const Entry& stone) {
-        const uint64_t birth = stone.record.birth_epoch;
-        return birth > since && birth <= instant && stone.death_epoch > instant;
-      });
+  if (since == 0) {
+    born = gather_all(Share::kMost, [&](const Entry& entry) {
+      return entry.record.birth_epoch <= instant &&
+             (entry.is_alive() || entry.death_epoch > instant);
+    });
+  } else {
+    born = gather_recent([&](const StorageRecord& record) { return record.birth_epoch <= since; },
+                         [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
+                         [&](const Entry& stone) {
+                           const uint64_t birth = stone.record.birth_epoch;
+                           return birth > since && birth <= instant && stone.death_epoch > instant;
+                         });
+  }
   if (died == nullptr) return;
-  *died = gather<Share::kMost>([](const StorageRecord&) { return true; },
-                               [](const StorageRecord&) { return false; },
-                               [&](const Entry& stone) {
-                                 return stone.record.birth_epoch <= since &&
-                                        stone.death_epoch > since && stone.death_epoch <= instant;
-                               });
+  *died = gather_recent([](const StorageRecord&) { return true; },
+                        [](const StorageRecord&) { return false; },
+                        [&](const Entry& stone) {
+                          return stone.record.birth_epoch <= since && stone.death_epoch > since &&
+                                 stone.death_epoch <= instant;
+                        });
 }
 
 LedgerSnapshot Ledger::snapshot() {
@@ -549,7 +627,7 @@ RecordingMark Ledger::start_recording(size_t events) {
     for (std::unique_ptr<EventRing>& ring : rings) ring = std::make_unique<EventRing>(capacity);
   }
   for (size_t i = 0; i < kShards; ++i) {
-    const LockHolder hold_shard(shards_[i].lock);
+    const BriefLockHolder hold_shard(shards_[i].lock);
     if (recorders_ == 0) {
       shards_[i].ring = std::move(rings[i]);
     } else {
@@ -569,7 +647,7 @@ void Ledger::stop_recording() noexcept {
   if (recorders_ == 0 || --recorders_ > 0) return;
   for (Shard& shard : shards_) {
     std::unique_ptr<EventRing> ring;  // freed without the lock
-    const LockHolder hold_shard(shard.lock);
+    const BriefLockHolder hold_shard(shard.lock);
     ring.swap(shard.ring);
   }
 }
@@ -596,13 +674,13 @@ LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
     Shard& shard = shards_[i];
     size_t room = 0;
     {
-      const LockHolder hold_shard(shard.lock);
+      const BriefLockHolder hold_shard(shard.lock);
       if (shard.ring == nullptr) continue;
       room = static_cast<size_t>(std::min<uint64_t>(count, shard.ring->capacity()));
     }
     // Grown here, as growing copies, and not while the shard is held.
     result.events.reserve(std::max(result.events.capacity(), result.events.size() + room));
-    const LockHolder hold_shard(shard.lock);
+    const BriefLockHolder hold_shard(shard.lock);
     shard.ring->copy(since.written[i], result.end.written[i], result.events);
     result.complete_since_ns = std::max(result.complete_since_ns, shard.ring->last_dropped_ns());
   }
@@ -628,7 +706,7 @@ void Ledger::complete_births(std::vector<LedgerEvent>& events) {
   for (LedgerEvent& event : events) {
     if (!event.birth || died.count(event.id) > 0) continue;
     Shard& shard = shard_of(event.address);
-    const LockHolder hold(shard.lock);
+    const BriefLockHolder hold(shard.lock);
     const auto row = shard.by_address.find(event.address);
     if (row == shard.by_address.end()) continue;
     const StorageRecord& record = shard.entry(row->second).record;
@@ -639,7 +717,7 @@ void Ledger::complete_births(std::vector<LedgerEvent>& events) {
 Counters Ledger::counters(DeviceKey device) const {
   Counters result;
   for (const Shard& shard : shards_) {
-    const LockHolder hold(shard.lock);
+    const BriefLockHolder hold(shard.lock);
     for (const ShardTotals& totals : shard.totals) {
       if (totals.device != device) continue;
       result.allocated_bytes += totals.allocated_bytes;
@@ -648,22 +726,18 @@ Counters Ledger::counters(DeviceKey device) const {
       result.freed_count += totals.freed_count;
     }
   }
-  if (const DeviceCounters* own = counters_.find(device)) {
-    result.current_bytes = own->current_bytes();
-    result.current_count = own->current_count();
-    result.peak_bytes = own->peak_bytes();
-    result.peak_count = own->peak_count();
-  }
+  const BriefLockHolder hold(shards_[0].lock);
+  if (DeviceCounters* const own = counters_.find(device)) own->read(result);
   return result;
 }
 
 void Ledger::reset_peak(DeviceKey device) noexcept {
-  const LockHolder hold(shards_[0].lock);
+  const BriefLockHolder hold(shards_[0].lock);
   if (DeviceCounters* own = counters_.find(device)) own->reset_peak();
 }
 
 void Ledger::restart_peaks() noexcept {
-  const LockHolder hold(shards_[0].lock);
+  const BriefLockHolder hold(shards_[0].lock);
   unseen_births_.store(false, std::memory_order_relaxed);
   counters_.for_each([](DeviceCounters& own) { own.reset_device_peak(); });
 }
@@ -675,19 +749,18 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak&
   DeviceCounters* const own = counters_.find(device);
   if (own == nullptr) return result;
   const Peak peak = [&] {
-    const LockHolder hold(shards_[0].lock);
+    const BriefLockHolder hold(shards_[0].lock);
     return pin(*own);
   }();
   const std::unique_ptr<DeviceCounters, void (*)(DeviceCounters*)> unpin(
       own, [](DeviceCounters* pinned) { pinned->unpin(); });
   result.bytes = peak.bytes;
-  const auto counts = [&](const StorageRecord& record) {
+  result.records = gather_all(Share::kSome, [&](const Entry& entry) {
+    const StorageRecord& record = entry.record;
     return record.device == device && record.birth_order <= peak.order &&
-           (label == 0 || (record.peak_labels & label) != 0);
-  };
-  result.records = gather<Share::kSome>(
-      [](const StorageRecord&) { return false; }, counts,
-      [&](const Entry& stone) { return counts(stone.record) && peak.order < stone.death_order; });
+           (label == 0 || (record.peak_labels & label) != 0) &&
+           (entry.is_alive() || peak.order < entry.death_order);
+  });
   // Read last, so that what was lost meanwhile counts.
   result.complete = own->last_lost_death() <= peak.order;
   return result;
@@ -705,7 +778,7 @@ LedgerPeak Ledger::peak(DeviceKey device, size_t label) {
 size_t Ledger::tombstones() const noexcept {
   size_t count = 0;
   for (Shard& shard : shards_) {
-    const LockHolder hold(shard.lock);
+    const BriefLockHolder hold(shard.lock);
     count += shard.dead.size;
   }
   return count;

@@ -90,8 +90,9 @@ struct LedgerRecording {
 // sweep.
 //
 // Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock and within it
-// the device's, calls nothing of the program or of LibTorch while holding them, and never throws. A
-// device's lock is only taken under a shard's.
+// the thread's share of the device's bytes (DeviceCounters), seldom the device's lock; it calls
+// nothing of the program or of LibTorch while holding them, and never throws. A device's locks are
+// only taken under a shard's.
 class Ledger {
  public:
   // An instant holds all of them at once, and the thread sanitizer follows at most 64 locks of a
@@ -116,8 +117,10 @@ class Ledger {
   };
   // Enters a storage and returns its id; 0 when there was no memory for a record, which is counted
   // as dropped. A record already at that address lost its free somewhere: it is dropped and
-  // counted, and its owner handed out.
-  uint64_t note_birth(const Birth& birth, void** lost_owner = nullptr) noexcept;
+  // counted, and its owner handed out. `place` is for describe().
+  using Place = uint32_t;
+  uint64_t note_birth(const Birth& birth, void** lost_owner = nullptr,
+                      Place* place = nullptr) noexcept;
 
   struct Death {
     uint64_t id = 0;
@@ -127,22 +130,24 @@ class Ledger {
     DeviceKey device;
   };
   // Takes the storage out. Call it before the memory is handed back, as its address can be given
-  // out again at once.
+  // out again at once. `thread` is the calling thread's number.
+  std::optional<Death> note_death(uintptr_t address, uint32_t thread) noexcept;
   std::optional<Death> note_death(uintptr_t address) noexcept;
 
   // Adds shape and dtype to the record at `address`. A later description replaces an earlier one
   // only if the same run of an operator (thread, op_sequence) made the storage: the operator's
   // result says more than the buffer it began with. Returns true if `owner` has become the
-  // storage's owner; the caller has taken a reference for it, and gets it back at the death.
+  // storage's owner; the caller has taken a reference for it, and gets it back at the death. Looks
+  // at `likely` first, where the record may lie.
   bool describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes,
-                size_t dims, int8_t dtype, void* owner = nullptr) noexcept;
+                size_t dims, int8_t dtype, void* owner = nullptr, Place likely = 0) noexcept;
   bool set_owner(uintptr_t address, void* owner) noexcept;
   // Calls back with every live record of a device, in no order and with its shard locked: for a few
   // instructions each.
   template <typename Visit>
   void visit_live(DeviceKey device, const Visit& visit) const {
     for (Shard& shard : shards_) {
-      const LockHolder hold(shard.lock);
+      const BriefLockHolder hold(shard.lock);
       for (Slot slot = shard.live.oldest; slot != kNone; slot = shard.entry(slot).newer) {
         const StorageRecord& record = shard.entry(slot).record;
         if (record.device == device) visit(record);
@@ -241,14 +246,17 @@ class Ledger {
   static constexpr Slot kNone = ~Slot{0};
   static constexpr size_t kChunk = 256;
   static constexpr size_t kFewTombstones = 16;
+  static constexpr size_t kFewEntries = 4 * kChunk;  // of a shard: visited in one go
 
   // An entry becomes a tombstone by moving to another list: a death allocates nothing.
   struct Entry {
-    StorageRecord record;
+    StorageRecord record;  // id 0: the entry is free
     uint64_t death_epoch = 0;
-    uint64_t death_order = 0;
-    Slot older = kNone;  // doubly linked; `newer` also links the free entries
+    uint64_t death_order = 0;  // 0: is alive
+    Slot older = kNone;        // doubly linked; `newer` also links the free entries
     Slot newer = kNone;
+
+    bool is_alive() const noexcept { return death_order == 0; }
   };
   struct List {
     Slot oldest = kNone;
@@ -262,7 +270,7 @@ class Ledger {
   };
 
   struct alignas(64) Shard {
-    mutable Lock lock;
+    mutable BriefLock lock;
     GrowingMap<uintptr_t, Slot> by_address ABSL_GUARDED_BY(lock);
     std::vector<std::unique_ptr<Entry[]>> chunks ABSL_GUARDED_BY(lock);
     Slot used ABSL_GUARDED_BY(lock) = 0;
@@ -278,6 +286,8 @@ class Ledger {
     Entry& entry(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
       return chunks[slot / kChunk][slot % kChunk];
     }
+    // Returns the live record at `address`, null if there is none.
+    StorageRecord* find(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
     ShardTotals& totals_of(DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
     Slot take_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
     void append(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
@@ -305,10 +315,17 @@ class Ledger {
   // alive at `since` and has died.
   void collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died);
   // Copies the wanted records of all shards, one shard at a time. `is_past` ends a shard's live
-  // ones, the newest first. kMost takes room for all of these, kSome counts first.
+  // ones, the newest first.
+  template <typename IsPast, typename Live, typename Dead>
+  RecordList gather_recent(const IsPast& is_past, const Live& live, const Dead& dead);
+  // Copies the wanted records among all there are. An instant or a peak has settled which these
+  // are, and entries stay in their slots, so a shard with many is not held for longer than kChunk
+  // of them take. kMost takes room for all, kSome counts first.
   enum class Share { kMost, kSome };
-  template <Share share, typename IsPast, typename Live, typename Dead>
-  RecordList gather(const IsPast& is_past, const Live& live, const Dead& dead);
+  template <typename Wanted>
+  RecordList gather_all(Share share, const Wanted& wanted);
+  template <typename Visit>
+  static void visit_entries(Shard& shard, const Visit& visit);
   // Takes the record out of the living; `death_order` is the number its device gave the death.
   void bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
@@ -324,7 +341,7 @@ class Ledger {
   LedgerPeak collect_peak(DeviceKey device, LabelSet label, const PinPeak& pin);
 
   mutable std::array<Shard, kShards> shards_;
-  CountersByDevice counters_;
+  mutable CountersByDevice counters_;
   std::atomic<uint64_t> next_id_{1};
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<bool> keep_peaks_{true};

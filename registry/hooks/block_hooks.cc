@@ -95,8 +95,8 @@ uint64_t note_birth(RegistryState& state, core::ThreadContext& thread,
   birth.stack = taken.stack;
   birth.stack_weight = taken.weight;
   void* lost_owner = nullptr;
-  const uint64_t id = state.ledger.note_birth(birth, &lost_owner);
-  let_go(lost_owner);
+  const uint64_t id = state.ledger.note_birth(birth, &lost_owner, &thread.last_born);
+  if (lost_owner != nullptr) let_go(lost_owner);
   if (id == 0) return id;
   ++thread.births;
   thread.phase.note_birth(birth.address, id);
@@ -135,7 +135,8 @@ void free_tracked(void* context) {
       if (core::StepMarks* const marks = state.step_marks.load(std::memory_order_acquire))
         marks->note_free(thread, address_of(context));
     }
-    if (const auto death = state.ledger.note_death(address_of(context_aliases().take(context)))) {
+    if (const auto death =
+            state.ledger.note_death(address_of(context_aliases().take(context)), thread.thread)) {
       deleter = reinterpret_cast<c10::DeleterFnPtr>(death->base_deleter);
       let_go(death->owner);
       freed = *death;
@@ -335,9 +336,13 @@ void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper) {
 bool can_adopt(const c10::StorageImpl& storage) noexcept {
   // The unchecked accessor does not throw on fake storages, nor materialize copy-on-write ones.
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  const c10::DeleterFnPtr deleter = libtorch_storages::deleter_of(data);
+  // Nearly always it is one of these: each operator asks this of each input.
+  for (const auto& of_type : kDeleters) {
+    if (deleter == of_type.front()) return false;
+  }
   const std::optional<WatchedType> type = watched_type_of(data.device());
-  return type &&
-         Wrappers::of(*type).freeing_with(libtorch_storages::deleter_of(data)) < Wrappers::kMax &&
+  return type && Wrappers::of(*type).freeing_with(deleter) < Wrappers::kMax &&
          data.get() != nullptr && data.get_context() == data.get();
 }
 

@@ -40,7 +40,9 @@ constexpr std::string_view kEngineScope = "autograd::engine::evaluate_function: 
 // The node that sets or adds to a leaf's gradient.
 constexpr const char* kAccumulateGrad = "torch::autograd::AccumulateGrad";
 bool is_engine_scope(const char* name) {
-  return std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0;
+  // Operators' names begin with "aten".
+  return name[0] == 'a' && name[1] == 'u' &&
+         std::strncmp(name, kEngineScope.data(), kEngineScope.size()) == 0;
 }
 
 // torch.compile brackets what it has compiled in an operator-like scope of this name. A scope to
@@ -182,7 +184,7 @@ uint64_t told_parameter_among(const at::RecordFunction& fn, const core::Ledger& 
   return told;
 }
 
-void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
+void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
   OptimizerPhase& phase = thread.phase;
@@ -191,7 +193,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn) {
   const bool steps_are_observed = phase.may_step() && state.step_observers.any();
   const bool reads_layers = is_followed(thread);
   const OperatorKind kind = may_step || steps_are_observed || (reads_layers && !grad_on)
-                                ? kinds.of(thread.op, fn.name())
+                                ? kinds.of(thread.op, name)
                                 : OperatorKind::kOther;
   LayerInputs inputs(reads_layers && kind == OperatorKind::kOther);
   bool first = true;
@@ -267,7 +269,7 @@ void note_step(ThreadContext& thread) {
   }
 }
 
-void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
+void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   if (thread.op_depth++ > 0) {
     note_next_node(thread, fn);
     return;
@@ -276,7 +278,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   // makes its first allocation.
   if (CudaAllocator::has_appeared()) CudaAllocator::put_in_front();
   RegistryState& state = RegistryState::get();
-  thread.op = core::intern_cached(thread, state.names, fn.name());
+  thread.op = core::intern_cached(thread, state.names, name);
   if (++thread.last_sequence == 0) ++thread.last_sequence;
   thread.op_sequence = thread.last_sequence;
   state.running.set(thread.thread, thread.op_sequence);
@@ -293,11 +295,11 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   // Not in backward: AccumulateGrad detaches, too, which on CUDA would note the engine's thread as
   // training for ever.
   if (!backward && state.gradients_wanted.load(std::memory_order_relaxed) > 0 &&
-      !core::TrainingThreads::is_noted(thread) && core::may_be_of_zero_grad(fn.name())) {
+      !core::TrainingThreads::is_noted(thread) && core::may_be_of_zero_grad(name)) {
     core::TrainingThreads::note(thread);
   }
-  look_at_inputs(thread, fn);
-  if (reads_all_layers(fn.name())) thread.parameter = thread.inherited_parameter = 0;
+  look_at_inputs(thread, fn, name);
+  if (reads_all_layers(name)) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
   note_next_node(thread, fn);
 }
@@ -314,7 +316,7 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
       const bool owns = owns_watched_block_here(*storage);
       if (state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(),
                                 sizes.size(), static_cast<int8_t>(tensor.scalar_type()),
-                                owns ? storage : nullptr)) {
+                                owns ? storage : nullptr, thread.last_born)) {
         c10::raw::weak_intrusive_ptr::incref(storage);
       }
       if (thread.source != 0 && thread.op_depth == 1 && address != thread.source) {
@@ -391,14 +393,16 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
         return start_labelled_scope(thread, fn);
       case at::RecordScope::TORCHSCRIPT_FUNCTION:
         return start_labelled_scope(thread, fn, "TorchScript ");
-      default:
-        if (is_engine_scope(fn.name())) {
-          push_node(thread, fn.name() + kEngineScope.size());
-        } else if (is_compiled_region(fn.name())) {
+      default: {
+        const char* const name = fn.name();
+        if (is_engine_scope(name)) {
+          push_node(thread, name + kEngineScope.size());
+        } else if (is_compiled_region(name)) {
           return start_labelled_scope(thread, fn);
         } else {
-          start_operator(thread, fn);
+          start_operator(thread, fn, name);
         }
+      }
     }
   } catch (...) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
@@ -431,19 +435,21 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
       case at::RecordScope::TORCHSCRIPT_FUNCTION:
         end_labelled_scope(thread, context);
         break;
-      default:
-        if (is_engine_scope(fn.name())) {
+      default: {
+        const char* const name = fn.name();
+        if (is_engine_scope(name)) {
           pop_node(thread);
           // After the hooks, which may have put another tensor in the gradient's place.
           if (RegistryState::get().gradients_wanted.load(std::memory_order_relaxed) > 0 &&
-              std::strcmp(fn.name() + kEngineScope.size(), kAccumulateGrad) == 0) {
+              std::strcmp(name + kEngineScope.size(), kAccumulateGrad) == 0) {
             GradientNotes::note_running_node();
           }
-        } else if (is_compiled_region(fn.name())) {
+        } else if (is_compiled_region(name)) {
           end_labelled_scope(thread, context);
         } else {
           end_operator(thread, fn);
         }
+      }
     }
   } catch (...) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);

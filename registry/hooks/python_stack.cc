@@ -4,10 +4,14 @@
 #include <torch/csrc/profiler/combined_traceback.h>
 
 #include <atomic>
+#include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "registry/core/lock.h"
 #include "registry/state.h"
@@ -21,11 +25,43 @@ constexpr size_t kMostFrames = size_t{1} << 20;
 
 std::atomic<bool> stopped{false};
 
+using Traceback = torch::CapturedTraceback;
+using PyFrame = Traceback::PyFrame;
+
+// LibTorch keeps a traceback's frames to itself: code objects and places in them. An explicit
+// instantiation may name a private member.
+const std::vector<PyFrame>& frames_of(const Traceback& traceback);
+template <std::vector<PyFrame> Traceback::*kFrames>
+struct FramesOfTraceback {
+  friend const std::vector<PyFrame>& frames_of(const Traceback& traceback) {
+    return traceback.*kFrames;
+  }
+};
+template struct FramesOfTraceback<&Traceback::frames_>;
+
+struct HashOfFrame {
+  size_t operator()(const PyFrame& frame) const noexcept {
+    const auto code = reinterpret_cast<uintptr_t>(frame.code);
+    return (code >> 4 ^ static_cast<uint32_t>(frame.lasti)) * 0x9E3779B97F4A7C15ull >> 16;
+  }
+};
+struct IsSameFrame {
+  bool operator()(const PyFrame& a, const PyFrame& b) const noexcept {
+    return a.code == b.code && a.lasti == b.lasti;
+  }
+};
+
 struct Frames {
   core::Lock lock;
   std::deque<StackFrame> all;                              // guarded by it
   std::unordered_map<std::string, uintptr_t> by_position;  // and this
+  // And these: addresses of frames that were looked up before, at a tenth of a look-up's cost; and
+  // tracebacks with references to their code objects, whose addresses are so not used again.
+  std::unordered_map<PyFrame, void*, HashOfFrame, IsSameFrame> by_place;
+  std::vector<std::shared_ptr<Traceback>> kept;
 };
+// A program that makes code without end is looked up each time from then on.
+constexpr size_t kMostPlaces = size_t{1} << 15;
 
 Frames& frames() {
   static auto* const frames = new Frames;
@@ -44,6 +80,31 @@ void* intern(const torch::unwind::Frame& frame) {
   known.all.push_back({frame.funcname, frame.filename, static_cast<int64_t>(frame.lineno)});
   known.by_position.emplace(position, index);
   return reinterpret_cast<void*>(kMark | index);
+}
+
+// Returns the addresses of a traceback all of whose frames are known; nothing for another.
+std::vector<void*> known_addresses(const std::vector<PyFrame>& places) {
+  std::vector<void*> addresses;
+  addresses.reserve(places.size());
+  Frames& known = frames();
+  const core::LockHolder hold(known.lock);
+  for (const PyFrame& place : places) {
+    const auto found = known.by_place.find(place);
+    if (found == known.by_place.end()) return {};
+    addresses.push_back(found->second);
+  }
+  return addresses;
+}
+
+// Remembers a traceback that was looked up, frame by frame.
+void remember(const std::shared_ptr<Traceback>& taken, const std::vector<void*>& addresses) {
+  const std::vector<PyFrame>& places = frames_of(*taken);
+  if (places.size() != addresses.size()) return;
+  Frames& known = frames();
+  const core::LockHolder hold(known.lock);
+  if (known.by_place.size() + places.size() > kMostPlaces) return;
+  known.kept.push_back(taken);
+  for (size_t i = 0; i < places.size(); ++i) known.by_place.emplace(places[i], addresses[i]);
 }
 
 // Returns …/torch/, where PyTorch's own Python files are; empty if unknown.
@@ -86,6 +147,8 @@ std::vector<void*> PythonStack::take() noexcept {
   try {
     const auto taken = torch::CapturedTraceback::gather(true, false, false);
     if (taken == nullptr) return addresses;
+    addresses = known_addresses(frames_of(*taken));
+    if (!addresses.empty()) return addresses;
     const torch::SymbolizedTracebacks symbolized = torch::symbolize({taken.get()});
     if (symbolized.tracebacks.empty()) return addresses;
     addresses.reserve(symbolized.tracebacks.front().size());
@@ -93,6 +156,7 @@ std::vector<void*> PythonStack::take() noexcept {
       if (void* const address = intern(symbolized.all_frames.at(index)))
         addresses.push_back(address);
     }
+    remember(taken, addresses);
   } catch (...) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
     addresses.clear();

@@ -165,8 +165,10 @@ void note_gradient_here(const at::Tensor& leaf) {
 
 void GradientNotes::note_running_node() {
   const auto node = torch::autograd::get_current_node();
-  if (!node || typeid(*node) != typeid(AccumulateGrad)) return;
-  const at::Tensor& leaf = static_cast<const AccumulateGrad&>(*node).variable;
+  if (!node) return;
+  const torch::autograd::Node& running = *node;
+  if (typeid(running) != typeid(AccumulateGrad)) return;
+  const at::Tensor& leaf = static_cast<const AccumulateGrad&>(running).variable;
   if (!leaf.defined()) return;
   // On a CPU the engine works on the thread that called backward(), elsewhere on threads of its
   // own.

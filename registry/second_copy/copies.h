@@ -59,6 +59,7 @@ class CopyServices {
   virtual c10::Allocator* watched_cpu_allocator(c10::Allocator* allocator) noexcept = 0;
   virtual bool owns_watched_block(const c10::StorageImpl& storage) noexcept = 0;
   virtual uint32_t take_stack() noexcept = 0;
+  virtual uint32_t take_program_stack() noexcept = 0;
   virtual std::vector<void*> stack_addresses(uint32_t stack) = 0;
   // For registry/hooks/training_notes.h and registry/hooks/step_observer.h: only the hooks of the
   // copy that watches see which threads train.

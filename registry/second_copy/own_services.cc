@@ -11,6 +11,7 @@
 #include "registry/core/training_threads.h"
 #include "registry/device_statistics.h"
 #include "registry/hooks/block_hooks.h"
+#include "registry/hooks/python_stack.h"
 #include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/training_notes.h"
 #include "registry/record_values.h"
@@ -97,6 +98,7 @@ class OwnServices final : public CopyServices {
     return owns_watched_block_here(storage);
   }
   uint32_t take_stack() noexcept override { return StackSampler::take_now(); }
+  uint32_t take_program_stack() noexcept override { return StackSampler::take_program_now(); }
   std::vector<void*> stack_addresses(uint32_t stack) override {
     return StackSampler::table().frames(stack);
   }
@@ -202,6 +204,8 @@ bool owns_watched_block(const c10::StorageImpl& storage) noexcept {
   return copy_services().owns_watched_block(storage);
 }
 uint32_t take_stack() noexcept { return copy_services().take_stack(); }
+uint32_t take_program_stack() noexcept { return copy_services().take_program_stack(); }
+bool is_of_python(const void* address) noexcept { return PythonStack::has(address); }
 std::vector<void*> stack_addresses(uint32_t stack) {
   return copy_services().stack_addresses(stack);
 }

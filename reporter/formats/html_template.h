@@ -29,8 +29,8 @@ header, .controls { display: flex; flex-wrap: wrap; gap: 6px 14px; align-items: 
 .tile.bad b { color: #d1242f; }
 #map { position: relative; height: 34vh; min-height: 200px; border: 1px solid var(--line); border-radius: 4px; overflow: hidden; flex: none; }
 #map div { position: absolute; overflow: hidden; }
-#map .role { outline: 1px solid var(--back); }
-#map .role > span { display: block; font-weight: 600; padding: 0 5px; height: 18px; line-height: 18px; white-space: nowrap; color: #fff; }
+#map .use { outline: 1px solid var(--back); }
+#map .use > span { display: block; font-weight: 600; padding: 0 5px; height: 18px; line-height: 18px; white-space: nowrap; color: #fff; }
 #map .cell { border: 1px solid rgba(255,255,255,.45); color: #fff; font-size: 11px; line-height: 1.25; padding: 1px 3px; cursor: pointer; text-shadow: 0 1px 1px rgba(0,0,0,.45); }
 #map .cell:hover, #map .cell:focus { filter: brightness(1.15); outline: 2px solid var(--text); outline-offset: -2px; z-index: 1; }
 input, select, button { font: inherit; color: inherit; background: var(--back); border: 1px solid var(--line); border-radius: 4px; padding: 3px 8px; }
@@ -46,6 +46,7 @@ input, select, button { font: inherit; color: inherit; background: var(--back); 
 #introduction { margin: 0; padding: 8px 11px; background: var(--tile); border-radius: 6px; overflow-x: auto; flex: none; font: 12.5px/1.4 ui-monospace, monospace; }
 #curves { display: flex; flex-wrap: wrap; gap: 10px; flex: none; }
 #curves figure { margin: 0; }
+#svg { display: none; }
 #curves svg { display: block; background: var(--tile); border-radius: 6px; }
 #curves .bytes { stroke: #2f6fb3; } #curves .peak { stroke: #a8402f; stroke-dasharray: 4 3; }
 #curves polyline { fill: none; stroke-width: 1.5; }
@@ -58,7 +59,7 @@ input, select, button { font: inherit; color: inherit; background: var(--back); 
 <div id="curves" hidden></div>
 <svg id="svg" hidden></svg>
 <div class="tiles" id="tiles"></div>
-<div id="map" role="group" aria-label="Bytes by role and module"></div>
+<div id="map" role="group" aria-label="Bytes by what they are for and module"></div>
 <div class="controls">
   <input id="find" type="search" placeholder="name, module, operator, shape, dtype" aria-label="Find rows">
   <button id="all" hidden>show all</button><span id="count" class="faint" aria-live="polite"></span>
@@ -72,8 +73,10 @@ constexpr char kPageTail[] = R"html(</script>
 'use strict';
 const data = JSON.parse(document.getElementById('data').textContent);
 const texts = data.texts;
-const ROW = { kind: 0, name: 1, role: 2, bytes: 3, shape: 4, dtype: 5, module: 6, output: 7, made: 8, owner: 9, offset: 10, extent: 11, note: 12 };
-const colours = { Parameter: '#2f6fb3', Buffer: '#5b86ad', Gradient: '#8250a8', OptimizerState: '#0f8577', Input: '#a15c1b', Saved: '#3b8a3e', Temporary: '#7a6f5d', Tensor: '#a8402f' };
+const ROW = { kind: 0, name: 1, role: 2, bytes: 3, shape: 4, dtype: 5, module: 6, output: 7, made: 8, owner: 9, offset: 10, extent: 11, note: 12, part: 13 };
+const colours = { Parameter: '#2f6fb3', Buffer: '#5b86ad', Gradient: '#8250a8', OptimizerState: '#0f8577', Input: '#a15c1b', Saved: '#3b8a3e', Temporary: '#7a6f5d', Tensor: '#a8402f',
+  parameters: '#2f6fb3', buffers: '#5b86ad', gradients: '#8250a8', 'optimizer state': '#0f8577', inputs: '#a15c1b', activations: '#a8402f', 'gradients of activations': '#a0457a',
+  'optimizer\'s temporaries': '#7a6f5d', 'compiled code\'s buffers': '#3b8a3e', workspaces: '#6b6f76', other: '#555a60' };
 const $ = id => document.getElementById(id);
 const make = (tag, name, text) => { const e = document.createElement(tag); if (name) e.className = name; if (text !== undefined) e.textContent = text; return e; };
 function size(bytes) {
@@ -84,6 +87,8 @@ function size(bytes) {
   return value.toFixed(2) + units[unit];
 }
 const thousands = number => String(number).replace(/\B(?=(\d{3})+$)/g, ',');
+// What a row is for: its part of a run's bytes, where the page is of a run, else its role.
+const useOf = r => texts[r[ROW.part]] || data.roles[r[ROW.role]];
 const moduleOf = r => texts[r[ROW.module]] || (r[ROW.owner] !== null ? '' : texts[r[ROW.made]]) || '(none)';
 
 // Squarified: rectangles of the given weights, the largest first, as near to squares as they go.
@@ -119,28 +124,28 @@ let sortBy = ROW.bytes, ascending = false;
 function drawMap() {
   const map = $('map');
   map.replaceChildren();
-  const roles = new Map();
+  const uses = new Map();
   for (const r of device.rows) {
     if (!r[ROW.bytes]) continue;
-    const role = data.roles[r[ROW.role]];
-    if (!roles.has(role)) roles.set(role, new Map());
-    const modules = roles.get(role), name = moduleOf(r);
+    const use = useOf(r);
+    if (!uses.has(use)) uses.set(use, new Map());
+    const modules = uses.get(use), name = moduleOf(r);
     const cell = modules.get(name) || { name, bytes: 0, count: 0 };
     cell.bytes += r[ROW.bytes]; ++cell.count;
     modules.set(name, cell);
   }
-  const blocks = [...roles].map(([role, modules]) => {
+  const blocks = [...uses].map(([use, modules]) => {
     const cells = [...modules.values()].sort((a, b) => b.bytes - a.bytes);
-    return { role, cells, bytes: cells.reduce((sum, cell) => sum + cell.bytes, 0) };
+    return { use, cells, bytes: cells.reduce((sum, cell) => sum + cell.bytes, 0) };
   }).sort((a, b) => b.bytes - a.bytes);
   const put = (element, x, y, w, h) => Object.assign(element.style, { left: x + 'px', top: y + 'px', width: w + 'px', height: h + 'px' });
   squarify(blocks, 0, 0, map.clientWidth, map.clientHeight, (block, x, y, w, h) => {
-    const box = make('div', 'role');
+    const box = make('div', 'use');
     put(box, x, y, w, h);
-    box.style.background = colours[block.role] || '#666';
-    box.title = block.role + ': ' + size(block.bytes);
+    box.style.background = colours[block.use] || '#666';
+    box.title = block.use + ': ' + size(block.bytes);
     const title = h > 34 && w > 40;
-    if (title) box.append(make('span', '', block.role + ' ' + size(block.bytes)));
+    if (title) box.append(make('span', '', block.use + ' ' + size(block.bytes)));
     // Beyond some hundreds nobody can see them apart.
     const most = 300, cells = block.cells.slice(0, most);
     const rest = block.cells.slice(most);
@@ -149,10 +154,10 @@ function drawMap() {
       const one = make('div', 'cell', cw > 34 && ch > 14 ? cell.name + (ch > 27 ? '\n' + size(cell.bytes) : '') : '');
       one.style.whiteSpace = 'pre-wrap';
       put(one, cx, cy, cw, ch);
-      one.title = block.role + ', ' + cell.name + ': ' + size(cell.bytes) + ' in ' + cell.count + (cell.count === 1 ? ' storage' : ' storages');
+      one.title = block.use + ', ' + cell.name + ': ' + size(cell.bytes) + ' in ' + cell.count + (cell.count === 1 ? ' storage' : ' storages');
       if (!cell.rest) {
         one.tabIndex = 0;
-        one.onclick = () => { only = { role: block.role, module: cell.name }; refresh(); };
+        one.onclick = () => { only = { use: block.use, module: cell.name }; refresh(); };
         one.onkeydown = event => { if (event.key === 'Enter') one.onclick(); };
       }
       box.append(one);
@@ -166,7 +171,7 @@ const columns = [
   ['Name', ROW.name, r => r[ROW.owner] === null ? r[ROW.name] : r[ROW.name] + ' → ' + r[ROW.owner]],
   ['Shape', ROW.shape, r => texts[r[ROW.shape]]],
   ['Bytes', ROW.bytes, r => r[ROW.bytes] === null ? '?' : thousands(r[ROW.bytes])],
-  ['Role', ROW.role, r => data.roles[r[ROW.role]]],
+  [data.devices.some(one => one.rows.some(r => texts[r[ROW.part]])) ? 'For' : 'Role', ROW.role, useOf],
   ['Module', ROW.module, r => (r[ROW.output] ? 'output of ' : '') + texts[r[ROW.module]]],
   ['Dtype', ROW.dtype, r => texts[r[ROW.dtype]]],
   ['Made by', ROW.made, r => (texts[r[ROW.note]] ? texts[r[ROW.note]] + ' ' : '') + texts[r[ROW.made]]],
@@ -208,7 +213,7 @@ function orderOf(field) {
 function refresh() {
   const words = $('find').value.toLowerCase().split(/\s+/).filter(word => word);
   shown = device.rows.filter(r => {
-    if (only && (data.roles[r[ROW.role]] !== only.role || moduleOf(r) !== only.module)) return false;
+    if (only && (useOf(r) !== only.use || moduleOf(r) !== only.module)) return false;
     return words.every(word => soughtIn(r).includes(word));
   });
   const key = sortBy === ROW.bytes ? r => r[ROW.bytes] === null ? -1 : r[ROW.bytes] : orderOf(sortBy);
@@ -216,7 +221,7 @@ function refresh() {
   keyed.sort((a, b) => a[0] === b[0] ? 0 : (a[0] < b[0]) === ascending ? -1 : 1);
   shown = keyed.map(pair => pair[1]);
   const bytes = shown.reduce((sum, r) => sum + (r[ROW.bytes] || 0), 0);
-  $('count').textContent = thousands(shown.length) + ' of ' + thousands(device.rows.length) + ' rows, ' + size(bytes) + (only ? ': ' + only.role + ', ' + only.module : '');
+  $('count').textContent = thousands(shown.length) + ' of ' + thousands(device.rows.length) + ' rows, ' + size(bytes) + (only ? ': ' + only.use + ', ' + only.module : '');
   $('all').hidden = !only && !words.length;
   drawHead();
   $('table').scrollTop = 0;
@@ -246,7 +251,7 @@ function drawRows() {
       cell.title = field === ROW.name && r[ROW.owner] !== null ? cell.textContent + ', offset ' + (r[ROW.offset] ?? '?') + ', extent ' + (r[ROW.extent] ?? '?') : cell.textContent;
       if (field === ROW.role) {
         const swatch = make('i', 'swatch');
-        swatch.style.background = colours[data.roles[r[ROW.role]]] || '#666';
+        swatch.style.background = colours[useOf(r)] || '#666';
         cell.prepend(swatch);
       }
       row.append(cell);

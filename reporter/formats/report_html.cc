@@ -97,7 +97,7 @@ std::string note(const ReportRow& row, bool with_thread) {
 }
 
 // In the order of ROW in the page.
-std::string row_text(const ReportRow& row, bool with_thread, Texts& texts) {
+std::string row_text(const ReportRow& row, bool with_thread, std::string_view use, Texts& texts) {
   Json json = Json::array();
   json.get_ref<Json::array_t&>().reserve(16);
   json.push_back(static_cast<int>(row.kind));
@@ -113,17 +113,19 @@ std::string row_text(const ReportRow& row, bool with_thread, Texts& texts) {
   json.push_back(or_null(row.storage_offset_bytes));
   json.push_back(or_null(row.extent_bytes));
   json.push_back(texts.index_of(note(row, with_thread)));
+  json.push_back(texts.index_of(std::string(use)));
   return to_text(json);
 }
 
-std::string device_text(std::string_view name, const Report& report, const DeviceReport& device,
-                        Texts& texts) {
-  std::string text = "{\"device\":" + json_string(name) +
-                     ",\"tiles\":" + to_text(tiles_json(report, device)) + ",\"rows\":[";
+std::string section_text(const PageSection& section, Texts& texts) {
+  const DeviceReport& device = *section.device;
+  std::string text = "{\"device\":" + json_string(section.name) +
+                     ",\"tiles\":" + to_text(tiles_json(*section.report, device)) + ",\"rows\":[";
   const bool with_threads = has_several_threads(device);
   std::string_view separator;
-  for (const ReportRow& row : device.rows) {
-    text.append(separator).append(row_text(row, with_threads, texts));
+  for (size_t i = 0; i < device.rows.size(); ++i) {
+    const std::string_view use = section.uses.empty() ? "" : section.uses[i];
+    text.append(separator).append(row_text(device.rows[i], with_threads, use, texts));
     separator = ",\n";
   }
   return text + "]}";
@@ -163,8 +165,7 @@ std::string report_page(std::string_view title, std::string_view introduction,
                      ",\"curves\":" + to_text(curves_json(curves)) + ",\"devices\":[";
   std::string_view separator;
   for (const PageSection& section : sections) {
-    json.append(separator).append(
-        device_text(section.name, *section.report, *section.device, texts));
+    json.append(separator).append(section_text(section, texts));
     separator = ",";
   }
   json += "],\"texts\":" + to_text(texts.json()) + "}";
@@ -174,7 +175,7 @@ std::string report_page(std::string_view title, std::string_view introduction,
 std::string Report::to_html() const {
   std::vector<PageSection> sections;
   for (const DeviceReport& device : devices)
-    sections.push_back({device.device.str(), this, &device});
+    sections.push_back({device.device.str(), this, &device, {}});
   return report_page(title(*this), "", {}, sections);
 }
 

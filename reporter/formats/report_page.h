@@ -15,6 +15,7 @@ struct PageSection {
   std::string name;  // cuda:0 at its peak
   const Report* report;
   const DeviceReport* device;
+  std::vector<std::string_view> uses;  // what the rows are for; empty: their roles
 };
 
 struct PageCurve {

@@ -325,7 +325,9 @@ std::string optimizer_of(std::string_view label) {
 
 // What rows on one line have in common.
 struct Group {
-  std::string what, place;
+  std::string what;
+  size_t number_at = std::string::npos;  // where `what` lacks its number
+  std::string place;
   std::string shape, dtype;
   int64_t bytes = 0;
   size_t count = 0;
@@ -348,17 +350,34 @@ std::string short_dtype(const ReportRow& row) {
   return dtype_name(*row.dtype);
 }
 
+// Stands for a number in a text that is about to lose it.
+constexpr char kNumberMark = '\x01';
+
+// Takes the first number of a name out, so that names that differ in it are the same.
+void take_number_out(Group& group, const std::string& name, const std::string& text_with_mark) {
+  const Numbered parts = numbered(name);
+  group.first_number = group.last_number = parts.number;
+  group.what = text_with_mark;
+  group.number_at = text_with_mark.find(kNumberMark);
+  if (group.number_at != std::string::npos) group.what.erase(group.number_at, 1);
+}
+
+// Returns the row's name with a mark for its first number, if it has one.
+std::string with_mark(const std::string& name) {
+  const Numbered parts = numbered(name);
+  return parts.number < 0 ? name : parts.before + kNumberMark + parts.after;
+}
+
 // Returns the key of the row's group, and fills in what the group shows.
 std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   group.dtype = short_dtype(row);
   group.shape = shape_of(row);
   group.place = place_of(row);
   if (!row.anonymous) {
-    const Numbered name = numbered(row.name);
-    group.what = row.name;
-    group.first_number = group.last_number = name.number;
-    if (name.number < 0) return "named " + row.name;
-    return "numbered " + name.before + '\n' + name.after + '\n' + group.shape + '\n' + group.dtype;
+    const std::string name = with_mark(row.name);
+    take_number_out(group, row.name, name);
+    if (group.first_number < 0) return "named " + row.name;
+    return "numbered " + name + '\n' + group.shape + '\n' + group.dtype;
   }
   if (part.part == Part::kOptimizerState) {
     group.what = optimizer_of(row.label) + " state";
@@ -372,11 +391,12 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
     group.shape = "various";
     return "compiled " + group.what;
   }
-  ReportRow without_place = row;
-  without_place.where.clear();
-  const std::string made_by = producer(without_place);
-  group.what = made_by.empty() ? "made outside operators" : made_by;
-  return "made " + group.what + '\n' + group.place + '\n' + group.shape + '\n' + group.dtype;
+  ReportRow marked = row;
+  marked.where.clear();
+  marked.module = with_mark(row.module);
+  const std::string made_by = producer(marked);
+  take_number_out(group, row.module, made_by.empty() ? "made outside operators" : made_by);
+  return "made " + made_by + '\n' + group.place + '\n' + group.shape + '\n' + group.dtype;
 }
 
 std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
@@ -408,12 +428,13 @@ std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
   return groups;
 }
 
+// Returns h.0…11.mlp.weight, or aten::linear [output of h.0…11.mlp, forward].
 std::string what_of(const Group& group) {
-  if (group.first_number < 0 || group.first_number == group.last_number)
-    return table_name(group.what);
-  const Numbered name = numbered(group.what);
-  return table_name(
-      fmt::format("{}{}…{}{}", name.before, group.first_number, group.last_number, name.after));
+  if (group.number_at == std::string::npos) return table_name(group.what);
+  std::string number = std::to_string(group.first_number);
+  if (group.last_number != group.first_number) number += "…" + std::to_string(group.last_number);
+  std::string what = group.what;
+  return table_name(what.insert(group.number_at, number));
 }
 
 std::string shape_and_dtype(const Group& group) {
@@ -505,6 +526,17 @@ void add_states(std::vector<std::string>& lines, const RunReport& run, const Run
   add_wrapped(lines, text);
 }
 
+// Named tensors on memory that is not LibTorch's, such as a mapped checkpoint.
+void add_external(std::vector<std::string>& lines, const RunOfDevice& device) {
+  if (!device.end || device.end->external_bytes == 0) return;
+  std::string text = "  external memory, not counted: " + readable_size(device.end->external_bytes);
+  if (device.end->mapped_bytes > 0)
+    text += ", of it mapped files " + readable_size(device.end->mapped_bytes);
+  if (device.end->shared_bytes > 0)
+    text += ", of it shared memory " + readable_size(device.end->shared_bytes);
+  lines.push_back(std::move(text));
+}
+
 // What there is to tell of a device, in the order in which it is told.
 struct Told {
   std::vector<std::string> head, largest, states;
@@ -527,13 +559,20 @@ Told tell_of(const RunReport& run, const RunOfDevice& device, bool is_beside_gpu
   for (size_t i = 0; i < std::min(most, groups.size()); ++i)
     told.largest.push_back(group_text(groups[i]));
   if (!is_beside_gpu) add_states(told.states, run, device);
+  add_external(told.states, device);
   return told;
 }
 
+// Returns train.py:88 main of /home/me/train.py:88 main.
+std::string short_place(const std::string& place) {
+  return place.substr(place.rfind('/', place.find(' ')) + 1);
+}
+
 std::string reads_text(const ZeroReads& reads) {
-  return fmt::format("read back as zero: {} value{}, first in {}{}", reads.count,
-                     reads.count == 1 ? "" : "s", printable(reads.first_op),
-                     reads.first_place.empty() ? "" : " at " + printable(reads.first_place));
+  return fmt::format(
+      "read back as zero: {} value{}, first in {}{}", reads.count, reads.count == 1 ? "" : "s",
+      printable(reads.first_op),
+      reads.first_place.empty() ? "" : " at " + printable(short_place(reads.first_place)));
 }
 
 size_t count_lines(const std::vector<Told>& devices, size_t largest, bool with_states) {

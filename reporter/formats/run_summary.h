@@ -41,7 +41,7 @@ struct ZeroReads {
 };
 
 struct RunReport {
-  std::string title;     // train.py, at its end after 12.3 s (process 71, rank 0)
+  std::string title;     // train.py ended (0) after 12.3 s (process 71, rank 0)
   std::string hint;      // what the first line ends with
   bool goes_on = false;  // it has not ended
   int64_t steps = 0;

@@ -326,6 +326,10 @@ void NameBook::add_input(std::string name, const at::Tensor& tensor) {
   entries_->add(std::move(name), Role::kInput, tensor);
 }
 
+void NameBook::add_state(std::string name, const at::Tensor& tensor) {
+  entries_->add(std::move(name), Role::kOptimizerState, tensor);
+}
+
 void NameBook::remove(std::string_view name) {
   const std::string wanted(name);
   Dropped ended;
@@ -368,7 +372,10 @@ void NameBook::remove_optimizer(const torch::optim::Optimizer& optimizer) {
   }
 }
 
-std::vector<NamedTensor> NameBook::read() const {
+std::vector<NamedTensor> NameBook::read() const { return read(/*with_told=*/true); }
+std::vector<NamedTensor> NameBook::read_added() const { return read(/*with_told=*/false); }
+
+std::vector<NamedTensor> NameBook::read(bool with_told) const {
   EntryVector<ModuleEntry> modules;
   EntryVector<ScriptEntry> scripts;
   EntryVector<OptimizerEntry> optimizers;
@@ -475,7 +482,8 @@ std::vector<NamedTensor> NameBook::read() const {
       given_names.emplace(tensor.unsafeGetTensorImpl(), entry.name);
   }
   // What the program has told without knowing comes after what was registered.
-  std::vector<ProgramNames::Living> told = told_beside(result);
+  std::vector<ProgramNames::Living> told;
+  if (with_told) told = told_beside(result);
   for (const ProgramNames::Living& living : told) {
     if (living.role == Role::kOptimizerState) continue;
     may_be_read = no_other_thread_trains() &&
@@ -525,7 +533,9 @@ std::vector<NamedTensor> NameBook::read() const {
       }
     }
   }
-  for (const ProgramNames::Living& living : told_beside(result)) {
+  told.clear();
+  if (with_told) told = told_beside(result);
+  for (const ProgramNames::Living& living : told) {
     if (living.role == Role::kOptimizerState)
       add(living.name, living.role, living.module, living.tensor);
   }

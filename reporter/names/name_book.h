@@ -73,6 +73,7 @@ class NameBook {
   // c10::Error if the tensor is undefined.
   void add_tensor(std::string name, const at::Tensor& tensor);
   void add_input(std::string name, const at::Tensor& tensor);
+  void add_state(std::string name, const at::Tensor& tensor);
   // Forget what was added under a prefix or name, or an optimizer. Wait for other threads that are
   // reading it: it may end when they return. Throw c10::Error if nothing living was added so.
   void remove(std::string_view name);
@@ -81,8 +82,12 @@ class NameBook {
   // Returns all named tensors that live, by role, then in order of registration. A tensor comes
   // once for each of its names. Takes about a microsecond for each.
   std::vector<NamedTensor> read() const;
+  // Returns those that were added here, without what the program has told of others.
+  std::vector<NamedTensor> read_added() const;
 
  private:
+  std::vector<NamedTensor> read(bool with_told) const;
+
   struct Entries;
   std::unique_ptr<Entries> entries_;
 };

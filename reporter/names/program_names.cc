@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -106,23 +107,6 @@ void know_parameters(const std::vector<Found>& found) {
   for (const Found& one : found) {
     if (one.place.role == Role::kParameter) know_parameter_on(one.tensor);
   }
-}
-
-// Storages that live, or lived at the peak of their device, and those that tell their layers: what
-// FSDP gathers has ended then.
-std::unordered_set<uint64_t> storages_that_matter() {
-  const Registry& registry = Registry::global();
-  std::unordered_set<uint64_t> ids;
-  const auto add = [&ids](const Snapshot& snapshot, c10::Device device) {
-    for (const StorageInfo& storage : snapshot.storages(device))
-      ids.insert({storage.id, storage.parameter, storage.consumer});
-  };
-  const Snapshot now = registry.snapshot();
-  for (const DeviceInfo& info : now.devices()) {
-    add(now, info.device);
-    add(registry.peak_snapshot(info.device), info.device);
-  }
-  return ids;
 }
 
 }  // namespace
@@ -461,37 +445,43 @@ void ProgramNames::note_step(const torch::optim::Optimizer& optimizer) noexcept 
 }
 
 std::vector<ProgramNames::Living> ProgramNames::living() const {
-  struct Alive {
-    const Known* known;
-    at::Tensor tensor;
-  };
-  std::vector<Living> result;
-  // Declared before the lock: what they hold ends without it.
-  std::vector<Living> told = ToldNames::global().living();
-  std::vector<Alive> alive;
-  const Hold hold(table_->lock);
-  alive.reserve(table_->known.size());
-  for (const auto& [key, known] : table_->known) {
-    auto held = known.tensor.lock();
-    if (held) alive.push_back({&known, at::Tensor(std::move(held))});
-  }
-  std::sort(alive.begin(), alive.end(),
-            [](const Alive& a, const Alive& b) { return a.known->sequence < b.known->sequence; });
-  result.reserve(alive.size());
-  for (Alive& one : alive) {
+  struct Candidate {
+    uint64_t sequence;
+    WeakTensor tensor;
     Living living;
-    static_cast<ProgramName&>(living) = table_->name_of(one.known->place, [&]() -> const Place* {
-      const auto parameter = table_->known.find(one.known->parameter);
-      return parameter == table_->known.end() ? nullptr : &parameter->second.place;
+  };
+  // Declared before the lock, and made strong after it: Python takes a lock of its own when its
+  // tensors get or lose references.
+  std::vector<Living> told = ToldNames::global().living();
+  auto only_told = told.end();
+  std::vector<Candidate> candidates;
+  {
+    const Hold hold(table_->lock);
+    candidates.reserve(table_->known.size());
+    for (const auto& [key, known] : table_->known) {
+      Living living;
+      static_cast<ProgramName&>(living) = table_->name_of(known.place, [&]() -> const Place* {
+        const auto parameter = table_->known.find(known.parameter);
+        return parameter == table_->known.end() ? nullptr : &parameter->second.place;
+      });
+      living.noted_by = known.noted_by;
+      candidates.push_back({known.sequence, known.tensor, std::move(living)});
+    }
+    only_told = std::stable_partition(told.begin(), told.end(), [&](const Living& living) {
+      return table_->known.count(living.tensor.unsafeGetTensorImpl()) == 0;
     });
-    living.tensor = std::move(one.tensor);
-    living.noted_by = one.known->noted_by;
-    result.push_back(std::move(living));
   }
-  for (Living& living : told) {
-    if (table_->known.count(living.tensor.unsafeGetTensorImpl()) == 0)
-      result.push_back(std::move(living));
+  std::sort(candidates.begin(), candidates.end(),
+            [](const Candidate& a, const Candidate& b) { return a.sequence < b.sequence; });
+  std::vector<Living> result;
+  result.reserve(candidates.size() + told.size());
+  for (Candidate& one : candidates) {
+    auto held = one.tensor.lock();
+    if (!held) continue;
+    one.living.tensor = at::Tensor(std::move(held));
+    result.push_back(std::move(one.living));
   }
+  std::move(told.begin(), only_told, std::back_inserter(result));
   return result;
 }
 
@@ -501,10 +491,11 @@ std::vector<ProgramNames::Kept> ProgramNames::kept() const {
   result.reserve(result.size() + table_->kept.size());
   for (const auto& [id, place] : table_->kept) {
     Kept kept;
-    static_cast<ProgramName&>(kept) = table_->name_of(place.place, [&]() -> const Place* {
-      const auto parameter = table_->kept.find(place.parameter);
+    const auto find_parameter = [this, wanted = place.parameter]() -> const Place* {
+      const auto parameter = table_->kept.find(wanted);
       return parameter == table_->kept.end() ? nullptr : &parameter->second.place;
-    });
+    };
+    static_cast<ProgramName&>(kept) = table_->name_of(place.place, find_parameter);
     kept.storage_id = id;
     result.push_back(std::move(kept));
   }

@@ -265,8 +265,8 @@ ProgramName Namer::name_of(uint64_t record) {
   return name;
 }
 
-// Storages that live, or lived at the peak of their device, and those that tell their layers: what
-// FSDP gathers has ended then.
+}  // namespace
+
 std::unordered_set<uint64_t> storages_that_matter() {
   const Registry& registry = Registry::global();
   std::unordered_set<uint64_t> ids;
@@ -281,8 +281,6 @@ std::unordered_set<uint64_t> storages_that_matter() {
   }
   return ids;
 }
-
-}  // namespace
 
 struct ToldNames::Table {
   mutable ForkSafeMutex lock;

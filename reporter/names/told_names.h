@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "reporter/names/program_name.h"
@@ -60,5 +61,9 @@ class ToldNames {
   struct Table;
   std::unique_ptr<Table> table_;
 };
+
+// Returns the ids of storages that live, or lived at the peak of their device. Takes two snapshots
+// of each device. Throws std::bad_alloc.
+std::unordered_set<uint64_t> storages_that_matter();
 
 }  // namespace memledger

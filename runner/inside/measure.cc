@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
-#include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -29,6 +28,7 @@
 #include "prediction/run_files.h"
 #include "registry/allocation_failure.h"
 #include "registry/core/fork_safe_mutex.h"
+#include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/step_observer.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
@@ -36,6 +36,7 @@
 #include "runner/inside/calibrate.h"
 #include "runner/inside/measured_values.h"
 #include "runner/inside/process_end.h"
+#include "runner/inside/python_program.h"
 #include "runner/inside/settled_peak.h"
 #include "runner/inside/trained_parameters.h"
 #include "runner/inside/write_in_copy.h"
@@ -50,12 +51,20 @@ using std::chrono::steady_clock;
 
 // Stacks of what is smaller cost more than they tell.
 constexpr int64_t kStackFrom = int64_t{1} << 20;
+// Python's are cheaper.
+constexpr int64_t kPythonStackFrom = int64_t{64} << 10;
 // A program that goes on after so many failed allocations is written down as it ends.
 constexpr int kMostWritesAtFailures = 8;
 constexpr auto kProgressEvery = std::chrono::milliseconds(100);
 // The figures are also written while the program runs, in case that it is killed: after so long,
 // twice as long and so on.
 constexpr auto kFirstWriteAfter = std::chrono::seconds(4);
+
+// The peak as it was when Python's modules were still there to name it.
+struct NamedPeak {
+  int64_t allocated_peak = 0;
+  prediction::MeasuredPeak peak;
+};
 
 struct Measure {
   std::string folder;
@@ -73,6 +82,7 @@ struct Measure {
   SettledPeak peak;
   int64_t settled_at = 0;
   std::optional<prediction::MeasuredFailure> failure;
+  std::optional<NamedPeak> named_peak;
 };
 
 // Never destroyed: the figures are written while the process goes down.
@@ -104,6 +114,34 @@ std::string allocator_settings() {
 // Lines of the program, and who was alive at the peak, take the longest to find out.
 enum class Detail : uint8_t { kFigures, kAll };
 
+const prediction::MeasuredDevice* fullest(const std::vector<prediction::MeasuredDevice>& devices) {
+  const auto most = std::max_element(
+      devices.begin(), devices.end(),
+      [](const auto& a, const auto& b) { return a.process_peak < b.process_peak; });
+  return most == devices.end() ? nullptr : &*most;
+}
+
+// The one with names, unless the peak has moved since.
+prediction::MeasuredPeak peak_of(const prediction::MeasuredDevice& device) {
+  {
+    const std::lock_guard<ForkSafeMutex> hold(measure().mutex);
+    const std::optional<NamedPeak>& named = measure().named_peak;
+    if (named && named->peak.device == device.index &&
+        named->allocated_peak == device.allocated_peak)
+      return named->peak;
+  }
+  return measured_peak(device.index);
+}
+
+void keep_named_peak() {
+  const std::vector<prediction::MeasuredDevice> devices = measured_devices();
+  const prediction::MeasuredDevice* const device = fullest(devices);
+  if (device == nullptr) return;
+  NamedPeak named{device->allocated_peak, measured_peak(device->index)};
+  const std::lock_guard<ForkSafeMutex> hold(measure().mutex);
+  measure().named_peak = std::move(named);
+}
+
 void write(Ended ended, const std::string& cause, Detail detail) {
   Measure& measure = inside::measure();
   Measurement measurement;
@@ -123,10 +161,7 @@ void write(Ended ended, const std::string& cause, Detail detail) {
     measurement.unstepped_parameters = static_cast<int64_t>(measure.parameters.unstepped());
   measurement.unknown_reads = measured_reads(/*with_lines=*/detail == Detail::kAll);
   measurement.allocator_settings = allocator_settings();
-  const auto fullest = std::max_element(
-      measurement.devices.begin(), measurement.devices.end(),
-      [](const auto& a, const auto& b) { return a.process_peak < b.process_peak; });
-  if (detail == Detail::kAll) measurement.peak = measured_peak(fullest->index);
+  if (detail == Detail::kAll) measurement.peak = peak_of(*fullest(measurement.devices));
   const absl::Status status =
       write_file(path_of_this_process(".json"), "measurement", prediction::to_json(measurement));
   if (!status.ok()) tell({std::string(status.message())});
@@ -301,22 +336,6 @@ void write_at_exit() {
   _exit(prediction::kNoCall);
 }
 
-// The text of the exception that nobody has caught, where one ends the program.
-std::string uncaught_exception() {
-  try {
-    if (const std::exception_ptr exception = std::current_exception())
-      std::rethrow_exception(exception);
-  } catch (const c10::Error& error) {
-    // what() would symbolize a whole stack first, which takes seconds.
-    return std::string(first_line(error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    return std::string(first_line(error.what()));
-  } catch (...) {
-    return "of an unknown type";
-  }
-  return "";
-}
-
 void write_deadly(void* signal) {
   std::string cause = static_cast<const char*>(signal);
   if (const std::string exception = uncaught_exception(); !exception.empty())
@@ -385,8 +404,11 @@ void measure_if_asked() {
   measure.next_write = (measure.began + kFirstWriteAfter).time_since_epoch().count();
   RegistryOptions options;
   // The stack of a Python program has the interpreter's functions.
-  if (dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr)
+  if (dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) {
     options.stacks = StackOptions::from(kStackFrom);
+  } else {
+    StackSampler::set_python(StackOptions::from(kPythonStackFrom));
+  }
   static const auto* const tracking = new ScopedTracking(options);  // never ends
   if (!tracking->status().ok()) return;
   measure.process = getpid();
@@ -402,10 +424,24 @@ void measure_if_asked() {
   at::addGlobalCallback(at::RecordFunctionCallback(&on_operator)
                             .needsInputs(true)
                             .scopes({at::RecordScope::FUNCTION}));
+  tell_python_names();
 }
 
 void measure_main_begins() {
-  if (measure().process.load() != 0) std::atexit(&write_at_exit);
+  if (measure().process.load() == 0) return;
+  std::atexit(&write_at_exit);
+  tell_python_names();
+}
+
+void measure_before_python_ends() {
+  if (!is_measured() || measure().is_done.load()) return;
+  is_measuring = true;
+  try {
+    keep_named_peak();
+  } catch (...) {
+    // The names that are there at the end have to do.
+  }
+  is_measuring = false;
 }
 
 }  // namespace memledger::inside

@@ -8,5 +8,7 @@ namespace memledger::inside {
 void measure_if_asked();
 // Called before the program's main: what is registered now runs at exit before LibTorch goes down.
 void measure_main_begins();
+// Called when Python begins to end: notes who was alive at the peak, while modules have names.
+void measure_before_python_ends();
 
 }  // namespace memledger::inside

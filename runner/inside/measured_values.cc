@@ -120,9 +120,10 @@ MeasuredRead read_of(const virtual_gpu::ReadRow& row) {
   read.place = row.where;
   read.count = static_cast<int64_t>(row.count);
   read.bytes = static_cast<int64_t>(row.dependent_bytes);
-  read.kind = row.kind == ReadKind::kNumber   ? MeasuredRead::Kind::kNumber
-              : row.kind == ReadKind::kScalar ? MeasuredRead::Kind::kBranch
-                                              : MeasuredRead::Kind::kSize;
+  read.kind = row.kind == ReadKind::kNumber     ? MeasuredRead::Kind::kNumber
+              : row.kind == ReadKind::kReceived ? MeasuredRead::Kind::kReceived
+              : row.kind == ReadKind::kScalar   ? MeasuredRead::Kind::kBranch
+                                                : MeasuredRead::Kind::kSize;
   read.has_upper_bound = row.kind != ReadKind::kNumber && row.kind != ReadKind::kUnboundedSize;
   return read;
 }

@@ -1,5 +1,6 @@
 #include "runner/inside/process_end.h"
 
+#include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <sched.h>
 #include <sys/auxv.h>
@@ -15,9 +16,12 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <string>
 #include <string_view>
 
 #include "runner/inside/write_in_copy.h"
+#include "text/output.h"
 
 namespace memledger::inside {
 namespace {
@@ -144,7 +148,7 @@ class Turn {
 
 // Returns false if the signal will come again.
 bool write_at_signal(int number, const siginfo_t* info) {
-  const SuddenEnd end{name_of(number), number == writer.on_demand};
+  const SuddenEnd end{name_of(number), 0, number == writer.on_demand};
   const Turn turn;
   if (!turn) return true;
   if (attempts.load() == 0 && !writer.take(end)) return true;
@@ -166,10 +170,11 @@ void on_signal(int number, siginfo_t* info, void* /*context*/) {
   errno = error;
 }
 
-void on_sudden_exit(int /*status*/) noexcept {
+void on_sudden_exit(int status) noexcept {
   if (getpid() != process) return;
   const int error = errno;
-  const SuddenEnd end;
+  SuddenEnd end;
+  end.status = status;
   const Turn turn;
   if (turn && writer.take(end)) tell_result(end, write_now(end));
   errno = error;
@@ -234,6 +239,21 @@ void watch_sudden_ends(const EndWriter& its_writer) noexcept {
     set_handlers(signals, action);
   }
   observe_sudden_exit(&on_sudden_exit);
+}
+
+std::string uncaught_exception() {
+  try {
+    if (const std::exception_ptr exception = std::current_exception())
+      std::rethrow_exception(exception);
+  } catch (const c10::Error& error) {
+    // what() would symbolize a whole stack first, which takes seconds.
+    return std::string(first_line(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return std::string(first_line(error.what()));
+  } catch (...) {
+    return "of an unknown type";
+  }
+  return "";
 }
 
 int signal_on_demand(const char* name) noexcept {

@@ -7,6 +7,8 @@
 // well, and the program is told nothing of all this. Without, handlers are set once where there are
 // none.
 
+#include <string>
+
 #include "runner/inside/end_calls.h"
 
 namespace memledger::inside {
@@ -17,6 +19,7 @@ void observe_sudden_exit(SuddenExitObserver observer) noexcept;
 
 struct SuddenEnd {
   const char* signal = nullptr;  // SIGTERM; null: _exit()
+  int status = 0;                // what _exit() was given
   bool goes_on = false;          // the process, as the signal is that of `on_demand`
 };
 
@@ -33,6 +36,10 @@ struct EndWriter {
 
 // To be called once.
 void watch_sudden_ends(const EndWriter& writer) noexcept;
+
+// Returns the text of the exception that nobody has caught, where one ends the program; else
+// nothing.
+std::string uncaught_exception();
 
 // Returns the number of SIGUSR1 or SIGUSR2 by its name, 0 for any other name.
 int signal_on_demand(const char* name) noexcept;

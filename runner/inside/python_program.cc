@@ -72,7 +72,7 @@ int has_function(const char* name) { return PythonFunctions::has(name) ? 1 : 0; 
 void add_near(const char* name) { PythonFunctions::add_near(name); }
 void program_ends() {
   end_python_lines();
-  report_now();
+  interpreter_ends();
 }
 
 template <typename Function>

@@ -72,12 +72,41 @@ std::optional<double> seconds_of(pid_t process) {
       0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - began);
 }
 
-std::string title_of(const ProcessOfRun& process, std::string_view when) {
-  const std::string program = printable(program_of(command_of(process.process)));
-  std::string text = fmt::format("{}, {}", program, when);
-  if (const auto seconds = seconds_of(process.process))
-    text += fmt::format(" after {:.1f} s", *seconds);
-  return text + fmt::format(" (process {}, rank {})", process.process, process.rank);
+std::string how_text(const ProgramEnd& end) {
+  const std::string status = end.status ? fmt::format("({})", *end.status & 0xff) : "";
+  switch (end.kind) {
+    case ProgramEnd::Kind::kExit:
+      return status.empty() ? " ended" : " ended " + status;
+    case ProgramEnd::Kind::kQuickExit:
+      return " ended by quick_exit()";
+    case ProgramEnd::Kind::kSuddenExit:
+      return " ended by _exit" + (status.empty() ? "()" : status);
+    case ProgramEnd::Kind::kSignal:
+      return " ended by " + end.signal;
+    case ProgramEnd::Kind::kOnDemand:
+      return ", on demand,";
+    case ProgramEnd::Kind::kNearLimit:
+      return " is near the limit of its control group";
+  }
+  return "";
+}
+
+std::string_view machine_name(ProgramEnd::Kind kind) {
+  switch (kind) {
+    case ProgramEnd::Kind::kExit:
+      return "exit";
+    case ProgramEnd::Kind::kQuickExit:
+      return "quick_exit";
+    case ProgramEnd::Kind::kSuddenExit:
+      return "_exit";
+    case ProgramEnd::Kind::kSignal:
+      return "signal";
+    case ProgramEnd::Kind::kOnDemand:
+      return "on_demand";
+    case ProgramEnd::Kind::kNearLimit:
+      return "near_limit";
+  }
+  return "";
 }
 
 // What LibTorch's allocator and the virtual GPU say of a device's peak.
@@ -139,23 +168,49 @@ DeviceReport nothing_on(c10::Device device) {
   return report;
 }
 
-// All that a report of a run is made from.
-struct Collected {
+std::string failures_text() {
+  const std::optional<LastOutOfMemory> last = last_out_of_memory();
+  if (!last) return "";
+  return fmt::format("out of memory{}:\n",
+                     last->failures == 1 ? "" : fmt::format(" {} times, at last", last->failures)) +
+         last->page;
+}
+
+}  // namespace
+
+class CollectedRun {
+ public:
+  ProcessOfRun process;
+  std::vector<std::string> command;
+  std::optional<double> seconds;
+  std::string failures;
   StepHistory steps;
   Report peaks, last, end;
   RunReport run;
 };
 
-Collected collect(const ProcessOfRun& process, std::string_view when,
-                  const ReportOptions& options) {
-  Collected all;
+void DeleteCollectedRun::operator()(CollectedRun* run) const noexcept { delete run; }
+
+namespace {
+
+// Returns `train.py ended (0) after 12.3 s (process 71, rank 0)`.
+std::string title_of(const CollectedRun& run, const ProgramEnd& end) {
+  std::string text = printable(program_of(run.command)) + how_text(end);
+  if (run.seconds) text += fmt::format(" after {:.1f} s", *run.seconds);
+  if (!end.details.empty()) text += ": " + end.details;
+  return text + fmt::format(" (process {}, rank {})", run.process.process, run.process.rank);
+}
+
+void collect(CollectedRun& all, const ReportOptions& options) {
+  all.command = command_of(all.process.process);
+  all.seconds = seconds_of(all.process.process);
+  all.failures = failures_text();
   all.steps = step_history();
   const MemReporter reporter;
   all.end = reporter.collect(options);
   all.peaks = peaks_of(reporter, all.end, options);
   all.last = reporter.collect_at(all.steps.last, options);
   const Report baseline = reporter.collect_at(all.steps.baseline, options);
-  all.run.title = title_of(process, when);
   all.run.steps = all.steps.steps;
   all.run.baseline_step = all.steps.baseline_step;
   for (const DeviceReport& peak : all.peaks.devices) {
@@ -177,22 +232,13 @@ Collected collect(const ProcessOfRun& process, std::string_view when,
                         [](const RunOfDevice& device) { return device.peak.device.is_cuda(); });
   const auto reads = virtual_gpu::zero_reads_so_far();
   if (reads.count > 0) all.run.reads = ZeroReads{reads.count, reads.first_op, reads.first_place};
-  return all;
 }
 
 size_t count_lines(std::string_view text) {
   return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-std::string failures_text() {
-  const std::optional<LastOutOfMemory> last = last_out_of_memory();
-  if (!last) return "";
-  return fmt::format("out of memory{}:\n",
-                     last->failures == 1 ? "" : fmt::format(" {} times, at last", last->failures)) +
-         last->page;
-}
-
-void write_tables(std::ostream& out, Collected& all) {
+void write_tables(std::ostream& out, CollectedRun& all) {
   // Figures of the process are told once.
   for (Report* const report : {&all.peaks, &all.last}) {
     report->pinned_in_use_bytes = report->pinned_reserved_bytes = std::nullopt;
@@ -241,7 +287,14 @@ Json steps_json(const StepHistory& steps) {
           {"course", std::move(course)}};
 }
 
-std::string json_of(const ProcessOfRun& process, const Collected& all) {
+Json end_json(const ProgramEnd& end) {
+  return {{"how", machine_name(end.kind)},
+          {"status", end.status ? Json(*end.status & 0xff) : Json(nullptr)},
+          {"signal", end.signal.empty() ? Json(nullptr) : Json(end.signal)},
+          {"details", end.details}};
+}
+
+std::string json_of(const CollectedRun& all, const ProgramEnd& how) {
   Json devices = Json::array();
   for (const RunOfDevice& device : all.run.devices) devices.push_back(device_json(device));
   Json reads = nullptr;
@@ -250,16 +303,16 @@ std::string json_of(const ProcessOfRun& process, const Collected& all) {
              {"first_op", all.run.reads->first_op},
              {"first_place", all.run.reads->first_place}};
   }
-  const auto seconds = seconds_of(process.process);
   std::string text = to_text(Json{{"schema", "memledger.run_report/1"},
-                                  {"process", process.process},
-                                  {"rank", process.rank},
-                                  {"command", command_of(process.process)},
-                                  {"seconds", or_null(seconds)},
+                                  {"process", all.process.process},
+                                  {"rank", all.process.rank},
+                                  {"command", all.command},
+                                  {"ended", end_json(how)},
+                                  {"seconds", or_null(all.seconds)},
                                   {"devices", std::move(devices)},
                                   {"steps", steps_json(all.steps)},
                                   {"read_as_zero", std::move(reads)},
-                                  {"out_of_memory", failures_text()}});
+                                  {"out_of_memory", all.failures}});
   text.pop_back();
   return text.append(",\"peaks\":")
       .append(all.peaks.to_json())
@@ -284,7 +337,7 @@ void add_csv(std::string& csv, std::string_view moment, const std::string& of_re
   }
 }
 
-std::string csv_of(const Collected& all) {
+std::string csv_of(const CollectedRun& all) {
   std::string csv;
   add_csv(csv, "peak", all.peaks.to_csv());
   if (all.steps.steps > 0) add_csv(csv, "last_step", all.last.to_csv());
@@ -292,13 +345,23 @@ std::string csv_of(const Collected& all) {
   return csv;
 }
 
-std::string page_of(const Collected& all) {
+std::vector<std::string_view> uses_of(const DeviceReport& rows, const RunReport& run) {
+  std::vector<std::string_view> uses;
+  for (const RunOfDevice& device : run.devices) {
+    if (device.peak.device != rows.device) continue;
+    for (const PartOfRow part : parts_of(rows, device)) uses.push_back(to_string(part.part));
+  }
+  return uses;
+}
+
+std::string page_of(const CollectedRun& all) {
   std::vector<PageSection> sections;
   const auto add = [&](const Report& report, std::string_view moment) {
     for (const bool cuda : {true, false}) {
       for (const DeviceReport& device : report.devices) {
-        if (!device.rows.empty() && device.device.is_cuda() == cuda)
-          sections.push_back({fmt::format("{} {}", device.device.str(), moment), &report, &device});
+        if (device.rows.empty() || device.device.is_cuda() != cuda) continue;
+        sections.push_back({fmt::format("{} {}", device.device.str(), moment), &report, &device,
+                            uses_of(device, all.run)});
       }
     }
   };
@@ -314,7 +377,7 @@ std::string page_of(const Collected& all) {
     }
     if (!curve.points.empty()) curves.push_back(std::move(curve));
   }
-  return report_page(all.run.title, run_summary(all.run, 2 * kLines) + failures_text(), curves,
+  return report_page(all.run.title, run_summary(all.run, 2 * kLines) + all.failures, curves,
                      sections);
 }
 
@@ -322,33 +385,39 @@ std::string page_of(const Collected& all) {
 
 void begin_run_report() { keep_steps(); }
 
-std::string run_report_text(const ProcessOfRun& process, std::string_view when, bool goes_on) {
+CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row) {
   ReportOptions options;
-  options.max_rows = kPeakRows;
-  Collected all = collect(process, when, options);
-  all.run.goes_on = goes_on;
-  if (!process.saves_report) all.run.hint = "every row: memledger run --save-report=FILE.html";
-  const std::string failures = failures_text();
-  const size_t lines = std::max(kLeastLines, kLines - std::min(kLines, count_lines(failures)));
+  options.verbose = every_row;
+  if (!every_row) options.max_rows = kPeakRows;
+  CollectedRunPtr run(new CollectedRun);
+  run->process = process;
+  collect(*run, options);
+  return run;
+}
+
+std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
+  run.run.title = title_of(run, end);
+  run.run.goes_on = end.goes_on();
+  if (!run.process.saves_report) run.run.hint = "every row: memledger run --save-report=FILE.html";
+  const size_t lines = std::max(kLeastLines, kLines - std::min(kLines, count_lines(run.failures)));
   std::ostringstream out;
-  out << run_summary(all.run, lines) << failures;
-  if (process.full_report) write_tables(out, all);
+  out << run_summary(run.run, lines) << run.failures;
+  if (run.process.full_report) write_tables(out, run);
   return std::move(out).str();
 }
 
-void write_run_report(const ProcessOfRun& process, std::string_view path, std::ostream& out) {
-  ReportOptions options;
-  options.verbose = true;
-  Collected all = collect(process, "at its end", options);
+void write_run_report(CollectedRun& run, const ProgramEnd& end, std::string_view path,
+                      std::ostream& out) {
+  run.run.title = title_of(run, end);
   if (ends_in(path, ".html")) {
-    out << page_of(all);
+    out << page_of(run);
   } else if (ends_in(path, ".csv")) {
-    out << csv_of(all);
+    out << csv_of(run);
   } else if (ends_in(path, ".json")) {
-    out << json_of(process, all);
+    out << json_of(run, end);
   } else {
-    out << run_summary(all.run, 2 * kLines) << failures_text();
-    write_tables(out, all);
+    out << run_summary(run.run, 2 * kLines) << run.failures;
+    write_tables(out, run);
   }
 }
 

@@ -4,6 +4,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -17,17 +20,37 @@ struct ProcessOfRun {
   bool saves_report = false;
 };
 
+// How a process ends, or why its report is written before.
+struct ProgramEnd {
+  enum class Kind : uint8_t { kExit, kQuickExit, kSuddenExit, kSignal, kOnDemand, kNearLimit };
+  Kind kind = Kind::kExit;
+  std::optional<int> status;  // what the process gave to exit() or _exit(); empty: not known
+  std::string signal;         // SIGTERM
+  std::string details;        // uncaught exception: …; or the limit's figures
+
+  bool goes_on() const { return kind == Kind::kOnDemand || kind == Kind::kNearLimit; }
+};
+
 // Keeps what such a report tells of steps. Throws std::bad_alloc.
 void begin_run_report();
 
+// All that a report of a run tells but how the process ends: figures and texts, no tensor.
+class CollectedRun;
+struct DeleteCollectedRun {
+  void operator()(CollectedRun* run) const noexcept;
+};
+using CollectedRunPtr = std::unique_ptr<CollectedRun, DeleteCollectedRun>;
+
+// Collects the state of now. `every_row`: for a file.
+CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row);
+
 // Returns the report for standard error, of one screen: each device's peak, who held it, the state
-// after the last step and at the end, the last allocation that failed. `when` goes into the first
-// line: "at its end". `goes_on`: the program has not ended.
-std::string run_report_text(const ProcessOfRun& process, std::string_view when,
-                            bool goes_on = false);
+// after the last step and at the end, the last allocation that failed.
+std::string run_report_text(CollectedRun& run, const ProgramEnd& end);
 
 // Writes all that is known: every row of the peaks, of the last step's end and of what is alive,
 // and the steps, as the path's ending asks for: .json, .html, .csv (rows only), else tables.
-void write_run_report(const ProcessOfRun& process, std::string_view path, std::ostream& out);
+void write_run_report(CollectedRun& run, const ProgramEnd& end, std::string_view path,
+                      std::ostream& out);
 
 }  // namespace memledger::inside

@@ -1,7 +1,6 @@
 #include "runner/inside/watch.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -61,6 +60,9 @@ struct Watch {
   std::optional<Timeline> timeline;  // never destroyed
   LineProfiler* lines = nullptr;
   RunFile lines_text, lines_json, lines_html;
+  // Collected where Python's interpreter has ended before the program.
+  CollectedRunPtr at_interpreters_end, rows_at_interpreters_end;
+  bool wrote_timeline_and_lines = false;
   std::atomic<bool> main_has_begun{false};
   std::atomic<bool> reported{false};
   std::atomic<bool> is_launcher{false};
@@ -195,8 +197,37 @@ void check_gpu() noexcept {
   if (count == 0 && *gpu > 0) set_target_device(c10::Device(c10::DeviceType::CPU));
 }
 
-// `how` ends the report's first line: "at its end".
-void write_all(std::string_view how) {
+void write_timeline_and_lines() {
+  Watch& watch = inside::watch();
+  if (watch.wrote_timeline_and_lines) return;
+  watch.wrote_timeline_and_lines = true;
+  write(watch.timeline_file, "timeline", [&](std::ostream& out) {
+    write_timeline(watch.timeline->read(), watch.timeline_file.path(), out);
+  });
+  if (watch.lines != nullptr) write_lines();
+}
+
+void write_saved_report(const ProgramEnd& end) {
+  Watch& watch = inside::watch();
+  if (watch.saved_report.empty()) return;
+  CollectedRunPtr run = std::move(watch.rows_at_interpreters_end);
+  if (run == nullptr) run = collect_run(this_process(), /*every_row=*/true);
+  write(watch.saved_report, "report",
+        [&](std::ostream& out) { write_run_report(*run, end, watch.saved_report.path(), out); });
+}
+
+void write_report(const std::string& file_stem, const ProgramEnd& end) {
+  CollectedRunPtr run;
+  if (!end.goes_on()) run = std::move(watch().at_interpreters_end);
+  if (run == nullptr) run = collect_run(this_process(), /*every_row=*/false);
+  write(file_stem, "report", run_report_text(*run, end));
+}
+
+void tell_no_report(const std::exception& error) {
+  memledger::tell({"memledger: no report: ", first_line(error.what())});
+}
+
+void write_all(const ProgramEnd& end) {
   try {
     if (made_no_tensor()) {
       if (!watch().settings.quiet && watch().folder.empty() && is_expected_to_make_tensors()) {
@@ -206,59 +237,50 @@ void write_all(std::string_view how) {
       }
       return;
     }
-    write(watch().saved_report, "report", [](std::ostream& out) {
-      write_run_report(this_process(), watch().saved_report.path(), out);
-    });
-    write(watch().timeline_file, "timeline", [](std::ostream& out) {
-      write_timeline(watch().timeline->read(), watch().timeline_file.path(), out);
-    });
-    if (watch().lines != nullptr) write_lines();
-    if (watch().reports) write("memledger-exit", "report", run_report_text(this_process(), how));
+    write_saved_report(end);
+    write_timeline_and_lines();
+    if (watch().reports) write_report("memledger-exit", end);
   } catch (const std::exception& error) {
-    memledger::tell({"memledger: no report: ", first_line(error.what())});
+    tell_no_report(error);
   }
 }
 
-void report_at_exit() {
+void report_end(ProgramEnd::Kind kind, std::optional<int> status) {
   if (getpid() != watch().process || watch().reported.exchange(true)) return;
   // Without a handler from after main began this is the last of all, and LibTorch's CUDA library
   // may be gone.
   if (!watch().main_has_begun.load()) forget_cuda();
   forget_device_memory();
   note_children();
-  write_all("at its end");
+  ProgramEnd end;
+  end.kind = kind;
+  end.status = status;
+  write_all(end);
 }
 
-// The text of the exception that nobody has caught, where one ends the program.
-std::string uncaught_exception() {
-  try {
-    if (const std::exception_ptr exception = std::current_exception())
-      std::rethrow_exception(exception);
-  } catch (const c10::Error& error) {
-    // what() would symbolize a whole stack first, which takes seconds.
-    return std::string(first_line(error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    return std::string(first_line(error.what()));
-  } catch (...) {
-    return "of an unknown type";
-  }
-  return "";
-}
+void report_at_exit(int status, void* /*unused*/) { report_end(ProgramEnd::Kind::kExit, status); }
+void report_at_quick_exit() { report_end(ProgramEnd::Kind::kQuickExit, std::nullopt); }
 
-void report_sudden_end(const SuddenEnd& end) {
+void report_sudden_end(const SuddenEnd& sudden) {
   forget_device_memory();  // a copy of the process has none
-  if (end.goes_on) {
-    write("memledger-now", "report",
-          run_report_text(this_process(), "on demand", /*goes_on=*/true));
+  ProgramEnd end;
+  if (sudden.goes_on) {
+    end.kind = ProgramEnd::Kind::kOnDemand;
+    write_report("memledger-now", end);
     return;
   }
-  const std::string_view signal = end.signal == nullptr ? "" : end.signal;
-  std::string how = signal.empty() ? "at _exit()" : "ended by " + std::string(signal);
-  if (signal == "SIGABRT") {
-    if (const std::string exception = uncaught_exception(); !exception.empty())
-      how += ", uncaught exception: " + printable(exception);
+  if (sudden.signal == nullptr) {
+    end.kind = ProgramEnd::Kind::kSuddenExit;
+    end.status = sudden.status;
+  } else {
+    end.kind = ProgramEnd::Kind::kSignal;
+    end.signal = sudden.signal;
   }
-  write_all(how);
+  if (end.signal == "SIGABRT") {
+    if (const std::string exception = uncaught_exception(); !exception.empty())
+      end.details = "uncaught exception: " + table_name(exception, 80);
+  }
+  write_all(end);
 }
 
 void tell_why_no_report(const SuddenEnd& end, const char* reason) noexcept {
@@ -280,9 +302,12 @@ bool take_sudden_end(const SuddenEnd& end) noexcept {
   return !watch().reported.exchange(true);
 }
 
-std::string near_limit_text(const MemoryUse& use, int64_t asked_bytes) {
-  return "near the limit of its control group: " + readable_size(use.used_bytes) + " of " +
-         readable_size(use.limit_bytes) + " used, " + readable_size(asked_bytes) + " asked for";
+ProgramEnd near_limit(const MemoryUse& use, int64_t asked_bytes) {
+  ProgramEnd end;
+  end.kind = ProgramEnd::Kind::kNearLimit;
+  end.details = readable_size(use.used_bytes) + " of " + readable_size(use.limit_bytes) +
+                " used, " + readable_size(asked_bytes) + " asked for";
+  return end;
 }
 
 // Called before memory is asked for, as the kernel kills without a word. Once per process.
@@ -302,8 +327,7 @@ void report_if_near_limit(int64_t nbytes) noexcept {
     const int percent = watch.settings.report_near;
     if (!use || use->used_bytes + nbytes < use->limit_bytes / 100 * percent) return;
     if (watch.told_near_limit.exchange(true)) return;
-    write("memledger-near-limit", "report",
-          run_report_text(this_process(), near_limit_text(*use, nbytes), /*goes_on=*/true));
+    write_report("memledger-near-limit", near_limit(*use, nbytes));
   } catch (const std::exception& error) {
     memledger::tell({"memledger: no report near the memory's limit: ", first_line(error.what())});
   }
@@ -323,8 +347,8 @@ void begin_ends() {
   writer.tell_why_not = &tell_why_no_report;
   writer.on_demand = signal_on_demand(watch().settings.report_on.c_str());
   watch_sudden_ends(writer);
-  std::atexit(&report_at_exit);
-  std::at_quick_exit(&report_at_exit);
+  on_exit(&report_at_exit, nullptr);
+  std::at_quick_exit(&report_at_quick_exit);
 }
 
 void prepare_folder() {
@@ -415,9 +439,21 @@ __attribute__((constructor(103))) void watch_if_asked() {
 
 }  // namespace
 
-void report_now() {
+void interpreter_ends() {
   PythonStack::stop();
-  report_at_exit();
+  measure_before_python_ends();
+  Watch& watch = inside::watch();
+  if (getpid() != watch.process || watch.reported.load()) return;
+  forget_device_memory();
+  try {
+    if (made_no_tensor()) return;
+    write_timeline_and_lines();
+    if (!watch.saved_report.empty())
+      watch.rows_at_interpreters_end = collect_run(this_process(), /*every_row=*/true);
+    if (watch.reports) watch.at_interpreters_end = collect_run(this_process(), /*every_row=*/false);
+  } catch (const std::exception& error) {
+    tell_no_report(error);
+  }
 }
 
 }  // namespace memledger::inside
@@ -429,5 +465,5 @@ extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::tell_python_names();  // a plugin may have brought Python
   if (watch.main_has_begun.exchange(true)) return;
   memledger::inside::check_gpu();
-  std::atexit(&memledger::inside::report_at_exit);
+  on_exit(&memledger::inside::report_at_exit, nullptr);
 }

@@ -11,8 +11,9 @@ extern "C" void memledger_main_begins();
 
 namespace memledger::inside {
 
-// Writes the reports that are due when the program ends, once. Called when Python begins to end,
-// while what the program has is still there.
-void report_now();
+// Keeps what the report at the program's end tells of now, and writes the timeline and the line
+// profile. Called when Python's interpreter begins to end, while what the program has is still
+// there; the report waits for the exit status.
+void interpreter_ends();
 
 }  // namespace memledger::inside

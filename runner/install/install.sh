@@ -59,6 +59,10 @@ put "$files/runner/inside/libmemledger_measure.so" "$prefix/lib/memledger/libmem
 put "$files/runner/memledger" "$prefix/bin/memledger" 755
 # Compiled into the programs that link memledger::virtual_gpu.
 put "$files/virtual_gpu/linked.cc" "$prefix/lib/memledger/virtual_gpu_linked.cc"
+# And these into the programs that link memledger::autostart.
+for file in registry/autostart.cc runner/inside/linked_names.cc runner/inside/torch_calls.cc runner/inside/torch_calls.h; do
+  put "$files/$file" "$prefix/lib/memledger/autostart/$file"
+done
 rm -rf "$prefix/lib/memledger/virtual_gpu"
 if [[ -e "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" ]]; then
   put "$files/virtual_gpu/virtual_gpu_libraries/preload.txt" "$prefix/lib/memledger/virtual_gpu/preload.txt"
@@ -83,6 +87,7 @@ fill_in() {  # TEMPLATE DESTINATION
 }
 fill_in "$files/runner/install/memledgerConfig.cmake.in" "$prefix/lib/cmake/memledger/memledgerConfig.cmake"
 fill_in "$files/runner/install/memledgerConfigVersion.cmake.in" "$prefix/lib/cmake/memledger/memledgerConfigVersion.cmake"
+put "$files/cmake/libtorch.cmake" "$prefix/lib/cmake/memledger/memledgerLibTorch.cmake"
 fill_in "$files/runner/install/memledger.pc.in" "$prefix/lib/pkgconfig/memledger.pc"
 
 echo "installed memledger $MEMLEDGER_VERSION for LibTorch $MEMLEDGER_LIBTORCH_VERSION in $prefix"

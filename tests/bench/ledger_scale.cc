@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "registry/core/ledger.h"
+#include "registry/core/thread_context.h"
 
 namespace memledger::core {
 namespace {
@@ -39,7 +40,7 @@ void bear(Ledger& ledger, uintptr_t address, int64_t nbytes) {
   birth.address = address;
   birth.nbytes = nbytes;
   birth.device = kCpu;
-  birth.birthplace.thread = 1;
+  birth.birthplace.thread = this_thread().thread;
   ledger.note_birth(birth);
 }
 
@@ -53,7 +54,7 @@ void own_memory_and_snapshots() {
   const int64_t shape[] = {64, 3, 7, 7};
   for (size_t i = 0; i < kStorages; ++i) {
     bear(ledger, address_of(i), 512);
-    ledger.describe(address_of(i), 1, 0, shape, 4, 6);
+    ledger.describe(address_of(i), this_thread().thread, 0, shape, 4, 6);
   }
   fmt::print("own bytes per live storage: {:.1f}\n",
              static_cast<double>(bytes_in_use() - before) / kStorages);

@@ -48,6 +48,15 @@ def check_interface_hash(lists):
     check("the interface hash", [hashlib.sha256(content).hexdigest()[:12]], [made])
 
 
+def check_groups(lists):
+    """A file that cmake/unity.cmake names is one of the library's."""
+    named = re.findall(r"\b([\w/]+\.cc)\b", pathlib.Path("cmake/unity.cmake").read_text().replace("MEMLEDGER_GROUP_OF_", " "))
+    library = lists["MEMLEDGER_LIBRARY_SOURCES"] + lists["MEMLEDGER_INSIDE_SOURCES"]
+    check("the groups of cmake/unity.cmake", sorted(named), sorted(file for file in named if file in library))
+    if len(named) < 5:
+        failures.append("groups")
+
+
 def main():
     lists = cmake_lists("cmake/sources.cmake")
     compared = set()
@@ -65,6 +74,7 @@ def main():
     flags = cmake_lists("CMakeLists.txt")
     check("the warnings", flags["MEMLEDGER_WARNINGS"], starlark_lists("third_party/copts.bzl")["MEMLEDGER_COPTS"])
     check_interface_hash(lists)
+    check_groups(lists)
     print(f"{len(compared)} lists compared, {sum(len(lists[name]) for name in compared if name in lists)} files")
     return 1 if failures else 0
 

@@ -417,6 +417,11 @@ TEST_CASE("steps that went on to differ leave it open whether it fits") {
     return text.find(part) != std::string::npos;
   };
   CHECK(has(predict("test", {ended, other}).to_json(), R"("until":"alike")"));
+  CHECK(!has(predict("test", {ended, other}).to_text(), "drop_last"));
+  Run narrow = other;
+  narrow.processes[0].devices = {device(980)};
+  CHECK(has(predict("test", {ended, narrow}).to_text(),
+            "such a batch may not fit: leave it out (drop_last)"));
   other.processes[0].kind_of_steps = Steps::kDiffer;
   const Prediction prediction = predict("test", {ended, other});
   CHECK(prediction.verdict == Verdict::kNotKnown);
@@ -487,6 +492,16 @@ TEST_CASE("several machines have one schema: their devices, and the rest of the 
   CHECK(in_reading_order({small, large})[0].specification == "h100");
 }
 
+TEST_CASE("of a program that fails on all machines alike it is said once") {
+  Run without_gpu;
+  without_gpu.end = kLow;
+  const std::vector<Prediction> all = {predict("h100", {without_gpu}),
+                                       predict("l4", {without_gpu})};
+  const std::string text = to_text(all);
+  CHECK(text.rfind("h100, l4: failed: it used no GPU", 0) == 0);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+}
+
 TEST_CASE("a measurement is read as it was written, and what is none is named") {
   Measurement measurement = failed_run(kHigh, 500).processes[0];
   measurement.process = 7;
@@ -509,6 +524,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   measurement.unknown_reads = {{"aten::nonzero", "b.cc:2", 4, 8},
                                {"aten::one_hot", "b.cc:3", 1, 0, Kind::kSize, false},
                                {"aten::item", "b.cc:4", 1, 0, Kind::kNumber, false},
+                               {"aten::copy_", "b.cc:5", 1, 0, Kind::kReceived},
                                {"aten::is_nonzero", "", 2, 0, Kind::kBranch}};
   const std::string text = to_json(measurement);
   const auto read = parse_measurement(text);

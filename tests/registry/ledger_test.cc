@@ -107,6 +107,49 @@ TEST_SUITE("ledger") {
     for (const StorageRecord& record : later.born) CHECK_FALSE(record.library_workspace);
   }
 
+  TEST_CASE("what takes a freed storage's place begins anew") {
+    Ledger ledger;
+    ledger.keep_peaks(false);  // no tombstone: its entry is free at once
+    bear(ledger, 0x1000, 64);
+    ledger.mark_told_parameter(0x1000);
+    ledger.note_consumer(0x1000, 17);
+    ledger.mark_parameter_like(0x1000);
+    ledger.note_death(0x1000);
+    const uint64_t later = bear(ledger, 0x1000, 64);
+    CHECK(ledger.told_parameter_at(0x1000) == 0);
+    CHECK(!ledger.is_parameter_like(0x1000));
+    const LedgerSnapshot snapshot = ledger.snapshot();
+    REQUIRE(snapshot.records.size() == 1);
+    CHECK(snapshot.records[0].id == later);
+    CHECK(snapshot.records[0].consumer == 0);
+    CHECK(!snapshot.records[0].told_parameter);
+  }
+
+  TEST_CASE("a description finds its storage wherever it is looked for first") {
+    Ledger ledger;
+    Ledger::Birth birth;
+    birth.address = 0x1000;
+    birth.nbytes = 64;
+    birth.device = kCpu;
+    Ledger::Place first = 0, second = 0;
+    ledger.note_birth(birth, nullptr, &first);
+    ledger.note_death(0x1000);  // stays as a tombstone of the peak, at its place
+    const uint64_t id = ledger.note_birth(birth, nullptr, &second);
+    CHECK(first != second);
+    const int64_t sizes[] = {4, 4};
+    for (const Ledger::Place likely : {first, second, Ledger::Place{12345}}) {
+      const int64_t now[] = {static_cast<int64_t>(likely), 4};
+      ledger.describe(0x1000, 0, 0, now, 2, 6, nullptr, likely);
+      const LedgerSnapshot snapshot = ledger.snapshot();
+      REQUIRE(snapshot.records.size() == 1);
+      CHECK(snapshot.records[0].id == id);
+      CHECK(snapshot.records[0].shape[0] == now[0]);
+    }
+    CHECK_FALSE(ledger.describe(0x2000, 0, 0, sizes, 2, 6, nullptr, second));
+    REQUIRE(ledger.peak(kCpu).records.size() == 1);
+    CHECK_FALSE(ledger.peak(kCpu).records[0].described);
+  }
+
   TEST_CASE("an address is reused, an id never") {
     Ledger ledger;
     const uint64_t first = bear(ledger, 0x1000, 64);
@@ -330,14 +373,33 @@ TEST_SUITE("ledger") {
   TEST_CASE("every snapshot taken while threads allocate and free is of one instant") {
     Ledger ledger;
     constexpr int kThreads = 4;
-    constexpr int kSteps = 20000;
+    int steps = 20000;
+    // So many that a shard's records are copied in several goes; each thread replaces its own.
+    int standing = 0;
+    SUBCASE("few storages") {}
+    SUBCASE("many storages") {
+      steps = 4000;
+      standing = 15000;
+    }
+    const auto standing_at = [](int t, int i) {
+      return (static_cast<uintptr_t>(t + 1) << 44) + static_cast<uintptr_t>(i) * 64;
+    };
+    for (int t = 0; t < kThreads; ++t) {
+      for (int i = 0; i < standing; ++i) bear(ledger, standing_at(t, i), 32);
+    }
     std::atomic<int> running{kThreads};
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&ledger, &running, t] {
+      threads.emplace_back([&ledger, &running, &standing_at, steps, standing, t] {
         std::mt19937 random(static_cast<uint32_t>(t));
         // Pairs of 8 and 16 bytes: the second is made after the first and freed before it.
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < steps; ++step) {
+          if (standing > 0) {
+            const uintptr_t replaced =
+                standing_at(t, static_cast<int>(random() % static_cast<unsigned>(standing)));
+            ledger.note_death(replaced);
+            bear(ledger, replaced, 32);
+          }
           const uintptr_t base = (static_cast<uintptr_t>(t + 1) << 40) + (random() % 4096) * 4096;
           bear(ledger, base, 8);
           bear(ledger, base + 64, 16);
@@ -353,10 +415,13 @@ TEST_SUITE("ledger") {
     while (running.load() > 0) {
       const LedgerSnapshot snapshot = ledger.snapshot();
       ++snapshots;
-      int64_t small = 0, large = 0;
-      for (const StorageRecord& record : snapshot.records) ++(record.nbytes == 8 ? small : large);
+      int64_t small = 0, large = 0, stood = 0;
+      for (const StorageRecord& record : snapshot.records)
+        ++(record.nbytes == 8 ? small : record.nbytes == 16 ? large : stood);
       REQUIRE(large <= small);
       REQUIRE(small <= kThreads);
+      REQUIRE(stood <= kThreads * standing);
+      REQUIRE(stood >= kThreads * (standing - 1));
       REQUIRE(snapshot.devices.size() <= 1);
       if (!snapshot.devices.empty()) {
         REQUIRE(snapshot.devices[0].table_bytes == sum(snapshot.records));
@@ -371,8 +436,9 @@ TEST_SUITE("ledger") {
     }
     for (std::thread& thread : threads) thread.join();
     CHECK(snapshots > 0);
-    CHECK(ledger.counters(kCpu).current_bytes == 0);
-    CHECK(ledger.counters(kCpu).allocated_count == 2 * kThreads * kSteps);
+    CHECK(ledger.counters(kCpu).current_bytes == 32 * kThreads * standing);
+    CHECK(ledger.counters(kCpu).allocated_count ==
+          kThreads * (standing + (standing > 0 ? 3 : 2) * steps));
     CHECK(ledger.dropped_records() == 0);
   }
 }

@@ -9,17 +9,21 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "registry/core/fork_safe_mutex.h"
 
 namespace memledger {
 namespace {
 
+using core::BriefLock;
+using core::BriefLockHolder;
 using core::Lock;
 using core::LockHolder;
 
@@ -45,6 +49,34 @@ std::pair<int, std::string> child_that(const Act& act) {
   int status = 0;
   waitpid(child, &status, 0);
   return {WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status), said};
+}
+
+TEST_CASE("a brief lock is held by one thread at a time, and had by who waits long") {
+  BriefLock lock;
+  int64_t sum = 0;
+  std::atomic<int> inside{0};
+  std::atomic<bool> overlaps{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 5000; ++i) {
+        const BriefLockHolder hold(lock);
+        if (inside.fetch_add(1) != 0) overlaps = true;
+        ++sum;
+        // Now and then as long as a thread that waits does not spin.
+        if (i % 1000 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        inside.fetch_sub(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(sum == 20000);
+  CHECK_FALSE(overlaps);
+  CHECK(child_that([] {
+          BriefLock held;
+          const BriefLockHolder hold(held);
+          core::calling_out();
+        }).first == -SIGABRT);
 }
 
 TEST_CASE("a thread that calls out with a lock held ends, and the place is told") {

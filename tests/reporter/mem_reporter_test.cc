@@ -396,6 +396,19 @@ TEST_SUITE("names and roles") {
     CHECK_THROWS_AS(reporter.remove("name"), c10::Error);
   }
 
+  TEST_CASE("the state of an optimizer that is not LibTorch's has its role") {
+    torch::nn::Linear net(4, 4);
+    const auto momentum = torch::zeros({4, 4});
+    MemReporter reporter(net);
+    reporter.add_state("Lion.weight.momentum", momentum);
+    const Report report = reporter.collect();
+    REQUIRE(find_row(report, "Lion.weight.momentum") != nullptr);
+    CHECK(find_row(report, "Lion.weight.momentum")->role == Role::kOptimizerState);
+    CHECK(find_row(report, "Lion.weight.momentum")->nbytes == 64);
+    reporter.remove("Lion.weight.momentum");
+    CHECK(find_row(reporter.collect(), "Lion.weight.momentum") == nullptr);
+  }
+
   TEST_CASE("what has died is forgotten when something is added or read") {
     // The object of a dead tensor stays as long as somebody holds it weakly, so its uses tell.
     using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;

@@ -57,7 +57,7 @@ class Training {
 
   RunReport run() const {
     RunReport run;
-    run.title = "train.py, at its end after 12.3 s";
+    run.title = "train.py ended (0) after 12.3 s";
     run.steps = 5;
     run.baseline_step = 2;
     RunOfDevice device;
@@ -112,7 +112,7 @@ TEST_CASE("the first lines tell the peak, its moment and its parts, which add up
   const RunReport run = Training().run();
   const std::string text = run_summary(run, 40);
   CHECK(contains(text,
-                 "memledger: train.py, at its end after 12.3 s\n"
+                 "memledger: train.py ended (0) after 12.3 s\n"
                  "cuda:0 (h100)  peak allocated 400.00M, reserved 500.00M of 80.00G, at step 2"));
   CHECK(contains(text, "parameters 64.00M bfloat16, "));
   CHECK(contains(text, "optimizer state 104.00M bfloat16 (inferred)"));
@@ -135,12 +135,32 @@ TEST_CASE("rows that are one thing are one line, with dtype and place") {
   CHECK(contains(text, "aten::to at train.py:8 main\n"));
 }
 
+TEST_CASE("rows of layers that differ in a number are one line, those of another line are not") {
+  Training training;
+  for (int layer = 0; layer < 24; ++layer) {
+    ReportRow& row = training.anonymous("aten::gelu", Phase::kForward, 64 * kMiB);
+    row.module = "h." + std::to_string(layer);
+    row.is_output = true;
+    row.where = layer < 16 ? "model.py:20 forward" : "model.py:30 forward";
+  }
+  const std::string text = run_summary(training.run(), 40);
+  CHECK(contains(text, "1.00G  16 x 64.00M "));
+  CHECK(contains(text, "[output of h.0…15, forward] at model.py:20 forward\n"));
+  CHECK(contains(text, "512.00M  8 x 64.00M "));
+  CHECK(contains(text, "[output of h.16…23, forward] at model.py:30 forward\n"));
+}
+
 TEST_CASE("what grew between steps, and what is left") {
   const std::string text = run_summary(Training().run(), 40);
   CHECK(contains(
       text, "  after the last step (5): 104.00M: optimizer state 104.00M bfloat16 (inferred)\n"));
   CHECK(contains(text, "since step 2: +4.00M, namely +4.00M various bfloat16 AdamW state\n"));
   CHECK(contains(text, "  not freed at the end: nothing\n"));
+  RunReport with_checkpoint = Training().run();
+  with_checkpoint.devices[0].end->external_bytes = 8 * kMiB;
+  with_checkpoint.devices[0].end->mapped_bytes = 6 * kMiB;
+  CHECK(contains(run_summary(with_checkpoint, 40),
+                 "  external memory, not counted: 8.00M, of it mapped files 6.00M\n"));
   RunReport on_demand = Training().run();
   on_demand.goes_on = true;
   CHECK(contains(run_summary(on_demand, 40), "  alive now: nothing\n"));

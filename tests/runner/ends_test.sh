@@ -10,28 +10,28 @@ ulimit -c 0
 
 # Ends with the status of a shell: 128 + the signal's number.
 run() { timeout --foreground -k 1 60 "$memledger" run "$@" </dev/null >out 2>err; }
-reported() {  # HOW [BYTES]
-  matches err "^memledger: [^,]+, ${1//[()]/.} after [0-9.]+ s [(]process [0-9]+, rank 0[)]" &&
+reported() {  # HOW [BYTES [DETAILS]]
+  matches err "^memledger: [^ ,]+,? ${1//[()]/.} after [0-9.]+ s${3:+: $3} [(]process [0-9]+, rank 0[)]" &&
     matches err "^  (not freed at the end|alive now): ${2:-3.00M}"
 }
 once() { equal "$(grep -c 'peak allocated' err)" 1; }
 
-ended() {  # END STATUS HOW
+ended() {  # END STATUS HOW [DETAILS]
   run -- "$program" "$1"
   check "$1: status" equal $? "$2"
-  check "$1: the report" reported "$3"
+  check "$1: the report" reported "$3" "" "${4:-}"
   check "$1: once" once
 }
-ended return 0 "at its end"
-ended exit 3 "at its end"
-ended exception 134 "ended by SIGABRT, uncaught exception: a user's mistake"
+ended return 0 "ended (0)"
+ended exit 3 "ended (3)"
+ended exception 134 "ended by SIGABRT" "uncaught exception: a user's mistake"
 ended abort 134 "ended by SIGABRT"
 ended null 139 "ended by SIGSEGV"
 ended overflow 139 "ended by SIGSEGV"
-ended _exit 4 "at _exit()"
-ended _Exit 5 "at _exit()"
-ended quick_exit 6 "at its end"
-ended ignored 8 "at its end"
+ended _exit 4 "ended by _exit(4)"
+ended _Exit 5 "ended by _exit(5)"
+ended quick_exit 6 "ended by quick_exit()"
+ended ignored 8 "ended (8)"
 ended many 143 "ended by SIGTERM"
 
 # Starts the program in the background and waits until it is ready.
@@ -84,7 +84,7 @@ done
 for _ in 1 2 3 4 5 6 7 8; do killed work TERM 143 "ended by SIGTERM" 3.; done
 
 # The program's own handlers.
-killed handled TERM 7 "at _exit()"
+killed handled TERM 7 "ended by _exit(7)"
 check "its handler ran" has out "its own handler"
 check "it saw no handler of ours" has_not out "there was"
 killed passed_on TERM 143 "ended by SIGTERM"
@@ -99,11 +99,11 @@ linked_ended() {  # END STATUS HOW
   check "linked, $1: the report" reported "$3"
   check "linked, $1: once" once
 }
-linked_ended return 0 "at its end"
+linked_ended return 0 "ended (0)"
 linked_ended abort 134 "ended by SIGABRT"
-linked_ended _exit 4 "at _exit()"
+linked_ended _exit 4 "ended by _exit(4)"
 linked_ended sent 143 "ended by SIGTERM"
-linked_ended ignored 8 "at its end"
+linked_ended ignored 8 "ended (8)"
 timeout --foreground -k 1 60 "$linked" abort </dev/null >out 2>err
 check "linked, not asked: status" equal $? 134
 check "linked, not asked: silent" has_not err memledger
@@ -123,7 +123,7 @@ for count in 1 2; do
     sleep 0.1
   done
 done
-check "on demand" reported "on demand"
+check "on demand" reported "on demand,"
 kill -TERM "$process"
 status
 check "on demand: status" equal $? 143
@@ -136,7 +136,7 @@ check "no such demand: named" has err "--report-on=SIGKILL: it is SIGUSR1 or SIG
 run --quiet --save-report=report.json --timeline=timeline.json -- "$program" abort
 check "files: status" equal $? 134
 check "files: nothing else" matches_not err "peak allocated"
-check "files: the report" python3 -c 'import json; assert json.load(open("report.json"))["end"]["devices"]'
+check "files: the report" python3 -c 'import json; r = json.load(open("report.json")); assert r["end"]["devices"]; assert r["ended"] == {"how": "signal", "status": None, "signal": "SIGABRT", "details": ""}, r["ended"]'
 check "files: the timeline" python3 -c 'import json; json.load(open("timeline.json"))'
 
 # Near the limit of a control group, where the kernel kills without a word.
@@ -162,7 +162,7 @@ if ((result == 77)); then
   echo "SKIPPED: no control group can be made here"
 else
   check "near the limit: status" equal $result 137
-  check "near the limit: told" matches err "^memledger: .*, near the limit of its control group: 5[0-9.]*M of 600.00M used, 32.00M asked for"
+  check "near the limit: told" matches err "^memledger: .* is near the limit of its control group after [0-9.]* s: 5[0-9.]*M of 600.00M used, 32.00M asked for"
   check "near the limit: the report" has err "aten::empty"
   limited "$memledger" run --report-near=0 -- "$program" grow
   check "near the limit, off: status" equal $? 137

@@ -22,7 +22,7 @@ mkdir -p "with a space"
 prefix="$PWD/prefix"
 for file in include/memledger/memledger.h include/memledger/memledger_fmt.h lib/libmemledger.so lib/cmake/memledger/memledgerConfig.cmake lib/pkgconfig/memledger.pc \
             include/memledger/prediction/expectations_doctest.h include/memledger/prediction/expectations_gtest.h include/memledger/tracker/expectations_gtest.h \
-            bin/memledger lib/memledger/libmemledger_preload.so lib/memledger/libmemledger_measure.so; do
+            lib/cmake/memledger/memledgerLibTorch.cmake bin/memledger lib/memledger/libmemledger_preload.so lib/memledger/libmemledger_measure.so; do
   [[ -e "$prefix/$file" ]] || fail "$file is not installed"
 done
 if grep -rnE 'nlohmann|CLI11|"(text|runner)/' "$prefix/include"; then fail "an installed header needs more than is installed"; fi
@@ -49,9 +49,30 @@ cmake --build build >build.log 2>&1 || fail "building with CMake" build.log
 ./build/ten_lines >out 2>err || fail "running" out err
 grep -q '(0.00B unexplained)' out || fail "the report" out err
 
+# memledger::autostart: no line of memledger's in the program.
+mkdir autostart && cat >autostart/main.cpp <<'END'
+#include <iostream>
+
+#include "registry/registry.h"
+
+int main() { std::cout << (memledger::Registry::global().active() ? "tracked" : "not tracked") << '\n'; }
+END
+sed 's/memledger::memledger/memledger::autostart/' project/CMakeLists.txt >autostart/CMakeLists.txt
+cmake -S autostart -B build_autostart -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 || fail "cmake with memledger::autostart" cmake.log
+cmake --build build_autostart >build.log 2>&1 || fail "building with memledger::autostart" build.log
+[[ "$(./build_autostart/ten_lines)" == tracked ]] || fail "memledger::autostart does not track"
+
+# What cannot be is said in one sentence that says what to do.
+cmake -S project -B build_refused -DCMAKE_PREFIX_PATH="$prefix" -DLIBTORCH=/nowhere >cmake.log 2>&1 && fail "no LibTorch" cmake.log
+tr -s ' \n' ' ' <cmake.log | grep -q 'LIBTORCH=/nowhere: no include/ATen/ATen.h and lib/libtorch_cpu.so there. Give' || fail "no LibTorch" cmake.log
+mkdir -p other/include/torch/headeronly other/include/ATen other/lib && touch other/include/ATen/ATen.h other/lib/libtorch_cpu.so
+printf '#define TORCH_VERSION_MAJOR 9\n#define TORCH_VERSION_MINOR 8\n#define TORCH_VERSION_PATCH 7\n' >other/include/torch/headeronly/version.h
+cmake -S project -B build_refused -DCMAKE_PREFIX_PATH="$prefix" -DLIBTORCH="$PWD/other" >cmake.log 2>&1 && fail "another LibTorch" cmake.log
+tr -s ' \n' ' ' <cmake.log | grep -q 'was built with LibTorch [0-9.]*, and .*/other is 9.8.7. Build memledger with that one, or give' || fail "another LibTorch" cmake.log
+
 # The environment alone makes the linked library report at the end.
 MEMLEDGER=1 ./build/ten_lines >out 2>err || fail "running with MEMLEDGER=1" out err
-grep -q '^memledger: .* at its end' err || fail "MEMLEDGER=1" err
+grep -q '^memledger: .* ended (0) after' err || fail "MEMLEDGER=1" err
 "$prefix/bin/memledger" run -- ./build/ten_lines >out 2>err || fail "memledger run" out err
 [[ "$(grep -c '(process [0-9]*, rank 0)' err)" == 1 ]] || fail "memledger run: one report" err
 

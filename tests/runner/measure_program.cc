@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/TensorIndexing.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <torch/nn/functional/loss.h>
@@ -207,6 +208,39 @@ void reads() {
 }
 
 void item_size() { at::empty({unknown_integers({1}).item<int64_t>() * 1000}, at::kCUDA); }
+
+// Numbers that NCCL brings, of a communicator of eight ranks of which this is one.
+struct UniqueId {
+  char bytes[128];
+};
+template <typename Function>
+Function nccl(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+}
+constexpr int kInt64 = 4, kSum = 0;
+void* communicator() {
+  void* result = nullptr;
+  nccl<int (*)(void**, int, UniqueId, int)>("ncclCommInitRank")(&result, 8, UniqueId{}, 0);
+  return result;
+}
+// As DistributedDataParallel compares the shapes of parameters.
+void received() {
+  void* const ranks = communicator();
+  const at::Tensor sent = at::tensor({3, 1000}, at::kLong).to(at::kCUDA);
+  nccl<int (*)(const void*, void*, size_t, int, int, void*, void*)>("ncclBroadcast")(
+      sent.data_ptr(), sent.data_ptr(), 2, kInt64, 0, ranks, nullptr);
+  const at::Tensor read = sent.cpu();
+  if (read[0].item<int64_t>() != 3 || read[1].item<int64_t>() != 1000)
+    throw std::runtime_error("the shapes of two ranks differ");
+  at::empty({read[1].item<int64_t>()}, at::kCUDA);
+}
+void summed() {
+  void* const ranks = communicator();
+  const at::Tensor sent = at::tensor({1000}, at::kLong).to(at::kCUDA);
+  nccl<int (*)(const void*, void*, size_t, int, int, void*, void*)>("ncclAllReduce")(
+      sent.data_ptr(), sent.data_ptr(), 1, kInt64, kSum, ranks, nullptr);
+  at::empty({sent.item<int64_t>()}, at::kCUDA);
+}
 void item_printed() {
   std::printf("%lld\n", static_cast<long long>(unknown_integers({1}).item<int64_t>()));
   at::empty({1000}, at::kCUDA);
@@ -325,6 +359,8 @@ const std::map<std::string, void (*)()> kModes = {
     {"reads", &reads},
     {"item_size", &item_size},
     {"item_printed", &item_printed},
+    {"received", &received},
+    {"summed", &summed},
     {"copied_counts", &copied_counts},
     {"branches", &branches},
     {"known", &known},

@@ -23,6 +23,9 @@ check "nothing unexplained" has "$report" "Explained: 7.00G of 7.00G (0.00B unex
 
 "$memledger" run --virtual-gpu=h200:7GiB,context=0B -- "$program" >out 2>err
 check "without a folder, a line on standard error" has err "memledger: out of memory on cuda:0: asked for 1.00G by aten::zeros"
+check "without a folder: how it ended" matches err '^memledger: .* ended by SIGABRT after [0-9.]+ s: uncaught exception: CUDA out of memory[.] Tried to allocate 1024.00 MiB'
+check "without a folder: who held it" has err "       7.00G       7 x  aten::zeros"
+check "without a folder: the device's peak" matches err '^cuda:0 .* peak allocated 7\.00G, reserved 7\.00G of 7\.00G'
 # A failure that is caught: the same line, and a page with the report.
 "$memledger" run --virtual-gpu=h200:7GiB,context=0B -- "$program" 100 catch >out 2>err
 check "caught: status" equal $? 1

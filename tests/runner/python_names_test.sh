@@ -94,6 +94,43 @@ rows = json.load(open("report.json"))["peaks"]["devices"][0]["rows"]
 caches = {row["module"] for row in rows if row["op"] == "aten::cat"}
 assert caches == {"blocks.0.mlp.2", "blocks.1.mlp.2"}, caches'
 done
+# What dry-run says of its peak, by the program's own figures, which `run` has left in `out`.
+predicted_rightly() {
+  python3 - "$program" <<'PYTHON'
+import json, sys
+told = {name: (role, int(size)) for name, role, size in (line.split() for line in open("told"))}
+prediction = json.load(open("prediction.json"))
+peak = prediction["peak"]
+wrong = []
+for role in ("parameter", "buffer", "optimizer_state"):
+    # A step counter is on the CPU.
+    size = sum(size for name, (its, size) in told.items() if its == role and not name.endswith(".step"))
+    if peak["by_role"].get(role, 0) != size:
+        wrong.append(f"{role}: {peak['by_role'].get(role)}, the program has {size}")
+rows = {row["name"]: row for row in peak["largest"]}
+for name in ("embedding.weight", "AdamW.embedding.weight.exp_avg"):
+    if name not in rows:
+        wrong.append(f"{name} is not among the largest: {sorted(rows)}")
+source = open(sys.argv[1]).read().splitlines()
+for name, text in (("embedding.weight", ".to(device)"), ("AdamW.embedding.weight.exp_avg", "optimizer.step()")):
+    place = (rows.get(name) or {}).get("place") or ""
+    if not place.startswith("python_program.py:") or text not in source[int(place.split(":")[1].split()[0]) - 1]:
+        wrong.append(f"{name} was made at '{place}', which has no '{text}'")
+if not any(name.startswith("blocks.1.") for name in peak["by_layer"]):
+    wrong.append(f"no layer of the second block: {sorted(peak['by_layer'])}")
+print("\n".join(wrong))
+sys.exit(bool(wrong))
+PYTHON
+}
+if [[ "${6:-}" == --cuda ]]; then
+  run -- "$python" "$program" large cuda
+  cp out told
+  "$memledger" dry-run --gpu=h100 --settings=none --json=prediction.json -- "$python" "$program" large cuda >out 2>err
+  check "dry-run: exit status" equal "$?" 0
+  check "dry-run: roles, names and lines" predicted_rightly
+  "$memledger" dry-run --gpu=h100 --settings=none --json -- "$python" "$program" large cuda >out 2>err
+  check "dry-run: the same bytes again" cmp out prediction.json
+fi
 
 run -- "$python" "$program" many
 check "1000 modules: gc knows none" equal "$(cat out)" "alive 0"

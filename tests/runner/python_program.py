@@ -75,6 +75,14 @@ def mode_train(device):
     tell("", model, optimizer)
 
 
+def mode_large(device):
+    """Weights and their states are what takes most."""
+    model = Model(tokens=8192, width=1024).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    train(model, optimizer, device)
+    tell("", model, optimizer)
+
+
 def mode_wrapped(device):
     """What wraps a model has no place in its names."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)

@@ -11,7 +11,7 @@ printf 'one\ntwo\n' | "$memledger" run -- "$program" exit 7 >out 2>err
 check "exit status" equal $? 7
 check "standard output" equal "$(cat out)" "$(printf 'echo one\necho two')"
 check "standard error" has err "to standard error"
-check "the report" matches err '^memledger: small_program, at its end after [0-9.]+ s \(process [0-9]+, rank 0\); every row: memledger run --save-report=FILE'
+check "the report" matches err '^memledger: small_program ended \(7\) after [0-9.]+ s \(process [0-9]+, rank 0\); every row: memledger run --save-report=FILE'
 check "the peak" has err "cpu  peak allocated 1.00M"
 check "what is left" has err "not freed at the end: 1.00M: 1.00M aten::"
 check "one screen" test "$(wc -l <err)" -le 10

@@ -13,7 +13,7 @@ fail() {
 
 has() { grep -qE "$1" "$TEST_TMPDIR/list.txt" || fail "no line matches: $1"; }
 
-"$memledger" run "--virtual-gpu=h100:8GiB" -- "$program" --list 2>"$TEST_TMPDIR/list.txt"
+"$memledger" run --report=full "--virtual-gpu=h100:8GiB" -- "$program" --list 2>"$TEST_TMPDIR/list.txt"
 has 'sizes 6 times \(reads=all: the largest possible\); values that may steer the program 2 times'
 # 20 000 elements of two dimensions, 8 bytes each, three times.
 has '^  aten::nonzero, 3 times: 937\.5 KiB of results, first at .*size_reads_test\.cc:[0-9]+ read_for_a_list|^  aten::nonzero, 3 times: 937\.5 KiB of results, first at .*read_for_a_list'
@@ -23,17 +23,23 @@ has '^  aten::item, once: a value, read as zero'
 has '^  aten::item, once: a whole number, read as zero'
 has 'reads=none gives the lower'
 
-"$memledger" run "--virtual-gpu=h100:8GiB,reads=none" -- "$program" --list 2>"$TEST_TMPDIR/list.txt"
+# One screen says values in a line; sizes, which memory depends on, are listed.
+"$memledger" run "--virtual-gpu=h100:8GiB" -- "$program" --list 2>"$TEST_TMPDIR/list.txt"
+has '^read back as zero: 2 values, first in aten::item at size_reads_test\.cc'
+has '^  aten::nonzero, 3 times: 937\.5 KiB of results'
+if grep -q '^  aten::item' "$TEST_TMPDIR/list.txt"; then fail "values are listed as well"; fi
+
+"$memledger" run --report=full "--virtual-gpu=h100:8GiB,reads=none" -- "$program" --list 2>"$TEST_TMPDIR/list.txt"
 has 'aten::nonzero, 3 times: 0\.0 B of results'
 
-"$memledger" run "--virtual-gpu=h100:8GiB" -- "$program" --numbers 2>"$TEST_TMPDIR/list.txt"
+"$memledger" run --report=full "--virtual-gpu=h100:8GiB" -- "$program" --numbers 2>"$TEST_TMPDIR/list.txt"
 has '^  aten::item, 3 times: a whole number, read as zero, first at .*read_numbers'
 has '^  aten::(to|_to_copy|copy_), once: a whole number, read as zero, first at .*read_numbers'
 has '^  aten::item, 2 times: a value, read as zero'
 has '^  aten::is_nonzero, once: a value, read as zero'
 [[ "$(grep -c 'a whole number, read as zero' "$TEST_TMPDIR/list.txt")" == 2 ]] || fail "other numbers are listed"
 
-"$memledger" run "--virtual-gpu=h100:8GiB" -- "$program" --unbounded 2>"$TEST_TMPDIR/list.txt"
+"$memledger" run --report=full "--virtual-gpu=h100:8GiB" -- "$program" --unbounded 2>"$TEST_TMPDIR/list.txt"
 for op in repeat_interleave bincount one_hot; do has "^  aten::$op, .*, no largest size is known"; done
 has 'upper end but for what has no largest size'
 

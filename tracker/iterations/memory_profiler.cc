@@ -298,7 +298,7 @@ struct MemoryProfiler::Impl {
 
   // Reads what is alive now into `stats`, by name.
   void read_names(IterationStats& stats) const {
-    const std::vector<NamedTensor> tensors = book.read();
+    const std::vector<NamedTensor> tensors = book.read_added();
     std::vector<std::pair<uint64_t, size_t>> ids;  // of storages, and the tensors' indices
     for (size_t i = 0; i < tensors.size(); ++i) {
       for_each_part(tensors[i].tensor, [&](const char*, const at::Tensor& part) {

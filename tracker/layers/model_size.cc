@@ -360,9 +360,14 @@ at::Tensor Run::copy(const at::Tensor& input) {
   const at::NoGradGuard no_grad;
   at::Tensor copy = input.detach().clone();
   if (input.requires_grad()) copy.set_requires_grad(true);
-  state_->before.note_device(copy.device());
-  state_->inputs.push_back(copy);
+  note_input(copy);
   return copy;
+}
+
+void Run::note_input(const at::Tensor& input) {
+  if (!input.defined()) return;
+  state_->before.note_device(input.device());
+  state_->inputs.push_back(input);
 }
 
 void Run::begin() {

@@ -36,6 +36,8 @@ class Run {
   Run& operator=(const Run&) = delete;
 
   at::Tensor copy(const at::Tensor& input);
+  // For a caller that has copied its input himself.
+  void note_input(const at::Tensor& input);
   void begin();
   void note_output(const at::Tensor& output);
   // Measures what the outputs keep, and puts everything back.

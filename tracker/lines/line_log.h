@@ -9,12 +9,15 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "registry/stacks.h"
 #include "tracker/line_table.h"
 #include "tracker/lines/python_functions.h"
+#include "tracker/python_function.h"
 
 namespace memledger {
 
@@ -47,6 +50,7 @@ constexpr uintptr_t code_of(uint32_t python_function) { return uintptr_t{python_
 struct ShownFunctions {
   std::vector<std::string> names;
   std::vector<uintptr_t> addresses;  // in their code
+  std::vector<PythonFunction> python;
 };
 
 // The stacks that allocated a storage.
@@ -54,6 +58,11 @@ struct BornAt {
   LineStack* stack = nullptr;
   LineStack* python = nullptr;  // null: in none of the functions
 };
+
+// Stands for where the function of a Python frame begins: Beginning::instead.
+uintptr_t python_function_id(const StackFrame& frame);
+// Returns the function's name in a frame, without the class that some releases of LibTorch add.
+std::string_view python_function_name(const StackFrame& frame);
 
 // What one profiler recorded. Guarded by LineLogs' lock.
 struct LineLog {
@@ -87,8 +96,12 @@ class LineLogs {
 
   static void show(const std::shared_ptr<LineLog>& log, std::string name);
   static void show(const std::shared_ptr<LineLog>& log, uintptr_t address);
+  static void show(const std::shared_ptr<LineLog>& log, PythonFunction function);
   static void show_nothing(const std::shared_ptr<LineLog>& log);
   static ShownFunctions shown(const std::shared_ptr<LineLog>& log);
+
+  // From now on stacks are Python's where there are some.
+  static void take_python_stacks();
 
   static c10::Device target();
   static void set_target(c10::Device device);

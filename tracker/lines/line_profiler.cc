@@ -37,8 +37,12 @@ struct Shown {
   int64_t first = 0, last = 0;  // 0: no debug information
   std::vector<std::string> source;
   std::set<int64_t> lines_with_code;
-  bool is_python = false;
+  std::string frame_name;  // of a Python function
+
+  bool is_told = false;       // by the Python program: see ToldFunction
   bool only_if_seen = false;  // a function of C++ that has the name of a Python one
+
+  bool is_python() const { return is_told || !frame_name.empty(); }
 };
 
 void* return_address_at(uintptr_t address) { return reinterpret_cast<void*>(address + 1); }
@@ -55,8 +59,11 @@ std::vector<StackFrame> frames_of(const ProgramFunction& function) {
 // Makes a profile from what was recorded.
 class TableMaker {
  public:
+  // Without C++ functions to look for, the symbol tables are not read.
   explicit TableMaker(const ShownFunctions& wanted)
-      : functions_(ProgramFunctions::read()), python_(PythonFunctions::all()) {
+      : functions_(wanted.names.empty() && wanted.addresses.empty() ? ProgramFunctions()
+                                                                    : ProgramFunctions::read()) {
+    for (const PythonFunction& function : wanted.python) show(function);
     for (const std::string& name : wanted.names) {
       const bool is_python = show_python(name);
       const std::vector<const ProgramFunction*> functions = functions_.named(name);
@@ -78,14 +85,16 @@ class TableMaker {
     for (const auto& [stack, line] : record.stacks) {
       for (const ShownCall& call : shown_calls(stack)) {
         const size_t shown = call.shown;
-        rows[shown][line_of(shown, call.address, merged[shown])].fold(line.figures);
+        const int64_t at = shown_[shown].is_python() ? call.python_line
+                                                     : line_of(shown, call.address, merged[shown]);
+        rows[shown][at].fold(line.figures);
         totals[shown].fold(line.figures);
         note_beginnings(line, call, entries[shown]);
       }
     }
     for (const auto& [calls, line] : record.python) {
       for (const ShownCall& call : shown_calls(calls)) {
-        rows[call.shown][static_cast<int64_t>(call.address)].fold(line.figures);
+        rows[call.shown][call.python_line].fold(line.figures);
         totals[call.shown].fold(line.figures);
         note_beginnings(line, call, entries[call.shown]);
       }
@@ -121,8 +130,9 @@ class TableMaker {
   // The frames of a stack that are in one shown function.
   struct ShownCall {
     size_t shown = 0;
-    uintptr_t address = 0;  // where the innermost frame calls: the line, of a Python function
-    size_t outermost = 0;   // index of the outermost frame, counted from the stack's outer end
+    uintptr_t address = 0;  // where the innermost frame calls
+    int64_t python_line = 0;
+    size_t outermost = 0;  // index of the outermost frame, counted from the stack's outer end
   };
 
   // Returns whether there is any.
@@ -139,10 +149,25 @@ class TableMaker {
       shown.first = python_[i].first;
       shown.last = python_[i].last;
       shown.source = source_lines(find_source(shown.file));
-      shown.is_python = true;
+      shown.is_told = true;
       shown_.push_back(std::move(shown));
     }
     return is_any;
+  }
+
+  void show(const PythonFunction& function) {
+    Shown shown;
+    shown.name = function.name;
+    shown.frame_name = function.frame_name;
+    shown.file = function.file;
+    shown.first = function.first_line;
+    shown.last = function.first_line + static_cast<int64_t>(function.source.size()) - 1;
+    shown.source.resize(static_cast<size_t>(function.first_line - 1));
+    shown.source.insert(shown.source.end(), function.source.begin(), function.source.end());
+    const bool is_known = std::any_of(shown_.begin(), shown_.end(), [&](const Shown& known) {
+      return known.is_python() && known.file == shown.file && known.first == shown.first;
+    });
+    if (!is_known) shown_.push_back(std::move(shown));
   }
 
   void show(const ProgramFunction& function, bool only_if_seen = false) {
@@ -152,7 +177,7 @@ class TableMaker {
     for (; i < shown_.size(); ++i) {
       // Instantiations of a template begin at the same line; a part that was split off begins
       // anywhere.
-      if (shown_[i].is_python) continue;
+      if (shown_[i].is_python()) continue;
       const bool same_place = begin.line > 0
                                   ? shown_[i].first == begin.line && shown_[i].file == begin.file
                                   : shown_[i].first == 0 && shown_[i].name == function.qualified;
@@ -195,15 +220,14 @@ class TableMaker {
     std::vector<ShownCall> calls;
     const std::vector<void*> addresses = stack_addresses(stack);
     for (size_t i = 0; i < addresses.size(); ++i) {
-      const uintptr_t address = reinterpret_cast<uintptr_t>(addresses[i]) - 1;
-      const auto shown = shown_of_.find(functions_.at(address));
-      if (shown == shown_of_.end()) continue;
+      const std::optional<ShownCall> found = shown_call(addresses[i]);
+      if (!found) continue;
       const size_t outer = addresses.size() - 1 - i;
       const auto known = std::find_if(calls.begin(), calls.end(), [&](const ShownCall& call) {
-        return call.shown == shown->second;
+        return call.shown == found->shown;
       });
       if (known == calls.end()) {
-        calls.push_back({shown->second, address, outer});
+        calls.push_back({found->shown, found->address, found->python_line, outer});
       } else {
         known->outermost = outer;
       }
@@ -220,7 +244,7 @@ class TableMaker {
         return call.shown == shown->second;
       });
       if (known == calls.end()) {
-        calls.push_back({shown->second, static_cast<uintptr_t>(stack[outer].line), outer});
+        calls.push_back({shown->second, 0, stack[outer].line, outer});
       } else {
         known->outermost = outer;
       }
@@ -228,11 +252,34 @@ class TableMaker {
     return calls;
   }
 
+  std::optional<ShownCall> shown_call(void* return_address) const {
+    if (is_of_python(return_address)) {
+      const auto [known, is_new] = python_calls_.try_emplace(return_address);
+      if (is_new) known->second = python_call(frames_at({return_address}).front());
+      return known->second;
+    }
+    const uintptr_t address = reinterpret_cast<uintptr_t>(return_address) - 1;
+    const auto shown = shown_of_.find(functions_.at(address));
+    if (shown == shown_of_.end()) return std::nullopt;
+    return ShownCall{shown->second, address};
+  }
+
+  std::optional<ShownCall> python_call(const StackFrame& frame) const {
+    for (size_t i = 0; i < shown_.size(); ++i) {
+      if (shown_[i].is_python() && shown_[i].frame_name == python_function_name(frame) &&
+          is_inside(shown_[i], frame))
+        return ShownCall{i, 0, frame.line};
+    }
+    return std::nullopt;
+  }
+
   bool is_of(uintptr_t address, size_t shown) const {
-    if (shown_[shown].is_python) {
+    if (shown_[shown].is_told) {
       const auto owner = shown_of_python_.find(address - 1);  // see code_of()
       return address != 0 && owner != shown_of_python_.end() && owner->second == shown;
     }
+    if (shown_[shown].is_python())
+      return address == python_function_id({shown_[shown].frame_name, shown_[shown].file, 0});
     const auto owner = address == 0 ? shown_of_.end() : shown_of_.find(functions_.at(address));
     return owner != shown_of_.end() && owner->second == shown;
   }
@@ -296,7 +343,7 @@ class TableMaker {
       const auto at = static_cast<size_t>(line - 1);
       const std::string code = at < shown.source.size() ? shown.source[at] : "";
       add_row(line, code);
-      if (line > shown.first && !shown.is_python && has_code(code) &&
+      if (!shown.is_python() && line > shown.first && has_code(code) &&
           shown.lines_with_code.count(line) == 0)
         without_code.push_back(line);
     }
@@ -325,11 +372,12 @@ class TableMaker {
   }
 
   const ProgramFunctions functions_;
-  const std::vector<PythonFunction> python_;
+  const std::vector<ToldFunction> python_;
   std::map<size_t, size_t> shown_of_python_;  // by number
   std::vector<std::string> missing_;
   std::vector<Shown> shown_;
   std::map<const ProgramFunction*, size_t> shown_of_;
+  mutable std::map<void*, std::optional<ShownCall>> python_calls_;
   std::map<const ProgramFunction*, std::vector<StackFrame>> code_;
 };
 
@@ -407,6 +455,7 @@ LineProfiler::LineProfiler(std::vector<std::string> functions, LineProfilerOptio
     : state_(std::make_shared<State>()) {
   if (options.target_gpu) set_target_gpu(*options.target_gpu);
   state_->options = options;
+  if (options.python) LineLogs::take_python_stacks();
   for (std::string& function : functions) add_function(std::move(function));
 }
 
@@ -414,6 +463,11 @@ LineProfiler::~LineProfiler() { LineLogs::drop(state_->log); }
 
 LineProfiler& LineProfiler::add_function(std::string name) {
   LineLogs::show(state_->log, std::move(name));
+  return *this;
+}
+
+LineProfiler& LineProfiler::add_python_function(PythonFunction function) {
+  LineLogs::show(state_->log, std::move(function));
   return *this;
 }
 
@@ -458,7 +512,7 @@ absl::Status LineProfiler::print_stats(std::ostream& out, const std::vector<std:
   if (!function.empty()) {
     const auto is_other = [&](const LineTable& table) {
       return !is_named(table.function, function) &&
-             !PythonFunction{table.function, "", table.file}.is_named(function);
+             !ToldFunction{table.function, "", table.file}.is_named(function);
     };
     profile.tables.erase(std::remove_if(profile.tables.begin(), profile.tables.end(), is_other),
                          profile.tables.end());

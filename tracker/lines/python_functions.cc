@@ -14,8 +14,8 @@ std::atomic<PythonFunctions::ReadCalls> read_calls_now{nullptr};
 
 struct Known {
   ForkSafeMutex lock;
-  std::vector<PythonFunction> functions;  // guarded by it
-  std::vector<std::string> near;          // and this
+  std::vector<ToldFunction> functions;  // guarded by it
+  std::vector<std::string> near;        // and this
 };
 
 Known& known() {
@@ -38,7 +38,7 @@ std::string with_dots(std::string_view name) {
 
 }  // namespace
 
-bool PythonFunction::is_named(std::string_view wanted) const {
+bool ToldFunction::is_named(std::string_view wanted) const {
   const std::string parts = with_dots(wanted);
   const std::string_view base = base_name(file);
   const std::string stem(base.substr(0, base.rfind('.')));
@@ -58,12 +58,12 @@ PythonCalls PythonFunctions::read_calls() {
   return calls;
 }
 
-uint32_t PythonFunctions::add(const PythonFunction& function) noexcept {
+uint32_t PythonFunctions::add(const ToldFunction& function) noexcept {
   try {
     Known& all = known();
     const std::lock_guard<ForkSafeMutex> hold(all.lock);
     const auto same =
-        std::find_if(all.functions.begin(), all.functions.end(), [&](const PythonFunction& one) {
+        std::find_if(all.functions.begin(), all.functions.end(), [&](const ToldFunction& one) {
           return one.first == function.first && one.name == function.name &&
                  one.file == function.file;
         });
@@ -80,15 +80,15 @@ uint32_t PythonFunctions::add(const PythonFunction& function) noexcept {
 
 bool PythonFunctions::has(std::string_view wanted) noexcept {
   try {
-    const std::vector<PythonFunction> functions = all();
+    const std::vector<ToldFunction> functions = all();
     return std::any_of(functions.begin(), functions.end(),
-                       [&](const PythonFunction& one) { return one.is_named(wanted); });
+                       [&](const ToldFunction& one) { return one.is_named(wanted); });
   } catch (...) {
     return false;
   }
 }
 
-std::vector<PythonFunction> PythonFunctions::all() {
+std::vector<ToldFunction> PythonFunctions::all() {
   const std::lock_guard<ForkSafeMutex> hold(known().lock);
   return known().functions;
 }

@@ -10,7 +10,7 @@
 
 namespace memledger {
 
-struct PythonFunction {
+struct ToldFunction {
   std::string name;    // qualified, without `<locals>`: Net.forward
   std::string module;  // __main__
   std::string file;    // absolute, or what the program calls it: <string>
@@ -54,11 +54,11 @@ class PythonFunctions {
 
   // Returns the function's number, the same for the same name, file and first line, as compiled
   // code has them, too; kNone without memory.
-  static uint32_t add(const PythonFunction& function) noexcept;
+  static uint32_t add(const ToldFunction& function) noexcept;
   // Returns whether there is one for which is_named() holds; false without memory.
   static bool has(std::string_view wanted) noexcept;
   // Returns the functions by number.
-  static std::vector<PythonFunction> all();
+  static std::vector<ToldFunction> all();
   // Adds a name that is much like one that is not there.
   static void add_near(std::string_view name) noexcept;
   static std::vector<std::string> near();

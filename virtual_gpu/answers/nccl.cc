@@ -196,13 +196,16 @@ void note_received(void* to, size_t bytes) {
   known_values().wrote(reinterpret_cast<uintptr_t>(to), nullptr, bytes);
 }
 
-int copy(void* to, const void* from, size_t bytes, int type, int ranks, void* stream) {
+using Content = ExchangedBytes::Content;
+
+int copy(void* to, const void* from, size_t bytes, int type, int ranks, void* stream,
+         Content content = Content::kAsSent) {
   if (bytes == 0) return 0;
   if (to != from && cudaMemcpyAsync(to, from, bytes, kDeviceToDevice, stream) != 0)
     return kUnhandledCudaError;
   note_received(to, bytes);
   // Sizes and bytes of objects; what else the host has written is not read back.
-  if (is_integer(type)) Machine::get().note_exchange(to, from, bytes, ranks);
+  if (is_integer(type)) Machine::get().note_exchange(to, from, bytes, ranks, content);
   return 0;
 }
 
@@ -341,14 +344,15 @@ MEMLEDGER_DOES_NOTHING(ncclGroupSimulateEnd)
 MEMLEDGER_ANSWER int ncclAllReduce(const void* from, void* to, size_t count, int type, int,
                                    Communicator* communicator, void* stream) {
   if (const int status = connect(communicator, kRing | kTree | kNvls)) return status;
-  return copy(to, from, count * size_of(type), type, communicator->ranks, stream);
+  return copy(to, from, count * size_of(type), type, communicator->ranks, stream,
+              Content::kReduced);
 }
 MEMLEDGER_ANSWER int ncclReduce(const void* from, void* to, size_t count, int type, int, int root,
                                 Communicator* communicator, void* stream) {
   if (const int status = connect(communicator, kRing)) return status;
-  return root == communicator->rank
-             ? copy(to, from, count * size_of(type), type, communicator->ranks, stream)
-             : 0;
+  return root == communicator->rank ? copy(to, from, count * size_of(type), type,
+                                           communicator->ranks, stream, Content::kReduced)
+                                    : 0;
 }
 MEMLEDGER_ANSWER int ncclBroadcast(const void* from, void* to, size_t count, int type, int root,
                                    Communicator* communicator, void* stream) {
@@ -369,7 +373,8 @@ MEMLEDGER_ANSWER int ncclReduceScatter(const void* from, void* to, size_t count,
                                        Communicator* communicator, void* stream) {
   if (const int status = connect(communicator, kRing | kNvls)) return status;
   const size_t bytes = count * size_of(type);
-  return copy(to, at(from, communicator->rank * bytes), bytes, type, communicator->ranks, stream);
+  return copy(to, at(from, communicator->rank * bytes), bytes, type, communicator->ranks, stream,
+              Content::kReduced);
 }
 MEMLEDGER_ANSWER int ncclAlltoAll(const void* from, void* to, size_t count, int type,
                                   Communicator* communicator, void* stream) {

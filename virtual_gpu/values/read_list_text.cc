@@ -30,6 +30,8 @@ std::string row_text(const ReadRow& row) {
     text += ": a value, read as zero";
   } else if (row.kind == ReadKind::kNumber) {
     text += ": a whole number, read as zero";
+  } else if (row.kind == ReadKind::kReceived) {
+    text += ": a whole number of other ranks, taken to be this one's";
   } else {
     text += ": " + size_in_words(static_cast<double>(row.dependent_bytes)) + " of results";
     if (row.kind == ReadKind::kUnboundedSize) text += ", no largest size is known";

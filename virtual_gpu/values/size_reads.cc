@@ -73,6 +73,7 @@ struct Rows {
   std::vector<Row> rows;
   pid_t process = 0;
   bool is_quiet = false;
+  bool has_short_report = false;  // of the run
 };
 
 // Never destroyed: operators may run until the end.
@@ -84,6 +85,7 @@ Rows& rows() {
 using Ask = uint32_t (*)();
 Ask ask_millionths = nullptr;
 Ask ask_number = nullptr;
+decltype(&memledger_virtual_gpu_is_as_sent) ask_if_sent = nullptr;
 
 uint32_t millionths() {
   // When the first operator needs it: the device is there by then.
@@ -98,10 +100,22 @@ bool numbers_are_one() {
 
 std::optional<at::Tensor> known_on_cpu(const at::Tensor& tensor) { return known_values(tensor); }
 
+bool is_on(const char* value) {
+  return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+}
+
+bool is_size(const ReadRow& row) {
+  return row.kind == ReadKind::kAssumedSize || row.kind == ReadKind::kUnboundedSize;
+}
+
 void print_at_exit() {
   if (getpid() != rows().process) return;
   try {
-    const std::string text = read_list_text(unknown_reads(), millionths());
+    std::vector<ReadRow> reads = unknown_reads();
+    // That values were read as zero stands in the report of the run.
+    if (rows().has_short_report)
+      reads.erase(std::stable_partition(reads.begin(), reads.end(), &is_size), reads.end());
+    const std::string text = read_list_text(reads, millionths());
     if (!text.empty()) write_standard_error(text);
   } catch (...) {  // no memory for the list
   }
@@ -198,17 +212,19 @@ void assume_numbers(void* destination, const RunningOps& ops, size_t bytes) {
   for (size_t at = 0; at + item <= bytes; at += item) begin[at] = 1;  // little-endian
 }
 
-void note_unknown_copy(void* destination, const RunningOps& ops, size_t bytes) {
+void note_unknown_copy(void* destination, const void* source, const RunningOps& ops, size_t bytes) {
   const char* const op = ops.depth == 0 ? nullptr : ops.outermost();
   note_zero_read(op);
-  const ReadKind kind = kind_of_copy(ops, bytes);
+  ReadKind kind = kind_of_copy(ops, bytes);
+  if (kind == ReadKind::kNumber && ask_if_sent != nullptr && ask_if_sent(source, bytes) != 0)
+    kind = ReadKind::kReceived;
   if (kind == ReadKind::kNumber) assume_numbers(destination, ops, bytes);
   // Tensors of fractions are results.
   if (op != nullptr && is_copy(op) && kind == ReadKind::kScalar) return;
   note(op == nullptr ? "a copy of the program's own" : op, kind);
 }
 
-void on_read(void* destination, const void* /*source*/, size_t bytes) {
+void on_read(void* destination, const void* source, size_t bytes) {
   RunningOps& ops = running_ops;
   if (ops.is_asking) return;
   try {
@@ -226,7 +242,7 @@ void on_read(void* destination, const void* /*source*/, size_t bytes) {
         return;
       }
     }
-    if (!last_copy_was_known()) note_unknown_copy(destination, ops, bytes);
+    if (!last_copy_was_known()) note_unknown_copy(destination, source, ops, bytes);
   } catch (...) {  // a row less
   }
 }
@@ -357,9 +373,12 @@ __attribute__((constructor(105))) void begin() {
   ask_millionths =
       reinterpret_cast<Ask>(dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_assumed_millionths"));
   ask_number = reinterpret_cast<Ask>(dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_assumed_number"));
+  ask_if_sent = reinterpret_cast<decltype(ask_if_sent)>(
+      dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_is_as_sent"));
   if (observe == nullptr || ask_millionths == nullptr) return;
-  const char* const quiet = secure_getenv(environment::kQuiet);
-  rows().is_quiet = quiet != nullptr && *quiet != '\0' && std::strcmp(quiet, "0") != 0;
+  rows().is_quiet = is_on(secure_getenv(environment::kQuiet));
+  const char* const report = secure_getenv(environment::kReport);
+  rows().has_short_report = is_on(report) && std::strcmp(report, environment::kFullReport) != 0;
   if (observe(&on_read) == 0) return;  // another copy of memledger does it
   at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
                             .needsInputs(true)

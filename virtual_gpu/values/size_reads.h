@@ -20,6 +20,7 @@ enum class ReadKind : uint8_t {
   kAssumedSize,    // the policy's
   kUnboundedSize,  // no largest size follows from the shapes: one was taken that may be too small
   kNumber,         // a whole number, as of item<int64_t>(), was read as zero: it may become a size
+  kReceived,       // a whole number that other ranks sent, taken to be this one's own
   kScalar,         // a truth or a fraction was read as zero: it may steer what runs
 };
 

@@ -1,0 +1,364 @@
+"""libmemledger.so: which one, its functions, and what their errors become."""
+
+import ctypes
+import gc
+import os
+import pathlib
+import re
+from typing import Any, List, Optional
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError(
+        "memledger needs PyTorch, and this Python has no torch: install it beside memledger (pip install torch)"
+    ) from None
+
+INTERFACE = 1
+NAME = "libmemledger.so"
+
+
+class Error(RuntimeError):
+    """What memledger could not do, in one sentence that names the thing."""
+
+
+def _loaded() -> Optional[str]:
+    """The library that is in this process already, as `memledger run` has brought it in."""
+    try:
+        maps = pathlib.Path("/proc/self/maps").read_text(errors="surrogateescape")
+    except OSError:
+        return None
+    for line in maps.splitlines():
+        path = line.split(maxsplit=5)[5:]
+        if path and os.path.basename(path[0]) == NAME:
+            return path[0]
+    return None
+
+
+def _release_of_torch() -> str:
+    version = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    return ".".join(version.groups()) if version else str(torch.__version__)
+
+
+def _installed() -> str:
+    """The library in this package that was built for this torch."""
+    folder = pathlib.Path(__file__).resolve().parent / "lib"
+    release = _release_of_torch()
+    path = folder / release / "lib" / NAME
+    if path.exists():
+        return str(path)
+    there = [one.parent.parent.name for one in folder.glob("*/lib/" + NAME)]
+    there.sort(key=lambda name: [int(part) for part in name.split(".") if part.isdigit()])
+    if not there:
+        raise ImportError(
+            f"memledger found no {NAME} in {folder}: install the wheel, start the program with `memledger run`, "
+            "or set MEMLEDGER_LIBRARY to the library's path"
+        )
+    raise ImportError(
+        f"this memledger has no library for torch {torch.__version__}: it was built for torch {', '.join(there)}"
+    )
+
+
+def _load() -> "tuple[ctypes.PyDLL, str]":
+    path = _loaded() or os.environ.get("MEMLEDGER_LIBRARY") or _installed()
+    try:
+        library = ctypes.PyDLL(path)
+        interface = library.memledger_c_interface
+    except (OSError, AttributeError) as error:
+        raise ImportError(f"memledger cannot use {path} with torch {torch.__version__}: {error}") from None
+    if interface() != INTERFACE:
+        raise ImportError(
+            f"{path} has version {interface()} of the C interface, and this memledger package needs {INTERFACE}: "
+            "install both from one release"
+        )
+    return library, path
+
+
+_library, LIBRARY_PATH = _load()
+
+_TEXT, _HANDLE, _INT, _LONG = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_OUT = ctypes.POINTER(ctypes.c_void_p)
+_MANY = ctypes.POINTER(ctypes.c_void_p)
+
+
+class ReportOptions(ctypes.Structure):
+    _fields_ = [
+        ("verbose", _INT),
+        ("device", _TEXT),
+        ("max_rows", _LONG),
+        ("sort", _TEXT),
+        ("group", _TEXT),
+        ("of_peak", _INT),
+    ]
+
+
+class TrackerOptions(ctypes.Structure):
+    _fields_ = [
+        ("detail", _INT),
+        ("verbose", _INT),
+        ("colons", _INT),
+        ("echo", _INT),
+        ("path", _TEXT),
+        ("file_name", _TEXT),
+        ("device", _TEXT),
+    ]
+
+
+class SavedOptions(ctypes.Structure):
+    _fields_ = [
+        ("exclude", _MANY),
+        ("excluded", ctypes.c_size_t),
+        ("inputs", _MANY),
+        ("input_count", ctypes.c_size_t),
+        ("device", _TEXT),
+        ("cuda_blocks", _INT),
+    ]
+
+
+class CourtesyOptions(ctypes.Structure):
+    _fields_ = [("place", _TEXT), ("folder", _TEXT), ("device", _TEXT), ("workspaces", _INT)]
+
+
+class PredictOptions(ctypes.Structure):
+    _fields_ = [
+        ("gpu", _TEXT),
+        ("capacity_bytes", _LONG),
+        ("least_runs", _INT),
+        ("most_runs", _INT),
+        ("timeout_s", _INT),
+    ]
+
+
+class CounterValues(ctypes.Structure):
+    _fields_ = [
+        (name, _LONG)
+        for name in (
+            "current_bytes",
+            "peak_bytes",
+            "allocated_bytes",
+            "freed_bytes",
+            "current_count",
+            "peak_count",
+            "allocated_count",
+            "freed_count",
+        )
+    ]
+
+
+# A step that is predicted runs Python code.
+Step = ctypes.PYFUNCTYPE(ctypes.c_void_p)
+
+# Those that return an error's text, or nothing. They keep Python's lock, as they handle tensors.
+_FALLIBLE = {
+    "start": (),
+    "read_counters": (_TEXT, ctypes.POINTER(CounterValues)),
+    "reset_peak": (_TEXT,),
+    "enter_label": (_TEXT, _OUT),
+    "module_new": (_TEXT, _OUT),
+    "module_part": (_HANDLE, _TEXT, _TEXT),
+    "module_tensor": (_HANDLE, _TEXT, _TEXT, _INT, _HANDLE),
+    "reporter_new": (_OUT,),
+    "reporter_add_module": (_HANDLE, _TEXT, _HANDLE),
+    "reporter_add_tensor": (_HANDLE, _TEXT, _HANDLE, _INT),
+    "reporter_add_graph": (_HANDLE, _HANDLE),
+    "reporter_add_state": (_HANDLE, _TEXT, _HANDLE),
+    "reporter_remove": (_HANDLE, _TEXT),
+    "reporter_text": (_HANDLE, _TEXT, ctypes.POINTER(ReportOptions), _OUT),
+    "reporter_why": (_HANDLE, _HANDLE, _TEXT, _TEXT, _OUT),
+    "tracker_new": (ctypes.POINTER(TrackerOptions), _OUT),
+    "tracker_add_module": (_HANDLE, _TEXT, _HANDLE),
+    "tracker_add_tensor": (_HANDLE, _TEXT, _HANDLE),
+    "tracker_add_state": (_HANDLE, _TEXT, _HANDLE),
+    "tracker_remove": (_HANDLE, _TEXT),
+    "tracker_track": (_HANDLE, _TEXT, _TEXT, _TEXT, _INT, _OUT, _OUT),
+    "tracker_log_path": (_HANDLE, _OUT),
+    "tracker_clear_cache": (_HANDLE,),
+    "tracker_tensors": (_HANDLE, _OUT),
+    "tracker_usage": (_HANDLE, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)),
+    "saved_new": (_MANY, ctypes.c_size_t, _HANDLE, ctypes.POINTER(SavedOptions), _OUT),
+    "saved_by_storage": (_HANDLE, _HANDLE, _INT, _OUT),
+    "saved_text": (_HANDLE, _TEXT, _OUT),
+    "size_begin": (_HANDLE, _LONG, _MANY, ctypes.c_size_t, _OUT),
+    "size_end": (_HANDLE, _MANY, ctypes.c_size_t, _OUT, _OUT),
+    "profiler_new": (_HANDLE, _INT, _INT, _TEXT, _TEXT, _OUT),
+    "profiler_record_stats": (_HANDLE, _OUT),
+    "profiler_epoch_end": (_HANDLE, _OUT),
+    "profiler_csv_path": (_HANDLE, _OUT),
+    "set_target": (_TEXT,),
+    "lines_new": (_OUT,),
+    "lines_add_function": (_HANDLE, _TEXT, _TEXT, _TEXT, _INT, _TEXT),
+    "lines_enable": (_HANDLE,),
+    "lines_disable": (_HANDLE,),
+    "lines_clear": (_HANDLE,),
+    "lines_text": (_HANDLE, _TEXT, _TEXT, _TEXT, _OUT),
+    "courtesy_new": (ctypes.POINTER(CourtesyOptions), _OUT),
+    "courtesy_add_tensor": (_HANDLE, _HANDLE),
+    "courtesy_yield": (_HANDLE,),
+    "courtesy_restore": (_HANDLE,),
+    "courtesy_unmoved": (_HANDLE, _OUT),
+    "predict": (Step, ctypes.POINTER(PredictOptions), _TEXT, _TEXT, _INT, _OUT, _OUT),
+}
+_OTHERS: Any = {
+    "version": (_TEXT, ()),
+    "built_for": (_TEXT, ()),
+    "free": (None, (_HANDLE,)),
+    "know": (ctypes.c_uint64, (_HANDLE,)),
+    "leave_label": (None, (_HANDLE,)),
+    "module_let_go": (None, (_HANDLE,)),
+    "module_free": (None, (_HANDLE,)),
+    "reporter_free": (None, (_HANDLE,)),
+    "tracker_free": (None, (_HANDLE,)),
+    "saved_total_bytes": (_LONG, (_HANDLE,)),
+    "saved_is_complete": (_INT, (_HANDLE,)),
+    "saved_free": (None, (_HANDLE,)),
+    "size_free": (None, (_HANDLE,)),
+    "profiler_free": (None, (_HANDLE,)),
+    "lines_free": (None, (_HANDLE,)),
+    "courtesy_yielded_bytes": (_LONG, (_HANDLE,)),
+    "courtesy_free": (None, (_HANDLE,)),
+}
+
+
+def _function(name: str, result: Any, arguments: Any) -> Any:
+    try:
+        function = getattr(_library, "memledger_" + name)
+    except AttributeError:
+        raise ImportError(
+            f"{LIBRARY_PATH} lacks memledger_{name}: install library and package from one release"
+        ) from None
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_functions = {name: _function(name, _HANDLE, arguments) for name, arguments in _FALLIBLE.items()}
+_functions.update({name: _function(name, *types) for name, types in _OTHERS.items()})
+
+__version__: str = _functions["version"]().decode()
+built_for_torch: str = _functions["built_for"]().decode()
+
+
+def _taken(address: Any) -> str:
+    """The text at an address, which is freed."""
+    text = ctypes.string_at(address).decode("utf-8", "replace")
+    _functions["free"](address)
+    return text
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a function that returns an error's text."""
+    error = _functions[name](*arguments)
+    if error:
+        raise Error(_taken(error))
+
+
+def ask(name: str, *arguments: Any) -> str:
+    """Calls one whose last argument is a text to be given out."""
+    out = ctypes.c_void_p()
+    call(name, *arguments, ctypes.byref(out))
+    return _taken(out.value)
+
+
+def ask_two(name: str, *arguments: Any) -> "tuple[str, str]":
+    """Calls one whose last two arguments are texts to be given out."""
+    first, second = ctypes.c_void_p(), ctypes.c_void_p()
+    call(name, *arguments, ctypes.byref(first), ctypes.byref(second))
+    return _taken(first.value), _taken(second.value)
+
+
+def plain(name: str, *arguments: Any) -> Any:
+    """Calls one that cannot fail."""
+    return _functions[name](*arguments)
+
+
+def encode(text: Optional[str]) -> Optional[bytes]:
+    if text is None:
+        return None
+    encoded = os.fspath(text).encode("utf-8", "surrogateescape")
+    if b"\0" in encoded:
+        raise ValueError(f"memledger: there is a zero byte in {text!r}")
+    return encoded
+
+
+class Handle:
+    """What a `memledger_…_new` has made, until the last reference to it goes."""
+
+    def __init__(self, kind: str, *arguments: Any) -> None:
+        self.kind = kind
+        self.address: Optional[int] = None
+        out = ctypes.c_void_p()
+        call(kind + "_new", *arguments, ctypes.byref(out))
+        self.address = out.value
+
+    def free(self) -> None:
+        address, self.address = self.address, None
+        if address is not None:
+            plain(self.kind + "_free", address)
+
+    def __del__(self) -> None:
+        try:
+            self.free()
+        except Exception:
+            pass  # Python is ending
+
+    @property
+    def _as_parameter_(self) -> Optional[int]:
+        return self.address
+
+
+def address_of(tensor: Any, what: str = "a tensor") -> int:
+    """The address of a tensor's TensorImpl, for a call that the tensor lives through."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"memledger: {what} is a {type(tensor).__name__}, not a torch.Tensor")
+    return tensor._cdata
+
+
+def addresses_of(tensors: Any, what: str = "a tensor") -> "tuple[Any, int]":
+    """An array of them, and its length."""
+    addresses = [address_of(tensor, what) for tensor in tensors]
+    return (ctypes.c_void_p * len(addresses))(*addresses), len(addresses)
+
+
+def device_text(device: Any) -> Optional[bytes]:
+    """A torch.device, its text, or the number of a GPU."""
+    if device is None:
+        return None
+    if isinstance(device, int):
+        return f"cuda:{device}".encode()
+    try:
+        return str(torch.device(device)).encode()
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"memledger: {device!r} is no device: {error}") from None
+
+
+def tensors_in(value: Any) -> List[Any]:
+    """The tensors in nested lists, tuples, dicts and objects such as Hugging Face's outputs."""
+    found: List[Any] = []
+    seen = set()
+    stack = [value]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+        elif isinstance(one, (list, tuple, set, frozenset, dict)) or hasattr(one, "__dataclass_fields__"):
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+            parts = one.values() if isinstance(one, dict) else one
+            if not isinstance(one, (list, tuple, set, frozenset, dict)):
+                parts = vars(one).values()
+            stack.extend(reversed(list(parts)))
+    return found
+
+
+def _start() -> None:
+    call("start")
+    # Tensors from before are in the books from now on, too.
+    know = _functions["know"]
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor):
+            know(thing._cdata)
+
+
+_start()

@@ -1,0 +1,65 @@
+"""MemoryProfiler: what each iteration of a training loop takes."""
+
+import sys
+from typing import Any, Optional, TextIO
+
+import torch
+
+from . import _library
+from ._modules import Mirror
+
+
+class MemoryProfiler:
+    """Prints what each iteration takes: the cache, feature maps, weights, their gradients.
+
+        profiler = memledger.memory_profiler(model, print_period=5, csv=True)
+        for batch in loader:
+            train(batch)
+            profiler.record_stats()      # before the gradients are dropped
+        profiler.epoch_end()
+
+    The CSV is in ``csv_folder``, with exact bytes. ``device``: that of the first parameter. Holds nothing alive.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        print_period: int = 1,
+        csv: bool = False,
+        *,
+        device: Any = None,
+        csv_folder: str = "memory_csv_data",
+        file: Optional[TextIO] = None,
+    ) -> None:
+        self._mirror = Mirror(model)
+        self._file = file
+        with self._mirror.filled():
+            self._handle = _library.Handle(
+                "profiler",
+                self._mirror.handle,
+                int(print_period),
+                bool(csv),
+                _library.encode(csv_folder),
+                _library.device_text(device),
+            )
+
+    def record_stats(self) -> None:
+        """Ends an iteration, and prints it if it is a ``print_period``-th one."""
+        self._print("profiler_record_stats")
+
+    def epoch_end(self) -> None:
+        """Ends an epoch: iterations count from 1 again."""
+        self._print("profiler_epoch_end")
+
+    def csv_path(self) -> str:
+        """Returns the absolute path of the CSV file; empty without one."""
+        return _library.ask("profiler_csv_path", self._handle)
+
+    def _print(self, function: str) -> None:
+        with self._mirror.filled():
+            text = _library.ask(function, self._handle)
+        if text:
+            print(text, end="", file=self._file or sys.stdout)
+
+
+memory_profiler = MemoryProfiler
