@@ -125,6 +125,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   tracker/lines/line_table.cc
   tracker/lines/profiled_body.cc
   tracker/lines/program_functions.cc
+  tracker/lines/python_functions.cc
   tracker/log/diff_builder.cc
   tracker/log/log_digest.cc
   tracker/log/log_reader.cc
@@ -156,6 +157,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   runner/inside/memory_limits.cc
   runner/inside/process_end.cc
   runner/inside/program_calls.cc
+  runner/inside/python_lines.cc
   runner/inside/python_program.cc
   runner/inside/real_devices.cc
   runner/inside/run_report.cc

@@ -52,9 +52,12 @@ bool is_compiled_region(const char* name) {
   return name[0] == 'T' && std::strncmp(name, kCompiledRegion.data(), kCompiledRegion.size()) == 0;
 }
 
-// Its function reads all parameters of its graph, so that none of them tells a layer.
-bool is_compiled_function(const char* name) {
-  return name[0] == 'C' && std::strcmp(name, "CompiledFunction") == 0;
+// A function that reads parameters of all layers, so that none of them tells one: what is compiled,
+// and what DataParallel copies to its devices and adds up from there.
+bool reads_all_layers(const char* name) {
+  return (name[0] == 'C' && std::strcmp(name, "CompiledFunction") == 0) ||
+         (name[0] == 'B' && std::strcmp(name, "Broadcast") == 0) ||
+         (name[0] == 'R' && std::strcmp(name, "ReduceAddCoalesced") == 0);
 }
 
 uintptr_t address_of(c10::StorageImpl& storage) {
@@ -143,13 +146,21 @@ class LayerInputs {
   void add(const core::Ledger& ledger, uintptr_t address) {
     if (const uint64_t told = ledger.told_parameter_at(address); told != 0) {
       if (is_layer_) told_parameter_ = told;
-    } else if (count_ < others_.size()) {
+    } else if (address != 0 && count_ < others_.size()) {
       others_[count_++] = address;
     }
   }
   // The last parameter that a module of the program has told, and the first that is none. 0: none.
   uint64_t told_parameter() const { return told_parameter_; }
   uintptr_t first() const { return others_[0]; }
+  // The parameter of the first that a layer has made. 0: of none.
+  uint64_t inherited(const core::Ledger& ledger) const {
+    for (size_t i = 0; i < count_; ++i) {
+      if (const uint64_t parameter = ledger.parameter_at(others_[i]); parameter != 0)
+        return parameter;
+    }
+    return 0;
+  }
   void note_consumer(core::Ledger& ledger, uint64_t parameter) const {
     for (size_t i = 0; is_layer_ && i < count_; ++i) ledger.note_consumer(others_[i], parameter);
   }
@@ -160,6 +171,18 @@ class LayerInputs {
   std::array<uintptr_t, 4> others_{};
   size_t count_ = 0;
 };
+
+// A replica's copies of parameters are no leaves.
+uint64_t told_parameter_among(const at::RecordFunction& fn, const core::Ledger& ledger) {
+  uint64_t told = 0;
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = told == 0 ? storage_impl_of(tensor) : nullptr;
+      if (storage != nullptr) told = ledger.told_parameter_at(address_of(*storage));
+    });
+  }
+  return told;
+}
 
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   RegistryState& state = RegistryState::get();
@@ -186,10 +209,13 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
         if (tensor.is_leaf()) {
           thread.parameter = thread.last_parameter = state.ledger.mark_parameter_like(address);
           thread.last_parameter_address = address;
-        } else if (address == thread.last_parameter_address) {
-          // If another storage has taken the place of a parameter that ended, the id leads to
-          // nothing.
+        } else if (address == thread.last_parameter_address &&
+                   state.ledger.id_at(address) == thread.last_parameter) {
+          // Not where another storage has taken the place of one that ended, as FSDP2's do.
           thread.parameter = thread.last_parameter;
+        } else if (thread.parameter == 0 && reads_layers && tensor.is_view()) {
+          // DataParallel's replica on the parameters' own device reads them so.
+          thread.parameter = state.ledger.told_parameter_at(address);
         }
         if (first_graded == 0) first_graded = address;
       } else if (reads_layers) {
@@ -207,11 +233,12 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
     if (!adopting && !grad_on && !may_step) break;
   }
   if (thread.parameter == 0) {
-    const uintptr_t nearest = first_graded != 0 ? first_graded : inputs.first();
     thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter()
-                                 : nearest != 0               ? state.ledger.parameter_at(nearest)
-                                                              : 0;
+                                 : first_graded != 0 ? state.ledger.parameter_at(first_graded)
+                                                     : inputs.inherited(state.ledger);
   }
+  if (thread.nearest() == 0 && first_graded != 0 && reads_layers)
+    thread.inherited_parameter = told_parameter_among(fn, state.ledger);
   if (thread.nearest() != 0) {
     inputs.note_consumer(state.ledger, thread.nearest());
   } else {
@@ -272,7 +299,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
     core::TrainingThreads::note(thread);
   }
   look_at_inputs(thread, fn, name);
-  if (is_compiled_function(name)) thread.parameter = thread.inherited_parameter = 0;
+  if (reads_all_layers(name)) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
   note_next_node(thread, fn);
 }

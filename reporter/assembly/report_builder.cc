@@ -44,7 +44,8 @@ std::string part_named_by(std::string_view label) {
     const std::string_view name = label.substr(step + kStep.size());
     return std::string(name.substr(0, name.find('.')));
   }
-  for (const std::string_view wrapper : {"DistributedDataParallel", "FullyShardedDataParallel"}) {
+  for (const std::string_view wrapper :
+       {"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"}) {
     const std::string forward = std::string(wrapper) + ".forward";
     if (label.find(forward) != std::string_view::npos) return std::string(wrapper);
   }

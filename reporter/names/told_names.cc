@@ -14,6 +14,8 @@
 
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/hooks/training_notes.h"
+#include "registry/libtorch/storage_impl.h"
+#include "registry/live_storages.h"
 #include "registry/recording.h"
 #include "registry/registry.h"
 
@@ -269,7 +271,8 @@ std::unordered_set<uint64_t> storages_that_matter() {
   const Registry& registry = Registry::global();
   std::unordered_set<uint64_t> ids;
   const auto add = [&ids](const Snapshot& snapshot, c10::Device device) {
-    for (const StorageInfo& storage : snapshot.storages(device)) ids.insert(storage.id);
+    for (const StorageInfo& storage : snapshot.storages(device))
+      ids.insert({storage.id, storage.parameter, storage.consumer});
   };
   const Snapshot now = registry.snapshot();
   for (const DeviceInfo& info : now.devices()) {
@@ -456,6 +459,9 @@ void ToldNames::add_tensor(Module module, std::string_view name, Role role,
   try {
     if (!tensor.defined()) return;
     const uint64_t storage_id = Registry::global().storage_id(tensor);
+    if (role == Role::kParameter) {
+      if (c10::StorageImpl* const storage = storage_impl_of(tensor)) know_parameter(*storage);
+    }
     {
       std::vector<WeakTensor> dropped;  // let go of without the lock
       const Hold hold(table_->lock);

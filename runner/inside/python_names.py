@@ -1,7 +1,8 @@
 R"PYTHON(#"
 # What memledger runs in a Python program that it watches, once, while `import torch` runs. At the
 # end of that import it registers PyTorch's own hooks, which tell C++ of modules, parameters,
-# buffers and optimizers (python_program.cc). First and last line: C++ includes this file as text.
+# buffers and optimizers (python_program.cc); with `-f` it describes the functions that are profiled
+# (python_lines.cc). First and last line: C++ includes this file as text.
 #
 # Nothing here keeps an object of the program's alive, raises or prints. Modules' forward functions
 # have no hook, which would slow each call and show in compiled code; what compiled code runs of
@@ -32,7 +33,75 @@ class Books:
             "add_state": (text, tensor, text, tensor),
         }.items():
             setattr(self, name, ctypes.PYFUNCTYPE(None, *arguments)(ADDRESSES[name]))
+        tell = ctypes.PYFUNCTYPE(ctypes.c_int, text, text, text, ctypes.c_int, ctypes.c_int)
+        self.add_function = tell(ADDRESSES["add_function"])
+        self.has_function = ctypes.PYFUNCTYPE(ctypes.c_int, text)(ADDRESSES["has_function"])
+        self.add_near = ctypes.PYFUNCTYPE(None, text)(ADDRESSES["add_near"])
+        self.begin_lines = ctypes.PYFUNCTYPE(None, ctypes.py_object)(ADDRESSES["begin_lines"])
         self.program_ends = ctypes.CFUNCTYPE(None)(ADDRESSES["program_ends"])
+
+
+class Profiled:
+    """The functions that `-f` names. PROFILED is what C++ has put here."""
+
+    def __init__(self, books):
+        self.books = books
+        books.begin_lines(self.describe)
+
+    def describe(self, code, its_globals):
+        """Returns the number of the function with that code, -1 if it is not one of them."""
+        import os
+
+        file = code.co_filename
+        file = file if file.startswith("<") else os.path.abspath(file)
+        texts = (full_name(code), str(its_globals.get("__name__", "")), file)
+        first, last = code.co_firstlineno, self.last_line(code)
+        return self.books.add_function(*(encode(text) for text in texts), first, last)
+
+    def last_line(self, code):
+        lines = [line for _, _, line in code.co_lines() if line]
+        within = [self.last_line(one) for one in code.co_consts if isinstance(one, type(code))]
+        return max([code.co_firstlineno] + lines + within)
+
+    def describe_others(self):
+        """Describes those that have made nothing, and suggests names for those not there."""
+        import gc
+
+        functions = [o for o in gc.get_objects() if type(o) is type(begin)]
+        own = [one for one in functions if is_of_program(one.__code__.co_filename)]
+        for wanted in PROFILED:
+            if not any(self.is_described(wanted, some) for some in ([], own, functions)):
+                self.suggest(wanted, own)
+
+    def is_described(self, wanted, functions):
+        for function in functions:
+            if function.__code__.co_name == last_part(wanted):
+                self.describe(function.__code__, function.__globals__)
+        return self.books.has_function(encode(wanted)) != 0
+
+    def suggest(self, wanted, functions):
+        import difflib
+
+        names = {full_name(function.__code__) for function in functions}
+        by_last_part = {last_part(name): name for name in names}
+        for near in difflib.get_close_matches(last_part(wanted), by_last_part, 3):
+            self.books.add_near(encode(by_last_part[near]))
+
+
+def encode(text):
+    return text.encode("utf-8", "replace")
+
+
+def full_name(code):
+    return getattr(code, "co_qualname", code.co_name).replace(".<locals>", "")
+
+
+def last_part(name):
+    return name.replace("::", ".").split(".")[-1]
+
+
+def is_of_program(file):
+    return not file.startswith("<") and "-packages/" not in file and "/lib/python3" not in file
 
 
 def begin():
@@ -51,6 +120,7 @@ def begin():
     Module, Tensor = nn_module.Module, torch.Tensor
     plain = (Parameter, Tensor, Buffer)
     books = Books()
+    profiled = Profiled(books) if PROFILED else None
     numbers = itertools.count(1)
     modules = {}  # by id, Known
     optimizers = {}  # by id, Known
@@ -76,9 +146,6 @@ def begin():
     def find(table, thing):
         known = table.get(id(thing))
         return known if known is not None and known() is thing else None
-
-    def encode(text):
-        return text.encode("utf-8", "replace")
 
     def parts_of(tensor):
         """The tensors with memory: those of a DTensor or another tensor that wraps some."""
@@ -141,6 +208,8 @@ def begin():
     def number_of(module):
         known = find(modules, module)
         if known is None:
+            if not is_fsdp_watched:
+                watch_fsdp()
             scan(module, set())
             known = find(modules, module)
         return known.number
@@ -187,6 +256,8 @@ def begin():
         known.steps += 1
         if not is_due(known.steps):
             return
+        if not is_fsdp_watched:
+            watch_fsdp()
         scan_all()
         for i, group in enumerate(optimizer.param_groups):
             for j, parameter in enumerate(group["params"]):
@@ -256,12 +327,66 @@ def begin():
     after("train", True, is_train_wanted)
     after("__setstate__", False, lambda module: True)
 
+    # Copies of parameters that a wrapper makes, and puts in their place past all hooks.
+
+    def tell_gathered(its_parameter):
+        """FSDP2's: whole, while its module runs."""
+        place = its_parameter._module_info
+        tell_tensor(number_of(place.module), place.param_name + ".gathered", PARAMETER, its_parameter._unsharded_param)
+
+    def tell_replicas(module, replicas):
+        """DataParallel's: several of a replica may lie in one storage."""
+        for i, replica in enumerate(replicas):
+            of_storage = {}
+            for its_module, copied in zip(module.modules(), replica.modules()):
+                for name, copy in copied._former_parameters.items():
+                    storage = copy.untyped_storage().data_ptr()
+                    if its_module._parameters[name].untyped_storage().data_ptr() != storage:
+                        of_storage.setdefault(storage, []).append((its_module, name, copy))
+            several = 0
+            for (its_module, name, copy), *others in of_storage.values():
+                if others:
+                    its_module, name, several = module, "parameters_%d" % several, several + 1
+                tell_tensor(number_of(its_module), "%s.replica_%d" % (name, i), PARAMETER, copy)
+
+    def tell_after(kind, name, tell):
+        function = kind.__dict__[name]
+
+        @functools.wraps(function)
+        def called(self, *arguments):
+            result = function(self, *arguments)
+            if not is_compiling():
+                try:
+                    tell(self, arguments, result)
+                except Exception:
+                    pass
+            return result
+
+        setattr(kind, name, called)
+
+    def watch_fsdp():
+        """At its first use that is seen: it is imported long after torch, or never."""
+        nonlocal is_fsdp_watched
+        fsdp = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_param")
+        kind = getattr(fsdp, "FSDPParam", None)
+        if kind is not None:
+            is_fsdp_watched = True
+            tell_after(kind, "to_unsharded", lambda self, arguments, result: tell_gathered(self))
+
+    is_fsdp_watched = False
+    tell_after(
+        torch.nn.DataParallel,
+        "replicate",
+        lambda self, arguments, result: tell_replicas(arguments[0], result),
+    )
+
     @atexit.register
     def at_end():
-        try:
-            scan_all()
-        except Exception:
-            pass
+        for last_look in [scan_all] + ([profiled.describe_others] if profiled else []):
+            try:
+                last_look()
+            except Exception:
+                pass  # something is not told
         books.program_ends()
 
     nn_module.register_module_module_registration_hook(on_module)

@@ -11,7 +11,9 @@
 
 #include "reporter/names/told_names.h"
 #include "reporter/role.h"
+#include "runner/inside/python_lines.h"
 #include "runner/inside/watch.h"
+#include "tracker/lines/python_functions.h"
 
 namespace memledger::inside {
 namespace {
@@ -62,7 +64,16 @@ void add_state(const char* optimizer, void* parameter, const char* slot, void* s
   const Borrowed borrowed(state);
   ToldNames::global().add_state(optimizer, *owner, slot, *borrowed);
 }
-void program_ends() { interpreter_ends(); }
+void begin_lines(void* describe) { begin_python_lines(describe); }
+int add_function(const char* name, const char* module, const char* file, int first, int last) {
+  return add_python_function(name, module, file, first, last);
+}
+int has_function(const char* name) { return PythonFunctions::has(name) ? 1 : 0; }
+void add_near(const char* name) { PythonFunctions::add_near(name); }
+void program_ends() {
+  end_python_lines();
+  interpreter_ends();
+}
 
 template <typename Function>
 std::string entry(const char* name, Function function) {
@@ -94,7 +105,10 @@ int run_source(void* /*unused*/) {
         "ADDRESSES={" + entry("add_module", &add_module) + entry("add_part", &add_part) +
         entry("add_tensor", &add_tensor) + entry("end_module", &end_module) +
         entry("add_trained", &add_trained) + entry("add_gradient", &add_gradient) +
-        entry("add_state", &add_state) + entry("program_ends", &program_ends) + "}\n" + kSource;
+        entry("add_state", &add_state) + entry("begin_lines", &begin_lines) +
+        entry("add_function", &add_function) + entry("has_function", &has_function) +
+        entry("add_near", &add_near) + entry("program_ends", &program_ends) +
+        "}\nPROFILED=" + profiled_python_names() + "\n" + kSource;
     Object* const module = add_python_module(kModule);  // borrowed
     if (module != nullptr) {
       if (Object* const code = compile(source.c_str(), "<memledger>", kFileInput)) {

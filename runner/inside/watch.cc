@@ -33,6 +33,7 @@
 #include "runner/inside/measure.h"
 #include "runner/inside/memory_limits.h"
 #include "runner/inside/process_end.h"
+#include "runner/inside/python_lines.h"
 #include "runner/inside/python_program.h"
 #include "runner/inside/run_report.h"
 #include "text/bytes.h"
@@ -177,6 +178,7 @@ void begin_lines() {
   if (const int gpu = settings.gpu.value_or(0); gpu > 0)
     internal::set_target_device_unseen(
         c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu)));
+  profile_python_functions(settings.functions);
   watch.lines = new LineProfiler(settings.functions);
   watch.lines->enable().release();
 }

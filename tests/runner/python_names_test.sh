@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# python_names_test.sh MEMLEDGER PROGRAM.py LIBTORCH_LIB VERSION [--cuda]
+# python_names_test.sh MEMLEDGER PROGRAM.py LINES_PROGRAM.py LIBTORCH_LIB VERSION [--cuda]
 #
 # Python programs that have never heard of memledger have their names and lines in the report: what
-# they say of themselves is held against the rows of the peak.
+# they say of themselves is held against the rows of the peak. The lines of their functions are
+# profiled.
 #
 # Needs a python3 that imports the torch of this LibTorch: the one that MEMLEDGER_TEST_PYTHON names
 # (--test_env=MEMLEDGER_TEST_PYTHON=/venv/bin/python), or the one in PATH, with LibTorch's own
 # package if LIBTORCH is one.
 source tests/support/shell_test.sh
-memledger="$PWD/$1" program="$PWD/$2" packages="$(dirname "$(dirname "$3")")" version="$4"
+memledger="$PWD/$1" program="$PWD/$2" profiled="$PWD/$3"
+packages="$(dirname "$(dirname "$4")")" version="$5"
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model PYTHONDONTWRITEBYTECODE=1
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(err)
 gpu=()  # a torch with CUDA does not start without NVIDIA's libraries
-[[ "${5:-}" == --cuda ]] && gpu=(--virtual-gpu=h100)
+[[ "${6:-}" == --cuda ]] && gpu=(--virtual-gpu=h100)
 
 python="${MEMLEDGER_TEST_PYTHON:-python3}"
 [[ -n "${MEMLEDGER_TEST_PYTHON:-}" ]] || export PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}"
@@ -27,8 +29,8 @@ fi
 run() { "$memledger" run --quiet "${gpu[@]}" --save-report=report.json "$@" >out 2>err; }
 
 # Fails unless the peak's named rows are what the program tells, and gradients of it; nearly all
-# other bytes have a layer.
-named_rightly() {  # DEVICE
+# other bytes, or that share of all, have a layer.
+named_rightly() {  # DEVICE [SHARE]
   python3 - "$@" <<'PYTHON'
 import json, sys
 told = {name: (role, int(size)) for name, role, size in (line.split() for line in open("out"))}
@@ -48,14 +50,17 @@ for name, (role, size) in told.items():
     if found.pop(name, None) != (role, size):
         wrong.append(f"{name}: no row, or another role or size than {role}, {size}")
 for name, (role, size) in found.items():
-    if name.endswith(".grad") and (role, size) == ("gradient", told.get(name[:-5], (0, 0))[1]):
+    whole = name.replace(".gathered", "")  # by one rank: as large as its part
+    if whole != name and (role, size) == told.get(whole):
+        continue
+    if whole.endswith(".grad") and (role, size) == ("gradient", told.get(whole[:-5], (0, 0))[1]):
         continue
     wrong.append(f"{name} is nothing that the program has")
 tensors = [row for row in rows if row["storage_kind"] == "tensor"]
 total = sum(row["bytes"] for row in tensors)
 known = sum(row["bytes"] for row in tensors if not row["anonymous"] or row["module"])
 print(f"{sys.argv[1]}: {known} of {total} bytes have a name or a layer")
-if known < 0.99 * total:
+if known < float((sys.argv[2:] or ["0.99"])[0]) * total:
     wrong.append("too few: " + ", ".join(f"{row['op']} {row['phase']} {row['bytes']}" for row in tensors if row["anonymous"] and not row["module"]))
 print("\n".join(wrong))
 sys.exit(bool(wrong))
@@ -68,14 +73,27 @@ for mode in train wrapped copies; do
   [[ $mode == wrapped ]] || check "$mode: silent" equal "$(cat err)" ""  # torch itself warns there
   check "$mode: names" named_rightly cpu
 done
+# Residual sums have no layer there.
+run -- "$python" "$program" gathered
+check "gathered: exit status" equal "$?" 0
+check "gathered: names" named_rightly cpu 0.5
 # Neither the environment's variables nor the user's folder are read.
 run -- "$python" -I "$program" train
 check "isolated: names" named_rightly cpu
-if [[ "${5:-}" == --cuda ]]; then
+if [[ "${6:-}" == --cuda ]]; then
   run -- "$python" "$program" train cuda
   check "on a virtual GPU" named_rightly cuda:0
 fi
 
+for mode in generate inference; do
+  run -- "$python" "$program" "$mode"
+  check "$mode: names" named_rightly cpu
+  check "$mode: each cache is of its layer" python3 -c '
+import json
+rows = json.load(open("report.json"))["peaks"]["devices"][0]["rows"]
+caches = {row["module"] for row in rows if row["op"] == "aten::cat"}
+assert caches == {"blocks.0.mlp.2", "blocks.1.mlp.2"}, caches'
+done
 # What dry-run says of its peak, by the program's own figures, which `run` has left in `out`.
 predicted_rightly() {
   python3 - "$program" <<'PYTHON'
@@ -104,7 +122,7 @@ print("\n".join(wrong))
 sys.exit(bool(wrong))
 PYTHON
 }
-if [[ "${5:-}" == --cuda ]]; then
+if [[ "${6:-}" == --cuda ]]; then
   run -- "$python" "$program" large cuda
   cp out told
   "$memledger" dry-run --gpu=h100 --settings=none --json=prediction.json -- "$python" "$program" large cuda >out 2>err
@@ -153,4 +171,48 @@ run --stacks=off -- "$python" "$program" lines
 check "lines: off" lines_told no
 run --stacks=all -- "$python" "$program" lines
 check "lines: all" lines_told yes
+
+profile() { "$memledger" run "${gpu[@]}" "$@" >out 2>err; }
+row() { awk -v title="## $1" -v code="$2" '/^## /{ inside = $0 == title } inside && index($0, code) { print $1, $2 }' err; }
+
+if [[ "${6:-}" == --cuda ]]; then
+  # The figures of pytorch_memlab's README.
+  profile -f outer -f inner -- "$python" "$profiled" readme
+  check "profile: exit status" equal $? 0
+  check "profile: outer begins" equal "$(row outer 'def outer')" "0.00B 0.00B"
+  check "profile: the first" equal "$(row outer ' linear = ')" "40.00K 2.00M"
+  check "profile: the second" equal "$(row outer 'linear2 =')" "80.00K 2.00M"
+  check "profile: the call" equal "$(row outer 'inner()')" "120.00K 2.00M"
+  check "profile: inner begins" equal "$(row inner 'def inner')" "80.00K 2.00M"
+  check "profile: inner's line" equal "$(row inner 'Linear')" "120.00K 2.00M"
+  check "profile: of these only" equal "$(grep -c '^## ' err)" 2
+
+  # LibTorch's own counts, those of the threads that run backward, too.
+  profile -q -f train_step -f Net.forward -r lines.json -- "$python" "$profiled" train
+  check "profile: a training step" python3 -c '
+import json
+allocated, freed, peak = map(int, open("out").read().split())
+step, forward = json.load(open("lines.json"))["functions"]
+assert (step["function"], forward["function"]) == ("train_step", "Net.forward"), step["function"]
+assert step["total"]["allocated_bytes"] == allocated, (step["total"], allocated)
+assert step["total"]["freed_bytes"] == freed, (step["total"], freed)
+assert max(line["active_bytes.all.peak"] or 0 for line in step["lines"]) == peak, peak
+backward = [line for line in step["lines"] if "backward()" in line["code"]]
+assert backward[0]["allocated_bytes"] > allocated / 2, backward
+for one in (step, forward):
+    for figure in ("allocated_bytes", "freed_bytes", "left_bytes"):
+        assert sum(line[figure] or 0 for line in one["lines"]) == one["total"][figure], figure
+call = [line for line in step["lines"] if "net(x)" in line["code"]]
+assert forward["total"]["allocated_bytes"] < call[0]["allocated_bytes"]'
+fi
+profile -f short_lived -- "$python" "$profiled" many
+check "profile: nothing is kept alive" equal "$(cat out)" "ended 200"
+check "profile: of a function in a function" has err "## mode_many.short_lived"
+profile -f python_lines_program.never_called -f train_stp -- "$python" "$profiled" many
+check "profile: a function that is not called, by its module" has err "def never_called():"
+check "profile: one that is not there" has err 'there is no function `train_stp`'
+check "profile: a near one" has err '; near: `train_step`'
+profile -f mode_fails.failing -- "$python" "$profiled" fails
+check "profile: an exception stays as it was" equal "$(cat out)" "as it was RuntimeError"
+check "profile: its function" has err "## mode_fails.failing"
 finish

@@ -53,12 +53,16 @@ def train(model, optimizer, device="cpu", steps=3):
         optimizer.zero_grad()
 
 
+def size_of(tensor):
+    return getattr(tensor, "_local_tensor", tensor).untyped_storage().nbytes()
+
+
 def tell(prefix, model, optimizer=None):
     """NAME ROLE BYTES of each tensor with its own storage."""
     for name, tensor in model.named_parameters():
-        print(prefix + name, "parameter", tensor.untyped_storage().nbytes())
+        print(prefix + name, "parameter", size_of(tensor))
         for slot, state in (optimizer.state[tensor] if optimizer else {}).items():
-            size = state.untyped_storage().nbytes()
+            size = size_of(state)
             print(f"{type(optimizer).__name__}.{prefix}{name}.{slot}", "optimizer_state", size)
     for name, tensor in model.named_buffers():
         print(prefix + name, "buffer", tensor.untyped_storage().nbytes())
@@ -100,6 +104,39 @@ def mode_copies(device):
     train(model, optimizer, device)
     tell("Model.", model, optimizer)
     tell("Model#2.", average)
+
+
+def mode_gathered(device):
+    """FSDP2 gathers the parameters of the layer that runs."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    model = Model()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    train(model, optimizer)
+    torch.distributed.destroy_process_group()
+    tell("", model, optimizer)
+
+
+def mode_generate(device, mode=torch.no_grad):
+    """A cache that grows in layers computed without grad mode, whose parameters need none there."""
+    model = Model().to(device).eval()
+    caches = [torch.tensor([], device=device) for _ in model.blocks]
+    with mode():
+        for _ in range(3):
+            y = model.embedding(torch.randint(0, 512, (64, 32), device=device))
+            for i, block in enumerate(model.blocks):
+                y = block(y)
+                caches[i] = torch.cat([caches[i], block.mlp(y)])
+    tell("", model)
+
+
+def mode_inference(device):
+    mode_generate(device, torch.inference_mode)
 
 
 def mode_many(device):

@@ -44,6 +44,11 @@ struct Reading {
   uint64_t begun = 0, ended = 0;  // Shared::readings before and after it was read
 };
 
+struct FramesBefore {
+  const Frames* frames = nullptr;
+  uint64_t generation = 0;  // when they were taken
+};
+
 struct LastReading {
   std::optional<Reading> reading;
   int64_t ns = 0;
@@ -62,7 +67,9 @@ struct Shared {
   uint64_t generation = 0;  // of LineLog::begun
   // Never shrinks, like the registry's stacks.
   std::unordered_map<uint32_t, std::unique_ptr<const Frames>> frames;
-  std::map<size_t, LastReading> last;  // by slot, of present and earlier targets
+  std::map<std::vector<PythonCall>, std::unique_ptr<const Frames>> python_frames;
+  std::map<uint64_t, FramesBefore> python_before;  // by Python's threads
+  std::map<size_t, LastReading> last;              // by slot, of present and earlier targets
   std::atomic<uint64_t> readings{0};
   // LibTorch keeps no statistics of the CPU.
   std::atomic<int64_t> cpu_bytes{0}, cpu_count{0}, cpu_allocated{0}, cpu_freed{0}, cpu_births{0},
@@ -78,8 +85,7 @@ Shared& shared() {
   return *shared;
 }
 
-thread_local const Frames* frames_before = nullptr;
-thread_local uint64_t generation_before = 0;  // when frames_before was taken
+thread_local FramesBefore frames_before;
 thread_local bool busy = false;
 
 int32_t packed(c10::Device device) {
@@ -163,6 +169,7 @@ void begin_anew(Shared& s, LineLog& log) { log.begun = ++s.generation; }
 void forget_all(Shared& s, LineLog& log) {
   log.alive.clear();
   log.stacks.clear();
+  log.python.clear();
   log.targets.clear();
   begin_anew(s, log);
 }
@@ -171,7 +178,8 @@ void forget_all(Shared& s, LineLog& log) {
 void forget(LineLog& log, const BlockEvent& event) {
   const auto born = log.alive.find(event.id);
   if (born == log.alive.end()) return;
-  born->second->figures.line_left -= event.nbytes;
+  born->second.stack->figures.line_left -= event.nbytes;
+  if (born->second.python != nullptr) born->second.python->figures.line_left -= event.nbytes;
   log.alive.erase(born);
 }
 
@@ -232,6 +240,23 @@ const Frames* frames_of(Shared& s, uint32_t stack) {
   return s.frames.try_emplace(stack, std::move(frames)).first->second.get();
 }
 
+const Frames* frames_of(Shared& s, const std::vector<PythonCall>& calls) {
+  const std::lock_guard<ForkSafeMutex> hold(s.lock);
+  std::unique_ptr<const Frames>& known = s.python_frames[calls];
+  if (known == nullptr) {
+    auto frames = std::make_unique<Frames>();
+    for (const PythonCall call : calls) {
+      const uintptr_t code = code_of(call.function);
+      // The same wherever the same line of it runs.
+      frames->addresses.push_back(
+          reinterpret_cast<void*>(code << 32 | static_cast<uint32_t>(call.line)));
+      frames->functions.push_back(code);
+    }
+    known = std::move(frames);
+  }
+  return known.get();
+}
+
 // Returns what began between two stacks. A function still runs if all frames further out, which
 // wait at their calls, are the same.
 Beginning beginning(const Frames* before, const Frames& now) {
@@ -283,8 +308,8 @@ void note_sums(LineFigures& figures, const Reading& before, const Reading& after
   ++figures.events;
 }
 
-void note(LineLog& log, LineStack& stack, const Reading& before, const Reading& after,
-          const BlockEvent& event, int64_t before_ns, int64_t now) {
+void note(LineStack& stack, const Reading& before, const Reading& after, const BlockEvent& event,
+          int64_t before_ns, int64_t now) {
   LineFigures& figures = stack.figures;
   for (size_t i = 0; i < kDeviceStats; ++i) {
     const int64_t high = std::max(before.current[i], after.current[i]);
@@ -298,16 +323,21 @@ void note(LineLog& log, LineStack& stack, const Reading& before, const Reading& 
     figures.current[i] = std::max(figures.current[i], after.current[i]);
   }
   note_sums(figures, before, after, true);
-  if (std::find(log.targets.begin(), log.targets.end(), event.device) == log.targets.end())
-    log.targets.push_back(event.device);
   if (event.birth) {
     figures.line_allocated += event.nbytes;
     figures.line_left += event.nbytes;
-    log.alive[event.id] = &stack;
-    return;
+  } else {
+    figures.line_freed += event.nbytes;
   }
-  figures.line_freed += event.nbytes;
-  forget(log, event);
+}
+
+// Notes the calls that have begun since this thread's last event.
+void note_beginning(const LineLog& log, LineStack& line, const FramesBefore& before,
+                    const Frames* frames, const DeviceFigures& held) {
+  if (frames == nullptr) return;
+  const Beginning begun =
+      beginning(before.generation < log.begun ? nullptr : before.frames, *frames);
+  if (begun.continued < frames->addresses.size()) note_beginning(line, begun, held);
 }
 
 // Returns whether a death is of a storage whose birth was recorded.
@@ -361,6 +391,10 @@ void observe(const BlockEvent& event) noexcept {
     const bool of_python = s.of_python.load(std::memory_order_relaxed);
     const uint32_t stack = !is_wanted ? 0 : of_python ? take_program_stack() : take_stack();
     const Frames* const frames = frames_of(s, stack);
+    const bool has_python = is_wanted && PythonFunctions::are_read();
+    const PythonCalls python = has_python ? PythonFunctions::read_calls() : PythonCalls();
+    const std::vector<PythonCall>& calls = python.calls;
+    const Frames* const python_frames = has_python ? frames_of(s, calls) : nullptr;
     Reading after = read(event.device);
     const int64_t now = recording_clock_ns();
     const std::lock_guard<ForkSafeMutex> hold(s.lock);
@@ -375,27 +409,37 @@ void observe(const BlockEvent& event) noexcept {
     const bool of_target = packed(event.device) == s.target.load(std::memory_order_relaxed);
     for (const std::shared_ptr<LineLog>& log : s.logs) {
       if (!is_wanted) break;
+      const bool is_born_elsewhere = !of_target && !event.birth && log->alive.count(event.id) > 0;
+      BornAt at;
       if (of_target) {
-        LineStack& line = log->stacks[stack];
-        if (frames != nullptr) {
-          const Beginning begun =
-              beginning(generation_before < log->begun ? nullptr : frames_before, *frames);
-          if (begun.continued < frames->addresses.size())
-            note_beginning(line, begun, before.current);
+        at.stack = &log->stacks[stack];
+        note_beginning(*log, *at.stack, frames_before, frames, before.current);
+        note(*at.stack, before, after, event, last.ns, now);
+        if (!calls.empty()) {
+          at.python = &log->python[calls];
+          note_beginning(*log, *at.python, s.python_before[python.thread], python_frames,
+                         before.current);
+          note(*at.python, before, after, event, last.ns, now);
         }
-        note(*log, line, before, after, event, last.ns, now);
-      } else if (!event.birth && log->alive.count(event.id) > 0) {
+        if (std::find(log->targets.begin(), log->targets.end(), event.device) == log->targets.end())
+          log->targets.push_back(event.device);
+        if (event.birth) log->alive[event.id] = at;
+      } else if (is_born_elsewhere) {
         // Its birth was recorded when this device was the target, so its death is, too.
-        LineFigures& figures = log->stacks[stack].figures;
-        note_sums(figures, before, after, false);
-        figures.line_freed += event.nbytes;
-        forget(*log, event);
+        at.stack = &log->stacks[stack];
+        if (!calls.empty()) at.python = &log->python[calls];
+        for (LineStack* const line : {at.stack, at.python}) {
+          if (line == nullptr) continue;
+          note_sums(line->figures, before, after, false);
+          line->figures.line_freed += event.nbytes;
+        }
       }
+      if (!event.birth) forget(*log, event);
     }
     if (!overtaken) last = {after, now};
     if (is_wanted) {
-      frames_before = frames;
-      generation_before = s.generation;
+      frames_before = {frames, s.generation};
+      if (has_python) s.python_before[python.thread] = {python_frames, s.generation};
     }
   } catch (...) {
     // No memory: this event is not recorded.
@@ -486,7 +530,9 @@ void LineLogs::clear(const std::shared_ptr<LineLog>& log) {
 
 LineRecord LineLogs::read(const std::shared_ptr<LineLog>& log) {
   const std::lock_guard<ForkSafeMutex> hold(shared().lock);
-  return {{log->stacks.begin(), log->stacks.end()}, log->targets};
+  return {{log->stacks.begin(), log->stacks.end()},
+          {log->python.begin(), log->python.end()},
+          log->targets};
 }
 
 void LineLogs::show(const std::shared_ptr<LineLog>& log, std::string name) {

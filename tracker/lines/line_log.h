@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 
 #include "registry/stacks.h"
 #include "tracker/line_table.h"
+#include "tracker/lines/python_functions.h"
 #include "tracker/python_function.h"
 
 namespace memledger {
@@ -26,8 +28,10 @@ using DeviceFigures = std::array<int64_t, kDeviceStats>;
 // of the same function.
 struct Beginning {
   uint32_t continued = 0;
-  uintptr_t instead = 0;  // where its code begins; 0: nothing ran there, or one of too many
-  DeviceFigures held{};   // highest figures of the device when they began
+  // Where its code begins, or code_of() a Python function; 0: nothing ran there, or one of too
+  // many.
+  uintptr_t instead = 0;
+  DeviceFigures held{};  // highest figures of the device when they began
 };
 
 // What was seen with one stack.
@@ -40,10 +44,19 @@ struct LineStack {
   std::vector<Beginning> beginnings;
 };
 
+// Stands for a Python function's code: no address of any other code.
+constexpr uintptr_t code_of(uint32_t python_function) { return uintptr_t{python_function} + 1; }
+
 struct ShownFunctions {
   std::vector<std::string> names;
   std::vector<uintptr_t> addresses;  // in their code
   std::vector<PythonFunction> python;
+};
+
+// The stacks that allocated a storage.
+struct BornAt {
+  LineStack* stack = nullptr;
+  LineStack* python = nullptr;  // null: in none of the functions
 };
 
 // Stands for where the function of a Python frame begins: Beginning::instead.
@@ -54,8 +67,9 @@ std::string_view python_function_name(const StackFrame& frame);
 // What one profiler recorded. Guarded by LineLogs' lock.
 struct LineLog {
   std::unordered_map<uint32_t, LineStack> stacks;
-  std::unordered_map<uint64_t, LineStack*> alive;  // by storage: the stack that allocated it
-  std::vector<c10::Device> targets;                // devices that the figures are of
+  std::map<std::vector<PythonCall>, LineStack> python;  // by the calls that ran, outermost first
+  std::unordered_map<uint64_t, BornAt> alive;           // by storage
+  std::vector<c10::Device> targets;                     // devices that the figures are of
   uint64_t begun = 0;  // generation at its start: frames from before tell it nothing
   int on = 0;          // calls of start() without stop()
   ShownFunctions shown;
@@ -64,6 +78,7 @@ struct LineLog {
 // What a table is made from.
 struct LineRecord {
   std::vector<std::pair<uint32_t, LineStack>> stacks;
+  std::vector<std::pair<std::vector<PythonCall>, LineStack>> python;
   std::vector<c10::Device> targets;
 };
 

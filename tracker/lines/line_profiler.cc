@@ -22,6 +22,7 @@
 #include "tracker/lines/function_source.h"
 #include "tracker/lines/line_log.h"
 #include "tracker/lines/program_functions.h"
+#include "tracker/lines/python_functions.h"
 
 namespace memledger {
 namespace {
@@ -38,7 +39,10 @@ struct Shown {
   std::set<int64_t> lines_with_code;
   std::string frame_name;  // of a Python function
 
-  bool is_python() const { return !frame_name.empty(); }
+  bool is_told = false;       // by the Python program: see ToldFunction
+  bool only_if_seen = false;  // a function of C++ that has the name of a Python one
+
+  bool is_python() const { return is_told || !frame_name.empty(); }
 };
 
 void* return_address_at(uintptr_t address) { return reinterpret_cast<void*>(address + 1); }
@@ -61,9 +65,10 @@ class TableMaker {
                                                                     : ProgramFunctions::read()) {
     for (const PythonFunction& function : wanted.python) show(function);
     for (const std::string& name : wanted.names) {
+      const bool is_python = show_python(name);
       const std::vector<const ProgramFunction*> functions = functions_.named(name);
-      for (const ProgramFunction* function : functions) show(*function);
-      if (functions.empty()) missing_.push_back(name);
+      for (const ProgramFunction* function : functions) show(*function, is_python);
+      if (functions.empty() && !is_python) missing_.push_back(name);
     }
     for (const uintptr_t address : wanted.addresses) {
       if (const ProgramFunction* function = functions_.at(address)) show(*function);
@@ -84,18 +89,20 @@ class TableMaker {
                                                      : line_of(shown, call.address, merged[shown]);
         rows[shown][at].fold(line.figures);
         totals[shown].fold(line.figures);
-        for (const Beginning& beginning : line.beginnings) {
-          if (call.outermost < beginning.continued ||
-              (call.outermost == beginning.continued && is_of(beginning.instead, shown)))
-            continue;
-          if (!entries[shown]) entries[shown].emplace().fill(LineFigures::kUnknown);
-          for (size_t i = 0; i < kDeviceStats; ++i)
-            (*entries[shown])[i] = std::max((*entries[shown])[i], beginning.held[i]);
-        }
+        note_beginnings(line, call, entries[shown]);
       }
     }
-    for (size_t i = 0; i < shown_.size(); ++i)
+    for (const auto& [calls, line] : record.python) {
+      for (const ShownCall& call : shown_calls(calls)) {
+        rows[call.shown][call.python_line].fold(line.figures);
+        totals[call.shown].fold(line.figures);
+        note_beginnings(line, call, entries[call.shown]);
+      }
+    }
+    for (size_t i = 0; i < shown_.size(); ++i) {
+      if (shown_[i].only_if_seen && rows[i].empty()) continue;
       profile.tables.push_back(table(i, rows[i], totals[i], entries[i], merged[i]));
+    }
     for (const std::string& name : missing_) profile.notes.push_back(not_found(name));
     if (record.targets.size() > 1) {
       profile.notes.push_back(fmt::format(
@@ -111,10 +118,12 @@ class TableMaker {
   std::string not_found(const std::string& name) const {
     std::string text =
         fmt::format("there is no function `{}` in the program and its libraries", name);
-    const std::vector<std::string> near = functions_.near(name);
+    const bool has_python = PythonFunctions::are_read();
+    const std::vector<std::string> near =
+        has_python ? PythonFunctions::near() : functions_.near(name);
     for (size_t i = 0; i < near.size(); ++i)
       text += fmt::format("{}`{}`", i == 0 ? "; near: " : ", ", near[i]);
-    return text + (near.empty() ? "; it may have been inlined" : "");
+    return text + (near.empty() && !has_python ? "; it may have been inlined" : "");
   }
 
  private:
@@ -125,6 +134,26 @@ class TableMaker {
     int64_t python_line = 0;
     size_t outermost = 0;  // index of the outermost frame, counted from the stack's outer end
   };
+
+  // Returns whether there is any.
+  bool show_python(const std::string& name) {
+    bool is_any = false;
+    for (size_t i = 0; i < python_.size(); ++i) {
+      if (!python_[i].is_named(name)) continue;
+      is_any = true;
+      const auto [known, is_new] = shown_of_python_.emplace(i, shown_.size());
+      if (!is_new) continue;
+      Shown shown;
+      shown.name = shown.signature = python_[i].name;
+      shown.file = python_[i].file;
+      shown.first = python_[i].first;
+      shown.last = python_[i].last;
+      shown.source = source_lines(find_source(shown.file));
+      shown.is_told = true;
+      shown_.push_back(std::move(shown));
+    }
+    return is_any;
+  }
 
   void show(const PythonFunction& function) {
     Shown shown;
@@ -141,13 +170,14 @@ class TableMaker {
     if (!is_known) shown_.push_back(std::move(shown));
   }
 
-  void show(const ProgramFunction& function) {
+  void show(const ProgramFunction& function, bool only_if_seen = false) {
     if (shown_of_.count(&function) > 0) return;
     const StackFrame begin = frames_at({return_address_at(function.begin)}).front();
     size_t i = 0;
     for (; i < shown_.size(); ++i) {
       // Instantiations of a template begin at the same line; a part that was split off begins
       // anywhere.
+      if (shown_[i].is_python()) continue;
       const bool same_place = begin.line > 0
                                   ? shown_[i].first == begin.line && shown_[i].file == begin.file
                                   : shown_[i].first == 0 && shown_[i].name == function.qualified;
@@ -155,6 +185,7 @@ class TableMaker {
     }
     if (i == shown_.size()) {
       Shown shown;
+      shown.only_if_seen = only_if_seen;
       shown.name = function.qualified;
       shown.signature = function.name;
       shown.file = begin.line > 0 ? begin.file : "";
@@ -204,6 +235,23 @@ class TableMaker {
     return calls;
   }
 
+  std::vector<ShownCall> shown_calls(const std::vector<PythonCall>& stack) const {
+    std::vector<ShownCall> calls;
+    for (size_t outer = stack.size(); outer-- > 0;) {
+      const auto shown = shown_of_python_.find(stack[outer].function);
+      if (shown == shown_of_python_.end()) continue;
+      const auto known = std::find_if(calls.begin(), calls.end(), [&](const ShownCall& call) {
+        return call.shown == shown->second;
+      });
+      if (known == calls.end()) {
+        calls.push_back({shown->second, 0, stack[outer].line, outer});
+      } else {
+        known->outermost = outer;
+      }
+    }
+    return calls;
+  }
+
   std::optional<ShownCall> shown_call(void* return_address) const {
     if (is_of_python(return_address)) {
       const auto [known, is_new] = python_calls_.try_emplace(return_address);
@@ -226,10 +274,26 @@ class TableMaker {
   }
 
   bool is_of(uintptr_t address, size_t shown) const {
+    if (shown_[shown].is_told) {
+      const auto owner = shown_of_python_.find(address - 1);  // see code_of()
+      return address != 0 && owner != shown_of_python_.end() && owner->second == shown;
+    }
     if (shown_[shown].is_python())
       return address == python_function_id({shown_[shown].frame_name, shown_[shown].file, 0});
     const auto owner = address == 0 ? shown_of_.end() : shown_of_.find(functions_.at(address));
     return owner != shown_of_.end() && owner->second == shown;
+  }
+
+  void note_beginnings(const LineStack& line, const ShownCall& call,
+                       std::optional<DeviceFigures>& entry) const {
+    for (const Beginning& beginning : line.beginnings) {
+      if (call.outermost < beginning.continued ||
+          (call.outermost == beginning.continued && is_of(beginning.instead, call.shown)))
+        continue;
+      if (!entry) entry.emplace().fill(LineFigures::kUnknown);
+      for (size_t i = 0; i < kDeviceStats; ++i)
+        (*entry)[i] = std::max((*entry)[i], beginning.held[i]);
+    }
   }
 
   // Returns the line of a call. In optimised code it may be in a function that was inlined: its
@@ -308,6 +372,8 @@ class TableMaker {
   }
 
   const ProgramFunctions functions_;
+  const std::vector<ToldFunction> python_;
+  std::map<size_t, size_t> shown_of_python_;  // by number
   std::vector<std::string> missing_;
   std::vector<Shown> shown_;
   std::map<const ProgramFunction*, size_t> shown_of_;
@@ -445,7 +511,8 @@ absl::Status LineProfiler::print_stats(std::ostream& out, const std::vector<std:
   LineProfile profile = this->profile();
   if (!function.empty()) {
     const auto is_other = [&](const LineTable& table) {
-      return !is_named(table.function, function);
+      return !is_named(table.function, function) &&
+             !ToldFunction{table.function, "", table.file}.is_named(function);
     };
     profile.tables.erase(std::remove_if(profile.tables.begin(), profile.tables.end(), is_other),
                          profile.tables.end());
