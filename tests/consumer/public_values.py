@@ -12,7 +12,7 @@ NO_VALUES = {
     "options, written by the user": [
         "CourtesyOptions", "GrowthOptions", "GrowthRule", "LeakOptions", "LineProfilerOptions", "ModelSizeOptions",
         "MemoryProfilerOptions", "OutOfMemoryOptions", "PredictOptions", "RegistryOptions", "ReportOptions", "SavedTensorOptions", "StackOptions",
-        "TimelineOptions", "TrackerOptions", "Colour", "GroupBy", "PeakOver", "Rounding", "SortBy"
+        "TimelineOptions", "TrackerOptions", "PythonFunction", "Colour", "GroupBy", "PeakOver", "Rounding", "SortBy"
     ],
     "objects that do something": [
         "CountedHooks", "Courtesy", "Cursor", "GrowthFinder", "GrowthSeries", "LineProfiler", "MemReporter", "MemTracker",
