@@ -62,7 +62,8 @@ class TableMaker {
   // Without C++ functions to look for, the symbol tables are not read.
   explicit TableMaker(const ShownFunctions& wanted)
       : functions_(wanted.names.empty() && wanted.addresses.empty() ? ProgramFunctions()
-                                                                    : ProgramFunctions::read()) {
+                                                                    : ProgramFunctions::read()),
+        python_(PythonFunctions::all()) {
     for (const PythonFunction& function : wanted.python) show(function);
     for (const std::string& name : wanted.names) {
       const bool is_python = show_python(name);
