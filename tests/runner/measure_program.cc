@@ -223,7 +223,7 @@ void* communicator() {
   nccl<int (*)(void**, int, UniqueId, int)>("ncclCommInitRank")(&result, 8, UniqueId{}, 0);
   return result;
 }
-// As DistributedDataParallel compares the shapes of parameters.
+// Compares numbers between ranks, as DistributedDataParallel does the shapes of parameters.
 void received() {
   void* const ranks = communicator();
   const at::Tensor sent = at::tensor({3, 1000}, at::kLong).to(at::kCUDA);

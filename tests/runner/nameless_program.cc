@@ -64,7 +64,7 @@ struct CriticImpl : torch::nn::Module {
 };
 TORCH_MODULE(Critic);
 
-// As in the DCGAN of PyTorch's examples.
+// The generator of the DCGAN in PyTorch's examples.
 struct GeneratorImpl : torch::nn::Module {
   GeneratorImpl() {
     using Options = torch::nn::ConvTranspose2dOptions;
