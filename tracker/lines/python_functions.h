@@ -34,8 +34,8 @@ struct PythonCall {
 
 // The calls of one thread, outermost first.
 struct PythonCalls {
-  // The thread of the frames: in backward, the one that waits for it. No two that live have the same
-  // number.
+  // The thread of the frames: in backward, the one that waits for it. No two that live have the
+  // same number.
   uint64_t thread = 0;
   std::vector<PythonCall> calls;
 };
