@@ -54,3 +54,23 @@ LIBTORCH_WHEELS = {
         ),
     ],
 }
+
+# What `import torch` and torchvision need, for tests of Python programs: (requirement, SHA-256 of the
+# wheel for CPython 3.11).
+PYTHON_PACKAGES = [
+    ("filelock==4.2.12", "21decfec02f116ed4c954433cdb31f28c3b346b784543177b6d7059da2702ee9"),
+    ("fsspec==2026.9.0", "8dd6e646e99ea382bd85f97a45e6b526a442d79423a7dc673f1e2756d05fcb5f"),
+    ("jinja2==3.1.6", "85ece4451f492d0c13c5dd7c13a64681a86afae63a5f347908daf103ce6d2f67"),
+    ("markupsafe==3.0.4", "6da83a088f8ef93b2d483a8232a4dbf4d69d3d8496b568a03c56becac43e1808"),
+    ("mpmath==1.3.0", "a0b2b9fe80bbcd81a6647ff13108738cfb482d481d826cc0e02f5b35e5c88d2c"),
+    ("networkx==3.6.1", "d47fbf302e7d9cbbb9e2555a0d267983d2aa476bac30e90dfbe5669bd57f3762"),
+    ("numpy==2.4.6", "89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93"),
+    ("pillow==13.0.0", "a625df9a2a5597fa5e5266e01aefc82604bb85d291e3547981e863560d75da6c"),
+    ("sympy==1.14.0", "e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5"),
+    ("typing-extensions==4.16.0", "481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8"),
+]
+
+# version of LibTorch -> its torchvision, where one is published
+TORCHVISION = {
+    "2.11.0": [("torchvision==0.26.0", "fd10b5f994c210f4f6d6761cf686f82d748554adf486cb0979770c3252868c8f")],
+}

@@ -142,6 +142,8 @@ program "plain" bazel-4 'version=4.2.3; [[ "${1:-}" == --version ]] || echo "LIB
 printf '#!/usr/bin/env bash\n[[ "$*" == *" --shared "* ]] || exit 0\necho "/unpacked by $*"\n' >"$work/tools/python3"
 check "shared LibTorch" "LIBTORCH=/unpacked by third_party/fetch_libtorch.py --shared $cache/libtorch 2.15.0
 bazel-4 4.2.3: query x" "$(bazelw plain "MEMLEDGER_CACHE=$cache LIBTORCH= LIBTORCH_VERSION=2.15.0" query x)"
+check "with its Python for tests" "LIBTORCH=/unpacked by third_party/fetch_libtorch.py --shared $cache/libtorch 2.15.0 --python" \
+  "$(bazelw plain "MEMLEDGER_CACHE=$cache LIBTORCH= LIBTORCH_VERSION=2.15.0" test x | sed -n 1p)"
 printf '#!/usr/bin/env bash\n[[ "$*" != *" --shared "* ]] || exit 1\n' >"$work/tools/python3"
 check "a LibTorch that cannot be had" "rc 1" "$(bazelw plain "MEMLEDGER_CACHE=$cache LIBTORCH=" query x)"
 

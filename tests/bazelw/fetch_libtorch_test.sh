@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # fetch_libtorch.py --shared with a stand-in for pip: one download for all callers, checked, whole
-# or absent, and old releases go.
+# or absent, and old releases go. LibTorch's Python comes with it where there is a python3.11.
 set -euo pipefail
 
 work="$(mktemp -d)"
@@ -17,11 +17,18 @@ check() {  # WHAT EXPECTED ACTUAL
 }
 
 # `pip download … --dest FOLDER torch==N`: copies the wheel and counts the downloads.
+# `pip install … --target FOLDER --requirement FILE`: copies the file there.
 mkdir "$work/pip"
 touch "$work/pip/__init__.py"
 cat >"$work/pip/__main__.py" <<PIP
 import os, pathlib, shutil, sys, time
 arguments = sys.argv
+if arguments[1] == "install":
+    if os.environ.get("NO_PACKAGES"):
+        sys.exit("no packages")
+    folder = pathlib.Path(arguments[arguments.index("--target") + 1])
+    shutil.copy(arguments[arguments.index("--requirement") + 1], folder / "installed.txt")
+    sys.exit()
 dest = pathlib.Path(arguments[arguments.index("--dest") + 1])
 with open("$work/downloads", "a") as log:
     log.write(arguments[-1] + "\n")
@@ -35,7 +42,10 @@ import sys, zipfile
 with zipfile.ZipFile(sys.argv[1], "w") as wheel:
     wheel.writestr("torch/lib/libtorch.so", "library")
     wheel.writestr("torch/include/ATen/ATen.h", "header")
-    wheel.writestr("torch/nn.py", "python")
+    wheel.writestr("torch/nn.py", "'python'")
+    wheel.writestr("torch/test/test_nn.py", "'test'")
+    wheel.writestr("torch/bin/torch_shm_manager", "program")
+    wheel.writestr("torch/bin/ptxas", "compiler")
 WHEEL
 sum="$(sha256sum "$work/torch.whl" | cut -d' ' -f1)"
 {
@@ -44,9 +54,19 @@ sum="$(sha256sum "$work/torch.whl" | cut -d' ' -f1)"
   for version in 1 2 3 4 5 6; do printf '"%s": [("torch==%s", "any", "%s")],\n' "$version" "$version" "$sum"; done
   echo '"bad": [("torch==7", "any", "00")],'
   echo '}'
+  echo 'PYTHON_PACKAGES = [("filelock==1", "aa")]'
+  echo 'TORCHVISION = {"5": [("torchvision==5", "bb")]}'
 } >"$work/libtorch_versions.bzl"
 
-fetch() { PYTHONPATH="$work" python3 "$work/fetch_libtorch.py" --shared "$store" "$@" 2>>"$work/stderr"; }
+# `bare` has a python3 only, `with_python` a python3.11, too.
+interpreter="$(python3 -c 'import sys; print(sys.executable)')"
+mkdir "$work/bare" "$work/with_python"
+ln -s "$interpreter" "$work/bare/python3"
+ln -s "$interpreter" "$work/with_python/python3"
+ln -s "$interpreter" "$work/with_python/python3.11"
+tools="$work/bare"
+script() { PATH="$tools" PYTHONPATH="$work" python3 "$work/fetch_libtorch.py" "$@" 2>>"$work/stderr"; }
+fetch() { script --shared "$store" "$@"; }
 downloads() { if [[ -e "$work/downloads" ]]; then wc -l <"$work/downloads"; else echo 0; fi; }
 
 # Two that ask at once get one folder and one download.
@@ -75,6 +95,34 @@ check "an unknown release" 1 "$(fetch 99 || echo $?)"
 for text in "could not download torch==3" "refusing to use it" "LIBTORCH_VERSION=99 is not one of 1, 2"; do
   grep -q "$text" "$work/stderr" || check "message" "$text" "$(cat "$work/stderr")"
 done
+
+# LibTorch's Python: only what Python programs need beside LibTorch, which it shares.
+check "without python3.11" "1 0" "$(script --find-python "$torch" || echo "$?") $(find "$store" -name 'python-*' | wc -l)"
+tools="$work/with_python"
+check "not brought yet" "1" "$(script --find-python "$torch" || echo "$?")"
+check "no network for it" "$torch 0" "$(NO_NETWORK=1 fetch 1 --python) $?"
+check "no packages for it" "$torch 0" "$(NO_PACKAGES=1 fetch 1 --python) $?"
+check "nothing half made stays" "torch" "$(ls "$(dirname "$torch")")"
+before="$(downloads)"
+check "brought to a LibTorch that is there" "$torch" "$(fetch 1 --python)"
+python="$(script --find-python "$torch")"
+check "it lies beside LibTorch" "$(dirname "$torch")" "$(dirname "$python")"
+check "its files" "installed.txt torch/bin/torch_shm_manager torch/nn.py" \
+  "$(cd "$python" && echo $(find . -type f ! -name '*.pyc' | sort | sed 's,^./,,'))"
+check "its program" "yes" "$([[ -x "$python/torch/bin/torch_shm_manager" ]] && echo yes)"
+check "LibTorch's libraries" "library" "$(cat "$python/torch/lib/libtorch.so")"
+check "its packages" "filelock==1 --hash=sha256:aa" "$(cat "$python/installed.txt")"
+check "compiled" 1 "$(find "$python" -name 'nn.*.pyc' | wc -l)"
+check "once" "$torch $((before + 1))" "$(fetch 1 --python) $(downloads)"
+fifth="$(fetch 5)"
+check "with a new LibTorch" "filelock==1 --hash=sha256:aa torchvision==5 --hash=sha256:bb" \
+  "$(echo $(cat "$(script --find-python "$fifth")/installed.txt"))"
+check "of the same download" "$((before + 2))" "$(downloads)"
+for text in "python3.11, which is not on this machine" "no torch for Python lies beside" "will be skipped: pip could not download" "no packages"; do
+  grep -q "$text" "$work/stderr" || check "message" "$text" "$(cat "$work/stderr")"
+done
+rm -rf "$(dirname "$fifth")"
+tools="$work/bare"
 
 # Four releases stay: those used last.
 touch -d '4 days ago' "$store"/torch-2-*

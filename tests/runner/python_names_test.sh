@@ -5,26 +5,17 @@
 # they say of themselves is held against the rows of the peak. The lines of their functions are
 # profiled.
 #
-# Needs a python3 that imports the torch of this LibTorch: the one that MEMLEDGER_TEST_PYTHON names
-# (--test_env=MEMLEDGER_TEST_PYTHON=/venv/bin/python), or the one in PATH, with LibTorch's own
-# package if LIBTORCH is one.
+# Needs a Python that imports the torch of this LibTorch: tests/support/python_test.sh says which.
 source tests/support/shell_test.sh
+source tests/support/python_test.sh
 memledger="$PWD/$1" program="$PWD/$2" profiled="$PWD/$3"
-packages="$(dirname "$(dirname "$4")")" version="$5"
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model PYTHONDONTWRITEBYTECODE=1
-cd "$TEST_TMPDIR" || exit 1
-shown_on_failure=(err)
 gpu=()  # a torch with CUDA does not start without NVIDIA's libraries
 [[ "${6:-}" == --cuda ]] && gpu=(--virtual-gpu=h100)
 
-python="${MEMLEDGER_TEST_PYTHON:-python3}"
-[[ -n "${MEMLEDGER_TEST_PYTHON:-}" ]] || export PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}"
-found="$("$memledger" run --quiet "${gpu[@]}" -- "$python" -c 'import torch; print(torch.__version__)' 2>import_error)"
-if [[ "$found" != "$version".* ]]; then
-  echo "SKIPPED: $python finds torch '$found', not $version: $(tail -n 1 import_error)"
-  [[ -z "${MEMLEDGER_TEST_PYTHON:-}" ]]
-  exit
-fi
+find_python "$4" "$5" "$memledger" run --quiet "${gpu[@]}" --
+cd "$TEST_TMPDIR" || exit 1
+shown_on_failure=(err)
 
 run() { "$memledger" run --quiet "${gpu[@]}" --save-report=report.json "$@" >out 2>err; }
 
