@@ -13,7 +13,7 @@ release at once wait for the first. STORE keeps the KEEP_RELEASES releases that 
 Beside LibTorch lies its Python, for the tests of Python programs, if the machine has the python3.11 that the wheel is
 made for: torch's Python files from the same wheel, and the packages that it imports. It comes with LibTorch. --python
 brings it to a LibTorch that was unpacked before; if that fails, it says why, and that is no error. --find-python prints
-the folder for PYTHONPATH of that `torch` folder, or says why there is none, with exit status 1.
+the folder for PYTHONPATH of that `torch` folder, or says why there is none, with exit status 2.
 
 Run by bazelw and by the repository rule in libtorch.bzl; standard library only, Python 3.8 or newer.
 """
@@ -97,7 +97,7 @@ def python_packages(version):
 
 def python_folder(release):
     """Where the Python of an unpacked release lies; another selection is another folder."""
-    selection = (PYTHON_SKIPS, PYTHON_KEEP, python_packages(release.name.split("-")[1]))
+    selection = (PYTHON_SKIPS, PYTHON_KEEP, python_packages(release.name.partition("-")[2].partition("-")[0]))
     return release / f"python-{hashlib.sha256(repr(selection).encode()).hexdigest()[:12]}"
 
 
@@ -229,7 +229,7 @@ def find_python(libtorch):
             return 0
         why = f"no torch for Python lies beside {libtorch}: bazelw fetches it, but not with LIBTORCH or MEMLEDGER_CACHE=off"
     print(why, file=sys.stderr)
-    return 1
+    return 2
 
 
 def main():

@@ -55,8 +55,8 @@ LIBTORCH_WHEELS = {
     ],
 }
 
-# What `import torch` and torchvision need, for tests of Python programs: (requirement, SHA-256 of the
-# wheel for CPython 3.11).
+# What `import torch` and torchvision need, for tests of Python programs: (requirement, SHA-256 of
+# the wheel for CPython 3.11).
 PYTHON_PACKAGES = [
     ("filelock==4.2.12", "21decfec02f116ed4c954433cdb31f28c3b346b784543177b6d7059da2702ee9"),
     ("fsspec==2026.9.0", "8dd6e646e99ea382bd85f97a45e6b526a442d79423a7dc673f1e2756d05fcb5f"),

@@ -97,9 +97,10 @@ for text in "could not download torch==3" "refusing to use it" "LIBTORCH_VERSION
 done
 
 # LibTorch's Python: only what Python programs need beside LibTorch, which it shares.
-check "without python3.11" "1 0" "$(script --find-python "$torch" || echo "$?") $(find "$store" -name 'python-*' | wc -l)"
+check "without python3.11" "2 0" "$(script --find-python "$torch" || echo "$?") $(find "$store" -name 'python-*' | wc -l)"
 tools="$work/with_python"
-check "not brought yet" "1" "$(script --find-python "$torch" || echo "$?")"
+check "not brought yet" "2" "$(script --find-python "$torch" || echo "$?")"
+check "beside another LibTorch" "2" "$(script --find-python "$work" || echo "$?")"
 check "no network for it" "$torch 0" "$(NO_NETWORK=1 fetch 1 --python) $?"
 check "no packages for it" "$torch 0" "$(NO_PACKAGES=1 fetch 1 --python) $?"
 check "nothing half made stays" "torch" "$(ls "$(dirname "$torch")")"
