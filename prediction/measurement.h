@@ -35,7 +35,7 @@ struct MeasuredRow {
   bool is_anonymous = false;  // the name is only a number: Tensor7
 };
 
-// `activations`, `optimizer state`: the words of the report of a run (reporter/formats/run_summary.h).
+// `activations`, `optimizer state`: words of the report of a run (reporter/formats/run_summary.h).
 struct MeasuredPart {
   std::string part;
   int64_t bytes = 0;
