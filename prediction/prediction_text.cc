@@ -207,15 +207,11 @@ std::string shares(const std::map<std::string, int64_t>& bytes_by_name, size_t m
   return others == 0 ? text : fmt::format("{}, others {}", text, words(others));
 }
 
-// `optimizer state` of `optimizer_state`. What has no other role is most often an activation.
-std::map<std::string, int64_t> with_names_of_roles(const std::map<std::string, int64_t>& by_role) {
-  std::map<std::string, int64_t> named;
-  for (const auto& [role, bytes] : by_role) {
-    std::string name = role == "tensor" ? "other tensors" : role;
-    std::replace(name.begin(), name.end(), '_', ' ');
-    named[std::move(name)] += bytes;
-  }
-  return named;
+// `activations 153.2 MiB, optimizer state 64.2 MiB`, the largest first.
+std::string parts_text(const std::vector<MeasuredPart>& parts) {
+  std::map<std::string, int64_t> bytes;
+  for (const MeasuredPart& part : parts) bytes[part.part] += part.bytes;
+  return shares(bytes, bytes.size());
 }
 
 // Where something was made: `aten::conv2d, forward, in layer1.0.conv3, at train.cc:12 main`.
@@ -255,7 +251,7 @@ std::string peak_lines(const Prediction& prediction) {
   const MeasuredPeak& peak = *prediction.peak;
   std::string text =
       "\nThe peak is in " + origin_text(peak.op, peak.phase, peak.layer, peak.place) + "\n";
-  text += "  by role:  " + shares(with_names_of_roles(peak.by_role), peak.by_role.size()) + "\n";
+  if (!peak.parts.empty()) text += "  by part:  " + parts_text(peak.parts) + "\n";
   if (!peak.by_layer.empty()) text += "  by layer: " + shares(peak.by_layer, kLayersShown) + "\n";
   return text + "  largest:\n" + rows_text(peak.largest);
 }

@@ -441,6 +441,17 @@ std::string shape_and_dtype(const Group& group) {
   return group.dtype.empty() ? group.shape : group.shape + " " + group.dtype;
 }
 
+// Returns ` at train.py:81` of ` at train.py:81 forward`.
+std::string without_function(const std::string& place) {
+  size_t end = place.size();
+  for (size_t colon = place.find(':'); colon != std::string::npos;
+       colon = place.find(':', colon + 1)) {
+    const size_t after = place.find_first_not_of("0123456789", colon + 1);
+    if (after != colon + 1) end = std::min(after, place.size());
+  }
+  return place.substr(0, end);
+}
+
 // Returns `  110.25M  12 x 9.19M  (768, 3072) float32  h.0…11.mlp.weight at train.py:81`.
 std::string group_text(const Group& group) {
   const std::string count = group.count == 1 ? ""
@@ -450,9 +461,11 @@ std::string group_text(const Group& group) {
   const std::string figures = fmt::format("  {:>9s}  {:<12s} {:<26s} ", readable_size(group.bytes),
                                           count, shape_and_dtype(group));
   constexpr size_t kLeast = 40;
-  const size_t taken = figures.size() + group.place.size();
-  return figures + table_name(what_of(group), taken + kLeast < kWidth ? kWidth - taken : kLeast) +
-         group.place;
+  const std::string what = what_of(group);
+  std::string place = group.place;
+  if (figures.size() + what.size() + place.size() > kWidth) place = without_function(place);
+  const size_t taken = figures.size() + place.size();
+  return figures + table_name(what, taken + kLeast < kWidth ? kWidth - taken : kLeast) + place;
 }
 
 std::string signed_size(int64_t bytes) {

@@ -14,8 +14,10 @@
 #include "registry/libtorch/reset_peaks.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
+#include "reporter/formats/run_summary.h"
 #include "reporter/mem_reporter.h"
 #include "runner/inside/real_devices.h"
+#include "runner/inside/run_report.h"
 #include "text/shape.h"
 #include "virtual_gpu/device_use.h"
 #include "virtual_gpu/values/program_line.h"
@@ -169,7 +171,12 @@ prediction::MeasuredPeak measured_peak(int device) {
   const Report report = MemReporter().collect_peak(cuda(static_cast<size_t>(device)));
   prediction::MeasuredPeak peak;
   peak.device = device;
-  for (const DeviceReport& of_device : report.devices) add_rows(of_device, peak);
+  for (const DeviceReport& of_device : report.devices) {
+    add_rows(of_device, peak);
+    const RunOfDevice run = run_of_device(of_device);
+    for (const PartBytes& part : composition_of(run.peak, run))
+      peak.parts.push_back({std::string(to_string(part.part)), part.bytes, part.inferred_bytes});
+  }
   return peak;
 }
 

@@ -201,6 +201,19 @@ std::string title_of(const CollectedRun& run, const ProgramEnd& end) {
   return text + fmt::format(" (process {}, rank {})", run.process.process, run.process.rank);
 }
 
+RunOfDevice with_steps(DeviceReport peak, const StepHistory& steps, const Report& last,
+                       const Report& baseline) {
+  const c10::Device where = peak.device;
+  RunOfDevice device;
+  device.peak = std::move(peak);
+  for (const StepOfDevice& step : steps.peaks) {
+    if (step.device == where) device.peak_step = step.step;
+  }
+  if (steps.steps > 0) device.last = find(last, where).value_or(nothing_on(where));
+  if (steps.baseline_step > 0) device.baseline = find(baseline, where).value_or(nothing_on(where));
+  return device;
+}
+
 void collect(CollectedRun& all, const ReportOptions& options) {
   all.command = command_of(all.process.process);
   all.seconds = seconds_of(all.process.process);
@@ -214,16 +227,8 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   all.run.steps = all.steps.steps;
   all.run.baseline_step = all.steps.baseline_step;
   for (const DeviceReport& peak : all.peaks.devices) {
-    RunOfDevice device;
-    device.peak = peak;
+    RunOfDevice device = with_steps(peak, all.steps, all.last, baseline);
     device.figures = peak_figures(peak.device);
-    for (const StepOfDevice& step : all.steps.peaks) {
-      if (step.device == peak.device) device.peak_step = step.step;
-    }
-    if (all.run.steps > 0)
-      device.last = find(all.last, peak.device).value_or(nothing_on(peak.device));
-    if (all.run.baseline_step > 0)
-      device.baseline = find(baseline, peak.device).value_or(nothing_on(peak.device));
     device.end = find(all.end, peak.device);
     all.run.devices.push_back(std::move(device));
   }
@@ -384,6 +389,16 @@ std::string page_of(const CollectedRun& all) {
 }  // namespace
 
 void begin_run_report() { keep_steps(); }
+
+RunOfDevice run_of_device(DeviceReport peak) {
+  const MemReporter reporter;
+  const StepHistory steps = step_history();
+  ReportOptions options;
+  options.device = peak.device;
+  const Report last = reporter.collect_at(steps.last, options);
+  const Report baseline = reporter.collect_at(steps.baseline, options);
+  return with_steps(std::move(peak), steps, last, baseline);
+}
 
 CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row) {
   ReportOptions options;

@@ -247,7 +247,7 @@ TEST_CASE("the largest stand in columns, by their names or their layers") {
   Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
   MeasuredPeak peak;
   peak.op = "aten::conv2d";
-  peak.by_role = {{"optimizer_state", 3 * kMiB}, {"tensor", 2 * kMiB}};
+  peak.parts = {{"activations", 2 * kMiB, kMiB}, {"optimizer state", 3 * kMiB, 0}};
   peak.by_layer = {{"my_net.user_embed", kMiB}};
   const std::string place =
       "a.cc:1 (anonymous namespace)::Net<int>::forward(at::Tensor const&, f(*)(int)) const";
@@ -257,7 +257,7 @@ TEST_CASE("the largest stand in columns, by their names or their layers") {
       {"Tensor8", "aten::mm", "other", "", "b.cc:3 Net::operator()(int)", "(64, 64)", kMiB, true}};
   high.processes[0].peak = peak;
   const std::string text = predict("test", {low, high}).to_text();
-  CHECK(contains(text, "by role:  optimizer state 3.0 MiB, other tensors 2.0 MiB\n"));
+  CHECK(contains(text, "by part:  optimizer state 3.0 MiB, activations 2.0 MiB\n"));
   CHECK(contains(text, "by layer: my_net.user_embed 1.0 MiB\n"));
   CHECK(contains(text,
                  "       2.0 MiB  my_net.weight  (3,)         aten::to, forward, at a.cc:2 main\n"
@@ -513,7 +513,8 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                   "a.cc:1 f",
                                   {{"parameter", 5}},
                                   {{"T", "op", "other", "conv1", "a.cc:1", "(1,)", 9, true}},
-                                  {{"net.0", 5}, {"net.2", 7}}};
+                                  {{"net.0", 5}, {"net.2", 7}},
+                                  {{"activations", 9, 4}}};
   measurement.cause = "SIGSEGV";
   measurement.unstepped_parameters = 13;
   measurement.failure->free_bytes = 3;
@@ -535,6 +536,8 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->peak->by_layer.at("net.2") == 7);
   CHECK(read->peak->largest.at(0).layer == "conv1");
   CHECK(read->peak->largest.at(0).is_anonymous);
+  CHECK(read->peak->parts.at(0).part == "activations");
+  CHECK(read->peak->parts.at(0).inferred_bytes == 4);
   CHECK(read->cause == "SIGSEGV");
   CHECK(read->unstepped_parameters == 13);
   CHECK(read->failure->free_bytes == 3);

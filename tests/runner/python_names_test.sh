@@ -98,6 +98,8 @@ for role in ("parameter", "buffer", "optimizer_state"):
     size = sum(size for name, (its, size) in told.items() if its == role and not name.endswith(".step"))
     if peak["by_role"].get(role, 0) != size:
         wrong.append(f"{role}: {peak['by_role'].get(role)}, the program has {size}")
+if sum(part["bytes"] for part in peak["parts"]) != sum(peak["by_role"].values()):
+    wrong.append(f"parts {peak['parts']} of {peak['by_role']}")
 rows = {row["name"]: row for row in peak["largest"]}
 for name in ("embedding.weight", "AdamW.embedding.weight.exp_avg"):
     if name not in rows:
