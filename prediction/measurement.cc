@@ -88,10 +88,14 @@ Json json(const std::optional<MeasuredPeak>& peak) {
   for (const MeasuredPart& part : peak->parts) parts.push_back(json(part));
   Json rows = Json::array();
   for (const MeasuredRow& row : peak->largest) rows.push_back(json(row));
-  return {{"device", peak->device}, {"op", peak->op},
-          {"phase", peak->phase},   {"layer", peak->layer},
-          {"where", peak->place},   {"parts", parts},
-          {"largest", rows},        {"by_role", json(peak->by_role)},
+  return {{"device", peak->device},
+          {"op", peak->op},
+          {"phase", peak->phase},
+          {"layer", peak->layer},
+          {"where", peak->place},
+          {"parts", parts},
+          {"largest", rows},
+          {"by_role", json(peak->by_role)},
           {"by_layer", json(peak->by_layer)}};
 }
 

@@ -463,9 +463,10 @@ std::string group_text(const Group& group) {
   constexpr size_t kLeast = 40;
   const std::string what = what_of(group);
   std::string place = group.place;
-  if (figures.size() + what.size() + place.size() > kWidth) place = without_function(place);
-  const size_t taken = figures.size() + place.size();
-  return figures + table_name(what, taken + kLeast < kWidth ? kWidth - taken : kLeast) + place;
+  const size_t room = kWidth - std::min(kWidth, count_characters(figures));
+  if (count_characters(what) + count_characters(place) > room) place = without_function(place);
+  const size_t taken = count_characters(place);
+  return figures + table_name(what, taken + kLeast < room ? room - taken : kLeast) + place;
 }
 
 std::string signed_size(int64_t bytes) {

@@ -153,12 +153,11 @@ TEST_CASE("rows of layers that differ in a number are one line, those of another
 TEST_CASE("where a line is too long, it is the function's name that goes, not the layer's") {
   Training training;
   ReportRow& row = training.anonymous("aten::linear", Phase::kForward, 64 * kMiB);
-  row.module = "transformer.h.11.mlp.c_proj";
+  row.module = "h.11.mlp.c_fc";
   row.is_output = true;
-  row.where = "model.cc:20 operator()<Block::forward>";
+  row.where = "model.cc:20 Block::forward";
   const std::string text = run_summary(training.run(), 40);
-  CHECK(contains(text,
-                 "aten::linear [output of transformer.h.11.mlp.c_proj, forward] at model.cc:20\n"));
+  CHECK(contains(text, "aten::linear [output of h.11.mlp.c_fc, forward] at model.cc:20\n"));
 }
 
 TEST_CASE("what grew between steps, and what is left") {
