@@ -47,7 +47,11 @@ absl::Status Registry::activate(const RegistryOptions& options) {
   try {
     if (is_first) TrackingCpuAllocator::put_in_front();
     OperatorObserver::adopt_inputs(wanted->adopt_inputs);
-    if (wanted->operators && !activation.observing) OperatorObserver::start();
+    if (is_first) {
+      state.names_only.store(wanted->detail == RegistryOptions::Detail::kNames,
+                             std::memory_order_relaxed);
+    }
+    if (wanted->operators && !activation.observing) OperatorObserver::start(wanted->detail);
   } catch (const std::exception& error) {
     return absl::InternalError(
         "memledger: cannot watch operators: " + std::string(first_line(error.what())) +

@@ -111,6 +111,7 @@ class Ledger {
     Birthplace birthplace;
     bool adopted = false;
     bool raw_block = false;
+    bool names_only = false;
     LabelSet peak_labels = 0;
     uint32_t stack = 0;
     float stack_weight = 0;
@@ -149,8 +150,8 @@ class Ledger {
     for (Shard& shard : shards_) {
       const BriefLockHolder hold(shard.lock);
       for (Slot slot = shard.live.oldest; slot != kNone; slot = shard.entry(slot).newer) {
-        const StorageRecord& record = shard.entry(slot).record;
-        if (record.device == device) visit(record);
+        const TableEntry& entry = shard.entry(slot);
+        if (entry.device == device) visit(entry);
       }
     }
   }
@@ -242,22 +243,14 @@ class Ledger {
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
-  using Slot = uint32_t;
-  static constexpr Slot kNone = ~Slot{0};
+  using Slot = TableEntry::Slot;
+  static constexpr Slot kNone = TableEntry::kNone;
   static constexpr size_t kChunk = 256;
   static constexpr size_t kFewTombstones = 16;
   static constexpr size_t kFewEntries = 4 * kChunk;  // of a shard: visited in one go
 
   // An entry becomes a tombstone by moving to another list: a death allocates nothing.
-  struct Entry {
-    StorageRecord record;  // id 0: the entry is free
-    uint64_t death_epoch = 0;
-    uint64_t death_order = 0;  // 0: is alive
-    Slot older = kNone;        // doubly linked; `newer` also links the free entries
-    Slot newer = kNone;
-
-    bool is_alive() const noexcept { return death_order == 0; }
-  };
+  using Entry = TableEntry;
   struct List {
     Slot oldest = kNone;
     Slot newest = kNone;
@@ -265,6 +258,7 @@ class Ledger {
   };
   struct ShardTotals {
     DeviceKey device;
+    DeviceCounters* counters = nullptr;  // the device's
     int64_t allocated_bytes = 0, freed_bytes = 0, allocated_count = 0, freed_count = 0;
     int64_t table_bytes = 0, adopted_bytes = 0, raw_block_bytes = 0, library_workspace_bytes = 0;
   };
@@ -286,13 +280,42 @@ class Ledger {
     Entry& entry(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
       return chunks[slot / kChunk][slot % kChunk];
     }
-    // Returns the live record at `address`, null if there is none.
-    StorageRecord* find(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    ShardTotals& totals_of(DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    Slot take_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    void append(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    void unlink(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    void give_back(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    // Returns the live entry at `address`, null if there is none.
+    Entry* find(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    // Returns null for a device of which the shard had no storage yet.
+    ShardTotals* totals_of(DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      for (ShardTotals& known : totals) {
+        if (known.device == device) return &known;
+      }
+      return nullptr;
+    }
+    Slot take_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      if (free == kNone) return take_new_slot();
+      const Slot slot = free;
+      free = entry(slot).newer;
+      return slot;
+    }
+    Slot take_new_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    void append(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      Entry& appended = entry(slot);
+      appended.older = list.newest;
+      appended.newer = kNone;
+      (list.newest == kNone ? list.oldest : entry(list.newest).newer) = slot;
+      list.newest = slot;
+      ++list.size;
+    }
+    void unlink(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      const Entry& unlinked = entry(slot);
+      (unlinked.older == kNone ? list.oldest : entry(unlinked.older).newer) = unlinked.newer;
+      (unlinked.newer == kNone ? list.newest : entry(unlinked.newer).older) = unlinked.older;
+      --list.size;
+    }
+    void give_back(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      Entry& given = entry(slot);
+      given.id = 0;
+      given.newer = free;
+      free = slot;
+    }
   };
 
   class Pin;
@@ -327,9 +350,16 @@ class Ledger {
   template <typename Visit>
   static void visit_entries(Shard& shard, const Visit& visit);
   // Takes the record out of the living; `death_order` is the number its device gave the death.
-  void bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order)
+  void bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  bool is_wanted_for_peaks(const Entry& entry) const noexcept;
+  // Makes the totals of a device that is new to the shard; throws std::bad_alloc.
+  ShardTotals& add_totals(Shard& shard, DeviceKey device)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  static bool is_wanted_for_peaks(const Entry& entry, const DeviceCounters& counters) noexcept {
+    // In this order, as a reader pins a peak before the next one can be seen.
+    return counters.alive_at_a_peak(entry.birth_order, entry.death_order, entry.peak_labels) ||
+           counters.is_pinned();
+  }
   template <typename Wanted>
   void sweep(Shard& shard, const Wanted& wanted_for_instants)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);

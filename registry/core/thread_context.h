@@ -53,6 +53,7 @@ struct ThreadContext {
   uint32_t op_sequence;  // numbers runs of the outermost one; 0 outside
   uint32_t last_sequence;
   uint32_t node_depth;    // autograd nodes running one inside another
+  bool has_run_nodes;
   uint32_t last_born;     // Ledger::Place of the last storage made by this thread
   uint32_t births;        // storages made by this thread, modulo 2^32
   uint32_t births_at_op;  // `births` when the outermost operator began
@@ -90,8 +91,16 @@ struct ThreadContext {
   }
 };
 
+// The calling thread's; __thread, as it needs no constructor and so no check for one.
+extern __thread ThreadContext thread_context;
+void number_thread(ThreadContext& mine) noexcept;
+
 // Returns the calling thread's context; the first call gives the thread its number. Never throws.
-ThreadContext& this_thread() noexcept;
+inline ThreadContext& this_thread() noexcept {
+  ThreadContext& mine = thread_context;
+  if (mine.thread == 0) number_thread(mine);
+  return mine;
+}
 
 // Tells readers on other threads which outermost operator each thread is running: a storage made by
 // a run that has not ended is a temporary. Threads beyond kThreads share entries, which can only

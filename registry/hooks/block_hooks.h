@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "registry/core/lock.h"
+#include "registry/libtorch/libtorch_storages.h"
 #include "registry/live_storages.h"
 #include "registry/state.h"
 
@@ -149,6 +150,17 @@ void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, con
                         size_t nbytes, c10::DeleterFnPtr base_deleter) noexcept;
 // Call it before the block goes back to the allocator below.
 void note_raw_freed(const void* data) noexcept;
+
+// The deleters of the first wrappers of each type, which nearly all storages have.
+extern const std::array<c10::DeleterFnPtr, kWatchedTypes> kFirstDeleters;
+
+// Returns true if the storage is in the table. May return false for one that is.
+inline bool is_followed(const c10::StorageImpl& storage) noexcept {
+  // The unchecked accessor does not throw on fake storages, nor materialize copy-on-write ones.
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  const c10::DeleterFnPtr deleter = libtorch_storages::deleter_of(data);
+  return data.get() != nullptr && (deleter == kFirstDeleters[0] || deleter == kFirstDeleters[1]);
+}
 
 // Returns whether a wrapped allocator made the storage while nobody tracked it, and it could be
 // adopted. A few pointer comparisons.

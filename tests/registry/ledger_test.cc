@@ -60,9 +60,9 @@ TEST_SUITE("ledger") {
     ledger.note_consumer(0x3000, weight);
     ledger.note_consumer(0x9000, weight);
     uint64_t of_input = 0, of_output = 1;
-    ledger.visit_live(DeviceKey{}, [&](const StorageRecord& record) {
-      if (record.id == input) of_input = record.consumer;
-      if (record.id == output) of_output = record.consumer;
+    ledger.visit_live(DeviceKey{}, [&](const TableEntry& record) {
+      if (record.id == input) of_input = record.consumer();
+      if (record.id == output) of_output = record.consumer();
     });
     CHECK(of_input == weight);
     CHECK(of_output == 0);
