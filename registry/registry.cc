@@ -48,8 +48,9 @@ absl::Status Registry::activate(const RegistryOptions& options) {
     if (is_first) TrackingCpuAllocator::put_in_front();
     OperatorObserver::adopt_inputs(wanted->adopt_inputs);
     if (is_first) {
-      state.names_only.store(wanted->detail == RegistryOptions::Detail::kNames,
-                             std::memory_order_relaxed);
+      const bool names_only = wanted->detail == RegistryOptions::Detail::kNames;
+      state.names_only.store(names_only, std::memory_order_relaxed);
+      if (names_only) state.ever_names_only.store(true, std::memory_order_relaxed);
     }
     if (wanted->operators && !activation.observing) OperatorObserver::start(wanted->detail);
   } catch (const std::exception& error) {

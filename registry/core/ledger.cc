@@ -131,8 +131,8 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place)
     if (birth.raw_block) totals.raw_block_bytes += birth.nbytes;
     if (birth.adopted) {
       entry.birth_order = unseen_births_.load(std::memory_order_relaxed)
-                               ? counters.add_unseen(birth.nbytes, thread)
-                               : counters.add_adopted(birth.nbytes);
+                              ? counters.add_unseen(birth.nbytes, thread)
+                              : counters.add_adopted(birth.nbytes);
     } else {
       totals.allocated_bytes += birth.nbytes;
       ++totals.allocated_count;
@@ -184,8 +184,7 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
   Entry& record = *there;
   const bool takes_owner = owner != nullptr && record.owner == nullptr;
   if (takes_owner) record.owner = owner;
-  const bool made_by_this_run =
-      record.thread == thread && record.op_sequence == op_sequence;
+  const bool made_by_this_run = record.thread == thread && record.op_sequence == op_sequence;
   if (record.described && !made_by_this_run) return takes_owner;
   try {
     record.shape.assign(sizes, dims);
@@ -485,8 +484,7 @@ RecordList Ledger::gather_recent(const IsPast& is_past, const Live& live, const 
 void Ledger::collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died) {
   if (since == 0) {
     born = gather_all(Share::kMost, [&](const Entry& entry) {
-      return entry.birth_epoch <= instant &&
-             (entry.is_alive() || entry.death_epoch > instant);
+      return entry.birth_epoch <= instant && (entry.is_alive() || entry.death_epoch > instant);
     });
   } else {
     born = gather_recent([&](const Entry& entry) { return entry.birth_epoch <= since; },
@@ -497,8 +495,7 @@ void Ledger::collect(uint64_t since, uint64_t instant, RecordList& born, RecordL
                          });
   }
   if (died == nullptr) return;
-  *died = gather_recent([](const Entry&) { return true; },
-                        [](const Entry&) { return false; },
+  *died = gather_recent([](const Entry&) { return true; }, [](const Entry&) { return false; },
                         [&](const Entry& stone) {
                           return stone.birth_epoch <= since && stone.death_epoch > since &&
                                  stone.death_epoch <= instant;

@@ -353,8 +353,7 @@ class Ledger {
   void bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Makes the totals of a device that is new to the shard; throws std::bad_alloc.
-  ShardTotals& add_totals(Shard& shard, DeviceKey device)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  ShardTotals& add_totals(Shard& shard, DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   static bool is_wanted_for_peaks(const Entry& entry, const DeviceCounters& counters) noexcept {
     // In this order, as a reader pins a peak before the next one can be seen.
     return counters.alive_at_a_peak(entry.birth_order, entry.death_order, entry.peak_labels) ||

@@ -52,7 +52,7 @@ struct ThreadContext {
   uint32_t op_depth;     // operators running one inside another
   uint32_t op_sequence;  // numbers runs of the outermost one; 0 outside
   uint32_t last_sequence;
-  uint32_t node_depth;    // autograd nodes running one inside another
+  uint32_t node_depth;  // autograd nodes running one inside another
   bool has_run_nodes;
   uint32_t last_born;     // Ledger::Place of the last storage made by this thread
   uint32_t births;        // storages made by this thread, modulo 2^32

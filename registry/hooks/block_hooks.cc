@@ -172,7 +172,7 @@ static_assert(kDeleters.size() == kWatchedTypes);
 }  // namespace
 
 constexpr std::array<c10::DeleterFnPtr, kWatchedTypes> kFirstDeleters = {kDeleters[0].front(),
-                                                                        kDeleters[1].front()};
+                                                                         kDeleters[1].front()};
 
 c10::DeviceType device_type_of(WatchedType type) noexcept {
   switch (type) {
@@ -321,8 +321,7 @@ void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, con
   birth.base_deleter = reinterpret_cast<void*>(base_deleter);
   birth.raw_block = true;
   const uint64_t id = note_birth(RegistryState::get(), thread, birth);
-  if (id != 0)
-    tell_observer(RegistryState::get(), id, birth.nbytes, birth.device, /*birth=*/true);
+  if (id != 0) tell_observer(RegistryState::get(), id, birth.nbytes, birth.device, /*birth=*/true);
 }
 
 void note_raw_freed(const void* data) noexcept {

@@ -294,6 +294,16 @@ void note_step(ThreadContext& thread) {
   }
 }
 
+// What inputs would have told of the thread: it may read or write parameters.
+void note_training_unseen(ThreadContext& thread, const char* name) noexcept {
+  const Phase now = thread.phase.operator_phase();
+  if (now == Phase::kForward ||
+      (now != Phase::kBackward && kinds.of(thread.op, name) == OperatorKind::kStep)) {
+    core::TrainingThreads::note(thread);
+  }
+}
+
+template <bool kNamesOnly>
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   if (thread.op_depth++ > 0) {
     note_next_node(thread, fn);
@@ -314,8 +324,9 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   thread.births_seen = thread.births;
 
   // Around nodes, in callbacks at the end of a pass, the engine says that it runs.
-  const bool backward = thread.node_depth > 0 ||
-                        (thread.has_run_nodes && torch::autograd::get_current_graph_task_id() != -1);
+  const bool backward =
+      thread.node_depth > 0 ||
+      (thread.has_run_nodes && torch::autograd::get_current_graph_task_id() != -1);
   thread.phase.begin_operator(backward                     ? OptimizerPhase::Mode::kBackward
                               : at::GradMode::is_enabled() ? OptimizerPhase::Mode::kForward
                                                            : OptimizerPhase::Mode::kNoGrad);
@@ -325,7 +336,11 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
       !core::TrainingThreads::is_noted(thread) && core::may_be_of_zero_grad(name)) {
     core::TrainingThreads::note(thread);
   }
-  look_at_inputs(thread, fn, name);
+  if constexpr (kNamesOnly) {
+    note_training_unseen(thread, name);
+  } else {
+    look_at_inputs(thread, fn, name);
+  }
   if (reads_all_layers(name)) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
   note_next_node(thread, fn);
@@ -354,11 +369,12 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
+template <bool kNamesOnly>
 void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (thread.op_depth == 0) return;
   const bool outermost = thread.op_depth == 1;
   // Most operators make nothing (views, in-place), or an operator inside them has already shown it.
-  if (thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
+  if (!kNamesOnly && thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
     try {
       describe_outputs(thread, fn);
     } catch (...) {  // a tensor that cannot be looked into
@@ -407,6 +423,7 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   return context;
 }
 
+template <bool kNamesOnly>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   core::calling_out();  // whoever called has called out, too
   ThreadContext& thread = core::this_thread();
@@ -427,7 +444,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
         } else if (is_compiled_region(name)) {
           return start_labelled_scope(thread, fn);
         } else {
-          start_operator(thread, fn, name);
+          start_operator<kNamesOnly>(thread, fn, name);
         }
       }
     }
@@ -450,6 +467,7 @@ void end_labelled_scope(ThreadContext& thread, const at::ObserverContext* contex
   RegistryState::get().label_history.note(thread.thread, thread.label);
 }
 
+template <bool kNamesOnly>
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   core::calling_out();
   ThreadContext& thread = core::this_thread();
@@ -474,7 +492,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
         } else if (is_compiled_region(name)) {
           end_labelled_scope(thread, context);
         } else {
-          end_operator(thread, fn);
+          end_operator<kNamesOnly>(thread, fn);
         }
       }
     }
@@ -483,22 +501,31 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   }
 }
 
-at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+// Of kAll and kNames.
+std::array<at::CallbackHandle, 2> handles = {at::INVALID_CALLBACK_HANDLE,
+                                             at::INVALID_CALLBACK_HANDLE};
+
+template <bool kNamesOnly>
+at::CallbackHandle add_callback() {
+  return at::addGlobalCallback(
+      at::RecordFunctionCallback(&on_start<kNamesOnly>, &on_end<kNamesOnly>)
+          .needsInputs(!kNamesOnly)
+          .needsOutputs(!kNamesOnly)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                   at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
+}
 
 }  // namespace
 
-void OperatorObserver::start() {
+void OperatorObserver::start(RegistryOptions::Detail detail) {
   core::calling_out();
+  const bool names_only = detail == RegistryOptions::Detail::kNames;
+  at::CallbackHandle& handle = handles[names_only ? 1 : 0];
   if (handle != at::INVALID_CALLBACK_HANDLE) {
     at::reenableCallback(handle);
     return;
   }
-  handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(&on_start, &on_end)
-          .needsInputs(true)
-          .needsOutputs(true)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                   at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
+  handle = names_only ? add_callback<true>() : add_callback<false>();
 }
 
 void OperatorObserver::adopt_inputs(bool adopt) noexcept {
@@ -507,7 +534,9 @@ void OperatorObserver::adopt_inputs(bool adopt) noexcept {
 
 void OperatorObserver::stop() {
   core::calling_out();
-  if (handle != at::INVALID_CALLBACK_HANDLE) at::disableCallback(handle);
+  for (const at::CallbackHandle handle : handles) {
+    if (handle != at::INVALID_CALLBACK_HANDLE) at::disableCallback(handle);
+  }
 }
 
 }  // namespace memledger

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "registry/phase.h"
+#include "registry/registry.h"
 
 namespace memledger {
 
@@ -12,7 +12,7 @@ namespace memledger {
 // once.
 class OperatorObserver {
  public:
-  static void start();
+  static void start(RegistryOptions::Detail detail);
   static void stop();
   // Sets whether storages born before tracking are adopted when an operator consumes them. At any
   // time.
