@@ -28,20 +28,25 @@ Ledger::Slot Ledger::Shard::take_new_slot() {
 }
 
 template <typename Wanted>
-void Ledger::sweep(Shard& shard, const Wanted& wanted_for_instants) {
-  shard.dead_for_instants = 0;
-  for (Slot slot = shard.dead.oldest; slot != kNone;) {
+size_t Ledger::sweep_some(Shard& shard, Slot& next, size_t most,
+                          const Wanted& wanted_for_instants) {
+  size_t wanted = 0;
+  for (; most > 0 && next != kNone; --most) {
+    const Slot slot = next;
     const Entry& entry = shard.entry(slot);
-    const Slot next = entry.newer;
+    next = entry.newer;
     if (wanted_for_instants(entry)) {
-      ++shard.dead_for_instants;
+      ++wanted;
     } else if (!is_wanted_for_peaks(entry, *shard.totals_of(entry.device)->counters)) {
+      for (Slot* const other : {&shard.sweeping, &shard.unpinning}) {
+        if (*other == slot) *other = next;
+      }
       shard.unlink(shard.dead, slot);
       shard.give_back(slot);
     }
-    slot = next;
   }
-  shard.sweep_at = std::max(kFewTombstones, 2 * shard.dead.size);
+  if (next == kNone) shard.sweep_at = std::max(kFewTombstones, 2 * shard.dead.size);
+  return wanted;
 }
 
 void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) {
@@ -67,9 +72,13 @@ void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_o
   }
   shard.append(shard.dead, slot);
   shard.dead_for_instants += for_instants;
-  if (shard.dead.size < shard.sweep_at) return;
+  if (shard.sweeping == kNone) {
+    if (shard.dead.size < shard.sweep_at) return;
+    shard.sweeping = shard.dead.oldest;
+  }
   // Which instants are pinned cannot be asked here; newest_pin_ bounds them.
-  sweep(shard, [this](const Entry& stone) { return stone.birth_epoch <= newest_pin_; });
+  sweep_some(shard, shard.sweeping, kSweptByDeath,
+             [this](const Entry& stone) { return stone.birth_epoch <= newest_pin_; });
 }
 
 uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place) noexcept {
@@ -393,29 +402,16 @@ void Ledger::unpin(uint64_t epoch) noexcept {
     return pin != pins_.end() && pin->first < stone.death_epoch;
   };
   for (Shard& shard : shards_) {
-    const BriefLockHolder hold(shard.lock);
-    if (shard.dead_for_instants > 0) sweep(shard, wanted);
-  }
-}
-
-template <typename Visit>
-void Ledger::visit_entries(Shard& shard, const Visit& visit) {
-  {
-    const BriefLockHolder hold(shard.lock);
-    if (shard.live.size + shard.dead.size <= kFewEntries) {
-      for (const List* list : {&shard.live, &shard.dead}) {
-        for (Slot slot = list->oldest; slot != kNone; slot = shard.entry(slot).newer)
-          visit(shard.entry(slot));
-      }
-      return;
+    {
+      const BriefLockHolder hold(shard.lock);
+      if (shard.dead_for_instants == 0) continue;
+      shard.dead_for_instants = 0;
+      shard.unpinning = shard.dead.oldest;
     }
-  }
-  for (size_t chunk = 0;; ++chunk) {
-    const BriefLockHolder hold(shard.lock);
-    if (chunk * kChunk >= shard.used) return;
-    const Entry* const entries = shard.chunks[chunk].get();
-    for (size_t i = 0; i < std::min<size_t>(kChunk, shard.used - chunk * kChunk); ++i) {
-      if (entries[i].id != 0) visit(entries[i]);
+    for (bool more = true; more;) {
+      const BriefLockHolder hold(shard.lock);
+      shard.dead_for_instants += sweep_some(shard, shard.unpinning, kChunk, wanted);
+      more = shard.unpinning != kNone;
     }
   }
 }
@@ -449,34 +445,43 @@ RecordList Ledger::gather_all(Share share, const Wanted& wanted) {
   return RecordList(std::move(records));
 }
 
+template <typename IsPast, typename Live, typename Dead, typename Visit>
+void Ledger::visit_recent(Shard& shard, const IsPast& is_past, const Live& live, const Dead& dead,
+                          const Visit& visit) {
+  {
+    const BriefLockHolder hold(shard.lock);
+    size_t recent = shard.dead.size;
+    for (Slot slot = shard.live.newest;
+         recent <= kFewEntries && slot != kNone && !is_past(shard.entry(slot));
+         slot = shard.entry(slot).older)
+      ++recent;
+    if (recent <= kFewEntries) {
+      for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot));
+           slot = shard.entry(slot).older) {
+        if (live(shard.entry(slot))) visit(shard.entry(slot));
+      }
+      for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer) {
+        if (dead(shard.entry(slot))) visit(shard.entry(slot));
+      }
+      return;
+    }
+  }
+  visit_entries(shard, [&](const Entry& entry) {
+    if (entry.is_alive() ? !is_past(entry) && live(entry) : dead(entry)) visit(entry);
+  });
+}
+
 template <typename IsPast, typename Live, typename Dead>
 RecordList Ledger::gather_recent(const IsPast& is_past, const Live& live, const Dead& dead) {
   size_t most = 0;
-  for (Shard& shard : shards_) {
-    const BriefLockHolder hold(shard.lock);
-    if (shard.live.oldest != kNone && !is_past(shard.entry(shard.live.oldest))) {
-      most += shard.live.size;
-    } else {
-      for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot));
-           slot = shard.entry(slot).older)
-        ++most;
-    }
-    for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer)
-      most += dead(shard.entry(slot));
-  }
+  for (Shard& shard : shards_)
+    visit_recent(shard, is_past, live, dead, [&](const Entry&) { ++most; });
   LargeVector<StorageRecord> records;
   records.reserve(most);
   take_page_faults(records.data(), most * sizeof(StorageRecord));
   for (Shard& shard : shards_) {
-    const BriefLockHolder hold(shard.lock);
-    for (Slot slot = shard.live.newest; slot != kNone; slot = shard.entry(slot).older) {
-      const Entry& entry = shard.entry(slot);
-      if (is_past(entry)) break;
-      if (live(entry)) records.push_back(entry.record());
-    }
-    for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer) {
-      if (dead(shard.entry(slot))) records.push_back(shard.entry(slot).record());
-    }
+    visit_recent(shard, is_past, live, dead,
+                 [&](const Entry& entry) { records.push_back(entry.record()); });
   }
   return RecordList(std::move(records));
 }

@@ -144,15 +144,13 @@ class Ledger {
                 size_t dims, int8_t dtype, void* owner = nullptr, Place likely = 0) noexcept;
   bool set_owner(uintptr_t address, void* owner) noexcept;
   // Calls back with every live record of a device, in no order and with its shard locked: for a few
-  // instructions each.
+  // instructions each. What is born or dies meanwhile may be left out.
   template <typename Visit>
   void visit_live(DeviceKey device, const Visit& visit) const {
     for (Shard& shard : shards_) {
-      const BriefLockHolder hold(shard.lock);
-      for (Slot slot = shard.live.oldest; slot != kNone; slot = shard.entry(slot).newer) {
-        const TableEntry& entry = shard.entry(slot);
-        if (entry.device == device) visit(entry);
-      }
+      visit_entries(shard, [&](const TableEntry& entry) {
+        if (entry.is_alive() && entry.device == device) visit(entry);
+      });
     }
   }
   void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
@@ -247,6 +245,7 @@ class Ledger {
   static constexpr Slot kNone = TableEntry::kNone;
   static constexpr size_t kChunk = 256;
   static constexpr size_t kFewTombstones = 16;
+  static constexpr size_t kSweptByDeath = 64;
   static constexpr size_t kFewEntries = 4 * kChunk;  // of a shard: visited in one go
 
   // An entry becomes a tombstone by moving to another list: a death allocates nothing.
@@ -274,6 +273,10 @@ class Ledger {
     // At most this many tombstones are there for an instant.
     size_t dead_for_instants ABSL_GUARDED_BY(lock) = 0;
     size_t sweep_at ABSL_GUARDED_BY(lock) = kFewTombstones;
+    // The next tombstones to look at: by deaths, and by who gives back an instant. kNone: they are
+    // through.
+    Slot sweeping ABSL_GUARDED_BY(lock) = kNone;
+    Slot unpinning ABSL_GUARDED_BY(lock) = kNone;
     std::vector<ShardTotals> totals ABSL_GUARDED_BY(lock);
     std::unique_ptr<EventRing> ring ABSL_GUARDED_BY(lock);  // null: nothing is recorded
 
@@ -338,9 +341,12 @@ class Ledger {
   // alive at `since` and has died.
   void collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died);
   // Copies the wanted records of all shards, one shard at a time. `is_past` ends a shard's live
-  // ones, the newest first.
+  // ones, the newest first. A shard where that goes on for long is visited as by gather_all().
   template <typename IsPast, typename Live, typename Dead>
   RecordList gather_recent(const IsPast& is_past, const Live& live, const Dead& dead);
+  template <typename IsPast, typename Live, typename Dead, typename Visit>
+  static void visit_recent(Shard& shard, const IsPast& is_past, const Live& live, const Dead& dead,
+                           const Visit& visit);
   // Copies the wanted records among all there are. An instant or a peak has settled which these
   // are, and entries stay in their slots, so a shard with many is not held for longer than kChunk
   // of them take. kMost takes room for all, kSome counts first.
@@ -348,7 +354,27 @@ class Ledger {
   template <typename Wanted>
   RecordList gather_all(Share share, const Wanted& wanted);
   template <typename Visit>
-  static void visit_entries(Shard& shard, const Visit& visit);
+  static void visit_entries(Shard& shard, const Visit& visit) {
+    {
+      const BriefLockHolder hold(shard.lock);
+      if (shard.live.size + shard.dead.size <= kFewEntries) {
+        for (const List* list : {&shard.live, &shard.dead}) {
+          for (Slot slot = list->oldest; slot != kNone; slot = shard.entry(slot).newer)
+            visit(shard.entry(slot));
+        }
+        return;
+      }
+    }
+    for (size_t chunk = 0;; ++chunk) {
+      const BriefLockHolder hold(shard.lock);
+      if (chunk * kChunk >= shard.used) return;
+      const Entry* const entries = shard.chunks[chunk].get();
+      const size_t used = shard.used - chunk * kChunk;
+      for (size_t i = 0; i < (used < kChunk ? used : kChunk); ++i) {
+        if (entries[i].id != 0) visit(entries[i]);
+      }
+    }
+  }
   // Takes the record out of the living; `death_order` is the number its device gave the death.
   void bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
@@ -359,8 +385,10 @@ class Ledger {
     return counters.alive_at_a_peak(entry.birth_order, entry.death_order, entry.peak_labels) ||
            counters.is_pinned();
   }
+  // Looks at some tombstones from `next` on, drops those that nobody wants, and moves `next` on.
+  // Returns how many of them are wanted for instants.
   template <typename Wanted>
-  void sweep(Shard& shard, const Wanted& wanted_for_instants)
+  size_t sweep_some(Shard& shard, Slot& next, size_t most, const Wanted& wanted_for_instants)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Completes births of what is still alive from the table: the event tells what was known then.
   void complete_births(std::vector<LedgerEvent>& events);
