@@ -34,6 +34,7 @@ struct RegistryState {
   std::array<Unseen, kWatchedTypes> unseen;
   std::atomic<bool> names_only{false};       // RegistryOptions::Detail::kNames
   std::atomic<bool> ever_names_only{false};  // storages were born so
+  std::atomic<bool> has_demand_observer{false};
   std::atomic<BlockObserver> block_observer{nullptr};
   StepObservers step_observers;
   std::atomic<int> gradients_wanted{0};  // number of living GradientNotes::Wanted

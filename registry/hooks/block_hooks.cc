@@ -87,12 +87,14 @@ void let_go(void* owner) noexcept {
 }
 
 uint64_t note_birth(RegistryState& state, core::ThreadContext& thread,
-                    core::Ledger::Birth birth) noexcept {
+                    core::Ledger::Birth& birth) noexcept {
   birth.birthplace = thread.birthplace();
   birth.peak_labels = state.peak_labels.of(birth.birthplace.label, state.labels);
-  const StackSampler::Taken taken = StackSampler::take(thread, birth.nbytes);
-  birth.stack = taken.stack;
-  birth.stack_weight = taken.weight;
+  if (StackSampler::takes_some()) {
+    const StackSampler::Taken taken = StackSampler::take(thread, birth.nbytes);
+    birth.stack = taken.stack;
+    birth.stack_weight = taken.weight;
+  }
   birth.names_only = state.names_only.load(std::memory_order_relaxed);
   void* lost_owner = nullptr;
   const uint64_t id = state.ledger.note_birth(birth, &lost_owner, &thread.last_born);
@@ -257,9 +259,10 @@ c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnP
 
 void set_demand_observer(DemandObserver observer) noexcept {
   demand_observer.store(observer, std::memory_order_release);
+  RegistryState::get().has_demand_observer.store(observer != nullptr, std::memory_order_release);
 }
 
-void note_demand(int64_t nbytes) noexcept {
+void tell_demand(int64_t nbytes) noexcept {
   const DemandObserver observer = demand_observer.load(std::memory_order_acquire);
   if (observer == nullptr) return;
   static thread_local int64_t asked_bytes = 0;

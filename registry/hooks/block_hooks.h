@@ -111,7 +111,7 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
 void note_failed(WatchedType type, size_t nbytes) noexcept;
 
 // Tells the observer of demands (demand_observer.h), if it is time.
-void note_demand(int64_t nbytes) noexcept;
+void tell_demand(int64_t nbytes) noexcept;
 
 // Calls the allocator below; what that throws goes on unchanged.
 template <typename Allocate>
@@ -132,13 +132,17 @@ template <typename Allocate>
 c10::DataPtr allocate_and_note(WatchedType type, size_t index, size_t nbytes,
                                const Allocate& allocate) {
   core::calling_out();  // whoever called has called out, too
-  if (!RegistryState::get().active.load(std::memory_order_relaxed)) {
+  const RegistryState& state = RegistryState::get();
+  if (!state.active.load(std::memory_order_relaxed)) {
     if (nbytes > 0) note_unseen(type);
     return allocate();
   }
   core::ThreadContext& thread = core::this_thread();
   const bool outermost = thread.wrapper_depth[static_cast<size_t>(type)] == 0;
-  if (outermost && type == WatchedType::kCpu) note_demand(static_cast<int64_t>(nbytes));
+  if (outermost && type == WatchedType::kCpu &&
+      state.has_demand_observer.load(std::memory_order_relaxed)) {
+    tell_demand(static_cast<int64_t>(nbytes));
+  }
   c10::DataPtr data = allocate_below(type, thread, outermost, nbytes, allocate);
   if (outermost) note_allocated(type, index, thread, data, nbytes);
   return data;

@@ -296,6 +296,7 @@ void note_step(ThreadContext& thread) {
 
 // What inputs would have told of the thread: it may read or write parameters.
 void note_training_unseen(ThreadContext& thread, const char* name) noexcept {
+  if (core::TrainingThreads::is_noted(thread)) return;
   const Phase now = thread.phase.operator_phase();
   if (now == Phase::kForward ||
       (now != Phase::kBackward && kinds.of(thread.op, name) == OperatorKind::kStep)) {
@@ -501,7 +502,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   }
 }
 
-// Of kAll and kNames.
+// For kAll and for kNames.
 std::array<at::CallbackHandle, 2> handles = {at::INVALID_CALLBACK_HANDLE,
                                              at::INVALID_CALLBACK_HANDLE};
 

@@ -214,8 +214,7 @@ void StackSampler::note_whether_some_are_taken() noexcept {
                     std::memory_order_relaxed);
 }
 
-StackSampler::Taken StackSampler::take_by_policy(core::ThreadContext& thread,
-                                                 int64_t nbytes) noexcept {
+StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbytes) noexcept {
   int64_t bytes = policy_bytes.load(std::memory_order_relaxed);
   Policy wanted = policy.load(std::memory_order_relaxed);
   const bool of_python = wanted == Policy::kNone;

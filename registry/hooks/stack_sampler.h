@@ -20,9 +20,9 @@ class StackSampler {
   static void set(StackOptions options) noexcept;
   // For storages that set() takes none of, in a Python program: Python's stack, kFrom excepted.
   static void set_python(StackOptions options) noexcept;
-  static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept {
-    return takes_some_.load(std::memory_order_relaxed) ? take_by_policy(thread, nbytes) : Taken{};
-  }
+  // False: take() would take none of any storage. One load.
+  static bool takes_some() noexcept { return takes_some_.load(std::memory_order_relaxed); }
+  static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept;
 
   // Takes one whatever the policy; 0 where that fails.
   static core::StackId take_now() noexcept;
@@ -37,9 +37,8 @@ class StackSampler {
   static void unlock_after_fork();
 
  private:
-  static std::atomic<bool> takes_some_;  // false: take() is one load
+  static std::atomic<bool> takes_some_;
   static void note_whether_some_are_taken() noexcept;
-  static Taken take_by_policy(core::ThreadContext& thread, int64_t nbytes) noexcept;
   static core::StackId take_python() noexcept;
 };
 
