@@ -56,12 +56,12 @@ void EventRing::fill(LedgerEvent& event, const TableEntry& entry) noexcept {
   event.stack = entry.stack;
   event.device = entry.device;
   event.dtype = entry.dtype;
-  event.described = entry.described && entry.shape.size() <= LedgerEvent::kMaxDims;
-  event.adopted = entry.adopted;
-  event.raw_block = entry.raw_block;
-  event.library_workspace = entry.library_workspace;
-  event.parameter_like = entry.parameter_like;
-  event.names_only = entry.names_only;
+  event.described = entry.flags.described && entry.shape.size() <= LedgerEvent::kMaxDims;
+  event.adopted = entry.flags.adopted;
+  event.raw_block = entry.flags.raw_block;
+  event.library_workspace = entry.flags.library_workspace;
+  event.parameter_like = entry.flags.parameter_like;
+  event.names_only = entry.flags.names_only;
   event.dims = event.described ? static_cast<uint8_t>(entry.shape.size()) : 0;
   for (size_t i = 0; i < event.dims; ++i) event.shape[i] = entry.shape[i];
   event.complete = true;

@@ -53,11 +53,11 @@ void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_o
   Entry& entry = shard.entry(slot);
   if (shard.ring != nullptr) shard.ring->add(entry, /*birth=*/false);
   totals.table_bytes -= entry.nbytes;
-  if (entry.adopted) totals.adopted_bytes -= entry.nbytes;
-  if (entry.raw_block) totals.raw_block_bytes -= entry.nbytes;
-  if (entry.library_workspace) totals.library_workspace_bytes -= entry.nbytes;
+  if (entry.flags.adopted) totals.adopted_bytes -= entry.nbytes;
+  if (entry.flags.raw_block) totals.raw_block_bytes -= entry.nbytes;
+  if (entry.flags.library_workspace) totals.library_workspace_bytes -= entry.nbytes;
   shard.unlink(shard.live, slot);
-  entry.is_dead = true;
+  entry.flags.is_dead = true;
   entry.death_epoch = epoch_;
   entry.death_order = death_order;
   const bool for_instants = entry.birth_epoch <= newest_pin_;
@@ -124,15 +124,13 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place)
     entry.peak_labels = static_cast<uint16_t>(birth.adopted ? 0 : birth.peak_labels);
     entry.device = birth.device;
     entry.dtype = kUnknownDtype;
-    entry.is_dead = false;
-    entry.described = false;
-    entry.adopted = birth.adopted;
-    entry.raw_block = birth.raw_block;
-    entry.library_workspace = false;
-    entry.parameter_like = false;
-    entry.told_parameter = false;
-    entry.gradient = false;
-    entry.names_only = birth.names_only;
+    Entry::Flags flags = {};
+    flags.phase_inferred = birth.birthplace.phase_inferred;
+    flags.parameter_inferred = birth.birthplace.parameter_inferred;
+    flags.adopted = birth.adopted;
+    flags.raw_block = birth.raw_block;
+    flags.names_only = birth.names_only;
+    entry.flags = flags;
     shard.append(shard.live, slot);
 
     totals.table_bytes += birth.nbytes;
@@ -194,7 +192,7 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
   const bool takes_owner = owner != nullptr && record.owner == nullptr;
   if (takes_owner) record.owner = owner;
   const bool made_by_this_run = record.thread == thread && record.op_sequence == op_sequence;
-  if (record.described && !made_by_this_run) return takes_owner;
+  if (record.flags.described && !made_by_this_run) return takes_owner;
   try {
     record.shape.assign(sizes, dims);
   } catch (const std::bad_alloc&) {
@@ -202,7 +200,7 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
     return takes_owner;
   }
   record.dtype = dtype;
-  record.described = true;
+  record.flags.described = true;
   return takes_owner;
 }
 
@@ -225,7 +223,7 @@ void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferre
   Entry& record = *there;
   if (record.id != id) return;
   record.phase = phase;
-  record.phase_inferred = inferred;
+  record.flags.phase_inferred = inferred;
 }
 
 uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
@@ -234,7 +232,7 @@ uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
   Entry& record = *there;
-  record.parameter_like = true;
+  record.flags.parameter_like = true;
   any_parameter_like_.store(true, std::memory_order_relaxed);
   return record.id;
 }
@@ -244,7 +242,7 @@ void Ledger::mark_told_parameter(uintptr_t address) noexcept {
   const BriefLockHolder hold(shard.lock);
   Entry* const there = shard.find(address);
   if (there == nullptr) return;
-  there->told_parameter = true;
+  there->flags.told_parameter = true;
   any_told_parameter_.store(true, std::memory_order_relaxed);
 }
 
@@ -254,7 +252,7 @@ uint64_t Ledger::told_parameter_at(uintptr_t address) const noexcept {
   const Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
   const Entry& record = *there;
-  return record.told_parameter ? record.id : 0;
+  return record.flags.told_parameter ? record.id : 0;
 }
 
 void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
@@ -265,7 +263,7 @@ void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
   Entry& record = *there;
   if (record.parameter_or_consumer != 0 || record.id == consumer || consumer == 0) return;
   record.parameter_or_consumer = consumer;
-  record.has_consumer = true;
+  record.flags.has_consumer = true;
 }
 
 void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
@@ -275,11 +273,11 @@ void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
   const auto row = shard.by_address.find(gradient);
   if (row == shard.by_address.end()) return;
   Entry& record = shard.entry(row->second);
-  if (record.parameter_like) return;
-  record.gradient = true;
+  if (record.flags.parameter_like) return;
+  record.flags.gradient = true;
   record.parameter_or_consumer = parameter;
-  record.has_consumer = false;
-  record.parameter_inferred = false;
+  record.flags.has_consumer = false;
+  record.flags.parameter_inferred = false;
 }
 
 uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noexcept {
@@ -288,9 +286,10 @@ uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noe
   Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
   Entry& record = *there;
-  if (record.device != device || record.described || record.raw_block) return 0;
-  if (!record.library_workspace) shard.totals_of(device)->library_workspace_bytes += record.nbytes;
-  record.library_workspace = true;
+  if (record.device != device || record.flags.described || record.flags.raw_block) return 0;
+  if (!record.flags.library_workspace)
+    shard.totals_of(device)->library_workspace_bytes += record.nbytes;
+  record.flags.library_workspace = true;
   return record.id;
 }
 
@@ -298,7 +297,7 @@ bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
   const Entry* const there = shard.find(address);
-  return there != nullptr && there->parameter_like;
+  return there != nullptr && there->flags.parameter_like;
 }
 
 uint64_t Ledger::parameter_at(uintptr_t address) const noexcept {

@@ -151,39 +151,29 @@ struct alignas(64) TableEntry {
   DeviceKey device;
   int8_t dtype = kUnknownDtype;
   Phase phase = Phase::kOther;
-  bool phase_inferred : 1;
-  bool parameter_inferred : 1;
-  bool is_dead : 1;
-  bool has_consumer : 1;
-  bool described : 1;
-  bool adopted : 1;
-  bool raw_block : 1;
-  bool library_workspace : 1;
-  bool parameter_like : 1;
-  bool told_parameter : 1;
-  bool gradient : 1;
-  bool names_only : 1;
+  // All of a new entry are written at once.
+  struct Flags {
+    bool phase_inferred : 1;
+    bool parameter_inferred : 1;
+    bool is_dead : 1;
+    bool has_consumer : 1;
+    bool described : 1;
+    bool adopted : 1;
+    bool raw_block : 1;
+    bool library_workspace : 1;
+    bool parameter_like : 1;
+    bool told_parameter : 1;
+    bool gradient : 1;
+    bool names_only : 1;
+  };
+  Flags flags = {};
 
-  TableEntry()
-      : phase_inferred(false),
-        parameter_inferred(false),
-        is_dead(false),
-        has_consumer(false),
-        described(false),
-        adopted(false),
-        raw_block(false),
-        library_workspace(false),
-        parameter_like(false),
-        told_parameter(false),
-        gradient(false),
-        names_only(false) {}
-
-  bool is_alive() const noexcept { return !is_dead; }
-  uint64_t parameter() const noexcept { return has_consumer ? 0 : parameter_or_consumer; }
-  uint64_t consumer() const noexcept { return has_consumer ? parameter_or_consumer : 0; }
+  bool is_alive() const noexcept { return !flags.is_dead; }
+  uint64_t parameter() const noexcept { return flags.has_consumer ? 0 : parameter_or_consumer; }
+  uint64_t consumer() const noexcept { return flags.has_consumer ? parameter_or_consumer : 0; }
+  // Its flags are the caller's.
   void set_birthplace(const Birthplace& birthplace) noexcept {
     parameter_or_consumer = birthplace.parameter;
-    has_consumer = false;
     thread = birthplace.thread;
     op_sequence = birthplace.op_sequence;
     op = static_cast<uint16_t>(birthplace.op);
@@ -192,8 +182,6 @@ struct alignas(64) TableEntry {
     forward_op = static_cast<uint16_t>(birthplace.forward_op);
     forward_label = static_cast<uint16_t>(birthplace.forward_label);
     phase = birthplace.phase;
-    phase_inferred = birthplace.phase_inferred;
-    parameter_inferred = birthplace.parameter_inferred;
   }
   Birthplace birthplace() const noexcept {
     Birthplace value;
@@ -206,8 +194,8 @@ struct alignas(64) TableEntry {
     value.thread = thread;
     value.op_sequence = op_sequence;
     value.phase = phase;
-    value.phase_inferred = phase_inferred;
-    value.parameter_inferred = parameter_inferred;
+    value.phase_inferred = flags.phase_inferred;
+    value.parameter_inferred = flags.parameter_inferred;
     return value;
   }
   // Throws std::bad_alloc for want of memory for a long shape.

@@ -423,7 +423,7 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
         live.id = record.id;
         live.address = record.address;
         live.nbytes = record.nbytes;
-        live.raw_block = record.raw_block;
+        live.raw_block = record.flags.raw_block;
         auto* const owner = static_cast<c10::StorageImpl*>(record.owner);
         owners.push_back(owner);
         if (owner != nullptr) c10::raw::weak_intrusive_ptr::incref(owner);

@@ -518,9 +518,8 @@ at::CallbackHandle add_callback() {
 
 }  // namespace
 
-void OperatorObserver::start(RegistryOptions::Detail detail) {
+void OperatorObserver::start(bool names_only) {
   core::calling_out();
-  const bool names_only = detail == RegistryOptions::Detail::kNames;
   at::CallbackHandle& handle = handles[names_only ? 1 : 0];
   if (handle != at::INVALID_CALLBACK_HANDLE) {
     at::reenableCallback(handle);

@@ -21,7 +21,9 @@ class StackSampler {
   // For storages that set() takes none of, in a Python program: Python's stack, kFrom excepted.
   static void set_python(StackOptions options) noexcept;
   // False: take() would take none of any storage. One load.
-  static bool takes_some() noexcept { return takes_some_.load(std::memory_order_relaxed); }
+  MEMLEDGER_OF_THIS_COPY static bool takes_some() noexcept {
+    return takes_some_.load(std::memory_order_relaxed);
+  }
   static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept;
 
   // Takes one whatever the policy; 0 where that fails.
@@ -37,7 +39,7 @@ class StackSampler {
   static void unlock_after_fork();
 
  private:
-  static std::atomic<bool> takes_some_;
+  MEMLEDGER_OF_THIS_COPY static std::atomic<bool> takes_some_;
   static void note_whether_some_are_taken() noexcept;
   static core::StackId take_python() noexcept;
 };
