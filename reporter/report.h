@@ -226,6 +226,8 @@ struct Report {
   // between two. On CUDA they are an item.
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
+  // Storages were born under RegistryOptions::Detail::kNames, without shapes, dtypes and layers.
+  bool names_only = false;
   // Pinned host memory, which no device's figures include. The first is an upper bound
   // (PinnedStatistics). Unknown without LibTorch's CUDA library.
   std::optional<int64_t> pinned_in_use_bytes;

@@ -52,7 +52,8 @@ struct ThreadContext {
   uint32_t op_depth;     // operators running one inside another
   uint32_t op_sequence;  // numbers runs of the outermost one; 0 outside
   uint32_t last_sequence;
-  uint32_t node_depth;    // autograd nodes running one inside another
+  uint32_t node_depth;  // autograd nodes running one inside another
+  bool has_run_nodes;
   uint32_t last_born;     // Ledger::Place of the last storage made by this thread
   uint32_t births;        // storages made by this thread, modulo 2^32
   uint32_t births_at_op;  // `births` when the outermost operator began
@@ -90,8 +91,19 @@ struct ThreadContext {
   }
 };
 
+// Hidden, so that the loader does not merge those of two copies (registry/second_copy/copies.h).
+#define MEMLEDGER_OF_THIS_COPY __attribute__((visibility("hidden")))
+
+// The calling thread's; __thread, as it needs no constructor and so no check for one.
+MEMLEDGER_OF_THIS_COPY extern __thread ThreadContext thread_context;
+MEMLEDGER_OF_THIS_COPY void number_thread(ThreadContext& mine) noexcept;
+
 // Returns the calling thread's context; the first call gives the thread its number. Never throws.
-ThreadContext& this_thread() noexcept;
+MEMLEDGER_OF_THIS_COPY inline ThreadContext& this_thread() noexcept {
+  ThreadContext& mine = thread_context;
+  if (mine.thread == 0) number_thread(mine);
+  return mine;
+}
 
 // Tells readers on other threads which outermost operator each thread is running: a storage made by
 // a run that has not ended is a temporary. Threads beyond kThreads share entries, which can only

@@ -65,10 +65,20 @@ uintptr_t address_of(c10::StorageImpl& storage) {
 }
 
 template <typename Visit>
-void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+void for_each_in_list(const c10::IValue& value, const Visit& visit);
+
+template <typename Visit>
+inline void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     visit(value.toTensor());
-  } else if (value.isTensorList()) {
+  } else if (value.isIntrusivePtr()) {  // no number
+    for_each_in_list(value, visit);
+  }
+}
+
+template <typename Visit>
+__attribute__((noinline)) void for_each_in_list(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorList()) visit(tensor);
   } else if (value.isOptionalTensorList()) {
     for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
@@ -81,6 +91,7 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
 }
 
 void push_node(ThreadContext& thread, const char* name) {
+  thread.has_run_nodes = true;
   if (thread.node_depth < ThreadContext::kMaxFrames) {
     thread.frames[thread.node_depth] = {thread.op,
                                         thread.autograd_node,
@@ -131,7 +142,7 @@ void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) 
 // Whether inputs that need no gradient are looked at: those of frozen layers, or under no_grad, and
 // what no layer has made. Where the program tells its parameters; not in backward, and not in an
 // optimizer's step.
-bool is_followed(const ThreadContext& thread) {
+bool looks_for_layers(const ThreadContext& thread) {
   if (!RegistryState::get().ledger.any_told_parameter() || thread.node_depth > 0) return false;
   const Phase now = thread.phase.phase(/*in_operator=*/true, /*in_autograd_node=*/false);
   return now != Phase::kBackward && now != Phase::kOptimizer;
@@ -184,6 +195,16 @@ uint64_t told_parameter_among(const at::RecordFunction& fn, const core::Ledger& 
   return told;
 }
 
+// What is left where nothing is asked of inputs: a look at each one's deleter.
+void adopt_inputs_of(const at::RecordFunction& fn) {
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = storage_impl_of(tensor);
+      if (storage != nullptr && !is_followed(*storage) && can_adopt(*storage)) adopt(*storage);
+    });
+  }
+}
+
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
@@ -191,7 +212,11 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
   const bool grad_on = phase.operator_phase() == Phase::kForward;
   const bool may_step = phase.may_step() && !phase.is_set() && state.ledger.any_parameter_like();
   const bool steps_are_observed = phase.may_step() && state.step_observers.any();
-  const bool reads_layers = is_followed(thread);
+  const bool reads_layers = looks_for_layers(thread);
+  if (!grad_on && !may_step && !steps_are_observed && !reads_layers) {
+    if (adopting) adopt_inputs_of(fn);
+    return;
+  }
   const OperatorKind kind = may_step || steps_are_observed || (reads_layers && !grad_on)
                                 ? kinds.of(thread.op, name)
                                 : OperatorKind::kOther;
@@ -202,7 +227,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
     for_each_tensor(input, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
       if (storage == nullptr) return;
-      if (adopting && can_adopt(*storage)) adopt(*storage);
+      if (adopting && !is_followed(*storage) && can_adopt(*storage)) adopt(*storage);
       if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
         core::TrainingThreads::note(thread);
         const uintptr_t address = address_of(*storage);
@@ -269,6 +294,17 @@ void note_step(ThreadContext& thread) {
   }
 }
 
+// What inputs would have told of the thread: it may read or write parameters.
+void note_training_unseen(ThreadContext& thread, const char* name) noexcept {
+  if (core::TrainingThreads::is_noted(thread)) return;
+  const Phase now = thread.phase.operator_phase();
+  if (now == Phase::kForward ||
+      (now != Phase::kBackward && kinds.of(thread.op, name) == OperatorKind::kStep)) {
+    core::TrainingThreads::note(thread);
+  }
+}
+
+template <bool kNamesOnly>
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   if (thread.op_depth++ > 0) {
     note_next_node(thread, fn);
@@ -288,17 +324,24 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 
-  const bool backward = thread.node_depth > 0 || torch::autograd::get_current_graph_task_id() != -1;
+  // Around nodes, in callbacks at the end of a pass, the engine says that it runs.
+  const bool backward =
+      thread.node_depth > 0 ||
+      (thread.has_run_nodes && torch::autograd::get_current_graph_task_id() != -1);
   thread.phase.begin_operator(backward                     ? OptimizerPhase::Mode::kBackward
                               : at::GradMode::is_enabled() ? OptimizerPhase::Mode::kForward
                                                            : OptimizerPhase::Mode::kNoGrad);
   // Not in backward: AccumulateGrad detaches, too, which on CUDA would note the engine's thread as
   // training for ever.
-  if (!backward && state.gradients_wanted.load(std::memory_order_relaxed) > 0 &&
+  if (state.gradients_wanted.load(std::memory_order_relaxed) > 0 && !backward &&
       !core::TrainingThreads::is_noted(thread) && core::may_be_of_zero_grad(name)) {
     core::TrainingThreads::note(thread);
   }
-  look_at_inputs(thread, fn, name);
+  if constexpr (kNamesOnly) {
+    note_training_unseen(thread, name);
+  } else {
+    look_at_inputs(thread, fn, name);
+  }
   if (reads_all_layers(name)) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
   note_next_node(thread, fn);
@@ -313,7 +356,7 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
       const uintptr_t address = address_of(*storage);
       if (address == 0 || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
       const at::IntArrayRef sizes = tensor.sizes();
-      const bool owns = owns_watched_block_here(*storage);
+      const bool owns = is_followed(*storage) || owns_watched_block_here(*storage);
       if (state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(),
                                 sizes.size(), static_cast<int8_t>(tensor.scalar_type()),
                                 owns ? storage : nullptr, thread.last_born)) {
@@ -327,11 +370,12 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
+template <bool kNamesOnly>
 void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (thread.op_depth == 0) return;
   const bool outermost = thread.op_depth == 1;
   // Most operators make nothing (views, in-place), or an operator inside them has already shown it.
-  if (thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
+  if (!kNamesOnly && thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
     try {
       describe_outputs(thread, fn);
     } catch (...) {  // a tensor that cannot be looked into
@@ -380,6 +424,7 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   return context;
 }
 
+template <bool kNamesOnly>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   core::calling_out();  // whoever called has called out, too
   ThreadContext& thread = core::this_thread();
@@ -400,7 +445,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
         } else if (is_compiled_region(name)) {
           return start_labelled_scope(thread, fn);
         } else {
-          start_operator(thread, fn, name);
+          start_operator<kNamesOnly>(thread, fn, name);
         }
       }
     }
@@ -423,6 +468,7 @@ void end_labelled_scope(ThreadContext& thread, const at::ObserverContext* contex
   RegistryState::get().label_history.note(thread.thread, thread.label);
 }
 
+template <bool kNamesOnly>
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   core::calling_out();
   ThreadContext& thread = core::this_thread();
@@ -447,7 +493,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
         } else if (is_compiled_region(name)) {
           end_labelled_scope(thread, context);
         } else {
-          end_operator(thread, fn);
+          end_operator<kNamesOnly>(thread, fn);
         }
       }
     }
@@ -456,22 +502,30 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   }
 }
 
-at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+// For kAll and for kNames.
+std::array<at::CallbackHandle, 2> handles = {at::INVALID_CALLBACK_HANDLE,
+                                             at::INVALID_CALLBACK_HANDLE};
+
+template <bool kNamesOnly>
+at::CallbackHandle add_callback() {
+  return at::addGlobalCallback(
+      at::RecordFunctionCallback(&on_start<kNamesOnly>, &on_end<kNamesOnly>)
+          .needsInputs(!kNamesOnly)
+          .needsOutputs(!kNamesOnly)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                   at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
+}
 
 }  // namespace
 
-void OperatorObserver::start() {
+void OperatorObserver::start(bool names_only) {
   core::calling_out();
+  at::CallbackHandle& handle = handles[names_only ? 1 : 0];
   if (handle != at::INVALID_CALLBACK_HANDLE) {
     at::reenableCallback(handle);
     return;
   }
-  handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(&on_start, &on_end)
-          .needsInputs(true)
-          .needsOutputs(true)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                   at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
+  handle = names_only ? add_callback<true>() : add_callback<false>();
 }
 
 void OperatorObserver::adopt_inputs(bool adopt) noexcept {
@@ -480,7 +534,9 @@ void OperatorObserver::adopt_inputs(bool adopt) noexcept {
 
 void OperatorObserver::stop() {
   core::calling_out();
-  if (handle != at::INVALID_CALLBACK_HANDLE) at::disableCallback(handle);
+  for (const at::CallbackHandle handle : handles) {
+    if (handle != at::INVALID_CALLBACK_HANDLE) at::disableCallback(handle);
+  }
 }
 
 }  // namespace memledger

@@ -191,16 +191,27 @@ StackFrame find_program_frame(uint32_t stack) {
 
 }  // namespace
 
+std::atomic<bool> StackSampler::takes_some_{false};
+
 void StackSampler::set(StackOptions options) noexcept {
   const bool needs_bytes = options.policy == Policy::kSampled;
   policy_bytes.store(options.bytes, std::memory_order_relaxed);
   policy.store(needs_bytes && options.bytes <= 0 ? Policy::kAll : options.policy,
                std::memory_order_relaxed);
+  note_whether_some_are_taken();
 }
 
 void StackSampler::set_python(StackOptions options) noexcept {
   python_bytes.store(options.bytes, std::memory_order_relaxed);
   python_policy.store(options.policy, std::memory_order_relaxed);
+  note_whether_some_are_taken();
+}
+
+// By whom sets both policies: one thread at a time, or one at load.
+void StackSampler::note_whether_some_are_taken() noexcept {
+  takes_some_.store(policy.load(std::memory_order_relaxed) != Policy::kNone ||
+                        python_policy.load(std::memory_order_relaxed) != Policy::kNone,
+                    std::memory_order_relaxed);
 }
 
 StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbytes) noexcept {

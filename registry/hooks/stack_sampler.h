@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "registry/core/stack_table.h"
@@ -19,6 +20,10 @@ class StackSampler {
   static void set(StackOptions options) noexcept;
   // For storages that set() takes none of, in a Python program: Python's stack, kFrom excepted.
   static void set_python(StackOptions options) noexcept;
+  // False: take() would take none of any storage. One load.
+  MEMLEDGER_OF_THIS_COPY static bool takes_some() noexcept {
+    return takes_some_.load(std::memory_order_relaxed);
+  }
   static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept;
 
   // Takes one whatever the policy; 0 where that fails.
@@ -34,6 +39,8 @@ class StackSampler {
   static void unlock_after_fork();
 
  private:
+  MEMLEDGER_OF_THIS_COPY static std::atomic<bool> takes_some_;
+  static void note_whether_some_are_taken() noexcept;
   static core::StackId take_python() noexcept;
 };
 

@@ -254,6 +254,7 @@ class Builder {
     report_.time = snapshot_.time();
     report_.unseen_before_tracking = snapshot_.unseen_before_tracking();
     report_.tracking_was_off = snapshot_.tracking_was_off();
+    report_.names_only = snapshot_.names_only();
     sort_tensors();
     sort_segments();
     draft_storages();

@@ -465,6 +465,7 @@ void write_footer(std::ostream& out, const Report& report, const DeviceReport& d
   }
   if (report.unseen_before_tracking && device.device.is_cpu()) out << "before tracking: ?\n";
   if (report.tracking_was_off && device.device.is_cpu()) out << "tracking was off: ?\n";
+  if (report.names_only) out << "shapes and layers, not noted with detail=names: ?\n";
 }
 
 std::ostream& write_row(std::ostream& out, const ReportRow& row) {

@@ -198,7 +198,9 @@ std::string title_of(const CollectedRun& run, const ProgramEnd& end) {
   std::string text = printable(program_of(run.command)) + how_text(end);
   if (run.seconds) text += fmt::format(" after {:.1f} s", *run.seconds);
   if (!end.details.empty()) text += ": " + end.details;
-  return text + fmt::format(" (process {}, rank {})", run.process.process, run.process.rank);
+  text += fmt::format(" (process {}, rank {})", run.process.process, run.process.rank);
+  if (run.end.names_only) text += "; detail=names: no shapes, layers or lines";
+  return text;
 }
 
 RunOfDevice with_steps(DeviceReport peak, const StepHistory& steps, const Report& last,
