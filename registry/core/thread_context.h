@@ -91,15 +91,12 @@ struct ThreadContext {
   }
 };
 
-// Hidden, so that the loader does not merge those of two copies (registry/second_copy/copies.h).
-#define MEMLEDGER_OF_THIS_COPY __attribute__((visibility("hidden")))
-
 // The calling thread's; __thread, as it needs no constructor and so no check for one.
-MEMLEDGER_OF_THIS_COPY extern __thread ThreadContext thread_context;
-MEMLEDGER_OF_THIS_COPY void number_thread(ThreadContext& mine) noexcept;
+extern __thread ThreadContext thread_context;
+void number_thread(ThreadContext& mine) noexcept;
 
 // Returns the calling thread's context; the first call gives the thread its number. Never throws.
-MEMLEDGER_OF_THIS_COPY inline ThreadContext& this_thread() noexcept {
+inline ThreadContext& this_thread() noexcept {
   ThreadContext& mine = thread_context;
   if (mine.thread == 0) number_thread(mine);
   return mine;

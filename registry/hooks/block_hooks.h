@@ -156,10 +156,10 @@ void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, con
 void note_raw_freed(const void* data) noexcept;
 
 // The deleters of the first wrappers of each type, which nearly all storages have.
-MEMLEDGER_OF_THIS_COPY extern const std::array<c10::DeleterFnPtr, kWatchedTypes> kFirstDeleters;
+extern const std::array<c10::DeleterFnPtr, kWatchedTypes> kFirstDeleters;
 
 // Returns true if the storage is in the table. May return false for one that is.
-MEMLEDGER_OF_THIS_COPY inline bool is_followed(const c10::StorageImpl& storage) noexcept {
+inline bool is_followed(const c10::StorageImpl& storage) noexcept {
   // The unchecked accessor does not throw on fake storages, nor materialize copy-on-write ones.
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const c10::DeleterFnPtr deleter = libtorch_storages::deleter_of(data);

@@ -21,7 +21,7 @@ class StackSampler {
   // For storages that set() takes none of, in a Python program: Python's stack, kFrom excepted.
   static void set_python(StackOptions options) noexcept;
   // False: take() would take none of any storage. One load.
-  MEMLEDGER_OF_THIS_COPY static bool takes_some() noexcept {
+  static bool takes_some() noexcept {
     return takes_some_.load(std::memory_order_relaxed);
   }
   static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept;
@@ -39,7 +39,7 @@ class StackSampler {
   static void unlock_after_fork();
 
  private:
-  MEMLEDGER_OF_THIS_COPY static std::atomic<bool> takes_some_;
+  static std::atomic<bool> takes_some_;
   static void note_whether_some_are_taken() noexcept;
   static core::StackId take_python() noexcept;
 };
