@@ -21,9 +21,7 @@ class StackSampler {
   // For storages that set() takes none of, in a Python program: Python's stack, kFrom excepted.
   static void set_python(StackOptions options) noexcept;
   // False: take() would take none of any storage. One load.
-  static bool takes_some() noexcept {
-    return takes_some_.load(std::memory_order_relaxed);
-  }
+  static bool takes_some() noexcept { return takes_some_.load(std::memory_order_relaxed); }
   static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept;
 
   // Takes one whatever the policy; 0 where that fails.
