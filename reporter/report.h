@@ -65,8 +65,8 @@ struct ReportOptions {
 enum class RowKind : uint8_t {
   kStorage,      // a live storage: its bytes are counted
   kShared,       // a further tensor on a storage that is counted: 0 bytes
-  kExternal,     // a named tensor on memory that is not LibTorch's (from_blob, a mapped file): not
-                 // counted
+  kExternal,     // memory that is not LibTorch's (from_blob, a mapped file): not counted. Anonymous
+                 // ones are External7, from when an operator first made or read them
   kUnknown,      // a named tensor that cannot be looked into (opaque): bytes unknown
   kNotFollowed,  // a named tensor on a device that is not followed, or met while nothing is active:
                  // bytes unknown
@@ -196,7 +196,7 @@ struct DeviceReport {
   std::optional<int64_t> device_used_bytes;
   std::optional<int64_t> outside_allocator_bytes;
   int64_t adopted_bytes = 0;   // part of total_bytes: storages from before tracking
-  int64_t external_bytes = 0;  // named tensors on memory that is not LibTorch's; in no total
+  int64_t external_bytes = 0;  // tensors on memory that is not LibTorch's; in no total
   int64_t mapped_bytes = 0;    // part of external_bytes: files
   int64_t shared_bytes = 0;    // part of external_bytes: shared memory
   int64_t would_be_bytes = 0;  // what meta tensors would take; in no total

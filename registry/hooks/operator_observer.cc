@@ -19,6 +19,7 @@
 #include "registry/core/training_threads.h"
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/cuda_allocator.h"
+#include "registry/hooks/external_storages.h"
 #include "registry/hooks/training_notes.h"
 #include "registry/libtorch/storage_impl.h"
 #include "registry/live_storages.h"
@@ -184,6 +185,18 @@ uint64_t told_parameter_among(const at::RecordFunction& fn, const core::Ledger& 
   return told;
 }
 
+void take_notice_of(ThreadContext& thread, const at::Tensor& tensor, c10::StorageImpl& storage) {
+  switch (holder_of(storage)) {
+    case Holder::kWatched:
+      return;
+    case Holder::kAdoptable:
+      adopt(storage);
+      return;
+    case Holder::kOther:
+      ExternalStorages::note(thread, tensor, /*made=*/false);
+  }
+}
+
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
@@ -202,7 +215,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
     for_each_tensor(input, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
       if (storage == nullptr) return;
-      if (adopting && can_adopt(*storage)) adopt(*storage);
+      if (adopting) take_notice_of(thread, tensor, *storage);
       if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
         core::TrainingThreads::note(thread);
         const uintptr_t address = address_of(*storage);
@@ -336,6 +349,14 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
       describe_outputs(thread, fn);
     } catch (...) {  // a tensor that cannot be looked into
       RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  if (outermost && adopts_inputs.load(std::memory_order_relaxed) &&
+      ExternalStorages::may_be_made_by(fn.name())) {
+    for (const c10::IValue& output : fn.outputs()) {
+      for_each_tensor(output, [&](const at::Tensor& tensor) {
+        ExternalStorages::note(thread, tensor, /*made=*/true);
+      });
     }
   }
   thread.births_seen = thread.births;
