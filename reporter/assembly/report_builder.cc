@@ -28,8 +28,8 @@ std::string_view number_at_start_of(std::string_view text) {
 }
 
 // Returns what PyTorch's own scopes among the labels say that a storage without a parameter belongs
-// to: a graph that torch.compile made (`compiled graph 0/1`), a wrapper (DDP's buckets), the
-// optimizer that steps. Empty if none says.
+// to: a graph that torch.compile made (`compiled graph 0/1`), a wrapper (DDP's buckets), a module for
+// which FSDP2 gathers or scatters, the optimizer that steps. Empty if none says.
 std::string part_named_by(std::string_view label) {
   constexpr std::string_view kGraph = "Torch-Compiled Region: ", kStep = "Optimizer.step#";
   if (const size_t graph = label.rfind(kGraph); graph != std::string_view::npos) {
@@ -43,6 +43,14 @@ std::string part_named_by(std::string_view label) {
   if (const size_t step = label.rfind(kStep); step != std::string_view::npos) {
     const std::string_view name = label.substr(step + kStep.size());
     return std::string(name.substr(0, name.find('.')));
+  }
+  // What FSDP2 makes on behalf of a module: FSDP::all_gather (blocks.2)
+  constexpr std::string_view kFsdp = "FSDP::";
+  if (const size_t fsdp = label.rfind(kFsdp); fsdp != std::string_view::npos) {
+    const size_t begin = label.find(" (", fsdp), end = label.find(')', fsdp);
+    if (begin == std::string_view::npos || end == std::string_view::npos || end < begin)
+      return "FSDP";
+    return std::string(label.substr(begin + 2, end - begin - 2));
   }
   for (const std::string_view wrapper :
        {"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"}) {

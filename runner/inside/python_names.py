@@ -208,8 +208,7 @@ def begin():
     def number_of(module):
         known = find(modules, module)
         if known is None:
-            if not is_fsdp_watched:
-                watch_fsdp()
+            watch_wrappers()
             scan(module, set())
             known = find(modules, module)
         return known.number
@@ -232,9 +231,13 @@ def begin():
 
         return called
 
+    def is_replica(module):
+        """Of DataParallel, for one forward pass."""
+        return module.__dict__.get("_is_replica", False)
+
     @silent
     def on_module(module, name, part):
-        if part is not None:
+        if part is not None and not is_replica(module):
             # Before it is looked at, as it may be this one that is being made.
             books.add_part(number_of(module), encode(name), number_of(part))
 
@@ -256,8 +259,7 @@ def begin():
         known.steps += 1
         if not is_due(known.steps):
             return
-        if not is_fsdp_watched:
-            watch_fsdp()
+        watch_wrappers()
         scan_all()
         for i, group in enumerate(optimizer.param_groups):
             for j, parameter in enumerate(group["params"]):
@@ -317,6 +319,7 @@ def begin():
         setattr(Module, name, called)
 
     def is_train_wanted(module):
+        watch_wrappers()
         known = find(modules, module)
         if known is None:
             return True
@@ -337,17 +340,23 @@ def begin():
     def tell_replicas(module, replicas):
         """DataParallel's: several of a replica may lie in one storage."""
         for i, replica in enumerate(replicas):
-            of_storage = {}
-            for its_module, copied in zip(module.modules(), replica.modules()):
-                for name, copy in copied._former_parameters.items():
-                    storage = copy.untyped_storage().data_ptr()
-                    if its_module._parameters[name].untyped_storage().data_ptr() != storage:
-                        of_storage.setdefault(storage, []).append((its_module, name, copy))
-            several = 0
-            for (its_module, name, copy), *others in of_storage.values():
-                if others:
-                    its_module, name, several = module, "parameters_%d" % several, several + 1
-                tell_tensor(number_of(its_module), "%s.replica_%d" % (name, i), PARAMETER, copy)
+            for role, table, copies, together in (
+                (PARAMETER, "_parameters", "_former_parameters", "parameters_%d"),
+                (BUFFER, "_buffers", "_buffers", "buffers_%d"),
+            ):
+                of_storage = {}
+                for its_module, copied in zip(module.modules(), replica.modules()):
+                    for name, copy in getattr(copied, copies).items():
+                        if copy is None:
+                            continue
+                        storage = copy.untyped_storage().data_ptr()
+                        if getattr(its_module, table)[name].untyped_storage().data_ptr() != storage:
+                            of_storage.setdefault(storage, []).append((its_module, name, copy))
+                several = 0
+                for (its_module, name, copy), *others in of_storage.values():
+                    if others:
+                        its_module, name, several = module, together % several, several + 1
+                    tell_tensor(number_of(its_module), "%s.replica_%d" % (name, i), role, copy)
 
     def tell_after(kind, name, tell):
         function = kind.__dict__[name]
@@ -364,16 +373,30 @@ def begin():
 
         setattr(kind, name, called)
 
-    def watch_fsdp():
-        """At its first use that is seen: it is imported long after torch, or never."""
-        nonlocal is_fsdp_watched
-        fsdp = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_param")
-        kind = getattr(fsdp, "FSDPParam", None)
-        if kind is not None:
-            is_fsdp_watched = True
-            tell_after(kind, "to_unsharded", lambda self, arguments, result: tell_gathered(self))
+    def watch_wrappers():
+        """At their first use that is seen: they are imported long after torch, or never."""
+        for wrapper in list(unwatched):
+            module, name, function, tell = wrapper
+            kind = getattr(sys.modules.get(module), name, None)
+            if kind is not None:
+                unwatched.remove(wrapper)
+                tell_after(kind, function, tell)
 
-    is_fsdp_watched = False
+    unwatched = [
+        (
+            "torch.distributed.fsdp._fully_shard._fsdp_param",
+            "FSDPParam",
+            "to_unsharded",
+            lambda self, arguments, result: tell_gathered(self),
+        ),
+        # A device_map: puts parameters on their devices past all hooks.
+        (
+            "accelerate.hooks",
+            "AlignDevicesHook",
+            "init_hook",
+            lambda self, arguments, result: scan(arguments[0], set()),
+        ),
+    ]
     tell_after(
         torch.nn.DataParallel,
         "replicate",
