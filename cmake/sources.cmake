@@ -154,6 +154,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   reporter/formats/run_summary.cc
   runner/inside/calibrate.cc
   runner/inside/end_calls.cc
+  runner/inside/holders.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc
   runner/inside/memory_limits.cc

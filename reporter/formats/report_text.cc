@@ -239,7 +239,8 @@ std::string note(const ReportRow& row, bool verbose) {
   }
   if (row.anonymous || row.role == Role::kSaved) {
     const std::string made_by = producer(row);
-    return made_by.empty() ? "" : "  " + table_name(made_by);
+    const std::string text = made_by.empty() ? "" : "  " + table_name(made_by);
+    return row.held_by.empty() ? text : text + "  held by " + table_name(row.held_by);
   }
   return "";
 }

@@ -13,6 +13,7 @@ import sys
 
 __builtins__ = builtins  # as modules have them; torch.compile looks there
 PARAMETER, BUFFER = 0, 1
+MOST_HELD = 10000
 
 
 class Books:
@@ -31,6 +32,7 @@ class Books:
             "add_trained": (text, tensor),
             "add_gradient": (tensor, tensor),
             "add_state": (text, tensor, text, tensor),
+            "add_holder": (text, tensor),
         }.items():
             setattr(self, name, ctypes.PYFUNCTYPE(None, *arguments)(ADDRESSES[name]))
         tell = ctypes.PYFUNCTYPE(ctypes.c_int, text, text, text, ctypes.c_int, ctypes.c_int)
@@ -107,6 +109,7 @@ def is_of_program(file):
 def begin():
     """Registers the hooks. PyTorch is imported by now."""
     import atexit
+    import collections
     import functools
     import itertools
     import weakref
@@ -243,11 +246,13 @@ def begin():
 
     @silent
     def on_parameter(module, name, tensor):
-        tell_tensor(number_of(module), name, PARAMETER, tensor)
+        if not is_replica(module):
+            tell_tensor(number_of(module), name, PARAMETER, tensor)
 
     @silent
     def on_buffer(module, name, tensor):
-        tell_tensor(number_of(module), name, BUFFER, tensor)
+        if not is_replica(module):
+            tell_tensor(number_of(module), name, BUFFER, tensor)
 
     def is_due(count):
         """What rarely changes is read at the first three times and at each power of two."""
@@ -403,9 +408,41 @@ def begin():
         lambda self, arguments, result: tell_replicas(arguments[0], result),
     )
 
+    def tell_holders():
+        """Which variables of the main module lead to tensors, and which tensors others hold."""
+        import gc
+
+        seen = set()
+
+        def tell_holder(name, tensor):
+            if id(tensor) not in seen and type(tensor) is not Parameter and len(seen) < MOST_HELD:
+                seen.add(id(tensor))
+                for suffix, cdata in parts_of(tensor):
+                    books.add_holder(encode(name) + suffix if name else b"", cdata)
+
+        def look_into(name, value, depth):
+            kind = type(value)
+            if Tensor in kind.__mro__:
+                tell_holder(name, value)
+            elif depth == 0 or len(seen) >= MOST_HELD:
+                return
+            elif kind in (list, tuple, set, collections.deque):
+                for i, one in enumerate(itertools.islice(value, MOST_HELD)):
+                    look_into("%s[%d]" % (name, i), one, depth - 1)
+            elif kind in (dict, collections.defaultdict, collections.OrderedDict):
+                for key, one in itertools.islice(value.items(), MOST_HELD):
+                    key = repr(key) if type(key) in (str, int) else "…"
+                    look_into("%s[%s]" % (name, key), one, depth - 1)
+
+        for name, value in list(vars(sys.modules["__main__"]).items()):
+            look_into(name, value, 3)
+        for value in gc.get_objects():
+            if Tensor in type(value).__mro__:
+                tell_holder("", value)
+
     @atexit.register
     def at_end():
-        for last_look in [scan_all] + ([profiled.describe_others] if profiled else []):
+        for last_look in [scan_all, tell_holders] + ([profiled.describe_others] if profiled else []):
             try:
                 last_look()
             except Exception:

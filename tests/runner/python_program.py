@@ -139,7 +139,6 @@ def mode_replicated(device):
         return
     print("parameters_0.replica_1", "parameter", sum(tensor.nbytes for tensor in model.parameters()))
     print("buffers_0.replica_1", "buffer", 2 * 256)  # mean and variance
-    print("norm.num_batches_tracked.replica_1", "buffer", 8)
 
 
 def mode_checkpointed(device):
