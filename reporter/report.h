@@ -122,7 +122,7 @@ struct ReportRow : Birthplace {
   // A report of a run, at the end of a Python program: the variable that leads to an anonymous
   // row, or the node of which graph has saved it: losses[3]. Empty: not known.
   std::string held_by;
-  std::string where;       // the program's line: train.cc:42 main; empty if no stack was taken
+  std::string where;  // the program's line: train.cc:42 main; empty if no stack was taken
   // CUDA, as LibTorch's allocator says: the handle of the stream it is for (0: the default one),
   // and the private pool (MempoolId_t) it lies in ({0, 0}: none). Unknown where the allocator does
   // not tell, and in a report of a peak.

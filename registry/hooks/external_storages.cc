@@ -58,8 +58,7 @@ const c10::StorageImpl*& place_in_recent(const c10::StorageImpl* storage) {
 bool is_external(c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   const c10::DeviceType type = data.device().type();
-  return data.get() != nullptr &&
-         (type == c10::DeviceType::CPU || type == c10::DeviceType::CUDA) &&
+  return data.get() != nullptr && (type == c10::DeviceType::CPU || type == c10::DeviceType::CUDA) &&
          holder_of(storage) == Holder::kOther && !storage.sym_nbytes().is_heap_allocated();
 }
 

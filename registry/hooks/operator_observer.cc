@@ -303,11 +303,10 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
 // or one within.
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.node_depth > 0) return;
-  RegistryState::get().forward_operators.note(fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
-                                              {thread.op,
-                                               thread.inherited_label != 0 ? thread.inherited_label
-                                                                           : thread.label,
-                                               thread.nearest()});
+  RegistryState::get().forward_operators.note(
+      fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
+      {thread.op, thread.inherited_label != 0 ? thread.inherited_label : thread.label,
+       thread.nearest()});
 }
 
 // Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.

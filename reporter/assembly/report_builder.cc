@@ -28,8 +28,8 @@ std::string_view number_at_start_of(std::string_view text) {
 }
 
 // Returns what PyTorch's own scopes among the labels say that a storage without a parameter belongs
-// to: a graph that torch.compile made (`compiled graph 0/1`), a wrapper (DDP's buckets), a module for
-// which FSDP2 gathers or scatters, the optimizer that steps. Empty if none says.
+// to: a graph that torch.compile made (`compiled graph 0/1`), a wrapper (DDP's buckets), a module
+// for which FSDP2 gathers or scatters, the optimizer that steps. Empty if none says.
 std::string part_named_by(std::string_view label) {
   constexpr std::string_view kGraph = "Torch-Compiled Region: ", kStep = "Optimizer.step#";
   if (const size_t graph = label.rfind(kGraph); graph != std::string_view::npos) {
@@ -691,7 +691,7 @@ class Builder {
   std::vector<const NamedTensorFacts*> elsewhere_;  // no row in the registry
   std::set<uintptr_t> named_externals_;             // by address
   std::map<DeviceId, std::vector<std::pair<uintptr_t, uintptr_t>>> ranges_;  // of rows
-  std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;  // by address
+  std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;   // by address
   std::map<DeviceId, DeviceReport> devices_;
   std::map<DeviceId, Drafts> drafts_;
   std::vector<std::vector<ReportRow>> named_;

@@ -154,8 +154,7 @@ std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& 
       index = entry->second;
       is_new = inserted;
       if (is_new) shown.push_back({&row, entry->first, "", 0});
-    } else if (row.anonymous && row.kind == RowKind::kStorage &&
-               options.group == GroupBy::kAlike) {
+    } else if (row.anonymous && row.kind == RowKind::kStorage && options.group == GroupBy::kAlike) {
       const auto [entry, inserted] =
           index_of_likeness.try_emplace({row.role, producer(row), row.label, row.shape, row.dtype,
                                          row.stream.value_or(0), row.pool},

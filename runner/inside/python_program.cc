@@ -110,10 +110,11 @@ int run_source(void* /*unused*/) {
         "ADDRESSES={" + entry("add_module", &add_module) + entry("add_part", &add_part) +
         entry("add_tensor", &add_tensor) + entry("end_module", &end_module) +
         entry("add_trained", &add_trained) + entry("add_gradient", &add_gradient) +
-        entry("add_state", &add_state) + entry("add_holder", &add_python_holder) + entry("begin_lines", &begin_lines) +
-        entry("add_function", &add_function) + entry("has_function", &has_function) +
-        entry("add_near", &add_near) + entry("program_ends", &program_ends) +
-        "}\nPROFILED=" + profiled_python_names() + "\n" + kSource;
+        entry("add_state", &add_state) + entry("add_holder", &add_python_holder) +
+        entry("begin_lines", &begin_lines) + entry("add_function", &add_function) +
+        entry("has_function", &has_function) + entry("add_near", &add_near) +
+        entry("program_ends", &program_ends) + "}\nPROFILED=" + profiled_python_names() + "\n" +
+        kSource;
     Object* const module = add_python_module(kModule);  // borrowed
     if (module != nullptr) {
       if (Object* const code = compile(source.c_str(), "<memledger>", kFileInput)) {

@@ -185,9 +185,9 @@ void forget(LineLog& log, const BlockEvent& event) {
 // The lock is held.
 void watch_what_is_needed(Shared& s) {
   s.recording.store(!s.logs.empty(), std::memory_order_relaxed);
-  s.has_stacks.store(std::any_of(s.logs.begin(), s.logs.end(),
-                                 [](const auto& log) { return log->has_stacks; }),
-                     std::memory_order_relaxed);
+  s.has_stacks.store(
+      std::any_of(s.logs.begin(), s.logs.end(), [](const auto& log) { return log->has_stacks; }),
+      std::memory_order_relaxed);
   s.following.store(!s.ended.empty(), std::memory_order_relaxed);
 }
 

@@ -56,21 +56,20 @@ struct Interpreter {
   bool is_there = false;
 
   Interpreter()
-      : is_there(find("PyGILState_GetThisThreadState", this_thread) &&
-                 find("PyGILState_Ensure", ensure_gil) && find("PyGILState_Release", release_gil) &&
-                 find("PyGC_Disable", disable_gc) && find("PyGC_Enable", enable_gc) &&
-                 find("PyErr_Fetch", fetch_error) && find("PyErr_Restore", restore_error) &&
-                 find("PyInterpreterState_Get", interpreter) &&
-                 find("PyInterpreterState_ThreadHead", first_thread) &&
-                 find("PyThreadState_Next", next_thread) && find("PyThreadState_GetFrame", frame) &&
-                 find("PyFrame_GetBack", back) && find("PyFrame_GetCode", code) &&
-                 find("PyFrame_GetLineNumber", line) && find("PyObject_GetAttr", attribute) &&
-                 find("PyUnicode_InternFromString", intern) &&
-                 find("PyObject_CallFunctionObjArgs", call) && find("PyLong_AsLong", number) &&
-                 find("PyUnicode_AsUTF8", text) && find("Py_IncRef", keep) &&
-                 find("Py_DecRef", drop) &&
-                 (find("Py_IsFinalizing", is_finalizing) ||
-                  find("_Py_IsFinalizing", is_finalizing))) {}
+      : is_there(
+            find("PyGILState_GetThisThreadState", this_thread) &&
+            find("PyGILState_Ensure", ensure_gil) && find("PyGILState_Release", release_gil) &&
+            find("PyGC_Disable", disable_gc) && find("PyGC_Enable", enable_gc) &&
+            find("PyErr_Fetch", fetch_error) && find("PyErr_Restore", restore_error) &&
+            find("PyInterpreterState_Get", interpreter) &&
+            find("PyInterpreterState_ThreadHead", first_thread) &&
+            find("PyThreadState_Next", next_thread) && find("PyThreadState_GetFrame", frame) &&
+            find("PyFrame_GetBack", back) && find("PyFrame_GetCode", code) &&
+            find("PyFrame_GetLineNumber", line) && find("PyObject_GetAttr", attribute) &&
+            find("PyUnicode_InternFromString", intern) &&
+            find("PyObject_CallFunctionObjArgs", call) && find("PyLong_AsLong", number) &&
+            find("PyUnicode_AsUTF8", text) && find("Py_IncRef", keep) && find("Py_DecRef", drop) &&
+            (find("Py_IsFinalizing", is_finalizing) || find("_Py_IsFinalizing", is_finalizing))) {}
 
   static const Interpreter& get() {
     static const Interpreter interpreter;

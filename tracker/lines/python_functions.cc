@@ -34,10 +34,9 @@ bool ends_with_parts(std::string_view qualified, std::string_view wanted) {
 // The lock is held.
 uint32_t index_of(const std::vector<ToldFunction>& functions, std::string_view frame_name,
                   std::string_view file, int64_t first) {
-  const auto same =
-      std::find_if(functions.begin(), functions.end(), [&](const ToldFunction& one) {
-        return one.first == first && one.frame_name == frame_name && one.file == file;
-      });
+  const auto same = std::find_if(functions.begin(), functions.end(), [&](const ToldFunction& one) {
+    return one.first == first && one.frame_name == frame_name && one.file == file;
+  });
   return same == functions.end() ? PythonFunctions::kNone
                                  : static_cast<uint32_t>(same - functions.begin());
 }
