@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,7 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensor
 using HoldersById = std::unordered_map<uint64_t, std::vector<std::string>>;
 
 constexpr size_t kMostGraphs = 16;
-constexpr size_t kMostTold = 3;  // of a row
+constexpr size_t kMostTold = 2;  // of a row
 
 struct Holder {
   std::string name;
@@ -47,9 +48,11 @@ std::string text_of(const std::vector<std::string>& names) {
 }
 
 void add_graph(HoldersById& by_id, const at::Tensor& root, const std::string& name) {
+  std::unordered_set<uint64_t> told;
   try {
     for (const SavedTensorRow& row : saved_for_backward(root).rows()) {
-      if (row.storage_id != 0)
+      // One of the slots that have it.
+      if (row.storage_id != 0 && told.insert(row.storage_id).second)
         by_id[row.storage_id].push_back(row.node + "." + row.slot + " in the graph of " + name);
     }
   } catch (const c10::Error&) {
@@ -69,14 +72,14 @@ HoldersById holders_by_id() {
   HoldersById by_id;
   for (const auto& [name, tensor] : living) {
     if (const uint64_t id = Registry::global().storage_id(tensor); id != 0)
-      by_id[id].push_back(name.empty() ? "a Python object" : name);
+      by_id[id].push_back(name);
   }
   size_t graphs = 0;
   for (const auto& [name, tensor] : living) {
     if (graphs == kMostGraphs) break;
     if (tensor.grad_fn() == nullptr) continue;
     ++graphs;
-    add_graph(by_id, tensor, name.empty() ? "a tensor of Python's" : name);
+    add_graph(by_id, tensor, name);
   }
   return by_id;
 }

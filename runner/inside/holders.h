@@ -11,8 +11,8 @@
 
 namespace memledger::inside {
 
-// Notes that a variable leads to the tensor: losses[3]. Without a name, some Python object does.
-// Keeps nothing alive. Called when Python begins to end, with its lock.
+// Notes that a variable leads to the tensor: losses[3]. Keeps nothing alive. Called when Python
+// begins to end, with its lock.
 void add_holder(const char* name, const at::Tensor& tensor) noexcept;
 
 // Fills in ReportRow::held_by of anonymous rows, by the ids of storages. Walks the graphs of the

@@ -409,16 +409,14 @@ def begin():
     )
 
     def tell_holders():
-        """Which variables of the main module lead to tensors, and which tensors others hold."""
-        import gc
-
+        """Which variables of the main module lead to tensors."""
         seen = set()
 
         def tell_holder(name, tensor):
             if id(tensor) not in seen and type(tensor) is not Parameter and len(seen) < MOST_HELD:
                 seen.add(id(tensor))
                 for suffix, cdata in parts_of(tensor):
-                    books.add_holder(encode(name) + suffix if name else b"", cdata)
+                    books.add_holder(encode(name) + suffix, cdata)
 
         def look_into(name, value, depth):
             kind = type(value)
@@ -436,9 +434,6 @@ def begin():
 
         for name, value in list(vars(sys.modules["__main__"]).items()):
             look_into(name, value, 3)
-        for value in gc.get_objects():
-            if Tensor in type(value).__mro__:
-                tell_holder("", value)
 
     @atexit.register
     def at_end():

@@ -158,6 +158,41 @@ if [[ "${6:-}" == --cuda ]]; then
   check "dry-run: the same bytes again" cmp out prediction.json
 fi
 
+run --stacks=all -- "$python" "$program" external
+check "external: exit status" equal "$?" 0
+check "external memory has rows without a name" python3 - "$program" <<'PYTHON'
+import json, sys
+device = json.load(open("report.json"))["end"]["devices"][0]
+source = open(sys.argv[1]).read().splitlines()
+line = lambda row: source[int(row["where"].split(":")[1].split()[0]) - 1].strip()
+rows = {row["external"]: row for row in device["rows"] if row["kind"] == "external"}
+told = {kind: (row["external_bytes"], row["bytes"], line(row).split(" = ")[0]) for kind, row in rows.items()}
+assert told.pop("shared_memory")[:2] == (4 << 17, 0), told
+assert told.pop("program")[:2] == (4 << 16, 0), told
+assert told == {"mapped_file": (4 << 18, 0, "mapped")}, told
+assert device["external_bytes"] == (4 << 18) + (4 << 17) + (4 << 16), device["external_bytes"]
+assert device["unexplained_bytes"] == 0
+PYTHON
+
+"$memledger" run "${gpu[@]}" --save-report=report.json -- "$python" "$program" held >out 2>err
+check "held: exit status" equal "$?" 0
+check "held: the variables and graphs that hold it" python3 - <<'PYTHON'
+import json
+rows = json.load(open("report.json"))["end"]["devices"][0]["rows"]
+held = {}
+for row in rows:
+    if row.get("held_by"):
+        held.setdefault(row["held_by"], []).append(row["bytes"])
+assert held.pop("best['metric']") == [4000], held
+for i in range(4):
+    # What it is, and what its graph has saved: the activation, and the input.
+    assert 4 * 32 * 8 in held.pop(f"outputs[{i}]"), held
+    graph = [size for by, sizes in held.items() if f"in the graph of outputs[{i}]" in by for size in sizes]
+    assert 4 * 32 * 256 in graph and 4 * 32 * 64 in graph, (graph, held)
+assert all("in the graph of outputs[" in by for by in held), held
+PYTHON
+check "held: on the screen" has err "in the graph of outputs[…]"
+
 run -- "$python" "$program" many
 check "1000 modules: gc knows none" equal "$(cat out)" "alive 0"
 check "1000 modules: the books know none" python3 -c '

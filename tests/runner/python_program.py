@@ -212,6 +212,33 @@ class Feed(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
+def mode_external(device):
+    """Memory that is not LibTorch's; what stays lies in variables of the module."""
+    global mapped, shared, array
+    import numpy
+
+    torch.save({"w": torch.ones(1 << 18)}, "checkpoint.pt")
+    mapped = torch.load("checkpoint.pt", mmap=True)["w"]
+    shared = torch.ones(1 << 17).share_memory_()
+    array = torch.from_numpy(numpy.ones(1 << 16, dtype=numpy.float32))
+    print((shared + 1).sum().item(), array.sum().item())
+    torch.from_numpy(numpy.ones(1 << 15, dtype=numpy.float32)).sum()  # has gone by the end
+
+
+def mode_held(device):
+    """What is still alive at the end, and by which variables."""
+    global outputs, best
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    outputs, best = [], {"metric": None}
+    for step in range(4):
+        model(torch.ones(16, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        outputs.append(model(torch.ones(32, 64)))  # and its graph
+        best["metric"] = torch.ones(1000)
+
+
 def mode_generate(device, mode=torch.no_grad):
     """A cache that grows in layers computed without grad mode, whose parameters need none there."""
     model = Model().to(device).eval()
