@@ -168,7 +168,9 @@ Command declare_run(RunWords& words) {
        "In all paths %r is the rank, %p the process and %% a percent sign.",
        reports},
       {"-q,--quiet", "", &options.quiet,
-       "Print no report on standard error. Files are still written.", reports},
+       "Print no report on standard error. Files are still written; where no\n"
+       "option names one, nothing is watched, but for --virtual-gpu.",
+       reports},
       {"--report", "full", &words.report,
        "Print the tables behind the summary as well. Without a value: print\n"
        "the report beside a line profile, which takes its place.",

@@ -307,6 +307,14 @@ uint64_t Ledger::parameter_at(uintptr_t address) const noexcept {
   return there == nullptr ? 0 : there->parameter();
 }
 
+std::pair<NameId, NameId> Ledger::labels_at(uintptr_t address) const noexcept {
+  Shard& shard = shard_of(address);
+  const BriefLockHolder hold(shard.lock);
+  const Entry* const there = shard.find(address);
+  if (there == nullptr) return {0, 0};
+  return {there->label, there->forward_label};
+}
+
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {
   if (next_id_.load(std::memory_order_relaxed) == 1) return 0;  // nothing was ever written down
   Shard& shard = shard_of(address);

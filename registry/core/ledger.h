@@ -160,6 +160,8 @@ class Ledger {
   bool is_parameter_like(uintptr_t address) const noexcept;
   // Returns the parameter of the birthplace of what lies there; 0: none.
   uint64_t parameter_at(uintptr_t address) const noexcept;
+  // Returns the birthplace's label and forward label.
+  std::pair<NameId, NameId> labels_at(uintptr_t address) const noexcept;
   // Returns whether any storage ever was: this program trains.
   bool any_parameter_like() const noexcept {
     return any_parameter_like_.load(std::memory_order_relaxed);

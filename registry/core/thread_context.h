@@ -45,6 +45,8 @@ struct ThreadContext {
   uint64_t forward_parameter;    // of the operator that made the running node
   uint64_t parameter;            // of the running outermost operator: see Birthplace
   uint64_t inherited_parameter;  // that of what it reads first, if it has none of its own
+  NameId inherited_label;        // and no label: the compiled region that made what it reads first
+  uint32_t script_depth;         // methods of TorchScript running one inside another
   uintptr_t source;  // what the running outermost operator reads first, if no layer is known of it
   // The last parameter consumed and its address: views of it (weight.t()) are no leaves.
   uint64_t last_parameter;
@@ -80,8 +82,9 @@ struct ThreadContext {
     birthplace.autograd_node = autograd_node;
     birthplace.label = label;
     birthplace.forward_op = forward_op;
-    birthplace.forward_label = forward_label;
-    birthplace.parameter = node_depth > 0 ? forward_parameter : op_depth > 0 ? nearest() : 0;
+    birthplace.forward_label = node_depth > 0 ? forward_label : op_depth > 0 ? inherited_label : 0;
+    const bool is_told_by_node = node_depth > 0 && (forward_parameter != 0 || op_depth == 0);
+    birthplace.parameter = is_told_by_node ? forward_parameter : op_depth > 0 ? nearest() : 0;
     birthplace.parameter_inferred = birthplace.parameter != 0 && (node_depth > 0 || parameter == 0);
     birthplace.thread = thread;
     birthplace.op_sequence = op_sequence;

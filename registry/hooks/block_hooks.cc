@@ -9,6 +9,7 @@
 #include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
 #include "registry/hooks/demand_observer.h"
+#include "registry/hooks/external_storages.h"
 #include "registry/hooks/stack_sampler.h"
 
 namespace memledger {
@@ -344,17 +345,25 @@ void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper) {
   }
 }
 
-bool can_adopt(const c10::StorageImpl& storage) noexcept {
+Holder holder_of(const c10::StorageImpl& storage) noexcept {
   // The unchecked accessor does not throw on fake storages, nor materialize copy-on-write ones.
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const c10::DeleterFnPtr deleter = libtorch_storages::deleter_of(data);
   // Nearly always it is one of these: each operator asks this of each input.
   for (const auto& of_type : kDeleters) {
-    if (deleter == of_type.front()) return false;
+    if (deleter == of_type.front()) return Holder::kWatched;
   }
   const std::optional<WatchedType> type = watched_type_of(data.device());
-  return type && Wrappers::of(*type).freeing_with(deleter) < Wrappers::kMax &&
-         data.get() != nullptr && data.get_context() == data.get();
+  if (!type || data.get() == nullptr) return Holder::kOther;
+  if (is_tracked_deleter(*type, deleter)) return Holder::kWatched;
+  return Wrappers::of(*type).freeing_with(deleter) < Wrappers::kMax &&
+                 data.get_context() == data.get()
+             ? Holder::kAdoptable
+             : Holder::kOther;
+}
+
+bool can_adopt(const c10::StorageImpl& storage) noexcept {
+  return holder_of(storage) == Holder::kAdoptable;
 }
 
 namespace {
@@ -445,9 +454,11 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
 void lock_adoption_for_fork() {
   adoption_lock().lock();
   context_aliases().lock().lock();
+  ExternalStorages::lock_for_fork();
 }
 
 void unlock_adoption_after_fork() {
+  ExternalStorages::unlock_after_fork();
   context_aliases().lock().unlock();
   adoption_lock().unlock();
 }

@@ -166,8 +166,15 @@ inline bool is_followed(const c10::StorageImpl& storage) noexcept {
   return data.get() != nullptr && (deleter == kFirstDeleters[0] || deleter == kFirstDeleters[1]);
 }
 
-// Returns whether a wrapped allocator made the storage while nobody tracked it, and it could be
-// adopted. A few pointer comparisons.
+// Whose a storage's memory is.
+enum class Holder : uint8_t {
+  kWatched,    // the table follows it
+  kAdoptable,  // a wrapped allocator made it while nobody tracked it
+  kOther,      // another's, or there is none
+};
+// A few pointer comparisons.
+Holder holder_of(const c10::StorageImpl& storage) noexcept;
+// Returns whether it is kAdoptable.
 bool can_adopt(const c10::StorageImpl& storage) noexcept;
 
 // Enters such a storage into the table and follows it to its end; its deleter becomes ours, and a

@@ -19,6 +19,7 @@
 #include "registry/core/training_threads.h"
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/cuda_allocator.h"
+#include "registry/hooks/external_storages.h"
 #include "registry/hooks/training_notes.h"
 #include "registry/libtorch/storage_impl.h"
 #include "registry/live_storages.h"
@@ -48,6 +49,7 @@ bool is_engine_scope(const char* name) {
 // torch.compile brackets what it has compiled in an operator-like scope of this name. A scope to
 // us, too: the operators within, if there are any, have their own names and parameters.
 constexpr std::string_view kCompiledRegion = "Torch-Compiled Region: ";
+std::atomic<bool> any_compiled_region{false};
 bool is_compiled_region(const char* name) {
   return name[0] == 'T' && std::strncmp(name, kCompiledRegion.data(), kCompiledRegion.size()) == 0;
 }
@@ -195,12 +197,60 @@ uint64_t told_parameter_among(const at::RecordFunction& fn, const core::Ledger& 
   return told;
 }
 
-// What is left where nothing is asked of inputs: a look at each one's deleter.
-void adopt_inputs_of(const at::RecordFunction& fn) {
+// TorchScript differentiates whole graphs, of which one node is seen: it tells no layer. The last
+// input of an operator within is one that the forward pass has kept.
+bool reads_nodes_of_script(const ThreadContext& thread) {
+  return thread.node_depth > 0 && thread.script_depth > 0 && thread.forward_parameter == 0;
+}
+uint64_t layer_in_script(const at::RecordFunction& fn) {
+  const core::Ledger& ledger = RegistryState::get().ledger;
+  uint64_t told = 0;
+  uint64_t made_of = 0;
   for (const c10::IValue& input : fn.inputs()) {
-    for_each_tensor(input, [](const at::Tensor& tensor) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
-      if (storage != nullptr && !is_followed(*storage) && can_adopt(*storage)) adopt(*storage);
+      if (storage == nullptr) return;
+      const uintptr_t address = address_of(*storage);
+      if (const uint64_t parameter = ledger.told_parameter_at(address); parameter != 0)
+        told = parameter;
+      if (const uint64_t parameter = ledger.parameter_at(address); parameter != 0)
+        made_of = parameter;
+    });
+  }
+  return told != 0 ? told : made_of;
+}
+
+// What eager code makes of a compiled graph's result, a loss say, belongs to that graph.
+void inherit_label(ThreadContext& thread, uintptr_t address) {
+  if (address == 0 || !any_compiled_region.load(std::memory_order_relaxed)) return;
+  RegistryState& state = RegistryState::get();
+  const auto [label, inherited] = state.ledger.labels_at(address);
+  for (const core::NameId one : {label, inherited}) {
+    if (one == 0 || state.labels.name(one).find(kCompiledRegion) == std::string_view::npos)
+      continue;
+    thread.inherited_label = one;
+    return;
+  }
+}
+
+void take_notice_of(ThreadContext& thread, const at::Tensor& tensor, c10::StorageImpl& storage) {
+  switch (holder_of(storage)) {
+    case Holder::kWatched:
+      return;
+    case Holder::kAdoptable:
+      adopt(storage);
+      return;
+    case Holder::kOther:
+      ExternalStorages::note(thread, tensor, /*made=*/false);
+  }
+}
+
+// What is left where nothing is asked of inputs: a look at each one's deleter.
+void adopt_inputs_of(ThreadContext& thread, const at::RecordFunction& fn) {
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = storage_impl_of(tensor);
+      if (storage != nullptr && !is_followed(*storage)) take_notice_of(thread, tensor, *storage);
     });
   }
 }
@@ -213,10 +263,12 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
   const bool may_step = phase.may_step() && !phase.is_set() && state.ledger.any_parameter_like();
   const bool steps_are_observed = phase.may_step() && state.step_observers.any();
   const bool reads_layers = looks_for_layers(thread);
-  if (!grad_on && !may_step && !steps_are_observed && !reads_layers) {
-    if (adopting) adopt_inputs_of(fn);
+  const bool reads_script = reads_nodes_of_script(thread);
+  if (!grad_on && !may_step && !steps_are_observed && !reads_layers && !reads_script) {
+    if (adopting) adopt_inputs_of(thread, fn);
     return;
   }
+  if (reads_script) thread.inherited_parameter = layer_in_script(fn);
   const OperatorKind kind = may_step || steps_are_observed || (reads_layers && !grad_on)
                                 ? kinds.of(thread.op, name)
                                 : OperatorKind::kOther;
@@ -227,7 +279,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
     for_each_tensor(input, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
       if (storage == nullptr) return;
-      if (adopting && !is_followed(*storage) && can_adopt(*storage)) adopt(*storage);
+      if (adopting && !is_followed(*storage)) take_notice_of(thread, tensor, *storage);
       if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
         core::TrainingThreads::note(thread);
         const uintptr_t address = address_of(*storage);
@@ -257,6 +309,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
     first = false;
     if (!adopting && !grad_on && !may_step) break;
   }
+  if (thread.node_depth > 0) return;
   if (thread.parameter == 0) {
     thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter()
                                  : first_graded != 0 ? state.ledger.parameter_at(first_graded)
@@ -268,6 +321,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
     inputs.note_consumer(state.ledger, thread.nearest());
   } else {
     thread.source = inputs.first();
+    inherit_label(thread, first_graded != 0 ? first_graded : inputs.first());
   }
 }
 
@@ -275,8 +329,10 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
 // or one within.
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.node_depth > 0) return;
-  RegistryState::get().forward_operators.note(fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
-                                              {thread.op, thread.label, thread.nearest()});
+  RegistryState::get().forward_operators.note(
+      fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
+      {thread.op, thread.inherited_label != 0 ? thread.inherited_label : thread.label,
+       thread.nearest()});
 }
 
 // Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.
@@ -320,6 +376,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   state.running.set(thread.thread, thread.op_sequence);
   thread.parameter = 0;
   thread.inherited_parameter = 0;
+  thread.inherited_label = 0;
   thread.source = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
@@ -382,6 +439,14 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
       RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
     }
   }
+  if (outermost && adopts_inputs.load(std::memory_order_relaxed) &&
+      ExternalStorages::may_be_made_by(fn.name())) {
+    for (const c10::IValue& output : fn.outputs()) {
+      for_each_tensor(output, [&](const at::Tensor& tensor) {
+        ExternalStorages::note(thread, tensor, /*made=*/true);
+      });
+    }
+  }
   thread.births_seen = thread.births;
   --thread.op_depth;
   if (outermost) {
@@ -401,6 +466,7 @@ struct LabelBefore : at::ObserverContext {
   core::NameId before = 0;
   core::NameId inside = 0;
   bool is_step = false;
+  bool is_script = false;
 };
 
 std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
@@ -416,6 +482,8 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   path.append(kind).append(fn.name());
   thread.label = context->inside = names.intern(path);
   RegistryState::get().label_history.note(thread.thread, thread.label);
+  context->is_script = !kind.empty();
+  if (context->is_script) ++thread.script_depth;
   context->is_step = std::strncmp(fn.name(), kStepScope.data(), kStepScope.size()) == 0;
   if (context->is_step) {
     thread.phase.begin_step();
@@ -443,6 +511,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
         if (is_engine_scope(name)) {
           push_node(thread, name + kEngineScope.size());
         } else if (is_compiled_region(name)) {
+          any_compiled_region.store(true, std::memory_order_relaxed);
           return start_labelled_scope(thread, fn);
         } else {
           start_operator<kNamesOnly>(thread, fn, name);
@@ -458,6 +527,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 void end_labelled_scope(ThreadContext& thread, const at::ObserverContext* context) {
   const auto* const label = static_cast<const LabelBefore*>(context);
   if (label == nullptr || label->thread != thread.thread) return;
+  if (label->is_script && thread.script_depth > 0) --thread.script_depth;
   if (label->is_step) {
     thread.phase.end_step();
     core::StepMarks* const marks = RegistryState::get().step_marks.load(std::memory_order_acquire);

@@ -54,6 +54,7 @@ class CopyServices {
   virtual uint32_t this_thread_number() noexcept = 0;
   virtual BlockObserver set_block_observer(BlockObserver observer) noexcept = 0;
   virtual std::vector<LiveStorage> live_storages(c10::Device device) = 0;
+  virtual std::vector<ExternalStorage> external_storages() = 0;
   virtual void know_storage(c10::StorageImpl& storage) = 0;
   virtual void know_parameter(c10::StorageImpl& storage) noexcept = 0;
   virtual c10::Allocator* watched_cpu_allocator(c10::Allocator* allocator) noexcept = 0;

@@ -53,7 +53,7 @@ std::string note(const ReportRow& row) {
   }
   if (row.visible_bytes.has_value() && row.nbytes.has_value() && *row.visible_bytes < *row.nbytes)
     return "a view of " + readable_size(*row.visible_bytes) + ";";
-  return "";
+  return row.held_by.empty() ? "" : "held by " + row.held_by + ";";
 }
 
 Json tiles_json(const Report& report, const DeviceReport& device) {

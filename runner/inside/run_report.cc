@@ -21,6 +21,7 @@
 #include "reporter/formats/run_summary.h"
 #include "reporter/last_out_of_memory.h"
 #include "reporter/mem_reporter.h"
+#include "runner/inside/holders.h"
 #include "text/bytes.h"
 #include "text/json.h"
 #include "text/names.h"
@@ -225,6 +226,8 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   all.end = reporter.collect(options);
   all.peaks = peaks_of(reporter, all.end, options);
   all.last = reporter.collect_at(all.steps.last, options);
+  add_holders_to(all.end);
+  add_holders_to(all.last);
   const Report baseline = reporter.collect_at(all.steps.baseline, options);
   all.run.steps = all.steps.steps;
   all.run.baseline_step = all.steps.baseline_step;
