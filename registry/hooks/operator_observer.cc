@@ -19,6 +19,7 @@
 #include "registry/core/training_threads.h"
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/cuda_allocator.h"
+#include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/training_notes.h"
 #include "registry/libtorch/storage_impl.h"
 #include "registry/live_storages.h"
@@ -87,6 +88,7 @@ void push_node(ThreadContext& thread, const char* name) {
                                         thread.forward_op,
                                         thread.forward_label,
                                         thread.forward_parameter,
+                                        thread.forward_stack,
                                         thread.op_depth,
                                         thread.op_sequence,
                                         thread.phase.operator_phase()};
@@ -96,6 +98,7 @@ void push_node(ThreadContext& thread, const char* name) {
     thread.forward_op = 0;
     thread.forward_label = 0;
     thread.forward_parameter = 0;
+    thread.forward_stack = 0;
     thread.autograd_node = core::intern_cached(thread, RegistryState::get().names, name);
   }
   ++thread.node_depth;
@@ -111,6 +114,7 @@ void pop_node(ThreadContext& thread) {
     thread.forward_op = frame.forward_op;
     thread.forward_label = frame.forward_label;
     thread.forward_parameter = frame.forward_parameter;
+    thread.forward_stack = frame.forward_stack;
     thread.op_depth = frame.op_depth;
     thread.op_sequence = frame.op_sequence;
     thread.phase.resume_operator(frame.operator_phase);
@@ -121,11 +125,12 @@ void pop_node(ThreadContext& thread) {
 // Looks up which operator of the forward pass made the node that now runs.
 void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0) return;
-  const auto [op, label, parameter] = RegistryState::get().forward_operators.find(
+  const auto [op, label, parameter, stack] = RegistryState::get().forward_operators.find(
       fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
   thread.forward_op = op;
   thread.forward_label = label;
   thread.forward_parameter = parameter;
+  thread.forward_stack = stack;
 }
 
 // Whether inputs that need no gradient are looked at: those of frozen layers, or under no_grad, and
@@ -250,8 +255,10 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
 // or one within.
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.node_depth > 0) return;
-  RegistryState::get().forward_operators.note(fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
-                                              {thread.op, thread.label, thread.nearest()});
+  if (thread.op_stack == 0) thread.op_stack = StackSampler::take_of_operator();
+  RegistryState::get().forward_operators.note(
+      fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
+      {thread.op, thread.label, thread.nearest(), thread.op_stack});
 }
 
 // Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.
@@ -285,6 +292,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   thread.parameter = 0;
   thread.inherited_parameter = 0;
   thread.source = 0;
+  thread.op_stack = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 

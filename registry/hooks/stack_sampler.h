@@ -19,7 +19,15 @@ class StackSampler {
   static void set(StackOptions options) noexcept;
   // For storages that set() takes none of, in a Python program: Python's stack, kFrom excepted.
   static void set_python(StackOptions options) noexcept;
+  // Takes those of operators that make autograd nodes, too: a node runs on a thread without lines
+  // of the program, and what it allocates has its operator's frames behind its own. For the life of
+  // the process.
+  static void follow_nodes() noexcept;
   static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept;
+  // Returns 0 unless follow_nodes() was called.
+  static core::StackId take_of_operator() noexcept;
+  // Takes the program's stack whatever the policy, in a node with its operator's frames behind it.
+  static core::StackId take_with_operator(const core::ThreadContext& thread) noexcept;
 
   // Takes one whatever the policy; 0 where that fails.
   static core::StackId take_now() noexcept;
@@ -35,6 +43,7 @@ class StackSampler {
 
  private:
   static core::StackId take_python() noexcept;
+  static core::StackId joined(core::StackId own, core::StackId of_operator) noexcept;
 };
 
 }  // namespace memledger
