@@ -269,6 +269,7 @@ class Runs {
     again[0].run.is_limited = plan.run.is_limited;
     again[0].run.assumes_sizes = plan.run.assumes_sizes;
     again[0].run.numbers_are_one = plan.run.numbers_are_one;
+    again[0].run.held_back_bytes = plan.run.held_back_bytes;
     const absl::Status status = make_at_once(again, 1);
     folder_.restore();
     plan.run = std::move(again[0].run);
@@ -360,6 +361,7 @@ struct RunKind {
   bool is_limited = true;
   bool assumes_sizes = false;
   bool numbers_are_one = false;
+  int64_t held_back_bytes = 0;
 };
 
 // The runs of several cases that are made together, and whose they are.
@@ -373,11 +375,13 @@ class Wave {
     plan.run.is_limited = kind.is_limited;
     plan.run.assumes_sizes = kind.assumes_sizes;
     plan.run.numbers_are_one = kind.numbers_are_one;
+    plan.run.held_back_bytes = kind.held_back_bytes;
     plan.specification = of.request->gpu;
-    if (!kind.is_limited) {
-      auto larger = without_limit(plan.specification, folder);
-      if (!larger.ok()) return larger.status();
-      plan.specification = *std::move(larger);
+    if (!kind.is_limited || kind.held_back_bytes > 0) {
+      auto other = kind.is_limited ? with_less(plan.specification, kind.held_back_bytes, folder)
+                                   : without_limit(plan.specification, folder);
+      if (!other.ok()) return other.status();
+      plan.specification = *std::move(other);
     }
     if (kind.assumes_sizes)
       plan.specification = with_option(std::move(plan.specification), "reads", "all");
@@ -460,6 +464,7 @@ absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
   Wave wave;
   for (Case& of : cases) {
     for (const RunKind& kind : in_other_order(of)) {
+      if (of.request->verdict_only) runs.expect(1);
       if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
         return status;
     }
@@ -498,6 +503,29 @@ absl::Status run_other_numbers(Runs& runs, std::vector<Case>& cases) {
   return wave.make(runs);
 }
 
+// Whether what fits narrowly fits with less, too.
+absl::Status run_with_less(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    const int64_t margin = prediction::margin_to_test(of.runs);
+    if (margin == 0) continue;
+    for (const Run::Addresses addresses : {kUp, kDown}) {
+      if (addresses == kDown && has_option(of.request->gpu, "addresses")) continue;
+      runs.expect(1);
+      RunKind kind{kHigh, addresses};
+      kind.held_back_bytes = margin;
+      if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
+        return status;
+    }
+  }
+  return wave.make(runs);
+}
+
+// The first runs of a request, and those in the other order of addresses that are sure to come.
+size_t expected_runs(const DryRunRequest& request) {
+  return request.verdict_only || has_option(request.gpu, "addresses") ? 2 : kRunsOfRequest;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
@@ -506,14 +534,17 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   if (folder.path().empty())
     return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
   Runs runs(options_, folder);
-  runs.expect(kRunsOfRequest * requests.size());
   std::vector<Case> cases;
-  for (const DryRunRequest& request : requests) cases.push_back({&request, {}});
+  for (const DryRunRequest& request : requests) {
+    runs.expect(expected_runs(request));
+    cases.push_back({&request, {}});
+  }
   absl::Status status = run_first(runs, cases);
   if (status.ok()) status = replace_failed_low(runs, cases);
   if (status.ok()) status = run_other_order(runs, cases);
   if (status.ok()) status = run_other_numbers(runs, cases);
   if (status.ok()) status = run_without_limit(runs, cases);
+  if (status.ok()) status = run_with_less(runs, cases);
   runs_made_ += runs.ended();
   if (!status.ok()) return status;
   std::vector<Prediction> predictions;

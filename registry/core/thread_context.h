@@ -8,6 +8,7 @@
 
 #include "registry/core/name_table.h"
 #include "registry/core/optimizer_phase.h"
+#include "registry/core/stack_table.h"
 #include "registry/core/storage_record.h"
 
 namespace memledger::core {
@@ -23,6 +24,7 @@ struct ThreadContext {
     NameId forward_op;
     NameId forward_label;
     uint64_t forward_parameter;
+    StackId forward_stack;
     uint32_t op_depth;
     uint32_t op_sequence;
     Phase operator_phase;
@@ -43,6 +45,8 @@ struct ThreadContext {
   NameId forward_op;
   NameId forward_label;
   uint64_t forward_parameter;    // of the operator that made the running node
+  StackId forward_stack;         // of that operator; 0 unless stacks of operators are taken
+  StackId op_stack;              // of the running outermost operator, as far as it was taken
   uint64_t parameter;            // of the running outermost operator: see Birthplace
   uint64_t inherited_parameter;  // that of what it reads first, if it has none of its own
   NameId inherited_label;        // and no label: the compiled region that made what it reads first
@@ -137,6 +141,7 @@ class ForwardOperators {
     NameId op = 0;
     NameId label = 0;
     uint64_t parameter = 0;
+    StackId stack = 0;
   };
   void note(uint64_t thread, uint64_t sequence, Made made) noexcept {
     Entry& entry = entries_[index(thread, sequence)];
@@ -144,6 +149,7 @@ class ForwardOperators {
     std::atomic_thread_fence(std::memory_order_release);
     entry.made.store(uint64_t{made.op} << 32 | made.label, std::memory_order_relaxed);
     entry.parameter.store(made.parameter, std::memory_order_relaxed);
+    entry.stack.store(made.stack, std::memory_order_relaxed);
     entry.key.store(key(thread, sequence), std::memory_order_release);
   }
   Made find(uint64_t thread, uint64_t sequence) const noexcept {
@@ -151,9 +157,10 @@ class ForwardOperators {
     if (entry.key.load(std::memory_order_acquire) != key(thread, sequence)) return {};
     const uint64_t made = entry.made.load(std::memory_order_relaxed);
     const uint64_t parameter = entry.parameter.load(std::memory_order_relaxed);
+    const StackId stack = entry.stack.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (entry.key.load(std::memory_order_relaxed) != key(thread, sequence)) return {};
-    return {static_cast<NameId>(made >> 32), static_cast<NameId>(made), parameter};
+    return {static_cast<NameId>(made >> 32), static_cast<NameId>(made), parameter, stack};
   }
 
  private:
@@ -161,6 +168,7 @@ class ForwardOperators {
     std::atomic<uint64_t> key{0};
     std::atomic<uint64_t> made{0};
     std::atomic<uint64_t> parameter{0};
+    std::atomic<StackId> stack{0};
   };
   // Never 0: LibTorch numbers threads from 1. Two nodes share a key only after 2^40 nodes or 2^24
   // threads.

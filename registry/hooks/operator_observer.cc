@@ -20,6 +20,7 @@
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/cuda_allocator.h"
 #include "registry/hooks/external_storages.h"
+#include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/training_notes.h"
 #include "registry/libtorch/storage_impl.h"
 #include "registry/live_storages.h"
@@ -100,6 +101,7 @@ void push_node(ThreadContext& thread, const char* name) {
                                         thread.forward_op,
                                         thread.forward_label,
                                         thread.forward_parameter,
+                                        thread.forward_stack,
                                         thread.op_depth,
                                         thread.op_sequence,
                                         thread.phase.operator_phase()};
@@ -109,6 +111,7 @@ void push_node(ThreadContext& thread, const char* name) {
     thread.forward_op = 0;
     thread.forward_label = 0;
     thread.forward_parameter = 0;
+    thread.forward_stack = 0;
     thread.autograd_node = core::intern_cached(thread, RegistryState::get().names, name);
   }
   ++thread.node_depth;
@@ -124,6 +127,7 @@ void pop_node(ThreadContext& thread) {
     thread.forward_op = frame.forward_op;
     thread.forward_label = frame.forward_label;
     thread.forward_parameter = frame.forward_parameter;
+    thread.forward_stack = frame.forward_stack;
     thread.op_depth = frame.op_depth;
     thread.op_sequence = frame.op_sequence;
     thread.phase.resume_operator(frame.operator_phase);
@@ -134,11 +138,12 @@ void pop_node(ThreadContext& thread) {
 // Looks up which operator of the forward pass made the node that now runs.
 void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0) return;
-  const auto [op, label, parameter] = RegistryState::get().forward_operators.find(
+  const auto [op, label, parameter, stack] = RegistryState::get().forward_operators.find(
       fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
   thread.forward_op = op;
   thread.forward_label = label;
   thread.forward_parameter = parameter;
+  thread.forward_stack = stack;
 }
 
 // Whether inputs that need no gradient are looked at: those of frozen layers, or under no_grad, and
@@ -329,10 +334,11 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
 // or one within.
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.node_depth > 0) return;
+  if (thread.op_stack == 0) thread.op_stack = StackSampler::take_of_operator();
   RegistryState::get().forward_operators.note(
       fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
       {thread.op, thread.inherited_label != 0 ? thread.inherited_label : thread.label,
-       thread.nearest()});
+       thread.nearest(), thread.op_stack});
 }
 
 // Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.
@@ -378,6 +384,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   thread.inherited_parameter = 0;
   thread.inherited_label = 0;
   thread.source = 0;
+  thread.op_stack = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 

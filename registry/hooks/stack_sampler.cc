@@ -26,6 +26,7 @@ std::atomic<Policy> policy{Policy::kNone};
 std::atomic<int64_t> policy_bytes{0};
 std::atomic<Policy> python_policy{Policy::kNone};
 std::atomic<int64_t> python_bytes{0};
+std::atomic<bool> follows_nodes{false};
 
 // xorshift64*: good enough for sampling.
 double uniform(uint64_t& state) {
@@ -109,8 +110,9 @@ struct OwnAddresses {
 bool is_of_program(const StackFrame& frame) {
   if (is_foreign_library(base_name(frame.file))) return false;
   if (frame.function.empty()) return frame.line > 0 && !is_foreign_source(frame.file);
-  for (const std::string_view space : {"at::", "c10::", "torch::", "std::", "__gnu_cxx::",
-                                       "memledger::Tracking", "memledger::virtual_gpu::"}) {
+  for (const std::string_view space :
+       {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "memledger::Tracking",
+        "memledger::layers::", "memledger::virtual_gpu::"}) {
     // A template's name begins with its result type: for `std::vector<int> Net::parts<int>()` the
     // caller is shown.
     if (starts_with(frame.function, space)) return false;
@@ -236,6 +238,7 @@ StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbyt
       break;
   }
   taken.stack = of_python ? take_python() : take_program_now();
+  if (thread.forward_stack != 0) taken.stack = joined(taken.stack, thread.forward_stack);
   if (taken.stack == 0) return taken;
   taken.weight = 1;
   if (wanted == Policy::kSampled) {
@@ -243,6 +246,35 @@ StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbyt
         -1 / std::expm1(-static_cast<double>(nbytes) / static_cast<double>(bytes)));
   }
   return taken;
+}
+
+void StackSampler::follow_nodes() noexcept { follows_nodes.store(true, std::memory_order_relaxed); }
+
+core::StackId StackSampler::take_of_operator() noexcept {
+  if (!follows_nodes.load(std::memory_order_relaxed)) return 0;
+  const bool is_python = python_policy.load(std::memory_order_relaxed) != Policy::kNone;
+  return is_python ? take_python() : take_program_now();
+}
+
+core::StackId StackSampler::take_with_operator(const core::ThreadContext& thread) noexcept {
+  const core::StackId own = take_program_now();
+  return thread.forward_stack == 0 ? own : joined(own, thread.forward_stack);
+}
+
+// A Python program's own frames of C++ tell nothing beside the operator's of Python.
+core::StackId StackSampler::joined(core::StackId own, core::StackId of_operator) noexcept {
+  try {
+    std::vector<void*> frames = table().frames(own);
+    const std::vector<void*> behind = table().frames(of_operator);
+    const auto is_python = [](const std::vector<void*>& stack) {
+      return !stack.empty() && PythonStack::has(stack.front());
+    };
+    if (is_python(frames) != is_python(behind)) return of_operator;
+    frames.insert(frames.end(), behind.begin(), behind.end());
+    return table().intern(std::move(frames));
+  } catch (...) {  // no memory
+    return own;
+  }
 }
 
 core::StackId StackSampler::take_python() noexcept { return table().intern(PythonStack::take()); }

@@ -410,6 +410,7 @@ void measure_if_asked() {
   } else {
     StackSampler::set_python(StackOptions::from(kPythonStackFrom));
   }
+  StackSampler::follow_nodes();
   static const auto* const tracking = new ScopedTracking(options);  // never ends
   if (!tracking->status().ok()) return;
   keep_steps();

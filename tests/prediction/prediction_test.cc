@@ -400,6 +400,12 @@ TEST_CASE("why a program failed is one sentence that names the cause") {
   const std::string sentence = predict("test", {misled, misled}).sentence();
   CHECK(contains(sentence, "aten::nonzero in boxes.py:7"));
   CHECK(contains(sentence, "reads="));
+  misled.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kNumber;
+  misled.processes[0].cause = "SIGABRT, uncaught exception: no boxes";
+  CHECK(predict("test", {misled, misled}).sentence() ==
+        "failed: the program ended with 1: uncaught exception: no boxes, perhaps because it read a "
+        "value that only the device has as zero (aten::nonzero in boxes.py:7); one can be assumed "
+        "in place of zero: --gpu=…,numbers=one");
   // The other end goes on: what is known is not all.
   const Prediction half = predict("test", {misled, run(kHigh, {device(500)})});
   CHECK(half.verdict == Verdict::kNotKnown);
@@ -417,16 +423,49 @@ TEST_CASE("steps that went on to differ leave it open whether it fits") {
     return text.find(part) != std::string::npos;
   };
   CHECK(has(predict("test", {ended, other}).to_json(), R"("until":"alike")"));
-  CHECK(!has(predict("test", {ended, other}).to_text(), "drop_last"));
-  Run narrow = other;
-  narrow.processes[0].devices = {device(980)};
-  CHECK(has(predict("test", {ended, narrow}).to_text(),
-            "such a batch may not fit: leave it out (drop_last)"));
   other.processes[0].kind_of_steps = Steps::kDiffer;
   const Prediction prediction = predict("test", {ended, other});
   CHECK(prediction.verdict == Verdict::kNotKnown);
   CHECK(has(prediction.sentence(), "not known: its steps differ in what they allocate"));
   CHECK(has(prediction.to_json(), R"("until":"differ")"));
+}
+
+TEST_CASE("steps that were alike need something to spare for another, or it is not known") {
+  Run low = run(kLow, {device(500)}), high = run(kHigh, {device(968)});
+  for (Run* const one : {&low, &high}) {
+    one->processes[0].ended = Ended::kAfterStep;
+    one->processes[0].kind_of_steps = Steps::kAlike;
+  }
+  // 32 MiB are enough.
+  CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
+  CHECK(margin_to_test({low, high}) == 0);
+  // 31 are not, unless the program fits with 32 less, too.
+  high.processes[0].devices = {device(969)};
+  const Prediction narrow = predict("test", {low, high});
+  CHECK(narrow.verdict == Verdict::kNotKnown);
+  CHECK(narrow.devices[0].verdict == Verdict::kNotKnown);
+  CHECK(narrow.sentence() ==
+        "not known: only 31.0 MiB is to spare, and a step of another kind, such as an epoch's "
+        "smaller last batch, may take more; --until=exit runs all");
+  REQUIRE(margin_to_test({low, high}) == 32 * kMiB);
+  Run with_less = high;
+  with_less.held_back_bytes = 32 * kMiB;
+  const Prediction proved = predict("test", {low, high, with_less});
+  CHECK(proved.verdict == Verdict::kFits);
+  CHECK(contains(proved.to_text(), "It fits with 32.0 MiB less, too"));
+  CHECK(proved.devices[0].process_peak.high == 969 * kMiB);
+  Run failed = failed_run(kHigh, 960);
+  failed.held_back_bytes = 32 * kMiB;
+  CHECK(predict("test", {low, high, with_less, failed}).verdict == Verdict::kNotKnown);
+  // What LibTorch can free again is not short.
+  high.processes[0].devices = {device(1010)};
+  CHECK(contains(predict("test", {low, high}).sentence(), "not known: nothing is to spare"));
+  CHECK(contains(predict("test", {low, high, with_less}).to_text(),
+                 "test: fits, as LibTorch empties its cache"));
+  // A program that was seen to its end has no later steps.
+  for (Run* const one : {&low, &high}) one->processes[0].kind_of_steps = Steps::kNone;
+  CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
+  CHECK(margin_to_test({low, high}) == 0);
 }
 
 TEST_CASE("a process that was ended after a step has ended well, whatever its launcher says") {
