@@ -15,7 +15,8 @@ dry_run() {  # STATUS ARGUMENT…: runs it, and holds it to the status
   "$memledger" dry-run "$@" >out 2>err
   check "dry-run $*: exit status" equal "$?" "$wanted"
 }
-one_order=,addresses=down  # half as many runs; where the order tells something, and with --config=full, both
+# Half as many runs. Both orders where they tell something, and with --config=full.
+one_order=,addresses=down
 [[ -z "${MEMLEDGER_FULL:-}" ]] || one_order=
 figure() { python3 -c "import json; j = json.load(open('out')); print($1)"; }  # EXPRESSION of j
 
