@@ -385,16 +385,29 @@ int64_t missing_margin(const Prediction& prediction) {
   return missing;
 }
 
+bool all_fit(const std::vector<Run>& runs) {
+  return !runs.empty() && std::all_of(runs.begin(), runs.end(), [](const Run& run) {
+    return run.has_ended_well() && !run.failed_allocation();
+  });
+}
+
+bool fit_with_less(const std::vector<Run>& runs, int64_t bytes) {
+  return all_fit(runs) && std::all_of(runs.begin(), runs.end(),
+                                      [&](const Run& run) { return run.held_back_bytes >= bytes; });
+}
+
 // A step of another kind may come later. `with_less`: runs that held some memory back.
-void heed_little_to_spare(const std::vector<Run>& with_less, Prediction& prediction) {
+// `until_exit`: runs that no step ended.
+void heed_little_to_spare(const std::vector<Run>& with_less, const std::vector<Run>& until_exit,
+                          Prediction& prediction) {
   const int64_t missing = missing_margin(prediction);
   if (missing == 0) return;
-  const bool is_enough =
-      !with_less.empty() && std::all_of(with_less.begin(), with_less.end(), [&](const Run& run) {
-        return run.held_back_bytes >= missing && run.has_ended_well() && !run.failed_allocation();
-      });
-  if (is_enough) {
+  if (fit_with_less(with_less, missing)) {
     prediction.margin_bytes = missing;
+    return;
+  }
+  if (all_fit(until_exit)) {
+    prediction.fits_until_exit = true;
     return;
   }
   prediction.lacks_margin = true;
@@ -517,7 +530,7 @@ Prediction combined(std::string specification, const std::vector<Run>& runs,
 }
 
 struct RunsByUse {
-  std::vector<Run> of_ends, with_other_numbers, with_less;
+  std::vector<Run> of_ends, with_other_numbers, with_less, until_exit;
 };
 
 RunsByUse by_use(const std::vector<Run>& runs) {
@@ -525,6 +538,7 @@ RunsByUse by_use(const std::vector<Run>& runs) {
   for (const Run& run : runs) {
     (run.numbers_are_one       ? result.with_other_numbers
      : run.held_back_bytes > 0 ? result.with_less
+     : run.until_exit          ? result.until_exit
                                : result.of_ends)
         .push_back(run);
   }
@@ -536,13 +550,18 @@ RunsByUse by_use(const std::vector<Run>& runs) {
 Prediction predict(std::string specification, const std::vector<Run>& runs) {
   const RunsByUse used = by_use(runs);
   Prediction prediction = combined(std::move(specification), used.of_ends, used.with_other_numbers);
-  heed_little_to_spare(used.with_less, prediction);
+  heed_little_to_spare(used.with_less, used.until_exit, prediction);
   return prediction;
 }
 
 int64_t margin_to_test(const std::vector<Run>& runs) {
   const RunsByUse used = by_use(runs);
   return missing_margin(combined("", used.of_ends, used.with_other_numbers));
+}
+
+bool needs_runs_until_exit(const std::vector<Run>& runs) {
+  const int64_t missing = margin_to_test(runs);
+  return missing > 0 && !fit_with_less(by_use(runs).with_less, missing);
 }
 
 std::string Prediction::sentence() const { return sentence_of(*this); }

@@ -316,6 +316,8 @@ std::string end_line(const Prediction& prediction) {
       text += fmt::format("It fits with {} less, too, which is left for such a batch.\n",
                           words(prediction.margin_bytes));
     }
+    if (prediction.fits_until_exit)
+      text += "As little is to spare, all of its steps were run, too: they fit.\n";
     if (prediction.unstepped_parameters > 0) {
       text += fmt::format(
           "{} parameter{} that the forward pass uses had not been trained by then: if a later step "

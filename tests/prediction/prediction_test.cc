@@ -457,6 +457,20 @@ TEST_CASE("steps that were alike need something to spare for another, or it is n
   Run failed = failed_run(kHigh, 960);
   failed.held_back_bytes = 32 * kMiB;
   CHECK(predict("test", {low, high, with_less, failed}).verdict == Verdict::kNotKnown);
+  // Or unless all of its steps do.
+  CHECK_FALSE(needs_runs_until_exit({low, high, with_less}));
+  CHECK(needs_runs_until_exit({low, high, with_less, failed}));
+  Run to_exit = run(kHigh, {device(969)});
+  to_exit.until_exit = true;
+  const Prediction seen = predict("test", {low, high, failed, to_exit});
+  CHECK(seen.verdict == Verdict::kFits);
+  CHECK(contains(seen.to_text(), "all of its steps were run, too"));
+  Run failed_later = failed_run(kHigh, 990);
+  failed_later.until_exit = true;
+  CHECK(predict("test", {low, high, failed, to_exit, failed_later}).verdict == Verdict::kNotKnown);
+  Run too_long = to_exit;
+  too_long.program.timed_out = true;
+  CHECK(predict("test", {low, high, failed, too_long}).verdict == Verdict::kNotKnown);
   // What LibTorch can free again is not short.
   high.processes[0].devices = {device(1010)};
   CHECK(contains(predict("test", {low, high}).sentence(), "not known: nothing is to spare"));
