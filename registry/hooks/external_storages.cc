@@ -113,13 +113,14 @@ void ExternalStorages::note(core::ThreadContext& thread, const at::Tensor& tenso
   try {
     c10::StorageImpl* const storage = storage_impl_of(tensor);
     if (storage == nullptr || !is_external(*storage) || is_noted(storage)) return;
-    ExternalStorage value = value_of(thread, tensor, *storage, made);
+    // A strong reference to what Python knows takes Python's lock, so none is made under ours.
+    Noted made_known{WeakStorage(StrongStorage::reclaim_copy(storage)),
+                     value_of(thread, tensor, *storage, made)};
     std::vector<Noted> ended;
     {
       const core::LockHolder hold(table().lock);
       if (table().noted.size() >= table().prune_at) prune(table(), ended);
-      const auto [noted, is_new] = table().noted.try_emplace(
-          storage, Noted{WeakStorage(StrongStorage::reclaim_copy(storage)), std::move(value)});
+      const auto [noted, is_new] = table().noted.try_emplace(storage, std::move(made_known));
       if (is_new) noted->second.value.number = ++table().last_number;
     }
   } catch (...) {
@@ -135,21 +136,20 @@ bool ExternalStorages::may_be_made_by(const char* op) noexcept {
 }
 
 std::vector<ExternalStorage> ExternalStorages::alive() {
-  std::vector<std::pair<StrongStorage, ExternalStorage>> held;
+  std::vector<std::pair<WeakStorage, ExternalStorage>> known;
   std::vector<Noted> ended;
   {
     const core::LockHolder hold(table().lock);
     prune(table(), ended);
-    held.reserve(table().noted.size());
-    for (const auto& [address, noted] : table().noted) {
-      if (StrongStorage storage = noted.storage.lock())
-        held.emplace_back(std::move(storage), noted.value);
-    }
+    known.reserve(table().noted.size());
+    for (const auto& [address, noted] : table().noted)
+      known.emplace_back(noted.storage, noted.value);
   }
   std::vector<ExternalStorage> result;
-  for (auto& [storage, value] : held) {
+  for (auto& [weak, value] : known) {
+    const StrongStorage storage = weak.lock();
     // The program may have put other memory into it since.
-    if (!is_external(*storage)) continue;
+    if (!storage || !is_external(*storage)) continue;
     const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
     value.address = reinterpret_cast<uintptr_t>(data.get());
     value.nbytes = static_cast<int64_t>(storage->nbytes());

@@ -61,13 +61,16 @@ void add_graph(HoldersById& by_id, const at::Tensor& root, const std::string& na
 }
 
 HoldersById holders_by_id() {
-  std::vector<std::pair<std::string, at::Tensor>> living;
+  std::vector<Holder> all;
   {
     const std::lock_guard<ForkSafeMutex> hold(holders().lock);
-    for (const Holder& holder : holders().all) {
-      if (auto tensor = holder.tensor.lock())
-        living.emplace_back(holder.name, at::Tensor(std::move(tensor)));
-    }
+    all = holders().all;
+  }
+  // Without the lock: Python takes one of its own when its tensors get or lose references.
+  std::vector<std::pair<std::string, at::Tensor>> living;
+  for (const Holder& holder : all) {
+    if (auto tensor = holder.tensor.lock())
+      living.emplace_back(holder.name, at::Tensor(std::move(tensor)));
   }
   HoldersById by_id;
   for (const auto& [name, tensor] : living) {
