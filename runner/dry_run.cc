@@ -82,7 +82,7 @@ struct Plan {
   bool is_over = false;
 };
 
-// Of a run that only tells whether later steps fit.
+// How long a run may take that only tells whether later steps fit.
 constexpr int kMostSecondsUntilExit = 60;
 
 const char* until_value(const DryRunnerOptions& options, const Plan& plan) {
