@@ -68,6 +68,8 @@ class CopyServices {
   virtual void note_gradient(const at::Tensor& leaf) = 0;
   virtual at::Tensor noted_gradient(const at::Tensor& leaf) = 0;
   virtual bool no_other_thread_trains() noexcept = 0;
+  virtual bool begin_training_read() noexcept = 0;
+  virtual void end_training_read() noexcept = 0;
   virtual bool trains(uint32_t thread) noexcept = 0;
   virtual void note_that_this_thread_trains() noexcept = 0;
   virtual void add_step_observer(StepObserver observer) noexcept = 0;

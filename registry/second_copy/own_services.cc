@@ -110,6 +110,10 @@ class OwnServices final : public CopyServices {
   bool no_other_thread_trains() noexcept override {
     return !core::TrainingThreads::any_but(core::this_thread().thread);
   }
+  bool begin_training_read() noexcept override {
+    return core::TrainingThreads::begin_read(core::this_thread().thread);
+  }
+  void end_training_read() noexcept override { core::TrainingThreads::end_read(); }
   bool trains(uint32_t thread) noexcept override {
     return core::TrainingThreads::is_training(thread);
   }

@@ -261,7 +261,7 @@ TEST_CASE("the largest stand in columns, by their names or their layers") {
   CHECK(contains(text, "by layer: my_net.user_embed 1.0 MiB\n"));
   CHECK(contains(text,
                  "       2.0 MiB  my_net.weight  (3,)         aten::to, forward, at a.cc:2 main\n"
-                 "       1.0 MiB                 (no tensor)  aten::conv2d, backward, in conv1, at "
+                 "       1.0 MiB                 (workspace)  aten::conv2d, backward, in conv1, at "
                  "a.cc:1 (anonymous namespace)::Net<int>::forward\n"
                  "       1.0 MiB                 (64, 64)     aten::mm, at b.cc:3 "
                  "Net::operator()\n"));
