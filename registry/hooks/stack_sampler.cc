@@ -284,10 +284,33 @@ core::StackId StackSampler::take_program_now() noexcept {
   return of_python != 0 ? of_python : take_now();
 }
 
+namespace {
+
+// LibTorch's unwinder keeps a reference into a map of addresses while it waits for
+// its own lock, and another thread's new address moves what is in that map: one at a time. Taken
+// inside UsesLoadedLibraries, so that nobody holds it at a fork.
+core::Lock& unwinder_lock() {
+  static auto* const lock = new core::Lock;
+  return *lock;
+}
+
+std::vector<void*> unwind_alone() {
+  const core::LockHolder hold(unwinder_lock());
+  return torch::unwind::unwind();
+}
+
+// What libraries there are, it finds out under a shared lock: do it before the symbolizer asks.
+void find_libraries_of(const std::vector<void*>& addresses) {
+  const core::LockHolder hold(unwinder_lock());
+  for (void* const address : addresses) torch::unwind::libraryFor(address);
+}
+
+}  // namespace
+
 core::StackId StackSampler::take_now() noexcept {
   try {
     const core::UsesLoadedLibraries uses;
-    return table().intern(torch::unwind::unwind());
+    return table().intern(unwind_alone());
   } catch (...) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
     return 0;
@@ -339,6 +362,7 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
     core::calling_out();
     try {
       const core::UsesLoadedLibraries uses;
+      find_libraries_of(unknown);
       symbolized = torch::unwind::symbolize(unknown, torch::unwind::Mode::fast);
     } catch (...) {
       symbolized.clear();
