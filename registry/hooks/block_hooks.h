@@ -166,7 +166,7 @@ inline bool is_followed(const c10::StorageImpl& storage) noexcept {
   return data.get() != nullptr && (deleter == kFirstDeleters[0] || deleter == kFirstDeleters[1]);
 }
 
-// Whose a storage's memory is.
+// Who made the memory of a storage.
 enum class Holder : uint8_t {
   kWatched,    // the table follows it
   kAdoptable,  // a wrapped allocator made it while nobody tracked it
