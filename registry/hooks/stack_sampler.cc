@@ -286,8 +286,8 @@ core::StackId StackSampler::take_program_now() noexcept {
 
 namespace {
 
-// LibTorch's unwinder keeps a reference into a map of addresses while it waits for its own lock, and
-// another thread's new address moves what is in that map: one at a time. Taken inside
+// LibTorch's unwinder keeps a reference into a map of addresses while it waits for its own lock,
+// and another thread's new address moves what is in that map: one at a time. Taken inside
 // UsesLoadedLibraries, so that nobody holds it at a fork.
 core::Lock& unwinder_lock() {
   static auto* const lock = new core::Lock;
