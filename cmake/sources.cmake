@@ -38,6 +38,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/core/loaded_libraries.cc
   registry/core/lock.cc
   registry/core/name_table.cc
+  registry/core/operator_traits.cc
   registry/core/optimizer_phase.cc
   registry/core/peak_labels.cc
   registry/core/record_list.cc

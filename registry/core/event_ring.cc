@@ -55,8 +55,9 @@ void EventRing::fill(LedgerEvent& event, const TableEntry& entry) noexcept {
   event.birthplace = entry.birthplace();
   event.stack = entry.stack;
   event.device = entry.device;
-  event.dtype = entry.dtype;
-  event.described = entry.flags.described && entry.shape.size() <= LedgerEvent::kMaxDims;
+  const bool described = entry.described();
+  event.dtype = described ? entry.dtype : kUnknownDtype;
+  event.described = described && entry.shape.size() <= LedgerEvent::kMaxDims;
   event.adopted = entry.flags.adopted;
   event.raw_block = entry.flags.raw_block;
   event.library_workspace = entry.flags.library_workspace;

@@ -17,11 +17,6 @@ Ledger::ShardTotals& Ledger::add_totals(Shard& shard, DeviceKey device) {
   return made;
 }
 
-TableEntry* Ledger::Shard::find(uintptr_t address) {
-  const auto row = by_address.find(address);
-  return row == by_address.end() ? nullptr : &entry(row->second);
-}
-
 Ledger::Slot Ledger::Shard::take_new_slot() {
   if (used == chunks.size() * kChunk) chunks.push_back(std::make_unique<Entry[]>(kChunk));
   return used++;
@@ -57,7 +52,7 @@ void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_o
   if (entry.flags.raw_block) totals.raw_block_bytes -= entry.nbytes;
   if (entry.flags.library_workspace) totals.library_workspace_bytes -= entry.nbytes;
   shard.unlink(shard.live, slot);
-  entry.flags.is_dead = true;
+  entry.add_to_state(Entry::kDead);
   entry.death_epoch = epoch_;
   entry.death_order = death_order;
   const bool for_instants = entry.birth_epoch <= newest_pin_;
@@ -81,7 +76,7 @@ void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_o
              [this](const Entry& stone) { return stone.birth_epoch <= newest_pin_; });
 }
 
-uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place) noexcept {
+uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, BornEntry* born) noexcept {
   Shard& shard = shard_of(birth.address);
   const uint32_t thread =
       birth.birthplace.thread != 0 ? birth.birthplace.thread : this_thread().thread;
@@ -90,28 +85,30 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place)
     ShardTotals* const known = shard.totals_of(birth.device);
     ShardTotals& totals = known != nullptr ? *known : add_totals(shard, birth.device);
     DeviceCounters& counters = *totals.counters;
-    const auto [row, is_new] = shard.by_address.try_emplace(birth.address, kNone);
-    if (!is_new && row->second != kNone) {
+    shard.by_address.make_room();
+    const AddressIndex::Found there = shard.look_up(birth.address);
+    if (there.slot != kNone) {
       // Its free went past us. The counter keeps its bytes, so reports show them as unexplained.
-      Entry& lost = shard.entry(row->second);
-      void* const owner = std::exchange(lost.owner, nullptr);
+      Entry& lost = shard.entry(there.slot);
+      void* const owner = lost.owner;
+      lost.owner = nullptr;
       if (lost_owner != nullptr) *lost_owner = owner;
       ShardTotals& lost_from = *shard.totals_of(lost.device);
-      bury(shard, row->second, lost_from, lost_from.counters->pass());
-      row->second = kNone;
+      bury(shard, there.slot, lost_from, lost_from.counters->pass());
       note_dropped_record();
     }
     Slot slot = kNone;
     try {
       slot = shard.take_slot();
     } catch (...) {
-      shard.by_address.erase(row);
+      if (there.slot != kNone) shard.by_address.erase(there.place);
       throw;
     }
-    row->second = slot;
-    if (place != nullptr) *place = slot;
+    shard.by_address.insert(birth.address, there.place, slot);
     Entry& entry = shard.entry(slot);
-    entry.id = next_id_.fetch_add(1, std::memory_order_relaxed);
+    const uint64_t id = next_id_.value.fetch_add(1, std::memory_order_relaxed);
+    if (born != nullptr) *born = {&entry, id, birth.address};
+    entry.id = id;
     entry.address = birth.address;
     entry.nbytes = birth.nbytes;
     entry.birth_epoch = epoch_;
@@ -123,7 +120,7 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place)
     entry.shape.clear();
     entry.peak_labels = static_cast<uint16_t>(birth.adopted ? 0 : birth.peak_labels);
     entry.device = birth.device;
-    entry.dtype = kUnknownDtype;
+    entry.state.store(0, std::memory_order_relaxed);
     Entry::Flags flags = {};
     flags.phase_inferred = birth.birthplace.phase_inferred;
     flags.parameter_inferred = birth.birthplace.parameter_inferred;
@@ -146,7 +143,7 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place)
       entry.birth_order = counters.add(birth.nbytes, entry.peak_labels, thread);
     }
     if (shard.ring != nullptr) shard.ring->add(entry, /*birth=*/true);
-    return entry.id;
+    return id;
   } catch (...) {
     // No memory for a entry. No exception may reach the program.
     note_dropped_record();
@@ -161,15 +158,13 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
 std::optional<Ledger::Death> Ledger::note_death(uintptr_t address, uint32_t thread) noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(address);
-  if (row == shard.by_address.end()) return std::nullopt;
-  const Slot slot = row->second;
+  const auto [place, slot] = shard.look_up(address);
+  if (slot == kNone) return std::nullopt;
   Entry& record = shard.entry(slot);
-  const Death death{record.id, record.nbytes, record.base_deleter,
-                    std::exchange(record.owner, nullptr), record.device};
+  const Death death{record.id, record.nbytes, record.base_deleter, record.owner, record.device};
   ShardTotals& totals = *shard.totals_of(record.device);  // made at its birth
   bury(shard, slot, totals, totals.counters->subtract(death.nbytes, record.peak_labels, thread));
-  shard.by_address.erase(row);
+  shard.by_address.erase(place);
 
   totals.freed_bytes += death.nbytes;
   ++totals.freed_count;
@@ -177,22 +172,16 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address, uint32_t thre
 }
 
 bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
-                      const int64_t* sizes, size_t dims, int8_t dtype, void* owner,
-                      Place likely) noexcept {
+                      const int64_t* sizes, size_t dims, int8_t dtype, void* owner) noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  Entry* there = nullptr;
-  if (likely < shard.used) {
-    Entry& entry = shard.entry(likely);
-    if (entry.address == address && entry.is_alive()) there = &entry;
-  }
-  if (there == nullptr) there = shard.find(address);
+  Entry* const there = shard.find(address);
   if (there == nullptr) return false;
   Entry& record = *there;
   const bool takes_owner = owner != nullptr && record.owner == nullptr;
   if (takes_owner) record.owner = owner;
   const bool made_by_this_run = record.thread == thread && record.op_sequence == op_sequence;
-  if (record.flags.described && !made_by_this_run) return takes_owner;
+  if (record.described() && !made_by_this_run) return takes_owner;
   try {
     record.shape.assign(sizes, dims);
   } catch (const std::bad_alloc&) {
@@ -200,7 +189,7 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
     return takes_owner;
   }
   record.dtype = dtype;
-  record.flags.described = true;
+  record.add_to_state(Entry::kDescribed);
   return takes_owner;
 }
 
@@ -251,8 +240,7 @@ uint64_t Ledger::told_parameter_at(uintptr_t address) const noexcept {
   const BriefLockHolder hold(shard.lock);
   const Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
-  const Entry& record = *there;
-  return record.flags.told_parameter ? record.id : 0;
+  return there->flags.told_parameter ? uint64_t{there->id} : 0;
 }
 
 void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
@@ -270,9 +258,9 @@ void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
   const uint64_t parameter = id_at(leaf);
   Shard& shard = shard_of(gradient);
   const BriefLockHolder hold(shard.lock);
-  const auto row = shard.by_address.find(gradient);
-  if (row == shard.by_address.end()) return;
-  Entry& record = shard.entry(row->second);
+  Entry* const there = shard.find(gradient);
+  if (there == nullptr) return;
+  Entry& record = *there;
   if (record.flags.parameter_like) return;
   record.flags.gradient = true;
   record.parameter_or_consumer = parameter;
@@ -286,7 +274,7 @@ uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noe
   Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
   Entry& record = *there;
-  if (record.device != device || record.flags.described || record.flags.raw_block) return 0;
+  if (record.device != device || record.described() || record.flags.raw_block) return 0;
   if (!record.flags.library_workspace)
     shard.totals_of(device)->library_workspace_bytes += record.nbytes;
   record.flags.library_workspace = true;
@@ -316,11 +304,12 @@ std::pair<NameId, NameId> Ledger::labels_at(uintptr_t address) const noexcept {
 }
 
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {
-  if (next_id_.load(std::memory_order_relaxed) == 1) return 0;  // nothing was ever written down
+  if (next_id_.value.load(std::memory_order_relaxed) == 1)
+    return 0;  // nothing was ever written down
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
   const Entry* const there = shard.find(address);
-  return there == nullptr ? 0 : there->id;
+  return there == nullptr ? 0 : uint64_t{there->id};
 }
 
 void* Ledger::base_deleter_at(uintptr_t address) const noexcept {
@@ -674,10 +663,8 @@ void Ledger::complete_births(std::vector<LedgerEvent>& events) {
     if (!event.birth || died.count(event.id) > 0) continue;
     Shard& shard = shard_of(event.address);
     const BriefLockHolder hold(shard.lock);
-    const auto row = shard.by_address.find(event.address);
-    if (row == shard.by_address.end()) continue;
-    const Entry& entry = shard.entry(row->second);
-    if (entry.id == event.id) EventRing::fill(event, entry);
+    const Entry* const there = shard.find(event.address);
+    if (there != nullptr && there->id == event.id) EventRing::fill(event, *there);
   }
 }
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "registry/core/address_index.h"
 #include "registry/core/byte_counters.h"
 #include "registry/core/event_ring.h"
-#include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
 #include "registry/core/name_table.h"
 #include "registry/core/record_list.h"
@@ -118,10 +118,9 @@ class Ledger {
   };
   // Enters a storage and returns its id; 0 when there was no memory for a record, which is counted
   // as dropped. A record already at that address lost its free somewhere: it is dropped and
-  // counted, and its owner handed out. `place` is for describe().
-  using Place = uint32_t;
+  // counted, and its owner handed out. `born` is for describe().
   uint64_t note_birth(const Birth& birth, void** lost_owner = nullptr,
-                      Place* place = nullptr) noexcept;
+                      BornEntry* born = nullptr) noexcept;
 
   struct Death {
     uint64_t id = 0;
@@ -138,10 +137,32 @@ class Ledger {
   // Adds shape and dtype to the record at `address`. A later description replaces an earlier one
   // only if the same run of an operator (thread, op_sequence) made the storage: the operator's
   // result says more than the buffer it began with. Returns true if `owner` has become the
-  // storage's owner; the caller has taken a reference for it, and gets it back at the death. Looks
-  // at `likely` first, where the record may lie.
+  // storage's owner; the caller has taken a reference for it, and gets it back at the death.
+  //
+  // `own` is the last storage that the calling thread has made. If it is this one, and the caller
+  // keeps it alive, no lock is taken: nobody else describes it before its maker has.
   bool describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes,
-                size_t dims, int8_t dtype, void* owner = nullptr, Place likely = 0) noexcept;
+                size_t dims, int8_t dtype, void* owner, const BornEntry& own) noexcept {
+    if (own.address == address && own.entry != nullptr && own.entry->id == own.id) {
+      Entry& entry = *own.entry;
+      const uint8_t state = entry.state.load(std::memory_order_relaxed);
+      const bool takes_owner = owner != nullptr && entry.owner == nullptr;
+      if (state == 0) {
+        if (entry.shape.assign_small(sizes, dims)) {
+          if (takes_owner) entry.owner = owner;
+          entry.dtype = dtype;
+          entry.state.store(Entry::kDescribed, std::memory_order_release);
+          return takes_owner;
+        }
+      } else if (state == Entry::kDescribed && !takes_owner && entry.dtype == dtype &&
+                 entry.shape.equals(sizes, dims)) {
+        return false;
+      }
+    }
+    return describe(address, thread, op_sequence, sizes, dims, dtype, owner);
+  }
+  bool describe(uintptr_t address, uint32_t thread, uint32_t op_sequence, const int64_t* sizes,
+                size_t dims, int8_t dtype, void* owner = nullptr) noexcept;
   bool set_owner(uintptr_t address, void* owner) noexcept;
   // Calls back with every live record of a device, in no order and with its shard locked: for a few
   // instructions each. What is born or dies meanwhile may be left out.
@@ -186,7 +207,7 @@ class Ledger {
 
   uint64_t id_at(uintptr_t address) const noexcept;  // 0: none
   // Returns a number that no id has reached yet.
-  uint64_t next_id() const noexcept { return next_id_.load(std::memory_order_relaxed); }
+  uint64_t next_id() const noexcept { return next_id_.value.load(std::memory_order_relaxed); }
   void* base_deleter_at(uintptr_t address) const noexcept;  // null: none
 
   // Readers throw std::bad_alloc and then have changed nothing: no cursor has moved, nothing stays
@@ -266,7 +287,7 @@ class Ledger {
 
   struct alignas(64) Shard {
     mutable BriefLock lock;
-    GrowingMap<uintptr_t, Slot> by_address ABSL_GUARDED_BY(lock);
+    AddressIndex by_address ABSL_GUARDED_BY(lock);
     std::vector<std::unique_ptr<Entry[]>> chunks ABSL_GUARDED_BY(lock);
     Slot used ABSL_GUARDED_BY(lock) = 0;
     Slot free ABSL_GUARDED_BY(lock) = kNone;
@@ -285,8 +306,15 @@ class Ledger {
     Entry& entry(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
       return chunks[slot / kChunk][slot % kChunk];
     }
+    AddressIndex::Found look_up(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      return by_address.find(
+          address, [&](Slot slot) ABSL_NO_THREAD_SAFETY_ANALYSIS { return entry(slot).address; });
+    }
     // Returns the live entry at `address`, null if there is none.
-    Entry* find(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    Entry* find(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      const Slot slot = look_up(address).slot;
+      return slot == kNone ? nullptr : &entry(slot);
+    }
     // Returns null for a device of which the shard had no storage yet.
     ShardTotals* totals_of(DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
       for (ShardTotals& known : totals) {
@@ -401,7 +429,10 @@ class Ledger {
 
   mutable std::array<Shard, kShards> shards_;
   mutable CountersByDevice counters_;
-  std::atomic<uint64_t> next_id_{1};
+  // On a line of its own: each birth writes it, and nobody reads it else.
+  struct alignas(64) {
+    std::atomic<uint64_t> value{1};
+  } next_id_;
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<bool> keep_peaks_{true};
   std::atomic<bool> unseen_births_{false};

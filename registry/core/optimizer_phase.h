@@ -1,40 +1,15 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
-#include "registry/core/name_table.h"
+#include "registry/core/operator_traits.h"
 #include "registry/phase.h"
 
 namespace memledger::core {
 
 class Ledger;
-
-// What an operator is to an optimizer that runs it.
-enum class OperatorKind : uint8_t {
-  kUnknown,  // not classified yet
-  kStep,     // writes to its first tensor as optimizers write to parameters: aten::addcdiv_
-  kNeutral,  // optimizers read parameters with it: to make state, for weight decay, flat views
-  kOther,    // anything else: on a parameter, a forward pass or initialization
-};
-
-OperatorKind kind_of_operator(std::string_view name) noexcept;
-
-// Returns whether zero_grad() does this to a gradient, before it sets it to none, which is no
-// operator.
-bool may_be_of_zero_grad(std::string_view name) noexcept;
-
-// Remembers kinds by the operators' ids in one NameTable. Lock-free.
-class OperatorKinds {
- public:
-  OperatorKind of(NameId id, const char* name) noexcept;
-
- private:
-  std::array<std::atomic<uint8_t>, 8192> kinds_{};
-};
 
 // Tells the phase of what one thread does, from what the hooks tell of it.
 //

@@ -23,8 +23,8 @@ StorageRecord TableEntry::record() const {
   record.id = id;
   record.address = address;
   record.nbytes = nbytes;
-  record.base_deleter = flags.is_dead ? nullptr : base_deleter;
-  record.owner = flags.is_dead ? nullptr : owner;
+  record.base_deleter = is_alive() ? base_deleter : nullptr;
+  record.owner = is_alive() ? static_cast<void*>(owner) : nullptr;
   record.birth_epoch = birth_epoch;
   record.birth_order = birth_order;
   record.birthplace = birthplace();
@@ -33,8 +33,7 @@ StorageRecord TableEntry::record() const {
   record.stack = stack;
   record.stack_weight = stack_weight;
   record.device = device;
-  record.dtype = dtype;
-  record.described = flags.described;
+  record.described = described();
   record.adopted = flags.adopted;
   record.raw_block = flags.raw_block;
   record.library_workspace = flags.library_workspace;
@@ -42,6 +41,8 @@ StorageRecord TableEntry::record() const {
   record.told_parameter = flags.told_parameter;
   record.gradient = flags.gradient;
   record.names_only = flags.names_only;
+  if (!record.described) return record;
+  record.dtype = dtype;
   record.shape.resize(shape.size());
   for (size_t i = 0; i < shape.size(); ++i) record.shape[i] = shape[i];
   return record;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -62,17 +63,34 @@ class PackedShape {
   }
   // Throws std::bad_alloc, and then nothing has changed.
   void assign(const int64_t* sizes, size_t dims) {
-    const bool fits = dims <= small_.size() && std::all_of(sizes, sizes + dims, [](int64_t size) {
-                        return static_cast<uint64_t>(size) <= std::numeric_limits<uint32_t>::max();
-                      });
-    if (!fits || is_large_) return assign_large(sizes, dims);
-    for (size_t i = 0; i < dims; ++i) small_[i] = static_cast<uint32_t>(sizes[i]);
-    dims_ = static_cast<uint16_t>(dims);
+    if (!assign_small(sizes, dims)) assign_large(sizes, dims);
+  }
+  // Does not allocate; returns false, and has done nothing, where assign() might.
+  bool assign_small(const int64_t* sizes, size_t dims) noexcept {
+    if (is_large_ || !is_small(sizes, dims)) return false;
+    set_small(sizes, dims);
+    return true;
   }
   size_t size() const noexcept { return dims_; }
   int64_t operator[](size_t i) const noexcept { return is_large_ ? large()[i] : small_[i]; }
+  bool equals(const int64_t* sizes, size_t dims) const noexcept {
+    if (dims != dims_) return false;
+    for (size_t i = 0; i < dims; ++i) {
+      if ((*this)[i] != sizes[i]) return false;
+    }
+    return true;
+  }
 
  private:
+  static bool is_small(const int64_t* sizes, size_t dims) noexcept {
+    return dims <= 4 && std::all_of(sizes, sizes + dims, [](int64_t size) {
+             return static_cast<uint64_t>(size) <= std::numeric_limits<uint32_t>::max();
+           });
+  }
+  void set_small(const int64_t* sizes, size_t dims) noexcept {
+    for (size_t i = 0; i < dims; ++i) small_[i] = static_cast<uint32_t>(sizes[i]);
+    dims_ = static_cast<uint16_t>(dims);
+  }
   void assign_large(const int64_t* sizes, size_t dims);
   int64_t* large() const noexcept {
     int64_t* sizes = nullptr;
@@ -112,12 +130,33 @@ struct StorageRecord {
   Shape shape;
 };
 
-// A StorageRecord in the table, in two cache lines: each birth writes them.
+// An atomic that reads and writes as a plain variable does.
+template <typename T>
+class Relaxed {
+ public:
+  constexpr Relaxed(T value) noexcept : value_(value) {}  // NOLINT(google-explicit-constructor)
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+  Relaxed& operator=(T value) noexcept {
+    value_.store(value, std::memory_order_relaxed);
+    return *this;
+  }
+  operator T() const noexcept {  // NOLINT(google-explicit-constructor)
+    return value_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<T> value_;
+};
+
+// A StorageRecord in the table, in two cache lines: each birth writes them. The thread that has
+// made the storage reads `id`, and writes `owner` and the description, without the shard's lock
+// (Ledger::describe).
 struct alignas(64) TableEntry {
   using Slot = uint32_t;
   static constexpr Slot kNone = ~Slot{0};
 
-  uint64_t id = 0;  // 0: the entry is free
+  Relaxed<uint64_t> id = 0;  // 0: the entry is free
   uintptr_t address = 0;
   int64_t nbytes = 0;
   uint64_t birth_epoch = 0;
@@ -125,8 +164,8 @@ struct alignas(64) TableEntry {
   // Birthplace::parameter, or the consumer of what has none.
   uint64_t parameter_or_consumer = 0;
   union {
-    void* owner = nullptr;  // of the living
-    uint64_t death_epoch;   // of tombstones
+    Relaxed<void*> owner = nullptr;  // of the living
+    uint64_t death_epoch;            // of tombstones
   };
   union {
     void* base_deleter = nullptr;
@@ -139,7 +178,7 @@ struct alignas(64) TableEntry {
   uint32_t op_sequence = 0;
   uint32_t stack = 0;
   float stack_weight = 0;
-  PackedShape shape;
+  PackedShape shape;  // if described, as `dtype`
   static_assert(NameTable::kMaxNames <= 1 << 16);
   uint16_t op = 0;
   uint16_t autograd_node = 0;
@@ -155,9 +194,7 @@ struct alignas(64) TableEntry {
   struct Flags {
     bool phase_inferred : 1;
     bool parameter_inferred : 1;
-    bool is_dead : 1;
     bool has_consumer : 1;
-    bool described : 1;
     bool adopted : 1;
     bool raw_block : 1;
     bool library_workspace : 1;
@@ -167,8 +204,20 @@ struct alignas(64) TableEntry {
     bool names_only : 1;
   };
   Flags flags = {};
+  // Not among the flags, which others may write at the same time.
+  static constexpr uint8_t kDescribed = 1;
+  static constexpr uint8_t kDead = 2;
+  std::atomic<uint8_t> state = 0;
 
-  bool is_alive() const noexcept { return !flags.is_dead; }
+  // Whoever sees true may read shape and dtype.
+  bool described() const noexcept {
+    return (state.load(std::memory_order_acquire) & kDescribed) != 0;
+  }
+  bool is_alive() const noexcept { return (state.load(std::memory_order_relaxed) & kDead) == 0; }
+  // With the shard's lock.
+  void add_to_state(uint8_t bit) noexcept {
+    state.store(state.load(std::memory_order_relaxed) | bit, std::memory_order_release);
+  }
   uint64_t parameter() const noexcept { return flags.has_consumer ? 0 : parameter_or_consumer; }
   uint64_t consumer() const noexcept { return flags.has_consumer ? parameter_or_consumer : 0; }
   // Its flags are the caller's.
@@ -202,5 +251,12 @@ struct alignas(64) TableEntry {
   StorageRecord record() const;
 };
 static_assert(sizeof(TableEntry) == 128);
+
+// A storage that a thread has made: its entry, as it was then.
+struct BornEntry {
+  TableEntry* entry;
+  uint64_t id;
+  uintptr_t address;
+};
 
 }  // namespace memledger::core

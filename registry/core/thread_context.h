@@ -55,12 +55,13 @@ struct ThreadContext {
   // The last parameter consumed and its address: views of it (weight.t()) are no leaves.
   uint64_t last_parameter;
   uintptr_t last_parameter_address;
-  uint32_t op_depth;     // operators running one inside another
-  uint32_t op_sequence;  // numbers runs of the outermost one; 0 outside
+  uint32_t op_depth;       // operators running one inside another
+  uint32_t op_sequence;    // numbers runs of the outermost one; 0 outside
+  bool may_make_external;  // the outermost one: see OperatorTraits
   uint32_t last_sequence;
   uint32_t node_depth;  // autograd nodes running one inside another
   bool has_run_nodes;
-  uint32_t last_born;     // Ledger::Place of the last storage made by this thread
+  BornEntry last_born;    // the last storage made by this thread
   uint32_t births;        // storages made by this thread, modulo 2^32
   uint32_t births_at_op;  // `births` when the outermost operator began
   uint32_t births_seen;   // `births` when an operator's results were last looked at

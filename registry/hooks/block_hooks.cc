@@ -433,7 +433,8 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
         live.address = record.address;
         live.nbytes = record.nbytes;
         live.raw_block = record.flags.raw_block;
-        auto* const owner = static_cast<c10::StorageImpl*>(record.owner);
+        void* const known = record.owner;
+        auto* const owner = static_cast<c10::StorageImpl*>(known);
         owners.push_back(owner);
         if (owner != nullptr) c10::raw::weak_intrusive_ptr::incref(owner);
         result.push_back(std::move(live));

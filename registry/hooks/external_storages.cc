@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <unordered_map>
 #include <utility>
 
@@ -126,13 +125,6 @@ void ExternalStorages::note(core::ThreadContext& thread, const at::Tensor& tenso
   } catch (...) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
   }
-}
-
-bool ExternalStorages::may_be_made_by(const char* op) noexcept {
-  constexpr std::array<const char*, 4> kMakers = {"aten::set_", "aten::from_file",
-                                                  "aten::pin_memory", "aten::_pin_memory"};
-  return std::any_of(kMakers.begin(), kMakers.end(),
-                     [op](const char* maker) { return std::strcmp(op, maker) == 0; });
 }
 
 std::vector<ExternalStorage> ExternalStorages::alive() {

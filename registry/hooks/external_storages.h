@@ -17,8 +17,6 @@ class ExternalStorages {
   // Notes a tensor's storage if it is one and new: a comparison for all others. `made`: the running
   // operator is what made it; else it only reads it.
   static void note(core::ThreadContext& thread, const at::Tensor& tensor, bool made) noexcept;
-  // Returns whether an operator with this name may show one that it has made.
-  static bool may_be_made_by(const char* op) noexcept;
   // Does what external_storages() promises, for this copy.
   static std::vector<ExternalStorage> alive();
 

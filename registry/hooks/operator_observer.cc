@@ -30,11 +30,12 @@ namespace memledger {
 namespace {
 
 using core::OperatorKind;
+using core::OperatorTraits;
 using core::OptimizerPhase;
 using core::ThreadContext;
 
 std::atomic<bool> adopts_inputs{true};
-core::OperatorKinds kinds;  // by ids of RegistryState::names
+core::TraitsById traits_by_id;  // of RegistryState::names
 
 // The engine brackets each node's work, gradient accumulation included, in an operator-like scope
 // of this name.
@@ -53,14 +54,6 @@ constexpr std::string_view kCompiledRegion = "Torch-Compiled Region: ";
 std::atomic<bool> any_compiled_region{false};
 bool is_compiled_region(const char* name) {
   return name[0] == 'T' && std::strncmp(name, kCompiledRegion.data(), kCompiledRegion.size()) == 0;
-}
-
-// A function that reads parameters of all layers, so that none of them tells one: what is compiled,
-// and what DataParallel copies to its devices and adds up from there.
-bool reads_all_layers(const char* name) {
-  return (name[0] == 'C' && std::strcmp(name, "CompiledFunction") == 0) ||
-         (name[0] == 'B' && std::strcmp(name, "Broadcast") == 0) ||
-         (name[0] == 'R' && std::strcmp(name, "ReduceAddCoalesced") == 0);
 }
 
 uintptr_t address_of(c10::StorageImpl& storage) {
@@ -260,7 +253,7 @@ void adopt_inputs_of(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
+void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, OperatorKind its_kind) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
   OptimizerPhase& phase = thread.phase;
@@ -275,7 +268,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
   }
   if (reads_script) thread.inherited_parameter = layer_in_script(fn);
   const OperatorKind kind = may_step || steps_are_observed || (reads_layers && !grad_on)
-                                ? kinds.of(thread.op, name)
+                                ? its_kind
                                 : OperatorKind::kOther;
   LayerInputs inputs(reads_layers && kind == OperatorKind::kOther);
   bool first = true;
@@ -357,11 +350,10 @@ void note_step(ThreadContext& thread) {
 }
 
 // What inputs would have told of the thread: it may read or write parameters.
-void note_training_unseen(ThreadContext& thread, const char* name) noexcept {
+void note_training_unseen(ThreadContext& thread, OperatorKind kind) noexcept {
   if (core::TrainingThreads::is_noted(thread)) return;
   const Phase now = thread.phase.operator_phase();
-  if (now == Phase::kForward ||
-      (now != Phase::kBackward && kinds.of(thread.op, name) == OperatorKind::kStep)) {
+  if (now == Phase::kForward || (now != Phase::kBackward && kind == OperatorKind::kStep)) {
     core::TrainingThreads::note(thread);
   }
 }
@@ -377,6 +369,8 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   if (CudaAllocator::has_appeared()) CudaAllocator::put_in_front();
   RegistryState& state = RegistryState::get();
   thread.op = core::intern_cached(thread, state.names, name);
+  const OperatorTraits traits = traits_by_id.of(thread.op, name);
+  thread.may_make_external = traits.may_make_external;
   if (++thread.last_sequence == 0) ++thread.last_sequence;
   thread.op_sequence = thread.last_sequence;
   state.running.set(thread.thread, thread.op_sequence);
@@ -398,15 +392,15 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   // Not in backward: AccumulateGrad detaches, too, which on CUDA would note the engine's thread as
   // training for ever.
   if (state.gradients_wanted.load(std::memory_order_relaxed) > 0 && !backward &&
-      !core::TrainingThreads::is_noted(thread) && core::may_be_of_zero_grad(name)) {
+      !core::TrainingThreads::is_noted(thread) && traits.may_be_of_zero_grad) {
     core::TrainingThreads::note(thread);
   }
   if constexpr (kNamesOnly) {
-    note_training_unseen(thread, name);
+    note_training_unseen(thread, traits.kind);
   } else {
-    look_at_inputs(thread, fn, name);
+    look_at_inputs(thread, fn, traits.kind);
   }
-  if (reads_all_layers(name)) thread.parameter = thread.inherited_parameter = 0;
+  if (traits.reads_all_layers) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
   note_next_node(thread, fn);
 }
@@ -446,8 +440,8 @@ void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
       RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  if (outermost && adopts_inputs.load(std::memory_order_relaxed) &&
-      ExternalStorages::may_be_made_by(fn.name())) {
+  if (!kNamesOnly && outermost && thread.may_make_external &&
+      adopts_inputs.load(std::memory_order_relaxed)) {
     for (const c10::IValue& output : fn.outputs()) {
       for_each_tensor(output, [&](const at::Tensor& tensor) {
         ExternalStorages::note(thread, tensor, /*made=*/true);
@@ -579,30 +573,45 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   }
 }
 
-// For kAll and for kNames.
-std::array<at::CallbackHandle, 2> handles = {at::INVALID_CALLBACK_HANDLE,
-                                             at::INVALID_CALLBACK_HANDLE};
+at::CallbackHandle operators_handle = at::INVALID_CALLBACK_HANDLE;
+at::CallbackHandle named_operators_handle = at::INVALID_CALLBACK_HANDLE;  // for Detail::kNames
+// Nodes, user scopes, TorchScript: apart from the operators, as LibTorch boxes what it tells of all
+// scopes of a callback.
+at::CallbackHandle scopes_handle = at::INVALID_CALLBACK_HANDLE;
 
 template <bool kNamesOnly>
-at::CallbackHandle add_callback() {
-  return at::addGlobalCallback(
-      at::RecordFunctionCallback(&on_start<kNamesOnly>, &on_end<kNamesOnly>)
-          .needsInputs(!kNamesOnly)
-          .needsOutputs(!kNamesOnly)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                   at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
+at::RecordFunctionCallback callback() {
+  return at::RecordFunctionCallback(&on_start<kNamesOnly>, &on_end<kNamesOnly>);
+}
+
+template <typename Add>
+void enable(at::CallbackHandle& handle, const Add& add) {
+  if (handle != at::INVALID_CALLBACK_HANDLE) {
+    at::reenableCallback(handle);
+  } else {
+    handle = add();
+  }
 }
 
 }  // namespace
 
 void OperatorObserver::start(bool names_only) {
   core::calling_out();
-  at::CallbackHandle& handle = handles[names_only ? 1 : 0];
-  if (handle != at::INVALID_CALLBACK_HANDLE) {
-    at::reenableCallback(handle);
-    return;
+  using at::RecordScope;
+  enable(scopes_handle, [] {
+    return at::addGlobalCallback(
+        callback<true>().scopes({RecordScope::BACKWARD_FUNCTION, RecordScope::USER_SCOPE,
+                                 RecordScope::TORCHSCRIPT_FUNCTION}));
+  });
+  if (names_only) {
+    enable(named_operators_handle,
+           [] { return at::addGlobalCallback(callback<true>().scopes({RecordScope::FUNCTION})); });
+  } else {
+    enable(operators_handle, [] {
+      return at::addGlobalCallback(
+          callback<false>().needsInputs(true).needsOutputs(true).scopes({RecordScope::FUNCTION}));
+    });
   }
-  handle = names_only ? add_callback<true>() : add_callback<false>();
 }
 
 void OperatorObserver::adopt_inputs(bool adopt) noexcept {
@@ -611,7 +620,8 @@ void OperatorObserver::adopt_inputs(bool adopt) noexcept {
 
 void OperatorObserver::stop() {
   core::calling_out();
-  for (const at::CallbackHandle handle : handles) {
+  for (const at::CallbackHandle handle :
+       {operators_handle, named_operators_handle, scopes_handle}) {
     if (handle != at::INVALID_CALLBACK_HANDLE) at::disableCallback(handle);
   }
 }

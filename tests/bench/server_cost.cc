@@ -14,6 +14,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <atomic>
@@ -125,6 +126,7 @@ void run(bool smoke) {
   const int scale = smoke ? 1 : 20;
   fmt::print("{:<80}{:>9} [95 % interval]\n", "", "ratio");
   if (absl::GetFlag(FLAGS_device) == "cuda") {
+    TORCH_CHECK(dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr, dlerror());
     show("blocks of 1 KiB of the device", pairs, device_blocks(2000 * scale));
     return;
   }

@@ -33,7 +33,11 @@ TEST_CASE("64 threads free each other's storages") {
         birth.nbytes = 1 + static_cast<int64_t>(random() % 4096);
         birth.device = kCpu;
         birth.peak_labels = LabelSet{1} << (number % 4);
-        ledger.note_birth(birth);
+        BornEntry born = {};
+        ledger.note_birth(birth, nullptr, &born);
+        const int64_t shape[] = {birth.nbytes, 7};
+        for (int times = static_cast<int>(random() % 3); times > 0; --times)
+          ledger.describe(address, 0, 0, shape, 2, /*dtype=*/6, &own_count, born);
         own_count.fetch_add(birth.nbytes);
         bytes_at[place].store(birth.nbytes);
       } else {
@@ -43,15 +47,23 @@ TEST_CASE("64 threads free each other's storages") {
       }
     };
   };
+  const auto bytes_of = [](const RecordList& records) {
+    int64_t bytes = 0;
+    for (const StorageRecord& record : records) {
+      bytes += record.nbytes;
+      if (!record.described) continue;
+      CHECK(record.dtype == 6);
+      CHECK(record.shape == Shape{record.nbytes, 7});
+    }
+    return bytes;
+  };
   const uint64_t cursor = ledger.open_cursor();
   const auto read = [&] {
-    int64_t bytes = 0;
     const LedgerSnapshot snapshot = ledger.snapshot();
-    for (const StorageRecord& record : snapshot.records) bytes += record.nbytes;
+    int64_t bytes = bytes_of(snapshot.records);
     if (!snapshot.devices.empty()) CHECK(bytes == snapshot.devices[0].counters.current_bytes);
-    bytes = 0;
     const LedgerPeak peak = ledger.peak(kCpu);
-    for (const StorageRecord& record : peak.records) bytes += record.nbytes;
+    bytes = bytes_of(peak.records);
     CHECK(bytes == peak.bytes);
     ledger.changes_since(cursor);
   };

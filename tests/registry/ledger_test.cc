@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "registry/core/address_index.h"
 #include "registry/core/thread_context.h"
 #include "tests/registry/records.h"
 
@@ -20,6 +21,46 @@ namespace memledger::core {
 namespace {
 
 TEST_SUITE("ledger") {
+  TEST_CASE("the index of addresses agrees with a map") {
+    constexpr size_t kSlots = 500;
+    std::vector<uintptr_t> address_of(kSlots);
+    std::unordered_map<uintptr_t, uint32_t> expected;
+    std::vector<uint32_t> unused;
+    for (uint32_t slot = 0; slot < kSlots; ++slot) unused.push_back(slot);
+    AddressIndex index;
+    const auto look_up = [&](uintptr_t address) {
+      return index.find(address, [&](uint32_t slot) { return address_of[slot]; });
+    };
+    CHECK(look_up(0x1000).slot == AddressIndex::kNone);
+    std::mt19937 random(7);
+    for (int turn = 0; turn < 20000; ++turn) {
+      // Addresses within 64 bytes have one hash.
+      const uintptr_t address = 0x7f0000000000 + random() % 500 * 16;
+      if (expected.count(address) == 0) {
+        index.make_room();
+        const AddressIndex::Found found = look_up(address);
+        REQUIRE(found.slot == AddressIndex::kNone);
+        address_of[unused.back()] = address;
+        index.insert(address, found.place, unused.back());
+        expected[address] = unused.back();
+        unused.pop_back();
+      } else if (random() % 3 == 0) {
+        const AddressIndex::Found found = look_up(address);
+        REQUIRE(found.slot == expected[address]);
+        index.erase(found.place);
+        unused.push_back(found.slot);
+        expected.erase(address);
+      }
+      REQUIRE(index.size() == expected.size());
+      if (turn % 500 != 0) continue;
+      for (uintptr_t i = 0; i < 500; ++i) {
+        const auto there = expected.find(0x7f0000000000 + i * 16);
+        REQUIRE(look_up(0x7f0000000000 + i * 16).slot ==
+                (there == expected.end() ? AddressIndex::kNone : there->second));
+      }
+    }
+  }
+
   TEST_CASE("a cursor may be moved without telling what happened") {
     Ledger ledger;
     const uint64_t cursor = ledger.open_cursor();
@@ -190,15 +231,16 @@ TEST_SUITE("ledger") {
     birth.address = 0x1000;
     birth.nbytes = 64;
     birth.device = kCpu;
-    Ledger::Place first = 0, second = 0;
+    BornEntry first = {}, second = {};
     ledger.note_birth(birth, nullptr, &first);
     ledger.note_death(0x1000);  // stays as a tombstone of the peak, at its place
     const uint64_t id = ledger.note_birth(birth, nullptr, &second);
-    CHECK(first != second);
+    CHECK(first.entry != second.entry);
     const int64_t sizes[] = {4, 4};
-    for (const Ledger::Place likely : {first, second, Ledger::Place{12345}}) {
-      const int64_t now[] = {static_cast<int64_t>(likely), 4};
-      ledger.describe(0x1000, 0, 0, now, 2, 6, nullptr, likely);
+    int64_t size = 0;
+    for (const BornEntry& own : {first, second, BornEntry{}, second}) {
+      const int64_t now[] = {++size, 4};
+      ledger.describe(0x1000, 0, 0, now, 2, 6, nullptr, own);
       const LedgerSnapshot snapshot = ledger.snapshot();
       REQUIRE(snapshot.records.size() == 1);
       CHECK(snapshot.records[0].id == id);

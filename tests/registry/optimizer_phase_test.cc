@@ -302,11 +302,17 @@ TEST_CASE("operators are told apart by what optimizers do with them") {
   CHECK(kind_of_operator("mine::add_") == OperatorKind::kOther);
   CHECK(kind_of_operator("") == OperatorKind::kOther);
 
-  OperatorKinds kinds;
+  TraitsById traits;
   for (int twice = 0; twice < 2; ++twice) {
-    CHECK(kinds.of(7, "aten::add_") == OperatorKind::kStep);
-    CHECK(kinds.of(8, "aten::linear") == OperatorKind::kOther);
-    CHECK(kinds.of(1 << 20, "aten::add") == OperatorKind::kNeutral);  // more ids than are kept
+    CHECK(traits.of(7, "aten::add_").kind == OperatorKind::kStep);
+    CHECK(traits.of(8, "aten::linear").kind == OperatorKind::kOther);
+    CHECK(traits.of(1 << 20, "aten::add").kind == OperatorKind::kNeutral);  // too large an id
+    CHECK(traits.of(9, "aten::detach_").may_be_of_zero_grad);
+    CHECK(traits.of(10, "CompiledFunction").reads_all_layers);
+    CHECK(traits.of(11, "aten::set_").may_make_external);
+    CHECK_FALSE(traits.of(8, "aten::linear").may_be_of_zero_grad);
+    CHECK_FALSE(traits.of(8, "aten::linear").reads_all_layers);
+    CHECK_FALSE(traits.of(8, "aten::linear").may_make_external);
   }
 }
 
