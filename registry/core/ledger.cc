@@ -405,6 +405,7 @@ void Ledger::unpin(uint64_t epoch) noexcept {
       shard.unpinning = shard.dead.oldest;
     }
     for (bool more = true; more;) {
+      shard.lock.let_others_in();
       const BriefLockHolder hold(shard.lock);
       shard.dead_for_instants += sweep_some(shard, shard.unpinning, kChunk, wanted);
       more = shard.unpinning != kNone;

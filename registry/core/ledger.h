@@ -396,6 +396,7 @@ class Ledger {
       }
     }
     for (size_t chunk = 0;; ++chunk) {
+      shard.lock.let_others_in();
       const BriefLockHolder hold(shard.lock);
       if (chunk * kChunk >= shard.used) return;
       const Entry* const entries = shard.chunks[chunk].get();

@@ -1,7 +1,6 @@
 #include "registry/core/lock.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -45,14 +44,20 @@ void pause_processor() noexcept {
 #endif
 }
 
+int64_t now_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
 }  // namespace
 
 void BriefLock::wait() noexcept {
   constexpr int kSpins = 64;
-  constexpr int kYields = 16;
-  constexpr long kLongestSleepNs = 16'000'000;
+  constexpr long kLongestSleepNs = 500'000;
   const int error = errno;
-  long sleep_ns = 4000;
+  waiting_.fetch_add(1, std::memory_order_relaxed);
+  long sleep_ns = 5'000;
   for (int turn = 0;; ++turn) {
     // Read until it looks free: to try would take the line from its holder.
     if (taken_.load(std::memory_order_relaxed) == 0 &&
@@ -60,15 +65,25 @@ void BriefLock::wait() noexcept {
       break;
     if (turn < kSpins) {
       pause_processor();
-    } else if (turn < kSpins + kYields) {
-      sched_yield();
     } else {
-      // A wait for a lock, which others can see as such (runner/inside/write_in_copy.cc).
+      // Not sched_yield(), which on a busy machine costs a slice of time, milliseconds. A wait for
+      // a lock, which others can see as such (runner/inside/write_in_copy.cc).
       const timespec time{0, sleep_ns};
       syscall(SYS_futex, &taken_, FUTEX_WAIT_PRIVATE, 1, &time, nullptr, 0);
       sleep_ns = std::min(2 * sleep_ns, kLongestSleepNs);
     }
   }
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  errno = error;
+}
+
+void BriefLock::let_one_in() noexcept {
+  const int error = errno;
+  const uint32_t before = waiting_.load(std::memory_order_relaxed);
+  const bool wakes = syscall(SYS_futex, &taken_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0) > 0;
+  // Nobody sleeps: all spin, or are a parent process's, whose number a fork has copied.
+  const int64_t until = now_ns() + (wakes ? 200'000 : 5'000);
+  while (waiting_.load(std::memory_order_relaxed) == before && now_ns() < until) pause_processor();
   errno = error;
 }
 

@@ -65,9 +65,9 @@ class ABSL_SCOPED_LOCKABLE LockHolder {
 };
 
 // For what is held for some instructions, or for at most some thousand records' copying. One locked
-// instruction where nobody waits, half of a mutex's: an allocation and its free take five of these
-// locks. Nobody is woken: who finds it taken spins, then sleeps for longer and longer, up to 16
-// milliseconds.
+// instruction where nobody waits, half of a mutex's: an allocation and its free take four of these
+// locks. Nobody is woken: who finds it taken spins, then sleeps for longer and longer, up to half a
+// millisecond.
 class ABSL_LOCKABLE BriefLock {
  public:
   BriefLock() = default;
@@ -82,11 +82,19 @@ class ABSL_LOCKABLE BriefLock {
     note_unlocked();
     taken_.store(0, std::memory_order_release);
   }
+  // Call it between an unlock() and the next lock() of a thread that works through much in pieces:
+  // those who wait would hardly find the moment between the two. Lets one of them in, if there is
+  // any; waits for it for up to a fifth of a millisecond.
+  void let_others_in() noexcept {
+    if (waiting_.load(std::memory_order_relaxed) != 0) let_one_in();
+  }
 
  private:
   void wait() noexcept;
+  void let_one_in() noexcept;
 
   std::atomic<uint32_t> taken_{0};
+  std::atomic<uint32_t> waiting_{0};  // threads in wait()
 };
 
 class ABSL_SCOPED_LOCKABLE BriefLockHolder {
