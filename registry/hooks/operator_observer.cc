@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -128,15 +129,19 @@ void pop_node(ThreadContext& thread) {
   }
 }
 
-// Looks up which operator of the forward pass made the node that now runs.
-void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) {
-  if (fn.seqNr() < 0) return;
-  const auto [op, label, parameter, stack] = RegistryState::get().forward_operators.find(
-      fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
-  thread.forward_op = op;
-  thread.forward_label = label;
-  thread.forward_parameter = parameter;
-  thread.forward_stack = stack;
+// Looks up which operator of the forward pass made the node that now runs: none in hooks around it.
+// LibTorch would tell of each node by itself (RecordScope::BACKWARD_FUNCTION), at the price of a
+// name and of a scope beside the engine's.
+void note_forward_operator(ThreadContext& thread) {
+  core::ForwardOperators::Made made;
+  if (const std::shared_ptr<torch::autograd::Node> node = torch::autograd::get_current_node();
+      node != nullptr && static_cast<int64_t>(node->sequence_nr()) >= 0) {
+    made = RegistryState::get().forward_operators.find(node->thread_id(), node->sequence_nr());
+  }
+  thread.forward_op = made.op;
+  thread.forward_label = made.label;
+  thread.forward_parameter = made.parameter;
+  thread.forward_stack = made.stack;
 }
 
 // Whether inputs that need no gradient are looked at: those of frozen layers, or under no_grad, and
@@ -381,6 +386,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   thread.op_stack = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
+  if (thread.node_depth > 0) note_forward_operator(thread);
 
   // Around nodes, in callbacks at the end of a pass, the engine says that it runs.
   const bool backward =
@@ -499,10 +505,6 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   ThreadContext& thread = core::this_thread();
   try {
     switch (fn.scope()) {
-      case at::RecordScope::BACKWARD_FUNCTION:
-        push_node(thread, fn.name());
-        note_forward_operator(thread, fn);
-        break;
       case at::RecordScope::USER_SCOPE:
         return start_labelled_scope(thread, fn);
       case at::RecordScope::TORCHSCRIPT_FUNCTION:
@@ -545,9 +547,6 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   ThreadContext& thread = core::this_thread();
   try {
     switch (fn.scope()) {
-      case at::RecordScope::BACKWARD_FUNCTION:
-        pop_node(thread);
-        break;
       case at::RecordScope::USER_SCOPE:
       case at::RecordScope::TORCHSCRIPT_FUNCTION:
         end_labelled_scope(thread, context);
@@ -575,7 +574,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
 
 at::CallbackHandle operators_handle = at::INVALID_CALLBACK_HANDLE;
 at::CallbackHandle named_operators_handle = at::INVALID_CALLBACK_HANDLE;  // for Detail::kNames
-// Nodes, user scopes, TorchScript: apart from the operators, as LibTorch boxes what it tells of all
+// User scopes and TorchScript: apart from the operators, as LibTorch boxes what it tells of all
 // scopes of a callback.
 at::CallbackHandle scopes_handle = at::INVALID_CALLBACK_HANDLE;
 
@@ -600,8 +599,7 @@ void OperatorObserver::start(bool names_only) {
   using at::RecordScope;
   enable(scopes_handle, [] {
     return at::addGlobalCallback(
-        callback<true>().scopes({RecordScope::BACKWARD_FUNCTION, RecordScope::USER_SCOPE,
-                                 RecordScope::TORCHSCRIPT_FUNCTION}));
+        callback<true>().scopes({RecordScope::USER_SCOPE, RecordScope::TORCHSCRIPT_FUNCTION}));
   });
   if (names_only) {
     enable(named_operators_handle,
