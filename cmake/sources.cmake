@@ -49,6 +49,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/hooks/block_hooks.cc
   registry/hooks/cpu_allocator.cc
   registry/hooks/cuda_allocator.cc
+  registry/hooks/external_storages.cc
   registry/hooks/operator_observer.cc
   registry/hooks/python_stack.cc
   registry/hooks/stack_sampler.cc
@@ -125,6 +126,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   tracker/lines/line_table.cc
   tracker/lines/profiled_body.cc
   tracker/lines/program_functions.cc
+  tracker/lines/python_frames.cc
   tracker/lines/python_functions.cc
   tracker/log/diff_builder.cc
   tracker/log/log_digest.cc
@@ -152,6 +154,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   reporter/formats/run_summary.cc
   runner/inside/calibrate.cc
   runner/inside/end_calls.cc
+  runner/inside/holders.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc
   runner/inside/memory_limits.cc

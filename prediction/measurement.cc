@@ -74,14 +74,29 @@ std::map<std::string, int64_t> map_of(const Json& json) {
   return result;
 }
 
+Json json(const MeasuredPart& part) {
+  return {{"part", part.part}, {"bytes", part.bytes}, {"inferred_bytes", part.inferred_bytes}};
+}
+
+MeasuredPart part_of(const Json& json) {
+  return {json.at("part"), json.at("bytes"), json.at("inferred_bytes")};
+}
+
 Json json(const std::optional<MeasuredPeak>& peak) {
   if (!peak) return nullptr;
+  Json parts = Json::array();
+  for (const MeasuredPart& part : peak->parts) parts.push_back(json(part));
   Json rows = Json::array();
   for (const MeasuredRow& row : peak->largest) rows.push_back(json(row));
-  return {{"device", peak->device}, {"op", peak->op},
-          {"phase", peak->phase},   {"layer", peak->layer},
-          {"where", peak->place},   {"by_role", json(peak->by_role)},
-          {"largest", rows},        {"by_layer", json(peak->by_layer)}};
+  return {{"device", peak->device},
+          {"op", peak->op},
+          {"phase", peak->phase},
+          {"layer", peak->layer},
+          {"where", peak->place},
+          {"parts", parts},
+          {"largest", rows},
+          {"by_role", json(peak->by_role)},
+          {"by_layer", json(peak->by_layer)}};
 }
 
 std::optional<MeasuredPeak> peak_of(const Json& json) {
@@ -92,6 +107,7 @@ std::optional<MeasuredPeak> peak_of(const Json& json) {
   peak.phase = json.at("phase");
   peak.layer = json.at("layer");
   peak.place = json.at("where");
+  for (const Json& part : json.at("parts")) peak.parts.push_back(part_of(part));
   peak.by_role = map_of(json.at("by_role"));
   peak.by_layer = map_of(json.at("by_layer"));
   for (const Json& row : json.at("largest")) peak.largest.push_back(row_of(row));

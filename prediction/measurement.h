@@ -35,6 +35,13 @@ struct MeasuredRow {
   bool is_anonymous = false;  // the name is only a number: Tensor7
 };
 
+// `activations`, `optimizer state`: words of the report of a run (reporter/formats/run_summary.h).
+struct MeasuredPart {
+  std::string part;
+  int64_t bytes = 0;
+  int64_t inferred_bytes = 0;  // of it: from phases and sizes, as nothing has told so
+};
+
 // The moment when most was requested on the fullest device.
 struct MeasuredPeak {
   int device = 0;
@@ -42,6 +49,7 @@ struct MeasuredPeak {
   std::map<std::string, int64_t> by_role;
   std::vector<MeasuredRow> largest;
   std::map<std::string, int64_t> by_layer;  // the largest; what has no layer is not in it
+  std::vector<MeasuredPart> parts;          // add up to all that was requested
 };
 
 // The first allocation that failed. `place` is the program's own line.

@@ -48,10 +48,14 @@ struct PredictOptions {
 // Starts this program anew, some times and with the same arguments, and runs `step` there, once the
 // new process has come to this very call. This process does not run it, and its memory and
 // statistics stay as they are. So the program has to come here the same way each time: no input
-// (standard input is empty), no time, no random choice. Its output is hidden. Files that it writes
-// are written again. Nothing keeps those that were there, as `memledger dry-run` does by a library
-// that it preloads: a test linked with //:memledger_virtual_gpu has only itself. What was predicted
+// (standard input is empty), no time, no random choice. Its output is hidden. What was predicted
 // before is not predicted again.
+//
+// Files are not protected. What the program writes before the call and in `step` is written again
+// by each of its starts, with zeros for values from the GPU: a step that saves a checkpoint
+// replaces a real one at that path. Let it write to a folder of its own, or not at all. `memledger
+// dry-run` puts such files back by a library that it preloads; a test linked with
+// //:memledger_virtual_gpu has none.
 //
 // An allocation that fails gives the verdict `does not fit`, or `not known` if it fails at the high
 // end only. What else the step throws gives `failed`, with its what() as the reason. Errors:

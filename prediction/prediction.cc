@@ -24,6 +24,10 @@ constexpr std::string_view kSettings[] = {kExpandable, "max_split_size_mb:128",
 // Less that is cached is not worth a run.
 constexpr int64_t kLeastCached = int64_t{32} << 20;
 constexpr int64_t kLeastShareCached = 20;  // one part in so many of what is reserved
+// What later steps can take beyond those that were seen (docs/accuracy.md): a part in so many, or
+// so much.
+constexpr int64_t kShareForLater = 100;
+constexpr int64_t kLeastForLater = int64_t{32} << 20;
 
 // The sum of what several processes took of one device.
 struct DeviceSum {
@@ -365,6 +369,54 @@ void heed_different_steps(Prediction& prediction) {
                    " that were seen may take more; --until=exit runs all");
 }
 
+int64_t margin_for_later(const DevicePrediction& device) {
+  return std::max(kLeastForLater, device.process_peak.high / kShareForLater);
+}
+
+// Returns how much more should be free on each device; 0: enough is.
+int64_t missing_margin(const Prediction& prediction) {
+  int64_t missing = 0;
+  if (prediction.verdict != Verdict::kFits || prediction.kind_of_steps != Steps::kAlike)
+    return missing;
+  for (const DevicePrediction& device : prediction.devices) {
+    const int64_t margin = margin_for_later(device);
+    if (device.headroom_bytes() < margin) missing = std::max(missing, margin);
+  }
+  return missing;
+}
+
+bool all_fit(const std::vector<Run>& runs) {
+  return !runs.empty() && std::all_of(runs.begin(), runs.end(), [](const Run& run) {
+    return run.has_ended_well() && !run.failed_allocation();
+  });
+}
+
+bool fit_with_less(const std::vector<Run>& runs, int64_t bytes) {
+  return all_fit(runs) && std::all_of(runs.begin(), runs.end(),
+                                      [&](const Run& run) { return run.held_back_bytes >= bytes; });
+}
+
+// A step of another kind may come later. `with_less`: runs that held some memory back.
+// `until_exit`: runs that no step ended.
+void heed_little_to_spare(const std::vector<Run>& with_less, const std::vector<Run>& until_exit,
+                          Prediction& prediction) {
+  const int64_t missing = missing_margin(prediction);
+  if (missing == 0) return;
+  if (fit_with_less(with_less, missing)) {
+    prediction.margin_bytes = missing;
+    return;
+  }
+  if (all_fit(until_exit)) {
+    prediction.fits_until_exit = true;
+    return;
+  }
+  prediction.lacks_margin = true;
+  prediction.verdict = Verdict::kNotKnown;
+  for (DevicePrediction& device : prediction.devices) {
+    if (device.headroom_bytes() < margin_for_later(device)) device.verdict = Verdict::kNotKnown;
+  }
+}
+
 void heed_skipped_steps(const std::vector<Run>& runs, Prediction& prediction) {
   const std::string op = what_may_skip_steps(runs);
   if (op.empty() || prediction.verdict != Verdict::kFits) return;
@@ -427,9 +479,11 @@ bool needs_other_numbers(const std::vector<Run>& runs) {
   return has_open_number(reads);
 }
 
-Prediction predict(std::string specification, const std::vector<Run>& all_runs) {
-  std::vector<Run> runs, probes;
-  for (const Run& run : all_runs) (run.numbers_are_one ? probes : runs).push_back(run);
+namespace {
+
+// What runs of both ends say, `probes` with other numbers; without a look at what is to spare.
+Prediction combined(std::string specification, const std::vector<Run>& runs,
+                    const std::vector<Run>& probes) {
   Prediction prediction;
   prediction.specification = std::move(specification);
   note_program(runs, prediction);
@@ -473,6 +527,41 @@ Prediction predict(std::string specification, const std::vector<Run>& all_runs) 
     heed_different_steps(prediction);
   }
   return prediction;
+}
+
+struct RunsByUse {
+  std::vector<Run> of_ends, with_other_numbers, with_less, until_exit;
+};
+
+RunsByUse by_use(const std::vector<Run>& runs) {
+  RunsByUse result;
+  for (const Run& run : runs) {
+    (run.numbers_are_one       ? result.with_other_numbers
+     : run.held_back_bytes > 0 ? result.with_less
+     : run.until_exit          ? result.until_exit
+                               : result.of_ends)
+        .push_back(run);
+  }
+  return result;
+}
+
+}  // namespace
+
+Prediction predict(std::string specification, const std::vector<Run>& runs) {
+  const RunsByUse used = by_use(runs);
+  Prediction prediction = combined(std::move(specification), used.of_ends, used.with_other_numbers);
+  heed_little_to_spare(used.with_less, used.until_exit, prediction);
+  return prediction;
+}
+
+int64_t margin_to_test(const std::vector<Run>& runs) {
+  const RunsByUse used = by_use(runs);
+  return missing_margin(combined("", used.of_ends, used.with_other_numbers));
+}
+
+bool needs_runs_until_exit(const std::vector<Run>& runs) {
+  const int64_t missing = margin_to_test(runs);
+  return missing > 0 && !fit_with_less(by_use(runs).with_less, missing);
 }
 
 std::string Prediction::sentence() const { return sentence_of(*this); }

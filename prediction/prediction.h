@@ -78,6 +78,10 @@ struct Run {
   // Whole numbers that are not known read as one in place of zero: only to see whether what is
   // allocated depends on them.
   bool numbers_are_one = false;
+  // So much less than its own capacity: only to see whether as much is to spare.
+  int64_t held_back_bytes = 0;
+  // Not ended after steps: only to see whether a later one fails where little is to spare.
+  bool until_exit = false;
   ProgramEnd program;
   int64_t steps = 0;  // of optimizers, where the run was ended
   std::vector<Measurement> processes;
@@ -109,8 +113,13 @@ struct Prediction {
   // Parameters that the forward pass used and that no step had written to when the program was
   // ended: if they are trained later, it takes more then.
   int64_t unstepped_parameters = 0;
-  std::string reason;  // where nothing is known: why
-  std::string note;    // what the reader should know of how the figures came about; may be empty
+  // Where all steps were alike and little is to spare for one of another kind: how much less is
+  // enough, too. 0: that was not tried, or is not so.
+  int64_t margin_bytes = 0;
+  bool fits_until_exit = false;  // it is not, but all of the program ran
+  bool lacks_margin = false;     // nor that: it is not known
+  std::string reason;            // where nothing is known: why
+  std::string note;  // what the reader should know of how the figures came about; may be empty
 
   // The one line that says it: `does not fit: 3.2 GiB short at layer4.2.conv3, backward`.
   std::string sentence() const;
@@ -126,6 +135,16 @@ struct Prediction {
 // from the run without a limit where there is one of the same end and order of addresses. The
 // caller makes runs of both ends and, unless one of them decides against `fits`, in both orders.
 Prediction predict(std::string specification, const std::vector<Run>& runs);
+
+// Returns how many bytes two more runs of the high end, one in each order of addresses, have to
+// hold back for a verdict; 0: none are needed. They are needed where a program that fits was ended
+// after steps that were all alike, and less than 1 % or 32 MiB is to spare: a smaller last batch
+// may cut LibTorch's cache differently.
+int64_t margin_to_test(const std::vector<Run>& runs);
+
+// Returns whether runs of the high end with until_exit, one in each order, are needed for a
+// verdict: those of margin_to_test() have been made, and one failed.
+bool needs_runs_until_exit(const std::vector<Run>& runs);
 
 // Returns whether a run of the high end with numbers_are_one is needed for a verdict.
 bool needs_other_numbers(const std::vector<Run>& runs);

@@ -52,12 +52,18 @@ Json json(const MeasuredRow& row) {
 
 Json json(const std::optional<MeasuredPeak>& peak) {
   if (!peak) return nullptr;
+  Json parts = Json::array();
+  for (const MeasuredPart& part : peak->parts) {
+    parts.push_back(
+        {{"part", part.part}, {"bytes", part.bytes}, {"inferred_bytes", part.inferred_bytes}});
+  }
   Json rows = Json::array();
   for (const MeasuredRow& row : peak->largest) rows.push_back(json(row));
   return {{"operator", text_or_null(peak->op)},
           {"layer", text_or_null(peak->layer)},
           {"phase", peak->phase},
           {"place", text_or_null(peak->place)},
+          {"parts", parts},
           {"by_role", json(peak->by_role)},
           {"by_layer", json(peak->by_layer)},
           {"largest", rows}};

@@ -17,10 +17,6 @@ constexpr size_t kLayersShown = 4;
 constexpr size_t kDevicesInDetail = 2;
 constexpr size_t kLongestCell = 40;
 constexpr size_t kLongestPlace = 100;
-// What later steps can take beyond those that were seen (docs/accuracy.md): a part in so many, or
-// so much.
-constexpr int64_t kShareForLater = 100;
-constexpr int64_t kLeastForLater = int64_t{32} << 20;
 
 std::string words(int64_t bytes) { return size_in_words(static_cast<double>(bytes)); }
 
@@ -52,25 +48,6 @@ std::string where_in_model(const std::string& op, const std::string& layer,
   return text;
 }
 
-// A place without the parameters of its function, which would fill the line:
-// `train.cc:12 Net::forward` of `train.cc:12 Net::forward(at::Tensor const&)`.
-std::string short_place(const std::string& place) {
-  int depth = 0;
-  size_t end = place.size();
-  for (size_t i = place.size(); i-- > 0;) {
-    if (place[i] == ')') ++depth;
-    if (place[i] == '(' && --depth == 0) {
-      end = i;
-      break;
-    }
-  }
-  // What is in brackets may be a part of the name: `(anonymous namespace)::train`, `operator()`.
-  const size_t begin = place.find_first_not_of(' ');
-  const bool is_name = end == 0 || end <= begin || place[end - 1] == ' ' || place[end - 1] == ':' ||
-                       (end >= 8 && place.compare(end - 8, 8, "operator") == 0);
-  return table_name(is_name ? place : place.substr(0, end), kLongestPlace);
-}
-
 // The bytes that reads steered, and the read that steered most.
 struct ReadSum {
   const MeasuredRead* most = nullptr;
@@ -95,7 +72,7 @@ bool is_open(const MeasuredRead& read) {
 
 // `aten::nonzero in moe.cc:88`
 std::string origin(const MeasuredRead& read) {
-  return printable(read.op) + (read.place.empty() ? "" : " in " + printable(read.place));
+  return printable(read.op) + (read.place.empty() ? "" : " in " + short_place(read.place));
 }
 
 std::string sum_text(const ReadSum& sum) {
@@ -124,12 +101,21 @@ std::string shortage(const Prediction& prediction) {
   return text.empty() ? "" : ": " + text;
 }
 
-// Why a program that fits at one end fails at the other.
+std::string little_to_spare(const DevicePrediction& device) {
+  const int64_t headroom = device.headroom_bytes();
+  return fmt::format(
+      "{} is to spare, and a step of another kind, such as an epoch's smaller last batch, may take "
+      "more; --until=exit runs all",
+      headroom > 0 ? "only " + words(headroom) : "nothing");
+}
+
+// Why a program that fits at one end fails at the other, or may fail later.
 std::string uncertainty(const Prediction& prediction) {
   const ReadSum open = sum_of(prediction.unknown_reads, &is_open);
   if (open.most != nullptr) return sum_text(open);
   const DevicePrediction* const device = fullest(prediction);
   if (device == nullptr) return "nothing was measured";
+  if (prediction.lacks_margin) return little_to_spare(*device);
   const ReadSum sizes = sum_of(prediction.unknown_reads, &is_size);
   const int64_t width = device->process_peak.high - device->process_peak.low;
   if (sizes.bytes > 0 && sizes.bytes >= width / 2) return sum_text(sizes);
@@ -139,7 +125,11 @@ std::string uncertainty(const Prediction& prediction) {
 
 std::string to_spare(const DevicePrediction& device) {
   const int64_t headroom = device.headroom_bytes();
-  return headroom < 0 ? words(-headroom) + " short" : words(headroom) + " to spare";
+  if (headroom >= 0) return words(headroom) + " to spare";
+  // Allocations that fail at first succeed once the cache is empty.
+  if (device.verdict == Verdict::kFits) return "as LibTorch empties its cache";
+  const Interval missing{device.process_peak.low - device.capacity_bytes, -headroom};
+  return missing.low > 0 ? range(missing) + " short" : "up to " + words(missing.high) + " short";
 }
 
 std::string term_line(const char* name, int64_t low, int64_t high, const char* meaning) {
@@ -207,15 +197,11 @@ std::string shares(const std::map<std::string, int64_t>& bytes_by_name, size_t m
   return others == 0 ? text : fmt::format("{}, others {}", text, words(others));
 }
 
-// `optimizer state` of `optimizer_state`. What has no other role is most often an activation.
-std::map<std::string, int64_t> with_names_of_roles(const std::map<std::string, int64_t>& by_role) {
-  std::map<std::string, int64_t> named;
-  for (const auto& [role, bytes] : by_role) {
-    std::string name = role == "tensor" ? "other tensors" : role;
-    std::replace(name.begin(), name.end(), '_', ' ');
-    named[std::move(name)] += bytes;
-  }
-  return named;
+// `activations 153.2 MiB, optimizer state 64.2 MiB`, the largest first.
+std::string parts_text(const std::vector<MeasuredPart>& parts) {
+  std::map<std::string, int64_t> bytes;
+  for (const MeasuredPart& part : parts) bytes[part.part] += part.bytes;
+  return shares(bytes, bytes.size());
 }
 
 // Where something was made: `aten::conv2d, forward, in layer1.0.conv3, at train.cc:12 main`.
@@ -234,7 +220,7 @@ std::string rows_text(const std::vector<MeasuredRow>& rows) {
   size_t name_width = 0, shape_width = 0;
   for (const MeasuredRow& row : rows) {
     names.push_back(row.is_anonymous ? "" : table_name(row.name, kLongestCell));
-    shapes.push_back(row.shape.empty() ? "(no tensor)" : printable(row.shape));
+    shapes.push_back(row.shape.empty() ? "(workspace)" : printable(row.shape));
     name_width = std::max(name_width, names.back().size());
     shape_width = std::max(shape_width, shapes.back().size());
   }
@@ -255,7 +241,7 @@ std::string peak_lines(const Prediction& prediction) {
   const MeasuredPeak& peak = *prediction.peak;
   std::string text =
       "\nThe peak is in " + origin_text(peak.op, peak.phase, peak.layer, peak.place) + "\n";
-  text += "  by role:  " + shares(with_names_of_roles(peak.by_role), peak.by_role.size()) + "\n";
+  if (!peak.parts.empty()) text += "  by part:  " + parts_text(peak.parts) + "\n";
   if (!peak.by_layer.empty()) text += "  by layer: " + shares(peak.by_layer, kLayersShown) + "\n";
   return text + "  largest:\n" + rows_text(peak.largest);
 }
@@ -317,16 +303,7 @@ const char* why_ended(Steps steps) {
       break;
   }
   return "as the peak no longer moved and all steps were alike: what a smaller last batch leaves "
-         "of "
-         "LibTorch's cache is not in it";
-}
-
-// Whether the program fits so narrowly that steps which were not seen may matter.
-bool is_narrow(const Prediction& prediction) {
-  const DevicePrediction* const device = fullest(prediction);
-  if (prediction.verdict != Verdict::kFits || device == nullptr) return false;
-  const int64_t for_later = std::max(kLeastForLater, device->process_peak.high / kShareForLater);
-  return prediction.kind_of_steps == Steps::kAlike && device->headroom_bytes() < for_later;
+         "of LibTorch's cache is not in it";
 }
 
 std::string end_line(const Prediction& prediction) {
@@ -335,12 +312,12 @@ std::string end_line(const Prediction& prediction) {
   if (prediction.ended == Ended::kAfterStep) {
     text += fmt::format("Ended after optimizer step {}, {}; --until=exit runs all.\n",
                         prediction.steps, why_ended(prediction.kind_of_steps));
-    if (is_narrow(prediction)) {
-      text +=
-          "So little is to spare that such a batch may not fit: leave it out (drop_last), or see "
-          "it "
-          "with --until=exit.\n";
+    if (prediction.margin_bytes > 0) {
+      text += fmt::format("It fits with {} less, too, which is left for such a batch.\n",
+                          words(prediction.margin_bytes));
     }
+    if (prediction.fits_until_exit)
+      text += "As little is to spare, all of its steps were run, too: they fit.\n";
     if (prediction.unstepped_parameters > 0) {
       text += fmt::format(
           "{} parameter{} that the forward pass uses had not been trained by then: if a later step "
@@ -390,6 +367,23 @@ std::string table_of(const std::vector<Prediction>& predictions) {
 }
 
 }  // namespace
+
+std::string short_place(const std::string& place) {
+  int depth = 0;
+  size_t end = place.size();
+  for (size_t i = place.size(); i-- > 0;) {
+    if (place[i] == ')') ++depth;
+    if (place[i] == '(' && --depth == 0) {
+      end = i;
+      break;
+    }
+  }
+  // What is in brackets may be a part of the name: `(anonymous namespace)::train`, `operator()`.
+  const size_t begin = place.find_first_not_of(' ');
+  const bool is_name = end == 0 || end <= begin || place[end - 1] == ' ' || place[end - 1] == ':' ||
+                       (end >= 8 && place.compare(end - 8, 8, "operator") == 0);
+  return table_name(is_name ? place : place.substr(0, end), kLongestPlace);
+}
 
 std::string sentence_of(const Prediction& prediction) {
   switch (prediction.verdict) {

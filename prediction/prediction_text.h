@@ -8,4 +8,8 @@ struct Prediction;
 
 std::string sentence_of(const Prediction& prediction);
 
+// Returns a place without the parameters of its function, which would fill the line:
+// `train.cc:12 Net::forward` of `train.cc:12 Net::forward(at::Tensor const&)`.
+std::string short_place(const std::string& place);
+
 }  // namespace memledger::prediction

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "prediction/prediction_text.h"
 #include "text/names.h"
 
 namespace memledger::prediction {
@@ -105,7 +106,7 @@ std::string advice_on_reads(const Run& run) {
         [](const MeasuredRead& read) { return read.kind != MeasuredRead::Kind::kReceived; });
     if (last == process.unknown_reads.rend()) continue;
     const MeasuredRead& read = *last;
-    const std::string where = read.place.empty() ? "" : " in " + printable(read.place);
+    const std::string where = read.place.empty() ? "" : " in " + short_place(read.place);
     const bool is_size = read.kind == MeasuredRead::Kind::kSize;
     const bool is_number = read.kind == MeasuredRead::Kind::kNumber;
     const char* const assumed = !is_size                    ? "zero"
@@ -147,8 +148,9 @@ std::string why_it_failed(const Run& run) {
   if (run.program.read_input) return fmt::format("{}: {}", sentence, kReadsInput);
   for (const Measurement& process : run.processes) {
     const size_t exception = process.cause.find("uncaught exception");
-    if (exception != std::string::npos)
-      return fmt::format("{}: {}", sentence, shown(process.cause.substr(exception)));
+    if (exception == std::string::npos) continue;
+    sentence = fmt::format("{}: {}", sentence, shown(process.cause.substr(exception)));
+    break;
   }
   const std::string advice = advice_on_reads(run);
   return advice.empty() ? sentence : sentence + ", " + advice;

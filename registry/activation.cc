@@ -39,6 +39,7 @@ absl::StatusOr<RegistryOptions> wider(const RegistryOptions& present,
   both.adopt_inputs = present.adopt_inputs || asked.adopt_inputs;
   both.peaks = present.peaks || asked.peaks;
   both.stacks = *stacks;
+  both.detail = present.detail;
   return both;
 }
 

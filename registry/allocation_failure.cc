@@ -29,7 +29,7 @@ void tell(AllocationFailureObserver observer, WatchedType type, size_t nbytes,
     static_cast<Birthplace&>(failure) = birthplace_value(core::this_thread().birthplace());
     failure.requested_bytes = static_cast<int64_t>(nbytes);
     failure.device = device_asked(type);
-    failure.stack = StackSampler::take_program_now();
+    failure.stack = StackSampler::take_with_operator(core::this_thread());
     failure.message = message;
     observer(failure);
   } catch (...) {

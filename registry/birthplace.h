@@ -22,7 +22,8 @@ struct Birthplace {
   // ScopedLabels, user scopes and `TorchScript forward`, outermost first, with '/' between.
   std::string_view label;
   // The operator of the forward pass that made the autograd node, and its label. Empty where more
-  // than 65 536 nodes were made since, and where operators were not watched then.
+  // than 65 536 nodes were made since, and where operators were not watched then. The label of what
+  // eager code makes of a compiled graph's result is that graph's.
   std::string_view forward_op;
   std::string_view forward_label;
   // The id of the storage of the last parameter (a leaf that requires grad) that the operator read;

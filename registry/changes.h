@@ -32,6 +32,7 @@ struct Changes {
   bool tracking_was_off = false;
   bool cuda_unseen_before_tracking = false;
   bool cuda_tracking_was_off = false;
+  bool names_only = false;  // as Snapshot::names_only()
 };
 
 // A reader's place in the registry's changes. While it lives, the registry remembers what it saw

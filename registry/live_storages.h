@@ -5,11 +5,16 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/DimVector.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
+
+#include "registry/birthplace.h"
 
 namespace memledger {
 
@@ -24,6 +29,22 @@ struct LiveStorage {
 
 // Returns a device's live storages in order of birth. Cost: by their number.
 std::vector<LiveStorage> live_storages(c10::Device device);
+
+// A storage on memory that no watched allocator made: a mapped file, shared memory, from_blob. The
+// Birthplace tells what made it, or, without `op`, where an operator first read it.
+struct ExternalStorage : Birthplace {
+  uint64_t number = 0;  // by order in which they were seen, from 1
+  uintptr_t address = 0;
+  int64_t nbytes = 0;
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  // Those of the tensor that was seen on it.
+  std::optional<c10::ScalarType> dtype;
+  c10::DimVector shape;
+};
+
+// Returns those alive that an operator has made or read while the registry was active. They are in
+// no Snapshot.
+std::vector<ExternalStorage> external_storages();
 
 // Makes a storage known that no operator has shown.
 void know_storage(c10::StorageImpl& storage);

@@ -12,7 +12,8 @@ namespace {
 StorageKind kind_of(const core::StorageRecord& record, bool temporary) {
   if (record.library_workspace) return StorageKind::kLibraryWorkspace;
   if (record.raw_block) return StorageKind::kRawBlock;
-  const bool from_an_operator = record.birthplace.op != 0 && !record.adopted && !temporary;
+  const bool from_an_operator =
+      record.birthplace.op != 0 && !record.adopted && !temporary && !record.names_only;
   // Not `described`: an event has no room for long shapes.
   return from_an_operator && record.dtype == core::kUnknownDtype ? StorageKind::kScratch
                                                                  : StorageKind::kTensor;
@@ -99,6 +100,7 @@ StorageInfo storage_value(const core::LedgerEvent& event) {
   record.raw_block = event.raw_block;
   record.library_workspace = event.library_workspace;
   record.parameter_like = event.parameter_like;
+  record.names_only = event.names_only;
   record.described = event.described;
   record.dtype = event.dtype;
   record.shape.assign(event.shape.begin(), event.shape.begin() + event.dims);

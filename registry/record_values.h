@@ -42,6 +42,7 @@ void note_what_went_unseen(const RegistryState& state, Value& value) {
   value.tracking_was_off = cpu.in_gap.load(std::memory_order_relaxed);
   value.cuda_unseen_before_tracking = cuda.before.load(std::memory_order_relaxed);
   value.cuda_tracking_was_off = cuda.in_gap.load(std::memory_order_relaxed);
+  value.names_only = state.ever_names_only.load(std::memory_order_relaxed);
 }
 
 }  // namespace memledger

@@ -47,7 +47,12 @@ absl::Status Registry::activate(const RegistryOptions& options) {
   try {
     if (is_first) TrackingCpuAllocator::put_in_front();
     OperatorObserver::adopt_inputs(wanted->adopt_inputs);
-    if (wanted->operators && !activation.observing) OperatorObserver::start();
+    const bool names_only = wanted->detail == RegistryOptions::Detail::kNames;
+    if (is_first) {
+      state.names_only.store(names_only, std::memory_order_relaxed);
+      if (names_only) state.ever_names_only.store(true, std::memory_order_relaxed);
+    }
+    if (wanted->operators && !activation.observing) OperatorObserver::start(names_only);
   } catch (const std::exception& error) {
     return absl::InternalError(
         "memledger: cannot watch operators: " + std::string(first_line(error.what())) +

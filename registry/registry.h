@@ -27,17 +27,26 @@
 namespace memledger {
 
 struct RegistryOptions {
+  // How much is noted of each storage. kNames is for programs in production: LibTorch then hands
+  // out neither inputs nor results of operators, which is most of what watching costs. Operators,
+  // labels, threads and bytes are as with kAll; shapes, dtypes, layers, inferred optimizer steps
+  // and what was made before tracking are missing, and reports say so.
+  enum class Detail : uint8_t { kAll, kNames };
+
   // Watches operators: names, shapes, phases. Without it rows have addresses and sizes only.
   bool operators = true;
   // Adopts storages born before tracking when an operator reads them. Costs one comparison per
   // operator argument.
   bool adopt_inputs = true;
-  // Remembers who was alive at peaks: a record of some 150 bytes for each storage that was alive at
+  // Remembers who was alive at peaks: a record of some 165 bytes for each storage that was alive at
   // the peak and has been freed since, and at most as many again. Without it peak_snapshot() misses
   // those freed since.
   bool peaks = true;
   // Takes the C++ call stacks of allocations (registry/stacks.h).
   StackOptions stacks;
+  // That of the activation with which tracking went from off to on holds for all until it is off
+  // again: a reporter made later changes nothing.
+  Detail detail = Detail::kAll;
 };
 
 // The collector of this process. A wrapper before LibTorch's CPU allocator and, where there is one,

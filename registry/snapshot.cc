@@ -96,6 +96,8 @@ bool Snapshot::unseen_before_tracking(c10::DeviceType type) const {
                        : type == c10::DeviceType::CPU && data_->unseen_before_tracking);
 }
 
+bool Snapshot::names_only() const { return data_ != nullptr && data_->names_only; }
+
 bool Snapshot::tracking_was_off(c10::DeviceType type) const {
   return data_ &&
          (type == c10::DeviceType::CUDA ? data_->cuda_tracking_was_off

@@ -95,6 +95,9 @@ class Snapshot {
   // (registry/device_statistics.h).
   bool unseen_before_tracking(c10::DeviceType type = c10::DeviceType::CPU) const;
   bool tracking_was_off(c10::DeviceType type = c10::DeviceType::CPU) const;
+  // Returns true if storages were born under RegistryOptions::Detail::kNames: their shapes, dtypes
+  // and layers are unknown.
+  bool names_only() const;
 
   struct Data;
   explicit Snapshot(std::shared_ptr<const Data> data) : data_(std::move(data)) {}

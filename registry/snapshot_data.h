@@ -23,6 +23,7 @@ struct Snapshot::Data {
   bool tracking_was_off = false;
   bool cuda_unseen_before_tracking = false;
   bool cuda_tracking_was_off = false;
+  bool names_only = false;
 };
 
 }  // namespace memledger

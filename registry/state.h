@@ -32,6 +32,9 @@ struct RegistryState {
   std::atomic<bool> active{false};
   std::atomic<bool> ever_active{false};
   std::array<Unseen, kWatchedTypes> unseen;
+  std::atomic<bool> names_only{false};       // RegistryOptions::Detail::kNames
+  std::atomic<bool> ever_names_only{false};  // storages were born so
+  std::atomic<bool> has_demand_observer{false};
   std::atomic<BlockObserver> block_observer{nullptr};
   StepObservers step_observers;
   std::atomic<int> gradients_wanted{0};  // number of living GradientNotes::Wanted

@@ -38,7 +38,7 @@ struct StepHistory {
 };
 
 // Keeps the ends of steps from now on, for the life of the process. Costs some microseconds for
-// each step, and a record of some 150 bytes for each storage that was alive then and has ended.
+// each step, and a record of some 165 bytes for each storage that was alive then and has ended.
 // Throws std::bad_alloc.
 void keep_steps();
 

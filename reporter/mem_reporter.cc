@@ -19,6 +19,7 @@
 #include "registry/device_statistics.h"
 #include "registry/hooks/training_notes.h"
 #include "registry/libtorch/tensor_storages.h"
+#include "registry/live_storages.h"
 #include "registry/registry.h"
 #include "reporter/assembly/cuda_reconciliation.h"
 #include "reporter/assembly/named_tensor_facts.h"
@@ -178,6 +179,7 @@ Instant look_at_registry_and_allocators(const Registry& registry) {
       if (!view.statistics.has_value()) break;
       looked.views.emplace(index, std::move(view));
     }
+    looked.externals = external_storages();
     looked.snapshot = registry.snapshot();
     const bool may_be_unseen = looked.snapshot.unseen_before_tracking(c10::kCUDA) ||
                                looked.snapshot.tracking_was_off(c10::kCUDA);

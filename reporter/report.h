@@ -65,8 +65,8 @@ struct ReportOptions {
 enum class RowKind : uint8_t {
   kStorage,      // a live storage: its bytes are counted
   kShared,       // a further tensor on a storage that is counted: 0 bytes
-  kExternal,     // a named tensor on memory that is not LibTorch's (from_blob, a mapped file): not
-                 // counted
+  kExternal,     // memory that is not LibTorch's (from_blob, a mapped file): not counted. Anonymous
+                 // ones are External7, from when an operator first made or read them
   kUnknown,      // a named tensor that cannot be looked into (opaque): bytes unknown
   kNotFollowed,  // a named tensor on a device that is not followed, or met while nothing is active:
                  // bytes unknown
@@ -119,7 +119,10 @@ struct ReportRow : Birthplace {
   // what backward made of it (Birthplace::parameter_inferred).
   std::string module;
   bool is_output = false;  // an output of `module`
-  std::string where;       // the program's line: train.cc:42 main; empty if no stack was taken
+  // A report of a run, at the end of a Python program: the variable that leads to an anonymous
+  // row, or the node of which graph has saved it: losses[3]. Empty: not known.
+  std::string held_by;
+  std::string where;  // the program's line: train.cc:42 main; empty if no stack was taken
   // CUDA, as LibTorch's allocator says: the handle of the stream it is for (0: the default one),
   // and the private pool (MempoolId_t) it lies in ({0, 0}: none). Unknown where the allocator does
   // not tell, and in a report of a peak.
@@ -196,7 +199,7 @@ struct DeviceReport {
   std::optional<int64_t> device_used_bytes;
   std::optional<int64_t> outside_allocator_bytes;
   int64_t adopted_bytes = 0;   // part of total_bytes: storages from before tracking
-  int64_t external_bytes = 0;  // named tensors on memory that is not LibTorch's; in no total
+  int64_t external_bytes = 0;  // tensors on memory that is not LibTorch's; in no total
   int64_t mapped_bytes = 0;    // part of external_bytes: files
   int64_t shared_bytes = 0;    // part of external_bytes: shared memory
   int64_t would_be_bytes = 0;  // what meta tensors would take; in no total
@@ -226,6 +229,8 @@ struct Report {
   // between two. On CUDA they are an item.
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;
+  // Storages were born under RegistryOptions::Detail::kNames, without shapes, dtypes and layers.
+  bool names_only = false;
   // Pinned host memory, which no device's figures include. The first is an upper bound
   // (PinnedStatistics). Unknown without LibTorch's CUDA library.
   std::optional<int64_t> pinned_in_use_bytes;

@@ -123,6 +123,8 @@ absl::StatusOr<Request> finish_run(RunWords& words) {
   const std::string& stacks = options.stacks;
   if (!stacks.empty() && stacks != "off" && stacks != "sampled" && stacks != "all")
     return invalid(absl::StrCat("--stacks=", stacks, ": it is off, sampled or all"));
+  if (!options.detail.empty() && options.detail != "all" && options.detail != "names")
+    return invalid(absl::StrCat("--detail=", options.detail, ": it is all or names"));
   if (!options.report_on.empty() && options.report_on != "SIGUSR1" &&
       options.report_on != "SIGUSR2")
     return invalid(absl::StrCat("--report-on=", options.report_on, ": it is SIGUSR1 or SIGUSR2"));
@@ -166,7 +168,9 @@ Command declare_run(RunWords& words) {
        "In all paths %r is the rank, %p the process and %% a percent sign.",
        reports},
       {"-q,--quiet", "", &options.quiet,
-       "Print no report on standard error. Files are still written.", reports},
+       "Print no report on standard error. Files are still written; where no\n"
+       "option names one, nothing is watched, but for --virtual-gpu.",
+       reports},
       {"--report", "full", &words.report,
        "Print the tables behind the summary as well. Without a value: print\n"
        "the report beside a line profile, which takes its place.",
@@ -182,6 +186,10 @@ Command declare_run(RunWords& words) {
       {"--stacks", "WHOSE", &options.stacks,
        "Note the program's line with allocations: off, all, or sampled, which\n"
        "in a Python program is the default.",
+       reports},
+      {"--detail", "HOW", &options.detail,
+       "What to note of each tensor: all, or names, which costs less: who made\n"
+       "it, but no shape, layer or line.",
        reports},
       {"--report-on", "SIGUSR1|SIGUSR2", &options.report_on,
        "Report whenever the process gets this signal, and go on.", reports},

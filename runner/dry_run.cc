@@ -82,8 +82,11 @@ struct Plan {
   bool is_over = false;
 };
 
-const char* until_value(const DryRunnerOptions& options) {
-  return options.until_exit ? "exit" : "step";
+// How long a run may take that only tells whether later steps fit.
+constexpr int kMostSecondsUntilExit = 60;
+
+const char* until_value(const DryRunnerOptions& options, const Plan& plan) {
+  return options.until_exit || plan.run.until_exit ? "exit" : "step";
 }
 
 // The order of Python's sets is the order of allocations of some programs.
@@ -110,7 +113,7 @@ int free_port() {
 // In the child of a process without other threads.
 int become_program(const DryRunnerOptions& options, const Plan& plan) {
   setenv(prediction::kMeasureVariable, plan.folder.c_str(), /*overwrite=*/1);
-  setenv(prediction::kUntilVariable, until_value(options), /*overwrite=*/1);
+  setenv(prediction::kUntilVariable, until_value(options, plan), /*overwrite=*/1);
   add_to_allocator_variable(plan.request->allocator_setting);
   for (const auto& [name, value] : plan.request->variables)
     setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
@@ -131,7 +134,7 @@ int become_program(const DryRunnerOptions& options, const Plan& plan) {
 ProgramImage image_of(const DryRunnerOptions& options, const Plan& plan) {
   ProgramImage image = options.image(plan.specification, plan.request->program);
   image.set(prediction::kMeasureVariable, plan.folder);
-  image.set(prediction::kUntilVariable, until_value(options));
+  image.set(prediction::kUntilVariable, until_value(options, plan));
   for (const auto& [name, value] : plan.request->variables) image.set(name, value);
   image.set_default(kHashSeed, "0");
   image.unset(environment::kLog);
@@ -269,6 +272,8 @@ class Runs {
     again[0].run.is_limited = plan.run.is_limited;
     again[0].run.assumes_sizes = plan.run.assumes_sizes;
     again[0].run.numbers_are_one = plan.run.numbers_are_one;
+    again[0].run.held_back_bytes = plan.run.held_back_bytes;
+    again[0].run.until_exit = plan.run.until_exit;
     const absl::Status status = make_at_once(again, 1);
     folder_.restore();
     plan.run = std::move(again[0].run);
@@ -298,9 +303,14 @@ class Runs {
     }
   }
 
+  int timeout_s(const Plan& plan) const {
+    return plan.run.until_exit ? std::min(options_.timeout_s, kMostSecondsUntilExit)
+                               : options_.timeout_s;
+  }
+
   bool has_ended(Plan& plan) const {
     if (plan.child->poll()) return true;
-    if (plan.child->age() < std::chrono::seconds(options_.timeout_s)) return false;
+    if (plan.child->age() < std::chrono::seconds(timeout_s(plan))) return false;
     plan.child->kill(/*timed_out=*/true);
     return true;
   }
@@ -309,7 +319,7 @@ class Runs {
     prediction::ProgramEnd& program = plan.run.program;
     program.status = plan.child->end().status;
     program.timed_out = plan.child->end().timed_out;
-    program.timeout_s = options_.timeout_s;
+    program.timeout_s = timeout_s(plan);
     program.read_input = plan.child->end().read_input;
     program.last_lines = last_lines(plan.folder + "/output", kShownLines);
     plan.run.steps = prediction::read_progress(plan.folder).steps;
@@ -360,6 +370,8 @@ struct RunKind {
   bool is_limited = true;
   bool assumes_sizes = false;
   bool numbers_are_one = false;
+  int64_t held_back_bytes = 0;
+  bool until_exit = false;
 };
 
 // The runs of several cases that are made together, and whose they are.
@@ -373,11 +385,14 @@ class Wave {
     plan.run.is_limited = kind.is_limited;
     plan.run.assumes_sizes = kind.assumes_sizes;
     plan.run.numbers_are_one = kind.numbers_are_one;
+    plan.run.held_back_bytes = kind.held_back_bytes;
+    plan.run.until_exit = kind.until_exit;
     plan.specification = of.request->gpu;
-    if (!kind.is_limited) {
-      auto larger = without_limit(plan.specification, folder);
-      if (!larger.ok()) return larger.status();
-      plan.specification = *std::move(larger);
+    if (!kind.is_limited || kind.held_back_bytes > 0) {
+      auto other = kind.is_limited ? with_less(plan.specification, kind.held_back_bytes, folder)
+                                   : without_limit(plan.specification, folder);
+      if (!other.ok()) return other.status();
+      plan.specification = *std::move(other);
     }
     if (kind.assumes_sizes)
       plan.specification = with_option(std::move(plan.specification), "reads", "all");
@@ -460,6 +475,7 @@ absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
   Wave wave;
   for (Case& of : cases) {
     for (const RunKind& kind : in_other_order(of)) {
+      if (of.request->verdict_only) runs.expect(1);
       if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
         return status;
     }
@@ -498,6 +514,48 @@ absl::Status run_other_numbers(Runs& runs, std::vector<Case>& cases) {
   return wave.make(runs);
 }
 
+// Adds such runs of the high end, one in each order of addresses that there is.
+absl::Status add_in_both_orders(Case& of, RunKind kind, Runs& runs, Wave& wave) {
+  for (const Run::Addresses addresses : {kUp, kDown}) {
+    if (addresses == kDown && has_option(of.request->gpu, "addresses")) continue;
+    runs.expect(1);
+    kind.addresses = addresses;
+    if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Whether what fits narrowly fits with less, too.
+absl::Status run_with_less(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    RunKind kind{kHigh, kUp};
+    kind.held_back_bytes = prediction::margin_to_test(of.runs);
+    if (kind.held_back_bytes == 0) continue;
+    if (const absl::Status status = add_in_both_orders(of, kind, runs, wave); !status.ok())
+      return status;
+  }
+  return wave.make(runs);
+}
+
+// Or whether all of it fits.
+absl::Status run_until_exit(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    if (!prediction::needs_runs_until_exit(of.runs)) continue;
+    RunKind kind{kHigh, kUp};
+    kind.until_exit = true;
+    if (const absl::Status status = add_in_both_orders(of, kind, runs, wave); !status.ok())
+      return status;
+  }
+  return wave.make(runs);
+}
+
+// The first runs of a request, and those in the other order of addresses that are sure to come.
+size_t expected_runs(const DryRunRequest& request) {
+  return request.verdict_only || has_option(request.gpu, "addresses") ? 2 : kRunsOfRequest;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
@@ -506,14 +564,18 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   if (folder.path().empty())
     return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
   Runs runs(options_, folder);
-  runs.expect(kRunsOfRequest * requests.size());
   std::vector<Case> cases;
-  for (const DryRunRequest& request : requests) cases.push_back({&request, {}});
+  for (const DryRunRequest& request : requests) {
+    runs.expect(expected_runs(request));
+    cases.push_back({&request, {}});
+  }
   absl::Status status = run_first(runs, cases);
   if (status.ok()) status = replace_failed_low(runs, cases);
   if (status.ok()) status = run_other_order(runs, cases);
   if (status.ok()) status = run_other_numbers(runs, cases);
   if (status.ok()) status = run_without_limit(runs, cases);
+  if (status.ok()) status = run_with_less(runs, cases);
+  if (status.ok()) status = run_until_exit(runs, cases);
   runs_made_ += runs.ended();
   if (!status.ok()) return status;
   std::vector<Prediction> predictions;

@@ -80,6 +80,7 @@ void tell_last_lines(const std::string& command, const prediction::ProgramEnd& p
 void TouchedFiles::add(const prediction::Prediction& prediction) {
   written.insert(prediction.written_files.begin(), prediction.written_files.end());
   restored.insert(prediction.restored_files.begin(), prediction.restored_files.end());
+  have_zeros = have_zeros || !prediction.devices.empty();
 }
 
 void tell_of_files(const std::string& command, const TouchedFiles& files) {
@@ -89,6 +90,9 @@ void tell_of_files(const std::string& command, const TouchedFiles& files) {
   std::set_difference(files.written.begin(), files.written.end(), files.restored.begin(),
                       files.restored.end(), std::inserter(left, left.end()));
   if (left.empty()) return;
+  if (!files.have_zeros)
+    return tell({command, ": the program wrote ",
+                 left.size() == 1 ? "a file: " : "files: ", list_of(left)});
   tell({command, ": warning: the program wrote ", left.size() == 1 ? "a file" : "files",
         ", and values from the GPU are zeros in ", left.size() == 1 ? "it" : "them", ": ",
         list_of(left)});

@@ -38,6 +38,7 @@ void tell_last_lines(const std::string& command, const prediction::ProgramEnd& p
 // The files of runs of a program.
 struct TouchedFiles {
   std::set<std::string> written, restored;
+  bool have_zeros = false;  // the program used a GPU
 
   void add(const prediction::Prediction& prediction);
 };

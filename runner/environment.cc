@@ -48,6 +48,7 @@ std::vector<Variable> format(const Settings& settings) {
   if (!settings.saved_report.empty()) result.push_back({kSaveReport, settings.saved_report});
   if (!settings.timeline.empty()) result.push_back({kTimeline, settings.timeline});
   if (!settings.stacks.empty()) result.push_back({kStacks, settings.stacks});
+  if (!settings.detail.empty()) result.push_back({kDetail, settings.detail});
   if (!settings.report_on.empty()) result.push_back({kReportOn, settings.report_on});
   if (settings.report_near != kDefaultReportNear)
     result.push_back({kReportNear, std::to_string(settings.report_near)});
@@ -65,6 +66,7 @@ Settings parse(const Lookup& lookup) {
   result.saved_report = text_of(lookup, kSaveReport);
   result.timeline = text_of(lookup, kTimeline);
   result.stacks = text_of(lookup, kStacks);
+  result.detail = text_of(lookup, kDetail);
   result.report_on = text_of(lookup, kReportOn);
   result.report_near = number_of(lookup, kReportNear).value_or(kDefaultReportNear);
   result.process = number_of(lookup, kProcess).value_or(0);

@@ -29,6 +29,9 @@ inline constexpr char kTimeline[] = "MEMLEDGER_TIMELINE";
 // Which storages have the program's line noted: off, sampled or all. Without it, large ones of a
 // Python program.
 inline constexpr char kStacks[] = "MEMLEDGER_STACKS";
+// How much is noted of each storage: all or names. Names: RegistryOptions::Detail::kNames, and no
+// lines unless MEMLEDGER_STACKS asks for them.
+inline constexpr char kDetail[] = "MEMLEDGER_DETAIL";
 // A signal that asks for a report while the program goes on: SIGUSR1 or SIGUSR2.
 inline constexpr char kReportOn[] = "MEMLEDGER_REPORT_ON";
 // Report once the memory that the process' control group uses comes near its limit: at so many
@@ -78,6 +81,7 @@ struct Settings {
   std::string saved_report;
   std::string timeline;
   std::string stacks;
+  std::string detail;
   LineSettings lines;
   std::string report_on;                 // SIGUSR2
   int report_near = kDefaultReportNear;  // percent

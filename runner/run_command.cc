@@ -60,6 +60,7 @@ environment::Settings settings_of(const RunOptions& options) {
   settings.saved_report = options.saved_report;
   settings.timeline = options.timeline;
   settings.stacks = options.stacks;
+  settings.detail = options.detail;
   settings.lines = options.lines;
   settings.report_on = options.report_on;
   settings.report_near = options.report_near.value_or(environment::kDefaultReportNear);

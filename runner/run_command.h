@@ -19,6 +19,7 @@ struct RunOptions {
   std::string log_folder;          // empty: standard error
   std::string saved_report;        // empty: none
   std::string timeline;            // empty: none
+  std::string detail;              // all, names; empty: all
   std::string stacks;              // off, sampled, all; empty: as environment::kStacks says
   std::string report_on;           // a signal's name; empty: none
   std::optional<int> report_near;  // percent of the control group's limit; 0: never

@@ -1,6 +1,7 @@
 #include "runner/run_specification.h"
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +20,7 @@ using virtual_gpu::Specification;
 
 constexpr uint64_t kNoLimit = uint64_t{1} << 40;  // the most that a virtual GPU can have
 constexpr char kNoLimitText[] = ":1024GiB";
+constexpr uint64_t kLeastMemory = uint64_t{64} << 20;  // and the least
 
 std::string options_of(const std::string& specification) {
   const size_t comma = specification.find(',');
@@ -38,17 +40,27 @@ bool keeps_its_own(const Specification& specification) {
       });
 }
 
-absl::StatusOr<std::string> file_without_limit(const Specification& specification,
-                                               const DeviceSpecification& device,
-                                               const std::string& path) {
+// Writes a file of the device with another amount of memory. Its context stays.
+absl::StatusOr<std::string> file_with_memory(const Specification& specification,
+                                             const DeviceSpecification& device, uint64_t bytes,
+                                             const std::string& folder) {
+  static std::atomic<int> files{0};  // runs of several machines are made at once
   virtual_gpu::Profile profile = device.profile;
-  profile.total_memory_bytes = kNoLimit;
-  profile.nominal_memory_bytes = std::max(profile.nominal_memory_bytes, kNoLimit);
+  profile.total_memory_bytes = bytes;
+  profile.nominal_memory_bytes = std::max(profile.nominal_memory_bytes, bytes);
   profile.context_bytes = specification.context_bytes_of(device);
   profile.least_context_bytes = std::min(profile.least_context_bytes, profile.context_bytes);
+  const std::string path = absl::StrCat(folder, "/device", ++files, ".json");
   const absl::Status status = write_file(path, "device", virtual_gpu::profile_json(profile) + "\n");
   if (!status.ok()) return status;
   return "@" + path;
+}
+
+// The options of a specification for devices that stand for those of `parsed`: small ones have no
+// memory of NCCL's.
+std::string options_for(const std::string& specification, const Specification& parsed) {
+  const std::string options = options_of(specification);
+  return parsed.has_nccl_model(parsed.devices[0]) ? options : with_option(options, "nccl", "0B");
 }
 
 }  // namespace
@@ -93,14 +105,32 @@ absl::StatusOr<std::string> without_limit(const std::string& specification,
       absl::StrAppend(&result, device.profile.name, kNoLimitText);
       continue;
     }
-    const auto file = file_without_limit(*parsed.specification, device,
-                                         absl::StrCat(folder, "/device", result.size(), ".json"));
+    const auto file = file_with_memory(*parsed.specification, device, kNoLimit, folder);
     if (!file.ok()) return file.status();
     result += *file;
   }
-  result += options_of(specification);
-  const bool has_nccl = parsed.specification->has_nccl_model(parsed.specification->devices[0]);
-  return has_nccl ? result : with_option(result, "nccl", "0B");
+  return result + options_for(specification, *parsed.specification);
+}
+
+absl::StatusOr<std::string> with_less(const std::string& specification, int64_t bytes,
+                                      const std::string& folder) {
+  const auto parsed = virtual_gpu::parse_specification(specification);
+  if (!parsed.specification) return absl::InvalidArgumentError(parsed.error);
+  const auto less = static_cast<uint64_t>(bytes);
+  std::string result, options = options_for(specification, *parsed.specification);
+  for (const DeviceSpecification& device : parsed.specification->devices) {
+    DeviceSpecification smaller = device;
+    smaller.memory_bytes = std::max(device.capacity_bytes(), less + kLeastMemory) - less;
+    const auto file =
+        file_with_memory(*parsed.specification, device, smaller.capacity_bytes(), folder);
+    if (!file.ok()) return file.status();
+    absl::StrAppend(&result, result.empty() ? "" : "+", *file);
+    // Small devices have no context unless they are told.
+    const uint64_t context = parsed.specification->context_bytes_of(device);
+    if (parsed.specification->context_bytes_of(smaller) != context)
+      options = with_option(std::move(options), "context", absl::StrCat(context, "B"));
+  }
+  return result + options;
 }
 
 }  // namespace memledger::runner

@@ -27,4 +27,8 @@ std::string on_end(std::string specification, prediction::Run::End end,
 absl::StatusOr<std::string> without_limit(const std::string& specification,
                                           const std::string& folder);
 
+// Returns the same machine with so many bytes less on each device, and at least 64 MiB, likewise.
+absl::StatusOr<std::string> with_less(const std::string& specification, int64_t bytes,
+                                      const std::string& folder);
+
 }  // namespace memledger::runner

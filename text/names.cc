@@ -1,5 +1,6 @@
 #include "text/names.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "text/escaped.h"
@@ -74,12 +75,13 @@ std::string printable(std::string_view text) {
   return result;
 }
 
+size_t count_characters(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), &begins_character));
+}
+
 std::string table_name(std::string_view text, size_t most) {
   std::string name = printable(text);
-  if (name.size() <= most) return name;
-  size_t characters = 0;
-  for (const char c : name) characters += begins_character(c) ? 1 : 0;
-  if (characters <= most) return name;
+  if (count_characters(name) <= most) return name;
   // The end tells more apart than the middle: it is the innermost part of a path.
   const size_t behind = most / 3, before = most - behind - 1;
   size_t begin = 0, end = name.size();

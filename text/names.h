@@ -17,6 +17,9 @@ std::string printable(std::string_view text);
 // middle.
 std::string table_name(std::string_view text, size_t most = 200);
 
+// Returns how many characters of UTF-8 `text` has.
+size_t count_characters(std::string_view text);
+
 // Returns `text` printable and escaped for a quoted string of Graphviz.
 std::string dot_text(std::string_view text);
 

@@ -40,8 +40,7 @@ struct LineProfilerOptions {
   bool who_was_alive = false;
   // Calls set_target_gpu(), which holds for all line profilers.
   std::optional<int> target_gpu = std::nullopt;
-  // For Python functions: from now on all line profilers of the process take Python's stacks where
-  // there are some, some 10 µs each, and see no C++ functions there.
+  // For Python functions only: takes no C++ stacks, and functions of C++ have no rows.
   bool python = false;
 };
 
@@ -61,7 +60,9 @@ class LineProfiler {
   LineProfiler& add_function(std::string name);
   // Adds the function whose code has this address.
   LineProfiler& add_function(const void* address);
-  // Adds a Python function; needs LineProfilerOptions::python.
+  // Adds a Python function. From then on the thread's Python frames are looked at as well: some
+  // microseconds for each allocation and free. What backward's threads do counts for the line that
+  // waits for it. Throws std::bad_alloc.
   LineProfiler& add_python_function(PythonFunction function);
   // Returns NotFound for the first function that no library loaded so far has, and suggests names.
   absl::Status check_functions() const;

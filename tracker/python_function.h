@@ -18,8 +18,8 @@ namespace memledger {
 struct PythonFunction {
   std::string name;                 // for the table: Net.forward
   std::string frame_name;           // what its frames are called: forward
-  std::string file;                 // as its frames say, also <ipython-input-1-…>
-  int64_t first_line = 1;           // of the source below, in the file
+  std::string file;                 // its code object's co_filename, also <ipython-input-1-…>
+  int64_t first_line = 1;           // co_firstlineno, where the source below begins
   std::vector<std::string> source;  // its lines
 };
 

@@ -21,34 +21,6 @@ void DeviceCounters::Sum::restart(uint64_t order) noexcept {
   peak_order.store(order, std::memory_order_release);
 }
 
-uint64_t DeviceCounters::add(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept {
-  const size_t number = thread % kShares;
-  if (labels == 0) {
-    Share& share = shares_[number];
-    const BriefLockHolder hold(share.lock);
-    if (share.given && share.bytes >= nbytes && share.count > 0) {
-      share.bytes -= nbytes;
-      --share.count;
-      return share.order;
-    }
-  }
-  return add_under_lock(nbytes, labels, number);
-}
-
-uint64_t DeviceCounters::subtract(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept {
-  const size_t number = thread % kShares;
-  if (labels == 0) {
-    Share& share = shares_[number];
-    const BriefLockHolder hold(share.lock);
-    if (share.given) {
-      share.bytes += nbytes;
-      ++share.count;
-      return share.order;
-    }
-  }
-  return subtract_under_lock(nbytes, labels, number);
-}
-
 uint64_t DeviceCounters::add_under_lock(int64_t nbytes, LabelSet labels, size_t share) noexcept {
   const BriefLockHolder hold(lock_);
   if (bytes_.current + nbytes > bytes_.peak || current_count_ + 1 > peak_count_) take_back_shares();
@@ -149,14 +121,12 @@ void DeviceCounters::reset_peak() noexcept {
   for (Sum& label : labels_) label.restart(order_);
 }
 
-bool DeviceCounters::alive_at_a_peak(uint64_t birth_order, uint64_t death_order,
-                                     LabelSet labels) const noexcept {
-  const auto alive_at = [&](const Sum& sum) {
-    const uint64_t peak = sum.peak_order.load(std::memory_order_acquire);
-    return birth_order <= peak && peak < death_order;
-  };
-  bool alive = alive_at(bytes_);
-  for_each_label(labels, [&](size_t label) { alive = alive || alive_at(labels_[label]); });
+bool DeviceCounters::alive_at_a_label_peak(uint64_t birth_order, uint64_t death_order,
+                                           LabelSet labels) const noexcept {
+  bool alive = false;
+  for_each_label(labels, [&](size_t label) {
+    alive = alive || was_alive_at(labels_[label], birth_order, death_order);
+  });
   return alive;
 }
 

@@ -42,8 +42,30 @@ class alignas(64) DeviceCounters {
 
   // Both return the number of the event. `labels` has a bit for each label whose bytes include
   // these; `thread` is the calling thread's number.
-  uint64_t add(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept;
-  uint64_t subtract(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept;
+  uint64_t add(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept {
+    if (labels == 0) {
+      Share& share = shares_[thread % kShares];
+      const BriefLockHolder hold(share.lock);
+      if (share.given && share.bytes >= nbytes && share.count > 0) {
+        share.bytes -= nbytes;
+        --share.count;
+        return share.order;
+      }
+    }
+    return add_under_lock(nbytes, labels, thread % kShares);
+  }
+  uint64_t subtract(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept {
+    if (labels == 0) {
+      Share& share = shares_[thread % kShares];
+      const BriefLockHolder hold(share.lock);
+      if (share.given) {
+        share.bytes += nbytes;
+        ++share.count;
+        return share.order;
+      }
+    }
+    return subtract_under_lock(nbytes, labels, thread % kShares);
+  }
   // Numbers a death that nobody reported; its bytes stay counted.
   uint64_t pass() noexcept;
   // Adds a storage that was alive before counting began, and so at the peak. Returns its number, 0.
@@ -58,7 +80,10 @@ class alignas(64) DeviceCounters {
 
   // Returns whether a storage with these numbers was alive at the device's peak or at one of the
   // labels'. May return true for a peak that was just exceeded.
-  bool alive_at_a_peak(uint64_t birth_order, uint64_t death_order, LabelSet labels) const noexcept;
+  bool alive_at_a_peak(uint64_t birth_order, uint64_t death_order, LabelSet labels) const noexcept {
+    return was_alive_at(bytes_, birth_order, death_order) ||
+           (labels != 0 && alive_at_a_label_peak(birth_order, death_order, labels));
+  }
 
   // Return the peak of the device, or of what was born under a label. Until unpin(), whoever sees a
   // later peak sees is_pinned(), too.
@@ -98,6 +123,12 @@ class alignas(64) DeviceCounters {
   // would be taken back at once.
   static constexpr uint32_t kQuietEvents = 32;
 
+  static bool was_alive_at(const Sum& sum, uint64_t birth_order, uint64_t death_order) noexcept {
+    const uint64_t peak = sum.peak_order.load(std::memory_order_acquire);
+    return birth_order <= peak && peak < death_order;
+  }
+  bool alive_at_a_label_peak(uint64_t birth_order, uint64_t death_order,
+                             LabelSet labels) const noexcept;
   uint64_t add_under_lock(int64_t nbytes, LabelSet labels, size_t share) noexcept;
   uint64_t subtract_under_lock(int64_t nbytes, LabelSet labels, size_t share) noexcept;
   // Adds to the thread's share some of what is missing to the peak: half of it, but `nbytes` if

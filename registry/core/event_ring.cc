@@ -35,7 +35,7 @@ void EventRing::grow(size_t capacity) {
   capacity_ = capacity;
 }
 
-void EventRing::add(const StorageRecord& record, bool birth) noexcept {
+void EventRing::add(const TableEntry& entry, bool birth) noexcept {
   LedgerEvent& event = events_[written_ % capacity_];
   if (written_ - first_ == capacity_) {
     last_dropped_ns_ = event.time_ns;
@@ -44,25 +44,26 @@ void EventRing::add(const StorageRecord& record, bool birth) noexcept {
   ++written_;
   event.time_ns = steady_ns();
   event.birth = birth;
-  fill(event, record);
+  fill(event, entry);
   event.complete = !birth;
 }
 
-void EventRing::fill(LedgerEvent& event, const StorageRecord& record) noexcept {
-  event.id = record.id;
-  event.address = record.address;
-  event.nbytes = record.nbytes;
-  event.birthplace = record.birthplace;
-  event.stack = record.stack;
-  event.device = record.device;
-  event.dtype = record.dtype;
-  event.described = record.described && record.shape.size() <= LedgerEvent::kMaxDims;
-  event.adopted = record.adopted;
-  event.raw_block = record.raw_block;
-  event.library_workspace = record.library_workspace;
-  event.parameter_like = record.parameter_like;
-  event.dims = event.described ? static_cast<uint8_t>(record.shape.size()) : 0;
-  std::copy_n(record.shape.begin(), event.dims, event.shape.begin());
+void EventRing::fill(LedgerEvent& event, const TableEntry& entry) noexcept {
+  event.id = entry.id;
+  event.address = entry.address;
+  event.nbytes = entry.nbytes;
+  event.birthplace = entry.birthplace();
+  event.stack = entry.stack;
+  event.device = entry.device;
+  event.dtype = entry.dtype;
+  event.described = entry.flags.described && entry.shape.size() <= LedgerEvent::kMaxDims;
+  event.adopted = entry.flags.adopted;
+  event.raw_block = entry.flags.raw_block;
+  event.library_workspace = entry.flags.library_workspace;
+  event.parameter_like = entry.flags.parameter_like;
+  event.names_only = entry.flags.names_only;
+  event.dims = event.described ? static_cast<uint8_t>(entry.shape.size()) : 0;
+  for (size_t i = 0; i < event.dims; ++i) event.shape[i] = entry.shape[i];
   event.complete = true;
 }
 

@@ -31,6 +31,7 @@ struct LedgerEvent {
   bool raw_block = false;
   bool library_workspace = false;
   bool parameter_like = false;
+  bool names_only = false;
   // Has all that was learnt of the storage: at a birth only once Ledger::recording() has looked
   // again.
   bool complete = false;
@@ -45,9 +46,9 @@ class EventRing {
   explicit EventRing(size_t capacity);
   void grow(size_t capacity);
 
-  void add(const StorageRecord& record, bool birth) noexcept;
-  // Copies what the record says now.
-  static void fill(LedgerEvent& event, const StorageRecord& record) noexcept;
+  void add(const TableEntry& entry, bool birth) noexcept;
+  // Copies what the entry says now.
+  static void fill(LedgerEvent& event, const TableEntry& entry) noexcept;
   // Returns how many events were ever added: the place of the next one.
   uint64_t written() const noexcept { return written_; }
   // Appends the events from place `begin` to `end` that are still here.

@@ -9,92 +9,61 @@
 
 namespace memledger::core {
 
-Ledger::ShardTotals& Ledger::Shard::totals_of(DeviceKey device) {
-  for (ShardTotals& known : totals) {
-    if (known.device == device) return known;
-  }
-  ShardTotals& made = totals.emplace_back();
+Ledger::ShardTotals& Ledger::add_totals(Shard& shard, DeviceKey device) {
+  DeviceCounters& counters = counters_.at(device);
+  ShardTotals& made = shard.totals.emplace_back();
   made.device = device;
+  made.counters = &counters;
   return made;
 }
 
-StorageRecord* Ledger::Shard::find(uintptr_t address) {
+TableEntry* Ledger::Shard::find(uintptr_t address) {
   const auto row = by_address.find(address);
-  return row == by_address.end() ? nullptr : &entry(row->second).record;
+  return row == by_address.end() ? nullptr : &entry(row->second);
 }
 
-Ledger::Slot Ledger::Shard::take_slot() {
-  if (free != kNone) {
-    const Slot slot = free;
-    free = entry(slot).newer;
-    return slot;
-  }
+Ledger::Slot Ledger::Shard::take_new_slot() {
   if (used == chunks.size() * kChunk) chunks.push_back(std::make_unique<Entry[]>(kChunk));
   return used++;
 }
 
-void Ledger::Shard::append(List& list, Slot slot) {
-  Entry& appended = entry(slot);
-  appended.older = list.newest;
-  appended.newer = kNone;
-  (list.newest == kNone ? list.oldest : entry(list.newest).newer) = slot;
-  list.newest = slot;
-  ++list.size;
-}
-
-void Ledger::Shard::unlink(List& list, Slot slot) {
-  const Entry& unlinked = entry(slot);
-  (unlinked.older == kNone ? list.oldest : entry(unlinked.older).newer) = unlinked.newer;
-  (unlinked.newer == kNone ? list.newest : entry(unlinked.newer).older) = unlinked.older;
-  --list.size;
-}
-
-void Ledger::Shard::give_back(Slot slot) {
-  entry(slot).record.id = 0;
-  entry(slot).newer = free;
-  free = slot;
-}
-
-bool Ledger::is_wanted_for_peaks(const Entry& entry) const noexcept {
-  const DeviceCounters* const counters = counters_.find(entry.record.device);
-  // In this order, as a reader pins a peak before the next one can be seen.
-  return counters->alive_at_a_peak(entry.record.birth_order, entry.death_order,
-                                   entry.record.peak_labels) ||
-         counters->is_pinned();
-}
-
 template <typename Wanted>
-void Ledger::sweep(Shard& shard, const Wanted& wanted_for_instants) {
-  shard.dead_for_instants = 0;
-  for (Slot slot = shard.dead.oldest; slot != kNone;) {
+size_t Ledger::sweep_some(Shard& shard, Slot& next, size_t most,
+                          const Wanted& wanted_for_instants) {
+  size_t wanted = 0;
+  for (; most > 0 && next != kNone; --most) {
+    const Slot slot = next;
     const Entry& entry = shard.entry(slot);
-    const Slot next = entry.newer;
+    next = entry.newer;
     if (wanted_for_instants(entry)) {
-      ++shard.dead_for_instants;
-    } else if (!is_wanted_for_peaks(entry)) {
+      ++wanted;
+    } else if (!is_wanted_for_peaks(entry, *shard.totals_of(entry.device)->counters)) {
+      for (Slot* const other : {&shard.sweeping, &shard.unpinning}) {
+        if (*other == slot) *other = next;
+      }
       shard.unlink(shard.dead, slot);
       shard.give_back(slot);
     }
-    slot = next;
   }
-  shard.sweep_at = std::max(kFewTombstones, 2 * shard.dead.size);
+  if (next == kNone) shard.sweep_at = std::max(kFewTombstones, 2 * shard.dead.size);
+  return wanted;
 }
 
-void Ledger::bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order) {
+void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) {
   Entry& entry = shard.entry(slot);
-  if (shard.ring != nullptr) shard.ring->add(entry.record, /*birth=*/false);
-  ShardTotals& totals = shard.totals_of(entry.record.device);
-  totals.table_bytes -= entry.record.nbytes;
-  if (entry.record.adopted) totals.adopted_bytes -= entry.record.nbytes;
-  if (entry.record.raw_block) totals.raw_block_bytes -= entry.record.nbytes;
-  if (entry.record.library_workspace) totals.library_workspace_bytes -= entry.record.nbytes;
+  if (shard.ring != nullptr) shard.ring->add(entry, /*birth=*/false);
+  totals.table_bytes -= entry.nbytes;
+  if (entry.flags.adopted) totals.adopted_bytes -= entry.nbytes;
+  if (entry.flags.raw_block) totals.raw_block_bytes -= entry.nbytes;
+  if (entry.flags.library_workspace) totals.library_workspace_bytes -= entry.nbytes;
   shard.unlink(shard.live, slot);
+  entry.flags.is_dead = true;
   entry.death_epoch = epoch_;
   entry.death_order = death_order;
-  const bool for_instants = entry.record.birth_epoch <= newest_pin_;
-  bool for_peaks = is_wanted_for_peaks(entry);
+  const bool for_instants = entry.birth_epoch <= newest_pin_;
+  bool for_peaks = is_wanted_for_peaks(entry, *totals.counters);
   if (for_peaks && !keep_peaks_.load(std::memory_order_relaxed)) {
-    counters.note_lost_death(death_order);
+    totals.counters->note_lost_death(death_order);
     for_peaks = false;
   }
   if (!for_peaks && !for_instants) {
@@ -103,9 +72,13 @@ void Ledger::bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t de
   }
   shard.append(shard.dead, slot);
   shard.dead_for_instants += for_instants;
-  if (shard.dead.size < shard.sweep_at) return;
+  if (shard.sweeping == kNone) {
+    if (shard.dead.size < shard.sweep_at) return;
+    shard.sweeping = shard.dead.oldest;
+  }
   // Which instants are pinned cannot be asked here; newest_pin_ bounds them.
-  sweep(shard, [this](const Entry& stone) { return stone.record.birth_epoch <= newest_pin_; });
+  sweep_some(shard, shard.sweeping, kSweptByDeath,
+             [this](const Entry& stone) { return stone.birth_epoch <= newest_pin_; });
 }
 
 uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place) noexcept {
@@ -113,18 +86,18 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place)
   const uint32_t thread =
       birth.birthplace.thread != 0 ? birth.birthplace.thread : this_thread().thread;
   try {
-    DeviceCounters& counters = counters_.at(birth.device);
     const BriefLockHolder hold(shard.lock);
-    ShardTotals& totals = shard.totals_of(birth.device);
+    ShardTotals* const known = shard.totals_of(birth.device);
+    ShardTotals& totals = known != nullptr ? *known : add_totals(shard, birth.device);
+    DeviceCounters& counters = *totals.counters;
     const auto [row, is_new] = shard.by_address.try_emplace(birth.address, kNone);
     if (!is_new && row->second != kNone) {
       // Its free went past us. The counter keeps its bytes, so reports show them as unexplained.
-      StorageRecord& lost = shard.entry(row->second).record;
-      const DeviceKey device = lost.device;
+      Entry& lost = shard.entry(row->second);
       void* const owner = std::exchange(lost.owner, nullptr);
       if (lost_owner != nullptr) *lost_owner = owner;
-      DeviceCounters& lost_from = counters_.at(device);
-      bury(shard, row->second, lost_from, lost_from.pass());
+      ShardTotals& lost_from = *shard.totals_of(lost.device);
+      bury(shard, row->second, lost_from, lost_from.counters->pass());
       row->second = kNone;
       note_dropped_record();
     }
@@ -138,47 +111,44 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, Place* place)
     row->second = slot;
     if (place != nullptr) *place = slot;
     Entry& entry = shard.entry(slot);
-    entry.death_order = 0;
-    StorageRecord& record = entry.record;
-    record.id = next_id_.fetch_add(1, std::memory_order_relaxed);
-    record.address = birth.address;
-    record.nbytes = birth.nbytes;
-    record.base_deleter = birth.base_deleter;
-    record.owner = nullptr;
-    record.birth_epoch = epoch_;
-    record.birthplace = birth.birthplace;
-    record.device = birth.device;
-    record.dtype = kUnknownDtype;
-    record.described = false;
-    record.adopted = birth.adopted;
-    record.raw_block = birth.raw_block;
-    record.library_workspace = false;
-    record.parameter_like = false;
-    record.told_parameter = false;
-    record.gradient = false;
-    record.consumer = 0;
-    record.shape.clear();
-    record.stack = birth.stack;
-    record.stack_weight = birth.stack_weight;
-    record.peak_labels = birth.adopted ? 0 : birth.peak_labels;
+    entry.id = next_id_.fetch_add(1, std::memory_order_relaxed);
+    entry.address = birth.address;
+    entry.nbytes = birth.nbytes;
+    entry.birth_epoch = epoch_;
+    entry.owner = nullptr;
+    entry.base_deleter = birth.base_deleter;
+    entry.set_birthplace(birth.birthplace);
+    entry.stack = birth.stack;
+    entry.stack_weight = birth.stack_weight;
+    entry.shape.clear();
+    entry.peak_labels = static_cast<uint16_t>(birth.adopted ? 0 : birth.peak_labels);
+    entry.device = birth.device;
+    entry.dtype = kUnknownDtype;
+    Entry::Flags flags = {};
+    flags.phase_inferred = birth.birthplace.phase_inferred;
+    flags.parameter_inferred = birth.birthplace.parameter_inferred;
+    flags.adopted = birth.adopted;
+    flags.raw_block = birth.raw_block;
+    flags.names_only = birth.names_only;
+    entry.flags = flags;
     shard.append(shard.live, slot);
 
     totals.table_bytes += birth.nbytes;
     if (birth.adopted) totals.adopted_bytes += birth.nbytes;
     if (birth.raw_block) totals.raw_block_bytes += birth.nbytes;
     if (birth.adopted) {
-      record.birth_order = unseen_births_.load(std::memory_order_relaxed)
-                               ? counters.add_unseen(birth.nbytes, thread)
-                               : counters.add_adopted(birth.nbytes);
+      entry.birth_order = unseen_births_.load(std::memory_order_relaxed)
+                              ? counters.add_unseen(birth.nbytes, thread)
+                              : counters.add_adopted(birth.nbytes);
     } else {
       totals.allocated_bytes += birth.nbytes;
       ++totals.allocated_count;
-      record.birth_order = counters.add(birth.nbytes, record.peak_labels, thread);
+      entry.birth_order = counters.add(birth.nbytes, entry.peak_labels, thread);
     }
-    if (shard.ring != nullptr) shard.ring->add(record, /*birth=*/true);
-    return record.id;
+    if (shard.ring != nullptr) shard.ring->add(entry, /*birth=*/true);
+    return entry.id;
   } catch (...) {
-    // No memory for a record. No exception may reach the program.
+    // No memory for a entry. No exception may reach the program.
     note_dropped_record();
     return 0;
   }
@@ -194,15 +164,13 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address, uint32_t thre
   const auto row = shard.by_address.find(address);
   if (row == shard.by_address.end()) return std::nullopt;
   const Slot slot = row->second;
-  StorageRecord& record = shard.entry(slot).record;
+  Entry& record = shard.entry(slot);
   const Death death{record.id, record.nbytes, record.base_deleter,
                     std::exchange(record.owner, nullptr), record.device};
-  const DeviceKey device = record.device;
-  DeviceCounters* const counters = counters_.find(device);  // made at its birth
-  bury(shard, slot, *counters, counters->subtract(death.nbytes, record.peak_labels, thread));
+  ShardTotals& totals = *shard.totals_of(record.device);  // made at its birth
+  bury(shard, slot, totals, totals.counters->subtract(death.nbytes, record.peak_labels, thread));
   shard.by_address.erase(row);
 
-  ShardTotals& totals = shard.totals_of(device);
   totals.freed_bytes += death.nbytes;
   ++totals.freed_count;
   return death;
@@ -213,41 +181,35 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
                       Place likely) noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  StorageRecord* there = nullptr;
+  Entry* there = nullptr;
   if (likely < shard.used) {
     Entry& entry = shard.entry(likely);
-    if (entry.record.address == address && entry.is_alive()) there = &entry.record;
+    if (entry.address == address && entry.is_alive()) there = &entry;
   }
   if (there == nullptr) there = shard.find(address);
   if (there == nullptr) return false;
-  StorageRecord& record = *there;
+  Entry& record = *there;
   const bool takes_owner = owner != nullptr && record.owner == nullptr;
   if (takes_owner) record.owner = owner;
-  const bool made_by_this_run =
-      record.birthplace.thread == thread && record.birthplace.op_sequence == op_sequence;
-  if (record.described && !made_by_this_run) return takes_owner;
+  const bool made_by_this_run = record.thread == thread && record.op_sequence == op_sequence;
+  if (record.flags.described && !made_by_this_run) return takes_owner;
   try {
-    if (dims <= record.shape.capacity()) {  // nearly always; assign() is no small function
-      record.shape.resize(dims);
-      std::copy_n(sizes, dims, record.shape.begin());
-    } else {
-      record.shape.assign(sizes, sizes + dims);
-    }
+    record.shape.assign(sizes, dims);
   } catch (const std::bad_alloc&) {
     note_dropped_record();
     return takes_owner;
   }
   record.dtype = dtype;
-  record.described = true;
+  record.flags.described = true;
   return takes_owner;
 }
 
 bool Ledger::set_owner(uintptr_t address, void* owner) noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  StorageRecord* const there = shard.find(address);
+  Entry* const there = shard.find(address);
   if (there == nullptr) return false;
-  StorageRecord& record = *there;
+  Entry& record = *there;
   if (record.owner != nullptr) return false;
   record.owner = owner;
   return true;
@@ -256,21 +218,21 @@ bool Ledger::set_owner(uintptr_t address, void* owner) noexcept {
 void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  StorageRecord* const there = shard.find(address);
+  Entry* const there = shard.find(address);
   if (there == nullptr) return;
-  StorageRecord& record = *there;
+  Entry& record = *there;
   if (record.id != id) return;
-  record.birthplace.phase = phase;
-  record.birthplace.phase_inferred = inferred;
+  record.phase = phase;
+  record.flags.phase_inferred = inferred;
 }
 
 uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  StorageRecord* const there = shard.find(address);
+  Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
-  StorageRecord& record = *there;
-  record.parameter_like = true;
+  Entry& record = *there;
+  record.flags.parameter_like = true;
   any_parameter_like_.store(true, std::memory_order_relaxed);
   return record.id;
 }
@@ -278,29 +240,30 @@ uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
 void Ledger::mark_told_parameter(uintptr_t address) noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  StorageRecord* const there = shard.find(address);
+  Entry* const there = shard.find(address);
   if (there == nullptr) return;
-  there->told_parameter = true;
+  there->flags.told_parameter = true;
   any_told_parameter_.store(true, std::memory_order_relaxed);
 }
 
 uint64_t Ledger::told_parameter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  const StorageRecord* const there = shard.find(address);
+  const Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
-  const StorageRecord& record = *there;
-  return record.told_parameter ? record.id : 0;
+  const Entry& record = *there;
+  return record.flags.told_parameter ? record.id : 0;
 }
 
 void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  StorageRecord* const there = shard.find(address);
+  Entry* const there = shard.find(address);
   if (there == nullptr) return;
-  StorageRecord& record = *there;
-  if (record.consumer != 0 || record.birthplace.parameter != 0 || record.id == consumer) return;
-  record.consumer = consumer;
+  Entry& record = *there;
+  if (record.parameter_or_consumer != 0 || record.id == consumer || consumer == 0) return;
+  record.parameter_or_consumer = consumer;
+  record.flags.has_consumer = true;
 }
 
 void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
@@ -309,51 +272,61 @@ void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
   const BriefLockHolder hold(shard.lock);
   const auto row = shard.by_address.find(gradient);
   if (row == shard.by_address.end()) return;
-  StorageRecord& record = shard.entry(row->second).record;
-  if (record.parameter_like) return;
-  record.gradient = true;
-  record.birthplace.parameter = parameter;
-  record.birthplace.parameter_inferred = false;
+  Entry& record = shard.entry(row->second);
+  if (record.flags.parameter_like) return;
+  record.flags.gradient = true;
+  record.parameter_or_consumer = parameter;
+  record.flags.has_consumer = false;
+  record.flags.parameter_inferred = false;
 }
 
 uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  StorageRecord* const there = shard.find(address);
+  Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
-  StorageRecord& record = *there;
-  if (record.device != device || record.described || record.raw_block) return 0;
-  if (!std::exchange(record.library_workspace, true))
-    shard.totals_of(device).library_workspace_bytes += record.nbytes;
+  Entry& record = *there;
+  if (record.device != device || record.flags.described || record.flags.raw_block) return 0;
+  if (!record.flags.library_workspace)
+    shard.totals_of(device)->library_workspace_bytes += record.nbytes;
+  record.flags.library_workspace = true;
   return record.id;
 }
 
 bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  const StorageRecord* const there = shard.find(address);
-  return there != nullptr && there->parameter_like;
+  const Entry* const there = shard.find(address);
+  return there != nullptr && there->flags.parameter_like;
 }
 
 uint64_t Ledger::parameter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  const StorageRecord* const there = shard.find(address);
-  return there == nullptr ? 0 : there->birthplace.parameter;
+  const Entry* const there = shard.find(address);
+  return there == nullptr ? 0 : there->parameter();
+}
+
+std::pair<NameId, NameId> Ledger::labels_at(uintptr_t address) const noexcept {
+  Shard& shard = shard_of(address);
+  const BriefLockHolder hold(shard.lock);
+  const Entry* const there = shard.find(address);
+  if (there == nullptr) return {0, 0};
+  return {there->label, there->forward_label};
 }
 
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {
   if (next_id_.load(std::memory_order_relaxed) == 1) return 0;  // nothing was ever written down
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  const StorageRecord* const there = shard.find(address);
+  const Entry* const there = shard.find(address);
   return there == nullptr ? 0 : there->id;
 }
 
 void* Ledger::base_deleter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
   const BriefLockHolder hold(shard.lock);
-  const StorageRecord* const there = shard.find(address);
+  const Entry* const there = shard.find(address);
   return there == nullptr ? nullptr : there->base_deleter;
 }
 
@@ -432,33 +405,20 @@ void Ledger::unpin(uint64_t epoch) noexcept {
   unlock_all();
   // Wanted while some pinned instant saw the storage alive.
   const auto wanted = [&](const Entry& stone) {
-    const auto pin = pins_.lower_bound(stone.record.birth_epoch);
+    const auto pin = pins_.lower_bound(stone.birth_epoch);
     return pin != pins_.end() && pin->first < stone.death_epoch;
   };
   for (Shard& shard : shards_) {
-    const BriefLockHolder hold(shard.lock);
-    if (shard.dead_for_instants > 0) sweep(shard, wanted);
-  }
-}
-
-template <typename Visit>
-void Ledger::visit_entries(Shard& shard, const Visit& visit) {
-  {
-    const BriefLockHolder hold(shard.lock);
-    if (shard.live.size + shard.dead.size <= kFewEntries) {
-      for (const List* list : {&shard.live, &shard.dead}) {
-        for (Slot slot = list->oldest; slot != kNone; slot = shard.entry(slot).newer)
-          visit(shard.entry(slot));
-      }
-      return;
+    {
+      const BriefLockHolder hold(shard.lock);
+      if (shard.dead_for_instants == 0) continue;
+      shard.dead_for_instants = 0;
+      shard.unpinning = shard.dead.oldest;
     }
-  }
-  for (size_t chunk = 0;; ++chunk) {
-    const BriefLockHolder hold(shard.lock);
-    if (chunk * kChunk >= shard.used) return;
-    const Entry* const entries = shard.chunks[chunk].get();
-    for (size_t i = 0; i < std::min<size_t>(kChunk, shard.used - chunk * kChunk); ++i) {
-      if (entries[i].record.id != 0) visit(entries[i]);
+    for (bool more = true; more;) {
+      const BriefLockHolder hold(shard.lock);
+      shard.dead_for_instants += sweep_some(shard, shard.unpinning, kChunk, wanted);
+      more = shard.unpinning != kNone;
     }
   }
 }
@@ -486,40 +446,49 @@ RecordList Ledger::gather_all(Share share, const Wanted& wanted) {
   take_page_faults(records.data(), most * sizeof(StorageRecord));
   for (Shard& shard : shards_) {
     visit_entries(shard, [&](const Entry& entry) {
-      if (wanted(entry)) records.push_back(entry.record);
+      if (wanted(entry)) records.push_back(entry.record());
     });
   }
   return RecordList(std::move(records));
 }
 
+template <typename IsPast, typename Live, typename Dead, typename Visit>
+void Ledger::visit_recent(Shard& shard, const IsPast& is_past, const Live& live, const Dead& dead,
+                          const Visit& visit) {
+  {
+    const BriefLockHolder hold(shard.lock);
+    size_t recent = shard.dead.size;
+    for (Slot slot = shard.live.newest;
+         recent <= kFewEntries && slot != kNone && !is_past(shard.entry(slot));
+         slot = shard.entry(slot).older)
+      ++recent;
+    if (recent <= kFewEntries) {
+      for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot));
+           slot = shard.entry(slot).older) {
+        if (live(shard.entry(slot))) visit(shard.entry(slot));
+      }
+      for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer) {
+        if (dead(shard.entry(slot))) visit(shard.entry(slot));
+      }
+      return;
+    }
+  }
+  visit_entries(shard, [&](const Entry& entry) {
+    if (entry.is_alive() ? !is_past(entry) && live(entry) : dead(entry)) visit(entry);
+  });
+}
+
 template <typename IsPast, typename Live, typename Dead>
 RecordList Ledger::gather_recent(const IsPast& is_past, const Live& live, const Dead& dead) {
   size_t most = 0;
-  for (Shard& shard : shards_) {
-    const BriefLockHolder hold(shard.lock);
-    if (shard.live.oldest != kNone && !is_past(shard.entry(shard.live.oldest).record)) {
-      most += shard.live.size;
-    } else {
-      for (Slot slot = shard.live.newest; slot != kNone && !is_past(shard.entry(slot).record);
-           slot = shard.entry(slot).older)
-        ++most;
-    }
-    for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer)
-      most += dead(shard.entry(slot));
-  }
+  for (Shard& shard : shards_)
+    visit_recent(shard, is_past, live, dead, [&](const Entry&) { ++most; });
   LargeVector<StorageRecord> records;
   records.reserve(most);
   take_page_faults(records.data(), most * sizeof(StorageRecord));
   for (Shard& shard : shards_) {
-    const BriefLockHolder hold(shard.lock);
-    for (Slot slot = shard.live.newest; slot != kNone; slot = shard.entry(slot).older) {
-      const StorageRecord& record = shard.entry(slot).record;
-      if (is_past(record)) break;
-      if (live(record)) records.push_back(record);
-    }
-    for (Slot slot = shard.dead.oldest; slot != kNone; slot = shard.entry(slot).newer) {
-      if (dead(shard.entry(slot))) records.push_back(shard.entry(slot).record);
-    }
+    visit_recent(shard, is_past, live, dead,
+                 [&](const Entry& entry) { records.push_back(entry.record()); });
   }
   return RecordList(std::move(records));
 }
@@ -527,22 +496,20 @@ RecordList Ledger::gather_recent(const IsPast& is_past, const Live& live, const 
 void Ledger::collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died) {
   if (since == 0) {
     born = gather_all(Share::kMost, [&](const Entry& entry) {
-      return entry.record.birth_epoch <= instant &&
-             (entry.is_alive() || entry.death_epoch > instant);
+      return entry.birth_epoch <= instant && (entry.is_alive() || entry.death_epoch > instant);
     });
   } else {
-    born = gather_recent([&](const StorageRecord& record) { return record.birth_epoch <= since; },
-                         [&](const StorageRecord& record) { return record.birth_epoch <= instant; },
+    born = gather_recent([&](const Entry& entry) { return entry.birth_epoch <= since; },
+                         [&](const Entry& entry) { return entry.birth_epoch <= instant; },
                          [&](const Entry& stone) {
-                           const uint64_t birth = stone.record.birth_epoch;
+                           const uint64_t birth = stone.birth_epoch;
                            return birth > since && birth <= instant && stone.death_epoch > instant;
                          });
   }
   if (died == nullptr) return;
-  *died = gather_recent([](const StorageRecord&) { return true; },
-                        [](const StorageRecord&) { return false; },
+  *died = gather_recent([](const Entry&) { return true; }, [](const Entry&) { return false; },
                         [&](const Entry& stone) {
-                          return stone.record.birth_epoch <= since && stone.death_epoch > since &&
+                          return stone.birth_epoch <= since && stone.death_epoch > since &&
                                  stone.death_epoch <= instant;
                         });
 }
@@ -709,8 +676,8 @@ void Ledger::complete_births(std::vector<LedgerEvent>& events) {
     const BriefLockHolder hold(shard.lock);
     const auto row = shard.by_address.find(event.address);
     if (row == shard.by_address.end()) continue;
-    const StorageRecord& record = shard.entry(row->second).record;
-    if (record.id == event.id) EventRing::fill(event, record);
+    const Entry& entry = shard.entry(row->second);
+    if (entry.id == event.id) EventRing::fill(event, entry);
   }
 }
 
@@ -756,9 +723,8 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak&
       own, [](DeviceCounters* pinned) { pinned->unpin(); });
   result.bytes = peak.bytes;
   result.records = gather_all(Share::kSome, [&](const Entry& entry) {
-    const StorageRecord& record = entry.record;
-    return record.device == device && record.birth_order <= peak.order &&
-           (label == 0 || (record.peak_labels & label) != 0) &&
+    return entry.device == device && entry.birth_order <= peak.order &&
+           (label == 0 || (entry.peak_labels & label) != 0) &&
            (entry.is_alive() || peak.order < entry.death_order);
   });
   // Read last, so that what was lost meanwhile counts.

@@ -111,6 +111,7 @@ class Ledger {
     Birthplace birthplace;
     bool adopted = false;
     bool raw_block = false;
+    bool names_only = false;
     LabelSet peak_labels = 0;
     uint32_t stack = 0;
     float stack_weight = 0;
@@ -143,15 +144,13 @@ class Ledger {
                 size_t dims, int8_t dtype, void* owner = nullptr, Place likely = 0) noexcept;
   bool set_owner(uintptr_t address, void* owner) noexcept;
   // Calls back with every live record of a device, in no order and with its shard locked: for a few
-  // instructions each.
+  // instructions each. What is born or dies meanwhile may be left out.
   template <typename Visit>
   void visit_live(DeviceKey device, const Visit& visit) const {
     for (Shard& shard : shards_) {
-      const BriefLockHolder hold(shard.lock);
-      for (Slot slot = shard.live.oldest; slot != kNone; slot = shard.entry(slot).newer) {
-        const StorageRecord& record = shard.entry(slot).record;
-        if (record.device == device) visit(record);
-      }
+      visit_entries(shard, [&](const TableEntry& entry) {
+        if (entry.is_alive() && entry.device == device) visit(entry);
+      });
     }
   }
   void set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept;
@@ -161,6 +160,8 @@ class Ledger {
   bool is_parameter_like(uintptr_t address) const noexcept;
   // Returns the parameter of the birthplace of what lies there; 0: none.
   uint64_t parameter_at(uintptr_t address) const noexcept;
+  // Returns the birthplace's label and forward label.
+  std::pair<NameId, NameId> labels_at(uintptr_t address) const noexcept;
   // Returns whether any storage ever was: this program trains.
   bool any_parameter_like() const noexcept {
     return any_parameter_like_.load(std::memory_order_relaxed);
@@ -242,22 +243,15 @@ class Ledger {
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
-  using Slot = uint32_t;
-  static constexpr Slot kNone = ~Slot{0};
+  using Slot = TableEntry::Slot;
+  static constexpr Slot kNone = TableEntry::kNone;
   static constexpr size_t kChunk = 256;
   static constexpr size_t kFewTombstones = 16;
+  static constexpr size_t kSweptByDeath = 64;
   static constexpr size_t kFewEntries = 4 * kChunk;  // of a shard: visited in one go
 
   // An entry becomes a tombstone by moving to another list: a death allocates nothing.
-  struct Entry {
-    StorageRecord record;  // id 0: the entry is free
-    uint64_t death_epoch = 0;
-    uint64_t death_order = 0;  // 0: is alive
-    Slot older = kNone;        // doubly linked; `newer` also links the free entries
-    Slot newer = kNone;
-
-    bool is_alive() const noexcept { return death_order == 0; }
-  };
+  using Entry = TableEntry;
   struct List {
     Slot oldest = kNone;
     Slot newest = kNone;
@@ -265,6 +259,7 @@ class Ledger {
   };
   struct ShardTotals {
     DeviceKey device;
+    DeviceCounters* counters = nullptr;  // the device's
     int64_t allocated_bytes = 0, freed_bytes = 0, allocated_count = 0, freed_count = 0;
     int64_t table_bytes = 0, adopted_bytes = 0, raw_block_bytes = 0, library_workspace_bytes = 0;
   };
@@ -280,19 +275,52 @@ class Ledger {
     // At most this many tombstones are there for an instant.
     size_t dead_for_instants ABSL_GUARDED_BY(lock) = 0;
     size_t sweep_at ABSL_GUARDED_BY(lock) = kFewTombstones;
+    // The next tombstones to look at: by deaths, and by who gives back an instant. kNone: they are
+    // through.
+    Slot sweeping ABSL_GUARDED_BY(lock) = kNone;
+    Slot unpinning ABSL_GUARDED_BY(lock) = kNone;
     std::vector<ShardTotals> totals ABSL_GUARDED_BY(lock);
     std::unique_ptr<EventRing> ring ABSL_GUARDED_BY(lock);  // null: nothing is recorded
 
     Entry& entry(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
       return chunks[slot / kChunk][slot % kChunk];
     }
-    // Returns the live record at `address`, null if there is none.
-    StorageRecord* find(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    ShardTotals& totals_of(DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    Slot take_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    void append(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    void unlink(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
-    void give_back(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    // Returns the live entry at `address`, null if there is none.
+    Entry* find(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    // Returns null for a device of which the shard had no storage yet.
+    ShardTotals* totals_of(DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      for (ShardTotals& known : totals) {
+        if (known.device == device) return &known;
+      }
+      return nullptr;
+    }
+    Slot take_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      if (free == kNone) return take_new_slot();
+      const Slot slot = free;
+      free = entry(slot).newer;
+      return slot;
+    }
+    Slot take_new_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    void append(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      Entry& appended = entry(slot);
+      appended.older = list.newest;
+      appended.newer = kNone;
+      (list.newest == kNone ? list.oldest : entry(list.newest).newer) = slot;
+      list.newest = slot;
+      ++list.size;
+    }
+    void unlink(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      const Entry& unlinked = entry(slot);
+      (unlinked.older == kNone ? list.oldest : entry(unlinked.older).newer) = unlinked.newer;
+      (unlinked.newer == kNone ? list.newest : entry(unlinked.newer).older) = unlinked.older;
+      --list.size;
+    }
+    void give_back(Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+      Entry& given = entry(slot);
+      given.id = 0;
+      given.newer = free;
+      free = slot;
+    }
   };
 
   class Pin;
@@ -315,9 +343,12 @@ class Ledger {
   // alive at `since` and has died.
   void collect(uint64_t since, uint64_t instant, RecordList& born, RecordList* died);
   // Copies the wanted records of all shards, one shard at a time. `is_past` ends a shard's live
-  // ones, the newest first.
+  // ones, the newest first. A shard where that goes on for long is visited as by gather_all().
   template <typename IsPast, typename Live, typename Dead>
   RecordList gather_recent(const IsPast& is_past, const Live& live, const Dead& dead);
+  template <typename IsPast, typename Live, typename Dead, typename Visit>
+  static void visit_recent(Shard& shard, const IsPast& is_past, const Live& live, const Dead& dead,
+                           const Visit& visit);
   // Copies the wanted records among all there are. An instant or a peak has settled which these
   // are, and entries stay in their slots, so a shard with many is not held for longer than kChunk
   // of them take. kMost takes room for all, kSome counts first.
@@ -325,13 +356,41 @@ class Ledger {
   template <typename Wanted>
   RecordList gather_all(Share share, const Wanted& wanted);
   template <typename Visit>
-  static void visit_entries(Shard& shard, const Visit& visit);
+  static void visit_entries(Shard& shard, const Visit& visit) {
+    {
+      const BriefLockHolder hold(shard.lock);
+      if (shard.live.size + shard.dead.size <= kFewEntries) {
+        for (const List* list : {&shard.live, &shard.dead}) {
+          for (Slot slot = list->oldest; slot != kNone; slot = shard.entry(slot).newer)
+            visit(shard.entry(slot));
+        }
+        return;
+      }
+    }
+    for (size_t chunk = 0;; ++chunk) {
+      const BriefLockHolder hold(shard.lock);
+      if (chunk * kChunk >= shard.used) return;
+      const Entry* const entries = shard.chunks[chunk].get();
+      const size_t used = shard.used - chunk * kChunk;
+      for (size_t i = 0; i < (used < kChunk ? used : kChunk); ++i) {
+        if (entries[i].id != 0) visit(entries[i]);
+      }
+    }
+  }
   // Takes the record out of the living; `death_order` is the number its device gave the death.
-  void bury(Shard& shard, Slot slot, DeviceCounters& counters, uint64_t death_order)
+  void bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  bool is_wanted_for_peaks(const Entry& entry) const noexcept;
+  // Makes the totals of a device that is new to the shard; throws std::bad_alloc.
+  ShardTotals& add_totals(Shard& shard, DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  static bool is_wanted_for_peaks(const Entry& entry, const DeviceCounters& counters) noexcept {
+    // In this order, as a reader pins a peak before the next one can be seen.
+    return counters.alive_at_a_peak(entry.birth_order, entry.death_order, entry.peak_labels) ||
+           counters.is_pinned();
+  }
+  // Looks at some tombstones from `next` on, drops those that nobody wants, and moves `next` on.
+  // Returns how many of them are wanted for instants.
   template <typename Wanted>
-  void sweep(Shard& shard, const Wanted& wanted_for_instants)
+  size_t sweep_some(Shard& shard, Slot& next, size_t most, const Wanted& wanted_for_instants)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Completes births of what is still alive from the table: the event tells what was known then.
   void complete_births(std::vector<LedgerEvent>& events);

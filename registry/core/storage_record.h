@@ -1,7 +1,11 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 
 #include "absl/container/inlined_vector.h"
 #include "registry/core/name_table.h"
@@ -41,6 +45,46 @@ using LabelSet = uint32_t;
 
 constexpr int8_t kUnknownDtype = -1;
 
+using Shape = absl::InlinedVector<int64_t, 4>;
+
+// Sizes in 20 bytes: nearly all tensors have at most four, and small ones.
+class PackedShape {
+ public:
+  PackedShape() = default;
+  ~PackedShape() { clear(); }
+  PackedShape(const PackedShape&) = delete;
+  PackedShape& operator=(const PackedShape&) = delete;
+
+  void clear() noexcept {
+    if (is_large_) delete[] large();
+    is_large_ = false;
+    dims_ = 0;
+  }
+  // Throws std::bad_alloc, and then nothing has changed.
+  void assign(const int64_t* sizes, size_t dims) {
+    const bool fits = dims <= small_.size() && std::all_of(sizes, sizes + dims, [](int64_t size) {
+                        return static_cast<uint64_t>(size) <= std::numeric_limits<uint32_t>::max();
+                      });
+    if (!fits || is_large_) return assign_large(sizes, dims);
+    for (size_t i = 0; i < dims; ++i) small_[i] = static_cast<uint32_t>(sizes[i]);
+    dims_ = static_cast<uint16_t>(dims);
+  }
+  size_t size() const noexcept { return dims_; }
+  int64_t operator[](size_t i) const noexcept { return is_large_ ? large()[i] : small_[i]; }
+
+ private:
+  void assign_large(const int64_t* sizes, size_t dims);
+  int64_t* large() const noexcept {
+    int64_t* sizes = nullptr;
+    std::memcpy(&sizes, small_.data(), sizeof(sizes));
+    return sizes;
+  }
+
+  std::array<uint32_t, 4> small_{};  // or the address of all of them
+  uint16_t dims_ = 0;
+  bool is_large_ = false;
+};
+
 // One live storage. `id` is never reused; `address` is, by the next storage put there.
 struct StorageRecord {
   uint64_t id = 0;
@@ -64,7 +108,99 @@ struct StorageRecord {
   bool parameter_like = false;     // an operator consumed it as a leaf that requires grad
   bool told_parameter = false;     // a module of the program says that it is one
   bool gradient = false;           // of the leaf whose storage is birthplace.parameter
-  absl::InlinedVector<int64_t, 4> shape;
+  bool names_only = false;         // operators' results were not looked at
+  Shape shape;
 };
+
+// A StorageRecord in the table, in two cache lines: each birth writes them.
+struct alignas(64) TableEntry {
+  using Slot = uint32_t;
+  static constexpr Slot kNone = ~Slot{0};
+
+  uint64_t id = 0;  // 0: the entry is free
+  uintptr_t address = 0;
+  int64_t nbytes = 0;
+  uint64_t birth_epoch = 0;
+  uint64_t birth_order = 0;
+  // Birthplace::parameter, or the consumer of what has none.
+  uint64_t parameter_or_consumer = 0;
+  union {
+    void* owner = nullptr;  // of the living
+    uint64_t death_epoch;   // of tombstones
+  };
+  union {
+    void* base_deleter = nullptr;
+    uint64_t death_order;
+  };
+
+  Slot older = kNone;  // doubly linked; `newer` also links the free entries
+  Slot newer = kNone;
+  uint32_t thread = 0;
+  uint32_t op_sequence = 0;
+  uint32_t stack = 0;
+  float stack_weight = 0;
+  PackedShape shape;
+  static_assert(NameTable::kMaxNames <= 1 << 16);
+  uint16_t op = 0;
+  uint16_t autograd_node = 0;
+  uint16_t label = 0;
+  uint16_t forward_op = 0;
+  uint16_t forward_label = 0;
+  static_assert(kMaxPeakLabels <= 16);
+  uint16_t peak_labels = 0;
+  DeviceKey device;
+  int8_t dtype = kUnknownDtype;
+  Phase phase = Phase::kOther;
+  // All of a new entry are written at once.
+  struct Flags {
+    bool phase_inferred : 1;
+    bool parameter_inferred : 1;
+    bool is_dead : 1;
+    bool has_consumer : 1;
+    bool described : 1;
+    bool adopted : 1;
+    bool raw_block : 1;
+    bool library_workspace : 1;
+    bool parameter_like : 1;
+    bool told_parameter : 1;
+    bool gradient : 1;
+    bool names_only : 1;
+  };
+  Flags flags = {};
+
+  bool is_alive() const noexcept { return !flags.is_dead; }
+  uint64_t parameter() const noexcept { return flags.has_consumer ? 0 : parameter_or_consumer; }
+  uint64_t consumer() const noexcept { return flags.has_consumer ? parameter_or_consumer : 0; }
+  // Its flags are the caller's.
+  void set_birthplace(const Birthplace& birthplace) noexcept {
+    parameter_or_consumer = birthplace.parameter;
+    thread = birthplace.thread;
+    op_sequence = birthplace.op_sequence;
+    op = static_cast<uint16_t>(birthplace.op);
+    autograd_node = static_cast<uint16_t>(birthplace.autograd_node);
+    label = static_cast<uint16_t>(birthplace.label);
+    forward_op = static_cast<uint16_t>(birthplace.forward_op);
+    forward_label = static_cast<uint16_t>(birthplace.forward_label);
+    phase = birthplace.phase;
+  }
+  Birthplace birthplace() const noexcept {
+    Birthplace value;
+    value.parameter = parameter();
+    value.op = op;
+    value.autograd_node = autograd_node;
+    value.label = label;
+    value.forward_op = forward_op;
+    value.forward_label = forward_label;
+    value.thread = thread;
+    value.op_sequence = op_sequence;
+    value.phase = phase;
+    value.phase_inferred = flags.phase_inferred;
+    value.parameter_inferred = flags.parameter_inferred;
+    return value;
+  }
+  // Throws std::bad_alloc for want of memory for a long shape.
+  StorageRecord record() const;
+};
+static_assert(sizeof(TableEntry) == 128);
 
 }  // namespace memledger::core

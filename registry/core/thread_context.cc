@@ -7,16 +7,15 @@ namespace memledger::core {
 namespace {
 
 std::atomic<uint32_t> next_thread{1};
-thread_local ThreadContext context;
 static_assert(std::is_trivially_destructible_v<ThreadContext> &&
               std::is_trivially_default_constructible_v<ThreadContext>);
 
 }  // namespace
 
-ThreadContext& this_thread() noexcept {
-  ThreadContext& mine = context;
-  if (mine.thread == 0) mine.thread = next_thread.fetch_add(1, std::memory_order_relaxed);
-  return mine;
+__thread ThreadContext thread_context;
+
+void number_thread(ThreadContext& mine) noexcept {
+  mine.thread = next_thread.fetch_add(1, std::memory_order_relaxed);
 }
 
 NameId intern_cached(ThreadContext& context, NameTable& names, const char* text) noexcept {

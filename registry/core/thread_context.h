@@ -8,6 +8,7 @@
 
 #include "registry/core/name_table.h"
 #include "registry/core/optimizer_phase.h"
+#include "registry/core/stack_table.h"
 #include "registry/core/storage_record.h"
 
 namespace memledger::core {
@@ -23,6 +24,7 @@ struct ThreadContext {
     NameId forward_op;
     NameId forward_label;
     uint64_t forward_parameter;
+    StackId forward_stack;
     uint32_t op_depth;
     uint32_t op_sequence;
     Phase operator_phase;
@@ -43,8 +45,12 @@ struct ThreadContext {
   NameId forward_op;
   NameId forward_label;
   uint64_t forward_parameter;    // of the operator that made the running node
+  StackId forward_stack;         // of that operator; 0 unless stacks of operators are taken
+  StackId op_stack;              // of the running outermost operator, as far as it was taken
   uint64_t parameter;            // of the running outermost operator: see Birthplace
   uint64_t inherited_parameter;  // that of what it reads first, if it has none of its own
+  NameId inherited_label;        // and no label: the compiled region that made what it reads first
+  uint32_t script_depth;         // methods of TorchScript running one inside another
   uintptr_t source;  // what the running outermost operator reads first, if no layer is known of it
   // The last parameter consumed and its address: views of it (weight.t()) are no leaves.
   uint64_t last_parameter;
@@ -52,7 +58,8 @@ struct ThreadContext {
   uint32_t op_depth;     // operators running one inside another
   uint32_t op_sequence;  // numbers runs of the outermost one; 0 outside
   uint32_t last_sequence;
-  uint32_t node_depth;    // autograd nodes running one inside another
+  uint32_t node_depth;  // autograd nodes running one inside another
+  bool has_run_nodes;
   uint32_t last_born;     // Ledger::Place of the last storage made by this thread
   uint32_t births;        // storages made by this thread, modulo 2^32
   uint32_t births_at_op;  // `births` when the outermost operator began
@@ -79,8 +86,9 @@ struct ThreadContext {
     birthplace.autograd_node = autograd_node;
     birthplace.label = label;
     birthplace.forward_op = forward_op;
-    birthplace.forward_label = forward_label;
-    birthplace.parameter = node_depth > 0 ? forward_parameter : op_depth > 0 ? nearest() : 0;
+    birthplace.forward_label = node_depth > 0 ? forward_label : op_depth > 0 ? inherited_label : 0;
+    const bool is_told_by_node = node_depth > 0 && (forward_parameter != 0 || op_depth == 0);
+    birthplace.parameter = is_told_by_node ? forward_parameter : op_depth > 0 ? nearest() : 0;
     birthplace.parameter_inferred = birthplace.parameter != 0 && (node_depth > 0 || parameter == 0);
     birthplace.thread = thread;
     birthplace.op_sequence = op_sequence;
@@ -90,8 +98,16 @@ struct ThreadContext {
   }
 };
 
+// The calling thread's; __thread, as it needs no constructor and so no check for one.
+extern __thread ThreadContext thread_context;
+void number_thread(ThreadContext& mine) noexcept;
+
 // Returns the calling thread's context; the first call gives the thread its number. Never throws.
-ThreadContext& this_thread() noexcept;
+inline ThreadContext& this_thread() noexcept {
+  ThreadContext& mine = thread_context;
+  if (mine.thread == 0) number_thread(mine);
+  return mine;
+}
 
 // Tells readers on other threads which outermost operator each thread is running: a storage made by
 // a run that has not ended is a temporary. Threads beyond kThreads share entries, which can only
@@ -125,6 +141,7 @@ class ForwardOperators {
     NameId op = 0;
     NameId label = 0;
     uint64_t parameter = 0;
+    StackId stack = 0;
   };
   void note(uint64_t thread, uint64_t sequence, Made made) noexcept {
     Entry& entry = entries_[index(thread, sequence)];
@@ -132,6 +149,7 @@ class ForwardOperators {
     std::atomic_thread_fence(std::memory_order_release);
     entry.made.store(uint64_t{made.op} << 32 | made.label, std::memory_order_relaxed);
     entry.parameter.store(made.parameter, std::memory_order_relaxed);
+    entry.stack.store(made.stack, std::memory_order_relaxed);
     entry.key.store(key(thread, sequence), std::memory_order_release);
   }
   Made find(uint64_t thread, uint64_t sequence) const noexcept {
@@ -139,9 +157,10 @@ class ForwardOperators {
     if (entry.key.load(std::memory_order_acquire) != key(thread, sequence)) return {};
     const uint64_t made = entry.made.load(std::memory_order_relaxed);
     const uint64_t parameter = entry.parameter.load(std::memory_order_relaxed);
+    const StackId stack = entry.stack.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (entry.key.load(std::memory_order_relaxed) != key(thread, sequence)) return {};
-    return {static_cast<NameId>(made >> 32), static_cast<NameId>(made), parameter};
+    return {static_cast<NameId>(made >> 32), static_cast<NameId>(made), parameter, stack};
   }
 
  private:
@@ -149,6 +168,7 @@ class ForwardOperators {
     std::atomic<uint64_t> key{0};
     std::atomic<uint64_t> made{0};
     std::atomic<uint64_t> parameter{0};
+    std::atomic<StackId> stack{0};
   };
   // Never 0: LibTorch numbers threads from 1. Two nodes share a key only after 2^40 nodes or 2^24
   // threads.

@@ -3,7 +3,9 @@
 #include <pthread.h>
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
+#include <ctime>
 
 namespace memledger::core {
 namespace {
@@ -12,6 +14,8 @@ constexpr size_t kSlots = 1024;
 std::array<std::atomic<uint32_t>, kSlots> slots{};  // numbers of threads, 0: free
 std::atomic<size_t> slots_used{0};                  // from the first one on
 std::atomic<bool> too_many{false};
+std::atomic<int> readers{0};
+thread_local int reads_of_this_thread = 0;
 
 // Takes its thread out when the thread ends.
 struct Leaver {
@@ -32,6 +36,7 @@ std::atomic<uint32_t> TrainingThreads::generation_{1};
 void TrainingThreads::begin_anew() noexcept {
   for (std::atomic<uint32_t>& slot : slots) slot.store(0);
   too_many.store(false);
+  readers.store(reads_of_this_thread);
   generation_.fetch_add(1);
 }
 
@@ -48,9 +53,35 @@ void TrainingThreads::add(ThreadContext& thread) noexcept {
     leaver.slot = i;
     leaver.in_generation = thread.training_since;
     leaver.generation = &generation_;
-    return;
+    return wait_for_readers();
   }
   too_many.store(true);
+  wait_for_readers();
+}
+
+// Whoever reads has seen none that trains, or sees this thread's slot: one of both has written
+// before the other reads. A reader may wait for Python, which this thread may hold, so not for
+// ever.
+void TrainingThreads::wait_for_readers() noexcept {
+  constexpr int kTurns = 2000;
+  constexpr timespec kPause{0, 100'000};
+  const int error = errno;
+  for (int turn = 0; turn < kTurns && readers.load() > reads_of_this_thread; ++turn)
+    nanosleep(&kPause, nullptr);
+  errno = error;
+}
+
+bool TrainingThreads::begin_read(uint32_t thread) noexcept {
+  readers.fetch_add(1);
+  ++reads_of_this_thread;
+  if (!any_but(thread)) return true;
+  end_read();
+  return false;
+}
+
+void TrainingThreads::end_read() noexcept {
+  --reads_of_this_thread;
+  readers.fetch_sub(1);
 }
 
 bool TrainingThreads::is_training(uint32_t thread) noexcept {

@@ -25,8 +25,15 @@ class TrainingThreads {
   static bool is_training(uint32_t thread) noexcept;
   static bool any_but(uint32_t thread) noexcept;
 
+  // Returns !any_but(thread), for the calling thread. If true, a thread that is noted for the first
+  // time waits until end_read(), for at most a fifth of a second: in between, what training threads
+  // set may be read. Do not wait for other threads there.
+  static bool begin_read(uint32_t thread) noexcept;
+  static void end_read() noexcept;
+
  private:
   static void add(ThreadContext& thread) noexcept;
+  static void wait_for_readers() noexcept;
   static void begin_anew() noexcept;
 
   static std::atomic<uint32_t> generation_;  // of the process: a child of fork is the next

@@ -9,8 +9,8 @@
 #include "registry/core/growing_map.h"
 #include "registry/core/lock.h"
 #include "registry/hooks/demand_observer.h"
+#include "registry/hooks/external_storages.h"
 #include "registry/hooks/stack_sampler.h"
-#include "registry/libtorch/libtorch_storages.h"
 
 namespace memledger {
 namespace {
@@ -88,12 +88,15 @@ void let_go(void* owner) noexcept {
 }
 
 uint64_t note_birth(RegistryState& state, core::ThreadContext& thread,
-                    core::Ledger::Birth birth) noexcept {
+                    core::Ledger::Birth& birth) noexcept {
   birth.birthplace = thread.birthplace();
   birth.peak_labels = state.peak_labels.of(birth.birthplace.label, state.labels);
-  const StackSampler::Taken taken = StackSampler::take(thread, birth.nbytes);
-  birth.stack = taken.stack;
-  birth.stack_weight = taken.weight;
+  if (StackSampler::takes_some()) {
+    const StackSampler::Taken taken = StackSampler::take(thread, birth.nbytes);
+    birth.stack = taken.stack;
+    birth.stack_weight = taken.weight;
+  }
+  birth.names_only = state.names_only.load(std::memory_order_relaxed);
   void* lost_owner = nullptr;
   const uint64_t id = state.ledger.note_birth(birth, &lost_owner, &thread.last_born);
   if (lost_owner != nullptr) let_go(lost_owner);
@@ -108,10 +111,8 @@ c10::Device device_of(core::DeviceKey key) noexcept {
                      static_cast<c10::DeviceIndex>(key.index));
 }
 
-void tell_observer(uint64_t id, int64_t nbytes, core::DeviceKey device, bool birth) noexcept {
-  const BlockObserver observer =
-      RegistryState::get().block_observer.load(std::memory_order_acquire);
-  if (observer == nullptr) return;
+__attribute__((noinline)) void tell(BlockObserver observer, uint64_t id, int64_t nbytes,
+                                    core::DeviceKey device, bool birth) noexcept {
   core::calling_out();
   BlockEvent event;
   event.id = id;
@@ -119,6 +120,12 @@ void tell_observer(uint64_t id, int64_t nbytes, core::DeviceKey device, bool bir
   event.device = device_of(device);
   event.birth = birth;
   observer(event);
+}
+
+inline void tell_observer(const RegistryState& state, uint64_t id, int64_t nbytes,
+                          core::DeviceKey device, bool birth) noexcept {
+  const BlockObserver observer = state.block_observer.load(std::memory_order_acquire);
+  if (observer != nullptr) tell(observer, id, nbytes, device, birth);
 }
 
 // `context` may be null: oneDNN calls deleters so.
@@ -151,7 +158,8 @@ void free_tracked(void* context) {
     const InsideWrapped inside(thread, kType);
     if (deleter != nullptr) deleter(context);
   }
-  if (freed.id != 0) tell_observer(freed.id, freed.nbytes, freed.device, /*birth=*/false);
+  if (freed.id != 0)
+    tell_observer(RegistryState::get(), freed.id, freed.nbytes, freed.device, /*birth=*/false);
 }
 
 template <WatchedType kType, size_t... kWrapper>
@@ -165,6 +173,9 @@ constexpr std::array kDeleters = {
 static_assert(kDeleters.size() == kWatchedTypes);
 
 }  // namespace
+
+constexpr std::array<c10::DeleterFnPtr, kWatchedTypes> kFirstDeleters = {kDeleters[0].front(),
+                                                                         kDeleters[1].front()};
 
 c10::DeviceType device_type_of(WatchedType type) noexcept {
   switch (type) {
@@ -249,9 +260,10 @@ c10::DeleterFnPtr raw_deleter_of(WatchedType type, size_t index, c10::DeleterFnP
 
 void set_demand_observer(DemandObserver observer) noexcept {
   demand_observer.store(observer, std::memory_order_release);
+  RegistryState::get().has_demand_observer.store(observer != nullptr, std::memory_order_release);
 }
 
-void note_demand(int64_t nbytes) noexcept {
+void tell_demand(int64_t nbytes) noexcept {
   const DemandObserver observer = demand_observer.load(std::memory_order_acquire);
   if (observer == nullptr) return;
   static thread_local int64_t asked_bytes = 0;
@@ -300,7 +312,7 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
     state.ledger.note_dropped_record();
     return;
   }
-  tell_observer(id, birth.nbytes, birth.device, /*birth=*/true);
+  tell_observer(state, id, birth.nbytes, birth.device, /*birth=*/true);
 }
 
 void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data,
@@ -313,7 +325,7 @@ void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, con
   birth.base_deleter = reinterpret_cast<void*>(base_deleter);
   birth.raw_block = true;
   const uint64_t id = note_birth(RegistryState::get(), thread, birth);
-  if (id != 0) tell_observer(id, birth.nbytes, birth.device, /*birth=*/true);
+  if (id != 0) tell_observer(RegistryState::get(), id, birth.nbytes, birth.device, /*birth=*/true);
 }
 
 void note_raw_freed(const void* data) noexcept {
@@ -322,7 +334,7 @@ void note_raw_freed(const void* data) noexcept {
   const auto death = RegistryState::get().ledger.note_death(address_of(data));
   if (!death) return;
   let_go(death->owner);
-  tell_observer(death->id, death->nbytes, death->device, /*birth=*/false);
+  tell_observer(RegistryState::get(), death->id, death->nbytes, death->device, /*birth=*/false);
 }
 
 void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper) {
@@ -333,17 +345,25 @@ void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper) {
   }
 }
 
-bool can_adopt(const c10::StorageImpl& storage) noexcept {
+Holder holder_of(const c10::StorageImpl& storage) noexcept {
   // The unchecked accessor does not throw on fake storages, nor materialize copy-on-write ones.
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const c10::DeleterFnPtr deleter = libtorch_storages::deleter_of(data);
   // Nearly always it is one of these: each operator asks this of each input.
   for (const auto& of_type : kDeleters) {
-    if (deleter == of_type.front()) return false;
+    if (deleter == of_type.front()) return Holder::kWatched;
   }
   const std::optional<WatchedType> type = watched_type_of(data.device());
-  return type && Wrappers::of(*type).freeing_with(deleter) < Wrappers::kMax &&
-         data.get() != nullptr && data.get_context() == data.get();
+  if (!type || data.get() == nullptr) return Holder::kOther;
+  if (is_tracked_deleter(*type, deleter)) return Holder::kWatched;
+  return Wrappers::of(*type).freeing_with(deleter) < Wrappers::kMax &&
+                 data.get_context() == data.get()
+             ? Holder::kAdoptable
+             : Holder::kOther;
+}
+
+bool can_adopt(const c10::StorageImpl& storage) noexcept {
+  return holder_of(storage) == Holder::kAdoptable;
 }
 
 namespace {
@@ -407,12 +427,12 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
   if (!type) return result;
   std::vector<c10::StorageImpl*> owners;  // with a weak reference each
   RegistryState::get().ledger.visit_live(
-      key_of(*type, device), [&](const core::StorageRecord& record) {
+      key_of(*type, device), [&](const core::TableEntry& record) {
         LiveStorage live;
         live.id = record.id;
         live.address = record.address;
         live.nbytes = record.nbytes;
-        live.raw_block = record.raw_block;
+        live.raw_block = record.flags.raw_block;
         auto* const owner = static_cast<c10::StorageImpl*>(record.owner);
         owners.push_back(owner);
         if (owner != nullptr) c10::raw::weak_intrusive_ptr::incref(owner);
@@ -434,9 +454,11 @@ std::vector<LiveStorage> live_storages_here(c10::Device device) {
 void lock_adoption_for_fork() {
   adoption_lock().lock();
   context_aliases().lock().lock();
+  ExternalStorages::lock_for_fork();
 }
 
 void unlock_adoption_after_fork() {
+  ExternalStorages::unlock_after_fork();
   context_aliases().lock().unlock();
   adoption_lock().unlock();
 }

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "registry/core/lock.h"
+#include "registry/libtorch/libtorch_storages.h"
 #include "registry/live_storages.h"
 #include "registry/state.h"
 
@@ -110,7 +111,7 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
 void note_failed(WatchedType type, size_t nbytes) noexcept;
 
 // Tells the observer of demands (demand_observer.h), if it is time.
-void note_demand(int64_t nbytes) noexcept;
+void tell_demand(int64_t nbytes) noexcept;
 
 // Calls the allocator below; what that throws goes on unchanged.
 template <typename Allocate>
@@ -131,13 +132,17 @@ template <typename Allocate>
 c10::DataPtr allocate_and_note(WatchedType type, size_t index, size_t nbytes,
                                const Allocate& allocate) {
   core::calling_out();  // whoever called has called out, too
-  if (!RegistryState::get().active.load(std::memory_order_relaxed)) {
+  const RegistryState& state = RegistryState::get();
+  if (!state.active.load(std::memory_order_relaxed)) {
     if (nbytes > 0) note_unseen(type);
     return allocate();
   }
   core::ThreadContext& thread = core::this_thread();
   const bool outermost = thread.wrapper_depth[static_cast<size_t>(type)] == 0;
-  if (outermost && type == WatchedType::kCpu) note_demand(static_cast<int64_t>(nbytes));
+  if (outermost && type == WatchedType::kCpu &&
+      state.has_demand_observer.load(std::memory_order_relaxed)) {
+    tell_demand(static_cast<int64_t>(nbytes));
+  }
   c10::DataPtr data = allocate_below(type, thread, outermost, nbytes, allocate);
   if (outermost) note_allocated(type, index, thread, data, nbytes);
   return data;
@@ -150,8 +155,26 @@ void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, con
 // Call it before the block goes back to the allocator below.
 void note_raw_freed(const void* data) noexcept;
 
-// Returns whether a wrapped allocator made the storage while nobody tracked it, and it could be
-// adopted. A few pointer comparisons.
+// The deleters of the first wrappers of each type, which nearly all storages have.
+extern const std::array<c10::DeleterFnPtr, kWatchedTypes> kFirstDeleters;
+
+// Returns true if the storage is in the table. May return false for one that is.
+inline bool is_followed(const c10::StorageImpl& storage) noexcept {
+  // The unchecked accessor does not throw on fake storages, nor materialize copy-on-write ones.
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  const c10::DeleterFnPtr deleter = libtorch_storages::deleter_of(data);
+  return data.get() != nullptr && (deleter == kFirstDeleters[0] || deleter == kFirstDeleters[1]);
+}
+
+// Who made the memory of a storage.
+enum class Holder : uint8_t {
+  kWatched,    // the table follows it
+  kAdoptable,  // a wrapped allocator made it while nobody tracked it
+  kOther,      // another's, or there is none
+};
+// A few pointer comparisons.
+Holder holder_of(const c10::StorageImpl& storage) noexcept;
+// Returns whether it is kAdoptable.
 bool can_adopt(const c10::StorageImpl& storage) noexcept;
 
 // Enters such a storage into the table and follows it to its end; its deleter becomes ours, and a

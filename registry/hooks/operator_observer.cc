@@ -19,6 +19,8 @@
 #include "registry/core/training_threads.h"
 #include "registry/hooks/block_hooks.h"
 #include "registry/hooks/cuda_allocator.h"
+#include "registry/hooks/external_storages.h"
+#include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/training_notes.h"
 #include "registry/libtorch/storage_impl.h"
 #include "registry/live_storages.h"
@@ -48,6 +50,7 @@ bool is_engine_scope(const char* name) {
 // torch.compile brackets what it has compiled in an operator-like scope of this name. A scope to
 // us, too: the operators within, if there are any, have their own names and parameters.
 constexpr std::string_view kCompiledRegion = "Torch-Compiled Region: ";
+std::atomic<bool> any_compiled_region{false};
 bool is_compiled_region(const char* name) {
   return name[0] == 'T' && std::strncmp(name, kCompiledRegion.data(), kCompiledRegion.size()) == 0;
 }
@@ -65,10 +68,20 @@ uintptr_t address_of(c10::StorageImpl& storage) {
 }
 
 template <typename Visit>
-void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+void for_each_in_list(const c10::IValue& value, const Visit& visit);
+
+template <typename Visit>
+inline void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     visit(value.toTensor());
-  } else if (value.isTensorList()) {
+  } else if (value.isIntrusivePtr()) {  // no number
+    for_each_in_list(value, visit);
+  }
+}
+
+template <typename Visit>
+__attribute__((noinline)) void for_each_in_list(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorList()) visit(tensor);
   } else if (value.isOptionalTensorList()) {
     for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
@@ -81,12 +94,14 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
 }
 
 void push_node(ThreadContext& thread, const char* name) {
+  thread.has_run_nodes = true;
   if (thread.node_depth < ThreadContext::kMaxFrames) {
     thread.frames[thread.node_depth] = {thread.op,
                                         thread.autograd_node,
                                         thread.forward_op,
                                         thread.forward_label,
                                         thread.forward_parameter,
+                                        thread.forward_stack,
                                         thread.op_depth,
                                         thread.op_sequence,
                                         thread.phase.operator_phase()};
@@ -96,6 +111,7 @@ void push_node(ThreadContext& thread, const char* name) {
     thread.forward_op = 0;
     thread.forward_label = 0;
     thread.forward_parameter = 0;
+    thread.forward_stack = 0;
     thread.autograd_node = core::intern_cached(thread, RegistryState::get().names, name);
   }
   ++thread.node_depth;
@@ -111,6 +127,7 @@ void pop_node(ThreadContext& thread) {
     thread.forward_op = frame.forward_op;
     thread.forward_label = frame.forward_label;
     thread.forward_parameter = frame.forward_parameter;
+    thread.forward_stack = frame.forward_stack;
     thread.op_depth = frame.op_depth;
     thread.op_sequence = frame.op_sequence;
     thread.phase.resume_operator(frame.operator_phase);
@@ -121,17 +138,18 @@ void pop_node(ThreadContext& thread) {
 // Looks up which operator of the forward pass made the node that now runs.
 void note_forward_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0) return;
-  const auto [op, label, parameter] = RegistryState::get().forward_operators.find(
+  const auto [op, label, parameter, stack] = RegistryState::get().forward_operators.find(
       fn.forwardThreadId(), static_cast<uint64_t>(fn.seqNr()));
   thread.forward_op = op;
   thread.forward_label = label;
   thread.forward_parameter = parameter;
+  thread.forward_stack = stack;
 }
 
 // Whether inputs that need no gradient are looked at: those of frozen layers, or under no_grad, and
 // what no layer has made. Where the program tells its parameters; not in backward, and not in an
 // optimizer's step.
-bool is_followed(const ThreadContext& thread) {
+bool looks_for_layers(const ThreadContext& thread) {
   if (!RegistryState::get().ledger.any_told_parameter() || thread.node_depth > 0) return false;
   const Phase now = thread.phase.phase(/*in_operator=*/true, /*in_autograd_node=*/false);
   return now != Phase::kBackward && now != Phase::kOptimizer;
@@ -184,6 +202,64 @@ uint64_t told_parameter_among(const at::RecordFunction& fn, const core::Ledger& 
   return told;
 }
 
+// TorchScript differentiates whole graphs, of which one node is seen: it tells no layer. The last
+// input of an operator within is one that the forward pass has kept.
+bool reads_nodes_of_script(const ThreadContext& thread) {
+  return thread.node_depth > 0 && thread.script_depth > 0 && thread.forward_parameter == 0;
+}
+uint64_t layer_in_script(const at::RecordFunction& fn) {
+  const core::Ledger& ledger = RegistryState::get().ledger;
+  uint64_t told = 0;
+  uint64_t made_of = 0;
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = storage_impl_of(tensor);
+      if (storage == nullptr) return;
+      const uintptr_t address = address_of(*storage);
+      if (const uint64_t parameter = ledger.told_parameter_at(address); parameter != 0)
+        told = parameter;
+      if (const uint64_t parameter = ledger.parameter_at(address); parameter != 0)
+        made_of = parameter;
+    });
+  }
+  return told != 0 ? told : made_of;
+}
+
+// What eager code makes of a compiled graph's result, a loss say, belongs to that graph.
+void inherit_label(ThreadContext& thread, uintptr_t address) {
+  if (address == 0 || !any_compiled_region.load(std::memory_order_relaxed)) return;
+  RegistryState& state = RegistryState::get();
+  const auto [label, inherited] = state.ledger.labels_at(address);
+  for (const core::NameId one : {label, inherited}) {
+    if (one == 0 || state.labels.name(one).find(kCompiledRegion) == std::string_view::npos)
+      continue;
+    thread.inherited_label = one;
+    return;
+  }
+}
+
+void take_notice_of(ThreadContext& thread, const at::Tensor& tensor, c10::StorageImpl& storage) {
+  switch (holder_of(storage)) {
+    case Holder::kWatched:
+      return;
+    case Holder::kAdoptable:
+      adopt(storage);
+      return;
+    case Holder::kOther:
+      ExternalStorages::note(thread, tensor, /*made=*/false);
+  }
+}
+
+// What is left where nothing is asked of inputs: a look at each one's deleter.
+void adopt_inputs_of(ThreadContext& thread, const at::RecordFunction& fn) {
+  for (const c10::IValue& input : fn.inputs()) {
+    for_each_tensor(input, [&](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = storage_impl_of(tensor);
+      if (storage != nullptr && !is_followed(*storage)) take_notice_of(thread, tensor, *storage);
+    });
+  }
+}
+
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
@@ -191,7 +267,13 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
   const bool grad_on = phase.operator_phase() == Phase::kForward;
   const bool may_step = phase.may_step() && !phase.is_set() && state.ledger.any_parameter_like();
   const bool steps_are_observed = phase.may_step() && state.step_observers.any();
-  const bool reads_layers = is_followed(thread);
+  const bool reads_layers = looks_for_layers(thread);
+  const bool reads_script = reads_nodes_of_script(thread);
+  if (!grad_on && !may_step && !steps_are_observed && !reads_layers && !reads_script) {
+    if (adopting) adopt_inputs_of(thread, fn);
+    return;
+  }
+  if (reads_script) thread.inherited_parameter = layer_in_script(fn);
   const OperatorKind kind = may_step || steps_are_observed || (reads_layers && !grad_on)
                                 ? kinds.of(thread.op, name)
                                 : OperatorKind::kOther;
@@ -202,7 +284,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
     for_each_tensor(input, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
       if (storage == nullptr) return;
-      if (adopting && can_adopt(*storage)) adopt(*storage);
+      if (adopting && !is_followed(*storage)) take_notice_of(thread, tensor, *storage);
       if (grad_on && tensor.unsafeGetTensorImpl()->requires_grad()) {
         core::TrainingThreads::note(thread);
         const uintptr_t address = address_of(*storage);
@@ -232,6 +314,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
     first = false;
     if (!adopting && !grad_on && !may_step) break;
   }
+  if (thread.node_depth > 0) return;
   if (thread.parameter == 0) {
     thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter()
                                  : first_graded != 0 ? state.ledger.parameter_at(first_graded)
@@ -243,6 +326,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
     inputs.note_consumer(state.ledger, thread.nearest());
   } else {
     thread.source = inputs.first();
+    inherit_label(thread, first_graded != 0 ? first_graded : inputs.first());
   }
 }
 
@@ -250,8 +334,11 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, const c
 // or one within.
 void note_next_node(ThreadContext& thread, const at::RecordFunction& fn) {
   if (fn.seqNr() < 0 || thread.node_depth > 0) return;
-  RegistryState::get().forward_operators.note(fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
-                                              {thread.op, thread.label, thread.nearest()});
+  if (thread.op_stack == 0) thread.op_stack = StackSampler::take_of_operator();
+  RegistryState::get().forward_operators.note(
+      fn.threadId(), static_cast<uint64_t>(fn.seqNr()),
+      {thread.op, thread.inherited_label != 0 ? thread.inherited_label : thread.label,
+       thread.nearest(), thread.op_stack});
 }
 
 // Tells of inferred steps. Those in a ScopedPhase or an optimizer's scope end with it.
@@ -269,6 +356,17 @@ void note_step(ThreadContext& thread) {
   }
 }
 
+// What inputs would have told of the thread: it may read or write parameters.
+void note_training_unseen(ThreadContext& thread, const char* name) noexcept {
+  if (core::TrainingThreads::is_noted(thread)) return;
+  const Phase now = thread.phase.operator_phase();
+  if (now == Phase::kForward ||
+      (now != Phase::kBackward && kinds.of(thread.op, name) == OperatorKind::kStep)) {
+    core::TrainingThreads::note(thread);
+  }
+}
+
+template <bool kNamesOnly>
 void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const char* name) {
   if (thread.op_depth++ > 0) {
     note_next_node(thread, fn);
@@ -284,21 +382,30 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   state.running.set(thread.thread, thread.op_sequence);
   thread.parameter = 0;
   thread.inherited_parameter = 0;
+  thread.inherited_label = 0;
   thread.source = 0;
+  thread.op_stack = 0;
   thread.births_at_op = thread.births;
   thread.births_seen = thread.births;
 
-  const bool backward = thread.node_depth > 0 || torch::autograd::get_current_graph_task_id() != -1;
+  // Around nodes, in callbacks at the end of a pass, the engine says that it runs.
+  const bool backward =
+      thread.node_depth > 0 ||
+      (thread.has_run_nodes && torch::autograd::get_current_graph_task_id() != -1);
   thread.phase.begin_operator(backward                     ? OptimizerPhase::Mode::kBackward
                               : at::GradMode::is_enabled() ? OptimizerPhase::Mode::kForward
                                                            : OptimizerPhase::Mode::kNoGrad);
   // Not in backward: AccumulateGrad detaches, too, which on CUDA would note the engine's thread as
   // training for ever.
-  if (!backward && state.gradients_wanted.load(std::memory_order_relaxed) > 0 &&
+  if (state.gradients_wanted.load(std::memory_order_relaxed) > 0 && !backward &&
       !core::TrainingThreads::is_noted(thread) && core::may_be_of_zero_grad(name)) {
     core::TrainingThreads::note(thread);
   }
-  look_at_inputs(thread, fn, name);
+  if constexpr (kNamesOnly) {
+    note_training_unseen(thread, name);
+  } else {
+    look_at_inputs(thread, fn, name);
+  }
   if (reads_all_layers(name)) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);
   note_next_node(thread, fn);
@@ -313,7 +420,7 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
       const uintptr_t address = address_of(*storage);
       if (address == 0 || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
       const at::IntArrayRef sizes = tensor.sizes();
-      const bool owns = owns_watched_block_here(*storage);
+      const bool owns = is_followed(*storage) || owns_watched_block_here(*storage);
       if (state.ledger.describe(address, thread.thread, thread.op_sequence, sizes.data(),
                                 sizes.size(), static_cast<int8_t>(tensor.scalar_type()),
                                 owns ? storage : nullptr, thread.last_born)) {
@@ -327,15 +434,24 @@ void describe_outputs(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
+template <bool kNamesOnly>
 void end_operator(ThreadContext& thread, const at::RecordFunction& fn) {
   if (thread.op_depth == 0) return;
   const bool outermost = thread.op_depth == 1;
   // Most operators make nothing (views, in-place), or an operator inside them has already shown it.
-  if (thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
+  if (!kNamesOnly && thread.births != (outermost ? thread.births_at_op : thread.births_seen)) {
     try {
       describe_outputs(thread, fn);
     } catch (...) {  // a tensor that cannot be looked into
       RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  if (outermost && adopts_inputs.load(std::memory_order_relaxed) &&
+      ExternalStorages::may_be_made_by(fn.name())) {
+    for (const c10::IValue& output : fn.outputs()) {
+      for_each_tensor(output, [&](const at::Tensor& tensor) {
+        ExternalStorages::note(thread, tensor, /*made=*/true);
+      });
     }
   }
   thread.births_seen = thread.births;
@@ -357,6 +473,7 @@ struct LabelBefore : at::ObserverContext {
   core::NameId before = 0;
   core::NameId inside = 0;
   bool is_step = false;
+  bool is_script = false;
 };
 
 std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
@@ -372,6 +489,8 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   path.append(kind).append(fn.name());
   thread.label = context->inside = names.intern(path);
   RegistryState::get().label_history.note(thread.thread, thread.label);
+  context->is_script = !kind.empty();
+  if (context->is_script) ++thread.script_depth;
   context->is_step = std::strncmp(fn.name(), kStepScope.data(), kStepScope.size()) == 0;
   if (context->is_step) {
     thread.phase.begin_step();
@@ -380,6 +499,7 @@ std::unique_ptr<at::ObserverContext> start_labelled_scope(ThreadContext& thread,
   return context;
 }
 
+template <bool kNamesOnly>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   core::calling_out();  // whoever called has called out, too
   ThreadContext& thread = core::this_thread();
@@ -398,9 +518,10 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
         if (is_engine_scope(name)) {
           push_node(thread, name + kEngineScope.size());
         } else if (is_compiled_region(name)) {
+          any_compiled_region.store(true, std::memory_order_relaxed);
           return start_labelled_scope(thread, fn);
         } else {
-          start_operator(thread, fn, name);
+          start_operator<kNamesOnly>(thread, fn, name);
         }
       }
     }
@@ -413,6 +534,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 void end_labelled_scope(ThreadContext& thread, const at::ObserverContext* context) {
   const auto* const label = static_cast<const LabelBefore*>(context);
   if (label == nullptr || label->thread != thread.thread) return;
+  if (label->is_script && thread.script_depth > 0) --thread.script_depth;
   if (label->is_step) {
     thread.phase.end_step();
     core::StepMarks* const marks = RegistryState::get().step_marks.load(std::memory_order_acquire);
@@ -423,6 +545,7 @@ void end_labelled_scope(ThreadContext& thread, const at::ObserverContext* contex
   RegistryState::get().label_history.note(thread.thread, thread.label);
 }
 
+template <bool kNamesOnly>
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   core::calling_out();
   ThreadContext& thread = core::this_thread();
@@ -447,7 +570,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
         } else if (is_compiled_region(name)) {
           end_labelled_scope(thread, context);
         } else {
-          end_operator(thread, fn);
+          end_operator<kNamesOnly>(thread, fn);
         }
       }
     }
@@ -456,22 +579,30 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   }
 }
 
-at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+// For kAll and for kNames.
+std::array<at::CallbackHandle, 2> handles = {at::INVALID_CALLBACK_HANDLE,
+                                             at::INVALID_CALLBACK_HANDLE};
+
+template <bool kNamesOnly>
+at::CallbackHandle add_callback() {
+  return at::addGlobalCallback(
+      at::RecordFunctionCallback(&on_start<kNamesOnly>, &on_end<kNamesOnly>)
+          .needsInputs(!kNamesOnly)
+          .needsOutputs(!kNamesOnly)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                   at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
+}
 
 }  // namespace
 
-void OperatorObserver::start() {
+void OperatorObserver::start(bool names_only) {
   core::calling_out();
+  at::CallbackHandle& handle = handles[names_only ? 1 : 0];
   if (handle != at::INVALID_CALLBACK_HANDLE) {
     at::reenableCallback(handle);
     return;
   }
-  handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(&on_start, &on_end)
-          .needsInputs(true)
-          .needsOutputs(true)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                   at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION}));
+  handle = names_only ? add_callback<true>() : add_callback<false>();
 }
 
 void OperatorObserver::adopt_inputs(bool adopt) noexcept {
@@ -480,7 +611,9 @@ void OperatorObserver::adopt_inputs(bool adopt) noexcept {
 
 void OperatorObserver::stop() {
   core::calling_out();
-  if (handle != at::INVALID_CALLBACK_HANDLE) at::disableCallback(handle);
+  for (const at::CallbackHandle handle : handles) {
+    if (handle != at::INVALID_CALLBACK_HANDLE) at::disableCallback(handle);
+  }
 }
 
 }  // namespace memledger

@@ -12,7 +12,8 @@ namespace memledger {
 // once.
 class OperatorObserver {
  public:
-  static void start();
+  // With `names_only` it looks at neither inputs nor results (RegistryOptions::Detail::kNames).
+  static void start(bool names_only);
   static void stop();
   // Sets whether storages born before tracking are adopted when an operator consumes them. At any
   // time.

@@ -26,6 +26,7 @@ std::atomic<Policy> policy{Policy::kNone};
 std::atomic<int64_t> policy_bytes{0};
 std::atomic<Policy> python_policy{Policy::kNone};
 std::atomic<int64_t> python_bytes{0};
+std::atomic<bool> follows_nodes{false};
 
 // xorshift64*: good enough for sampling.
 double uniform(uint64_t& state) {
@@ -109,8 +110,9 @@ struct OwnAddresses {
 bool is_of_program(const StackFrame& frame) {
   if (is_foreign_library(base_name(frame.file))) return false;
   if (frame.function.empty()) return frame.line > 0 && !is_foreign_source(frame.file);
-  for (const std::string_view space : {"at::", "c10::", "torch::", "std::", "__gnu_cxx::",
-                                       "memledger::Tracking", "memledger::virtual_gpu::"}) {
+  for (const std::string_view space :
+       {"at::", "c10::", "torch::", "std::", "__gnu_cxx::", "memledger::Tracking",
+        "memledger::layers::", "memledger::virtual_gpu::"}) {
     // A template's name begins with its result type: for `std::vector<int> Net::parts<int>()` the
     // caller is shown.
     if (starts_with(frame.function, space)) return false;
@@ -191,16 +193,27 @@ StackFrame find_program_frame(uint32_t stack) {
 
 }  // namespace
 
+std::atomic<bool> StackSampler::takes_some_{false};
+
 void StackSampler::set(StackOptions options) noexcept {
   const bool needs_bytes = options.policy == Policy::kSampled;
   policy_bytes.store(options.bytes, std::memory_order_relaxed);
   policy.store(needs_bytes && options.bytes <= 0 ? Policy::kAll : options.policy,
                std::memory_order_relaxed);
+  note_whether_some_are_taken();
 }
 
 void StackSampler::set_python(StackOptions options) noexcept {
   python_bytes.store(options.bytes, std::memory_order_relaxed);
   python_policy.store(options.policy, std::memory_order_relaxed);
+  note_whether_some_are_taken();
+}
+
+// By whom sets both policies: one thread at a time, or one at load.
+void StackSampler::note_whether_some_are_taken() noexcept {
+  takes_some_.store(policy.load(std::memory_order_relaxed) != Policy::kNone ||
+                        python_policy.load(std::memory_order_relaxed) != Policy::kNone,
+                    std::memory_order_relaxed);
 }
 
 StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbytes) noexcept {
@@ -225,6 +238,7 @@ StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbyt
       break;
   }
   taken.stack = of_python ? take_python() : take_program_now();
+  if (thread.forward_stack != 0) taken.stack = joined(taken.stack, thread.forward_stack);
   if (taken.stack == 0) return taken;
   taken.weight = 1;
   if (wanted == Policy::kSampled) {
@@ -234,6 +248,35 @@ StackSampler::Taken StackSampler::take(core::ThreadContext& thread, int64_t nbyt
   return taken;
 }
 
+void StackSampler::follow_nodes() noexcept { follows_nodes.store(true, std::memory_order_relaxed); }
+
+core::StackId StackSampler::take_of_operator() noexcept {
+  if (!follows_nodes.load(std::memory_order_relaxed)) return 0;
+  const bool is_python = python_policy.load(std::memory_order_relaxed) != Policy::kNone;
+  return is_python ? take_python() : take_program_now();
+}
+
+core::StackId StackSampler::take_with_operator(const core::ThreadContext& thread) noexcept {
+  const core::StackId own = take_program_now();
+  return thread.forward_stack == 0 ? own : joined(own, thread.forward_stack);
+}
+
+// A Python program's own frames of C++ tell nothing beside the operator's of Python.
+core::StackId StackSampler::joined(core::StackId own, core::StackId of_operator) noexcept {
+  try {
+    std::vector<void*> frames = table().frames(own);
+    const std::vector<void*> behind = table().frames(of_operator);
+    const auto is_python = [](const std::vector<void*>& stack) {
+      return !stack.empty() && PythonStack::has(stack.front());
+    };
+    if (is_python(frames) != is_python(behind)) return of_operator;
+    frames.insert(frames.end(), behind.begin(), behind.end());
+    return table().intern(std::move(frames));
+  } catch (...) {  // no memory
+    return own;
+  }
+}
+
 core::StackId StackSampler::take_python() noexcept { return table().intern(PythonStack::take()); }
 
 core::StackId StackSampler::take_program_now() noexcept {
@@ -241,10 +284,33 @@ core::StackId StackSampler::take_program_now() noexcept {
   return of_python != 0 ? of_python : take_now();
 }
 
+namespace {
+
+// LibTorch's unwinder keeps a reference into a map of addresses while it waits for its own lock,
+// and another thread's new address moves what is in that map: one at a time. Taken inside
+// UsesLoadedLibraries, so that nobody holds it at a fork.
+core::Lock& unwinder_lock() {
+  static auto* const lock = new core::Lock;
+  return *lock;
+}
+
+std::vector<void*> unwind_alone() {
+  const core::LockHolder hold(unwinder_lock());
+  return torch::unwind::unwind();
+}
+
+// What libraries there are, it finds out under a shared lock: do it before the symbolizer asks.
+void find_libraries_of(const std::vector<void*>& addresses) {
+  const core::LockHolder hold(unwinder_lock());
+  for (void* const address : addresses) torch::unwind::libraryFor(address);
+}
+
+}  // namespace
+
 core::StackId StackSampler::take_now() noexcept {
   try {
     const core::UsesLoadedLibraries uses;
-    return table().intern(torch::unwind::unwind());
+    return table().intern(unwind_alone());
   } catch (...) {
     RegistryState::get().swallowed_exceptions.fetch_add(1, std::memory_order_relaxed);
     return 0;
@@ -296,6 +362,7 @@ std::vector<StackFrame> frames_at(const std::vector<void*>& addresses) {
     core::calling_out();
     try {
       const core::UsesLoadedLibraries uses;
+      find_libraries_of(unknown);
       symbolized = torch::unwind::symbolize(unknown, torch::unwind::Mode::fast);
     } catch (...) {
       symbolized.clear();

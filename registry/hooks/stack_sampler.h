@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "registry/core/stack_table.h"
@@ -19,7 +20,17 @@ class StackSampler {
   static void set(StackOptions options) noexcept;
   // For storages that set() takes none of, in a Python program: Python's stack, kFrom excepted.
   static void set_python(StackOptions options) noexcept;
+  // False: take() would take none of any storage. One load.
+  static bool takes_some() noexcept { return takes_some_.load(std::memory_order_relaxed); }
+  // Takes those of operators that make autograd nodes, too: a node runs on a thread without lines
+  // of the program, and what it allocates has its operator's frames behind its own. For the life of
+  // the process.
+  static void follow_nodes() noexcept;
   static Taken take(core::ThreadContext& thread, int64_t nbytes) noexcept;
+  // Returns 0 unless follow_nodes() was called.
+  static core::StackId take_of_operator() noexcept;
+  // Takes the program's stack whatever the policy, in a node with its operator's frames behind it.
+  static core::StackId take_with_operator(const core::ThreadContext& thread) noexcept;
 
   // Takes one whatever the policy; 0 where that fails.
   static core::StackId take_now() noexcept;
@@ -34,7 +45,10 @@ class StackSampler {
   static void unlock_after_fork();
 
  private:
+  static std::atomic<bool> takes_some_;
+  static void note_whether_some_are_taken() noexcept;
   static core::StackId take_python() noexcept;
+  static core::StackId joined(core::StackId own, core::StackId of_operator) noexcept;
 };
 
 }  // namespace memledger

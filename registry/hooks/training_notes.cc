@@ -120,10 +120,23 @@ void mark_gradient(const at::Tensor& leaf) {
 
 core::Lock& training_notes_lock() { return notes().lock; }
 
-bool no_other_thread_trains() noexcept {
+namespace {
+
+bool was_refused() noexcept {
   const CopyDecision* const decision = copy_decision();
-  if (decision != nullptr && decision->role == CopyDecision::Role::kRefused) return false;
-  return copy_services().no_other_thread_trains();
+  return decision != nullptr && decision->role == CopyDecision::Role::kRefused;
+}
+
+}  // namespace
+
+bool no_other_thread_trains() noexcept {
+  return !was_refused() && copy_services().no_other_thread_trains();
+}
+
+TrainingRead::TrainingRead() noexcept
+    : may_(!was_refused() && copy_services().begin_training_read()) {}
+TrainingRead::~TrainingRead() {
+  if (may_) copy_services().end_training_read();
 }
 
 bool trains(uint32_t thread) noexcept { return copy_services().trains(thread); }
@@ -195,7 +208,8 @@ at::Tensor noted_gradient_here(const at::Tensor& leaf) {
 
 at::Tensor gradient_of(const at::Tensor& leaf) {
   if (at::Tensor noted = GradientNotes::find(leaf); noted.defined()) return noted;
-  if (!no_other_thread_trains()) return {};
+  const TrainingRead read;
+  if (!read) return {};
   const AutogradMeta* const meta = meta_of(leaf);
   return meta == nullptr ? at::Tensor() : meta->grad_;
 }

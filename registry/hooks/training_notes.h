@@ -27,6 +27,22 @@ core::Lock& training_notes_lock();
 // seen to train. False where this copy was refused, as it sees none.
 bool no_other_thread_trains() noexcept;
 bool trains(uint32_t thread) noexcept;
+
+// Whether the calling thread may read what training threads set: no_other_thread_trains(), and a
+// thread that begins to meanwhile waits. For some microseconds: a thread that waits for too long
+// goes on.
+class TrainingRead {
+ public:
+  TrainingRead() noexcept;
+  ~TrainingRead();
+  TrainingRead(const TrainingRead&) = delete;
+  TrainingRead& operator=(const TrainingRead&) = delete;
+  explicit operator bool() const noexcept { return may_; }
+
+ private:
+  const bool may_;
+};
+
 void note_that_this_thread_trains() noexcept;
 
 class GradientNotes {

@@ -54,6 +54,7 @@ class CopyServices {
   virtual uint32_t this_thread_number() noexcept = 0;
   virtual BlockObserver set_block_observer(BlockObserver observer) noexcept = 0;
   virtual std::vector<LiveStorage> live_storages(c10::Device device) = 0;
+  virtual std::vector<ExternalStorage> external_storages() = 0;
   virtual void know_storage(c10::StorageImpl& storage) = 0;
   virtual void know_parameter(c10::StorageImpl& storage) noexcept = 0;
   virtual c10::Allocator* watched_cpu_allocator(c10::Allocator* allocator) noexcept = 0;
@@ -67,6 +68,8 @@ class CopyServices {
   virtual void note_gradient(const at::Tensor& leaf) = 0;
   virtual at::Tensor noted_gradient(const at::Tensor& leaf) = 0;
   virtual bool no_other_thread_trains() noexcept = 0;
+  virtual bool begin_training_read() noexcept = 0;
+  virtual void end_training_read() noexcept = 0;
   virtual bool trains(uint32_t thread) noexcept = 0;
   virtual void note_that_this_thread_trains() noexcept = 0;
   virtual void add_step_observer(StepObserver observer) noexcept = 0;

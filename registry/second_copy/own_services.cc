@@ -11,6 +11,7 @@
 #include "registry/core/training_threads.h"
 #include "registry/device_statistics.h"
 #include "registry/hooks/block_hooks.h"
+#include "registry/hooks/external_storages.h"
 #include "registry/hooks/python_stack.h"
 #include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/training_notes.h"
@@ -84,6 +85,7 @@ class OwnServices final : public CopyServices {
   std::vector<LiveStorage> live_storages(c10::Device device) override {
     return live_storages_here(device);
   }
+  std::vector<ExternalStorage> external_storages() override { return ExternalStorages::alive(); }
   void know_storage(c10::StorageImpl& storage) override { know_storage_here(storage); }
   void know_parameter(c10::StorageImpl& storage) noexcept override {
     RegistryState::get().ledger.mark_told_parameter(
@@ -108,6 +110,10 @@ class OwnServices final : public CopyServices {
   bool no_other_thread_trains() noexcept override {
     return !core::TrainingThreads::any_but(core::this_thread().thread);
   }
+  bool begin_training_read() noexcept override {
+    return core::TrainingThreads::begin_read(core::this_thread().thread);
+  }
+  void end_training_read() noexcept override { core::TrainingThreads::end_read(); }
   bool trains(uint32_t thread) noexcept override {
     return core::TrainingThreads::is_training(thread);
   }
@@ -195,6 +201,7 @@ BlockObserver set_block_observer(BlockObserver observer) noexcept {
 std::vector<LiveStorage> live_storages(c10::Device device) {
   return copy_services().live_storages(device);
 }
+std::vector<ExternalStorage> external_storages() { return copy_services().external_storages(); }
 void know_storage(c10::StorageImpl& storage) { copy_services().know_storage(storage); }
 void know_parameter(c10::StorageImpl& storage) noexcept { copy_services().know_parameter(storage); }
 c10::Allocator* watched_cpu_allocator(c10::Allocator* allocator) noexcept {

@@ -28,8 +28,8 @@ std::string_view number_at_start_of(std::string_view text) {
 }
 
 // Returns what PyTorch's own scopes among the labels say that a storage without a parameter belongs
-// to: a graph that torch.compile made (`compiled graph 0/1`), a wrapper (DDP's buckets), the
-// optimizer that steps. Empty if none says.
+// to: a graph that torch.compile made (`compiled graph 0/1`), a wrapper (DDP's buckets), a module
+// for which FSDP2 gathers or scatters, the optimizer that steps. Empty if none says.
 std::string part_named_by(std::string_view label) {
   constexpr std::string_view kGraph = "Torch-Compiled Region: ", kStep = "Optimizer.step#";
   if (const size_t graph = label.rfind(kGraph); graph != std::string_view::npos) {
@@ -43,6 +43,14 @@ std::string part_named_by(std::string_view label) {
   if (const size_t step = label.rfind(kStep); step != std::string_view::npos) {
     const std::string_view name = label.substr(step + kStep.size());
     return std::string(name.substr(0, name.find('.')));
+  }
+  // What FSDP2 makes on behalf of a module: FSDP::all_gather (blocks.2)
+  constexpr std::string_view kFsdp = "FSDP::";
+  if (const size_t fsdp = label.rfind(kFsdp); fsdp != std::string_view::npos) {
+    const size_t begin = label.find(" (", fsdp), end = label.find(')', fsdp);
+    if (begin == std::string_view::npos || end == std::string_view::npos || end < begin)
+      return "FSDP";
+    return std::string(label.substr(begin + 2, end - begin - 2));
   }
   for (const std::string_view wrapper :
        {"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"}) {
@@ -128,6 +136,16 @@ std::vector<ReportRow> rows_of(std::vector<const NamedTensorFacts*> tensors, Rol
   return rows;
 }
 
+// Says whose memory a kExternal row of the CPU is.
+void tell_mapping(ReportRow& row, uintptr_t address, std::optional<MemoryMaps>& maps) {
+  if (!maps.has_value()) maps.emplace();
+  const MemoryMaps::Mapping* const mapping = maps->find(address);
+  if (mapping == nullptr) return;
+  row.external =
+      mapping->shared_memory ? ExternalMemory::kSharedMemory : ExternalMemory::kMappedFile;
+  row.mapped_from = mapping->path;
+}
+
 // Fills in what is known of a storage that the registry does not have.
 void explain_elsewhere(ReportRow& row, const std::vector<const NamedTensorFacts*>& tensors,
                        bool followed, std::optional<MemoryMaps>& maps) {
@@ -160,12 +178,7 @@ void explain_elsewhere(ReportRow& row, const std::vector<const NamedTensorFacts*
     row.external_bytes = *bytes;
     if (pinned) row.external = ExternalMemory::kPinned;
     if (pinned || !device.is_cpu()) return;
-    if (!maps.has_value()) maps.emplace();
-    if (const MemoryMaps::Mapping* const mapping = maps->find(tensors.front()->address)) {
-      row.external =
-          mapping->shared_memory ? ExternalMemory::kSharedMemory : ExternalMemory::kMappedFile;
-      row.mapped_from = mapping->path;
-    }
+    tell_mapping(row, tensors.front()->address, maps);
   }
 }
 
@@ -254,10 +267,12 @@ class Builder {
     report_.time = snapshot_.time();
     report_.unseen_before_tracking = snapshot_.unseen_before_tracking();
     report_.tracking_was_off = snapshot_.tracking_was_off();
+    report_.names_only = snapshot_.names_only();
     sort_tensors();
     sort_segments();
     draft_storages();
     draft_elsewhere();
+    draft_nameless_externals();
     number_anonymous();
     for (auto& [id, device] : devices_) {
       emit(device, drafts_[id]);
@@ -396,15 +411,72 @@ class Builder {
       std::vector<ReportRow> rows = rows_of(on_storage, Role::kTensor);
       ReportRow& row = rows.front();
       explain_elsewhere(row, on_storage, instant_.active && report.followed, maps);
-      report.external_bytes += row.external_bytes;
-      if (row.external == ExternalMemory::kMappedFile) report.mapped_bytes += row.external_bytes;
-      if (row.external == ExternalMemory::kSharedMemory) report.shared_bytes += row.external_bytes;
+      if (row.kind == RowKind::kExternal) {
+        add_external(report, row);
+        named_externals_.insert(on_storage.front()->address);
+      }
       if (row.kind == RowKind::kMeta) report.would_be_bytes += row.claimed_bytes.value_or(0);
       Drafts& drafts = drafts_[{device.type(), device.index()}];
       Draft draft;
       draft.named = keep(std::move(rows));
       drafts.push_back(draft);
     }
+  }
+
+  static void add_external(DeviceReport& report, const ReportRow& row) {
+    report.external_bytes += row.external_bytes;
+    if (row.external == ExternalMemory::kMappedFile) report.mapped_bytes += row.external_bytes;
+    if (row.external == ExternalMemory::kSharedMemory) report.shared_bytes += row.external_bytes;
+  }
+
+  // External storages that no name leads to. Of several on the same memory, the largest.
+  void draft_nameless_externals() {
+    std::map<uintptr_t, const ExternalStorage*> by_address;
+    for (const ExternalStorage& storage : instant_.externals) {
+      if (named_externals_.count(storage.address) > 0 || is_within_a_row(storage)) continue;
+      const ExternalStorage*& largest = by_address[storage.address];
+      if (largest == nullptr || largest->nbytes < storage.nbytes) largest = &storage;
+    }
+    std::optional<MemoryMaps> maps;
+    uintptr_t end = 0;
+    for (const auto& [address, storage] : by_address) {
+      if (address < end || !wanted(storage->device, options_.device)) continue;  // or part of one
+      end = address + static_cast<uint64_t>(storage->nbytes);
+      draft_nameless_external(*storage, maps);
+    }
+  }
+
+  void draft_nameless_external(const ExternalStorage& storage, std::optional<MemoryMaps>& maps) {
+    ReportRow row;
+    row.kind = RowKind::kExternal;
+    row.name = "External" + std::to_string(storage.number);
+    row.anonymous = true;
+    static_cast<Birthplace&>(row) = storage;
+    row.nbytes = 0;
+    row.external_bytes = storage.nbytes;
+    row.dtype = storage.dtype;
+    if (storage.dtype.has_value()) row.shape.emplace(storage.shape.begin(), storage.shape.end());
+    if (storage.stack != 0) row.where = to_string(program_frame(storage.stack));
+    if (storage.device.is_cpu()) tell_mapping(row, storage.address, maps);
+    add_external(report_of(storage.device), row);
+    Draft draft;
+    draft.named = keep({std::move(row)});
+    drafts_[{storage.device.type(), storage.device.index()}].push_back(draft);
+  }
+
+  // Whether its memory is that of a storage with a row: a part that somebody has wrapped, or one
+  // that is copied when it is written to.
+  bool is_within_a_row(const ExternalStorage& storage) {
+    std::vector<std::pair<uintptr_t, uintptr_t>>& ranges =
+        ranges_[{storage.device.type(), storage.device.index()}];
+    if (ranges.empty()) {
+      for (const StorageInfo& row : snapshot_.storages(storage.device))
+        ranges.emplace_back(row.address, row.address + static_cast<uint64_t>(row.nbytes));
+      std::sort(ranges.begin(), ranges.end());
+    }
+    auto after = std::upper_bound(ranges.begin(), ranges.end(),
+                                  std::make_pair(storage.address, ~uintptr_t{0}));
+    return after != ranges.begin() && storage.address < (--after)->second;
   }
 
   uint32_t keep(std::vector<ReportRow> rows) {
@@ -618,7 +690,9 @@ class Builder {
   const std::map<uint64_t, const NamedTensorFacts*> parameters_;
   std::vector<std::pair<uint64_t, const NamedTensorFacts*>> by_storage_;
   std::vector<const NamedTensorFacts*> elsewhere_;  // no row in the registry
-  std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;  // by address
+  std::set<uintptr_t> named_externals_;             // by address
+  std::map<DeviceId, std::vector<std::pair<uintptr_t, uintptr_t>>> ranges_;  // of rows
+  std::map<c10::DeviceIndex, std::vector<const DeviceSegment*>> segments_;   // by address
   std::map<DeviceId, DeviceReport> devices_;
   std::map<DeviceId, Drafts> drafts_;
   std::vector<std::vector<ReportRow>> named_;

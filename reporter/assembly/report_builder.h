@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "registry/live_storages.h"
 #include "registry/snapshot.h"
 #include "reporter/assembly/cuda_reconciliation.h"
 #include "reporter/assembly/named_tensor_facts.h"
@@ -47,6 +48,7 @@ class AnonymousNumbers {
 // What the registry and the allocators know of one instant.
 struct Instant {
   Snapshot snapshot;
+  std::vector<ExternalStorage> externals;
   std::map<c10::DeviceIndex, AllocatorView> views;  // of CUDA devices
   std::set<c10::DeviceIndex> moved;                 // no view: threads allocated while it was taken
   bool of_peak = false;

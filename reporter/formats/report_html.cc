@@ -53,7 +53,7 @@ std::string note(const ReportRow& row) {
   }
   if (row.visible_bytes.has_value() && row.nbytes.has_value() && *row.visible_bytes < *row.nbytes)
     return "a view of " + readable_size(*row.visible_bytes) + ";";
-  return "";
+  return row.held_by.empty() ? "" : "held by " + row.held_by + ";";
 }
 
 Json tiles_json(const Report& report, const DeviceReport& device) {
@@ -81,6 +81,7 @@ Json tiles_json(const Report& report, const DeviceReport& device) {
     add("resident in the process", readable_size(report.process->resident_bytes));
   if (device.device.is_cpu() && report.unseen_before_tracking) add("before tracking", "?");
   if (device.device.is_cpu() && report.tracking_was_off) add("while tracking was off", "?");
+  if (report.names_only) add("shapes and layers (detail=names)", "?");
   return tiles;
 }
 

@@ -94,6 +94,7 @@ Json head_json(const Report& report) {
           {"complete", report.complete},
           {"unseen_before_tracking", report.unseen_before_tracking},
           {"tracking_was_off", report.tracking_was_off},
+          {"names_only", report.names_only},
           {"pinned_in_use_bytes", or_null(report.pinned_in_use_bytes)},
           {"pinned_reserved_bytes", or_null(report.pinned_reserved_bytes)},
           {"process", process_json(report.process)},

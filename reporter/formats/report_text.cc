@@ -154,7 +154,7 @@ std::vector<ShownRow> lines_of(const DeviceReport& device, const ReportOptions& 
       index = entry->second;
       is_new = inserted;
       if (is_new) shown.push_back({&row, entry->first, "", 0});
-    } else if (row.anonymous && options.group == GroupBy::kAlike) {
+    } else if (row.anonymous && row.kind == RowKind::kStorage && options.group == GroupBy::kAlike) {
       const auto [entry, inserted] =
           index_of_likeness.try_emplace({row.role, producer(row), row.label, row.shape, row.dtype,
                                          row.stream.value_or(0), row.pool},
@@ -216,8 +216,10 @@ std::string external_note(const ReportRow& row) {
 
 std::string note(const ReportRow& row, bool verbose) {
   switch (row.kind) {
-    case RowKind::kExternal:
-      return external_note(row);
+    case RowKind::kExternal: {
+      const std::string made_by = row.anonymous ? producer(row) : "";
+      return external_note(row) + (made_by.empty() ? "" : ", " + table_name(made_by));
+    }
     case RowKind::kUnknown:
       return "  cannot be looked into";
     case RowKind::kNotFollowed:
@@ -236,7 +238,8 @@ std::string note(const ReportRow& row, bool verbose) {
   }
   if (row.anonymous || row.role == Role::kSaved) {
     const std::string made_by = producer(row);
-    return made_by.empty() ? "" : "  " + table_name(made_by);
+    const std::string text = made_by.empty() ? "" : "  " + table_name(made_by);
+    return row.held_by.empty() ? text : text + "  held by " + table_name(row.held_by);
   }
   return "";
 }
@@ -465,6 +468,7 @@ void write_footer(std::ostream& out, const Report& report, const DeviceReport& d
   }
   if (report.unseen_before_tracking && device.device.is_cpu()) out << "before tracking: ?\n";
   if (report.tracking_was_off && device.device.is_cpu()) out << "tracking was off: ?\n";
+  if (report.names_only) out << "shapes and layers, not noted with detail=names: ?\n";
 }
 
 std::ostream& write_row(std::ostream& out, const ReportRow& row) {

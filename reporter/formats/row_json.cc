@@ -14,6 +14,7 @@ void add_row_members(JsonRow& json, const ReportRow& row) {
       .add("storage_id", or_null(known_storage_id(row)))
       .add("bytes", or_null(row.nbytes));
   if (!row.owner.empty()) json.add("owner", row.owner);
+  if (!row.held_by.empty()) json.add("held_by", row.held_by);
   if (row.kind == RowKind::kExternal) {
     json.add("external_bytes", row.external_bytes).add("external", machine_name(row.external));
     if (!row.mapped_from.empty()) json.add("mapped_from", row.mapped_from);

@@ -329,6 +329,7 @@ struct Group {
   size_t number_at = std::string::npos;  // where `what` lacks its number
   std::string place;
   std::string shape, dtype;
+  std::string held_by;  // of the first row that tells, without its index where several differ
   int64_t bytes = 0;
   size_t count = 0;
   int64_t first_number = -1, last_number = -1;
@@ -399,6 +400,30 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
   return "made " + made_by + '\n' + group.place + '\n' + group.shape + '\n' + group.dtype;
 }
 
+// Returns kept[…] of kept[3].
+std::string without_indices(std::string text) {
+  for (size_t begin = text.find('['); begin != std::string::npos; begin = text.find('[', begin)) {
+    const size_t end = text.find(']', begin);
+    if (end == std::string::npos) break;
+    text.replace(begin + 1, end - begin - 1, "…");
+    begin += 1;
+  }
+  return text;
+}
+
+void add_holder(Group& group, const std::string& held_by) {
+  if (held_by.empty() || held_by == group.held_by) return;
+  if (group.held_by.empty()) {
+    group.held_by = held_by;
+  } else if (without_indices(group.held_by) == without_indices(held_by)) {
+    group.held_by = without_indices(held_by);
+  }
+}
+
+std::string holder_text(const Group& group) {
+  return group.held_by.empty() ? "" : ", held by " + table_name(group.held_by);
+}
+
 std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
   std::vector<Group> groups;
   std::unordered_map<std::string, size_t> index_of;
@@ -417,6 +442,7 @@ std::vector<Group> groups_of(const DeviceReport& rows, const RunOfDevice& run) {
     Group& group = groups[entry->second];
     group.bytes += bytes;
     ++group.count;
+    add_holder(group, row.held_by);
     group.same_size = group.same_size && group.each == bytes;
     if (group.first_number >= 0) {
       group.first_number = std::min(group.first_number, number);
@@ -441,6 +467,17 @@ std::string shape_and_dtype(const Group& group) {
   return group.dtype.empty() ? group.shape : group.shape + " " + group.dtype;
 }
 
+// Returns ` at train.py:81` of ` at train.py:81 forward`.
+std::string without_function(const std::string& place) {
+  size_t end = place.size();
+  for (size_t colon = place.find(':'); colon != std::string::npos;
+       colon = place.find(':', colon + 1)) {
+    const size_t after = place.find_first_not_of("0123456789", colon + 1);
+    if (after != colon + 1) end = std::min(after, place.size());
+  }
+  return place.substr(0, end);
+}
+
 // Returns `  110.25M  12 x 9.19M  (768, 3072) float32  h.0…11.mlp.weight at train.py:81`.
 std::string group_text(const Group& group) {
   const std::string count = group.count == 1 ? ""
@@ -450,9 +487,12 @@ std::string group_text(const Group& group) {
   const std::string figures = fmt::format("  {:>9s}  {:<12s} {:<26s} ", readable_size(group.bytes),
                                           count, shape_and_dtype(group));
   constexpr size_t kLeast = 40;
-  const size_t taken = figures.size() + group.place.size();
-  return figures + table_name(what_of(group), taken + kLeast < kWidth ? kWidth - taken : kLeast) +
-         group.place;
+  const std::string what = what_of(group);
+  std::string place = group.place;
+  const size_t room = kWidth - std::min(kWidth, count_characters(figures));
+  if (count_characters(what) + count_characters(place) > room) place = without_function(place);
+  const size_t taken = count_characters(place);
+  return figures + table_name(what, taken + kLeast < room ? room - taken : kLeast) + place;
 }
 
 std::string signed_size(int64_t bytes) {
@@ -488,8 +528,9 @@ std::string growth_text(const RunReport& run, const RunOfDevice& device) {
     return fmt::format("nothing has grown since step {}", run.baseline_step);
   std::string text = fmt::format("since step {}: {}", run.baseline_step, signed_size(difference));
   for (size_t i = 0; i < std::min(grown.size(), kGrowing); ++i) {
-    text += fmt::format("{} {} {} {}{}", i == 0 ? ", namely" : ",", signed_size(grown[i].bytes),
-                        shape_and_dtype(grown[i]), what_of(grown[i]), grown[i].place);
+    text += fmt::format("{} {} {} {}{}{}", i == 0 ? ", namely" : ",", signed_size(grown[i].bytes),
+                        shape_and_dtype(grown[i]), what_of(grown[i]), grown[i].place,
+                        holder_text(grown[i]));
   }
   if (grown.size() > kGrowing) text += fmt::format(", {} more", grown.size() - kGrowing);
   return text;
@@ -499,8 +540,8 @@ std::string largest_text(const DeviceReport& rows, const RunOfDevice& run, size_
   std::string text;
   const std::vector<Group> groups = groups_of(rows, run);
   for (size_t i = 0; i < std::min(groups.size(), most); ++i) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", readable_size(groups[i].bytes),
-                        what_of(groups[i]));
+    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", readable_size(groups[i].bytes),
+                        what_of(groups[i]), holder_text(groups[i]));
   }
   if (groups.size() > most) text += fmt::format(", {} more", groups.size() - most);
   return text;

@@ -33,6 +33,12 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
+// Where another thread trains, its gradients are noted as they are made.
+void note_gradient_of(const at::Tensor& tensor) {
+  const TrainingRead read;
+  if (read && tensor.defined()) GradientNotes::note(tensor);
+}
+
 // The thread that added an entry, or one that trains itself, may read its gradients and states as
 // long as no other thread was seen to train. Any other thread could be beside one that will be seen
 // next.
@@ -199,7 +205,7 @@ struct NameBook::Entries {
 
   void add(std::string name, Role role, const at::Tensor& tensor) {
     TORCH_CHECK(tensor.defined(), "memledger: the tensor given for \"", name, "\" is undefined");
-    if (no_other_thread_trains() && tensor.is_leaf()) GradientNotes::note(tensor);
+    if (tensor.is_leaf()) note_gradient_of(tensor);
     EntryList<TensorEntry> added;
     added.push_back(std::make_shared<TensorEntry>(name, role, tensor));
     Dropped dropped;
@@ -286,34 +292,24 @@ NameBook::NameBook(NameBook&&) noexcept = default;
 NameBook& NameBook::operator=(NameBook&&) noexcept = default;
 
 void NameBook::add_module(std::string prefix, const torch::nn::Module& module) {
-  if (no_other_thread_trains()) {
-    for (const at::Tensor& parameter : module.parameters()) {
-      if (parameter.defined()) GradientNotes::note(parameter);
-    }
-  }
+  for (const at::Tensor& parameter : module.parameters()) note_gradient_of(parameter);
   entries_->add(entries_->modules, std::make_shared<ModuleEntry>(std::move(prefix), module));
 }
 
 void NameBook::add_module(std::string prefix, const torch::jit::Module& module) {
   const auto entry = std::make_shared<ScriptEntry>(std::move(prefix), module);
-  if (no_other_thread_trains()) {
-    entry->module.for_each_tensor(
-        [](const std::string&, const std::string&, Role, const at::Tensor& tensor) {
-          if (tensor.is_leaf()) GradientNotes::note(tensor);
-        });
-  }
+  entry->module.for_each_tensor(
+      [](const std::string&, const std::string&, Role, const at::Tensor& tensor) {
+        if (tensor.is_leaf()) note_gradient_of(tensor);
+      });
   entries_->add(entries_->scripts, entry);
 }
 
 void NameBook::add_optimizer(const torch::optim::Optimizer& optimizer) {
   const auto entry = std::make_shared<OptimizerEntry>(optimizer);
-  if (no_other_thread_trains()) {
-    entry->watch->note();
-    for (const auto& group : optimizer.param_groups()) {
-      for (const at::Tensor& parameter : group.params()) {
-        if (parameter.defined()) GradientNotes::note(parameter);
-      }
-    }
+  if (const TrainingRead read; read) entry->watch->note();
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) note_gradient_of(parameter);
   }
   entries_->add(entries_->optimizers, entry);
 }
@@ -408,9 +404,9 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
     // still valid.
     at::Tensor gradient = GradientNotes::find(tensor);
     // Frozen parameters keep their gradient. LibTorch would warn if others were asked.
-    if (!gradient.defined() && may_be_read && no_other_thread_trains() &&
-        (tensor.is_leaf() || tensor.retains_grad())) {
-      gradient = tensor.grad();
+    if (!gradient.defined() && may_be_read && (tensor.is_leaf() || tensor.retains_grad())) {
+      const TrainingRead read;
+      if (read) gradient = tensor.grad();
     }
     if (gradient.defined()) add(name + ".grad", Role::kGradient, module, gradient);
   };
@@ -500,7 +496,7 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
     if (!pin) continue;
     const torch::optim::Optimizer& optimizer = entry.watch->optimizer();
     may_be_read = entry.may_be_read();
-    const bool states_may_be_read = may_be_read || entry.watch->steps_on_this_thread();
+    const bool steps_here = entry.watch->steps_on_this_thread();
     entry.watch->find_parameters();
     const std::string optimizer_name = name_of(optimizer);
     const auto& groups = optimizer.param_groups();
@@ -524,7 +520,8 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
           add(optimizer_name + "." + known.name + "." + slot, Role::kOptimizerState, known.module,
               tensor);
         };
-        if (states_may_be_read) {
+        const TrainingRead read;
+        if (steps_here || (may_be_read && read)) {
           for_each_state(optimizer, param.unsafeGetTensorImpl(), add_state);
         } else {
           for (const auto& [slot, tensor] : entry.watch->noted(param.unsafeGetTensorImpl()))

@@ -186,11 +186,15 @@ void OptimizerWatch::on_write(const at::Tensor& written) noexcept {
     const std::optional<Location> location = location_of(written);
     if (!location.has_value()) return;
     const uint32_t thread = this_thread_number();
+    {
+      const core::LockHolder hold(training_notes_lock());
+      if (Table::get().by_location.count(*location) == 0) return;
+    }
+    note_that_this_thread_trains();  // may wait for a reader, who may take the lock
     std::vector<Slots> dropped;
     const core::LockHolder hold(training_notes_lock());
     const auto entry = Table::get().by_location.find(*location);
     if (entry == Table::get().by_location.end()) return;
-    note_that_this_thread_trains();
     // One cannot see which optimizer steps. Another thread could be stepping one that shares the
     // parameter, or that it has stepped before.
     const Watch* const first = entry->second.front()->watch;

@@ -32,6 +32,7 @@
 #include "registry/hooks/step_observer.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
+#include "registry/step_history.h"
 #include "runner/environment.h"
 #include "runner/inside/calibrate.h"
 #include "runner/inside/measured_values.h"
@@ -409,8 +410,10 @@ void measure_if_asked() {
   } else {
     StackSampler::set_python(StackOptions::from(kPythonStackFrom));
   }
+  StackSampler::follow_nodes();
   static const auto* const tracking = new ScopedTracking(options);  // never ends
   if (!tracking->status().ok()) return;
+  keep_steps();
   measure.process = getpid();
   set_allocation_failure_observer(&note_failure);
   note_deadly_signals(&note_deadly);

@@ -1,6 +1,7 @@
 #include "runner/inside/measured_values.h"
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -14,8 +15,11 @@
 #include "registry/libtorch/reset_peaks.h"
 #include "registry/registry.h"
 #include "registry/stacks.h"
+#include "reporter/formats/run_summary.h"
 #include "reporter/mem_reporter.h"
 #include "runner/inside/real_devices.h"
+#include "runner/inside/run_report.h"
+#include "text/names.h"
 #include "text/shape.h"
 #include "virtual_gpu/device_use.h"
 #include "virtual_gpu/values/program_line.h"
@@ -53,15 +57,30 @@ std::string layer_of(const Birthplace& born, const std::string& module) {
   return born.forward_op.empty() ? "" : "backward of " + std::string(born.forward_op);
 }
 
+// The storage may be far larger than the tensor that an operator has shown.
+std::string shape_of(const ReportRow& row) {
+  std::string shape = shape_text(row.shape);
+  if (!row.anonymous || !row.dtype || !row.nbytes) return shape;
+  const int64_t shown = row.elements() * static_cast<int64_t>(c10::elementSize(*row.dtype));
+  return shown > 0 && shown <= *row.nbytes / 2 ? "a part: " + shape : shape;
+}
+
+bool is_workspace(const ReportRow& row) {
+  return row.role == Role::kTensor && row.storage_kind != StorageKind::kTensor && !row.shape;
+}
+
 prediction::MeasuredRow row_of(const ReportRow& row) {
   prediction::MeasuredRow result;
   result.name = row.name;
   result.op = std::string(row.op);
-  result.phase = phase_text(row.phase);
+  // Weights that are made or moved while gradients are on are not of a forward pass.
+  const bool is_of_model = row.role == Role::kParameter || row.role == Role::kBuffer;
+  result.phase =
+      phase_text(is_of_model && row.phase == Phase::kForward ? Phase::kOther : row.phase);
   result.layer = layer_of(row, row.module);
   result.place = row.where;
   // Memory that is no tensor's has none.
-  if (row.shape) result.shape = shape_text(row.shape);
+  if (row.shape) result.shape = shape_of(row);
   result.bytes = row.nbytes.value_or(0);
   result.is_anonymous = row.anonymous;
   return result;
@@ -92,7 +111,7 @@ void add_rows(const DeviceReport& report, prediction::MeasuredPeak& peak) {
   std::vector<const ReportRow*> largest;
   for (const ReportRow& row : report.rows) {
     const int64_t bytes = row.nbytes.value_or(0);
-    peak.by_role[std::string(machine_name(row.role))] += bytes;
+    peak.by_role[is_workspace(row) ? "workspace" : std::string(machine_name(row.role))] += bytes;
     if (std::string layer = layer_of(row, row.module); !layer.empty())
       peak.by_layer[std::move(layer)] += bytes;
     largest.push_back(&row);
@@ -113,11 +132,29 @@ void add_rows(const DeviceReport& report, prediction::MeasuredPeak& peak) {
   peak.layer = layer_of(*newest, newest->module);
 }
 
+// Without the folders that Python's have: `moe.py:84 forward`.
+std::string short_place(std::string place) {
+  return !place.empty() && place.front() == '/' ? std::string(base_name(place)) : place;
+}
+
+// Where the program is; in backward, on a thread without its lines, where it called the operator
+// whose node runs.
+std::string place_of(const AllocationFailure& failed) {
+  std::string place = short_place(to_string(virtual_gpu::take_program_line()));
+  const std::vector<void*> addresses = stack_addresses(failed.stack);
+  if (!place.empty() || addresses.empty()) return place;
+  // The C++ stack of a Python program has the interpreter's functions.
+  if (!is_of_python(addresses.front()) && dlsym(RTLD_DEFAULT, "Py_IsInitialized") != nullptr)
+    return place;
+  const StackFrame frame = program_frame(failed.stack);
+  return frame.function.empty() ? place : to_string(frame);
+}
+
 MeasuredRead read_of(const virtual_gpu::ReadRow& row) {
   using virtual_gpu::ReadKind;
   MeasuredRead read;
   read.op = row.op;
-  read.place = row.where;
+  read.place = short_place(row.where);
   read.count = static_cast<int64_t>(row.count);
   read.bytes = static_cast<int64_t>(row.dependent_bytes);
   read.kind = row.kind == ReadKind::kNumber     ? MeasuredRead::Kind::kNumber
@@ -169,7 +206,12 @@ prediction::MeasuredPeak measured_peak(int device) {
   const Report report = MemReporter().collect_peak(cuda(static_cast<size_t>(device)));
   prediction::MeasuredPeak peak;
   peak.device = device;
-  for (const DeviceReport& of_device : report.devices) add_rows(of_device, peak);
+  for (const DeviceReport& of_device : report.devices) {
+    add_rows(of_device, peak);
+    const RunOfDevice run = run_of_device(of_device);
+    for (const PartBytes& part : composition_of(run.peak, run))
+      peak.parts.push_back({std::string(to_string(part.part)), part.bytes, part.inferred_bytes});
+  }
   return peak;
 }
 
@@ -188,7 +230,7 @@ prediction::MeasuredFailure measured_failure(const AllocationFailure& failed) {
   failure.phase = phase_text(failed.phase);
   failure.layer = layer_of(
       failed, module_of(failed.parameter, static_cast<unsigned char>(failed.device.index())));
-  failure.place = to_string(virtual_gpu::take_program_line());
+  failure.place = place_of(failed);
   const auto device = static_cast<size_t>(failure.device);
   if (const auto statistics = device_statistics(cuda(device))) {
     failure.allocated_bytes = statistics->allocated_bytes.current;

@@ -1,8 +1,7 @@
 #pragma once
 
-// Reads which lines of the profiled Python functions run, for `memledger run -f`. No tracing: at an
-// allocation or free the frames of the thread are looked at, so that a debugger, coverage and
-// compiled code are not disturbed, and nothing is paid for lines that allocate nothing.
+// The Python functions that `memledger run -f` names. How their lines are read:
+// tracker/lines/python_frames.h.
 
 #include <string>
 #include <vector>

@@ -13,6 +13,7 @@ import sys
 
 __builtins__ = builtins  # as modules have them; torch.compile looks there
 PARAMETER, BUFFER = 0, 1
+MOST_HELD = 10000
 
 
 class Books:
@@ -31,6 +32,7 @@ class Books:
             "add_trained": (text, tensor),
             "add_gradient": (tensor, tensor),
             "add_state": (text, tensor, text, tensor),
+            "add_holder": (text, tensor),
         }.items():
             setattr(self, name, ctypes.PYFUNCTYPE(None, *arguments)(ADDRESSES[name]))
         tell = ctypes.PYFUNCTYPE(ctypes.c_int, text, text, text, ctypes.c_int, ctypes.c_int)
@@ -107,6 +109,7 @@ def is_of_program(file):
 def begin():
     """Registers the hooks. PyTorch is imported by now."""
     import atexit
+    import collections
     import functools
     import itertools
     import weakref
@@ -208,8 +211,7 @@ def begin():
     def number_of(module):
         known = find(modules, module)
         if known is None:
-            if not is_fsdp_watched:
-                watch_fsdp()
+            watch_wrappers()
             scan(module, set())
             known = find(modules, module)
         return known.number
@@ -232,19 +234,25 @@ def begin():
 
         return called
 
+    def is_replica(module):
+        """Of DataParallel, for one forward pass."""
+        return module.__dict__.get("_is_replica", False)
+
     @silent
     def on_module(module, name, part):
-        if part is not None:
+        if part is not None and not is_replica(module):
             # Before it is looked at, as it may be this one that is being made.
             books.add_part(number_of(module), encode(name), number_of(part))
 
     @silent
     def on_parameter(module, name, tensor):
-        tell_tensor(number_of(module), name, PARAMETER, tensor)
+        if not is_replica(module):
+            tell_tensor(number_of(module), name, PARAMETER, tensor)
 
     @silent
     def on_buffer(module, name, tensor):
-        tell_tensor(number_of(module), name, BUFFER, tensor)
+        if not is_replica(module):
+            tell_tensor(number_of(module), name, BUFFER, tensor)
 
     def is_due(count):
         """What rarely changes is read at the first three times and at each power of two."""
@@ -256,8 +264,7 @@ def begin():
         known.steps += 1
         if not is_due(known.steps):
             return
-        if not is_fsdp_watched:
-            watch_fsdp()
+        watch_wrappers()
         scan_all()
         for i, group in enumerate(optimizer.param_groups):
             for j, parameter in enumerate(group["params"]):
@@ -317,6 +324,7 @@ def begin():
         setattr(Module, name, called)
 
     def is_train_wanted(module):
+        watch_wrappers()
         known = find(modules, module)
         if known is None:
             return True
@@ -337,17 +345,23 @@ def begin():
     def tell_replicas(module, replicas):
         """DataParallel's: several of a replica may lie in one storage."""
         for i, replica in enumerate(replicas):
-            of_storage = {}
-            for its_module, copied in zip(module.modules(), replica.modules()):
-                for name, copy in copied._former_parameters.items():
-                    storage = copy.untyped_storage().data_ptr()
-                    if its_module._parameters[name].untyped_storage().data_ptr() != storage:
-                        of_storage.setdefault(storage, []).append((its_module, name, copy))
-            several = 0
-            for (its_module, name, copy), *others in of_storage.values():
-                if others:
-                    its_module, name, several = module, "parameters_%d" % several, several + 1
-                tell_tensor(number_of(its_module), "%s.replica_%d" % (name, i), PARAMETER, copy)
+            for role, table, copies, together in (
+                (PARAMETER, "_parameters", "_former_parameters", "parameters_%d"),
+                (BUFFER, "_buffers", "_buffers", "buffers_%d"),
+            ):
+                of_storage = {}
+                for its_module, copied in zip(module.modules(), replica.modules()):
+                    for name, copy in getattr(copied, copies).items():
+                        if copy is None:
+                            continue
+                        storage = copy.untyped_storage().data_ptr()
+                        if getattr(its_module, table)[name].untyped_storage().data_ptr() != storage:
+                            of_storage.setdefault(storage, []).append((its_module, name, copy))
+                several = 0
+                for (its_module, name, copy), *others in of_storage.values():
+                    if others:
+                        its_module, name, several = module, together % several, several + 1
+                    tell_tensor(number_of(its_module), "%s.replica_%d" % (name, i), role, copy)
 
     def tell_after(kind, name, tell):
         function = kind.__dict__[name]
@@ -364,25 +378,66 @@ def begin():
 
         setattr(kind, name, called)
 
-    def watch_fsdp():
-        """At its first use that is seen: it is imported long after torch, or never."""
-        nonlocal is_fsdp_watched
-        fsdp = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_param")
-        kind = getattr(fsdp, "FSDPParam", None)
-        if kind is not None:
-            is_fsdp_watched = True
-            tell_after(kind, "to_unsharded", lambda self, arguments, result: tell_gathered(self))
+    def watch_wrappers():
+        """At their first use that is seen: they are imported long after torch, or never."""
+        for wrapper in list(unwatched):
+            module, name, function, tell = wrapper
+            kind = getattr(sys.modules.get(module), name, None)
+            if kind is not None:
+                unwatched.remove(wrapper)
+                tell_after(kind, function, tell)
 
-    is_fsdp_watched = False
+    unwatched = [
+        (
+            "torch.distributed.fsdp._fully_shard._fsdp_param",
+            "FSDPParam",
+            "to_unsharded",
+            lambda self, arguments, result: tell_gathered(self),
+        ),
+        # A device_map: puts parameters on their devices past all hooks.
+        (
+            "accelerate.hooks",
+            "AlignDevicesHook",
+            "init_hook",
+            lambda self, arguments, result: scan(arguments[0], set()),
+        ),
+    ]
     tell_after(
         torch.nn.DataParallel,
         "replicate",
         lambda self, arguments, result: tell_replicas(arguments[0], result),
     )
 
+    def tell_holders():
+        """Which variables of the main module lead to tensors."""
+        seen = set()
+
+        def tell_holder(name, tensor):
+            if id(tensor) not in seen and type(tensor) is not Parameter and len(seen) < MOST_HELD:
+                seen.add(id(tensor))
+                for suffix, cdata in parts_of(tensor):
+                    books.add_holder(encode(name) + suffix, cdata)
+
+        def look_into(name, value, depth):
+            kind = type(value)
+            if Tensor in kind.__mro__:
+                tell_holder(name, value)
+            elif depth == 0 or len(seen) >= MOST_HELD:
+                return
+            elif kind in (list, tuple, set, collections.deque):
+                for i, one in enumerate(itertools.islice(value, MOST_HELD)):
+                    look_into("%s[%d]" % (name, i), one, depth - 1)
+            elif kind in (dict, collections.defaultdict, collections.OrderedDict):
+                for key, one in itertools.islice(value.items(), MOST_HELD):
+                    key = repr(key) if type(key) in (str, int) else "…"
+                    look_into("%s[%s]" % (name, key), one, depth - 1)
+
+        for name, value in list(vars(sys.modules["__main__"]).items()):
+            look_into(name, value, 3)
+
     @atexit.register
     def at_end():
-        for last_look in [scan_all] + ([profiled.describe_others] if profiled else []):
+        for last_look in [scan_all, tell_holders] + ([profiled.describe_others] if profiled else []):
             try:
                 last_look()
             except Exception:

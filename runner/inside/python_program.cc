@@ -11,6 +11,7 @@
 
 #include "reporter/names/told_names.h"
 #include "reporter/role.h"
+#include "runner/inside/holders.h"
 #include "runner/inside/python_lines.h"
 #include "runner/inside/watch.h"
 #include "tracker/lines/python_functions.h"
@@ -64,6 +65,10 @@ void add_state(const char* optimizer, void* parameter, const char* slot, void* s
   const Borrowed borrowed(state);
   ToldNames::global().add_state(optimizer, *owner, slot, *borrowed);
 }
+void add_python_holder(const char* name, void* tensor) {
+  const Borrowed borrowed(tensor);
+  add_holder(name, *borrowed);
+}
 void begin_lines(void* describe) { begin_python_lines(describe); }
 int add_function(const char* name, const char* module, const char* file, int first, int last) {
   return add_python_function(name, module, file, first, last);
@@ -105,10 +110,11 @@ int run_source(void* /*unused*/) {
         "ADDRESSES={" + entry("add_module", &add_module) + entry("add_part", &add_part) +
         entry("add_tensor", &add_tensor) + entry("end_module", &end_module) +
         entry("add_trained", &add_trained) + entry("add_gradient", &add_gradient) +
-        entry("add_state", &add_state) + entry("begin_lines", &begin_lines) +
-        entry("add_function", &add_function) + entry("has_function", &has_function) +
-        entry("add_near", &add_near) + entry("program_ends", &program_ends) +
-        "}\nPROFILED=" + profiled_python_names() + "\n" + kSource;
+        entry("add_state", &add_state) + entry("add_holder", &add_python_holder) +
+        entry("begin_lines", &begin_lines) + entry("add_function", &add_function) +
+        entry("has_function", &has_function) + entry("add_near", &add_near) +
+        entry("program_ends", &program_ends) + "}\nPROFILED=" + profiled_python_names() + "\n" +
+        kSource;
     Object* const module = add_python_module(kModule);  // borrowed
     if (module != nullptr) {
       if (Object* const code = compile(source.c_str(), "<memledger>", kFileInput)) {

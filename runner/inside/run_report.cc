@@ -21,6 +21,7 @@
 #include "reporter/formats/run_summary.h"
 #include "reporter/last_out_of_memory.h"
 #include "reporter/mem_reporter.h"
+#include "runner/inside/holders.h"
 #include "text/bytes.h"
 #include "text/json.h"
 #include "text/names.h"
@@ -198,7 +199,22 @@ std::string title_of(const CollectedRun& run, const ProgramEnd& end) {
   std::string text = printable(program_of(run.command)) + how_text(end);
   if (run.seconds) text += fmt::format(" after {:.1f} s", *run.seconds);
   if (!end.details.empty()) text += ": " + end.details;
-  return text + fmt::format(" (process {}, rank {})", run.process.process, run.process.rank);
+  text += fmt::format(" (process {}, rank {})", run.process.process, run.process.rank);
+  if (run.end.names_only) text += "; detail=names: no shapes, layers or lines";
+  return text;
+}
+
+RunOfDevice with_steps(DeviceReport peak, const StepHistory& steps, const Report& last,
+                       const Report& baseline) {
+  const c10::Device where = peak.device;
+  RunOfDevice device;
+  device.peak = std::move(peak);
+  for (const StepOfDevice& step : steps.peaks) {
+    if (step.device == where) device.peak_step = step.step;
+  }
+  if (steps.steps > 0) device.last = find(last, where).value_or(nothing_on(where));
+  if (steps.baseline_step > 0) device.baseline = find(baseline, where).value_or(nothing_on(where));
+  return device;
 }
 
 void collect(CollectedRun& all, const ReportOptions& options) {
@@ -210,20 +226,14 @@ void collect(CollectedRun& all, const ReportOptions& options) {
   all.end = reporter.collect(options);
   all.peaks = peaks_of(reporter, all.end, options);
   all.last = reporter.collect_at(all.steps.last, options);
+  add_holders_to(all.end);
+  add_holders_to(all.last);
   const Report baseline = reporter.collect_at(all.steps.baseline, options);
   all.run.steps = all.steps.steps;
   all.run.baseline_step = all.steps.baseline_step;
   for (const DeviceReport& peak : all.peaks.devices) {
-    RunOfDevice device;
-    device.peak = peak;
+    RunOfDevice device = with_steps(peak, all.steps, all.last, baseline);
     device.figures = peak_figures(peak.device);
-    for (const StepOfDevice& step : all.steps.peaks) {
-      if (step.device == peak.device) device.peak_step = step.step;
-    }
-    if (all.run.steps > 0)
-      device.last = find(all.last, peak.device).value_or(nothing_on(peak.device));
-    if (all.run.baseline_step > 0)
-      device.baseline = find(baseline, peak.device).value_or(nothing_on(peak.device));
     device.end = find(all.end, peak.device);
     all.run.devices.push_back(std::move(device));
   }
@@ -384,6 +394,16 @@ std::string page_of(const CollectedRun& all) {
 }  // namespace
 
 void begin_run_report() { keep_steps(); }
+
+RunOfDevice run_of_device(DeviceReport peak) {
+  const MemReporter reporter;
+  const StepHistory steps = step_history();
+  ReportOptions options;
+  options.device = peak.device;
+  const Report last = reporter.collect_at(steps.last, options);
+  const Report baseline = reporter.collect_at(steps.baseline, options);
+  return with_steps(std::move(peak), steps, last, baseline);
+}
 
 CollectedRunPtr collect_run(const ProcessOfRun& process, bool every_row) {
   ReportOptions options;

@@ -11,6 +11,9 @@
 #include <string>
 #include <string_view>
 
+#include "reporter/formats/run_summary.h"
+#include "reporter/report.h"
+
 namespace memledger::inside {
 
 struct ProcessOfRun {
@@ -33,6 +36,10 @@ struct ProgramEnd {
 
 // Keeps what such a report tells of steps. Throws std::bad_alloc.
 void begin_run_report();
+
+// Returns a device's peak beside what was alive between steps, which tells its parts. Without the
+// figures of LibTorch's allocator.
+RunOfDevice run_of_device(DeviceReport peak);
 
 // All that a report of a run tells but how the process ends: figures and texts, no tensor.
 class CollectedRun;

@@ -395,11 +395,14 @@ void report_out_of_memory() {
 
 // Python's lines unless told otherwise: those of C++ are looked up in debug information when they
 // are shown, which takes its time.
-RegistryOptions options_for(const std::string& stacks) {
+RegistryOptions options_for(const std::string& stacks, const std::string& detail) {
   RegistryOptions options;
+  const bool names_only = detail == "names";
+  if (names_only) options.detail = RegistryOptions::Detail::kNames;
   if (stacks == "all") options.stacks = StackOptions::all();
   if (stacks == "sampled") options.stacks = StackOptions::sampled(kBytesPerStack);
-  if (stacks.empty()) StackSampler::set_python(StackOptions::sampled(kBytesPerStack));
+  if (stacks.empty() && !names_only)
+    StackSampler::set_python(StackOptions::sampled(kBytesPerStack));
   return options;
 }
 
@@ -410,7 +413,7 @@ void begin(const environment::Settings& settings) {
   prepare_folder();
   watch.reports = settings.report && !(settings.quiet && watch.folder.empty());
   static const auto* const tracking =
-      new ScopedTracking(options_for(settings.stacks));  // never ends
+      new ScopedTracking(options_for(settings.stacks, settings.detail));  // never ends
   if (absl::IsFailedPrecondition(tracking->status()) || !Registry::global().active()) return;
   if (!settings.lines.functions.empty()) begin_lines();
   if (!settings.saved_report.empty()) begin_saved_report();

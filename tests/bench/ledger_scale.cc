@@ -46,19 +46,8 @@ void bear(Ledger& ledger, uintptr_t address, int64_t nbytes) {
 
 uintptr_t address_of(size_t i) { return 0x7f0000000000 + i * 192; }
 
-// Own bytes with a million storages; then who was alive at the peak while all of them are freed: a
-// tombstone each.
-void own_memory_and_snapshots() {
-  Ledger ledger;
-  size_t before = bytes_in_use();
-  const int64_t shape[] = {64, 3, 7, 7};
-  for (size_t i = 0; i < kStorages; ++i) {
-    bear(ledger, address_of(i), 512);
-    ledger.describe(address_of(i), this_thread().thread, 0, shape, 4, 6);
-  }
-  fmt::print("own bytes per live storage: {:.1f}\n",
-             static_cast<double>(bytes_in_use() - before) / kStorages);
-
+// How long a thread that allocates waits while all that lives is copied.
+void time_snapshots(Ledger& ledger, int snapshots) {
   std::atomic<bool> stop{false};
   std::vector<double> waits;
   waits.reserve(20000000);
@@ -74,7 +63,7 @@ void own_memory_and_snapshots() {
   });
   double slowest = 0;
   size_t rows = 0;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < snapshots; ++i) {
     const Clock::time_point start = Clock::now();
     rows = ledger.snapshot().records.size();
     slowest = std::max(slowest, milliseconds_since(start));
@@ -82,11 +71,31 @@ void own_memory_and_snapshots() {
   stop.store(true);
   allocating.join();
   std::sort(waits.begin(), waits.end());
-  fmt::print("snapshot of {} storages: {:.0f} ms at most of 5\n", rows, slowest);
-  fmt::print("an allocation and free meanwhile: {:.3f} us median, {:.1f} ms at most of {}\n",
+  fmt::print("snapshot of {} storages: {:.1f} ms at most of {}\n", rows / 1000 * 1000, slowest,
+             snapshots);
+  fmt::print("an allocation and free meanwhile: {:.3f} us median, {:.3f} ms at most of {}\n",
              1000 * waits[waits.size() / 2], waits.back(), waits.size());
+}
 
-  waits = std::vector<double>();
+// Own bytes with a million storages; then who was alive at the peak while all of them are freed: a
+// tombstone each.
+void own_memory_and_snapshots() {
+  {
+    Ledger few;
+    for (size_t i = 0; i < 10000; ++i) bear(few, address_of(i), 512);
+    time_snapshots(few, 200);
+  }
+  Ledger ledger;
+  size_t before = bytes_in_use();
+  const int64_t shape[] = {64, 3, 7, 7};
+  for (size_t i = 0; i < kStorages; ++i) {
+    bear(ledger, address_of(i), 512);
+    ledger.describe(address_of(i), this_thread().thread, 0, shape, 4, 6);
+  }
+  fmt::print("own bytes per live storage: {:.1f}\n",
+             static_cast<double>(bytes_in_use() - before) / kStorages);
+
+  time_snapshots(ledger, 5);
   ledger.reset_peak(kCpu);
   for (size_t i = 0; i < kStorages; ++i) ledger.note_death(address_of(i));
   fmt::print("own bytes per tombstone, all freed since the peak: {:.1f} ({} tombstones)\n",

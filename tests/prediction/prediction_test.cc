@@ -247,7 +247,7 @@ TEST_CASE("the largest stand in columns, by their names or their layers") {
   Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
   MeasuredPeak peak;
   peak.op = "aten::conv2d";
-  peak.by_role = {{"optimizer_state", 3 * kMiB}, {"tensor", 2 * kMiB}};
+  peak.parts = {{"activations", 2 * kMiB, kMiB}, {"optimizer state", 3 * kMiB, 0}};
   peak.by_layer = {{"my_net.user_embed", kMiB}};
   const std::string place =
       "a.cc:1 (anonymous namespace)::Net<int>::forward(at::Tensor const&, f(*)(int)) const";
@@ -257,11 +257,11 @@ TEST_CASE("the largest stand in columns, by their names or their layers") {
       {"Tensor8", "aten::mm", "other", "", "b.cc:3 Net::operator()(int)", "(64, 64)", kMiB, true}};
   high.processes[0].peak = peak;
   const std::string text = predict("test", {low, high}).to_text();
-  CHECK(contains(text, "by role:  optimizer state 3.0 MiB, other tensors 2.0 MiB\n"));
+  CHECK(contains(text, "by part:  optimizer state 3.0 MiB, activations 2.0 MiB\n"));
   CHECK(contains(text, "by layer: my_net.user_embed 1.0 MiB\n"));
   CHECK(contains(text,
                  "       2.0 MiB  my_net.weight  (3,)         aten::to, forward, at a.cc:2 main\n"
-                 "       1.0 MiB                 (no tensor)  aten::conv2d, backward, in conv1, at "
+                 "       1.0 MiB                 (workspace)  aten::conv2d, backward, in conv1, at "
                  "a.cc:1 (anonymous namespace)::Net<int>::forward\n"
                  "       1.0 MiB                 (64, 64)     aten::mm, at b.cc:3 "
                  "Net::operator()\n"));
@@ -400,6 +400,12 @@ TEST_CASE("why a program failed is one sentence that names the cause") {
   const std::string sentence = predict("test", {misled, misled}).sentence();
   CHECK(contains(sentence, "aten::nonzero in boxes.py:7"));
   CHECK(contains(sentence, "reads="));
+  misled.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kNumber;
+  misled.processes[0].cause = "SIGABRT, uncaught exception: no boxes";
+  CHECK(predict("test", {misled, misled}).sentence() ==
+        "failed: the program ended with 1: uncaught exception: no boxes, perhaps because it read a "
+        "value that only the device has as zero (aten::nonzero in boxes.py:7); one can be assumed "
+        "in place of zero: --gpu=…,numbers=one");
   // The other end goes on: what is known is not all.
   const Prediction half = predict("test", {misled, run(kHigh, {device(500)})});
   CHECK(half.verdict == Verdict::kNotKnown);
@@ -417,16 +423,63 @@ TEST_CASE("steps that went on to differ leave it open whether it fits") {
     return text.find(part) != std::string::npos;
   };
   CHECK(has(predict("test", {ended, other}).to_json(), R"("until":"alike")"));
-  CHECK(!has(predict("test", {ended, other}).to_text(), "drop_last"));
-  Run narrow = other;
-  narrow.processes[0].devices = {device(980)};
-  CHECK(has(predict("test", {ended, narrow}).to_text(),
-            "such a batch may not fit: leave it out (drop_last)"));
   other.processes[0].kind_of_steps = Steps::kDiffer;
   const Prediction prediction = predict("test", {ended, other});
   CHECK(prediction.verdict == Verdict::kNotKnown);
   CHECK(has(prediction.sentence(), "not known: its steps differ in what they allocate"));
   CHECK(has(prediction.to_json(), R"("until":"differ")"));
+}
+
+TEST_CASE("steps that were alike need something to spare for another, or it is not known") {
+  Run low = run(kLow, {device(500)}), high = run(kHigh, {device(968)});
+  for (Run* const one : {&low, &high}) {
+    one->processes[0].ended = Ended::kAfterStep;
+    one->processes[0].kind_of_steps = Steps::kAlike;
+  }
+  // 32 MiB are enough.
+  CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
+  CHECK(margin_to_test({low, high}) == 0);
+  // 31 are not, unless the program fits with 32 less, too.
+  high.processes[0].devices = {device(969)};
+  const Prediction narrow = predict("test", {low, high});
+  CHECK(narrow.verdict == Verdict::kNotKnown);
+  CHECK(narrow.devices[0].verdict == Verdict::kNotKnown);
+  CHECK(narrow.sentence() ==
+        "not known: only 31.0 MiB is to spare, and a step of another kind, such as an epoch's "
+        "smaller last batch, may take more; --until=exit runs all");
+  REQUIRE(margin_to_test({low, high}) == 32 * kMiB);
+  Run with_less = high;
+  with_less.held_back_bytes = 32 * kMiB;
+  const Prediction proved = predict("test", {low, high, with_less});
+  CHECK(proved.verdict == Verdict::kFits);
+  CHECK(contains(proved.to_text(), "It fits with 32.0 MiB less, too"));
+  CHECK(proved.devices[0].process_peak.high == 969 * kMiB);
+  Run failed = failed_run(kHigh, 960);
+  failed.held_back_bytes = 32 * kMiB;
+  CHECK(predict("test", {low, high, with_less, failed}).verdict == Verdict::kNotKnown);
+  // Or unless all of its steps do.
+  CHECK_FALSE(needs_runs_until_exit({low, high, with_less}));
+  CHECK(needs_runs_until_exit({low, high, with_less, failed}));
+  Run to_exit = run(kHigh, {device(969)});
+  to_exit.until_exit = true;
+  const Prediction seen = predict("test", {low, high, failed, to_exit});
+  CHECK(seen.verdict == Verdict::kFits);
+  CHECK(contains(seen.to_text(), "all of its steps were run, too"));
+  Run failed_later = failed_run(kHigh, 990);
+  failed_later.until_exit = true;
+  CHECK(predict("test", {low, high, failed, to_exit, failed_later}).verdict == Verdict::kNotKnown);
+  Run too_long = to_exit;
+  too_long.program.timed_out = true;
+  CHECK(predict("test", {low, high, failed, too_long}).verdict == Verdict::kNotKnown);
+  // What LibTorch can free again is not short.
+  high.processes[0].devices = {device(1010)};
+  CHECK(contains(predict("test", {low, high}).sentence(), "not known: nothing is to spare"));
+  CHECK(contains(predict("test", {low, high, with_less}).to_text(),
+                 "test: fits, as LibTorch empties its cache"));
+  // A program that was seen to its end has no later steps.
+  for (Run* const one : {&low, &high}) one->processes[0].kind_of_steps = Steps::kNone;
+  CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
+  CHECK(margin_to_test({low, high}) == 0);
 }
 
 TEST_CASE("a process that was ended after a step has ended well, whatever its launcher says") {
@@ -513,7 +566,8 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                   "a.cc:1 f",
                                   {{"parameter", 5}},
                                   {{"T", "op", "other", "conv1", "a.cc:1", "(1,)", 9, true}},
-                                  {{"net.0", 5}, {"net.2", 7}}};
+                                  {{"net.0", 5}, {"net.2", 7}},
+                                  {{"activations", 9, 4}}};
   measurement.cause = "SIGSEGV";
   measurement.unstepped_parameters = 13;
   measurement.failure->free_bytes = 3;
@@ -535,6 +589,8 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->peak->by_layer.at("net.2") == 7);
   CHECK(read->peak->largest.at(0).layer == "conv1");
   CHECK(read->peak->largest.at(0).is_anonymous);
+  CHECK(read->peak->parts.at(0).part == "activations");
+  CHECK(read->peak->parts.at(0).inferred_bytes == 4);
   CHECK(read->cause == "SIGSEGV");
   CHECK(read->unstepped_parameters == 13);
   CHECK(read->failure->free_bytes == 3);

@@ -326,6 +326,28 @@ class Profiles(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "no Python function"):
             profiler.add_function(len)
 
+    @unittest.skipUnless(torch.cuda.is_available(), "no GPU, not even a virtual one")
+    def test_lines_of_backward(self):
+        net, x = Net().cuda(), torch.ones(256, 64, device="cuda")
+
+        def step():
+            loss = net(x).square().sum()
+            loss.backward()
+
+        step()  # makes the libraries' workspaces
+        memledger.set_target_gpu(0)
+        before = torch.cuda.memory_stats()["requested_bytes.all.allocated"]
+        with memledger.LineProfiler(step, Net.forward) as profiler:
+            step()
+        allocated = torch.cuda.memory_stats()["requested_bytes.all.allocated"] - before
+        step, forward = json.loads(profiler.to_json())["functions"]
+        self.assertEqual(step["total"]["allocated_bytes"], allocated)
+        lines = {line["code"].strip(): line["allocated_bytes"] or 0 for line in step["lines"]}
+        self.assertEqual(sum(lines.values()), allocated)
+        # LibTorch runs it on a thread of its own.
+        self.assertGreater(lines["loss.backward()"], allocated / 4)
+        self.assertLess(forward["total"]["allocated_bytes"], lines["loss = net(x).square().sum()"])
+
     def test_profile_every(self):
         memledger.set_target_gpu("cpu")
 

@@ -5,6 +5,7 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/Allocator.h>
 
@@ -221,6 +222,54 @@ TEST_CASE(
   };
   refused(StackOptions::from(1000), StackOptions::sampled(1 << 20));
   refused(StackOptions::sampled(1 << 20), StackOptions::from(1000));
+}
+
+TEST_CASE(
+    "names only: operators, labels, threads and bytes, no shapes and no layers; a later activation "
+    "changes nothing") {
+  const auto weight = at::ones({8, 8}).requires_grad_();
+  CHECK_FALSE(registry().snapshot().names_only());
+  RegistryOptions names;
+  names.detail = RegistryOptions::Detail::kNames;
+  REQUIRE(registry().activate(names).ok());
+  const Counters before = registry().counters(at::kCPU);
+  const auto make = [&] {
+    const ScopedLabel label("serving");
+    return at::add(weight, 1);
+  };
+  const auto check_row = [&](const at::Tensor& made) {
+    const StorageInfo row = row_of(registry().snapshot(), made);
+    CHECK(row.op == "aten::add");
+    CHECK(row.label == "serving");
+    CHECK(row.nbytes == 8 * 8 * 4);
+    CHECK(row.thread != 0);
+    CHECK(row.phase == Phase::kForward);
+    CHECK(row.kind == StorageKind::kTensor);
+    CHECK_FALSE(row.dtype.has_value());
+    CHECK(row.parameter == 0);
+    CHECK(row.stack == 0);
+  };
+  const auto made = make();
+  check_row(made);
+  REQUIRE(registry().activate().ok());
+  const auto made_later = make();
+  check_row(made_later);
+  // What backward makes names the operator of the forward pass.
+  at::exp(weight).sum().backward();
+  CHECK(row_of(registry().snapshot(), weight.grad()).forward_op == "aten::exp");
+  const Snapshot snapshot = registry().snapshot();
+  CHECK(snapshot.names_only());
+  CHECK(registry().counters(at::kCPU).current_bytes == before.current_bytes + 3 * 8 * 8 * 4);
+  { const auto came_and_went = of_bytes(kMiB); }
+  CHECK(registry().peak_snapshot(at::kCPU).total_bytes(at::kCPU) == peak());
+  registry().deactivate();
+  registry().deactivate();
+
+  REQUIRE(registry().activate().ok());
+  const auto whole = at::add(weight, 1);
+  CHECK(row_of(registry().snapshot(), whole).dtype == at::kFloat);
+  CHECK(registry().snapshot().names_only());  // of those that are still there
+  registry().deactivate();
 }
 
 TEST_CASE("the next first activation has its own options again") {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <limits>
 #include <random>
 #include <set>
 #include <thread>
@@ -37,6 +39,63 @@ TEST_SUITE("ledger") {
     CHECK(sum(later.died) == 32);
   }
 
+  TEST_CASE(
+      "shapes of many sizes and of large ones are kept whole, and go when a slot is used again") {
+    Ledger ledger;
+    const auto shape_now = [&] {
+      const LedgerSnapshot snapshot = ledger.snapshot();
+      REQUIRE(snapshot.records.size() == 1);
+      const Shape& shape = snapshot.records[0].shape;
+      return std::vector<int64_t>(shape.begin(), shape.end());
+    };
+    bear(ledger, 0x1000, 64);
+    CHECK(shape_now().empty());
+    const int64_t most_small = std::numeric_limits<uint32_t>::max();
+    const std::vector<std::vector<int64_t>> shapes = {{2, 3},
+                                                      {most_small, 0, 1, most_small},
+                                                      {most_small + 1},
+                                                      {1, 2, 3, 4, 5, 6, 7},
+                                                      {int64_t{1} << 62, 0},
+                                                      {},
+                                                      std::vector<int64_t>(300, 1),
+                                                      {5, 5, 5, 5}};
+    for (const std::vector<int64_t>& shape : shapes) {
+      ledger.describe(0x1000, 0, 0, shape.data(), shape.size(), 6);
+      CHECK(shape_now() == shape);
+    }
+    ledger.note_death(0x1000);
+    CHECK(ledger.peak(kCpu).records[0].shape.size() == 4);
+    ledger.reset_peak(kCpu);
+    bear(ledger, 0x1000, 64);
+    CHECK(shape_now().empty());
+  }
+
+  TEST_CASE("what many deaths leave behind goes when nobody wants it any more") {
+    // All in one shard or not: each has more of them than one death sweeps.
+    constexpr size_t kStorages = 20000;
+    Ledger ledger;
+    const uint64_t cursor = ledger.open_cursor();
+    for (size_t i = 1; i <= kStorages; ++i) bear(ledger, i * 64, 64);
+    ledger.changes_since(cursor);
+    for (size_t i = 1; i <= kStorages; ++i) ledger.note_death(i * 64);
+    CHECK(ledger.tombstones() == kStorages);
+    ledger.reset_peak(kCpu);
+    CHECK(ledger.changes_since(cursor).died.size() == kStorages);
+    ledger.changes_since(cursor, /*rows=*/false);
+    CHECK(ledger.tombstones() == 0);
+
+    // A new peak makes those of the one before worthless, and deaths sweep them out.
+    ledger.close_cursor(cursor);
+    for (size_t round = 1; round <= 5; ++round) {
+      const size_t begin = round * kStorages;
+      const auto nbytes = static_cast<int64_t>(64 * round);
+      for (size_t i = begin; i < begin + kStorages; ++i) bear(ledger, i * 64, nbytes);
+      for (size_t i = begin; i < begin + kStorages; ++i) ledger.note_death(i * 64);
+      CHECK(ledger.peak(kCpu).records.size() == kStorages);
+    }
+    CHECK(ledger.tombstones() <= kStorages * 5 / 2);
+  }
+
   TEST_CASE("who read a storage first stands, and only where no layer made it") {
     Ledger ledger;
     const uint64_t weight = bear(ledger, 0x1000, 64);
@@ -60,9 +119,9 @@ TEST_SUITE("ledger") {
     ledger.note_consumer(0x3000, weight);
     ledger.note_consumer(0x9000, weight);
     uint64_t of_input = 0, of_output = 1;
-    ledger.visit_live(DeviceKey{}, [&](const StorageRecord& record) {
-      if (record.id == input) of_input = record.consumer;
-      if (record.id == output) of_output = record.consumer;
+    ledger.visit_live(DeviceKey{}, [&](const TableEntry& record) {
+      if (record.id == input) of_input = record.consumer();
+      if (record.id == output) of_output = record.consumer();
     });
     CHECK(of_input == weight);
     CHECK(of_output == 0);

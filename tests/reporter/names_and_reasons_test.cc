@@ -499,6 +499,59 @@ TEST_SUITE("odd tensors") {
     close(memory);
   }
 
+  TEST_CASE("external storages that nobody names are rows from the operator on that shows them") {
+    const std::string path = temporary_file("nameless.bin");
+    std::ofstream(path, std::ios::binary) << std::string(4096, 'x');
+    std::vector<float> mine(100);
+    MemReporter reporter;
+    const auto externals = [&] {
+      std::vector<ReportRow> rows;
+      const Report report = reporter.collect();
+      CHECK(cpu(report).unexplained_bytes == 0);
+      for (const ReportRow& row : cpu(report).rows) {
+        if (row.kind == RowKind::kExternal) rows.push_back(row);
+      }
+      int64_t bytes = 0;
+      for (const ReportRow& row : rows) bytes += row.external_bytes;
+      CHECK(cpu(report).external_bytes == bytes);
+      return rows;
+    };
+    REQUIRE(externals().empty());
+    {
+      const auto mapped = at::from_file(path, /*shared=*/true, 1024, torch::kFloat);
+      const auto part = mapped.slice(0, 1, 2);
+      const auto blob = torch::from_blob(mine.data(), {100});
+      CHECK(externals().size() == 1);  // nothing has been told of the blob
+      const auto sum = blob.sum();
+      const auto own = torch::ones({100});
+      // A part of what has a row.
+      const auto again = torch::from_blob(own.data_ptr<float>(), {50});
+      const auto of_part = again.sum();
+      const std::vector<ReportRow> rows = externals();
+      REQUIRE(rows.size() == 2);
+      const bool is_first = rows[0].external == ExternalMemory::kMappedFile;
+      const ReportRow& file = rows[is_first ? 0 : 1];
+      const ReportRow& program = rows[is_first ? 1 : 0];
+      CHECK(file.external_bytes == 4096);
+      CHECK(file.op == "aten::from_file");
+      CHECK(contains(file.mapped_from, "nameless.bin"));
+      CHECK(file.shape == c10::DimVector{1024});
+      CHECK(file.anonymous);
+      CHECK(file.nbytes == 0);
+      CHECK(program.external == ExternalMemory::kProgram);
+      CHECK(program.external_bytes == 400);
+      CHECK(program.op.empty());  // no operator made it
+      const std::string shown = text(reporter);
+      CAPTURE(shown);
+      CHECK(contains(shown, "External"));
+      CHECK(contains(shown, "nameless.bin: 4.00K, aten::from_file"));
+      reporter.add_tensor("named", mapped);
+      CHECK(externals().size() == 2);  // not twice
+      CHECK(find_row(reporter.collect(), "named")->external_bytes == 4096);
+    }
+    CHECK(externals().empty());
+  }
+
   TEST_CASE("what the process holds besides: the tensors' pages are in it") {
     MemReporter reporter;
     const int64_t before = reporter.collect().process.value().anonymous_bytes;

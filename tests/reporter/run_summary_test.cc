@@ -150,6 +150,16 @@ TEST_CASE("rows of layers that differ in a number are one line, those of another
   CHECK(contains(text, "[output of h.16…23, forward] at model.py:30 forward\n"));
 }
 
+TEST_CASE("where a line is too long, it is the function's name that goes, not the layer's") {
+  Training training;
+  ReportRow& row = training.anonymous("aten::linear", Phase::kForward, 64 * kMiB);
+  row.module = "h.11.mlp.c_fc";
+  row.is_output = true;
+  row.where = "model.cc:20 Block::forward";
+  const std::string text = run_summary(training.run(), 40);
+  CHECK(contains(text, "aten::linear [output of h.11.mlp.c_fc, forward] at model.cc:20\n"));
+}
+
 TEST_CASE("what grew between steps, and what is left") {
   const std::string text = run_summary(Training().run(), 40);
   CHECK(contains(

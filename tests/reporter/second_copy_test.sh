@@ -2,13 +2,16 @@
 # second_copy_test.sh MEMLEDGER PROGRAM…
 #
 # The programs' own copy of memledger hands over to the runner's, whose hooks are the only ones:
-# what hooks see of a training has to come back to the copy that reports.
+# what hooks see of a training has to come back to the copy that reports. Without a report to write
+# the runner's copy would watch nothing.
 set -uo pipefail
 memledger="$1"
 shift
 failures=0
 for program in "$@"; do
-  "$memledger" run --quiet -- "$program" >"$TEST_TMPDIR/out" 2>&1 && continue
+  report="$TEST_TMPDIR/${program##*/}.json"
+  "$memledger" run --quiet --save-report="$report" -- "$program" >"$TEST_TMPDIR/out" 2>&1 &&
+    [[ -s "$report" ]] && continue
   echo "$program, as the second copy:"
   tail -n 40 "$TEST_TMPDIR/out"
   failures=$((failures + 1))

@@ -138,6 +138,8 @@ TEST_CASE("the last of an option's values counts, and a flag may be repeated") {
 TEST_CASE("what is wrong is named") {
   CHECK(contains(run_error({}), "which program"));
   CHECK(contains(run_error({"--stacks=some", "p"}), "--stacks=some: it is off, sampled or all"));
+  CHECK(contains(run_error({"--detail=some", "p"}), "--detail=some: it is all or names"));
+  CHECK(run_options({"--detail=names", "p"}).detail == "names");
   CHECK(contains(run_error({"--"}), "which program"));
   CHECK(contains(run_error({"--virtual-gpu=h200"}), "which program"));
   CHECK(contains(run_error({"--virtual_gpu=h200", "./train"}), "`--virtual_gpu=h200`"));

@@ -1,13 +1,15 @@
 // Trains on cuda:0, for dry_run_test.sh:
 //
-//   dry_run_program STEPS [fail|catch|wait|conv|open|alone|grow|pieces|batch=N|epochs=N|lengths]
+//   dry_run_program STEPS
+//   [fail|catch|wait|conv|open|alone|grow|pieces|batch=N|epochs=N|lengths|slow]
 //
 // Prints LibTorch's own peaks and failed allocations after each step. `fail` ends with 3 in the
 // end, `catch` tries an allocation of 1 TiB and goes on, `wait` waits for input, `conv` trains
 // convolutions, `open FILE` needs a file, `alone FOLDER` fails while another does the same. `grow`
 // and `pieces` leave much in LibTorch's cache. `batch=N` has 64 N rows in a batch instead of 256.
 // `epochs=N` trains another net with batches of N rows for STEPS epochs of 4096, the last batch of
-// which has the rows that remain. `lengths` has other rows in each batch.
+// which has the rows that remain. `lengths` has other rows in each batch. `slow` waits in its
+// third step.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <sys/stat.h>
@@ -30,6 +32,7 @@
 namespace {
 
 constexpr std::chrono::milliseconds kAlone{300};
+constexpr std::chrono::seconds kSlow{4};  // progress is told after two
 
 // Says what a program says whose file is not there.
 bool can_open(const char* path) {
@@ -146,7 +149,9 @@ int main(int argc, char** argv) {
     adam.zero_grad();
     // 191 lengths, one after the other, the longest after 79 steps.
     const int64_t length = mode == "lengths" ? 64 + i * 29 % 191 : input.size(0);
-    net->forward(input.narrow(0, 0, length)).square().sum().backward();
+    const at::Tensor loss = net->forward(input.narrow(0, 0, length)).square().sum();
+    if (mode == "slow" && i == 2) std::this_thread::sleep_for(kSlow);
+    loss.backward();
     adam.step();
     print_peaks(i + 1);
   }

@@ -38,6 +38,7 @@ void check_round_trip(const Settings& settings, Variables variables = {}) {
   CHECK(result.saved_report == settings.saved_report);
   CHECK(result.timeline == settings.timeline);
   CHECK(result.stacks == settings.stacks);
+  CHECK(result.detail == settings.detail);
   CHECK(result.report_on == settings.report_on);
   CHECK(result.report_near == settings.report_near);
   CHECK(result.process == settings.process);
@@ -59,6 +60,7 @@ Settings all_settings() {
   settings.saved_report = "r=%r.html";
   settings.timeline = "t=1.json";
   settings.stacks = "sampled";
+  settings.detail = "names";
   settings.lines = {{"f", "a::operator()(int, int)"}, {"line.left", "x"}, 3, "t", "j", "h"};
   settings.report_on = "SIGUSR2";
   settings.report_near = 80;

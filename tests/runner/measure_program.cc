@@ -333,6 +333,24 @@ void forks_late() {
   std::exit(0);
 }
 
+void dies_of_zero() {
+  if (unknown_integers({1}).item<int64_t>() == 0) throw std::runtime_error("no rows");
+}
+// LibTorch's own copies are followed, a program's are not.
+void dies_of_copied_zero() {
+  const at::Tensor scale = at::empty({1}, on_cuda(at::kFloat));
+  const float two = 2;
+  const auto copy =
+      reinterpret_cast<int (*)(void*, const void*, size_t, int)>(dlsym(RTLD_DEFAULT, "cudaMemcpy"));
+  constexpr int kHostToDevice = 1;
+  if (copy(scale.data_ptr(), &two, sizeof two, kHostToDevice) != 0) std::abort();
+  if (scale.item<float>() == 0) throw std::runtime_error("no scale");
+}
+void never_steps() {
+  at::ones({1024}, at::kCUDA);
+  for (;;) pause();
+}
+
 void saves() {
   Net net;
   torch::save(net.layers, "net.pt");
@@ -369,6 +387,9 @@ const std::map<std::string, void (*)()> kModes = {
     {"segv", &segv},
     {"aborts", &aborts},
     {"throws", &throws},
+    {"dies_of_zero", &dies_of_zero},
+    {"dies_of_copied_zero", &dies_of_copied_zero},
+    {"never_steps", &never_steps},
     {"exits", &exits},
     {"exits_quickly", &exits_quickly},
     {"is_terminated", &is_terminated},

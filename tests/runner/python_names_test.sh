@@ -21,7 +21,7 @@ run() { "$memledger" run --quiet "${gpu[@]}" --save-report=report.json "$@" >out
 
 # Fails unless the peak's named rows are what the program tells, and gradients of it; nearly all
 # other bytes, or that share of all, have a layer.
-named_rightly() {  # DEVICE [SHARE]
+named_rightly() {  # DEVICE [SHARE [RANKS]]
   python3 - "$@" <<'PYTHON'
 import json, sys
 told = {name: (role, int(size)) for name, role, size in (line.split() for line in open("out"))}
@@ -41,8 +41,10 @@ for name, (role, size) in told.items():
     if found.pop(name, None) != (role, size):
         wrong.append(f"{name}: no row, or another role or size than {role}, {size}")
 for name, (role, size) in found.items():
-    whole = name.replace(".gathered", "")  # by one rank: as large as its part
-    if whole != name and (role, size) == told.get(whole):
+    whole = name.replace(".gathered", "")
+    part = told.get(whole, ("", 0))[1]
+    # Parts are padded to one length.
+    if whole != name and role == "parameter" and part <= size <= int((sys.argv[3:] or [1])[0]) * part:
         continue
     if whole.endswith(".grad") and (role, size) == ("gradient", told.get(whole[:-5], (0, 0))[1]):
         continue
@@ -64,16 +66,40 @@ for mode in train wrapped copies; do
   [[ $mode == wrapped ]] || check "$mode: silent" equal "$(cat err)" ""  # torch itself warns there
   check "$mode: names" named_rightly cpu
 done
-# Residual sums have no layer there.
 run -- "$python" "$program" gathered
 check "gathered: exit status" equal "$?" 0
-check "gathered: names" named_rightly cpu 0.5
+check "gathered: names" named_rightly cpu
+ranks=()
+for rank in 0 1; do
+  "$memledger" run --quiet "${gpu[@]}" --save-report=rank$rank.json -- "$python" "$program" two_ranks $rank "$PWD/store" >out$rank 2>err$rank &
+  ranks+=($!)
+done
+for rank in 0 1; do
+  wait "${ranks[rank]}"
+  check "two ranks: exit status of $rank" equal "$?" 0
+  cp rank$rank.json report.json; cp out$rank out
+  check "two ranks: names of $rank" named_rightly cpu 0.99 2
+done
+for mode in checkpointed compiled_parts scripted; do
+  run -- "$python" "$program" "$mode"
+  check "$mode: exit status" equal "$?" 0
+  check "$mode: names" named_rightly cpu
+done
 # Neither the environment's variables nor the user's folder are read.
 run -- "$python" -I "$program" train
 check "isolated: names" named_rightly cpu
 if [[ "${6:-}" == --cuda ]]; then
   run -- "$python" "$program" train cuda
   check "on a virtual GPU" named_rightly cuda:0
+  gpu=(--virtual-gpu=h100,count=2)
+  for device in cuda:0 cuda:1; do
+    run -- "$python" "$program" replicated $device
+    check "replicated on $device" named_rightly $device
+    "$python" -c 'import accelerate' 2>/dev/null || continue
+    run -- "$python" "$program" dispatched $device
+    check "dispatched on $device" named_rightly $device
+  done
+  gpu=(--virtual-gpu=h100)
 fi
 
 for mode in generate inference; do
@@ -98,6 +124,8 @@ for role in ("parameter", "buffer", "optimizer_state"):
     size = sum(size for name, (its, size) in told.items() if its == role and not name.endswith(".step"))
     if peak["by_role"].get(role, 0) != size:
         wrong.append(f"{role}: {peak['by_role'].get(role)}, the program has {size}")
+if sum(part["bytes"] for part in peak["parts"]) != sum(peak["by_role"].values()):
+    wrong.append(f"parts {peak['parts']} of {peak['by_role']}")
 rows = {row["name"]: row for row in peak["largest"]}
 for name in ("embedding.weight", "AdamW.embedding.weight.exp_avg"):
     if name not in rows:
@@ -107,6 +135,10 @@ for name, text in (("embedding.weight", ".to(device)"), ("AdamW.embedding.weight
     place = (rows.get(name) or {}).get("place") or ""
     if not place.startswith("python_program.py:") or text not in source[int(place.split(":")[1].split()[0]) - 1]:
         wrong.append(f"{name} was made at '{place}', which has no '{text}'")
+# The engine itself adds gradients of what was used twice, between nodes.
+backward = [row for row in peak["largest"] if row["phase"] == "backward" and row["operator"] != "aten::add"]
+if not backward or not all((row["place"] or "").startswith("python_program.py:") for row in backward):
+    wrong.append(f"no line of what backward made: {backward}")
 if not any(name.startswith("blocks.1.") for name in peak["by_layer"]):
     wrong.append(f"no layer of the second block: {sorted(peak['by_layer'])}")
 print("\n".join(wrong))
@@ -122,6 +154,41 @@ if [[ "${6:-}" == --cuda ]]; then
   "$memledger" dry-run --gpu=h100 --settings=none --json -- "$python" "$program" large cuda >out 2>err
   check "dry-run: the same bytes again" cmp out prediction.json
 fi
+
+run --stacks=all -- "$python" "$program" external
+check "external: exit status" equal "$?" 0
+check "external memory has rows without a name" python3 - "$program" <<'PYTHON'
+import json, sys
+device = json.load(open("report.json"))["end"]["devices"][0]
+source = open(sys.argv[1]).read().splitlines()
+line = lambda row: source[int(row["where"].split(":")[1].split()[0]) - 1].strip()
+rows = {row["external"]: row for row in device["rows"] if row["kind"] == "external"}
+told = {kind: (row["external_bytes"], row["bytes"], line(row).split(" = ")[0]) for kind, row in rows.items()}
+assert told.pop("shared_memory")[:2] == (4 << 17, 0), told
+assert told.pop("program")[:2] == (4 << 16, 0), told
+assert told == {"mapped_file": (4 << 18, 0, "mapped")}, told
+assert device["external_bytes"] == (4 << 18) + (4 << 17) + (4 << 16), device["external_bytes"]
+assert device["unexplained_bytes"] == 0
+PYTHON
+
+"$memledger" run "${gpu[@]}" --save-report=report.json -- "$python" "$program" held >out 2>err
+check "held: exit status" equal "$?" 0
+check "held: the variables and graphs that hold it" python3 - <<'PYTHON'
+import json
+rows = json.load(open("report.json"))["end"]["devices"][0]["rows"]
+held = {}
+for row in rows:
+    if row.get("held_by"):
+        held.setdefault(row["held_by"], []).append(row["bytes"])
+assert held.pop("best['metric']") == [4000], held
+for i in range(4):
+    # What it is, and what its graph has saved: the activation, and the input.
+    assert 4 * 32 * 8 in held.pop(f"outputs[{i}]"), held
+    graph = [size for by, sizes in held.items() if f"in the graph of outputs[{i}]" in by for size in sizes]
+    assert 4 * 32 * 256 in graph and 4 * 32 * 64 in graph, (graph, held)
+assert all("in the graph of outputs[" in by for by in held), held
+PYTHON
+check "held: on the screen" has err "in the graph of outputs[…]"
 
 run -- "$python" "$program" many
 check "1000 modules: gc knows none" equal "$(cat out)" "alive 0"

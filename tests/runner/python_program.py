@@ -106,12 +106,13 @@ def mode_copies(device):
     tell("Model#2.", average)
 
 
-def mode_gathered(device):
+def mode_gathered(device, rank=0, ranks=1, place=None):
     """FSDP2 gathers the parameters of the layer that runs."""
     from torch.distributed.fsdp import fully_shard
 
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    store = torch.distributed.FileStore(place, ranks) if place else torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (ranks,))
     model = Model()
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -120,6 +121,122 @@ def mode_gathered(device):
     train(model, optimizer)
     torch.distributed.destroy_process_group()
     tell("", model, optimizer)
+
+
+def mode_two_ranks(rank, place):
+    mode_gathered("cpu", int(rank), 2, place)
+
+
+def mode_replicated(device):
+    """DataParallel copies the parameters to the second GPU in each step, in one piece."""
+    model = Model().cuda()
+    model.embedding.weight = nn.Parameter(model.embedding.weight.detach().clone())  # not tied
+    wrapped = nn.DataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    train(wrapped, optimizer, "cuda")
+    if device == "cuda:0":
+        tell("", model, optimizer)
+        return
+    print("parameters_0.replica_1", "parameter", sum(tensor.nbytes for tensor in model.parameters()))
+    print("buffers_0.replica_1", "buffer", 2 * 256)  # mean and variance
+
+
+def mode_checkpointed(device):
+    """The wrapper's own module has no place in names."""
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpoint
+
+    model = Model().to(device)
+    checkpoint.apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Block))
+    optimizer = torch.optim.AdamW(model.parameters())
+    train(model, optimizer, device)
+    names = {tensor: name.replace("_checkpoint_wrapped_module.", "") for name, tensor in model.named_parameters()}
+    for tensor, name in names.items():
+        print(name, "parameter", size_of(tensor))
+        for slot, state in optimizer.state[tensor].items():
+            print(f"AdamW.{name}.{slot}", "optimizer_state", size_of(state))
+    for name, tensor in model.named_buffers():
+        print(name, "buffer", size_of(tensor))
+
+
+def mode_dispatched(device):
+    """Hugging Face's device_map: hooks move what goes between the GPUs."""
+    import accelerate
+
+    model = Model(layers=4).eval()
+    model.embedding.weight = nn.Parameter(model.embedding.weight.detach().clone())
+    places = {"embedding": 0, "blocks.0": 0, "blocks.1": 0, "blocks.2": 1, "blocks.3": 1, "norm": 1, "head": 1}
+    model = accelerate.dispatch_model(model, places)
+    with torch.no_grad():
+        model(torch.randint(0, 512, (8, 32), device="cuda:0"))
+    for name, tensor in model.named_parameters():
+        if str(tensor.device) == device:
+            print(name, "parameter", size_of(tensor))
+    for name, tensor in model.named_buffers():
+        if str(tensor.device) == device:
+            print(name, "buffer", size_of(tensor))
+
+
+def mode_compiled_parts(device, backend="aot_eager"):
+    """What eager code makes of a compiled graph's results belongs to that graph."""
+    model = nn.Sequential(nn.Embedding(512, 64), Feed(64), nn.Linear(64, 512)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    train_large(torch.compile(model, backend=backend), optimizer, device)
+    tell("", model, optimizer)
+
+
+def mode_scripted(device):
+    """What TorchScript differentiates itself."""
+    model = torch.jit.script(nn.Sequential(nn.Embedding(512, 64), Feed(64), Feed(64), nn.Linear(64, 512)).to(device))
+    optimizer = torch.optim.AdamW(model.parameters())
+    train_large(model, optimizer, device)
+    tell("", model, optimizer)
+
+
+def train_large(model, optimizer, device):
+    """Activations take most."""
+    for _ in range(4):
+        x = torch.randint(0, 512, (32, 128), device=device)
+        F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class Feed(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def mode_external(device):
+    """Memory that is not LibTorch's; what stays lies in variables of the module."""
+    global mapped, shared, array
+    import numpy
+
+    torch.save({"w": torch.ones(1 << 18)}, "checkpoint.pt")
+    mapped = torch.load("checkpoint.pt", mmap=True)["w"]
+    shared = torch.ones(1 << 17).share_memory_()
+    array = torch.from_numpy(numpy.ones(1 << 16, dtype=numpy.float32))
+    print((shared + 1).sum().item(), array.sum().item())
+    torch.from_numpy(numpy.ones(1 << 15, dtype=numpy.float32)).sum()  # has gone by the end
+
+
+def mode_held(device):
+    """What is still alive at the end, and by which variables."""
+    global outputs, best
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    outputs, best = [], {"metric": None}
+    for step in range(4):
+        model(torch.ones(16, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        outputs.append(model(torch.ones(32, 64)))  # and its graph
+        best["metric"] = torch.ones(1000)
 
 
 def mode_generate(device, mode=torch.no_grad):
@@ -215,4 +332,4 @@ def mode_lines(device):
     print("kept", kept.nbytes, y.nbytes)
 
 
-globals()["mode_" + sys.argv[1]](sys.argv[2] if len(sys.argv) > 2 else "cpu")
+globals()["mode_" + sys.argv[1]](*(sys.argv[2:] or ["cpu"]))

@@ -25,6 +25,18 @@ check "from the first allocation on" has_not err "before tracking"
 check "another kind of report: status" equal $? 2
 check "another kind of report: named" has err "--report=short: it is full"
 
+# Names only: the figures are the same, and what is missing is said.
+"$memledger" run --detail=names -- "$program" exit 7 </dev/null >out 2>err
+check "names only: status" equal $? 7
+check "names only: said" has err "detail=names: no shapes, layers or lines"
+check "names only: the peak" has err "cpu  peak allocated 1.00M"
+check "names only: who made it" has err "not freed at the end: 1.00M: 1.00M aten::"
+MEMLEDGER_DETAIL=names "$memledger" run -- "$program" exit 0 </dev/null >out 2>err
+check "by the environment" has err "detail=names"
+"$memledger" run --detail=some -- "$program" exit 7 </dev/null >out 2>err
+check "another detail: status" equal $? 2
+check "another detail: named" has err "--detail=some: it is all or names"
+
 # Signals end the program as ever (ends_test.sh has all ends).
 "$memledger" run "$program" signal 15 </dev/null >out 2>err
 check "a signal" equal $? 143

@@ -8,7 +8,6 @@
 #include <array>
 #include <atomic>
 #include <exception>
-#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -62,8 +61,8 @@ struct Shared {
   std::vector<std::shared_ptr<LineLog>> ended;
   // Whether there are any of the two, for a look without the lock.
   std::atomic<bool> recording{false}, following{false};
-  // Whether a profiler is one of Python functions.
-  std::atomic<bool> of_python{false};
+  // Whether a log that records has C++ stacks.
+  std::atomic<bool> has_stacks{false};
   uint64_t generation = 0;  // of LineLog::begun
   // Never shrinks, like the registry's stacks.
   std::unordered_map<uint32_t, std::unique_ptr<const Frames>> frames;
@@ -186,6 +185,9 @@ void forget(LineLog& log, const BlockEvent& event) {
 // The lock is held.
 void watch_what_is_needed(Shared& s) {
   s.recording.store(!s.logs.empty(), std::memory_order_relaxed);
+  s.has_stacks.store(
+      std::any_of(s.logs.begin(), s.logs.end(), [](const auto& log) { return log->has_stacks; }),
+      std::memory_order_relaxed);
   s.following.store(!s.ended.empty(), std::memory_order_relaxed);
 }
 
@@ -214,12 +216,6 @@ bool is_overtaken(const Reading& reading, const Reading& last) {
   return false;
 }
 
-uintptr_t function_of(void* address) {
-  if (!is_of_python(address))
-    return reinterpret_cast<uintptr_t>(_Unwind_FindEnclosingFunction(address));
-  return python_function_id(frames_at({address}).front());
-}
-
 // Asks the unwinder's tables where functions begin, once for each stack, without the lock.
 const Frames* frames_of(Shared& s, uint32_t stack) {
   if (stack == 0) return nullptr;
@@ -234,7 +230,10 @@ const Frames* frames_of(Shared& s, uint32_t stack) {
   frames->functions.reserve(frames->addresses.size());
   {
     const core::UsesLoadedLibraries uses;
-    for (void* const address : frames->addresses) frames->functions.push_back(function_of(address));
+    for (void* const address : frames->addresses) {
+      void* const function = _Unwind_FindEnclosingFunction(address);
+      frames->functions.push_back(reinterpret_cast<uintptr_t>(function));
+    }
   }
   const std::lock_guard<ForkSafeMutex> hold(s.lock);
   return s.frames.try_emplace(stack, std::move(frames)).first->second.get();
@@ -388,8 +387,8 @@ void observe(const BlockEvent& event) noexcept {
       (event.birth ? s.cpu_births : s.cpu_deaths).fetch_add(1, std::memory_order_relaxed);
     }
     const bool is_wanted = packed(event.device) == target_now() || is_known_death(s, event);
-    const bool of_python = s.of_python.load(std::memory_order_relaxed);
-    const uint32_t stack = !is_wanted ? 0 : of_python ? take_program_stack() : take_stack();
+    const bool has_stacks = is_wanted && s.has_stacks.load(std::memory_order_relaxed);
+    const uint32_t stack = has_stacks ? take_stack() : 0;
     const Frames* const frames = frames_of(s, stack);
     const bool has_python = is_wanted && PythonFunctions::are_read();
     const PythonCalls python = has_python ? PythonFunctions::read_calls() : PythonCalls();
@@ -455,15 +454,6 @@ void count_cpu_from_now() {
 }
 
 }  // namespace
-
-std::string_view python_function_name(const StackFrame& frame) {
-  const std::string_view name = frame.function;
-  return name.substr(name.rfind('.') + 1);
-}
-
-uintptr_t python_function_id(const StackFrame& frame) {
-  return std::hash<std::string>()(frame.file + '\n' + std::string(python_function_name(frame))) | 1;
-}
 
 void LineLogs::start(const std::shared_ptr<LineLog>& log) {
   Shared& s = shared();
@@ -545,7 +535,7 @@ void LineLogs::show(const std::shared_ptr<LineLog>& log, uintptr_t address) {
   log->shown.addresses.push_back(address);
 }
 
-void LineLogs::show(const std::shared_ptr<LineLog>& log, PythonFunction function) {
+void LineLogs::show(const std::shared_ptr<LineLog>& log, ShownPython function) {
   const std::lock_guard<ForkSafeMutex> hold(shared().lock);
   log->shown.python.push_back(std::move(function));
 }
@@ -559,8 +549,6 @@ ShownFunctions LineLogs::shown(const std::shared_ptr<LineLog>& log) {
   const std::lock_guard<ForkSafeMutex> hold(shared().lock);
   return log->shown;
 }
-
-void LineLogs::take_python_stacks() { shared().of_python.store(true, std::memory_order_relaxed); }
 
 c10::Device LineLogs::target() { return unpacked(target_now()); }
 

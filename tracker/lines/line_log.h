@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -47,10 +46,15 @@ struct LineStack {
 // Stands for a Python function's code: no address of any other code.
 constexpr uintptr_t code_of(uint32_t python_function) { return uintptr_t{python_function} + 1; }
 
+struct ShownPython {
+  uint32_t number = PythonFunctions::kNone;
+  PythonFunction function;
+};
+
 struct ShownFunctions {
   std::vector<std::string> names;
   std::vector<uintptr_t> addresses;  // in their code
-  std::vector<PythonFunction> python;
+  std::vector<ShownPython> python;
 };
 
 // The stacks that allocated a storage.
@@ -59,13 +63,9 @@ struct BornAt {
   LineStack* python = nullptr;  // null: in none of the functions
 };
 
-// Stands for where the function of a Python frame begins: Beginning::instead.
-uintptr_t python_function_id(const StackFrame& frame);
-// Returns the function's name in a frame, without the class that some releases of LibTorch add.
-std::string_view python_function_name(const StackFrame& frame);
-
 // What one profiler recorded. Guarded by LineLogs' lock.
 struct LineLog {
+  bool has_stacks = true;  // C++ stacks are taken for it
   std::unordered_map<uint32_t, LineStack> stacks;
   std::map<std::vector<PythonCall>, LineStack> python;  // by the calls that ran, outermost first
   std::unordered_map<uint64_t, BornAt> alive;           // by storage
@@ -96,12 +96,9 @@ class LineLogs {
 
   static void show(const std::shared_ptr<LineLog>& log, std::string name);
   static void show(const std::shared_ptr<LineLog>& log, uintptr_t address);
-  static void show(const std::shared_ptr<LineLog>& log, PythonFunction function);
+  static void show(const std::shared_ptr<LineLog>& log, ShownPython function);
   static void show_nothing(const std::shared_ptr<LineLog>& log);
   static ShownFunctions shown(const std::shared_ptr<LineLog>& log);
-
-  // From now on stacks are Python's where there are some.
-  static void take_python_stacks();
 
   static c10::Device target();
   static void set_target(c10::Device device);

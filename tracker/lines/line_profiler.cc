@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <set>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "tracker/lines/function_source.h"
 #include "tracker/lines/line_log.h"
 #include "tracker/lines/program_functions.h"
+#include "tracker/lines/python_frames.h"
 #include "tracker/lines/python_functions.h"
 
 namespace memledger {
@@ -37,12 +39,8 @@ struct Shown {
   int64_t first = 0, last = 0;  // 0: no debug information
   std::vector<std::string> source;
   std::set<int64_t> lines_with_code;
-  std::string frame_name;  // of a Python function
-
-  bool is_told = false;       // by the Python program: see ToldFunction
+  bool is_python = false;
   bool only_if_seen = false;  // a function of C++ that has the name of a Python one
-
-  bool is_python() const { return is_told || !frame_name.empty(); }
 };
 
 void* return_address_at(uintptr_t address) { return reinterpret_cast<void*>(address + 1); }
@@ -64,7 +62,7 @@ class TableMaker {
       : functions_(wanted.names.empty() && wanted.addresses.empty() ? ProgramFunctions()
                                                                     : ProgramFunctions::read()),
         python_(PythonFunctions::all()) {
-    for (const PythonFunction& function : wanted.python) show(function);
+    for (const ShownPython& function : wanted.python) show(function);
     for (const std::string& name : wanted.names) {
       const bool is_python = show_python(name);
       const std::vector<const ProgramFunction*> functions = functions_.named(name);
@@ -86,8 +84,7 @@ class TableMaker {
     for (const auto& [stack, line] : record.stacks) {
       for (const ShownCall& call : shown_calls(stack)) {
         const size_t shown = call.shown;
-        const int64_t at = shown_[shown].is_python() ? call.python_line
-                                                     : line_of(shown, call.address, merged[shown]);
+        const int64_t at = line_of(shown, call.address, merged[shown]);
         rows[shown][at].fold(line.figures);
         totals[shown].fold(line.figures);
         note_beginnings(line, call, entries[shown]);
@@ -95,7 +92,9 @@ class TableMaker {
     }
     for (const auto& [calls, line] : record.python) {
       for (const ShownCall& call : shown_calls(calls)) {
-        rows[call.shown][call.python_line].fold(line.figures);
+        const Shown& shown = shown_[call.shown];
+        const bool is_own = call.python_line >= shown.first && call.python_line <= shown.last;
+        rows[call.shown][is_own ? call.python_line : 0].fold(line.figures);
         totals[call.shown].fold(line.figures);
         note_beginnings(line, call, entries[call.shown]);
       }
@@ -150,25 +149,25 @@ class TableMaker {
       shown.first = python_[i].first;
       shown.last = python_[i].last;
       shown.source = source_lines(find_source(shown.file));
-      shown.is_told = true;
+      shown.is_python = true;
       shown_.push_back(std::move(shown));
     }
     return is_any;
   }
 
-  void show(const PythonFunction& function) {
+  void show(const ShownPython& told) {
+    const auto [known, is_new] = shown_of_python_.emplace(told.number, shown_.size());
+    if (!is_new) return;
+    const PythonFunction& function = told.function;
     Shown shown;
     shown.name = function.name;
-    shown.frame_name = function.frame_name;
+    shown.is_python = true;
     shown.file = function.file;
     shown.first = function.first_line;
     shown.last = function.first_line + static_cast<int64_t>(function.source.size()) - 1;
     shown.source.resize(static_cast<size_t>(function.first_line - 1));
     shown.source.insert(shown.source.end(), function.source.begin(), function.source.end());
-    const bool is_known = std::any_of(shown_.begin(), shown_.end(), [&](const Shown& known) {
-      return known.is_python() && known.file == shown.file && known.first == shown.first;
-    });
-    if (!is_known) shown_.push_back(std::move(shown));
+    shown_.push_back(std::move(shown));
   }
 
   void show(const ProgramFunction& function, bool only_if_seen = false) {
@@ -178,7 +177,7 @@ class TableMaker {
     for (; i < shown_.size(); ++i) {
       // Instantiations of a template begin at the same line; a part that was split off begins
       // anywhere.
-      if (shown_[i].is_python()) continue;
+      if (shown_[i].is_python) continue;
       const bool same_place = begin.line > 0
                                   ? shown_[i].first == begin.line && shown_[i].file == begin.file
                                   : shown_[i].first == 0 && shown_[i].name == function.qualified;
@@ -228,7 +227,7 @@ class TableMaker {
         return call.shown == found->shown;
       });
       if (known == calls.end()) {
-        calls.push_back({found->shown, found->address, found->python_line, outer});
+        calls.push_back({found->shown, found->address, 0, outer});
       } else {
         known->outermost = outer;
       }
@@ -254,33 +253,17 @@ class TableMaker {
   }
 
   std::optional<ShownCall> shown_call(void* return_address) const {
-    if (is_of_python(return_address)) {
-      const auto [known, is_new] = python_calls_.try_emplace(return_address);
-      if (is_new) known->second = python_call(frames_at({return_address}).front());
-      return known->second;
-    }
     const uintptr_t address = reinterpret_cast<uintptr_t>(return_address) - 1;
     const auto shown = shown_of_.find(functions_.at(address));
     if (shown == shown_of_.end()) return std::nullopt;
     return ShownCall{shown->second, address};
   }
 
-  std::optional<ShownCall> python_call(const StackFrame& frame) const {
-    for (size_t i = 0; i < shown_.size(); ++i) {
-      if (shown_[i].is_python() && shown_[i].frame_name == python_function_name(frame) &&
-          is_inside(shown_[i], frame))
-        return ShownCall{i, 0, frame.line};
-    }
-    return std::nullopt;
-  }
-
   bool is_of(uintptr_t address, size_t shown) const {
-    if (shown_[shown].is_told) {
+    if (shown_[shown].is_python) {
       const auto owner = shown_of_python_.find(address - 1);  // see code_of()
       return address != 0 && owner != shown_of_python_.end() && owner->second == shown;
     }
-    if (shown_[shown].is_python())
-      return address == python_function_id({shown_[shown].frame_name, shown_[shown].file, 0});
     const auto owner = address == 0 ? shown_of_.end() : shown_of_.find(functions_.at(address));
     return owner != shown_of_.end() && owner->second == shown;
   }
@@ -344,7 +327,7 @@ class TableMaker {
       const auto at = static_cast<size_t>(line - 1);
       const std::string code = at < shown.source.size() ? shown.source[at] : "";
       add_row(line, code);
-      if (!shown.is_python() && line > shown.first && has_code(code) &&
+      if (!shown.is_python && line > shown.first && has_code(code) &&
           shown.lines_with_code.count(line) == 0)
         without_code.push_back(line);
     }
@@ -378,7 +361,6 @@ class TableMaker {
   std::vector<std::string> missing_;
   std::vector<Shown> shown_;
   std::map<const ProgramFunction*, size_t> shown_of_;
-  mutable std::map<void*, std::optional<ShownCall>> python_calls_;
   std::map<const ProgramFunction*, std::vector<StackFrame>> code_;
 };
 
@@ -456,7 +438,7 @@ LineProfiler::LineProfiler(std::vector<std::string> functions, LineProfilerOptio
     : state_(std::make_shared<State>()) {
   if (options.target_gpu) set_target_gpu(*options.target_gpu);
   state_->options = options;
-  if (options.python) LineLogs::take_python_stacks();
+  state_->log->has_stacks = !options.python;
   for (std::string& function : functions) add_function(std::move(function));
 }
 
@@ -468,7 +450,16 @@ LineProfiler& LineProfiler::add_function(std::string name) {
 }
 
 LineProfiler& LineProfiler::add_python_function(PythonFunction function) {
-  LineLogs::show(state_->log, std::move(function));
+  ToldFunction told;
+  told.name = function.name;
+  told.frame_name = function.frame_name;
+  told.file = absolute_python_file(function.file);
+  told.first = function.first_line;
+  told.last = function.first_line + static_cast<int64_t>(function.source.size()) - 1;
+  const uint32_t number = PythonFunctions::add(told);
+  if (number == PythonFunctions::kNone) throw std::bad_alloc();
+  LineLogs::show(state_->log, ShownPython{number, std::move(function)});
+  PythonFrames::begin();
   return *this;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <utility>
 
 #include "registry/core/fork_safe_mutex.h"
 #include "text/names.h"
@@ -11,6 +12,7 @@ namespace memledger {
 namespace {
 
 std::atomic<PythonFunctions::ReadCalls> read_calls_now{nullptr};
+std::atomic<uint32_t> count_now{0};
 
 struct Known {
   ForkSafeMutex lock;
@@ -27,6 +29,16 @@ bool ends_with_parts(std::string_view qualified, std::string_view wanted) {
   if (qualified.size() < wanted.size()) return false;
   const size_t scope = qualified.size() - wanted.size();
   return qualified.substr(scope) == wanted && (scope == 0 || qualified[scope - 1] == '.');
+}
+
+// The lock is held.
+uint32_t index_of(const std::vector<ToldFunction>& functions, std::string_view frame_name,
+                  std::string_view file, int64_t first) {
+  const auto same = std::find_if(functions.begin(), functions.end(), [&](const ToldFunction& one) {
+    return one.first == first && one.frame_name == frame_name && one.file == file;
+  });
+  return same == functions.end() ? PythonFunctions::kNone
+                                 : static_cast<uint32_t>(same - functions.begin());
 }
 
 std::string with_dots(std::string_view name) {
@@ -60,23 +72,32 @@ PythonCalls PythonFunctions::read_calls() {
 
 uint32_t PythonFunctions::add(const ToldFunction& function) noexcept {
   try {
-    Known& all = known();
-    const std::lock_guard<ForkSafeMutex> hold(all.lock);
-    const auto same =
-        std::find_if(all.functions.begin(), all.functions.end(), [&](const ToldFunction& one) {
-          return one.first == function.first && one.name == function.name &&
-                 one.file == function.file;
-        });
-    if (same == all.functions.end()) {
-      all.functions.push_back(function);
-      return static_cast<uint32_t>(all.functions.size() - 1);
+    ToldFunction added = function;
+    if (added.frame_name.empty()) added.frame_name = added.name.substr(added.name.rfind('.') + 1);
+    std::vector<ToldFunction>& functions = known().functions;
+    const std::lock_guard<ForkSafeMutex> hold(known().lock);
+    const uint32_t same = index_of(functions, added.frame_name, added.file, added.first);
+    if (same != kNone) {
+      ToldFunction& before = functions[same];
+      before.last = std::max(before.last, added.last);
+      if (before.module.empty()) before.module = std::move(added.module);
+      return same;
     }
-    same->last = std::max(same->last, function.last);
-    return static_cast<uint32_t>(same - all.functions.begin());
+    functions.push_back(std::move(added));
+    count_now.store(static_cast<uint32_t>(functions.size()), std::memory_order_release);
+    return static_cast<uint32_t>(functions.size() - 1);
   } catch (...) {
     return kNone;
   }
 }
+
+uint32_t PythonFunctions::find(std::string_view frame_name, std::string_view file,
+                               int64_t first) noexcept {
+  const std::lock_guard<ForkSafeMutex> hold(known().lock);
+  return index_of(known().functions, frame_name, file, first);
+}
+
+uint32_t PythonFunctions::count() noexcept { return count_now.load(std::memory_order_acquire); }
 
 bool PythonFunctions::has(std::string_view wanted) noexcept {
   try {

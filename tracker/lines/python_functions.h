@@ -1,7 +1,8 @@
 #pragma once
 
-// The functions of the Python program in this process that a line profile may show. Who knows
-// Python tells of them (runner/inside/python_lines.h): needs none, and no LibTorch.
+// The functions of the Python program in this process that a line profile may show: told by
+// LineProfiler::add_python_function(), and by `memledger run -f` (runner/inside/python_lines.h).
+// Their lines are read by python_frames.h. This part needs no Python and no LibTorch.
 
 #include <cstdint>
 #include <string>
@@ -16,6 +17,7 @@ struct ToldFunction {
   std::string file;    // absolute, or what the program calls it: <string>
   int64_t first = 0;   // the first and the last line of its source
   int64_t last = 0;
+  std::string frame_name = {};  // what its frames are called: forward; empty: the name's last part
 
   // Returns whether the qualified name, with the module before it or the file's stem, ends with
   // these parts: `forward`, `Net.forward` and `train.Net.forward`, or with `::` between them.
@@ -52,9 +54,14 @@ class PythonFunctions {
   static bool are_read() noexcept;
   static PythonCalls read_calls();
 
-  // Returns the function's number, the same for the same name, file and first line, as compiled
-  // code has them, too; kNone without memory.
+  // Returns the function's number, the same for the same frame name, file and first line, as
+  // compiled code has them, too; kNone without memory.
   static uint32_t add(const ToldFunction& function) noexcept;
+  // Returns the number of the function with this frame name, file and first line, or kNone.
+  static uint32_t find(std::string_view frame_name, std::string_view file, int64_t first) noexcept;
+  // Returns how many functions there are: whoever remembers that one is missing asks again when
+  // there are more.
+  static uint32_t count() noexcept;
   // Returns whether there is one for which is_named() holds; false without memory.
   static bool has(std::string_view wanted) noexcept;
   // Returns the functions by number.

@@ -1,0 +1,113 @@
+#include "runner/inside/holders.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "graph/saved_tensors.h"
+#include "registry/core/fork_safe_mutex.h"
+#include "registry/registry.h"
+
+namespace memledger::inside {
+namespace {
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+using HoldersById = std::unordered_map<uint64_t, std::vector<std::string>>;
+
+constexpr size_t kMostGraphs = 16;
+constexpr size_t kMostTold = 2;  // of a row
+
+struct Holder {
+  std::string name;
+  WeakTensor tensor;
+};
+
+struct Holders {
+  ForkSafeMutex lock;
+  std::vector<Holder> all;  // guarded by it
+};
+
+Holders& holders() {
+  static auto* const holders = new Holders;
+  return *holders;
+}
+
+std::string text_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMostTold); ++i)
+    text.append(i == 0 ? "" : ", ").append(names[i]);
+  if (names.size() > kMostTold)
+    text.append(", ").append(std::to_string(names.size() - kMostTold)).append(" more");
+  return text;
+}
+
+void add_graph(HoldersById& by_id, const at::Tensor& root, const std::string& name) {
+  std::unordered_set<uint64_t> told;
+  try {
+    for (const SavedTensorRow& row : saved_for_backward(root).rows()) {
+      // One of the slots that have it.
+      if (row.storage_id != 0 && told.insert(row.storage_id).second)
+        by_id[row.storage_id].push_back(row.node + "." + row.slot + " in the graph of " + name);
+    }
+  } catch (const c10::Error&) {
+    // Backward has freed it.
+  }
+}
+
+HoldersById holders_by_id() {
+  std::vector<Holder> all;
+  {
+    const std::lock_guard<ForkSafeMutex> hold(holders().lock);
+    all = holders().all;
+  }
+  // Without the lock: Python takes one of its own when its tensors get or lose references.
+  std::vector<std::pair<std::string, at::Tensor>> living;
+  for (const Holder& holder : all) {
+    if (auto tensor = holder.tensor.lock())
+      living.emplace_back(holder.name, at::Tensor(std::move(tensor)));
+  }
+  HoldersById by_id;
+  for (const auto& [name, tensor] : living) {
+    if (const uint64_t id = Registry::global().storage_id(tensor); id != 0)
+      by_id[id].push_back(name);
+  }
+  size_t graphs = 0;
+  for (const auto& [name, tensor] : living) {
+    if (graphs == kMostGraphs) break;
+    if (tensor.grad_fn() == nullptr) continue;
+    ++graphs;
+    add_graph(by_id, tensor, name);
+  }
+  return by_id;
+}
+
+}  // namespace
+
+void add_holder(const char* name, const at::Tensor& tensor) noexcept {
+  try {
+    WeakTensor weak(tensor.getIntrusivePtr());
+    const std::lock_guard<ForkSafeMutex> hold(holders().lock);
+    holders().all.push_back({name, std::move(weak)});
+  } catch (...) {
+    // Without memory, a holder is missing.
+  }
+}
+
+void add_holders_to(Report& report) {
+  const HoldersById by_id = holders_by_id();
+  for (DeviceReport& device : report.devices) {
+    for (ReportRow& row : device.rows) {
+      const auto found = by_id.find(row.storage_id);
+      if (row.anonymous && row.storage_id != 0 && found != by_id.end())
+        row.held_by = text_of(found->second);
+    }
+  }
+}
+
+}  // namespace memledger::inside
