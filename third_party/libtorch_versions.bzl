@@ -7,6 +7,24 @@ packages. The versions are those that the torch wheel's METADATA (Requires-Dist:
 
 DEFAULT_LIBTORCH_VERSION = "2.11.0"
 
+_CUDA_13_0 = [
+    (
+        "nvidia-cuda-runtime==13.0.96",
+        "manylinux2014_x86_64",
+        "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548",
+    ),
+    (
+        "nvidia-cuda-crt==13.0.88",
+        "manylinux2014_x86_64",
+        "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4",
+    ),
+    (
+        "nvidia-cuda-cupti==13.0.85",
+        "manylinux_2_25_x86_64",
+        "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8",
+    ),
+]
+
 # version -> list of (requirement, wheel platform, SHA-256)
 LIBTORCH_WHEELS = {
     "2.11.0": [
@@ -15,22 +33,28 @@ LIBTORCH_WHEELS = {
             "manylinux_2_28_x86_64",
             "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e04b7a63b8c67a",
         ),
+    ] + _CUDA_13_0,
+    "2.12.1": [
         (
-            "nvidia-cuda-runtime==13.0.96",
-            "manylinux2014_x86_64",
-            "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548",
+            "torch==2.12.1",
+            "manylinux_2_28_x86_64",
+            "6e29e7e74d05bda7d955c75e99459f878ebd970ef851b4057edbd3b34a5eb4a3",
         ),
+    ] + _CUDA_13_0,
+    "2.13.0": [
         (
-            "nvidia-cuda-crt==13.0.88",
-            "manylinux2014_x86_64",
-            "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4",
+            "torch==2.13.0",
+            "manylinux_2_28_x86_64",
+            "60fcdcb2f3876e21146cb4524ef06397d727ca9ad5f020818547e25075fe3cb7",
         ),
+    ] + _CUDA_13_0,
+    "2.14.1": [
         (
-            "nvidia-cuda-cupti==13.0.85",
-            "manylinux_2_25_x86_64",
-            "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8",
+            "torch==2.14.1",
+            "manylinux_2_28_x86_64",
+            "305a61f61f35f128579f299c5bd33d475f6a01c6307336139632e30856c4854d",
         ),
-    ],
+    ] + _CUDA_13_0,
     "2.15.0": [
         (
             "torch==2.15.0",

@@ -16,6 +16,7 @@
 #include "registry/registry.h"
 #include "reporter/mem_reporter.h"
 #include "tests/gpu/training_step.h"
+#include "tests/support/kept_workspaces.h"
 #include "tests/support/named_share.h"
 #include "tests/support/printed_values.h"
 #include "tests/support/script_resnet.h"
@@ -170,9 +171,10 @@ void check(const StandardModel& model, const Training& training, const PhaseFigu
   text << whole;
   CHECK(text.str().find("(0.00B unexplained)") != std::string::npos);
   // cuDNN multiplies the recurrent networks' matrices.
-  const bool uses_cublas = figures.phase != "build" && model.name != "LSTM" && model.name != "GRU";
-  CHECK((items.workspaces > 0) == uses_cublas);
-  CHECK((text.str().find("cuBLAS workspace (stream 0") != std::string::npos) == uses_cublas);
+  const bool has_workspaces = testing::keeps_workspaces() && figures.phase != "build" &&
+                              model.name != "LSTM" && model.name != "GRU";
+  CHECK((items.workspaces > 0) == has_workspaces);
+  CHECK((text.str().find("cuBLAS workspace (stream 0") != std::string::npos) == has_workspaces);
 
   // Against sizes by hand.
   CHECK(of_role(report, Role::kParameter) == by_hand.parameters * kFloat);

@@ -12,6 +12,7 @@
 
 #include "registry/device_statistics.h"
 #include "registry/registry.h"
+#include "tests/support/kept_workspaces.h"
 #include "tests/support/printed_values.h"
 
 namespace memledger {
@@ -103,6 +104,12 @@ TEST_CASE("library workspaces have names") {
     const at::Tensor product = at::mm(a, a);
   }
   const auto workspaces = library_workspaces();
+  if (!testing::keeps_workspaces()) {
+    CHECK(workspaces.empty());
+    CHECK(rows() == 0);
+    check_figures();
+    return;
+  }
   REQUIRE(workspaces.size() == 1);
   CHECK(workspaces[0].library == "cuBLAS");
   CHECK(workspaces[0].name() == "cuBLAS workspace (stream 0)");
