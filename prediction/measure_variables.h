@@ -21,7 +21,7 @@ inline constexpr char kWrittenFiles[] = "written";
 // In the folder that has those of all runs. What is older than the marker is kept
 // (runner/inside/kept_files.h). Of each file the journal has its path and where it is kept, each
 // ended by a zero byte; it may be kept nowhere, if a program was ended at that moment. An empty
-// second path: what came to the first by rename() was somewhere else before.
+// second path: what came to the first by rename() was somewhere else before, or nothing was there.
 inline constexpr char kKeptMarker[] = "began";
 inline constexpr char kKeptJournal[] = "kept";
 

@@ -161,6 +161,7 @@ echo zeros >new.pt && mv -f new.pt replaced.pt
 mv checkpoints moved && rm -r moved && mkdir checkpoints && echo zeros >checkpoints/step.pt
 ln -sfn model.pt latest
 echo mine >created.txt && rm created.txt
+mkdir unpacked && echo mine >unpacked/old.txt && touch -d 2001-01-01 unpacked/old.txt && rm -r unpacked
 exec "$@"
 END
 for file in model.pt log.txt in_place.bin cut.bin removed.txt replaced.pt checkpoints/step.pt checkpoints/old/step.pt; do
