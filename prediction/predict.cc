@@ -232,6 +232,12 @@ std::string run_until_settled(const std::function<void()>& step, const PredictOp
   }
 }
 
+// Whether this process is for a run in which no two steps are alike.
+bool sizes_vary() {
+  const char* const gpu = secure_getenv(virtual_gpu::kSpecificationVariable);
+  return gpu != nullptr && absl::StrContains(gpu, ",reads=varied");
+}
+
 // In a process that was started for this call.
 [[noreturn]] void run_step(const std::function<void()>& step, const PredictOptions& options,
                            const Measurer& measurer) {
@@ -239,7 +245,7 @@ std::string run_until_settled(const std::function<void()>& step, const PredictOp
   measurer.begins();
   const std::string cause = run_until_settled(step, options, measurer, has_settled);
   const char* const records = secure_getenv(kRecordsVariable);
-  if (!has_settled && options.most_runs > 1 && cause.empty() && records != nullptr)
+  if (!has_settled && !sizes_vary() && options.most_runs > 1 && cause.empty() && records != nullptr)
     std::ofstream(fs::path(records) / kUnsettledFile) << '\n';
   measurer.ended(cause.empty() ? nullptr : cause.c_str());
   _exit(cause.empty() ? EXIT_SUCCESS : kStepThrew);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -57,7 +58,9 @@ std::map<int, DeviceSum> sums_of(const Run& run) {
   return sums;
 }
 
-bool are_alike(const Run& a, const Run& b) { return a.end == b.end && a.addresses == b.addresses; }
+bool are_alike(const Run& a, const Run& b) {
+  return a.end == b.end && a.addresses == b.addresses && a.varies_sizes == b.varies_sizes;
+}
 
 // Whether peaks come from this run: not where the device was too small for them, and another run
 // was made without a limit.
@@ -66,6 +69,14 @@ bool tells_peaks(const Run& run, const std::vector<Run>& runs) {
   return std::none_of(runs.begin(), runs.end(), [&run](const Run& other) {
     return !other.is_limited && are_alike(other, run) && other.has_ended_well();
   });
+}
+
+std::vector<Term> terms_between(const DeviceSum& low, const DeviceSum& high) {
+  const auto rest = [](const DeviceSum& sum) { return sum.process - sum.reserved - sum.context; };
+  return {{"tensors", low.allocated, high.allocated},
+          {"cached by LibTorch", low.reserved - low.allocated, high.reserved - high.allocated},
+          {"libraries", rest(low), rest(high)},
+          {"CUDA context", low.context, high.context}};
 }
 
 class Combination {
@@ -133,14 +144,6 @@ class Combination {
       if (!device.has_peaks || sum.process > device.most.process) device.most = sum;
       device.has_peaks = true;
     }
-  }
-
-  static std::vector<Term> terms_between(const DeviceSum& low, const DeviceSum& high) {
-    const auto rest = [](const DeviceSum& sum) { return sum.process - sum.reserved - sum.context; };
-    return {{"tensors", low.allocated, high.allocated},
-            {"cached by LibTorch", low.reserved - low.allocated, high.reserved - high.allocated},
-            {"libraries", rest(low), rest(high)},
-            {"CUDA context", low.context, high.context}};
   }
 
   // Each process of several had the device to itself, so their sum decides. So do the runs without
@@ -396,6 +399,79 @@ bool fit_with_less(const std::vector<Run>& runs, int64_t bytes) {
                                       [&](const Run& run) { return run.held_back_bytes >= bytes; });
 }
 
+bool has_sizes(const std::vector<MeasuredRead>& reads) {
+  return std::any_of(reads.begin(), reads.end(), [](const MeasuredRead& read) {
+    return read.kind == MeasuredRead::Kind::kSize && read.count > 0;
+  });
+}
+
+// What such sizes can take of a device at most: all of it where the low end assumed them, too.
+int64_t bytes_of_sizes(const DevicePrediction& device, bool are_assumed) {
+  return device.allocated_peak.high - (are_assumed ? 0 : device.allocated_peak.low);
+}
+
+// The part of it that pieces of LibTorch's cache may add: twice what was seen of a program whose
+// sizes are drawn at random (docs/accuracy.md).
+constexpr int64_t kShareOfSizes = 4;
+
+// Returns how much more should be free on each device for sizes that differ; 0: enough is.
+int64_t missing_for_varied(const Prediction& prediction, bool are_assumed) {
+  int64_t missing = 0;
+  for (const DevicePrediction& device : prediction.devices) {
+    const int64_t bytes = bytes_of_sizes(device, are_assumed);
+    if (device.headroom_bytes() < bytes)
+      missing = std::max({missing, margin_for_later(device), bytes / kShareOfSizes});
+  }
+  return missing;
+}
+
+// `varied`: runs in which sizes differ, with less memory where that was wanted.
+void heed_varied_sizes(const std::vector<Run>& varied, bool are_assumed, Prediction& prediction) {
+  if (prediction.verdict != Verdict::kFits || !has_sizes(prediction.unknown_reads)) return;
+  // The user has said what to assume.
+  if (absl::StrContains(prediction.specification, ",reads=")) return;
+  std::vector<Run> limited;
+  std::copy_if(varied.begin(), varied.end(), std::back_inserter(limited),
+               [](const Run& run) { return run.is_limited; });
+  const int64_t missing = missing_for_varied(prediction, are_assumed);
+  const bool has_failed = std::any_of(limited.begin(), limited.end(),
+                                      [](const Run& run) { return run.failed_allocation(); });
+  if (!has_failed && missing == 0) return;
+  if (!has_failed && fit_with_less(limited, missing)) {
+    prediction.varied_margin_bytes = missing;
+    return;
+  }
+  prediction.lacks_varied_margin = true;
+  prediction.verdict = Verdict::kNotKnown;
+  for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;
+}
+
+// Sizes that differ may leave more in the cache than the largest ones.
+void include_peaks(const std::vector<Run>& varied, Prediction& prediction) {
+  for (const Run& run : varied) {
+    if (!run.has_ended_well() || !tells_peaks(run, varied)) continue;
+    const std::map<int, DeviceSum> sums = sums_of(run);
+    for (DevicePrediction& device : prediction.devices) {
+      const auto sum = std::find_if(sums.begin(), sums.end(), [&](const auto& entry) {
+        return device.device == absl::StrCat("cuda:", entry.first);
+      });
+      if (sum == sums.end()) continue;
+      const DeviceSum& of_run = sum->second;
+      if (of_run.process > device.process_peak.high) {
+        const std::vector<Term> terms = terms_between(of_run, of_run);
+        for (size_t i = 0; i < terms.size(); ++i) device.terms[i].high = terms[i].high;
+      }
+      const auto raise = [](Interval& interval, int64_t bytes) {
+        interval.high = std::max(interval.high, bytes);
+      };
+      raise(device.allocated_peak, of_run.allocated);
+      raise(device.reserved_peak, of_run.reserved);
+      raise(device.process_peak, of_run.process);
+      raise(device.fragmented, of_run.fragmented);
+    }
+  }
+}
+
 // A step of another kind may come later. `with_less`: runs that held some memory back.
 // `until_exit`: runs that no step ended.
 void heed_little_to_spare(const std::vector<Run>& with_less, const std::vector<Run>& until_exit,
@@ -530,13 +606,14 @@ Prediction combined(std::string specification, const std::vector<Run>& runs,
 }
 
 struct RunsByUse {
-  std::vector<Run> of_ends, with_other_numbers, with_less, until_exit;
+  std::vector<Run> of_ends, with_other_numbers, varied, with_less, until_exit;
 };
 
 RunsByUse by_use(const std::vector<Run>& runs) {
   RunsByUse result;
   for (const Run& run : runs) {
     (run.numbers_are_one       ? result.with_other_numbers
+     : run.varies_sizes        ? result.varied
      : run.held_back_bytes > 0 ? result.with_less
      : run.until_exit          ? result.until_exit
                                : result.of_ends)
@@ -550,8 +627,18 @@ RunsByUse by_use(const std::vector<Run>& runs) {
 Prediction predict(std::string specification, const std::vector<Run>& runs) {
   const RunsByUse used = by_use(runs);
   Prediction prediction = combined(std::move(specification), used.of_ends, used.with_other_numbers);
+  heed_varied_sizes(used.varied, assumes_sizes(used.of_ends), prediction);
   heed_little_to_spare(used.with_less, used.until_exit, prediction);
+  // Last: what has to be to spare follows from the ends alone, as when runs with less were made.
+  include_peaks(used.varied, prediction);
   return prediction;
+}
+
+VariedSizes varied_sizes_to_test(const std::vector<Run>& runs) {
+  const RunsByUse used = by_use(runs);
+  const Prediction prediction = combined("", used.of_ends, used.with_other_numbers);
+  if (prediction.verdict != Verdict::kFits || !has_sizes(prediction.unknown_reads)) return {};
+  return {true, missing_for_varied(prediction, assumes_sizes(used.of_ends))};
 }
 
 int64_t margin_to_test(const std::vector<Run>& runs) {

@@ -78,6 +78,8 @@ struct Run {
   // Whole numbers that are not known read as one in place of zero: only to see whether what is
   // allocated depends on them.
   bool numbers_are_one = false;
+  // Sizes that only the device has differ from one read to the next, and are not the largest.
+  bool varies_sizes = false;
   // So much less than its own capacity: only to see whether as much is to spare.
   int64_t held_back_bytes = 0;
   // Not ended after steps: only to see whether a later one fails where little is to spare.
@@ -118,7 +120,11 @@ struct Prediction {
   int64_t margin_bytes = 0;
   bool fits_until_exit = false;  // it is not, but all of the program ran
   bool lacks_margin = false;     // nor that: it is not known
-  std::string reason;            // where nothing is known: why
+  // Where sizes that only the device has may differ from one read to the next, and less is to spare
+  // than they can take: how much less was enough for such, too. 0: more is to spare, or it was not.
+  int64_t varied_margin_bytes = 0;
+  bool lacks_varied_margin = false;  // it was not: it is not known
+  std::string reason;                // where nothing is known: why
   std::string note;  // what the reader should know of how the figures came about; may be empty
 
   // The one line that says it: `does not fit: 3.2 GiB short at layer4.2.conv3, backward`.
@@ -145,6 +151,16 @@ int64_t margin_to_test(const std::vector<Run>& runs);
 // Returns whether runs of the high end with until_exit, one in each order, are needed for a
 // verdict: those of margin_to_test() have been made, and one failed.
 bool needs_runs_until_exit(const std::vector<Run>& runs);
+
+// Returns whether runs of the high end with varies_sizes, one in each order, are needed for a
+// verdict, and how much less memory they have to have: a program that fits read sizes that only the
+// device has. Sizes that go up and down cut LibTorch's cache into more pieces than the largest ones
+// alone. Runs without a limit have been made where those with one were short.
+struct VariedSizes {
+  bool are_needed = false;
+  int64_t held_back_bytes = 0;
+};
+VariedSizes varied_sizes_to_test(const std::vector<Run>& runs);
 
 // Returns whether a run of the high end with numbers_are_one is needed for a verdict.
 bool needs_other_numbers(const std::vector<Run>& runs);

@@ -101,6 +101,16 @@ std::string shortage(const Prediction& prediction) {
   return text.empty() ? "" : ": " + text;
 }
 
+// Sizes that go up and down leave pieces in LibTorch's cache.
+std::string little_for_varied_sizes(const Prediction& prediction, const DevicePrediction& device) {
+  const ReadSum sizes = sum_of(prediction.unknown_reads, &is_size);
+  const int64_t headroom = device.headroom_bytes();
+  return fmt::format(
+      "{} is to spare, and sizes that differ each time cut the cache into more pieces{}",
+      headroom > 0 ? "only " + words(headroom) : "nothing",
+      sizes.most == nullptr ? "" : " (" + origin(*sizes.most) + ")");
+}
+
 std::string little_to_spare(const DevicePrediction& device) {
   const int64_t headroom = device.headroom_bytes();
   return fmt::format(
@@ -115,6 +125,7 @@ std::string uncertainty(const Prediction& prediction) {
   if (open.most != nullptr) return sum_text(open);
   const DevicePrediction* const device = fullest(prediction);
   if (device == nullptr) return "nothing was measured";
+  if (prediction.lacks_varied_margin) return little_for_varied_sizes(prediction, *device);
   if (prediction.lacks_margin) return little_to_spare(*device);
   const ReadSum sizes = sum_of(prediction.unknown_reads, &is_size);
   const int64_t width = device->process_peak.high - device->process_peak.low;
@@ -309,6 +320,11 @@ const char* why_ended(Steps steps) {
 std::string end_line(const Prediction& prediction) {
   std::string text;
   if (!prediction.note.empty()) text += prediction.note + "\n";
+  if (prediction.varied_margin_bytes > 0) {
+    text += fmt::format(
+        "It fits with {} less, too, where sizes that only the device has differ each time.\n",
+        words(prediction.varied_margin_bytes));
+  }
   if (prediction.ended == Ended::kAfterStep) {
     text += fmt::format("Ended after optimizer step {}, {}; --until=exit runs all.\n",
                         prediction.steps, why_ended(prediction.kind_of_steps));

@@ -19,6 +19,9 @@ Json json(const Run& run) {
           {"is_limited", run.is_limited},
           {"assumes_sizes", run.assumes_sizes},
           {"numbers_are_one", run.numbers_are_one},
+          {"varies_sizes", run.varies_sizes},
+          {"held_back_bytes", run.held_back_bytes},
+          {"until_exit", run.until_exit},
           {"status", run.program.status},
           {"timed_out", run.program.timed_out},
           {"timeout_s", run.program.timeout_s},
@@ -36,6 +39,9 @@ absl::StatusOr<Run> run_of(const Json& json) {
   run.is_limited = json.at("is_limited");
   run.assumes_sizes = json.at("assumes_sizes");
   run.numbers_are_one = json.at("numbers_are_one");
+  run.varies_sizes = json.at("varies_sizes");
+  run.held_back_bytes = json.at("held_back_bytes");
+  run.until_exit = json.at("until_exit");
   run.program.status = json.at("status");
   run.program.timed_out = json.at("timed_out");
   run.program.timeout_s = json.at("timeout_s");

@@ -84,12 +84,6 @@ std::optional<int64_t> held_by_others(const Capacity& capacity, const DeviceRepo
                            *capacity.total_bytes - *capacity.free_bytes - *device.reserved_bytes);
 }
 
-int64_t bytes_of_phase(const DeviceReport& device, Phase phase) {
-  int64_t bytes = 0;
-  for (const ReportRow& row : device.rows) bytes += row.phase == phase ? row.nbytes.value_or(0) : 0;
-  return bytes;
-}
-
 // What looks like the weights of a model: known as such, or moved or made empty to be filled.
 struct LoadedWeights {
   int64_t bytes = 0;
@@ -102,16 +96,29 @@ bool makes_weights(std::string_view op) {
   return std::find(kLoading.begin(), kLoading.end(), op) != kLoading.end();
 }
 
+bool looks_like_weights(const ReportRow& row) {
+  const bool is_loaded = row.role == Role::kParameter || row.role == Role::kBuffer || row.adopted ||
+                         makes_weights(row.op);
+  return is_loaded && row.dtype && c10::isFloatingType(*row.dtype);
+}
+
 LoadedWeights loaded_weights(const DeviceReport& device) {
   LoadedWeights weights;
   for (const ReportRow& row : device.rows) {
-    const bool is_loaded = row.role == Role::kParameter || row.role == Role::kBuffer ||
-                           row.adopted || makes_weights(row.op);
-    if (!is_loaded || !row.dtype || !c10::isFloatingType(*row.dtype)) continue;
+    if (!looks_like_weights(row)) continue;
     weights.bytes += row.nbytes.value_or(0);
     if (row.dtype == c10::ScalarType::Float) weights.float32_bytes += row.nbytes.value_or(0);
   }
   return weights;
+}
+
+// Weights that are made where gradients are wanted look like what a forward pass makes.
+int64_t forward_bytes(const DeviceReport& device) {
+  int64_t bytes = 0;
+  for (const ReportRow& row : device.rows) {
+    if (row.phase == Phase::kForward && !looks_like_weights(row)) bytes += row.nbytes.value_or(0);
+  }
+  return bytes;
 }
 
 // Returns what can be done about fragmentation with this allocator, or nothing.
@@ -178,7 +185,7 @@ std::vector<std::string> advice(const AllocationFailure& failure, const Capacity
         "The optimizer makes its state in its first step, for Adam twice the parameters: keep it "
         "in 8 or 16 bits, share it among devices, or take an optimizer with less of it.");
   }
-  const int64_t forward = bytes_of_phase(device, Phase::kForward);
+  const int64_t forward = forward_bytes(device);
   if (forward > device.total_bytes / 2 && failure.phase != Phase::kOther) {
     all.push_back(
         fmt::format("{} of {} were made in a forward pass and are still alive. If the graph holds "

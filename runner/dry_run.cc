@@ -86,7 +86,8 @@ struct Plan {
 constexpr int kMostSecondsUntilExit = 60;
 
 const char* until_value(const DryRunnerOptions& options, const Plan& plan) {
-  return options.until_exit || plan.run.until_exit ? "exit" : "step";
+  if (options.until_exit || plan.run.until_exit) return "exit";
+  return plan.run.varies_sizes ? prediction::kUntilAnyStep : "step";
 }
 
 // The order of Python's sets is the order of allocations of some programs.
@@ -272,6 +273,7 @@ class Runs {
     again[0].run.is_limited = plan.run.is_limited;
     again[0].run.assumes_sizes = plan.run.assumes_sizes;
     again[0].run.numbers_are_one = plan.run.numbers_are_one;
+    again[0].run.varies_sizes = plan.run.varies_sizes;
     again[0].run.held_back_bytes = plan.run.held_back_bytes;
     again[0].run.until_exit = plan.run.until_exit;
     const absl::Status status = make_at_once(again, 1);
@@ -370,6 +372,7 @@ struct RunKind {
   bool is_limited = true;
   bool assumes_sizes = false;
   bool numbers_are_one = false;
+  bool varies_sizes = false;
   int64_t held_back_bytes = 0;
   bool until_exit = false;
 };
@@ -385,6 +388,7 @@ class Wave {
     plan.run.is_limited = kind.is_limited;
     plan.run.assumes_sizes = kind.assumes_sizes;
     plan.run.numbers_are_one = kind.numbers_are_one;
+    plan.run.varies_sizes = kind.varies_sizes;
     plan.run.held_back_bytes = kind.held_back_bytes;
     plan.run.until_exit = kind.until_exit;
     plan.specification = of.request->gpu;
@@ -396,6 +400,8 @@ class Wave {
     }
     if (kind.assumes_sizes)
       plan.specification = with_option(std::move(plan.specification), "reads", "all");
+    if (kind.varies_sizes)
+      plan.specification = with_option(std::move(plan.specification), "reads", "varied");
     if (kind.numbers_are_one)
       plan.specification = with_option(std::move(plan.specification), "numbers", "one");
     plan.specification = on_end(std::move(plan.specification), kind.end, kind.addresses);
@@ -483,19 +489,49 @@ absl::Status run_other_order(Runs& runs, std::vector<Case>& cases) {
   return wave.make(runs);
 }
 
-absl::Status run_without_limit(Runs& runs, std::vector<Case>& cases) {
+// `varied`: those of varied sizes, else those of the ends.
+absl::Status run_without_limit(Runs& runs, std::vector<Case>& cases, bool varied) {
   Wave wave;
   for (Case& of : cases) {
     if (of.request->verdict_only) continue;
     for (const Run& run : of.runs) {
-      if (!was_short(run) || run.numbers_are_one) continue;
+      if (!was_short(run) || run.numbers_are_one || run.varies_sizes != varied) continue;
       runs.expect(1);
       RunKind kind{run.end, run.addresses};
       kind.is_limited = false;
       kind.assumes_sizes = run.assumes_sizes;
+      kind.varies_sizes = run.varies_sizes;
       if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok())
         return status;
     }
+  }
+  return wave.make(runs);
+}
+
+// Adds such runs of the high end, one in each order of addresses that there is.
+absl::Status add_in_both_orders(Case& of, RunKind kind, Runs& runs, Wave& wave) {
+  for (const Run::Addresses addresses : {kUp, kDown}) {
+    if (addresses == kDown && has_option(of.request->gpu, "addresses")) continue;
+    runs.expect(1);
+    kind.addresses = addresses;
+    if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Whether it fits where sizes that only the device has differ from one read to the next.
+absl::Status run_varied_sizes(Runs& runs, std::vector<Case>& cases) {
+  Wave wave;
+  for (Case& of : cases) {
+    // The user has said what to assume.
+    if (has_option(of.request->gpu, "reads")) continue;
+    const prediction::VariedSizes wanted = prediction::varied_sizes_to_test(of.runs);
+    if (!wanted.are_needed) continue;
+    RunKind kind{kHigh, kUp};
+    kind.varies_sizes = true;
+    kind.held_back_bytes = wanted.held_back_bytes;
+    if (const absl::Status status = add_in_both_orders(of, kind, runs, wave); !status.ok())
+      return status;
   }
   return wave.make(runs);
 }
@@ -512,17 +548,6 @@ absl::Status run_other_numbers(Runs& runs, std::vector<Case>& cases) {
     if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok()) return status;
   }
   return wave.make(runs);
-}
-
-// Adds such runs of the high end, one in each order of addresses that there is.
-absl::Status add_in_both_orders(Case& of, RunKind kind, Runs& runs, Wave& wave) {
-  for (const Run::Addresses addresses : {kUp, kDown}) {
-    if (addresses == kDown && has_option(of.request->gpu, "addresses")) continue;
-    runs.expect(1);
-    kind.addresses = addresses;
-    if (const absl::Status status = wave.add(of, kind, runs.folder()); !status.ok()) return status;
-  }
-  return absl::OkStatus();
 }
 
 // Whether what fits narrowly fits with less, too.
@@ -573,7 +598,9 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   if (status.ok()) status = replace_failed_low(runs, cases);
   if (status.ok()) status = run_other_order(runs, cases);
   if (status.ok()) status = run_other_numbers(runs, cases);
-  if (status.ok()) status = run_without_limit(runs, cases);
+  if (status.ok()) status = run_without_limit(runs, cases, /*varied=*/false);
+  if (status.ok()) status = run_varied_sizes(runs, cases);
+  if (status.ok()) status = run_without_limit(runs, cases, /*varied=*/true);
   if (status.ok()) status = run_with_less(runs, cases);
   if (status.ok()) status = run_until_exit(runs, cases);
   runs_made_ += runs.ended();

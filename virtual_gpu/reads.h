@@ -18,7 +18,7 @@ __attribute__((visibility("default"))) int memledger_virtual_gpu_observe_reads(
     memledger_virtual_gpu_read_observer observer);
 
 // What the specification says of sizes that only the device knows: how many millionths of the
-// largest possible one (`reads=`).
+// largest possible one (`reads=`); kVariedMillionths: of each tensor another share.
 __attribute__((visibility("default"))) uint32_t memledger_virtual_gpu_assumed_millionths();
 
 // What whole numbers that the program reads and that are not known are to be: 0 or 1 (`numbers=`).
@@ -32,6 +32,8 @@ __attribute__((visibility("default"))) int memledger_virtual_gpu_is_as_sent(cons
 }  // extern "C"
 
 namespace memledger::virtual_gpu {
+
+inline constexpr uint32_t kVariedMillionths = 1000001;
 
 // Tells the observer, if there is one.
 void tell_of_read(void* destination, const void* source, size_t bytes);

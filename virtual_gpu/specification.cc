@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "virtual_gpu/profile_json.h"
+#include "virtual_gpu/reads.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -232,10 +233,11 @@ std::optional<std::vector<DeviceSpecification>> parse_devices(std::string_view t
   return devices;
 }
 
-// `none`, `all`, or up to six digits after the point, in millionths.
+// `none`, `all`, `varied`, or up to six digits after the point, in millionths.
 std::optional<uint32_t> parse_share(std::string_view text) {
   if (text == "none") return 0;
   if (text == "all") return kMillion;
+  if (text == "varied") return kVariedMillionths;
   constexpr size_t kDigits = 6;
   const size_t point = text.find('.');
   const std::optional<uint64_t> whole = parse_number(text.substr(0, point));
@@ -272,7 +274,7 @@ std::string take_share(std::string_view value, Specification& result) {
 
 std::string take_reads(std::string_view value, Specification& result) {
   const std::optional<uint32_t> millionths = parse_share(value);
-  if (!millionths) return "is neither none, all nor a fraction from 0 to 1 such as 0.125.";
+  if (!millionths) return "is neither none, all, varied nor a fraction from 0 to 1 such as 0.125.";
   result.assumed_millionths = *millionths;
   return "";
 }

@@ -51,7 +51,8 @@ struct Specification {
   // The values of storages of up to this many bytes are followed, where a program of LibTorch can
   // know them; 0: of none (virtual_gpu/values).
   uint64_t value_bytes = kValueBytes;
-  // What to assume of a size that only the device knows, in millionths of the largest possible one.
+  // What to assume of a size that only the device knows, in millionths of the largest possible one;
+  // above 1 000 000: of each another (reads.h).
   uint32_t assumed_millionths = kMillion;
   // Whole numbers that the program reads and that are not known are 1 in place of 0. A run that
   // allocates the same then does not depend on them.

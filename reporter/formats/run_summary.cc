@@ -523,9 +523,9 @@ std::vector<Group> growth_of(const RunOfDevice& device) {
 
 std::string growth_text(const RunReport& run, const RunOfDevice& device) {
   const int64_t difference = device.last->total_bytes - device.baseline->total_bytes;
+  // Rows of compiled code have other names from one step to the next, and no more bytes.
+  if (difference == 0) return fmt::format("nothing has grown since step {}", run.baseline_step);
   std::vector<Group> grown = growth_of(device);
-  if (difference == 0 && grown.empty())
-    return fmt::format("nothing has grown since step {}", run.baseline_step);
   std::string text = fmt::format("since step {}: {}", run.baseline_step, signed_size(difference));
   for (size_t i = 0; i < std::min(grown.size(), kGrowing); ++i) {
     text += fmt::format("{} {} {} {}{}{}", i == 0 ? ", namely" : ",", signed_size(grown[i].bytes),

@@ -101,6 +101,25 @@ bool note(const char* path, const char* kept) {
   return is_written;
 }
 
+// Notes that nothing was at this path, if a file is to be made there: one with an old time, as is
+// unpacked, looks like one that was there before.
+void note_absent(int folder, const char* path) {
+  struct statx status;
+  if (path == nullptr || statx(folder, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &status) == 0 ||
+      errno != ENOENT)
+    return;
+  const char* const last = strrchr(path, '/');
+  Path parent;
+  snprintf(parent, sizeof parent, "%.*s/.", last == nullptr ? 0 : static_cast<int>(last - path),
+           path);
+  Found found;
+  if (!find(folder, last == nullptr ? "." : parent, 0, found)) return;
+  Path made;
+  const int length = snprintf(made, sizeof made, "%s/%s", found.path[1] == '\0' ? "" : found.path,
+                              last == nullptr ? path : last + 1);
+  if (length < static_cast<int>(sizeof made) && !is_exempt(made)) note(made, "");
+}
+
 bool is_link_of(const char* kept, const Found& found) {
   struct statx status;
   return statx(AT_FDCWD, kept, AT_SYMLINK_NOFOLLOW, STATX_INO, &status) == 0 &&
@@ -266,8 +285,13 @@ bool begin_to_keep_files(const char* folder, bool (*exempt)(const char*)) {
 }
 
 bool keep_before_write(int folder, const char* path, int flags) {
-  if (scratch[0] == '\0' || ((flags & O_CREAT) != 0 && (flags & O_EXCL) != 0)) return true;
+  if (scratch[0] == '\0') return true;
   const int error = errno;
+  if ((flags & O_CREAT) != 0) note_absent(folder, path);
+  if ((flags & O_CREAT) != 0 && (flags & O_EXCL) != 0) {
+    errno = error;
+    return true;
+  }
   Found found;
   const bool is_safe = !find(folder, path, flags & O_NOFOLLOW, found) || !is_regular(found) ||
                        found.status.stx_size == 0 || !was_there_before(found.status);

@@ -398,7 +398,9 @@ void measure_if_asked() {
   Measure& measure = inside::measure();
   measure.folder = folder;
   const char* const until = value_of(prediction::kUntilVariable);
-  measure.until_step = until != nullptr && std::string_view(until) == "step";
+  const bool takes_any = until != nullptr && std::string_view(until) == prediction::kUntilAnyStep;
+  measure.until_step = takes_any || (until != nullptr && std::string_view(until) == "step");
+  if (takes_any) measure.peak.take_any_steps();
   measure.until_call = until != nullptr && std::string_view(until) == prediction::kUntilCall;
   measure.expected_processes = processes_that_train_together();
   measure.began = steady_clock::now();

@@ -159,7 +159,7 @@ bool may_open(int folder_of_path, const char* path, int flags) {
 bool may_open(const char* path, const char* mode) {
   if (mode == nullptr || strpbrk(mode, "wa+") == nullptr) return true;
   return may_open(AT_FDCWD, path,
-                  O_WRONLY | (mode[0] == 'w' ? O_TRUNC : 0) |
+                  O_WRONLY | (mode[0] == 'w' ? O_TRUNC : 0) | (mode[0] == 'r' ? 0 : O_CREAT) |
                       (strchr(mode, 'x') != nullptr ? O_CREAT | O_EXCL : 0));
 }
 
@@ -201,11 +201,11 @@ extern "C" {
     return opened(real.get()(at, path, flags, mode), flags);              \
   }
 
-#define MEMLEDGER_CREAT(name)                                      \
-  MEMLEDGER_IN_FRONT int name(const char* path, mode_t mode) {     \
-    static RealFunction<int (*)(const char*, mode_t)> real(#name); \
-    if (!may_open(AT_FDCWD, path, O_WRONLY | O_TRUNC)) return -1;  \
-    return opened(real.get()(path, mode), O_WRONLY);               \
+#define MEMLEDGER_CREAT(name)                                               \
+  MEMLEDGER_IN_FRONT int name(const char* path, mode_t mode) {              \
+    static RealFunction<int (*)(const char*, mode_t)> real(#name);          \
+    if (!may_open(AT_FDCWD, path, O_WRONLY | O_TRUNC | O_CREAT)) return -1; \
+    return opened(real.get()(path, mode), O_WRONLY);                        \
   }
 
 #define MEMLEDGER_FOPEN(name)                                             \

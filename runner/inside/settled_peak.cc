@@ -61,6 +61,7 @@ bool SettledPeak::have_all_stepped_twice() const {
 Steps SettledPeak::kind_of_seen(int64_t looked_at, bool is_late) const {
   if (looked_at < kLookAhead && !is_late) return Steps::kNone;
   if (last_of_kind_.size() <= 1) return Steps::kAlike;
+  if (takes_any_) return Steps::kDiffer;
   if (looked_at < kLongestLook && has_round_come_again()) return Steps::kRepeat;
   if (looked_at < kLongestLook && !is_late) return Steps::kNone;
   return are_last_nearly_alike() ? Steps::kAlike : Steps::kDiffer;

@@ -37,6 +37,9 @@ class SettledPeak {
   // follows has been looked at. Once it has, it stays so.
   bool note(const Step& step);
 
+  // From now on steps that differ need not come again.
+  void take_any_steps() { takes_any_ = true; }
+
   // Returns what the steps had in common; kNone before note() has returned true.
   prediction::Steps kind() const { return kind_; }
 
@@ -81,6 +84,7 @@ class SettledPeak {
   bool are_last_nearly_alike() const;
 
   std::map<const void*, Optimizer> optimizers_;
+  bool takes_any_ = false;
   int64_t steps_ = 0;
   int64_t allocations_ = 0, requested_bytes_ = 0;  // after the last step
   bool has_settled_ = false;

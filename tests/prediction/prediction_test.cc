@@ -168,6 +168,88 @@ TEST_CASE("a size without an upper bound is never told to fit") {
   }
 }
 
+// Runs of both orders in which sizes differ each time, with less memory.
+std::vector<Run> varied_runs(int64_t peak_mib, int64_t held_back_mib) {
+  Run varied = run(kHigh, {device(peak_mib)});
+  varied.varies_sizes = true;
+  varied.held_back_bytes = held_back_mib * kMiB;
+  return {varied, in_other_order(varied)};
+}
+
+TEST_CASE("sizes that differ each time need more to spare than the largest alone") {
+  Run low = run(kLow, {device(500)}), high = run(kHigh, {device(800)});
+  high.processes[0].unknown_reads = {open_read(64 * kMiB)};
+  high.processes[0].unknown_reads[0].has_upper_bound = true;
+  const auto with = [&](const std::vector<Run>& varied) {
+    std::vector<Run> runs = {low, high};
+    runs.insert(runs.end(), varied.begin(), varied.end());
+    return predict("test", runs);
+  };
+  // 200 MiB are to spare, and the sizes take up to 300: a quarter of that is enough.
+  const VariedSizes wanted = varied_sizes_to_test({low, high});
+  CHECK(wanted.are_needed);
+  CHECK(wanted.held_back_bytes == 75 * kMiB);
+  const Prediction unproved = with({});
+  CHECK(unproved.verdict == Verdict::kNotKnown);
+  CHECK(unproved.devices[0].verdict == Verdict::kNotKnown);
+  CHECK(unproved.sentence() ==
+        "not known: only 200.0 MiB is to spare, and sizes that differ each time cut the cache into "
+        "more pieces (aten::repeat_interleave in moe.cc:88)");
+  const Prediction proved = with(varied_runs(850, 75));
+  CHECK(proved.verdict == Verdict::kFits);
+  CHECK(contains(proved.to_text(), "It fits with 75.0 MiB less, too, where sizes"));
+  CHECK(with(varied_runs(850, 74)).verdict == Verdict::kNotKnown);
+
+  // Their peaks are part of the interval, and so are their terms.
+  CHECK(proved.devices[0].process_peak.high == 850 * kMiB);
+  CHECK(proved.devices[0].process_peak.low == 500 * kMiB);
+  CHECK(proved.devices[0].reserved_peak.high == 750 * kMiB);
+  int64_t sum = 0;
+  for (const Term& term : proved.devices[0].terms) sum += term.high;
+  CHECK(sum == 850 * kMiB);
+  // Unless the device was too small for them.
+  std::vector<Run> short_runs = varied_runs(920, 75);
+  short_runs[0].processes[0].devices[0].retries = 1;
+  short_runs.push_back(run(kHigh, {device(1100)}, /*is_limited=*/false));
+  short_runs[2].varies_sizes = true;
+  const Prediction retried = with(short_runs);
+  CHECK(retried.verdict == Verdict::kFits);
+  CHECK(retried.devices[0].process_peak.high == 1100 * kMiB);
+
+  SUBCASE("one that fails leaves it open, whatever is to spare") {
+    std::vector<Run> varied = varied_runs(850, 0);
+    varied[1] = in_other_order(failed_run(kHigh, 990));
+    varied[1].varies_sizes = true;
+    CHECK(with(varied).verdict == Verdict::kNotKnown);
+    high.processes[0].devices = {device(600)};
+    CHECK(with(varied).verdict == Verdict::kNotKnown);
+  }
+  SUBCASE("as much as all of them is enough, even if the program fails where sizes differ") {
+    high.processes[0].devices = {device(740)};
+    CHECK(varied_sizes_to_test({low, high}).held_back_bytes == 0);
+    std::vector<Run> varied = varied_runs(700, 0);
+    varied[0].program.status = 1;
+    varied[0].processes[0].ended = Ended::kNot;
+    CHECK(with(varied).verdict == Verdict::kFits);
+    high.processes[0].devices = {device(800)};
+    CHECK(with(varied).verdict == Verdict::kNotKnown);
+  }
+  SUBCASE("where the low end assumed the largest, too, all that is allocated may be sizes") {
+    low = run(kLow, {device(800)});
+    low.assumes_sizes = true;
+    CHECK(varied_sizes_to_test({low, high}).held_back_bytes == 690 * kMiB / 4);
+  }
+  SUBCASE("not where the user has said what to assume, or no size was read") {
+    CHECK(predict("h100,reads=all", {low, high}).verdict == Verdict::kFits);
+    high.processes[0].unknown_reads[0].kind = MeasuredRead::Kind::kBranch;
+    CHECK_FALSE(varied_sizes_to_test({low, high}).are_needed);
+    CHECK(with({}).verdict == Verdict::kFits);
+  }
+  SUBCASE("nor where it does not fit anyway") {
+    CHECK_FALSE(varied_sizes_to_test({low, failed_run(kHigh, 990)}).are_needed);
+  }
+}
+
 TEST_CASE("gradients without a step, beside a value that may steer, are never told to fit") {
   Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
   for (Run* const one : {&low, &high}) {
@@ -622,6 +704,8 @@ TEST_CASE("a recorded call is read as it was written, and gives the same predict
   high.program = {3, true, 60, true, "the \"last\"\nline"};
   high.steps = 4;
   high.written_files = {"/a", "/b"};
+  high.varies_sizes = high.until_exit = true;
+  high.held_back_bytes = 5;
   high.processes = {process, process};
   const RecordedCall call{"a test a.cc:3 #2", "l4", {low, high}, false};
   const absl::StatusOr<RecordedCall> read = parse_recorded_call(to_json(call));
@@ -638,6 +722,9 @@ TEST_CASE("a recorded call is read as it was written, and gives the same predict
   CHECK(read->runs[1].program.read_input);
   CHECK(read->runs[1].addresses == Run::Addresses::kUp);
   CHECK(read->runs[1].steps == 4);
+  CHECK(read->runs[1].varies_sizes);
+  CHECK(read->runs[1].until_exit);
+  CHECK(read->runs[1].held_back_bytes == 5);
   CHECK(read->runs[1].written_files == high.written_files);
   CHECK(read->runs[1].program.last_lines == high.program.last_lines);
   CHECK(read->runs[1].processes.size() == 2);

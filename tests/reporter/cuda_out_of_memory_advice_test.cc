@@ -90,6 +90,10 @@ TEST_CASE("weights that do not fit are told to be smaller, in the dtype that the
   CHECK(contains(report_with(at::kBFloat16),
                  "Advice: 6.00G look like weights: quantized to 8 or 4 bits they take less; or "));
   CHECK_FALSE(contains(report_with(at::kByte), "weights"));
+  // They are not what a graph holds.
+  failure.phase = Phase::kForward;
+  CHECK_FALSE(contains(report_with(at::kFloat), "made in a forward pass"));
+  failure.phase = Phase::kOther;
   // Half of the device, and more that is asked for as weights are.
   failure.op = "aten::to";
   const at::Tensor half = at::empty({kGiB}, at::TensorOptions(kCuda0).dtype(at::kFloat));

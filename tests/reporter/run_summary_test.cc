@@ -166,6 +166,11 @@ TEST_CASE("what grew between steps, and what is left") {
       text, "  after the last step (5): 104.00M: optimizer state 104.00M bfloat16 (inferred)\n"));
   CHECK(contains(text, "since step 2: +4.00M, namely +4.00M various bfloat16 AdamW state\n"));
   CHECK(contains(text, "  not freed at the end: nothing\n"));
+  // A row that has got a name is no growth.
+  RunReport renamed = Training().run();
+  renamed.devices[0].baseline = renamed.devices[0].last;
+  renamed.devices[0].baseline->rows.back().label = "Compiled";
+  CHECK(contains(run_summary(renamed, 40), "    nothing has grown since step 2\n"));
   RunReport with_checkpoint = Training().run();
   with_checkpoint.devices[0].end->external_bytes = 8 * kMiB;
   with_checkpoint.devices[0].end->mapped_bytes = 6 * kMiB;

@@ -1,7 +1,7 @@
 // Trains on cuda:0, for dry_run_test.sh:
 //
 //   dry_run_program STEPS
-//   [fail|catch|wait|conv|open|alone|grow|pieces|batch=N|epochs=N|lengths|slow]
+//   [fail|catch|wait|conv|open|alone|grow|pieces|batch=N|epochs=N|lengths|slow|masks[=N]]
 //
 // Prints LibTorch's own peaks and failed allocations after each step. `fail` ends with 3 in the
 // end, `catch` tries an allocation of 1 TiB and goes on, `wait` waits for input, `conv` trains
@@ -9,7 +9,8 @@
 // and `pieces` leave much in LibTorch's cache. `batch=N` has 64 N rows in a batch instead of 256.
 // `epochs=N` trains another net with batches of N rows for STEPS epochs of 4096, the last batch of
 // which has the rows that remain. `lengths` has other rows in each batch. `slow` waits in its
-// third step.
+// third step. `masks` sends rows through the net that only the device knows, `masks=N` so many that
+// the host knows, by a series of numbers that N begins.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <sys/stat.h>
@@ -18,6 +19,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +27,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -121,6 +124,38 @@ int64_t number_of(const std::string& mode, const std::string& name) {
   return mode.rfind(name + "=", 0) == 0 ? std::stoll(mode.substr(name.size() + 1)) : 0;
 }
 
+// Six nets, one after the other, each with the rows of a mask. Which those are, only the device
+// knows; or, where a series of numbers begins with `first`, the host, too.
+void train_with_masks(int steps, int64_t first) {
+  constexpr int64_t kRows = 2048;
+  std::mt19937 numbers(static_cast<uint32_t>(first));
+  const auto make_mask = [&](const at::Tensor& x) {
+    if (first == 0) return x.select(1, 0) > 0;
+    at::Tensor mask = at::zeros({kRows}, at::kBool);
+    mask.narrow(0, 0, static_cast<int64_t>(1 + numbers() % kRows)).fill_(true);
+    return mask.to(at::kCUDA);
+  };
+  torch::nn::Sequential nets[6];
+  std::vector<at::Tensor> parameters;
+  for (torch::nn::Sequential& net : nets) {
+    net = make_net(/*has_convolutions=*/false);
+    net->to(at::kCUDA);
+    for (const at::Tensor& parameter : net->parameters()) parameters.push_back(parameter);
+  }
+  torch::optim::SGD sgd(parameters, 0.1);
+  for (int step = 0; step < steps; ++step) {
+    at::Tensor x = at::empty({kRows, 1024}, at::kCUDA).requires_grad_();
+    for (torch::nn::Sequential& net : nets) {
+      const at::Tensor mask = make_mask(x);
+      x = x.index_put({mask}, net->forward(x.index({mask})));
+    }
+    x.sum().backward();
+    sgd.step();
+    sgd.zero_grad();
+    print_peaks(step + 1);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -135,6 +170,10 @@ int main(int argc, char** argv) {
   if (steps == 0) return 0;
   if (const int64_t rows = number_of(mode, "epochs")) {
     train_epochs(steps, rows);
+    return 0;
+  }
+  if (mode.rfind("masks", 0) == 0) {
+    train_with_masks(steps, number_of(mode, "masks"));
     return 0;
   }
   const bool has_convolutions = mode == "conv";

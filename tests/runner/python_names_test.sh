@@ -85,6 +85,17 @@ for mode in checkpointed compiled_parts scripted; do
   check "$mode: exit status" equal "$?" 0
   check "$mode: names" named_rightly cpu
 done
+# Inductor compiles C++ for half a minute.
+if [[ -z "${MEMLEDGER_FULL:-}" ]]; then
+  :
+elif ! command -v g++ >/dev/null; then
+  echo "SKIPPED: Inductor needs g++"
+else
+  export TORCHINDUCTOR_CACHE_DIR="$PWD/inductor"
+  run -- "$python" "$program" compiled_parts cpu inductor
+  check "inductor: exit status" equal "$?" 0
+  check "inductor: names" named_rightly cpu
+fi
 # Neither the environment's variables nor the user's folder are read.
 run -- "$python" -I "$program" train
 check "isolated: names" named_rightly cpu
@@ -189,6 +200,26 @@ for i in range(4):
 assert all("in the graph of outputs[" in by for by in held), held
 PYTHON
 check "held: on the screen" has err "in the graph of outputs[…]"
+
+# However it ends, it is reported once, and its parent sees the end that it would have seen.
+check "each end is told" python3 - "$memledger" run "${gpu[@]}" -- "$python" "$program" ends <<'PYTHON'
+import re, signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background processes ignore it
+ends = [("exception", None, 1, "ended (1)"), ("_exit", None, 4, "ended by _exit(4)"), ("abort", None, -6, "ended by SIGABRT"),
+        ("wait", signal.SIGINT, -2, "ended by SIGINT"), ("wait", signal.SIGTERM, -15, "ended by SIGTERM")]
+wrong = []
+for how, number, status, told in ends:
+    with subprocess.Popen([*sys.argv[1:], how], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        if number:
+            process.send_signal(number)
+        err = process.communicate(timeout=120)[1]
+    titles = re.findall(r"^memledger: python_program.py (.*?) after .*$", err, re.M)
+    if (process.returncode, titles) != (status, [told]) or "(768, 1024)" not in err:
+        wrong.append(f"{how}, {number}: {process.returncode}, {titles}: {err}")
+print("\n".join(wrong))
+sys.exit(bool(wrong))
+PYTHON
 
 run -- "$python" "$program" many
 check "1000 modules: gc knows none" equal "$(cat out)" "alive 0"

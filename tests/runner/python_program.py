@@ -5,7 +5,9 @@ Usage: python_program.py MODE [DEVICE]
 
 import copy
 import gc
+import os
 import sys
+import time
 
 import torch
 from torch import nn
@@ -330,6 +332,21 @@ def mode_lines(device):
     model = nn.Linear(1024, 4096)
     y = model(torch.ones(1024, 1024))
     print("kept", kept.nbytes, y.nbytes)
+
+
+def mode_ends(how):
+    """However it ends."""
+    model = nn.Linear(1024, 768)  # 3 MiB
+    model(torch.ones(2, 1024)).sum().backward()
+    print("ready", flush=True)
+    if how == "exception":
+        raise RuntimeError("no data")
+    elif how == "_exit":
+        os._exit(4)
+    elif how == "abort":
+        os.abort()
+    while how == "wait":
+        time.sleep(0.1)
 
 
 globals()["mode_" + sys.argv[1]](*(sys.argv[2:] or ["cpu"]))

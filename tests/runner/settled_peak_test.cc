@@ -123,6 +123,15 @@ TEST_CASE("and leaves the same blocks") {
   CHECK(program.peak().kind() == Steps::kRepeat);
 }
 
+TEST_CASE("where no two steps are alike, none has to come again if so asked") {
+  constexpr int64_t kPart = SettledPeak::kLookAhead / 10;
+  Program waits, takes_any;
+  takes_any.peak().take_any_steps();
+  CHECK(waits.steps("abcdefghijklmnopqrst", kPart) == 0);
+  CHECK(takes_any.steps("abcdefghijklmnopqrst", kPart) == 12);
+  CHECK(takes_any.peak().kind() == Steps::kDiffer);
+}
+
 TEST_CASE("a kind that came once is waited for") {
   constexpr int64_t kPart = SettledPeak::kLongestLook / 20;
   Program program;

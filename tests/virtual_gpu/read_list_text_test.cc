@@ -38,12 +38,16 @@ TEST_CASE("sizes and scalars") {
       "  aten::bincount, once: 8.0 B of results, no largest size is known\n"
       "  aten::item, 2 times: a value, read as zero, first at train.py:3 step\n"
       "  aten::item, once: a whole number, read as zero\n"
-      "  The peak is an upper end but for what has no largest size; a run with reads=none gives "
-      "the lower one.\n");
+      "  The peak of allocated bytes is an upper end but for what has no largest size; a run with "
+      "reads=none gives the lower one.\n");
   const std::string none = read_list_text({rows[0]}, 0);
   CHECK(none.find("reads=none: none of them") != std::string::npos);
   CHECK(none.find("upper end") == std::string::npos);
   CHECK(read_list_text({rows[0]}, 62500).find("reads=0.0625: that share") != std::string::npos);
+  // A share gives neither end.
+  CHECK(read_list_text({rows[0]}, 62500).find("upper end") == std::string::npos);
+  CHECK(read_list_text({rows[0]}, 1000001).find("reads=varied: of each tensor") !=
+        std::string::npos);
   CHECK(read_list_text({rows[2]}, 1000000).find("sizes") == std::string::npos);
 }
 

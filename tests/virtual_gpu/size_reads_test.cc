@@ -10,6 +10,7 @@
 #include <ATen/TensorIndexing.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -22,12 +23,13 @@ namespace {
 
 const c10::Device kCuda0(c10::kCUDA, 0);
 
-enum class Policy { kNone, kAll, kQuarter };
+enum class Policy { kNone, kAll, kQuarter, kVaried };
 
 Policy policy() {
   const char* const text = std::getenv("MEMLEDGER_VIRTUAL_GPU");
   const std::string specification = text == nullptr ? "" : text;
   if (specification.find("reads=none") != std::string::npos) return Policy::kNone;
+  if (specification.find("reads=varied") != std::string::npos) return Policy::kVaried;
   if (specification.find("reads=0.25") != std::string::npos) return Policy::kQuarter;
   return Policy::kAll;
 }
@@ -51,6 +53,49 @@ int64_t requested_bytes(bool peak) {
   const auto statistics = c10::cuda::CUDACachingAllocator::getDeviceStats(0).requested_bytes[0];
   return peak ? statistics.peak : statistics.current;
 }
+
+int64_t true_elements(const at::Tensor& mask) { return at::nonzero(mask).size(0); }
+
+// Another share of each mask of 6 400 elements is true.
+void check_varied_sizes() {
+  std::vector<int64_t> sizes;
+  std::vector<at::Tensor> masks;
+  for (int i = 0; i < 40; ++i) {
+    masks.push_back(unknown_mask({64, 100}));
+    sizes.push_back(true_elements(masks.back()));
+  }
+  std::vector<int64_t> sorted = sizes;
+  std::sort(sorted.begin(), sorted.end());
+  REQUIRE(sorted.front() > 0);
+  CHECK(sorted.back() <= 6400);
+  // Drawn evenly: of 40 shares some are small and some large.
+  CHECK(sorted.front() < 1600);
+  CHECK(sorted.back() > 4800);
+  CHECK(std::unique(sorted.begin(), sorted.end()) - sorted.begin() > 30);
+  for (size_t i = 0; i < masks.size(); ++i) {
+    // A mask that is read again says the same, whatever it is read for.
+    CHECK(true_elements(masks[i]) == sizes[i]);
+    CHECK(with_mask(unknown({64, 100, 2}), masks[i]).size(0) == sizes[i]);
+  }
+  // Once it is written to it may say something else.
+  masks[0].logical_not_();
+  masks[1].logical_not_();
+  CHECK((true_elements(masks[0]) != sizes[0] || true_elements(masks[1]) != sizes[1]));
+  // Nothing is kept alive, and others get other shares at the same address.
+  const int64_t before = requested_bytes(false);
+  const int64_t last = sizes.back();
+  const at::Tensor values = unknown({64, 100});
+  std::vector<int64_t> later;
+  for (int i = 0; i < 4; ++i) later.push_back(true_elements(at::gt(values, 0.5)));
+  CHECK(std::count(later.begin(), later.end(), later[0]) < 4);
+  CHECK(later[0] != last);
+  masks.clear();
+  CHECK(requested_bytes(false) < before);
+  // What is small is whole.
+  CHECK(at::nonzero(unknown_mask({64})).size(0) == 64);
+}
+
+TEST_CASE("sizes that differ each time") { check_varied_sizes(); }
 
 TEST_CASE("operators with masks") {
   const at::Tensor x = unknown({64, 100});
@@ -255,5 +300,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   doctest::Context context(argc, argv);
+  context.setOption(policy() == Policy::kVaried ? "test-case" : "test-case-exclude",
+                    "sizes that differ each time");
   return context.run();
 }

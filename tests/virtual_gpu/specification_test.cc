@@ -10,6 +10,7 @@
 #include "tests/support/text_matchers.h"
 #include "virtual_gpu/profile_json.h"
 #include "virtual_gpu/profiles.h"
+#include "virtual_gpu/reads.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -101,7 +102,7 @@ TEST_CASE("memory and options") {
   CHECK(parsed("h200").assumed_millionths == kMillion);
   CHECK(parsed("h200,reads=none").assumed_millionths == 0);
   CHECK(parsed("h200,reads=0.125").assumed_millionths == 125000);
-  CHECK(contains(error("h200,reads=2"), "reads=2 is neither none, all nor a fraction"));
+  CHECK(contains(error("h200,reads=2"), "reads=2 is neither none, all, varied nor a fraction"));
   CHECK(contains(error("h200,events=never"), "events=never is neither once nor late."));
   const auto assumed = [](const std::string& share) {
     return parsed("h200,reads=" + share).assumed_millionths;
@@ -114,10 +115,11 @@ TEST_CASE("memory and options") {
   CHECK(assumed("0") == 0);
   CHECK(assumed("0.125") == 125000);
   CHECK(assumed("0.000001") == 1);
+  CHECK(assumed("varied") == kVariedMillionths);
   for (const char* share :
        {"", "some", "2", "1.1", "1.000001", "-0.5", ".5", "0.", "0.0000001", "1/8"}) {
     CHECK(contains(error("h200,reads=" + std::string(share)),
-                   "is neither none, all nor a fraction from 0 to 1"));
+                   "is neither none, all, varied nor a fraction from 0 to 1"));
   }
   const Specification all = parsed("h100:80GiB,count=8,keep=4KiB,context=300MiB");
   CHECK(all.devices.at(0).profile.name == "h100");

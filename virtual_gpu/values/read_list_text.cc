@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/bytes.h"
+#include "virtual_gpu/reads.h"
 
 namespace memledger::virtual_gpu {
 namespace {
@@ -14,6 +15,8 @@ std::string times(uint64_t count) { return count == 1 ? "once" : std::to_string(
 
 std::string policy_in_words(uint32_t millionths) {
   if (millionths == 0) return "reads=none: none of them";
+  if (millionths == kVariedMillionths)
+    return "reads=varied: of each tensor another share of the largest possible";
   if (millionths >= kMillion) return "reads=all: the largest possible";
   std::string digits = std::to_string(kMillion + millionths).substr(1);
   digits.erase(digits.find_last_not_of('0') + 1);
@@ -57,8 +60,8 @@ std::string read_list_text(const std::vector<ReadRow>& rows, uint32_t millionths
   const size_t shown = std::min(rows.size(), kMostRows);
   for (size_t i = 0; i < shown; ++i) text += row_text(rows[i]);
   if (shown < rows.size()) text += "  and " + std::to_string(rows.size() - shown) + " more\n";
-  if (sizes > 0 && millionths > 0) {
-    text += "  The peak is an upper end";
+  if (sizes > 0 && millionths == kMillion) {
+    text += "  The peak of allocated bytes is an upper end";
     if (has_unbounded) text += " but for what has no largest size";
     text += "; a run with reads=none gives the lower one.\n";
   }

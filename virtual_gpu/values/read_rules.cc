@@ -10,7 +10,6 @@
 namespace memledger::virtual_gpu {
 namespace {
 
-constexpr uint64_t kSmall = 1024;
 constexpr uint64_t kMillion = 1000000;
 
 using Inputs = c10::ArrayRef<const c10::IValue>;
@@ -52,7 +51,7 @@ ReadPlan nonzero(Inputs inputs, const ReadContext& context) {
     read.value = std::min(*context.mask_count, elements);
     if (context.mask_count_is_assumed) plan.source = Source::kAssumed;
   } else {
-    read.value = assumed_size(elements, context.millionths);
+    read.value = context.assumed(elements);
     if (elements > 0) plan.source = Source::kAssumed;
   }
   plan.add(read);
@@ -76,7 +75,7 @@ ReadPlan unique(Inputs inputs, const ReadContext& context) {
     if (known) {
       trues = static_cast<uint64_t>(at::count_nonzero(*known).item<int64_t>());
     } else {
-      const uint64_t different = assumed_size(std::min<uint64_t>(elements, 2), context.millionths);
+      const uint64_t different = context.assumed(std::min<uint64_t>(elements, 2));
       trues = different == 2 ? 1 : 0;
       plan.source = Source::kAssumed;
     }
@@ -87,7 +86,7 @@ ReadPlan unique(Inputs inputs, const ReadContext& context) {
     const auto size = std::get<0>(at::_unique2(*known)).numel();
     return plan_of_size(static_cast<uint64_t>(size), Source::kKnown);
   }
-  return plan_of_size(assumed_size(elements, context.millionths), Source::kAssumed);
+  return plan_of_size(context.assumed(elements), Source::kAssumed);
 }
 
 ReadPlan plan_of_different(const at::Tensor& self, const ReadContext& context,
@@ -101,7 +100,7 @@ ReadPlan plan_of_different(const at::Tensor& self, const ReadContext& context,
     return plan_of_size(static_cast<uint64_t>(dim ? size_at(different, *dim) : different.numel()),
                         Source::kKnown);
   }
-  return plan_of_size(assumed_size(most, context.millionths), Source::kAssumed);
+  return plan_of_size(context.assumed(most), Source::kAssumed);
 }
 
 // unique_dim(self, dim, …)
@@ -139,7 +138,7 @@ ReadPlan repeat_interleave(Inputs inputs, const ReadContext& context) {
   plan.source = Source::kUnbounded;
   plan.add({1, 1, 1, false});
   plan.add({sizeof(int64_t), sizeof(int64_t),
-            assumed_size(static_cast<uint64_t>(repeats.numel()), context.millionths), true});
+            context.assumed(static_cast<uint64_t>(repeats.numel())), true});
   return plan;
 }
 
@@ -184,7 +183,7 @@ ReadPlan coalesce(Inputs inputs, const ReadContext& context) {
   if (inputs.empty() || !is_on_cuda(inputs[0]) || !inputs[0].toTensor().is_sparse()) return {};
   const auto most = static_cast<uint64_t>(inputs[0].toTensor()._nnz());
   if (most < 2) return {};
-  return plan_of_size(assumed_size(most, context.millionths), Source::kAssumed);
+  return plan_of_size(context.assumed(most), Source::kAssumed);
 }
 
 bool is_mask(const at::Tensor& tensor) {
@@ -227,7 +226,7 @@ void demand_mask_count(const at::Tensor& self, const c10::IValue& indices, const
   } else if (beside) {
     plan.mask_count = beside;
   } else if (masks > 1) {
-    plan.mask_count = assumed_size(least, context.millionths);
+    plan.mask_count = context.assumed(least);
     plan.mask_count_is_assumed = true;
   }
 }
@@ -295,9 +294,13 @@ constexpr Sieve kSieve = make_sieve();
 
 }  // namespace
 
-uint64_t assumed_size(uint64_t most, uint32_t millionths) {
+uint64_t ReadContext::assumed(uint64_t most) const {
+  return assumed_size(most, millionths, whole_up_to);
+}
+
+uint64_t assumed_size(uint64_t most, uint32_t millionths, uint64_t whole_up_to) {
   if (millionths == 0) return 0;
-  if (most <= kSmall || millionths >= kMillion) return most;
+  if (most <= whole_up_to || millionths >= kMillion) return most;
   // Rounded up; the whole and the rest apart, so that nothing overflows.
   const uint64_t rest = most % kMillion;
   return most / kMillion * millionths + (rest * millionths + kMillion - 1) / kMillion;

@@ -37,20 +37,26 @@ struct ReadPlan {
   void add(Read read) { reads.at(count++) = read; }
 };
 
+// A share of so few counts as all: they cost little, and among them are the lists of what the large
+// ones are done for, such as the experts that were chosen.
+inline constexpr uint64_t kSmallSize = 1024;
+
 // What a rule may ask.
 struct ReadContext {
   // The values of a tensor, on the CPU, where they are known.
   std::optional<at::Tensor> (*known)(const at::Tensor& tensor) = nullptr;
-  // The share of unknown sizes, see assumed_size().
+  // The share of unknown sizes, see assumed_size(); up to how many count whole.
   uint32_t millionths = 0;
+  uint64_t whole_up_to = kSmallSize;
   // What the operators around demand.
   std::optional<uint64_t> mask_count;
   bool mask_count_is_assumed = false;
+
+  uint64_t assumed(uint64_t most) const;
 };
 
-// So many of at most `most`. Of up to 1024 a share counts as all: they cost little, and among them
-// are the lists of what the large ones are done for, such as the experts that were chosen.
-uint64_t assumed_size(uint64_t most, uint32_t millionths);
+// So many of at most `most`, rounded up.
+uint64_t assumed_size(uint64_t most, uint32_t millionths, uint64_t whole_up_to = kSmallSize);
 
 using ReadRule = ReadPlan (*)(c10::ArrayRef<const c10::IValue> inputs, const ReadContext& context);
 

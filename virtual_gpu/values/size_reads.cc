@@ -10,8 +10,10 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "registry/core/fork_safe_mutex.h"
@@ -60,6 +62,9 @@ struct RunningOps {
 
 thread_local RunningOps running_ops;
 
+// What is smaller is not varied: the list of experts that were chosen.
+constexpr uint64_t kLeastVaried = 64;
+
 struct Row {
   std::string op;
   ReadKind kind;
@@ -96,6 +101,71 @@ uint32_t millionths() {
 bool numbers_are_one() {
   static const bool are_one = ask_number != nullptr && ask_number() != 0;
   return are_one;
+}
+
+// Another share of each tensor, as long as it is not written to: where sizes go up and down,
+// LibTorch's cache falls into more pieces than with the largest ones alone. Keeps nothing alive.
+class VariedShares {
+ public:
+  // Returns the same shares in each run. More than nothing, as programs fail that find nothing.
+  uint32_t share_of(const at::Tensor& tensor) {
+    c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+    const uint32_t version =
+        tensor.is_inference() ? 0
+                              : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+    std::vector<Share> ended;  // end without the lock
+    const std::lock_guard<ForkSafeMutex> lock(mutex_);
+    if (shares_.size() >= sweep_at_) sweep(ended);
+    const auto [found, is_new] = shares_.try_emplace({storage, tensor.storage_offset(), version});
+    if (is_new) {
+      c10::raw::weak_intrusive_ptr::incref(storage);
+      found->second.owner = c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
+      found->second.millionths = 1 + static_cast<uint32_t>(mix(++count_) % 1'000'000);
+    }
+    return found->second.millionths;
+  }
+
+ private:
+  // While there is a weak reference to a storage, no other gets its address.
+  using Key = std::tuple<c10::StorageImpl*, int64_t, uint32_t>;
+  struct Share {
+    c10::weak_intrusive_ptr<c10::StorageImpl> owner{c10::intrusive_ptr<c10::StorageImpl>()};
+    uint32_t millionths = 0;
+  };
+
+  // SplitMix64.
+  static uint64_t mix(uint64_t number) {
+    uint64_t z = number * 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+  }
+
+  void sweep(std::vector<Share>& ended) {
+    for (auto share = shares_.begin(); share != shares_.end();) {
+      if (!share->second.owner.expired()) {
+        ++share;
+        continue;
+      }
+      ended.push_back(std::move(share->second));
+      share = shares_.erase(share);
+    }
+    sweep_at_ = std::max(sweep_at_, 2 * shares_.size());
+  }
+
+  ForkSafeMutex mutex_;
+  std::map<Key, Share> shares_;
+  uint64_t count_ = 0;
+  size_t sweep_at_ = 1024;
+};
+
+uint32_t share_of(const at::RecordFunction& fn) {
+  const uint32_t share = millionths();
+  if (share != kVariedMillionths || fn.inputs().empty() || !fn.inputs()[0].isTensor()) return share;
+  const at::Tensor& tensor = fn.inputs()[0].toTensor();
+  if (!tensor.defined() || !tensor.has_storage()) return share;
+  static auto* const shares = new VariedShares;  // never destroyed, as rows()
+  return shares->share_of(tensor);
 }
 
 std::optional<at::Tensor> known_on_cpu(const at::Tensor& tensor) { return known_values(tensor); }
@@ -258,7 +328,8 @@ void plan_reads(RunningOps& ops, ReadRule rule, const at::RecordFunction& fn) {
   ops.is_asking = true;
   try {
     const PlainCpu plain;
-    context.millionths = millionths();
+    context.millionths = share_of(fn);
+    if (millionths() == kVariedMillionths) context.whole_up_to = kLeastVaried;
     ops.planned[ops.plans] = {ops.depth, rule(fn.inputs(), context)};
     ++ops.plans;
   } catch (...) {  // an input that cannot be looked into
