@@ -153,9 +153,10 @@ struct LibraryWorkspace {
 };
 
 // Returns the workspaces that exist now, from LibTorch's own tables; one that cuBLASLt shares with
-// cuBLAS appears once. Empty with a LibTorch older than 2.11, whose tables cannot be read safely:
-// its workspaces are scratch then. Cost: a lock of each table; a table that another thread keeps
-// locked for a millisecond (LibTorch makes a workspace) is left out.
+// cuBLAS appears once. Empty with a LibTorch older than 2.11, or newer than the newest that
+// memledger was tested with, as the tables cannot be read safely: workspaces are scratch then.
+// Cost: a lock of each table; a table that another thread keeps locked for a millisecond (LibTorch
+// makes a workspace) is left out.
 std::vector<LibraryWorkspace> library_workspaces();
 
 // What libraries asked for while their operations ran on the virtual GPU. LibTorch frees it when

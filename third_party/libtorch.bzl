@@ -81,6 +81,11 @@ def _version(ctx, root):
 def _check_usable(ctx, root, version):
     if version[:2] < _OLDEST:
         fail("memledger needs LibTorch %d.%d or newer, this is %d.%d.%d: %s" % (_OLDEST + version + (root,)))
+    newest = max([tuple([int(part) for part in pinned.split(".")[:2]]) for pinned in LIBTORCH_WHEELS])
+    if version[:2] > newest:
+        # buildifier: disable=print
+        print(("LibTorch %d.%d.%d is newer than %d.%d, the newest that this memledger was tested with. It may not build; where it " +
+               "does, cuBLAS's workspaces have no names.") % (version + newest))
     config = ctx.path(root + "/share/cmake/Torch/TorchConfig.cmake")
     if config.exists and "_GLIBCXX_USE_CXX11_ABI=0" in ctx.read(config):
         fail("%s is built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), memledger is not. Use a LibTorch with the C++11 ABI, such as any torch wheel from 2.9 on." % root)

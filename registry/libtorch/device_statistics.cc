@@ -27,6 +27,7 @@
 #include "registry/hooks/cuda_allocator.h"
 #include "registry/libtorch/cuda_symbols.h"
 #include "registry/libtorch/libtorch_version.h"
+#include "registry/libtorch/newest_libtorch.h"
 #include "registry/second_copy/copies.h"
 #include "virtual_gpu/workspaces.h"
 #endif
@@ -307,6 +308,8 @@ bool allocator_is_usable(c10::DeviceType type) noexcept {
 std::vector<LibraryWorkspace> library_workspaces() {
   std::vector<LibraryWorkspace> all;
 #if MEMLEDGER_TORCH_AT_LEAST(11)
+  // A newer release's tables may have another layout than WorkspaceTable.
+  if (is_newer_than_known(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR)) return all;
   if (CudaAllocator::in_use() == nullptr) return all;
   static TableFunction cublas("_ZN2at4cuda33cublas_handle_stream_to_workspaceEv");
   static TableFunction cublaslt("_ZN2at4cuda35cublaslt_handle_stream_to_workspaceEv");

@@ -15,6 +15,8 @@
 
 #include "registry/device_statistics.h"
 #include "registry/hooks/before_resets.h"
+#include "registry/libtorch/libtorch_version.h"
+#include "registry/libtorch/newest_libtorch.h"
 #include "registry/registry.h"
 #include "registry/step_history.h"
 #include "reporter/formats/report_page.h"
@@ -204,6 +206,11 @@ std::string title_of(const CollectedRun& run, const ProgramEnd& end) {
   return text;
 }
 
+std::string below_summary(const CollectedRun& run) {
+  const std::string note = newer_libtorch_note(TORCH_VERSION);
+  return run.failures + (note.empty() ? "" : note + "\n");
+}
+
 RunOfDevice with_steps(DeviceReport peak, const StepHistory& steps, const Report& last,
                        const Report& baseline) {
   const c10::Device where = peak.device;
@@ -387,7 +394,7 @@ std::string page_of(const CollectedRun& all) {
     }
     if (!curve.points.empty()) curves.push_back(std::move(curve));
   }
-  return report_page(all.run.title, run_summary(all.run, 2 * kLines) + all.failures, curves,
+  return report_page(all.run.title, run_summary(all.run, 2 * kLines) + below_summary(all), curves,
                      sections);
 }
 
@@ -419,9 +426,10 @@ std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
   run.run.title = title_of(run, end);
   run.run.goes_on = end.goes_on();
   if (!run.process.saves_report) run.run.hint = "every row: memledger run --save-report=FILE.html";
-  const size_t lines = std::max(kLeastLines, kLines - std::min(kLines, count_lines(run.failures)));
+  const std::string below = below_summary(run);
+  const size_t lines = std::max(kLeastLines, kLines - std::min(kLines, count_lines(below)));
   std::ostringstream out;
-  out << run_summary(run.run, lines) << run.failures;
+  out << run_summary(run.run, lines) << below;
   if (run.process.full_report) write_tables(out, run);
   return std::move(out).str();
 }
@@ -436,7 +444,7 @@ void write_run_report(CollectedRun& run, const ProgramEnd& end, std::string_view
   } else if (ends_in(path, ".json")) {
     out << json_of(run, end);
   } else {
-    out << run_summary(run.run, 2 * kLines) << run.failures;
+    out << run_summary(run.run, 2 * kLines) << below_summary(run);
     write_tables(out, run);
   }
 }

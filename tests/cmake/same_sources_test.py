@@ -57,6 +57,15 @@ def check_groups(lists):
         failures.append("groups")
 
 
+def check_newest_libtorch():
+    """The newest release that the code knows is the newest that is pinned."""
+    header = pathlib.Path("registry/libtorch/newest_libtorch.h").read_text()
+    minor = re.search(r"#define MEMLEDGER_NEWEST_LIBTORCH_MINOR (\d+)", header)[1]
+    pins = starlark_lists("third_party/libtorch_versions.bzl")["LIBTORCH_WHEELS"]
+    newest = max(tuple(map(int, pin.split(".")[:2])) for pin in pins)
+    check("the newest LibTorch", [f"2.{minor}"], [f"{newest[0]}.{newest[1]}"])
+
+
 def main():
     lists = cmake_lists("cmake/sources.cmake")
     compared = set()
@@ -75,6 +84,7 @@ def main():
     check("the warnings", flags["MEMLEDGER_WARNINGS"], starlark_lists("third_party/copts.bzl")["MEMLEDGER_COPTS"])
     check_interface_hash(lists)
     check_groups(lists)
+    check_newest_libtorch()
     print(f"{len(compared)} lists compared, {sum(len(lists[name]) for name in compared if name in lists)} files")
     return 1 if failures else 0
 

@@ -15,6 +15,9 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+#if __has_include(<c10/cuda/PeerToPeerAccess.h>)
+#include <c10/cuda/PeerToPeerAccess.h>
+#endif
 
 #include <atomic>
 #include <cstdlib>
@@ -122,6 +125,10 @@ TEST_CASE("before the allocator is initialized, and before activation") {
   CHECK(library_workspaces().empty());
   CHECK(registry().follows(device()));
   CHECK_FALSE(allocator().initialized());
+#if __has_include(<c10/cuda/PeerToPeerAccess.h>)
+  // As libtorch_cuda does; from 2.15 on expandable segments ask for it.
+  c10::cuda::detail::init_p2p_access_cache(c10::cuda::device_count());
+#endif
   allocator().init(c10::cuda::device_count());
   CHECK(allocator().initialized());
   REQUIRE(device_statistics(device()).has_value());

@@ -1,5 +1,6 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "runner/command_line.h"
+#include "registry/libtorch/newest_libtorch.h"
 #include "tests/support/text_matchers.h"
 
 #include <doctest/doctest.h>
@@ -296,6 +297,15 @@ TEST_CASE("the versions of memledger, LibTorch and the build") {
   CHECK(contains(versions, "\nLibTorch 2."));
   CHECK(contains(versions, "\nBuild: "));
   CHECK(contains(versions, ", interface "));
+}
+
+TEST_CASE("a LibTorch that nobody has tried memledger with is told of") {
+  for (const char* const known : {"2.9.1", "2.11.0", "2.15.0", "2.15.1"})
+    CHECK(newer_libtorch_note(known).empty());
+  CHECK(newer_libtorch_note("2.16.0") ==
+        "LibTorch 2.16.0 is newer than 2.15, the newest that this memledger was tested with: "
+        "cuBLAS's workspaces have no names here");
+  CHECK_FALSE(newer_libtorch_note("3.0.0").empty());
 }
 
 TEST_CASE("an unknown command says which exist") {
