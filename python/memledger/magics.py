@@ -1,6 +1,7 @@
 """%mlrun and %%mlrun for IPython: ``%load_ext memledger``."""
 
 import argparse
+import ast
 import shlex
 from typing import Any, List, Optional
 
@@ -42,6 +43,18 @@ def _split(line: str) -> "tuple[List[str], str]":
     return options, rest
 
 
+def _split_cell(cell: str, functions: List[str]) -> "tuple[str, str]":
+    """The cell up to where the last of the functions is made, and the rest of it."""
+    try:
+        body = ast.parse(cell).body
+    except SyntaxError:  # other magics
+        return "", cell
+    names = {function.partition(".")[0] for function in functions}
+    last = max((one.end_lineno or 0 for one in body if getattr(one, "name", None) in names), default=0)
+    lines = cell.splitlines(keepends=True)
+    return "".join(lines[:last]), "".join(lines[last:])
+
+
 def mlrun(shell: Any, line: str, cell: Optional[str] = None) -> Any:
     """Runs a statement or a cell under the line profiler.
 
@@ -59,17 +72,20 @@ def mlrun(shell: Any, line: str, cell: Optional[str] = None) -> Any:
         set_target_gpu(options.gpu)
     columns = options.column if options.no_default_columns else _DEFAULT_COLUMNS + options.column
     profiler = LineProfiler()
-    with profiler:
-        if cell is None:
-            shell.ex(shell.transform_cell(statement))
-        else:
-            shell.run_cell(cell)  # its functions have lines, and a source
-    # Now, as the code may have made the functions: all is recorded.
+    # The profiler follows the functions that it has; the cell may have yet to make them.
+    definitions, rest = _split_cell(cell, options.function) if cell is not None else ("", "")
+    if definitions:
+        shell.run_cell(definitions)  # its functions have lines, and a source
     for name in options.function:
         try:
             profiler.add_function(eval(name, shell.user_ns))
         except (NameError, AttributeError, SyntaxError) as error:
             raise ValueError(f"mlrun: there is no function `{name}`: {error}") from None
+    with profiler:
+        if cell is None:
+            shell.ex(shell.transform_cell(statement))
+        else:
+            shell.run_cell(rest)
     if options.dump_profile:
         with open(options.dump_profile, "w", encoding="utf-8") as file:
             profiler.print_stats(columns=columns, stream=file)
