@@ -54,7 +54,11 @@ int64_t now_ns() noexcept {
 
 void BriefLock::wait() noexcept {
   constexpr int kSpins = 64;
-  constexpr long kLongestSleepNs = 500'000;
+  // Whoever copies much lets others in within that time. What is held for longer is so for good: a
+  // copy of the process has no thread that would let go (runner/inside/write_in_copy.cc).
+  constexpr int kShortSleeps = 64;
+  constexpr long kLongestShortNs = 500'000;
+  constexpr long kLongestNs = 16'000'000;
   const int error = errno;
   waiting_.fetch_add(1, std::memory_order_relaxed);
   long sleep_ns = 5'000;
@@ -67,10 +71,11 @@ void BriefLock::wait() noexcept {
       pause_processor();
     } else {
       // Not sched_yield(), which on a busy machine costs a slice of time, milliseconds. A wait for
-      // a lock, which others can see as such (runner/inside/write_in_copy.cc).
+      // a lock, which others can see as such.
       const timespec time{0, sleep_ns};
       syscall(SYS_futex, &taken_, FUTEX_WAIT_PRIVATE, 1, &time, nullptr, 0);
-      sleep_ns = std::min(2 * sleep_ns, kLongestSleepNs);
+      const bool is_short = turn < kSpins + kShortSleeps;
+      sleep_ns = std::min(2 * sleep_ns, is_short ? kLongestShortNs : kLongestNs);
     }
   }
   waiting_.fetch_sub(1, std::memory_order_relaxed);

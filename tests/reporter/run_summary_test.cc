@@ -169,7 +169,10 @@ TEST_CASE("what grew between steps, and what is left") {
   // A row that has got a name is no growth.
   RunReport renamed = Training().run();
   renamed.devices[0].baseline = renamed.devices[0].last;
-  renamed.devices[0].baseline->rows.back().label = "Compiled";
+  ReportRow& row = renamed.devices[0].baseline->rows.back();
+  row.anonymous = false;
+  row.name = "weight";
+  row.role = Role::kParameter;
   CHECK(contains(run_summary(renamed, 40), "    nothing has grown since step 2\n"));
   RunReport with_checkpoint = Training().run();
   with_checkpoint.devices[0].end->external_bytes = 8 * kMiB;
