@@ -9,7 +9,7 @@ namespace memledger::prediction {
 // file per process that used a GPU, PID.json, and what prediction/run_files.h reads.
 inline constexpr char kMeasureVariable[] = "MEMLEDGER_MEASURE";
 inline constexpr char kUntilVariable[] = "MEMLEDGER_MEASURE_UNTIL";  // step, any_step or exit
-// As `step`, but steps that differ do not have to come again: no two are alike.
+// Ends as `step` does, but steps that differ do not have to come again: no two are alike.
 inline constexpr char kUntilAnyStep[] = "any_step";
 
 // PID.progress: one line, replaced in place while the process runs.

@@ -126,7 +126,7 @@ TEST_CASE("before the allocator is initialized, and before activation") {
   CHECK(registry().follows(device()));
   CHECK_FALSE(allocator().initialized());
 #if __has_include(<c10/cuda/PeerToPeerAccess.h>)
-  // As libtorch_cuda does; from 2.15 on expandable segments ask for it.
+  // Done by libtorch_cuda in a program that loads it; from 2.15 on expandable segments ask for it.
   c10::cuda::detail::init_p2p_access_cache(c10::cuda::device_count());
 #endif
   allocator().init(c10::cuda::device_count());
