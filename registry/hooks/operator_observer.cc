@@ -134,7 +134,8 @@ void pop_node(ThreadContext& thread) {
 // name and of a scope beside the engine's.
 void note_forward_operator(ThreadContext& thread) {
   core::ForwardOperators::Made made;
-  if (const std::shared_ptr<torch::autograd::Node> node = torch::autograd::get_current_node();
+  // A shared_ptr, from LibTorch 2.15 on an intrusive_ptr.
+  if (const auto node = torch::autograd::get_current_node();
       node != nullptr && static_cast<int64_t>(node->sequence_nr()) >= 0) {
     made = RegistryState::get().forward_operators.find(node->thread_id(), node->sequence_nr());
   }
