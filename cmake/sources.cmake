@@ -296,6 +296,7 @@ set(MEMLEDGER_VIRTUAL_GPU_SOURCES
   virtual_gpu/calibration.cc
   virtual_gpu/capture.cc
   virtual_gpu/cudnn_planner_client.cc
+  virtual_gpu/cudnn_version.cc
   virtual_gpu/device_code.cc
   virtual_gpu/exchanged_bytes.cc
   virtual_gpu/graph_memory.cc

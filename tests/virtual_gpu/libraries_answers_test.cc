@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "virtual_gpu/cudnn_version.h"
 #include "virtual_gpu/workspace_model.h"
 #include "virtual_gpu/workspaces.h"
 
@@ -267,6 +268,18 @@ TEST_CASE("cuDNN's version is one number in two functions") {
   REQUIRE(cudnnGetProperty(2, &patch) == 0);
   CHECK(static_cast<size_t>(major * 10000 + minor * 100 + patch) == cudnnGetVersion());
   CHECK(cudnnGetProperty(3, &major) != 0);
+}
+
+TEST_CASE("cuDNN's version is that of LibTorch's wheel") {
+  using memledger::virtual_gpu::cudnn_version_of;
+  CHECK(cudnn_version_of("2.9.1") == 91002);
+  CHECK(cudnn_version_of("2.11.0") == 91900);
+  CHECK(cudnn_version_of("2.12.1") == 92000);
+  CHECK(cudnn_version_of("2.13.0") == 92000);
+  CHECK(cudnn_version_of("2.14.1") == 92400);
+  for (const char* newest : {"2.15.0", "2.16.0", "3.0.0", "", "2.", "nightly"})
+    CHECK(cudnn_version_of(newest) == 92600);
+  CHECK(cudnnGetVersion() == memledger::virtual_gpu::default_cudnn_version());
 }
 
 TEST_CASE("a tensor descriptor gives back what was set, no more than asked for") {

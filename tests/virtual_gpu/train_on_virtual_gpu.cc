@@ -1,6 +1,8 @@
 // A training step on cuda:0, as a user's program makes one: nothing here knows that the device is
 // not there. Prints what went wrong and ends with 1, or prints the peak and ends with 0.
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <dlfcn.h>
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -93,6 +95,19 @@ void check_libraries() {
   check(ours, "the virtual GPU's library is mapped");
 }
 
+// torch for Python refuses to start cuDNN where this does not hold.
+void check_cudnn_version() {
+  void* const function = dlsym(RTLD_DEFAULT, "cudnnGetVersion");
+  check(function != nullptr, "cudnnGetVersion is here");
+  if (function == nullptr) return;
+  const size_t version = reinterpret_cast<size_t (*)()>(function)();
+  const long compiled = at::detail::getCUDAHooks().versionCuDNN();
+  check(static_cast<long>(version / 100) == compiled / 100,
+        ("cuDNN says that it is " + std::to_string(version) + ", LibTorch was compiled with " +
+         std::to_string(compiled))
+            .c_str());
+}
+
 }  // namespace
 
 int main() {
@@ -105,6 +120,7 @@ int main() {
     train(torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(device)));
   exhaust(torch::Device(torch::kCUDA, 0));
   check_libraries();
+  check_cudnn_version();
   std::printf("devices %d, peak %lld bytes\n", devices,
               static_cast<long long>(stats(0).allocated_bytes[0].peak));
   return failures > 0;

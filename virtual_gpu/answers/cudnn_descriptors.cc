@@ -6,23 +6,22 @@
 #include <cstring>
 
 #include "virtual_gpu/answers/cudnn.h"
+#include "virtual_gpu/cudnn_version.h"
 #include "virtual_gpu/machine.h"
 #include "virtual_gpu/unconsidered_functions.h"
 
 namespace memledger::virtual_gpu::cudnn {
 namespace {
 
-// LibTorch refuses another major version than that it was built with, and an older minor
-// one. 9.19.0 is what the wheels of LibTorch 2.11 require. The variable is for a LibTorch built
-// with another: its number as cudnnGetVersion gives it.
-constexpr size_t kDefaultVersion = 91900;
+// LibTorch refuses another major version than that it was built with, and an older minor one. The
+// variable is for one that was not built with its wheel's: a number as cudnnGetVersion gives it.
 constexpr char kVersionVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_VERSION";
 
 size_t version() {
   static const size_t value = [] {
     const char* const text = std::getenv(kVersionVariable);
     const size_t wanted = text == nullptr ? 0 : std::strtoul(text, nullptr, 10);
-    return wanted == 0 ? kDefaultVersion : wanted;
+    return wanted == 0 ? default_cudnn_version() : wanted;
   }();
   return value;
 }
