@@ -41,8 +41,8 @@ PYTHON_VERSION = "3.11"
 # torch_shm_manager.
 PYTHON_SKIPS = ("torch/include/", "torch/lib/", "torch/share/", "torch/test/", "torch/bin/", "nvidia/")
 PYTHON_KEEP = "torch/bin/torch_shm_manager"
-# How many releases --shared keeps, 1.1 GB each.
-KEEP_RELEASES = 4
+# How many releases --shared keeps, 1.1 GB each: all that are pinned, as a wheel is built for them.
+KEEP_RELEASES = 5
 
 
 def download(requirement, platform, folder):
