@@ -311,7 +311,7 @@ def address_of(tensor: Any, what: str = "a tensor") -> int:
     """The address of a tensor's TensorImpl, for a call that the tensor lives through."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"memledger: {what} is a {type(tensor).__name__}, not a torch.Tensor")
-    return tensor._cdata
+    return int(tensor._cdata)
 
 
 def addresses_of(tensors: Any, what: str = "a tensor") -> "tuple[Any, int]":

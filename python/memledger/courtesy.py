@@ -76,7 +76,7 @@ class Courtesy:
     @property
     def yielded_bytes(self) -> int:
         """The bytes that are away."""
-        return _library.plain("courtesy_yielded_bytes", self._handle)
+        return int(_library.plain("courtesy_yielded_bytes", self._handle))
 
     def unmoved(self) -> str:
         """Returns what the last yield_memory() left on the devices, a line each with the reason."""

@@ -62,7 +62,7 @@ class SavedTensors:
     @property
     def total_bytes(self) -> int:
         """The bytes of the activations, each storage once."""
-        return _library.plain("saved_total_bytes", self._handle)
+        return int(_library.plain("saved_total_bytes", self._handle))
 
     @property
     def complete(self) -> bool:
@@ -77,7 +77,7 @@ class SavedTensors:
         return self._text("json")
 
     def to_dict(self) -> Dict[str, Any]:
-        return json.loads(self.to_json())
+        return dict(json.loads(self.to_json()))
 
     def to_csv(self) -> str:
         return self._text("csv")

@@ -5,7 +5,7 @@ import functools
 import html
 import inspect
 import sys
-from typing import Any, Callable, Iterable, List, Optional, Sequence, TextIO, TypeVar, Union
+from typing import Any, Callable, Iterable, List, Optional, Sequence, TextIO, TypeVar, Union, overload
 
 from . import _library
 
@@ -32,7 +32,7 @@ def _plain(function: Any) -> Any:
 
 
 def _name(function: Any) -> str:
-    return _plain(function).__qualname__.replace("<locals>.", "")
+    return str(_plain(function).__qualname__).replace("<locals>.", "")
 
 
 class LineProfiler:
@@ -151,6 +151,14 @@ def _profiled(function: _Function, profiler: Callable[[], LineProfiler], after: 
             after()
 
     return run  # type: ignore
+
+
+@overload
+def profile(func: _Function, columns: Sequence[str] = ()) -> _Function: ...
+
+
+@overload
+def profile(func: None = None, columns: Sequence[str] = ()) -> Callable[[_Function], _Function]: ...
 
 
 def profile(func: Optional[_Function] = None, columns: Sequence[str] = ()) -> Any:

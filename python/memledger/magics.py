@@ -92,7 +92,7 @@ def mlrun(shell: Any, line: str, cell: Optional[str] = None) -> Any:
     if not options.quiet:
         shown = profiler.display(columns=columns)
         if shown is not None:
-            from IPython.display import display
+            from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
 
             display(shown)
     return profiler if options.return_profiler else None

@@ -23,7 +23,7 @@ class Prediction:
         return self._json
 
     def to_dict(self) -> Dict[str, Any]:
-        return json.loads(self._json)
+        return dict(json.loads(self._json))
 
     def __str__(self) -> str:
         return self._sentence

@@ -20,22 +20,22 @@ class ModelSize:
 
     @property
     def parameter_bytes(self) -> int:
-        return self._values["parameter_bytes"]
+        return int(self._values["parameter_bytes"])
 
     @property
     def intermediate_bytes(self) -> int:
-        return self._values["intermediate_bytes"]
+        return int(self._values["intermediate_bytes"])
 
     @property
     def saved_bytes(self) -> int:
         """What autograd keeps after the pass."""
-        return self._values["saved_bytes"]
+        return int(self._values["saved_bytes"])
 
     def to_json(self) -> str:
         return self._json
 
     def to_dict(self) -> Dict[str, Any]:
-        return json.loads(self._json)
+        return dict(json.loads(self._json))
 
     def __str__(self) -> str:
         return self._text

@@ -6,6 +6,7 @@ package_test.sh runs it with memledger alone, and under `memledger run`.
 import contextlib
 import ctypes
 import gc
+import inspect
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import typing
 import unittest
 import weakref
 
@@ -404,8 +406,20 @@ class Imports(unittest.TestCase):
         for name in memledger.__all__:
             self.assertTrue(hasattr(memledger, name), name)
             thing = getattr(memledger, name)
-            if callable(thing):
-                self.assertTrue(thing.__doc__, f"{name} has no docstring")
+            if not callable(thing):
+                continue
+            self.assertTrue(thing.__doc__, f"{name} has no docstring")
+            members = vars(thing).items() if inspect.isclass(thing) else [(name, thing)]
+            for member, function in members:
+                function = getattr(function, "fget", None) or function
+                if not inspect.isfunction(function) or (member.startswith("_") and member != "__init__"):
+                    continue
+                signature = inspect.signature(function)
+                for argument in list(signature.parameters.values())[inspect.isclass(thing) :]:
+                    self.assertIsNot(argument.annotation, argument.empty, f"{name}.{member}({argument.name}) has no type")
+                self.assertIsNot(signature.return_annotation, signature.empty, f"{name}.{member} returns no type")
+        if hasattr(typing, "get_overloads"):  # so that what is decorated keeps its type
+            self.assertEqual(len(typing.get_overloads(memledger.profile)), 2)
 
 
 class Magic(unittest.TestCase):
