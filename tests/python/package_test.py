@@ -400,6 +400,12 @@ class Imports(unittest.TestCase):
         libraries = {line.split()[-1] for line in maps.splitlines() if line.endswith("/libmemledger.so")}
         self.assertEqual(len(libraries), 1)
 
+    def test_cudnn_is_no_older_than_torch(self):
+        if not torch.cuda.is_available():
+            self.skipTest("no GPU, and no virtual one")
+        self.assertTrue(torch.backends.cudnn.version())  # an older one is refused
+        self.assertEqual(torch.nn.LSTM(4, 4).cuda()(torch.zeros(2, 3, 4, device="cuda"))[0].shape, (2, 3, 4))
+
     def test_typed(self):
         folder = pathlib.Path(memledger.__file__).parent
         self.assertTrue((folder / "py.typed").exists())
