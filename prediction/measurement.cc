@@ -199,6 +199,7 @@ Measurement measurement_of(const Json& json) {
   for (const Json& read : json.at("unknown_reads"))
     measurement.unknown_reads.push_back(read_of(read));
   measurement.allocator_settings = json.at("allocator_settings");
+  measurement.missing_cudnn = json.at("missing_cudnn");
   return measurement;
 }
 
@@ -260,7 +261,8 @@ std::string to_json(const Measurement& measurement) {
                   {"peak", json(measurement.peak)},
                   {"failure", json(measurement.failure)},
                   {"unknown_reads", reads},
-                  {"allocator_settings", measurement.allocator_settings}}) +
+                  {"allocator_settings", measurement.allocator_settings},
+                  {"missing_cudnn", measurement.missing_cudnn}}) +
          "\n";
 }
 

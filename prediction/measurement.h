@@ -109,6 +109,9 @@ struct Measurement {
   std::optional<MeasuredFailure> failure;
   std::vector<MeasuredRead> unknown_reads;
   std::string allocator_settings;  // as PYTORCH_CUDA_ALLOC_CONF had them; empty: LibTorch's own
+  // What pip would install to make the workspaces of convolutions cuDNN's own; empty: none has been
+  // modelled for want of it.
+  std::string missing_cudnn;
 };
 
 // Write and read a measurement as JSON. Reading fails with a sentence that names what is wrong.

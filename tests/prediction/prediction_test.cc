@@ -106,6 +106,17 @@ TEST_CASE("an allocation that failed and was caught does not fit either") {
   CHECK(prediction.verdict == Verdict::kDoesNotFit);
 }
 
+TEST_CASE("what would narrow the interval is said where the interval is wide") {
+  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
+  CHECK_FALSE(contains(predict("test", {low, high}).to_text(), "cuDNN"));
+  for (Run* const each : {&low, &high}) each->processes[0].missing_cudnn = "cudnn==9";
+  const Prediction wide = predict("test", {low, high});
+  CHECK(contains(wide.to_text(), "pip install 'cudnn==9'\n"));
+  CHECK(Json::parse(wide.to_json()).at("missing_library") == "cudnn==9");
+  high.processes[0].devices = low.processes[0].devices;
+  CHECK_FALSE(contains(predict("test", {low, high}).to_text(), "pip install"));
+}
+
 TEST_CASE("it does not fit only where the low end fails in both orders of addresses") {
   const Run fits = run(kLow, {device(900)}), fails = failed_run(kLow, 990);
   const Run high = failed_run(kHigh, 990);
@@ -654,6 +665,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   measurement.unstepped_parameters = 13;
   measurement.failure->free_bytes = 3;
   measurement.allocator_settings = "max_split_size_mb:64";
+  measurement.missing_cudnn = "nvidia-cudnn-cu13==9.19.*";
   measurement.devices[0].allocations = 11;
   measurement.devices[0].requested_in_all = 12;
   using Kind = MeasuredRead::Kind;
@@ -677,6 +689,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->unstepped_parameters == 13);
   CHECK(read->failure->free_bytes == 3);
   CHECK(read->allocator_settings == "max_split_size_mb:64");
+  CHECK(read->missing_cudnn == "nvidia-cudnn-cu13==9.19.*");
   CHECK(read->devices[0].requested_in_all == 12);
   REQUIRE(read->unknown_reads.size() == 5);
   CHECK(read->unknown_reads[0].has_upper_bound);
