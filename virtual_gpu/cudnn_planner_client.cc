@@ -186,10 +186,10 @@ std::string find_cudnn() {
   const std::string own = folder_of_this_library();
   std::vector<std::string> folders = search_folders("libtorch_cuda.so");
   for (std::string& folder : search_folders(nullptr)) folders.push_back(std::move(folder));
+  for (std::string& folder : folders_of_wheels()) folders.push_back(std::move(folder));
   for (const char* const folder :
        {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/cuda/lib64"})
     folders.emplace_back(folder);
-  for (std::string& folder : folders_of_wheels()) folders.push_back(std::move(folder));
   for (const std::string& folder : folders) {
     const std::string path = folder + "/" + kCudnnName;
     if (access(path.c_str(), R_OK) == 0 && !same_file(path, own + "/" + kCudnnName)) return path;
