@@ -40,6 +40,10 @@ const std::vector<Hint>& hints() {
   static const auto* const hints = new std::vector<Hint>{
       {{"not compiled with CUDA", "from the 'CUDA' backend", "without CUDA support"},
        "its PyTorch is built without CUDA"},
+      {{"invalid device ordinal"},
+       "it wants more GPUs than it has: --gpu=…,count=N gives it several"},
+      {{"No CUDA GPUs are available", "no CUDA-capable device"},
+       "it sees no GPU: is CUDA_VISIBLE_DEVICES set to one that is not there?"},
       {{"EOFError", "EOF when reading", "unexpected end of input"}, kReadsInput},
       {{"No such file or directory", "FileNotFoundError", "can't open file", "cannot open file"},
        "it needs a file that is not there"},

@@ -473,6 +473,12 @@ TEST_CASE("why a program failed is one sentence that names the cause") {
   CHECK(failure_of(1, "EOFError: EOF when reading a line") ==
         "failed: the program ended with 1: it reads standard input, which is empty here (EOFError: "
         "EOF when reading a line)");
+  CHECK(
+      failure_of(1, "torch.AcceleratorError: CUDA error: invalid device ordinal\n") ==
+      "failed: the program ended with 1: it wants more GPUs than it has: --gpu=…,count=N gives it "
+      "several (torch.AcceleratorError: CUDA error: invalid device ordinal)");
+  CHECK(contains(failure_of(1, "RuntimeError: No CUDA GPUs are available\n"),
+                 "it sees no GPU: is CUDA_VISIBLE_DEVICES set"));
   CHECK(failure_of(1, "    import x\nModuleNotFoundError: No module named 'PIL'\nbye") ==
         "failed: the program ended with 1: ModuleNotFoundError: No module named 'PIL'");
   CHECK(contains(failure_of(1, "AssertionError: Torch not compiled with CUDA enabled"),
