@@ -21,10 +21,6 @@ struct memledger_virtual_gpu_workspace {
 __attribute__((visibility("default"))) size_t memledger_virtual_gpu_workspaces(
     memledger_virtual_gpu_workspace* rows, size_t capacity);
 
-// Returns what pip would install to make convolutions' workspaces those of cuDNN itself,
-// "nvidia-cudnn-cu13==9.19.*"; nullptr where none has been modelled for want of it. Found by name.
-__attribute__((visibility("default"))) const char* memledger_virtual_gpu_missing_cudnn();
-
 }  // extern "C"
 
 namespace memledger::virtual_gpu {

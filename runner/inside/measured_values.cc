@@ -22,9 +22,9 @@
 #include "text/names.h"
 #include "text/shape.h"
 #include "virtual_gpu/device_use.h"
+#include "virtual_gpu/missing_cudnn.h"
 #include "virtual_gpu/values/program_line.h"
 #include "virtual_gpu/values/size_reads.h"
-#include "virtual_gpu/workspaces.h"
 
 namespace memledger::inside {
 namespace {

@@ -15,6 +15,7 @@
 #include "virtual_gpu/answers/cudnn.h"
 #include "virtual_gpu/cudnn_planner_client.h"
 #include "virtual_gpu/machine.h"
+#include "virtual_gpu/missing_cudnn.h"
 
 namespace memledger::virtual_gpu::cudnn {
 namespace {
