@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "text/json.h"
 
@@ -243,6 +244,10 @@ std::string_view to_string(MeasuredRead::Kind kind) {
       return "branch";
   }
   return "size";
+}
+
+bool is_sent(const MeasuredRead& read) {
+  return read.kind == MeasuredRead::Kind::kBranch && absl::StartsWith(read.op, "c10d::");
 }
 
 std::string to_json(const Measurement& measurement) {

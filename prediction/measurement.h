@@ -79,6 +79,8 @@ struct MeasuredRead {
   bool has_upper_bound = true;
 };
 std::string_view to_string(MeasuredRead::Kind kind);
+// Whether Gloo read it to send it to other ranks: it steers nothing here.
+bool is_sent(const MeasuredRead& read);
 
 // How the process ended, as far as it could write it down. `kNot`: it was killed, or by what
 // Measurement::cause says.

@@ -356,7 +356,7 @@ std::string what_may_skip_steps(const std::vector<Run>& runs) {
       const auto gradients = process.peak->by_role.find("gradient");
       if (gradients == process.peak->by_role.end() || gradients->second == 0) continue;
       for (const MeasuredRead& read : process.unknown_reads) {
-        if (read.kind == MeasuredRead::Kind::kBranch) return read.op;
+        if (read.kind == MeasuredRead::Kind::kBranch && !is_sent(read)) return read.op;
       }
     }
   }

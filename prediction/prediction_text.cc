@@ -282,7 +282,8 @@ const char* kind_text(const MeasuredRead& read) {
     case MeasuredRead::Kind::kReceived:
       return "a number of other ranks, taken to be this one's";
     case MeasuredRead::Kind::kBranch:
-      return "a condition or a fraction, read as 0";
+      return is_sent(read) ? "fractions for other ranks, sent as 0"
+                           : "a condition or a fraction, read as 0";
   }
   return is_open(read) ? "a size without an upper bound" : "a size";
 }

@@ -106,8 +106,9 @@ std::string time_limit(const Run& run) {
 std::string advice_on_reads(const Run& run) {
   for (const Measurement& process : run.processes) {
     const auto last = std::find_if(
-        process.unknown_reads.rbegin(), process.unknown_reads.rend(),
-        [](const MeasuredRead& read) { return read.kind != MeasuredRead::Kind::kReceived; });
+        process.unknown_reads.rbegin(), process.unknown_reads.rend(), [](const MeasuredRead& read) {
+          return read.kind != MeasuredRead::Kind::kReceived && !is_sent(read);
+        });
     if (last == process.unknown_reads.rend()) continue;
     const MeasuredRead& read = *last;
     const std::string where = read.place.empty() ? "" : " in " + short_place(read.place);

@@ -276,6 +276,12 @@ TEST_CASE("gradients without a step, beside a value that may steer, are never to
   CHECK(prediction.verdict == Verdict::kNotKnown);
   CHECK(contains(prediction.sentence(), "no optimizer stepped"));
   CHECK(contains(prediction.sentence(), "aten::item"));
+  SUBCASE("it was read to be sent to other ranks, and steers nothing") {
+    for (Run* const one : {&low, &high})
+      one->processes[0].unknown_reads[0].op = "c10d::_allgather_base_";
+    CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
+    CHECK(contains(predict("test", {low, high}).to_text(), "fractions for other ranks, sent as 0"));
+  }
   SUBCASE("a step was seen") {
     low.processes[0].steps = high.processes[0].steps = 1;
     CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
