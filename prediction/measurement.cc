@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "text/json.h"
 
@@ -199,6 +200,7 @@ Measurement measurement_of(const Json& json) {
   for (const Json& read : json.at("unknown_reads"))
     measurement.unknown_reads.push_back(read_of(read));
   measurement.allocator_settings = json.at("allocator_settings");
+  measurement.missing_cudnn = json.at("missing_cudnn");
   return measurement;
 }
 
@@ -244,6 +246,10 @@ std::string_view to_string(MeasuredRead::Kind kind) {
   return "size";
 }
 
+bool is_sent(const MeasuredRead& read) {
+  return read.kind == MeasuredRead::Kind::kBranch && absl::StartsWith(read.op, "c10d::");
+}
+
 std::string to_json(const Measurement& measurement) {
   Json devices = Json::array(), reads = Json::array();
   for (const MeasuredDevice& device : measurement.devices) devices.push_back(json(device));
@@ -260,7 +266,8 @@ std::string to_json(const Measurement& measurement) {
                   {"peak", json(measurement.peak)},
                   {"failure", json(measurement.failure)},
                   {"unknown_reads", reads},
-                  {"allocator_settings", measurement.allocator_settings}}) +
+                  {"allocator_settings", measurement.allocator_settings},
+                  {"missing_cudnn", measurement.missing_cudnn}}) +
          "\n";
 }
 

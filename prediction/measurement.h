@@ -79,6 +79,8 @@ struct MeasuredRead {
   bool has_upper_bound = true;
 };
 std::string_view to_string(MeasuredRead::Kind kind);
+// Whether Gloo read it to send it to other ranks: it steers nothing here.
+bool is_sent(const MeasuredRead& read);
 
 // How the process ended, as far as it could write it down. `kNot`: it was killed, or by what
 // Measurement::cause says.
@@ -109,6 +111,9 @@ struct Measurement {
   std::optional<MeasuredFailure> failure;
   std::vector<MeasuredRead> unknown_reads;
   std::string allocator_settings;  // as PYTORCH_CUDA_ALLOC_CONF had them; empty: LibTorch's own
+  // What pip would install to make the workspaces of convolutions cuDNN's own; empty: none has been
+  // modelled for want of it.
+  std::string missing_cudnn;
 };
 
 // Write and read a measurement as JSON. Reading fails with a sentence that names what is wrong.

@@ -284,6 +284,7 @@ void note_program(const std::vector<Run>& runs, Prediction& prediction) {
           std::max(prediction.unstepped_parameters, process.unstepped_parameters);
       prediction.kind_of_steps = worse(prediction.kind_of_steps, process.kind_of_steps);
       if (process.ended != Ended::kNot) prediction.ended = process.ended;
+      if (!process.missing_cudnn.empty()) prediction.missing_cudnn = process.missing_cudnn;
     }
     if (!prediction.failure && run.end == Run::End::kLow && run.is_limited)
       prediction.failure = run.failure();
@@ -355,7 +356,7 @@ std::string what_may_skip_steps(const std::vector<Run>& runs) {
       const auto gradients = process.peak->by_role.find("gradient");
       if (gradients == process.peak->by_role.end() || gradients->second == 0) continue;
       for (const MeasuredRead& read : process.unknown_reads) {
-        if (read.kind == MeasuredRead::Kind::kBranch) return read.op;
+        if (read.kind == MeasuredRead::Kind::kBranch && !is_sent(read)) return read.op;
       }
     }
   }

@@ -124,6 +124,9 @@ struct Prediction {
   // than they can take: how much less was enough for such, too. 0: more is to spare, or it was not.
   int64_t varied_margin_bytes = 0;
   bool lacks_varied_margin = false;  // it was not: it is not known
+  // What pip would install to make the workspaces of convolutions cuDNN's own, which are modelled
+  // from what is expected to an upper bound; empty: nothing.
+  std::string missing_cudnn;
   std::string reason;                // where nothing is known: why
   std::string note;  // what the reader should know of how the figures came about; may be empty
 

@@ -147,6 +147,7 @@ std::string to_json(const std::vector<Prediction>& predictions) {
   result["peak"] = json(decides.peak);
   result["failure"] = json(decides.failure);
   result["settings"] = json(decides.settings);
+  result["missing_library"] = text_or_null(decides.missing_cudnn);
   result["written_files"] = decides.written_files;
   result["restored_files"] = decides.restored_files;
   result["program"] = {{"status", decides.program.status},

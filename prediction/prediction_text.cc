@@ -282,7 +282,8 @@ const char* kind_text(const MeasuredRead& read) {
     case MeasuredRead::Kind::kReceived:
       return "a number of other ranks, taken to be this one's";
     case MeasuredRead::Kind::kBranch:
-      return "a condition or a fraction, read as 0";
+      return is_sent(read) ? "fractions for other ranks, sent as 0"
+                           : "a condition or a fraction, read as 0";
   }
   return is_open(read) ? "a size without an upper bound" : "a size";
 }
@@ -317,9 +318,23 @@ const char* why_ended(Steps steps) {
          "of LibTorch's cache is not in it";
 }
 
+// Whether what cuDNN would tell makes a difference.
+bool wants_cudnn(const Prediction& prediction) {
+  const DevicePrediction* const device = fullest(prediction);
+  return !prediction.missing_cudnn.empty() && device != nullptr &&
+         device->process_peak.high - device->context.high >
+             device->process_peak.low - device->context.low;
+}
+
 std::string end_line(const Prediction& prediction) {
   std::string text;
   if (!prediction.note.empty()) text += prediction.note + "\n";
+  if (wants_cudnn(prediction)) {
+    text += fmt::format(
+        "Workspaces of convolutions are between a model's sizes and an upper bound; with cuDNN's "
+        "library, which needs\nno GPU, they are cuDNN's own: pip install '{}'\n",
+        prediction.missing_cudnn);
+  }
   if (prediction.varied_margin_bytes > 0) {
     text += fmt::format(
         "It fits with {} less, too, where sizes that only the device has differ each time.\n",

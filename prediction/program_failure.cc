@@ -40,6 +40,10 @@ const std::vector<Hint>& hints() {
   static const auto* const hints = new std::vector<Hint>{
       {{"not compiled with CUDA", "from the 'CUDA' backend", "without CUDA support"},
        "its PyTorch is built without CUDA"},
+      {{"invalid device ordinal"},
+       "it wants more GPUs than it has: --gpu=…,count=N gives it several"},
+      {{"No CUDA GPUs are available", "no CUDA-capable device"},
+       "it sees no GPU: is CUDA_VISIBLE_DEVICES set to one that is not there?"},
       {{"EOFError", "EOF when reading", "unexpected end of input"}, kReadsInput},
       {{"No such file or directory", "FileNotFoundError", "can't open file", "cannot open file"},
        "it needs a file that is not there"},
@@ -102,8 +106,9 @@ std::string time_limit(const Run& run) {
 std::string advice_on_reads(const Run& run) {
   for (const Measurement& process : run.processes) {
     const auto last = std::find_if(
-        process.unknown_reads.rbegin(), process.unknown_reads.rend(),
-        [](const MeasuredRead& read) { return read.kind != MeasuredRead::Kind::kReceived; });
+        process.unknown_reads.rbegin(), process.unknown_reads.rend(), [](const MeasuredRead& read) {
+          return read.kind != MeasuredRead::Kind::kReceived && !is_sent(read);
+        });
     if (last == process.unknown_reads.rend()) continue;
     const MeasuredRead& read = *last;
     const std::string where = read.place.empty() ? "" : " in " + short_place(read.place);

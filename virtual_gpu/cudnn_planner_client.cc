@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <link.h>
 #include <poll.h>
 #include <pthread.h>
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <climits>
@@ -28,6 +30,7 @@
 #include <mutex>
 #include <utility>
 
+#include "virtual_gpu/cudnn_version.h"
 #include "virtual_gpu/unconsidered_functions.h"
 
 namespace memledger::virtual_gpu {
@@ -35,6 +38,7 @@ namespace {
 
 constexpr char kPlannerName[] = "memledger_cudnn_planner";
 constexpr char kCudnnName[] = "libcudnn.so.9";
+constexpr int kCudaMajor = 13;
 constexpr int kPlannerSocket = 3;
 constexpr int kDefaultSeconds = 60;  // reading cuDNN's 500 MB from a slow disk is in it
 constexpr int kMostStarts = 3;       // a graph that kills cuDNN must not kill it forever
@@ -136,7 +140,44 @@ std::vector<std::string> search_folders(const char* library) {
   return folders;
 }
 
-// The libcudnn that the program would have loaded without the stand-ins; empty for none.
+std::vector<std::string> files_like(const std::string& pattern) {
+  glob_t found{};
+  std::vector<std::string> files;
+  if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0)
+    files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// Where Python environments keep cuDNN's wheel: the folder of a package is beside that which tells
+// its version. Another release chooses other engines, so its sizes would be no better than the
+// model's.
+std::vector<std::string> folders_of_wheels() {
+  std::vector<std::string> environments;
+  for (const char* const name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    if (const char* const folder = variable(name)) environments.emplace_back(folder);
+  }
+  if (const char* const home = variable("HOME"))
+    environments.push_back(std::string(home) + "/.local");
+  environments.emplace_back("/usr/local");
+  const std::string release =
+      std::to_string(cudnn_version() / 10000) + "." + std::to_string(cudnn_version() / 100 % 100);
+  std::vector<std::string> folders;
+  for (const std::string& environment : environments) {
+    for (const char* const packages : {"site-packages", "dist-packages"}) {
+      const std::string where = environment + "/lib/python3*/" + packages;
+      for (const std::string& told :
+           files_like(where + "/nvidia_cudnn_cu" + std::to_string(kCudaMajor) + "-" + release +
+                      ".*.dist-info"))
+        folders.push_back(told.substr(0, told.rfind('/')) + "/nvidia/cudnn/lib");
+    }
+  }
+  return folders;
+}
+
+// The libcudnn that the program would have loaded without the stand-ins, else one that a Python
+// environment has; empty for none.
 std::string find_cudnn() {
   const char* const wanted = variable(kCudnnVariable);
   if (wanted != nullptr && std::strcmp(wanted, "model") == 0) return "";
@@ -144,6 +185,7 @@ std::string find_cudnn() {
   const std::string own = folder_of_this_library();
   std::vector<std::string> folders = search_folders("libtorch_cuda.so");
   for (std::string& folder : search_folders(nullptr)) folders.push_back(std::move(folder));
+  for (std::string& folder : folders_of_wheels()) folders.push_back(std::move(folder));
   for (const char* const folder :
        {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/cuda/lib64"})
     folders.emplace_back(folder);
@@ -152,8 +194,9 @@ std::string find_cudnn() {
     if (access(path.c_str(), R_OK) == 0 && !same_file(path, own + "/" + kCudnnName)) return path;
   }
   if (wanted != nullptr)
-    say("%s=ask: there is no %s where this program would look for it; sizes are the model's",
-        kCudnnVariable, kCudnnName);
+    say("%s=ask: there is no %s where this program would look for it, nor %s in a Python "
+        "environment; sizes are the model's",
+        kCudnnVariable, kCudnnName, cudnn_requirement().c_str());
   return "";
 }
 
@@ -500,6 +543,8 @@ struct Client {
   bool given_up = false;
   bool shrunk = false;
 
+  std::atomic<bool> found_none{false};
+
   std::mutex known_mutex;
   std::map<std::string, std::optional<std::vector<CudnnPlan>>> known;
 };
@@ -578,6 +623,8 @@ std::optional<std::vector<CudnnPlan>> ask_unknown(Client& c, const Profile& prof
       if (!c.library->empty())
         say("%s=%s: there is no such file; sizes are the model's", kCudnnVariable,
             c.library->c_str());
+      const char* const wanted = variable(kCudnnVariable);
+      c.found_none = wanted == nullptr || std::strcmp(wanted, "model") != 0;
       c.given_up = true;
     }
   }
@@ -608,6 +655,21 @@ std::optional<std::vector<CudnnPlan>> ask_unknown(Client& c, const Profile& prof
 }
 
 }  // namespace
+
+size_t cudnn_version() {
+  static const size_t value = [] {
+    const char* const text = std::getenv(kCudnnVersionVariable);
+    const size_t wanted = text == nullptr ? 0 : std::strtoul(text, nullptr, 10);
+    return wanted == 0 ? default_cudnn_version() : wanted;
+  }();
+  return value;
+}
+
+std::string cudnn_requirement() {
+  return "nvidia-cudnn-cu" + std::to_string(kCudaMajor) +
+         "==" + std::to_string(cudnn_version() / 10000) + "." +
+         std::to_string(cudnn_version() / 100 % 100) + ".*";
+}
 
 std::optional<std::vector<CudnnPlan>> parse_cudnn_answer(std::string_view text) {
   std::vector<CudnnPlan> plans;
@@ -687,5 +749,7 @@ std::optional<std::vector<CudnnPlan>> ask_cudnn(const Profile& profile, const st
   c.known.emplace(request, plans);
   return plans;
 }
+
+bool lacks_cudnn() { return get_client().found_none; }
 
 }  // namespace memledger::virtual_gpu

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,13 +20,20 @@
 // BEHAVIOR-NOTE…`, and `done` or `refused`.
 namespace memledger::virtual_gpu {
 
-// `ask` (also without it: ask the cuDNN that the program would have loaded, if there is one),
-// `model`, or the path of a libcudnn to ask.
+// `ask` (also without it: ask the cuDNN that the program would have loaded, else one of the same
+// release in a Python environment), `model`, or the path of a libcudnn to ask.
 inline constexpr char kCudnnVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN";
+// The version that cuDNN says it is, as cudnnGetVersion() gives it.
+inline constexpr char kCudnnVersionVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_VERSION";
 // Where the planner is, for tests; without it, it lies beside the answers library.
 inline constexpr char kCudnnPlannerVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_PLANNER";
 // For tests: how long an answer may take.
 inline constexpr char kCudnnSecondsVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_SECONDS";
+
+// LibTorch refuses another major version than that it was built with, and an older minor one.
+size_t cudnn_version();
+// What pip installs to bring that release: "nvidia-cudnn-cu13==9.19.*".
+std::string cudnn_requirement();
 
 struct CudnnPlan {
   int64_t engine = 0;
@@ -44,5 +52,8 @@ std::string describe_device(const Profile& profile);
 // can be asked: what remains is the model. Answers are kept, in memory and on disk.
 std::optional<std::vector<CudnnPlan>> ask_cudnn(const Profile& profile, const std::string& graph,
                                                 int mode);
+
+// Whether ask_cudnn() looked for a cuDNN and found none. False where the model was asked for.
+bool lacks_cudnn();
 
 }  // namespace memledger::virtual_gpu

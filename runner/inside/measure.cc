@@ -162,6 +162,7 @@ void write(Ended ended, const std::string& cause, Detail detail) {
     measurement.unstepped_parameters = static_cast<int64_t>(measure.parameters.unstepped());
   measurement.unknown_reads = measured_reads(/*with_lines=*/detail == Detail::kAll);
   measurement.allocator_settings = allocator_settings();
+  measurement.missing_cudnn = missing_cudnn();
   if (detail == Detail::kAll) measurement.peak = peak_of(*fullest(measurement.devices));
   const absl::Status status =
       write_file(path_of_this_process(".json"), "measurement", prediction::to_json(measurement));

@@ -22,6 +22,7 @@
 #include "text/names.h"
 #include "text/shape.h"
 #include "virtual_gpu/device_use.h"
+#include "virtual_gpu/missing_cudnn.h"
 #include "virtual_gpu/values/program_line.h"
 #include "virtual_gpu/values/size_reads.h"
 
@@ -220,6 +221,14 @@ std::vector<MeasuredRead> measured_reads(bool with_lines) {
   for (const virtual_gpu::ReadRow& row : virtual_gpu::unknown_reads(with_lines))
     reads.push_back(read_of(row));
   return reads;
+}
+
+std::string missing_cudnn() {
+  void* const ask = dlsym(RTLD_DEFAULT, "memledger_virtual_gpu_missing_cudnn");
+  if (ask == nullptr) return "";
+  const char* const missing =
+      reinterpret_cast<decltype(&memledger_virtual_gpu_missing_cudnn)>(ask)();
+  return missing == nullptr ? "" : missing;
 }
 
 prediction::MeasuredFailure measured_failure(const AllocationFailure& failed) {

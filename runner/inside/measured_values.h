@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "prediction/measurement.h"
@@ -17,6 +18,8 @@ std::vector<prediction::MeasuredDevice> measured_devices();
 prediction::MeasuredPeak measured_peak(int device);
 // The values that only a device has and that the program has read so far.
 std::vector<prediction::MeasuredRead> measured_reads(bool with_lines);
+// Measurement::missing_cudnn.
+std::string missing_cudnn();
 // An allocation that has failed just now, on this thread.
 prediction::MeasuredFailure measured_failure(const AllocationFailure& failed);
 

@@ -106,6 +106,17 @@ TEST_CASE("an allocation that failed and was caught does not fit either") {
   CHECK(prediction.verdict == Verdict::kDoesNotFit);
 }
 
+TEST_CASE("what would narrow the interval is said where the interval is wide") {
+  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
+  CHECK_FALSE(contains(predict("test", {low, high}).to_text(), "cuDNN"));
+  for (Run* const each : {&low, &high}) each->processes[0].missing_cudnn = "cudnn==9";
+  const Prediction wide = predict("test", {low, high});
+  CHECK(contains(wide.to_text(), "pip install 'cudnn==9'\n"));
+  CHECK(Json::parse(wide.to_json()).at("missing_library") == "cudnn==9");
+  high.processes[0].devices = low.processes[0].devices;
+  CHECK_FALSE(contains(predict("test", {low, high}).to_text(), "pip install"));
+}
+
 TEST_CASE("it does not fit only where the low end fails in both orders of addresses") {
   const Run fits = run(kLow, {device(900)}), fails = failed_run(kLow, 990);
   const Run high = failed_run(kHigh, 990);
@@ -265,6 +276,12 @@ TEST_CASE("gradients without a step, beside a value that may steer, are never to
   CHECK(prediction.verdict == Verdict::kNotKnown);
   CHECK(contains(prediction.sentence(), "no optimizer stepped"));
   CHECK(contains(prediction.sentence(), "aten::item"));
+  SUBCASE("it was read to be sent to other ranks, and steers nothing") {
+    for (Run* const one : {&low, &high})
+      one->processes[0].unknown_reads[0].op = "c10d::_allgather_base_";
+    CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
+    CHECK(contains(predict("test", {low, high}).to_text(), "fractions for other ranks, sent as 0"));
+  }
   SUBCASE("a step was seen") {
     low.processes[0].steps = high.processes[0].steps = 1;
     CHECK(predict("test", {low, high}).verdict == Verdict::kFits);
@@ -462,6 +479,12 @@ TEST_CASE("why a program failed is one sentence that names the cause") {
   CHECK(failure_of(1, "EOFError: EOF when reading a line") ==
         "failed: the program ended with 1: it reads standard input, which is empty here (EOFError: "
         "EOF when reading a line)");
+  CHECK(
+      failure_of(1, "torch.AcceleratorError: CUDA error: invalid device ordinal\n") ==
+      "failed: the program ended with 1: it wants more GPUs than it has: --gpu=…,count=N gives it "
+      "several (torch.AcceleratorError: CUDA error: invalid device ordinal)");
+  CHECK(contains(failure_of(1, "RuntimeError: No CUDA GPUs are available\n"),
+                 "it sees no GPU: is CUDA_VISIBLE_DEVICES set"));
   CHECK(failure_of(1, "    import x\nModuleNotFoundError: No module named 'PIL'\nbye") ==
         "failed: the program ended with 1: ModuleNotFoundError: No module named 'PIL'");
   CHECK(contains(failure_of(1, "AssertionError: Torch not compiled with CUDA enabled"),
@@ -654,6 +677,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   measurement.unstepped_parameters = 13;
   measurement.failure->free_bytes = 3;
   measurement.allocator_settings = "max_split_size_mb:64";
+  measurement.missing_cudnn = "nvidia-cudnn-cu13==9.19.*";
   measurement.devices[0].allocations = 11;
   measurement.devices[0].requested_in_all = 12;
   using Kind = MeasuredRead::Kind;
@@ -677,6 +701,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->unstepped_parameters == 13);
   CHECK(read->failure->free_bytes == 3);
   CHECK(read->allocator_settings == "max_split_size_mb:64");
+  CHECK(read->missing_cudnn == "nvidia-cudnn-cu13==9.19.*");
   CHECK(read->devices[0].requested_in_all == 12);
   REQUIRE(read->unknown_reads.size() == 5);
   CHECK(read->unknown_reads[0].has_upper_bound);

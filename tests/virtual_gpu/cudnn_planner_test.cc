@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -387,10 +388,40 @@ TEST_CASE("without a cuDNN that can be asked there is no answer") {
     });
   };
   CHECK(answers("model", nullptr) == 0);
+  CHECK(in_child([] {
+          use_fake("/none");
+          setenv(kCudnnVariable, "model", 1);
+          return ask(10).has_value() || lacks_cudnn();  // nothing was looked for
+        }) == 0);
   CHECK(answers("/nonexistent/libcudnn.so.9", nullptr) == 0);
   CHECK(answers("/proc/self/exe", nullptr) == 0);  // a program is no library
   CHECK(answers(nullptr, "90701") == 0);
   CHECK(answers(nullptr, "90800") == 1);
+}
+
+// A wheel's folder tells its version. The machine may have a cuDNN, but of no such release.
+TEST_CASE("the cuDNN of a Python environment is asked if it is of the release that is told") {
+  const auto asks_wheel = [](const std::string& wheel, const char* told) {
+    return in_child([&] {
+      const std::string environment = cache() + "/" + wheel + "-" + told;
+      const std::string packages = environment + "/lib/python3.11/site-packages";
+      use_fake(("/venv" + wheel).c_str());
+      std::filesystem::create_directories(packages + "/nvidia/cudnn/lib");
+      std::filesystem::create_directories(packages + "/nvidia_cudnn_" + wheel + ".dist-info");
+      std::filesystem::create_symlink(std::filesystem::absolute(variable("FAKE_CUDNN")),
+                                      packages + "/nvidia/cudnn/lib/libcudnn.so.9");
+      unsetenv(kCudnnVariable);
+      setenv("VIRTUAL_ENV", environment.c_str(), 1);
+      setenv(kCudnnVersionVariable, told, 1);
+      const Plans plans = ask(10);
+      if (plans.has_value() == lacks_cudnn()) return 2;
+      return plans.has_value() && (*plans)[0].workspace_bytes == 132010000 ? 1 : 0;
+    });
+  };
+  CHECK(asks_wheel("cu13-9.98.0.56", "99800") == 1);
+  CHECK(asks_wheel("cu13-9.97.2.21", "99800") == 0);
+  CHECK(asks_wheel("cu12-9.98.0.56", "99800") == 0);
+  CHECK(cudnn_requirement() == "nvidia-cudnn-cu13==9.19.*");
 }
 
 TEST_CASE("many threads ask at once, and a child of theirs") {

@@ -10,6 +10,7 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <malloc.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -290,6 +291,33 @@ TEST_CASE("modes of the program change nothing") {
   CHECK(is_known_as(y.detach(), at::full({3}, 2.0F)));
   y.sum().backward();
   CHECK(is_known_as(x.grad(), at::full({3}, 2.0F)));
+}
+
+// Copies from the host to `tensor` on another thread, as Gloo's collectives do.
+void write_elsewhere(const at::Tensor& tensor) {
+  std::thread([&] {
+    tensor.copy_(at::arange(tensor.numel(), tensor.options().device(at::kCPU)));
+  }).join();
+}
+
+// LibTorch's collectives end when their threads may have written already; what a program's own
+// operator writes is not known.
+TORCH_LIBRARY_FRAGMENT(c10d, library) {
+  library.def("memledger_test_write_(Tensor(a!) tensor) -> ()", &write_elsewhere);
+}
+TORCH_LIBRARY(memledger_test, library) {
+  library.def("write_(Tensor(a!) tensor) -> ()", &write_elsewhere);
+}
+
+TEST_CASE("what another thread of a collective has copied is known when its operator ends") {
+  const auto written_by = [](const char* name) {
+    const at::Tensor tensor = at::zeros({3}, at::device(kCuda0).dtype(at::kInt));
+    c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<void(const at::Tensor&)>().call(
+        tensor);
+    return tensor;
+  };
+  CHECK(is_known_as(written_by("c10d::memledger_test_write_"), at::arange(3, at::kInt)));
+  CHECK_FALSE(is_known(written_by("memledger_test::write_")));
 }
 
 TEST_CASE("products of a library") {

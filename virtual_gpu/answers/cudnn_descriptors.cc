@@ -6,25 +6,12 @@
 #include <cstring>
 
 #include "virtual_gpu/answers/cudnn.h"
-#include "virtual_gpu/cudnn_version.h"
+#include "virtual_gpu/cudnn_planner_client.h"
 #include "virtual_gpu/machine.h"
 #include "virtual_gpu/unconsidered_functions.h"
 
 namespace memledger::virtual_gpu::cudnn {
 namespace {
-
-// LibTorch refuses another major version than that it was built with, and an older minor one. The
-// variable is for one that was not built with its wheel's: a number as cudnnGetVersion gives it.
-constexpr char kVersionVariable[] = "MEMLEDGER_VIRTUAL_GPU_CUDNN_VERSION";
-
-size_t version() {
-  static const size_t value = [] {
-    const char* const text = std::getenv(kVersionVariable);
-    const size_t wanted = text == nullptr ? 0 : std::strtoul(text, nullptr, 10);
-    return wanted == 0 ? default_cudnn_version() : wanted;
-  }();
-  return value;
-}
 
 constexpr size_t kLongestMessage = 256;
 thread_local std::array<char, kLongestMessage> last_message{};
@@ -105,12 +92,13 @@ WorkspaceKind workspace_kind(ConvolutionPass pass) {
 using namespace memledger::virtual_gpu;
 using namespace memledger::virtual_gpu::cudnn;
 
-MEMLEDGER_ANSWER size_t cudnnGetVersion() { return version(); }
+MEMLEDGER_ANSWER size_t cudnnGetVersion() { return cudnn_version(); }
 MEMLEDGER_ANSWER size_t cudnnGetCudartVersion() { return 13000; }
 MEMLEDGER_ANSWER size_t cudnnGetMaxDeviceVersion() { return 1210; }
 MEMLEDGER_ANSWER int cudnnGetProperty(int type, int* value) {
-  const int parts[] = {static_cast<int>(version() / 10000), static_cast<int>(version() / 100 % 100),
-                       static_cast<int>(version() % 100)};
+  const size_t version = cudnn_version();
+  const int parts[] = {static_cast<int>(version / 10000), static_cast<int>(version / 100 % 100),
+                       static_cast<int>(version % 100)};
   if (type < 0 || type > 2 || value == nullptr)
     return fail(kBadParam, "memledger virtual GPU: no such property");
   *value = parts[type];

@@ -8,12 +8,14 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "virtual_gpu/answers/cudart.h"
 #include "virtual_gpu/answers/cudnn.h"
 #include "virtual_gpu/cudnn_planner_client.h"
 #include "virtual_gpu/machine.h"
+#include "virtual_gpu/missing_cudnn.h"
 
 namespace memledger::virtual_gpu::cudnn {
 namespace {
@@ -336,6 +338,9 @@ std::vector<int64_t> ranks(const std::vector<CudnnPlan>& plans, int mode) {
   return result;
 }
 
+// Since the process began.
+std::atomic<bool> has_modelled_convolution{false};
+
 std::vector<NodePointer> find_configs(const Node& heuristics) {
   const Value* const graph_value = heuristics.find(kHeuristicsGraph);
   if (graph_value == nullptr || graph_value->nodes.empty()) return {};
@@ -347,7 +352,10 @@ std::vector<NodePointer> find_configs(const Node& heuristics) {
   if (!plans.has_value() && describe(*graph, described, text).has_value())
     plans = ask_cudnn(Machine::get().profile(current_device()), text, mode);
   // No plan at all: what cuDNN compiles at run time may lack its compiler here.
-  if (!plans.has_value() || plans->empty()) plans = modelled_plans(*graph, mode);
+  if (!plans.has_value() || plans->empty()) {
+    plans = modelled_plans(*graph, mode);
+    if (find_convolution(*graph).has_value()) has_modelled_convolution = true;
+  }
   const std::vector<int64_t> order = ranks(*plans, mode);
   std::vector<NodePointer> configs;
   for (size_t i = 0; i < plans->size(); ++i)
@@ -554,4 +562,9 @@ MEMLEDGER_ANSWER int cudnnBackendExecute(Handle* handle, const Descriptor* plan,
   if (facts != nullptr && facts->rank > 0 && facts->runs.fetch_add(1) < kRunsOfBenchmark)
     add_device_time(facts->rank * kNanosecondsPerRank);
   return kSuccess;
+}
+
+const char* memledger_virtual_gpu_missing_cudnn() {
+  static const std::string requirement = cudnn_requirement();
+  return has_modelled_convolution && lacks_cudnn() ? requirement.c_str() : nullptr;
 }

@@ -113,6 +113,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operator_handle)
       overload(handle.schema().overload_name()) {
   const c10::FunctionSchema& schema = handle.schema();
   is_ours = name.rfind("aten::", 0) == 0;
+  is_collective = name.rfind("c10d::", 0) == 0;
   const std::string_view base = base_name(name);
   bool has_generator = schema.is_vararg() || schema.is_varret();
   const bool is_shape = handle.hasTag(at::Tag::inplace_view);

@@ -37,6 +37,7 @@ struct OperatorInfo {
   const std::string name;         // aten::add_
   const std::string overload;     // Tensor
   bool is_ours = false;           // LibTorch's own: what its schema says is true
+  bool is_collective = false;     // c10d's: what it writes comes by copies, maybe of other threads
   bool writes = false;            // to an argument
   bool is_computed = false;       // here, where its inputs are known
   bool has_kernel = false;        // one for CUDA, rather than being made of other operators

@@ -345,7 +345,8 @@ void end(Thread& thread, Frame& frame, const at::RecordFunction& fn) {
   const OperatorInfo& info = *frame.info;
   const bool has_thrown = std::uncaught_exceptions() > frame.exceptions;
   if (frame.captured && end_captured(thread, frame, fn, has_thrown)) return;
-  const bool wrote = frame.has_worked || (info.has_kernel && info.writes) || !info.is_ours;
+  const bool wrote =
+      frame.has_worked || (info.has_kernel && info.writes) || !(info.is_ours || info.is_collective);
   // Where it has launched nothing, it may have asked others to do it.
   const bool is_computed =
       frame.computation && !has_thrown && !frame.has_queued && (frame.has_worked || info.writes);
