@@ -30,6 +30,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   registry/at_load.cc
   registry/before_reading.cc
   registry/core/ascending.cc
+  registry/core/biased_lock.cc
   registry/core/byte_counters.cc
   registry/core/event_ring.cc
   registry/core/fork_safe_mutex.cc

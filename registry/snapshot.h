@@ -29,7 +29,9 @@ namespace memledger {
 
 // One storage: one allocation behind one or more tensors, and where it was made.
 struct StorageInfo : Birthplace {
-  uint64_t id = 0;        // by order of birth, from 1; never reused
+  // By order of birth, from 1; never reused. Of what threads make at the same time, between two
+  // snapshots, some hundred may be in another order.
+  uint64_t id = 0;
   uintptr_t address = 0;  // of the data; reused by later storages
   int64_t nbytes = 0;
   c10::Device device = c10::Device(c10::DeviceType::CPU);

@@ -9,8 +9,8 @@ namespace {
 constexpr std::memory_order kRelaxed = std::memory_order_relaxed;
 
 template <typename Visit>
-void for_each_label(LabelSet labels, const Visit& visit) {
-  for (; labels != 0; labels &= labels - 1) visit(static_cast<size_t>(__builtin_ctz(labels)));
+void for_each_bit(uint64_t bits, const Visit& visit) {
+  for (; bits != 0; bits &= bits - 1) visit(static_cast<size_t>(__builtin_ctzll(bits)));
 }
 
 }  // namespace
@@ -21,9 +21,10 @@ void DeviceCounters::Sum::restart(uint64_t order) noexcept {
   peak_order.store(order, std::memory_order_release);
 }
 
-uint64_t DeviceCounters::add_under_lock(int64_t nbytes, LabelSet labels, size_t share) noexcept {
+uint64_t DeviceCounters::add_under_lock(int64_t nbytes, LabelSet labels, Caller caller) noexcept {
   const BriefLockHolder hold(lock_);
-  if (bytes_.current + nbytes > bytes_.peak || current_count_ + 1 > peak_count_) take_back_shares();
+  if (bytes_.current + nbytes > bytes_.peak || current_count_ + 1 > peak_count_)
+    take_back_shares(caller.thread);
   bytes_.current += nbytes;
   ++current_count_;
   ++quiet_events_;
@@ -37,7 +38,7 @@ uint64_t DeviceCounters::add_under_lock(int64_t nbytes, LabelSet labels, size_t 
     bytes_.restart(order);
     quiet_events_ = 0;
   }
-  for_each_label(labels, [&](size_t label) {
+  for_each_bit(labels, [&](size_t label) {
     Sum& sum = labels_[label];
     sum.current += nbytes;
     if (sum.current <= sum.peak) return;
@@ -45,23 +46,23 @@ uint64_t DeviceCounters::add_under_lock(int64_t nbytes, LabelSet labels, size_t 
     order_ = order;
     sum.restart(order);
   });
-  if (labels == 0) give(share, nbytes);
+  if (labels == 0) give(caller, nbytes);
   return order;
 }
 
 uint64_t DeviceCounters::subtract_under_lock(int64_t nbytes, LabelSet labels,
-                                             size_t share) noexcept {
+                                             Caller caller) noexcept {
   const BriefLockHolder hold(lock_);
   bytes_.current -= nbytes;
   --current_count_;
   ++quiet_events_;
-  for_each_label(labels, [&](size_t label) { labels_[label].current -= nbytes; });
+  for_each_bit(labels, [&](size_t label) { labels_[label].current -= nbytes; });
   const uint64_t order = order_ + 1;
-  if (labels == 0) give(share, nbytes);
+  if (labels == 0) give(caller, nbytes);
   return order;
 }
 
-void DeviceCounters::give(size_t share, int64_t nbytes) noexcept {
+void DeviceCounters::give(Caller caller, int64_t nbytes) noexcept {
   if (quiet_events_ < kQuietEvents) return;
   const auto part_of = [](int64_t missing, int64_t least) {
     return std::min(missing, std::max(missing / 2, least));
@@ -70,24 +71,31 @@ void DeviceCounters::give(size_t share, int64_t nbytes) noexcept {
   const int64_t count = part_of(peak_count_ - current_count_, 1);
   bytes_.current += bytes;
   current_count_ += count;
+  const size_t share = caller.share % kShares;
   given_ |= uint64_t{1} << share;
   Share& taker = shares_[share];
-  const BriefLockHolder hold(taker.lock);
+  const BiasedLockHolder hold(taker.lock, caller.thread);
   if (!taker.given) taker.order = order_ + 1;
   taker.given = true;
   taker.bytes += bytes;
   taker.count += count;
 }
 
-void DeviceCounters::take_back_shares() noexcept {
-  for (; given_ != 0; given_ &= given_ - 1) {
-    Share& share = shares_[static_cast<size_t>(__builtin_ctzll(given_))];
-    const BriefLockHolder hold(share.lock);
+void DeviceCounters::take_back_shares(uint32_t thread) noexcept ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  // All at once, so that one barrier is enough for all that have an owner.
+  bool takes_bias = false;
+  for_each_bit(given_, [&](size_t i) { takes_bias |= shares_[i].lock.lock_all_but_owner(thread); });
+  if (takes_bias) BiasedLock::barrier_in_all_threads();
+  for_each_bit(given_, [&](size_t i) {
+    Share& share = shares_[i];
+    share.lock.wait_for_owner();
     bytes_.current -= share.bytes;
     current_count_ -= share.count;
     share.given = false;
     share.bytes = share.count = 0;
-  }
+    share.lock.unlock(BiasedLock::Way::kSlow);
+  });
+  given_ = 0;
 }
 
 uint64_t DeviceCounters::pass() noexcept {
@@ -104,27 +112,27 @@ uint64_t DeviceCounters::add_adopted(int64_t nbytes) noexcept {
   return 0;
 }
 
-void DeviceCounters::restart_device_peak() noexcept {
-  take_back_shares();
+void DeviceCounters::restart_device_peak(uint32_t thread) noexcept {
+  take_back_shares(thread);
   bytes_.restart(++order_);
   peak_count_ = current_count_;
 }
 
-void DeviceCounters::reset_device_peak() noexcept {
+void DeviceCounters::reset_device_peak(uint32_t thread) noexcept {
   const BriefLockHolder hold(lock_);
-  restart_device_peak();
+  restart_device_peak(thread);
 }
 
-void DeviceCounters::reset_peak() noexcept {
+void DeviceCounters::reset_peak(uint32_t thread) noexcept {
   const BriefLockHolder hold(lock_);
-  restart_device_peak();
+  restart_device_peak(thread);
   for (Sum& label : labels_) label.restart(order_);
 }
 
 bool DeviceCounters::alive_at_a_label_peak(uint64_t birth_order, uint64_t death_order,
                                            LabelSet labels) const noexcept {
   bool alive = false;
-  for_each_label(labels, [&](size_t label) {
+  for_each_bit(labels, [&](size_t label) {
     alive = alive || was_alive_at(labels_[label], birth_order, death_order);
   });
   return alive;
@@ -142,9 +150,9 @@ Peak DeviceCounters::pin_peak(size_t label) noexcept {
   return labels_[label].read();
 }
 
-void DeviceCounters::read(Counters& counters) noexcept {
+void DeviceCounters::read(Counters& counters, uint32_t thread) noexcept {
   const BriefLockHolder hold(lock_);
-  take_back_shares();
+  take_back_shares(thread);
   counters.current_bytes = bytes_.current;
   counters.current_count = current_count_;
   counters.peak_bytes = bytes_.peak;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
+#include "registry/core/biased_lock.h"
 #include "registry/core/lock.h"
 #include "registry/core/storage_record.h"
 #include "registry/counters.h"
@@ -23,7 +24,7 @@ struct Peak {
 //
 // Only what makes a new peak needs an order for all threads. So a thread whose births cannot make
 // one waits for nobody: it has a *share* of the bytes that are missing to the peak, takes its
-// births from it and gives its deaths to it, under a lock that no other thread takes meanwhile.
+// births from it and gives its deaths to it, under a lock that is biased towards it.
 // What exceeds the share takes the device's lock; what may exceed the peak takes back all shares
 // first, and then the sum is exact. So peaks are exact, too.
 //
@@ -40,31 +41,36 @@ class alignas(64) DeviceCounters {
   DeviceCounters(const DeviceCounters&) = delete;
   DeviceCounters& operator=(const DeviceCounters&) = delete;
 
+  // Who adds or subtracts.
+  struct Caller {
+    uint32_t thread = 0;  // the calling thread's number
+    uint32_t share = 0;   // whose share is used, modulo kShares: tests play many threads
+  };
   // Both return the number of the event. `labels` has a bit for each label whose bytes include
-  // these; `thread` is the calling thread's number.
-  uint64_t add(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept {
+  // these.
+  uint64_t add(int64_t nbytes, LabelSet labels, Caller caller) noexcept {
     if (labels == 0) {
-      Share& share = shares_[thread % kShares];
-      const BriefLockHolder hold(share.lock);
+      Share& share = shares_[caller.share % kShares];
+      const BiasedLockHolder hold(share.lock, caller.thread);
       if (share.given && share.bytes >= nbytes && share.count > 0) {
         share.bytes -= nbytes;
         --share.count;
         return share.order;
       }
     }
-    return add_under_lock(nbytes, labels, thread % kShares);
+    return add_under_lock(nbytes, labels, caller);
   }
-  uint64_t subtract(int64_t nbytes, LabelSet labels, uint32_t thread) noexcept {
+  uint64_t subtract(int64_t nbytes, LabelSet labels, Caller caller) noexcept {
     if (labels == 0) {
-      Share& share = shares_[thread % kShares];
-      const BriefLockHolder hold(share.lock);
+      Share& share = shares_[caller.share % kShares];
+      const BiasedLockHolder hold(share.lock, caller.thread);
       if (share.given) {
         share.bytes += nbytes;
         ++share.count;
         return share.order;
       }
     }
-    return subtract_under_lock(nbytes, labels, thread % kShares);
+    return subtract_under_lock(nbytes, labels, caller);
   }
   // Numbers a death that nobody reported; its bytes stay counted.
   uint64_t pass() noexcept;
@@ -72,11 +78,12 @@ class alignas(64) DeviceCounters {
   uint64_t add_adopted(int64_t nbytes) noexcept;
   // Adds a storage born unseen, at an unknown time. It counts from now on, so a peak is at most too
   // low. Returns its number.
-  uint64_t add_unseen(int64_t nbytes, uint32_t thread) noexcept { return add(nbytes, 0, thread); }
-  // Restarts the peaks of the device and of its labels.
-  void reset_peak() noexcept;
+  uint64_t add_unseen(int64_t nbytes, Caller caller) noexcept { return add(nbytes, 0, caller); }
+  // Restarts the peaks of the device and of its labels. `thread` is the calling thread's number,
+  // here and below.
+  void reset_peak(uint32_t thread) noexcept;
   // Restarts the device's peak alone.
-  void reset_device_peak() noexcept;
+  void reset_device_peak(uint32_t thread) noexcept;
 
   // Returns whether a storage with these numbers was alive at the device's peak or at one of the
   // labels'. May return true for a peak that was just exceeded.
@@ -97,7 +104,7 @@ class alignas(64) DeviceCounters {
   uint64_t last_lost_death() const noexcept { return lost_order_.load(std::memory_order_acquire); }
 
   // Fills in what is there now and the peaks, as of one moment.
-  void read(Counters& counters) noexcept;
+  void read(Counters& counters, uint32_t thread) noexcept;
 
  private:
   // Written under the lock; peaks' numbers are read without.
@@ -112,7 +119,7 @@ class alignas(64) DeviceCounters {
 
   // What one thread, or some that have the same number modulo kShares, may add without a new peak.
   struct alignas(64) Share {
-    BriefLock lock;
+    BiasedLock lock;
     bool given ABSL_GUARDED_BY(lock) = false;
     int64_t bytes ABSL_GUARDED_BY(lock) = 0;
     int64_t count ABSL_GUARDED_BY(lock) = 0;
@@ -129,13 +136,13 @@ class alignas(64) DeviceCounters {
   }
   bool alive_at_a_label_peak(uint64_t birth_order, uint64_t death_order,
                              LabelSet labels) const noexcept;
-  uint64_t add_under_lock(int64_t nbytes, LabelSet labels, size_t share) noexcept;
-  uint64_t subtract_under_lock(int64_t nbytes, LabelSet labels, size_t share) noexcept;
-  // Adds to the thread's share some of what is missing to the peak: half of it, but `nbytes` if
+  uint64_t add_under_lock(int64_t nbytes, LabelSet labels, Caller caller) noexcept;
+  uint64_t subtract_under_lock(int64_t nbytes, LabelSet labels, Caller caller) noexcept;
+  // Adds to the caller's share some of what is missing to the peak: half of it, but `nbytes` if
   // there are as many.
-  void give(size_t share, int64_t nbytes) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-  void take_back_shares() noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-  void restart_device_peak() noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  void give(Caller caller, int64_t nbytes) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  void take_back_shares(uint32_t thread) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  void restart_device_peak(uint32_t thread) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
   BriefLock lock_;  // before those of shares
   uint32_t quiet_events_ ABSL_GUARDED_BY(lock_) = 0;

@@ -76,12 +76,40 @@ void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_o
              [this](const Entry& stone) { return stone.birth_epoch <= newest_pin_; });
 }
 
+uint32_t Ledger::calling_thread() noexcept { return this_thread().thread; }
+
+uint64_t Ledger::new_number() noexcept {
+  static std::atomic<uint64_t> ledgers{0};
+  return ledgers.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+inline uint64_t Ledger::take_id(ThreadContext& thread) noexcept {
+  IdBlock& block = thread.ids;
+  const uint64_t taken = id_blocks_.taken.load(std::memory_order_relaxed);
+  if (block.next == block.end || taken - block.seen > kMostBlocksSince || block.ledger != number_)
+    return take_id_block(thread);
+  block.seen = taken;
+  return block.next++;
+}
+
+uint64_t Ledger::take_id_block(ThreadContext& thread) noexcept {
+  const uint64_t number = id_blocks_.taken.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t first = number * kIdBlock + 1;
+  thread.ids = {number_, first + 1, first + kIdBlock, number + 1};
+  return first;
+}
+
 uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, BornEntry* born) noexcept {
+  return note_birth(birth, this_thread(), lost_owner, born);
+}
+
+uint64_t Ledger::note_birth(const Birth& birth, ThreadContext& thread, void** lost_owner,
+                            BornEntry* born) noexcept {
   Shard& shard = shard_of(birth.address);
-  const uint32_t thread =
-      birth.birthplace.thread != 0 ? birth.birthplace.thread : this_thread().thread;
+  const DeviceCounters::Caller caller = {
+      thread.thread, birth.birthplace.thread != 0 ? birth.birthplace.thread : thread.thread};
   try {
-    const BriefLockHolder hold(shard.lock);
+    const BiasedLockHolder hold(shard.lock, thread.thread);
     ShardTotals* const known = shard.totals_of(birth.device);
     ShardTotals& totals = known != nullptr ? *known : add_totals(shard, birth.device);
     DeviceCounters& counters = *totals.counters;
@@ -106,7 +134,7 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, BornEntry* bo
     }
     shard.by_address.insert(birth.address, there.place, slot);
     Entry& entry = shard.entry(slot);
-    const uint64_t id = next_id_.value.fetch_add(1, std::memory_order_relaxed);
+    const uint64_t id = take_id(thread);
     if (born != nullptr) *born = {&entry, id, birth.address};
     entry.id = id;
     entry.address = birth.address;
@@ -135,12 +163,12 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, BornEntry* bo
     if (birth.raw_block) totals.raw_block_bytes += birth.nbytes;
     if (birth.adopted) {
       entry.birth_order = unseen_births_.load(std::memory_order_relaxed)
-                              ? counters.add_unseen(birth.nbytes, thread)
+                              ? counters.add_unseen(birth.nbytes, caller)
                               : counters.add_adopted(birth.nbytes);
     } else {
       totals.allocated_bytes += birth.nbytes;
       ++totals.allocated_count;
-      entry.birth_order = counters.add(birth.nbytes, entry.peak_labels, thread);
+      entry.birth_order = counters.add(birth.nbytes, entry.peak_labels, caller);
     }
     if (shard.ring != nullptr) shard.ring->add(entry, /*birth=*/true);
     return id;
@@ -152,18 +180,20 @@ uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, BornEntry* bo
 }
 
 std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
-  return note_death(address, this_thread().thread);
+  const uint32_t thread = calling_thread();
+  return note_death(address, {thread, thread});
 }
 
-std::optional<Ledger::Death> Ledger::note_death(uintptr_t address, uint32_t thread) noexcept {
+std::optional<Ledger::Death> Ledger::note_death(uintptr_t address,
+                                                DeviceCounters::Caller caller) noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, caller.thread);
   const auto [place, slot] = shard.look_up(address);
   if (slot == kNone) return std::nullopt;
   Entry& record = shard.entry(slot);
   const Death death{record.id, record.nbytes, record.base_deleter, record.owner, record.device};
   ShardTotals& totals = *shard.totals_of(record.device);  // made at its birth
-  bury(shard, slot, totals, totals.counters->subtract(death.nbytes, record.peak_labels, thread));
+  bury(shard, slot, totals, totals.counters->subtract(death.nbytes, record.peak_labels, caller));
   shard.by_address.erase(place);
 
   totals.freed_bytes += death.nbytes;
@@ -174,7 +204,7 @@ std::optional<Ledger::Death> Ledger::note_death(uintptr_t address, uint32_t thre
 bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
                       const int64_t* sizes, size_t dims, int8_t dtype, void* owner) noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
   if (there == nullptr) return false;
   Entry& record = *there;
@@ -195,7 +225,7 @@ bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
 
 bool Ledger::set_owner(uintptr_t address, void* owner) noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
   if (there == nullptr) return false;
   Entry& record = *there;
@@ -206,7 +236,7 @@ bool Ledger::set_owner(uintptr_t address, void* owner) noexcept {
 
 void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferred) noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
   if (there == nullptr) return;
   Entry& record = *there;
@@ -217,7 +247,7 @@ void Ledger::set_phase(uintptr_t address, uint64_t id, Phase phase, bool inferre
 
 uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
   Entry& record = *there;
@@ -228,7 +258,7 @@ uint64_t Ledger::mark_parameter_like(uintptr_t address) noexcept {
 
 void Ledger::mark_told_parameter(uintptr_t address) noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
   if (there == nullptr) return;
   there->flags.told_parameter = true;
@@ -237,7 +267,7 @@ void Ledger::mark_told_parameter(uintptr_t address) noexcept {
 
 uint64_t Ledger::told_parameter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   const Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
   return there->flags.told_parameter ? uint64_t{there->id} : 0;
@@ -245,7 +275,7 @@ uint64_t Ledger::told_parameter_at(uintptr_t address) const noexcept {
 
 void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
   if (there == nullptr) return;
   Entry& record = *there;
@@ -257,7 +287,7 @@ void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
 void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
   const uint64_t parameter = id_at(leaf);
   Shard& shard = shard_of(gradient);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(gradient);
   if (there == nullptr) return;
   Entry& record = *there;
@@ -270,7 +300,7 @@ void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
 
 uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(address);
   if (there == nullptr) return 0;
   Entry& record = *there;
@@ -283,48 +313,51 @@ uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noe
 
 bool Ledger::is_parameter_like(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   const Entry* const there = shard.find(address);
   return there != nullptr && there->flags.parameter_like;
 }
 
 uint64_t Ledger::parameter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   const Entry* const there = shard.find(address);
   return there == nullptr ? 0 : there->parameter();
 }
 
 std::pair<NameId, NameId> Ledger::labels_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   const Entry* const there = shard.find(address);
   if (there == nullptr) return {0, 0};
   return {there->label, there->forward_label};
 }
 
 uint64_t Ledger::id_at(uintptr_t address) const noexcept {
-  if (next_id_.value.load(std::memory_order_relaxed) == 1)
+  if (id_blocks_.taken.load(std::memory_order_relaxed) == 0)
     return 0;  // nothing was ever written down
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   const Entry* const there = shard.find(address);
   return there == nullptr ? 0 : uint64_t{there->id};
 }
 
 void* Ledger::base_deleter_at(uintptr_t address) const noexcept {
   Shard& shard = shard_of(address);
-  const BriefLockHolder hold(shard.lock);
+  const BiasedLockHolder hold(shard.lock, calling_thread());
   const Entry* const there = shard.find(address);
   return there == nullptr ? nullptr : there->base_deleter;
 }
 
 void Ledger::lock_all() const {
-  for (Shard& shard : shards_) shard.lock.lock();
+  bool takes_bias = false;
+  for (Shard& shard : shards_) takes_bias |= shard.lock.lock_all_but_owner(calling_thread());
+  if (takes_bias) BiasedLock::barrier_in_all_threads();
+  for (Shard& shard : shards_) shard.lock.wait_for_owner();
 }
 
 void Ledger::unlock_all() const {
-  for (Shard& shard : shards_) shard.lock.unlock();
+  for (Shard& shard : shards_) shard.lock.unlock(BiasedLock::Way::kSlow);
 }
 
 // Unpins an instant at its end, unless kept.
@@ -357,7 +390,8 @@ Ledger::Instant Ledger::take_instant(RecordingMark* mark) ABSL_NO_THREAD_SAFETY_
       instant.devices.push_back({});
       sums = std::prev(instant.devices.end());
       sums->device = totals.device;
-      if (DeviceCounters* const own = counters_.find(totals.device)) own->read(sums->counters);
+      if (DeviceCounters* const own = counters_.find(totals.device))
+        own->read(sums->counters, calling_thread());
     }
     sums->table_bytes += totals.table_bytes;
     sums->adopted_bytes += totals.adopted_bytes;
@@ -371,6 +405,7 @@ Ledger::Instant Ledger::take_instant(RecordingMark* mark) ABSL_NO_THREAD_SAFETY_
   for (const Shard& shard : shards_) {
     for (const ShardTotals& totals : shard.totals) merge(totals);
   }
+  next_id();  // whatever is born later has a greater id than what is here
   instant.epoch = epoch_++;
   newest_pin_ = instant.epoch;
   instant.time = std::chrono::system_clock::now();
@@ -399,14 +434,14 @@ void Ledger::unpin(uint64_t epoch) noexcept {
   };
   for (Shard& shard : shards_) {
     {
-      const BriefLockHolder hold(shard.lock);
+      const BiasedLockHolder hold(shard.lock, calling_thread());
       if (shard.dead_for_instants == 0) continue;
       shard.dead_for_instants = 0;
       shard.unpinning = shard.dead.oldest;
     }
     for (bool more = true; more;) {
       shard.lock.let_others_in();
-      const BriefLockHolder hold(shard.lock);
+      const BiasedLockHolder hold(shard.lock, calling_thread());
       shard.dead_for_instants += sweep_some(shard, shard.unpinning, kChunk, wanted);
       more = shard.unpinning != kNone;
     }
@@ -421,7 +456,7 @@ RecordList Ledger::gather_all(Share share, const Wanted& wanted) {
   for (Shard& shard : shards_) {
     size_t living = 0, dead = 0;
     {
-      const BriefLockHolder hold(shard.lock);
+      const BiasedLockHolder hold(shard.lock, calling_thread());
       living = shard.live.size;
       dead = shard.dead.size;
     }
@@ -446,7 +481,7 @@ template <typename IsPast, typename Live, typename Dead, typename Visit>
 void Ledger::visit_recent(Shard& shard, const IsPast& is_past, const Live& live, const Dead& dead,
                           const Visit& visit) {
   {
-    const BriefLockHolder hold(shard.lock);
+    const BiasedLockHolder hold(shard.lock, calling_thread());
     size_t recent = shard.dead.size;
     for (Slot slot = shard.live.newest;
          recent <= kFewEntries && slot != kNone && !is_past(shard.entry(slot));
@@ -584,7 +619,7 @@ RecordingMark Ledger::start_recording(size_t events) {
     for (std::unique_ptr<EventRing>& ring : rings) ring = std::make_unique<EventRing>(capacity);
   }
   for (size_t i = 0; i < kShards; ++i) {
-    const BriefLockHolder hold_shard(shards_[i].lock);
+    const BiasedLockHolder hold_shard(shards_[i].lock, calling_thread());
     if (recorders_ == 0) {
       shards_[i].ring = std::move(rings[i]);
     } else {
@@ -604,7 +639,7 @@ void Ledger::stop_recording() noexcept {
   if (recorders_ == 0 || --recorders_ > 0) return;
   for (Shard& shard : shards_) {
     std::unique_ptr<EventRing> ring;  // freed without the lock
-    const BriefLockHolder hold_shard(shard.lock);
+    const BiasedLockHolder hold_shard(shard.lock, calling_thread());
     ring.swap(shard.ring);
   }
 }
@@ -631,13 +666,13 @@ LedgerRecording Ledger::recording(const RecordingMark& since, bool with_alive) {
     Shard& shard = shards_[i];
     size_t room = 0;
     {
-      const BriefLockHolder hold_shard(shard.lock);
+      const BiasedLockHolder hold_shard(shard.lock, calling_thread());
       if (shard.ring == nullptr) continue;
       room = static_cast<size_t>(std::min<uint64_t>(count, shard.ring->capacity()));
     }
     // Grown here, as growing copies, and not while the shard is held.
     result.events.reserve(std::max(result.events.capacity(), result.events.size() + room));
-    const BriefLockHolder hold_shard(shard.lock);
+    const BiasedLockHolder hold_shard(shard.lock, calling_thread());
     shard.ring->copy(since.written[i], result.end.written[i], result.events);
     result.complete_since_ns = std::max(result.complete_since_ns, shard.ring->last_dropped_ns());
   }
@@ -663,7 +698,7 @@ void Ledger::complete_births(std::vector<LedgerEvent>& events) {
   for (LedgerEvent& event : events) {
     if (!event.birth || died.count(event.id) > 0) continue;
     Shard& shard = shard_of(event.address);
-    const BriefLockHolder hold(shard.lock);
+    const BiasedLockHolder hold(shard.lock, calling_thread());
     const Entry* const there = shard.find(event.address);
     if (there != nullptr && there->id == event.id) EventRing::fill(event, *there);
   }
@@ -672,7 +707,7 @@ void Ledger::complete_births(std::vector<LedgerEvent>& events) {
 Counters Ledger::counters(DeviceKey device) const {
   Counters result;
   for (const Shard& shard : shards_) {
-    const BriefLockHolder hold(shard.lock);
+    const BiasedLockHolder hold(shard.lock, calling_thread());
     for (const ShardTotals& totals : shard.totals) {
       if (totals.device != device) continue;
       result.allocated_bytes += totals.allocated_bytes;
@@ -681,20 +716,20 @@ Counters Ledger::counters(DeviceKey device) const {
       result.freed_count += totals.freed_count;
     }
   }
-  const BriefLockHolder hold(shards_[0].lock);
-  if (DeviceCounters* const own = counters_.find(device)) own->read(result);
+  const BiasedLockHolder hold(shards_[0].lock, calling_thread());
+  if (DeviceCounters* const own = counters_.find(device)) own->read(result, calling_thread());
   return result;
 }
 
 void Ledger::reset_peak(DeviceKey device) noexcept {
-  const BriefLockHolder hold(shards_[0].lock);
-  if (DeviceCounters* own = counters_.find(device)) own->reset_peak();
+  const BiasedLockHolder hold(shards_[0].lock, calling_thread());
+  if (DeviceCounters* own = counters_.find(device)) own->reset_peak(calling_thread());
 }
 
 void Ledger::restart_peaks() noexcept {
-  const BriefLockHolder hold(shards_[0].lock);
+  const BiasedLockHolder hold(shards_[0].lock, calling_thread());
   unseen_births_.store(false, std::memory_order_relaxed);
-  counters_.for_each([](DeviceCounters& own) { own.reset_device_peak(); });
+  counters_.for_each([](DeviceCounters& own) { own.reset_device_peak(calling_thread()); });
 }
 
 template <typename PinPeak>
@@ -704,7 +739,7 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak&
   DeviceCounters* const own = counters_.find(device);
   if (own == nullptr) return result;
   const Peak peak = [&] {
-    const BriefLockHolder hold(shards_[0].lock);
+    const BiasedLockHolder hold(shards_[0].lock, calling_thread());
     return pin(*own);
   }();
   const std::unique_ptr<DeviceCounters, void (*)(DeviceCounters*)> unpin(
@@ -732,7 +767,7 @@ LedgerPeak Ledger::peak(DeviceKey device, size_t label) {
 size_t Ledger::tombstones() const noexcept {
   size_t count = 0;
   for (Shard& shard : shards_) {
-    const BriefLockHolder hold(shard.lock);
+    const BiasedLockHolder hold(shard.lock, calling_thread());
     count += shard.dead.size;
   }
   return count;

@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "registry/core/address_index.h"
+#include "registry/core/biased_lock.h"
 #include "registry/core/byte_counters.h"
 #include "registry/core/event_ring.h"
 #include "registry/core/lock.h"
@@ -23,6 +24,8 @@
 #include "registry/counters.h"
 
 namespace memledger::core {
+
+struct ThreadContext;
 
 // What the ledger knows of one device at one instant.
 struct DeviceTotals {
@@ -92,14 +95,15 @@ struct LedgerRecording {
 // Thread-safe. The hot path (note_birth, note_death, describe) takes one shard's lock and within it
 // the thread's share of the device's bytes (DeviceCounters), seldom the device's lock; it calls
 // nothing of the program or of LibTorch while holding them, and never throws. A device's locks are
-// only taken under a shard's.
+// only taken under a shard's. Locks of shards and shares are biased towards the thread that uses
+// them alone.
 class Ledger {
  public:
   // An instant holds all of them at once, and the thread sanitizer follows at most 64 locks of a
   // thread.
   static constexpr size_t kShards = 32;
 
-  Ledger() = default;
+  Ledger() noexcept { BiasedLock::allow_bias(); }
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
@@ -118,7 +122,9 @@ class Ledger {
   };
   // Enters a storage and returns its id; 0 when there was no memory for a record, which is counted
   // as dropped. A record already at that address lost its free somewhere: it is dropped and
-  // counted, and its owner handed out. `born` is for describe().
+  // counted, and its owner handed out. `born` is for describe(). `thread` is the calling one.
+  uint64_t note_birth(const Birth& birth, ThreadContext& thread, void** lost_owner = nullptr,
+                      BornEntry* born = nullptr) noexcept;
   uint64_t note_birth(const Birth& birth, void** lost_owner = nullptr,
                       BornEntry* born = nullptr) noexcept;
 
@@ -130,8 +136,8 @@ class Ledger {
     DeviceKey device;
   };
   // Takes the storage out. Call it before the memory is handed back, as its address can be given
-  // out again at once. `thread` is the calling thread's number.
-  std::optional<Death> note_death(uintptr_t address, uint32_t thread) noexcept;
+  // out again at once.
+  std::optional<Death> note_death(uintptr_t address, DeviceCounters::Caller caller) noexcept;
   std::optional<Death> note_death(uintptr_t address) noexcept;
 
   // Adds shape and dtype to the record at `address`. A later description replaces an earlier one
@@ -206,8 +212,14 @@ class Ledger {
   uint64_t mark_library_workspace(uintptr_t address, DeviceKey device) noexcept;
 
   uint64_t id_at(uintptr_t address) const noexcept;  // 0: none
-  // Returns a number that no id has reached yet.
-  uint64_t next_id() const noexcept { return next_id_.value.load(std::memory_order_relaxed); }
+  // Returns a number above all ids until now, which no id from now on is below.
+  uint64_t next_id() noexcept {
+    // Nobody goes on with the block that he has.
+    return (id_blocks_.taken.fetch_add(kMostBlocksSince + 1, std::memory_order_relaxed) +
+            kMostBlocksSince + 1) *
+               kIdBlock +
+           1;
+  }
   void* base_deleter_at(uintptr_t address) const noexcept;  // null: none
 
   // Readers throw std::bad_alloc and then have changed nothing: no cursor has moved, nothing stays
@@ -286,7 +298,7 @@ class Ledger {
   };
 
   struct alignas(64) Shard {
-    mutable BriefLock lock;
+    mutable BiasedLock lock;
     AddressIndex by_address ABSL_GUARDED_BY(lock);
     std::vector<std::unique_ptr<Entry[]>> chunks ABSL_GUARDED_BY(lock);
     Slot used ABSL_GUARDED_BY(lock) = 0;
@@ -358,9 +370,22 @@ class Ledger {
     std::vector<DeviceTotals> devices;
   };
 
+  // Eight shards for what lies within the same 64 MiB, which are the size of glibc's arenas:
+  // threads that have an arena of their own then seldom share a shard, and each may have the bias.
   Shard& shard_of(uintptr_t address) const noexcept {
-    return shards_[(address >> 6) * 0x9E3779B97F4A7C15ull >> 59];
+    constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;
+    const uint64_t group = (address >> 26) * kGolden >> 62;
+    return shards_[group << 3 | (address >> 6) * kGolden >> 61];
   }
+  static uint32_t calling_thread() noexcept;
+  static constexpr uint64_t kIdBlock = 64;
+  static constexpr uint64_t kMostBlocksSince = 2;
+  // Returns an id above all of this thread's, and above those of others, but for the last some
+  // hundred: threads take ids in blocks, so that they do not pass a cache line to and fro with each
+  // birth. Who finds that others have taken more than two blocks since its last birth begins a new
+  // one.
+  uint64_t take_id(ThreadContext& thread) noexcept;
+  uint64_t take_id_block(ThreadContext& thread) noexcept;
   void lock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void unlock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Ends the current epoch and pins it: tombstones of what it saw alive are kept until unpin().
@@ -386,7 +411,7 @@ class Ledger {
   template <typename Visit>
   static void visit_entries(Shard& shard, const Visit& visit) {
     {
-      const BriefLockHolder hold(shard.lock);
+      const BiasedLockHolder hold(shard.lock, calling_thread());
       if (shard.live.size + shard.dead.size <= kFewEntries) {
         for (const List* list : {&shard.live, &shard.dead}) {
           for (Slot slot = list->oldest; slot != kNone; slot = shard.entry(slot).newer)
@@ -397,7 +422,7 @@ class Ledger {
     }
     for (size_t chunk = 0;; ++chunk) {
       shard.lock.let_others_in();
-      const BriefLockHolder hold(shard.lock);
+      const BiasedLockHolder hold(shard.lock, calling_thread());
       if (chunk * kChunk >= shard.used) return;
       const Entry* const entries = shard.chunks[chunk].get();
       const size_t used = shard.used - chunk * kChunk;
@@ -428,12 +453,15 @@ class Ledger {
   template <typename PinPeak>
   LedgerPeak collect_peak(DeviceKey device, LabelSet label, const PinPeak& pin);
 
+  static uint64_t new_number() noexcept;
+
   mutable std::array<Shard, kShards> shards_;
   mutable CountersByDevice counters_;
-  // On a line of its own: each birth writes it, and nobody reads it else.
+  // On a line of its own, which births read and few write.
   struct alignas(64) {
-    std::atomic<uint64_t> value{1};
-  } next_id_;
+    std::atomic<uint64_t> taken{0};
+  } id_blocks_;
+  const uint64_t number_ = new_number();  // other than any other ledger's
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<bool> keep_peaks_{true};
   std::atomic<bool> unseen_births_{false};

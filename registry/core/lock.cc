@@ -52,32 +52,34 @@ int64_t now_ns() noexcept {
 
 }  // namespace
 
-void BriefLock::wait() noexcept {
+void Backoff::wait(std::atomic<uint32_t>& word, uint32_t value) noexcept {
   constexpr int kSpins = 64;
   // Whoever copies much lets others in within that time. What is held for longer is so for good: a
   // copy of the process has no thread that would let go (runner/inside/write_in_copy.cc).
   constexpr int kShortSleeps = 64;
   constexpr long kLongestShortNs = 500'000;
   constexpr long kLongestNs = 16'000'000;
+  if (turn_ < kSpins) {
+    pause_processor();
+  } else {
+    // Not sched_yield(), which on a busy machine costs a slice of time, milliseconds. A wait for
+    // a lock, which others can see as such.
+    const timespec time{0, sleep_ns_};
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &time, nullptr, 0);
+    const bool is_short = turn_ < kSpins + kShortSleeps;
+    sleep_ns_ = std::min(2 * sleep_ns_, is_short ? kLongestShortNs : kLongestNs);
+  }
+  ++turn_;
+}
+
+void BriefLock::wait() noexcept {
   const int error = errno;
   waiting_.fetch_add(1, std::memory_order_relaxed);
-  long sleep_ns = 5'000;
-  for (int turn = 0;; ++turn) {
-    // Read until it looks free: to try would take the line from its holder.
-    if (taken_.load(std::memory_order_relaxed) == 0 &&
-        taken_.exchange(1, std::memory_order_acquire) == 0)
-      break;
-    if (turn < kSpins) {
-      pause_processor();
-    } else {
-      // Not sched_yield(), which on a busy machine costs a slice of time, milliseconds. A wait for
-      // a lock, which others can see as such.
-      const timespec time{0, sleep_ns};
-      syscall(SYS_futex, &taken_, FUTEX_WAIT_PRIVATE, 1, &time, nullptr, 0);
-      const bool is_short = turn < kSpins + kShortSleeps;
-      sleep_ns = std::min(2 * sleep_ns, is_short ? kLongestShortNs : kLongestNs);
-    }
-  }
+  Backoff backoff;
+  // Read until it looks free: to try would take the line from its holder.
+  while (taken_.load(std::memory_order_relaxed) != 0 ||
+         taken_.exchange(1, std::memory_order_acquire) != 0)
+    backoff.wait(taken_, 1);
   waiting_.fetch_sub(1, std::memory_order_relaxed);
   errno = error;
 }

@@ -64,6 +64,18 @@ class ABSL_SCOPED_LOCKABLE LockHolder {
   Lock& lock_;
 };
 
+// What a thread does that waits for a brief lock: it spins, then sleeps for longer and longer.
+class Backoff {
+ public:
+  // Waits for a moment, in which others may see it wait for a lock, unless `word` is not `value`
+  // any more. Changes errno.
+  void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept;
+
+ private:
+  int turn_ = 0;
+  long sleep_ns_ = 5'000;
+};
+
 // For what is held for some instructions, or for at most some thousand records' copying. One locked
 // instruction where nobody waits, half of a mutex's: an allocation and its free take four of these
 // locks. Nobody is woken: who finds it taken spins, then sleeps for longer and longer, up to half a

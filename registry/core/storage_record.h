@@ -252,6 +252,14 @@ struct alignas(64) TableEntry {
 };
 static_assert(sizeof(TableEntry) == 128);
 
+// Ids that a thread may give to storages: see Ledger::take_id(). Zeros: it has none.
+struct IdBlock {
+  uint64_t ledger;  // the number of the ledger that they are of
+  uint64_t next;
+  uint64_t end;
+  uint64_t seen;  // so many blocks had all threads taken when it last looked
+};
+
 // A storage that a thread has made: its entry, as it was then.
 struct BornEntry {
   TableEntry* entry;

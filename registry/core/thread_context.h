@@ -62,6 +62,7 @@ struct ThreadContext {
   uint32_t node_depth;  // autograd nodes running one inside another
   bool has_run_nodes;
   BornEntry last_born;    // the last storage made by this thread
+  IdBlock ids;            // for the storages that it makes
   uint32_t births;        // storages made by this thread, modulo 2^32
   uint32_t births_at_op;  // `births` when the outermost operator began
   uint32_t births_seen;   // `births` when an operator's results were last looked at

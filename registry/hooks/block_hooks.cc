@@ -98,7 +98,7 @@ uint64_t note_birth(RegistryState& state, core::ThreadContext& thread,
   }
   birth.names_only = state.names_only.load(std::memory_order_relaxed);
   void* lost_owner = nullptr;
-  const uint64_t id = state.ledger.note_birth(birth, &lost_owner, &thread.last_born);
+  const uint64_t id = state.ledger.note_birth(birth, thread, &lost_owner, &thread.last_born);
   if (lost_owner != nullptr) let_go(lost_owner);
   if (id == 0) return id;
   ++thread.births;
@@ -142,8 +142,8 @@ void free_tracked(void* context) {
       if (core::StepMarks* const marks = state.step_marks.load(std::memory_order_acquire))
         marks->note_free(thread, address_of(context));
     }
-    if (const auto death =
-            state.ledger.note_death(address_of(context_aliases().take(context)), thread.thread)) {
+    if (const auto death = state.ledger.note_death(address_of(context_aliases().take(context)),
+                                                   {thread.thread, thread.thread})) {
       deleter = reinterpret_cast<c10::DeleterFnPtr>(death->base_deleter);
       let_go(death->owner);
       freed = *death;

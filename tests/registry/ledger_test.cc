@@ -61,6 +61,54 @@ TEST_SUITE("ledger") {
     }
   }
 
+  TEST_CASE(
+      "ids ascend in a thread, are nobody else's, and those of later instants are greater than all "
+      "before") {
+    Ledger ledger;
+    constexpr int kThreads = 8;
+    constexpr uintptr_t kEach = 1000;
+    std::vector<std::vector<uint64_t>> all;
+    uint64_t mark = 0;
+    for (int round = 0; round < 4; ++round) {
+      std::vector<std::vector<uint64_t>> made(kThreads);
+      std::vector<std::thread> threads;
+      for (uintptr_t t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&, t] {
+          for (uintptr_t i = 0; i < kEach; ++i) {
+            const uintptr_t address = (t + 1) << 26 | (i + 1) * 64;
+            made[t].push_back(bear(ledger, address, 8));
+            ledger.note_death(address);
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      for (const std::vector<uint64_t>& ids : made) {
+        CHECK(std::is_sorted(ids.begin(), ids.end()));
+        CHECK(*std::min_element(ids.begin(), ids.end()) >= mark);
+        all.push_back(ids);
+      }
+      // This thread's own ids, of a block that it began before.
+      CHECK(bear(ledger, 64 * 64, 8) >= mark);
+      uint64_t newest = 0;
+      for (const auto& ids : all) newest = std::max(newest, ids.back());
+      if (round % 2 == 0) {
+        mark = ledger.next_id();
+      } else {
+        ledger.snapshot();
+        mark = newest + 1;
+      }
+      CHECK(mark > newest);
+      ledger.note_death(64 * 64);
+    }
+    std::set<uint64_t> different;
+    for (const auto& ids : all) different.insert(ids.begin(), ids.end());
+    CHECK(different.size() == 4 * kThreads * kEach);
+    // Another ledger's ids begin anew.
+    Ledger other;
+    CHECK(bear(other, 0x1000, 8) == 1);
+    CHECK(bear(other, 0x2000, 8) == 2);
+  }
+
   TEST_CASE("a cursor may be moved without telling what happened") {
     Ledger ledger;
     const uint64_t cursor = ledger.open_cursor();

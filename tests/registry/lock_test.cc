@@ -17,11 +17,14 @@
 #include <thread>
 #include <vector>
 
+#include "registry/core/biased_lock.h"
 #include "registry/core/fork_safe_mutex.h"
 
 namespace memledger {
 namespace {
 
+using core::BiasedLock;
+using core::BiasedLockHolder;
 using core::BriefLock;
 using core::BriefLockHolder;
 using core::Lock;
@@ -75,6 +78,149 @@ TEST_CASE("a brief lock is held by one thread at a time, and had by who waits lo
   CHECK(child_that([] {
           BriefLock held;
           const BriefLockHolder hold(held);
+          core::calling_out();
+        }).first == -SIGABRT);
+}
+
+// Takes the lock so often that the bias is its own; returns whether it is.
+bool take_bias(BiasedLock& lock, uint32_t thread) {
+  for (int i = 0; i < 1 << 18; ++i) {
+    const BiasedLock::Way way = lock.lock(thread);
+    lock.unlock(way);
+    if (way == BiasedLock::Way::kBiased) return true;
+  }
+  return false;
+}
+
+TEST_CASE("a biased lock is taken without a locked instruction by who takes it alone") {
+  BiasedLock::allow_bias();
+  BiasedLock lock;
+  CHECK(lock.lock(1) == BiasedLock::Way::kSlow);
+  lock.unlock(BiasedLock::Way::kSlow);
+  REQUIRE(take_bias(lock, 1));
+  // Another one takes the bias away, for as long as the first does not take it many times again.
+  CHECK(lock.lock(2) == BiasedLock::Way::kSlow);
+  lock.unlock(BiasedLock::Way::kSlow);
+  CHECK(lock.lock(1) == BiasedLock::Way::kSlow);
+  lock.unlock(BiasedLock::Way::kSlow);
+  REQUIRE(take_bias(lock, 2));
+  // The owner takes it among many, and stays the owner.
+  CHECK_FALSE(lock.lock_all_but_owner(2));
+  lock.wait_for_owner();
+  lock.unlock(BiasedLock::Way::kSlow);
+  CHECK(lock.lock(2) == BiasedLock::Way::kBiased);
+  lock.unlock(BiasedLock::Way::kBiased);
+}
+
+TEST_CASE("a biased lock is held by one thread at a time, whoever has the bias") {
+  BiasedLock::allow_bias();
+  constexpr int kThreads = 4;
+  BiasedLock lock;
+  int64_t sum = 0;  // not atomic: what the lock is for
+  std::atomic<int64_t> biased{0}, changes{0};
+  uint32_t last_biased = 0;
+  std::vector<std::thread> threads;
+  for (uint32_t t = 1; t <= kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int run = 0; run < 300; ++run) {
+        // So many in a row that the bias is had, and others that come in between.
+        for (int i = 0; i < (t == 1 ? 3000 : 40); ++i) {
+          const BiasedLock::Way way = lock.lock(t);
+          const int64_t before = sum;
+          std::atomic_signal_fence(std::memory_order_seq_cst);
+          sum = before + 1;
+          if (way == BiasedLock::Way::kBiased) {
+            biased.fetch_add(1, std::memory_order_relaxed);
+            changes.fetch_add(last_biased != t, std::memory_order_relaxed);
+            last_biased = t;
+          }
+          lock.unlock(way);
+        }
+        if (t != 1) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(sum == 300 * (3000 + (kThreads - 1) * 40));
+  CHECK(biased.load() > 0);
+  CHECK(changes.load() > 0);
+}
+
+TEST_CASE("many biased locks are taken with one barrier, and nobody is inside then") {
+  BiasedLock::allow_bias();
+  constexpr size_t kLocks = 8;
+  std::vector<std::unique_ptr<BiasedLock>> locks;
+  std::vector<int64_t> sums(2 * kLocks);  // the two of a lock are equal when it is free
+  for (size_t i = 0; i < kLocks; ++i) locks.push_back(std::make_unique<BiasedLock>());
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      for (size_t i = 0; !stop.load(std::memory_order_relaxed); ++i) {
+        const size_t mine = t * kLocks / 2 + i % (kLocks / 2);
+        const BiasedLockHolder hold(*locks[mine], t + 1);
+        ++sums[2 * mine];
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        ++sums[2 * mine + 1];
+      }
+    });
+  }
+  int torn = 0, barriers = 0;
+  for (int round = 0; round < 2000; ++round) {
+    bool takes_bias = false;
+    for (auto& lock : locks) takes_bias |= lock->lock_all_but_owner(9);
+    if (takes_bias) BiasedLock::barrier_in_all_threads();
+    for (auto& lock : locks) lock->wait_for_owner();
+    barriers += takes_bias;
+    for (size_t i = 0; i < kLocks; ++i) torn += sums[2 * i] != sums[2 * i + 1];
+    for (auto& lock : locks) lock->unlock(BiasedLock::Way::kSlow);
+    std::this_thread::sleep_for(std::chrono::microseconds(round % 4 == 0 ? 200 : 0));
+  }
+  stop.store(true);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(torn == 0);
+  CHECK(barriers > 0);
+}
+
+// The thread sanitizer keeps a signal back until the program comes to a blocking call.
+#if !MEMLEDGER_THREAD_SANITIZER
+TEST_CASE("a signal handler that wants the lock its thread is in waits, and can be seen to") {
+  BiasedLock::allow_bias();
+  const auto [status, said] = child_that([] {
+    BiasedLock lock;
+    if (!take_bias(lock, 1)) _exit(3);
+    static BiasedLock* held = &lock;
+    std::signal(SIGUSR1, [](int) {
+      std::signal(SIGALRM, [](int) { _exit(7); });
+      alarm(1);
+      held->unlock(held->lock(1));
+    });
+    const BiasedLock::Way way = lock.lock(1);
+    if (way != BiasedLock::Way::kBiased) _exit(4);
+    raise(SIGUSR1);
+    _exit(5);
+  });
+  CHECK(status == 7);
+  CHECK(said.empty());
+}
+#endif
+
+TEST_CASE("a child of fork takes a lock that was biased towards a thread it does not have") {
+  BiasedLock::allow_bias();
+  BiasedLock lock;
+  std::thread([&] { CHECK(take_bias(lock, 2)); }).join();
+  CHECK(child_that([&] {
+          lock.unlock(lock.lock(1));
+          if (!take_bias(lock, 1)) _exit(1);
+        }).first == 0);
+}
+
+TEST_CASE("a thread that calls out with a biased lock held ends") {
+  BiasedLock::allow_bias();
+  CHECK(child_that([] {
+          BiasedLock lock;
+          take_bias(lock, 1);
+          const BiasedLockHolder hold(lock, 1);
           core::calling_out();
         }).first == -SIGABRT);
 }

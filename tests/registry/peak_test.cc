@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "registry/core/ledger.h"
+#include "registry/core/thread_context.h"
 #include "tests/registry/records.h"
 
 namespace memledger::core {
@@ -162,7 +163,10 @@ TEST_CASE(
           if ((set >> label & 1) != 0) labels[label].born(id, nbytes);
         }
       } else if (there != live.end() && !bear_it) {
-        REQUIRE(ledger.note_death(address, 1 + random() % threads).has_value());
+        REQUIRE(ledger
+                    .note_death(address, {this_thread().thread,
+                                          1 + static_cast<uint32_t>(random() % threads)})
+                    .has_value());
         devices[there->second.device].died(there->second.id);
         for (size_t label = 0; label < labels.size(); ++label) {
           if ((there->second.labels >> label & 1) != 0) labels[label].died(there->second.id);
