@@ -127,8 +127,8 @@ struct Prediction {
   // What pip would install to make the workspaces of convolutions cuDNN's own, which are modelled
   // from what is expected to an upper bound; empty: nothing.
   std::string missing_cudnn;
-  std::string reason;                // where nothing is known: why
-  std::string note;  // what the reader should know of how the figures came about; may be empty
+  std::string reason;  // where nothing is known: why
+  std::string note;    // what the reader should know of how the figures came about; may be empty
 
   // The one line that says it: `does not fit: 3.2 GiB short at layer4.2.conv3, backward`.
   std::string sentence() const;
