@@ -1,8 +1,9 @@
 #include "tracker/log/log_text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <ctime>
 
@@ -11,17 +12,10 @@ namespace {
 
 double to_mib(int64_t bytes) { return static_cast<double>(bytes) / kBytesPerMib; }
 
-// Not printf(), whose decimal point is the locale's.
-template <typename... Format>
-std::string number(double value, Format... format) {
-  std::array<char, 400> text;
-  const std::to_chars_result end =
-      std::to_chars(text.data(), text.data() + text.size(), value, format...);
-  return std::string(text.data(), end.ptr);
-}
-
+// By fmt: printf() has the locale's decimal point, and GCC 10's library lacks std::to_chars()
+// for double.
 std::string shortest(double value) {
-  std::string text = number(value, std::chars_format::fixed);
+  std::string text = fmt::format("{}", value);  // no exponent from 0.0001 to below 1e16
   if (text.find('.') == std::string::npos) text += ".0";
   return text;
 }
@@ -32,14 +26,14 @@ bool needs_exponent(double mib) { return mib != 0 && mib < 0.0001; }
 
 std::string memory(int64_t bytes) {
   const double mib = to_mib(bytes);
-  if (needs_exponent(mib)) return number(mib, std::chars_format::scientific, 3);
+  if (needs_exponent(mib)) return fmt::format("{:.3e}", mib);
   const std::string text = shortest(mib);
   return text.substr(0, std::max<size_t>(6, text.find('.')));
 }
 
 std::string total(std::optional<int64_t> bytes) {
   if (!bytes.has_value()) return padded("?", kTotalWidth);
-  return padded(number(to_mib(*bytes), std::chars_format::fixed, 1), kTotalWidth);
+  return padded(fmt::format("{:.1f}", to_mib(*bytes)), kTotalWidth);
 }
 
 std::string totals(std::optional<int64_t> tensor_bytes, std::optional<int64_t> allocated_bytes) {
@@ -49,7 +43,7 @@ std::string totals(std::optional<int64_t> tensor_bytes, std::optional<int64_t> a
 
 std::string exact_mib(int64_t bytes) {
   const double mib = to_mib(bytes);
-  return needs_exponent(mib) ? number(mib, std::chars_format::scientific) : shortest(mib);
+  return needs_exponent(mib) ? fmt::format("{}", mib) : shortest(mib);
 }
 
 std::string date(std::chrono::system_clock::time_point time) {
