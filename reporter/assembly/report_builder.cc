@@ -11,6 +11,7 @@
 #include "registry/core/huge_pages.h"
 #include "registry/stacks.h"
 #include "reporter/assembly/memory_maps.h"
+#include "reporter/names/program_name.h"
 
 namespace memledger {
 namespace {
@@ -28,8 +29,9 @@ std::string_view number_at_start_of(std::string_view text) {
 }
 
 // Returns what PyTorch's own scopes among the labels say that a storage without a parameter belongs
-// to: a graph that torch.compile made (`compiled graph 0/1`), a wrapper (DDP's buckets), a module
-// for which FSDP2 gathers or scatters, the optimizer that steps. Empty if none says.
+// to: a graph that torch.compile made (`compiled graph 0/1`), a model that AOTInductor compiled, a
+// wrapper (DDP's buckets), a module for which FSDP2 gathers or scatters, the optimizer that steps.
+// Empty if none says.
 std::string part_named_by(std::string_view label) {
   constexpr std::string_view kGraph = "Torch-Compiled Region: ", kStep = "Optimizer.step#";
   if (const size_t graph = label.rfind(kGraph); graph != std::string_view::npos) {
@@ -40,6 +42,7 @@ std::string part_named_by(std::string_view label) {
       name.append("/").append(number_at_start_of(numbers.substr(frame.size() + 1)));
     return name;
   }
+  if (label.find(kCompiledModel) != std::string_view::npos) return kCompiledModel;
   if (const size_t step = label.rfind(kStep); step != std::string_view::npos) {
     const std::string_view name = label.substr(step + kStep.size());
     return std::string(name.substr(0, name.find('.')));
@@ -54,8 +57,10 @@ std::string part_named_by(std::string_view label) {
   }
   for (const std::string_view wrapper :
        {"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"}) {
-    const std::string forward = std::string(wrapper) + ".forward";
-    if (label.find(forward) != std::string_view::npos) return std::string(wrapper);
+    for (const char* const function : {".forward", ".__init__"}) {
+      if (label.find(std::string(wrapper) + function) != std::string_view::npos)
+        return std::string(wrapper);
+    }
   }
   return "";
 }

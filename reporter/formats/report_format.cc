@@ -74,7 +74,7 @@ std::string producer(const Birthplace& birthplace, std::string_view module, std:
 
 // What a row without a name is to its module.
 std::string relation_to_module(const ReportRow& row) {
-  if (row.module.empty()) return "";
+  if (row.module.empty() || row.module == row.label) return "";
   if (row.is_output) return "output of " + row.module;
   if (!row.anonymous) return "";
   return (row.role == Role::kInput ? "input of " : "layer ") + row.module;

@@ -9,6 +9,9 @@
 
 namespace memledger {
 
+// The label under which a model that AOTInductor compiled runs, and the type before its names.
+inline constexpr char kCompiledModel[] = "AOTInductor model";
+
 // What a program tells of a tensor without knowing.
 struct ProgramName {
   std::string name;  // encoder.0.weight, AdamW.encoder.0.weight.exp_avg

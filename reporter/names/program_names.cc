@@ -1,5 +1,6 @@
 #include "reporter/names/program_names.h"
 
+#include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -129,6 +130,7 @@ struct ProgramNames::Table {
 
   void note(const std::vector<Found>& found, const std::string& type);
   void note_registered(const void* module, const std::string& type, const Found& found);
+  void note_unrooted(const std::vector<Found>& found);
   void note_states(const torch::optim::Optimizer& optimizer);
   void prune(std::vector<Known>& dropped);
   void prune_kept();
@@ -277,6 +279,17 @@ void ProgramNames::Table::note(const std::vector<Found>& found, const std::strin
   const size_t root = root_of(found, type);
   for (const Found& one : found) remember(one, root, nullptr, dropped);
   if (roots.size() > before) number_roots(root);
+  empty.store(false, std::memory_order_release);
+}
+
+void ProgramNames::Table::note_unrooted(const std::vector<Found>& found) {
+  std::vector<Known> dropped;  // let go of without the lock
+  if (found.empty()) return;
+  const Hold hold(lock);
+  for (const Found& one : found) {
+    if (known.count(one.tensor.unsafeGetTensorImpl()) == 0)
+      remember(one, kNoRoot, nullptr, dropped);
+  }
   empty.store(false, std::memory_order_release);
 }
 
@@ -431,6 +444,37 @@ void ProgramNames::note(const torch::jit::Module& module) noexcept {
     });
     know_parameters(found);
     table_->note(found, reference.type_name());
+    table_->prune_kept();
+  } catch (...) {
+  }
+}
+
+void ProgramNames::note(const torch::inductor::AOTIModelContainerRunner& compiled) noexcept {
+  try {
+    std::vector<Found> found;
+    for (const auto& [path, tensor] : compiled.extract_constants_map(/*use_inactive=*/false)) {
+      if (!tensor.defined()) continue;
+      found.push_back({tensor,
+                       {0, path, owner_of(path), Role::kParameter, ""},
+                       Registry::global().storage_id(tensor)});
+    }
+    know_parameters(found);
+    table_->note(found, kCompiledModel);
+    table_->prune_kept();
+  } catch (...) {
+  }
+}
+
+void ProgramNames::note_inputs(const std::vector<at::Tensor>& inputs) noexcept {
+  try {
+    std::vector<Found> found;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].defined()) continue;
+      found.push_back({inputs[i],
+                       {0, "input" + std::to_string(i), "", Role::kInput, ""},
+                       Registry::global().storage_id(inputs[i])});
+    }
+    table_->note_unrooted(found);
     table_->prune_kept();
   } catch (...) {
   }

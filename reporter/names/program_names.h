@@ -14,6 +14,9 @@
 #include "reporter/names/program_name.h"
 
 namespace torch {
+namespace inductor {
+class AOTIModelContainerRunner;
+}
 namespace jit {
 struct Module;
 }
@@ -42,6 +45,11 @@ class ProgramNames {
   // Note the parameters and buffers that a module has now. It has to live for the call.
   void note(const torch::nn::Module& module) noexcept;
   void note(const torch::jit::Module& module) noexcept;
+  // Its constants: which are parameters and which buffers it does not tell, so all count as
+  // parameters.
+  void note(const torch::inductor::AOTIModelContainerRunner& compiled) noexcept;
+  // Notes what a compiled model is given: input0, input1. A tensor that has a name keeps it.
+  void note_inputs(const std::vector<at::Tensor>& inputs) noexcept;
   // Notes what a module has just registered. The module may be in the middle of its constructor:
   // until a call of the above tells more, its type at that moment stands before the name.
   void note_registered(const torch::nn::Module& module, const std::string& name, Role role,

@@ -1,4 +1,5 @@
 // What the program's calls of LibTorch tell of names.
+#include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/live_storages.h"
@@ -27,11 +29,12 @@ using LossClosure = std::function<at::Tensor()>;
 // changed.
 std::atomic<uint64_t> registrations{1};
 
-// What was read of one object. The states of an optimizer rarely change after its first steps, so
-// they are read at the first three and at each power of two.
+// What was read of one object. The states of an optimizer rarely change after its first steps, and
+// the constants of a compiled model hardly ever, so they are read at the first three and at each
+// power of two.
 struct Read {
   uint64_t at_registrations = 0;  // of a module
-  uint64_t steps = 0;             // of an optimizer
+  uint64_t steps = 0;             // of an optimizer, and runs of a compiled model
 };
 
 struct Seen {
@@ -93,10 +96,10 @@ void see_new_optimizer(uintptr_t address) noexcept {
   }
 }
 
-bool states_are_due(uintptr_t optimizer) noexcept {
+bool is_due(uintptr_t stepped) noexcept {
   try {
     const std::lock_guard<ForkSafeMutex> hold(seen().lock);
-    const uint64_t steps = ++read_of(seen(), optimizer).steps;
+    const uint64_t steps = ++read_of(seen(), stepped).steps;
     return steps <= 3 || (steps & (steps - 1)) == 0;
   } catch (...) {
     return false;
@@ -132,9 +135,31 @@ void* step(TorchFunction function, const TorchArguments& arguments) {
     if (object<LossClosure>(closure) == nullptr) phase.emplace(Phase::kOptimizer);
     returned = call(function, arguments);
   }
-  if (states_are_due(optimizer)) {
+  if (is_due(optimizer)) {
     const Inside inside;
     ProgramNames::global().note_step(object<torch::optim::Optimizer>(optimizer));
+  }
+  return returned;
+}
+
+// What a compiled model makes itself, no operator does: a label says whose it is.
+void* run_compiled(TorchFunction function, const TorchArguments& arguments) {
+  using torch::inductor::AOTIModelContainerRunner;
+  const auto [result, runner, inputs, stream, e] = arguments.of;
+  const bool reads = is_due(runner);
+  if (reads) {
+    const Inside inside;
+    // Before the run, which may take the inputs for itself.
+    ProgramNames::global().note_inputs(object<std::vector<at::Tensor>>(inputs));
+  }
+  void* returned = nullptr;
+  {
+    const ScopedLabel label(kCompiledModel);
+    returned = call(function, arguments);
+  }
+  if (reads) {
+    const Inside inside;
+    ProgramNames::global().note(object<AOTIModelContainerRunner>(runner));
   }
   return returned;
 }
@@ -156,6 +181,7 @@ extern "C" __attribute__((visibility("default"))) void* memledger_call_torch(
   }
   if (depth > 0 || !memledger::Registry::global().active()) return call(function, arguments);
   if (what == TorchCall::kOptimizerStep) return step(function, arguments);
+  if (what == TorchCall::kCompiledRun) return run_compiled(function, arguments);
   if (registers) {
     return register_tensor(function, arguments,
                            what == TorchCall::kParameterRegistration ? memledger::Role::kParameter

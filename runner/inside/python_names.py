@@ -33,6 +33,8 @@ class Books:
             "add_gradient": (tensor, tensor),
             "add_state": (text, tensor, text, tensor),
             "add_holder": (text, tensor),
+            "begin_label": (text,),
+            "end_label": (),
         }.items():
             setattr(self, name, ctypes.PYFUNCTYPE(None, *arguments)(ADDRESSES[name]))
         tell = ctypes.PYFUNCTYPE(ctypes.c_int, text, text, text, ctypes.c_int, ctypes.c_int)
@@ -378,6 +380,20 @@ def begin():
 
         setattr(kind, name, called)
 
+    def label(kind, name, text):
+        """Whose it is what a wrapper makes for itself, outside of its forward function."""
+        function = kind.__dict__[name]
+
+        @functools.wraps(function)
+        def called(self, *arguments, **keywords):
+            books.begin_label(text)
+            try:
+                return function(self, *arguments, **keywords)
+            finally:
+                books.end_label()
+
+        setattr(kind, name, called)
+
     def watch_wrappers():
         """At their first use that is seen: they are imported long after torch, or never."""
         for wrapper in list(unwatched):
@@ -407,6 +423,11 @@ def begin():
         "replicate",
         lambda self, arguments, result: tell_replicas(arguments[0], result),
     )
+
+    # Its first buckets. The next ones it makes in its forward function, which has a scope.
+    DistributedDataParallel = torch.nn.parallel.DistributedDataParallel
+    if "_ddp_init_helper" in DistributedDataParallel.__dict__:
+        label(DistributedDataParallel, "_ddp_init_helper", b"DistributedDataParallel.__init__")
 
     def tell_holders():
         """Which variables of the main module lead to tensors."""

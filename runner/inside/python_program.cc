@@ -7,8 +7,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "registry/scoped.h"
 #include "reporter/names/told_names.h"
 #include "reporter/role.h"
 #include "runner/inside/holders.h"
@@ -69,6 +72,22 @@ void add_python_holder(const char* name, void* tensor) {
   const Borrowed borrowed(tensor);
   add_holder(name, *borrowed);
 }
+// Labels of the calling thread, which nest.
+std::vector<std::unique_ptr<ScopedLabel>>& labels() {
+  static thread_local std::vector<std::unique_ptr<ScopedLabel>> labels;
+  return labels;
+}
+void begin_label(const char* text) {
+  try {
+    labels().push_back(nullptr);
+    labels().back() = std::make_unique<ScopedLabel>(text);
+  } catch (...) {
+    // Without memory, there is no label.
+  }
+}
+void end_label() {
+  if (!labels().empty()) labels().pop_back();
+}
 void begin_lines(void* describe) { begin_python_lines(describe); }
 int add_function(const char* name, const char* module, const char* file, int first, int last) {
   return add_python_function(name, module, file, first, last);
@@ -111,6 +130,7 @@ int run_source(void* /*unused*/) {
         entry("add_tensor", &add_tensor) + entry("end_module", &end_module) +
         entry("add_trained", &add_trained) + entry("add_gradient", &add_gradient) +
         entry("add_state", &add_state) + entry("add_holder", &add_python_holder) +
+        entry("begin_label", &begin_label) + entry("end_label", &end_label) +
         entry("begin_lines", &begin_lines) + entry("add_function", &add_function) +
         entry("has_function", &has_function) + entry("add_near", &add_near) +
         entry("program_ends", &program_ends) + "}\nPROFILED=" + profiled_python_names() + "\n" +

@@ -118,6 +118,13 @@ MEMLEDGER_STANDS_BEFORE(
     script_load_stream, kScriptLoad,
     "_ZN5torch3jit4loadERSiSt8optionalIN3c106DeviceEERSt13unordered_mapINSt7__cxx1112basic_stringI"
     "cSt11char_traitsIcESaIcEEESC_St4hashISC_ESt8equal_toISC_ESaISt4pairIKSC_SC_EEEb")
+// AOTInductor's packages, of any device: their loader calls these, too.
+MEMLEDGER_STANDS_BEFORE(compiled_run, kCompiledRun,
+                        "_ZN5torch8inductor24AOTIModelContainerRunner3runERKSt6vectorIN2at6TensorE"
+                        "SaIS4_EEPv")
+MEMLEDGER_STANDS_BEFORE(compiled_boxed_run, kCompiledRun,
+                        "_ZN5torch8inductor24AOTIModelContainerRunner9boxed_runEOSt6vectorIN2at6Te"
+                        "nsorESaIS4_EEPv")
 
 #endif
 

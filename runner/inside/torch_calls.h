@@ -17,6 +17,7 @@ enum class TorchCall : uint8_t {
   kOptimizerChange,        // (optimizer, …): adds a group of parameters
   kDefaultCpuAllocator,    // (): returns a c10::Allocator*
   kScriptLoad,             // (result, …): returns a torch::jit::Module
+  kCompiledRun,            // (result, runner, inputs, stream): of AOTInductor
 };
 
 struct TorchArguments {

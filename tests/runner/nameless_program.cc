@@ -5,7 +5,9 @@
 // Layers run in user scopes of their names, so that the layers found can be held against them.
 //
 //   nameless_program lenet|gan|dcgan|stack|eval|unasked|frozen|script|storage|many [cuda]
+//   nameless_program compiled MODEL.so
 #include <c10/core/CPUAllocator.h>
+#include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -287,11 +289,19 @@ void many(c10::Device device) {
   }
 }
 
+// Infers with what AOTInductor has compiled.
+void compiled(const std::string& model) {
+  auto& runner = *new torch::inductor::AOTIModelContainerRunnerCpu(model);  // lives at the end
+  at::Tensor result;
+  for (int i = 0; i < 3; ++i) result = runner.run({torch::randn({1 << 16})}).front();
+  std::cout << "encoder.weight 4096\ninput0 " << (4 << 16) << "\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "lenet";
-  const c10::Device device(argc > 2 ? c10::kCUDA : c10::kCPU);
+  const c10::Device device(argc > 2 && what != "compiled" ? c10::kCUDA : c10::kCPU);
   if (what == "lenet") lenet(device);
   if (what == "gan") gan(device);
   if (what == "dcgan") dcgan(device);
@@ -302,4 +312,5 @@ int main(int argc, char** argv) {
   if (what == "script") script(device);
   if (what == "storage") storage(device);
   if (what == "many") many(device);
+  if (what == "compiled") compiled(argv[2]);
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# names_test.sh MEMLEDGER PROGRAM [--cuda RESNET]
+# names_test.sh MEMLEDGER PROGRAM COMPILED_MODEL.so [--cuda RESNET]
 #
 # A program that has never heard of memledger has its names in the report: what it says of itself is
 # held against the rows of the peak.
 source tests/support/shell_test.sh
-memledger="$PWD/$1" program="$PWD/$2" resnet="$PWD/${4:-}"
+memledger="$PWD/$1" program="$PWD/$2" compiled="$PWD/$3" resnet="$PWD/${5:-}"
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(err)
@@ -60,7 +60,7 @@ sys.exit(bool(wrong))
 PYTHON
 }
 gpu=()  # a program with LibTorch's CUDA library does not start without NVIDIA's
-[[ "${3:-}" == --cuda ]] && gpu=(--virtual-gpu=h100)
+[[ "${4:-}" == --cuda ]] && gpu=(--virtual-gpu=h100)
 run() { "$memledger" run --quiet "${gpu[@]}" --save-report=report.json "$@" >out 2>err; }
 
 run -- "$program" lenet
@@ -104,12 +104,26 @@ import json
 device, = json.load(open("report.json"))["peaks"]["devices"]
 row = max(device["rows"], key=lambda row: row["bytes"])
 assert row["bytes"] == 64 << 20 and not row["adopted"], row'
+run -- "$program" compiled "$compiled"
+check "a model that AOTInductor has compiled: exit status" equal "$?" 0
+check "its constants, its inputs and what it makes" python3 -c '
+import json
+report = json.load(open("report.json"))
+device, = report["peaks"]["devices"]
+rows = {(row["name"] if not row["anonymous"] else row["module"], row["role"]): row["bytes"] for row in device["rows"]}
+assert rows.get(("input0", "input")) == 4 << 16, rows
+assert sum(row["bytes"] for row in device["rows"] if row["module"] == "AOTInductor model") >= 4 << 18, rows
+assert not [row for row in device["rows"] if row["anonymous"] and not row["module"]], rows
+alive = {row["name"]: row["external_bytes"] for device in report["end"]["devices"] for row in device["rows"] if row["kind"] == "external"}
+assert alive == {"encoder.weight": 4096}, alive'
+"$memledger" run "${gpu[@]}" -- "$program" compiled "$compiled" >out 2>err
+check "its screen" has err "AOTInductor model"
 run -- "$program" many
 check "1000 nets leave nothing" python3 -c '
 import json
 end = json.load(open("report.json"))["end"]
 assert not [row for device in end["devices"] for row in device["rows"]], end'
-if [[ "${3:-}" == --cuda ]]; then
+if [[ "${4:-}" == --cuda ]]; then
   run -- "$program" lenet cuda
   check "a net on a virtual GPU" named_rightly cuda:0 Adam.exp_avg Adam.exp_avg_sq
   check "its names before it moved" python3 -c '

@@ -60,10 +60,10 @@ sys.exit(bool(wrong))
 PYTHON
 }
 
-for mode in train wrapped copies; do
+for mode in train wrapped wrapped_once copies; do
   run -- "$python" "$program" "$mode"
   check "$mode: exit status" equal "$?" 0
-  [[ $mode == wrapped ]] || check "$mode: silent" equal "$(cat err)" ""  # torch itself warns there
+  [[ $mode == wrapped* ]] || check "$mode: silent" equal "$(cat err)" ""  # torch itself warns there
   check "$mode: names" named_rightly cpu
 done
 run -- "$python" "$program" gathered

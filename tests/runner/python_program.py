@@ -96,6 +96,16 @@ def mode_wrapped(device):
     tell("", model, optimizer)
 
 
+def mode_wrapped_once(device):
+    """DDP's first buckets are of its constructor."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    model = Model().to(device)
+    optimizer = torch.optim.SGD(model.parameters())
+    train(nn.parallel.DistributedDataParallel(model), optimizer, device, steps=1)
+    torch.distributed.destroy_process_group()
+    tell("", model)
+
+
 def mode_copies(device):
     """Copies register nothing; a load that assigns, and parameters of another place, replace."""
     model = Model().to(device)
