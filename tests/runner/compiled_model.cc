@@ -1,5 +1,5 @@
-// A model as AOTInductor compiles one, by hand: one constant, one buffer of its own for each run, and
-// a result of the size of its input. None of them is made by an operator.
+// A model as AOTInductor compiles one, by hand: one constant, one buffer of its own for each run,
+// and a result of the size of its input. None of them is made by an operator.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/ones.h>
