@@ -102,7 +102,7 @@ class ABSL_LOCKABLE BiasedLock {
   std::atomic<uint32_t> busy_{0};   // written by the owner
   uint32_t uses_ = 0;               // the owner's, since it is that; modulo 2^32
   BriefLock slow_;
-  // Of the slow way.
+  // Read and written with slow_ held.
   uint32_t last_ = 0;
   uint32_t in_a_row_ = 0;
   uint32_t needed_ = kLeastInARow;
