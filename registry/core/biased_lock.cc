@@ -51,7 +51,7 @@ void BiasedLock::lock_slowly(uint32_t thread) noexcept {
 bool BiasedLock::lock_all_but_owner(uint32_t thread) noexcept ABSL_NO_THREAD_SAFETY_ANALYSIS {
   slow_.lock();
   const uint32_t owner = owner_.load(std::memory_order_relaxed);
-  if (owner == thread) return false;
+  if (owner / kMostOwners == thread) return false;
   if (owner != 0) {
     owner_.store(0, std::memory_order_seq_cst);
     bias_is_lost_ = true;
@@ -63,19 +63,30 @@ bool BiasedLock::lock_all_but_owner(uint32_t thread) noexcept ABSL_NO_THREAD_SAF
     last_ = thread;
     in_a_row_ = 0;
   } else if (++in_a_row_ >= needed_ && bias_is_allowed.load(std::memory_order_relaxed)) {
-    in_a_row_ = 0;
-    uses_ = 0;
-    owner_.store(thread, std::memory_order_release);
+    make_owner(thread);
   }
   return false;
 }
 
+void BiasedLock::make_owner(uint32_t thread) noexcept {
+  in_a_row_ = 0;
+  if (thread >= UINT32_MAX / kMostOwners) return;
+  for (size_t i = 0; i < kMostOwners; ++i) {
+    if (owners_[i] != 0 && owners_[i] != thread) continue;
+    owners_[i] = thread;
+    uses_ = 0;
+    owner_.store(static_cast<uint32_t>(thread * kMostOwners + i), std::memory_order_release);
+    return;
+  }
+}
+
 void BiasedLock::wait_for_owner() noexcept {
   // Also if it is the calling thread: a signal handler that interrupts the owner waits, as it would
-  // for any lock.
-  if (busy_.load(std::memory_order_seq_cst) != 0) {
+  // for any lock. A former owner that has just looked is busy for a moment, too.
+  for (std::atomic<uint32_t>& busy : busy_) {
+    if (busy.load(std::memory_order_seq_cst) == 0) continue;
     const int error = errno;
-    for (Backoff backoff; busy_.load(std::memory_order_acquire) != 0;) backoff.wait(busy_, 1);
+    for (Backoff backoff; busy.load(std::memory_order_acquire) != 0;) backoff.wait(busy, 1);
     errno = error;
   }
   if (bias_is_lost_) {

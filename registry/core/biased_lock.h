@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
@@ -29,7 +31,9 @@ namespace memledger::core {
 //   other:  slow lock; owner = 0; barrier in all threads; wait for busy == 0 ─▶ inside … unlock
 //
 // Either the owner's second look sees that it has lost the bias, or the other one sees it busy
-// (D. Dice and others, "Asymmetric Dekker Synchronization", 2001).
+// (D. Dice and others, "Asymmetric Dekker Synchronization", 2001). Each owner has a `busy` of its
+// own for good: one that was interrupted after its first look, for however long, writes to no
+// other's. So a lock has a few owners in its life, and then is a BriefLock.
 //
 // `thread` is the calling thread's number: no other thread's, and not 0.
 class ABSL_LOCKABLE BiasedLock {
@@ -38,13 +42,15 @@ class ABSL_LOCKABLE BiasedLock {
   BiasedLock(const BiasedLock&) = delete;
   BiasedLock& operator=(const BiasedLock&) = delete;
 
-  // How it was taken, for unlock().
-  enum class Way : bool { kSlow, kBiased };
+  // How it was taken, for unlock(): the slow way, or by an owner, whose index it is.
+  enum class Way : uint8_t { kSlow = 255 };
+  static constexpr size_t kMostOwners = 4;
 
   Way lock(uint32_t thread) ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (owner_.load(std::memory_order_relaxed) == thread && enter(thread)) {
+    const uint32_t owner = owner_.load(std::memory_order_relaxed);
+    if (owner / kMostOwners == thread && enter(owner)) {
       note_locked();
-      return Way::kBiased;
+      return static_cast<Way>(owner % kMostOwners);
     }
     lock_slowly(thread);
     return Way::kSlow;
@@ -55,7 +61,7 @@ class ABSL_LOCKABLE BiasedLock {
       return;
     }
     note_unlocked();
-    busy_.store(0, std::memory_order_release);
+    busy_[static_cast<size_t>(way)].store(0, std::memory_order_release);
   }
 
   // The three steps of the slow way, for who takes many at once and wants one barrier for all.
@@ -78,34 +84,39 @@ class ABSL_LOCKABLE BiasedLock {
   static constexpr uint32_t kMostInARow = 1 << 16;
   static constexpr uint32_t kWorthwhile = 2048;
 
-  bool enter(uint32_t thread) noexcept {
-    if (busy_.load(std::memory_order_relaxed) != 0) return false;  // from a signal handler
+  bool enter(uint32_t owner) noexcept {
+    std::atomic<uint32_t>& busy = busy_[owner % kMostOwners];
+    if (busy.load(std::memory_order_relaxed) != 0) return false;  // from a signal handler
 #if MEMLEDGER_THREAD_SANITIZER
     // It knows nothing of membarrier().
-    busy_.exchange(1, std::memory_order_seq_cst);
-    const bool still = owner_.load(std::memory_order_seq_cst) == thread;
+    busy.exchange(1, std::memory_order_seq_cst);
+    const bool still = owner_.load(std::memory_order_seq_cst) == owner;
 #else
-    busy_.store(1, std::memory_order_relaxed);
+    busy.store(1, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // the kernel makes it a real one
-    const bool still = owner_.load(std::memory_order_acquire) == thread;
+    const bool still = owner_.load(std::memory_order_acquire) == owner;
 #endif
     if (still) {
       ++uses_;
       return true;
     }
-    busy_.store(0, std::memory_order_release);
+    busy.store(0, std::memory_order_release);
     return false;
   }
   void lock_slowly(uint32_t thread) noexcept;
+  void make_owner(uint32_t thread) noexcept;
 
-  std::atomic<uint32_t> owner_{0};  // written with slow_ held
-  std::atomic<uint32_t> busy_{0};   // written by the owner
-  uint32_t uses_ = 0;               // the owner's, since it is that; modulo 2^32
+  // Number and index of the thread that has the bias: number * kMostOwners + index; 0: none.
+  // Written with slow_ held.
+  std::atomic<uint32_t> owner_{0};
+  std::array<std::atomic<uint32_t>, kMostOwners> busy_{};  // written by that owner alone
+  uint32_t uses_ = 0;  // the owner's, since it is that; modulo 2^32
   BriefLock slow_;
   // Read and written with slow_ held.
   uint32_t last_ = 0;
   uint32_t in_a_row_ = 0;
   uint32_t needed_ = kLeastInARow;
+  std::array<uint32_t, kMostOwners> owners_{};  // all that ever were
   bool bias_is_lost_ = false;
 };
 

@@ -87,7 +87,7 @@ bool take_bias(BiasedLock& lock, uint32_t thread) {
   for (int i = 0; i < 1 << 18; ++i) {
     const BiasedLock::Way way = lock.lock(thread);
     lock.unlock(way);
-    if (way == BiasedLock::Way::kBiased) return true;
+    if (way != BiasedLock::Way::kSlow) return true;
   }
   return false;
 }
@@ -108,8 +108,14 @@ TEST_CASE("a biased lock is taken without a locked instruction by who takes it a
   CHECK_FALSE(lock.lock_all_but_owner(2));
   lock.wait_for_owner();
   lock.unlock(BiasedLock::Way::kSlow);
-  CHECK(lock.lock(2) == BiasedLock::Way::kBiased);
-  lock.unlock(BiasedLock::Way::kBiased);
+  const BiasedLock::Way way = lock.lock(2);
+  CHECK(way != BiasedLock::Way::kSlow);
+  lock.unlock(way);
+  // Each owner has a place of its own for good, and there are no more than these.
+  CHECK(take_bias(lock, 3));
+  CHECK(take_bias(lock, 4));
+  CHECK_FALSE(take_bias(lock, 5));
+  CHECK(take_bias(lock, 1));
 }
 
 TEST_CASE("a biased lock is held by one thread at a time, whoever has the bias") {
@@ -129,7 +135,7 @@ TEST_CASE("a biased lock is held by one thread at a time, whoever has the bias")
           const int64_t before = sum;
           std::atomic_signal_fence(std::memory_order_seq_cst);
           sum = before + 1;
-          if (way == BiasedLock::Way::kBiased) {
+          if (way != BiasedLock::Way::kSlow) {
             biased.fetch_add(1, std::memory_order_relaxed);
             changes.fetch_add(last_biased != t, std::memory_order_relaxed);
             last_biased = t;
@@ -196,7 +202,7 @@ TEST_CASE("a signal handler that wants the lock its thread is in waits, and can 
       held->unlock(held->lock(1));
     });
     const BiasedLock::Way way = lock.lock(1);
-    if (way != BiasedLock::Way::kBiased) _exit(4);
+    if (way == BiasedLock::Way::kSlow) _exit(4);
     raise(SIGUSR1);
     _exit(5);
   });
