@@ -6,10 +6,13 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -42,6 +45,10 @@ struct Results {
   uint64_t steps = 0, seen = 0;
   at::CallbackHandle callback = 0;
   bool is_looking = false;
+  // Makes graphs, alone. Where several threads do, one may clear the gradients that another's walk
+  // reads: nothing is looked at then.
+  std::optional<pthread_t> trainer;
+  bool has_many_trainers = false;
 };
 
 Results& results() {
@@ -55,6 +62,10 @@ thread_local bool is_walking = false;
 void forget_ended(Results& results) {
   for (auto entry = results.all.begin(); entry != results.all.end();)
     entry = entry->second.tensor.expired() ? results.all.erase(entry) : std::next(entry);
+}
+
+bool is_trainer(const Results& results) {
+  return results.trainer && pthread_equal(*results.trainer, pthread_self()) != 0;
 }
 
 void stop_looking(Results& results) {
@@ -93,9 +104,18 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 void note(const at::Tensor& tensor, const Inputs& inputs, const at::RecordFunction& fn) {
   if (!tensor.defined() || inputs.has(tensor)) return;
   WeakTensor weak(tensor.getIntrusivePtr());
+  const bool has_graph = tensor.requires_grad();
   Results& results = inside::results();
   const std::lock_guard<ForkSafeMutex> hold(results.lock);
   if (!results.is_looking) return;
+  if (has_graph) {
+    if (!results.trainer) results.trainer = pthread_self();
+    if (!is_trainer(results)) {
+      results.has_many_trainers = true;
+      results.all.clear();
+      return stop_looking(results);
+    }
+  }
   if (results.all.size() >= kMostResults) {
     forget_ended(results);
     if (results.all.size() >= kMostResults / 2) return stop_looking(results);
@@ -151,6 +171,7 @@ HoldersById held_before(uint64_t now) {
   {
     Results& results = inside::results();
     const std::lock_guard<ForkSafeMutex> hold(results.lock);
+    if (results.has_many_trainers || !is_trainer(results)) return {};
     forget_ended(results);
     for (auto& [address, result] : results.all) {
       if (result.step >= now) continue;
@@ -167,7 +188,8 @@ HoldersById held_before(uint64_t now) {
   size_t graphs = 0;
   for (const Kept& one : kept) {
     const uint64_t id = Registry::global().storage_id(one.tensor);
-    const auto by_graphs = saved.find(reinterpret_cast<uintptr_t>(one.tensor.unsafeGetTensorImpl()));
+    const auto by_graphs =
+        saved.find(reinterpret_cast<uintptr_t>(one.tensor.unsafeGetTensorImpl()));
     const auto others = static_cast<int64_t>(one.tensor.use_count()) - 1 -
                         (by_graphs == saved.end() ? 0 : by_graphs->second);
     // A newer graph holds it, and nothing else does.
@@ -201,11 +223,10 @@ void look_at_results() noexcept {
     Results& results = inside::results();
     const std::lock_guard<ForkSafeMutex> hold(results.lock);
     if (results.callback != 0) return;
-    results.callback =
-        at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
-                                  .needsInputs(true)
-                                  .needsOutputs(true)
-                                  .scopes({at::RecordScope::FUNCTION}));
+    results.callback = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                                 .needsInputs(true)
+                                                 .needsOutputs(true)
+                                                 .scopes({at::RecordScope::FUNCTION}));
     results.is_looking = true;
   } catch (...) {
     // Without memory, nobody is said to hold anything.
@@ -219,7 +240,7 @@ void note_end_of_step() noexcept {
     bool is_due = false;
     {
       const std::lock_guard<ForkSafeMutex> hold(results.lock);
-      if (results.callback == 0) return;
+      if (results.callback == 0 || results.has_many_trainers) return;
       step = ++results.steps;
       const bool looks_next = step < kFirstSteps || is_power_of_two(step + 1);
       is_due = step <= kFirstSteps + 1 || is_power_of_two(step - 1);

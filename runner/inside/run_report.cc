@@ -401,10 +401,10 @@ std::string page_of(const CollectedRun& all) {
 
 }  // namespace
 
-void begin_run_report() {
+void begin_run_report(bool names_only) {
   keep_steps();
   // A Python program's variables are asked.
-  if (dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) look_at_results();
+  if (!names_only && dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) look_at_results();
 }
 
 RunOfDevice run_of_device(DeviceReport peak) {
