@@ -157,6 +157,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   runner/inside/calibrate.cc
   runner/inside/end_calls.cc
   runner/inside/holders.cc
+  runner/inside/kept_results.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc
   runner/inside/memory_limits.cc

@@ -43,6 +43,7 @@ std::string part_named_by(std::string_view label) {
     return name;
   }
   if (label.find(kCompiledModel) != std::string_view::npos) return kCompiledModel;
+  if (label == kMnist) return kMnist;
   if (const size_t step = label.rfind(kStep); step != std::string_view::npos) {
     const std::string_view name = label.substr(step + kStep.size());
     return std::string(name.substr(0, name.find('.')));

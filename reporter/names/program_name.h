@@ -12,6 +12,9 @@ namespace memledger {
 // The label under which a model that AOTInductor compiled runs, and the type before its names.
 inline constexpr char kCompiledModel[] = "AOTInductor model";
 
+// The label under which LibTorch's data set is read, and what stands before its tensors' names.
+inline constexpr char kMnist[] = "MNIST";
+
 // What a program tells of a tensor without knowing.
 struct ProgramName {
   std::string name;  // encoder.0.weight, AdamW.encoder.0.weight.exp_avg

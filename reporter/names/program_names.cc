@@ -465,6 +465,16 @@ void ProgramNames::note(const torch::inductor::AOTIModelContainerRunner& compile
   }
 }
 
+void ProgramNames::note_input(const std::string& name, const at::Tensor& input) noexcept {
+  try {
+    if (!input.defined()) return;
+    table_->note_unrooted(
+        {{input, {0, name, "", Role::kInput, ""}, Registry::global().storage_id(input)}});
+    table_->prune_kept();
+  } catch (...) {
+  }
+}
+
 void ProgramNames::note_inputs(const std::vector<at::Tensor>& inputs) noexcept {
   try {
     std::vector<Found> found;

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "reporter/names/program_name.h"
@@ -50,6 +51,8 @@ class ProgramNames {
   void note(const torch::inductor::AOTIModelContainerRunner& compiled) noexcept;
   // Notes what a compiled model is given: input0, input1. A tensor that has a name keeps it.
   void note_inputs(const std::vector<at::Tensor>& inputs) noexcept;
+  // Notes what a data set gives to models: MNIST.images.
+  void note_input(const std::string& name, const at::Tensor& input) noexcept;
   // Notes what a module has just registered. The module may be in the middle of its constructor:
   // until a call of the above tells more, its type at that moment stands before the name.
   void note_registered(const torch::nn::Module& module, const std::string& name, Role role,

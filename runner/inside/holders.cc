@@ -13,12 +13,12 @@
 #include "graph/saved_tensors.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
+#include "runner/inside/kept_results.h"
 
 namespace memledger::inside {
 namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-using HoldersById = std::unordered_map<uint64_t, std::vector<std::string>>;
 
 constexpr size_t kMostGraphs = 16;
 constexpr size_t kMostTold = 2;  // of a row
@@ -100,7 +100,8 @@ void add_holder(const char* name, const at::Tensor& tensor) noexcept {
 }
 
 void add_holders_to(Report& report) {
-  const HoldersById by_id = holders_by_id();
+  HoldersById by_id = holders_by_id();
+  add_kept_results(by_id);
   for (DeviceReport& device : report.devices) {
     for (ReportRow& row : device.rows) {
       const auto found = by_id.find(row.storage_id);

@@ -1,6 +1,8 @@
 // What the program's calls of LibTorch tell of names.
+#include <c10/util/Type.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/data/datasets/mnist.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
@@ -10,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <unordered_map>
 #include <vector>
 
@@ -18,6 +21,7 @@
 #include "registry/registry.h"
 #include "registry/scoped.h"
 #include "reporter/names/program_names.h"
+#include "runner/inside/kept_results.h"
 #include "runner/inside/torch_calls.h"
 
 namespace memledger::inside {
@@ -126,19 +130,30 @@ void* register_tensor(TorchFunction function, const TorchArguments& arguments, R
   return returned;
 }
 
+// Returns what Python's scope of a step is called, too: Optimizer.step#Adam.step.
+std::string label_of(const torch::optim::Optimizer& optimizer) {
+  const std::string type = c10::demangle(typeid(optimizer).name());
+  return "Optimizer.step#" + type.substr(type.rfind(':') + 1) + ".step";
+}
+
 void* step(TorchFunction function, const TorchArguments& arguments) {
   const auto [result, optimizer, closure, d, e] = arguments.of;
   void* returned = nullptr;
   {
     // A closure computes the loss anew, which is no optimizer's work.
     std::optional<ScopedPhase> phase;
-    if (object<LossClosure>(closure) == nullptr) phase.emplace(Phase::kOptimizer);
+    std::optional<ScopedLabel> label;
+    if (object<LossClosure>(closure) == nullptr) {
+      phase.emplace(Phase::kOptimizer);
+      label.emplace(label_of(object<torch::optim::Optimizer>(optimizer)));
+    }
     returned = call(function, arguments);
   }
   if (is_due(optimizer)) {
     const Inside inside;
     ProgramNames::global().note_step(object<torch::optim::Optimizer>(optimizer));
   }
+  note_end_of_step();
   return returned;
 }
 
@@ -164,6 +179,19 @@ void* run_compiled(TorchFunction function, const TorchArguments& arguments) {
   return returned;
 }
 
+void* read_mnist(TorchFunction function, const TorchArguments& arguments) {
+  void* returned = nullptr;
+  {
+    const ScopedLabel label(kMnist);
+    returned = call(function, arguments);
+  }
+  const Inside inside;
+  const auto& read = object<torch::data::datasets::MNIST>(arguments.of[0]);
+  ProgramNames::global().note_input(std::string(kMnist) + ".images", read.images());
+  ProgramNames::global().note_input(std::string(kMnist) + ".targets", read.targets());
+  return returned;
+}
+
 }  // namespace
 }  // namespace memledger::inside
 
@@ -182,6 +210,7 @@ extern "C" __attribute__((visibility("default"))) void* memledger_call_torch(
   if (depth > 0 || !memledger::Registry::global().active()) return call(function, arguments);
   if (what == TorchCall::kOptimizerStep) return step(function, arguments);
   if (what == TorchCall::kCompiledRun) return run_compiled(function, arguments);
+  if (what == TorchCall::kMnist) return read_mnist(function, arguments);
   if (registers) {
     return register_tensor(function, arguments,
                            what == TorchCall::kParameterRegistration ? memledger::Role::kParameter

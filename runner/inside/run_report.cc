@@ -24,6 +24,7 @@
 #include "reporter/last_out_of_memory.h"
 #include "reporter/mem_reporter.h"
 #include "runner/inside/holders.h"
+#include "runner/inside/kept_results.h"
 #include "text/bytes.h"
 #include "text/json.h"
 #include "text/names.h"
@@ -400,7 +401,11 @@ std::string page_of(const CollectedRun& all) {
 
 }  // namespace
 
-void begin_run_report() { keep_steps(); }
+void begin_run_report(bool names_only) {
+  keep_steps();
+  // A Python program's variables are asked.
+  if (!names_only && dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) look_at_results();
+}
 
 RunOfDevice run_of_device(DeviceReport peak) {
   const MemReporter reporter;

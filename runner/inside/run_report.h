@@ -34,8 +34,9 @@ struct ProgramEnd {
   bool goes_on() const { return kind == Kind::kOnDemand || kind == Kind::kNearLimit; }
 };
 
-// Keeps what such a report tells of steps. Throws std::bad_alloc.
-void begin_run_report();
+// Keeps what such a report tells of steps and, unless the program is watched by names only, of what
+// a C++ program keeps from one to the next. Throws std::bad_alloc.
+void begin_run_report(bool names_only);
 
 // Returns a device's peak beside what was alive between steps, which tells its parts. Without the
 // figures of LibTorch's allocator.

@@ -125,6 +125,10 @@ MEMLEDGER_STANDS_BEFORE(compiled_run, kCompiledRun,
 MEMLEDGER_STANDS_BEFORE(compiled_boxed_run, kCompiledRun,
                         "_ZN5torch8inductor24AOTIModelContainerRunner9boxed_runEOSt6vectorIN2at6Te"
                         "nsorESaIS4_EEPv")
+// The one data set that LibTorch has.
+MEMLEDGER_STANDS_BEFORE(mnist, kMnist,
+                        "_ZN5torch4data8datasets5MNISTC1ERKNSt7__cxx1112basic_stringIcSt11char_trai"
+                        "tsIcESaIcEEENS2_4ModeE")
 
 #endif
 

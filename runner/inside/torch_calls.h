@@ -18,6 +18,7 @@ enum class TorchCall : uint8_t {
   kDefaultCpuAllocator,    // (): returns a c10::Allocator*
   kScriptLoad,             // (result, …): returns a torch::jit::Module
   kCompiledRun,            // (result, runner, inputs, stream): of AOTInductor
+  kMnist,                  // (dataset, folder, mode): reads MNIST's images
 };
 
 struct TorchArguments {

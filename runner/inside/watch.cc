@@ -417,7 +417,7 @@ void begin(const environment::Settings& settings) {
   if (absl::IsFailedPrecondition(tracking->status()) || !Registry::global().active()) return;
   if (!settings.lines.functions.empty()) begin_lines();
   if (!settings.saved_report.empty()) begin_saved_report();
-  if (watch.reports || !settings.saved_report.empty()) begin_run_report();
+  if (watch.reports || !settings.saved_report.empty()) begin_run_report(settings.detail == "names");
   if (!settings.timeline.empty()) begin_timeline();
   begin_ends();
   tell_python_names();

@@ -4,7 +4,7 @@
 //
 // Layers run in user scopes of their names, so that the layers found can be held against them.
 //
-//   nameless_program lenet|gan|dcgan|stack|eval|unasked|frozen|script|storage|many [cuda]
+//   nameless_program lenet|gan|dcgan|stack|eval|unasked|frozen|script|storage|many|losses [cuda]
 //   nameless_program compiled MODEL.so
 #include <c10/core/CPUAllocator.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
@@ -289,6 +289,21 @@ void many(c10::Device device) {
   }
 }
 
+// Keeps each loss, whose graph keeps what the step made.
+void losses(c10::Device device) {
+  std::vector<at::Tensor> kept;
+  torch::nn::Linear net(64, 256);
+  net->to(device);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  for (int step = 0; step < 4; ++step) {
+    sgd.zero_grad();
+    const at::Tensor loss = net->forward(torch::randn({128, 64}, device)).square().mean();
+    loss.backward({}, /*retain_graph=*/true);
+    sgd.step();
+    kept.push_back(loss);
+  }
+}
+
 // Infers with what AOTInductor has compiled.
 void compiled(const std::string& model) {
   auto& runner = *new torch::inductor::AOTIModelContainerRunnerCpu(model);  // lives at the end
@@ -312,5 +327,6 @@ int main(int argc, char** argv) {
   if (what == "script") script(device);
   if (what == "storage") storage(device);
   if (what == "many") many(device);
+  if (what == "losses") losses(device);
   if (what == "compiled") compiled(argv[2]);
 }

@@ -1,0 +1,31 @@
+#pragma once
+
+// Which results of operators a C++ program keeps from one step to the next, and what their graphs
+// hold: of its variables and containers C++ tells nothing.
+//
+// Results are looked at in the first steps, and from then on in steps that are powers of two, as
+// long as one thread alone trains; graphs are walked on that thread only. Nothing is kept alive.
+// Any thread may call these functions.
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace memledger::inside {
+
+// What keeps a storage, by StorageInfo::id: `MulBackward0.self in the graph of aten::sum [step 2]`.
+using HoldersById = std::unordered_map<uint64_t, std::vector<std::string>>;
+
+// Looks at results from now on: LibTorch then boxes inputs and results of each operator.
+void look_at_results() noexcept;
+
+// A step of an optimizer has ended on this thread. What is alive from an earlier one is kept by the
+// program: walks the graphs of the newest 16 such results.
+void note_end_of_step() noexcept;
+
+// Adds what kept results held when a step ended, and what they hold now if the calling thread is
+// the one that trains. Throws std::bad_alloc.
+void add_kept_results(HoldersById& holders);
+
+}  // namespace memledger::inside
