@@ -188,6 +188,7 @@ set(MEMLEDGER_INSIDE_SOURCES
 # //:memledger_autostart, besides the library.
 set(MEMLEDGER_AUTOSTART_SOURCES
   registry/autostart.cc
+  runner/inside/kept_results.cc
   runner/inside/linked_names.cc
   runner/inside/program_calls.cc
   runner/inside/torch_calls.cc
