@@ -345,25 +345,25 @@ void register_wrapper(c10::DeviceType type, c10::Allocator* wrapper) {
   }
 }
 
-Holder holder_of(const c10::StorageImpl& storage) noexcept {
+BlockOrigin origin_of(const c10::StorageImpl& storage) noexcept {
   // The unchecked accessor does not throw on fake storages, nor materialize copy-on-write ones.
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const c10::DeleterFnPtr deleter = libtorch_storages::deleter_of(data);
   // Nearly always it is one of these: each operator asks this of each input.
   for (const auto& of_type : kDeleters) {
-    if (deleter == of_type.front()) return Holder::kWatched;
+    if (deleter == of_type.front()) return BlockOrigin::kWatched;
   }
   const std::optional<WatchedType> type = watched_type_of(data.device());
-  if (!type || data.get() == nullptr) return Holder::kOther;
-  if (is_tracked_deleter(*type, deleter)) return Holder::kWatched;
+  if (!type || data.get() == nullptr) return BlockOrigin::kForeign;
+  if (is_tracked_deleter(*type, deleter)) return BlockOrigin::kWatched;
   return Wrappers::of(*type).freeing_with(deleter) < Wrappers::kMax &&
                  data.get_context() == data.get()
-             ? Holder::kAdoptable
-             : Holder::kOther;
+             ? BlockOrigin::kAdoptable
+             : BlockOrigin::kForeign;
 }
 
 bool can_adopt(const c10::StorageImpl& storage) noexcept {
-  return holder_of(storage) == Holder::kAdoptable;
+  return origin_of(storage) == BlockOrigin::kAdoptable;
 }
 
 namespace {

@@ -167,13 +167,13 @@ inline bool is_followed(const c10::StorageImpl& storage) noexcept {
 }
 
 // Who made the memory of a storage.
-enum class Holder : uint8_t {
+enum class BlockOrigin : uint8_t {
   kWatched,    // the table follows it
   kAdoptable,  // a wrapped allocator made it while nobody tracked it
-  kOther,      // another's, or there is none
+  kForeign,    // another's, or there is none
 };
 // A few pointer comparisons.
-Holder holder_of(const c10::StorageImpl& storage) noexcept;
+BlockOrigin origin_of(const c10::StorageImpl& storage) noexcept;
 // Returns whether it is kAdoptable.
 bool can_adopt(const c10::StorageImpl& storage) noexcept;
 

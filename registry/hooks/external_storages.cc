@@ -58,7 +58,7 @@ bool is_external(c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   const c10::DeviceType type = data.device().type();
   return data.get() != nullptr && (type == c10::DeviceType::CPU || type == c10::DeviceType::CUDA) &&
-         holder_of(storage) == Holder::kOther && !storage.sym_nbytes().is_heap_allocated();
+         origin_of(storage) == BlockOrigin::kForeign && !storage.sym_nbytes().is_heap_allocated();
 }
 
 bool is_noted(const c10::StorageImpl* storage) {

@@ -238,13 +238,13 @@ void inherit_label(ThreadContext& thread, uintptr_t address) {
 }
 
 void take_notice_of(ThreadContext& thread, const at::Tensor& tensor, c10::StorageImpl& storage) {
-  switch (holder_of(storage)) {
-    case Holder::kWatched:
+  switch (origin_of(storage)) {
+    case BlockOrigin::kWatched:
       return;
-    case Holder::kAdoptable:
+    case BlockOrigin::kAdoptable:
       adopt(storage);
       return;
-    case Holder::kOther:
+    case BlockOrigin::kForeign:
       ExternalStorages::note(thread, tensor, /*made=*/false);
   }
 }
