@@ -266,7 +266,8 @@ std::vector<EstimatedRemedy> estimated_remedies(const MeasuredPeak& peak) {
     remedies.push_back(
         {"an optimizer whose state has 8 bits", "the state is float32", state * 3 / 4, true});
   }
-  std::vector<std::pair<std::string, int64_t>> layers(peak.by_layer.begin(), peak.by_layer.end());
+  std::vector<std::pair<std::string, int64_t>> layers(peak.activations_by_layer.begin(),
+                                                      peak.activations_by_layer.end());
   std::stable_sort(layers.begin(), layers.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   layers.resize(std::min(layers.size(), kLayersEstimated));

@@ -97,7 +97,8 @@ Json json(const std::optional<MeasuredPeak>& peak) {
           {"parts", parts},
           {"largest", rows},
           {"by_role", json(peak->by_role)},
-          {"by_layer", json(peak->by_layer)}};
+          {"by_layer", json(peak->by_layer)},
+          {"activations_by_layer", json(peak->activations_by_layer)}};
 }
 
 std::optional<MeasuredPeak> peak_of(const Json& json) {
@@ -111,6 +112,7 @@ std::optional<MeasuredPeak> peak_of(const Json& json) {
   for (const Json& part : json.at("parts")) peak.parts.push_back(part_of(part));
   peak.by_role = map_of(json.at("by_role"));
   peak.by_layer = map_of(json.at("by_layer"));
+  peak.activations_by_layer = map_of(json.at("activations_by_layer"));
   for (const Json& row : json.at("largest")) peak.largest.push_back(row_of(row));
   return peak;
 }

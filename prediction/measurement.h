@@ -49,7 +49,9 @@ struct MeasuredPeak {
   std::map<std::string, int64_t> by_role;
   std::vector<MeasuredRow> largest;
   std::map<std::string, int64_t> by_layer;  // the largest; what has no layer is not in it
-  std::vector<MeasuredPart> parts;          // add up to all that was requested
+  // Of by_layer, what is no weight, gradient, optimizer state, buffer or input.
+  std::map<std::string, int64_t> activations_by_layer;
+  std::vector<MeasuredPart> parts;  // add up to all that was requested
 };
 
 // The first allocation that failed. `place` is the program's own line.

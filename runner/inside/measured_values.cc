@@ -107,18 +107,34 @@ void keep_largest(std::map<std::string, int64_t>& bytes_by_name, size_t most) {
   for (size_t i = most; i < all.size(); ++i) bytes_by_name.erase(all[i].second);
 }
 
+bool may_be_recomputed(const ReportRow& row) {
+  switch (row.role) {
+    case Role::kParameter:
+    case Role::kGradient:
+    case Role::kOptimizerState:
+    case Role::kBuffer:
+    case Role::kInput:
+      return false;
+    default:
+      return !is_workspace(row);
+  }
+}
+
 void add_rows(const DeviceReport& report, prediction::MeasuredPeak& peak) {
   const ReportRow* newest = nullptr;
   std::vector<const ReportRow*> largest;
   for (const ReportRow& row : report.rows) {
     const int64_t bytes = row.nbytes.value_or(0);
     peak.by_role[is_workspace(row) ? "workspace" : std::string(machine_name(row.role))] += bytes;
-    if (std::string layer = layer_of(row, row.module); !layer.empty())
+    if (std::string layer = layer_of(row, row.module); !layer.empty()) {
+      if (may_be_recomputed(row)) peak.activations_by_layer[layer] += bytes;
       peak.by_layer[std::move(layer)] += bytes;
+    }
     largest.push_back(&row);
     if (newest == nullptr || row.storage_id > newest->storage_id) newest = &row;
   }
   keep_largest(peak.by_layer, kLargestLayers);
+  keep_largest(peak.activations_by_layer, kLargestLayers);
   const auto shown = static_cast<ptrdiff_t>(std::min(largest.size(), kLargestRows));
   std::partial_sort(largest.begin(), largest.begin() + shown, largest.end(),
                     [](const ReportRow* a, const ReportRow* b) {

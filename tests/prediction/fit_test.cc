@@ -428,7 +428,8 @@ TEST_CASE("estimates come from the roles of what is alive at the peak") {
   peak.by_role = {{"parameter", 100}, {"gradient", 100}, {"optimizer_state", 200},
                   {"buffer", 7},      {"input", 11},     {"saved", 500},
                   {"tensor", 50},     {"temporary", 30}};
-  peak.by_layer = {{"fc", 10}, {"layer1", 300}, {"layer2", 120}, {"layer3", 20}};
+  peak.by_layer = {{"fc", 10}, {"layer1", 340}, {"layer2", 150}, {"layer3", 20}};
+  peak.activations_by_layer = {{"fc", 10}, {"layer1", 300}, {"layer2", 120}, {"layer3", 20}};
   const std::vector<EstimatedRemedy> remedies = estimated_remedies(peak);
   std::vector<int64_t> bytes;
   for (const EstimatedRemedy& remedy : remedies) bytes.push_back(remedy.bytes);

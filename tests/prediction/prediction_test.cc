@@ -672,6 +672,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
                                   {{"parameter", 5}},
                                   {{"T", "op", "other", "conv1", "a.cc:1", "(1,)", 9, true}},
                                   {{"net.0", 5}, {"net.2", 7}},
+                                  {{"net.2", 6}},
                                   {{"activations", 9, 4}}};
   measurement.cause = "SIGSEGV";
   measurement.unstepped_parameters = 13;
@@ -693,6 +694,7 @@ TEST_CASE("a measurement is read as it was written, and what is none is named") 
   CHECK(read->failure->layer == "net.2");
   CHECK(read->peak->by_role.at("parameter") == 5);
   CHECK(read->peak->by_layer.at("net.2") == 7);
+  CHECK(read->peak->activations_by_layer.at("net.2") == 6);
   CHECK(read->peak->largest.at(0).layer == "conv1");
   CHECK(read->peak->largest.at(0).is_anonymous);
   CHECK(read->peak->parts.at(0).part == "activations");
