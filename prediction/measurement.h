@@ -49,7 +49,7 @@ struct MeasuredPeak {
   std::map<std::string, int64_t> by_role;
   std::vector<MeasuredRow> largest;
   std::map<std::string, int64_t> by_layer;  // the largest; what has no layer is not in it
-  // Of by_layer, what is no weight, gradient, optimizer state, buffer or input.
+  // What by_layer has beside weights, gradients, optimizer state, buffers and inputs.
   std::map<std::string, int64_t> activations_by_layer;
   std::vector<MeasuredPart> parts;  // add up to all that was requested
 };

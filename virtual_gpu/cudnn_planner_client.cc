@@ -163,13 +163,13 @@ std::vector<std::string> folders_of_wheels() {
   environments.emplace_back("/usr/local");
   const std::string release =
       std::to_string(cudnn_version() / 10000) + "." + std::to_string(cudnn_version() / 100 % 100);
+  const std::string wheel =
+      "/nvidia_cudnn_cu" + std::to_string(kCudaMajor) + "-" + release + ".*.dist-info";
   std::vector<std::string> folders;
   for (const std::string& environment : environments) {
     for (const char* const packages : {"site-packages", "dist-packages"}) {
       const std::string where = environment + "/lib/python3*/" + packages;
-      for (const std::string& told :
-           files_like(where + "/nvidia_cudnn_cu" + std::to_string(kCudaMajor) + "-" + release +
-                      ".*.dist-info"))
+      for (const std::string& told : files_like(where + wheel))
         folders.push_back(told.substr(0, told.rfind('/')) + "/nvidia/cudnn/lib");
     }
   }

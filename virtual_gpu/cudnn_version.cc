@@ -21,6 +21,7 @@ size_t cudnn_version_of(std::string_view libtorch) {
   if (libtorch.substr(0, 2) != "2.") return kNewest;
   libtorch.remove_prefix(2);
   const char* const end = libtorch.data() + libtorch.size();
+  // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): it reads no further than `end`.
   if (std::from_chars(libtorch.data(), end, minor).ec != std::errc()) return kNewest;
   for (const Release& release : kReleases) {
     if (minor <= release.newest_minor) return release.cudnn;

@@ -23,6 +23,7 @@ inline std::string newer_libtorch_note(std::string_view release) {
   int major = 0;
   int minor = 0;
   const char* const end = release.data() + release.size();
+  // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): it reads no further than `end`.
   const std::from_chars_result first = std::from_chars(release.data(), end, major);
   if (first.ptr != end) std::from_chars(first.ptr + 1, end, minor);
   if (!is_newer_than_known(major, minor)) return "";

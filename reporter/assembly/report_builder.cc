@@ -33,7 +33,7 @@ std::string_view number_at_start_of(std::string_view text) {
 // wrapper (DDP's buckets), a module for which FSDP2 gathers or scatters, the optimizer that steps.
 // Empty if none says.
 std::string part_named_by(std::string_view label) {
-  constexpr std::string_view kGraph = "Torch-Compiled Region: ", kStep = "Optimizer.step#";
+  constexpr std::string_view kGraph = "Torch-Compiled Region: ";
   if (const size_t graph = label.rfind(kGraph); graph != std::string_view::npos) {
     const std::string_view numbers = label.substr(graph + kGraph.size());
     const std::string_view frame = number_at_start_of(numbers);
@@ -44,10 +44,7 @@ std::string part_named_by(std::string_view label) {
   }
   if (label.find(kCompiledModel) != std::string_view::npos) return kCompiledModel;
   if (label == kMnist) return kMnist;
-  if (const size_t step = label.rfind(kStep); step != std::string_view::npos) {
-    const std::string_view name = label.substr(step + kStep.size());
-    return std::string(name.substr(0, name.find('.')));
-  }
+  if (const std::string_view name = optimizer_of(label); !name.empty()) return std::string(name);
   // What FSDP2 makes on behalf of a module: FSDP::all_gather (blocks.2)
   constexpr std::string_view kFsdp = "FSDP::";
   if (const size_t fsdp = label.rfind(kFsdp); fsdp != std::string_view::npos) {

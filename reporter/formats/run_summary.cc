@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "reporter/formats/report_format.h"
+#include "reporter/names/program_name.h"
 #include "text/bytes.h"
 #include "text/names.h"
 
@@ -22,7 +23,6 @@ constexpr size_t kLargest = 10;
 constexpr size_t kLargestBesideGpu = 3;  // of the CPU
 constexpr size_t kLayers = 6;
 constexpr size_t kGrowing = 3;
-constexpr std::string_view kStepLabel = "Optimizer.step#";
 
 using Ids = std::unordered_set<uint64_t>;
 
@@ -315,14 +315,6 @@ std::string composition_text(const Composition& composition, bool with_layers) {
   return text;
 }
 
-// The optimizer that a label names: AdamW of …/Optimizer.step#AdamW.step.
-std::string optimizer_of(std::string_view label) {
-  const size_t begin = label.rfind(kStepLabel);
-  if (begin == std::string_view::npos) return "optimizer";
-  label.remove_prefix(begin + kStepLabel.size());
-  return std::string(label.substr(0, label.find('.')));
-}
-
 // What rows on one line have in common.
 struct Group {
   std::string what;
@@ -381,7 +373,8 @@ std::string describe(const ReportRow& row, PartOfRow part, Group& group) {
     return "numbered " + name + '\n' + group.shape + '\n' + group.dtype;
   }
   if (part.part == Part::kOptimizerState) {
-    group.what = optimizer_of(row.label) + " state";
+    const std::string_view optimizer = optimizer_of(row.label);
+    group.what = std::string(optimizer.empty() ? "optimizer" : optimizer) + " state";
     group.place.clear();
     group.shape = "various";
     return "state " + group.what + '\n' + group.dtype;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "reporter/role.h"
 
@@ -14,6 +15,17 @@ inline constexpr char kCompiledModel[] = "AOTInductor model";
 
 // The label under which LibTorch's data set is read, and what stands before its tensors' names.
 inline constexpr char kMnist[] = "MNIST";
+
+// Stands before the optimizer's type in the label under which it steps, as in Python's scopes.
+inline constexpr std::string_view kOptimizerStep = "Optimizer.step#";
+
+// Returns AdamW of …/Optimizer.step#AdamW.step; empty of a label that names no optimizer.
+inline std::string_view optimizer_of(std::string_view label) {
+  const size_t step = label.rfind(kOptimizerStep);
+  if (step == std::string_view::npos) return {};
+  label.remove_prefix(step + kOptimizerStep.size());
+  return label.substr(0, label.find('.'));
+}
 
 // What a program tells of a tensor without knowing.
 struct ProgramName {

@@ -17,6 +17,7 @@
 #include "registry/stacks.h"
 #include "reporter/formats/run_summary.h"
 #include "reporter/mem_reporter.h"
+#include "reporter/names/program_name.h"
 #include "runner/inside/real_devices.h"
 #include "runner/inside/run_report.h"
 #include "text/names.h"
@@ -54,6 +55,8 @@ std::string phase_text(Phase phase) { return std::string(to_string(phase)); }
 std::string layer_of(const Birthplace& born, const std::string& module) {
   if (!module.empty()) return module;
   const std::string_view label = born.forward_label.empty() ? born.label : born.forward_label;
+  if (const std::string_view optimizer = optimizer_of(label); !optimizer.empty())
+    return std::string(optimizer);
   if (!label.empty()) return std::string(label);
   return born.forward_op.empty() ? "" : "backward of " + std::string(born.forward_op);
 }

@@ -133,7 +133,7 @@ void* register_tensor(TorchFunction function, const TorchArguments& arguments, R
 // Returns what Python's scope of a step is called, too: Optimizer.step#Adam.step.
 std::string label_of(const torch::optim::Optimizer& optimizer) {
   const std::string type = c10::demangle(typeid(optimizer).name());
-  return "Optimizer.step#" + type.substr(type.rfind(':') + 1) + ".step";
+  return std::string(kOptimizerStep) + type.substr(type.rfind(':') + 1) + ".step";
 }
 
 void* step(TorchFunction function, const TorchArguments& arguments) {

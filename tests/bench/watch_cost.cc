@@ -48,7 +48,7 @@ PairedRatio bare_against_watched(size_t pairs, const RegistryOptions& options,
 }
 
 template <class Net>
-std::function<void()> training_step(Net net, at::Tensor input, int repeats) {
+std::function<void()> training_step(Net net, const at::Tensor& input, int repeats) {
   auto optimizer = std::make_shared<torch::optim::SGD>(
       net->parameters(), torch::optim::SGDOptions(1e-6).momentum(0.9));
   return [=]() mutable {

@@ -115,9 +115,9 @@ int main() {
     std::fprintf(stderr, "FAILED: there is no CUDA device\n");
     return 1;
   }
-  const int devices = static_cast<int>(torch::cuda::device_count());
-  for (int device = 0; device < devices; ++device)
-    train(torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(device)));
+  const c10::DeviceIndex devices = torch::cuda::device_count();
+  for (c10::DeviceIndex device = 0; device < devices; ++device)
+    train(torch::Device(torch::kCUDA, device));
   exhaust(torch::Device(torch::kCUDA, 0));
   check_libraries();
   check_cudnn_version();
