@@ -102,7 +102,11 @@ absl::Status calibrate(const std::string& file, std::string& specification) {
     return invalid(absl::StrCat("--calibration=", file, ": the file's name has a comma in it"));
   absl::StrAppend(&specification, ",calibration=", file);
   const auto parsed = virtual_gpu::parse_specification(specification);
-  return parsed.specification ? absl::OkStatus() : invalid(absl::StrCat("--", parsed.error));
+  if (parsed.specification) return absl::OkStatus();
+  // Some errors begin with the option, others do not name it.
+  const bool names_option = parsed.error.compare(0, 12, "calibration=") == 0;
+  return invalid(names_option ? absl::StrCat("--", parsed.error)
+                              : absl::StrCat("--calibration=", file, ": ", parsed.error));
 }
 
 // What the words of `memledger run` say, before they are checked.

@@ -130,10 +130,15 @@ void* register_tensor(TorchFunction function, const TorchArguments& arguments, R
   return returned;
 }
 
-// Returns what Python's scope of a step is called, too: Optimizer.step#Adam.step.
-std::string label_of(const torch::optim::Optimizer& optimizer) {
-  const std::string type = c10::demangle(typeid(optimizer).name());
-  return std::string(kOptimizerStep) + type.substr(type.rfind(':') + 1) + ".step";
+// Begins the label that Python's scope of a step has, too: Optimizer.step#Adam.step. Without memory
+// for it, the step has none.
+void enter_step(std::optional<ScopedLabel>& label,
+                const torch::optim::Optimizer& optimizer) noexcept {
+  try {
+    const std::string type = c10::demangle(typeid(optimizer).name());
+    label.emplace(std::string(kOptimizerStep) + type.substr(type.rfind(':') + 1) + ".step");
+  } catch (...) {
+  }
 }
 
 void* step(TorchFunction function, const TorchArguments& arguments) {
@@ -145,7 +150,7 @@ void* step(TorchFunction function, const TorchArguments& arguments) {
     std::optional<ScopedLabel> label;
     if (object<LossClosure>(closure) == nullptr) {
       phase.emplace(Phase::kOptimizer);
-      label.emplace(label_of(object<torch::optim::Optimizer>(optimizer)));
+      enter_step(label, object<torch::optim::Optimizer>(optimizer));
     }
     returned = call(function, arguments);
   }

@@ -45,7 +45,10 @@ tensors = [row for row in rows if row["storage_kind"] == "tensor"]
 # What was made in a scope is of its layer, whether forward or backward made it.
 for row in rows:
     scope = row["label"] or row["forward_label"]
-    if row["anonymous"] and scope and not scope.startswith(("TorchScript", "Optimizer.step#")) and paths and row["role"] != "input" and f".{scope}." not in f".{row['module']}.":
+    if row["anonymous"] and scope.startswith("Optimizer.step#"):
+        if row["module"] != scope.split("#")[1].split(".")[0]:
+            wrong.append(f"{row['op']} in {scope}, {row['bytes']} bytes, is of {row['module']}")
+    elif row["anonymous"] and scope and not scope.startswith("TorchScript") and paths and row["role"] != "input" and f".{scope}." not in f".{row['module']}.":
         wrong.append(f"{row['op']} in {scope}, {row['bytes']} bytes, is not of {row['module']}")
 inputs = sum(row["bytes"] for row in rows if row["role"] == "input" and row["op"] in ("aten::randn", "aten::rand"))
 total = sum(row["bytes"] for row in tensors)
