@@ -1,16 +1,13 @@
 #include "runner/inside/holders.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "graph/saved_tensors.h"
 #include "registry/core/fork_safe_mutex.h"
 #include "registry/registry.h"
 #include "runner/inside/kept_results.h"
@@ -20,7 +17,6 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-constexpr size_t kMostGraphs = 16;
 constexpr size_t kMostTold = 2;  // of a row
 
 struct Holder {
@@ -45,19 +41,6 @@ std::string text_of(const std::vector<std::string>& names) {
   if (names.size() > kMostTold)
     text.append(", ").append(std::to_string(names.size() - kMostTold)).append(" more");
   return text;
-}
-
-void add_graph(HoldersById& by_id, const at::Tensor& root, const std::string& name) {
-  std::unordered_set<uint64_t> told;
-  try {
-    for (const SavedTensorRow& row : saved_for_backward(root).rows()) {
-      // One of the slots that have it.
-      if (row.storage_id != 0 && told.insert(row.storage_id).second)
-        by_id[row.storage_id].push_back(row.node + "." + row.slot + " in the graph of " + name);
-    }
-  } catch (const c10::Error&) {
-    // Backward has freed it.
-  }
 }
 
 HoldersById holders_by_id() {

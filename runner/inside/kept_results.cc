@@ -25,7 +25,6 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-constexpr size_t kMostGraphs = 16;
 constexpr size_t kMostResults = 16384;
 constexpr size_t kMostHolders = 65536;
 constexpr uint64_t kMostWithoutStep = 50000;  // operators of a program that takes no step
@@ -151,20 +150,6 @@ struct Kept {
   uint64_t order = 0;
 };
 
-// Adds what the result's graph holds, and counts how often it holds each tensor.
-void add_graph(const Kept& root, HoldersById& held, std::unordered_map<uintptr_t, int64_t>& saved) {
-  std::unordered_set<uint64_t> told;
-  try {
-    for (const SavedTensorRow& row : saved_for_backward(root.tensor).rows()) {
-      ++saved[row.tensor];
-      if (row.storage_id != 0 && told.insert(row.storage_id).second)
-        held[row.storage_id].push_back(row.node + "." + row.slot + " in the graph of " + root.what);
-    }
-  } catch (const c10::Error&) {
-    // Backward has freed it.
-  }
-}
-
 // Returns what the results hold that were made before the step `now`.
 HoldersById held_before(uint64_t now) {
   std::vector<Kept> kept;
@@ -184,7 +169,7 @@ HoldersById held_before(uint64_t now) {
   std::sort(kept.begin(), kept.end(),
             [](const Kept& a, const Kept& b) { return a.order > b.order; });
   HoldersById held;
-  std::unordered_map<uintptr_t, int64_t> saved;
+  SavedCounts saved;
   size_t graphs = 0;
   for (const Kept& one : kept) {
     const uint64_t id = Registry::global().storage_id(one.tensor);
@@ -200,7 +185,7 @@ HoldersById held_before(uint64_t now) {
     }
     if (one.tensor.grad_fn() == nullptr || graphs == kMostGraphs) continue;
     ++graphs;
-    add_graph(one, held, saved);
+    add_graph(held, one.tensor, one.what, &saved);
   }
   return held;
 }
@@ -217,6 +202,21 @@ HoldersById walk(uint64_t now) {
 bool is_power_of_two(uint64_t number) { return (number & (number - 1)) == 0; }
 
 }  // namespace
+
+void add_graph(HoldersById& holders, const at::Tensor& root, const std::string& name,
+               SavedCounts* counts) {
+  std::unordered_set<uint64_t> told;
+  try {
+    for (const SavedTensorRow& row : saved_for_backward(root).rows()) {
+      if (counts != nullptr) ++(*counts)[row.tensor];
+      // One of the slots that have it.
+      if (row.storage_id != 0 && told.insert(row.storage_id).second)
+        holders[row.storage_id].push_back(row.node + "." + row.slot + " in the graph of " + name);
+    }
+  } catch (const c10::Error&) {
+    // Backward has freed it.
+  }
+}
 
 void look_at_results() noexcept {
   try {

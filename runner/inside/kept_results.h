@@ -7,6 +7,9 @@
 // long as one thread alone trains; graphs are walked on that thread only. Nothing is kept alive.
 // Any thread may call these functions.
 
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -16,6 +19,17 @@ namespace memledger::inside {
 
 // What keeps a storage, by StorageInfo::id: `MulBackward0.self in the graph of aten::sum [step 2]`.
 using HoldersById = std::unordered_map<uint64_t, std::vector<std::string>>;
+
+// How often graphs hold a tensor, by its address.
+using SavedCounts = std::unordered_map<uintptr_t, int64_t>;
+
+// So many graphs are walked for one report.
+inline constexpr size_t kMostGraphs = 16;
+
+// Adds what the graph of `root` holds, each storage once, as `NODE.SLOT in the graph of NAME`.
+// Nothing if backward() has freed it. Threads: see saved_for_backward().
+void add_graph(HoldersById& holders, const at::Tensor& root, const std::string& name,
+               SavedCounts* counts = nullptr);
 
 // Looks at results from now on: LibTorch then boxes inputs and results of each operator.
 void look_at_results() noexcept;
