@@ -83,7 +83,7 @@ struct Inputs : at::ObserverContext {
   }
 };
 
-std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+std::unique_ptr<at::ObserverContext> take_inputs(const at::RecordFunction& fn) {
   if (is_walking) return nullptr;
   try {
     auto inputs = std::make_unique<Inputs>();
@@ -128,7 +128,7 @@ void note(const at::Tensor& tensor, const Inputs& inputs, const at::RecordFuncti
   result.order = results.seen;
 }
 
-void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+void note_results(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (context == nullptr) return;
   const auto& inputs = static_cast<const Inputs&>(*context);
   try {
@@ -223,7 +223,7 @@ void look_at_results() noexcept {
     Results& results = inside::results();
     const std::lock_guard<ForkSafeMutex> hold(results.lock);
     if (results.callback != 0) return;
-    results.callback = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+    results.callback = at::addGlobalCallback(at::RecordFunctionCallback(&take_inputs, &note_results)
                                                  .needsInputs(true)
                                                  .needsOutputs(true)
                                                  .scopes({at::RecordScope::FUNCTION}));
