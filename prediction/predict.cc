@@ -340,7 +340,8 @@ absl::StatusOr<Prediction> predict(const std::function<void()>& step, const Pred
   if (!has_virtual_gpu() || !measurer) {
     return absl::FailedPreconditionError(
         "memledger::predict() needs a virtual GPU: start this program by `memledger run "
-        "--virtual-gpu=GPU -- PROGRAM`, or link it with //:memledger_virtual_gpu");
+        "--virtual-gpu=GPU -- PROGRAM`, or link it with //:memledger_virtual_gpu (CMake: "
+        "memledger::virtual_gpu)");
   }
   if (const absl::Status status = check(options); !status.ok()) return status;
   const absl::StatusOr<std::string> specification = specification_of(options);

@@ -33,6 +33,7 @@
 #include "registry/registry.h"
 #include "registry/stacks.h"
 #include "registry/step_history.h"
+#include "reporter/names/program_name.h"
 #include "runner/environment.h"
 #include "runner/inside/calibrate.h"
 #include "runner/inside/measured_values.h"
@@ -93,6 +94,9 @@ Measure& measure() {
 }
 
 thread_local const void* stepping = nullptr;  // the first parameter of the step that runs
+// While an optimizer of Python steps: the first shard among what it reads.
+thread_local const void* stepping_shard = nullptr;
+thread_local int step_scopes = 0;  // of Python's optimizers that run
 thread_local bool is_measuring = false;
 
 const char* value_of(const char* variable) { return secure_getenv(variable); }
@@ -298,12 +302,37 @@ void tell_progress(const char* op) {
   if (is_due(measure.next_write, now - measure.began)) write_safely(Ended::kNot);
 }
 
+bool is_optimizer_step(const at::RecordFunction& fn) {
+  return fn.scope() == at::RecordScope::USER_SCOPE &&
+         std::string_view(fn.name()).substr(0, kOptimizerStep.size()) == kOptimizerStep;
+}
+
+void on_step_end(const at::RecordFunction& fn, at::ObserverContext* /*context*/) {
+  if (!is_optimizer_step(fn) || step_scopes == 0 || --step_scopes > 0) return;
+  const void* const shard = std::exchange(stepping_shard, nullptr);
+  if (shard == nullptr) return;
+  try {
+    if (measure().parameters.note_gathered() && stepping == nullptr) stepping = shard;
+  } catch (...) {  // a step less
+    return;
+  }
+}
+
 // The first operator of the next forward pass ends the step.
-std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& fn) {
+std::unique_ptr<at::ObserverContext> on_operator_or_step(const at::RecordFunction& fn) {
   if (!is_measured()) return nullptr;
+  if (fn.scope() == at::RecordScope::USER_SCOPE) {
+    if (is_optimizer_step(fn)) ++step_scopes;
+    return nullptr;
+  }
   try {
     tell_progress(fn.name());
-    if (!at::GradMode::is_enabled()) return nullptr;
+    if (!at::GradMode::is_enabled()) {
+      if (step_scopes == 0) return nullptr;
+      const void* const shard = measure().parameters.note_shards(fn);
+      if (stepping_shard == nullptr) stepping_shard = shard;
+      return nullptr;
+    }
     measure().parameters.note_inputs(fn);
     if (stepping == nullptr) return nullptr;
     if (!note_step(std::exchange(stepping, nullptr))) return nullptr;
@@ -427,9 +456,9 @@ void measure_if_asked() {
   std::at_quick_exit(&write_at_exit);
   add_step_observer(&on_write);
   calibrate_if_asked();
-  at::addGlobalCallback(at::RecordFunctionCallback(&on_operator)
+  at::addGlobalCallback(at::RecordFunctionCallback(&on_operator_or_step, &on_step_end)
                             .needsInputs(true)
-                            .scopes({at::RecordScope::FUNCTION}));
+                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
   tell_python_names();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <vector>
 
 namespace memledger::inside {
 namespace {
@@ -29,22 +30,32 @@ c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::StorageImpl* storage) {
   return c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
 }
 
-}  // namespace
+// The storage of a parameter on a CUDA device; nullptr of another tensor.
+c10::StorageImpl* storage_of_parameter(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cuda() || !tensor.requires_grad() || !tensor.is_leaf())
+    return nullptr;
+  return storage_of(tensor);
+}
 
-void TrainedParameters::note_inputs(const at::RecordFunction& fn) {
+template <typename Function>
+void for_each_tensor(const at::RecordFunction& fn, Function&& take) {
   for (const c10::IValue& input : fn.inputs()) {
     if (input.isTensor()) {
-      note(input.toTensor());
+      take(input.toTensor());
     } else if (input.isTensorList()) {
-      for (const at::Tensor& tensor : input.toTensorList()) note(tensor);
+      for (const at::Tensor& tensor : input.toTensorList()) take(tensor);
     }
   }
 }
 
+}  // namespace
+
+void TrainedParameters::note_inputs(const at::RecordFunction& fn) {
+  for_each_tensor(fn, [this](const at::Tensor& tensor) { note(tensor); });
+}
+
 void TrainedParameters::note(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_cuda() || !tensor.requires_grad() || !tensor.is_leaf())
-    return;
-  c10::StorageImpl* const storage = storage_of(tensor);
+  c10::StorageImpl* const storage = storage_of_parameter(tensor);
   if (storage == nullptr) return;
   if (const uint32_t now = generation_.load(std::memory_order_acquire); noted.generation != now) {
     noted = Noted{};
@@ -77,6 +88,34 @@ const void* TrainedParameters::note_written(const at::Tensor& written) {
   return storage;
 }
 
+const void* TrainedParameters::note_shards(const at::RecordFunction& fn) {
+  const void* first = nullptr;
+  for_each_tensor(fn, [&](const at::Tensor& tensor) {
+    c10::StorageImpl* const storage = storage_of_parameter(tensor);
+    if (storage == nullptr) return;
+    const std::lock_guard<ForkSafeMutex> lock(mutex_);
+    const auto [parameter, is_new] =
+        parameters_.try_emplace(storage, Parameter{weak(storage), true, true});
+    if (first == nullptr && parameter->second.is_shard) first = storage;
+  });
+  return first;
+}
+
+bool TrainedParameters::note_gathered() {
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> alive;  // let go of with no lock held
+  const std::lock_guard<ForkSafeMutex> lock(mutex_);
+  alive.reserve(parameters_.size());
+  bool any = false;
+  for (auto& [address, parameter] : parameters_) {
+    if (parameter.is_stepped) continue;
+    alive.push_back(parameter.storage.lock());
+    if (!alive.back().defined()) continue;
+    if (alive.back()->nbytes() == 0) parameter.is_gathered = true;
+    any = any || parameter.is_gathered;
+  }
+  return any;
+}
+
 bool TrainedParameters::is_alive(const void* storage) {
   const std::lock_guard<ForkSafeMutex> lock(mutex_);
   const auto parameter = parameters_.find(storage);
@@ -85,10 +124,16 @@ bool TrainedParameters::is_alive(const void* storage) {
 
 size_t TrainedParameters::unstepped() {
   const std::lock_guard<ForkSafeMutex> lock(mutex_);
-  return static_cast<size_t>(
-      std::count_if(parameters_.begin(), parameters_.end(), [](const auto& entry) {
-        return !entry.second.is_stepped && !entry.second.storage.expired();
-      }));
+  size_t waiting = 0, shards = 0, gathered = 0;
+  for (const auto& [address, parameter] : parameters_) {
+    if (parameter.storage.expired()) continue;
+    if (parameter.is_shard) {
+      ++shards;
+    } else if (!parameter.is_stepped) {
+      ++(parameter.is_gathered ? gathered : waiting);
+    }
+  }
+  return waiting + gathered - std::min(shards, gathered);
 }
 
 }  // namespace memledger::inside

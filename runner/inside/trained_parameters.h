@@ -25,15 +25,25 @@ class TrainedParameters {
   // parameter's storage and does not require grad. Returns that storage; nullptr where it is no
   // parameter's.
   const void* note_written(const at::Tensor& written);
-  // Returns whether a storage that note_written() returned is alive.
+  // Notes the parameters among an operator's inputs, which an optimizer runs in its step, that no
+  // forward pass has read: FSDP2's optimizers step shards, and its forward passes read what is
+  // gathered from them. Returns the storage of the first such; nullptr where there is none.
+  const void* note_shards(const at::RecordFunction& fn);
+  // Notes, at the end of a step of shards, what stands for them in forward passes: parameters whose
+  // memory is given back before the step. Returns whether there are any.
+  bool note_gathered();
+  // Returns whether a storage that note_written() or note_shards() returned is alive.
   bool is_alive(const void* storage);
-  // Returns how many are alive that no step has written to.
+  // Returns how many are alive that no step has written to. Of those that are gathered, as many as
+  // there are shards that have been stepped count as written to.
   size_t unstepped();
 
  private:
   struct Parameter {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     bool is_stepped = false;
+    bool is_shard = false;
+    bool is_gathered = false;
   };
 
   void note(const at::Tensor& tensor);

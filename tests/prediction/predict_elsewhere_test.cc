@@ -17,7 +17,8 @@ TEST_CASE("without a virtual GPU nothing is predicted, and the step does not run
   CHECK_FALSE(verdict);
   CHECK(verdict.message() ==
         "memledger::predict() needs a virtual GPU: start this program by `memledger run "
-        "--virtual-gpu=GPU -- PROGRAM`, or link it with //:memledger_virtual_gpu");
+        "--virtual-gpu=GPU -- PROGRAM`, or link it with //:memledger_virtual_gpu (CMake: "
+        "memledger::virtual_gpu)");
   CHECK_FALSE(has_run);
 }
 

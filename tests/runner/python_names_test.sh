@@ -102,6 +102,11 @@ check "isolated: names" named_rightly cpu
 if [[ "${6:-}" == --cuda ]]; then
   run -- "$python" "$program" train cuda
   check "on a virtual GPU" named_rightly cuda:0
+  # Its optimizer steps shards, which no forward pass reads.
+  mkdir measured
+  MEMLEDGER_MEASURE="$PWD/measured" MEMLEDGER_MEASURE_UNTIL=step run -- "$python" "$program" gathered_long cuda
+  check "steps of shards end a program that is measured" equal \
+    "$(python3 -c 'import glob, json; m = json.load(open(*glob.glob("measured/*.json"))); print(m["ended"], m["steps"] < 900, m["unstepped_parameters"])')" "step True 0"
   gpu=(--virtual-gpu=h100,count=2)
   for device in cuda:0 cuda:1; do
     run -- "$python" "$program" replicated $device

@@ -118,21 +118,25 @@ def mode_copies(device):
     tell("Model#2.", average)
 
 
-def mode_gathered(device, rank=0, ranks=1, place=None):
+def mode_gathered(device, rank=0, ranks=1, place=None, steps=3):
     """FSDP2 gathers the parameters of the layer that runs."""
     from torch.distributed.fsdp import fully_shard
 
     store = torch.distributed.FileStore(place, ranks) if place else torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (ranks,))
-    model = Model()
+    mesh = torch.distributed.device_mesh.init_device_mesh(device, (ranks,))
+    model = Model().to(device)
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
-    train(model, optimizer)
+    train(model, optimizer, device, steps)
     torch.distributed.destroy_process_group()
     tell("", model, optimizer)
+
+
+def mode_gathered_long(device):
+    mode_gathered(device, steps=1000)
 
 
 def mode_two_ranks(rank, place):
