@@ -333,7 +333,7 @@ TEST_CASE("products of a library") {
 }
 
 TEST_CASE("operators on lists") {
-  const auto list = [](std::vector<int64_t> a, std::vector<int64_t> b) {
+  const auto list = [](const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
     return std::vector<at::Tensor>{host(a).to(at::kFloat).to(kCuda0),
                                    host(b).to(at::kFloat).to(kCuda0)};
   };
