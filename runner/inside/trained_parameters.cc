@@ -65,7 +65,8 @@ void TrainedParameters::note(const at::Tensor& tensor) {
   if (place == storage) return;
   place = storage;
   const std::lock_guard<ForkSafeMutex> lock(mutex_);
-  parameters_.try_emplace(storage, Parameter{weak(storage)});
+  // What a forward pass reads is no shard, though an optimizer may have come first.
+  parameters_.try_emplace(storage, Parameter{weak(storage)}).first->second.is_shard = false;
   if (parameters_.size() >= sweep_at_) forget_ended();
 }
 
