@@ -136,6 +136,7 @@ Snapshot peak_value(const core::LedgerPeak& peak, c10::Device device) {
   const RegistryState& state = RegistryState::get();
   auto data = std::make_shared<Snapshot::Data>();
   data->time = std::chrono::system_clock::now();
+  data->peak_maker = peak.maker;
   data->complete = peak.complete;
   note_what_went_unseen(state, *data);
   add_rows(peak.records, *data);

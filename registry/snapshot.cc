@@ -84,6 +84,8 @@ const StorageInfo* Snapshot::find_address(c10::Device device, const void* addres
   return last->address == wanted && last->device == canonical(device) ? last : nullptr;
 }
 
+uint64_t Snapshot::peak_maker() const { return data_ ? data_->peak_maker : 0; }
+
 bool Snapshot::complete() const { return !data_ || data_->complete; }
 
 std::chrono::system_clock::time_point Snapshot::time() const {

@@ -86,6 +86,9 @@ class Snapshot {
   const StorageInfo* find(uint64_t id) const;
   const StorageInfo* find_address(c10::Device device, const void* data) const;
 
+  // Returns the id of the storage whose birth made the peak, the last that was born by then. 0:
+  // this is no peak, or the sum was never higher than when counting began.
+  uint64_t peak_maker() const;
   // Returns false only for a peak (Registry::peak_snapshot) that lacks storages which were freed
   // while peaks were not kept.
   bool complete() const;

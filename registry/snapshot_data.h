@@ -18,6 +18,7 @@ struct Snapshot::Data {
   // Rows by address, then by birth. Made at the first find_address(): most snapshots see none.
   mutable std::once_flag addresses_are_known;
   mutable std::vector<const StorageInfo*> by_address;
+  uint64_t peak_maker = 0;
   bool complete = true;
   bool unseen_before_tracking = false;
   bool tracking_was_off = false;

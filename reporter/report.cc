@@ -80,6 +80,16 @@ std::optional<int64_t> DeviceReport::used_bytes() const {
   return known ? std::optional<int64_t>(total_bytes) : std::nullopt;
 }
 
+const ReportRow* DeviceReport::row_that_made_peak() const {
+  const ReportRow* newest = nullptr;
+  for (const ReportRow& row : rows) {
+    if (row.storage_id == 0) continue;
+    if (row.storage_id == peak_maker) return &row;
+    if (newest == nullptr || row.storage_id > newest->storage_id) newest = &row;
+  }
+  return newest;
+}
+
 int64_t Report::total_bytes() const {
   int64_t total = 0;
   for (const DeviceReport& device : devices) total += device.total_bytes;

@@ -208,12 +208,17 @@ struct DeviceReport {
   int64_t elements = 0;
   std::vector<int64_t> bytes_by_role;  // indexed by Role
   Counters counters;
+  // In a report of a peak: the id of the storage whose birth made it. 0: unknown.
+  uint64_t peak_maker = 0;
   std::vector<ReportRow> rows;  // all, sorted and ungrouped, whatever max_rows and group say
 
   // Returns total_bytes, or nothing if a kNotFollowed row keeps it from being the whole.
   std::optional<int64_t> used_bytes() const;
   // Returns the same as the table shows it: on CUDA each storage rounded up to 512 bytes.
   std::optional<int64_t> shown_used_bytes() const;
+  // In a report of a peak, returns the row of the storage whose birth made it, or, where it has
+  // none, that of the newest storage. Null without rows of storages.
+  const ReportRow* row_that_made_peak() const;
   // Returns what the table shows for one storage of so many requested bytes.
   int64_t shown_bytes(int64_t requested) const;
 };

@@ -15,13 +15,15 @@ void for_each_bit(uint64_t bits, const Visit& visit) {
 
 }  // namespace
 
-void DeviceCounters::Sum::restart(uint64_t order) noexcept {
+void DeviceCounters::Sum::restart(uint64_t order, uint64_t maker) noexcept {
   peak = current;
+  peak_maker = maker;
   // Whoever sees this peak sees the pins made before it.
   peak_order.store(order, std::memory_order_release);
 }
 
-uint64_t DeviceCounters::add_under_lock(int64_t nbytes, LabelSet labels, Caller caller) noexcept {
+uint64_t DeviceCounters::add_under_lock(int64_t nbytes, LabelSet labels, Caller caller,
+                                        uint64_t id) noexcept {
   const BriefLockHolder hold(lock_);
   if (bytes_.current + nbytes > bytes_.peak || current_count_ + 1 > peak_count_)
     take_back_shares(caller.thread);
@@ -35,7 +37,7 @@ uint64_t DeviceCounters::add_under_lock(int64_t nbytes, LabelSet labels, Caller 
   uint64_t order = order_ + 1;
   if (bytes_.current > bytes_.peak) {
     order_ = order;
-    bytes_.restart(order);
+    bytes_.restart(order, id);
     quiet_events_ = 0;
   }
   for_each_bit(labels, [&](size_t label) {
@@ -44,7 +46,7 @@ uint64_t DeviceCounters::add_under_lock(int64_t nbytes, LabelSet labels, Caller 
     if (sum.current <= sum.peak) return;
     // Shares may keep their numbers: what has labels takes none.
     order_ = order;
-    sum.restart(order);
+    sum.restart(order, id);
   });
   if (labels == 0) give(caller, nbytes);
   return order;
@@ -114,7 +116,7 @@ uint64_t DeviceCounters::add_adopted(int64_t nbytes) noexcept {
 
 void DeviceCounters::restart_device_peak(uint32_t thread) noexcept {
   take_back_shares(thread);
-  bytes_.restart(++order_);
+  bytes_.restart(++order_, 0);
   peak_count_ = current_count_;
 }
 
@@ -126,7 +128,7 @@ void DeviceCounters::reset_device_peak(uint32_t thread) noexcept {
 void DeviceCounters::reset_peak(uint32_t thread) noexcept {
   const BriefLockHolder hold(lock_);
   restart_device_peak(thread);
-  for (Sum& label : labels_) label.restart(order_);
+  for (Sum& label : labels_) label.restart(order_, 0);
 }
 
 bool DeviceCounters::alive_at_a_label_peak(uint64_t birth_order, uint64_t death_order,

@@ -13,10 +13,12 @@
 
 namespace memledger::core {
 
-// The highest value of a sum of bytes, and its number among the device's peaks.
+// The highest value of a sum of bytes, its number among the device's peaks, and the id of the
+// storage whose birth made it; 0: none did, counting began there.
 struct Peak {
   int64_t bytes = 0;
   uint64_t order = 0;
+  uint64_t maker = 0;
 };
 
 // Counts one device's bytes apart from the table of storages, so that a report can check one
@@ -47,8 +49,8 @@ class alignas(64) DeviceCounters {
     uint32_t share = 0;   // whose share is used, modulo kShares: tests play many threads
   };
   // Both return the number of the event. `labels` has a bit for each label whose bytes include
-  // these.
-  uint64_t add(int64_t nbytes, LabelSet labels, Caller caller) noexcept {
+  // these; `id` is the storage's.
+  uint64_t add(int64_t nbytes, LabelSet labels, Caller caller, uint64_t id) noexcept {
     if (labels == 0) {
       Share& share = shares_[caller.share % kShares];
       const BiasedLockHolder hold(share.lock, caller.thread);
@@ -58,7 +60,7 @@ class alignas(64) DeviceCounters {
         return share.order;
       }
     }
-    return add_under_lock(nbytes, labels, caller);
+    return add_under_lock(nbytes, labels, caller, id);
   }
   uint64_t subtract(int64_t nbytes, LabelSet labels, Caller caller) noexcept {
     if (labels == 0) {
@@ -78,7 +80,9 @@ class alignas(64) DeviceCounters {
   uint64_t add_adopted(int64_t nbytes) noexcept;
   // Adds a storage born unseen, at an unknown time. It counts from now on, so a peak is at most too
   // low. Returns its number.
-  uint64_t add_unseen(int64_t nbytes, Caller caller) noexcept { return add(nbytes, 0, caller); }
+  uint64_t add_unseen(int64_t nbytes, Caller caller, uint64_t id) noexcept {
+    return add(nbytes, 0, caller, id);
+  }
   // Restarts the peaks of the device and of its labels. `thread` is the calling thread's number,
   // here and below.
   void reset_peak(uint32_t thread) noexcept;
@@ -111,10 +115,13 @@ class alignas(64) DeviceCounters {
   struct Sum {
     int64_t current = 0;
     int64_t peak = 0;
+    uint64_t peak_maker = 0;
     std::atomic<uint64_t> peak_order{0};
 
-    void restart(uint64_t order) noexcept;
-    Peak read() const noexcept { return {peak, peak_order.load(std::memory_order_relaxed)}; }
+    void restart(uint64_t order, uint64_t maker) noexcept;
+    Peak read() const noexcept {
+      return {peak, peak_order.load(std::memory_order_relaxed), peak_maker};
+    }
   };
 
   // What one thread, or some that have the same number modulo kShares, may add without a new peak.
@@ -136,7 +143,7 @@ class alignas(64) DeviceCounters {
   }
   bool alive_at_a_label_peak(uint64_t birth_order, uint64_t death_order,
                              LabelSet labels) const noexcept;
-  uint64_t add_under_lock(int64_t nbytes, LabelSet labels, Caller caller) noexcept;
+  uint64_t add_under_lock(int64_t nbytes, LabelSet labels, Caller caller, uint64_t id) noexcept;
   uint64_t subtract_under_lock(int64_t nbytes, LabelSet labels, Caller caller) noexcept;
   // Adds to the caller's share some of what is missing to the peak: half of it, but `nbytes` if
   // there are as many.

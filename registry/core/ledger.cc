@@ -163,12 +163,12 @@ uint64_t Ledger::note_birth(const Birth& birth, ThreadContext& thread, void** lo
     if (birth.raw_block) totals.raw_block_bytes += birth.nbytes;
     if (birth.adopted) {
       entry.birth_order = unseen_births_.load(std::memory_order_relaxed)
-                              ? counters.add_unseen(birth.nbytes, caller)
+                              ? counters.add_unseen(birth.nbytes, caller, id)
                               : counters.add_adopted(birth.nbytes);
     } else {
       totals.allocated_bytes += birth.nbytes;
       ++totals.allocated_count;
-      entry.birth_order = counters.add(birth.nbytes, entry.peak_labels, caller);
+      entry.birth_order = counters.add(birth.nbytes, entry.peak_labels, caller, id);
     }
     if (shard.ring != nullptr) shard.ring->add(entry, /*birth=*/true);
     return id;
@@ -745,6 +745,7 @@ LedgerPeak Ledger::collect_peak(DeviceKey device, LabelSet label, const PinPeak&
   const std::unique_ptr<DeviceCounters, void (*)(DeviceCounters*)> unpin(
       own, [](DeviceCounters* pinned) { pinned->unpin(); });
   result.bytes = peak.bytes;
+  result.maker = peak.maker;
   result.records = gather_all(Share::kSome, [&](const Entry& entry) {
     return entry.device == device && entry.birth_order <= peak.order &&
            (label == 0 || (entry.peak_labels & label) != 0) &&

@@ -46,6 +46,7 @@ struct LedgerSnapshot {
 // Who was alive when a sum of bytes was highest.
 struct LedgerPeak {
   int64_t bytes = 0;
+  uint64_t maker = 0;  // the id of the storage whose birth made it; 0: counting began there
   // False: some that were freed since are missing, as peaks were not kept then or there was no
   // memory.
   bool complete = true;

@@ -315,6 +315,7 @@ class Builder {
     DeviceReport& report = entry->second;
     if (!is_new) return report;
     report.device = device;
+    report.peak_maker = snapshot_.peak_maker();
     report.bytes_by_role.resize(static_cast<size_t>(Role::kTensor) + 1);
     report.followed = instant_.active && instant_.follows(device);
     for (const DeviceInfo& info : snapshot_.devices()) {

@@ -120,7 +120,7 @@ bool is_number(std::string_view text) {
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-// A name with its first number apart: transformer.h. 3 .mlp.c_fc.weight.
+// A name with its first number apart: transformer.h. 3 .mlp.c_fc.weight, or Block# 2 .weight.
 struct Numbered {
   std::string before, after;
   int64_t number = -1;  // none
@@ -130,8 +130,11 @@ Numbered numbered(const std::string& name) {
   while (begin <= name.size()) {
     const size_t end = std::min(name.find('.', begin), name.size());
     const std::string_view part(&name[begin], end - begin);
-    if (is_number(part) && part.size() < 9)
-      return {name.substr(0, begin), name.substr(end), std::stoll(std::string(part))};
+    const size_t sign = part.find('#');
+    const std::string_view number = part.substr(sign == std::string_view::npos ? 0 : sign + 1);
+    if (is_number(number) && number.size() < 9)
+      return {name.substr(0, end - number.size()), name.substr(end),
+              std::stoll(std::string(number))};
     begin = end + 1;
   }
   return {name, "", -1};
@@ -207,18 +210,14 @@ std::string moment_text(const RunReport& run, const RunOfDevice& device) {
   } else if (run.steps > 0) {
     text = fmt::format(", after step {}", run.steps);
   }
-  const ReportRow* newest = nullptr;
-  for (const ReportRow& row : device.peak.rows) {
-    if (row.storage_id != 0 && (newest == nullptr || row.storage_id > newest->storage_id))
-      newest = &row;
+  const ReportRow* const last = device.peak.row_that_made_peak();
+  if (last == nullptr) return text;
+  if (last->phase != Phase::kOther) {
+    text += fmt::format(", {}", to_string(last->phase));
+    if (!last->module.empty()) text += " of " + table_name(last->module);
   }
-  if (newest == nullptr) return text;
-  if (newest->phase != Phase::kOther) {
-    text += fmt::format(", {}", to_string(newest->phase));
-    if (!newest->module.empty()) text += " of " + table_name(newest->module);
-  }
-  if (!newest->op.empty()) text += fmt::format(", by {}", printable(newest->op));
-  return text + place_of(*newest);
+  if (!last->op.empty()) text += fmt::format(", by {}", printable(last->op));
+  return text + place_of(*last);
 }
 
 std::string head_of(const RunReport& run, const RunOfDevice& device) {

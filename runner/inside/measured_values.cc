@@ -124,7 +124,6 @@ bool may_be_recomputed(const ReportRow& row) {
 }
 
 void add_rows(const DeviceReport& report, prediction::MeasuredPeak& peak) {
-  const ReportRow* newest = nullptr;
   std::vector<const ReportRow*> largest;
   for (const ReportRow& row : report.rows) {
     const int64_t bytes = row.nbytes.value_or(0);
@@ -134,7 +133,6 @@ void add_rows(const DeviceReport& report, prediction::MeasuredPeak& peak) {
       peak.by_layer[std::move(layer)] += bytes;
     }
     largest.push_back(&row);
-    if (newest == nullptr || row.storage_id > newest->storage_id) newest = &row;
   }
   keep_largest(peak.by_layer, kLargestLayers);
   keep_largest(peak.activations_by_layer, kLargestLayers);
@@ -145,11 +143,12 @@ void add_rows(const DeviceReport& report, prediction::MeasuredPeak& peak) {
                              std::make_pair(-b->nbytes.value_or(0), b->storage_id);
                     });
   for (ptrdiff_t i = 0; i < shown; ++i) peak.largest.push_back(row_of(*largest[i]));
-  if (newest == nullptr) return;
-  peak.op = newest->op;
-  peak.phase = phase_text(newest->phase);
-  peak.place = newest->where;
-  peak.layer = layer_of(*newest, newest->module);
+  const ReportRow* const last = report.row_that_made_peak();
+  if (last == nullptr) return;
+  peak.op = last->op;
+  peak.phase = phase_text(last->phase);
+  peak.place = last->where;
+  peak.layer = layer_of(*last, last->module);
 }
 
 // Without the folders that Python's have: `moe.py:84 forward`.

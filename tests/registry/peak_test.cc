@@ -25,7 +25,10 @@ class Reference {
     live_[id] = nbytes;
     bytes_ += nbytes;
     most_ = std::max(most_, live_.size());
-    if (bytes_ > peak_) copy();
+    if (bytes_ > peak_) {
+      maker_ = id;
+      copy();
+    }
   }
   void died(uint64_t id) {
     bytes_ -= live_[id];
@@ -33,11 +36,13 @@ class Reference {
   }
   void restart() {
     most_ = live_.size();
+    maker_ = 0;
     copy();
   }
   void check(const LedgerPeak& peak) const {
     REQUIRE(peak.bytes == peak_);
     REQUIRE(peak.complete);
+    REQUIRE(peak.maker == maker_);
     std::vector<uint64_t> expected;
     for (const auto& [id, nbytes] : at_peak_) expected.push_back(id);
     REQUIRE(ids(peak.records) == expected);
@@ -59,6 +64,7 @@ class Reference {
 
   std::map<uint64_t, int64_t> live_, at_peak_;
   int64_t bytes_ = 0, peak_ = 0;
+  uint64_t maker_ = 0;
   size_t most_ = 0;
 };
 

@@ -126,6 +126,19 @@ TEST_CASE("the first lines tell the peak, its moment and its parts, which add up
   CHECK(sum == run.devices[0].peak.total_bytes);
 }
 
+TEST_CASE("the moment is that of the row that made the peak, whose number others may exceed") {
+  Training training;
+  ReportRow& row = training.anonymous("aten::convolution_backward", Phase::kBackward, kMiB);
+  row.module = "conv";
+  const uint64_t maker = row.storage_id;
+  training.anonymous("aten::fill_", Phase::kForward, kMiB);
+  RunReport run = training.run();
+  CHECK(contains(run_summary(run, 40), "at step 2, forward, by aten::fill_\n"));
+  run.devices[0].peak.peak_maker = maker;
+  CHECK(contains(run_summary(run, 40),
+                 "at step 2, backward of conv, by aten::convolution_backward\n"));
+}
+
 TEST_CASE("rows that are one thing are one line, with dtype and place") {
   const std::string text = run_summary(Training().run(), 40);
   CHECK(contains(text, "104.00M  26 x 4.00M"));
@@ -148,6 +161,22 @@ TEST_CASE("rows of layers that differ in a number are one line, those of another
   CHECK(contains(text, "[output of h.0…15, forward] at model.py:20 forward\n"));
   CHECK(contains(text, "512.00M  8 x 64.00M "));
   CHECK(contains(text, "[output of h.16…23, forward] at model.py:30 forward\n"));
+}
+
+TEST_CASE("models of one type beside each other are one line") {
+  Training training;
+  for (int model = 2; model < 9; ++model) {
+    const std::string name = "Block#" + std::to_string(model);
+    training.named(name + ".weight", Role::kParameter, name, 64 * kMiB);
+    ReportRow& row = training.anonymous("aten::gelu", Phase::kForward, 32 * kMiB);
+    row.module = name;
+    row.is_output = true;
+  }
+  const std::string text = run_summary(training.run(), 40);
+  CHECK(contains(text, "448.00M  7 x 64.00M "));
+  CHECK(contains(text, "Block#2…8.weight\n"));
+  CHECK(contains(text, "(Block#2 … 8: 32.00M each, "));
+  CHECK(contains(text, "aten::gelu [output of Block#2…8, forward]\n"));
 }
 
 TEST_CASE("where a line is too long, it is the function's name that goes, not the layer's") {
