@@ -24,6 +24,7 @@
 #include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/training_notes.h"
 #include "registry/libtorch/storage_impl.h"
+#include "registry/libtorch/tensors_of.h"
 #include "registry/live_storages.h"
 #include "registry/state.h"
 
@@ -59,32 +60,6 @@ bool is_compiled_region(const char* name) {
 
 uintptr_t address_of(c10::StorageImpl& storage) {
   return reinterpret_cast<uintptr_t>(storage._mutable_data_ptr_no_checks().get());
-}
-
-template <typename Visit>
-void for_each_in_list(const c10::IValue& value, const Visit& visit);
-
-template <typename Visit>
-inline void for_each_tensor(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isIntrusivePtr()) {  // no number
-    for_each_in_list(value, visit);
-  }
-}
-
-template <typename Visit>
-__attribute__((noinline)) void for_each_in_list(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) visit(tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
-      if (tensor.has_value()) visit(*tensor);
-    }
-  } else if (value.isTuple()) {
-    for (const c10::IValue& element : value.toTupleRef().elements())
-      for_each_tensor(element, visit);
-  }
 }
 
 void push_node(ThreadContext& thread, const char* name) {

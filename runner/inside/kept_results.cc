@@ -18,6 +18,7 @@
 
 #include "graph/saved_tensors.h"
 #include "registry/core/fork_safe_mutex.h"
+#include "registry/libtorch/tensors_of.h"
 #include "registry/registry.h"
 
 namespace memledger::inside {
@@ -87,13 +88,8 @@ std::unique_ptr<at::ObserverContext> take_inputs(const at::RecordFunction& fn) {
   if (is_walking) return nullptr;
   try {
     auto inputs = std::make_unique<Inputs>();
-    for (const c10::IValue& input : fn.inputs()) {
-      if (input.isTensor()) {
-        inputs->add(input.toTensor());
-      } else if (input.isTensorList()) {
-        for (const at::Tensor& tensor : input.toTensorList()) inputs->add(tensor);
-      }
-    }
+    for (const c10::IValue& input : fn.inputs())
+      for_each_tensor(input, [&](const at::Tensor& tensor) { inputs->add(tensor); });
     return inputs;
   } catch (...) {
     return nullptr;  // without memory, its results are missing
@@ -132,13 +128,8 @@ void note_results(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (context == nullptr) return;
   const auto& inputs = static_cast<const Inputs&>(*context);
   try {
-    for (const c10::IValue& output : fn.outputs()) {
-      if (output.isTensor()) {
-        note(output.toTensor(), inputs, fn);
-      } else if (output.isTensorList()) {
-        for (const at::Tensor& tensor : output.toTensorList()) note(tensor, inputs, fn);
-      }
-    }
+    for (const c10::IValue& output : fn.outputs())
+      for_each_tensor(output, [&](const at::Tensor& tensor) { note(tensor, inputs, fn); });
   } catch (...) {
     // Without memory, a result is missing.
   }

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <vector>
 
+#include "registry/libtorch/tensors_of.h"
+
 namespace memledger::inside {
 namespace {
 
@@ -37,21 +39,15 @@ c10::StorageImpl* storage_of_parameter(const at::Tensor& tensor) {
   return storage_of(tensor);
 }
 
-template <typename Function>
-void for_each_tensor(const at::RecordFunction& fn, Function&& take) {
-  for (const c10::IValue& input : fn.inputs()) {
-    if (input.isTensor()) {
-      take(input.toTensor());
-    } else if (input.isTensorList()) {
-      for (const at::Tensor& tensor : input.toTensorList()) take(tensor);
-    }
-  }
+template <typename Take>
+void for_each_input(const at::RecordFunction& fn, const Take& take) {
+  for (const c10::IValue& input : fn.inputs()) for_each_tensor(input, take);
 }
 
 }  // namespace
 
 void TrainedParameters::note_inputs(const at::RecordFunction& fn) {
-  for_each_tensor(fn, [this](const at::Tensor& tensor) { note(tensor); });
+  for_each_input(fn, [this](const at::Tensor& tensor) { note(tensor); });
 }
 
 void TrainedParameters::note(const at::Tensor& tensor) {
@@ -91,7 +87,7 @@ const void* TrainedParameters::note_written(const at::Tensor& written) {
 
 const void* TrainedParameters::note_shards(const at::RecordFunction& fn) {
   const void* first = nullptr;
-  for_each_tensor(fn, [&](const at::Tensor& tensor) {
+  for_each_input(fn, [&](const at::Tensor& tensor) {
     c10::StorageImpl* const storage = storage_of_parameter(tensor);
     if (storage == nullptr) return;
     const std::lock_guard<ForkSafeMutex> lock(mutex_);
