@@ -145,7 +145,31 @@ int main_of_program(int argc, char** argv, char** environment) {
   return program_main(argc, argv, environment);
 }
 
+bool is_path(const char* file) {
+  return file != nullptr && strchr(file, '/') != nullptr && strchr(file, '$') == nullptr &&
+         !__atomic_load_n(&done, __ATOMIC_ACQUIRE);
+}
+
+void* open_path(const char* path, int mode) {
+  void* const handle = real_dlopen()(path, mode);
+  if (handle == nullptr) explain_failure(path);
+  bring_memledger_in();
+  if (program_main != nullptr && __atomic_load_n(&done, __ATOMIC_ACQUIRE))
+    tell_that_main_has_begun();
+  return handle;
+}
+
 }  // namespace
+
+// GCC makes tail calls where it optimizes; Clang does not know its attribute, and promises the
+// call.
+#if defined(__clang__)
+#define MEMLEDGER_MAKES_TAIL_CALLS
+#define MEMLEDGER_TAIL_CALL [[clang::musttail]] return
+#else
+#define MEMLEDGER_MAKES_TAIL_CALLS __attribute__((optimize("O2")))
+#define MEMLEDGER_TAIL_CALL return
+#endif
 
 extern "C" {
 
@@ -161,20 +185,13 @@ __attribute__((visibility("default"))) int __libc_start_main(int (*main)(int, ch
 }
 
 // The real dlopen knows its caller by the return address: a name without a slash is looked up along
-// the caller's run path, and $ORIGIN is the caller's. For such names it is tail-called (hence O2),
-// so nothing can be done after it; the next call sees what it has loaded. For any other path it
-// does not matter who calls.
-__attribute__((visibility("default"), optimize("O2"))) void* dlopen(const char* file, int mode) {
-  if (file == nullptr || strchr(file, '/') == nullptr || strchr(file, '$') != nullptr ||
-      __atomic_load_n(&done, __ATOMIC_ACQUIRE)) {
-    return real_dlopen()(file, mode);
-  }
-  void* const handle = real_dlopen()(file, mode);
-  if (handle == nullptr) explain_failure(file);
-  bring_memledger_in();
-  if (program_main != nullptr && __atomic_load_n(&done, __ATOMIC_ACQUIRE))
-    tell_that_main_has_begun();
-  return handle;
+// the caller's run path, and $ORIGIN is the caller's. For such names it is tail-called, so nothing
+// can be done after it; the next call sees what it has loaded. For any other path it does not
+// matter who calls.
+__attribute__((visibility("default"))) MEMLEDGER_MAKES_TAIL_CALLS void* dlopen(const char* file,
+                                                                               int mode) {
+  if (is_path(file)) return open_path(file, mode);
+  MEMLEDGER_TAIL_CALL real_dlopen()(file, mode);
 }
 
 }  // extern "C"
