@@ -277,6 +277,20 @@ TEST_SUITE("names and roles") {
     CHECK(find_row(report, "SGD.param0.1.momentum_buffer") != nullptr);
   }
 
+  TEST_CASE("without registration, parameters and gradients have their roles and no names") {
+    const MemReporter reporter;
+    torch::nn::Linear net(torch::nn::LinearOptions(321, 5).bias(false));
+    net->forward(torch::ones({2, 321})).sum().backward();
+    int64_t parameters = 0, gradients = 0;
+    for (const ReportRow& row : cpu(reporter.collect()).rows) {
+      CHECK(row.anonymous);
+      if (row.role == Role::kParameter) parameters += row.nbytes.value_or(0);
+      if (row.role == Role::kGradient) gradients += row.nbytes.value_or(0);
+    }
+    CHECK(parameters == 4 * 321 * 5);
+    CHECK(gradients == 4 * 321 * 5);
+  }
+
   TEST_CASE("a new tensor never inherits a dead one's name, and keeps its own number") {
     MemReporter reporter;
     auto other = torch::ones({3});

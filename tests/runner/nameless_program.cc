@@ -4,13 +4,15 @@
 //
 // Layers run in user scopes of their names, so that the layers found can be held against them.
 //
-//   nameless_program lenet|gan|dcgan|stack|eval|unasked|frozen|script|storage|many|losses [cuda]
+//   nameless_program lenet|mnist|gan|dcgan|stack|eval|unasked|frozen|script|storage|many|losses
+//                    [cuda]
 //   nameless_program compiled MODEL.so
 #include <c10/core/CPUAllocator.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
+#include <fstream>
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -126,6 +128,36 @@ void lenet(c10::Device device) {
   net->to(device);
   torch::optim::Adam adam(net->parameters(), 1e-3);
   for (int step = 0; step < 4; ++step) train(*net, adam, device, 256);
+  tell("", *net);
+}
+
+// Writes a file of MNIST's: big-endian numbers, then as many zeros.
+void save_zeros(const std::string& path, std::initializer_list<uint32_t> numbers, size_t zeros) {
+  std::ofstream out(path, std::ios::binary);
+  for (const uint32_t number : numbers) {
+    for (const int shift : {24, 16, 8, 0}) out.put(static_cast<char>(number >> shift & 0xff));
+  }
+  out << std::string(zeros, '\0');
+}
+
+// Reads its images with LibTorch's own data set.
+void mnist(c10::Device device) {
+  constexpr uint32_t kImages = 10000;
+  save_zeros("t10k-images-idx3-ubyte", {2051, kImages, 28, 28}, size_t{kImages} * 28 * 28);
+  save_zeros("t10k-labels-idx1-ubyte", {2049, kImages}, kImages);
+  using torch::data::datasets::MNIST;
+  const auto images = torch::data::make_data_loader(
+      MNIST(".", MNIST::Mode::kTest).map(torch::data::transforms::Stack<>()), 64);
+  LeNet net;
+  net->to(device);
+  torch::optim::Adam adam(net->parameters(), 1e-3);
+  int steps = 0;
+  for (auto& batch : *images) {
+    adam.zero_grad();
+    net->forward(batch.data.to(device)).square().mean().backward();
+    adam.step();
+    if (++steps == 3) break;
+  }
   tell("", *net);
 }
 
@@ -318,6 +350,7 @@ int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "lenet";
   const c10::Device device(argc > 2 && what != "compiled" ? c10::kCUDA : c10::kCPU);
   if (what == "lenet") lenet(device);
+  if (what == "mnist") mnist(device);
   if (what == "gan") gan(device);
   if (what == "dcgan") dcgan(device);
   if (what == "stack") stack(device);

@@ -22,6 +22,7 @@ told = dict(line.split() for line in open("out"))
 report = json.load(open("report.json"))
 rows = [row for one in report["peaks"]["devices"] if one["device"] == device for row in one["rows"]]
 named = {row["name"]: row for row in rows if not row["anonymous"]}
+data = [named.pop(name) for name in ("MNIST.images", "MNIST.targets") if name in named]
 trained = [name for name in told if not name.endswith(("scale", "running_mean", "running_var", "num_batches_tracked"))]
 wrong = []
 for name, size in told.items():
@@ -50,7 +51,7 @@ for row in rows:
             wrong.append(f"{row['op']} in {scope}, {row['bytes']} bytes, is of {row['module']}")
     elif row["anonymous"] and scope and not scope.startswith("TorchScript") and paths and row["role"] != "input" and f".{scope}." not in f".{row['module']}.":
         wrong.append(f"{row['op']} in {scope}, {row['bytes']} bytes, is not of {row['module']}")
-inputs = sum(row["bytes"] for row in rows if row["role"] == "input" and row["op"] in ("aten::randn", "aten::rand"))
+inputs = sum(row["bytes"] for row in rows if row["role"] == "input" and row["op"] in ("aten::randn", "aten::rand")) + sum(row["bytes"] for row in data if row["role"] == "input")
 total = sum(row["bytes"] for row in tensors)
 known = sum(row["bytes"] for row in tensors if not row["anonymous"] or row["module"])
 print(f"{known} of {total} bytes have a name or a layer, {inputs} are inputs")
@@ -86,6 +87,13 @@ assert (parts["parameters"], parts["gradients"], parts["buffers"]) == (trained, 
 assert 2 * trained <= parts["optimizer state"] <= 2 * trained + 1024, parts
 assert not report["end"]["devices"] or not any(one["rows"] for one in report["end"]["devices"])
 PYTHON
+run -- "$program" mnist
+check "LibTorch's own data set" named_rightly cpu Adam.exp_avg Adam.exp_avg_sq
+check "its images and targets" python3 -c '
+import json
+device, = [one for one in json.load(open("report.json"))["peaks"]["devices"] if one["device"] == "cpu"]
+data = {row["name"]: (row["role"], row["bytes"]) for row in device["rows"] if row["name"].startswith("MNIST.")}
+assert data == {"MNIST.images": ("input", 10000 * 28 * 28 * 4), "MNIST.targets": ("input", 10000 * 8)}, data'
 run -- "$program" stack
 check "a net on the stack" named_rightly cpu RMSprop.square_avg
 run -- "$program" gan
