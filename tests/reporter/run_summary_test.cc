@@ -128,15 +128,14 @@ TEST_CASE("the first lines tell the peak, its moment and its parts, which add up
 
 TEST_CASE("the moment is that of the row that made the peak, whose number others may exceed") {
   Training training;
-  ReportRow& row = training.anonymous("aten::convolution_backward", Phase::kBackward, kMiB);
+  ReportRow& row = training.anonymous("aten::conv2d", Phase::kBackward, kMiB);
   row.module = "conv";
   const uint64_t maker = row.storage_id;
   training.anonymous("aten::fill_", Phase::kForward, kMiB);
   RunReport run = training.run();
   CHECK(contains(run_summary(run, 40), "at step 2, forward, by aten::fill_\n"));
   run.devices[0].peak.peak_maker = maker;
-  CHECK(contains(run_summary(run, 40),
-                 "at step 2, backward of conv, by aten::convolution_backward\n"));
+  CHECK(contains(run_summary(run, 40), "at step 2, backward of conv, by aten::conv2d\n"));
 }
 
 TEST_CASE("rows that are one thing are one line, with dtype and place") {
