@@ -36,6 +36,8 @@ struct Birthplace {
   Phase phase = Phase::kOther;
   bool phase_inferred = false;  // see Phase::kOptimizer
   bool parameter_inferred = false;
+  // An embedding's look-up read it. Tells the modules apart that share an embedding's weight.
+  bool parameter_looked_up = false;
   bool adopted = false;  // born before tracking, or while it was off: the rest is unknown
 };
 

@@ -63,7 +63,8 @@ Birthplace birthplace_value(const core::Birthplace& birthplace) {
   value.label = state.labels.name(birthplace.label);
   value.forward_op = state.names.name(birthplace.forward_op);
   value.forward_label = state.labels.name(birthplace.forward_label);
-  value.parameter = birthplace.parameter;
+  value.parameter = birthplace.parameter & ~core::kLookedUp;
+  value.parameter_looked_up = (birthplace.parameter & core::kLookedUp) != 0;
   value.parameter_inferred = birthplace.parameter_inferred;
   value.thread = birthplace.thread;
   value.phase = birthplace.phase;

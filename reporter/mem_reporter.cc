@@ -127,6 +127,7 @@ void add_names_of_the_ended(std::vector<NamedTensorFacts>& facts) {
     fact.name = std::move(kept.name);
     fact.role = kept.role;
     fact.module = std::move(kept.module);
+    fact.tied = std::move(kept.tied);
     fact.storage_id = kept.storage_id;
     fact.has_storage = true;
     fact.has_ended = true;
@@ -320,6 +321,7 @@ MemReporter::Impl::NamedTensors MemReporter::Impl::read_named_tensors() {
       result.facts.push_back(facts_of(part[0] == '\0' ? named.name : named.name + "." + part,
                                       named.role, tensor, result.may_be_pinned));
       result.facts.back().module = named.module;
+      result.facts.back().tied = named.tied;
     });
   }
   result.roots = living_graphs();

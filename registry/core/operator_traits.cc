@@ -55,6 +55,7 @@ OperatorTraits traits_of_operator(std::string_view name) noexcept {
   traits.may_be_of_zero_grad = may_be_of_zero_grad(name);
   traits.reads_all_layers = is_one_of(kReadersOfAllLayers, name);
   traits.may_make_external = is_one_of(kMakersOfExternals, name);
+  traits.looks_up = name.find("embedding") != std::string_view::npos;
   return traits;
 }
 

@@ -31,16 +31,17 @@ struct OperatorTraits {
   bool reads_all_layers = false;
   // Its result may lie on memory that no watched allocator made.
   bool may_make_external = false;
+  bool looks_up = false;  // an embedding reads rows of its weight
 
   uint8_t packed() const noexcept {
-    return static_cast<uint8_t>(static_cast<unsigned>(kind) |
-                                static_cast<unsigned>(may_be_of_zero_grad) << 2 |
-                                static_cast<unsigned>(reads_all_layers) << 3 |
-                                static_cast<unsigned>(may_make_external) << 4);
+    return static_cast<uint8_t>(
+        static_cast<unsigned>(kind) | static_cast<unsigned>(may_be_of_zero_grad) << 2 |
+        static_cast<unsigned>(reads_all_layers) << 3 |
+        static_cast<unsigned>(may_make_external) << 4 | static_cast<unsigned>(looks_up) << 5);
   }
   static OperatorTraits unpacked(uint8_t bits) noexcept {
-    return {static_cast<OperatorKind>(bits & 3), (bits & 4) != 0, (bits & 8) != 0,
-            (bits & 16) != 0};
+    return {static_cast<OperatorKind>(bits & 3), (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0,
+            (bits & 32) != 0};
   }
 };
 

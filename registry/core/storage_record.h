@@ -25,9 +25,14 @@ struct DeviceKey {
   friend bool operator!=(DeviceKey a, DeviceKey b) { return !(a == b); }
 };
 
+// Added to the id of a parameter that an embedding's look-up has read. Whoever inherits the
+// parameter inherits it as well.
+constexpr uint64_t kLookedUp = uint64_t{1} << 63;
+
 // Where a storage was made, and by what. Names are ids in the registry's NameTables.
 struct Birthplace {
-  uint64_t parameter = 0;    // id of the storage of a parameter; see memledger::Birthplace
+  // The id of the storage of a parameter, with kLookedUp; see memledger::Birthplace.
+  uint64_t parameter = 0;
   NameId op = 0;             // outermost operator running on the thread
   NameId autograd_node = 0;  // backward node running on the thread
   NameId label = 0;          // path of ScopedLabels and user scopes

@@ -234,7 +234,20 @@ void adopt_inputs_of(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, OperatorKind its_kind) {
+// Returns the parameter of which the first or the last that an operator reads was made, that of the
+// later layer: of an embedding's and another the other, else the newer one.
+uint64_t newer_parameter(uintptr_t first, uintptr_t last) {
+  const core::Ledger& ledger = RegistryState::get().ledger;
+  const uint64_t of_first = ledger.parameter_at(first);
+  if (last == first) return of_first;
+  const uint64_t of_last = ledger.parameter_at(last);
+  const auto rank = [](uint64_t parameter) {
+    return (parameter & core::kLookedUp) != 0 ? 0 : parameter;
+  };
+  return of_first == 0 || rank(of_last) > rank(of_first) ? of_last : of_first;
+}
+
+void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, OperatorTraits traits) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
   OptimizerPhase& phase = thread.phase;
@@ -249,11 +262,12 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, Operato
   }
   if (reads_script) thread.inherited_parameter = layer_in_script(fn);
   const OperatorKind kind = may_step || steps_are_observed || (reads_layers && !grad_on)
-                                ? its_kind
+                                ? traits.kind
                                 : OperatorKind::kOther;
   LayerInputs inputs(reads_layers && kind == OperatorKind::kOther);
   bool first = true;
   uintptr_t first_graded = 0;
+  uintptr_t last_graded = 0;
   for (const c10::IValue& input : fn.inputs()) {
     for_each_tensor(input, [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = storage_impl_of(tensor);
@@ -274,6 +288,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, Operato
           thread.parameter = state.ledger.told_parameter_at(address);
         }
         if (first_graded == 0) first_graded = address;
+        last_graded = address;
       } else if (reads_layers) {
         inputs.add(state.ledger, address_of(*storage));
       }
@@ -289,15 +304,18 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, Operato
     if (!adopting && !grad_on && !may_step) break;
   }
   if (thread.node_depth > 0) return;
-  if (thread.parameter == 0) {
-    thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter()
-                                 : first_graded != 0 ? state.ledger.parameter_at(first_graded)
+  const uint64_t looked_up = traits.looks_up ? core::kLookedUp : 0;
+  if (thread.parameter != 0) {
+    thread.parameter |= looked_up;
+  } else {
+    thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter() | looked_up
+                                 : first_graded != 0 ? newer_parameter(first_graded, last_graded)
                                                      : inputs.inherited(state.ledger);
   }
   if (thread.nearest() == 0 && first_graded != 0 && reads_layers)
     thread.inherited_parameter = told_parameter_among(fn, state.ledger);
   if (thread.nearest() != 0) {
-    inputs.note_consumer(state.ledger, thread.nearest());
+    inputs.note_consumer(state.ledger, thread.nearest() & ~core::kLookedUp);
   } else {
     thread.source = inputs.first();
     inherit_label(thread, first_graded != 0 ? first_graded : inputs.first());
@@ -380,7 +398,7 @@ void start_operator(ThreadContext& thread, const at::RecordFunction& fn, const c
   if constexpr (kNamesOnly) {
     note_training_unseen(thread, traits.kind);
   } else {
-    look_at_inputs(thread, fn, traits.kind);
+    look_at_inputs(thread, fn, traits);
   }
   if (traits.reads_all_layers) thread.parameter = thread.inherited_parameter = 0;
   note_step(thread);

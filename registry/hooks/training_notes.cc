@@ -113,7 +113,14 @@ void mark_gradient(const at::Tensor& leaf) {
   if (gradient.layout() != c10::kStrided || of_gradient->sym_nbytes().is_symbolic() ||
       gradient.nbytes() != of_gradient->nbytes())
     return;
-  RegistryState::get().ledger.mark_gradient(address_of(*of_gradient), address_of(*of_leaf));
+  core::Ledger& ledger = RegistryState::get().ledger;
+  ledger.mark_gradient(address_of(*of_gradient), address_of(*of_leaf));
+  // Compiled code has shown nobody the tensor. No run of an operator has these numbers, so what one
+  // has described stays.
+  if (gradient.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
+  const at::IntArrayRef sizes = gradient.sizes();
+  ledger.describe(address_of(*of_gradient), /*thread=*/0, /*op_sequence=*/0, sizes.data(),
+                  sizes.size(), static_cast<int8_t>(gradient.scalar_type()));
 }
 
 }  // namespace

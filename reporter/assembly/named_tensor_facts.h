@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "reporter/names/program_name.h"
 #include "reporter/role.h"
 
 namespace memledger {
@@ -17,6 +18,7 @@ struct NamedTensorFacts {
   std::string name;
   Role role = Role::kTensor;
   std::string module;  // see ReportRow::module
+  TiedEmbedding tied;
   c10::Device device = c10::Device(c10::kCPU);
   uintptr_t identity = 0;   // address of the tensor object; 0: unknown
   uint64_t storage_id = 0;  // 0: not in the registry

@@ -575,7 +575,9 @@ class Builder {
     if (!row.module.empty()) return;
     if (const auto parameter = parameters_.find(storage.parameter);
         parameter != parameters_.end()) {
-      row.module = parameter->second->module;
+      const NamedTensorFacts& its = *parameter->second;
+      row.module =
+          its.tied.is_of_other(storage.parameter_looked_up) ? its.tied.other_module : its.module;
       row.is_output = !storage.parameter_inferred;
       return;
     }

@@ -393,7 +393,7 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
   std::unordered_map<const c10::TensorImpl*, Known> parameters;
   const auto add = [&](std::string name, Role role, const std::string& module,
                        const at::Tensor& tensor) {
-    if (tensor.defined()) result.push_back({std::move(name), role, module, tensor, nullptr});
+    if (tensor.defined()) result.push_back({std::move(name), role, module, tensor, nullptr, {}});
   };
   bool may_be_read = false;  // gradients and states, which training threads set without a lock
   const auto add_with_grad = [&](const std::string& name, Role role, const std::string& module,
@@ -485,7 +485,9 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
     may_be_read = no_other_thread_trains() &&
                   (living.noted_by == this_thread_number() || trains(this_thread_number()));
     if (living.role == Role::kParameter) {
+      const size_t first = result.size();
       add_parameter(living.name, living.module, living.tensor);
+      if (first < result.size()) result[first].tied = living.tied;
     } else {
       add(living.name, living.role, living.module, living.tensor);
     }

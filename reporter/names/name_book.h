@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reporter/names/program_name.h"
 #include "reporter/role.h"
 
 namespace torch {
@@ -36,6 +37,7 @@ struct NamedTensor {
   std::string module;
   at::Tensor tensor;  // defined; a strong reference: drop it soon, and with no lock held
   std::shared_ptr<const void> owner;  // keeps the module alive as well
+  TiedEmbedding tied;                 // as the program has told
 };
 
 // Holds no tensor alive. A module in a ModuleHolder (or any shared_ptr) and a TorchScript module

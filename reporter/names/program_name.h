@@ -27,11 +27,23 @@ inline std::string_view optimizer_of(std::string_view label) {
   return label.substr(0, label.find('.'));
 }
 
+// An embedding that has the same weight as a module of another type, the head of a language model
+// say. What is made of rows that were looked up is the embedding's, all else the other module's.
+struct TiedEmbedding {
+  std::string other_module;    // empty: there is none
+  bool is_named_first = true;  // the parameter's module is the embedding, else the other one
+
+  bool is_of_other(bool looked_up) const {
+    return !other_module.empty() && looked_up != is_named_first;
+  }
+};
+
 // What a program tells of a tensor without knowing.
 struct ProgramName {
   std::string name;  // encoder.0.weight, AdamW.encoder.0.weight.exp_avg
   Role role = Role::kTensor;
   std::string module;  // see NamedTensor::module
+  TiedEmbedding tied;  // of a parameter
 };
 
 struct LivingName : ProgramName {

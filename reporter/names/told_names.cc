@@ -118,6 +118,9 @@ class Namer {
   Module wrapped_by(Module module) const;
   const Spot* spot_of(Module module, int depth);
   const Spot* spot_of(const Record& record);
+  // What is known of `parameter`, whose name is that of `spot`.
+  TiedEmbedding tied(const Record& parameter, const Spot& spot);
+  std::string module_of(const Spot& spot) const;
   static const Link* best(const Node& node, const Nodes& nodes);
   std::string path_of(const Spot& spot, std::string_view last) const;
 
@@ -243,6 +246,34 @@ std::string Namer::path_of(const Spot& spot, std::string_view last) const {
   return text;
 }
 
+std::string Namer::module_of(const Spot& spot) const {
+  std::string module = path_of(spot, "");
+  if (const auto root = nodes_.find(spot.root); module.empty() && root != nodes_.end())
+    module = root->second.type;
+  return module;
+}
+
+TiedEmbedding Namer::tied(const Record& parameter, const Spot& spot) {
+  TiedEmbedding tied;
+  std::string embedding, other;
+  const std::string module = module_of(spot);
+  for (const Slot& slot : parameter.slots) {
+    const auto node = nodes_.find(slot.module);
+    const Spot* const whole = spot_of(slot.module, 0);
+    if (slot.replaced || node == nodes_.end() || whole == nullptr) continue;
+    Spot its = *whole;
+    its.path.push_back(slot.name);
+    const bool is_embedding = node->second.type.find("Embedding") != std::string::npos;
+    std::string& found = is_embedding ? embedding : other;
+    if (std::string its_module = module_of(its); found.empty() || its_module == module)
+      found = std::move(its_module);
+  }
+  if (embedding.empty() || other.empty()) return tied;
+  tied.is_named_first = module == embedding;
+  tied.other_module = tied.is_named_first ? other : embedding;
+  return tied;
+}
+
 ProgramName Namer::name_of(uint64_t record) {
   ProgramName name;
   const Record* const one = find(record);
@@ -252,9 +283,8 @@ ProgramName Namer::name_of(uint64_t record) {
   const Spot* const spot = owner == nullptr ? nullptr : spot_of(*owner);
   if (spot != nullptr) {
     name.name = path_of(*spot, spot->path.back());
-    name.module = path_of(*spot, "");
-    if (const auto root = nodes_.find(spot->root); name.module.empty() && root != nodes_.end())
-      name.module = root->second.type;
+    name.module = module_of(*spot);
+    if (one->role == Role::kParameter && one->slots.size() > 1) name.tied = tied(*one, *spot);
   } else {
     name.name = owner == nullptr || owner->place.empty() ? "?" : owner->place;
     name.module = name.name;

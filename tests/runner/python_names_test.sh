@@ -65,6 +65,18 @@ for mode in train wrapped wrapped_once copies; do
   check "$mode: exit status" equal "$?" 0
   [[ $mode == wrapped* ]] || check "$mode: silent" equal "$(cat err)" ""  # torch itself warns there
   check "$mode: names" named_rightly cpu
+  [[ $mode == train ]] && check "layers of a tied weight, and of residual sums" python3 -c '
+import json
+device, = [one for one in json.load(open("report.json"))["peaks"]["devices"] if one["device"] == "cpu"]
+layers = {(row["op"], row["bytes"]): set() for row in device["rows"]}
+for row in device["rows"]:
+    if row["anonymous"] and row["phase"] == "forward":
+        layers[row["op"], row["bytes"]].add(row["module"])
+assert layers["aten::linear", 4 * 8 * 32 * 512] == {"head"}, layers
+assert layers["aten::cross_entropy_loss", 4 * 8 * 32 * 512] == {"head"}, layers
+assert layers["aten::embedding", 4 * 8 * 32 * 64] == {"embedding"}, layers
+sums = layers["aten::add", 4 * 8 * 32 * 64]
+assert sums and all(layer.startswith("blocks.") for layer in sums), layers'
 done
 run -- "$python" "$program" gathered
 check "gathered: exit status" equal "$?" 0
