@@ -129,6 +129,15 @@ bool looks_for_layers(const ThreadContext& thread) {
   return now != Phase::kBackward && now != Phase::kOptimizer;
 }
 
+// Returns the parameter of the later of two layers: of an embedding's and another the other, else
+// the newer one. So a residual sum is not the embedding's. 0: none.
+uint64_t of_later_layer(uint64_t first, uint64_t second) {
+  const auto rank = [](uint64_t parameter) {
+    return (parameter & core::kLookedUp) != 0 ? 0 : parameter;
+  };
+  return first == 0 || rank(second) > rank(first) ? second : first;
+}
+
 // An operator's inputs that need no gradient.
 class LayerInputs {
  public:
@@ -145,13 +154,13 @@ class LayerInputs {
   // The last parameter that a module of the program has told, and the first that is none. 0: none.
   uint64_t told_parameter() const { return told_parameter_; }
   uintptr_t first() const { return others_[0]; }
-  // The parameter of the first that a layer has made. 0: of none.
+  // The parameter of the one that the latest layer has made. 0: no layer has made any.
   uint64_t inherited(const core::Ledger& ledger) const {
+    uint64_t parameter = 0;
     for (size_t i = 0; i < count_; ++i) {
-      if (const uint64_t parameter = ledger.parameter_at(others_[i]); parameter != 0)
-        return parameter;
+      if (others_[i] != 0) parameter = of_later_layer(parameter, ledger.parameter_at(others_[i]));
     }
-    return 0;
+    return parameter;
   }
   void note_consumer(core::Ledger& ledger, uint64_t parameter) const {
     for (size_t i = 0; is_layer_ && i < count_; ++i) ledger.note_consumer(others_[i], parameter);
@@ -234,17 +243,11 @@ void adopt_inputs_of(ThreadContext& thread, const at::RecordFunction& fn) {
   }
 }
 
-// Returns the parameter of which the first or the last that an operator reads was made, that of the
-// later layer: of an embedding's and another the other, else the newer one.
-uint64_t newer_parameter(uintptr_t first, uintptr_t last) {
+// Returns the parameter of which the first or the last was made that an operator reads.
+uint64_t parameter_of(uintptr_t first, uintptr_t last) {
   const core::Ledger& ledger = RegistryState::get().ledger;
-  const uint64_t of_first = ledger.parameter_at(first);
-  if (last == first) return of_first;
-  const uint64_t of_last = ledger.parameter_at(last);
-  const auto rank = [](uint64_t parameter) {
-    return (parameter & core::kLookedUp) != 0 ? 0 : parameter;
-  };
-  return of_first == 0 || rank(of_last) > rank(of_first) ? of_last : of_first;
+  const uint64_t parameter = ledger.parameter_at(first);
+  return last == first ? parameter : of_later_layer(parameter, ledger.parameter_at(last));
 }
 
 void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, OperatorTraits traits) {
@@ -309,7 +312,7 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, Operato
     thread.parameter |= looked_up;
   } else {
     thread.inherited_parameter = inputs.told_parameter() != 0 ? inputs.told_parameter() | looked_up
-                                 : first_graded != 0 ? newer_parameter(first_graded, last_graded)
+                                 : first_graded != 0 ? parameter_of(first_graded, last_graded)
                                                      : inputs.inherited(state.ledger);
   }
   if (thread.nearest() == 0 && first_graded != 0 && reads_layers)
