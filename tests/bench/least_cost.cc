@@ -1,6 +1,7 @@
 // The least that it can cost to write down who made a storage, in one thread: memledger is not
 // linked. Each way of doing it does one thing more than the one before. There are no locks, no
 // order of births, no peaks, phases or layers: what memledger takes beyond the last is for those.
+// Then the same without inputs and results, as with RegistryOptions::Detail::kNames.
 //
 //   ./bazelw run //tests/bench:least_cost
 #include <ATen/core/Tensor.h>
@@ -30,7 +31,7 @@ namespace {
 // In this order, each with all before it.
 enum class Job : uint8_t {
   kNothing,
-  kCallbacks,  // LibTorch hands out operators, their inputs and results
+  kCallbacks,  // LibTorch tells of operators
   kDeleter,    // each block gets a deleter of ours
   kTable,      // its birth and death, with its bytes and the operator
   kShape,      // the result's shape and dtype
@@ -38,7 +39,7 @@ enum class Job : uint8_t {
   kInputs,     // each input's deleter, and whether it requires grad
 };
 constexpr std::array kNames = {"nothing",
-                               "callbacks with inputs and results",
+                               "callbacks",
                                "and a deleter",
                                "and a table: birth, death, bytes, operator",
                                "and shape and dtype of the result",
@@ -78,7 +79,8 @@ State state;
 
 void free_block(void* data) {
   if (state.does(Job::kTable)) {
-    Entry& entry = state.entry(reinterpret_cast<uintptr_t>(data), reinterpret_cast<uintptr_t>(data));
+    Entry& entry =
+        state.entry(reinterpret_cast<uintptr_t>(data), reinterpret_cast<uintptr_t>(data));
     if (entry.address != 0) {
       state.bytes -= entry.nbytes;
       if (entry.owner != nullptr) c10::raw::weak_intrusive_ptr::decref(entry.owner);
@@ -147,23 +149,23 @@ void end(const at::RecordFunction& fn, at::ObserverContext* /*context*/) {
   }
 }
 
-void run(bool smoke) {
+void run(bool smoke, bool with_values, Job last) {
   const int adds = smoke ? 1000 : 20000;
-  state.base = c10::GetAllocator(c10::kCPU);
   static Watching watching;
-  const at::CallbackHandle handle =
-      at::addGlobalCallback(at::RecordFunctionCallback(&start, &end)
-                                .needsInputs(true)
-                                .needsOutputs(true)
-                                .scopes({at::RecordScope::FUNCTION}));
+  const at::CallbackHandle handle = at::addGlobalCallback(at::RecordFunctionCallback(&start, &end)
+                                                              .needsInputs(with_values)
+                                                              .needsOutputs(with_values)
+                                                              .scopes({at::RecordScope::FUNCTION}));
   at::disableCallback(handle);
   const auto work = [adds] {
     const at::NoGradGuard no_grad;
     const at::Tensor a = at::ones({16, 16});
     for (int i = 0; i < adds; ++i) a.add(a);
   };
-  fmt::print("{} adds of 16x16 in one thread; ratio to bare [95 % interval]\n", adds);
-  for (size_t job = 1; job < kNames.size(); ++job) {
+  fmt::print(
+      "{} adds of 16x16 in one thread, {} inputs and results; ratio to bare [95 % interval]\n",
+      adds, with_values ? "with" : "without");
+  for (size_t job = 1; job <= static_cast<size_t>(last); ++job) {
     const PairedRatio ratio = compare(smoke ? 3 : 60, work, [&] {
       state.job = static_cast<Job>(job);
       at::reenableCallback(handle);
@@ -186,5 +188,9 @@ void run(bool smoke) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("Times the least that can be done about each storage.");
   absl::ParseCommandLine(argc, argv);
-  memledger::bench::run(absl::GetFlag(FLAGS_smoke));
+  using namespace memledger::bench;
+  state.base = c10::GetAllocator(c10::kCPU);
+  const bool smoke = absl::GetFlag(FLAGS_smoke);
+  run(smoke, /*with_values=*/true, Job::kInputs);
+  run(smoke, /*with_values=*/false, Job::kTable);
 }
