@@ -212,7 +212,9 @@ std::string moment_text(const RunReport& run, const RunOfDevice& device) {
   }
   const ReportRow* const last = device.peak.row_that_made_peak();
   if (last == nullptr) return text;
-  if (last->phase != Phase::kOther) {
+  // A model is made outside any pass.
+  const bool is_of_model = last->role == Role::kParameter || last->role == Role::kBuffer;
+  if (last->phase != Phase::kOther && !is_of_model) {
     text += fmt::format(", {}", to_string(last->phase));
     if (!last->module.empty()) text += " of " + table_name(last->module);
   }
