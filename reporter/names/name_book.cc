@@ -519,8 +519,9 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
           add_with_grad(known.name, Role::kParameter, known.module, param);
         }
         const auto add_state = [&](const std::string& slot, const at::Tensor& tensor) {
-          add(optimizer_name + "." + known.name + "." + slot, Role::kOptimizerState, known.module,
-              tensor);
+          std::string name = optimizer_name;
+          name.append(".").append(known.name).append(".").append(slot);
+          add(std::move(name), Role::kOptimizerState, known.module, tensor);
         };
         const TrainingRead read;
         if (steps_here || (may_be_read && read)) {

@@ -625,6 +625,7 @@ TEST_SUITE("machine formats") {
     MemReporter reporter;
     reporter.add_tensor("quote \" back \\ newline \n end", tensor);
     const Report report = reporter.collect();
+    // NOLINTNEXTLINE(bugprone-command-processor): a command of our own.
     FILE* python = popen(
         "python3 -c \"import json,sys; r=json.load(sys.stdin); d=r['devices'][0]; rows=d['rows']; "
         "assert r['schema']=='memledger.report/2'; "
