@@ -282,7 +282,8 @@ TEST_SUITE("names and roles") {
     torch::nn::Linear net(torch::nn::LinearOptions(321, 5).bias(false));
     net->forward(torch::ones({2, 321})).sum().backward();
     int64_t parameters = 0, gradients = 0;
-    for (const ReportRow& row : cpu(reporter.collect()).rows) {
+    const Report report = reporter.collect();
+    for (const ReportRow& row : cpu(report).rows) {
       CHECK(row.anonymous);
       if (row.role == Role::kParameter) parameters += row.nbytes.value_or(0);
       if (row.role == Role::kGradient) gradients += row.nbytes.value_or(0);
