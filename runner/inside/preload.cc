@@ -145,7 +145,8 @@ int main_of_program(int argc, char** argv, char** environment) {
   return program_main(argc, argv, environment);
 }
 
-bool is_path(const char* file) {
+// Whether what it opens may be what memledger waits for, and its caller does not matter.
+bool wants_a_look(const char* file) {
   return file != nullptr && strchr(file, '/') != nullptr && strchr(file, '$') == nullptr &&
          !__atomic_load_n(&done, __ATOMIC_ACQUIRE);
 }
@@ -190,7 +191,7 @@ __attribute__((visibility("default"))) int __libc_start_main(int (*main)(int, ch
 // matter who calls.
 __attribute__((visibility("default"))) MEMLEDGER_MAKES_TAIL_CALLS void* dlopen(const char* file,
                                                                                int mode) {
-  if (is_path(file)) return open_path(file, mode);
+  if (wants_a_look(file)) return open_path(file, mode);
   MEMLEDGER_TAIL_CALL real_dlopen()(file, mode);
 }
 
