@@ -10,6 +10,8 @@ source tests/support/shell_test.sh
 run="$PWD/$1" memledger="$PWD/$2" example="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
+# LibTorch keeps cuBLAS's workspaces by default up to 2.14, and later if asked.
+export TORCH_CUBLAS_WORKSPACE_CACHE=1
 shown_on_failure=(out)
 
 train() {  # GPU ARGUMENT…

@@ -7,6 +7,8 @@
 source tests/support/shell_test.sh
 run="$PWD/$1" memledger="$PWD/$2" example="$PWD/$3"
 cd "$TEST_TMPDIR" || exit 1
+# LibTorch keeps cuBLAS's workspaces by default up to 2.14, and later if asked.
+export TORCH_CUBLAS_WORKSPACE_CACHE=1
 unset BUILD_WORKING_DIRECTORY  # `bazel run` sets it, and the CSV would go there
 "$run" "$memledger" h200 "$example" >out || exit 1
 cat out

@@ -289,9 +289,13 @@ Finding finding_of(const Case& one, const Interval& interval) {
 void print_row(bool markdown, const std::string& name, const std::string& device,
                const std::string& low, const std::string& high, const std::string& real,
                const std::string& inside, const std::string& width) {
-  fmt::print(markdown ? "| {} | {} | {} | {} | {} | {} | {} |\n"
-                      : "{:<50}{:<24}{:>15}{:>15}{:>15}{:>16}{:>14}\n",
-             name, device, low, high, real, inside, width);
+  if (markdown) {
+    fmt::print("| {} | {} | {} | {} | {} | {} | {} |\n", name, device, low, high, real, inside,
+               width);
+  } else {
+    fmt::print("{:<50}{:<24}{:>15}{:>15}{:>15}{:>16}{:>14}\n", name, device, low, high, real,
+               inside, width);
+  }
   std::fflush(stdout);
 }
 

@@ -766,7 +766,8 @@ TEST_SUITE("other threads") {
         const testing::AllocationCount::Scope scope(truth());
         while (!go) {
         }
-        for (volatile int wait = 0; wait < round * 200; wait = wait + 1) {
+        std::atomic<int> waits{0};
+        while (waits.fetch_add(1, std::memory_order_relaxed) < round * 200) {
         }
         tensor = at::Tensor();
         std::vector<at::Tensor> strangers;

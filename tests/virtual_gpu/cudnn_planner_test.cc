@@ -421,7 +421,11 @@ TEST_CASE("the cuDNN of a Python environment is asked if it is of the release th
   CHECK(asks_wheel("cu13-9.98.0.56", "99800") == 1);
   CHECK(asks_wheel("cu13-9.97.2.21", "99800") == 0);
   CHECK(asks_wheel("cu12-9.98.0.56", "99800") == 0);
-  CHECK(cudnn_requirement() == "nvidia-cudnn-cu13==9.19.*");
+  // What torch's wheels require.
+  CHECK(cudnn_requirement() == (LIBTORCH_MINOR >= 15   ? "nvidia-cudnn-cu13==9.26.*"
+                                : LIBTORCH_MINOR >= 14 ? "nvidia-cudnn-cu13==9.24.*"
+                                : LIBTORCH_MINOR >= 12 ? "nvidia-cudnn-cu13==9.20.*"
+                                                       : "nvidia-cudnn-cu13==9.19.*"));
 }
 
 TEST_CASE("many threads ask at once, and a child of theirs") {
