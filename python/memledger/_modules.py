@@ -20,11 +20,13 @@ def parts_of(tensor: torch.Tensor) -> List[Tuple[str, torch.Tensor]]:
         flatten = getattr(tensor, "__tensor_flatten__", None)
         if flatten is None:
             return [("", tensor)]
-        names = flatten()[0]
+        # From torch 2.15 on a DTensor tells its device mesh, too.
+        inside = [(name, getattr(tensor, name)) for name in flatten()[0]]
+        inside = [(name, part) for name, part in inside if isinstance(part, torch.Tensor)]
         parts = []
-        for name in names:
-            suffix = "" if len(names) == 1 else "." + name
-            parts += [(suffix + inner, part) for inner, part in parts_of(getattr(tensor, name))]
+        for name, part in inside:
+            suffix = "" if len(inside) == 1 else "." + name
+            parts += [(suffix + inner, own) for inner, own in parts_of(part)]
         return parts
 
 

@@ -160,11 +160,13 @@ def begin():
             flatten = getattr(tensor, "__tensor_flatten__", None)
             if flatten is None:
                 return ((b"", tensor._cdata),)
-            names = flatten()[0]
+            # From torch 2.15 on a DTensor tells its device mesh, too.
+            inside = [(name, getattr(tensor, name)) for name in flatten()[0]]
+            inside = [(name, part) for name, part in inside if isinstance(part, Tensor)]
             parts = []
-            for name in names:
-                suffix = b"" if len(names) == 1 else b"." + encode(name)
-                parts += [(suffix + inner, cdata) for inner, cdata in parts_of(getattr(tensor, name))]
+            for name, part in inside:
+                suffix = b"" if len(inside) == 1 else b"." + encode(name)
+                parts += [(suffix + inner, cdata) for inner, cdata in parts_of(part)]
             return parts
 
     def tell_tensor(number, name, role, tensor):

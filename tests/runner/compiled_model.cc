@@ -58,6 +58,7 @@ AOTIRuntimeError AOTInductorModelContainerRun(AOTInductorModelContainerHandle /*
   outputs[0] = make(elements);
   aoti_torch_delete_tensor_object(buffer);
   aoti_torch_delete_tensor_object(inputs[0]);
+  inputs[0] = nullptr;  // from LibTorch 2.15 on the caller frees what is left
   return 0;
 }
 AOTIRuntimeError AOTInductorModelContainerGetNumConstants(AOTInductorModelContainerHandle /*model*/,

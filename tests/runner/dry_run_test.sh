@@ -5,6 +5,8 @@
 source tests/support/shell_test.sh
 memledger="$1" program="$2" measure_program="$3"
 export MEMLEDGER_VIRTUAL_GPU_CUDNN=model
+# LibTorch keeps cuBLAS's workspaces by default up to 2.14, and later if asked.
+export TORCH_CUBLAS_WORKSPACE_CACHE=1
 cd "$TEST_TMPDIR" || exit 1
 memledger="$OLDPWD/$memledger" program="$OLDPWD/$program" measure_program="$OLDPWD/$measure_program"
 shown_on_failure=(out err)
