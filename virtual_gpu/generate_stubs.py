@@ -198,7 +198,7 @@ def main():
     parser.add_argument("--libtorch", required=True, help="LibTorch's lib folder")
     parser.add_argument("--headers", default="", help="folder of cuda_runtime_api.h and cuda.h: all their functions are generated, too")
     parser.add_argument("--answers", help="the library of considered functions; copied under the name %s" % OURS)
-    parser.add_argument("--cc", default="cc", help="C compiler")
+    parser.add_argument("--cc", default="cc", help="compiler; one of C++ will do")
     parser.add_argument("--list", action="store_true", help="print what would be made, as library, version, function")
     parser.add_argument("--out", help="folder for the libraries and preload.txt")
     arguments = parser.parse_args()
@@ -230,7 +230,9 @@ def main():
         with open(source, "w") as file:
             file.write(c_source(soname, set().union(*left.values()) if left else set()))
         # Not optimised: the compiler has nothing to gain here, and half of the time to lose.
-        command = [arguments.cc, "-shared", "-fPIC", "-O0", "-w", "-nostdlib", "-s", "-o", os.path.join(arguments.out, soname), source]
+        command = [arguments.cc, "-shared", "-fPIC", "-O0", "-w", "-nostdlib", "-s", "-o", os.path.join(arguments.out, soname)]
+        # A C++ compiler would take the file for C++, and mangle the names.
+        command += ["-x", "c", source, "-x", "none"]
         command += ["-Wl,-soname," + soname, "-Wl,-rpath,$ORIGIN", "-Wl,--hash-style=gnu", "-Wl,--no-as-needed", answers]
         script = source[:-1] + "map"
         if any(versions):

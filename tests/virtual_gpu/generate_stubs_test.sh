@@ -84,6 +84,8 @@ export LD_LIBRARY_PATH="$PWD/lib:$PWD/real"
 preload() { sed "s|^|$1/|" "$1/preload.txt" | tr '\n' ':'; }
 check "with the real ones" equal "$(./main)" "$((7 + 700 + 7 + 7 + 7 + 1))"
 check "with the stand-ins" equal "$(LD_PRELOAD="$(preload "$PWD/made")" ./main)" "$((3 + 1))"
+python3 "$generator" --libtorch lib --answers libanswers.so --cc "${CXX:-c++}" --out made_by_cxx || exit 1
+check "with those of a C++ compiler" equal "$(LD_BIND_NOW=1 LD_PRELOAD="$(preload "$PWD/made_by_cxx")" ./main)" "$((3 + 1))"
 
 # No CUDA in it: nothing to preload, and that is no error.
 mkdir empty
