@@ -36,13 +36,17 @@ check "with the same peak" equal "$(figure "j['devices'][0]['reserved_peak']['lo
 dry_run 0 --gpu="h100$one_order" --json -- "$program" 600 lengths
 check "steps that differ are seen until they come again" equal "$(figure "j['program']['until']")" repeat
 
-# Epochs of eight batches and a smaller one, which lets the peak move in the second epoch.
+# Epochs of eight batches and a smaller one, which lets the peak move after the first epoch; with
+# which size is up to LibTorch's release.
 all_epochs=20
 [[ -z "${MEMLEDGER_FULL:-}" ]] || all_epochs='3 20'
 for epochs in $all_epochs; do
-  "$memledger" run --quiet --virtual-gpu=h100 -- "$program" "$epochs" epochs=500 >truth
+  for rows in 500 460; do
+    "$memledger" run --quiet --virtual-gpu=h100 -- "$program" "$epochs" epochs=$rows >truth
+    [[ "$(sed -n 9p truth | cut -d' ' -f3)" -lt "$(tail -1 truth | cut -d' ' -f3)" ]] && break
+  done
   check "$epochs epochs: the peak moves after the first" test "$(sed -n 9p truth | cut -d' ' -f3)" -lt "$(tail -1 truth | cut -d' ' -f3)"
-  dry_run 0 --gpu="h100$one_order" --json -- "$program" "$epochs" epochs=500
+  dry_run 0 --gpu="h100$one_order" --json -- "$program" "$epochs" epochs=$rows
   check "$epochs epochs: the reserved peak is inside" test "$(figure "j['devices'][0]['reserved_peak']['low']")" \
     -le "$(tail -1 truth | cut -d' ' -f3)" -a "$(figure "j['devices'][0]['reserved_peak']['high']")" -ge "$(tail -1 truth | cut -d' ' -f3)"
   check "$epochs epochs: so is the allocated" test "$(figure "j['devices'][0]['allocated_peak']['low']")" \

@@ -20,11 +20,11 @@ figure() {  # EXPRESSION, in which d is the JSON and t what was tried
   python3 -c "import json; d = json.load(open('out')); t = d.get('tried'); print($1)"
 }
 runs() {  # BATCH: whether LibTorch runs it to its end, with the most that a device may take
-  "$memledger" run --quiet --virtual-gpu=h100:512MiB,events=late,workspaces=upper,reads=all -- \
+  "$memledger" run --quiet --virtual-gpu=h100:640MiB,events=late,workspaces=upper,reads=all -- \
     "$program" 4 "batch=$1" >/dev/null 2>&1
 }
 
-fit 0 --gpu=h100:512MiB --arg='batch={}' --json --svg=peak.svg -- "$program" 4
+fit 0 --gpu=h100:640MiB --arg='batch={}' --json --svg=peak.svg -- "$program" 4
 largest="$(figure "d['largest']")"
 check "the schema" equal "$(figure "d['schema']")" memledger.fit/1
 check "the next is the one above" equal "$(figure "d['next']")" "$((largest + 1))"
@@ -38,16 +38,16 @@ check "the picture is XML" python3 -c 'import xml.dom.minidom; xml.dom.minidom.p
 check "with a mark for each value" equal "$(grep -c 'class="value"' peak.svg)" \
   "$(figure "sum(x['process_peak']['low'] <= 2 * x['capacity_bytes'] for x in t)")"
 
-fit 0 --gpu=h100:512MiB --from="$largest" --to="$((largest + 1))" --arg='batch={}' -- "$program" 4
-check "the sentence" matches out "^h100:512MiB: the largest that fits is batch=$largest; batch=$((largest + 1)) (does not fit|is not known): "
+fit 0 --gpu=h100:640MiB --from="$largest" --to="$((largest + 1))" --arg='batch={}' -- "$program" 4
+check "the sentence" matches out "^h100:640MiB: the largest that fits is batch=$largest; batch=$((largest + 1)) (does not fit|is not known): "
 check "the settings" matches out 'PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: (fits|does not fit|not known)'
 check "no line is too long" equal "$(awk 'length > 200' out)" ""
 cp out once
-fit 0 --gpu=h100:512MiB --from="$largest" --to="$((largest + 1))" -- "$program" 4 'batch={}'
+fit 0 --gpu=h100:640MiB --from="$largest" --to="$((largest + 1))" -- "$program" 4 'batch={}'
 check "twice the same, and {} may stand in the program's own argument" cmp out once
 check "the picture's bars" matches out "^ *$largest .*#+.*fits$"
 
-fit 0 --gpu=h100:512MiB --to=9 --arg='batch={}' --json=fit.json -- "$program" 4
+fit 0 --gpu=h100:640MiB --to=9 --arg='batch={}' --json=fit.json -- "$program" 4
 check "all fit: said" has out "the largest that fits is batch=9, and no larger value was asked for"
 check "the JSON in a file" has fit.json '"largest":9,"next":null,"end":"all fit"'
 fit 10 --gpu=h100:64MiB --arg='batch={}' -- "$program" 4
@@ -55,7 +55,7 @@ check "none fits: what is short" matches out 'none fits: batch=1 does not fit: '
 fit 2 --gpu=h100 --arg='ignored={}' -- "$program" 2
 check "a value that changes nothing" has out "no answer: the value does not change the peak"
 fit 12 --gpu=h100 --arg='batch={}' -- "$program" 2 fail
-fit 12 --gpu=h100:512MiB -- /bin/sh -c "[ {} -lt 4 ] || { echo no such batch; exit 3; }; exec '$program' 2 batch={}"
+fit 12 --gpu=h100:640MiB -- /bin/sh -c "[ {} -lt 4 ] || { echo no such batch; exit 3; }; exec '$program' 2 batch={}"
 check "a program that fails at some value: said" matches out 'no answer: .* failed: the program ended with 3.*; .* fits; is there a largest'
 check "its last lines" has err "no such batch"
 fit 2 --gpu=h100 --arg='batch=' -- "$program" 2
