@@ -42,6 +42,9 @@ TEST_COPTS = SEES_LIBTORCH_INLINES_COPTS + ["-O0"]
 # //third_party/precompiled:torch_in_tests, too.
 PRECOMPILED_TEST_COPTS = TEST_COPTS + ["-include", "third_party/precompiled/torch_in_tests.h"]
 
+# Beside those, for tests of what differs between LibTorch's releases.
+LIBTORCH_MINOR_COPTS = ["-DLIBTORCH_MINOR=%d" % LIBTORCH_VERSION[1]]
+
 # For tests of stacks: a tail call would remove the caller's frame, inlining the function's line.
 EXACT_STACKS_COPTS = MEMLEDGER_COPTS + [
     "-g",

@@ -89,6 +89,27 @@ class Reports(unittest.TestCase):
         for device in report["devices"]:
             self.assertEqual(device["unexplained_bytes"], 0)
 
+    def test_a_tensor_that_wraps_one(self):
+        class Placed(torch.Tensor):
+            @staticmethod
+            def __new__(cls, inner):
+                return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+            def __init__(self, inner):
+                self.inner, self.place = inner, "here"
+
+            def __tensor_flatten__(self):  # DTensor tells what is no tensor from torch 2.15 on
+                return ["inner", "place"], None
+
+            @classmethod
+            def __torch_dispatch__(cls, function, types, arguments=(), keywords=None):
+                raise NotImplementedError(function)
+
+        net = torch.nn.Module()
+        net.register_buffer("placed", Placed(torch.zeros(64, 64)))
+        row = rows_of(memledger.MemReporter(net))["placed"]
+        self.assertEqual((row["role"], row["bytes"]), ("buffer", 64 * 64 * 4))
+
     def test_tied_weights(self):
         one, two = torch.nn.Linear(256, 256), torch.nn.Linear(256, 256)
         two.weight = one.weight

@@ -110,8 +110,8 @@ TEST_CASE("a captured graph keeps its pool until it is reset") {
 TEST_CASE("random numbers in a graph") {
   const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
   at::Tensor output = at::zeros({1000}, kCuda0);
-  output
-      .uniform_();  // LibTorch 2.15 makes its generator when it is first used, and not in a capture
+  // LibTorch 2.15 makes its generator when it is first used, and refuses to in a capture.
+  output.uniform_();
   at::cuda::CUDAGraph graph;
   graph.capture_begin();
   output.uniform_();

@@ -43,6 +43,25 @@ class Model(nn.Module):
         return self.head(self.norm(y.transpose(1, 2)).transpose(1, 2))
 
 
+class Placed(torch.Tensor):
+    """Wraps a tensor, and tells beside it what is none, as DTensor does from torch 2.15 on."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner):
+        self._local_tensor = inner
+        self.place = "here"
+
+    def __tensor_flatten__(self):
+        return ["_local_tensor", "place"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), keywords=None):
+        raise NotImplementedError(function)
+
+
 def loss_of(model, device="cpu"):
     x = torch.randint(0, 512, (8, 32), device=device)
     return F.cross_entropy(model(x).flatten(0, 1), x.flatten())
@@ -67,11 +86,12 @@ def tell(prefix, model, optimizer=None):
             size = size_of(state)
             print(f"{type(optimizer).__name__}.{prefix}{name}.{slot}", "optimizer_state", size)
     for name, tensor in model.named_buffers():
-        print(prefix + name, "buffer", tensor.untyped_storage().nbytes())
+        print(prefix + name, "buffer", size_of(tensor))
 
 
 def mode_train(device):
     model = Model().to(device)
+    model.register_buffer("placed", Placed(torch.zeros(64, 64, device=device)))
     optimizer = torch.optim.AdamW(model.parameters())
     train(model, optimizer, device)
     tell("", model, optimizer)
