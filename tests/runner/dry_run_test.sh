@@ -33,7 +33,7 @@ mv prediction.json out
 check "the program was ended after a step" equal "$(figure "j['program']['ended']")" step
 check "whose steps were alike" equal "$(figure "j['program']['until']")" alike
 check "with the same peak" equal "$(figure "j['devices'][0]['reserved_peak']['low']")" "$reserved"
-dry_run 0 --gpu="h100$one_order" --json -- "$program" 600 lengths
+dry_run 0 --gpu="h100$one_order" --json -- "$program" 1000 lengths
 check "steps that differ are seen until they come again" equal "$(figure "j['program']['until']")" repeat
 
 # Epochs of eight batches and a smaller one, which lets the peak move after the first epoch; with
