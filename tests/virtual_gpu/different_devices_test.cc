@@ -3,10 +3,13 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "virtual_gpu/profiles.h"
 
@@ -22,6 +25,7 @@ int nvmlDeviceGetCount_v2(unsigned* count);
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, char** handle);
 int nvmlDeviceGetHandleByPciBusId_v2(const char* text, char** handle);
 int nvmlDeviceGetHandleByUUID(const char* text, char** handle);
+int nvmlDeviceGetGpuFabricInfoV(char* handle, void* info);
 int nvmlDeviceGetIndex(char* handle, unsigned* index);
 int nvmlDeviceGetName(char* handle, char* text, unsigned length);
 int nvmlDeviceGetUUID(char* handle, char* text, unsigned length);
@@ -132,6 +136,26 @@ TEST_CASE("NVML counts all of them, and finds CUDA's by bus and UUID") {
   // The hidden one has a bus, but no number of CUDA's.
   CHECK(cudaDeviceGetByPCIBusId(&device, "0000:27:00.0") == cudaErrorInvalidDevice);
   CHECK(nvmlDeviceGetHandleByPciBusId_v2("0000:27:00.0", &handle) == 0);
+}
+
+TEST_CASE("NVML knows no fabric between devices, and says so in the caller's version") {
+  char* handle = nullptr;
+  REQUIRE(nvmlDeviceGetHandleByIndex_v2(0, &handle) == 0);
+  for (const auto& [version, size] : {std::pair{2u, 36u}, std::pair{3u, 40u}}) {
+    CAPTURE(version);
+    std::array<unsigned char, 48> info;
+    info.fill(0xff);
+    const unsigned asked = version << 24 | size;
+    std::memcpy(info.data(), &asked, sizeof asked);
+    CHECK(nvmlDeviceGetGpuFabricInfoV(handle, info.data()) == 0);
+    unsigned answered = 0;
+    std::memcpy(&answered, info.data(), sizeof answered);
+    CHECK(answered == asked);
+    CHECK(std::all_of(info.begin() + 4, info.begin() + size, [](auto byte) { return byte == 0; }));
+    CHECK(std::all_of(info.begin() + size, info.end(), [](auto byte) { return byte == 0xff; }));
+  }
+  unsigned first_version = 1 << 24 | 28;
+  CHECK(nvmlDeviceGetGpuFabricInfoV(handle, &first_version) == 25);  // version mismatch
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ constexpr int kInvalidArgument = 2;
 constexpr int kNotSupported = 3;
 constexpr int kNotFound = 6;
 constexpr int kInsufficientSize = 7;
+constexpr int kVersionMismatch = 25;
 
 char handles[8];
 
@@ -68,6 +69,16 @@ struct Utilization {
   unsigned gpu, memory;
 };
 
+// The second version; later ones are longer.
+struct FabricInfo {
+  unsigned version;
+  unsigned char cluster[16];
+  int status;
+  unsigned clique;
+  unsigned char state;  // 0: not supported
+  unsigned health;
+};
+
 template <typename P>
 int processes(Handle handle, unsigned* count, P* process) {
   if (!is_handle(handle) || !count) return kInvalidArgument;
@@ -104,6 +115,8 @@ MEMLEDGER_ANSWER const char* nvmlErrorString(int error) {
       return "Not Found";
     case kInsufficientSize:
       return "Insufficient Size";
+    case kVersionMismatch:
+      return "Argument Version Mismatch";
     default:
       return "Unknown Error";
   }
@@ -223,4 +236,14 @@ MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemoteDeviceType(Handle, unsigned, int*)
 MEMLEDGER_ANSWER int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle, unsigned, void*) {
   return kNotSupported;
 }
-MEMLEDGER_ANSWER int nvmlDeviceGetGpuFabricInfoV(Handle, void*) { return kNotSupported; }
+// What a card without a fabric answers. At a failure LibTorch 2.13 ends a program that has
+// expandable segments (github.com/pytorch/pytorch/issues/186374).
+MEMLEDGER_ANSWER int nvmlDeviceGetGpuFabricInfoV(Handle handle, FabricInfo* info) {
+  if (!is_handle(handle) || !info) return kInvalidArgument;
+  const unsigned version = info->version;
+  const size_t size = version & 0xffffff;
+  if (size < sizeof *info) return kVersionMismatch;
+  std::memset(info, 0, size);
+  info->version = version;
+  return kSuccess;
+}
