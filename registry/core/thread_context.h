@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
+#include "absl/base/optimization.h"
 #include "registry/core/name_table.h"
 #include "registry/core/optimizer_phase.h"
 #include "registry/core/stack_table.h"
@@ -83,20 +85,29 @@ struct ThreadContext {
   uint64_t nearest() const noexcept { return parameter != 0 ? parameter : inherited_parameter; }
 
   Birthplace birthplace() const noexcept {
-    Birthplace birthplace;
-    birthplace.op = op;
-    birthplace.autograd_node = autograd_node;
-    birthplace.label = label;
-    birthplace.forward_op = forward_op;
-    birthplace.forward_label = node_depth > 0 ? forward_label : op_depth > 0 ? inherited_label : 0;
-    const bool is_told_by_node = node_depth > 0 && (forward_parameter != 0 || op_depth == 0);
-    birthplace.parameter = is_told_by_node ? forward_parameter : op_depth > 0 ? nearest() : 0;
-    birthplace.parameter_inferred = birthplace.parameter != 0 && (node_depth > 0 || parameter == 0);
-    birthplace.thread = thread;
-    birthplace.op_sequence = op_sequence;
-    birthplace.phase = phase.phase(op_depth > 0, node_depth > 0);
-    birthplace.phase_inferred = phase.is_inferred(op_depth > 0);
-    return birthplace;
+    Birthplace place;
+    tell(place, place.parameter, place);
+    return place;
+  }
+  // Writes the birthplace where it is kept: a Birthplace, or an entry of the table.
+  template <typename Place, typename Flags>
+  void tell(Place& place, uint64_t& its_parameter, Flags& flags) const noexcept {
+    const bool in_operator = op_depth > 0, in_node = node_depth > 0;
+    const auto set = [](auto& name, NameId id) {
+      name = static_cast<std::remove_reference_t<decltype(name)>>(id);
+    };
+    set(place.op, op);
+    set(place.autograd_node, autograd_node);
+    set(place.label, label);
+    set(place.forward_op, forward_op);
+    set(place.forward_label, in_node ? forward_label : in_operator ? inherited_label : 0);
+    const bool is_told_by_node = in_node && (forward_parameter != 0 || !in_operator);
+    its_parameter = is_told_by_node ? forward_parameter : in_operator ? nearest() : 0;
+    flags.parameter_inferred = its_parameter != 0 && (in_node || parameter == 0);
+    place.thread = thread;
+    place.op_sequence = op_sequence;
+    place.phase = phase.phase(in_operator, in_node);
+    flags.phase_inferred = phase.is_inferred(in_operator);
   }
 };
 
@@ -106,9 +117,12 @@ void number_thread(ThreadContext& mine) noexcept;
 
 // Returns the calling thread's context; the first call gives the thread its number. Never throws.
 inline ThreadContext& this_thread() noexcept {
-  ThreadContext& mine = thread_context;
-  if (mine.thread == 0) number_thread(mine);
-  return mine;
+  ThreadContext* mine = &thread_context;
+  // Else compilers take the address for a constant, and compute it anew at each use: in a shared
+  // library by a call.
+  __asm__("" : "+r"(mine));
+  if (ABSL_PREDICT_FALSE(mine->thread == 0)) number_thread(*mine);
+  return *mine;
 }
 
 // Tells readers on other threads which outermost operator each thread is running: a storage made by
