@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "registry/core/huge_pages.h"
 
 namespace memledger::core {
@@ -34,10 +35,12 @@ class AddressIndex {
     }
   }
 
+  // Returns whether insert() may be called.
+  bool has_room() const noexcept { return size_ < most_; }
   // Makes room for one more; call it before find(). Throws std::bad_alloc, and then nothing has
   // changed.
   void make_room() {
-    if (4 * (size_ + 1) > 3 * cells_.size()) grow();
+    if (!has_room()) grow();
   }
   // Puts a slot where find() has found none, or another that it replaces.
   void insert(uintptr_t address, size_t place, Slot slot) noexcept {
@@ -45,7 +48,7 @@ class AddressIndex {
     size_ += cell.slot == kNone;
     cell = {slot, hash_of(address)};
   }
-  void erase(size_t place) noexcept {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void erase(size_t place) noexcept {
     --size_;
     // What was put further on for want of a nearer place moves up.
     for (size_t later = next(place);; later = next(later)) {
@@ -80,6 +83,7 @@ class AddressIndex {
   void grow() {
     LargeVector<Cell> cells(cells_.empty() ? kLeast : 2 * cells_.size());
     cells_.swap(cells);
+    most_ = cells_.size() / 4 * 3;
     shift_ = 32 - static_cast<uint32_t>(__builtin_ctzll(cells_.size()));
     for (const Cell& cell : cells) {
       if (cell.slot == kNone) continue;
@@ -91,6 +95,7 @@ class AddressIndex {
 
   LargeVector<Cell> cells_;
   size_t size_ = 0;
+  size_t most_ = 0;
   uint32_t shift_ = 0;
 };
 

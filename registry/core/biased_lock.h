@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/base/attributes.h"
 #include "absl/base/thread_annotations.h"
 #include "registry/core/lock.h"
 
@@ -46,7 +47,8 @@ class ABSL_LOCKABLE BiasedLock {
   enum class Way : uint8_t { kSlow = 255 };
   static constexpr size_t kMostOwners = 4;
 
-  Way lock(uint32_t thread) ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE Way lock(uint32_t thread)
+      ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const uint32_t owner = owner_.load(std::memory_order_relaxed);
     if (owner / kMostOwners == thread && enter(owner)) {
       note_locked();
@@ -84,7 +86,7 @@ class ABSL_LOCKABLE BiasedLock {
   static constexpr uint32_t kMostInARow = 1 << 16;
   static constexpr uint32_t kWorthwhile = 2048;
 
-  bool enter(uint32_t owner) noexcept {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE bool enter(uint32_t owner) noexcept {
     std::atomic<uint32_t>& busy = busy_[owner % kMostOwners];
     if (busy.load(std::memory_order_relaxed) != 0) return false;  // from a signal handler
 #if MEMLEDGER_THREAD_SANITIZER

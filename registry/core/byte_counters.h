@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/base/attributes.h"
 #include "absl/base/thread_annotations.h"
 #include "registry/core/biased_lock.h"
 #include "registry/core/lock.h"
@@ -50,7 +51,8 @@ class alignas(64) DeviceCounters {
   };
   // Both return the number of the event. `labels` has a bit for each label whose bytes include
   // these; `id` is the storage's.
-  uint64_t add(int64_t nbytes, LabelSet labels, Caller caller, uint64_t id) noexcept {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE uint64_t add(int64_t nbytes, LabelSet labels, Caller caller,
+                                            uint64_t id) noexcept {
     if (labels == 0) {
       Share& share = shares_[caller.share % kShares];
       const BiasedLockHolder hold(share.lock, caller.thread);
@@ -62,7 +64,8 @@ class alignas(64) DeviceCounters {
     }
     return add_under_lock(nbytes, labels, caller, id);
   }
-  uint64_t subtract(int64_t nbytes, LabelSet labels, Caller caller) noexcept {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE uint64_t subtract(int64_t nbytes, LabelSet labels,
+                                                 Caller caller) noexcept {
     if (labels == 0) {
       Share& share = shares_[caller.share % kShares];
       const BiasedLockHolder hold(share.lock, caller.thread);

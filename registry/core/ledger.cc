@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "registry/core/ledger_events.h"
 #include "registry/core/thread_context.h"
 
 namespace memledger::core {
@@ -32,7 +33,8 @@ size_t Ledger::sweep_some(Shard& shard, Slot& next, size_t most,
     next = entry.newer;
     if (wanted_for_instants(entry)) {
       ++wanted;
-    } else if (!is_wanted_for_peaks(entry, *shard.totals_of(entry.device)->counters)) {
+    } else if (!is_wanted_for_peaks(entry, entry.death_order,
+                                    *shard.totals_of(entry.device)->counters)) {
       for (Slot* const other : {&shard.sweeping, &shard.unpinning}) {
         if (*other == slot) *other = next;
       }
@@ -44,7 +46,7 @@ size_t Ledger::sweep_some(Shard& shard, Slot& next, size_t most,
   return wanted;
 }
 
-void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) {
+void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) noexcept {
   Entry& entry = shard.entry(slot);
   if (shard.ring != nullptr) shard.ring->add(entry, /*birth=*/false);
   totals.table_bytes -= entry.nbytes;
@@ -56,7 +58,7 @@ void Ledger::bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_o
   entry.death_epoch = epoch_;
   entry.death_order = death_order;
   const bool for_instants = entry.birth_epoch <= newest_pin_;
-  bool for_peaks = is_wanted_for_peaks(entry, *totals.counters);
+  bool for_peaks = is_wanted_for_peaks(entry, death_order, *totals.counters);
   if (for_peaks && !keep_peaks_.load(std::memory_order_relaxed)) {
     totals.counters->note_lost_death(death_order);
     for_peaks = false;
@@ -83,15 +85,6 @@ uint64_t Ledger::new_number() noexcept {
   return ledgers.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-inline uint64_t Ledger::take_id(ThreadContext& thread) noexcept {
-  IdBlock& block = thread.ids;
-  const uint64_t taken = id_blocks_.taken.load(std::memory_order_relaxed);
-  if (block.next == block.end || taken - block.seen > kMostBlocksSince || block.ledger != number_)
-    return take_id_block(thread);
-  block.seen = taken;
-  return block.next++;
-}
-
 uint64_t Ledger::take_id_block(ThreadContext& thread) noexcept {
   const uint64_t number = id_blocks_.taken.fetch_add(1, std::memory_order_relaxed);
   const uint64_t first = number * kIdBlock + 1;
@@ -100,105 +93,55 @@ uint64_t Ledger::take_id_block(ThreadContext& thread) noexcept {
 }
 
 uint64_t Ledger::note_birth(const Birth& birth, void** lost_owner, BornEntry* born) noexcept {
-  return note_birth(birth, this_thread(), lost_owner, born);
+  void* lost = nullptr;
+  BornEntry made = {};
+  ThreadContext& thread = this_thread();
+  const Birthplace& place = birth.birthplace;
+  const uint64_t id = enter(
+      birth,
+      [&place](Entry& entry, Entry::Flags& flags) {
+        entry.set_birthplace(place);
+        flags.phase_inferred = place.phase_inferred;
+        flags.parameter_inferred = place.parameter_inferred;
+      },
+      place.thread != 0 ? place.thread : thread.thread, thread, lost, made);
+  if (lost_owner != nullptr && lost != nullptr) *lost_owner = lost;
+  if (born != nullptr && id != 0) *born = made;
+  return id;
 }
 
-uint64_t Ledger::note_birth(const Birth& birth, ThreadContext& thread, void** lost_owner,
-                            BornEntry* born) noexcept {
-  Shard& shard = shard_of(birth.address);
-  const DeviceCounters::Caller caller = {
-      thread.thread, birth.birthplace.thread != 0 ? birth.birthplace.thread : thread.thread};
+Ledger::ShardTotals* Ledger::make_room(Shard& shard, const Block& block,
+                                       void*& lost_owner) noexcept {
   try {
-    const BiasedLockHolder hold(shard.lock, thread.thread);
-    ShardTotals* const known = shard.totals_of(birth.device);
-    ShardTotals& totals = known != nullptr ? *known : add_totals(shard, birth.device);
-    DeviceCounters& counters = *totals.counters;
+    ShardTotals* const known = shard.totals_of(block.device);
+    ShardTotals& totals = known != nullptr ? *known : add_totals(shard, block.device);
     shard.by_address.make_room();
-    const AddressIndex::Found there = shard.look_up(birth.address);
-    if (there.slot != kNone) {
-      // Its free went past us. The counter keeps its bytes, so reports show them as unexplained.
-      Entry& lost = shard.entry(there.slot);
-      void* const owner = lost.owner;
-      lost.owner = nullptr;
-      if (lost_owner != nullptr) *lost_owner = owner;
-      ShardTotals& lost_from = *shard.totals_of(lost.device);
-      bury(shard, there.slot, lost_from, lost_from.counters->pass());
-      note_dropped_record();
-    }
-    Slot slot = kNone;
-    try {
-      slot = shard.take_slot();
-    } catch (...) {
-      if (there.slot != kNone) shard.by_address.erase(there.place);
-      throw;
-    }
-    shard.by_address.insert(birth.address, there.place, slot);
-    Entry& entry = shard.entry(slot);
-    const uint64_t id = take_id(thread);
-    if (born != nullptr) *born = {&entry, id, birth.address};
-    entry.id = id;
-    entry.address = birth.address;
-    entry.nbytes = birth.nbytes;
-    entry.birth_epoch = epoch_;
-    entry.owner = nullptr;
-    entry.base_deleter = birth.base_deleter;
-    entry.set_birthplace(birth.birthplace);
-    entry.stack = birth.stack;
-    entry.stack_weight = birth.stack_weight;
-    entry.shape.clear();
-    entry.peak_labels = static_cast<uint16_t>(birth.adopted ? 0 : birth.peak_labels);
-    entry.device = birth.device;
-    entry.state.store(0, std::memory_order_relaxed);
-    Entry::Flags flags = {};
-    flags.phase_inferred = birth.birthplace.phase_inferred;
-    flags.parameter_inferred = birth.birthplace.parameter_inferred;
-    flags.adopted = birth.adopted;
-    flags.raw_block = birth.raw_block;
-    flags.names_only = birth.names_only;
-    entry.flags = flags;
-    shard.append(shard.live, slot);
-
-    totals.table_bytes += birth.nbytes;
-    if (birth.adopted) totals.adopted_bytes += birth.nbytes;
-    if (birth.raw_block) totals.raw_block_bytes += birth.nbytes;
-    if (birth.adopted) {
-      entry.birth_order = unseen_births_.load(std::memory_order_relaxed)
-                              ? counters.add_unseen(birth.nbytes, caller, id)
-                              : counters.add_adopted(birth.nbytes);
-    } else {
-      totals.allocated_bytes += birth.nbytes;
-      ++totals.allocated_count;
-      entry.birth_order = counters.add(birth.nbytes, entry.peak_labels, caller, id);
-    }
-    if (shard.ring != nullptr) shard.ring->add(entry, /*birth=*/true);
-    return id;
+    if (shard.free == kNone) shard.give_back(shard.take_new_slot());
+    return &totals;
   } catch (...) {
-    // No memory for a entry. No exception may reach the program.
+    const AddressIndex::Found there = shard.look_up(block.address);
+    if (there.slot != kNone) {
+      lost_owner = drop_lost(shard, there.slot);
+      shard.by_address.erase(there.place);
+    }
     note_dropped_record();
-    return 0;
+    return nullptr;
   }
+}
+
+void* Ledger::drop_lost(Shard& shard, Slot slot) noexcept {
+  Entry& lost = shard.entry(slot);
+  void* const owner = lost.owner;
+  lost.owner = nullptr;
+  ShardTotals& totals = *shard.totals_of(lost.device);
+  bury(shard, slot, totals, totals.counters->pass());
+  note_dropped_record();
+  return owner;
 }
 
 std::optional<Ledger::Death> Ledger::note_death(uintptr_t address) noexcept {
   const uint32_t thread = calling_thread();
   return note_death(address, {thread, thread});
-}
-
-std::optional<Ledger::Death> Ledger::note_death(uintptr_t address,
-                                                DeviceCounters::Caller caller) noexcept {
-  Shard& shard = shard_of(address);
-  const BiasedLockHolder hold(shard.lock, caller.thread);
-  const auto [place, slot] = shard.look_up(address);
-  if (slot == kNone) return std::nullopt;
-  Entry& record = shard.entry(slot);
-  const Death death{record.id, record.nbytes, record.base_deleter, record.owner, record.device};
-  ShardTotals& totals = *shard.totals_of(record.device);  // made at its birth
-  bury(shard, slot, totals, totals.counters->subtract(death.nbytes, record.peak_labels, caller));
-  shard.by_address.erase(place);
-
-  totals.freed_bytes += death.nbytes;
-  ++totals.freed_count;
-  return death;
 }
 
 bool Ledger::describe(uintptr_t address, uint32_t thread, uint32_t op_sequence,
@@ -284,18 +227,19 @@ void Ledger::note_consumer(uintptr_t address, uint64_t consumer) noexcept {
   record.flags.has_consumer = true;
 }
 
-void Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
+bool Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
   const uint64_t parameter = id_at(leaf);
   Shard& shard = shard_of(gradient);
   const BiasedLockHolder hold(shard.lock, calling_thread());
   Entry* const there = shard.find(gradient);
-  if (there == nullptr) return;
+  if (there == nullptr) return false;
   Entry& record = *there;
-  if (record.flags.parameter_like) return;
+  if (record.flags.parameter_like) return false;
   record.flags.gradient = true;
   record.parameter_or_consumer = parameter;
   record.flags.has_consumer = false;
   record.flags.parameter_inferred = false;
+  return !record.described();
 }
 
 uint64_t Ledger::mark_library_workspace(uintptr_t address, DeviceKey device) noexcept {

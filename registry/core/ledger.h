@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/base/thread_annotations.h"
 #include "registry/core/address_index.h"
 #include "registry/core/biased_lock.h"
@@ -108,12 +109,12 @@ class Ledger {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
-  struct Birth {
+  // What is born, apart from where.
+  struct Block {
     uintptr_t address = 0;
     int64_t nbytes = 0;
     DeviceKey device;
     void* base_deleter = nullptr;
-    Birthplace birthplace;
     bool adopted = false;
     bool raw_block = false;
     bool names_only = false;
@@ -121,11 +122,15 @@ class Ledger {
     uint32_t stack = 0;
     float stack_weight = 0;
   };
+  struct Birth : Block {
+    Birthplace birthplace;
+  };
   // Enters a storage and returns its id; 0 when there was no memory for a record, which is counted
   // as dropped. A record already at that address lost its free somewhere: it is dropped and
-  // counted, and its owner handed out. `born` is for describe(). `thread` is the calling one.
-  uint64_t note_birth(const Birth& birth, ThreadContext& thread, void** lost_owner = nullptr,
-                      BornEntry* born = nullptr) noexcept;
+  // counted, and its owner handed out. `born` is for describe(). `thread` is the calling one. The
+  // inline ones are in ledger_events.h.
+  inline uint64_t note_birth(const Block& block, ThreadContext& thread, void*& lost_owner,
+                             BornEntry& born) noexcept;
   uint64_t note_birth(const Birth& birth, void** lost_owner = nullptr,
                       BornEntry* born = nullptr) noexcept;
 
@@ -138,7 +143,7 @@ class Ledger {
   };
   // Takes the storage out. Call it before the memory is handed back, as its address can be given
   // out again at once.
-  std::optional<Death> note_death(uintptr_t address, DeviceCounters::Caller caller) noexcept;
+  inline std::optional<Death> note_death(uintptr_t address, DeviceCounters::Caller caller) noexcept;
   std::optional<Death> note_death(uintptr_t address) noexcept;
 
   // Adds shape and dtype to the record at `address`. A later description replaces an earlier one
@@ -206,7 +211,8 @@ class Ledger {
   void note_consumer(uintptr_t address, uint64_t consumer) noexcept;
 
   // Notes that backward has made the storage at `gradient` the gradient of the leaf at `leaf`.
-  void mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept;
+  // Returns whether nobody has described it.
+  bool mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept;
 
   // Notes that LibTorch keeps this block for a library. Returns its id; 0 if there is none, or if a
   // tensor was seen on it: then the block that was meant has gone, and this is another.
@@ -335,8 +341,8 @@ class Ledger {
       }
       return nullptr;
     }
+    // Where make_room() has left one.
     Slot take_slot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
-      if (free == kNone) return take_new_slot();
       const Slot slot = free;
       free = entry(slot).newer;
       return slot;
@@ -350,7 +356,8 @@ class Ledger {
       list.newest = slot;
       ++list.size;
     }
-    void unlink(List& list, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
+    ABSL_ATTRIBUTE_ALWAYS_INLINE void unlink(List& list, Slot slot)
+        ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock) {
       const Entry& unlinked = entry(slot);
       (unlinked.older == kNone ? list.oldest : entry(unlinked.older).newer) = unlinked.newer;
       (unlinked.newer == kNone ? list.newest : entry(unlinked.newer).older) = unlinked.older;
@@ -385,7 +392,11 @@ class Ledger {
   // hundred: threads take ids in blocks, so that they do not pass a cache line to and fro with each
   // birth. Who finds that others have taken more than two blocks since its last birth begins a new
   // one.
-  uint64_t take_id(ThreadContext& thread) noexcept;
+  inline uint64_t take_id(ThreadContext& thread) noexcept;
+  // `set_place(entry, flags)` writes the birthplace; `share` is as in DeviceCounters::Caller.
+  template <typename SetPlace>
+  inline uint64_t enter(const Block& block, const SetPlace& set_place, uint32_t share,
+                        ThreadContext& thread, void*& lost_owner, BornEntry& born) noexcept;
   uint64_t take_id_block(ThreadContext& thread) noexcept;
   void lock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void unlock_all() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -432,14 +443,22 @@ class Ledger {
       }
     }
   }
+  // Makes room for one more storage; returns its device's totals. Null for want of memory: then no
+  // record is left at its address either.
+  ShardTotals* make_room(Shard& shard, const Block& block, void*& lost_owner) noexcept
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // Takes out a record whose free went past us, and leaves its place to the storage that is there
+  // now. The counter keeps its bytes, so reports show them as unexplained. Returns its owner.
+  void* drop_lost(Shard& shard, Slot slot) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Takes the record out of the living; `death_order` is the number its device gave the death.
-  void bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order)
+  void bury(Shard& shard, Slot slot, ShardTotals& totals, uint64_t death_order) noexcept
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Makes the totals of a device that is new to the shard; throws std::bad_alloc.
   ShardTotals& add_totals(Shard& shard, DeviceKey device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  static bool is_wanted_for_peaks(const Entry& entry, const DeviceCounters& counters) noexcept {
+  static bool is_wanted_for_peaks(const Entry& entry, uint64_t death_order,
+                                  const DeviceCounters& counters) noexcept {
     // In this order, as a reader pins a peak before the next one can be seen.
-    return counters.alive_at_a_peak(entry.birth_order, entry.death_order, entry.peak_labels) ||
+    return counters.alive_at_a_peak(entry.birth_order, death_order, entry.peak_labels) ||
            counters.is_pinned();
   }
   // Looks at some tombstones from `next` on, drops those that nobody wants, and moves `next` on.

@@ -34,7 +34,7 @@ std::optional<size_t> PeakLabels::find(std::string_view label) const noexcept {
   return std::nullopt;
 }
 
-LabelSet PeakLabels::of(NameId path, const NameTable& names) const noexcept {
+LabelSet PeakLabels::kept_of(NameId path, const NameTable& names) const noexcept {
   const uint32_t count = count_.load(std::memory_order_acquire);
   if (count == 0 || path == 0 || path >= known_->size()) return 0;
   std::atomic<uint32_t>& known = (*known_)[path];

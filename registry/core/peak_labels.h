@@ -25,13 +25,17 @@ class PeakLabels {
   std::optional<size_t> keep(std::string_view label);
   std::optional<size_t> find(std::string_view label) const noexcept;
   // Returns the labels that hold the path with that id. Never throws.
-  LabelSet of(NameId path, const NameTable& names) const noexcept;
+  LabelSet of(NameId path, const NameTable& names) const noexcept {
+    return count_.load(std::memory_order_acquire) == 0 ? 0 : kept_of(path, names);
+  }
 
   // Called around fork, so that no other thread holds the lock in the child.
   void lock_for_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.lock(); }
   void unlock_after_fork() ABSL_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
 
  private:
+  LabelSet kept_of(NameId path, const NameTable& names) const noexcept;
+
   // By path: its labels, and beside them how many labels there were when that was found out.
   static constexpr int kCountShift = 24;
   using Known = std::array<std::atomic<uint32_t>, NameTable::kMaxNames + 2>;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "registry/core/growing_map.h"
+#include "registry/core/ledger_events.h"
 #include "registry/core/lock.h"
 #include "registry/hooks/demand_observer.h"
 #include "registry/hooks/external_storages.h"
@@ -87,22 +88,30 @@ void let_go(void* owner) noexcept {
   if (owner != nullptr) c10::raw::weak_intrusive_ptr::decref(static_cast<c10::StorageImpl*>(owner));
 }
 
-uint64_t note_birth(RegistryState& state, core::ThreadContext& thread,
-                    core::Ledger::Birth& birth) noexcept {
-  birth.birthplace = thread.birthplace();
-  birth.peak_labels = state.peak_labels.of(birth.birthplace.label, state.labels);
-  if (StackSampler::takes_some()) {
-    const StackSampler::Taken taken = StackSampler::take(thread, birth.nbytes);
-    birth.stack = taken.stack;
-    birth.stack_weight = taken.weight;
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline uint64_t note_birth(RegistryState& state,
+                                                        core::ThreadContext& thread,
+                                                        core::DeviceKey device, void* data,
+                                                        size_t nbytes, c10::DeleterFnPtr deleter,
+                                                        bool raw_block) noexcept {
+  core::Ledger::Block block;
+  block.address = address_of(data);
+  block.nbytes = static_cast<int64_t>(nbytes);
+  block.device = device;
+  block.base_deleter = reinterpret_cast<void*>(deleter);
+  block.raw_block = raw_block;
+  block.names_only = state.names_only.load(std::memory_order_relaxed);
+  block.peak_labels = state.peak_labels.of(thread.label, state.labels);
+  if (ABSL_PREDICT_FALSE(StackSampler::takes_some())) {
+    const StackSampler::Taken taken = StackSampler::take(thread, block.nbytes);
+    block.stack = taken.stack;
+    block.stack_weight = taken.weight;
   }
-  birth.names_only = state.names_only.load(std::memory_order_relaxed);
   void* lost_owner = nullptr;
-  const uint64_t id = state.ledger.note_birth(birth, thread, &lost_owner, &thread.last_born);
-  if (lost_owner != nullptr) let_go(lost_owner);
-  if (id == 0) return id;
+  const uint64_t id = state.ledger.note_birth(block, thread, lost_owner, thread.last_born);
+  if (ABSL_PREDICT_FALSE(lost_owner != nullptr)) let_go(lost_owner);
+  if (ABSL_PREDICT_FALSE(id == 0)) return id;
   ++thread.births;
-  thread.phase.note_birth(birth.address, id);
+  thread.phase.note_birth(block.address, id);
   return id;
 }
 
@@ -128,38 +137,52 @@ inline void tell_observer(const RegistryState& state, uint64_t id, int64_t nbyte
   if (observer != nullptr) tell(observer, id, nbytes, device, birth);
 }
 
+// Takes a block out of the table. Returns null for one that it does not have.
+ABSL_ATTRIBUTE_NOINLINE c10::DeleterFnPtr note_freed(WatchedType type, core::ThreadContext& thread,
+                                                     void* context, core::DeviceKey& device,
+                                                     int64_t& nbytes, uint64_t& id) noexcept {
+  RegistryState& state = RegistryState::get();
+  if (ABSL_PREDICT_FALSE(thread.step == core::ThreadContext::Step::kRan) && thread.op_depth == 0 &&
+      thread.node_depth == 0) {
+    if (core::StepMarks* const marks = state.step_marks.load(std::memory_order_acquire))
+      marks->note_free(thread, address_of(context));
+  }
+  const auto death = state.ledger.note_death(address_of(context_aliases().take(context)),
+                                             {thread.thread, thread.thread});
+  if (ABSL_PREDICT_FALSE(!death)) {
+    const Unseen& unseen = state.unseen_of(type);
+    if (thread.wrapper_depth[static_cast<size_t>(type)] == 0 &&
+        !unseen.before.load(std::memory_order_relaxed) &&
+        !unseen.in_gap.load(std::memory_order_relaxed)) {
+      state.unknown_frees.fetch_add(1, std::memory_order_relaxed);
+    }
+    return nullptr;
+  }
+  let_go(death->owner);
+  if (ABSL_PREDICT_FALSE(state.block_observer.load(std::memory_order_relaxed) != nullptr)) {
+    device = death->device;
+    nbytes = death->nbytes;
+    id = death->id;
+  }
+  return reinterpret_cast<c10::DeleterFnPtr>(death->base_deleter);
+}
+
 // `context` may be null: oneDNN calls deleters so.
 template <WatchedType kType, size_t kWrapper>
 void free_tracked(void* context) {
   core::calling_out();
   core::ThreadContext& thread = core::this_thread();
-  c10::DeleterFnPtr deleter = Wrappers::of(kType).base_deleter(kWrapper);
-  core::Ledger::Death freed;
-  if (context != nullptr) {
-    RegistryState& state = RegistryState::get();
-    if (thread.step == core::ThreadContext::Step::kRan && thread.op_depth == 0 &&
-        thread.node_depth == 0) {
-      if (core::StepMarks* const marks = state.step_marks.load(std::memory_order_acquire))
-        marks->note_free(thread, address_of(context));
-    }
-    if (const auto death = state.ledger.note_death(address_of(context_aliases().take(context)),
-                                                   {thread.thread, thread.thread})) {
-      deleter = reinterpret_cast<c10::DeleterFnPtr>(death->base_deleter);
-      let_go(death->owner);
-      freed = *death;
-    } else if (const Unseen& unseen = state.unseen_of(kType);
-               thread.wrapper_depth[static_cast<size_t>(kType)] == 0 &&
-               !unseen.before.load(std::memory_order_relaxed) &&
-               !unseen.in_gap.load(std::memory_order_relaxed)) {
-      state.unknown_frees.fetch_add(1, std::memory_order_relaxed);
-    }
-  }
+  core::DeviceKey device;
+  int64_t nbytes = 0;
+  uint64_t id = 0;
+  c10::DeleterFnPtr deleter =
+      context == nullptr ? nullptr : note_freed(kType, thread, context, device, nbytes, id);
+  if (deleter == nullptr) deleter = Wrappers::of(kType).base_deleter(kWrapper);
   {
     const InsideWrapped inside(thread, kType);
     if (deleter != nullptr) deleter(context);
   }
-  if (freed.id != 0)
-    tell_observer(RegistryState::get(), freed.id, freed.nbytes, freed.device, /*birth=*/false);
+  if (id != 0) tell_observer(RegistryState::get(), id, nbytes, device, /*birth=*/false);
 }
 
 template <WatchedType kType, size_t... kWrapper>
@@ -176,16 +199,6 @@ static_assert(kDeleters.size() == kWatchedTypes);
 
 constexpr std::array<c10::DeleterFnPtr, kWatchedTypes> kFirstDeleters = {kDeleters[0].front(),
                                                                          kDeleters[1].front()};
-
-c10::DeviceType device_type_of(WatchedType type) noexcept {
-  switch (type) {
-    case WatchedType::kCpu:
-      return c10::DeviceType::CPU;
-    case WatchedType::kCuda:
-      return c10::DeviceType::CUDA;
-  }
-  std::abort();  // no enumerator: the compiler warns of one that is missing above
-}
 
 Wrappers& Wrappers::of(WatchedType type) noexcept {
   // Constant-initialized, so that they are whole before any constructor and after every destructor.
@@ -291,12 +304,9 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
   const c10::DeleterFnPtr deleter = data.get_deleter();
   if (context == nullptr) return;  // nothing will be freed, so nothing can be followed
   RegistryState& state = RegistryState::get();
-  core::Ledger::Birth birth;
-  birth.address = address_of(address);
-  birth.nbytes = static_cast<int64_t>(nbytes);
-  birth.device = key_of(type, data.device());
-  birth.base_deleter = reinterpret_cast<void*>(deleter);
-  const uint64_t id = note_birth(state, thread, birth);
+  const core::DeviceKey device = key_of(type, data.device());
+  const uint64_t id =
+      note_birth(state, thread, device, address, nbytes, deleter, /*raw_block=*/false);
   if (id == 0) return;
   if (context != address) {
     try {
@@ -307,25 +317,21 @@ void note_allocated(WatchedType type, size_t index, core::ThreadContext& thread,
       return;
     }
   }
-  if (!data.compare_exchange_deleter(deleter, tracked_deleter(type, index))) {
+  if (!data.compare_exchange_deleter(deleter, kDeleters[static_cast<size_t>(type)][index])) {
     state.ledger.note_death(address_of(address));
     state.ledger.note_dropped_record();
     return;
   }
-  tell_observer(state, id, birth.nbytes, birth.device, /*birth=*/true);
+  tell_observer(state, id, static_cast<int64_t>(nbytes), device, /*birth=*/true);
 }
 
 void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, const void* data,
                         size_t nbytes, c10::DeleterFnPtr base_deleter) noexcept {
   if (data == nullptr) return;
-  core::Ledger::Birth birth;
-  birth.address = address_of(data);
-  birth.nbytes = static_cast<int64_t>(nbytes);
-  birth.device = device;
-  birth.base_deleter = reinterpret_cast<void*>(base_deleter);
-  birth.raw_block = true;
-  const uint64_t id = note_birth(RegistryState::get(), thread, birth);
-  if (id != 0) tell_observer(RegistryState::get(), id, birth.nbytes, birth.device, /*birth=*/true);
+  RegistryState& state = RegistryState::get();
+  const uint64_t id = note_birth(state, thread, device, const_cast<void*>(data), nbytes,
+                                 base_deleter, /*raw_block=*/true);
+  if (id != 0) tell_observer(state, id, static_cast<int64_t>(nbytes), device, /*birth=*/true);
 }
 
 void note_raw_freed(const void* data) noexcept {

@@ -22,7 +22,10 @@
 
 namespace memledger {
 
-c10::DeviceType device_type_of(WatchedType type) noexcept;
+constexpr c10::DeviceType device_type_of(WatchedType type) noexcept {
+  static_assert(kWatchedTypes == 2);
+  return type == WatchedType::kCpu ? c10::DeviceType::CPU : c10::DeviceType::CUDA;
+}
 
 // The wrappers of one device type, in the order in which they were put in front. None is ever taken
 // out or destroyed, as storages keep a pointer to their allocator.

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <new>
 
 #include "registry/core/ledger.h"
 #include "tests/registry/records.h"
@@ -135,6 +136,30 @@ TEST_SUITE("ledger without memory") {
       CHECK(recording.alive.size() == (with_alive ? 50 : 0));
     }
     ledger.stop_recording();
+  }
+
+  TEST_CASE("a birth for which there is no memory leaves no record at its address") {
+    Ledger ledger;
+    bear(ledger, 64, 8);  // its free goes past the ledger
+    uint64_t id = 0;
+    int failed = 0;
+    // The device is new to the ledger, so that its totals want memory.
+    until_it_succeeds(
+        [&] {
+          id = bear(ledger, 64, 16, kCuda0);
+          if (id == 0) throw std::bad_alloc();
+        },
+        [&] {
+          ++failed;
+          CHECK_FALSE(ledger.note_death(64).has_value());
+          // The record and, each time, the birth.
+          CHECK(ledger.dropped_records() == 1 + failed);
+        });
+    CHECK(failed > 0);
+    const auto death = ledger.note_death(64);
+    REQUIRE(death.has_value());
+    CHECK(death->id == id);
+    CHECK(death->nbytes == 16);
   }
 
   TEST_CASE("a cursor that cannot be opened is none") {

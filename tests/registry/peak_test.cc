@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "registry/core/ledger.h"
+#include "registry/core/ledger_events.h"
 #include "registry/core/thread_context.h"
 #include "tests/registry/records.h"
 
