@@ -50,7 +50,7 @@ bool may_be_of_zero_grad(std::string_view name) noexcept {
 }
 
 OperatorTraits traits_of_operator(std::string_view name) noexcept {
-  OperatorTraits traits;
+  OperatorTraits traits = {};
   traits.kind = kind_of_operator(name);
   traits.may_be_of_zero_grad = may_be_of_zero_grad(name);
   traits.reads_all_layers = is_one_of(kReadersOfAllLayers, name);

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "registry/core/name_table.h"
@@ -23,27 +24,28 @@ OperatorKind kind_of_operator(std::string_view name) noexcept;
 // operator.
 bool may_be_of_zero_grad(std::string_view name) noexcept;
 
-// What is known of an operator by its name.
+// What is known of an operator by its name, in a byte.
 struct OperatorTraits {
-  OperatorKind kind = OperatorKind::kUnknown;
-  bool may_be_of_zero_grad = false;
+  OperatorKind kind : 2;
+  bool may_be_of_zero_grad : 1;
   // It reads parameters of all layers, so that none of them tells one.
-  bool reads_all_layers = false;
+  bool reads_all_layers : 1;
   // Its result may lie on memory that no watched allocator made.
-  bool may_make_external = false;
-  bool looks_up = false;  // an embedding reads rows of its weight
+  bool may_make_external : 1;
+  bool looks_up : 1;  // an embedding reads rows of its weight
 
   uint8_t packed() const noexcept {
-    return static_cast<uint8_t>(
-        static_cast<unsigned>(kind) | static_cast<unsigned>(may_be_of_zero_grad) << 2 |
-        static_cast<unsigned>(reads_all_layers) << 3 |
-        static_cast<unsigned>(may_make_external) << 4 | static_cast<unsigned>(looks_up) << 5);
+    uint8_t bits = 0;
+    std::memcpy(&bits, this, sizeof(bits));
+    return bits;
   }
   static OperatorTraits unpacked(uint8_t bits) noexcept {
-    return {static_cast<OperatorKind>(bits & 3), (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0,
-            (bits & 32) != 0};
+    OperatorTraits traits = {};
+    std::memcpy(&traits, &bits, sizeof(bits));
+    return traits;
   }
 };
+static_assert(sizeof(OperatorTraits) == 1);
 
 OperatorTraits traits_of_operator(std::string_view name) noexcept;
 
