@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/base/attributes.h"
 #include "registry/core/lock.h"
 #include "registry/core/optimizer_phase.h"
 #include "registry/core/training_threads.h"
@@ -250,7 +251,16 @@ uint64_t parameter_of(uintptr_t first, uintptr_t last) {
   return last == first ? parameter : of_later_layer(parameter, ledger.parameter_at(last));
 }
 
-void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, OperatorTraits traits) {
+// Whether inputs tell something: in training, or where a module has told its parameters.
+bool asks_of_inputs(const ThreadContext& thread, const RegistryState& state) {
+  return thread.phase.operator_phase() == Phase::kForward || state.ledger.any_parameter_like() ||
+         state.ledger.any_told_parameter() || state.step_observers.any() ||
+         reads_nodes_of_script(thread);
+}
+
+ABSL_ATTRIBUTE_NOINLINE void look_at_inputs_closely(ThreadContext& thread,
+                                                    const at::RecordFunction& fn,
+                                                    OperatorTraits traits) {
   RegistryState& state = RegistryState::get();
   const bool adopting = adopts_inputs.load(std::memory_order_relaxed);
   OptimizerPhase& phase = thread.phase;
@@ -322,6 +332,14 @@ void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, Operato
   } else {
     thread.source = inputs.first();
     inherit_label(thread, first_graded != 0 ? first_graded : inputs.first());
+  }
+}
+
+void look_at_inputs(ThreadContext& thread, const at::RecordFunction& fn, OperatorTraits traits) {
+  if (asks_of_inputs(thread, RegistryState::get())) {
+    look_at_inputs_closely(thread, fn, traits);
+  } else if (adopts_inputs.load(std::memory_order_relaxed)) {
+    adopt_inputs_of(thread, fn);
   }
 }
 

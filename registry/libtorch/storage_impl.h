@@ -8,9 +8,8 @@ namespace memledger {
 // Returns the storage object behind a tensor, null if it has none (undefined, sparse, opaque).
 // Reads two pointers: nothing is materialized. tensor_storages.h tells what lies in a storage.
 inline c10::StorageImpl* storage_impl_of(const at::Tensor& tensor) {
-  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  return tensor.defined() && impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl()
-                                                 : nullptr;
+  // Not has_storage(), which is virtual, and for tensors without any asserts that this is null.
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
 }  // namespace memledger
