@@ -96,6 +96,7 @@ ExternalStorage value_of(core::ThreadContext& thread, const at::Tensor& tensor,
   static_cast<Birthplace&>(value) = birthplace_value(thread.birthplace());
   if (!made) value.op = value.autograd_node = {};
   value.parameter = 0;
+  value.parameter_looked_up = false;
   value.stack = StackSampler::take(thread, static_cast<int64_t>(storage.nbytes())).stack;
   if (tensor.layout() == at::kStrided && !tensor.is_nested() &&
       !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {

@@ -114,9 +114,9 @@ void mark_gradient(const at::Tensor& leaf) {
       gradient.nbytes() != of_gradient->nbytes())
     return;
   core::Ledger& ledger = RegistryState::get().ledger;
-  ledger.mark_gradient(address_of(*of_gradient), address_of(*of_leaf));
+  if (!ledger.mark_gradient(address_of(*of_gradient), address_of(*of_leaf))) return;
   // Compiled code has shown nobody the tensor. No run of an operator has these numbers, so what one
-  // has described stays.
+  // has described meanwhile stays.
   if (gradient.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return;
   const at::IntArrayRef sizes = gradient.sizes();
   ledger.describe(address_of(*of_gradient), /*thread=*/0, /*op_sequence=*/0, sizes.data(),
