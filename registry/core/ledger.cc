@@ -234,11 +234,12 @@ bool Ledger::mark_gradient(uintptr_t gradient, uintptr_t leaf) noexcept {
   Entry* const there = shard.find(gradient);
   if (there == nullptr) return false;
   Entry& record = *there;
-  if (record.flags.parameter_like) return false;
-  record.flags.gradient = true;
-  record.parameter_or_consumer = parameter;
-  record.flags.has_consumer = false;
-  record.flags.parameter_inferred = false;
+  if (!record.flags.parameter_like) {
+    record.flags.gradient = true;
+    record.parameter_or_consumer = parameter;
+    record.flags.has_consumer = false;
+    record.flags.parameter_inferred = false;
+  }
   return !record.described();
 }
 

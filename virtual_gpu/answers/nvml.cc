@@ -242,7 +242,7 @@ MEMLEDGER_ANSWER int nvmlDeviceGetGpuFabricInfoV(Handle handle, FabricInfo* info
   if (!is_handle(handle) || !info) return kInvalidArgument;
   const unsigned version = info->version;
   const size_t size = version & 0xffffff;
-  if (size < sizeof *info) return kVersionMismatch;
+  if (version >> 24 < 2 || size < sizeof *info || size > 2 * sizeof *info) return kVersionMismatch;
   std::memset(info, 0, size);
   info->version = version;
   return kSuccess;
