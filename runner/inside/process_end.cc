@@ -37,7 +37,9 @@ constexpr std::array kDeadly = {
     Deadly{SIGUSR2, "SIGUSR2"}, Deadly{SIGPIPE, "SIGPIPE"}, Deadly{SIGALRM, "SIGALRM"},
     Deadly{SIGTERM, "SIGTERM"}, Deadly{SIGXCPU, "SIGXCPU"}, Deadly{SIGXFSZ, "SIGXFSZ"}};
 
-constexpr int kMostAttempts = 5;  // while this thread itself may hold a lock
+constexpr int kMostCopies = 3;
+// Where this thread may hold a lock itself, it goes on for a moment between any two copies.
+constexpr int kMostAttempts = 17;
 
 EndWriter writer{};
 pid_t process = 0;
@@ -94,9 +96,9 @@ bool send_again_soon(int number) {
   return clock > 0;
 }
 
-CopyResult write_now(const SuddenEnd& end) {
+CopyResult write_now(const SuddenEnd& end, int most_copies) {
   return write_in_copy([](void* the_end) { writer.write(*static_cast<const SuddenEnd*>(the_end)); },
-                       const_cast<SuddenEnd*>(&end));
+                       const_cast<SuddenEnd*>(&end), most_copies);
 }
 
 const char* why_not(CopyResult result) {
@@ -152,8 +154,8 @@ bool write_at_signal(int number, const siginfo_t* info) {
   const Turn turn;
   if (!turn) return true;
   if (attempts.load() == 0 && !writer.take(end)) return true;
-  const CopyResult result = write_now(end);
   const bool may_go_on = !is_fault(number, info) && number != SIGABRT;
+  const CopyResult result = write_now(end, may_go_on ? 1 : kMostCopies);
   if (result == CopyResult::kLocked && may_go_on && attempts.fetch_add(1) < kMostAttempts &&
       send_again_soon(number))
     return false;
@@ -176,7 +178,7 @@ void on_sudden_exit(int status) noexcept {
   SuddenEnd end;
   end.status = status;
   const Turn turn;
-  if (turn && writer.take(end)) tell_result(end, write_now(end));
+  if (turn && writer.take(end)) tell_result(end, write_now(end, kMostCopies));
   errno = error;
 }
 

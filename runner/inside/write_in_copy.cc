@@ -162,13 +162,12 @@ bool is_fault(int number, const siginfo_t* info) noexcept {
   return may_be && info != nullptr && info->si_code > 0;
 }
 
-CopyResult write_in_copy(void (*write)(void*), void* context) noexcept {
-  constexpr int kMostCopies = 3;
+CopyResult write_in_copy(void (*write)(void*), void* context, int most_copies) noexcept {
   const Stack stack;
   Work work{write, context};
   if (stack.top() == nullptr) return CopyResult::kNotMade;
   CopyResult result = CopyResult::kNotMade;
-  for (int i = 0; i < kMostCopies; ++i) {
+  for (int i = 0; i < most_copies; ++i) {
     // Not fork(): that calls handlers of the program's and takes locks. Without a signal at its
     // end, the copy is not among the children that the program sees.
     const pid_t copy = clone(&be_the_copy, stack.top(), 0, &work);

@@ -18,9 +18,10 @@ enum class CopyResult {
 };
 
 // Runs `write(context)` in a copy that has this thread alone, on a stack of its own, and waits for
-// it. A copy that waits for a lock is made anew, three times at most: other threads go on here and
-// let go of theirs, this thread does not. The copy is no child that the program could wait for.
-CopyResult write_in_copy(void (*write)(void* context), void* context) noexcept;
+// it. A copy that waits for a lock is made anew, until there were `most_copies`: other threads go
+// on here and let go of theirs, this thread does not. The copy is no child that the program could
+// wait for.
+CopyResult write_in_copy(void (*write)(void* context), void* context, int most_copies = 3) noexcept;
 
 // Calls `note` with a signal's name before the signal ends this process: the first of SIGSEGV,
 // SIGBUS, SIGFPE, SIGILL, SIGABRT and SIGTERM. The program's handler, or the signal's own action,
