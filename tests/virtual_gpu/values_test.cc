@@ -1218,7 +1218,7 @@ TEST_CASE("random programs with random numbers and graphs") {
   MESSAGE(known_elements << " of " << elements << " elements were known, after " << launches
                          << " launches of graphs");
   CHECK(launches > 500);
-  // Of the same programs 33.8 % with LibTorch 2.11, 32.7 with 2.12, 32.5 with 2.13.
+  // LibTorch 2.11 leaves 33.8 % known of the same programs, 2.12 32.7 and 2.13 32.5.
   constexpr bool kFewer = LIBTORCH_MINOR == 12 || LIBTORCH_MINOR == 13;
   CHECK(known_elements * (kFewer ? 50 : 3) > elements * (kFewer ? 16 : 1));
   CHECK(known_elements * 10 < elements * 9);
