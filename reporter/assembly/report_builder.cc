@@ -55,9 +55,12 @@ std::string part_named_by(std::string_view label) {
   }
   for (const std::string_view wrapper :
        {"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"}) {
-    for (const char* const function : {".forward", ".__init__"}) {
-      if (label.find(std::string(wrapper) + function) != std::string_view::npos)
-        return std::string(wrapper);
+    for (size_t at = label.find(wrapper); at != std::string_view::npos;
+         at = label.find(wrapper, at + 1)) {
+      const std::string_view rest = label.substr(at + wrapper.size());
+      for (const std::string_view function : {".forward", ".__init__"}) {
+        if (rest.substr(0, function.size()) == function) return std::string(wrapper);
+      }
     }
   }
   return "";
@@ -581,8 +584,15 @@ class Builder {
       row.is_output = !storage.parameter_inferred;
       return;
     }
-    row.module = part_named_by(storage.label);
-    if (row.module.empty()) row.module = part_named_by(storage.forward_label);
+    row.module = part_of(storage.label);
+    if (row.module.empty()) row.module = part_of(storage.forward_label);
+  }
+
+  // Millions of storages have few labels, or none.
+  const std::string& part_of(std::string_view label) const {
+    const auto [known, is_new] = parts_.try_emplace(label);
+    if (is_new) known->second = part_named_by(label);
+    return known->second;
   }
 
   static std::string name_of(const Draft& anonymous) {
@@ -694,6 +704,7 @@ class Builder {
   const Snapshot& snapshot_;
   AnonymousNumbers& numbers_;
   const std::map<uint64_t, const NamedTensorFacts*> parameters_;
+  mutable std::unordered_map<std::string_view, std::string> parts_;  // by label
   std::vector<std::pair<uint64_t, const NamedTensorFacts*>> by_storage_;
   std::vector<const NamedTensorFacts*> elsewhere_;  // no row in the registry
   std::set<uintptr_t> named_externals_;             // by address

@@ -539,8 +539,12 @@ std::vector<NamedTensor> NameBook::read(bool with_told) const {
     if (living.role == Role::kOptimizerState)
       add(living.name, living.role, living.module, living.tensor);
   }
-  std::stable_sort(result.begin(), result.end(),
-                   [](const NamedTensor& a, const NamedTensor& b) { return a.role < b.role; });
+  const auto comes_first = [](const NamedTensor& a, const NamedTensor& b) {
+    return a.role < b.role;
+  };
+  // Sorting would move all of them several times.
+  if (!std::is_sorted(result.begin(), result.end(), comes_first))
+    std::stable_sort(result.begin(), result.end(), comes_first);
   return result;
 }
 
