@@ -117,6 +117,22 @@ int32_t target_now() { return shared().target.load(std::memory_order_relaxed); }
 // remember the early answer.
 const c10::Device kFirstGpu(c10::DeviceType::CUDA, 0);
 
+// What the CPU has figures of; LibTorch keeps no statistics of it.
+constexpr std::array kCpuCounts = {0 * kPoolNames.size(), 2 * kPoolNames.size()};
+constexpr std::array kCpuBytes = {4 * kPoolNames.size(), 5 * kPoolNames.size(),
+                                  6 * kPoolNames.size(), 8 * kPoolNames.size()};
+
+// Calls back with each statistic that the device has.
+template <typename Visit>
+void for_each_stat(bool is_cpu, const Visit& visit) {
+  if (is_cpu) {
+    for (const size_t stat : kCpuCounts) visit(stat);
+    for (const size_t stat : kCpuBytes) visit(stat);
+  } else {
+    for (size_t stat = 0; stat < kDeviceStats; ++stat) visit(stat);
+  }
+}
+
 void put(Reading& reading, size_t stat, const c10::CachingAllocator::StatArray& values) {
   for (size_t pool = 0; pool < kPoolNames.size(); ++pool) {
     reading.current[stat * kPoolNames.size() + pool] = values[pool].current;
@@ -131,15 +147,15 @@ Reading read_cpu() {
   reading.current.fill(LineFigures::kUnknown);
   reading.allocated.fill(0);
   reading.freed.fill(0);
-  for (const size_t stat : {4, 5, 6, 8}) {
-    reading.current[stat * kPoolNames.size()] = s.cpu_bytes.load(std::memory_order_relaxed);
-    reading.allocated[stat * kPoolNames.size()] = s.cpu_allocated.load(std::memory_order_relaxed);
-    reading.freed[stat * kPoolNames.size()] = s.cpu_freed.load(std::memory_order_relaxed);
+  for (const size_t stat : kCpuBytes) {
+    reading.current[stat] = s.cpu_bytes.load(std::memory_order_relaxed);
+    reading.allocated[stat] = s.cpu_allocated.load(std::memory_order_relaxed);
+    reading.freed[stat] = s.cpu_freed.load(std::memory_order_relaxed);
   }
-  for (const size_t stat : {0, 2}) {
-    reading.current[stat * kPoolNames.size()] = s.cpu_count.load(std::memory_order_relaxed);
-    reading.allocated[stat * kPoolNames.size()] = s.cpu_births.load(std::memory_order_relaxed);
-    reading.freed[stat * kPoolNames.size()] = s.cpu_deaths.load(std::memory_order_relaxed);
+  for (const size_t stat : kCpuCounts) {
+    reading.current[stat] = s.cpu_count.load(std::memory_order_relaxed);
+    reading.allocated[stat] = s.cpu_births.load(std::memory_order_relaxed);
+    reading.freed[stat] = s.cpu_deaths.load(std::memory_order_relaxed);
   }
   return reading;
 }
@@ -219,10 +235,15 @@ bool is_overtaken(const Reading& reading, const Reading& last) {
 // Asks the unwinder's tables where functions begin, once for each stack, without the lock.
 const Frames* frames_of(Shared& s, uint32_t stack) {
   if (stack == 0) return nullptr;
+  static thread_local std::array<std::pair<uint32_t, const Frames*>, 64> cache{};
+  auto& [cached, its_frames] = cache[stack % cache.size()];
+  if (cached == stack) return its_frames;
   {
     const std::lock_guard<ForkSafeMutex> hold(s.lock);
-    if (const auto known = s.frames.find(stack); known != s.frames.end())
-      return known->second.get();
+    if (const auto known = s.frames.find(stack); known != s.frames.end()) {
+      cached = stack;
+      return its_frames = known->second.get();
+    }
   }
   auto frames = std::make_unique<Frames>();
   frames->addresses = stack_addresses(stack);
@@ -274,7 +295,7 @@ Beginning beginning(const Frames* before, const Frames& now) {
   return result;
 }
 
-void note_beginning(LineStack& stack, Beginning now, const DeviceFigures& held) {
+void note_beginning(LineStack& stack, Beginning now, const DeviceFigures& held, bool is_cpu) {
   size_t instead = 0;
   const auto find = [&]() -> Beginning* {
     for (Beginning& beginning : stack.beginnings) {
@@ -293,24 +314,24 @@ void note_beginning(LineStack& stack, Beginning now, const DeviceFigures& held) 
     now.held.fill(LineFigures::kUnknown);
     known = &stack.beginnings.emplace_back(now);
   }
-  for (size_t i = 0; i < kDeviceStats; ++i) known->held[i] = std::max(known->held[i], held[i]);
+  for_each_stat(is_cpu, [&](size_t i) { known->held[i] = std::max(known->held[i], held[i]); });
 }
 
 void note_sums(LineFigures& figures, const Reading& before, const Reading& after,
-               bool also_allocated) {
-  for (size_t i = 0; i < kDeviceStats; ++i) {
+               bool also_allocated, bool is_cpu) {
+  for_each_stat(is_cpu, [&](size_t i) {
     // Negative after a reset of LibTorch's accumulated statistics.
     if (also_allocated)
       figures.allocated[i] += std::max<int64_t>(after.allocated[i] - before.allocated[i], 0);
     figures.freed[i] += std::max<int64_t>(after.freed[i] - before.freed[i], 0);
-  }
+  });
   ++figures.events;
 }
 
 void note(LineStack& stack, const Reading& before, const Reading& after, const BlockEvent& event,
           int64_t before_ns, int64_t now) {
   LineFigures& figures = stack.figures;
-  for (size_t i = 0; i < kDeviceStats; ++i) {
+  for_each_stat(event.device.is_cpu(), [&](size_t i) {
     const int64_t high = std::max(before.current[i], after.current[i]);
     if (high > figures.peak[i]) {
       figures.peak[i] = high;
@@ -320,8 +341,8 @@ void note(LineStack& stack, const Reading& before, const Reading& after, const B
       }
     }
     figures.current[i] = std::max(figures.current[i], after.current[i]);
-  }
-  note_sums(figures, before, after, true);
+  });
+  note_sums(figures, before, after, true, event.device.is_cpu());
   if (event.birth) {
     figures.line_allocated += event.nbytes;
     figures.line_left += event.nbytes;
@@ -332,11 +353,11 @@ void note(LineStack& stack, const Reading& before, const Reading& after, const B
 
 // Notes the calls that have begun since this thread's last event.
 void note_beginning(const LineLog& log, LineStack& line, const FramesBefore& before,
-                    const Frames* frames, const DeviceFigures& held) {
+                    const Frames* frames, const DeviceFigures& held, bool is_cpu) {
   if (frames == nullptr) return;
   const Beginning begun =
       beginning(before.generation < log.begun ? nullptr : before.frames, *frames);
-  if (begun.continued < frames->addresses.size()) note_beginning(line, begun, held);
+  if (begun.continued < frames->addresses.size()) note_beginning(line, begun, held, is_cpu);
 }
 
 // Returns whether a death is of a storage whose birth was recorded.
@@ -398,7 +419,7 @@ void observe(const BlockEvent& event) noexcept {
     const int64_t now = recording_clock_ns();
     const std::lock_guard<ForkSafeMutex> hold(s.lock);
     LastReading& last = s.last[slot];
-    const Reading before = last.reading.value_or(after);
+    const Reading& before = last.reading.has_value() ? *last.reading : after;
     const bool overtaken = is_overtaken(after, before);
     if (overtaken) {
       // Its sums are in the later reading; its peak counts.
@@ -412,12 +433,13 @@ void observe(const BlockEvent& event) noexcept {
       BornAt at;
       if (of_target) {
         at.stack = &log->stacks[stack];
-        note_beginning(*log, *at.stack, frames_before, frames, before.current);
+        note_beginning(*log, *at.stack, frames_before, frames, before.current,
+                       event.device.is_cpu());
         note(*at.stack, before, after, event, last.ns, now);
         if (!calls.empty()) {
           at.python = &log->python[calls];
           note_beginning(*log, *at.python, s.python_before[python.thread], python_frames,
-                         before.current);
+                         before.current, event.device.is_cpu());
           note(*at.python, before, after, event, last.ns, now);
         }
         if (std::find(log->targets.begin(), log->targets.end(), event.device) == log->targets.end())
@@ -429,7 +451,7 @@ void observe(const BlockEvent& event) noexcept {
         if (!calls.empty()) at.python = &log->python[calls];
         for (LineStack* const line : {at.stack, at.python}) {
           if (line == nullptr) continue;
-          note_sums(line->figures, before, after, false);
+          note_sums(line->figures, before, after, false, event.device.is_cpu());
           line->figures.line_freed += event.nbytes;
         }
       }
