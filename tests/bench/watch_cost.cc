@@ -9,6 +9,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
+#include <torch/csrc/profiler/unwind/unwind.h>
 #include <torch/torch.h>
 
 #include <iostream>
@@ -20,6 +21,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "examples/models/models.h"
+#include "registry/hooks/block_observer.h"
 #include "registry/registry.h"
 #include "tests/bench/paired_ratio.h"
 #include "tracker/growth_finder.h"
@@ -136,6 +138,31 @@ PairedRatio bare_against_line_profiled(size_t pairs, const std::function<void()>
   });
 }
 
+// What nobody can take less than who watches these steps.
+void least_for_steps(size_t pairs, const std::function<void()>& work) {
+  RegistryOptions allocator_only;
+  allocator_only.operators = false;
+  show("the same, callbacks that do nothing", compare(pairs, work, [&] {
+         const NothingButCallbacks callbacks;
+         work();
+       }));
+  show("the same, allocator hook and callbacks that do nothing", compare(pairs, work, [&] {
+         const ScopedTracking tracking(allocator_only);
+         const NothingButCallbacks callbacks;
+         work();
+       }));
+  // A line profiler has to know at each birth and death which line runs.
+  show("the same, and LibTorch's unwinder", compare(pairs, work, [&] {
+         const ScopedTracking tracking(allocator_only);
+         const NothingButCallbacks callbacks;
+         set_block_observer([](const BlockEvent& /*event*/) noexcept {
+           [[maybe_unused]] const auto stack = torch::unwind::unwind();
+         });
+         work();
+         set_block_observer(nullptr);
+       }));
+}
+
 // What is left where memledger is linked in and nothing is active: a call and a flag read. The
 // deleter is LibTorch's own then.
 void switched_off(bool smoke) {
@@ -183,6 +210,7 @@ void run(bool smoke) {
     show("the same, allocator hook only",
          bare_against_watched(smoke ? 3 : 100, allocator_only, step));
     show("the same, line profiler on", bare_against_line_profiled(smoke ? 3 : 100, step));
+    least_for_steps(smoke ? 3 : 100, step);
   }
   switched_off(smoke);
   for (const int threads : {1, 2}) small_adds(smoke, threads);
