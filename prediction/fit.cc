@@ -259,6 +259,18 @@ bool FitSearch::has_ended() const {
 
 std::optional<int64_t> FitSearch::next() const {
   if (has_ended()) return std::nullopt;
+  const int64_t guess = guess_next();
+  const Bracket bracket = this->bracket();
+  if (!bracket.above) return guess;
+  // Estimates may creep along one side. Where halving would end the search with the values that are
+  // left, it still does after this one.
+  const int64_t reach = int64_t{1} << (static_cast<size_t>(kMostFitValues) - tried_.size() - 1);
+  if (*bracket.above - bracket.fits > 2 * reach) return guess;
+  return std::clamp(guess, std::max(*bracket.above - reach, bracket.fits + 1),
+                    std::min(bracket.fits + reach, *bracket.above - 1));
+}
+
+int64_t FitSearch::guess_next() const {
   if (tried_.empty()) return bounds_.from;
   const Bracket bracket = this->bracket();
   const Curve curve(tried_, bracket.fits);

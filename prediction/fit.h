@@ -92,6 +92,7 @@ class FitSearch {
     std::optional<int64_t> above;  // does not fit; empty: none is known
   };
   Bracket bracket() const;
+  int64_t guess_next() const;
   bool has_ended() const;
   bool is_unused() const;
   int64_t upper_bound() const { return bounds_.to.value_or(kLargestFitValue); }
