@@ -37,7 +37,6 @@ constexpr std::array kDeadly = {
     Deadly{SIGUSR2, "SIGUSR2"}, Deadly{SIGPIPE, "SIGPIPE"}, Deadly{SIGALRM, "SIGALRM"},
     Deadly{SIGTERM, "SIGTERM"}, Deadly{SIGXCPU, "SIGXCPU"}, Deadly{SIGXFSZ, "SIGXFSZ"}};
 
-constexpr int kMostCopies = 3;
 // Where this thread may hold a lock itself, it goes on for a moment between any two copies.
 constexpr int kMostAttempts = 17;
 

@@ -17,11 +17,14 @@ enum class CopyResult {
   kNotMade,
 };
 
+inline constexpr int kMostCopies = 3;
+
 // Runs `write(context)` in a copy that has this thread alone, on a stack of its own, and waits for
 // it. A copy that waits for a lock is made anew, until there were `most_copies`: other threads go
 // on here and let go of theirs, this thread does not. The copy is no child that the program could
 // wait for.
-CopyResult write_in_copy(void (*write)(void* context), void* context, int most_copies = 3) noexcept;
+CopyResult write_in_copy(void (*write)(void* context), void* context,
+                         int most_copies = kMostCopies) noexcept;
 
 // Calls `note` with a signal's name before the signal ends this process: the first of SIGSEGV,
 // SIGBUS, SIGFPE, SIGILL, SIGABRT and SIGTERM. The program's handler, or the signal's own action,
