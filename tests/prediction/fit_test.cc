@@ -200,7 +200,7 @@ TEST_CASE("estimates that creep along one side give up nothing that halving find
         point.verdict = *value <= wall ? Verdict::kFits : Verdict::kDoesNotFit;
         search.note(point);
         ++tried;
-        (*value <= wall ? fits : above) = *value;
+        (*value <= wall ? fits : above) = value;
         is_narrow |= above && *above - fits.value_or(0) <= 1 << (kMostFitValues - tried);
       }
       narrow += is_narrow;
