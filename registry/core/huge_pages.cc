@@ -3,22 +3,35 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <limits>
 
 namespace memledger::core {
 
 namespace {
 
-// Advises on the whole pages of a range.
-void advise(void* begin, size_t bytes, uintptr_t page, int advice) noexcept {
+// Advises on the whole pages of a range, `most` bytes at a time: a multiple of the page.
+void advise(void* begin, size_t bytes, uintptr_t page, int advice,
+            uintptr_t most = std::numeric_limits<uintptr_t>::max()) noexcept {
   const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + bytes) / page * page;
   if (begin == nullptr || first >= end) return;
   const int before = errno;
-  madvise(reinterpret_cast<void*>(first), end - first, advice);
+  for (uintptr_t at = first; at < end;) {
+    const uintptr_t piece = std::min(end - at, most);
+    madvise(reinterpret_cast<void*>(at), piece, advice);
+    at += piece;
+  }
   errno = before;
 }
+
+// The system's lock of the process's mappings is held for as long as one call takes, and whoever
+// maps memory meanwhile waits: malloc of the program's other threads, a table that grows.
+constexpr uintptr_t kMostAtATime = uintptr_t{2} << 20;
+
+uintptr_t page_size() noexcept { return static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
 
@@ -28,7 +41,11 @@ void prefer_huge_pages(void* begin, size_t bytes) noexcept {
 
 void take_page_faults(void* begin, size_t bytes) noexcept {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
-  advise(begin, bytes, static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), kPopulateWrite);
+  advise(begin, bytes, page_size(), kPopulateWrite, kMostAtATime);
+}
+
+void give_back_pages(void* begin, size_t bytes) noexcept {
+  advise(begin, bytes, page_size(), MADV_DONTNEED, kMostAtATime);
 }
 
 }  // namespace memledger::core

@@ -15,6 +15,10 @@ void prefer_huge_pages(void* begin, size_t bytes) noexcept;
 // while a lock is held. Keeps what lies there. Never fails; keeps errno.
 void take_page_faults(void* begin, size_t bytes) noexcept;
 
+// Gives pages back to the system, for memory that will be unmapped: in one call it would keep
+// others from mapping any for milliseconds. What lay there is lost. Never fails; keeps errno.
+void give_back_pages(void* begin, size_t bytes) noexcept;
+
 // std::allocator, with huge pages preferred.
 template <typename T>
 struct HugePageAllocator {
@@ -29,10 +33,17 @@ struct HugePageAllocator {
     prefer_huge_pages(begin, count * sizeof(T));
     return begin;
   }
-  void deallocate(T* begin, size_t count) noexcept { std::allocator<T>().deallocate(begin, count); }
+  void deallocate(T* begin, size_t count) noexcept {
+    if (count * sizeof(T) > kSurelyMapped) give_back_pages(begin, count * sizeof(T));
+    std::allocator<T>().deallocate(begin, count);
+  }
 
   friend bool operator==(HugePageAllocator, HugePageAllocator) { return true; }
   friend bool operator!=(HugePageAllocator, HugePageAllocator) { return false; }
+
+ private:
+  // glibc keeps no freed block of more than 32 MiB for later (DEFAULT_MMAP_THRESHOLD_MAX).
+  static constexpr size_t kSurelyMapped = size_t{32} << 20;
 };
 
 template <typename T>

@@ -118,6 +118,17 @@ TEST_CASE("memory whose page faults were taken is there before it is written") {
   } else {
     MESSAGE("NOT CHECKED: this system cannot take page faults ahead (before Linux 5.14)");
   }
+  auto* const bytes = static_cast<char*>(memory);
+  std::fill(bytes, bytes + kBytes, 'x');
+  errno = ENOENT;
+  give_back_pages(bytes + 1, kBytes - 2);  // the whole pages in between
+  CHECK(errno == ENOENT);
+  CHECK(bytes[0] == 'x');
+  CHECK(bytes[page] == 0);
+  CHECK(bytes[kBytes - page - 1] == 0);
+  CHECK(bytes[kBytes - 1] == 'x');
+  give_back_pages(memory, kBytes);
+  CHECK(resident() == 0);
   munmap(memory, kBytes);
 }
 
