@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -47,8 +47,10 @@ bool prefers_huge_pages(const void* address) {
   std::string line;
   bool here = false;
   while (std::getline(maps, line)) {
-    unsigned long begin = 0, end = 0;
-    if (sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+    char* after = nullptr;
+    const unsigned long begin = std::strtoul(line.c_str(), &after, 16);
+    if (*after == '-') {
+      const unsigned long end = std::strtoul(after + 1, nullptr, 16);
       const auto wanted = reinterpret_cast<unsigned long>(address);
       here = begin <= wanted && wanted < end;
     } else if (here && line.rfind("VmFlags:", 0) == 0) {

@@ -338,6 +338,19 @@ TEST_CASE("each line's bytes sum to the function's, and the function's to the re
   CHECK(row_of(outer, profiled::line_of_second).figures->value(peak) ==
         before.current_bytes + 1500);
   CHECK(row_of(outer, profiled::line_of_call).figures->value(peak) == before.current_bytes + 4500);
+  const auto on_first = [&](const std::string& column) {
+    return row_of(outer, profiled::line_of_first).figures->value(*LineColumn::parse(column));
+  };
+  for (const std::string bytes :
+       {"allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"}) {
+    CAPTURE(bytes);
+    CHECK(on_first(bytes + ".all.peak") == before.current_bytes + 1000);
+    CHECK(on_first(bytes + ".all.allocated") == 1000);
+  }
+  for (const std::string count : {"allocation", "active"}) {
+    CAPTURE(count);
+    CHECK(on_first(count + ".all.allocated") == 1);
+  }
   CHECK(outer.rows.front().figures->value(peak) == before.current_bytes);
   CHECK(outer.rows.front().code.find("void outer(") != std::string::npos);
   CHECK(outer.rows.back().code == "}");
