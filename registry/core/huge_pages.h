@@ -11,8 +11,8 @@ namespace memledger::core {
 // report is made. Changes nothing where the system has none. Never fails; keeps errno.
 void prefer_huge_pages(void* begin, size_t bytes) noexcept;
 
-// Takes the page faults now, where the system can (Linux 5.14); for memory that will be filled
-// while a lock is held. Keeps what lies there. Never fails; keeps errno.
+// Takes the page faults now; for memory of the caller's alone that will be filled while a lock is
+// held. Keeps what lies there. Never fails; keeps errno.
 void take_page_faults(void* begin, size_t bytes) noexcept;
 
 // Gives pages back to the system, for memory that will be unmapped: in one call it would keep
