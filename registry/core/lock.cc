@@ -53,23 +53,28 @@ int64_t now_ns() noexcept {
 }  // namespace
 
 void Backoff::wait(std::atomic<uint32_t>& word, uint32_t value) noexcept {
-  constexpr int kSpins = 64;
+  // An instant takes 30 microseconds, and who sleeps is back after 60 at best; where others want
+  // the processor, after milliseconds.
+  constexpr int64_t kSpinNs = 50'000;
   // Whoever copies much lets others in within that time. What is held for longer is so for good: a
   // copy of the process has no thread that would let go (runner/inside/write_in_copy.cc).
   constexpr int kShortSleeps = 64;
   constexpr long kLongestShortNs = 500'000;
   constexpr long kLongestNs = 16'000'000;
-  if (turn_ < kSpins) {
-    pause_processor();
-  } else {
-    // Not sched_yield(), which on a busy machine costs a slice of time, milliseconds. A wait for
-    // a lock, which others can see as such.
-    const timespec time{0, sleep_ns_};
-    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &time, nullptr, 0);
-    const bool is_short = turn_ < kSpins + kShortSleeps;
-    sleep_ns_ = std::min(2 * sleep_ns_, is_short ? kLongestShortNs : kLongestNs);
+  if (sleeps_ == 0) {
+    const int64_t now = now_ns();
+    if (spin_until_ns_ == 0) spin_until_ns_ = now + kSpinNs;
+    if (now < spin_until_ns_) {
+      pause_processor();
+      return;
+    }
   }
-  ++turn_;
+  // Not sched_yield(), which on a busy machine costs a slice of time, milliseconds. A wait for a
+  // lock, which others can see as such.
+  const timespec time{0, sleep_ns_};
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &time, nullptr, 0);
+  ++sleeps_;
+  sleep_ns_ = std::min(2 * sleep_ns_, sleeps_ < kShortSleeps ? kLongestShortNs : kLongestNs);
 }
 
 void BriefLock::wait() noexcept {

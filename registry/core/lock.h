@@ -64,7 +64,8 @@ class ABSL_SCOPED_LOCKABLE LockHolder {
   Lock& lock_;
 };
 
-// What a thread does that waits for a brief lock: it spins, then sleeps for longer and longer.
+// What a thread does that waits for a brief lock: it spins for 50 microseconds, then sleeps for
+// longer and longer.
 class Backoff {
  public:
   // Waits for a moment, in which others may see it wait for a lock, unless `word` is not `value`
@@ -72,7 +73,8 @@ class Backoff {
   void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept;
 
  private:
-  int turn_ = 0;
+  int64_t spin_until_ns_ = 0;
+  int sleeps_ = 0;
   long sleep_ns_ = 5'000;
 };
 

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 #include <malloc.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +15,7 @@
 #include <cstdint>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "registry/core/ledger.h"
@@ -46,50 +49,120 @@ void bear(Ledger& ledger, uintptr_t address, int64_t nbytes) {
 
 uintptr_t address_of(size_t i) { return 0x7f0000000000 + i * 192; }
 
-// How long a thread that allocates in one table waits while all that lives in another, or in the
-// same, is copied. With two tables it waits for the processor alone: what the machine makes of two
-// busy threads.
-void time_snapshots(Ledger& used, Ledger& copied, int snapshots) {
+// Says whether the system took the calling thread's processor away since the last call.
+class Interruptions {
+ public:
+  bool any() {
+    const long now = count();
+    return std::exchange(seen_, now) != now;
+  }
+
+ private:
+  static long count() {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nivcsw;
+  }
+  long seen_ = count();
+};
+
+struct Span {
+  Clock::time_point begin, end;
+  double milliseconds() const {
+    return std::chrono::duration<double, std::milli>(end - begin).count();
+  }
+};
+
+// How long a thread waits that makes one event after the other while all that lives in a table is
+// copied. Where the system takes the processor of either thread away nothing can help it, so the
+// longest wait is also said without these.
+template <typename Event>
+void time_snapshots(const char* what, const Event& make_event, Ledger& copied, int snapshots) {
+  constexpr double kNotable = 0.1;  // milliseconds
   std::atomic<bool> stop{false};
-  std::vector<double> waits;
-  waits.reserve(20000000);
-  std::thread allocating([&] {
+  size_t count = 0;
+  std::vector<double> some;  // every 64th, for the median
+  std::vector<Span> interrupted, waits, interrupted_snapshots;
+  std::thread waiting([&] {
+    some.reserve(1 << 20);
     std::mt19937_64 random(1);
-    while (!stop.load(std::memory_order_relaxed)) {
-      const uintptr_t address = 0x100000 + random() % 4096 * 64;
-      const Clock::time_point start = Clock::now();
-      bear(used, address, 64);
-      used.note_death(address);
-      if (waits.size() < waits.capacity()) waits.push_back(milliseconds_since(start));
+    Interruptions interruptions;
+    for (Clock::time_point start = Clock::now(); !stop.load(std::memory_order_relaxed); ++count) {
+      make_event(random());
+      const Span span = {start, Clock::now()};
+      start = span.end;  // so that no time is in no wait
+      if (span.milliseconds() > kNotable)
+        (interruptions.any() ? interrupted : waits).push_back(span);
+      if (count % 64 == 0 && some.size() < some.capacity()) some.push_back(span.milliseconds());
     }
   });
   double slowest = 0;
+  Interruptions interruptions;
   for (int i = 0; i < snapshots; ++i) {
-    const Clock::time_point start = Clock::now();
+    const Clock::time_point begin = Clock::now();
     copied.snapshot();
-    slowest = std::max(slowest, milliseconds_since(start));
+    const Span span = {begin, Clock::now()};
+    slowest = std::max(slowest, span.milliseconds());
+    if (interruptions.any()) interrupted_snapshots.push_back(span);
   }
   stop.store(true);
-  allocating.join();
-  std::sort(waits.begin(), waits.end());
-  const auto beyond = [&](double ms) {
-    return waits.end() - std::upper_bound(waits.begin(), waits.end(), ms);
+  waiting.join();
+  const auto begins_in_none =
+      std::stable_partition(waits.begin(), waits.end(), [&](const Span& wait) {
+        return std::any_of(interrupted_snapshots.begin(), interrupted_snapshots.end(),
+                           [&](const Span& snapshot) {
+                             return wait.begin < snapshot.end && snapshot.begin < wait.end;
+                           });
+      });
+  interrupted.insert(interrupted.end(), waits.begin(), begins_in_none);
+  waits.erase(waits.begin(), begins_in_none);
+  const auto longest = [](const std::vector<Span>& spans) {
+    double most = 0;
+    for (const Span& span : spans) most = std::max(most, span.milliseconds());
+    return most;
   };
+  std::sort(some.begin(), some.end());
   fmt::print(
-      "  {}: snapshots {:.1f} ms at most; an allocation and free {:.3f} us median, {:.3f} ms "
-      "at most, {} of {} above 0.1 ms, {} above 1 ms\n",
-      &used == &copied ? "of its own table   " : "of another's table ", slowest,
-      1000 * waits[waits.size() / 2], waits.back(), beyond(0.1), waits.size(), beyond(1));
+      "  {}: snapshots {:.1f} ms at most; {:.2f} us median; of {}, {} above 0.1 ms, {:.3f} ms at "
+      "most, and {}, {:.3f} ms at most, where a processor was taken away\n",
+      what, slowest, 1000 * some[some.size() / 2], count, waits.size(), longest(waits),
+      interrupted.size(), longest(interrupted));
+}
+
+// With another's table a thread waits for the processor alone: what the machine makes of two busy
+// threads.
+void time_snapshots(Ledger& copied, int snapshots) {
+  Ledger other;
+  const auto allocate_in = [](Ledger& used) {
+    return [&used](uint64_t random) {
+      const uintptr_t address = 0x100000 + random % 4096 * 64;
+      bear(used, address, 64);
+      used.note_death(address);
+    };
+  };
+  // As malloc does for large blocks and LibTorch's allocator for large tensors.
+  const auto map = [](uint64_t) {
+    constexpr size_t kBytes = size_t{1} << 20;
+    void* const memory = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) munmap(memory, kBytes);
+  };
+  for (int round = 0; round < 2; ++round) {
+    time_snapshots("an allocation and free in another's table", allocate_in(other), copied,
+                   snapshots);
+    time_snapshots("an allocation and free in its own table  ", allocate_in(copied), copied,
+                   snapshots);
+    time_snapshots("memory mapped and unmapped               ", map, copied, snapshots);
+  }
 }
 
 // Own bytes with a million storages; then who was alive at the peak while all of them are freed: a
 // tombstone each.
 void own_memory_and_snapshots() {
   {
-    fmt::print("snapshots of 10000 storages while a thread allocates\n");
-    Ledger few, other;
+    fmt::print("snapshots of 10000 storages beside a thread\n");
+    Ledger few;
     for (size_t i = 0; i < 10000; ++i) bear(few, address_of(i), 512);
-    for (Ledger* used : {&other, &few, &other, &few}) time_snapshots(*used, few, 1000);
+    time_snapshots(few, 1000);
   }
   Ledger ledger;
   size_t before = bytes_in_use();
@@ -101,9 +174,8 @@ void own_memory_and_snapshots() {
   fmt::print("own bytes per live storage: {:.1f}\n",
              static_cast<double>(bytes_in_use() - before) / kStorages);
 
-  fmt::print("snapshots of a million storages while a thread allocates\n");
-  Ledger other;
-  for (Ledger* used : {&other, &ledger, &other, &ledger}) time_snapshots(*used, ledger, 5);
+  fmt::print("snapshots of a million storages beside a thread\n");
+  time_snapshots(ledger, 5);
   ledger.reset_peak(kCpu);
   for (size_t i = 0; i < kStorages; ++i) ledger.note_death(address_of(i));
   fmt::print("own bytes per tombstone, all freed since the peak: {:.1f} ({} tombstones)\n",
