@@ -40,6 +40,7 @@ constexpr size_t kMostDevices = size_t{std::numeric_limits<c10::DeviceIndex>::ma
 
 struct Reading {
   DeviceFigures current, allocated, freed;
+  bool of_cpu = false;
   uint64_t begun = 0, ended = 0;  // Shared::readings before and after it was read
 };
 
@@ -122,10 +123,10 @@ constexpr std::array kCpuCounts = {0 * kPoolNames.size(), 2 * kPoolNames.size()}
 constexpr std::array kCpuBytes = {4 * kPoolNames.size(), 5 * kPoolNames.size(),
                                   6 * kPoolNames.size(), 8 * kPoolNames.size()};
 
-// Calls back with each statistic that the device has.
+// Calls back with each statistic that the reading's device has.
 template <typename Visit>
-void for_each_stat(bool is_cpu, const Visit& visit) {
-  if (is_cpu) {
+void for_each_stat(const Reading& reading, const Visit& visit) {
+  if (reading.of_cpu) {
     for (const size_t stat : kCpuCounts) visit(stat);
     for (const size_t stat : kCpuBytes) visit(stat);
   } else {
@@ -144,6 +145,7 @@ void put(Reading& reading, size_t stat, const c10::CachingAllocator::StatArray& 
 Reading read_cpu() {
   Shared& s = shared();
   Reading reading;
+  reading.of_cpu = true;
   reading.current.fill(LineFigures::kUnknown);
   reading.allocated.fill(0);
   reading.freed.fill(0);
@@ -295,7 +297,7 @@ Beginning beginning(const Frames* before, const Frames& now) {
   return result;
 }
 
-void note_beginning(LineStack& stack, Beginning now, const DeviceFigures& held, bool is_cpu) {
+void note_beginning(LineStack& stack, Beginning now, const Reading& before) {
   size_t instead = 0;
   const auto find = [&]() -> Beginning* {
     for (Beginning& beginning : stack.beginnings) {
@@ -314,12 +316,13 @@ void note_beginning(LineStack& stack, Beginning now, const DeviceFigures& held, 
     now.held.fill(LineFigures::kUnknown);
     known = &stack.beginnings.emplace_back(now);
   }
-  for_each_stat(is_cpu, [&](size_t i) { known->held[i] = std::max(known->held[i], held[i]); });
+  for_each_stat(before,
+                [&](size_t i) { known->held[i] = std::max(known->held[i], before.current[i]); });
 }
 
 void note_sums(LineFigures& figures, const Reading& before, const Reading& after,
-               bool also_allocated, bool is_cpu) {
-  for_each_stat(is_cpu, [&](size_t i) {
+               bool also_allocated) {
+  for_each_stat(after, [&](size_t i) {
     // Negative after a reset of LibTorch's accumulated statistics.
     if (also_allocated)
       figures.allocated[i] += std::max<int64_t>(after.allocated[i] - before.allocated[i], 0);
@@ -331,7 +334,7 @@ void note_sums(LineFigures& figures, const Reading& before, const Reading& after
 void note(LineStack& stack, const Reading& before, const Reading& after, const BlockEvent& event,
           int64_t before_ns, int64_t now) {
   LineFigures& figures = stack.figures;
-  for_each_stat(event.device.is_cpu(), [&](size_t i) {
+  for_each_stat(after, [&](size_t i) {
     const int64_t high = std::max(before.current[i], after.current[i]);
     if (high > figures.peak[i]) {
       figures.peak[i] = high;
@@ -342,7 +345,7 @@ void note(LineStack& stack, const Reading& before, const Reading& after, const B
     }
     figures.current[i] = std::max(figures.current[i], after.current[i]);
   });
-  note_sums(figures, before, after, true, event.device.is_cpu());
+  note_sums(figures, before, after, true);
   if (event.birth) {
     figures.line_allocated += event.nbytes;
     figures.line_left += event.nbytes;
@@ -352,12 +355,12 @@ void note(LineStack& stack, const Reading& before, const Reading& after, const B
 }
 
 // Notes the calls that have begun since this thread's last event.
-void note_beginning(const LineLog& log, LineStack& line, const FramesBefore& before,
-                    const Frames* frames, const DeviceFigures& held, bool is_cpu) {
+void note_beginning(const LineLog& log, LineStack& line, const FramesBefore& frames_then,
+                    const Frames* frames, const Reading& before) {
   if (frames == nullptr) return;
   const Beginning begun =
-      beginning(before.generation < log.begun ? nullptr : before.frames, *frames);
-  if (begun.continued < frames->addresses.size()) note_beginning(line, begun, held, is_cpu);
+      beginning(frames_then.generation < log.begun ? nullptr : frames_then.frames, *frames);
+  if (begun.continued < frames->addresses.size()) note_beginning(line, begun, before);
 }
 
 // Returns whether a death is of a storage whose birth was recorded.
@@ -433,13 +436,11 @@ void observe(const BlockEvent& event) noexcept {
       BornAt at;
       if (of_target) {
         at.stack = &log->stacks[stack];
-        note_beginning(*log, *at.stack, frames_before, frames, before.current,
-                       event.device.is_cpu());
+        note_beginning(*log, *at.stack, frames_before, frames, before);
         note(*at.stack, before, after, event, last.ns, now);
         if (!calls.empty()) {
           at.python = &log->python[calls];
-          note_beginning(*log, *at.python, s.python_before[python.thread], python_frames,
-                         before.current, event.device.is_cpu());
+          note_beginning(*log, *at.python, s.python_before[python.thread], python_frames, before);
           note(*at.python, before, after, event, last.ns, now);
         }
         if (std::find(log->targets.begin(), log->targets.end(), event.device) == log->targets.end())
@@ -451,7 +452,7 @@ void observe(const BlockEvent& event) noexcept {
         if (!calls.empty()) at.python = &log->python[calls];
         for (LineStack* const line : {at.stack, at.python}) {
           if (line == nullptr) continue;
-          note_sums(line->figures, before, after, false, event.device.is_cpu());
+          note_sums(line->figures, before, after, false);
           line->figures.line_freed += event.nbytes;
         }
       }
