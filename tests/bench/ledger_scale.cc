@@ -90,7 +90,7 @@ void time_snapshots(const char* what, const Event& make_event, Ledger& copied, i
     for (Clock::time_point start = Clock::now(); !stop.load(std::memory_order_relaxed); ++count) {
       make_event(random());
       const Span span = {start, Clock::now()};
-      start = span.end;  // so that no time is in no wait
+      start = span.end;  // every moment belongs to one wait
       if (span.milliseconds() > kNotable)
         (interruptions.any() ? interrupted : waits).push_back(span);
       if (count % 64 == 0 && some.size() < some.capacity()) some.push_back(span.milliseconds());
@@ -140,7 +140,7 @@ void time_snapshots(Ledger& copied, int snapshots) {
       used.note_death(address);
     };
   };
-  // As malloc does for large blocks and LibTorch's allocator for large tensors.
+  // Maps and unmaps memory, as malloc does for large blocks, and so for large tensors.
   const auto map = [](uint64_t) {
     constexpr size_t kBytes = size_t{1} << 20;
     void* const memory = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -110,7 +110,7 @@ TEST_CASE("large tables ask for huge pages, small ones do not, and nobody's errn
 TEST_CASE("memory whose page faults were taken is there before it is written") {
   constexpr size_t kBytes = size_t{8} << 20;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  // Between two pages that nobody can use, so that it is a mapping of its own.
+  // The memory lies between two pages that nobody can use, so that it is a mapping of its own.
   const size_t all = kBytes + 2 * page;
   void* const mapped = mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(mapped != MAP_FAILED);
@@ -126,7 +126,7 @@ TEST_CASE("memory whose page faults were taken is there before it is written") {
     take_page_faults(bytes, kBytes);
     CHECK(resident() == kBytes);
   }
-  SUBCASE("the page of its last byte, and no other") {
+  SUBCASE("the two pages that two bytes lie in, and no others") {
     madvise(bytes, kBytes, MADV_NOHUGEPAGE);
     take_page_faults(bytes + page - 1, 2);
     CHECK(resident() == 2 * page);
