@@ -737,6 +737,10 @@ TEST_SUITE("on a CUDA device" * doctest::skip(!at::hasCUDA())) {
     CHECK(profile.device == "cuda:1");
     CHECK(table_of(profile, "profiled::bytes_on").total.line_allocated == 3000);
     CHECK(table_of(profile, "profiled::bytes_on").total.value(peak) == 3072);
+    // What the CPU has no figures of: LibTorch takes 2 MiB for the device's first small block.
+    const auto& total = table_of(profile, "profiled::bytes_on").total;
+    CHECK(total.value(*LineColumn::parse("segment.all.allocated")) == 1);
+    CHECK(total.value(*LineColumn::parse("inactive_split_bytes.all.peak")) == (2 << 20) - 3072);
   }
 
   TEST_CASE(
