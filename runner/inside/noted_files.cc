@@ -200,7 +200,7 @@ bool absolute_path(int folder_of_path, const char* path, char result[kPathBytes]
 }
 
 void note_written(int descriptor) {
-  if (!are_files_noted()) return;
+  if (!are_files_noted() || private_prefix != nullptr) return;
   const KeptErrno kept;
   struct stat status;
   if (descriptor < 0 || fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) ||
@@ -211,7 +211,7 @@ void note_written(int descriptor) {
 }
 
 void note_written(int folder_of_path, const char* path) {
-  if (!are_files_noted()) return;
+  if (!are_files_noted() || private_prefix != nullptr) return;
   const KeptErrno kept;
   const int file = static_cast<int>(
       syscall(SYS_openat, folder_of_path, path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0));

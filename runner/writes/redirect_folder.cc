@@ -26,10 +26,10 @@ absl::Status failed(const std::string& path) {
   return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
 }
 
-bool write_key(const std::string& path, uint64_t key) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0400);
+bool write_file(const std::string& path, const void* data, size_t bytes, mode_t mode) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (file < 0) return false;
-  const bool is_written = write(file, &key, sizeof key) == sizeof key;
+  const bool is_written = write(file, data, bytes) == static_cast<ssize_t>(bytes);
   return close(file) == 0 && is_written;
 }
 
@@ -77,8 +77,11 @@ absl::StatusOr<uint64_t> make_redirect_folder(const std::string& folder) {
   while (key == 0) {
     if (getrandom(&key, sizeof key, 0) != sizeof key) return failed("getrandom");
   }
-  const std::string path = absl::StrCat(folder, "/", prediction::kAttributeKey);
-  if (!write_key(path, key)) return failed(path);
+  const std::string key_path = absl::StrCat(folder, "/", prediction::kAttributeKey);
+  if (!write_file(key_path, &key, sizeof key, 0400)) return failed(key_path);
+  const std::string filter_path = absl::StrCat(folder, "/", prediction::kRemovedFilter);
+  const std::string zeros(prediction::kRemovedFilterBytes, '\0');
+  if (!write_file(filter_path, zeros.data(), zeros.size(), 0600)) return failed(filter_path);
   return key;
 }
 

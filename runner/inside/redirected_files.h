@@ -1,0 +1,100 @@
+#pragma once
+
+// What programs see of the file system where their writes are redirected into a private folder: a
+// union of that folder, which is in front, and the real files, which are only read. The kernel
+// refuses what goes past it (runner/writes/landlock_rules.h).
+//
+// A file is copied when it is first opened for writing, and a folder's files when it is renamed.
+// A folder that both sides have is opened as the real one, so that it stays the same folder when
+// the first file is made in it; readers of folders add the private entries.
+//
+// All functions can be called in signal handlers and children of vfork, and allocate nothing. Where
+// they fail they set errno as the call does.
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "runner/inside/noted_files.h"
+
+namespace memledger::inside {
+
+// Called once, after begin_to_note_files(). Returns false where it is no folder for that
+// (runner/writes/redirect_folder.h).
+bool begin_to_redirect(const char* folder);
+bool is_redirecting();
+// Whether anything was written or removed yet: until then all is as the kernel has it.
+bool has_redirected();
+// Of the private files, without a slash at its end.
+const char* redirected_root();
+
+enum class Layer {
+  kNothing,  // nothing is there, but its folder is
+  kReal,
+  kPrivate,  // hides a real one, if there is one
+  kMerged,   // a folder that both sides have
+  kOutside,  // /proc, /dev, /sys, our own folders: the kernel's view is right
+  kAsGiven,  // of no known path: a call has to be made as it was
+};
+
+// Where a path leads.
+class Place {
+ public:
+  Place() = default;
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+
+  Layer layer = Layer::kNothing;
+  mode_t mode = 0;          // of what is there
+  bool hides_real = false;  // a real file here was removed, or one of its folders
+  // Without links, except the last part's. The program knows it as `path()`, the kernel as
+  // `kernel_path()`; `private_path()` is where it is once it was copied.
+  const char* path() const { return *logical == '\0' ? "/" : logical; }
+  const char* kernel_path() const { return layer == Layer::kPrivate ? full : path(); }
+  const char* private_path() const { return full; }
+
+  char full[kPathBytes + 512];
+  char* logical = nullptr;  // a part of it
+};
+
+// Returns false, with errno, where the call would fail before it looks at the last part.
+bool find_place(int folder, const char* path, bool follows, Place& place);
+
+// Before opening with these flags: copies or makes folders. Afterwards the kernel can open
+// `kernel_path()`.
+bool prepare_to_write(Place& place, int flags);
+// Before making something new that is no regular file.
+bool prepare_new(int folder, const char* path, Place& place);
+
+namespace redirected {
+
+int open(int folder, const char* path, int flags, mode_t mode);
+int rename(int from_folder, const char* from, int to_folder, const char* to, unsigned flags);
+int link(int from_folder, const char* from, int to_folder, const char* to, int flags);
+int symlink(const char* target, int folder, const char* path);
+int mkdir(int folder, const char* path, mode_t mode);
+int mknod(int folder, const char* path, mode_t mode, dev_t device);
+int unlink(int folder, const char* path);
+int rmdir(int folder, const char* path);
+int truncate(const char* path, off_t bytes);
+
+int chmod(int folder, const char* path, mode_t mode, bool follows);
+int chmod(int descriptor, mode_t mode);
+int chown(int folder, const char* path, uid_t owner, gid_t group, bool follows);
+int chown(int descriptor, uid_t owner, gid_t group);
+int set_times(int folder, const char* path, const timespec* times, bool follows);
+int set_times(int descriptor, const timespec* times);
+int set_attribute(const char* path, const char* name, const void* value, size_t size, int flags,
+                  bool follows);
+int set_attribute(int descriptor, const char* name, const void* value, size_t size, int flags);
+int remove_attribute(const char* path, const char* name, bool follows);
+int remove_attribute(int descriptor, const char* name);
+
+}  // namespace redirected
+
+// Whether an entry of a folder's real side is to be shown; `path` is the folder's.
+bool shows_real_entry(const char* path, const char* name);
+
+}  // namespace memledger::inside
