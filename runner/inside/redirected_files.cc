@@ -563,6 +563,12 @@ bool find_place(int folder, const char* path, bool follows, Place& place) {
     place.layer = Layer::kAsGiven;
     return true;
   }
+  // Scripts are told where the kernel has found them.
+  if (is_in(rest, root)) {
+    const size_t length = strlen(rest) - root_length;
+    memmove(rest, rest + root_length, length + 1);
+    if (length == 0) memcpy(rest, "/", 2);
+  }
   if (!Walk(place).go(rest, follows)) {
     // A working folder can be used even where a path to it cannot.
     if (errno != EACCES || *path == '/') return false;
