@@ -157,7 +157,7 @@ class Walk {
     seen_[0] = kHasPrivate;
     place.mode = S_IFDIR;
   }
-  bool go(char* rest, bool follows);
+  bool go(char* rest, bool follows, bool is_new);
 
  private:
   enum : uint8_t { kHasPrivate = 1, kHidesReal = 2 };
@@ -189,9 +189,13 @@ class Walk {
     }
     return hides ? refuse(ENOENT) : look_at(place_.logical, status);
   }
+  void note_hidden() {
+    place_.hides_real = (seen_[depth_] & kHidesReal) != 0;
+    place_.folder_hides_real = depth_ > 0 && (seen_[depth_ - 1] & kHidesReal) != 0;
+  }
   void finish() {
     const bool is_private = (seen_[depth_] & kHasPrivate) != 0;
-    place_.hides_real = (seen_[depth_] & kHidesReal) != 0;
+    note_hidden();
     place_.layer = is_private ? Layer::kPrivate : Layer::kReal;
     struct stat real;
     if (is_private && !place_.hides_real && S_ISDIR(place_.mode) && look_at(place_.path(), real) &&
@@ -205,9 +209,10 @@ class Walk {
   uint8_t seen_[kMaxDepth];
 };
 
-bool Walk::go(char* rest, bool follows) {
+bool Walk::go(char* rest, bool follows, bool is_new) {
   char* next = rest;
-  bool wants_folder = false;
+  bool& wants_folder = place_.wants_folder;
+  wants_folder = false;
   for (;;) {
     while (*next == '/') ++next;
     if (*next == '\0') break;
@@ -240,10 +245,10 @@ bool Walk::go(char* rest, bool follows) {
     if (!look(status)) {
       if (errno != ENOENT || !is_last) return false;
       place_.layer = Layer::kNothing;
-      place_.hides_real = (seen_[depth_] & kHidesReal) != 0;
+      note_hidden();
       return true;
     }
-    if (S_ISLNK(status.st_mode) && (!is_last || follows || wants_folder)) {
+    if (S_ISLNK(status.st_mode) && (!is_last || follows || (wants_folder && !is_new))) {
       if (++links_ > kMaxLinks) return refuse(ELOOP);
       const bool is_private = (seen_[depth_] & kHasPrivate) != 0;
       if (!follow(is_private ? place_.full : place_.logical, rest, end)) return false;
@@ -258,7 +263,7 @@ bool Walk::go(char* rest, bool follows) {
     place_.mode = status.st_mode;
     next = end;
   }
-  if (wants_folder && !S_ISDIR(place_.mode)) return refuse(ENOTDIR);
+  if (wants_folder && !S_ISDIR(place_.mode) && !S_ISLNK(place_.mode)) return refuse(ENOTDIR);
   finish();
   return true;
 }
@@ -475,7 +480,8 @@ bool may_change_folder(Place& place, bool removes = false) {
   const char kept = *begin;
   *begin = '\0';
   struct stat folder;
-  const bool is_real = look_at(place.logical, folder);
+  const bool is_real =
+      !place.folder_hides_real && look_at(place.logical, folder) && S_ISDIR(folder.st_mode);
   const bool may = !is_real || may_access(place.logical, W_OK | X_OK);
   *begin = kept;
   if (!may) return false;
@@ -552,7 +558,7 @@ bool has_redirected() {
 }
 const char* redirected_root() { return root; }
 
-bool find_place(int folder, const char* path, bool follows, Place& place) {
+bool find_place(int folder, const char* path, bool follows, Place& place, bool is_new) {
   if (path == nullptr) return refuse(EFAULT);
   if (*path == '\0') return refuse(ENOENT);
   const int error = errno;
@@ -569,7 +575,7 @@ bool find_place(int folder, const char* path, bool follows, Place& place) {
     memmove(rest, rest + root_length, length + 1);
     if (length == 0) memcpy(rest, "/", 2);
   }
-  if (!Walk(place).go(rest, follows)) {
+  if (!Walk(place).go(rest, follows, is_new)) {
     // A working folder can be used even where a path to it cannot.
     if (errno != EACCES || *path == '/') return false;
     place.layer = Layer::kAsGiven;
@@ -580,6 +586,7 @@ bool find_place(int folder, const char* path, bool follows, Place& place) {
 
 bool prepare_to_write(Place& place, int flags) {
   if (is_kernels(place)) return true;
+  if ((flags & O_CREAT) != 0 && place.wants_folder) return refuse(EISDIR);
   if (place.layer == Layer::kNothing) {
     if ((flags & O_CREAT) == 0) return refuse(ENOENT);
     if (!may_change_folder(place) || !make_folders(place)) return false;
@@ -596,10 +603,12 @@ bool prepare_to_write(Place& place, int flags) {
   return !writes || copy_up(place, (flags & O_TRUNC) == 0);
 }
 
-bool prepare_new(int folder, const char* path, Place& place) {
-  if (!find_place(folder, path, /*follows=*/false, place)) return false;
+bool prepare_new(int folder, const char* path, Place& place, bool is_folder) {
+  if (!find_place(folder, path, /*follows=*/false, place, /*is_new=*/true))
+    return errno == ENOTDIR && place.wants_folder && is_folder ? refuse(EEXIST) : false;
   if (is_kernels(place)) return true;
   if (place.layer != Layer::kNothing) return refuse(EEXIST);
+  if (place.wants_folder && !is_folder) return refuse(ENOENT);
   if (!may_change_folder(place) || !make_folders(place)) return false;
   place.layer = Layer::kPrivate;
   return true;
@@ -661,6 +670,8 @@ int rename(int from_folder, const char* from, int to_folder, const char* to, uns
   if (exchanges && !is_there_already) return fail(ENOENT);
   if (strcmp(source.path(), target.path()) == 0) return 0;
   if (is_in(target.path(), source.path()) && S_ISDIR(source.mode)) return fail(EINVAL);
+  if (!S_ISDIR(source.mode) && target.wants_folder) return fail(ENOTDIR);
+  if (is_in(source.path(), target.path())) return fail(ENOTEMPTY);
   if (is_there_already && !exchanges) {
     if (S_ISDIR(source.mode) && !S_ISDIR(target.mode)) return fail(ENOTDIR);
     if (!S_ISDIR(source.mode) && S_ISDIR(target.mode)) return fail(EISDIR);
@@ -688,9 +699,9 @@ int link(int from_folder, const char* from, int to_folder, const char* to, int f
   } else if (!find_place(from_folder, from, follows, source)) {
     return -1;
   }
+  if (source.layer == Layer::kNothing) return fail(ENOENT);
   if (!prepare_new(to_folder, to, target)) return -1;
   if (!is_kernels(source)) {
-    if (source.layer == Layer::kNothing) return fail(ENOENT);
     if (S_ISDIR(source.mode)) return fail(EPERM);
     if (!copy_up(source, /*has_content=*/true)) return note_failed("link", to_folder, to);
     flags = 0;
@@ -709,7 +720,8 @@ int symlink(const char* target, int folder, const char* path) {
 
 int mkdir(int folder, const char* path, mode_t mode) {
   Place place;
-  if (!prepare_new(folder, path, place)) return note_failed("mkdir", folder, path);
+  if (!prepare_new(folder, path, place, /*is_folder=*/true))
+    return note_failed("mkdir", folder, path);
   const Arguments made = kernel_arguments(place, folder, path);
   return static_cast<int>(syscall(SYS_mkdirat, made.folder, made.path, mode));
 }

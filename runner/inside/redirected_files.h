@@ -47,8 +47,10 @@ class Place {
   Place& operator=(const Place&) = delete;
 
   Layer layer = Layer::kNothing;
-  mode_t mode = 0;          // of what is there
-  bool hides_real = false;  // a real file here was removed, or one of its folders
+  mode_t mode = 0;                 // of what is there
+  bool hides_real = false;         // a real file here was removed, or one of its folders
+  bool folder_hides_real = false;  // the same of its folder
+  bool wants_folder = false;       // the path ends with a slash
   // Without links, except the last part's. The program knows it as `path()`, the kernel as
   // `kernel_path()`; `private_path()` is where it is once it was copied.
   const char* path() const { return *logical == '\0' ? "/" : logical; }
@@ -59,14 +61,16 @@ class Place {
   char* logical = nullptr;  // a part of it
 };
 
-// Returns false, with errno, where the call would fail before it looks at the last part.
-bool find_place(int folder, const char* path, bool follows, Place& place);
+// Returns false, with errno, where the call would fail before it looks at the last part. A link
+// with a slash behind it is followed whatever `follows` is, unless something new is to be made
+// there.
+bool find_place(int folder, const char* path, bool follows, Place& place, bool is_new = false);
 
 // Before opening with these flags: copies or makes folders. Afterwards the kernel can open
 // `kernel_path()`.
 bool prepare_to_write(Place& place, int flags);
 // Before making something new that is no regular file.
-bool prepare_new(int folder, const char* path, Place& place);
+bool prepare_new(int folder, const char* path, Place& place, bool is_folder = false);
 
 namespace redirected {
 

@@ -4,7 +4,9 @@
 # root and as another user.
 #
 # Usage: redirected_files_test.sh LIBMEMLEDGER_MEASURE HELD_PROGRAM CPP_FILES_PROGRAM RAW_WRITES_PROGRAM
-#   REDIRECT_FOLDER_PROGRAM
+#   REDIRECT_FOLDER_PROGRAM RANDOM_FILES_PROGRAM
+#
+# With MEMLEDGER_FULL=1: a hundred times as many random calls.
 source tests/support/shell_test.sh
 
 work="$(mktemp -d /tmp/memledger-redirect-XXXXXX)"
@@ -16,9 +18,14 @@ chmod -R a+rX "$work"
 readonly measure="$work/${1##*/}" held="$work/${2##*/}" cpp="$work/${3##*/}" raw="$work/${4##*/}" \
   folder_program="$work/${5##*/}"
 
+# The interpreter itself: `python3` may be a script that finds it.
+python=/usr/bin/python3
+[[ -x "$python" ]] || python="$(python3 -c 'import sys; print(sys.executable)')"
+readonly python
+
 # Each file's content, times, mode, owner.
 state_of() {  # FOLDER
-  python3 - "$1" <<'PYTHON'
+  "$python" - "$1" <<'PYTHON'
 import hashlib, os, sys
 for folder, folders, files in sorted(os.walk(sys.argv[1])):
     for path in sorted([folder] + [os.path.join(folder, name) for name in files]):
@@ -47,7 +54,7 @@ make_files() {  # FOLDER
   chmod 444 readonly
   chmod 750 d/sub
   touch -d '2020-02-02 02:02:02.5' a.txt data.bin d
-  python3 - <<'PYTHON'
+  "$python" - <<'PYTHON'
 import sqlite3
 db = sqlite3.connect('db.sqlite')
 db.execute('create table t (x)')
@@ -61,10 +68,11 @@ readonly look='
 find . -type d -printf "d %m %p\n" -o -type l -printf "l %l %p\n" -o -printf "f %m %s %n %p\n" | sort
 find . -type f -print0 | sort -z | xargs -0 sha256sum'
 
-as=()       # who runs it
+readonly seeds=$((${MEMLEDGER_FULL:-0} == 1 ? 200 : 2))
+as=()  # who runs it
 user=""
 run_bare() {  # FOLDER PROGRAM
-  (cd "$1" && "${as[@]}" env CPP="$cpp" bash -c "$2")
+  (cd "$1" && "${as[@]}" env CPP="$cpp" python="$python" bash -c "$2")
 }
 run_redirected() {  # FOLDER PROGRAM
   local key
@@ -73,7 +81,7 @@ run_redirected() {  # FOLDER PROGRAM
   key="$("${as[@]}" "$folder_program" make "$private/files")"
   (cd "$1" && MEMLEDGER_MEASURE="$private/run/measure" MEMLEDGER_REDIRECT="$private/files" \
     "${as[@]}" "$held" "$key" "$private" /usr/bin/env LD_PRELOAD="$measure" CPP="$cpp" \
-    bash -c "$2")
+    python="$python" bash -c "$2")
 }
 refusals() { [[ ! -e "$private/run/measure/refused" ]] || tr '\0' '\n' <"$private/run/measure/refused"; }
 
@@ -81,7 +89,7 @@ refusals() { [[ ! -e "$private/run/measure/refused" ]] || tr '\0' '\n' <"$privat
 compare() {  # NAME PROGRAM
   local name="$user: $1" before
   rm -rf "$home/bare" "$home/real"
-  "${as[@]}" bash -c "$(declare -f make_files); make_files '$home/real'"
+  "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'"
   "${as[@]}" cp -a "$home/real" "$home/bare"
   before="$(state_of "$home/real")"
   run_bare "$home/bare" "$2$look" >"$home/bare.out" 2>&1
@@ -133,7 +141,7 @@ all_programs() {
   compare "folders that are new" '
     mkdir -p n/m; cd n/m; pwd; echo f >f; ls; cd ..; pwd; ls; cat m/f ../a.txt; echo up >../up; cd m/..; pwd
     realpath m/f ../link; readlink -f m/../../dlink/1; cd ../dlink; pwd -P; ls; echo n >n; ls ../d'
-  compare "Python" 'python3 - <<PYTHON
+  compare "Python" '"$python" - <<PYTHON
 import glob, json, os, pathlib, pickle, shutil, sqlite3, tempfile
 os.makedirs("out/a/b"); os.makedirs("out/a/b", exist_ok=True)
 with open("out/m.tmp", "wb") as f: pickle.dump([1, 2], f)
@@ -185,19 +193,34 @@ if __name__ == "__main__":
     m = shared_memory.SharedMemory(create=True, size=100); m.buf[0] = 1; m.close(); m.unlink()
     q = multiprocessing.Queue(); q.put(1); print(q.get()); print(multiprocessing.Lock().acquire())
 PYTHON
-    python3 prog.py; rm -rf __pycache__'
+    "$python" prog.py; rm -rf __pycache__'
   compare "compiling" '
     printf "#include <stdio.h>\nint main(void){puts(\"compiled\");}" >p.c; printf "int f(void){return 7;}" >f.c
     gcc -o p p.c && ./p && gcc -c p.c && gcc -shared -fPIC -o libf.so f.c && ar rc p.a p.o && ar t p.a
-    python3 -c "import ctypes; print(ctypes.CDLL(\"./libf.so\").f())"
+    "$python" -c "import ctypes; print(ctypes.CDLL(\"./libf.so\").f())"
     printf "x: a.txt\n\tcp a.txt x\n" >Makefile; make -s && make -q && echo up to date; rm -f p p.o p.a libf.so'
   compare "C++" '"$CPP"'
+}
+
+# Calls at random; the same files lie in a folder of their own, as links lead out of theirs.
+compare_random() {  # SEED
+  rm -rf "$home/bare" "$home/real"
+  "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real/w'"
+  "${as[@]}" cp -a "$home/real" "$home/bare"
+  local before
+  before="$(state_of "$home/real")"
+  run_bare "$home/bare/w" "$python '$work/random_files_program.py' $1 500" >"$home/bare.out" 2>&1
+  run_redirected "$home/real/w" "$python '$work/random_files_program.py' $1 500" \
+    >"$home/redirected.out" 2>&1
+  check "$user: random calls of seed $1" cmp "$home/bare.out" "$home/redirected.out"
+  check "$user: as many calls of seed $1" equal "$(grep -c '^[0-9]' "$home/bare.out")" 500
+  same "$user: real files after seed $1" "$(state_of "$home/real")" "$before"
 }
 
 # What the kernel refuses, and what is told of it.
 refused_programs() {
   rm -rf "$home/real"
-  "${as[@]}" bash -c "$(declare -f make_files); make_files '$home/real'; mkfifo fifo; mkdir open_write.d"
+  "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'; mkfifo fifo; mkdir open_write.d"
   "${as[@]}" "$raw" prepare "$home/real"
   local before
   before="$(state_of "$home/real")"
@@ -215,7 +238,7 @@ $home/real/fifo"
 
 would_be_files() {
   rm -rf "$home/real"
-  "${as[@]}" bash -c "$(declare -f make_files); make_files '$home/real'"
+  "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'"
   run_redirected "$home/real" 'echo 12345 >new; echo x >>a.txt; rm log.txt; rm -r d; mkdir d; echo y >d/1; mkdir e
     echo t >temporary; rm temporary; mv readonly moved'
   same "$user: what would be there" "$("${as[@]}" "$folder_program" read "$private/files" | sed "s,$home/real/,,")" \
@@ -239,6 +262,7 @@ test_as() {  # USER COMMAND-PREFIX…
   as=("$@")
   mkdir "$home" && chmod 777 "$home"
   all_programs
+  for ((seed = 1; seed <= seeds; ++seed)); do compare_random "$seed"; done
   refused_programs
   would_be_files
 }
