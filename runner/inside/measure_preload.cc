@@ -43,13 +43,7 @@ using memledger::inside::RealFunction;
 namespace redirected = memledger::inside::redirected;
 namespace prediction = memledger::prediction;
 
-__attribute__((constructor)) void begin() {
-  const char* const measured = secure_getenv(prediction::kMeasureVariable);
-  if (measured == nullptr) return;
-  memledger::inside::begin_to_note_files(measured);
-  const char* const redirect = secure_getenv(prediction::kRedirectVariable);
-  if (redirect != nullptr) memledger::inside::begin_to_redirect(redirect);
-}
+__attribute__((constructor)) void begin() { memledger::inside::begin_once(); }
 
 bool writes(int flags) {
   return ((flags & O_ACCMODE) != O_RDONLY || (flags & (O_TRUNC | O_CREAT)) != 0) &&
@@ -234,6 +228,23 @@ mode_t mode_of(int flags, va_list arguments) {
 }
 
 }  // namespace
+
+namespace memledger::inside {
+
+void begin_once() {
+  static bool has_begun;
+  if (__atomic_load_n(&has_begun, __ATOMIC_RELAXED) ||
+      __atomic_exchange_n(&has_begun, true, __ATOMIC_RELAXED))
+    return;
+  const KeptErrno kept;
+  const char* const measured = secure_getenv(prediction::kMeasureVariable);
+  if (measured == nullptr) return;
+  begin_to_note_files(measured);
+  const char* const redirect = secure_getenv(prediction::kRedirectVariable);
+  if (redirect != nullptr) begin_to_redirect(redirect);
+}
+
+}  // namespace memledger::inside
 
 extern "C" {
 

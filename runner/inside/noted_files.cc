@@ -158,7 +158,10 @@ void begin_to_note_files(const char* measured) {
   began = birth_of_folder();
 }
 
-bool are_files_noted() { return folder[0] != '\0'; }
+bool are_files_noted() {
+  begin_once();
+  return folder[0] != '\0';
+}
 
 void note_without_prefix(const char* prefix) { private_prefix = prefix; }
 

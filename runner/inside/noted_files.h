@@ -22,6 +22,8 @@ class KeptErrno {
   const int error_;
 };
 
+// Reads the variables, if nobody has yet: constructors of other libraries may run before ours.
+void begin_once();
 // Called once, with an absolute path. Nothing is noted before.
 void begin_to_note_files(const char* folder);
 bool are_files_noted();

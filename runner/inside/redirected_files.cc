@@ -519,6 +519,33 @@ int note_failed(const char* call, int folder, const char* path) {
   return -1;
 }
 
+// Whether the file, or the folder that it is in, can be written but for the kernel's rules.
+__attribute__((noinline)) bool is_ours(int folder, const char* path, bool changes_folder) {
+  if (!changes_folder)
+    return syscall(SYS_faccessat2, folder, path, W_OK, AT_EACCESS) == 0 || errno == ENOENT;
+  char parent[kPathBytes];
+  const char* const last = strrchr(path, '/');
+  const auto length = last == nullptr ? 0 : static_cast<size_t>(last - path);
+  if (length >= sizeof parent) return false;
+  memcpy(parent, path, length);
+  memcpy(parent + length, "/.", 3);
+  const char* const asked = last == nullptr ? "." : parent;
+  return syscall(SYS_faccessat2, folder, asked, W_OK | X_OK, AT_EACCESS) == 0;
+}
+
+// After the kernel was asked to change something.
+int asked(long result, const char* call, const Place& place, int folder, const char* path,
+          bool changes_folder = true) {
+  if (result >= 0) return static_cast<int>(result);
+  const int error = errno;
+  const bool is_of_rules = error == EACCES || error == EPERM || error == EXDEV;
+  const bool is_real = place.layer == Layer::kAsGiven || place.layer == Layer::kReal;
+  if (is_of_rules && is_real && is_ours(folder, path, changes_folder))
+    note_error(call, error, folder, path);
+  errno = error;
+  return note_failed(call, folder, path);
+}
+
 }  // namespace
 
 bool begin_to_redirect(const char* folder) {
@@ -552,7 +579,10 @@ bool begin_to_redirect(const char* folder) {
   return true;
 }
 
-bool is_redirecting() { return root_length != 0; }
+bool is_redirecting() {
+  begin_once();
+  return root_length != 0;
+}
 bool has_redirected() {
   return is_redirecting() && __atomic_load_n(&shared->has_redirected, __ATOMIC_ACQUIRE) != 0;
 }
@@ -645,9 +675,9 @@ int open(int folder, const char* path, int flags, mode_t mode) {
   if (place.layer == Layer::kReal && S_ISFIFO(place.mode) && (flags & O_PATH) == 0)
     note_refusal("open: FIFO", folder, path);
   const Arguments arguments = kernel_arguments(place, folder, path);
-  const int file =
-      static_cast<int>(syscall(SYS_openat, arguments.folder, arguments.path, flags, mode));
-  return file >= 0 || !writes ? file : note_failed("open", folder, path);
+  const long file = syscall(SYS_openat, arguments.folder, arguments.path, flags, mode);
+  if (!writes) return static_cast<int>(file);
+  return asked(file, "open", place, folder, path, /*changes_folder=*/false);
 }
 
 int rename(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
@@ -659,11 +689,13 @@ int rename(int from_folder, const char* from, int to_folder, const char* to, uns
   if (is_kernels(source)) {
     const Arguments a = kernel_arguments(source, from_folder, from),
                     b = kernel_arguments(target, to_folder, to);
-    return static_cast<int>(syscall(SYS_renameat2, a.folder, a.path, b.folder, b.path, flags));
+    return asked(syscall(SYS_renameat2, a.folder, a.path, b.folder, b.path, flags), "rename",
+                 source, from_folder, from);
   }
   if (source.layer == Layer::kNothing) return fail(ENOENT);
   if ((flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE)) != 0) return fail(EINVAL);
-  if (!may_change_folder(source, true) || !may_change_folder(target, true)) return -1;
+  if (!may_change_folder(source, /*removes=*/true) || !may_change_folder(target, /*removes=*/true))
+    return -1;
   const bool is_there_already = target.layer != Layer::kNothing;
   const bool exchanges = (flags & RENAME_EXCHANGE) != 0;
   if ((flags & RENAME_NOREPLACE) != 0 && is_there_already) return fail(EEXIST);
@@ -708,14 +740,16 @@ int link(int from_folder, const char* from, int to_folder, const char* to, int f
   }
   const Arguments a = kernel_arguments(source, from_folder, from);
   const Arguments b = kernel_arguments(target, to_folder, to);
-  return static_cast<int>(syscall(SYS_linkat, a.folder, a.path, b.folder, b.path, flags));
+  return asked(syscall(SYS_linkat, a.folder, a.path, b.folder, b.path, flags), "link", target,
+               to_folder, to);
 }
 
 int symlink(const char* target, int folder, const char* path) {
   Place place;
   if (!prepare_new(folder, path, place)) return note_failed("symlink", folder, path);
   const Arguments made = kernel_arguments(place, folder, path);
-  return static_cast<int>(syscall(SYS_symlinkat, target, made.folder, made.path));
+  return asked(syscall(SYS_symlinkat, target, made.folder, made.path), "symlink", place, folder,
+               path);
 }
 
 int mkdir(int folder, const char* path, mode_t mode) {
@@ -723,21 +757,21 @@ int mkdir(int folder, const char* path, mode_t mode) {
   if (!prepare_new(folder, path, place, /*is_folder=*/true))
     return note_failed("mkdir", folder, path);
   const Arguments made = kernel_arguments(place, folder, path);
-  return static_cast<int>(syscall(SYS_mkdirat, made.folder, made.path, mode));
+  return asked(syscall(SYS_mkdirat, made.folder, made.path, mode), "mkdir", place, folder, path);
 }
 
 int mknod(int folder, const char* path, mode_t mode, dev_t device) {
   Place place;
   if (!prepare_new(folder, path, place)) return note_failed("mknod", folder, path);
   const Arguments made = kernel_arguments(place, folder, path);
-  return static_cast<int>(syscall(SYS_mknodat, made.folder, made.path, mode, device));
+  return asked(syscall(SYS_mknodat, made.folder, made.path, mode, device), "mknod", place, folder,
+               path);
 }
 
 namespace {
 
 int remove_place(Place& place, const char* call, int folder, const char* path) {
   const bool is_folder = S_ISDIR(place.mode);
-  if (!may_change_folder(place, true)) return -1;
   if (has_real(place) && !mark_removed(place.path())) return note_failed(call, folder, path);
   if (place.layer == Layer::kReal) return 0;
   return static_cast<int>(
@@ -751,9 +785,11 @@ int unlink(int folder, const char* path) {
   if (!find_place(folder, path, /*follows=*/false, place)) return -1;
   if (is_kernels(place)) {
     const Arguments removed = kernel_arguments(place, folder, path);
-    return static_cast<int>(syscall(SYS_unlinkat, removed.folder, removed.path, 0));
+    return asked(syscall(SYS_unlinkat, removed.folder, removed.path, 0), "unlink", place, folder,
+                 path);
   }
   if (place.layer == Layer::kNothing) return fail(ENOENT);
+  if (!may_change_folder(place, /*removes=*/true)) return -1;
   if (S_ISDIR(place.mode)) return fail(EISDIR);
   return remove_place(place, "unlink", folder, path);
 }
@@ -763,9 +799,11 @@ int rmdir(int folder, const char* path) {
   if (!find_place(folder, path, /*follows=*/false, place)) return -1;
   if (is_kernels(place)) {
     const Arguments removed = kernel_arguments(place, folder, path);
-    return static_cast<int>(syscall(SYS_unlinkat, removed.folder, removed.path, AT_REMOVEDIR));
+    return asked(syscall(SYS_unlinkat, removed.folder, removed.path, AT_REMOVEDIR), "rmdir", place,
+                 folder, path);
   }
   if (place.layer == Layer::kNothing) return fail(ENOENT);
+  if (!may_change_folder(place, /*removes=*/true)) return -1;
   if (!S_ISDIR(place.mode)) return fail(ENOTDIR);
   if (!is_empty_folder(place)) return fail(ENOTEMPTY);
   return remove_place(place, "rmdir", folder, path);
@@ -777,7 +815,8 @@ int truncate(const char* path, off_t bytes) {
   if (!prepare_to_write(place, O_WRONLY | (bytes == 0 ? O_TRUNC : 0)))
     return note_failed("truncate", AT_FDCWD, path);
   const char* const changed = place.layer == Layer::kAsGiven ? path : place.kernel_path();
-  return static_cast<int>(syscall(SYS_truncate, changed, bytes));
+  return asked(syscall(SYS_truncate, changed, bytes), "truncate", place, AT_FDCWD, path,
+               /*changes_folder=*/false);
 }
 
 namespace {

@@ -199,6 +199,9 @@ PYTHON
     gcc -o p p.c && ./p && gcc -c p.c && gcc -shared -fPIC -o libf.so f.c && ar rc p.a p.o && ar t p.a
     "$python" -c "import ctypes; print(ctypes.CDLL(\"./libf.so\").f())"
     printf "x: a.txt\n\tcp a.txt x\n" >Makefile; make -s && make -q && echo up to date; rm -f p p.o p.a libf.so'
+  compare "what is not ours" '
+    [[ $EUID != 0 ]] || exit 0; echo x >/etc/x; echo x >>/etc/passwd; rm /etc/passwd; mkdir /usr/x; mv /etc/passwd .
+    ln -s x /etc/x; rmdir /usr/lib; truncate -s 0 /etc/passwd; chmod 600 /etc/passwd; touch /etc/passwd'
   compare "C++" '"$CPP"'
 }
 
@@ -236,6 +239,19 @@ $home/real/fifo"
   same "$user: real files" "$(state_of "$home/real")" "$before"
 }
 
+# A working folder to which no path leads is not redirected: what fails there is told.
+closed_folder() {
+  mkdir -p "$work/closed/open" && chmod 777 "$work/closed/open" && chmod 700 "$work/closed"
+  echo text >"$work/closed/open/there" && chmod 666 "$work/closed/open/there"
+  run_redirected "$work/closed/open" 'cat there; echo x >there; rm there; mkdir new; mv there x' >"$home/out" 2>&1
+  check "what fails in a closed folder" equal "$(grep -c 'Permission denied' "$home/out")" 4
+  same "what is told of a closed folder" "$(refusals | paste -d' ' - -)" "open: EACCES $work/closed/open/there
+unlink: EACCES $work/closed/open/there
+mkdir: EACCES $work/closed/open/new
+rename: EACCES $work/closed/open/there"
+  same "a file in a closed folder" "$(cat "$work/closed/open/there")" text
+}
+
 would_be_files() {
   rm -rf "$home/real"
   "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'"
@@ -270,6 +286,7 @@ test_as() {  # USER COMMAND-PREFIX…
 if ((EUID == 0)); then
   test_as root env
   test_as nobody setpriv --reuid=65534 --regid=65534 --clear-groups env HOME="$work/nobody"
+  closed_folder
 else
   test_as user env
 fi
