@@ -223,7 +223,7 @@ compare_random() {  # SEED
 # What the kernel refuses, and what is told of it.
 refused_programs() {
   rm -rf "$home/real"
-  "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'; mkfifo fifo; mkdir open_write.d"
+  "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'; mkfifo fifo other.fifo; ln -s other.fifo link.fifo"
   "${as[@]}" "$raw" prepare "$home/real"
   local before
   before="$(state_of "$home/real")"
@@ -231,11 +231,14 @@ refused_programs() {
   same "$user: a static program changes something" "$(<"$home/out")" ""
   run_redirected "$home/real" "env -i bash -c 'echo x >a.txt; rm log.txt; mkdir q'" >"$home/out" 2>&1
   check "$user: without the library" equal "$(grep -c 'Permission denied' "$home/out")" 3
-  run_redirected "$home/real" "chmod 700 d; dd if=fifo iflag=nonblock count=1 status=none" >/dev/null
-  same "$user: what is told" "$(refusals)" "chmod: EPERM
+  run_redirected "$home/real" "dd if=fifo iflag=nonblock count=1 status=none; chmod 700 d; echo x >new
+    dd if=link.fifo iflag=nonblock count=1 status=none" >/dev/null
+  same "$user: what is told" "$(refusals)" "open: FIFO
+$home/real/fifo
+chmod: EPERM
 $home/real/d
 open: FIFO
-$home/real/fifo"
+$home/real/link.fifo"
   same "$user: real files" "$(state_of "$home/real")" "$before"
 }
 
