@@ -202,8 +202,8 @@ set(MEMLEDGER_PRELOAD_SOURCES
 )
 
 set(MEMLEDGER_MEASURE_SOURCES
-  runner/inside/kept_files.cc
   runner/inside/measure_preload.cc
+  runner/inside/noted_files.cc
 )
 
 # The command `memledger`. It does not load LibTorch.

@@ -18,11 +18,20 @@ inline constexpr char kProgressExtension[] = ".progress";
 // processes append.
 inline constexpr char kWrittenFiles[] = "written";
 
-// In the folder that has those of all runs. What is older than the marker is kept
-// (runner/inside/kept_files.h). Of each file the journal has its path and where it is kept, each
-// ended by a zero byte; it may be kept nowhere, if a program was ended at that moment. An empty
-// second path: what came to the first by rename() was somewhere else before, or nothing was there.
-inline constexpr char kKeptMarker[] = "began";
-inline constexpr char kKeptJournal[] = "kept";
+// What programs were refused, or would find to be another file, because of how their writes are
+// held back: records of two texts, each ended by a zero byte, like "rename: EXDEV" and the path.
+// All processes append.
+inline constexpr char kRefusedFiles[] = "refused";
+
+// A private folder, made by runner/writes/redirect_folder.h: what programs write, rename or remove
+// goes there instead (runner/inside/redirected_files.h).
+inline constexpr char kRedirectVariable[] = "MEMLEDGER_REDIRECT";
+inline constexpr char kRedirectedRoot[] = "root";  // files by their absolute path
+// Links whose targets are the paths of removed files; the names are hashes of these paths.
+inline constexpr char kRemovedPaths[] = "removed";
+inline constexpr char kUnnamedFiles[] = "unnamed";  // temporary files and copies under way
+// Eight bytes: the key with which the library may change modes, owners and times of private files,
+// which the kernel refuses otherwise (runner/writes/landlock_rules.h).
+inline constexpr char kAttributeKey[] = "key";
 
 }  // namespace memledger::prediction

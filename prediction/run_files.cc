@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -95,6 +96,23 @@ WrittenFiles read_written_files(const std::string& folder) {
     written.paths.push_back(path);
   }
   return written;
+}
+
+std::vector<Refusal> read_refusals(const std::string& folder) {
+  const std::string text = content_of(fs::path(folder) / kRefusedFiles);
+  std::vector<Refusal> refusals;
+  std::set<std::pair<std::string, std::string>> known;
+  for (size_t begin = 0;;) {
+    const size_t end_of_what = text.find('\0', begin);
+    if (end_of_what == std::string::npos) break;
+    const size_t end = text.find('\0', end_of_what + 1);
+    if (end == std::string::npos) break;
+    Refusal refusal = {text.substr(begin, end_of_what - begin),
+                       text.substr(end_of_what + 1, end - end_of_what - 1)};
+    if (known.emplace(refusal.what, refusal.path).second) refusals.push_back(std::move(refusal));
+    begin = end + 1;
+  }
+  return refusals;
 }
 
 }  // namespace memledger::prediction

@@ -1,7 +1,7 @@
 #pragma once
 
 // What the processes of one run leave in its folder beside their measurements: how far they are,
-// and which files they wrote.
+// which files they wrote, and what they were refused.
 
 #include <cstdint>
 #include <string>
@@ -37,5 +37,14 @@ inline constexpr size_t kMostWrittenPaths = 30;
 
 // Returns them by path, each once. Cost: one look at the file system for each.
 WrittenFiles read_written_files(const std::string& folder);
+
+// What differs from the bare program because its writes were held back.
+struct Refusal {
+  std::string what;  // like "rename: EXDEV"
+  std::string path;
+};
+
+// Returns each once, in the order in which they came. A record that was cut short is left out.
+std::vector<Refusal> read_refusals(const std::string& folder);
 
 }  // namespace memledger::prediction

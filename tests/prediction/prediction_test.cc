@@ -811,5 +811,23 @@ TEST_CASE("files that a run wrote are those that are still there, each once") {
   CHECK(written.paths == std::vector<std::string>{log, model});
 }
 
+TEST_CASE("refusals are read in the order in which they came, each once") {
+  const RunFolder folder("refused_files");
+  CHECK(read_refusals(folder.path()).empty());
+  const auto record = [](std::string what, const std::string& path) {
+    return std::move(what) + '\0' + path + '\0';
+  };
+  folder.write("refused", record("rename: EXDEV", "/data/b\n") + record("open: FIFO", "") +
+                              record("rename: EXDEV", "/data/b\n") +
+                              record("unlink: EXDEV", "/data/b\n") + "open: EIO" + '\0' + "/cut");
+  const std::vector<Refusal> refusals = read_refusals(folder.path());
+  REQUIRE(refusals.size() == 3);
+  CHECK(refusals[0].what == "rename: EXDEV");
+  CHECK(refusals[0].path == "/data/b\n");
+  CHECK(refusals[1].what == "open: FIFO");
+  CHECK(refusals[1].path.empty());
+  CHECK(refusals[2].what == "unlink: EXDEV");
+}
+
 }  // namespace
 }  // namespace memledger::prediction

@@ -1,0 +1,56 @@
+#pragma once
+
+// Notes, in the folder of a measured run, which files its programs wrote and which of their calls
+// failed because their writes are held back (prediction/run_files.h reads both).
+//
+// All functions can be called in signal handlers and children of vfork, and leave errno as it was.
+
+#include <stddef.h>
+
+namespace memledger::inside {
+
+inline constexpr size_t kPathBytes = 4096;
+
+class KeptErrno {
+ public:
+  KeptErrno();
+  ~KeptErrno();
+  KeptErrno(const KeptErrno&) = delete;
+  KeptErrno& operator=(const KeptErrno&) = delete;
+
+ private:
+  const int error_;
+};
+
+// Called once, with an absolute path. Nothing is noted before.
+void begin_to_note_files(const char* folder);
+bool are_files_noted();
+// Paths below it are noted without it: the run's private files stand for those (may be null).
+void note_without_prefix(const char* prefix);
+
+// Writes the absolute path of `path` as seen from an open folder into `result`; links stay as they
+// are. Returns false where it has none.
+bool absolute_path(int folder, const char* path, char result[kPathBytes]);
+// Writes the path of an open file, links followed. Returns false where it has none.
+bool path_of_descriptor(int descriptor, char result[kPathBytes]);
+
+void note_written(int descriptor);
+void note_written(int folder, const char* path);
+
+// Which errors of a call are noted.
+enum class Errors {
+  kOfFolders,  // what another file system or a full one can cause
+  kOfSpace,    // only that nothing is left
+};
+// After a call failed with errno.
+void note_failure(const char* call, int folder, const char* path);
+void note_failure(const char* call, int descriptor, Errors errors);
+// Whatever errno is.
+void note_refusal(const char* what, int folder, const char* path);
+// Before a call that opens a file: notes a FIFO that was there before the run. Under an overlay it
+// is another one than outside, and the call may wait for ever.
+void note_fifo(int folder, const char* path);
+// `what` gets the name of an error, like "rename: EXDEV".
+void note_error(const char* call, int error, int folder, const char* path);
+
+}  // namespace memledger::inside

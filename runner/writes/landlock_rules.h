@@ -1,0 +1,48 @@
+#pragma once
+
+// Holds a program's writes by Landlock and seccomp, where namespaces are refused. The kernel lets
+// it write to private folders and devices without a memory only, and refuses every other change of
+// the file system, whichever way it is asked for.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace memledger::runner {
+
+struct LandlockRules {
+  // Absolute paths of folders, with all that is below them, in which everything is allowed.
+  // Terminals and /dev/null, /dev/zero and /dev/full are allowed besides.
+  std::vector<std::string> private_folders;
+  // Whether System V and POSIX shared memory stay as they are: /dev/shm can be written.
+  bool allows_shared_memory = true;
+  // A call that changes modes, owners, times or extended attributes is allowed if its sixth
+  // argument, which the kernel does not read, is this key. The preloaded library uses it for
+  // private files only. 0: no such call is allowed.
+  uint64_t attribute_key = 0;
+};
+
+// Returns whether this kernel can hold writes so: UNIMPLEMENTED where Landlock is missing, switched
+// off or older than ABI 3, or where the processor's system calls are not known here.
+absl::Status can_hold_by_landlock();
+
+// Holds the calling process, for good, and what it starts. To be called in the process that is
+// going to be the program, while it has one thread. On failure the process must end: it may be held
+// in part. FAILED_PRECONDITION: the kernel refuses, a private folder is missing, or a descriptor is
+// open that goes round the rules (see unheld_descriptors).
+absl::Status hold_by_landlock(const LandlockRules& rules);
+
+// A descriptor that the program would inherit and that the kernel no longer checks.
+struct UnheldDescriptor {
+  int number = 0;
+  std::string path;
+};
+
+// Returns the descriptors from 3 on without close-on-exec that are open for writing to a file
+// outside the private folders: Landlock looks at paths when they are opened. Pipes, sockets,
+// terminals and devices of the rules are not among them.
+std::vector<UnheldDescriptor> unheld_descriptors(const LandlockRules& rules);
+
+}  // namespace memledger::runner
