@@ -28,9 +28,9 @@ struct LayerFile {
   bool is_removed = false;
 };
 
-// A call on files that cannot be answered as it would be without the layers: `rename: EXDEV`.
+// A call on files that was not answered as it would have been without what holds the writes.
 struct Refusal {
-  std::string what;
+  std::string what;  // the call and the error: `rename: EXDEV`
   std::string path;
 };
 
@@ -44,6 +44,7 @@ struct Writes {
   int64_t written_count = 0, removed_count = 0;
   int64_t bytes = 0;  // of all files that were written
   std::vector<std::string> read_only;  // folders that could get no layer, and were made read-only
+  std::vector<std::string> host_files;  // sockets and FIFOs that were the host's own
   std::vector<Refusal> refusals;
 };
 

@@ -152,13 +152,11 @@ bool failed_otherwise(const Run& run) { return !run.has_ended_well() && !run.fai
 
 size_t runs_at_once() { return std::clamp(std::thread::hardware_concurrency(), 1u, 4u); }
 
-absl::StatusOr<WriteHold> hold_of(const DryRunnerOptions& options, WritePolicy policy,
-                                  const ScratchFolder& folder) {
+absl::StatusOr<WriteHold> hold_of(const WriteOptions& writes, const ScratchFolder& folder) {
   if (folder.path().empty())
     return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
   WriteHoldOptions hold;
-  hold.policy = policy;
-  hold.limit_bytes = options.writes_limit_bytes;
+  hold.writes = writes;
   hold.runs_at_once = static_cast<int>(runs_at_once());
   hold.scratch = folder.path();
   return WriteHold::choose(hold);
@@ -582,7 +580,7 @@ size_t expected_runs(const DryRunRequest& request) {
 absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
     const std::vector<DryRunRequest>& requests) {
   const ScratchFolder folder;
-  const absl::StatusOr<WriteHold> hold = hold_of(options_, options_.writes, folder);
+  const absl::StatusOr<WriteHold> hold = hold_of(options_.writes, folder);
   if (!hold.ok()) return hold.status();
   Runs runs(options_, folder.path(), *hold);
   std::vector<Case> cases;
@@ -612,9 +610,9 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
 
 absl::StatusOr<Run> DryRunner::measure(const DryRunRequest& request) {
   const ScratchFolder folder;
-  // What runs on a real device is no dry run.
-  const absl::StatusOr<WriteHold> hold = hold_of(
-      options_, request.gpu.empty() ? WritePolicy::kAllow : options_.writes, folder);
+  WriteOptions writes;
+  writes.policy = WritePolicy::kAllow;
+  const absl::StatusOr<WriteHold> hold = hold_of(writes, folder);
   if (!hold.ok()) return hold.status();
   Runs runs(options_, folder.path(), *hold);
   runs.expect(1);

@@ -48,8 +48,7 @@ struct DryRunProgress {
 struct DryRunnerOptions {
   bool until_exit = false;  // not only until the peak no longer moves
   int timeout_s = 600;      // of each run
-  WritePolicy writes = WritePolicy::kDiscard;
-  uint64_t writes_limit_bytes = 0;  // of what one run writes; 0: half of what is free, for all runs
+  WriteOptions writes;
   // Called about twice a second while runs are made, by the thread that waits for them; may be
   // empty.
   std::function<void(const DryRunProgress&)> progress;
@@ -85,7 +84,8 @@ class DryRunner {
   // How many runs of programs all calls so far have made.
   size_t runs_made() const { return runs_made_; }
   // Makes one run, on the virtual GPU as the request has it, or on the real ones where it has none.
-  // Errors: as predict(), but for specifications. On a real GPU it writes for real.
+  // It is no dry run: the program writes for real.
+  // Errors: Cancelled, Unavailable.
   absl::StatusOr<prediction::Run> measure(const DryRunRequest& request);
 
  private:

@@ -114,6 +114,8 @@ std::string to_record(const Writes& writes) {
   }
   for (const std::string& folder : writes.read_only)
     absl::StrAppend(&record, "R0 ", folder, std::string(1, '\0'));
+  for (const std::string& path : writes.host_files)
+    absl::StrAppend(&record, "H0 ", path, std::string(1, '\0'));
   return record;
 }
 
@@ -134,6 +136,8 @@ Writes writes_of_record(const std::string& record) {
     if (!absl::SimpleAtoi(parts[i].substr(1, space - 1), &file.bytes)) continue;
     if (parts[i][0] == 'R') {
       writes.read_only.push_back(std::move(file.path));
+    } else if (parts[i][0] == 'H') {
+      writes.host_files.push_back(std::move(file.path));
     } else {
       writes.files.push_back(std::move(file));
     }

@@ -127,6 +127,20 @@ uint64_t bytes_of_file_system(const char* path, uint64_t otherwise) {
 
 // What follows is called in a child of a process with threads, and allocates nothing.
 
+using Path = std::array<char, size_t{2} * PATH_MAX>;
+
+// Returns false where the path is too long.
+bool set_path(Path& path, const char* folder, const char* name) {
+  const int length = std::snprintf(path.data(), path.size(), "%s/%s", folder, name);
+  errno = ENAMETOOLONG;
+  return length > 0 && static_cast<size_t>(length) < path.size();
+}
+bool set_layer_path(Path& path, const char* layers, char kind, int number) {
+  std::array<char, 16> name{};
+  std::snprintf(name.data(), name.size(), "%c/%d", kind, number);
+  return set_path(path, layers, name.data());
+}
+
 unsigned long flags_of(const char* path) {
   struct statvfs found {};
   if (statvfs(path, &found) != 0) return 0;
@@ -422,14 +436,16 @@ bool PrivateRoot::make_like(const char* source, const char* target) const {
 
 bool PrivateRoot::mount_overlay(Step& step) {
   const Layer& layer = layers_of_[static_cast<size_t>(step.layer)];
-  std::array<char, PATH_MAX> upper{}, work{}, inner{}, source{};
-  std::snprintf(upper.data(), upper.size(), "%s/u/%d", layers_.c_str(), step.layer);
-  std::snprintf(work.data(), work.size(), "%s/w/%d", layers_.c_str(), step.layer);
-  if (!make_like(step.source.c_str(), upper.data()) || mkdir(work.data(), 0700) != 0) return false;
+  Path upper{}, work{}, inner{}, source{};
+  if (!set_layer_path(upper, layers_.c_str(), 'u', step.layer) ||
+      !set_layer_path(work, layers_.c_str(), 'w', step.layer) ||
+      !make_like(step.source.c_str(), upper.data()) || mkdir(work.data(), 0700) != 0)
+    return false;
   for (const std::string& folder : layer.made_before) {
-    std::snprintf(inner.data(), inner.size(), "%s/%s", upper.data(), folder.c_str());
-    std::snprintf(source.data(), source.size(), "%s/%s", step.source.c_str(), folder.c_str());
-    if (!make_like(source.data(), inner.data())) return false;
+    if (!set_path(inner, upper.data(), folder.c_str()) ||
+        !set_path(source, step.source.c_str(), folder.c_str()) ||
+        !make_like(source.data(), inner.data()))
+      return false;
   }
   const DescriptorPath lower_path(step.source.c_str()), upper_path(upper.data()),
       work_path(work.data());
@@ -488,9 +504,8 @@ bool PrivateRoot::run(Step& step) {
         return false;
       // What is there is the whole machine's.
       for (const char* const part : {"sys", "irq", "bus", "fs", "sysrq-trigger"}) {
-        std::array<char, PATH_MAX> path{};
-        std::snprintf(path.data(), path.size(), "%s/%s", target, part);
-        if (mount(path.data(), path.data(), nullptr, MS_BIND | MS_REC, nullptr) == 0)
+        Path path{};
+        if (set_path(path, target, part) && mount(path.data(), path.data(), nullptr, MS_BIND | MS_REC, nullptr) == 0)
           make_read_only(path.data(), /*with_all_below=*/true);
       }
       return true;
@@ -554,6 +569,7 @@ prediction::Writes PrivateRoot::writes() const {
   writes.held_by = prediction::WritesHeldBy::kNamespace;
   for (const Step& step : steps_) {
     if (step.is_read_only) writes.read_only.push_back(step.source);
+    if (step.kind == Step::Kind::kOptional) writes.host_files.push_back(step.source);
   }
   return writes;
 }

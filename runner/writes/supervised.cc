@@ -20,7 +20,7 @@
 namespace memledger::runner {
 namespace {
 
-constexpr char kRecord[] = "layers";
+constexpr char kRecord[] = "files";
 constexpr char kFailure[] = "no_layers";
 constexpr int kCannotStart = 126;
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -20,7 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "prediction/run_files.h"
 #include "runner/writes/inherited_files.h"
+#include "runner/writes/mount_table.h"
 #include "runner/writes/private_root.h"
+#include "runner/writes/refusals.h"
 #include "runner/writes/supervised.h"
 
 namespace memledger::runner {
@@ -29,6 +32,11 @@ namespace {
 namespace fs = std::filesystem;
 using prediction::Writes;
 using prediction::WritesHeldBy;
+
+std::string text_of(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
 
 // MemAvailable of /proc/meminfo.
 uint64_t free_memory() {
@@ -98,7 +106,7 @@ absl::StatusOr<PrivateRoot> plan_root(const WriteHoldOptions& options, const Hel
   root.working_folder = working_folder();
   root.expected = expected_paths(run);
   root.limit_bytes =
-      options.limit_bytes != 0 ? options.limit_bytes : default_limit(options.runs_at_once);
+      options.writes.limit_bytes != 0 ? options.writes.limit_bytes : default_limit(options.runs_at_once);
   return PrivateRoot::plan(root);
 }
 
@@ -137,7 +145,7 @@ WriteHold::WriteHold(const WriteHoldOptions& options) : options_(options) {}
 
 absl::StatusOr<WriteHold> WriteHold::choose(const WriteHoldOptions& options) {
   WriteHold hold(options);
-  if (options.policy == WritePolicy::kAllow) return hold;
+  if (options.writes.policy == WritePolicy::kAllow) return hold;
   static const auto* const root = new absl::Status(try_root(options));
   if (root->ok()) {
     hold.held_by_ = WritesHeldBy::kNamespace;
@@ -163,6 +171,10 @@ absl::StatusOr<Writes> WriteHold::writes(const HeldRun& run) const {
     if (!record.failure.empty())
       return absl::UnavailableError(absl::StrCat("no mounts of its own: ", record.failure));
     record.writes.held_by = held_by_;
+    record.writes.refusals =
+        refusals_of_layers(prediction::read_refusals(run.folder), record.writes,
+                           visible_mounts(text_of("/proc/self/mountinfo")),
+                           text_of("/proc/net/unix"));
     return std::move(record.writes);
   }
   Writes writes;

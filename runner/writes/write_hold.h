@@ -19,9 +19,13 @@ enum class WritePolicy : uint8_t {
   kAllow,    // it writes for real
 };
 
-struct WriteHoldOptions {
+struct WriteOptions {
   WritePolicy policy = WritePolicy::kDiscard;
-  uint64_t limit_bytes = 0;  // of what one run writes; 0: a part of the memory that is free now
+  uint64_t limit_bytes = 0;  // of what one run writes; 0: its part of half of the free memory
+};
+
+struct WriteHoldOptions {
+  WriteOptions writes;
   int runs_at_once = 1;
   std::string scratch;  // a folder of the caller's own
 };
