@@ -25,6 +25,7 @@ set(MEMLEDGER_LIBRARY_SOURCES
   prediction/program_failure.cc
   prediction/recorded_call.cc
   prediction/run_files.cc
+  prediction/writes.cc
   registry/activation.cc
   registry/allocation_failure.cc
   registry/at_load.cc
@@ -94,13 +95,20 @@ set(MEMLEDGER_LIBRARY_SOURCES
   runner/dry_run.cc
   runner/dry_run_messages.cc
   runner/environment.cc
-  runner/kept_files.cc
   runner/linked_libtorch.cc
   runner/locations.cc
   runner/program_file.cc
   runner/program_image.cc
   runner/run_command.cc
   runner/run_specification.cc
+  runner/scratch_folder.cc
+  runner/writes/inherited_files.cc
+  runner/writes/layer_files.cc
+  runner/writes/mount_table.cc
+  runner/writes/private_root.cc
+  runner/writes/refusals.cc
+  runner/writes/supervised.cc
+  runner/writes/write_hold.cc
   text/bytes.cc
   text/csv.cc
   text/dtype.cc
@@ -219,6 +227,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   prediction/prediction_text.cc
   prediction/program_failure.cc
   prediction/run_files.cc
+  prediction/writes.cc
   registry/core/loaded_libraries.cc
   runner/allocator_setting.cc
   runner/child_process.cc
@@ -229,7 +238,6 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/environment.cc
   runner/fit_command.cc
   runner/gpus_command.cc
-  runner/kept_files.cc
   runner/linked_libtorch.cc
   runner/locations.cc
   runner/log_command.cc
@@ -239,8 +247,16 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/program_image.cc
   runner/run_command.cc
   runner/run_specification.cc
+  runner/scratch_folder.cc
   runner/validate_command.cc
   runner/version_text.cc
+  runner/writes/inherited_files.cc
+  runner/writes/layer_files.cc
+  runner/writes/mount_table.cc
+  runner/writes/private_root.cc
+  runner/writes/refusals.cc
+  runner/writes/supervised.cc
+  runner/writes/write_hold.cc
   text/bytes.cc
   text/html.cc
   text/json.cc

@@ -125,39 +125,36 @@ class Records {
  public:
   static absl::StatusOr<Records*> get() {
     static auto* const records = new Records;
-    if (records->folder_.empty())
+    if (records->folder().empty())
       return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
     return records;
   }
 
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return folder_.path(); }
   void begin() const {
     std::error_code error;
-    fs::remove(fs::path(folder_) / kUnsettledFile, error);
+    fs::remove(fs::path(folder()) / kUnsettledFile, error);
   }
   bool has_settled() const {
     std::error_code error;
-    return !fs::exists(fs::path(folder_) / kUnsettledFile, error);
+    return !fs::exists(fs::path(folder()) / kUnsettledFile, error);
   }
   absl::Status add(const RecordedCall& call) {
-    return write_file(absl::StrCat(folder_, "/", ++count_, ".json"), "prediction",
+    return write_file(absl::StrCat(folder(), "/", ++count_, ".json"), "prediction",
                       prediction::to_json(call));
   }
 
  private:
   Records() : process_(getpid()) {
-    runner::ScratchFolder made;
-    folder_ = made.path();
-    made.release();
     static const Records* const records = this;
     std::atexit([] {
       std::error_code ignored;
-      if (getpid() == records->process_) fs::remove_all(records->folder_, ignored);
+      if (getpid() == records->process_) fs::remove_all(records->folder(), ignored);
     });
   }
 
   const pid_t process_;
-  std::string folder_;
+  const runner::ScratchFolder folder_;
   int count_ = 0;
 };
 
@@ -264,7 +261,11 @@ std::vector<std::string> command_line() {
 runner::ProgramImage image_of_this_program(const std::string& specification,
                                            const std::vector<std::string>& program) {
   const char* const folder = secure_getenv(environment::kFolder);
-  runner::ProgramImage image("/proc/self/exe", program, folder == nullptr ? "" : folder);
+  // By its path, which is the same in a run's own mounts; one that was replaced has none.
+  std::error_code error;
+  fs::path file = fs::read_symlink("/proc/self/exe", error);
+  if (error || !fs::exists(file, error)) file = "/proc/self/exe";
+  runner::ProgramImage image(file, program, folder == nullptr ? "" : folder);
   image.set(virtual_gpu::kSpecificationVariable, specification);
   image.set(environment::kQuiet, "1");
   for (const char* const variable :
@@ -300,6 +301,7 @@ absl::StatusOr<Prediction> predict_anew(const std::string& specification, const 
   request.variables = {{prediction::kUntilVariable, prediction::kUntilCall},
                        {kCallVariable, key},
                        {kRecordsVariable, (*records)->folder()}};
+  request.writable = {(*records)->folder()};
   runner::DryRunnerOptions runner_options;
   runner_options.until_exit = true;
   runner_options.timeout_s = options.timeout_s;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "prediction/prediction_text.h"
 #include "prediction/program_failure.h"
+#include "text/names.h"
 
 namespace memledger::prediction {
 namespace {
@@ -276,8 +278,6 @@ Steps worse(Steps a, Steps b) {
 void note_program(const std::vector<Run>& runs, Prediction& prediction) {
   prediction.program = runs.front().program;
   for (const Run& run : runs) {
-    prediction.written_files.insert(prediction.written_files.end(), run.written_files.begin(),
-                                    run.written_files.end());
     for (const Measurement& process : run.processes) {
       prediction.steps = std::max(prediction.steps, process.steps);
       prediction.unstepped_parameters =
@@ -289,13 +289,53 @@ void note_program(const std::vector<Run>& runs, Prediction& prediction) {
     if (!prediction.failure && run.end == Run::End::kLow && run.is_limited)
       prediction.failure = run.failure();
   }
-  std::vector<std::string>& files = prediction.written_files;
-  std::sort(files.begin(), files.end());
-  files.erase(std::unique(files.begin(), files.end()), files.end());
   if (prediction.failure) return;
   for (const Run& run : runs) {
     if (!prediction.failure && run.is_limited) prediction.failure = run.failure();
   }
+}
+
+// All runs together: each file once, with its largest size.
+Writes writes_of(const std::vector<Run>& runs) {
+  Writes sum;
+  std::map<std::string, LayerFile> files;
+  std::set<std::string> read_only, host_files;
+  std::set<std::pair<std::string, std::string>> refusals;
+  for (const Run& run : runs) {
+    sum.held_by = run.writes.held_by;
+    sum.written_count = std::max(sum.written_count, run.writes.written_count);
+    sum.removed_count = std::max(sum.removed_count, run.writes.removed_count);
+    sum.bytes = std::max(sum.bytes, run.writes.bytes);
+    for (const LayerFile& file : run.writes.files) {
+      LayerFile& known = files.try_emplace(file.path, file).first->second;
+      known.is_removed = known.is_removed && file.is_removed;
+      known.bytes = std::max(known.bytes, file.bytes);
+    }
+    read_only.insert(run.writes.read_only.begin(), run.writes.read_only.end());
+    host_files.insert(run.writes.host_files.begin(), run.writes.host_files.end());
+    for (const Refusal& refusal : run.writes.refusals)
+      refusals.emplace(refusal.what, refusal.path);
+  }
+  for (const auto& [path, file] : files) sum.files.push_back(file);
+  sum.read_only.assign(read_only.begin(), read_only.end());
+  sum.host_files.assign(host_files.begin(), host_files.end());
+  for (const auto& [what, path] : refusals) sum.refusals.push_back({what, path});
+  return sum;
+}
+
+// The program may have taken another way than it would.
+void heed_refusals(Prediction& prediction) {
+  const std::vector<Refusal>& refusals = prediction.writes.refusals;
+  if (refusals.empty()) return;
+  std::string reason = absl::StrCat(
+      "a call on files was not answered as it is outside a dry run: ", refusals.front().what, ", ",
+      printable(refusals.front().path));
+  if (refusals.size() > 1) absl::StrAppend(&reason, ", and ", refusals.size() - 1, " more");
+  absl::StrAppend(&reason, "; --writes=allow lets the program write for real");
+  if (!prediction.reason.empty()) absl::StrAppend(&reason, ". Besides, ", prediction.reason);
+  prediction.reason = std::move(reason);
+  prediction.verdict = Verdict::kNotKnown;
+  for (DevicePrediction& device : prediction.devices) device.verdict = Verdict::kNotKnown;
 }
 
 // A program that fails at one end only has no figures of that end.
@@ -632,6 +672,8 @@ Prediction predict(std::string specification, const std::vector<Run>& runs) {
   heed_little_to_spare(used.with_less, used.until_exit, prediction);
   // Last: what has to be to spare follows from the ends alone, as when runs with less were made.
   include_peaks(used.varied, prediction);
+  prediction.writes = writes_of(runs);
+  heed_refusals(prediction);
   return prediction;
 }
 

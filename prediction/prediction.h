@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "prediction/measurement.h"
+#include "prediction/writes.h"
 
 namespace memledger::prediction {
 
@@ -87,7 +88,7 @@ struct Run {
   ProgramEnd program;
   int64_t steps = 0;  // of optimizers, where the run was ended
   std::vector<Measurement> processes;
-  std::vector<std::string> written_files;
+  Writes writes;
 
   bool failed_allocation() const;
   // True where the program ended as it should have, or was ended after a step.
@@ -105,9 +106,7 @@ struct Prediction {
   std::optional<MeasuredFailure> failure;   // why it does not fit
   std::vector<MeasuredRead> unknown_reads;  // those with most bytes first
   std::vector<SettingTried> settings;
-  std::vector<std::string> written_files;  // by the program, sorted
-  // Those of them, and those that it removed, that were there before and were put back.
-  std::vector<std::string> restored_files;
+  Writes writes;  // of all runs, each file once
   ProgramEnd program;  // of the run that tells most: the first that failed, else the first
   Ended ended = Ended::kNot;
   int64_t steps = 0;
@@ -141,7 +140,8 @@ struct Prediction {
 // `fits` if no allocation failed in any of them and no size without an upper bound was read, `does
 // not fit` if one failed in each run of the low end, else `not known`. A whole number that the
 // program read may be such a size, unless a run with other numbers allocates the same. Peaks come
-// from the run without a limit where there is one of the same end and order of addresses. The
+// from the run without a limit where there is one of the same end and order of addresses. Where a
+// call on files was answered otherwise than outside the runs' layers, the verdict is `not known`. The
 // caller makes runs of both ends and, unless one of them decides against `fits`, in both orders.
 Prediction predict(std::string specification, const std::vector<Run>& runs);
 

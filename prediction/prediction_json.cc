@@ -101,6 +101,21 @@ Json json(const std::vector<SettingTried>& settings) {
   return rows;
 }
 
+Json json(const std::vector<Refusal>& refusals) {
+  Json rows = Json::array();
+  for (const Refusal& refusal : refusals)
+    rows.push_back({{"call", refusal.what}, {"path", refusal.path}});
+  return rows;
+}
+
+Json paths_of(const Writes& writes, bool removed) {
+  Json paths = Json::array();
+  for (const LayerFile& file : writes.files) {
+    if (file.is_removed == removed) paths.push_back(file.path);
+  }
+  return paths;
+}
+
 // Sums over the devices of a machine.
 std::vector<Term> terms_of(const Prediction& prediction) {
   std::vector<Term> sums;
@@ -148,8 +163,12 @@ std::string to_json(const std::vector<Prediction>& predictions) {
   result["failure"] = json(decides.failure);
   result["settings"] = json(decides.settings);
   result["missing_library"] = text_or_null(decides.missing_cudnn);
-  result["written_files"] = decides.written_files;
-  result["restored_files"] = decides.restored_files;
+  result["writes_held_by"] = to_string(decides.writes.held_by);
+  result["written_files"] = paths_of(decides.writes, /*removed=*/false);
+  result["removed_files"] = paths_of(decides.writes, /*removed=*/true);
+  result["written_bytes"] = decides.writes.bytes;
+  result["read_only_folders"] = decides.writes.read_only;
+  result["refused_calls"] = json(decides.writes.refusals);
   result["program"] = {{"status", decides.program.status},
                        {"ended", to_string(decides.ended)},
                        {"until", until(decides)},

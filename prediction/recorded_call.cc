@@ -10,6 +10,35 @@
 namespace memledger::prediction {
 namespace {
 
+Json json(const Writes& writes) {
+  Json files = Json::array(), refusals = Json::array();
+  for (const LayerFile& file : writes.files)
+    files.push_back({{"path", file.path}, {"bytes", file.bytes}, {"is_removed", file.is_removed}});
+  for (const Refusal& refusal : writes.refusals)
+    refusals.push_back({{"what", refusal.what}, {"path", refusal.path}});
+  return {{"held_by", to_string(writes.held_by)},
+          {"files", files},
+          {"written_count", writes.written_count},
+          {"removed_count", writes.removed_count},
+          {"bytes", writes.bytes},
+          {"read_only", writes.read_only},
+          {"refusals", refusals}};
+}
+
+Writes writes_of(const Json& json) {
+  Writes writes;
+  writes.held_by = held_by_of(json.at("held_by").get<std::string>());
+  for (const Json& file : json.at("files"))
+    writes.files.push_back({file.at("path"), file.at("bytes"), file.at("is_removed")});
+  writes.written_count = json.at("written_count");
+  writes.removed_count = json.at("removed_count");
+  writes.bytes = json.at("bytes");
+  writes.read_only = json.at("read_only").get<std::vector<std::string>>();
+  for (const Json& refusal : json.at("refusals"))
+    writes.refusals.push_back({refusal.at("what"), refusal.at("path")});
+  return writes;
+}
+
 Json json(const Run& run) {
   Json processes = Json::array();
   for (const Measurement& process : run.processes)
@@ -29,7 +58,7 @@ Json json(const Run& run) {
           {"last_lines", run.program.last_lines},
           {"steps", run.steps},
           {"processes", processes},
-          {"written_files", run.written_files}};
+          {"writes", json(run.writes)}};
 }
 
 absl::StatusOr<Run> run_of(const Json& json) {
@@ -48,7 +77,7 @@ absl::StatusOr<Run> run_of(const Json& json) {
   run.program.read_input = json.at("read_input");
   run.program.last_lines = json.at("last_lines");
   run.steps = json.at("steps");
-  run.written_files = json.at("written_files").get<std::vector<std::string>>();
+  run.writes = writes_of(json.at("writes"));
   for (const Json& process : json.at("processes")) {
     absl::StatusOr<Measurement> measurement = parse_measurement(process.dump());
     if (!measurement.ok()) return measurement.status();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "prediction/measure_variables.h"
+#include "prediction/writes.h"
 
 namespace memledger::prediction {
 
@@ -37,12 +38,6 @@ inline constexpr size_t kMostWrittenPaths = 30;
 
 // Returns them by path, each once. Cost: one look at the file system for each.
 WrittenFiles read_written_files(const std::string& folder);
-
-// What differs from the bare program because its writes were held back.
-struct Refusal {
-  std::string what;  // like "rename: EXDEV"
-  std::string path;
-};
 
 // Returns each once, in the order in which they came. A record that was cut short is left out.
 std::vector<Refusal> read_refusals(const std::string& folder);

@@ -5,13 +5,25 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
 namespace memledger::runner {
 
-// A program that runs beside us: its standard input is an empty file, its output goes to a file,
-// and it does not outlive us. Processes that it starts end with it.
+// The end of what a program has written, whatever it has written before.
+class OutputTail {
+ public:
+  void add(std::string_view text);
+  // Returns the last lines, at most `lines`. Of very long ones only the end is there.
+  std::string last_lines(int lines) const;
+
+ private:
+  std::string text_;
+};
+
+// A program that runs beside us: its standard input is an empty file, its output is read by us, and
+// it does not outlive us. Processes that it starts end with it.
 class ChildProcess {
  public:
   struct End {
@@ -21,36 +33,47 @@ class ChildProcess {
   };
 
   // Forks, and calls `become` in the child, which becomes the program; what it returns is the
-  // child's exit status. Makes the two files. By `tag`, NAME=VALUE of a variable that `become`
+  // child's exit status. Makes the input file. By `tag`, NAME=VALUE of a variable that `become`
   // gives to the program, the processes that the program starts are known. Where this process has
-  // other threads, `become` may only do what is safe in a signal handler.
-  static absl::StatusOr<ChildProcess> start(const std::string& input_file,
-                                            const std::string& output_file, std::string tag,
-                                            const std::function<int()>& become);
+  // other threads, `become` may only do what is safe in a signal handler. `ends_itself`: at SIGTERM
+  // the child ends all that it has started, and then itself.
+  static absl::StatusOr<ChildProcess> start(const std::string& input_file, std::string tag,
+                                            bool ends_itself, const std::function<int()>& become);
 
-  // Returns true once the program has ended, and `end()` is known.
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&& other) noexcept;
+  ~ChildProcess();
+
+  // Reads what the program has written. Returns true once it has ended, and `end()` is known.
   bool poll();
   // Ends the program and all that it started.
   void kill(bool timed_out = false);
+
+  // Returns once one of them has written something or ended, or the time is over.
+  static void wait_for_any(const std::vector<const ChildProcess*>& children,
+                           std::chrono::milliseconds at_most);
 
   std::chrono::steady_clock::duration age() const {
     return std::chrono::steady_clock::now() - began_;
   }
   const End& end() const { return end_; }
+  const OutputTail& output() const { return output_; }
 
  private:
-  ChildProcess(pid_t process, std::string input_file, std::string tag)
-      : process_(process), input_file_(std::move(input_file)), tag_(std::move(tag)) {}
-  void kill_descendants() const;
+  ChildProcess(pid_t process, int output, std::string input_file, std::string tag,
+               bool ends_itself);
+  void read_output();
+  void end_descendants() const;
 
   pid_t process_;  // 0: ended
+  int process_descriptor_ = -1;
+  int output_descriptor_;  // -1: all has been read
   std::string input_file_;
   std::string tag_;  // NAME=VALUE
+  bool ends_itself_;
+  OutputTail output_;
   End end_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
-
-// Returns the last lines of a file, at most `lines`; empty where it cannot be read.
-std::string last_lines(const std::string& path, int lines);
 
 }  // namespace memledger::runner

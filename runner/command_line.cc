@@ -236,7 +236,7 @@ Command declare_run(RunWords& words) {
 
 // The words that all commands have that make dry-runs.
 struct DryRunCommonWords {
-  std::optional<std::string> until, timeout;
+  std::optional<std::string> until, timeout, writes, writes_limit;
   OptionalValue json;
 };
 
@@ -260,12 +260,28 @@ absl::Status take_timeout(const std::optional<std::string>& timeout, int& timeou
   return absl::OkStatus();
 }
 
+absl::Status take_writes(const std::optional<std::string>& writes,
+                         const std::optional<std::string>& limit, WriteOptions& options) {
+  if (writes && *writes != "discard" && *writes != "allow")
+    return invalid(absl::StrCat("--writes=", *writes, ": it is discard or allow"));
+  if (writes == "allow") options.policy = WritePolicy::kAllow;
+  if (!limit) return absl::OkStatus();
+  const std::optional<uint64_t> bytes = virtual_gpu::parse_bytes(*limit);
+  if (!bytes || *bytes == 0)
+    return invalid(absl::StrCat("--writes-limit=", *limit, ": it is a size, such as 8GiB"));
+  options.limit_bytes = *bytes;
+  return absl::OkStatus();
+}
+
 // Checks what all commands say that make dry-runs, and gives it to their options.
 template <typename Options>
 absl::Status take_common(const DryRunCommonWords& words, Options& options) {
   if (const absl::Status status = take_until(words.until, options.until_exit); !status.ok())
     return status;
   if (const absl::Status status = take_timeout(words.timeout, options.timeout_s); !status.ok())
+    return status;
+  if (const absl::Status status = take_writes(words.writes, words.writes_limit, options.writes);
+      !status.ok())
     return status;
   options.json = words.json.is_given;
   options.json_file = words.json.value;
@@ -279,6 +295,12 @@ void declare_common(DryRunCommonWords& words, const char* schema,
                      "to the next (step, the default), or let it run to its end (exit)."});
   options.push_back({"--timeout", "SECONDS", &words.timeout,
                      "Give up on a run after so many seconds. The default is 600."});
+  options.push_back({"--writes", "discard|allow", &words.writes,
+                     "Discard what the program writes when a run ends (discard, the default), or\n"
+                     "let it write for real, values of the GPU as zeros (allow)."});
+  options.push_back({"--writes-limit", "SIZE", &words.writes_limit,
+                     "Hold at most so much of what a run writes, in memory: 8GiB. The default is\n"
+                     "half of what is free, for all runs that go side by side."});
   options.push_back({"--json", "FILE", &words.json,
                      absl::StrCat("Print JSON (", schema,
                                   ") instead of text, or write it to\nFILE beside the text.")});
@@ -311,8 +333,8 @@ Command declare_dry_run(DryRunWords& words) {
   command.summary = "Tell whether a program fits on a GPU that is not here";
   command.description =
       "Runs a program on virtual GPUs and tells whether it fits, and between which figures its\n"
-      "memory lies. Kernels do not run, so values are zeros: give it a program that may write\n"
-      "nothing of value. Its input is empty and its output hidden.";
+      "memory lies. Kernels do not run, so values are zeros. What the program writes is discarded;\n"
+      "its input is empty and its output hidden.";
   command.options = {
       {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.gpus,
        "The GPUs of the machine, as `memledger gpus` lists them. May be\n"

@@ -15,6 +15,7 @@
 #include <optional>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -25,10 +26,10 @@
 #include "runner/allocator_setting.h"
 #include "runner/child_process.h"
 #include "runner/environment.h"
-#include "runner/kept_files.h"
 #include "runner/run_command.h"
 #include "runner/run_specification.h"
 #include "runner/scratch_folder.h"
+#include "runner/writes/write_hold.h"
 #include "text/output.h"
 
 namespace memledger::runner {
@@ -43,33 +44,6 @@ constexpr int kShownLines = 20;
 constexpr auto kPollEvery = std::chrono::milliseconds(20);
 constexpr auto kTellEvery = std::chrono::milliseconds(500);
 constexpr size_t kRunsOfRequest = 4;  // both ends, each with both orders of addresses
-
-// The folder of a dry run. Files that were there before are back when it goes.
-class DryRunFolder {
- public:
-  DryRunFolder() {
-    if (!scratch_.path().empty()) kept_.emplace(scratch_.path());
-  }
-  ~DryRunFolder() {
-    restore();
-    if (kept_ && kept_->has_lost()) scratch_.release();
-  }
-  DryRunFolder(const DryRunFolder&) = delete;
-  DryRunFolder& operator=(const DryRunFolder&) = delete;
-
-  const std::string& path() const { return scratch_.path(); }
-  // No program runs.
-  void restore() {
-    if (kept_) kept_->restore();
-  }
-  std::vector<std::string> restored_files() const {
-    return kept_ ? kept_->restored() : std::vector<std::string>();
-  }
-
- private:
-  ScratchFolder scratch_;
-  std::optional<KeptFiles> kept_;
-};
 
 // One run to be made.
 struct Plan {
@@ -169,16 +143,6 @@ std::vector<prediction::Measurement> read_measurements(const std::string& folder
   return measurements;
 }
 
-// What the program wrote, without what is ours.
-std::vector<std::string> written_files(const std::string& folder) {
-  std::vector<std::string> paths = prediction::read_written_files(folder).paths;
-  const auto is_ours = [&](const std::string& path) {
-    return absl::StartsWith(path, folder + "/");
-  };
-  paths.erase(std::remove_if(paths.begin(), paths.end(), is_ours), paths.end());
-  return paths;
-}
-
 // Both ends are alike to a program that asks no GPU for anything.
 bool used_no_gpu(const Run& run) {
   return run.program.status == 0 && !run.program.timed_out && run.processes.empty();
@@ -186,21 +150,31 @@ bool used_no_gpu(const Run& run) {
 
 bool failed_otherwise(const Run& run) { return !run.has_ended_well() && !run.failed_allocation(); }
 
+size_t runs_at_once() { return std::clamp(std::thread::hardware_concurrency(), 1u, 4u); }
+
+absl::StatusOr<WriteHold> hold_of(const WriteOptions& writes, const ScratchFolder& folder) {
+  if (folder.path().empty())
+    return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
+  WriteHoldOptions hold;
+  hold.writes = writes;
+  hold.runs_at_once = static_cast<int>(runs_at_once());
+  hold.scratch = folder.path();
+  return WriteHold::choose(hold);
+}
+
 // Makes runs, some at a time.
 class Runs {
  public:
-  Runs(const DryRunnerOptions& options, DryRunFolder& folder)
-      : options_(options), folder_(folder) {}
+  Runs(const DryRunnerOptions& options, const std::string& folder, const WriteHold& hold)
+      : options_(options), folder_(folder), hold_(hold) {}
 
-  const std::string& folder() const { return folder_.path(); }
+  const std::string& folder() const { return folder_; }
   void expect(size_t runs) { expected_ += runs; }
   size_t ended() const { return ended_; }
 
   absl::Status make(std::vector<Plan>& plans) {
-    const absl::Status status = make_at_once(plans, at_once());
-    // The next run finds what the first did.
-    folder_.restore();
-    if (!status.ok()) return status;
+    if (const absl::Status status = make_at_once(plans, runs_at_once()); !status.ok())
+      return status;
     for (Plan& plan : plans) {
       if (plan.was_alone || plan.run.program.timed_out || used_no_gpu(plan.run) ||
           !failed_otherwise(plan.run))
@@ -213,8 +187,6 @@ class Runs {
   }
 
  private:
-  static size_t at_once() { return std::clamp(std::thread::hardware_concurrency(), 1u, 4u); }
-
   absl::Status make_at_once(std::vector<Plan>& plans, size_t most) {
     size_t next = 0, running = 0;
     while (next < plans.size() || running > 0) {
@@ -236,13 +208,16 @@ class Runs {
         if (!plans[i].child) continue;
         plans[i].was_alone = plans[i].was_alone && running == 1;
         if (!has_ended(plans[i])) continue;
-        finish(plans[i]);
+        if (const absl::Status status = finish(plans[i]); !status.ok()) {
+          kill_all(plans);
+          return status;
+        }
         --running;
         ++ended_;
         if (used_no_gpu(plans[i].run)) running -= end_others(plans[i], plans);
       }
       tell_progress(plans, running);
-      std::this_thread::sleep_for(kPollEvery);
+      wait(plans);
     }
     return absl::OkStatus();
   }
@@ -258,7 +233,7 @@ class Runs {
         ++were_running;
       }
       plan.run.program = ended.run.program;
-      plan.run.written_files = ended.run.written_files;
+      plan.run.writes = ended.run.writes;
       plan.is_over = true;
     }
     return were_running;
@@ -277,7 +252,6 @@ class Runs {
     again[0].run.held_back_bytes = plan.run.held_back_bytes;
     again[0].run.until_exit = plan.run.until_exit;
     const absl::Status status = make_at_once(again, 1);
-    folder_.restore();
     plan.run = std::move(again[0].run);
     plan.was_alone = true;
     return status;
@@ -290,13 +264,29 @@ class Runs {
     if (error) return absl::UnavailableError(absl::StrCat(plan.folder, ": ", error.message()));
     std::optional<ProgramImage> image;
     if (options_.image) image.emplace(image_of(options_, plan)).finish();
-    auto child = ChildProcess::start(
-        plan.folder + "/input", plan.folder + "/output",
-        absl::StrCat(prediction::kMeasureVariable, "=", plan.folder),
-        [&] { return image ? image->become() : become_program(options_, plan); });
+    auto child = hold_.start(held(plan), [&] {
+      return image ? image->become() : become_program(options_, plan);
+    });
     if (!child.ok()) return child.status();
     plan.child = *std::move(child);
     return absl::OkStatus();
+  }
+
+  HeldRun held(const Plan& plan) const {
+    HeldRun run;
+    run.folder = plan.folder;
+    run.program = plan.request->program;
+    run.writable = plan.request->writable;
+    run.tag = absl::StrCat(prediction::kMeasureVariable, "=", plan.folder);
+    return run;
+  }
+
+  static void wait(const std::vector<Plan>& plans) {
+    std::vector<const ChildProcess*> running;
+    for (const Plan& plan : plans) {
+      if (plan.child) running.push_back(&*plan.child);
+    }
+    if (!running.empty()) ChildProcess::wait_for_any(running, kPollEvery);
   }
 
   static void kill_all(std::vector<Plan>& plans) {
@@ -317,18 +307,21 @@ class Runs {
     return true;
   }
 
-  void finish(Plan& plan) const {
+  absl::Status finish(Plan& plan) const {
     prediction::ProgramEnd& program = plan.run.program;
     program.status = plan.child->end().status;
     program.timed_out = plan.child->end().timed_out;
     program.timeout_s = timeout_s(plan);
     program.read_input = plan.child->end().read_input;
-    program.last_lines = last_lines(plan.folder + "/output", kShownLines);
+    program.last_lines = plan.child->output().last_lines(kShownLines);
     plan.run.steps = prediction::read_progress(plan.folder).steps;
     plan.run.processes = read_measurements(plan.folder);
-    plan.run.written_files = written_files(plan.folder);
     plan.child.reset();
     plan.is_over = true;
+    absl::StatusOr<prediction::Writes> writes = hold_.writes(held(plan));
+    if (!writes.ok()) return writes.status();
+    plan.run.writes = *std::move(writes);
+    return absl::OkStatus();
   }
 
   void tell_progress(const std::vector<Plan>& plans, size_t running) {
@@ -353,7 +346,8 @@ class Runs {
   }
 
   const DryRunnerOptions& options_;
-  DryRunFolder& folder_;
+  const std::string& folder_;
+  const WriteHold& hold_;
   const steady_clock::time_point began_ = steady_clock::now();
   steady_clock::time_point next_telling_;
   size_t started_ = 0, ended_ = 0, expected_ = 0;
@@ -585,10 +579,10 @@ size_t expected_runs(const DryRunRequest& request) {
 
 absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
     const std::vector<DryRunRequest>& requests) {
-  DryRunFolder folder;
-  if (folder.path().empty())
-    return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
-  Runs runs(options_, folder);
+  const ScratchFolder folder;
+  const absl::StatusOr<WriteHold> hold = hold_of(options_.writes, folder);
+  if (!hold.ok()) return hold.status();
+  Runs runs(options_, folder.path(), *hold);
   std::vector<Case> cases;
   for (const DryRunRequest& request : requests) {
     runs.expect(expected_runs(request));
@@ -609,17 +603,18 @@ absl::StatusOr<std::vector<Prediction>> DryRunner::predict(
   runs_.clear();
   for (Case& of : cases) {
     predictions.push_back(prediction::predict(of.request->gpu, of.runs));
-    predictions.back().restored_files = folder.restored_files();
     runs_.push_back(std::move(of.runs));
   }
   return predictions;
 }
 
 absl::StatusOr<Run> DryRunner::measure(const DryRunRequest& request) {
-  DryRunFolder folder;
-  if (folder.path().empty())
-    return absl::UnavailableError(absl::StrCat("no temporary folder: ", std::strerror(errno)));
-  Runs runs(options_, folder);
+  const ScratchFolder folder;
+  WriteOptions writes;
+  writes.policy = WritePolicy::kAllow;
+  const absl::StatusOr<WriteHold> hold = hold_of(writes, folder);
+  if (!hold.ok()) return hold.status();
+  Runs runs(options_, folder.path(), *hold);
   runs.expect(1);
   std::vector<Plan> plans(1);
   plans[0].request = &request;

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "prediction/prediction.h"
 #include "runner/program_image.h"
+#include "runner/writes/write_hold.h"
 
 namespace memledger::runner {
 
@@ -28,6 +29,8 @@ struct DryRunRequest {
   std::string allocator_setting;
   // More variables of the program's environment, as NAME and value.
   std::vector<std::pair<std::string, std::string>> variables;
+  // Folders that its processes write to for the caller, which no layer covers.
+  std::vector<std::string> writable;
   // Only the verdict is wanted: as few runs as it takes, from two to four. The peaks of a device
   // that is too small end at its capacity then.
   bool verdict_only = false;
@@ -45,6 +48,7 @@ struct DryRunProgress {
 struct DryRunnerOptions {
   bool until_exit = false;  // not only until the peak no longer moves
   int timeout_s = 600;      // of each run
+  WriteOptions writes;
   // Called about twice a second while runs are made, by the thread that waits for them; may be
   // empty.
   std::function<void(const DryRunProgress&)> progress;
@@ -63,14 +67,15 @@ struct DryRunnerOptions {
 //
 // Runs are made side by side, as many as there are processors, at most four. One that fails for
 // another reason than memory is made again alone: programs may disturb each other by the ports and
-// files that they share.
+// files that they share. What a run writes is discarded with it, unless the options allow it.
 class DryRunner {
  public:
   explicit DryRunner(DryRunnerOptions options) : options_(std::move(options)) {}
 
   // Returns one prediction for each request, in their order. What is wrong with a program is in its
   // prediction. Errors: Cancelled; InvalidArgument for a specification that cannot be parsed;
-  // Unavailable where no run can be made (no temporary folder, no more processes).
+  // Unavailable where no run can be made (no temporary folder, no more processes);
+  // FailedPrecondition where nothing keeps the program from writing.
   absl::StatusOr<std::vector<prediction::Prediction>> predict(
       const std::vector<DryRunRequest>& requests);
 
@@ -79,6 +84,7 @@ class DryRunner {
   // How many runs of programs all calls so far have made.
   size_t runs_made() const { return runs_made_; }
   // Makes one run, on the virtual GPU as the request has it, or on the real ones where it has none.
+  // It is no dry run: the program writes for real.
   // Errors: Cancelled, Unavailable.
   absl::StatusOr<prediction::Run> measure(const DryRunRequest& request);
 

@@ -87,6 +87,7 @@ DryRunnerOptions runner_options(const DryRunOptions& options, ProgressLine& line
   DryRunnerOptions result;
   result.until_exit = options.until_exit;
   result.timeout_s = options.timeout_s;
+  result.writes = options.writes;
   result.progress = [&line](const DryRunProgress& progress) { line.show(progress); };
   result.is_cancelled = [] { return caught_signal != 0; };
   return result;

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "runner/writes/write_hold.h"
+
 namespace memledger::runner {
 
 struct DryRunOptions {
@@ -12,6 +14,7 @@ struct DryRunOptions {
   bool until_exit = false;        // not only until the peak no longer moves
   bool settings = true;           // try other settings of the allocator where they may matter
   int timeout_s = 600;            // of each run
+  WriteOptions writes;
   std::vector<std::string> program;
 };
 

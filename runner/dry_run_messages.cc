@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "text/bytes.h"
 #include "text/names.h"
 #include "text/output.h"
 
@@ -20,7 +20,7 @@ namespace memledger::runner {
 namespace {
 
 constexpr auto kSilentFor = std::chrono::seconds(2);
-constexpr size_t kFilesShown = 5;
+constexpr int64_t kFilesShown = 5;
 constexpr size_t kLineWidth = 79;
 
 // A line that wraps cannot be taken back.
@@ -36,16 +36,23 @@ std::string shown_path(const std::string& path) {
   return printable(absl::StartsWith(path, folder) ? path.substr(folder.size()) : path);
 }
 
-std::string list_of(const std::set<std::string>& files) {
+// `out/model.pt (96.00M), log.txt (120.00B) and 3 more`
+std::string list_of(const TouchedFiles& files, bool removed, int64_t count) {
   std::string list;
-  size_t shown = 0;
-  for (const std::string& file : files) {
-    if (shown++ == kFilesShown) break;
-    absl::StrAppend(&list, list.empty() ? "" : ", ", shown_path(file));
+  int64_t shown = 0;
+  for (const auto& [path, file] : files.files) {
+    if (file.is_removed != removed) continue;
+    if (shown == kFilesShown) break;
+    ++shown;
+    absl::StrAppend(&list, list.empty() ? "" : ", ", shown_path(path));
+    if (!removed) absl::StrAppend(&list, " (", readable_size(file.bytes), ")");
   }
-  if (files.size() > kFilesShown)
-    absl::StrAppend(&list, " and ", files.size() - kFilesShown, " more");
+  if (count > shown) absl::StrAppend(&list, " and ", count - shown, " more");
   return list;
+}
+
+std::string number_of_files(int64_t count) {
+  return count == 1 ? "a file" : absl::StrCat(count, " files");
 }
 
 }  // namespace
@@ -78,24 +85,39 @@ void tell_last_lines(const std::string& command, const prediction::ProgramEnd& p
 }
 
 void TouchedFiles::add(const prediction::Prediction& prediction) {
-  written.insert(prediction.written_files.begin(), prediction.written_files.end());
-  restored.insert(prediction.restored_files.begin(), prediction.restored_files.end());
+  const prediction::Writes& writes = prediction.writes;
+  for (const prediction::LayerFile& file : writes.files) {
+    prediction::LayerFile& known = files.try_emplace(file.path, file).first->second;
+    known.is_removed = known.is_removed && file.is_removed;
+    known.bytes = std::max(known.bytes, file.bytes);
+  }
+  written_count = std::max(written_count, writes.written_count);
+  removed_count = std::max(removed_count, writes.removed_count);
+  bytes = std::max(bytes, writes.bytes);
+  are_held = writes.held_by != prediction::WritesHeldBy::kNothing;
   have_zeros = have_zeros || !prediction.devices.empty();
 }
 
 void tell_of_files(const std::string& command, const TouchedFiles& files) {
-  if (!files.restored.empty())
-    tell({command, ": what the program changed is as it was before: ", list_of(files.restored)});
-  std::set<std::string> left;
-  std::set_difference(files.written.begin(), files.written.end(), files.restored.begin(),
-                      files.restored.end(), std::inserter(left, left.end()));
-  if (left.empty()) return;
-  if (!files.have_zeros)
-    return tell({command, ": the program wrote ",
-                 left.size() == 1 ? "a file: " : "files: ", list_of(left)});
-  tell({command, ": warning: the program wrote ", left.size() == 1 ? "a file" : "files",
-        ", and values from the GPU are zeros in ", left.size() == 1 ? "it" : "them", ": ",
-        list_of(left)});
+  const std::string written = number_of_files(files.written_count);
+  const std::string list = list_of(files, /*removed=*/false, files.written_count);
+  if (files.are_held) {
+    std::string text;
+    if (files.written_count > 0)
+      text = absl::StrCat("written ", written, ", ", readable_size(files.bytes), ": ", list);
+    if (files.removed_count > 0) {
+      absl::StrAppend(&text, text.empty() ? "" : "; and ", "removed ",
+                      number_of_files(files.removed_count), ": ",
+                      list_of(files, /*removed=*/true, files.removed_count));
+    }
+    if (!text.empty()) tell({command, ": outside a dry run the program would have ", text});
+  } else if (files.written_count > 0 && !files.have_zeros) {
+    tell({command, ": the program wrote ", written, ": ", list});
+  } else if (files.written_count > 0) {
+    tell({command, ": warning: the program wrote ", written,
+          ", and values from the GPU are zeros in ", files.written_count == 1 ? "it" : "them",
+          ": ", list});
+  }
 }
 
 void tell_error(const std::string& command, const absl::Status& status) {

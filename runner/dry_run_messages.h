@@ -3,7 +3,7 @@
 // What the commands that make dry-runs say on standard error.
 
 #include <chrono>
-#include <set>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -37,13 +37,15 @@ void tell_last_lines(const std::string& command, const prediction::ProgramEnd& p
 
 // The files of runs of a program.
 struct TouchedFiles {
-  std::set<std::string> written, restored;
+  std::map<std::string, prediction::LayerFile> files;
+  int64_t written_count = 0, removed_count = 0, bytes = 0;
+  bool are_held = false;    // nothing was written for real
   bool have_zeros = false;  // the program used a GPU
 
   void add(const prediction::Prediction& prediction);
 };
 
-// Says what was put back, and warns of what the program wrote, as it is made of zeros.
+// Says what the program would have written, or warns of what it wrote, as it is made of zeros.
 void tell_of_files(const std::string& command, const TouchedFiles& files);
 
 // Prints what is wrong, in a sentence.

@@ -121,6 +121,7 @@ class Session {
     DryRunnerOptions options;
     options.until_exit = options_.until_exit;
     options.timeout_s = options_.timeout_s;
+    options.writes = options_.writes;
     options.progress = [this](const DryRunProgress& progress) { line_.show(progress); };
     options.is_cancelled = [] { return caught_signal != 0; };
     return options;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "runner/writes/write_hold.h"
+
 #include "prediction/fit.h"
 
 namespace memledger::runner {
@@ -18,6 +20,7 @@ struct FitOptions {
   std::string svg_file;     // empty: none
   bool until_exit = false;  // not only until the peak no longer moves
   int timeout_s = 600;      // of each run
+  WriteOptions writes;
   std::vector<std::string> program;
 };
 

@@ -1,35 +1,24 @@
 #pragma once
 
-#include <stdlib.h>
-
-#include <filesystem>
 #include <string>
-#include <system_error>
 
 namespace memledger::runner {
 
-// A temporary folder of our own, removed at the end with all that is in it.
+// A temporary folder of our own, removed at the end with all that is in it, whatever ends this
+// process: a process of its own waits for that. Not thread-safe.
 class ScratchFolder {
  public:
-  ScratchFolder() {
-    std::error_code error;
-    std::string name = (std::filesystem::temp_directory_path(error) / "memledger-XXXXXX").string();
-    if (mkdtemp(name.data()) != nullptr) path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code error;
-    if (!path_.empty()) std::filesystem::remove_all(path_, error);
-  }
+  ScratchFolder();
+  ~ScratchFolder();
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
 
   // Empty where it could not be made; errno says why.
   const std::string& path() const { return path_; }
-  // Leaves the folder where it is.
-  void release() { path_.clear(); }
 
  private:
   std::string path_;
+  int alive_ = -1;  // its other end is what the remover reads
 };
 
 }  // namespace memledger::runner

@@ -75,6 +75,7 @@ DryRunnerOptions runner_options(const ValidateOptions& options) {
   DryRunnerOptions result;
   result.until_exit = options.until_exit;
   result.timeout_s = options.timeout_s;
+  result.writes = options.writes;
   return result;
 }
 

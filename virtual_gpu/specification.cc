@@ -411,6 +411,11 @@ std::vector<DeviceSpecification> Specification::all_devices() const {
   return all;
 }
 
+std::optional<uint64_t> parse_bytes(std::string_view text) {
+  std::string ignored;
+  return parse_bytes(text, &ignored);
+}
+
 ParsedSpecification parse_specification(std::string_view text) {
   Specification result;
   const auto failed = [](const std::string& why) { return ParsedSpecification{std::nullopt, why}; };

@@ -78,6 +78,9 @@ struct ParsedSpecification {
 // Reads the files of devices that begin with `@`.
 ParsedSpecification parse_specification(std::string_view text);
 
+// Returns an amount of memory in bytes, as `23.5GiB`; nothing for another text, and above 1024GiB.
+std::optional<uint64_t> parse_bytes(std::string_view text);
+
 // The same devices for a program that starts in another folder: the paths of files are absolute.
 std::string with_absolute_paths(std::string_view specification);
 

@@ -121,6 +121,8 @@ Result written(Result result, const char* call, int descriptor, Errors errors = 
 
 int renamed(int result, int from_at, const char* from, int to_at, const char* to) {
   if (result == 0) note_written(to_at, to);
+  // Between two file systems it is refused without us, too.
+  if (result < 0 && errno == EXDEV) note_failure("rename to", to_at, to);
   return checked(result, "rename", from_at, from);
 }
 

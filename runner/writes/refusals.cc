@@ -1,0 +1,66 @@
+#include "runner/writes/refusals.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace memledger::runner {
+namespace {
+
+using prediction::Refusal;
+
+constexpr char kRename[] = "rename: EXDEV", kRenameTo[] = "rename to: EXDEV";
+
+const Mount* mount_of(const std::string& path, const std::vector<Mount>& mounts) {
+  const Mount* deepest = nullptr;
+  for (const Mount& mount : mounts) {
+    const bool is_deeper = deepest == nullptr || mount.path.size() > deepest->path.size();
+    if (is_deeper && is_within(path, mount.path)) deepest = &mount;
+  }
+  return deepest;
+}
+
+// Which rename() had which target is not noted.
+bool may_be_within_one_mount(const std::string& from, const std::vector<Refusal>& noted,
+                             const std::vector<Mount>& mounts) {
+  return std::any_of(noted.begin(), noted.end(), [&](const Refusal& other) {
+    return other.what == kRenameTo && mount_of(from, mounts) == mount_of(other.path, mounts);
+  });
+}
+
+bool became_read_only(const std::string& path, const prediction::Writes& writes) {
+  for (const char* const folder : {"/dev", "/proc", "/sys"}) {
+    if (is_within(path, folder)) return true;
+  }
+  return std::any_of(writes.read_only.begin(), writes.read_only.end(),
+                     [&](const std::string& folder) { return is_within(path, folder); });
+}
+
+bool has(const std::vector<std::string>& texts, const std::string& text) {
+  return std::find(texts.begin(), texts.end(), text) != texts.end();
+}
+
+}  // namespace
+
+std::vector<Refusal> refusals_of_layers(const std::vector<Refusal>& noted,
+                                        const prediction::Writes& writes,
+                                        const std::vector<Mount>& mounts,
+                                        std::string_view listening) {
+  std::vector<Refusal> refusals;
+  for (const Refusal& refusal : noted) {
+    const bool is_alike =
+        refusal.what == kRenameTo ||
+        (refusal.what == kRename && !may_be_within_one_mount(refusal.path, noted, mounts)) ||
+        (absl::EndsWith(refusal.what, ": EROFS") && !became_read_only(refusal.path, writes)) ||
+        (refusal.what == "open: FIFO" && has(writes.host_files, refusal.path)) ||
+        (refusal.what == "connect: socket" &&
+         (has(writes.host_files, refusal.path) ||
+          !absl::StrContains(absl::string_view(listening.data(), listening.size()),
+                             absl::StrCat(" ", refusal.path, "\n"))));
+    if (!is_alike) refusals.push_back(refusal);
+  }
+  return refusals;
+}
+
+}  // namespace memledger::runner

@@ -1,0 +1,196 @@
+#include "runner/writes/write_hold.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "prediction/run_files.h"
+#include "runner/writes/inherited_files.h"
+#include "runner/writes/mount_table.h"
+#include "runner/writes/private_root.h"
+#include "runner/writes/refusals.h"
+#include "runner/writes/supervised.h"
+
+namespace memledger::runner {
+namespace {
+
+namespace fs = std::filesystem;
+using prediction::Writes;
+using prediction::WritesHeldBy;
+
+std::string text_of(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+// MemAvailable of /proc/meminfo.
+uint64_t free_memory() {
+  std::ifstream file("/proc/meminfo");
+  constexpr char kName[] = "MemAvailable:";
+  for (std::string line; std::getline(file, line);) {
+    uint64_t kib = 0;
+    if (!absl::StartsWith(line, kName)) continue;
+    std::string number = line.substr(sizeof kName - 1);
+    number = number.substr(0, number.rfind(' '));
+    if (absl::SimpleAtoi(number, &kib)) return kib << 10;
+  }
+  return uint64_t{4} << 30;
+}
+
+// Half of what is free, for all runs that are made side by side.
+uint64_t default_limit(int runs_at_once) {
+  constexpr uint64_t kLeast = uint64_t{64} << 20;
+  return std::max(kLeast, free_memory() / 2 / static_cast<uint64_t>(std::max(runs_at_once, 1)));
+}
+
+std::string working_folder() {
+  std::error_code error;
+  return fs::current_path(error).string();
+}
+
+// What cuDNN answered is kept there, by us, as each answer takes seconds.
+void add_own_cache(std::vector<std::string>& writable) {
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  const char* const home = std::getenv("HOME");
+  std::string folder;
+  if (cache != nullptr && *cache == '/') {
+    folder = cache;
+  } else if (home != nullptr && *home == '/') {
+    folder = absl::StrCat(home, "/.cache");
+  }
+  folder += "/memledger/cudnn";
+  struct stat found {};
+  const bool is_ours = lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+                       found.st_uid == geteuid() && (found.st_mode & 022) == 0;
+  if (is_ours) writable.push_back(folder);
+}
+
+std::vector<std::string> expected_paths(const HeldRun& run) {
+  std::vector<std::string> paths = {working_folder()};
+  for (const char* const name : {"HOME", "TMPDIR"}) {
+    if (const char* const path = std::getenv(name)) paths.emplace_back(path);
+  }
+  for (const std::string& word : run.program) {
+    // --save=PATH, too.
+    const std::string path = word.substr(word.find('=') == std::string::npos ? 0
+                                                                             : word.find('=') + 1);
+    if (path.empty()) continue;
+    paths.push_back(path);
+    if (const fs::path parent = fs::path(path).parent_path(); !parent.empty())
+      paths.push_back(parent);
+  }
+  return paths;
+}
+
+absl::StatusOr<PrivateRoot> plan_root(const WriteHoldOptions& options, const HeldRun& run) {
+  PrivateRootOptions root;
+  root.scratch = run.folder;
+  root.writable = run.writable;
+  root.writable.push_back(run.folder);
+  add_own_cache(root.writable);
+  root.working_folder = working_folder();
+  root.expected = expected_paths(run);
+  root.limit_bytes =
+      options.writes.limit_bytes != 0 ? options.writes.limit_bytes : default_limit(options.runs_at_once);
+  return PrivateRoot::plan(root);
+}
+
+absl::StatusOr<ChildProcess> start_in_root(const WriteHoldOptions& options, const HeldRun& run,
+                                           const std::function<int()>& become) {
+  absl::StatusOr<PrivateRoot> root = plan_root(options, run);
+  if (!root.ok()) return root.status();
+  absl::StatusOr<InheritedFiles> files = InheritedFiles::read();
+  if (!files.ok()) return files.status();
+  return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/true, [&] {
+    return run_supervised(*root, *files, run.folder, become);
+  });
+}
+
+// Makes the mounts in a child that does nothing else.
+absl::Status try_root(const WriteHoldOptions& options) {
+  HeldRun run;
+  run.folder = options.scratch + "/try";
+  std::error_code error;
+  fs::create_directory(run.folder, error);
+  if (error) return absl::UnavailableError(absl::StrCat(run.folder, ": ", error.message()));
+  auto child = start_in_root(options, run, [] { return EXIT_SUCCESS; });
+  if (!child.ok()) return child.status();
+  while (!child->poll())
+    ChildProcess::wait_for_any({&*child}, std::chrono::milliseconds(20));
+  const SupervisorsRecord record = read_supervisors_record(run.folder);
+  if (!record.failure.empty()) return absl::UnavailableError(record.failure);
+  if (child->end().status != EXIT_SUCCESS)
+    return absl::UnavailableError(absl::StrCat("it ended with ", child->end().status));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+WriteHold::WriteHold(const WriteHoldOptions& options) : options_(options) {}
+
+absl::StatusOr<WriteHold> WriteHold::choose(const WriteHoldOptions& options) {
+  WriteHold hold(options);
+  if (options.writes.policy == WritePolicy::kAllow) return hold;
+  static const auto* const root = new absl::Status(try_root(options));
+  if (root->ok()) {
+    hold.held_by_ = WritesHeldBy::kNamespace;
+    return hold;
+  }
+  if (absl::IsFailedPrecondition(*root)) return *root;
+  return absl::FailedPreconditionError(
+      absl::StrCat("this system gives no way to keep the program from writing: no mounts of its "
+                   "own (",
+                   std::string(root->message()),
+                   "). --writes=allow lets it write for real, zeros into its checkpoints, too"));
+}
+
+absl::StatusOr<ChildProcess> WriteHold::start(const HeldRun& run,
+                                              const std::function<int()>& become) const {
+  if (held_by_ == WritesHeldBy::kNamespace) return start_in_root(options_, run, become);
+  return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/false, become);
+}
+
+absl::StatusOr<Writes> WriteHold::writes(const HeldRun& run) const {
+  if (held_by_ == WritesHeldBy::kNamespace) {
+    SupervisorsRecord record = read_supervisors_record(run.folder);
+    if (!record.failure.empty())
+      return absl::UnavailableError(absl::StrCat("no mounts of its own: ", record.failure));
+    record.writes.held_by = held_by_;
+    record.writes.refusals =
+        refusals_of_layers(prediction::read_refusals(run.folder), record.writes,
+                           visible_mounts(text_of("/proc/self/mountinfo")),
+                           text_of("/proc/net/unix"));
+    return std::move(record.writes);
+  }
+  Writes writes;
+  const prediction::WrittenFiles written = prediction::read_written_files(run.folder);
+  writes.written_count = written.count;
+  for (const std::string& path : written.paths) {
+    if (absl::StartsWith(path, run.folder + "/")) {
+      --writes.written_count;
+      continue;
+    }
+    std::error_code error;
+    const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+    writes.files.push_back({path, error ? 0 : bytes, false});
+    if (!error) writes.bytes += bytes;
+  }
+  return writes;
+}
+
+}  // namespace memledger::runner
