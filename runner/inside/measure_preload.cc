@@ -161,9 +161,14 @@ void note_unsynced(const void* begin, size_t bytes) {
   note_failure("msync", AT_FDCWD, length > 0 ? path : "/");
 }
 
-// The file that a Unix socket is bound to.
+// The file that a Unix socket is bound to. An address has room for 107 characters, which is little
+// for a private path.
 class SocketPath {
  public:
+  ~SocketPath() {
+    if (folder_ >= 0) close(folder_);
+  }
+
   // Returns false for other addresses.
   bool read(const sockaddr* address, socklen_t length) {
     if (address == nullptr || length <= offsetof(sockaddr_un, sun_path) ||
@@ -180,24 +185,13 @@ class SocketPath {
   bool find() {
     if (!memledger::inside::has_redirected()) return true;
     memledger::inside::Place place;
-    if (!memledger::inside::find_place(AT_FDCWD, given_, true, place)) return false;
-    return place.layer != memledger::inside::Layer::kPrivate || take(place.kernel_path());
+    if (!memledger::inside::find_place(AT_FDCWD, given_, /*follows=*/true, place)) return false;
+    return place.layer != memledger::inside::Layer::kPrivate || take(place);
   }
-  // Before binding.
-  bool make() {
-    memledger::inside::Place place;
-    if (!memledger::inside::prepare_new(AT_FDCWD, given_, place)) return false;
-    return place.layer != memledger::inside::Layer::kPrivate || take(place.kernel_path());
-  }
-  const char* given() const { return given_; }
-  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&address_); }
-  socklen_t length() const { return length_; }
-
- private:
+  // Before binding to an address without links that is free.
   bool take(const char* path) {
     const size_t bytes = strlen(path) + 1;
     if (bytes > sizeof address_.sun_path) {
-      note_refusal("bind: ENAMETOOLONG", AT_FDCWD, given_);
       errno = ENAMETOOLONG;
       return false;
     }
@@ -205,23 +199,44 @@ class SocketPath {
     length_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + bytes);
     return true;
   }
+  const char* given() const { return given_; }
+  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&address_); }
+  socklen_t length() const { return length_; }
+
+ private:
+  bool take(memledger::inside::Place& place) {
+    if (take(place.kernel_path())) return true;
+    char* const last = strrchr(place.full, '/');
+    *last = '\0';
+    folder_ = static_cast<int>(
+        syscall(SYS_openat, AT_FDCWD, place.full, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+    char path[sizeof address_.sun_path + 1];
+    snprintf(path, sizeof path, "/proc/self/fd/%d/%.80s", folder_, last + 1);
+    return folder_ >= 0 && take(path);
+  }
 
   sockaddr_un address_ = {};
   socklen_t length_ = 0;
+  int folder_ = -1;
   char given_[sizeof(sockaddr_un::sun_path) + 1];
 };
 
-// Programs tell each other these paths.
-void show_path_of_socket(sockaddr* address, socklen_t room, socklen_t* length) {
+// Programs tell each other the addresses of their sockets.
+void show_given_address(sockaddr* address, socklen_t room, socklen_t* length) {
   if (!memledger::inside::has_redirected() || address == nullptr || *length > room ||
-      *length <= offsetof(sockaddr_un, sun_path) || address->sa_family != AF_UNIX)
+      *length > sizeof(sockaddr_un) || *length <= offsetof(sockaddr_un, sun_path) ||
+      address->sa_family != AF_UNIX)
     return;
-  char* const path = reinterpret_cast<sockaddr_un*>(address)->sun_path;
-  const char* const root = memledger::inside::redirected_root();
-  const size_t prefix = strlen(root), bytes = *length - offsetof(sockaddr_un, sun_path);
-  if (bytes <= prefix || strncmp(path, root, prefix) != 0 || path[prefix] != '/') return;
-  memmove(path, path + prefix, bytes - prefix);
-  *length -= static_cast<socklen_t>(prefix);
+  char path[sizeof(sockaddr_un::sun_path) + 1];
+  const size_t bytes = *length - offsetof(sockaddr_un, sun_path);
+  memcpy(path, reinterpret_cast<sockaddr_un*>(address)->sun_path, bytes);
+  path[bytes] = '\0';
+  char given[sizeof(sockaddr_un::sun_path) + 1] = "";
+  if (!redirected::given_address(path, given, sizeof given - 1)) return;
+  const size_t given_bytes = strlen(given) + 1;
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + given_bytes);
+  memcpy(reinterpret_cast<sockaddr_un*>(address)->sun_path, given,
+         *length <= room ? given_bytes : room - offsetof(sockaddr_un, sun_path));
 }
 
 mode_t mode_of(int flags, va_list arguments) {
@@ -509,7 +524,9 @@ MEMLEDGER_IN_FRONT int connect(int socket, const sockaddr* address, socklen_t le
   SocketPath path;
   if (!path.read(address, length)) return real.get()(socket, address, length);
   const int result = path.find() ? real.get()(socket, path.address(), path.length()) : -1;
-  if (result != 0 && errno == ECONNREFUSED) note_refusal("connect: socket", AT_FDCWD, path.given());
+  // A redirected program has the host's sockets.
+  if (result != 0 && errno == ECONNREFUSED && !is_redirecting())
+    note_refusal("connect: socket", AT_FDCWD, path.given());
   return result;
 }
 
@@ -517,11 +534,9 @@ MEMLEDGER_IN_FRONT int bind(int socket, const sockaddr* address, socklen_t lengt
   static RealFunction<int (*)(int, const sockaddr*, socklen_t)> real("bind");
   SocketPath path;
   if (!is_redirecting() || !path.read(address, length)) return real.get()(socket, address, length);
-  if (!path.make()) {
-    if (errno == EEXIST) errno = EADDRINUSE;
-    return -1;
-  }
-  return real.get()(socket, path.address(), path.length());
+  return redirected::bind(path.given(), [&](const char* free_path) {
+    return path.take(free_path) ? real.get()(socket, path.address(), path.length()) : -1;
+  });
 }
 
 #define MEMLEDGER_NAME_OF_SOCKET(name)                                            \
@@ -529,7 +544,7 @@ MEMLEDGER_IN_FRONT int bind(int socket, const sockaddr* address, socklen_t lengt
     static RealFunction<int (*)(int, sockaddr*, socklen_t*)> real(#name);         \
     const socklen_t room = length == nullptr ? 0 : *length;                       \
     const int result = real.get()(socket, address, length);                       \
-    if (result == 0) show_path_of_socket(address, room, length);                  \
+    if (result == 0) show_given_address(address, room, length);                   \
     return result;                                                                \
   }
 MEMLEDGER_NAME_OF_SOCKET(getsockname)

@@ -819,6 +819,40 @@ int truncate(const char* path, off_t bytes) {
                /*changes_folder=*/false);
 }
 
+bool prepare_to_bind(const char* path, Place& place, char (&address)[kAddressBytes]) {
+  if (!prepare_new(AT_FDCWD, path, place)) {
+    note_failure("bind", AT_FDCWD, path);
+    return refuse(errno == EEXIST ? EADDRINUSE : errno);
+  }
+  if (is_kernels(place)) {
+    snprintf(address, sizeof address, "%s", place.layer == Layer::kAsGiven ? path : place.path());
+    return true;
+  }
+  snprintf(address, sizeof address, "%s/%016lx", unnamed_folder, hash_of(place.path()));
+  syscall(SYS_unlinkat, AT_FDCWD, address, 0);  // of an earlier one
+  return true;
+}
+
+bool move_bound(const char* path, const char* address, Place& place) {
+  if (is_kernels(place)) return true;
+  if (syscall(SYS_renameat2, AT_FDCWD, address, AT_FDCWD, place.full, RENAME_NOREPLACE) != 0)
+    return refuse(errno == EEXIST ? EADDRINUSE : errno);
+  // The kernel goes on calling it by its first path.
+  const int error = errno;
+  syscall(SYS_symlinkat, path, AT_FDCWD, address);
+  errno = error;
+  return true;
+}
+
+bool given_address(const char* path, char* given, size_t bytes) {
+  if (!is_in(path, unnamed_folder)) return false;
+  const int error = errno;
+  const long length = syscall(SYS_readlinkat, AT_FDCWD, path, given, bytes);
+  errno = error;
+  if (length > 0) given[length] = '\0';
+  return length > 0;
+}
+
 namespace {
 
 // What a descriptor stands for, as far as its attributes may change.

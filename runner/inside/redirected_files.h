@@ -11,6 +11,8 @@
 // All functions can be called in signal handlers and children of vfork, and allocate nothing. Where
 // they fail they set errno as the call does.
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -69,7 +71,8 @@ bool find_place(int folder, const char* path, bool follows, Place& place, bool i
 // Before opening with these flags: copies or makes folders. Afterwards the kernel can open
 // `kernel_path()`.
 bool prepare_to_write(Place& place, int flags);
-// Before making something new that is no regular file.
+// Before making something new that is no regular file; afterwards the kernel can make it at
+// `kernel_path()`.
 bool prepare_new(int folder, const char* path, Place& place, bool is_folder = false);
 
 namespace redirected {
@@ -84,6 +87,14 @@ int unlink(int folder, const char* path);
 int rmdir(int folder, const char* path);
 int truncate(const char* path, off_t bytes);
 
+// Binds a Unix socket to `path`: `bind_to` binds it to another that is as short as can be, and then
+// it is moved. Returns what bind() does.
+template <typename Function>
+int bind(const char* path, const Function& bind_to);
+// Writes the path that a program gave to bind(), for that which the kernel knows. Returns false
+// where that is no private one.
+bool given_address(const char* path, char* given, size_t bytes);
+
 int chmod(int folder, const char* path, mode_t mode, bool follows);
 int chmod(int descriptor, mode_t mode);
 int chown(int folder, const char* path, uid_t owner, gid_t group, bool follows);
@@ -95,6 +106,23 @@ int set_attribute(const char* path, const char* name, const void* value, size_t 
 int set_attribute(int descriptor, const char* name, const void* value, size_t size, int flags);
 int remove_attribute(const char* path, const char* name, bool follows);
 int remove_attribute(int descriptor, const char* name);
+
+// Parts of bind().
+constexpr size_t kAddressBytes = 512;
+bool prepare_to_bind(const char* path, Place& place, char (&address)[kAddressBytes]);
+bool move_bound(const char* path, const char* address, Place& place);
+
+template <typename Function>
+int bind(const char* path, const Function& bind_to) {
+  Place place;
+  char address[kAddressBytes];
+  if (!prepare_to_bind(path, place, address)) return -1;
+  if (bind_to(address) != 0) {
+    if (errno == ENAMETOOLONG) note_refusal("bind: ENAMETOOLONG", AT_FDCWD, path);
+    return -1;
+  }
+  return move_bound(path, address, place) ? 0 : -1;
+}
 
 }  // namespace redirected
 

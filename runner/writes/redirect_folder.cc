@@ -6,16 +6,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <set>
 #include <system_error>
 #include <utility>
-#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "prediction/measure_variables.h"
+#include "runner/writes/layer_files.h"
 
 namespace memledger::runner {
 namespace {
@@ -44,22 +44,6 @@ std::set<std::string> removed_paths(const fs::path& folder) {
   return paths;
 }
 
-// Calls with each file, link and empty folder; what cannot be read is left out.
-template <typename Function>
-void for_each_file(const fs::path& folder, const Function& function) {
-  std::error_code error;
-  bool is_empty = true;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    is_empty = false;
-    if (entry.symlink_status(error).type() == fs::file_type::directory) {
-      for_each_file(entry.path(), function);
-    } else {
-      function(entry.path());
-    }
-  }
-  if (is_empty && !error) function(folder);
-}
-
 bool is_there(const std::string& path) {
   struct stat status;
   return lstat(path.c_str(), &status) == 0;
@@ -85,30 +69,19 @@ absl::StatusOr<uint64_t> make_redirect_folder(const std::string& folder) {
   return key;
 }
 
-WouldBeFiles read_redirect_folder(const std::string& folder) {
-  WouldBeFiles all;
+prediction::Writes read_redirect_folder(const std::string& folder) {
   const std::string root = absl::StrCat(folder, "/", prediction::kRedirectedRoot);
-  std::set<std::string> written;
-  for_each_file(root, [&](const fs::path& file) {
-    struct stat status;
-    if (file == root || lstat(file.c_str(), &status) != 0) return;
-    std::string path = file.string().substr(root.size());
-    const bool is_folder = S_ISDIR(status.st_mode);
-    // One that only stands for a folder in which something was removed again.
-    if (is_folder && is_there(path)) return;
-    const uint64_t bytes = S_ISREG(status.st_mode) ? static_cast<uint64_t>(status.st_size) : 0;
-    written.insert(path);
-    all.bytes += bytes;
-    all.files.push_back({std::move(path), bytes, false});
-  });
-  for (const std::string& path :
-       removed_paths(absl::StrCat(folder, "/", prediction::kRemovedPaths))) {
-    const bool is_replaced = written.count(path) > 0 || is_there(root + path);
-    if (!is_replaced) all.files.push_back({path, 0, true});
+  LayerFiles files;
+  files.add_folder(AT_FDCWD, root, {});
+  const std::set<std::string> removed =
+      removed_paths(absl::StrCat(folder, "/", prediction::kRemovedPaths));
+  std::string gone;  // a folder that was removed with all that was in it
+  for (const std::string& path : removed) {
+    if (is_there(root + path) || (!gone.empty() && absl::StartsWith(path, gone + "/"))) continue;
+    files.add_removed(path);
+    gone = path;
   }
-  std::sort(all.files.begin(), all.files.end(),
-            [](const auto& a, const auto& b) { return a.path < b.path; });
-  return all;
+  return files.writes();
 }
 
 }  // namespace memledger::runner

@@ -3,8 +3,8 @@
 # what they print bare, see the files that they would have written, and no real file changes. As
 # root and as another user.
 #
-# Usage: redirected_files_test.sh LIBMEMLEDGER_MEASURE HELD_PROGRAM CPP_FILES_PROGRAM RAW_WRITES_PROGRAM
-#   REDIRECT_FOLDER_PROGRAM RANDOM_FILES_PROGRAM
+# Usage: redirected_files_test.sh LIBMEMLEDGER_MEASURE REDIRECTED_PROGRAM CPP_FILES_PROGRAM
+#   RAW_WRITES_PROGRAM RANDOM_FILES_PROGRAM
 #
 # With MEMLEDGER_FULL=1: a hundred times as many random calls.
 source tests/support/shell_test.sh
@@ -15,8 +15,8 @@ trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
 for file in "$@"; do cp "$file" "$work/"; done
 chmod -R a+rX "$work"
-readonly measure="$work/${1##*/}" held="$work/${2##*/}" cpp="$work/${3##*/}" raw="$work/${4##*/}" \
-  folder_program="$work/${5##*/}"
+readonly measure="$work/${1##*/}" redirected="$work/${2##*/}" cpp="$work/${3##*/}" \
+  raw="$work/${4##*/}"
 
 # The interpreter itself: `python3` may be a script that finds it.
 python=/usr/bin/python3
@@ -75,15 +75,11 @@ run_bare() {  # FOLDER PROGRAM
   (cd "$1" && "${as[@]}" env CPP="$cpp" python="$python" bash -c "$2")
 }
 run_redirected() {  # FOLDER PROGRAM
-  local key
   rm -rf "$private"
-  "${as[@]}" mkdir -p "$private/run/measure" "$private/files"
-  key="$("${as[@]}" "$folder_program" make "$private/files")"
-  (cd "$1" && MEMLEDGER_MEASURE="$private/run/measure" MEMLEDGER_REDIRECT="$private/files" \
-    "${as[@]}" "$held" "$key" "$private" /usr/bin/env LD_PRELOAD="$measure" CPP="$cpp" \
+  (cd "$1" && "${as[@]}" "$redirected" "$private" /usr/bin/env LD_PRELOAD="$measure" CPP="$cpp" \
     python="$python" bash -c "$2")
 }
-refusals() { [[ ! -e "$private/run/measure/refused" ]] || tr '\0' '\n' <"$private/run/measure/refused"; }
+refusals() { sed -n 's/^refused //p' "$private/writes"; }
 
 # Runs one program bare in a copy, and redirected in the real folder.
 compare() {  # NAME PROGRAM
@@ -186,7 +182,7 @@ if __name__ == "__main__":
     print(subprocess.run(["bash", "-c", "echo sub >sub.txt; cat spawn1"], capture_output=True).stdout)
     print(subprocess.check_output(["cat", "sub.txt"]))
     s = socket.socket(socket.AF_UNIX); s.bind("sock"); s.listen(); c = socket.socket(socket.AF_UNIX); c.connect("sock")
-    print(os.path.basename(s.getsockname()), os.path.exists("sock")); c.send(b"1"); print(s.accept()[0].recv(1)); os.unlink("sock")
+    print(s.getsockname(), c.getpeername(), os.path.exists("sock")); c.send(b"1"); print(s.accept()[0].recv(1)); os.unlink("sock")
     try: socket.socket(socket.AF_UNIX).bind("a.txt")
     except OSError as e: print(e.strerror)
     from multiprocessing import shared_memory
@@ -233,12 +229,9 @@ refused_programs() {
   check "$user: without the library" equal "$(grep -c 'Permission denied' "$home/out")" 3
   run_redirected "$home/real" "dd if=fifo iflag=nonblock count=1 status=none; chmod 700 d; echo x >new
     dd if=link.fifo iflag=nonblock count=1 status=none" >/dev/null
-  same "$user: what is told" "$(refusals)" "open: FIFO
-$home/real/fifo
-chmod: EPERM
-$home/real/d
-open: FIFO
-$home/real/link.fifo"
+  same "$user: what is told" "$(refusals)" "open: FIFO $home/real/fifo
+chmod: EPERM $home/real/d
+open: FIFO $home/real/link.fifo"
   same "$user: real files" "$(state_of "$home/real")" "$before"
 }
 
@@ -248,7 +241,7 @@ closed_folder() {
   echo text >"$work/closed/open/there" && chmod 666 "$work/closed/open/there"
   run_redirected "$work/closed/open" 'cat there; echo x >there; rm there; mkdir new; mv there x' >"$home/out" 2>&1
   check "what fails in a closed folder" equal "$(grep -c 'Permission denied' "$home/out")" 4
-  same "what is told of a closed folder" "$(refusals | paste -d' ' - -)" "open: EACCES $work/closed/open/there
+  same "what is told of a closed folder" "$(refusals)" "open: EACCES $work/closed/open/there
 unlink: EACCES $work/closed/open/there
 mkdir: EACCES $work/closed/open/new
 rename: EACCES $work/closed/open/there"
@@ -260,19 +253,17 @@ would_be_files() {
   "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'"
   run_redirected "$home/real" 'echo 12345 >new; echo x >>a.txt; rm log.txt; rm -r d; mkdir d; echo y >d/1; mkdir e
     echo t >temporary; rm temporary; mv readonly moved'
-  same "$user: what would be there" "$("${as[@]}" "$folder_program" read "$private/files" | sed "s,$home/real/,,")" \
+  same "$user: what would be there" "$(sed "s,$home/real/,," "$private/writes")" \
     "a.txt 11
 d/1 2
 d/2 removed
 d/3 removed
 d/sub removed
-d/sub/file removed
-e 0
 log.txt removed
 moved 5
 new 6
 readonly removed
-24 bytes"
+4 written, 5 removed, 24 bytes"
 }
 
 test_as() {  # USER COMMAND-PREFIX…
