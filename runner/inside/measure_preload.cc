@@ -65,28 +65,6 @@ bool redirects(int flags) {
   return memledger::inside::has_redirected() || (is_redirecting() && writes(flags));
 }
 
-// Finds the path that the kernel is to open, and returns false, with errno, where there is none.
-bool find_redirected(const char*& path, int flags, memledger::inside::Place& place) {
-  using memledger::inside::Layer;
-  if (!redirects(flags)) {
-    note_fifo(AT_FDCWD, path);
-    return true;
-  }
-  if (!memledger::inside::find_place(AT_FDCWD, path, (flags & O_EXCL) == 0, place)) return false;
-  if (writes(flags) && !memledger::inside::prepare_to_write(place, flags)) {
-    note_failure("fopen", AT_FDCWD, path);
-    return false;
-  }
-  if (place.layer == Layer::kNothing) {
-    errno = ENOENT;
-    return false;
-  }
-  if (place.layer == Layer::kReal && S_ISFIFO(place.mode))
-    note_refusal("open: FIFO", AT_FDCWD, path);
-  if (place.layer != Layer::kAsGiven) path = place.kernel_path();
-  return true;
-}
-
 // After a call that opened a file, or failed to.
 int opened(int descriptor, const char* call, int at, const char* path, int flags) {
   if (!writes(flags)) return descriptor;
@@ -106,6 +84,35 @@ FILE* opened(FILE* file, const char* call, const char* path, int flags) {
     note_written(fileno(file));
   }
   return file;
+}
+
+// Opens a stream by what `open_at` returns for the path that the kernel is to open; for null it is
+// told that there is none. A function of its own, as a place takes much of the stack.
+template <typename Function>
+__attribute__((noinline)) FILE* open_redirected(const char* path, int flags,
+                                                const Function& open_at) {
+  using memledger::inside::Layer;
+  memledger::inside::Place place;
+  if (!memledger::inside::find_place(AT_FDCWD, path, (flags & O_EXCL) == 0, place))
+    return open_at(nullptr);
+  if (writes(flags) && !memledger::inside::prepare_to_write(place, flags)) {
+    note_failure("fopen", AT_FDCWD, path);
+    return open_at(nullptr);
+  }
+  if (place.layer == Layer::kNothing) {
+    errno = ENOENT;
+    return open_at(nullptr);
+  }
+  if (place.layer == Layer::kReal && S_ISFIFO(place.mode))
+    note_refusal("open: FIFO", AT_FDCWD, path);
+  return opened(open_at(place.layer == Layer::kAsGiven ? path : place.kernel_path()), "fopen", path,
+                flags);
+}
+
+FILE* close_stream(FILE* file) {
+  const KeptErrno kept;
+  fclose(file);
+  return nullptr;
 }
 
 int checked(int result, const char* call, int at, const char* path) {
@@ -182,7 +189,7 @@ class SocketPath {
     return given_[0] != '\0';  // one without a file
   }
   // Before connecting; returns false, with errno, where nothing is there.
-  bool find() {
+  __attribute__((noinline)) bool find() {
     if (!memledger::inside::has_redirected()) return true;
     memledger::inside::Place place;
     if (!memledger::inside::find_place(AT_FDCWD, given_, /*follows=*/true, place)) return false;
@@ -303,22 +310,28 @@ extern "C" {
 #define MEMLEDGER_FOPEN(name)                                             \
   MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode) {     \
     static RealFunction<FILE* (*)(const char*, const char*)> real(#name); \
-    memledger::inside::Place place;                                       \
-    if (!find_redirected(path, flags_of(mode), place)) return nullptr;    \
-    return opened(real.get()(path, mode), "fopen", path, flags_of(mode)); \
+    const int flags = flags_of(mode);                                     \
+    if (redirects(flags)) {                                               \
+      return open_redirected(path, flags, [&](const char* found) {        \
+        return found == nullptr ? nullptr : real.get()(found, mode);      \
+      });                                                                 \
+    }                                                                     \
+    note_fifo(AT_FDCWD, path);                                            \
+    return opened(real.get()(path, mode), "fopen", path, flags);          \
   }
 
-#define MEMLEDGER_FREOPEN(name)                                                   \
-  MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode, FILE* file) { \
-    static RealFunction<FILE* (*)(const char*, const char*, FILE*)> real(#name);  \
-    if (path == nullptr) return real.get()(path, mode, file);                     \
-    memledger::inside::Place place;                                               \
-    if (!find_redirected(path, flags_of(mode), place)) {                          \
-      const KeptErrno kept;                                                       \
-      fclose(file);                                                               \
-      return nullptr;                                                             \
-    }                                                                             \
-    return opened(real.get()(path, mode, file), "fopen", path, flags_of(mode));   \
+#define MEMLEDGER_FREOPEN(name)                                                       \
+  MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode, FILE* file) {     \
+    static RealFunction<FILE* (*)(const char*, const char*, FILE*)> real(#name);      \
+    const int flags = flags_of(mode);                                                 \
+    if (path == nullptr) return real.get()(path, mode, file);                         \
+    if (redirects(flags)) {                                                           \
+      return open_redirected(path, flags, [&](const char* found) {                    \
+        return found == nullptr ? close_stream(file) : real.get()(found, mode, file); \
+      });                                                                             \
+    }                                                                                 \
+    note_fifo(AT_FDCWD, path);                                                        \
+    return opened(real.get()(path, mode, file), "fopen", path, flags);                \
   }
 
 // What open() and openat() are where the C library checks its callers (_FORTIFY_SOURCE).

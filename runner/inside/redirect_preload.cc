@@ -82,6 +82,21 @@ class Seen {
   bool is_ok_ = true, is_known_ = false;
 };
 
+// A function of its own: its variables would take five kilobytes of the stack of every caller,
+// where nothing is redirected as well.
+template <typename Call>
+__attribute__((noinline)) auto ask_redirected(int folder, const char* path, bool follows,
+                                              const Call& call) -> decltype(call(folder, path)) {
+  const Seen seen(folder, path, follows);
+  return seen.ok() ? call(seen.folder(), seen.path()) : -1;
+}
+
+// Asks the kernel about what the program means by a path.
+template <typename Call>
+auto ask(int folder, const char* path, bool follows, const Call& call) {
+  return has_redirected() ? ask_redirected(folder, path, follows, call) : call(folder, path);
+}
+
 // Takes the private folder off a path that the kernel tells. Returns the new length.
 size_t without_root(char* path, size_t length) {
   if (!has_redirected()) return length;
@@ -287,18 +302,32 @@ bool is_canonical_ours(const char* path) {
   return !seen.ok() || seen.place() != nullptr;
 }
 
-using Arguments = char* const*;
-constexpr int kMaxArguments = 1024;
-
-// Takes the arguments of execl() and its like. Returns false where there are too many.
-bool take(va_list list, const char* first, char* (&arguments)[kMaxArguments]) {
-  arguments[0] = const_cast<char*>(first);
-  for (int i = 1; i < kMaxArguments; ++i) {
-    arguments[i] = arguments[i - 1] == nullptr ? nullptr : va_arg(list, char*);
-    if (arguments[i] == nullptr) return true;
+// As getcwd(). The program's room is for the path that it knows.
+__attribute__((noinline)) char* working_folder(char* (*get)(char*, size_t), char* path,
+                                               size_t bytes) {
+  char whole[kPathBytes + 512];
+  if (get(whole, sizeof whole) == nullptr) return nullptr;
+  const size_t length = without_root(whole, strlen(whole) + 1);
+  if (path == nullptr && bytes == 0) return strdup(whole);
+  if (path != nullptr && bytes == 0) {
+    errno = EINVAL;
+    return nullptr;
   }
-  errno = E2BIG;
-  return false;
+  if (length > bytes) {
+    errno = ERANGE;
+    return nullptr;
+  }
+  char* const result = path != nullptr ? path : static_cast<char*>(malloc(bytes));
+  return result == nullptr ? nullptr : static_cast<char*>(memcpy(result, whole, length));
+}
+
+using Arguments = char* const*;
+
+// Those of execl() and its like, on the stack of their caller as there.
+size_t count_arguments(va_list list) {
+  size_t count = 0;
+  while (va_arg(list, char*) != nullptr) ++count;
+  return count;
 }
 
 // A function of its own: one with these variables could not tail-call.
@@ -317,43 +346,45 @@ extern "C" {
 #define MEMLEDGER_IN_FRONT __attribute__((visibility("default")))
 
 // A call about what `path` is: one argument more than the path.
-#define MEMLEDGER_LOOK(name, follows, failure, result, type, argument) \
-  MEMLEDGER_IN_FRONT result name(const char* path, type argument) {    \
-    static RealFunction<result (*)(const char*, type)> real(#name);    \
-    const Seen seen(AT_FDCWD, path, follows);                          \
-    return seen.ok() ? real.get()(seen.path(), argument) : failure;    \
+#define MEMLEDGER_LOOK(name, follows, result, type, argument)                      \
+  MEMLEDGER_IN_FRONT result name(const char* path, type argument) {                \
+    static RealFunction<result (*)(const char*, type)> real(#name);                \
+    return ask(AT_FDCWD, path, follows,                                            \
+               [&](int, const char* seen) { return real.get()(seen, argument); }); \
   }
-#define MEMLEDGER_LOOK_VERSIONED(name, follows, type)                        \
-  MEMLEDGER_IN_FRONT int name(int version, const char* path, type* status) { \
-    static RealFunction<int (*)(int, const char*, type*)> real(#name);       \
-    const Seen seen(AT_FDCWD, path, follows);                                \
-    return seen.ok() ? real.get()(version, seen.path(), status) : -1;        \
+#define MEMLEDGER_LOOK_VERSIONED(name, follows, type)                                     \
+  MEMLEDGER_IN_FRONT int name(int version, const char* path, type* status) {              \
+    static RealFunction<int (*)(int, const char*, type*)> real(#name);                    \
+    return ask(AT_FDCWD, path, follows,                                                   \
+               [&](int, const char* seen) { return real.get()(version, seen, status); }); \
   }
-#define MEMLEDGER_LOOK_AT(name, type)                                              \
-  MEMLEDGER_IN_FRONT int name(int at, const char* path, type* status, int flags) { \
-    static RealFunction<int (*)(int, const char*, type*, int)> real(#name);        \
-    const Seen seen(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0);                 \
-    return seen.ok() ? real.get()(seen.folder(), seen.path(), status, flags) : -1; \
+#define MEMLEDGER_LOOK_AT(name, type)                                                            \
+  MEMLEDGER_IN_FRONT int name(int at, const char* path, type* status, int flags) {               \
+    static RealFunction<int (*)(int, const char*, type*, int)> real(#name);                      \
+    return ask(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0, [&](int folder, const char* seen) { \
+      return real.get()(folder, seen, status, flags);                                            \
+    });                                                                                          \
   }
-#define MEMLEDGER_LOOK_AT_VERSIONED(name, type)                                                 \
-  MEMLEDGER_IN_FRONT int name(int version, int at, const char* path, type* status, int flags) { \
-    static RealFunction<int (*)(int, int, const char*, type*, int)> real(#name);                \
-    const Seen seen(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0);                              \
-    return seen.ok() ? real.get()(version, seen.folder(), seen.path(), status, flags) : -1;     \
+#define MEMLEDGER_LOOK_AT_VERSIONED(name, type)                                                  \
+  MEMLEDGER_IN_FRONT int name(int version, int at, const char* path, type* status, int flags) {  \
+    static RealFunction<int (*)(int, int, const char*, type*, int)> real(#name);                 \
+    return ask(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0, [&](int folder, const char* seen) { \
+      return real.get()(version, folder, seen, status, flags);                                   \
+    });                                                                                          \
   }
 
-MEMLEDGER_LOOK(stat, true, -1, int, struct stat*, status)
-MEMLEDGER_LOOK(stat64, true, -1, int, struct stat64*, status)
-MEMLEDGER_LOOK(lstat, false, -1, int, struct stat*, status)
-MEMLEDGER_LOOK(lstat64, false, -1, int, struct stat64*, status)
-MEMLEDGER_LOOK(statfs, true, -1, int, struct statfs*, status)
-MEMLEDGER_LOOK(statfs64, true, -1, int, struct statfs64*, status)
-MEMLEDGER_LOOK(statvfs, true, -1, int, struct statvfs*, status)
-MEMLEDGER_LOOK(statvfs64, true, -1, int, struct statvfs64*, status)
-MEMLEDGER_LOOK(pathconf, true, -1, long, int, name)
-MEMLEDGER_LOOK(access, true, -1, int, int, mode)
-MEMLEDGER_LOOK(eaccess, true, -1, int, int, mode)
-MEMLEDGER_LOOK(euidaccess, true, -1, int, int, mode)
+MEMLEDGER_LOOK(stat, true, int, struct stat*, status)
+MEMLEDGER_LOOK(stat64, true, int, struct stat64*, status)
+MEMLEDGER_LOOK(lstat, false, int, struct stat*, status)
+MEMLEDGER_LOOK(lstat64, false, int, struct stat64*, status)
+MEMLEDGER_LOOK(statfs, true, int, struct statfs*, status)
+MEMLEDGER_LOOK(statfs64, true, int, struct statfs64*, status)
+MEMLEDGER_LOOK(statvfs, true, int, struct statvfs*, status)
+MEMLEDGER_LOOK(statvfs64, true, int, struct statvfs64*, status)
+MEMLEDGER_LOOK(pathconf, true, long, int, name)
+MEMLEDGER_LOOK(access, true, int, int, mode)
+MEMLEDGER_LOOK(eaccess, true, int, int, mode)
+MEMLEDGER_LOOK(euidaccess, true, int, int, mode)
 MEMLEDGER_LOOK_VERSIONED(__xstat, true, struct stat)
 MEMLEDGER_LOOK_VERSIONED(__xstat64, true, struct stat64)
 MEMLEDGER_LOOK_VERSIONED(__lxstat, false, struct stat)
@@ -366,29 +397,30 @@ MEMLEDGER_LOOK_AT_VERSIONED(__fxstatat64, struct stat64)
 MEMLEDGER_IN_FRONT int statx(int at, const char* path, int flags, unsigned mask,
                              struct statx* status) {
   static RealFunction<int (*)(int, const char*, int, unsigned, struct statx*)> real("statx");
-  const Seen seen(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0);
-  return seen.ok() ? real.get()(seen.folder(), seen.path(), flags, mask, status) : -1;
+  return ask(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0, [&](int folder, const char* seen) {
+    return real.get()(folder, seen, flags, mask, status);
+  });
 }
 
 MEMLEDGER_IN_FRONT int faccessat(int at, const char* path, int mode, int flags) {
   static RealFunction<int (*)(int, const char*, int, int)> real("faccessat");
-  const Seen seen(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0);
-  return seen.ok() ? real.get()(seen.folder(), seen.path(), mode, flags) : -1;
+  return ask(at, path, (flags & AT_SYMLINK_NOFOLLOW) == 0,
+             [&](int folder, const char* seen) { return real.get()(folder, seen, mode, flags); });
 }
 
 MEMLEDGER_IN_FRONT ssize_t readlink(const char* path, char* target, size_t bytes) {
   static RealFunction<ssize_t (*)(const char*, char*, size_t)> real("readlink");
-  const Seen seen(AT_FDCWD, path, /*follows=*/false);
-  if (!seen.ok()) return -1;
-  const ssize_t length = real.get()(seen.path(), target, bytes);
+  const ssize_t length = ask(AT_FDCWD, path, /*follows=*/false, [&](int, const char* seen) {
+    return real.get()(seen, target, bytes);
+  });
   return length <= 0 ? length
                      : static_cast<ssize_t>(without_root(target, static_cast<size_t>(length)));
 }
 MEMLEDGER_IN_FRONT ssize_t readlinkat(int at, const char* path, char* target, size_t bytes) {
   static RealFunction<ssize_t (*)(int, const char*, char*, size_t)> real("readlinkat");
-  const Seen seen(at, path, /*follows=*/false);
-  if (!seen.ok()) return -1;
-  const ssize_t length = real.get()(seen.folder(), seen.path(), target, bytes);
+  const ssize_t length = ask(at, path, /*follows=*/false, [&](int folder, const char* seen) {
+    return real.get()(folder, seen, target, bytes);
+  });
   return length <= 0 ? length
                      : static_cast<ssize_t>(without_root(target, static_cast<size_t>(length)));
 }
@@ -415,27 +447,12 @@ MEMLEDGER_IN_FRONT char* canonicalize_file_name(const char* path) {
 
 MEMLEDGER_IN_FRONT int chdir(const char* path) {
   static RealFunction<int (*)(const char*)> real("chdir");
-  const Seen seen(AT_FDCWD, path, /*follows=*/true);
-  return seen.ok() ? real.get()(seen.path()) : -1;
+  return ask(AT_FDCWD, path, /*follows=*/true,
+             [&](int, const char* seen) { return real.get()(seen); });
 }
 MEMLEDGER_IN_FRONT char* getcwd(char* path, size_t bytes) {
   static RealFunction<char* (*)(char*, size_t)> real("getcwd");
-  if (!has_redirected()) return real.get()(path, bytes);
-  // The program's room is for the path that it knows.
-  char whole[kPathBytes + 512];
-  if (real.get()(whole, sizeof whole) == nullptr) return nullptr;
-  const size_t length = without_root(whole, strlen(whole) + 1);
-  if (path == nullptr && bytes == 0) return strdup(whole);
-  if (path != nullptr && bytes == 0) {
-    errno = EINVAL;
-    return nullptr;
-  }
-  if (length > bytes) {
-    errno = ERANGE;
-    return nullptr;
-  }
-  char* const result = path != nullptr ? path : static_cast<char*>(malloc(bytes));
-  return result == nullptr ? nullptr : static_cast<char*>(memcpy(result, whole, length));
+  return has_redirected() ? working_folder(real.get(), path, bytes) : real.get()(path, bytes);
 }
 MEMLEDGER_IN_FRONT char* __getcwd_chk(char* path, size_t bytes, size_t) {
   return getcwd(path, bytes);
@@ -510,7 +527,7 @@ MEMLEDGER_IN_FRONT void seekdir(DIR* folder, long position) {
 MEMLEDGER_SCANDIR(scandir, dirent)
 MEMLEDGER_SCANDIR(scandir64, dirent64)
 
-#define MEMLEDGER_GLOB(name, type)                                                                \
+#define MEMLEDGER_GLOB(name, type, look, look_at_link)                                            \
   MEMLEDGER_IN_FRONT int name(const char* pattern, int flags, int (*on_error)(const char*, int),  \
                               type* found) {                                                      \
     static RealFunction<int (*)(const char*, int, int (*)(const char*, int), type*)> real(#name); \
@@ -522,13 +539,14 @@ MEMLEDGER_SCANDIR(scandir64, dirent64)
           read_entry(static_cast<DIR*>(folder)));                                                 \
     };                                                                                            \
     found->gl_closedir = [](void* folder) { closedir(static_cast<DIR*>(folder)); };               \
-    found->gl_stat = stat;                                                                        \
-    found->gl_lstat = lstat;                                                                      \
+    found->gl_stat = look;                                                                        \
+    found->gl_lstat = look_at_link;                                                               \
     const int result = real.get()(pattern, flags | GLOB_ALTDIRFUNC, on_error, found);             \
     found->gl_flags &= ~GLOB_ALTDIRFUNC;                                                          \
     return result;                                                                                \
   }
-MEMLEDGER_GLOB(glob, glob_t)
+MEMLEDGER_GLOB(glob, glob_t, stat, lstat)
+MEMLEDGER_GLOB(glob64, glob64_t, stat64, lstat64)
 
 MEMLEDGER_IN_FRONT int mkstemp(char* path) {
   static RealFunction<int (*)(char*)> real("mkstemp");
@@ -698,14 +716,14 @@ MEMLEDGER_IN_FRONT int utime(const char* path, const utimbuf* times) {
 #define MEMLEDGER_GETXATTR(name, follows)                                                        \
   MEMLEDGER_IN_FRONT ssize_t name(const char* path, const char* key, void* value, size_t size) { \
     static RealFunction<ssize_t (*)(const char*, const char*, void*, size_t)> real(#name);       \
-    const Seen seen(AT_FDCWD, path, follows);                                                    \
-    return seen.ok() ? real.get()(seen.path(), key, value, size) : -1;                           \
+    return ask(AT_FDCWD, path, follows,                                                          \
+               [&](int, const char* seen) { return real.get()(seen, key, value, size); });       \
   }
-#define MEMLEDGER_LISTXATTR(name, follows)                                     \
-  MEMLEDGER_IN_FRONT ssize_t name(const char* path, char* list, size_t size) { \
-    static RealFunction<ssize_t (*)(const char*, char*, size_t)> real(#name);  \
-    const Seen seen(AT_FDCWD, path, follows);                                  \
-    return seen.ok() ? real.get()(seen.path(), list, size) : -1;               \
+#define MEMLEDGER_LISTXATTR(name, follows)                                           \
+  MEMLEDGER_IN_FRONT ssize_t name(const char* path, char* list, size_t size) {       \
+    static RealFunction<ssize_t (*)(const char*, char*, size_t)> real(#name);        \
+    return ask(AT_FDCWD, path, follows,                                              \
+               [&](int, const char* seen) { return real.get()(seen, list, size); }); \
   }
 MEMLEDGER_SETXATTR(setxattr, true)
 MEMLEDGER_SETXATTR(lsetxattr, false)
@@ -730,8 +748,8 @@ MEMLEDGER_IN_FRONT int fremovexattr(int file, const char* key) {
 
 MEMLEDGER_IN_FRONT int execve(const char* path, Arguments arguments, Arguments environment) {
   static RealFunction<int (*)(const char*, Arguments, Arguments)> real("execve");
-  const Seen seen(AT_FDCWD, path, /*follows=*/true);
-  return seen.ok() ? real.get()(seen.path(), arguments, environment) : -1;
+  return ask(AT_FDCWD, path, /*follows=*/true,
+             [&](int, const char* seen) { return real.get()(seen, arguments, environment); });
 }
 MEMLEDGER_IN_FRONT int execv(const char* path, Arguments arguments) {
   return execve(path, arguments, environ);
@@ -740,37 +758,29 @@ MEMLEDGER_IN_FRONT int execv(const char* path, Arguments arguments) {
 MEMLEDGER_IN_FRONT int execvpe(const char* file, Arguments arguments, Arguments environment) {
   static RealFunction<int (*)(const char*, Arguments, Arguments)> real("execvpe");
   if (strchr(file, '/') == nullptr) return real.get()(file, arguments, environment);
-  const Seen seen(AT_FDCWD, file, /*follows=*/true);
-  return seen.ok() ? real.get()(seen.path(), arguments, environment) : -1;
+  return ask(AT_FDCWD, file, /*follows=*/true,
+             [&](int, const char* seen) { return real.get()(seen, arguments, environment); });
 }
 MEMLEDGER_IN_FRONT int execvp(const char* file, Arguments arguments) {
   return execvpe(file, arguments, environ);
 }
-MEMLEDGER_IN_FRONT int execl(const char* path, const char* first, ...) {
-  char* arguments[kMaxArguments];
-  va_list list;
-  va_start(list, first);
-  const bool is_taken = take(list, first, arguments);
-  va_end(list);
-  return is_taken ? execve(path, arguments, environ) : -1;
-}
-MEMLEDGER_IN_FRONT int execlp(const char* file, const char* first, ...) {
-  char* arguments[kMaxArguments];
-  va_list list;
-  va_start(list, first);
-  const bool is_taken = take(list, first, arguments);
-  va_end(list);
-  return is_taken ? execvpe(file, arguments, environ) : -1;
-}
-MEMLEDGER_IN_FRONT int execle(const char* path, const char* first, ...) {
-  char* arguments[kMaxArguments];
-  va_list list;
-  va_start(list, first);
-  const bool is_taken = take(list, first, arguments);
-  Arguments const environment = is_taken ? va_arg(list, Arguments) : nullptr;
-  va_end(list);
-  return is_taken ? execve(path, arguments, environment) : -1;
-}
+#define MEMLEDGER_EXECL(name, call, environment)                                                 \
+  MEMLEDGER_IN_FRONT int name(const char* path, const char* first, ...) {                        \
+    va_list list;                                                                                \
+    va_start(list, first);                                                                       \
+    const size_t count = 1 + count_arguments(list);                                              \
+    va_end(list);                                                                                \
+    auto** const arguments = static_cast<char**>(__builtin_alloca((count + 1) * sizeof(char*))); \
+    va_start(list, first);                                                                       \
+    arguments[0] = const_cast<char*>(first);                                                     \
+    for (size_t i = 1; i <= count; ++i) arguments[i] = va_arg(list, char*);                      \
+    const int result = call(path, arguments, environment);                                       \
+    va_end(list);                                                                                \
+    return result;                                                                               \
+  }
+MEMLEDGER_EXECL(execl, execve, environ)
+MEMLEDGER_EXECL(execlp, execvpe, environ)
+MEMLEDGER_EXECL(execle, execve, va_arg(list, char**))
 
 #define MEMLEDGER_SPAWN(name)                                                             \
   MEMLEDGER_IN_FRONT int name(pid_t* process, const char* path, const void* actions,      \
@@ -782,9 +792,10 @@ MEMLEDGER_IN_FRONT int execle(const char* path, const char* first, ...) {
     const memledger::inside::KeptErrno kept;                                              \
     if (path == nullptr || strchr(path, '/') == nullptr)                                  \
       return real.get()(process, path, actions, attributes, arguments, environment);      \
-    const Seen seen(AT_FDCWD, path, /*follows=*/true);                                    \
-    if (!seen.ok()) return errno;                                                         \
-    return real.get()(process, seen.path(), actions, attributes, arguments, environment); \
+    const int error = ask(AT_FDCWD, path, true, [&](int, const char* seen) {              \
+      return real.get()(process, seen, actions, attributes, arguments, environment);      \
+    });                                                                                   \
+    return error == -1 ? errno : error;                                                   \
   }
 MEMLEDGER_SPAWN(posix_spawn)
 MEMLEDGER_SPAWN(posix_spawnp)

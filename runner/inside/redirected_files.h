@@ -113,7 +113,7 @@ bool prepare_to_bind(const char* path, Place& place, char (&address)[kAddressByt
 bool move_bound(const char* path, const char* address, Place& place);
 
 template <typename Function>
-int bind(const char* path, const Function& bind_to) {
+__attribute__((noinline)) int bind(const char* path, const Function& bind_to) {
   Place place;
   char address[kAddressBytes];
   if (!prepare_to_bind(path, place, address)) return -1;
