@@ -323,6 +323,81 @@ __attribute__((noinline)) char* working_folder(char* (*get)(char*, size_t), char
 
 using Arguments = char* const*;
 
+// A child with an environment of its own has to go on as well, and is redirected only with the
+// library and these variables.
+struct NeededVariable {
+  const char* name;  // with its "="
+  char text[kPathBytes + 32];
+};
+NeededVariable needed_variables[] = {
+    {"LD_PRELOAD=", ""}, {"MEMLEDGER_MEASURE=", ""}, {"MEMLEDGER_REDIRECT=", ""}};
+constexpr size_t kNeededVariables = sizeof needed_variables / sizeof *needed_variables;
+
+__attribute__((constructor)) void read_needed_variables() {
+  if (!is_redirecting()) return;
+  Dl_info library = {};
+  if (dladdr(reinterpret_cast<void*>(&read_needed_variables), &library) == 0) return;
+  for (NeededVariable& variable : needed_variables) {
+    char name[32] = "";
+    memcpy(name, variable.name, strlen(variable.name) - 1);
+    const char* const value = &variable == needed_variables ? library.dli_fname : getenv(name);
+    if (value != nullptr)
+      snprintf(variable.text, sizeof variable.text, "%s%s", variable.name, value);
+  }
+}
+
+bool is_variable(const char* text, const NeededVariable& variable) {
+  return strncmp(text, variable.name, strlen(variable.name)) == 0;
+}
+
+bool has_needed_variables(Arguments environment) {
+  size_t found = 0;
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    for (const NeededVariable& variable : needed_variables) {
+      // Other libraries may be preloaded beside it.
+      if (is_variable(*environment, variable) &&
+          strstr(*environment, variable.text + strlen(variable.name)) != nullptr)
+        ++found;
+    }
+  }
+  return found >= kNeededVariables;
+}
+
+template <typename Call>
+__attribute__((noinline)) int call_with_needed_variables(Arguments environment, const Call& call) {
+  size_t count = 0;
+  const char* preloaded = nullptr;
+  for (; environment != nullptr && environment[count] != nullptr; ++count) {
+    if (is_variable(environment[count], needed_variables[0]))
+      preloaded = environment[count] + strlen(needed_variables[0].name);
+  }
+  auto** const whole =
+      static_cast<char**>(__builtin_alloca((count + kNeededVariables + 1) * sizeof(char*)));
+  size_t end = 0;
+  for (NeededVariable& variable : needed_variables) whole[end++] = variable.text;
+  if (preloaded != nullptr) {
+    const size_t bytes = strlen(needed_variables[0].text) + strlen(preloaded) + 2;
+    whole[0] = static_cast<char*>(__builtin_alloca(bytes));
+    snprintf(whole[0], bytes, "%s:%s", needed_variables[0].text, preloaded);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    bool is_needed = false;
+    for (const NeededVariable& variable : needed_variables)
+      is_needed = is_needed || is_variable(environment[i], variable);
+    if (!is_needed) whole[end++] = environment[i];
+  }
+  whole[end] = nullptr;
+  return call(whole);
+}
+
+// Calls with the environment that a new program gets.
+template <typename Call>
+int with_library(Arguments environment, const Call& call) {
+  const bool is_missing =
+      is_redirecting() && needed_variables[0].text[0] != '\0' && !has_needed_variables(environment);
+  return is_missing ? call_with_needed_variables(environment, call) : call(environment);
+}
+
 // Those of execl() and its like, on the stack of their caller as there.
 size_t count_arguments(va_list list) {
   size_t count = 0;
@@ -748,8 +823,10 @@ MEMLEDGER_IN_FRONT int fremovexattr(int file, const char* key) {
 
 MEMLEDGER_IN_FRONT int execve(const char* path, Arguments arguments, Arguments environment) {
   static RealFunction<int (*)(const char*, Arguments, Arguments)> real("execve");
-  return ask(AT_FDCWD, path, /*follows=*/true,
-             [&](int, const char* seen) { return real.get()(seen, arguments, environment); });
+  return ask(AT_FDCWD, path, /*follows=*/true, [&](int, const char* seen) {
+    return with_library(environment,
+                        [&](Arguments whole) { return real.get()(seen, arguments, whole); });
+  });
 }
 MEMLEDGER_IN_FRONT int execv(const char* path, Arguments arguments) {
   return execve(path, arguments, environ);
@@ -757,9 +834,14 @@ MEMLEDGER_IN_FRONT int execv(const char* path, Arguments arguments) {
 // A name without a slash is looked up in PATH, where programs that were just made seldom are.
 MEMLEDGER_IN_FRONT int execvpe(const char* file, Arguments arguments, Arguments environment) {
   static RealFunction<int (*)(const char*, Arguments, Arguments)> real("execvpe");
-  if (strchr(file, '/') == nullptr) return real.get()(file, arguments, environment);
-  return ask(AT_FDCWD, file, /*follows=*/true,
-             [&](int, const char* seen) { return real.get()(seen, arguments, environment); });
+  if (strchr(file, '/') == nullptr) {
+    return with_library(environment,
+                        [&](Arguments whole) { return real.get()(file, arguments, whole); });
+  }
+  return ask(AT_FDCWD, file, /*follows=*/true, [&](int, const char* seen) {
+    return with_library(environment,
+                        [&](Arguments whole) { return real.get()(seen, arguments, whole); });
+  });
 }
 MEMLEDGER_IN_FRONT int execvp(const char* file, Arguments arguments) {
   return execvpe(file, arguments, environ);
@@ -790,11 +872,14 @@ MEMLEDGER_EXECL(execle, execve, va_arg(list, char**))
                                 Arguments)>                                               \
         real(#name);                                                                      \
     const memledger::inside::KeptErrno kept;                                              \
-    if (path == nullptr || strchr(path, '/') == nullptr)                                  \
-      return real.get()(process, path, actions, attributes, arguments, environment);      \
-    const int error = ask(AT_FDCWD, path, true, [&](int, const char* seen) {              \
-      return real.get()(process, seen, actions, attributes, arguments, environment);      \
-    });                                                                                   \
+    const auto spawn = [&](int, const char* seen) {                                       \
+      return with_library(environment, [&](Arguments whole) {                             \
+        return real.get()(process, seen, actions, attributes, arguments, whole);          \
+      });                                                                                 \
+    };                                                                                    \
+    /* Else it is looked up in PATH. */                                                   \
+    const bool is_path = path != nullptr && strchr(path, '/') != nullptr;                 \
+    const int error = is_path ? ask(AT_FDCWD, path, true, spawn) : spawn(AT_FDCWD, path); \
     return error == -1 ? errno : error;                                                   \
   }
 MEMLEDGER_SPAWN(posix_spawn)
