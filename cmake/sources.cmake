@@ -103,9 +103,12 @@ set(MEMLEDGER_LIBRARY_SOURCES
   runner/run_specification.cc
   runner/scratch_folder.cc
   runner/writes/inherited_files.cc
+  runner/writes/landlock_rules.cc
   runner/writes/layer_files.cc
   runner/writes/mount_table.cc
   runner/writes/private_root.cc
+  runner/writes/redirect_folder.cc
+  runner/writes/redirected_run.cc
   runner/writes/refusals.cc
   runner/writes/supervised.cc
   runner/writes/write_hold.cc
@@ -251,9 +254,12 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/validate_command.cc
   runner/version_text.cc
   runner/writes/inherited_files.cc
+  runner/writes/landlock_rules.cc
   runner/writes/layer_files.cc
   runner/writes/mount_table.cc
   runner/writes/private_root.cc
+  runner/writes/redirect_folder.cc
+  runner/writes/redirected_run.cc
   runner/writes/refusals.cc
   runner/writes/supervised.cc
   runner/writes/write_hold.cc

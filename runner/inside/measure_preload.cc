@@ -264,8 +264,7 @@ void begin_once() {
   const char* const measured = secure_getenv(prediction::kMeasureVariable);
   if (measured == nullptr) return;
   begin_to_note_files(measured);
-  const char* const redirect = secure_getenv(prediction::kRedirectVariable);
-  if (redirect != nullptr) begin_to_redirect(redirect);
+  begin_to_redirect(measured);
 }
 
 }  // namespace memledger::inside

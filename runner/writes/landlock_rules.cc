@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
-#include <linux/filter.h>
 #include <linux/fiemap.h>
+#include <linux/filter.h>
 #include <linux/fs.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
@@ -17,9 +17,9 @@
 
 #include <charconv>
 #include <cstring>
-#include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -73,25 +73,19 @@ bool allow(int ruleset, const char* path, uint64_t access) {
   return syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) == 0;
 }
 
-absl::Status apply_landlock(const LandlockRules& rules) {
-  landlock_ruleset_attr handled = {};
-  handled.handled_access_fs = kChangesFolder | kMakesDevices;
-  const Descriptor ruleset(syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0));
-  if (ruleset.get() < 0) return refused("Landlock", errno);
+absl::Status add_rules(int ruleset, const LandlockRules& rules) {
   for (const std::string& folder : rules.private_folders) {
-    if (!allow(ruleset.get(), folder.c_str(), kChangesFolder)) return refused(folder, errno);
+    if (!allow(ruleset, folder.c_str(), kChangesFolder)) return refused(folder, errno);
   }
   // What a container does not have needs no rule.
   for (const char* const device : kDevices) {
-    if (!allow(ruleset.get(), device, kWritesFile) && errno != ENOENT && errno != ENXIO)
-      return refused(device, errno);
+    if (!allow(ruleset, device, kWritesFile) && errno != ENOENT) return refused(device, errno);
   }
-  if (!allow(ruleset.get(), kTerminals, kWritesFile) && errno != ENOENT)
+  if (!allow(ruleset, kTerminals, kWritesFile) && errno != ENOENT)
     return refused(kTerminals, errno);
-  if (rules.allows_shared_memory && !allow(ruleset.get(), kSharedMemory, kChangesFolder) &&
+  if (rules.allows_shared_memory && !allow(ruleset, kSharedMemory, kChangesFolder) &&
       errno != ENOENT)
     return refused(kSharedMemory, errno);
-  if (syscall(SYS_landlock_restrict_self, ruleset.get(), 0) != 0) return refused("Landlock", errno);
   return absl::OkStatus();
 }
 
@@ -228,11 +222,7 @@ class SystemCallFilter {
     code_[is_64_bit + 1].k = static_cast<uint32_t>(size() - is_64_bit - 2);
     add_32_bit();
   }
-  bool apply() const {
-    const sock_fprog program = {static_cast<unsigned short>(code_.size()),
-                                const_cast<sock_filter*>(code_.data())};
-    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;
-  }
+  std::vector<sock_filter> take() { return std::move(code_); }
 
  private:
   size_t size() const { return code_.size(); }
@@ -308,20 +298,14 @@ class SystemCallFilter {
   std::vector<sock_filter> code_;
 };
 
-absl::Status apply_filter(const LandlockRules& rules) {
-  if (!SystemCallFilter(rules.attribute_key).apply()) return refused("seccomp", errno);
-  return absl::OkStatus();
+std::vector<sock_filter> filter_of(const LandlockRules& rules) {
+  return SystemCallFilter(rules.attribute_key).take();
 }
-
-constexpr bool kKnowsSystemCalls = true;
 
 #else
 
-absl::Status apply_filter(const LandlockRules&) {
-  return absl::UnimplementedError("the system calls of this processor are not known");
-}
-
-constexpr bool kKnowsSystemCalls = false;
+// Empty: these system calls are not known.
+std::vector<sock_filter> filter_of(const LandlockRules&) { return {}; }
 
 #endif
 
@@ -357,21 +341,6 @@ std::optional<std::string> path_if_unheld(int number, const LandlockRules& rules
 
 }  // namespace
 
-absl::Status can_hold_by_landlock() {
-  if (!kKnowsSystemCalls)
-    return absl::UnimplementedError("the system calls of this processor are not known");
-  const long abi =
-      syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
-  if (abi < 0) return absl::UnimplementedError(absl::StrCat("Landlock: ", std::strerror(errno)));
-  if (abi < kMinLandlockAbi)
-    return absl::UnimplementedError(
-        absl::StrCat("Landlock has ABI ", abi, ", and ", kMinLandlockAbi, " is needed"));
-  const uint32_t action = SECCOMP_RET_ERRNO;
-  if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) != 0)
-    return absl::UnimplementedError(absl::StrCat("seccomp: ", std::strerror(errno)));
-  return absl::OkStatus();
-}
-
 std::vector<UnheldDescriptor> unheld_descriptors(const LandlockRules& rules) {
   std::vector<UnheldDescriptor> unheld;
   DIR* const folder = opendir("/proc/self/fd");
@@ -388,15 +357,42 @@ std::vector<UnheldDescriptor> unheld_descriptors(const LandlockRules& rules) {
   return unheld;
 }
 
-absl::Status hold_by_landlock(const LandlockRules& rules) {
-  if (absl::Status status = can_hold_by_landlock(); !status.ok()) return status;
-  for (const UnheldDescriptor& unheld : unheld_descriptors(rules)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("descriptor ", unheld.number, " is open for writing to ", unheld.path));
-  }
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return refused("no_new_privs", errno);
-  if (absl::Status status = apply_landlock(rules); !status.ok()) return status;
-  return apply_filter(rules);
+absl::StatusOr<LandlockHold> LandlockHold::prepare(const LandlockRules& rules) {
+  std::vector<sock_filter> filter = filter_of(rules);
+  if (filter.empty())
+    return absl::UnimplementedError("the system calls of this processor are not known");
+  const long abi =
+      syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
+  if (abi < 0) return absl::UnimplementedError(absl::StrCat("Landlock: ", std::strerror(errno)));
+  if (abi < kMinLandlockAbi)
+    return absl::UnimplementedError(
+        absl::StrCat("Landlock has ABI ", abi, ", and ", kMinLandlockAbi, " is needed"));
+  landlock_ruleset_attr handled = {};
+  handled.handled_access_fs = kChangesFolder | kMakesDevices;
+  const auto ruleset =
+      static_cast<int>(syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0));
+  if (ruleset < 0)
+    return absl::UnimplementedError(absl::StrCat("Landlock: ", std::strerror(errno)));
+  LandlockHold hold(ruleset, std::move(filter));
+  if (absl::Status status = add_rules(ruleset, rules); !status.ok()) return status;
+  return hold;
+}
+
+LandlockHold::LandlockHold(LandlockHold&& other) noexcept
+    : ruleset_(other.ruleset_), filter_(std::move(other.filter_)) {
+  other.ruleset_ = -1;
+}
+
+LandlockHold::~LandlockHold() {
+  if (ruleset_ >= 0) close(ruleset_);
+}
+
+bool LandlockHold::apply() const {
+  const sock_fprog program = {static_cast<unsigned short>(filter_.size()),
+                              const_cast<sock_filter*>(filter_.data())};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         syscall(SYS_landlock_restrict_self, ruleset_, 0) == 0 &&
+         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;
 }
 
 }  // namespace memledger::runner

@@ -4,11 +4,15 @@
 // it write to private folders and devices without a memory only, and refuses every other change of
 // the file system, whichever way it is asked for.
 
+#include <linux/filter.h>
+
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace memledger::runner {
 
@@ -24,15 +28,30 @@ struct LandlockRules {
   uint64_t attribute_key = 0;
 };
 
-// Returns whether this kernel can hold writes so: UNIMPLEMENTED where Landlock is missing, switched
-// off or older than ABI 3, or where the processor's system calls are not known here.
-absl::Status can_hold_by_landlock();
+// Rules that a child of this process can have applied to itself. Not thread-safe; movable.
+class LandlockHold {
+ public:
+  // Errors: Unimplemented where Landlock is missing, switched off or older than ABI 3, or where the
+  // processor's system calls are not known here; FailedPrecondition where a private folder is
+  // missing.
+  static absl::StatusOr<LandlockHold> prepare(const LandlockRules& rules);
 
-// Holds the calling process, for good, and what it starts. To be called in the process that is
-// going to be the program, while it has one thread. On failure the process must end: it may be held
-// in part. FAILED_PRECONDITION: the kernel refuses, a private folder is missing, or a descriptor is
-// open that goes round the rules (see unheld_descriptors).
-absl::Status hold_by_landlock(const LandlockRules& rules);
+  LandlockHold(LandlockHold&& other) noexcept;
+  LandlockHold& operator=(LandlockHold&&) = delete;
+  ~LandlockHold();
+
+  // Holds the calling process, which has one thread and is going to be the program, for good, and
+  // what it starts. Async-signal-safe. Returns false, and sets errno, where the kernel refuses: the
+  // process has to end then, as it may be held in part.
+  bool apply() const;
+
+ private:
+  LandlockHold(int ruleset, std::vector<sock_filter> filter)
+      : ruleset_(ruleset), filter_(std::move(filter)) {}
+
+  int ruleset_;  // a descriptor; -1: moved from
+  std::vector<sock_filter> filter_;
+};
 
 // A descriptor that the program would inherit and that the kernel no longer checks.
 struct UnheldDescriptor {

@@ -51,13 +51,14 @@ int main(int count, char** arguments) {
   const pid_t child = fork();
   if (child == 0) {
     setenv(prediction::kMeasureVariable, run_folder.c_str(), 1);
-    setenv(prediction::kRedirectVariable, run->redirect_folder().c_str(), 1);
-    if (const absl::Status status = run->hold(); !status.ok()) _exit(fail(status));
+    if (!run->hold()) _exit(5);
     execv(arguments[2], arguments + 2);
     _exit(127);
   }
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child) return 1;
-  write_down(folder + "/writes", run->writes());
+  const absl::StatusOr<prediction::Writes> writes = RedirectedRun::writes(run_folder);
+  if (!writes.ok()) return fail(writes.status());
+  write_down(folder + "/writes", *writes);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
