@@ -1,5 +1,6 @@
 #include "runner/dry_run_messages.h"
 
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -117,6 +118,12 @@ void tell_of_files(const std::string& command, const TouchedFiles& files) {
     tell({command, ": warning: the program wrote ", written,
           ", and values from the GPU are zeros in ", files.written_count == 1 ? "it" : "them",
           ": ", list});
+  }
+}
+
+void note_signals(void (*note)(int signal)) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (::signal(number, note) == SIG_IGN) ::signal(number, SIG_IGN);
   }
 }
 

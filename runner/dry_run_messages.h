@@ -48,6 +48,9 @@ struct TouchedFiles {
 // Says what the program would have written, or warns of what it wrote, as it is made of zeros.
 void tell_of_files(const std::string& command, const TouchedFiles& files);
 
+// Has `note` called at SIGINT, SIGTERM and SIGHUP, where they are not ignored, as under nohup.
+void note_signals(void (*note)(int signal));
+
 // Prints what is wrong, in a sentence.
 void tell_error(const std::string& command, const absl::Status& status);
 

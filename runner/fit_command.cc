@@ -1,6 +1,5 @@
 #include "runner/fit_command.h"
 
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -242,7 +241,7 @@ int fit_command(const FitOptions& options) {
     tell_error(kCommand, status);
     return EXIT_FAILURE;
   }
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, &note_signal);
+  note_signals(&note_signal);
   const auto found = find(options);
   if (caught_signal != 0) return 128 + caught_signal;
   if (!found.ok()) {
