@@ -212,6 +212,8 @@ set(MEMLEDGER_PRELOAD_SOURCES
 set(MEMLEDGER_MEASURE_SOURCES
   runner/inside/measure_preload.cc
   runner/inside/noted_files.cc
+  runner/inside/redirect_preload.cc
+  runner/inside/redirected_files.cc
 )
 
 # The command `memledger`. It does not load LibTorch.

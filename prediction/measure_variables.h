@@ -29,6 +29,9 @@ inline constexpr char kRedirectVariable[] = "MEMLEDGER_REDIRECT";
 inline constexpr char kRedirectedRoot[] = "root";  // files by their absolute path
 // Links whose targets are the paths of removed files; the names are hashes of these paths.
 inline constexpr char kRemovedPaths[] = "removed";
+// Bytes of zeros, which all processes map: which paths may be among the removed ones.
+inline constexpr char kRemovedFilter[] = "filter";
+inline constexpr unsigned kRemovedFilterBytes = 1 << 16;
 inline constexpr char kUnnamedFiles[] = "unnamed";  // temporary files and copies under way
 // Eight bytes: the key with which the library may change modes, owners and times of private files,
 // which the kernel refuses otherwise (runner/writes/landlock_rules.h).

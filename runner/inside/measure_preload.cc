@@ -1,6 +1,8 @@
 // libmemledger_measure.so: LD_PRELOAD brings it into a program that `memledger dry-run` measures,
 // and into what that starts. It notes which files are opened for writing, and which calls fail
-// because the run's writes are held back (noted_files.h).
+// because the run's writes are held back (noted_files.h). Where there is a private folder for them,
+// it redirects them there (redirected_files.h). Here are the calls that change files;
+// redirect_preload.cc has those that only look at them.
 //
 // Links with neither LibTorch nor the C++ library, so that it can go into anything. What stands
 // before a function of the C library leaves errno as it was, allocates nothing, takes no lock and
@@ -25,23 +27,23 @@
 #include "prediction/measure_variables.h"
 #include "runner/inside/noted_files.h"
 #include "runner/inside/real_function.h"
+#include "runner/inside/redirected_files.h"
 
 namespace {
 
 using memledger::inside::are_files_noted;
 using memledger::inside::Errors;
+using memledger::inside::is_redirecting;
 using memledger::inside::KeptErrno;
 using memledger::inside::note_failure;
 using memledger::inside::note_fifo;
 using memledger::inside::note_refusal;
 using memledger::inside::note_written;
 using memledger::inside::RealFunction;
+namespace redirected = memledger::inside::redirected;
 namespace prediction = memledger::prediction;
 
-__attribute__((constructor)) void begin() {
-  const char* const measured = secure_getenv(prediction::kMeasureVariable);
-  if (measured != nullptr) memledger::inside::begin_to_note_files(measured);
-}
+__attribute__((constructor)) void begin() { memledger::inside::begin_once(); }
 
 bool writes(int flags) {
   return ((flags & O_ACCMODE) != O_RDONLY || (flags & (O_TRUNC | O_CREAT)) != 0) &&
@@ -56,6 +58,11 @@ int flags_of(const char* mode) {
   if (mode[0] == 'w') return access | O_CREAT | O_TRUNC | exclusive;
   if (mode[0] == 'a') return access | O_CREAT | O_APPEND | exclusive;
   return access;
+}
+
+// Whether a file that is opened so may be another one than the kernel finds.
+bool redirects(int flags) {
+  return memledger::inside::has_redirected() || (is_redirecting() && writes(flags));
 }
 
 // After a call that opened a file, or failed to.
@@ -77,6 +84,35 @@ FILE* opened(FILE* file, const char* call, const char* path, int flags) {
     note_written(fileno(file));
   }
   return file;
+}
+
+// Opens a stream by what `open_at` returns for the path that the kernel is to open; for null it is
+// told that there is none. A function of its own, as a place takes much of the stack.
+template <typename Function>
+__attribute__((noinline)) FILE* open_redirected(const char* path, int flags,
+                                                const Function& open_at) {
+  using memledger::inside::Layer;
+  memledger::inside::Place place;
+  if (!memledger::inside::find_place(AT_FDCWD, path, (flags & O_EXCL) == 0, place))
+    return open_at(nullptr);
+  if (writes(flags) && !memledger::inside::prepare_to_write(place, flags)) {
+    note_failure("fopen", AT_FDCWD, path);
+    return open_at(nullptr);
+  }
+  if (place.layer == Layer::kNothing) {
+    errno = ENOENT;
+    return open_at(nullptr);
+  }
+  if (place.layer == Layer::kReal && S_ISFIFO(place.mode))
+    note_refusal("open: FIFO", AT_FDCWD, path);
+  return opened(open_at(place.layer == Layer::kAsGiven ? path : place.kernel_path()), "fopen", path,
+                flags);
+}
+
+FILE* close_stream(FILE* file) {
+  const KeptErrno kept;
+  fclose(file);
+  return nullptr;
 }
 
 int checked(int result, const char* call, int at, const char* path) {
@@ -132,12 +168,107 @@ void note_unsynced(const void* begin, size_t bytes) {
   note_failure("msync", AT_FDCWD, length > 0 ? path : "/");
 }
 
+// The file that a Unix socket is bound to. An address has room for 107 characters, which is little
+// for a private path.
+class SocketPath {
+ public:
+  ~SocketPath() {
+    if (folder_ >= 0) close(folder_);
+  }
+
+  // Returns false for other addresses.
+  bool read(const sockaddr* address, socklen_t length) {
+    if (address == nullptr || length <= offsetof(sockaddr_un, sun_path) ||
+        length > sizeof address_ || address->sa_family != AF_UNIX)
+      return false;
+    memcpy(&address_, address, length);
+    length_ = length;
+    const size_t bytes = length - offsetof(sockaddr_un, sun_path);
+    memcpy(given_, address_.sun_path, bytes);
+    given_[bytes] = '\0';
+    return given_[0] != '\0';  // one without a file
+  }
+  // Before connecting; returns false, with errno, where nothing is there.
+  __attribute__((noinline)) bool find() {
+    if (!memledger::inside::has_redirected()) return true;
+    memledger::inside::Place place;
+    if (!memledger::inside::find_place(AT_FDCWD, given_, /*follows=*/true, place)) return false;
+    return place.layer != memledger::inside::Layer::kPrivate || take(place);
+  }
+  // Before binding to an address without links that is free.
+  bool take(const char* path) {
+    const size_t bytes = strlen(path) + 1;
+    if (bytes > sizeof address_.sun_path) {
+      errno = ENAMETOOLONG;
+      return false;
+    }
+    memcpy(address_.sun_path, path, bytes);
+    length_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + bytes);
+    return true;
+  }
+  const char* given() const { return given_; }
+  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&address_); }
+  socklen_t length() const { return length_; }
+
+ private:
+  bool take(memledger::inside::Place& place) {
+    if (take(place.kernel_path())) return true;
+    char* const last = strrchr(place.full, '/');
+    *last = '\0';
+    folder_ = static_cast<int>(
+        syscall(SYS_openat, AT_FDCWD, place.full, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+    char path[sizeof address_.sun_path + 1];
+    snprintf(path, sizeof path, "/proc/self/fd/%d/%.80s", folder_, last + 1);
+    return folder_ >= 0 && take(path);
+  }
+
+  sockaddr_un address_ = {};
+  socklen_t length_ = 0;
+  int folder_ = -1;
+  char given_[sizeof(sockaddr_un::sun_path) + 1];
+};
+
+// Programs tell each other the addresses of their sockets.
+void show_given_address(sockaddr* address, socklen_t room, socklen_t* length) {
+  if (!memledger::inside::has_redirected() || address == nullptr || *length > room ||
+      *length > sizeof(sockaddr_un) || *length <= offsetof(sockaddr_un, sun_path) ||
+      address->sa_family != AF_UNIX)
+    return;
+  char path[sizeof(sockaddr_un::sun_path) + 1];
+  const size_t bytes = *length - offsetof(sockaddr_un, sun_path);
+  memcpy(path, reinterpret_cast<sockaddr_un*>(address)->sun_path, bytes);
+  path[bytes] = '\0';
+  char given[sizeof(sockaddr_un::sun_path) + 1] = "";
+  if (!redirected::given_address(path, given, sizeof given - 1)) return;
+  const size_t given_bytes = strlen(given) + 1;
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + given_bytes);
+  memcpy(reinterpret_cast<sockaddr_un*>(address)->sun_path, given,
+         *length <= room ? given_bytes : room - offsetof(sockaddr_un, sun_path));
+}
+
 mode_t mode_of(int flags, va_list arguments) {
   const bool has_mode = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
   return has_mode ? va_arg(arguments, mode_t) : 0;
 }
 
 }  // namespace
+
+namespace memledger::inside {
+
+void begin_once() {
+  static bool has_begun;
+  if (__atomic_load_n(&has_begun, __ATOMIC_RELAXED) ||
+      __atomic_exchange_n(&has_begun, true, __ATOMIC_RELAXED))
+    return;
+  const KeptErrno kept;
+  const char* const measured = secure_getenv(prediction::kMeasureVariable);
+  if (measured == nullptr) return;
+  begin_to_note_files(measured);
+  const char* const redirect = secure_getenv(prediction::kRedirectVariable);
+  if (redirect != nullptr) begin_to_redirect(redirect);
+}
+
+}  // namespace memledger::inside
 
 extern "C" {
 
@@ -150,6 +281,7 @@ extern "C" {
     va_start(arguments, flags);                                                  \
     const mode_t mode = mode_of(flags, arguments);                               \
     va_end(arguments);                                                           \
+    if (redirects(flags)) return redirected::open(AT_FDCWD, path, flags, mode);  \
     note_fifo(AT_FDCWD, path);                                                   \
     return opened(real.get()(path, flags, mode), "open", AT_FDCWD, path, flags); \
   }
@@ -161,43 +293,59 @@ extern "C" {
     va_start(arguments, flags);                                                \
     const mode_t mode = mode_of(flags, arguments);                             \
     va_end(arguments);                                                         \
+    if (redirects(flags)) return redirected::open(at, path, flags, mode);      \
     note_fifo(at, path);                                                       \
     return opened(real.get()(at, path, flags, mode), "open", at, path, flags); \
   }
 
-#define MEMLEDGER_CREAT(name)                                              \
-  MEMLEDGER_IN_FRONT int name(const char* path, mode_t mode) {             \
-    static RealFunction<int (*)(const char*, mode_t)> real(#name);         \
-    note_fifo(AT_FDCWD, path);                                             \
-    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;                   \
-    return opened(real.get()(path, mode), "open", AT_FDCWD, path, kFlags); \
+#define MEMLEDGER_CREAT(name)                                                    \
+  MEMLEDGER_IN_FRONT int name(const char* path, mode_t mode) {                   \
+    static RealFunction<int (*)(const char*, mode_t)> real(#name);               \
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;                         \
+    if (is_redirecting()) return redirected::open(AT_FDCWD, path, kFlags, mode); \
+    note_fifo(AT_FDCWD, path);                                                   \
+    return opened(real.get()(path, mode), "open", AT_FDCWD, path, kFlags);       \
   }
 
 #define MEMLEDGER_FOPEN(name)                                             \
   MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode) {     \
     static RealFunction<FILE* (*)(const char*, const char*)> real(#name); \
+    const int flags = flags_of(mode);                                     \
+    if (redirects(flags)) {                                               \
+      return open_redirected(path, flags, [&](const char* found) {        \
+        return found == nullptr ? nullptr : real.get()(found, mode);      \
+      });                                                                 \
+    }                                                                     \
     note_fifo(AT_FDCWD, path);                                            \
-    return opened(real.get()(path, mode), "fopen", path, flags_of(mode)); \
+    return opened(real.get()(path, mode), "fopen", path, flags);          \
   }
 
-#define MEMLEDGER_FREOPEN(name)                                                   \
-  MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode, FILE* file) { \
-    static RealFunction<FILE* (*)(const char*, const char*, FILE*)> real(#name);  \
-    if (path == nullptr) return real.get()(path, mode, file);                     \
-    note_fifo(AT_FDCWD, path);                                                    \
-    return opened(real.get()(path, mode, file), "fopen", path, flags_of(mode));   \
+#define MEMLEDGER_FREOPEN(name)                                                       \
+  MEMLEDGER_IN_FRONT FILE* name(const char* path, const char* mode, FILE* file) {     \
+    static RealFunction<FILE* (*)(const char*, const char*, FILE*)> real(#name);      \
+    const int flags = flags_of(mode);                                                 \
+    if (path == nullptr) return real.get()(path, mode, file);                         \
+    if (redirects(flags)) {                                                           \
+      return open_redirected(path, flags, [&](const char* found) {                    \
+        return found == nullptr ? close_stream(file) : real.get()(found, mode, file); \
+      });                                                                             \
+    }                                                                                 \
+    note_fifo(AT_FDCWD, path);                                                        \
+    return opened(real.get()(path, mode, file), "fopen", path, flags);                \
   }
 
 // What open() and openat() are where the C library checks its callers (_FORTIFY_SOURCE).
-#define MEMLEDGER_OPEN_CHECKED(name)                                       \
-  MEMLEDGER_IN_FRONT int name(const char* path, int flags) {               \
-    static RealFunction<int (*)(const char*, int)> real(#name);            \
-    note_fifo(AT_FDCWD, path);                                             \
-    return opened(real.get()(path, flags), "open", AT_FDCWD, path, flags); \
+#define MEMLEDGER_OPEN_CHECKED(name)                                         \
+  MEMLEDGER_IN_FRONT int name(const char* path, int flags) {                 \
+    static RealFunction<int (*)(const char*, int)> real(#name);              \
+    if (redirects(flags)) return redirected::open(AT_FDCWD, path, flags, 0); \
+    note_fifo(AT_FDCWD, path);                                               \
+    return opened(real.get()(path, flags), "open", AT_FDCWD, path, flags);   \
   }
 #define MEMLEDGER_OPENAT_CHECKED(name)                                   \
   MEMLEDGER_IN_FRONT int name(int at, const char* path, int flags) {     \
     static RealFunction<int (*)(int, const char*, int)> real(#name);     \
+    if (redirects(flags)) return redirected::open(at, path, flags, 0);   \
     note_fifo(at, path);                                                 \
     return opened(real.get()(at, path, flags), "open", at, path, flags); \
   }
@@ -219,67 +367,85 @@ MEMLEDGER_OPENAT_CHECKED(__openat64_2)
 
 MEMLEDGER_IN_FRONT int rename(const char* from, const char* to) {
   static RealFunction<int (*)(const char*, const char*)> real("rename");
+  if (is_redirecting()) return redirected::rename(AT_FDCWD, from, AT_FDCWD, to, 0);
   return renamed(real.get()(from, to), AT_FDCWD, from, AT_FDCWD, to);
 }
 MEMLEDGER_IN_FRONT int renameat(int from_at, const char* from, int to_at, const char* to) {
   static RealFunction<int (*)(int, const char*, int, const char*)> real("renameat");
+  if (is_redirecting()) return redirected::rename(from_at, from, to_at, to, 0);
   return renamed(real.get()(from_at, from, to_at, to), from_at, from, to_at, to);
 }
 MEMLEDGER_IN_FRONT int renameat2(int from_at, const char* from, int to_at, const char* to,
                                  unsigned flags) {
   static RealFunction<int (*)(int, const char*, int, const char*, unsigned)> real("renameat2");
+  if (is_redirecting()) return redirected::rename(from_at, from, to_at, to, flags);
   return renamed(real.get()(from_at, from, to_at, to, flags), from_at, from, to_at, to);
 }
 
 MEMLEDGER_IN_FRONT int link(const char* from, const char* to) {
   static RealFunction<int (*)(const char*, const char*)> real("link");
+  if (is_redirecting()) return redirected::link(AT_FDCWD, from, AT_FDCWD, to, 0);
   return checked(real.get()(from, to), "link", AT_FDCWD, to);
 }
 MEMLEDGER_IN_FRONT int linkat(int from_at, const char* from, int to_at, const char* to, int flags) {
   static RealFunction<int (*)(int, const char*, int, const char*, int)> real("linkat");
+  if (is_redirecting()) return redirected::link(from_at, from, to_at, to, flags);
   return checked(real.get()(from_at, from, to_at, to, flags), "link", to_at, to);
 }
 MEMLEDGER_IN_FRONT int symlink(const char* target, const char* path) {
   static RealFunction<int (*)(const char*, const char*)> real("symlink");
+  if (is_redirecting()) return redirected::symlink(target, AT_FDCWD, path);
   return checked(real.get()(target, path), "symlink", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int symlinkat(const char* target, int at, const char* path) {
   static RealFunction<int (*)(const char*, int, const char*)> real("symlinkat");
+  if (is_redirecting()) return redirected::symlink(target, at, path);
   return checked(real.get()(target, at, path), "symlink", at, path);
 }
 
 MEMLEDGER_IN_FRONT int unlink(const char* path) {
   static RealFunction<int (*)(const char*)> real("unlink");
+  if (is_redirecting()) return redirected::unlink(AT_FDCWD, path);
   return checked(real.get()(path), "unlink", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int unlinkat(int at, const char* path, int flags) {
   static RealFunction<int (*)(int, const char*, int)> real("unlinkat");
+  if (is_redirecting())
+    return (flags & AT_REMOVEDIR) != 0 ? redirected::rmdir(at, path) : redirected::unlink(at, path);
   return checked(real.get()(at, path, flags), (flags & AT_REMOVEDIR) != 0 ? "rmdir" : "unlink", at,
                  path);
 }
 MEMLEDGER_IN_FRONT int rmdir(const char* path) {
   static RealFunction<int (*)(const char*)> real("rmdir");
+  if (is_redirecting()) return redirected::rmdir(AT_FDCWD, path);
   return checked(real.get()(path), "rmdir", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int remove(const char* path) {
   static RealFunction<int (*)(const char*)> real("remove");
+  if (is_redirecting()) {
+    const int result = redirected::unlink(AT_FDCWD, path);
+    return result == 0 || errno != EISDIR ? result : redirected::rmdir(AT_FDCWD, path);
+  }
   return checked(real.get()(path), "remove", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int mkdir(const char* path, mode_t mode) {
   static RealFunction<int (*)(const char*, mode_t)> real("mkdir");
+  if (is_redirecting()) return redirected::mkdir(AT_FDCWD, path, mode);
   return checked(real.get()(path, mode), "mkdir", AT_FDCWD, path);
 }
 MEMLEDGER_IN_FRONT int mkdirat(int at, const char* path, mode_t mode) {
   static RealFunction<int (*)(int, const char*, mode_t)> real("mkdirat");
+  if (is_redirecting()) return redirected::mkdir(at, path, mode);
   return checked(real.get()(at, path, mode), "mkdir", at, path);
 }
 
-#define MEMLEDGER_TRUNCATE(name, offset)                           \
-  MEMLEDGER_IN_FRONT int name(const char* path, offset bytes) {    \
-    static RealFunction<int (*)(const char*, offset)> real(#name); \
-    const int result = real.get()(path, bytes);                    \
-    if (result == 0) note_written(AT_FDCWD, path);                 \
-    return checked(result, "truncate", AT_FDCWD, path);            \
+#define MEMLEDGER_TRUNCATE(name, offset)                            \
+  MEMLEDGER_IN_FRONT int name(const char* path, offset bytes) {     \
+    static RealFunction<int (*)(const char*, offset)> real(#name);  \
+    if (is_redirecting()) return redirected::truncate(path, bytes); \
+    const int result = real.get()(path, bytes);                     \
+    if (result == 0) note_written(AT_FDCWD, path);                  \
+    return checked(result, "truncate", AT_FDCWD, path);             \
   }
 #define MEMLEDGER_FTRUNCATE(name, offset)                                           \
   MEMLEDGER_IN_FRONT int name(int file, offset bytes) {                             \
@@ -368,18 +534,33 @@ MEMLEDGER_IN_FRONT int msync(void* begin, size_t bytes, int flags) {
 
 MEMLEDGER_IN_FRONT int connect(int socket, const sockaddr* address, socklen_t length) {
   static RealFunction<int (*)(int, const sockaddr*, socklen_t)> real("connect");
-  const int result = real.get()(socket, address, length);
-  if (result != 0 && errno == ECONNREFUSED && address != nullptr &&
-      length > offsetof(sockaddr_un, sun_path) && address->sa_family == AF_UNIX) {
-    const KeptErrno kept;
-    char path[sizeof(sockaddr_un::sun_path) + 1] = "";
-    memcpy(path, reinterpret_cast<const sockaddr_un*>(address)->sun_path,
-           length - offsetof(sockaddr_un, sun_path) < sizeof path
-               ? length - offsetof(sockaddr_un, sun_path)
-               : sizeof path - 1);
-    if (path[0] != '\0') note_refusal("connect: socket", AT_FDCWD, path);
-  }
+  SocketPath path;
+  if (!path.read(address, length)) return real.get()(socket, address, length);
+  const int result = path.find() ? real.get()(socket, path.address(), path.length()) : -1;
+  // A redirected program has the host's sockets.
+  if (result != 0 && errno == ECONNREFUSED && !is_redirecting())
+    note_refusal("connect: socket", AT_FDCWD, path.given());
   return result;
 }
+
+MEMLEDGER_IN_FRONT int bind(int socket, const sockaddr* address, socklen_t length) {
+  static RealFunction<int (*)(int, const sockaddr*, socklen_t)> real("bind");
+  SocketPath path;
+  if (!is_redirecting() || !path.read(address, length)) return real.get()(socket, address, length);
+  return redirected::bind(path.given(), [&](const char* free_path) {
+    return path.take(free_path) ? real.get()(socket, path.address(), path.length()) : -1;
+  });
+}
+
+#define MEMLEDGER_NAME_OF_SOCKET(name)                                            \
+  MEMLEDGER_IN_FRONT int name(int socket, sockaddr* address, socklen_t* length) { \
+    static RealFunction<int (*)(int, sockaddr*, socklen_t*)> real(#name);         \
+    const socklen_t room = length == nullptr ? 0 : *length;                       \
+    const int result = real.get()(socket, address, length);                       \
+    if (result == 0) show_given_address(address, room, length);                   \
+    return result;                                                                \
+  }
+MEMLEDGER_NAME_OF_SOCKET(getsockname)
+MEMLEDGER_NAME_OF_SOCKET(getpeername)
 
 }  // extern "C"

@@ -110,10 +110,12 @@ const char* name_of(int error) {
 }
 
 // What a program alone with its files meets as well, like EACCES, is no reason to doubt a run.
+// Where writes are redirected, EROFS is the real file system's.
 bool comes_of_holding(int error, Errors errors) {
   if (errors == Errors::kOfSpace) return error == ENOSPC || error == EDQUOT;
-  return error == EXDEV || error == EOVERFLOW || error == EROFS || error == ENOSPC ||
-         error == EDQUOT || error == EIO || error == ENOSYS;
+  return error == EXDEV || error == EOVERFLOW || error == ENOSPC ||
+         (error == EROFS && private_prefix == nullptr) || error == EDQUOT || error == EIO ||
+         error == ENOSYS;
 }
 
 using What = char[64];
@@ -158,7 +160,10 @@ void begin_to_note_files(const char* measured) {
   began = birth_of_folder();
 }
 
-bool are_files_noted() { return folder[0] != '\0'; }
+bool are_files_noted() {
+  begin_once();
+  return folder[0] != '\0';
+}
 
 void note_without_prefix(const char* prefix) { private_prefix = prefix; }
 
@@ -200,7 +205,7 @@ bool absolute_path(int folder_of_path, const char* path, char result[kPathBytes]
 }
 
 void note_written(int descriptor) {
-  if (!are_files_noted()) return;
+  if (!are_files_noted() || private_prefix != nullptr) return;
   const KeptErrno kept;
   struct stat status;
   if (descriptor < 0 || fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) ||
@@ -211,7 +216,7 @@ void note_written(int descriptor) {
 }
 
 void note_written(int folder_of_path, const char* path) {
-  if (!are_files_noted()) return;
+  if (!are_files_noted() || private_prefix != nullptr) return;
   const KeptErrno kept;
   const int file = static_cast<int>(
       syscall(SYS_openat, folder_of_path, path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0));

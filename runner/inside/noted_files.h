@@ -22,10 +22,13 @@ class KeptErrno {
   const int error_;
 };
 
+// Reads the variables, if nobody has yet: constructors of other libraries may run before ours.
+void begin_once();
 // Called once, with an absolute path. Nothing is noted before.
 void begin_to_note_files(const char* folder);
 bool are_files_noted();
-// Paths below it are noted without it: the run's private files stand for those (may be null).
+// Paths below it are noted without it: the run's private files stand for those. What was written is
+// not noted then, as it is there to be seen.
 void note_without_prefix(const char* prefix);
 
 // Writes the absolute path of `path` as seen from an open folder into `result`; links stay as they

@@ -77,8 +77,8 @@ void LayerFiles::walk(int at, const char* name, const std::string& path,
       walk(folder, inner, inner_path, known, device);
     } else if (known == nullptr || known->count(inner_path) == 0) {
       // Only the owner or the mode were changed.
-      const bool has_content = S_ISREG(found.st_mode) &&
-                               !has_attribute(folder, inner, "trusted.overlay.metacopy");
+      const bool has_content =
+          S_ISREG(found.st_mode) && !has_attribute(folder, inner, "trusted.overlay.metacopy");
       add(inner_path, has_content && !is_whiteout ? found.st_size : 0, is_whiteout);
     }
   }
@@ -96,6 +96,12 @@ void LayerFiles::add_folder(int at, const std::string& path,
   const std::set<std::string> paths(known.begin(), known.end());
   struct stat found {};
   if (fstatat(at, path.c_str(), &found, 0) == 0) walk(at, path.c_str(), "/", &paths, found.st_dev);
+}
+
+void LayerFiles::add_removed(const std::string& path) {
+  const bool is_cached = absl::StrContains(path, "/__pycache__/") ||
+                         (!cache_.empty() && absl::StartsWith(path, cache_ + "/"));
+  if (!is_cached) add(path, 0, /*is_removed=*/true);
 }
 
 Writes LayerFiles::writes() const {

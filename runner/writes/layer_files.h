@@ -21,6 +21,8 @@ class LayerFiles {
   // Adds a folder at `path` below `at` that stands for `/`. `known` is what was in it at first,
   // each as an absolute path, "" for the root; mounts in it are left out.
   void add_folder(int at, const std::string& path, const std::vector<std::string>& known);
+  // Adds a file that was removed.
+  void add_removed(const std::string& path);
 
   // Returns what was added, sorted; `held_by`, `read_only` and `refusals` are left as they are.
   prediction::Writes writes() const;

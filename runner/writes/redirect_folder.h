@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "runner/writes/would_be_files.h"
+#include "prediction/writes.h"
 
 namespace memledger::runner {
 
@@ -16,7 +16,8 @@ namespace memledger::runner {
 // LandlockRules::attribute_key.
 absl::StatusOr<uint64_t> make_redirect_folder(const std::string& folder);
 
-// Returns what the run's programs would have written and removed. Call it when they have ended.
-WouldBeFiles read_redirect_folder(const std::string& folder);
+// Returns what the run's programs wrote and removed there. Call it when they have ended; `held_by`
+// and `refusals` are left as they are.
+prediction::Writes read_redirect_folder(const std::string& folder);
 
 }  // namespace memledger::runner

@@ -30,10 +30,13 @@ is_not_noted() {  # CALL ERROR
   same "$1 with $2 is noted" "$(noted "$1" "$2" "$data/there" "$data/other")" ""
 }
 
+same "both ends of a rename between file systems" \
+  "$(noted rename 18 "$data/there" "$data/other")" "rename to: EXDEV $data/other
+rename: EXDEV $data/there"
 for call in rename unlink remove rmdir mkdir truncate ftruncate fallocate posix_fallocate creat \
   symlink fopen msync; do
   as="${call#posix_}"
-  is_noted "$call" 18 EXDEV "${as/%creat/open}"
+  [[ "$call" == rename ]] || is_noted "$call" 18 EXDEV "${as/%creat/open}"
   is_noted "$call" 75 EOVERFLOW "${as/%creat/open}"
   is_noted "$call" 30 EROFS "${as/%creat/open}"
   is_noted "$call" 28 ENOSPC "${as/%creat/open}"
@@ -69,7 +72,7 @@ check "a FIFO of the run's own is noted" test ! -e "$run/measure/refused"
 
 # A loop notes it once; two processes may note it twice, which the reader takes as one.
 rm -rf "$run" && mkdir -p "$run/measure"
-FAIL_CALL=rename FAIL_WITH=18 MEMLEDGER_MEASURE="$run/measure" LD_PRELOAD="$measure $failing" \
+FAIL_CALL=rename FAIL_WITH=5 MEMLEDGER_MEASURE="$run/measure" LD_PRELOAD="$measure $failing" \
   python3 -c "
 import os
 for i in range(100):
@@ -78,5 +81,5 @@ for i in range(100):
 " && same "each once" "$(tr -dc '\0' <"$run/measure/refused" | wc -c)" 2
 
 # Without the variable nothing is noted, nor in the dry run's own folders.
-same "outside a run" "$(unset MEMLEDGER_MEASURE; noted rename 18 "$run/measure/x" "$data/y")" ""
+same "outside a run" "$(unset MEMLEDGER_MEASURE; noted rename 5 "$run/measure/x" "$data/y")" ""
 finish
