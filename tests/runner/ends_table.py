@@ -50,6 +50,8 @@ class End:
     reports   how many reports there are of the process, those on demand left out
     racy      moments decide: as many bare runs as watched ones
     delay     microseconds after which the program's own timer comes, at random
+    options   of `memledger run`
+    files     what a watched run leaves in its folder beside what a bare one does
     """
 
     name: str
@@ -60,6 +62,8 @@ class End:
     demands: int = 0
     racy: bool = False
     delay: tuple = ()
+    options: tuple = ()
+    files: tuple = ()
 
 
 # By number, as Python 3.9 does not know them all.
@@ -103,8 +107,10 @@ ENDS = [
     End("SIGKILL", argument="wait", steps=("process 9",), reports=0),
     # By signals that find it at work.
     End("SIGTERM_in_malloc", argument="malloc", steps=("pause 0 20", "process 15")),
+    End("SIGTERM_in_malloc_alone", argument="malloc_alone", steps=("pause 0 20", "process 15")),
     End("SIGTERM_in_tensors", argument="work", steps=("pause 0 20", "process 15")),
     End("SIGTERM_large", argument="large", steps=("process 15",)),
+    End("SIGTERM_huge_saved", argument="huge", steps=("process 15",), options=("--save-report=report.json",), files=("report.json",)),
     # By signals to the whole group, as a terminal's and those of `timeout`.
     End("group_SIGINT", argument="wait", steps=("group 2",)),
     End("group_SIGINT_twice", argument="wait", steps=("group 2", GAP, "group 2")),
@@ -138,6 +144,7 @@ ENDS = [
     End("demand_SIGTERM_at_once", argument="wait", steps=("demand_at_once", GAP, "process 15"), demands=1),
     End("demand_at_work", argument="work", steps=("pause 0 20", "demand", "demand", "process 15"), demands=2),
     End("demand_in_malloc", argument="malloc", steps=("pause 0 20", "demand", "demand", "process 15"), demands=2),
+    End("demand_in_malloc_alone", argument="malloc_alone", steps=("pause 0 20", "demand", "demand", "process 15"), demands=2),
     End("demand_in_sleep", argument="sleep", steps=("demand_at_once",), demands=1),
     End("demand_in_read", argument="sleep_in_read", steps=("demand_at_once",), demands=1),
     End("demand_group_SIGINT", argument="count_interrupts",
@@ -329,7 +336,7 @@ class Machine:
 
     def command(self, cell, watched, delay):
         run = [self.memledger, "run", *([self.virtual_gpu] if cell.kind.is_python and self.virtual_gpu else []),
-               *(["--report-on=SIGUSR2"] if cell.end.demands else []), "--"]
+               *(["--report-on=SIGUSR2"] if cell.end.demands else []), *cell.end.options, "--"]
         program = lambda name: [os.path.join(self.programs, name)]
         words = {"WATCHED": run if watched else [], "UNSHARE": self.unshare, "SHELL": [SHELL],
                  "PROGRAM": program("ends_table_program"), "HOST": program("ends_table_host"),
@@ -366,6 +373,11 @@ def lines_of_errors(seen):
     return {re.sub(r"0x[0-9a-f]+|\d+", "#", line) for line in seen.err.splitlines() if not line.startswith("Extension modules:")}
 
 
+def names_of_files(seen):
+    """Of what was left in its working folder, which is its temporary folder, too."""
+    return tuple(sorted(re.sub(r"-\w{8}$|\d+", "#", name) for name in seen.files))
+
+
 def title_is_wrong(cell, seen):
     told = cell.end.told
     if not cell.kind.is_status and not told:
@@ -397,6 +409,9 @@ def faults_of(cell, seen, bare):
         faults.append(f"left behind: {seen.left_behind}")
     if seen.hang:
         return faults
+    files = {names_of_files(one) for one in bare}
+    if names_of_files(seen) not in {tuple(sorted(one + cell.end.files)) for one in files}:
+        faults.append(f"files: {names_of_files(seen)}, bare: {sorted(files)}")
     reports, demanded = expected_reports(cell)
     may_lack = cell.kind.maybe_no_report and not seen.reports
     if len(seen.reports) + len(seen.demanded) + len(seen.why_not) != reports + demanded and not may_lack:
@@ -417,10 +432,11 @@ class Table:
     def run(self, cell, watched, index):
         moment = random.Random(f"{self.options.seed} {cell.name()} {index}")  # the same, bare and watched
         delay = moment.randint(*cell.end.delay) if cell.end.delay else 0
-        return ends_table_run.run_once(
-            self.machine.command(cell, watched, delay), self.machine.environment_for(cell, watched), self.folder,
-            cell.end.steps, moment, watched=watched, is_first_process=cell.kind.is_first_process,
-            hang_limit=self.options.hang_limit)
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            return ends_table_run.run_once(
+                self.machine.command(cell, watched, delay), self.machine.environment_for(cell, watched), folder,
+                cell.end.steps, moment, watched=watched, is_first_process=cell.kind.is_first_process,
+                hang_limit=self.options.hang_limit)
 
     def run_cell(self, cell):
         """Returns the bare and the watched runs; the end of a cell that hangs again and again is not waited for."""

@@ -283,9 +283,19 @@ const std::map<std::string, std::function<void()>> ends = {
     {"wait", [] { wait_for_signal(); }},
     {"work", [] { in_threads(&work); }},
     {"malloc", [] { in_threads(&allocate); }},
+    {"malloc_alone",  // where the C library takes no locks
+     [] {
+       say_ready();
+       allocate();
+     }},
     {"large",
      [] {
        keep(200'000, 4);
+       wait_for_signal();
+     }},
+    {"huge",
+     [] {
+       keep(800'000, 4);
        wait_for_signal();
      }},
 

@@ -27,6 +27,7 @@ class Seen:
     ready: int = 0  # the process that was ready, by its own id
     hang: str = ""  # what its processes did when the time was up
     left_behind: str = ""
+    files: list = field(default_factory=list)  # in its folder, afterwards
     seconds: float = 0.0  # from the first signal, or the start, to the end of its output
 
     def result(self):
@@ -186,7 +187,7 @@ def without_ready(text):
 
 def run_once(command, environment, folder, steps, random, *, watched, is_first_process, hang_limit):
     seen = Seen()
-    program = Program(command, environment, folder)
+    program = Program(command, {**environment, "TMPDIR": folder}, folder)
     try:
         deadline = program.began + hang_limit
         first_signal = play(program, steps, random, watched, is_first_process, deadline)
@@ -205,6 +206,7 @@ def run_once(command, environment, folder, steps, random, *, watched, is_first_p
             program.kill_all()
     finally:
         program.close()
+    seen.files = os.listdir(folder)
     if found := re.search(rb"ready (\d+)", program.out):
         seen.ready = int(found[1])
     seen.out = without_ready(program.out.decode(errors="replace"))
