@@ -1,5 +1,5 @@
-// A user's program that works on cuda:0 and, in each step, writes to the files of the folder that it
-// stands in, in the ways in which programs do; for dry_run_storm.py.
+// A user's program that works on cuda:0 and, in each step, writes to the files of the folder that
+// it stands in, in the ways in which programs do; for dry_run_storm.py.
 //
 //   dry_run_storm_program STEPS
 //
@@ -100,7 +100,9 @@ int main(int argc, char** argv) {
     share("/storm");
     use_temporary_folder();
     shell("echo child >>train.log; rm -f old_too.pt; mv -f history.txt moved.txt 2>/dev/null");
-    shell("exec env -i /bin/sh -c 'echo bare child >>train.log; echo zeros >ckpt.pt; echo 1 >made_by_child'");
+    shell(
+        "exec env -i /bin/sh -c 'echo bare child >>train.log; echo zeros >ckpt.pt; echo 1 "
+        ">made_by_child'");
     usleep(20'000);
   }
   return 0;

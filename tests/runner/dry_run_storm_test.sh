@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# dry_run_storm_test.sh MEMLEDGER PROGRAM WITHOUT_NAMESPACES [OPTION OF dry_run_storm.py]…
+# dry_run_storm_test.sh MEMLEDGER PROGRAM WITHOUT_NAMESPACES [OPTION]…, of dry_run_storm.py
 #
-# Dry-runs that are ended at random moments beside a real job do it no harm and leave nothing behind.
+# Dry-runs that are ended at random moments beside a real job do it no harm and leave nothing
+# behind.
 source tests/support/shell_test.sh
 runs=6
 [[ -n "${MEMLEDGER_FULL:-}" ]] && runs=200

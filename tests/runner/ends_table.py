@@ -32,9 +32,9 @@ from dataclasses import dataclass
 
 import ends_table_run
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # The ends
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -189,9 +189,9 @@ PYTHON_ENDS = [
     End("worker_SIGSEGV"),
 ]
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # The kinds of programs
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 
 # What each kind ends by, beside what only some can.
 MAIN = """return exit _exit quick_exit exception abort null overflow raise_SIGTERM SIGTERM SIGINT SIGUSR1 SIGRTMIN
@@ -269,9 +269,9 @@ KINDS = [
 # Cells that the kernel makes impossible, with the reason.
 IMPOSSIBLE = {}
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # Runs
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -430,7 +430,8 @@ class Table:
         self.folder = tempfile.mkdtemp(prefix="ends-", dir=os.environ.get("TEST_TMPDIR"))
 
     def run(self, cell, watched, index):
-        moment = random.Random(f"{self.options.seed} {cell.name()} {index}")  # the same, bare and watched
+        # The same moments, bare and watched.
+        moment = random.Random(f"{self.options.seed} {cell.name()} {index}")
         delay = moment.randint(*cell.end.delay) if cell.end.delay else 0
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             return ends_table_run.run_once(
@@ -533,14 +534,20 @@ def main():
     table = Table(machine, options)
     wrong_cells, runs, why_not, ratios = [], 0, 0, collections.defaultdict(list)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for future in concurrent.futures.as_completed([pool.submit(table.run_cell, cell) for cell in cells]):
-            cell, bare, watched = future.result()
-            if tell(cell, bare, watched, options.verbose):
-                wrong_cells.append(cell.name())
-            runs += len(watched)
-            why_not += sum(len(seen.why_not) for seen in watched)
-            before, after = (statistics.median(seen.seconds for seen in all_runs) for all_runs in (bare, watched))
-            ratios[cell.kind.name].append(after / before)
+        futures = [pool.submit(table.run_cell, cell) for cell in cells]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                cell, bare, watched = future.result()
+                if tell(cell, bare, watched, options.verbose):
+                    wrong_cells.append(cell.name())
+                runs += len(watched)
+                why_not += sum(len(seen.why_not) for seen in watched)
+                before, after = (statistics.median(seen.seconds for seen in all_runs) for all_runs in (bare, watched))
+                ratios[cell.kind.name].append(after / before)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
     shutil.rmtree(table.folder)
     for kind, values in ratios.items():
         print(f"{kind}: {len(values)} cells; to the end {statistics.median(values):.1f} times as long as bare (median)")

@@ -1,5 +1,5 @@
-// A plug-in for ends_table_host.c, with a LibTorch of its own inside: one that is linked statically,
-// or bundled under another name.
+// A plug-in for ends_table_host.c, with a LibTorch of its own inside: one that is linked
+// statically, or bundled under another name.
 #include <signal.h>
 #include <unistd.h>
 

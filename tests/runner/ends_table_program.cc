@@ -1,5 +1,5 @@
-// A user's LibTorch program that keeps a tensor of 3 MiB and ends as its argument says; the table is
-// in ends_table.py. A program that waits for a signal says `ready` and its process id first.
+// A user's LibTorch program that keeps a tensor of 3 MiB and ends as its argument says; the table
+// is in ends_table.py. A program that waits for a signal says `ready` and its process id first.
 //
 //   ends_table_program END [MICROSECONDS]
 //

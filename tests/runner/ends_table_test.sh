@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # ends_table_test.sh MEMLEDGER PROGRAM LIBTORCH_LIB VERSION --cuda|--cpu [OPTION OF ends_table.py]…
 #
-# The table of ends (ends_table.py): a slice of it, or with MEMLEDGER_FULL=1 a hundred runs of each cell.
+# The table of ends (ends_table.py): a slice of it, or with MEMLEDGER_FULL=1 a hundred runs of each
+# cell.
 source tests/support/shell_test.sh
 source tests/support/python_test.sh
 TEST_TMPDIR="${TEST_TMPDIR:-$(mktemp -d)}"
@@ -17,6 +18,7 @@ python="$(sed -n 's/^PYTHON //p' <<<"$looked")"
 
 length=(--slice --jobs=1)
 [[ -n "${MEMLEDGER_FULL:-}" ]] && length=(--runs=100)
+(($# > 5)) && length=()
 [[ -n "${TEST_SHARD_STATUS_FILE:-}" ]] && touch "$TEST_SHARD_STATUS_FILE"
 check "the table of ends" python3 tests/runner/ends_table.py --memledger="$memledger" \
   --programs="$(dirname "$program")" --python="$python" "${gpu[@]}" "${length[@]}" \

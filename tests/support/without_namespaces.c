@@ -1,5 +1,5 @@
-// Starts a program where the kernel refuses namespaces and mounts, as the seccomp filter of Docker's
-// containers does; with --landlock Landlock, too, as older kernels do.
+// Starts a program where the kernel refuses namespaces and mounts, as the seccomp filter of
+// Docker's containers does; with --landlock Landlock, too, as older kernels do.
 //
 //   without_namespaces [--landlock] PROGRAM ARGUMENT…
 #include <errno.h>
@@ -21,22 +21,29 @@
 #endif
 
 // The same on all architectures; headers may be older.
-enum { kOpenTree = 428, kMoveMount = 429, kFsopen = 430, kFsmount = 432, kClone3 = 435, kMountSetattr = 442, kLandlock = 444 };
+enum {
+  kOpenTree = 428,
+  kMoveMount = 429,
+  kFsopen = 430,
+  kFsmount = 432,
+  kClone3 = 435,
+  kMountSetattr = 442,
+  kLandlock = 444
+};
 
-#define NEW_NAMESPACES                                                                     \
-  (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |           \
-   CLONE_NEWPID | CLONE_NEWNET)
+#define NEW_NAMESPACES                                                                          \
+  (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | \
+   CLONE_NEWNET)
 
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define RETURN(what) BPF_STMT(BPF_RET | BPF_K, what)
-#define REFUSE(number, error)                             \
-  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),      \
-      RETURN(SECCOMP_RET_ERRNO | (error))
+#define REFUSE(number, error) \
+  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), RETURN(SECCOMP_RET_ERRNO | (error))
 // Skips the next four statements unless it is this call.
-#define REFUSE_NEW_NAMESPACES(number)                            \
-  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 4), LOAD(args), \
-      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, NEW_NAMESPACES, 0, 1), RETURN(SECCOMP_RET_ERRNO | EPERM), \
-      RETURN(SECCOMP_RET_ALLOW)
+#define REFUSE_NEW_NAMESPACES(number)                             \
+  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 4), LOAD(args),  \
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, NEW_NAMESPACES, 0, 1), \
+      RETURN(SECCOMP_RET_ERRNO | EPERM), RETURN(SECCOMP_RET_ALLOW)
 
 static struct sock_filter statements[] = {
     LOAD(arch),
