@@ -52,6 +52,8 @@ class End:
     delay     microseconds after which the program's own timer comes, at random
     options   of `memledger run`
     files     what a watched run leaves in its folder beside what a bare one does
+    patience  seconds that a watched run may take longer than ten bare ones: far more than a report, far less than a
+              report that is given up
     """
 
     name: str
@@ -64,6 +66,7 @@ class End:
     delay: tuple = ()
     options: tuple = ()
     files: tuple = ()
+    patience: float = 5
 
 
 # By number, as Python 3.9 does not know them all.
@@ -109,8 +112,9 @@ ENDS = [
     End("SIGTERM_in_malloc", argument="malloc", steps=("pause 0 20", "process 15")),
     End("SIGTERM_in_malloc_alone", argument="malloc_alone", steps=("pause 0 20", "process 15")),
     End("SIGTERM_in_tensors", argument="work", steps=("pause 0 20", "process 15")),
-    End("SIGTERM_large", argument="large", steps=("process 15",)),
-    End("SIGTERM_huge_saved", argument="huge", steps=("process 15",), options=("--save-report=report.json",), files=("report.json",)),
+    End("SIGTERM_large", argument="large", steps=("process 15",), patience=15),
+    End("SIGTERM_huge_saved", argument="huge", steps=("process 15",), options=("--save-report=report.json",), files=("report.json",),
+        patience=30),
     # By signals to the whole group, as a terminal's and those of `timeout`.
     End("group_SIGINT", argument="wait", steps=("group 2",)),
     End("group_SIGINT_twice", argument="wait", steps=("group 2", GAP, "group 2")),
@@ -118,7 +122,7 @@ ENDS = [
     End("SIGTERM_then_group", argument="wait", steps=("process 15", GAP, "group 15")),
     End("group_SIGINT_SIGTERM", argument="wait", steps=("group 2", GAP, "group 15"), racy=True),
     End("group_SIGHUP_SIGTERM", argument="wait", steps=("group 1", "pause 150 200", "group 15")),
-    End("group_SIGTERM_twice_large", argument="large", steps=("group 15", "pause 0 600", "group 15")),
+    End("group_SIGTERM_twice_large", argument="large", steps=("group 15", "pause 0 600", "group 15"), patience=15),
     End("group_SIGTERM_twice_at_work", argument="work", steps=("pause 0 20", "group 15", GAP, "group 15")),
     # By another program.
     End("exec", told="exec"),
@@ -409,6 +413,9 @@ def faults_of(cell, seen, bare):
         faults.append(f"left behind: {seen.left_behind}")
     if seen.hang:
         return faults
+    longest = max(one.seconds for one in bare)
+    if seen.seconds > cell.end.patience + 10 * longest:
+        faults.append(f"late: {seen.seconds:.1f} s to the end, bare at most {longest:.2f} s")
     files = {names_of_files(one) for one in bare}
     if names_of_files(seen) not in {tuple(sorted(one + cell.end.files)) for one in files}:
         faults.append(f"files: {names_of_files(seen)}, bare: {sorted(files)}")

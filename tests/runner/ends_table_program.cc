@@ -242,7 +242,7 @@ const std::map<std::string, std::function<void()>> ends = {
     {"zero",
      [] {
        volatile int zero = 0;
-       std::exit(1 / zero);
+       std::exit(100 / zero);
      }},
     {"illegal", [] { __builtin_trap(); }},
 #if defined(__x86_64__)
