@@ -125,7 +125,8 @@ done
 rm -rf "$(dirname "$fifth")"
 tools="$work/bare"
 
-# Five releases stay, all that are pinned in the real list: those used last. Folders that are no releases stay, too.
+# Five releases stay, all that are pinned in the real list: those used last. Folders that are no
+# releases stay, too.
 mkdir -p "$store/torch-geometric/torch" "$store/torch-7-mine/torch" "$store/torch-7-0123456789ab"
 touch -d '9 days ago' "$store"/torch-geometric "$store"/torch-7-*
 touch -d '4 days ago' "$store"/torch-2-*

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# .ci/run and .ci/matrix in a tree of a few files, with stand-ins for Bazel, CMake, pip, clang-format
-# and clang-tidy. Each part is broken once, in each way in which it can break, and has to fail the run.
+# .ci/run and .ci/matrix in a tree of a few files, with stand-ins for Bazel, CMake, pip,
+# clang-format and clang-tidy. Each part is broken once, in each way in which it can break, and has
+# to fail the run.
 source tests/support/shell_test.sh || exit 1
 work="${TEST_TMPDIR:?}/work"
 tree="$work/tree"
