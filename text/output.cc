@@ -214,7 +214,7 @@ bool is_own_descriptor(const std::string& folder, const std::string& name, int& 
   if (name.empty() || name.size() > 9 || name.find_first_not_of("0123456789") != std::string::npos)
     return false;
   if (!real_path("/proc/self/fd", own) || own != folder) return false;
-  descriptor = std::atoi(name.c_str());
+  descriptor = static_cast<int>(std::strtol(name.c_str(), nullptr, 10));
   return true;
 }
 
@@ -245,7 +245,7 @@ int find_target(const std::string& spelt, Target& target) {
     const ssize_t length = ::readlink(target.path.c_str(), link.data(), link.size());
     if (length < 0) return errno;
     at.assign(link.data(), static_cast<size_t>(length));
-    if (at.empty() || at[0] != '/') at = target.folder + "/" + at;
+    if (at.empty() || at[0] != '/') at.insert(0, target.folder + "/");
   }
   return ELOOP;
 }
