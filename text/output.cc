@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <exception>
 #include <memory>
@@ -212,7 +214,7 @@ bool is_own_descriptor(const std::string& folder, const std::string& name, int& 
   if (name.empty() || name.size() > 9 || name.find_first_not_of("0123456789") != std::string::npos)
     return false;
   if (!real_path("/proc/self/fd", own) || own != folder) return false;
-  descriptor = std::atoi(name.c_str());
+  descriptor = static_cast<int>(std::strtol(name.c_str(), nullptr, 10));
   return true;
 }
 
@@ -243,7 +245,7 @@ int find_target(const std::string& spelt, Target& target) {
     const ssize_t length = ::readlink(target.path.c_str(), link.data(), link.size());
     if (length < 0) return errno;
     at.assign(link.data(), static_cast<size_t>(length));
-    if (at.empty() || at[0] != '/') at = target.folder + "/" + at;
+    if (at.empty() || at[0] != '/') at.insert(0, target.folder + "/");
   }
   return ELOOP;
 }
@@ -312,6 +314,57 @@ absl::Status put_in_place(const std::string& temporary, const std::string& final
 
 int64_t nanoseconds(const timespec& time) {
   return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
+}
+int64_t now_by(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return nanoseconds(now);
+}
+
+// Returns the start of this machine as 16 digits; empty: unknown.
+std::string this_boot() {
+  std::array<char, 64> id;
+  const int descriptor = away_from_standard(
+      ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (descriptor < 0) return "";
+  const ssize_t size = ::read(descriptor, id.data(), id.size());
+  ::close(descriptor);
+  if (size <= 0) return "";
+  // FNV-1a: files need not carry the machine's own number.
+  uint64_t hash = 0xcbf29ce484222325;
+  for (ssize_t i = 0; i < size; ++i)
+    hash = (hash ^ static_cast<unsigned char>(id[static_cast<size_t>(i)])) * 0x100000001b3;
+  std::array<char, 17> text;
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(hash));
+  return text.data();
+}
+
+// Splits into as many parts as are asked for; false: there are not so many.
+template <size_t kParts>
+bool split(std::string_view text, char separator, std::array<std::string, kParts>& parts) {
+  for (size_t i = 0; i < kParts; ++i) {
+    const size_t end = i + 1 < kParts ? text.find(separator) : text.size();
+    if (end == std::string_view::npos) return false;
+    parts[i] = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return true;
+}
+
+int64_t number_in(const std::string& text) { return std::strtoll(text.c_str(), nullptr, 10); }
+
+// Which run wrote a file, and when.
+struct RunStamp {
+  std::string run, writer, boot;
+  int64_t boot_ns = 0;
+};
+bool read_stamp(const std::string& path, RunStamp& stamp) {
+  std::array<char, 256> text;
+  std::array<std::string, 4> parts;
+  const ssize_t size = ::getxattr(path.c_str(), kRunAttribute, text.data(), text.size());
+  if (size <= 0 || !split({text.data(), static_cast<size_t>(size)}, ' ', parts)) return false;
+  stamp = {parts[0], parts[1], parts[2], number_in(parts[3])};
+  return true;
 }
 
 // Keeps other processes from taking a path between our look and our rename. Goes on without a lock
@@ -454,16 +507,30 @@ absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_
 
 int open_to_append(const std::string& path) noexcept { return open_file(path, O_CREAT | O_APPEND); }
 
-std::string run_that_begins_now() {
-  // The clock of file systems' time stamps, which is behind the precise one.
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME_COARSE, &now);
-  return std::to_string(nanoseconds(now));
+RunTime run_time() {
+  return {now_by(CLOCK_REALTIME), now_by(CLOCK_REALTIME_COARSE), now_by(CLOCK_BOOTTIME)};
 }
 
-RunFile::RunFile(std::string path) : path_(std::move(path)), before_(identity_of(path_)) {
-  const char* const began = secure_getenv(kRunVariable);
-  if (began != nullptr) run_began_ns_ = std::strtoll(began, nullptr, 10);
+std::string run_that_begins_now(RunClock clock) {
+  const RunTime now = clock();
+  return std::to_string(now.file_ns) + "-" + this_boot() + "-" + std::to_string(now.boot_ns) + "-" +
+         std::to_string(::getpid());
+}
+
+RunFile::RunFile(std::string path, RunClock clock)
+    : path_(std::move(path)),
+      clock_(clock),
+      before_(identity_of(path_)),
+      boot_(this_boot()),
+      process_(::getpid()) {
+  writer_ = std::to_string(process_) + "-" + std::to_string(clock().boot_ns);
+  const char* const run = secure_getenv(kRunVariable);
+  has_runner_ = run != nullptr && *run != '\0' && std::strchr(run, ' ') == nullptr;
+  run_ = has_runner_ ? run : run_that_begins_now(clock);
+  std::array<std::string, 4> parts;
+  if (split(run_, '-', parts) && parts[1] == boot_ && !boot_.empty())
+    began_boot_ns_ = number_in(parts[2]);
+  if (has_runner_) began_file_ns_ = number_in(run_);
 }
 
 RunFile::Identity RunFile::identity_of(const std::string& path) {
@@ -472,34 +539,60 @@ RunFile::Identity RunFile::identity_of(const std::string& path) {
   return {true, status.st_dev, status.st_ino, nanoseconds(status.st_ctim)};
 }
 
-absl::StatusOr<std::string> RunFile::write(std::string_view what, const Write& write) const {
+RunFile::Taker RunFile::taker_of(const std::string& path) const {
+  const Identity now = identity_of(path);
+  if (!now.exists) return Taker::kNobody;
+  const bool changed = now.device != before_.device || now.inode != before_.inode ||
+                       now.changed_ns != before_.changed_ns;
+  RunStamp stamp;
+  if (read_stamp(path, stamp)) {
+    if (stamp.run == run_) return stamp.writer == writer_ ? Taker::kNobody : Taker::kThisRun;
+    const bool is_comparable = began_boot_ns_ != 0 && stamp.boot == boot_;
+    if (is_comparable ? stamp.boot_ns >= began_boot_ns_ : changed)
+      return has_runner_ ? Taker::kAnotherRun : Taker::kUnknown;
+    return changed ? Taker::kUnknown : Taker::kNobody;
+  }
+  if (changed) return Taker::kUnknown;
+  // A file from the future was made before the clock was set back.
+  const bool seems_newer =
+      began_file_ns_ != 0 && now.changed_ns > began_file_ns_ && now.changed_ns <= clock_().wall_ns;
+  return seems_newer ? Taker::kUnknown : Taker::kNobody;
+}
+
+std::string RunFile::stamp() const {
+  return run_ + " " + writer_ + " " + (boot_.empty() ? "?" : boot_) + " " +
+         std::to_string(clock_().boot_ns);
+}
+
+absl::StatusOr<RunFile::Written> RunFile::write(std::string_view what, const Write& write) const {
   Target target;
   if (const int error = find_target(path_, target); error != 0)
     return cannot_write(what, path_, error);
   if (target.in_place()) {
     const absl::Status status = write_in_place(target, what, path_, write);
     if (!status.ok()) return status;
-    return path_;
+    return Written{path_};
   }
   const absl::StatusOr<std::string> temporary = write_beside(target, what, path_, write);
   if (!temporary.ok()) return temporary.status();
+  Taker taker;
   {
     const FolderLock lock(target.folder);
-    const Identity now = identity_of(target.path);
-    const bool is_old = now.device == before_.device && now.inode == before_.inode &&
-                        now.changed_ns == before_.changed_ns &&
-                        (run_began_ns_ == 0 || now.changed_ns <= run_began_ns_);
-    if (!now.exists || is_old) {
+    const std::string stamp = this->stamp();
+    if (::setxattr(temporary->c_str(), kRunAttribute, stamp.data(), stamp.size(), 0) != 0)
+      errno = 0;  // some file systems have no attributes
+    taker = taker_of(target.path);
+    if (taker == Taker::kNobody) {
       const absl::Status status = put_in_place(*temporary, target.path, what, path_);
       if (!status.ok()) return status;
-      return path_;
+      return Written{path_};
     }
   }
   const size_t dot = target.name.rfind('.');
   const std::string stem = target.name.substr(0, dot == 0 ? std::string::npos : dot);
   const std::string extension = target.name.substr(stem.size());
   NewFile own;
-  if (const int error = make_new_file(target.folder + "/" + stem + "." + std::to_string(::getpid()),
+  if (const int error = make_new_file(target.folder + "/" + stem + "." + std::to_string(process_),
                                       extension, own)) {
     ::unlink(temporary->c_str());
     return cannot_write(what, own.path, error);
@@ -511,7 +604,7 @@ absl::StatusOr<std::string> RunFile::write(std::string_view what, const Write& w
     ::unlink(own.path.c_str());
     return status;
   }
-  return own.path;
+  return Written{own.path, taker};
 }
 
 }  // namespace memledger

@@ -98,16 +98,27 @@ void write(const std::string& file_stem, std::string_view what, const std::strin
   if (!watch().settings.quiet) write_standard_error(text);
 }
 
+std::string_view words_for(RunFile::Taker taker) {
+  switch (taker) {
+    case RunFile::Taker::kThisRun:
+      return "another process of this run wrote ";
+    case RunFile::Taker::kAnotherRun:
+      return "another run has meanwhile written ";
+    default:
+      return "another process, it is not known of which run, wrote ";
+  }
+}
+
 // Writes to a path that the user gave once for all processes of the run.
 void write(const RunFile& file, std::string_view what, const Write& write) {
   if (file.empty()) return;
-  const auto path = file.write(what, write);
-  if (!path.ok()) {
-    tell(path.status());
-  } else if (*path != file.path()) {
-    memledger::tell({"memledger: another process of this run wrote ", file.path(), "; the ", what,
+  const auto written = file.write(what, write);
+  if (!written.ok()) {
+    tell(written.status());
+  } else if (written->taker != RunFile::Taker::kNobody) {
+    memledger::tell({"memledger: ", words_for(written->taker), file.path(), "; the ", what,
                      " of process ", std::to_string(watch().process), ", rank ",
-                     std::to_string(rank_of_this_process()), ", is in ", *path});
+                     std::to_string(rank_of_this_process()), ", is in ", written->path});
   }
 }
 
@@ -420,7 +431,7 @@ void begin(const environment::Settings& settings) {
   if (watch.reports || !settings.saved_report.empty()) begin_run_report(settings.detail == "names");
   if (!settings.timeline.empty()) begin_timeline();
   begin_ends();
-  tell_python_names();
+  tell_python_names_soon();
   if (!watch.reports) return;
   report_out_of_memory();
   begin_limits();
@@ -465,7 +476,7 @@ extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::measure_main_begins();
   memledger::inside::Watch& watch = memledger::inside::watch();
   if (watch.process == 0) return;
-  memledger::inside::tell_python_names();  // a plugin may have brought Python
+  memledger::inside::tell_python_names_now();  // a plugin may have brought Python
   if (watch.main_has_begun.exchange(true)) return;
   memledger::inside::check_gpu();
   on_exit(&memledger::inside::report_at_exit, nullptr);

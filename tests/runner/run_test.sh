@@ -133,6 +133,9 @@ check "two programs, two reports" equal "$(cat both/*.txt | grep -c 'cpu  peak a
 "$memledger" run -q --timeline=shared.json -- sh -c "'$program' exit 0; cd elsewhere; '$program' exit 0" </dev/null >out 2>err
 check "two programs, two timelines" equal "$(ls shared.json shared.*.json | wc -l)" 2
 check "two timelines: told" has err "another process of this run wrote $PWD/shared.json; the timeline of process"
+"$memledger" run -q --timeline=inner.json -- sh -c "'$memledger' run -q --timeline=inner.json -- '$program' exit 0; '$program' exit 0" </dev/null >out 2>err
+check "a run within a run: two timelines" equal "$(ls inner.json inner.*.json | wc -l)" 2
+check "a run within a run: told" has err "another run has meanwhile written $PWD/inner.json; the timeline of process"
 sleep 0.1
 "$memledger" run -q --timeline=shared.json -- "$program" exit 0 </dev/null >out 2>err
 check "the next run has the name again" equal "$(cat err) $(ls shared.*json | wc -l)" "to standard error 2"

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/xattr.h>
 
 #include <iostream>
 #include <optional>
@@ -394,7 +395,7 @@ TEST_CASE("the first process of a run has the path, later ones a name beside it"
     if (child == 0) {
       const RunFile run_file(file);
       const auto written = run_file.write("timeline", [&](std::ostream& out) { out << text; });
-      _exit(written.ok() && read_file(*written) == text ? 0 : 1);
+      _exit(written.ok() && read_file(written->path) == text ? 0 : 1);
     }
     int status = 0;
     waitpid(child, &status, 0);
@@ -452,13 +453,160 @@ TEST_CASE("without a runner, what changed since the process began is another's")
   const RunFile parents(folder / "t.json");
   const RunFile childs(folder / "t.json");
   const auto text = [](std::ostream& out) { out << "x"; };
-  CHECK(*childs.write("timeline", text) == folder / "t.json");
-  CHECK(*parents.write("timeline", text) ==
-        (folder / ("t." + std::to_string(getpid()) + ".json")).string());
-  CHECK(*RunFile(folder / "t.json").write("timeline", text) == folder / "t.json");
-  CHECK(*RunFile("/dev/null").write("timeline", text) == "/dev/null");
+  CHECK(childs.write("timeline", text)->path == folder / "t.json");
+  const auto second = parents.write("timeline", text);
+  CHECK(second->path == (folder / ("t." + std::to_string(getpid()) + ".json")).string());
+  CHECK(second->taker == RunFile::Taker::kUnknown);  // of one program, or of two
+  CHECK(RunFile(folder / "t.json").write("timeline", text)->path == folder / "t.json");
+  CHECK(RunFile("/dev/null").write("timeline", text)->path == "/dev/null");
   CHECK(contains(message(RunFile("/dev/full").write("timeline", text).status()),
                  "/dev/full: No space left"));
+}
+
+// Clocks that a test sets.
+RunTime set_time;
+RunTime time_that_was_set() { return set_time; }
+void pass(int64_t ns) {
+  set_time.wall_ns += ns;
+  set_time.file_ns += ns;
+  set_time.boot_ns += ns;
+}
+void set_back(int64_t ns) {
+  set_time.wall_ns -= ns;
+  set_time.file_ns -= ns;
+}
+
+constexpr int64_t kSecond = 1000000000;
+
+// A run whose processes write to one path.
+class Run {
+ public:
+  Run() : variable_(run_that_begins_now(&time_that_was_set)) { pass(kSecond); }
+  RunFile process(const std::string& path) const {
+    setenv(kRunVariable, variable_.c_str(), 1);
+    RunFile file(path, &time_that_was_set);
+    unsetenv(kRunVariable);
+    pass(kSecond);
+    return file;
+  }
+
+ private:
+  std::string variable_;
+};
+
+RunFile::Taker taker_at_end_of(const RunFile& process) {
+  const auto written = process.write("report", [](std::ostream& out) { out << "x"; });
+  pass(kSecond);
+  REQUIRE(written.ok());
+  CHECK((written->path == process.path()) == (written->taker == RunFile::Taker::kNobody));
+  return written->taker;
+}
+
+bool has_attributes(const fs::path& folder) {
+  write_text(folder / "probe", "");
+  const bool has = setxattr((folder / "probe").c_str(), kRunAttribute, "x", 1, 0) == 0;
+  fs::remove(folder / "probe");
+  if (!has) MESSAGE("SKIPPED: this file system has no extended attributes");
+  return has;
+}
+
+TEST_CASE("who has taken the path of a run is said as it is") {
+  const fs::path folder = fresh_folder("takers");
+  if (!has_attributes(folder)) return;
+  const std::string file = folder / "report.json";
+  set_time = run_time();
+  using Taker = RunFile::Taker;
+
+  SUBCASE("two runs at once") {
+    const Run one, other;
+    const RunFile ones = one.process(file), others = other.process(file);
+    const RunFile ones_second = one.process(file);
+    CHECK(taker_at_end_of(ones) == Taker::kNobody);
+    CHECK(taker_at_end_of(others) == Taker::kAnotherRun);
+    CHECK(taker_at_end_of(ones_second) == Taker::kThisRun);
+    // A process that begins later finds what the other run has written since.
+    CHECK(taker_at_end_of(other.process(file)) == Taker::kAnotherRun);
+    CHECK(taker_at_end_of(one.process(file)) == Taker::kThisRun);
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+  }
+  SUBCASE("a process replaces what it has written itself") {
+    const Run one;
+    const RunFile process = one.process(file);
+    CHECK(taker_at_end_of(process) == Taker::kNobody);
+    CHECK(taker_at_end_of(process) == Taker::kNobody);
+    CHECK(names_in(folder).size() == 1);
+  }
+  SUBCASE("the clock is set back between runs, and within one") {
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    set_back(3600 * kSecond);
+    for (int i = 0; i < 3; ++i) CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    const Run one, other;
+    const RunFile ones = one.process(file), others = other.process(file);
+    set_back(3600 * kSecond);
+    CHECK(taker_at_end_of(ones) == Taker::kNobody);
+    CHECK(taker_at_end_of(others) == Taker::kAnotherRun);
+    CHECK(taker_at_end_of(one.process(file)) == Taker::kThisRun);
+    CHECK(names_in(folder).size() == 3);
+  }
+  SUBCASE("somebody else wrote it") {
+    const Run one;
+    const RunFile process = one.process(file);
+    write_text(file, "a letter");
+    CHECK(taker_at_end_of(process) == Taker::kUnknown);
+    CHECK(read_file(file) == "a letter");
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+  }
+  SUBCASE("somebody else changed what an earlier run wrote") {
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    const Run one;
+    const RunFile process = one.process(file);
+    usleep(20000);  // a tick of the clock that stamps files
+    write_text(file, "a letter");
+    CHECK(taker_at_end_of(process) == Taker::kUnknown);
+  }
+  SUBCASE("a run on another machine") {
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    const std::string stamp = "1-0123456789abcdef-5-7 7-6 0123456789abcdef 8";
+    const Run one;
+    const RunFile early = one.process(file);
+    usleep(20000);
+    REQUIRE(setxattr(file.c_str(), kRunAttribute, stamp.data(), stamp.size(), 0) == 0);
+    CHECK(taker_at_end_of(early) == Taker::kAnotherRun);
+    CHECK(taker_at_end_of(one.process(file)) == Taker::kNobody);
+  }
+  SUBCASE("an attribute that means nothing") {
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    for (const std::string stamp : {"", "x", "1 2 3", "    "}) {
+      REQUIRE(setxattr(file.c_str(), kRunAttribute, stamp.data(), stamp.size(), 0) == 0);
+      set_time = run_time();
+      pass(kSecond);
+      CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    }
+  }
+}
+
+TEST_CASE("without extended attributes a run goes by the file's time") {
+  const fs::path folder = fresh_folder("times");
+  const std::string file = folder / "report.json";
+  const auto without_attribute = [&] { removexattr(file.c_str(), kRunAttribute); };
+  using Taker = RunFile::Taker;
+  set_time = run_time();
+  const Run one;
+  usleep(20000);  // two ticks of the clock that stamps files
+  const RunFile early = one.process(file), late = one.process(file);
+  CHECK(taker_at_end_of(early) == Taker::kNobody);
+  without_attribute();
+  CHECK(taker_at_end_of(late) == Taker::kUnknown);
+  pass(kSecond);
+  CHECK(taker_at_end_of(one.process(file)) == Taker::kUnknown);
+  CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+  // What comes from the future was there before the clock was set back.
+  for (int i = 0; i < 3; ++i) {
+    without_attribute();
+    set_time = run_time();
+    set_back(3600 * kSecond);
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+  }
 }
 
 }  // namespace
