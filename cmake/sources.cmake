@@ -197,6 +197,7 @@ set(MEMLEDGER_AUTOSTART_SOURCES
 # The libraries that the command preloads. They link with neither LibTorch nor the C++ library.
 set(MEMLEDGER_PRELOAD_SOURCES
   runner/inside/end_calls.cc
+  runner/inside/exec_calls.cc
   runner/inside/preload.cc
   runner/inside/torch_calls.cc
 )
@@ -233,6 +234,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/log_command.cc
   runner/main.cc
   runner/network_comparison.cc
+  runner/output_files.cc
   runner/program_file.cc
   runner/program_image.cc
   runner/run_command.cc

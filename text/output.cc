@@ -339,6 +339,18 @@ class FolderLock {
   const int descriptor_;
 };
 
+bool is_writable(const char* path, int mode) {
+  return ::faccessat(AT_FDCWD, path, mode, AT_EACCESS) == 0;
+}
+
+// A folder such as /tmp lets only a file's owner replace it.
+bool may_replace(const Target& target) {
+  struct stat folder;
+  if (::stat(target.folder.c_str(), &folder) != 0 || (folder.st_mode & S_ISVTX) == 0) return true;
+  const uid_t user = ::geteuid();
+  return user == 0 || user == folder.st_uid || user == target.status.st_uid;
+}
+
 }  // namespace
 
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
@@ -422,6 +434,38 @@ absl::Status write_file(const std::string& path, std::string_view what, const Wr
 
 absl::Status write_file(const std::string& path, std::string_view what, std::string_view text) {
   return write_file(path, what, [text](std::ostream& out) { out << text; });
+}
+
+// The nearest folder that exists decides where others will be made.
+int why_folder_not_writable(std::string folder) {
+  struct stat found;
+  while (::stat(folder.c_str(), &found) != 0) {
+    if (errno != ENOENT) return errno;
+    if (::lstat(folder.c_str(), &found) == 0) return ENOENT;  // a link to nowhere
+    const size_t end = folder.find_last_not_of('/');
+    const size_t slash = end == std::string::npos ? end : folder.rfind('/', end);
+    folder = slash == std::string::npos ? "." : slash == 0 ? "/" : folder.substr(0, slash);
+  }
+  if (!S_ISDIR(found.st_mode)) return ENOTDIR;
+  return is_writable(folder.c_str(), W_OK | X_OK) ? 0 : errno;
+}
+
+int why_not_writable(const std::string& path, bool makes_folders) {
+  Target target;
+  if (const int error = find_target(path, target); error != 0) {
+    if (error != ENOENT || !makes_folders) return error;
+    const size_t slash = path.rfind('/');
+    return slash == std::string::npos ? error : why_folder_not_writable(path.substr(0, slash));
+  }
+  if (target.descriptor >= 0) {
+    const int flags = ::fcntl(target.descriptor, F_GETFL);
+    if (flags < 0) return errno;
+    return (flags & O_ACCMODE) == O_RDONLY ? EBADF : 0;
+  }
+  if (target.exists && !is_writable(target.path.c_str(), W_OK)) return errno;
+  if (target.in_place()) return 0;
+  if (!is_writable(target.folder.c_str(), W_OK | X_OK)) return errno;
+  return target.exists && !may_replace(target) ? EPERM : 0;
 }
 
 int make_new_file(const std::string& stem, std::string_view extension, NewFile& file) {

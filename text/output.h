@@ -53,6 +53,12 @@ using Write = std::function<void(std::ostream&)>;
 absl::Status write_file(const std::string& path, std::string_view what, const Write& write);
 absl::Status write_file(const std::string& path, std::string_view what, std::string_view text);
 
+// Return why write_file() would fail, or every file in a folder, as far as that shows without
+// writing, opening or making anything: errno, or 0. Missing folders above a folder count as made;
+// those above a file do with `makes_folders`.
+int why_not_writable(const std::string& path, bool makes_folders);
+int why_folder_not_writable(std::string folder);
+
 // A file whose name we choose: STEM + EXTENSION, or STEM-2EXTENSION … if that is taken.
 struct NewFile {
   int descriptor = -1;  // the caller's; append only, never one of the standard ones

@@ -134,10 +134,6 @@ PeakFigures peak_figures(c10::Device device) {
   return figures;
 }
 
-bool ends_in(std::string_view text, std::string_view ending) {
-  return text.size() >= ending.size() && text.substr(text.size() - ending.size()) == ending;
-}
-
 bool was_used(const DeviceReport& device) { return device.counters.peak_bytes > 0; }
 
 // Adds a report of one device to that of all.
@@ -442,11 +438,12 @@ std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
 void write_run_report(CollectedRun& run, const ProgramEnd& end, std::string_view path,
                       std::ostream& out) {
   run.run.title = title_of(run, end);
-  if (ends_in(path, ".html")) {
+  const std::string ending = file_ending(path);
+  if (ending == ".html" || ending == ".htm") {
     out << page_of(run);
-  } else if (ends_in(path, ".csv")) {
+  } else if (ending == ".csv") {
     out << csv_of(run);
-  } else if (ends_in(path, ".json")) {
+  } else if (ending == ".json") {
     out << json_of(run, end);
   } else {
     out << run_summary(run.run, 2 * kLines) << below_summary(run);

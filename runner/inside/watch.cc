@@ -164,8 +164,13 @@ void write_lines() {
         [&](std::ostream& out) { watch.lines->write_html(out, columns).IgnoreError(); });
 }
 
+// Returns the file, in a folder that is there.
 RunFile file_at(const std::string& pattern) {
-  return pattern.empty() ? RunFile() : RunFile(path_for_this_process(pattern));
+  if (pattern.empty()) return RunFile();
+  RunFile file(path_for_this_process(pattern));
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(file.path()).parent_path(), error);
+  return file;
 }
 
 void begin_lines() {
@@ -324,7 +329,7 @@ void report_if_near_limit(int64_t nbytes) noexcept {
     return;
   try {
     const auto use = watch.limits->nearest();
-    const int percent = watch.settings.report_near;
+    const int percent = watch.settings.report_near.value_or(environment::kDefaultReportNear);
     if (!use || use->used_bytes + nbytes < use->limit_bytes / 100 * percent) return;
     if (watch.told_near_limit.exchange(true)) return;
     write_report("memledger-near-limit", near_limit(*use, nbytes));
@@ -335,7 +340,7 @@ void report_if_near_limit(int64_t nbytes) noexcept {
 
 void begin_limits() {
   Watch& watch = inside::watch();
-  if (watch.settings.report_near == 0) return;
+  if (watch.settings.report_near == 0) return;  // never
   watch.limits.emplace();
   if (watch.limits->nearest()) set_demand_observer(&report_if_near_limit);
 }
@@ -369,19 +374,11 @@ void prepare_folder() {
        watch.settings.quiet ? "; there will be no reports" : "; reports go to standard error"});
 }
 
-// Returns the file, in a folder that is there.
-RunFile file_in_folder(const std::string& pattern) {
-  RunFile file = file_at(pattern);
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(file.path()).parent_path(), error);
-  return file;
-}
-
-void begin_saved_report() { watch().saved_report = file_in_folder(watch().settings.saved_report); }
+void begin_saved_report() { watch().saved_report = file_at(watch().settings.saved_report); }
 
 void begin_timeline() {
   Watch& watch = inside::watch();
-  watch.timeline_file = file_in_folder(watch.settings.timeline);
+  watch.timeline_file = file_at(watch.settings.timeline);
   watch.timeline.emplace(TimelineOptions{kTimelineEvents});
 }
 
@@ -433,7 +430,11 @@ __attribute__((constructor(103))) void watch_if_asked() {
     const bool asked = settings.report || !settings.saved_report.empty() ||
                        !settings.timeline.empty() || !settings.lines.functions.empty();
     // Where another copy of memledger in this process has taken the report, it does all this.
-    if (asked && take_exit_report()) begin(settings);
+    if (asked && take_exit_report()) {
+      for (const std::string& line : environment::wrong_variables(&value_of))
+        memledger::tell({"memledger: ", line, "; the default is taken"});
+      begin(settings);
+    }
     measure_if_asked();
   } catch (const std::exception& error) {
     memledger::tell({"memledger: this program is not watched: ", first_line(error.what())});

@@ -1,0 +1,198 @@
+// Part of libmemledger_preload.so. A program that our libraries cannot go into (32-bit, musl) would
+// not start with them in LD_PRELOAD, or its linker would complain: it gets the environment without
+// them. The functions here may be called in children of vfork, so they allocate nothing.
+
+#include <alloca.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runner/environment.h"
+#include "runner/inside/real_function.h"
+#include "runner/program_kind.h"
+
+namespace {
+
+using memledger::kind_of_program;
+using memledger::ProgramKind;
+using memledger::takes_preloaded_libraries;
+using memledger::inside::RealFunction;
+
+using Words = char* const*;
+
+constexpr char kPreload[] = "LD_PRELOAD=";
+constexpr size_t kPreloadSize = sizeof kPreload - 1;
+
+// Our part of LD_PRELOAD. Empty: the runner did not start this process.
+char ours[16384];
+
+RealFunction<int (*)(const char*, Words, Words)> real_execve("execve");
+RealFunction<int (*)(const char*, Words, Words)> real_execvpe("execvpe");
+RealFunction<int (*)(int, Words, Words)> real_fexecve("fexecve");
+using Spawn = int (*)(pid_t*, const char*, const posix_spawn_file_actions_t*,
+                      const posix_spawnattr_t*, Words, Words);
+RealFunction<Spawn> real_spawn("posix_spawn"), real_spawnp("posix_spawnp");
+
+// Nothing may be looked up in a child of vfork.
+__attribute__((constructor)) void begin() {
+  real_execve.get();
+  real_execvpe.get();
+  real_fexecve.get();
+  real_spawn.get();
+  real_spawnp.get();
+  const char* const preloaded = secure_getenv(memledger::environment::kPreloaded);
+  if (preloaded != nullptr && strlen(preloaded) < sizeof ours)
+    memcpy(ours, preloaded, strlen(preloaded) + 1);
+}
+
+size_t count(Words words) {
+  size_t result = 0;
+  while (words != nullptr && words[result] != nullptr) ++result;
+  return result;
+}
+
+// Where our part begins in a value of LD_PRELOAD; null where it is not whole there.
+const char* find_ours(const char* value) {
+  const size_t size = strlen(ours);
+  for (const char* at = strstr(value, ours); at != nullptr; at = strstr(at + 1, ours)) {
+    const char end = at[size];
+    if ((at == value || at[-1] == ':') && (end == ':' || end == '\0')) return at;
+  }
+  return nullptr;
+}
+
+// Calls `call` with the environment that the program is to have.
+template <typename Call>
+int with_environment(ProgramKind kind, Words environment, Call call) {
+  if (ours[0] == '\0' || takes_preloaded_libraries(kind)) return call(environment);
+  const size_t size = count(environment);
+  size_t index = 0;
+  while (index < size && strncmp(environment[index], kPreload, kPreloadSize) != 0) ++index;
+  const char* const begin = index < size ? find_ours(environment[index] + kPreloadSize) : nullptr;
+  if (begin == nullptr) return call(environment);
+  const char* rest = begin + strlen(ours);
+  if (*rest == ':') ++rest;
+  const auto before = static_cast<size_t>(begin - environment[index]);
+  auto* const text = static_cast<char*>(alloca(before + strlen(rest) + 1));
+  memcpy(text, environment[index], before);
+  memcpy(text + before, rest, strlen(rest) + 1);
+  auto** const changed = static_cast<char**>(alloca((size + 1) * sizeof(char*)));
+  memcpy(changed, environment, size * sizeof(char*));
+  changed[size] = nullptr;
+  changed[index] = text;
+  // Nobody else's libraries were there.
+  if (text[kPreloadSize] == '\0') {
+    changed[index] = changed[size - 1];
+    changed[size - 1] = nullptr;
+  }
+  return call(changed);
+}
+
+// The kind of the file that execvp() would find.
+ProgramKind kind_in_path(const char* file) {
+  if (ours[0] == '\0') return ProgramKind::kUnknown;
+  if (strchr(file, '/') != nullptr) return kind_of_program(file);
+  const char* folders = getenv("PATH");
+  if (folders == nullptr) folders = "/bin:/usr/bin";
+  while (true) {
+    const size_t length = strcspn(folders, ":");
+    char path[4096];
+    const int size = length == 0 ? snprintf(path, sizeof path, "./%s", file)
+                                 : snprintf(path, sizeof path, "%.*s/%s", static_cast<int>(length),
+                                            folders, file);
+    const int error = errno;
+    const bool is_found = size < static_cast<int>(sizeof path) && access(path, X_OK) == 0;
+    errno = error;
+    if (is_found) return kind_of_program(path);
+    if (folders[length] == '\0') return ProgramKind::kUnknown;
+    folders += length + 1;
+  }
+}
+
+ProgramKind kind_at(const char* path) {
+  return ours[0] == '\0' ? ProgramKind::kUnknown : kind_of_program(path);
+}
+
+}  // namespace
+
+extern "C" {
+
+#define MEMLEDGER_IN_FRONT __attribute__((visibility("default")))
+
+MEMLEDGER_IN_FRONT int execve(const char* path, Words argv, Words environment) noexcept {
+  return with_environment(kind_at(path), environment,
+                          [&](Words changed) { return real_execve.get()(path, argv, changed); });
+}
+
+MEMLEDGER_IN_FRONT int execv(const char* path, Words argv) noexcept {
+  return execve(path, argv, environ);
+}
+
+MEMLEDGER_IN_FRONT int execvpe(const char* file, Words argv, Words environment) noexcept {
+  return with_environment(kind_in_path(file), environment,
+                          [&](Words changed) { return real_execvpe.get()(file, argv, changed); });
+}
+
+MEMLEDGER_IN_FRONT int execvp(const char* file, Words argv) noexcept {
+  return execvpe(file, argv, environ);
+}
+
+MEMLEDGER_IN_FRONT int fexecve(int file, Words argv, Words environment) noexcept {
+  return with_environment(ours[0] == '\0' ? ProgramKind::kUnknown : kind_of_program(file),
+                          environment,
+                          [&](Words changed) { return real_fexecve.get()(file, argv, changed); });
+}
+
+// Copies the words of a variadic call, with the null behind them.
+#define MEMLEDGER_COPY_WORDS(first, arguments, argv)                            \
+  va_list arguments;                                                            \
+  va_start(arguments, first);                                                   \
+  size_t words = 1;                                                             \
+  while (va_arg(arguments, char*) != nullptr) ++words;                          \
+  va_end(arguments);                                                            \
+  auto** const argv = static_cast<char**>(alloca((words + 1) * sizeof(char*))); \
+  argv[0] = const_cast<char*>(first);                                           \
+  va_start(arguments, first);                                                   \
+  for (size_t i = 1; i <= words; ++i) (argv)[i] = va_arg(arguments, char*)
+
+MEMLEDGER_IN_FRONT int execl(const char* path, const char* first, ...) noexcept {
+  MEMLEDGER_COPY_WORDS(first, arguments, argv);
+  va_end(arguments);
+  return execve(path, argv, environ);
+}
+
+MEMLEDGER_IN_FRONT int execlp(const char* file, const char* first, ...) noexcept {
+  MEMLEDGER_COPY_WORDS(first, arguments, argv);
+  va_end(arguments);
+  return execvpe(file, argv, environ);
+}
+
+MEMLEDGER_IN_FRONT int execle(const char* path, const char* first, ...) noexcept {
+  MEMLEDGER_COPY_WORDS(first, arguments, argv);
+  const Words environment = va_arg(arguments, Words);
+  va_end(arguments);
+  return execve(path, argv, environment);
+}
+
+MEMLEDGER_IN_FRONT int posix_spawn(pid_t* process, const char* path,
+                                   const posix_spawn_file_actions_t* actions,
+                                   const posix_spawnattr_t* attributes, Words argv,
+                                   Words environment) noexcept {
+  return with_environment(kind_at(path), environment, [&](Words changed) {
+    return real_spawn.get()(process, path, actions, attributes, argv, changed);
+  });
+}
+
+MEMLEDGER_IN_FRONT int posix_spawnp(pid_t* process, const char* file,
+                                    const posix_spawn_file_actions_t* actions,
+                                    const posix_spawnattr_t* attributes, Words argv,
+                                    Words environment) noexcept {
+  return with_environment(kind_in_path(file), environment, [&](Words changed) {
+    return real_spawnp.get()(process, file, actions, attributes, argv, changed);
+  });
+}
+
+}  // extern "C"
