@@ -216,6 +216,38 @@ bool is_own_descriptor(const std::string& folder, const std::string& name, int& 
   return true;
 }
 
+// Whether another user may have put an entry into a folder such as /tmp to lead us astray. Linux
+// follows no such link and writes no such file either, unless its sysctls protected_* are off.
+bool is_planted(const struct stat& entry, const std::string& folder) {
+  constexpr mode_t kEverybodys = S_ISVTX | S_IWOTH;
+  struct stat found;
+  return entry.st_uid != ::geteuid() && ::stat(folder.c_str(), &found) == 0 &&
+         (found.st_mode & kEverybodys) == kEverybodys && entry.st_uid != found.st_uid;
+}
+
+// Whether a link on the way to a folder, or the folder's own name, is planted.
+bool leads_over_planted_link(std::string folder) {
+  int links = 0;
+  for (size_t end = 0; end != std::string::npos && links < kMostLinks;) {
+    end = folder.find('/', end + 1);
+    const std::string entry = folder.substr(0, end);
+    struct stat found;
+    if (entry.empty() || ::lstat(entry.c_str(), &found) != 0 || !S_ISLNK(found.st_mode)) continue;
+    const size_t slash = entry.rfind('/');
+    const std::string in = slash == std::string::npos ? "." : entry.substr(0, slash + 1);
+    if (is_planted(found, in)) return true;
+    std::array<char, PATH_MAX> link;
+    const ssize_t length = ::readlink(entry.c_str(), link.data(), link.size());
+    if (length <= 0) continue;
+    const std::string rest = end == std::string::npos ? "" : folder.substr(end);
+    const std::string there(link.data(), static_cast<size_t>(length));
+    folder = (there[0] == '/' ? there : in + "/" + there) + rest;
+    end = 0;
+    ++links;
+  }
+  return false;
+}
+
 // Returns errno, or 0.
 int find_target(const std::string& spelt, Target& target) {
   std::string at = spelt;
@@ -223,11 +255,11 @@ int find_target(const std::string& spelt, Target& target) {
     const size_t slash = at.rfind('/');
     target.name = slash == std::string::npos ? at : at.substr(slash + 1);
     if (target.name.empty() || target.name == "." || target.name == "..") return EISDIR;
-    if (!real_path(slash == std::string::npos ? "."
-                   : slash == 0               ? "/"
-                                              : at.substr(0, slash),
-                   target.folder))
-      return errno;
+    const std::string folder = slash == std::string::npos ? "."
+                               : slash == 0               ? "/"
+                                                          : at.substr(0, slash);
+    if (leads_over_planted_link(folder)) return EACCES;
+    if (!real_path(folder, target.folder)) return errno;
     if (is_of_descriptors(target.folder)) {
       target.path = target.folder + "/" + target.name;
       target.of_another = !is_own_descriptor(target.folder, target.name, target.descriptor);
@@ -235,6 +267,7 @@ int find_target(const std::string& spelt, Target& target) {
     }
     target.path = target.folder == "/" ? "/" + target.name : target.folder + "/" + target.name;
     if (::lstat(target.path.c_str(), &target.status) != 0) return errno == ENOENT ? 0 : errno;
+    if (is_planted(target.status, target.folder)) return EACCES;
     if (!S_ISLNK(target.status.st_mode)) {
       target.exists = true;
       return S_ISDIR(target.status.st_mode) ? EISDIR : 0;
@@ -438,6 +471,7 @@ absl::Status write_file(const std::string& path, std::string_view what, std::str
 
 // The nearest folder that exists decides where others will be made.
 int why_folder_not_writable(std::string folder) {
+  if (leads_over_planted_link(folder)) return EACCES;
   struct stat found;
   while (::stat(folder.c_str(), &found) != 0) {
     if (errno != ENOENT) return errno;
@@ -469,6 +503,11 @@ int why_not_writable(const std::string& path, bool makes_folders) {
 }
 
 int make_new_file(const std::string& stem, std::string_view extension, NewFile& file) {
+  const size_t slash = stem.rfind('/');
+  if (slash != std::string::npos && leads_over_planted_link(stem.substr(0, slash))) {
+    file.path = stem + std::string(extension);
+    return EACCES;
+  }
   for (int number = 1; number <= kMostFilesOfOneName; ++number) {
     file.path = stem + (number == 1 ? "" : "-" + std::to_string(number)) + std::string(extension);
     file.descriptor = open_exclusively(file.path);
@@ -496,7 +535,20 @@ absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_
   return write_new_file(stem, extension, what, [text](std::ostream& out) { out << text; });
 }
 
-int open_to_append(const std::string& path) noexcept { return open_file(path, O_CREAT | O_APPEND); }
+int open_to_append(const std::string& path) noexcept {
+  try {
+    Target target;
+    if (const int error = find_target(path, target); error != 0) {
+      errno = error;
+      return -1;
+    }
+    return target.in_place() ? open_file(path, O_CREAT | O_APPEND)
+                             : open_file(target.path, O_CREAT | O_APPEND | O_NOFOLLOW);
+  } catch (const std::exception&) {
+    errno = ENOMEM;
+    return -1;
+  }
+}
 
 std::string run_that_begins_now() {
   // The clock of file systems' time stamps, which is behind the precise one.
