@@ -156,7 +156,9 @@ set(MEMLEDGER_INSIDE_SOURCES
   reporter/formats/run_summary.cc
   runner/inside/calibrate.cc
   runner/inside/end_calls.cc
+  runner/inside/exec_calls.cc
   runner/inside/holders.cc
+  runner/inside/interrupted_call.cc
   runner/inside/kept_results.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc
@@ -197,6 +199,7 @@ set(MEMLEDGER_AUTOSTART_SOURCES
 # The libraries that the command preloads. They link with neither LibTorch nor the C++ library.
 set(MEMLEDGER_PRELOAD_SOURCES
   runner/inside/end_calls.cc
+  runner/inside/exec_calls.cc
   runner/inside/preload.cc
   runner/inside/torch_calls.cc
 )
