@@ -156,7 +156,9 @@ set(MEMLEDGER_INSIDE_SOURCES
   reporter/formats/run_summary.cc
   runner/inside/calibrate.cc
   runner/inside/end_calls.cc
+  runner/inside/exec_calls.cc
   runner/inside/holders.cc
+  runner/inside/interrupted_call.cc
   runner/inside/kept_results.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc

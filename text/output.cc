@@ -281,6 +281,17 @@ int find_target(const std::string& spelt, Target& target) {
   return ELOOP;
 }
 
+struct Note {
+  char* place = nullptr;
+  size_t size = 0;
+} temporary_note;
+
+void note_temporary(const std::string& path) noexcept {
+  if (path.size() >= temporary_note.size) return;
+  std::copy(path.begin(), path.end(), temporary_note.place);
+  temporary_note.place[path.size()] = '\0';
+}
+
 // Makes a file beside the target and returns its path; returns "" and sets errno if it cannot.
 std::string make_temporary(const Target& target, int& descriptor) {
   std::string stem = target.name;
@@ -288,7 +299,10 @@ std::string make_temporary(const Target& target, int& descriptor) {
     const std::string path = target.folder + "/" + stem + "." + std::to_string(::getpid()) + "-" +
                              std::to_string(number) + ".part";
     descriptor = open_exclusively(path);
-    if (descriptor >= 0) return path;
+    if (descriptor >= 0) {
+      note_temporary(path);
+      return path;
+    }
     if (errno == ENAMETOOLONG && stem != "memledger") {
       stem = "memledger";
     } else if (errno != EEXIST) {
@@ -296,6 +310,11 @@ std::string make_temporary(const Target& target, int& descriptor) {
     }
   }
   return "";
+}
+
+void remove_temporary(const std::string& path) noexcept {
+  ::unlink(path.c_str());
+  note_temporary("");
 }
 
 // Gives the new file the owner and mode of the file that it will replace.
@@ -329,7 +348,7 @@ absl::StatusOr<std::string> write_beside(const Target& target, std::string_view 
   if (temporary.empty()) return cannot_write(what, path, errno);
   if (target.exists) keep_mode(descriptor, target.status);
   if (absl::Status status = write_and_close(descriptor, what, path, write); !status.ok()) {
-    ::unlink(temporary.c_str());
+    remove_temporary(temporary);
     return status;
   }
   return temporary;
@@ -337,9 +356,12 @@ absl::StatusOr<std::string> write_beside(const Target& target, std::string_view 
 
 absl::Status put_in_place(const std::string& temporary, const std::string& final_path,
                           std::string_view what, const std::string& path) {
-  if (::rename(temporary.c_str(), final_path.c_str()) == 0) return absl::OkStatus();
+  if (::rename(temporary.c_str(), final_path.c_str()) == 0) {
+    note_temporary("");
+    return absl::OkStatus();
+  }
   const int error = errno;
-  ::unlink(temporary.c_str());
+  remove_temporary(temporary);
   return cannot_write(what, path, error);
 }
 
@@ -385,6 +407,8 @@ bool may_replace(const Target& target) {
 }
 
 }  // namespace
+
+void note_temporary_in(char* place, size_t size) noexcept { temporary_note = {place, size}; }
 
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
@@ -522,11 +546,13 @@ absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_
   NewFile file;
   if (const int error = make_new_file(stem, extension, file); error != 0)
     return cannot_write(what, file.path, error);
+  note_temporary(file.path);
   if (absl::Status status = write_and_close(file.descriptor, what, file.path, write);
       !status.ok()) {
-    ::unlink(file.path.c_str());
+    remove_temporary(file.path);
     return status;
   }
+  note_temporary("");
   return std::move(file.path);
 }
 
@@ -557,7 +583,8 @@ std::string run_that_begins_now() {
   return std::to_string(nanoseconds(now));
 }
 
-RunFile::RunFile(std::string path) : path_(std::move(path)), before_(identity_of(path_)) {
+RunFile::RunFile(std::string path)
+    : path_(std::move(path)), process_(::getpid()), before_(identity_of(path_)) {
   const char* const began = secure_getenv(kRunVariable);
   if (began != nullptr) run_began_ns_ = std::strtoll(began, nullptr, 10);
 }
@@ -595,9 +622,9 @@ absl::StatusOr<std::string> RunFile::write(std::string_view what, const Write& w
   const std::string stem = target.name.substr(0, dot == 0 ? std::string::npos : dot);
   const std::string extension = target.name.substr(stem.size());
   NewFile own;
-  if (const int error = make_new_file(target.folder + "/" + stem + "." + std::to_string(::getpid()),
+  if (const int error = make_new_file(target.folder + "/" + stem + "." + std::to_string(process_),
                                       extension, own)) {
-    ::unlink(temporary->c_str());
+    remove_temporary(*temporary);
     return cannot_write(what, own.path, error);
   }
   ::close(own.descriptor);

@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -44,6 +45,10 @@ bool write_to(std::ostream& out, std::string_view text, std::string_view what) n
 // a regular file.
 int write_all(int descriptor, std::string_view text) noexcept;
 int append_whole(int descriptor, std::string_view text) noexcept;
+
+// Has the path of a file that is not whole yet noted in `place` while it is written, "" otherwise:
+// for a process that others end (runner/inside/write_in_copy.h), so that they can remove it.
+void note_temporary_in(char* place, size_t size) noexcept;
 
 using Write = std::function<void(std::ostream&)>;
 
@@ -102,6 +107,7 @@ class RunFile {
   static Identity identity_of(const std::string& path);
 
   std::string path_;
+  pid_t process_ = 0;  // that made this: a copy of it may write the file
   Identity before_;
   int64_t run_began_ns_ = 0;
 };

@@ -17,6 +17,6 @@ using SuddenExitObserver = void (*)(int status) noexcept;
 extern "C" void memledger_observe_sudden_exit(memledger::inside::SuddenExitObserver observer);
 
 // From now on a signal's default action is `action`, for the signals whose bits are set (bit N is
-// signal N): at once for those that have their default action, else when the program sets it. The
-// program's own handlers take its place, and it is told that the action is the default one.
+// signal N + 1): at once for those that have their default action, else when the program sets it.
+// The program's own handlers take its place, and it is told that the action is the default one.
 extern "C" void memledger_replace_default_actions(uint64_t signals, const struct sigaction* action);

@@ -1,8 +1,17 @@
-// Part of libmemledger_preload.so. A program that our libraries cannot go into (32-bit, musl) would
-// not start with them in LD_PRELOAD, or its linker would complain: it gets the environment without
-// them. The functions here may be called in children of vfork, so they allocate nothing.
+// Part of libmemledger_preload.so, and of libmemledger.so for programs that link it: stands before
+// the functions that start programs. Those who want to know that exec replaces this process'
+// program are told.
+//
+// A program that our libraries cannot go into (32-bit, musl) would not start with them in
+// LD_PRELOAD, or its linker would complain: it gets the environment without them.
+//
+// The functions here may be called in signal handlers and in children of vfork, so they allocate
+// nothing.
+
+#include "runner/inside/exec_observers.h"
 
 #include <alloca.h>
+#include <errno.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,11 +23,22 @@
 #include "runner/inside/real_function.h"
 #include "runner/program_kind.h"
 
+namespace memledger::inside {
+
+ExecObservers exec_observers;
+
+}  // namespace memledger::inside
+
 namespace {
 
 using memledger::kind_of_program;
 using memledger::ProgramKind;
 using memledger::takes_preloaded_libraries;
+using memledger::inside::exec_observers;
+using memledger::inside::ExecObserver;
+using memledger::inside::is_found;
+using memledger::inside::may_run;
+using memledger::inside::ObservedExec;
 using memledger::inside::RealFunction;
 
 using Words = char* const*;
@@ -32,6 +52,7 @@ char ours[16384];
 RealFunction<int (*)(const char*, Words, Words)> real_execve("execve");
 RealFunction<int (*)(const char*, Words, Words)> real_execvpe("execvpe");
 RealFunction<int (*)(int, Words, Words)> real_fexecve("fexecve");
+RealFunction<int (*)(int, const char*, Words, Words, int)> real_execveat("execveat");
 using Spawn = int (*)(pid_t*, const char*, const posix_spawn_file_actions_t*,
                       const posix_spawnattr_t*, Words, Words);
 RealFunction<Spawn> real_spawn("posix_spawn"), real_spawnp("posix_spawnp");
@@ -41,6 +62,7 @@ __attribute__((constructor)) void begin() {
   real_execve.get();
   real_execvpe.get();
   real_fexecve.get();
+  real_execveat.get();
   real_spawn.get();
   real_spawnp.get();
   const char* const preloaded = secure_getenv(memledger::environment::kPreloaded);
@@ -52,6 +74,13 @@ size_t count(Words words) {
   size_t result = 0;
   while (words != nullptr && words[result] != nullptr) ++result;
   return result;
+}
+
+template <typename Function, typename... Arguments>
+int run_real(RealFunction<Function>& function, Arguments... arguments) {
+  if (function.get() != nullptr) return function.get()(arguments...);
+  errno = ENOSYS;
+  return -1;
 }
 
 // Where our part begins in a value of LD_PRELOAD; null where it is not whole there.
@@ -115,6 +144,9 @@ ProgramKind kind_in_path(const char* file) {
 ProgramKind kind_at(const char* path) {
   return ours[0] == '\0' ? ProgramKind::kUnknown : kind_of_program(path);
 }
+ProgramKind kind_of(int file) {
+  return ours[0] == '\0' ? ProgramKind::kUnknown : kind_of_program(file);
+}
 
 }  // namespace
 
@@ -122,9 +154,17 @@ extern "C" {
 
 #define MEMLEDGER_IN_FRONT __attribute__((visibility("default")))
 
+MEMLEDGER_IN_FRONT void memledger_observe_exec(ExecObserver before, ExecObserver after) {
+  exec_observers.process = getpid();
+  __atomic_store_n(&exec_observers.after, after, __ATOMIC_RELEASE);
+  __atomic_store_n(&exec_observers.before, before, __ATOMIC_RELEASE);
+}
+
 MEMLEDGER_IN_FRONT int execve(const char* path, Words argv, Words environment) noexcept {
-  return with_environment(kind_at(path), environment,
-                          [&](Words changed) { return real_execve.get()(path, argv, changed); });
+  const ObservedExec exec(path, [&] { return may_run(AT_FDCWD, path, 0); });
+  return with_environment(kind_at(path), environment, [&](Words changed) {
+    return run_real(real_execve, path, argv, changed);
+  });
 }
 
 MEMLEDGER_IN_FRONT int execv(const char* path, Words argv) noexcept {
@@ -132,8 +172,10 @@ MEMLEDGER_IN_FRONT int execv(const char* path, Words argv) noexcept {
 }
 
 MEMLEDGER_IN_FRONT int execvpe(const char* file, Words argv, Words environment) noexcept {
-  return with_environment(kind_in_path(file), environment,
-                          [&](Words changed) { return real_execvpe.get()(file, argv, changed); });
+  const ObservedExec exec(file, [&] { return is_found(file); });
+  return with_environment(kind_in_path(file), environment, [&](Words changed) {
+    return run_real(real_execvpe, file, argv, changed);
+  });
 }
 
 MEMLEDGER_IN_FRONT int execvp(const char* file, Words argv) noexcept {
@@ -141,9 +183,22 @@ MEMLEDGER_IN_FRONT int execvp(const char* file, Words argv) noexcept {
 }
 
 MEMLEDGER_IN_FRONT int fexecve(int file, Words argv, Words environment) noexcept {
-  return with_environment(ours[0] == '\0' ? ProgramKind::kUnknown : kind_of_program(file),
-                          environment,
-                          [&](Words changed) { return real_fexecve.get()(file, argv, changed); });
+  const ObservedExec exec("a descriptor", [&] { return may_run(file, "", AT_EMPTY_PATH); });
+  return with_environment(kind_of(file), environment, [&](Words changed) {
+    return run_real(real_fexecve, file, argv, changed);
+  });
+}
+
+MEMLEDGER_IN_FRONT int execveat(int folder, const char* path, Words argv, Words environment,
+                                int flags) noexcept {
+  const ObservedExec exec(*path != '\0' ? path : "a descriptor",
+                          [&] { return may_run(folder, path, flags); });
+  const ProgramKind kind = *path == '\0'                        ? kind_of(folder)
+                           : *path == '/' || folder == AT_FDCWD ? kind_at(path)
+                                                                : ProgramKind::kUnknown;
+  return with_environment(kind, environment, [&](Words changed) {
+    return run_real(real_execveat, folder, path, argv, changed, flags);
+  });
 }
 
 // Copies the words of a variadic call, with the null behind them.
@@ -182,7 +237,7 @@ MEMLEDGER_IN_FRONT int posix_spawn(pid_t* process, const char* path,
                                    const posix_spawnattr_t* attributes, Words argv,
                                    Words environment) noexcept {
   return with_environment(kind_at(path), environment, [&](Words changed) {
-    return real_spawn.get()(process, path, actions, attributes, argv, changed);
+    return run_real(real_spawn, process, path, actions, attributes, argv, changed);
   });
 }
 
@@ -191,7 +246,7 @@ MEMLEDGER_IN_FRONT int posix_spawnp(pid_t* process, const char* file,
                                     const posix_spawnattr_t* attributes, Words argv,
                                     Words environment) noexcept {
   return with_environment(kind_in_path(file), environment, [&](Words changed) {
-    return real_spawnp.get()(process, file, actions, attributes, argv, changed);
+    return run_real(real_spawnp, process, file, actions, attributes, argv, changed);
   });
 }
 

@@ -85,6 +85,8 @@ std::string how_text(const ProgramEnd& end) {
       return " ended by quick_exit()";
     case ProgramEnd::Kind::kSuddenExit:
       return " ended by _exit" + (status.empty() ? "()" : status);
+    case ProgramEnd::Kind::kExec:
+      return " ended by exec";
     case ProgramEnd::Kind::kSignal:
       return " ended by " + end.signal;
     case ProgramEnd::Kind::kOnDemand:
@@ -103,6 +105,8 @@ std::string_view machine_name(ProgramEnd::Kind kind) {
       return "quick_exit";
     case ProgramEnd::Kind::kSuddenExit:
       return "_exit";
+    case ProgramEnd::Kind::kExec:
+      return "exec";
     case ProgramEnd::Kind::kSignal:
       return "signal";
     case ProgramEnd::Kind::kOnDemand:
