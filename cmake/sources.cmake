@@ -155,6 +155,7 @@ set(MEMLEDGER_INSIDE_SOURCES
   registry/step_history.cc
   reporter/formats/run_summary.cc
   runner/inside/calibrate.cc
+  runner/inside/demand_thread.cc
   runner/inside/end_calls.cc
   runner/inside/exec_calls.cc
   runner/inside/holders.cc

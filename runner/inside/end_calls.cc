@@ -11,6 +11,7 @@
 
 namespace {
 
+using memledger::inside::OwnActionObserver;
 using memledger::inside::RealFunction;
 using memledger::inside::SuddenExitObserver;
 
@@ -20,6 +21,7 @@ using Sigaction = int (*)(int, const struct sigaction*, struct sigaction*);
 constexpr int kMostSignals = 64;
 
 SuddenExitObserver exit_observers[4];
+OwnActionObserver action_observer = nullptr;
 
 // Set once, before `replaced`.
 struct sigaction ours;
@@ -45,6 +47,11 @@ bool is_default(const struct sigaction& action) { return action.sa_handler == SI
 
 bool is_ours(Handler handler) { return handler == ours.sa_handler; }
 
+void tell_own_action(int number) {
+  const OwnActionObserver observer = __atomic_load_n(&action_observer, __ATOMIC_ACQUIRE);
+  if (observer != nullptr) observer(number);
+}
+
 }  // namespace
 
 extern "C" {
@@ -58,6 +65,10 @@ MEMLEDGER_IN_FRONT void memledger_observe_sudden_exit(SuddenExitObserver observe
                                     __ATOMIC_RELAXED))
       return;
   }
+}
+
+MEMLEDGER_IN_FRONT void memledger_observe_own_actions(OwnActionObserver observer) {
+  __atomic_store_n(&action_observer, observer, __ATOMIC_RELEASE);
 }
 
 MEMLEDGER_IN_FRONT void memledger_replace_default_actions(uint64_t signals,
@@ -82,6 +93,7 @@ MEMLEDGER_IN_FRONT int sigaction(int number, const struct sigaction* action,
   const bool sets_default = action != nullptr && is_default(*action);
   const int result = real_sigaction.get()(number, sets_default ? &ours : action, before);
   if (result == 0 && before != nullptr && is_ours(before->sa_handler)) *before = {};
+  if (result == 0 && action != nullptr && !sets_default) tell_own_action(number);
   return result;
 }
 
@@ -92,7 +104,11 @@ MEMLEDGER_IN_FRONT Handler signal(int number, Handler handler) noexcept {
   }
   const Handler before = real_signal.get()(number, handler);
   if (before == SIG_ERR || !is_replaced(number)) return before;
-  if (handler == SIG_DFL) real_sigaction.get()(number, &ours, nullptr);
+  if (handler == SIG_DFL) {
+    real_sigaction.get()(number, &ours, nullptr);
+  } else {
+    tell_own_action(number);
+  }
   return is_ours(before) ? SIG_DFL : before;
 }
 

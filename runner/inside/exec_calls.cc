@@ -12,6 +12,8 @@
 
 #include <alloca.h>
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -55,6 +57,8 @@ RealFunction<int (*)(int, Words, Words)> real_fexecve("fexecve");
 RealFunction<int (*)(int, const char*, Words, Words, int)> real_execveat("execveat");
 using Spawn = int (*)(pid_t*, const char*, const posix_spawn_file_actions_t*,
                       const posix_spawnattr_t*, Words, Words);
+RealFunction<int (*)(const char*)> real_system("system");
+RealFunction<FILE* (*)(const char*, const char*)> real_popen("popen");
 RealFunction<Spawn> real_spawn("posix_spawn"), real_spawnp("posix_spawnp");
 
 // Nothing may be looked up in a child of vfork.
@@ -83,6 +87,33 @@ int run_real(RealFunction<Function>& function, Arguments... arguments) {
   return -1;
 }
 
+// A signal that only we have blocked.
+int unblocked_signal = 0;
+
+// Programs inherit the mask of the thread that starts them.
+class ProgramsMask {
+ public:
+  ProgramsMask() {
+    const int number = __atomic_load_n(&unblocked_signal, __ATOMIC_ACQUIRE);
+    if (number == 0) return;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    is_set_ = pthread_sigmask(SIG_UNBLOCK, &set, &before_) == 0;
+  }
+  ~ProgramsMask() {
+    const int error = errno;
+    if (is_set_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    errno = error;
+  }
+  ProgramsMask(const ProgramsMask&) = delete;
+  ProgramsMask& operator=(const ProgramsMask&) = delete;
+
+ private:
+  sigset_t before_;
+  bool is_set_ = false;
+};
+
 // Where our part begins in a value of LD_PRELOAD; null where it is not whole there.
 const char* find_ours(const char* value) {
   const size_t size = strlen(ours);
@@ -96,6 +127,7 @@ const char* find_ours(const char* value) {
 // Calls `call` with the environment that the program is to have.
 template <typename Call>
 int with_environment(ProgramKind kind, Words environment, Call call) {
+  const ProgramsMask mask;
   if (ours[0] == '\0' || takes_preloaded_libraries(kind)) return call(environment);
   const size_t size = count(environment);
   size_t index = 0;
@@ -158,6 +190,10 @@ MEMLEDGER_IN_FRONT void memledger_observe_exec(ExecObserver before, ExecObserver
   exec_observers.process = getpid();
   __atomic_store_n(&exec_observers.after, after, __ATOMIC_RELEASE);
   __atomic_store_n(&exec_observers.before, before, __ATOMIC_RELEASE);
+}
+
+MEMLEDGER_IN_FRONT void memledger_unblock_at_exec(int signal) {
+  __atomic_store_n(&unblocked_signal, signal, __ATOMIC_RELEASE);
 }
 
 MEMLEDGER_IN_FRONT int execve(const char* path, Words argv, Words environment) noexcept {
@@ -248,6 +284,16 @@ MEMLEDGER_IN_FRONT int posix_spawnp(pid_t* process, const char* file,
   return with_environment(kind_in_path(file), environment, [&](Words changed) {
     return run_real(real_spawnp, process, file, actions, attributes, argv, changed);
   });
+}
+
+// They start a shell, which is not one of the programs above.
+MEMLEDGER_IN_FRONT int system(const char* command) {
+  const ProgramsMask mask;
+  return run_real(real_system, command);
+}
+MEMLEDGER_IN_FRONT FILE* popen(const char* command, const char* mode) {
+  const ProgramsMask mask;
+  return real_popen.get() == nullptr ? nullptr : real_popen.get()(command, mode);
 }
 
 }  // extern "C"

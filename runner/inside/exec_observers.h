@@ -81,3 +81,7 @@ class ObservedExec {
 // Sets the observers for this process; of one caller.
 extern "C" void memledger_observe_exec(memledger::inside::ExecObserver before,
                                        memledger::inside::ExecObserver after);
+
+// From now on programs that are started have this signal as the process has it that starts them,
+// but not blocked.
+extern "C" void memledger_unblock_at_exec(int signal);

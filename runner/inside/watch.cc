@@ -30,6 +30,7 @@
 #include "registry/second_copy/copies.h"
 #include "reporter/out_of_memory.h"
 #include "runner/environment.h"
+#include "runner/inside/demand_thread.h"
 #include "runner/inside/measure.h"
 #include "runner/inside/memory_limits.h"
 #include "runner/inside/process_end.h"
@@ -444,6 +445,7 @@ void begin_ends() {
   writer.tell_why_not = &tell_why_no_report;
   writer.on_demand = signal_on_demand(watch().settings.report_on.c_str());
   watch_ends(writer);
+  if (watch().reports) take_on_own_thread(writer.on_demand);
   on_exit(&report_at_exit, nullptr);
   std::at_quick_exit(&report_at_quick_exit);
 }
