@@ -247,6 +247,30 @@ ${CC:-gcc} -shared -fPIC plugin.c -o plugins/plugin.so -ldl && ${CC:-gcc} host.c
 check "a plugin's \$ORIGIN: status" equal $? 5
 check "a plugin's \$ORIGIN" equal "$(cat out err)" ""
 
+# A report on demand disturbs nothing. Sends the signal until the program ends.
+demanded() {  # WHAT SECONDS
+  shown_on_failure=(out err)
+  : >out
+  "$memledger" run --report-on=SIGUSR2 -- "$program" "$1" 7 </dev/null >out 2>err &
+  local process=$! i
+  for ((i = 0; i < 300; i++)); do grep -qs ready out && break; sleep 0.1; done
+  while kill -USR2 "$process" 2>/dev/null; do sleep "$2"; done
+  wait "$process"
+  check "$1: status" equal $? 7
+  shown_on_failure=()
+}
+demanded waits 0.15
+check "nothing that waits ends early" has out "early:"
+check "nothing that waits ends early: none" matches out '^early:$'
+check "reports on demand" test "$(grep -c ', on demand, after' err)" -ge 5
+check "and one at the end" equal "$(grep -c 'ended (7) after' err)" 1
+check "nothing was left out" has_not err "no report"
+demanded handles 5
+check "the program's own handler has it, on its own thread" equal "$(tail -n 1 out)" "handled 1, woken"
+"$memledger" run --report-on=SIGUSR2 -- "$program" starts 0 </dev/null >out 2>err
+"$program" starts 0 </dev/null >bare 2>err.bare
+check "programs that it starts have the same mask" equal "$(cat out)" "$(cat bare)"
+
 # Programs that we cannot go into run as they would without us, and so do those that others start.
 shown_on_failure=(out err)
 printf 'echo "script $1"\nexit 4\n' >script && chmod +x script
