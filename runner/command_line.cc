@@ -268,7 +268,7 @@ Command declare_run(RunWords& words) {
       "\n"
       "Exit status:\n"
       "  The program's own, signals included; and, if the program does not start:\n"
-      "  2    wrong usage\n"
+      "  2    wrong usage, or a path that cannot be written\n"
       "  126  the program cannot be run, or memledger's own libraries are missing\n"
       "  127  there is no such program";
   command.operands = &options.program;
@@ -379,8 +379,8 @@ Command declare_dry_run(DryRunWords& words) {
       "  10   it does not fit on one\n"
       "  11   not known\n"
       "  12   the program failed\n"
-      "  1    a file cannot be written\n"
-      "  2    wrong usage\n"
+      "  1    a file could not be written at the end\n"
+      "  2    wrong usage, or a path that cannot be written\n"
       "  126  memledger's own libraries are missing, or the program cannot be run\n"
       "  127  there is no such program";
   command.operands = &options.program;
@@ -482,8 +482,9 @@ Command declare_fit(FitWords& words) {
       "  0    found\n"
       "  10   not even the smallest value fits\n"
       "  12   the program failed\n"
-      "  1    a file cannot be written\n"
-      "  2    wrong usage, or the value does not change the peak\n"
+      "  1    a file could not be written at the end\n"
+      "  2    wrong usage, a path that cannot be written, or the value does not\n"
+      "       change the peak\n"
       "  126  memledger's own libraries are missing, or the program cannot be run\n"
       "  127  there is no such program";
   command.operands = &options.program;
@@ -550,7 +551,7 @@ Command declare_validate(ValidateWords& words) {
       "Exit status:\n"
       "  0    both sides ran, whatever they say\n"
       "  12   one did not\n"
-      "  2    wrong usage\n"
+      "  2    wrong usage, or a path that cannot be written\n"
       "  126  the program cannot be run, or memledger's own libraries are missing";
   command.operands = &options.program;
   command.runs_program = true;

@@ -239,9 +239,9 @@ dry_run 127 --gpu=h100 -- ./no_such_program
 check "there is no such program" equal "$(cat err)" "memledger dry-run: cannot run ./no_such_program: No such file or directory"
 dry_run 126 --gpu=h100 -- "$PWD/before"
 check "no program" equal "$(cat err)" "memledger dry-run: cannot run $PWD/before: Permission denied"
-dry_run 1 --gpu=h100 --json=no_such_folder/x.json -- "$program" 2
+dry_run 2 --gpu=h100 --json=no_such_folder/x.json -- "$program" 2
 check "before any work" equal "$(cat out)$(cat err)" \
-  "memledger dry-run: cannot write no_such_folder/x.json: No such file or directory"
+  "memledger dry-run: --json: cannot write no_such_folder/x.json: No such file or directory"
 dry_run 11 --gpu=h100 --timeout=1 -- /bin/sleep 60
 check "a program that does not end" has out "did not end within 1 s, and it made no optimizer step; --timeout="
 dry_run 2 --gpu=h1000 -- /bin/true
