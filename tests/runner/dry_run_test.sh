@@ -229,6 +229,11 @@ dry_run 0 --gpu=h100 -- "$program" 1 alone "$PWD/lock"
 check "a program that disturbs itself is run alone" has out "fits"
 dry_run 0 --gpu=h100 --settings=none -- bash -c 'echo "$PET_MASTER_PORT" >>ports; exec "$@"' bash "$program" 2
 check "each run of torchrun has a port of its own" equal "$(sort -un ports | grep -c '^[1-9]')" 4
+says='echo "meets at <$MASTER_PORT> <$PET_MASTER_PORT>, seed $PYTHONHASHSEED"; exit 3'
+MASTER_PORT=4 PYTHONHASHSEED=7 dry_run 12 --gpu=h100 -- sh -c "$says"
+check "a port that the environment names is another in each run" matches err '^meets at <([0-9]{4,5})> <\1>, seed 7$'
+PET_MASTER_PORT=5 dry_run 12 --gpu=h100 -- sh -c "$says"
+check "a port that is named for torchrun stays, and the seed is 0" matches err '^meets at <> <5>, seed 0$'
 dry_run 12 --gpu=h100 -- /bin/true
 check "a program without a GPU" has out "it used no GPU"
 # The first of its runs ends, the others never would.
