@@ -17,6 +17,7 @@ namespace {
 int number = 0;
 pid_t process = 0;
 pthread_t thread;
+decltype(&memledger_unblock_at_exec) unblock_at_exec = nullptr;
 std::atomic<bool> is_programs{false};  // the program has an action of its own
 
 sigset_t only_it() {
@@ -48,6 +49,7 @@ void unblock() noexcept {
 void give_back(int of_action) noexcept {
   if (of_action != number || getpid() != process || is_programs.exchange(true)) return;
   pthread_kill(thread, number);  // ends it
+  unblock_at_exec(0);
   unblock();
 }
 
@@ -56,6 +58,15 @@ template <typename F>
 F find_in_front(const char* name) noexcept {
   void* const program = dlopen(nullptr, RTLD_NOW);
   return program == nullptr ? nullptr : reinterpret_cast<F>(dlsym(program, name));
+}
+
+// Whether the program had an action of its own before memledger was there. It is told of its own
+// actions only.
+bool has_programs_action() noexcept {
+  const auto ask =
+      find_in_front<int (*)(int, const struct sigaction*, struct sigaction*)>("sigaction");
+  struct sigaction now;
+  return ask == nullptr || ask(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL;
 }
 
 bool make_thread() noexcept {
@@ -76,11 +87,12 @@ bool make_thread() noexcept {
 void take_on_own_thread(int signal) noexcept {
   const auto observe_actions =
       find_in_front<decltype(&memledger_observe_own_actions)>("memledger_observe_own_actions");
-  const auto unblock_at_exec =
+  unblock_at_exec =
       find_in_front<decltype(&memledger_unblock_at_exec)>("memledger_unblock_at_exec");
   if (signal == 0 || observe_actions == nullptr || unblock_at_exec == nullptr) return;
   number = signal;
   process = getpid();
+  if (has_programs_action()) return;
   if (pthread_atfork(nullptr, nullptr, &unblock) != 0 || !make_thread()) return;
   unblock_at_exec(signal);
   observe_actions(&give_back);
