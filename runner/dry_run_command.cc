@@ -144,10 +144,6 @@ int dry_run_command(const DryRunOptions& options) {
     tell({"memledger dry-run: ", std::string(locations.status().message())});
     return kCannotRun;
   }
-  if (const absl::Status status = check_writable({options.json_file}); !status.ok()) {
-    tell_error(kCommand, status);
-    return EXIT_FAILURE;
-  }
   note_signals(&note_signal);
   ProgressLine line(kCommand);
   std::vector<Prediction> predictions;

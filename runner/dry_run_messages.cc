@@ -133,16 +133,6 @@ void tell_error(const std::string& command, const absl::Status& status) {
   tell({command, ": ", std::string(message)});
 }
 
-absl::Status check_writable(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) {
-    if (path.empty() || access(path.c_str(), W_OK) == 0) continue;
-    const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-    const bool is_new = errno == ENOENT && access(parent.empty() ? "." : parent.c_str(), W_OK) == 0;
-    if (!is_new) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", printable(path)));
-  }
-  return absl::OkStatus();
-}
-
 std::string why_not_run(const prediction::ProgramEnd& program) {
   constexpr int kCannotRun = 126, kNotFound = 127;
   constexpr char kTold[] = "memledger run: ";

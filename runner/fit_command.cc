@@ -236,11 +236,6 @@ int fit_command(const FitOptions& options) {
     tell({"memledger fit: ", std::string(locations.status().message())});
     return kCannotRun;
   }
-  if (const absl::Status status = check_writable({options.json_file, options.svg_file});
-      !status.ok()) {
-    tell_error(kCommand, status);
-    return EXIT_FAILURE;
-  }
   note_signals(&note_signal);
   const auto found = find(options);
   if (caught_signal != 0) return 128 + caught_signal;

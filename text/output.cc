@@ -218,6 +218,38 @@ bool is_own_descriptor(const std::string& folder, const std::string& name, int& 
   return true;
 }
 
+// Whether another user may have put an entry into a folder such as /tmp to lead us astray. Linux
+// follows no such link and writes no such file either, unless its sysctls protected_* are off.
+bool is_planted(const struct stat& entry, const std::string& folder) {
+  constexpr mode_t kEverybodys = S_ISVTX | S_IWOTH;
+  struct stat found;
+  return entry.st_uid != ::geteuid() && ::stat(folder.c_str(), &found) == 0 &&
+         (found.st_mode & kEverybodys) == kEverybodys && entry.st_uid != found.st_uid;
+}
+
+// Whether a link on the way to a folder, or the folder's own name, is planted.
+bool leads_over_planted_link(std::string folder) {
+  int links = 0;
+  for (size_t end = 0; end != std::string::npos && links < kMostLinks;) {
+    end = folder.find('/', end + 1);
+    const std::string entry = folder.substr(0, end);
+    struct stat found;
+    if (entry.empty() || ::lstat(entry.c_str(), &found) != 0 || !S_ISLNK(found.st_mode)) continue;
+    const size_t slash = entry.rfind('/');
+    const std::string in = slash == std::string::npos ? "." : entry.substr(0, slash + 1);
+    if (is_planted(found, in)) return true;
+    std::array<char, PATH_MAX> link;
+    const ssize_t length = ::readlink(entry.c_str(), link.data(), link.size());
+    if (length <= 0) continue;
+    const std::string rest = end == std::string::npos ? "" : folder.substr(end);
+    const std::string there(link.data(), static_cast<size_t>(length));
+    folder = (there[0] == '/' ? there : in + "/" + there) + rest;
+    end = 0;
+    ++links;
+  }
+  return false;
+}
+
 // Returns errno, or 0.
 int find_target(const std::string& spelt, Target& target) {
   std::string at = spelt;
@@ -225,11 +257,11 @@ int find_target(const std::string& spelt, Target& target) {
     const size_t slash = at.rfind('/');
     target.name = slash == std::string::npos ? at : at.substr(slash + 1);
     if (target.name.empty() || target.name == "." || target.name == "..") return EISDIR;
-    if (!real_path(slash == std::string::npos ? "."
-                   : slash == 0               ? "/"
-                                              : at.substr(0, slash),
-                   target.folder))
-      return errno;
+    const std::string folder = slash == std::string::npos ? "."
+                               : slash == 0               ? "/"
+                                                          : at.substr(0, slash);
+    if (leads_over_planted_link(folder)) return EACCES;
+    if (!real_path(folder, target.folder)) return errno;
     if (is_of_descriptors(target.folder)) {
       target.path = target.folder + "/" + target.name;
       target.of_another = !is_own_descriptor(target.folder, target.name, target.descriptor);
@@ -237,6 +269,7 @@ int find_target(const std::string& spelt, Target& target) {
     }
     target.path = target.folder == "/" ? "/" + target.name : target.folder + "/" + target.name;
     if (::lstat(target.path.c_str(), &target.status) != 0) return errno == ENOENT ? 0 : errno;
+    if (is_planted(target.status, target.folder)) return EACCES;
     if (!S_ISLNK(target.status.st_mode)) {
       target.exists = true;
       return S_ISDIR(target.status.st_mode) ? EISDIR : 0;
@@ -250,6 +283,17 @@ int find_target(const std::string& spelt, Target& target) {
   return ELOOP;
 }
 
+struct Note {
+  char* place = nullptr;
+  size_t size = 0;
+} temporary_note;
+
+void note_temporary(const std::string& path) noexcept {
+  if (path.size() >= temporary_note.size) return;
+  std::copy(path.begin(), path.end(), temporary_note.place);
+  temporary_note.place[path.size()] = '\0';
+}
+
 // Makes a file beside the target and returns its path; returns "" and sets errno if it cannot.
 std::string make_temporary(const Target& target, int& descriptor) {
   std::string stem = target.name;
@@ -257,7 +301,10 @@ std::string make_temporary(const Target& target, int& descriptor) {
     const std::string path = target.folder + "/" + stem + "." + std::to_string(::getpid()) + "-" +
                              std::to_string(number) + ".part";
     descriptor = open_exclusively(path);
-    if (descriptor >= 0) return path;
+    if (descriptor >= 0) {
+      note_temporary(path);
+      return path;
+    }
     if (errno == ENAMETOOLONG && stem != "memledger") {
       stem = "memledger";
     } else if (errno != EEXIST) {
@@ -265,6 +312,11 @@ std::string make_temporary(const Target& target, int& descriptor) {
     }
   }
   return "";
+}
+
+void remove_temporary(const std::string& path) noexcept {
+  ::unlink(path.c_str());
+  note_temporary("");
 }
 
 // Gives the new file the owner and mode of the file that it will replace.
@@ -298,7 +350,7 @@ absl::StatusOr<std::string> write_beside(const Target& target, std::string_view 
   if (temporary.empty()) return cannot_write(what, path, errno);
   if (target.exists) keep_mode(descriptor, target.status);
   if (absl::Status status = write_and_close(descriptor, what, path, write); !status.ok()) {
-    ::unlink(temporary.c_str());
+    remove_temporary(temporary);
     return status;
   }
   return temporary;
@@ -306,9 +358,12 @@ absl::StatusOr<std::string> write_beside(const Target& target, std::string_view 
 
 absl::Status put_in_place(const std::string& temporary, const std::string& final_path,
                           std::string_view what, const std::string& path) {
-  if (::rename(temporary.c_str(), final_path.c_str()) == 0) return absl::OkStatus();
+  if (::rename(temporary.c_str(), final_path.c_str()) == 0) {
+    note_temporary("");
+    return absl::OkStatus();
+  }
   const int error = errno;
-  ::unlink(temporary.c_str());
+  remove_temporary(temporary);
   return cannot_write(what, path, error);
 }
 
@@ -392,7 +447,21 @@ class FolderLock {
   const int descriptor_;
 };
 
+bool is_writable(const char* path, int mode) {
+  return ::faccessat(AT_FDCWD, path, mode, AT_EACCESS) == 0;
+}
+
+// A folder such as /tmp lets only a file's owner replace it.
+bool may_replace(const Target& target) {
+  struct stat folder;
+  if (::stat(target.folder.c_str(), &folder) != 0 || (folder.st_mode & S_ISVTX) == 0) return true;
+  const uid_t user = ::geteuid();
+  return user == 0 || user == folder.st_uid || user == target.status.st_uid;
+}
+
 }  // namespace
+
+void note_temporary_in(char* place, size_t size) noexcept { temporary_note = {place, size}; }
 
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
@@ -477,7 +546,45 @@ absl::Status write_file(const std::string& path, std::string_view what, std::str
   return write_file(path, what, [text](std::ostream& out) { out << text; });
 }
 
+// The nearest folder that exists decides where others will be made.
+int why_folder_not_writable(std::string folder) {
+  if (leads_over_planted_link(folder)) return EACCES;
+  struct stat found;
+  while (::stat(folder.c_str(), &found) != 0) {
+    if (errno != ENOENT) return errno;
+    if (::lstat(folder.c_str(), &found) == 0) return ENOENT;  // a link to nowhere
+    const size_t end = folder.find_last_not_of('/');
+    const size_t slash = end == std::string::npos ? end : folder.rfind('/', end);
+    folder = slash == std::string::npos ? "." : slash == 0 ? "/" : folder.substr(0, slash);
+  }
+  if (!S_ISDIR(found.st_mode)) return ENOTDIR;
+  return is_writable(folder.c_str(), W_OK | X_OK) ? 0 : errno;
+}
+
+int why_not_writable(const std::string& path, bool makes_folders) {
+  Target target;
+  if (const int error = find_target(path, target); error != 0) {
+    if (error != ENOENT || !makes_folders) return error;
+    const size_t slash = path.rfind('/');
+    return slash == std::string::npos ? error : why_folder_not_writable(path.substr(0, slash));
+  }
+  if (target.descriptor >= 0) {
+    const int flags = ::fcntl(target.descriptor, F_GETFL);
+    if (flags < 0) return errno;
+    return (flags & O_ACCMODE) == O_RDONLY ? EBADF : 0;
+  }
+  if (target.exists && !is_writable(target.path.c_str(), W_OK)) return errno;
+  if (target.in_place()) return 0;
+  if (!is_writable(target.folder.c_str(), W_OK | X_OK)) return errno;
+  return target.exists && !may_replace(target) ? EPERM : 0;
+}
+
 int make_new_file(const std::string& stem, std::string_view extension, NewFile& file) {
+  const size_t slash = stem.rfind('/');
+  if (slash != std::string::npos && leads_over_planted_link(stem.substr(0, slash))) {
+    file.path = stem + std::string(extension);
+    return EACCES;
+  }
   for (int number = 1; number <= kMostFilesOfOneName; ++number) {
     file.path = stem + (number == 1 ? "" : "-" + std::to_string(number)) + std::string(extension);
     file.descriptor = open_exclusively(file.path);
@@ -492,11 +599,13 @@ absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_
   NewFile file;
   if (const int error = make_new_file(stem, extension, file); error != 0)
     return cannot_write(what, file.path, error);
+  note_temporary(file.path);
   if (absl::Status status = write_and_close(file.descriptor, what, file.path, write);
       !status.ok()) {
-    ::unlink(file.path.c_str());
+    remove_temporary(file.path);
     return status;
   }
+  note_temporary("");
   return std::move(file.path);
 }
 
@@ -505,7 +614,20 @@ absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_
   return write_new_file(stem, extension, what, [text](std::ostream& out) { out << text; });
 }
 
-int open_to_append(const std::string& path) noexcept { return open_file(path, O_CREAT | O_APPEND); }
+int open_to_append(const std::string& path) noexcept {
+  try {
+    Target target;
+    if (const int error = find_target(path, target); error != 0) {
+      errno = error;
+      return -1;
+    }
+    return target.in_place() ? open_file(path, O_CREAT | O_APPEND)
+                             : open_file(target.path, O_CREAT | O_APPEND | O_NOFOLLOW);
+  } catch (const std::exception&) {
+    errno = ENOMEM;
+    return -1;
+  }
+}
 
 RunTime run_time() {
   return {now_by(CLOCK_REALTIME), now_by(CLOCK_REALTIME_COARSE), now_by(CLOCK_BOOTTIME)};
@@ -594,7 +716,7 @@ absl::StatusOr<RunFile::Written> RunFile::write(std::string_view what, const Wri
   NewFile own;
   if (const int error = make_new_file(target.folder + "/" + stem + "." + std::to_string(process_),
                                       extension, own)) {
-    ::unlink(temporary->c_str());
+    remove_temporary(*temporary);
     return cannot_write(what, own.path, error);
   }
   ::close(own.descriptor);

@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -45,6 +46,10 @@ bool write_to(std::ostream& out, std::string_view text, std::string_view what) n
 int write_all(int descriptor, std::string_view text) noexcept;
 int append_whole(int descriptor, std::string_view text) noexcept;
 
+// Has the path of a file that is not whole yet noted in `place` while it is written, "" otherwise:
+// for a process that others end (runner/inside/write_in_copy.h), so that they can remove it.
+void note_temporary_in(char* place, size_t size) noexcept;
+
 using Write = std::function<void(std::ostream&)>;
 
 // Writes a file that the user named. Follows links and replaces what is there, whole or not at all,
@@ -52,6 +57,12 @@ using Write = std::function<void(std::ostream&)>;
 // /dev/fd/N are written in place. `what` is for the message: cannot write the WHAT PATH.
 absl::Status write_file(const std::string& path, std::string_view what, const Write& write);
 absl::Status write_file(const std::string& path, std::string_view what, std::string_view text);
+
+// Return why write_file() would fail, or every file in a folder, as far as that shows without
+// writing, opening or making anything: errno, or 0. Missing folders above a folder count as made;
+// those above a file do with `makes_folders`.
+int why_not_writable(const std::string& path, bool makes_folders);
+int why_folder_not_writable(std::string folder);
 
 // A file whose name we choose: STEM + EXTENSION, or STEM-2EXTENSION … if that is taken.
 struct NewFile {

@@ -121,6 +121,24 @@ touch "$work/file"
 check "a cache that cannot be written" "bazelw: cannot write to $work/file/cache: this build shares nothing with other clones
 bazel-4 4.2.3: test x" "$(bazelw plain "MEMLEDGER_CACHE=$work/file/cache" test x)"
 
+# A cache that anybody may have filled is not used.
+mkdir "$work/open" "$work/tmp" "$work/own"
+chmod 0777 "$work/open"
+chmod 1777 "$work/tmp"
+refusal() { printf 'bazelw: others can change %s: this build shares nothing with other clones\nbazel-4 4.2.3: test x' "$1"; }
+check "a cache that all can write to" "$(refusal "$work/open")" "$(bazelw plain "MEMLEDGER_CACHE=$work/open" test x)"
+check "a cache that all can replace" "$(refusal "$work/open/cache")" "$(bazelw plain "MEMLEDGER_CACHE=$work/open/cache" test x)"
+check "one's own cache in a folder like /tmp" 0 "$(bazelw plain "MEMLEDGER_CACHE=$work/tmp/mine" test x | grep -c 'others can change')"
+if [[ "$EUID" == 0 ]]; then
+  ln -s "$work/own" "$work/tmp/link"
+  mkdir "$work/tmp/memledger"
+  chown -h 65534 "$work/tmp/memledger" "$work/tmp/link"
+  check "a cache that another user made first" "$(refusal "$work/tmp/memledger")" "$(bazelw plain "MEMLEDGER_CACHE= XDG_CACHE_HOME=$work/tmp" test x)"
+  check "another user's link" "$(refusal "$work/tmp/link")" "$(bazelw plain "MEMLEDGER_CACHE=$work/tmp/link" test x)"
+else
+  echo "SKIPPED: only root can play another user"
+fi
+
 # A limit of 1 GB keeps one of two files of 0.6 GB: the one used last. What is not Bazel's stays.
 compiled="$cache/bazel/0123456789ab/cas/ff"
 mkdir -p "$compiled"

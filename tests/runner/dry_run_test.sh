@@ -186,6 +186,11 @@ dry_run 0 --gpu=h100 --writes=allow -- "$program" 1 alone "$PWD/lock"
 check "a program that disturbs itself is run alone" has out "fits"
 dry_run 0 --gpu=h100 --settings=none --writes=allow -- bash -c 'echo "$PET_MASTER_PORT" >>ports; exec "$@"' bash "$program" 2
 check "each run of torchrun has a port of its own" equal "$(sort -un ports | grep -c '^[1-9]')" 4
+says='echo "meets at <$MASTER_PORT> <$PET_MASTER_PORT>, seed $PYTHONHASHSEED"; exit 3'
+MASTER_PORT=4 PYTHONHASHSEED=7 dry_run 12 --gpu=h100 -- sh -c "$says"
+check "a port that the environment names is another in each run" matches err '^meets at <([0-9]{4,5})> <\1>, seed 7$'
+PET_MASTER_PORT=5 dry_run 12 --gpu=h100 -- sh -c "$says"
+check "a port that is named for torchrun stays, and the seed is 0" matches err '^meets at <> <5>, seed 0$'
 dry_run 12 --gpu=h100 -- /bin/true
 check "a program without a GPU" has out "it used no GPU"
 # The first of its runs ends, the others never would.
@@ -196,9 +201,9 @@ dry_run 127 --gpu=h100 -- ./no_such_program
 check "there is no such program" equal "$(cat err)" "memledger dry-run: cannot run ./no_such_program: No such file or directory"
 dry_run 126 --gpu=h100 -- "$PWD/before"
 check "no program" equal "$(cat err)" "memledger dry-run: cannot run $PWD/before: Permission denied"
-dry_run 1 --gpu=h100 --json=no_such_folder/x.json -- "$program" 2
+dry_run 2 --gpu=h100 --json=no_such_folder/x.json -- "$program" 2
 check "before any work" equal "$(cat out)$(cat err)" \
-  "memledger dry-run: cannot write no_such_folder/x.json: No such file or directory"
+  "memledger dry-run: --json: cannot write no_such_folder/x.json: No such file or directory"
 dry_run 11 --gpu=h100 --timeout=1 -- /bin/sleep 60
 check "a program that does not end" has out "did not end within 1 s, and it made no optimizer step; --timeout="
 dry_run 2 --gpu=h1000 -- /bin/true

@@ -273,6 +273,98 @@ TEST_CASE("names that we choose follow no link and replace nothing") {
   CHECK_FALSE(fs::exists(stem + ".csv"));
 }
 
+TEST_CASE("what another user prepared in a folder of everybody's leads nowhere") {
+  if (geteuid() != 0) {
+    MESSAGE("SKIPPED: only root can play another user");
+    return;
+  }
+  const fs::path folder = fresh_folder("squatted"), mine = fresh_folder("mine");
+  constexpr uid_t kNobody = 65534;
+  write_text(mine / "key.txt", "precious");
+  REQUIRE(chmod(folder.c_str(), 01777) == 0);
+  const auto give_away = [&](const std::string& name) {
+    REQUIRE(lchown((folder / name).c_str(), kNobody, kNobody) == 0);
+  };
+  fs::create_symlink(mine / "key.txt", folder / "link.txt");
+  fs::create_symlink(mine / "new.txt", folder / "dangling.txt");
+  fs::create_symlink(mine, folder / "out");
+  fs::create_symlink("out", folder / "twice");
+  write_text(folder / "file.txt", "nobody's");
+  REQUIRE(chmod((folder / "file.txt").c_str(), 0666) == 0);
+  REQUIRE(mkfifo((folder / "fifo.txt").c_str(), 0666) == 0);
+  for (const char* const name :
+       {"link.txt", "dangling.txt", "out", "twice", "file.txt", "fifo.txt"})
+    give_away(name);
+  for (const char* const name : {"link.txt", "dangling.txt", "file.txt", "fifo.txt", "out/x.txt",
+                                 "twice/x.txt", "out/../squatted/x.txt"}) {
+    INFO(name);
+    const std::string path = folder / name;
+    CHECK(contains(message(write_file(path, "report", "x")), "Permission denied"));
+    CHECK(contains(message(RunFile(path).write("report", [](std::ostream&) {}).status()),
+                   "Permission denied"));
+    CHECK(open_to_append(path) == -1);
+    CHECK(errno == EACCES);
+    CHECK(why_not_writable(path, /*makes_folders=*/false) == EACCES);
+    CHECK(why_not_writable(path, /*makes_folders=*/true) == EACCES);
+  }
+  CHECK(contains(message(write_new_file(folder / "twice/x", ".txt", "report", "x").status()),
+                 "Permission denied"));
+  CHECK(why_folder_not_writable(folder / "out") == EACCES);
+  CHECK(why_folder_not_writable(folder / "twice/logs") == EACCES);
+  CHECK(read_file(mine / "key.txt") == "precious");
+  CHECK(names_in(mine) == Names{"key.txt"});
+  CHECK(read_file(folder / "file.txt") == "nobody's");
+
+  // One's own, and what the folder's owner made, is followed as ever.
+  for (const char* const name : {"link.txt", "out", "file.txt"})
+    REQUIRE(lchown((folder / name).c_str(), 0, 0) == 0);
+  CHECK(write_file(folder / "link.txt", "report", "mine").ok());
+  CHECK(read_file(mine / "key.txt") == "mine");
+  CHECK(write_file(folder / "out/new.txt", "report", "mine").ok());
+  CHECK(write_file(folder / "file.txt", "report", "mine").ok());
+  // So are others' in a folder that only they and we can write to.
+  REQUIRE(chmod(folder.c_str(), 0755) == 0);
+  give_away("link.txt");
+  CHECK(write_file(folder / "link.txt", "report", "shared").ok());
+  CHECK(read_file(mine / "key.txt") == "shared");
+}
+
+TEST_CASE("whether a file can be written is known without making it") {
+  const fs::path folder = fresh_folder("checked");
+  write_text(folder / "occupied", "file");
+  fs::create_symlink("no/x.txt", folder / "dangling");
+  CHECK(why_not_writable(folder / "x.txt", false) == 0);
+  CHECK(why_not_writable(folder / "occupied", false) == 0);
+  CHECK(why_not_writable(folder / "occupied/x.txt", true) == ENOTDIR);
+  CHECK(why_not_writable(folder / "none/x.txt", false) == ENOENT);
+  CHECK(why_not_writable(folder / "none/below/x.txt", true) == 0);
+  CHECK(why_not_writable(folder / "dangling/x.txt", true) == ENOENT);
+  CHECK(why_not_writable(folder, false) == EISDIR);
+  CHECK(why_not_writable(folder / std::string(300, 'x'), false) == ENAMETOOLONG);
+  CHECK(why_not_writable("/dev/full", false) == 0);
+  CHECK(why_not_writable("/dev/fd/987", false) == EBADF);
+  const int reader = open((folder / "occupied").c_str(), O_RDONLY);
+  CHECK(why_not_writable("/dev/fd/" + std::to_string(reader), false) == EBADF);
+  close(reader);
+  CHECK(why_folder_not_writable(folder / "a/b") == 0);
+  CHECK(why_folder_not_writable(folder / "occupied") == ENOTDIR);
+  CHECK(names_in(folder) == Names{"dangling", "occupied"});
+  CHECK(read_file(folder / "occupied") == "file");
+}
+
+TEST_CASE("the ending of a file's name") {
+  for (const auto& [path, ending] :
+       std::vector<std::pair<std::string, std::string>>{{"r.json", ".json"},
+                                                        {"a.b/R.JSON", ".json"},
+                                                        {"a.b/r", ""},
+                                                        {"r", ""},
+                                                        {"", ""},
+                                                        {"r.json.gz", ".gz"},
+                                                        {".json", ".json"},
+                                                        {"r.", "."}})
+    CHECK(file_ending(path) == ending);
+}
+
 TEST_CASE("nothing of ours takes the number of a standard stream that is closed") {
   const fs::path folder = fresh_folder("closed");
   CHECK(status_of_child([&] {
