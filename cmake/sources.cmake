@@ -166,8 +166,11 @@ set(MEMLEDGER_INSIDE_SOURCES
   registry/step_history.cc
   reporter/formats/run_summary.cc
   runner/inside/calibrate.cc
+  runner/inside/demand_thread.cc
   runner/inside/end_calls.cc
+  runner/inside/exec_calls.cc
   runner/inside/holders.cc
+  runner/inside/interrupted_call.cc
   runner/inside/kept_results.cc
   runner/inside/measure.cc
   runner/inside/measured_values.cc
@@ -208,6 +211,7 @@ set(MEMLEDGER_AUTOSTART_SOURCES
 # The libraries that the command preloads. They link with neither LibTorch nor the C++ library.
 set(MEMLEDGER_PRELOAD_SOURCES
   runner/inside/end_calls.cc
+  runner/inside/exec_calls.cc
   runner/inside/preload.cc
   runner/inside/torch_calls.cc
 )
@@ -246,6 +250,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/log_command.cc
   runner/main.cc
   runner/network_comparison.cc
+  runner/output_files.cc
   runner/program_file.cc
   runner/program_image.cc
   runner/run_command.cc

@@ -56,11 +56,30 @@ void give(char** out, std::string_view text) {
   *out = copy;
 }
 
+// Both or neither.
+void give_two(char** first, std::string_view first_text, char** second,
+              std::string_view second_text) {
+  char* copy = nullptr;
+  give(first == nullptr ? nullptr : &copy, first_text);
+  try {
+    give(second, second_text);
+  } catch (const std::bad_alloc&) {
+    std::free(copy);
+    throw;
+  }
+  if (first != nullptr) *first = copy;
+}
+
+// Without memory for a sentence the error must not be taken for success. Nobody may free this.
+char no_memory[] = "memledger: out of memory";
+
 char* sentence(std::string_view text) {
   char* const copy = copy_of(first_line(text));
-  // Without memory for the sentence the error must not be taken for success.
-  static char no_memory[] = "memledger: out of memory";
   return copy == nullptr ? no_memory : copy;
+}
+
+void let_go_of(char* text) {
+  if (text != no_memory) std::free(text);
 }
 
 // Runs what may throw.
@@ -295,19 +314,19 @@ using namespace memledger;  // NOLINT: what follows are the bodies of C function
 int memledger_c_interface(void) { return MEMLEDGER_C_INTERFACE; }
 const char* memledger_version(void) { return MEMLEDGER_VERSION; }
 const char* memledger_built_for(void) { return MEMLEDGER_LIBTORCH; }
-void memledger_free(char* text) { std::free(text); }
+void memledger_free(char* text) { let_go_of(text); }
 
 char* memledger_start(void) {
   return guarded([] {
     static auto* const tracking = new ScopedTracking;  // never ends
     check(tracking->status());
-    inside::tell_python_names();
+    inside::tell_python_names_now();
   });
 }
 
 uint64_t memledger_know(void* tensor) {
   uint64_t id = 0;
-  std::free(guarded([&] { id = Registry::global().storage_id(*Borrowed(tensor)); }));
+  let_go_of(guarded([&] { id = Registry::global().storage_id(*Borrowed(tensor)); }));
   return id;
 }
 
@@ -433,8 +452,7 @@ char* memledger_tracker_track(memledger_tracker* tracker, const char* label, con
     const SnapshotDiff diff = label == nullptr || *label == '\0'
                                   ? tracker->tracker.track(where)
                                   : tracker->tracker.track(std::string(label), where);
-    if (text != nullptr) give(text, printed(diff));
-    if (json != nullptr) give(json, diff.to_json());
+    give_two(text, printed(diff), json, diff.to_json());
   });
 }
 char* memledger_tracker_log_path(const memledger_tracker* tracker, char** path) {
@@ -512,8 +530,7 @@ char* memledger_size_end(memledger_size_run* run, void* const* outputs, size_t c
     const std::unique_ptr<memledger_size_run> owned(run);
     for (const at::Tensor& output : tensors_of(outputs, count)) owned->run.note_output(output);
     const ModelSize size = owned->run.end();
-    give(text, printed(size));
-    give(json, size.to_json());
+    give_two(text, printed(size), json, size.to_json());
   });
 }
 void memledger_size_free(memledger_size_run* run) { delete run; }
@@ -650,7 +667,6 @@ char* memledger_predict(memledger_step step, const struct memledger_predict_opti
     const absl::StatusOr<Prediction> prediction =
         predict(run, options, location(file, function, line));
     check(prediction.status());
-    give(text, prediction->sentence());
-    give(json, prediction->to_json());
+    give_two(text, prediction->sentence(), json, prediction->to_json());
   });
 }

@@ -35,6 +35,7 @@ struct RegistryState {
   std::atomic<bool> names_only{false};       // RegistryOptions::Detail::kNames
   std::atomic<bool> ever_names_only{false};  // storages were born so
   std::atomic<bool> has_demand_observer{false};
+  std::atomic<bool> closed{false};  // hooks/close_books.h
   std::atomic<BlockObserver> block_observer{nullptr};
   StepObservers step_observers;
   std::atomic<int> gradients_wanted{0};  // number of living GradientNotes::Wanted

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runner/output_files.h"
 #include "runner/version_text.h"
 #include "tracker/line_table.h"
 #include "virtual_gpu/specification.h"
@@ -20,9 +22,10 @@ namespace memledger::runner {
 namespace {
 
 using Words = std::vector<std::string>;
+using Kind = OutputFile::Kind;
 
-constexpr int kMostGpus = 128;
 constexpr size_t kHelpColumn = 30;
+constexpr char kOptions[] = "Options";
 
 // What an option says that may stand alone: `--json`, `--json=FILE`.
 struct OptionalValue {
@@ -39,7 +42,8 @@ struct OptionDeclaration {
   std::string value;  // what help calls it; empty: a flag
   Target target;
   std::string help;
-  std::string group = "Options";
+  std::string group = kOptions;
+  std::optional<OutputFile> output = std::nullopt;  // the value is a path that is written
 };
 
 struct Command {
@@ -109,11 +113,54 @@ absl::Status calibrate(const std::string& file, std::string& specification) {
                               : absl::StrCat("--calibration=", file, ": ", parsed.error));
 }
 
+const OutputFile kLogFolder{Kind::kFolderOfProgram, {}, false};
+OutputFile saved_report() {
+  return {Kind::kFileOfProgram, environment::report_endings(), /*ending_chooses=*/true};
+}
+OutputFile timeline() {
+  return {Kind::kFileOfProgram, environment::timeline_endings(), /*ending_chooses=*/true};
+}
+
 // What the words of `memledger run` say, before they are checked.
 struct RunWords {
   RunOptions options;
   OptionalValue report;
 };
+
+// An option that wins over the caller's variable.
+struct SettingOption {
+  const char* option;
+  const char* variable;
+  std::optional<std::string> value;  // unset: not given
+  std::optional<OutputFile> output;
+};
+
+std::vector<SettingOption> settings_of(const RunOptions& options) {
+  std::optional<std::string> report_near;
+  if (options.report_near) report_near = std::to_string(*options.report_near);
+  return {
+      {"--log", environment::kLog, options.log_folder, kLogFolder},
+      {"--save-report", environment::kSaveReport, options.saved_report, saved_report()},
+      {"--timeline", environment::kTimeline, options.timeline, timeline()},
+      {"--stacks", environment::kStacks, options.stacks, std::nullopt},
+      {"--detail", environment::kDetail, options.detail, std::nullopt},
+      {"--report-on", environment::kReportOn, options.report_on, std::nullopt},
+      {"--report-near", environment::kReportNear, report_near, std::nullopt},
+  };
+}
+
+// Checks what counts: the option, or the variable where there is none. Files of options are checked
+// where all options are.
+absl::Status check_setting(const SettingOption& setting) {
+  const char* const of_caller = setting.value ? nullptr : std::getenv(setting.variable);
+  const std::string name = setting.value ? setting.option : setting.variable;
+  const std::string value = setting.value.value_or(of_caller == nullptr ? "" : of_caller);
+  if (value.empty()) return absl::OkStatus();
+  const std::string wrong = environment::why_wrong(setting.variable, value);
+  if (!wrong.empty()) return invalid(absl::StrCat(name, "=", value, ": ", wrong));
+  const bool is_of_caller = !setting.value && setting.output;
+  return is_of_caller ? check_output(*setting.output, name, value) : absl::OkStatus();
+}
 
 absl::StatusOr<Request> finish_run(RunWords& words) {
   RunOptions& options = words.options;
@@ -124,17 +171,10 @@ absl::StatusOr<Request> finish_run(RunWords& words) {
   if (options.program.empty())
     return invalid("which program? memledger run [OPTION]… -- PROGRAM [ARGUMENT]…");
   if (const absl::Status status = complete_line_profile(options); !status.ok()) return status;
-  const std::string& stacks = options.stacks;
-  if (!stacks.empty() && stacks != "off" && stacks != "sampled" && stacks != "all")
-    return invalid(absl::StrCat("--stacks=", stacks, ": it is off, sampled or all"));
-  if (!options.detail.empty() && options.detail != "all" && options.detail != "names")
-    return invalid(absl::StrCat("--detail=", options.detail, ": it is all or names"));
-  if (!options.report_on.empty() && options.report_on != "SIGUSR1" &&
-      options.report_on != "SIGUSR2")
-    return invalid(absl::StrCat("--report-on=", options.report_on, ": it is SIGUSR1 or SIGUSR2"));
-  if (options.report_near && (*options.report_near < 0 || *options.report_near > 100))
-    return invalid(absl::StrCat("--report-near=", *options.report_near,
-                                ": it is a number of percent, from 0 to 100"));
+  for (const SettingOption& setting : settings_of(options)) {
+    const absl::Status status = check_setting(setting);
+    if (!status.ok()) return status;
+  }
   if (!options.virtual_gpu.empty()) {
     if (const absl::Status status = check_gpu("--virtual-gpu", options.virtual_gpu); !status.ok())
       return status;
@@ -170,7 +210,7 @@ Command declare_run(RunWords& words) {
       {"--log", "FOLDER", &options.log_folder,
        "Write reports to files in FOLDER instead of standard error.\n"
        "In all paths %r is the rank, %p the process and %% a percent sign.",
-       reports},
+       reports, kLogFolder},
       {"-q,--quiet", "", &options.quiet,
        "Print no report on standard error. Files are still written; where no\n"
        "option names one, nothing is watched, but for --virtual-gpu.",
@@ -182,11 +222,11 @@ Command declare_run(RunWords& words) {
       {"--save-report", "FILE", &options.saved_report,
        "Write all that is known to FILE: the steps, and every row of the\n"
        "peaks, the last step and the end. .json, .html, .csv or .txt.",
-       reports},
+       reports, saved_report()},
       {"--timeline", "FILE", &options.timeline,
        "Record births and deaths of all storages: a .json file for\n"
        "ui.perfetto.dev, a .pickle file for pytorch.org/memory_viz.",
-       reports},
+       reports, timeline()},
       {"--stacks", "WHOSE", &options.stacks,
        "Note the program's line with allocations: off, all, or sampled, which\n"
        "in a Python program is the default.",
@@ -211,10 +251,13 @@ Command declare_run(RunWords& words) {
        "Leave out active_bytes.all.peak and reserved_bytes.all.peak.", profile},
       {"-g,--gpu", "NUMBER", &lines.gpu,
        "Profile this GPU. The default is 0, or the CPU where there is no GPU.", profile},
-      {"-T,--text", "FILE", &lines.text_file, "Write the line profile to FILE as text.", profile},
-      {"-r,--json", "FILE", &lines.json_file, "Write the line profile to FILE as JSON.", profile},
+      {"-T,--text", "FILE", &lines.text_file, "Write the line profile to FILE as text.", profile,
+       OutputFile{Kind::kFileOfProgram, {".txt"}, false}},
+      {"-r,--json", "FILE", &lines.json_file, "Write the line profile to FILE as JSON.", profile,
+       OutputFile{Kind::kFileOfProgram, {".json"}, false}},
       {"--html", "FILE", &lines.html_file,
-       "Write the line profile to FILE as a page with bars beside the source.", profile},
+       "Write the line profile to FILE as a page with bars beside the source.", profile,
+       OutputFile{Kind::kFileOfProgram, {".html", ".htm"}, false}},
   };
   command.examples_and_exit_status =
       "Examples:\n"
@@ -225,7 +268,7 @@ Command declare_run(RunWords& words) {
       "\n"
       "Exit status:\n"
       "  The program's own, signals included; and, if the program does not start:\n"
-      "  2    wrong usage\n"
+      "  2    wrong usage, or a path that cannot be written\n"
       "  126  the program cannot be run, or memledger's own libraries are missing\n"
       "  127  there is no such program";
   command.operands = &options.program;
@@ -303,7 +346,8 @@ void declare_common(DryRunCommonWords& words, const char* schema,
                      "half of what is free, for all runs that go side by side."});
   options.push_back({"--json", "FILE", &words.json,
                      absl::StrCat("Print JSON (", schema,
-                                  ") instead of text, or write it to\nFILE beside the text.")});
+                                  ") instead of text, or write it to\nFILE beside the text."),
+                     kOptions, OutputFile{Kind::kFile, {".json"}, false}});
 }
 
 absl::StatusOr<Request> finish_dry_run(DryRunWords& words) {
@@ -357,8 +401,8 @@ Command declare_dry_run(DryRunWords& words) {
       "  10   it does not fit on one\n"
       "  11   not known\n"
       "  12   the program failed\n"
-      "  1    a file cannot be written\n"
-      "  2    wrong usage\n"
+      "  1    a file could not be written at the end\n"
+      "  2    wrong usage, or a path that cannot be written\n"
       "  126  memledger's own libraries are missing, or the program cannot be run\n"
       "  127  there is no such program";
   command.operands = &options.program;
@@ -446,7 +490,8 @@ Command declare_fit(FitWords& words) {
        "be repeated. Not needed where an argument of PROGRAM has {} itself."},
       {"--from", "N", &words.from, "The smallest value to try. The default is 1."},
       {"--to", "N", &words.to, "The largest value to try."},
-      {"--svg", "FILE", &words.svg, "Draw the peak against the value into FILE."},
+      {"--svg", "FILE", &words.svg, "Draw the peak against the value into FILE.", kOptions,
+       OutputFile{Kind::kFile, {".svg"}, false}},
   };
   declare_common(words.common, "memledger.fit/1", command.options);
   command.examples_and_exit_status =
@@ -459,8 +504,9 @@ Command declare_fit(FitWords& words) {
       "  0    found\n"
       "  10   not even the smallest value fits\n"
       "  12   the program failed\n"
-      "  1    a file cannot be written\n"
-      "  2    wrong usage, or the value does not change the peak\n"
+      "  1    a file could not be written at the end\n"
+      "  2    wrong usage, a path that cannot be written, or the value does not\n"
+      "       change the peak\n"
       "  126  memledger's own libraries are missing, or the program cannot be run\n"
       "  127  there is no such program";
   command.operands = &options.program;
@@ -505,11 +551,13 @@ Command declare_validate(ValidateWords& words) {
       {"--write-calibration", "FILE", &options.calibration_file,
        "Write what was measured of the real device to FILE: its context, and\n"
        "cuDNN's workspaces for the program's convolutions. `memledger run` and\n"
-       "`memledger dry-run` take it with --calibration, where no GPU is."},
+       "`memledger dry-run` take it with --calibration, where no GPU is.",
+       kOptions, OutputFile{Kind::kFile, {".json"}, false}},
       {"--network", "NAME", &options.networks.names,
        "Only this built-in network, such as ResNet-50. May be repeated."},
       {"--address-log", "FILE", &options.networks.address_log,
-       "Write where cudaMalloc puts 300 blocks on both sides to FILE (CSV)."},
+       "Write where cudaMalloc puts 300 blocks on both sides to FILE (CSV).", kOptions,
+       OutputFile{Kind::kFile, {".csv"}, false}},
       {"--expect-equal", "", &options.networks.expect_equal,
        "End with 1 if a peak of a built-in network differs."},
       {"--real-side", "GPU", &options.real_side, "", hidden},
@@ -525,7 +573,7 @@ Command declare_validate(ValidateWords& words) {
       "Exit status:\n"
       "  0    both sides ran, whatever they say\n"
       "  12   one did not\n"
-      "  2    wrong usage\n"
+      "  2    wrong usage, or a path that cannot be written\n"
       "  126  the program cannot be run, or memledger's own libraries are missing";
   command.operands = &options.program;
   command.runs_program = true;
@@ -551,7 +599,8 @@ Command declare_log(LogOptions& options) {
   command.description = "Sums up a log written by MemTracker or gpu_mem_track, or compares two.";
   command.options = {{"--svg", "FILE", &options.svg,
                       "Draw the totals of the log into FILE. With - the drawing goes to\n"
-                      "standard output, in place of the summary."}};
+                      "standard output, in place of the summary.",
+                      kOptions, OutputFile{Kind::kPrinted, {".svg"}, false}}};
   command.examples_and_exit_status =
       "Examples:\n"
       "  memledger log 30-Apr-21-20:25:29-gpu_mem_track.txt\n"
@@ -665,10 +714,10 @@ void store(const OptionDeclaration& option, const std::vector<std::string>& valu
     **maybe = last;
   } else {
     int gpu = 0;
-    if (!absl::SimpleAtoi(last, &gpu) || gpu < 0 || gpu >= kMostGpus) {
+    if (!absl::SimpleAtoi(last, &gpu) || gpu < 0 || gpu >= environment::kMaxGpus) {
       const std::string name = option.names.substr(0, option.names.find(','));
-      throw CLI::ValidationError(
-          absl::StrCat(name, " ", last, ": a GPU is a number from 0 to ", kMostGpus - 1));
+      throw CLI::ValidationError(absl::StrCat(name, " ", last, ": a GPU is a number from 0 to ",
+                                              environment::kMaxGpus - 1));
     }
     *std::get<std::optional<int>*>(option.target) = gpu;
   }
@@ -766,6 +815,22 @@ absl::StatusOr<SplitWords> split(const CLI::App& app, const Words& words, bool r
   return result;
 }
 
+// The value of an option that takes a path; empty where it was not given.
+std::string value_of(const OptionDeclaration& option) {
+  if (auto* const* optional = std::get_if<OptionalValue*>(&option.target))
+    return (*optional)->value;
+  if (auto* const* text = std::get_if<std::string*>(&option.target)) return **text;
+  auto* const* maybe = std::get_if<std::optional<std::string>*>(&option.target);
+  return maybe == nullptr ? "" : (*maybe)->value_or("");
+}
+
+absl::Status check_file(const OptionDeclaration& option) {
+  const std::string path = option.output ? value_of(option) : "";
+  if (path.empty()) return absl::OkStatus();
+  const std::string longest = option.names.substr(option.names.rfind(',') + 1);
+  return check_output(*option.output, longest, path);
+}
+
 absl::StatusOr<Request> parse_words(const Command& command, const Words& words) {
   const std::unique_ptr<CLI::App> app = make_app(command);
   absl::StatusOr<SplitWords> split_words = split(*app, words, command.runs_program);
@@ -782,6 +847,10 @@ absl::StatusOr<Request> parse_words(const Command& command, const Words& words) 
     return invalid(absl::StrCat("there is no option `", unknown.front(), "`; `", full_name(command),
                                 " --help` lists the options"));
   if (command.operands != nullptr) *command.operands = std::move(split_words->operands);
+  for (const OptionDeclaration& option : command.options) {
+    const absl::Status status = check_file(option);
+    if (!status.ok()) return status;
+  }
   return command.finish();
 }
 

@@ -1,7 +1,5 @@
 #include "runner/dry_run_command.h"
 
-#include <signal.h>
-
 #include <atomic>
 #include <cstdlib>
 #include <utility>
@@ -146,11 +144,7 @@ int dry_run_command(const DryRunOptions& options) {
     tell({"memledger dry-run: ", std::string(locations.status().message())});
     return kCannotRun;
   }
-  if (const absl::Status status = check_writable({options.json_file}); !status.ok()) {
-    tell_error(kCommand, status);
-    return EXIT_FAILURE;
-  }
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, &note_signal);
+  note_signals(&note_signal);
   ProgressLine line(kCommand);
   std::vector<Prediction> predictions;
   const absl::Status status = predict_and_print(options, line, predictions);

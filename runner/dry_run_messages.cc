@@ -1,5 +1,6 @@
 #include "runner/dry_run_messages.h"
 
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -120,20 +121,16 @@ void tell_of_files(const std::string& command, const TouchedFiles& files) {
   }
 }
 
+void note_signals(void (*note)(int signal)) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (::signal(number, note) == SIG_IGN) ::signal(number, SIG_IGN);
+  }
+}
+
 void tell_error(const std::string& command, const absl::Status& status) {
   absl::string_view message = status.message();
   absl::ConsumePrefix(&message, "memledger: ");
   tell({command, ": ", std::string(message)});
-}
-
-absl::Status check_writable(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) {
-    if (path.empty() || access(path.c_str(), W_OK) == 0) continue;
-    const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-    const bool is_new = errno == ENOENT && access(parent.empty() ? "." : parent.c_str(), W_OK) == 0;
-    if (!is_new) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", printable(path)));
-  }
-  return absl::OkStatus();
 }
 
 std::string why_not_run(const prediction::ProgramEnd& program) {

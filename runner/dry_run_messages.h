@@ -48,12 +48,11 @@ struct TouchedFiles {
 // Says what the program would have written, or warns of what it wrote, as it is made of zeros.
 void tell_of_files(const std::string& command, const TouchedFiles& files);
 
+// Has `note` called at SIGINT, SIGTERM and SIGHUP, where they are not ignored, as under nohup.
+void note_signals(void (*note)(int signal));
+
 // Prints what is wrong, in a sentence.
 void tell_error(const std::string& command, const absl::Status& status);
-
-// Returns what would be wrong with writing one of these files at the end, so that it is known
-// before the work. Paths may be empty.
-absl::Status check_writable(const std::vector<std::string>& paths);
 
 // Returns why the program could not be run, in a sentence; empty if it was.
 std::string why_not_run(const prediction::ProgramEnd& program);

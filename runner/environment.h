@@ -54,6 +54,8 @@ inline constexpr char kProcess[] = "MEMLEDGER_RUN_PROCESS";
 // (2.11).
 inline constexpr char kLibrary[] = "MEMLEDGER_LIBRARY";
 inline constexpr char kLibTorch[] = "MEMLEDGER_LIBTORCH";
+// Our part of LD_PRELOAD, which programs do not get that cannot take it.
+inline constexpr char kPreloaded[] = "MEMLEDGER_PRELOADED";
 // The virtual GPU's specification (virtual_gpu/specification.h).
 inline constexpr char kVirtualGpu[] = "MEMLEDGER_VIRTUAL_GPU";
 
@@ -71,8 +73,9 @@ struct LineSettings {
 };
 
 inline constexpr int kDefaultReportNear = 95;
+inline constexpr int kMaxGpus = 128;
 
-// What is asked of a program. Empty texts: not asked for.
+// What is asked of a program. Empty texts and unset numbers: not asked for.
 struct Settings {
   bool report = false;
   bool full_report = false;
@@ -83,8 +86,8 @@ struct Settings {
   std::string stacks;
   std::string detail;
   LineSettings lines;
-  std::string report_on;                 // SIGUSR2
-  int report_near = kDefaultReportNear;  // percent
+  std::string report_on;           // SIGUSR2
+  std::optional<int> report_near;  // percent; unset: kDefaultReportNear
   std::string folder;
   int process = 0;  // 0: not known
 };
@@ -101,8 +104,23 @@ std::vector<Variable> format(const Settings& settings);
 // environment must not choose files to write.
 using Lookup = std::function<const char*(const char* name)>;
 
-// Returns what the variables ask for; a GPU that is no number counts as unset.
+// Returns what the variables ask for. A variable whose value is wrong counts as unset.
 Settings parse(const Lookup& lookup);
+
+// The endings of file names that choose a format, in lower case.
+std::vector<std::string> report_endings();
+std::vector<std::string> timeline_endings();
+
+// Returns what is wrong with the ending of a file's name, which chooses the format; empty where
+// nothing is. A name without an ending has the default format.
+std::string why_no_format(std::string_view path, const std::vector<std::string>& endings);
+
+// Returns what a variable's value has to be, as `it is off, sampled or all`, where it is something
+// else. Empty where the value is right or empty.
+std::string why_wrong(const char* variable, std::string_view value);
+
+// Returns a line for each variable whose value is wrong: `MEMLEDGER_STACKS=some: it is …`.
+std::vector<std::string> wrong_variables(const Lookup& lookup);
 
 // Returns the first of RANK, OMPI_COMM_WORLD_RANK, PMI_RANK and SLURM_PROCID that is a number; 0
 // without.

@@ -1,6 +1,5 @@
 #include "runner/fit_command.h"
 
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -237,12 +236,7 @@ int fit_command(const FitOptions& options) {
     tell({"memledger fit: ", std::string(locations.status().message())});
     return kCannotRun;
   }
-  if (const absl::Status status = check_writable({options.json_file, options.svg_file});
-      !status.ok()) {
-    tell_error(kCommand, status);
-    return EXIT_FAILURE;
-  }
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, &note_signal);
+  note_signals(&note_signal);
   const auto found = find(options);
   if (caught_signal != 0) return 128 + caught_signal;
   if (!found.ok()) {

@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "runner/libtorch_release.h"
 #include "runner/program_file.h"
+#include "runner/program_kind.h"
 
 namespace memledger::runner {
 namespace {
@@ -92,7 +93,7 @@ std::string why_libtorch_does_not_fit(const std::string& program,
                                       const std::string& release) {
   const std::string path = find_program(program);
   // The linker would start such a program in place of telling of it.
-  if (!starts_with_dynamic_linker(path) || gains_privileges(path)) return "";
+  if (kind_of_program(path.c_str()) != ProgramKind::kGlibc || gains_privileges(path)) return "";
   const std::optional<std::string> needed = ask_linker(path, /*resolve_symbols=*/false);
   const std::string folder = needed ? folder_of_libtorch(*needed) : "";
   char version[64] = "";

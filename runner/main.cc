@@ -61,11 +61,11 @@ int main(int argc, char** argv) {
     memledger::write_standard_error(memledger::runner::general_help());
     return kUsageError;
   }
+  return_to_callers_folder();
   const auto request = memledger::runner::parse_command_line({argv + 1, argv + argc});
   if (!request.ok()) {
     memledger::tell({std::string(request.status().message())});
     return kUsageError;
   }
-  return_to_callers_folder();
   return std::visit([](const auto& options) { return carry_out(options); }, *request);
 }

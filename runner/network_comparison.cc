@@ -13,8 +13,10 @@
 #include <stdexcept>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "text/output.h"
 #include "virtual_gpu/profiles.h"
 
 namespace memledger::runner {
@@ -108,16 +110,14 @@ void log_addresses(const std::string& path, const std::vector<AddressCall>& real
                    const std::vector<AddressCall>& virtually) {
   if (real.size() != virtually.size())
     throw std::runtime_error("the two sides did not do the same calls");
-  std::FILE* const file = std::fopen(path.c_str(), "we");
-  if (file == nullptr) throw std::runtime_error("cannot write " + path);
-  fmt::print(file, "call,bytes,real,virtual\n");
+  std::string text = "call,bytes,real,virtual\n";
   size_t blocks = 0, as_far = 0, same_side = 0;
   const AddressCall *real_before = &real[0], *virtual_before = &virtually[0];
   for (size_t i = 0; i < real.size(); ++i) {
     const AddressCall &r = real[i], &v = virtually[i];
     if (r.call != v.call || r.bytes != v.bytes)
       throw std::runtime_error("the two sides did not do the same calls");
-    fmt::print(file, "{},{},{:#x},{:#x}\n", r.call, r.bytes, r.address, v.address);
+    text += fmt::format("{},{},{:#x},{:#x}\n", r.call, r.bytes, r.address, v.address);
     if (r.call != "allocate") continue;
     ++blocks;
     as_far += r.address - real[0].address == v.address - virtually[0].address ? 1 : 0;
@@ -126,8 +126,8 @@ void log_addresses(const std::string& path, const std::vector<AddressCall>& real
     real_before = &r;
     virtual_before = &v;
   }
-  const bool written = std::ferror(file) == 0;
-  if (std::fclose(file) != 0 || !written) throw std::runtime_error("cannot write " + path);
+  const absl::Status status = write_file(path, "addresses", text);
+  if (!status.ok()) throw std::runtime_error(std::string(status.message()));
   fmt::print(
       "{} of {} blocks lie as far from the first as on the virtual device, {} on the same side of "
       "the block before. All addresses: {}\n",

@@ -5,7 +5,6 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "runner/program_kind.h"
 
 namespace memledger::runner {
 namespace {
@@ -58,20 +58,11 @@ bool defines(std::ifstream& file, const Elf64_Ehdr& header, std::string_view nam
   return false;
 }
 
-bool has_interpreter(const std::vector<Elf64_Phdr>& parts) {
-  return std::any_of(parts.begin(), parts.end(),
-                     [](const Elf64_Phdr& part) { return part.p_type == PT_INTERP; });
-}
-
-// The dynamic linker that the program names; empty for none.
-std::string interpreter(std::ifstream& file, const std::vector<Elf64_Phdr>& parts) {
-  for (const Elf64_Phdr& part : parts) {
-    constexpr uint64_t kMaxBytes = 4096;
-    if (part.p_type != PT_INTERP || part.p_filesz == 0 || part.p_filesz > kMaxBytes) continue;
-    std::string path(part.p_filesz, '\0');
-    if (read_at(file, part.p_offset, path.data(), path.size())) return path.c_str();
-  }
-  return "";
+// Whether LibTorch is linked into the program.
+bool contains_libtorch(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  Elf64_Ehdr header;
+  return file && read_at(file, 0, &header) && defines(file, header, kLibTorchFunction);
 }
 
 }  // namespace
@@ -87,19 +78,6 @@ std::string find_program(const std::string& program) {
   return program;
 }
 
-bool starts_with_dynamic_linker(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  Elf64_Ehdr header;
-  if (!file || !read_at(file, 0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
-      header.e_ident[EI_CLASS] != ELFCLASS64)
-    return false;
-  std::vector<Elf64_Phdr> parts(header.e_phnum);
-  if (parts.empty() || !read_at(file, header.e_phoff, parts.data(), parts.size())) return false;
-  const std::string path_of_linker = interpreter(file, parts);
-  const std::string name = path_of_linker.substr(path_of_linker.rfind('/') + 1);
-  return name.rfind("ld-linux", 0) == 0;
-}
-
 bool gains_privileges(const std::string& path) {
   struct stat file {};
   if (stat(path.c_str(), &file) != 0) return false;
@@ -109,32 +87,33 @@ bool gains_privileges(const std::string& path) {
 
 Fitness check_program(const std::string& program) {
   const std::string path = find_program(program);
-  std::ifstream file(path, std::ios::binary);
-  char begin[2] = {};
-  if (!file || !read_at(file, 0, begin, 2) || access(path.c_str(), X_OK) != 0) return {};
-  if (std::memcmp(begin, "#!", 2) == 0) return {};
-  Elf64_Ehdr header;
-  if (!read_at(file, 0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    return {absl::StrCat(path,
-                         " is not a program: neither an ELF file nor a script that begins with #!"),
-            ""};
+  const ProgramKind kind = kind_of_program(path.c_str());
+  Fitness fitness;
+  fitness.takes_libraries = takes_preloaded_libraries(kind);
+  switch (kind) {
+    case ProgramKind::kUnknown:
+      break;
+    case ProgramKind::kOtherMachine:
+      fitness.refusal = path + " is not a program for x86-64";
+      break;
+    case ProgramKind::kOtherLinker:
+      fitness.refusal = path + " is not a program of glibc, but of another C library";
+      break;
+    case ProgramKind::kNoLinker:
+      // It may be a launcher, as tini and ld-linux.so are.
+      fitness.note = path +
+                     " is linked statically, or a loader: memledger watches the programs it "
+                     "starts, not the program itself";
+      break;
+    case ProgramKind::kGlibc:
+      break;
   }
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64) {
-    return {absl::StrCat(path, " is not a program for x86-64"), ""};
-  }
-  std::vector<Elf64_Phdr> parts(header.e_phnum);
-  if (parts.empty() || !read_at(file, header.e_phoff, parts.data(), parts.size())) return {};
-  if (defines(file, header, kLibTorchFunction)) {
-    return {absl::StrCat(path,
-                         " has LibTorch linked into it statically: link memledger into it, too, or "
-                         "link it with libtorch_cpu.so"),
-            ""};
-  }
-  if (has_interpreter(parts)) return {};
-  // It may be a launcher, as tini and ld-linux.so are.
-  return {"", absl::StrCat(path,
-                           " is linked statically, or a loader: memledger watches the programs it "
-                           "starts, not the program itself")};
+  const bool may_contain_libtorch = kind == ProgramKind::kGlibc || kind == ProgramKind::kNoLinker;
+  if (may_contain_libtorch && contains_libtorch(path))
+    fitness.refusal = path +
+                      " has LibTorch linked into it statically: link memledger into it, too, or "
+                      "link it with libtorch_cpu.so";
+  return fitness;
 }
 
 }  // namespace memledger::runner

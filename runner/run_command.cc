@@ -7,9 +7,11 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "prediction/measure_variables.h"
@@ -38,6 +40,7 @@ absl::Status preload(const std::vector<std::string>& libraries) {
     }
   }
   std::string value = absl::StrJoin(libraries, ":");
+  setenv(environment::kPreloaded, value.c_str(), /*overwrite=*/1);
   const char* const before = std::getenv("LD_PRELOAD");
   if (before != nullptr && *before != '\0') absl::StrAppend(&value, ":", before);
   setenv("LD_PRELOAD", value.c_str(), /*overwrite=*/1);
@@ -46,8 +49,24 @@ absl::Status preload(const std::vector<std::string>& libraries) {
 
 // Whether reports go to files, as this command line or the caller's environment says.
 bool writes_to_files(const RunOptions& options) {
+  if (options.log_folder) return !options.log_folder->empty();
   const char* const callers_folder = std::getenv(environment::kLog);
-  return !options.log_folder.empty() || (callers_folder != nullptr && *callers_folder != '\0');
+  return callers_folder != nullptr && *callers_folder != '\0';
+}
+
+// The variables of options that were given without a value: format() leaves those alone.
+std::vector<environment::Variable> taken_back(const RunOptions& options) {
+  std::vector<environment::Variable> variables;
+  const auto take_back = [&](const char* name, const std::optional<std::string>& option) {
+    if (option && option->empty()) variables.push_back({name, std::nullopt});
+  };
+  take_back(environment::kLog, options.log_folder);
+  take_back(environment::kSaveReport, options.saved_report);
+  take_back(environment::kTimeline, options.timeline);
+  take_back(environment::kStacks, options.stacks);
+  take_back(environment::kDetail, options.detail);
+  take_back(environment::kReportOn, options.report_on);
+  return variables;
 }
 
 environment::Settings settings_of(const RunOptions& options) {
@@ -56,14 +75,14 @@ environment::Settings settings_of(const RunOptions& options) {
   settings.report = is_wanted && (!options.quiet || writes_to_files(options));
   settings.full_report = options.full_report;
   settings.quiet = options.quiet;
-  settings.log_folder = options.log_folder;
-  settings.saved_report = options.saved_report;
-  settings.timeline = options.timeline;
-  settings.stacks = options.stacks;
-  settings.detail = options.detail;
+  settings.log_folder = options.log_folder.value_or("");
+  settings.saved_report = options.saved_report.value_or("");
+  settings.timeline = options.timeline.value_or("");
+  settings.stacks = options.stacks.value_or("");
+  settings.detail = options.detail.value_or("");
   settings.lines = options.lines;
-  settings.report_on = options.report_on;
-  settings.report_near = options.report_near.value_or(environment::kDefaultReportNear);
+  settings.report_on = options.report_on.value_or("");
+  settings.report_near = options.report_near;
   settings.process = getpid();  // which the program keeps
   std::error_code error;
   settings.folder = std::filesystem::current_path(error).string();
@@ -80,11 +99,23 @@ void set_variables(const std::vector<environment::Variable>& variables) {
   }
 }
 
-absl::Status set_environment(const RunOptions& options,
+// GCC's AddressSanitizer ends a program in which a library stands before its own, though ours work
+// there. The program's children are concerned as well.
+environment::Variable sanitizer_options() {
+  constexpr char kVariable[] = "ASAN_OPTIONS", kOption[] = "verify_asan_link_order";
+  const char* const of_caller = std::getenv(kVariable);
+  const std::string options = of_caller == nullptr ? "" : of_caller;
+  if (absl::StrContains(options, kOption)) return {kVariable, options};
+  return {kVariable, absl::StrCat(options, options.empty() ? "" : ":", kOption, "=0")};
+}
+
+absl::Status set_environment(const RunOptions& options, bool takes_libraries,
                              std::vector<std::string>* virtual_gpu_libraries_used) {
   absl::StatusOr<Locations> locations = find_locations();
   if (!locations.ok()) return locations.status();
   std::vector<environment::Variable> variables = environment::format(settings_of(options));
+  for (environment::Variable& variable : taken_back(options))
+    variables.push_back(std::move(variable));
   variables.push_back({environment::kLibrary, locations->library});
   variables.push_back({environment::kLibTorch, MEMLEDGER_LIBTORCH});
   variables.push_back({kRunVariable, run_that_begins_now()});
@@ -102,22 +133,36 @@ absl::Status set_environment(const RunOptions& options,
     if (std::getenv(kTritonDriver) == nullptr)
       variables.push_back({kTritonDriver, locations->virtual_gpu_folder});
   }
+  if (!takes_libraries) {
+    set_variables(variables);
+    return absl::OkStatus();
+  }
+  variables.push_back(sanitizer_options());
   set_variables(variables);
   return preload(libraries);
+}
+
+std::string what_is_missing(const Fitness& fitness) {
+  if (fitness.refusal.empty()) return fitness.note;
+  return absl::StrCat(fitness.refusal, fitness.takes_libraries
+                                           ? ". It runs, but is not watched"
+                                           : ". It runs, but neither it nor what it starts is "
+                                             "watched");
 }
 
 }  // namespace
 
 int run_program(const RunOptions& options) {
-  std::vector<std::string> virtual_gpu_libraries_used;
-  if (const absl::Status status = set_environment(options, &virtual_gpu_libraries_used);
-      !status.ok()) {
-    tell({"memledger run: ", std::string(status.message())});
+  const Fitness fitness = check_program(options.program[0]);
+  if (!fitness.refusal.empty() && !options.virtual_gpu.empty()) {
+    tell({"memledger run: ", fitness.refusal, ", so it cannot have a virtual GPU"});
     return kCannotRun;
   }
-  const Fitness fitness = check_program(options.program[0]);
-  if (!fitness.refusal.empty()) {
-    tell({"memledger run: ", fitness.refusal});
+  std::vector<std::string> virtual_gpu_libraries_used;
+  if (const absl::Status status =
+          set_environment(options, fitness.takes_libraries, &virtual_gpu_libraries_used);
+      !status.ok()) {
+    tell({"memledger run: ", std::string(status.message())});
     return kCannotRun;
   }
   if (!virtual_gpu_libraries_used.empty()) {
@@ -128,7 +173,8 @@ int run_program(const RunOptions& options) {
       return kCannotRun;
     }
   }
-  if (!fitness.note.empty() && !options.quiet) tell({"memledger run: ", fitness.note});
+  if (const std::string note = what_is_missing(fitness); !note.empty() && !options.quiet)
+    tell({"memledger run: ", note});
   std::vector<char*> argv;
   for (const std::string& word : options.program) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

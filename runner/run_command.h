@@ -14,15 +14,16 @@ struct RunOptions {
   bool full_report = false;  // with its tables
   environment::LineSettings lines;
   bool no_default_columns = false;
-  std::string virtual_gpu;         // empty: the GPUs that are there
-  std::string calibration;         // of the virtual GPU, a file; empty: none
-  std::string log_folder;          // empty: standard error
-  std::string saved_report;        // empty: none
-  std::string timeline;            // empty: none
-  std::string detail;              // all, names; empty: all
-  std::string stacks;              // off, sampled, all; empty: as environment::kStacks says
-  std::string report_on;           // a signal's name; empty: none
-  std::optional<int> report_near;  // percent of the control group's limit; 0: never
+  std::string virtual_gpu;  // empty: the GPUs that are there
+  std::string calibration;  // of the virtual GPU, a file; empty: none
+  // Unset: what the caller's variable says; empty: what is so without both.
+  std::optional<std::string> log_folder;    // empty: standard error
+  std::optional<std::string> saved_report;  // empty: none
+  std::optional<std::string> timeline;      // empty: none
+  std::optional<std::string> detail;        // all, names; empty: all
+  std::optional<std::string> stacks;     // off, sampled, all; empty: as environment::kStacks says
+  std::optional<std::string> report_on;  // a signal's name; empty: none
+  std::optional<int> report_near;        // percent of the control group's limit; 0: never
   std::vector<std::string> program;
 };
 

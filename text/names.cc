@@ -100,4 +100,13 @@ std::string dot_text(std::string_view text) {
 
 std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
+std::string file_ending(std::string_view path) {
+  const std::string_view name = base_name(path);
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return "";
+  std::string ending(name.substr(dot));
+  for (char& c : ending) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return ending;
+}
+
 }  // namespace memledger

@@ -26,4 +26,8 @@ std::string dot_text(std::string_view text);
 // Returns what follows the last `/` of a path.
 std::string_view base_name(std::string_view path);
 
+// Returns the ending of a path's file name in lower case, with its dot: `.json` of `out/r.JSON`.
+// Empty where the name has none.
+std::string file_ending(std::string_view path);
+
 }  // namespace memledger

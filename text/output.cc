@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <exception>
 #include <memory>
@@ -212,8 +214,40 @@ bool is_own_descriptor(const std::string& folder, const std::string& name, int& 
   if (name.empty() || name.size() > 9 || name.find_first_not_of("0123456789") != std::string::npos)
     return false;
   if (!real_path("/proc/self/fd", own) || own != folder) return false;
-  descriptor = std::atoi(name.c_str());
+  descriptor = static_cast<int>(std::strtol(name.c_str(), nullptr, 10));
   return true;
+}
+
+// Whether another user may have put an entry into a folder such as /tmp to lead us astray. Linux
+// follows no such link and writes no such file either, unless its sysctls protected_* are off.
+bool is_planted(const struct stat& entry, const std::string& folder) {
+  constexpr mode_t kEverybodys = S_ISVTX | S_IWOTH;
+  struct stat found;
+  return entry.st_uid != ::geteuid() && ::stat(folder.c_str(), &found) == 0 &&
+         (found.st_mode & kEverybodys) == kEverybodys && entry.st_uid != found.st_uid;
+}
+
+// Whether a link on the way to a folder, or the folder's own name, is planted.
+bool leads_over_planted_link(std::string folder) {
+  int links = 0;
+  for (size_t end = 0; end != std::string::npos && links < kMostLinks;) {
+    end = folder.find('/', end + 1);
+    const std::string entry = folder.substr(0, end);
+    struct stat found;
+    if (entry.empty() || ::lstat(entry.c_str(), &found) != 0 || !S_ISLNK(found.st_mode)) continue;
+    const size_t slash = entry.rfind('/');
+    const std::string in = slash == std::string::npos ? "." : entry.substr(0, slash + 1);
+    if (is_planted(found, in)) return true;
+    std::array<char, PATH_MAX> link;
+    const ssize_t length = ::readlink(entry.c_str(), link.data(), link.size());
+    if (length <= 0) continue;
+    const std::string rest = end == std::string::npos ? "" : folder.substr(end);
+    const std::string there(link.data(), static_cast<size_t>(length));
+    folder = (there[0] == '/' ? there : in + "/" + there) + rest;
+    end = 0;
+    ++links;
+  }
+  return false;
 }
 
 // Returns errno, or 0.
@@ -223,11 +257,11 @@ int find_target(const std::string& spelt, Target& target) {
     const size_t slash = at.rfind('/');
     target.name = slash == std::string::npos ? at : at.substr(slash + 1);
     if (target.name.empty() || target.name == "." || target.name == "..") return EISDIR;
-    if (!real_path(slash == std::string::npos ? "."
-                   : slash == 0               ? "/"
-                                              : at.substr(0, slash),
-                   target.folder))
-      return errno;
+    const std::string folder = slash == std::string::npos ? "."
+                               : slash == 0               ? "/"
+                                                          : at.substr(0, slash);
+    if (leads_over_planted_link(folder)) return EACCES;
+    if (!real_path(folder, target.folder)) return errno;
     if (is_of_descriptors(target.folder)) {
       target.path = target.folder + "/" + target.name;
       target.of_another = !is_own_descriptor(target.folder, target.name, target.descriptor);
@@ -235,6 +269,7 @@ int find_target(const std::string& spelt, Target& target) {
     }
     target.path = target.folder == "/" ? "/" + target.name : target.folder + "/" + target.name;
     if (::lstat(target.path.c_str(), &target.status) != 0) return errno == ENOENT ? 0 : errno;
+    if (is_planted(target.status, target.folder)) return EACCES;
     if (!S_ISLNK(target.status.st_mode)) {
       target.exists = true;
       return S_ISDIR(target.status.st_mode) ? EISDIR : 0;
@@ -243,9 +278,20 @@ int find_target(const std::string& spelt, Target& target) {
     const ssize_t length = ::readlink(target.path.c_str(), link.data(), link.size());
     if (length < 0) return errno;
     at.assign(link.data(), static_cast<size_t>(length));
-    if (at.empty() || at[0] != '/') at = target.folder + "/" + at;
+    if (at.empty() || at[0] != '/') at.insert(0, target.folder + "/");
   }
   return ELOOP;
+}
+
+struct Note {
+  char* place = nullptr;
+  size_t size = 0;
+} temporary_note;
+
+void note_temporary(const std::string& path) noexcept {
+  if (path.size() >= temporary_note.size) return;
+  std::copy(path.begin(), path.end(), temporary_note.place);
+  temporary_note.place[path.size()] = '\0';
 }
 
 // Makes a file beside the target and returns its path; returns "" and sets errno if it cannot.
@@ -255,7 +301,10 @@ std::string make_temporary(const Target& target, int& descriptor) {
     const std::string path = target.folder + "/" + stem + "." + std::to_string(::getpid()) + "-" +
                              std::to_string(number) + ".part";
     descriptor = open_exclusively(path);
-    if (descriptor >= 0) return path;
+    if (descriptor >= 0) {
+      note_temporary(path);
+      return path;
+    }
     if (errno == ENAMETOOLONG && stem != "memledger") {
       stem = "memledger";
     } else if (errno != EEXIST) {
@@ -263,6 +312,11 @@ std::string make_temporary(const Target& target, int& descriptor) {
     }
   }
   return "";
+}
+
+void remove_temporary(const std::string& path) noexcept {
+  ::unlink(path.c_str());
+  note_temporary("");
 }
 
 // Gives the new file the owner and mode of the file that it will replace.
@@ -296,7 +350,7 @@ absl::StatusOr<std::string> write_beside(const Target& target, std::string_view 
   if (temporary.empty()) return cannot_write(what, path, errno);
   if (target.exists) keep_mode(descriptor, target.status);
   if (absl::Status status = write_and_close(descriptor, what, path, write); !status.ok()) {
-    ::unlink(temporary.c_str());
+    remove_temporary(temporary);
     return status;
   }
   return temporary;
@@ -304,14 +358,68 @@ absl::StatusOr<std::string> write_beside(const Target& target, std::string_view 
 
 absl::Status put_in_place(const std::string& temporary, const std::string& final_path,
                           std::string_view what, const std::string& path) {
-  if (::rename(temporary.c_str(), final_path.c_str()) == 0) return absl::OkStatus();
+  if (::rename(temporary.c_str(), final_path.c_str()) == 0) {
+    note_temporary("");
+    return absl::OkStatus();
+  }
   const int error = errno;
-  ::unlink(temporary.c_str());
+  remove_temporary(temporary);
   return cannot_write(what, path, error);
 }
 
 int64_t nanoseconds(const timespec& time) {
   return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
+}
+int64_t now_by(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return nanoseconds(now);
+}
+
+// Returns the start of this machine as 16 digits; empty: unknown.
+std::string this_boot() {
+  std::array<char, 64> id;
+  const int descriptor = away_from_standard(
+      ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (descriptor < 0) return "";
+  const ssize_t size = ::read(descriptor, id.data(), id.size());
+  ::close(descriptor);
+  if (size <= 0) return "";
+  // FNV-1a: files need not carry the machine's own number.
+  uint64_t hash = 0xcbf29ce484222325;
+  for (ssize_t i = 0; i < size; ++i)
+    hash = (hash ^ static_cast<unsigned char>(id[static_cast<size_t>(i)])) * 0x100000001b3;
+  std::array<char, 17> text;
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(hash));
+  return text.data();
+}
+
+// Splits into as many parts as are asked for; false: there are not so many.
+template <size_t kParts>
+bool split(std::string_view text, char separator, std::array<std::string, kParts>& parts) {
+  for (size_t i = 0; i < kParts; ++i) {
+    const size_t end = i + 1 < kParts ? text.find(separator) : text.size();
+    if (end == std::string_view::npos) return false;
+    parts[i] = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return true;
+}
+
+int64_t number_in(const std::string& text) { return std::strtoll(text.c_str(), nullptr, 10); }
+
+// Which run wrote a file, and when.
+struct RunStamp {
+  std::string run, writer, boot;
+  int64_t boot_ns = 0;
+};
+bool read_stamp(const std::string& path, RunStamp& stamp) {
+  std::array<char, 256> text;
+  std::array<std::string, 4> parts;
+  const ssize_t size = ::getxattr(path.c_str(), kRunAttribute, text.data(), text.size());
+  if (size <= 0 || !split({text.data(), static_cast<size_t>(size)}, ' ', parts)) return false;
+  stamp = {parts[0], parts[1], parts[2], number_in(parts[3])};
+  return true;
 }
 
 // Keeps other processes from taking a path between our look and our rename. Goes on without a lock
@@ -339,7 +447,21 @@ class FolderLock {
   const int descriptor_;
 };
 
+bool is_writable(const char* path, int mode) {
+  return ::faccessat(AT_FDCWD, path, mode, AT_EACCESS) == 0;
+}
+
+// A folder such as /tmp lets only a file's owner replace it.
+bool may_replace(const Target& target) {
+  struct stat folder;
+  if (::stat(target.folder.c_str(), &folder) != 0 || (folder.st_mode & S_ISVTX) == 0) return true;
+  const uid_t user = ::geteuid();
+  return user == 0 || user == folder.st_uid || user == target.status.st_uid;
+}
+
 }  // namespace
+
+void note_temporary_in(char* place, size_t size) noexcept { temporary_note = {place, size}; }
 
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
@@ -424,7 +546,45 @@ absl::Status write_file(const std::string& path, std::string_view what, std::str
   return write_file(path, what, [text](std::ostream& out) { out << text; });
 }
 
+// The nearest folder that exists decides where others will be made.
+int why_folder_not_writable(std::string folder) {
+  if (leads_over_planted_link(folder)) return EACCES;
+  struct stat found;
+  while (::stat(folder.c_str(), &found) != 0) {
+    if (errno != ENOENT) return errno;
+    if (::lstat(folder.c_str(), &found) == 0) return ENOENT;  // a link to nowhere
+    const size_t end = folder.find_last_not_of('/');
+    const size_t slash = end == std::string::npos ? end : folder.rfind('/', end);
+    folder = slash == std::string::npos ? "." : slash == 0 ? "/" : folder.substr(0, slash);
+  }
+  if (!S_ISDIR(found.st_mode)) return ENOTDIR;
+  return is_writable(folder.c_str(), W_OK | X_OK) ? 0 : errno;
+}
+
+int why_not_writable(const std::string& path, bool makes_folders) {
+  Target target;
+  if (const int error = find_target(path, target); error != 0) {
+    if (error != ENOENT || !makes_folders) return error;
+    const size_t slash = path.rfind('/');
+    return slash == std::string::npos ? error : why_folder_not_writable(path.substr(0, slash));
+  }
+  if (target.descriptor >= 0) {
+    const int flags = ::fcntl(target.descriptor, F_GETFL);
+    if (flags < 0) return errno;
+    return (flags & O_ACCMODE) == O_RDONLY ? EBADF : 0;
+  }
+  if (target.exists && !is_writable(target.path.c_str(), W_OK)) return errno;
+  if (target.in_place()) return 0;
+  if (!is_writable(target.folder.c_str(), W_OK | X_OK)) return errno;
+  return target.exists && !may_replace(target) ? EPERM : 0;
+}
+
 int make_new_file(const std::string& stem, std::string_view extension, NewFile& file) {
+  const size_t slash = stem.rfind('/');
+  if (slash != std::string::npos && leads_over_planted_link(stem.substr(0, slash))) {
+    file.path = stem + std::string(extension);
+    return EACCES;
+  }
   for (int number = 1; number <= kMostFilesOfOneName; ++number) {
     file.path = stem + (number == 1 ? "" : "-" + std::to_string(number)) + std::string(extension);
     file.descriptor = open_exclusively(file.path);
@@ -439,11 +599,13 @@ absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_
   NewFile file;
   if (const int error = make_new_file(stem, extension, file); error != 0)
     return cannot_write(what, file.path, error);
+  note_temporary(file.path);
   if (absl::Status status = write_and_close(file.descriptor, what, file.path, write);
       !status.ok()) {
-    ::unlink(file.path.c_str());
+    remove_temporary(file.path);
     return status;
   }
+  note_temporary("");
   return std::move(file.path);
 }
 
@@ -452,18 +614,45 @@ absl::StatusOr<std::string> write_new_file(const std::string& stem, std::string_
   return write_new_file(stem, extension, what, [text](std::ostream& out) { out << text; });
 }
 
-int open_to_append(const std::string& path) noexcept { return open_file(path, O_CREAT | O_APPEND); }
-
-std::string run_that_begins_now() {
-  // The clock of file systems' time stamps, which is behind the precise one.
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME_COARSE, &now);
-  return std::to_string(nanoseconds(now));
+int open_to_append(const std::string& path) noexcept {
+  try {
+    Target target;
+    if (const int error = find_target(path, target); error != 0) {
+      errno = error;
+      return -1;
+    }
+    return target.in_place() ? open_file(path, O_CREAT | O_APPEND)
+                             : open_file(target.path, O_CREAT | O_APPEND | O_NOFOLLOW);
+  } catch (const std::exception&) {
+    errno = ENOMEM;
+    return -1;
+  }
 }
 
-RunFile::RunFile(std::string path) : path_(std::move(path)), before_(identity_of(path_)) {
-  const char* const began = secure_getenv(kRunVariable);
-  if (began != nullptr) run_began_ns_ = std::strtoll(began, nullptr, 10);
+RunTime run_time() {
+  return {now_by(CLOCK_REALTIME), now_by(CLOCK_REALTIME_COARSE), now_by(CLOCK_BOOTTIME)};
+}
+
+std::string run_that_begins_now(RunClock clock) {
+  const RunTime now = clock();
+  return std::to_string(now.file_ns) + "-" + this_boot() + "-" + std::to_string(now.boot_ns) + "-" +
+         std::to_string(::getpid());
+}
+
+RunFile::RunFile(std::string path, RunClock clock)
+    : path_(std::move(path)),
+      clock_(clock),
+      before_(identity_of(path_)),
+      boot_(this_boot()),
+      process_(::getpid()) {
+  writer_ = std::to_string(process_) + "-" + std::to_string(clock().boot_ns);
+  const char* const run = secure_getenv(kRunVariable);
+  has_runner_ = run != nullptr && *run != '\0' && std::strchr(run, ' ') == nullptr;
+  run_ = has_runner_ ? run : run_that_begins_now(clock);
+  std::array<std::string, 4> parts;
+  if (split(run_, '-', parts) && parts[1] == boot_ && !boot_.empty())
+    began_boot_ns_ = number_in(parts[2]);
+  if (has_runner_) began_file_ns_ = number_in(run_);
 }
 
 RunFile::Identity RunFile::identity_of(const std::string& path) {
@@ -472,36 +661,62 @@ RunFile::Identity RunFile::identity_of(const std::string& path) {
   return {true, status.st_dev, status.st_ino, nanoseconds(status.st_ctim)};
 }
 
-absl::StatusOr<std::string> RunFile::write(std::string_view what, const Write& write) const {
+RunFile::Taker RunFile::taker_of(const std::string& path) const {
+  const Identity now = identity_of(path);
+  if (!now.exists) return Taker::kNobody;
+  const bool changed = now.device != before_.device || now.inode != before_.inode ||
+                       now.changed_ns != before_.changed_ns;
+  RunStamp stamp;
+  if (read_stamp(path, stamp)) {
+    if (stamp.run == run_) return stamp.writer == writer_ ? Taker::kNobody : Taker::kThisRun;
+    const bool is_comparable = began_boot_ns_ != 0 && stamp.boot == boot_;
+    if (is_comparable ? stamp.boot_ns >= began_boot_ns_ : changed)
+      return has_runner_ ? Taker::kAnotherRun : Taker::kUnknown;
+    return changed ? Taker::kUnknown : Taker::kNobody;
+  }
+  if (changed) return Taker::kUnknown;
+  // A file from the future was made before the clock was set back.
+  const bool seems_newer =
+      began_file_ns_ != 0 && now.changed_ns > began_file_ns_ && now.changed_ns <= clock_().wall_ns;
+  return seems_newer ? Taker::kUnknown : Taker::kNobody;
+}
+
+std::string RunFile::stamp() const {
+  return run_ + " " + writer_ + " " + (boot_.empty() ? "?" : boot_) + " " +
+         std::to_string(clock_().boot_ns);
+}
+
+absl::StatusOr<RunFile::Written> RunFile::write(std::string_view what, const Write& write) const {
   Target target;
   if (const int error = find_target(path_, target); error != 0)
     return cannot_write(what, path_, error);
   if (target.in_place()) {
     const absl::Status status = write_in_place(target, what, path_, write);
     if (!status.ok()) return status;
-    return path_;
+    return Written{path_};
   }
   const absl::StatusOr<std::string> temporary = write_beside(target, what, path_, write);
   if (!temporary.ok()) return temporary.status();
+  Taker taker;
   {
     const FolderLock lock(target.folder);
-    const Identity now = identity_of(target.path);
-    const bool is_old = now.device == before_.device && now.inode == before_.inode &&
-                        now.changed_ns == before_.changed_ns &&
-                        (run_began_ns_ == 0 || now.changed_ns <= run_began_ns_);
-    if (!now.exists || is_old) {
+    const std::string stamp = this->stamp();
+    if (::setxattr(temporary->c_str(), kRunAttribute, stamp.data(), stamp.size(), 0) != 0)
+      errno = 0;  // some file systems have no attributes
+    taker = taker_of(target.path);
+    if (taker == Taker::kNobody) {
       const absl::Status status = put_in_place(*temporary, target.path, what, path_);
       if (!status.ok()) return status;
-      return path_;
+      return Written{path_};
     }
   }
   const size_t dot = target.name.rfind('.');
   const std::string stem = target.name.substr(0, dot == 0 ? std::string::npos : dot);
   const std::string extension = target.name.substr(stem.size());
   NewFile own;
-  if (const int error = make_new_file(target.folder + "/" + stem + "." + std::to_string(::getpid()),
+  if (const int error = make_new_file(target.folder + "/" + stem + "." + std::to_string(process_),
                                       extension, own)) {
-    ::unlink(temporary->c_str());
+    remove_temporary(*temporary);
     return cannot_write(what, own.path, error);
   }
   ::close(own.descriptor);
@@ -511,7 +726,7 @@ absl::StatusOr<std::string> RunFile::write(std::string_view what, const Write& w
     ::unlink(own.path.c_str());
     return status;
   }
-  return own.path;
+  return Written{own.path, taker};
 }
 
 }  // namespace memledger

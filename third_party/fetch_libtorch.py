@@ -22,6 +22,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -157,7 +158,8 @@ def fetch(dest, wheels, use=lambda requirement, wheel: None):
 
 def remove_old_releases(store, kept):
     """Removes all releases but `kept` and those used last, by their folders' times."""
-    releases = [folder for folder in store.glob("torch-*") if folder.is_dir() and folder != kept]
+    ours = re.compile(r"torch-[0-9.]+-[0-9a-f]{12}")
+    releases = [folder for folder in store.iterdir() if ours.fullmatch(folder.name) and (folder / "torch").is_dir() and folder != kept]
     releases.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in releases[KEEP_RELEASES - 1:]:
         shutil.rmtree(folder, ignore_errors=True)

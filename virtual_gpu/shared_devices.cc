@@ -142,6 +142,13 @@ bool lock_file(int file, int operation) {
   return status == 0;
 }
 
+// The folder is everybody's: another user may have made the file first, or given our own file of
+// something else this name as well. One without a name has just been removed.
+bool is_ours_alone(const struct stat& found) {
+  return S_ISREG(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & 077) == 0 &&
+         found.st_nlink <= 1;
+}
+
 std::string reason(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
 
 }  // namespace
@@ -201,9 +208,8 @@ bool SharedDevices::attach(std::string* error) {
       return false;
     }
     struct stat found;
-    if (fstat(file.number(), &found) != 0 || !S_ISREG(found.st_mode) || found.st_uid != geteuid() ||
-        (found.st_mode & 077)) {
-      *error = path_ + " is not a file of this user's alone";
+    if (fstat(file.number(), &found) != 0 || !is_ours_alone(found)) {
+      *error = path_ + " is not a file of this user's alone: choose another name";
       return false;
     }
     // Whoever joins or leaves holds it: the last one that leaves removes the file.
@@ -591,8 +597,8 @@ void SharedDevices::remove_unused_files() const {
     if (path == path_) continue;
     const File file(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
     struct stat found;
-    if (!file || fstat(file.number(), &found) != 0 || !S_ISREG(found.st_mode) ||
-        found.st_uid != geteuid() || found.st_size != static_cast<off_t>(sizeof(State)) ||
+    if (!file || fstat(file.number(), &found) != 0 || !is_ours_alone(found) ||
+        found.st_size != static_cast<off_t>(sizeof(State)) ||
         !lock_file(file.number(), LOCK_EX | LOCK_NB))
       continue;
     void* const mapped = mmap(nullptr, sizeof(State), PROT_READ, MAP_SHARED, file.number(), 0);

@@ -5,7 +5,7 @@ import gc
 import os
 import pathlib
 import re
-from typing import Any, List, Optional
+from typing import Any, List, Optional, TypeVar
 
 try:
     import torch
@@ -281,7 +281,29 @@ def encode(text: Optional[str]) -> Optional[bytes]:
     return encoded
 
 
-class Handle:
+class OfThisProcess:
+    """What belongs to this process and has one owner. A copy, deep or not, is the object itself, as with a
+    logging.Logger: a model that has one as an attribute can be copied. Pickling is refused."""
+
+    # What to do instead of pickling.
+    _instead = "leave it out, as torch.save(model.state_dict()) does"
+
+    def __copy__(self: "_Same") -> "_Same":
+        return self
+
+    def __deepcopy__(self: "_Same", memo: Any) -> "_Same":
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"memledger: a {type(self).__name__} cannot be pickled, as it belongs to this process: {self._instead}"
+        )
+
+
+_Same = TypeVar("_Same", bound=OfThisProcess)
+
+
+class Handle(OfThisProcess):
     """What a `memledger_…_new` has made, until the last reference to it goes."""
 
     def __init__(self, kind: str, *arguments: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
-from ._library import Handle, call, encode, plain
+from ._library import Handle, OfThisProcess, call, encode, plain
 
 _PARAMETER, _BUFFER = 0, 1
 _PLAIN = (torch.nn.Parameter, torch.Tensor)
@@ -42,7 +42,7 @@ def _states_of(value: Any, slot: str) -> Iterator[Tuple[str, torch.Tensor]]:
             yield from _states_of(one, f"{slot}.{name}" if slot else str(name))
 
 
-class Mirror:
+class Mirror(OfThisProcess):
     """A tree of parts in C++ that has the module's tensors while it is filled, and none else. Holds the module
     weakly."""
 
@@ -81,7 +81,7 @@ class Mirror:
                         call("module_tensor", self.handle, where, encode(name + suffix), role, one._cdata)
 
 
-class Registered:
+class Registered(OfThisProcess):
     """The modules and optimizers that a reporter or tracker was given. Names are read anew at each use."""
 
     def __init__(self, kind: str, handle: Handle) -> None:

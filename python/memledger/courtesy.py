@@ -9,7 +9,7 @@ from . import _library
 from ._modules import parts_of
 
 
-class Courtesy:
+class Courtesy(_library.OfThisProcess):
     """Moves the storages of live tensors to host memory or a file, in place under the tensors, and brings them back bit
     for bit.
 
@@ -20,7 +20,7 @@ class Courtesy:
 
     Without anything added it moves all that memledger knows on CUDA devices. ``place``: ``pageable``, ``pinned`` or
     ``file``. While yielded, what asks for a tensor's data raises. Both methods raise ``memledger.Error``; if
-    ``yield_memory()`` does, nothing was moved.
+    ``yield_memory()`` does, nothing was moved. ``copy.deepcopy`` gives the same object; it cannot be pickled.
     """
 
     def __init__(

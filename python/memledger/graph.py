@@ -53,8 +53,11 @@ class SavedTensor:
         return f"SavedTensor({self.node}.{self.slot}, {self.shape}, {self.dtype}, {self.storage_bytes} bytes)"
 
 
-class SavedTensors:
-    """The account of a graph."""
+class SavedTensors(_library.OfThisProcess):
+    """The account of a graph. It does not change: ``copy.deepcopy`` gives the same object. To pickle it, take
+    ``to_dict()``."""
+
+    _instead = "pickle its to_dict() or to_json()"
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle

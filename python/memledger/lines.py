@@ -35,7 +35,7 @@ def _name(function: Any) -> str:
     return str(_plain(function).__qualname__).replace("<locals>.", "")
 
 
-class LineProfiler:
+class LineProfiler(_library.OfThisProcess):
     """Profiles Python functions line by line: the highest figures of the device while each line ran.
 
         with memledger.LineProfiler(outer, inner) as profiler:
@@ -43,8 +43,11 @@ class LineProfiler:
         profiler.display()
 
     Without an explicit target it looks at cuda:0 once that is used, until then at the CPU. Takes Python's stack at each
-    allocation and free while enabled, some 10 µs each. Resets none of LibTorch's statistics.
+    allocation and free while enabled, some 10 µs each. Resets none of LibTorch's statistics. ``copy.deepcopy`` gives the same
+    profiler; to pickle what it recorded, take ``to_json()``.
     """
+
+    _instead = "pickle its to_json()"
 
     def __init__(self, *functions: Callable[..., Any], target_gpu: Any = None) -> None:
         self._handle = _library.Handle("lines")

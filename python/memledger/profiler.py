@@ -9,7 +9,7 @@ from . import _library
 from ._modules import Mirror
 
 
-class MemoryProfiler:
+class MemoryProfiler(_library.OfThisProcess):
     """Prints what each iteration takes: the cache, feature maps, weights, their gradients.
 
         profiler = memledger.memory_profiler(model, print_period=5, csv=True)
@@ -19,6 +19,7 @@ class MemoryProfiler:
         profiler.epoch_end()
 
     The CSV is in ``csv_folder``, with exact bytes. ``device``: that of the first parameter. Holds nothing alive.
+    ``copy.deepcopy`` gives the same profiler; it cannot be pickled.
     """
 
     def __init__(

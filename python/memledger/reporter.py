@@ -10,14 +10,15 @@ from . import _library
 from ._modules import Registered
 
 
-class MemReporter:
+class MemReporter(_library.OfThisProcess):
     """Lists who holds the memory of each device: parameters, gradients, optimizer state, inputs, what autograd saved,
     and by operator whatever has no name.
 
         reporter = memledger.MemReporter(model)
         reporter.add_optimizer(optimizer).report(verbose=True)
 
-    Holds nothing alive: names end with their modules and tensors. Methods raise ``memledger.Error``.
+    Holds nothing alive: names end with their modules and tensors. Methods raise ``memledger.Error``. ``copy.deepcopy``
+    of one, or of a model that has one, gives the same reporter; it cannot be pickled.
     """
 
     def __init__(self, model: Optional[torch.nn.Module] = None) -> None:

@@ -10,7 +10,7 @@ from . import _library
 from ._modules import Registered
 
 
-class MemTracker:
+class MemTracker(_library.OfThisProcess):
     """Writes a log of the tensors that came and went between two lines of a program.
 
         tracker = memledger.MemTracker()     # ./30-Apr-21-20:25:29-gpu_mem_track.txt
@@ -19,7 +19,8 @@ class MemTracker:
         tracker.track("after backward")
 
     ``detail=False`` writes the ``At`` lines only. ``path`` is the folder of the log. ``device``: a torch.device, its
-    text, or a GPU's number; by default cuda:0 if there is one, else the CPU. Holds nothing alive.
+    text, or a GPU's number; by default cuda:0 if there is one, else the CPU. Holds nothing alive. ``copy.deepcopy`` of one, or of
+    a model that has one, gives the same tracker with the same log; it cannot be pickled.
     """
 
     def __init__(

@@ -44,6 +44,8 @@ void pause_processor() noexcept {
 #endif
 }
 
+std::atomic<void (*)()> give_up_now{nullptr};
+
 int64_t now_ns() noexcept {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -52,12 +54,17 @@ int64_t now_ns() noexcept {
 
 }  // namespace
 
+void nobody_lets_go(void (*give_up)()) noexcept {
+  give_up_now.store(give_up, std::memory_order_relaxed);
+}
+
 void Backoff::wait(std::atomic<uint32_t>& word, uint32_t value) noexcept {
+  if (const auto give_up = give_up_now.load(std::memory_order_relaxed)) give_up();
   // An instant takes 30 microseconds, and who sleeps is back after 60 at best; where others want
   // the processor, after milliseconds.
   constexpr int64_t kSpinNs = 50'000;
-  // Whoever copies much lets others in within that time. What is held for longer is so for good: a
-  // copy of the process has no thread that would let go (runner/inside/write_in_copy.cc).
+  // Whoever copies much lets others in within that time. What is held for longer is so for good, as
+  // after a fork.
   constexpr int kShortSleeps = 64;
   constexpr long kLongestShortNs = 500'000;
   constexpr long kLongestNs = 16'000'000;

@@ -64,6 +64,10 @@ class ABSL_SCOPED_LOCKABLE LockHolder {
   Lock& lock_;
 };
 
+// For a copy of the process, which has one thread: a held lock stays held. `give_up` is called in
+// the place of waiting for a brief lock, and does not return.
+void nobody_lets_go(void (*give_up)()) noexcept;
+
 // What a thread does that waits for a brief lock: it spins for 50 microseconds, then sleeps for
 // longer and longer.
 class Backoff {

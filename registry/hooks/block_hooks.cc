@@ -9,6 +9,7 @@
 #include "registry/core/growing_map.h"
 #include "registry/core/ledger_events.h"
 #include "registry/core/lock.h"
+#include "registry/hooks/close_books.h"
 #include "registry/hooks/demand_observer.h"
 #include "registry/hooks/external_storages.h"
 #include "registry/hooks/stack_sampler.h"
@@ -171,6 +172,7 @@ ABSL_ATTRIBUTE_NOINLINE c10::DeleterFnPtr note_freed(WatchedType type, core::Thr
 template <WatchedType kType, size_t kWrapper>
 void free_tracked(void* context) {
   core::calling_out();
+  if (ABSL_PREDICT_FALSE(RegistryState::get().closed.load(std::memory_order_relaxed))) return;
   core::ThreadContext& thread = core::this_thread();
   core::DeviceKey device;
   int64_t nbytes = 0;
@@ -286,6 +288,12 @@ void tell_demand(int64_t nbytes) noexcept {
   observer(nbytes);
 }
 
+void close_books() noexcept {
+  RegistryState& state = RegistryState::get();
+  state.closed.store(true, std::memory_order_relaxed);
+  state.active.store(false, std::memory_order_relaxed);
+}
+
 void note_unseen(WatchedType type) noexcept {
   RegistryState& state = RegistryState::get();
   Unseen& unseen = state.unseen_of(type);
@@ -336,7 +344,7 @@ void note_raw_allocated(core::ThreadContext& thread, core::DeviceKey device, con
 
 void note_raw_freed(const void* data) noexcept {
   core::calling_out();
-  if (data == nullptr) return;
+  if (data == nullptr || RegistryState::get().closed.load(std::memory_order_relaxed)) return;
   const auto death = RegistryState::get().ledger.note_death(address_of(data));
   if (!death) return;
   let_go(death->owner);

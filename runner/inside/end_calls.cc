@@ -4,11 +4,14 @@
 #include "runner/inside/end_calls.h"
 
 #include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "runner/inside/real_function.h"
 
 namespace {
 
+using memledger::inside::OwnActionObserver;
 using memledger::inside::RealFunction;
 using memledger::inside::SuddenExitObserver;
 
@@ -18,6 +21,7 @@ using Sigaction = int (*)(int, const struct sigaction*, struct sigaction*);
 constexpr int kMostSignals = 64;
 
 SuddenExitObserver exit_observers[4];
+OwnActionObserver action_observer = nullptr;
 
 // Set once, before `replaced`.
 struct sigaction ours;
@@ -25,21 +29,28 @@ uint64_t replaced = 0;
 
 RealFunction<Sigaction> real_sigaction("sigaction");
 RealFunction<Handler (*)(int, Handler)> real_signal("signal");
+RealFunction<void (*)(int)> real_exit("_exit");
 
-// Both are needed in signal handlers, where nothing may be looked up.
+// They are called in signal handlers and in children of vfork, where nothing may be looked up.
 __attribute__((constructor)) void find_real_functions() {
   real_sigaction.get();
   real_signal.get();
+  real_exit.get();
 }
 
 bool is_replaced(int number) {
-  return number > 0 && number < kMostSignals &&
-         (__atomic_load_n(&replaced, __ATOMIC_ACQUIRE) >> number & 1) != 0;
+  return number > 0 && number <= kMostSignals &&
+         (__atomic_load_n(&replaced, __ATOMIC_ACQUIRE) >> (number - 1) & 1) != 0;
 }
 
 bool is_default(const struct sigaction& action) { return action.sa_handler == SIG_DFL; }
 
 bool is_ours(Handler handler) { return handler == ours.sa_handler; }
+
+void tell_own_action(int number) {
+  const OwnActionObserver observer = __atomic_load_n(&action_observer, __ATOMIC_ACQUIRE);
+  if (observer != nullptr) observer(number);
+}
 
 }  // namespace
 
@@ -56,12 +67,16 @@ MEMLEDGER_IN_FRONT void memledger_observe_sudden_exit(SuddenExitObserver observe
   }
 }
 
+MEMLEDGER_IN_FRONT void memledger_observe_own_actions(OwnActionObserver observer) {
+  __atomic_store_n(&action_observer, observer, __ATOMIC_RELEASE);
+}
+
 MEMLEDGER_IN_FRONT void memledger_replace_default_actions(uint64_t signals,
                                                           const struct sigaction* action) {
   if (__atomic_load_n(&replaced, __ATOMIC_ACQUIRE) != 0) return;
   ours = *action;
   __atomic_store_n(&replaced, signals, __ATOMIC_RELEASE);
-  for (int number = 1; number < kMostSignals; ++number) {
+  for (int number = 1; number <= kMostSignals; ++number) {
     struct sigaction now;
     if (is_replaced(number) && real_sigaction.get()(number, nullptr, &now) == 0 && is_default(now))
       real_sigaction.get()(number, &ours, nullptr);
@@ -70,28 +85,40 @@ MEMLEDGER_IN_FRONT void memledger_replace_default_actions(uint64_t signals,
 
 MEMLEDGER_IN_FRONT int sigaction(int number, const struct sigaction* action,
                                  struct sigaction* before) noexcept {
+  if (real_sigaction.get() == nullptr) {
+    errno = ENOSYS;
+    return -1;
+  }
   if (!is_replaced(number)) return real_sigaction.get()(number, action, before);
   const bool sets_default = action != nullptr && is_default(*action);
   const int result = real_sigaction.get()(number, sets_default ? &ours : action, before);
   if (result == 0 && before != nullptr && is_ours(before->sa_handler)) *before = {};
+  if (result == 0 && action != nullptr && !sets_default) tell_own_action(number);
   return result;
 }
 
 MEMLEDGER_IN_FRONT Handler signal(int number, Handler handler) noexcept {
+  if (real_signal.get() == nullptr) {
+    errno = ENOSYS;
+    return SIG_ERR;
+  }
   const Handler before = real_signal.get()(number, handler);
   if (before == SIG_ERR || !is_replaced(number)) return before;
-  if (handler == SIG_DFL) real_sigaction.get()(number, &ours, nullptr);
+  if (handler == SIG_DFL) {
+    real_sigaction.get()(number, &ours, nullptr);
+  } else {
+    tell_own_action(number);
+  }
   return is_ours(before) ? SIG_DFL : before;
 }
 
 MEMLEDGER_IN_FRONT void _exit(int status) {
-  static RealFunction<void (*)(int)> real("_exit");
   for (SuddenExitObserver& place : exit_observers) {
     const SuddenExitObserver observer = __atomic_load_n(&place, __ATOMIC_ACQUIRE);
     if (observer != nullptr) observer(status);
   }
-  real.get()(status);
-  __builtin_unreachable();
+  if (real_exit.get() != nullptr) real_exit.get()(status);
+  while (true) syscall(SYS_exit_group, status);
 }
 MEMLEDGER_IN_FRONT void _Exit(int status) { _exit(status); }
 

@@ -459,13 +459,13 @@ void measure_if_asked() {
   at::addGlobalCallback(at::RecordFunctionCallback(&on_operator_or_step, &on_step_end)
                             .needsInputs(true)
                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
-  tell_python_names();
+  tell_python_names_soon();
 }
 
 void measure_main_begins() {
   if (measure().process.load() == 0) return;
   std::atexit(&write_at_exit);
-  tell_python_names();
+  tell_python_names_now();
 }
 
 void measure_before_python_ends() {

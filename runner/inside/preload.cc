@@ -152,10 +152,14 @@ bool wants_a_look(const char* file) {
 }
 
 void* open_path(const char* path, int mode) {
+  // Constructors of what is opened open others, with the dynamic linker's lock.
+  static thread_local int depth = 0;
+  ++depth;
   void* const handle = real_dlopen()(path, mode);
+  --depth;
   if (handle == nullptr) explain_failure(path);
   bring_memledger_in();
-  if (program_main != nullptr && __atomic_load_n(&done, __ATOMIC_ACQUIRE))
+  if (depth == 0 && program_main != nullptr && __atomic_load_n(&done, __ATOMIC_ACQUIRE))
     tell_that_main_has_begun();
   return handle;
 }

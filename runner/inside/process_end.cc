@@ -2,55 +2,84 @@
 
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
-#include <sched.h>
+#include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
+#include <iterator>
 #include <string>
 #include <string_view>
 
+#include "registry/hooks/close_books.h"
+#include "runner/inside/exec_observers.h"
 #include "runner/inside/write_in_copy.h"
 #include "text/output.h"
 
 namespace memledger::inside {
 namespace {
 
-struct Deadly {
-  int number;
-  const char* name;
-};
-constexpr std::array kDeadly = {
-    Deadly{SIGHUP, "SIGHUP"},   Deadly{SIGINT, "SIGINT"},   Deadly{SIGQUIT, "SIGQUIT"},
-    Deadly{SIGILL, "SIGILL"},   Deadly{SIGABRT, "SIGABRT"}, Deadly{SIGBUS, "SIGBUS"},
-    Deadly{SIGFPE, "SIGFPE"},   Deadly{SIGUSR1, "SIGUSR1"}, Deadly{SIGSEGV, "SIGSEGV"},
-    Deadly{SIGUSR2, "SIGUSR2"}, Deadly{SIGPIPE, "SIGPIPE"}, Deadly{SIGALRM, "SIGALRM"},
-    Deadly{SIGTERM, "SIGTERM"}, Deadly{SIGXCPU, "SIGXCPU"}, Deadly{SIGXFSZ, "SIGXFSZ"}};
+// Signals whose default action ends a process; SIGKILL excepted.
+constexpr std::array<const char*, 65> kNames = [] {
+  std::array<const char*, 65> names{};
+  names[SIGHUP] = "SIGHUP";
+  names[SIGINT] = "SIGINT";
+  names[SIGQUIT] = "SIGQUIT";
+  names[SIGILL] = "SIGILL";
+  names[SIGTRAP] = "SIGTRAP";
+  names[SIGABRT] = "SIGABRT";
+  names[SIGBUS] = "SIGBUS";
+  names[SIGFPE] = "SIGFPE";
+  names[SIGUSR1] = "SIGUSR1";
+  names[SIGSEGV] = "SIGSEGV";
+  names[SIGUSR2] = "SIGUSR2";
+  names[SIGPIPE] = "SIGPIPE";
+  names[SIGALRM] = "SIGALRM";
+  names[SIGTERM] = "SIGTERM";
+#ifdef SIGSTKFLT
+  names[SIGSTKFLT] = "SIGSTKFLT";
+#endif
+  names[SIGXCPU] = "SIGXCPU";
+  names[SIGXFSZ] = "SIGXFSZ";
+  names[SIGVTALRM] = "SIGVTALRM";
+  names[SIGPROF] = "SIGPROF";
+  names[SIGIO] = "SIGIO";
+  names[SIGPWR] = "SIGPWR";
+  names[SIGSYS] = "SIGSYS";
+  // 32 and 33 are the C library's own.
+  constexpr const char* kRealTime[] = {
+      "SIGRTMIN",    "SIGRTMIN+1",  "SIGRTMIN+2",  "SIGRTMIN+3",  "SIGRTMIN+4",  "SIGRTMIN+5",
+      "SIGRTMIN+6",  "SIGRTMIN+7",  "SIGRTMIN+8",  "SIGRTMIN+9",  "SIGRTMIN+10", "SIGRTMIN+11",
+      "SIGRTMIN+12", "SIGRTMIN+13", "SIGRTMIN+14", "SIGRTMIN+15", "SIGRTMAX-14", "SIGRTMAX-13",
+      "SIGRTMAX-12", "SIGRTMAX-11", "SIGRTMAX-10", "SIGRTMAX-9",  "SIGRTMAX-8",  "SIGRTMAX-7",
+      "SIGRTMAX-6",  "SIGRTMAX-5",  "SIGRTMAX-4",  "SIGRTMAX-3",  "SIGRTMAX-2",  "SIGRTMAX-1",
+      "SIGRTMAX"};
+  constexpr int kFirstRealTime = 34;
+  for (size_t i = 0; i < std::size(kRealTime); ++i) names[kFirstRealTime + i] = kRealTime[i];
+  return names;
+}();
 
-// Where this thread may hold a lock itself, it goes on for a moment between any two copies.
-constexpr int kMostAttempts = 17;
+constexpr uint64_t bit_of(int number) { return uint64_t{1} << (number - 1); }
+
+// Ends by signals come with a deadline of others: a container's is ten seconds, a terminal's user
+// is less patient. At exit a large file may take longer.
+constexpr unsigned kSecondsAtSignal = 10;
+constexpr unsigned kSecondsAtExit = 60;
 
 EndWriter writer{};
 pid_t process = 0;
 std::atomic<pid_t> writing{0};  // the thread that writes, or 0
-std::atomic<int> attempts{0};
-std::atomic<pid_t> alarm_clock{0};  // see send_again_soon()
-
-const char* name_of(int number) {
-  const auto* const found = std::find_if(
-      kDeadly.begin(), kDeadly.end(), [number](const Deadly& one) { return one.number == number; });
-  return found == kDeadly.end() ? "a signal" : found->name;
-}
 
 pid_t this_thread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
@@ -77,30 +106,13 @@ void end_by(int number, const siginfo_t* info) {
   if (!is_fault(number, info)) syscall(SYS_tgkill, getpid(), this_thread(), number);
 }
 
-int send_signal(void* number) {
-  pause_ms(3);
-  kill(process, *static_cast<const int*>(number));
-  syscall(SYS_exit_group, 0);
-  __builtin_unreachable();
+unsigned seconds_for(const EndOfProcess& end) {
+  const bool is_signal =
+      end.kind == EndOfProcess::Kind::kSignal || end.kind == EndOfProcess::Kind::kOnDemand;
+  return is_signal ? kSecondsAtSignal : kSecondsAtExit;
 }
 
-// Lets this thread go on for a moment, as it may hold a lock that the report needs. A call that it
-// waits in may return with EINTR: but then it holds none.
-bool send_again_soon(int number) {
-  alignas(16) static std::array<char, 16384> stack;
-  if (const pid_t former = alarm_clock.exchange(0)) waitpid(former, nullptr, __WCLONE);
-  const pid_t clock =
-      clone(&send_signal, stack.data() + stack.size(), 0, const_cast<int*>(&number));
-  if (clock > 0) alarm_clock.store(clock);
-  return clock > 0;
-}
-
-CopyResult write_now(const SuddenEnd& end, int most_copies) {
-  return write_in_copy([](void* the_end) { writer.write(*static_cast<const SuddenEnd*>(the_end)); },
-                       const_cast<SuddenEnd*>(&end), most_copies);
-}
-
-const char* why_not(CopyResult result) {
+const char* why_not(const EndOfProcess& end, CopyResult result) {
   switch (result) {
     case CopyResult::kDone:
       return nullptr;
@@ -109,15 +121,106 @@ const char* why_not(CopyResult result) {
     case CopyResult::kLocked:
       return "a lock that it needs stays held";
     case CopyResult::kTooLate:
-      return "it took longer than ten seconds";
+      return seconds_for(end) == kSecondsAtSignal ? "it took longer than ten seconds"
+                                                  : "it took longer than sixty seconds";
     case CopyResult::kNotMade:
       return "the process cannot be copied";
   }
   return nullptr;
 }
 
-void tell_result(const SuddenEnd& end, CopyResult result) {
-  if (const char* const reason = why_not(result)) writer.tell_why_not(end, reason);
+// A process that may not have another one writes at exit itself.
+void leave_out(void* the_end, int part, CopyResult reason) noexcept {
+  const auto& end = *static_cast<const EndOfProcess*>(the_end);
+  const bool is_orderly =
+      end.kind == EndOfProcess::Kind::kExit || end.kind == EndOfProcess::Kind::kQuickExit;
+  if (reason == CopyResult::kNotMade && is_orderly) {
+    writer.write(end, part);
+  } else {
+    writer.tell_why_not(end, part, why_not(end, reason));
+  }
+}
+
+// The other threads of a process that a signal ends would go on until the report is written, maybe
+// on memory that is broken. A signal of those whose action is ours makes each wait in its handler.
+// One that blocks that signal goes on.
+class OtherThreads {
+ public:
+  static void stop() noexcept {
+    stopped_.store(1);
+    const int number = signal_of_ours();
+    if (number == 0) return;
+    const int folder = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return;
+    alignas(8) std::array<char, 2048> entries;
+    long bytes = 0;
+    while ((bytes = syscall(SYS_getdents64, folder, entries.data(), entries.size())) > 0)
+      stop_all(entries.data(), bytes, number);
+    close(folder);
+  }
+  static void go_on() noexcept {
+    if (stopped_.exchange(0) != 0)
+      syscall(SYS_futex, &stopped_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  }
+  // For a moment, in which they leave locks that a copy needs.
+  static void go_on_for_a_moment() noexcept {
+    if (stopped_.load() == 0) return;
+    go_on();
+    pause_ms(1);
+    stop();
+  }
+  static bool is_meant_by(const siginfo_t& info) noexcept {
+    return info.si_code == SI_QUEUE && info.si_pid == process &&
+           info.si_value.sival_ptr == static_cast<void*>(&stopped_);
+  }
+  static void wait_here() noexcept {
+    while (stopped_.load() != 0)
+      syscall(SYS_futex, &stopped_, FUTEX_WAIT_PRIVATE, 1, nullptr, nullptr, 0);
+  }
+
+ private:
+  static int signal_of_ours() noexcept;
+  static void stop_all(const char* entries, long bytes, int number) noexcept {
+    constexpr size_t kLength = 16, kName = 19;  // of linux_dirent64
+    for (long at = 0; at < bytes;) {
+      uint16_t length = 0;
+      std::memcpy(&length, entries + at + kLength, sizeof length);
+      pid_t thread = 0;
+      for (const char* name = entries + at + kName; *name >= '0' && *name <= '9'; ++name)
+        thread = 10 * thread + (*name - '0');
+      if (thread != 0 && thread != this_thread()) stop_one(thread, number);
+      at += length;
+    }
+  }
+  static void stop_one(pid_t thread, int number) noexcept {
+    siginfo_t info{};
+    info.si_signo = number;
+    info.si_code = SI_QUEUE;
+    info.si_pid = process;
+    info.si_uid = getuid();
+    info.si_value.sival_ptr = &stopped_;
+    syscall(SYS_rt_tgsigqueueinfo, process, thread, number, &info);
+  }
+
+  static std::atomic<int> stopped_;
+};
+std::atomic<int> OtherThreads::stopped_{0};
+
+// Call it with the turn.
+CopyResult write_now(const EndOfProcess& end, int copies_if_locked = 0) {
+  static EndOfProcess this_end;
+  this_end = end;
+  CopyWork work;
+  work.write = [](void* the_end, int part) {
+    writer.write(*static_cast<const EndOfProcess*>(the_end), part);
+  };
+  work.context = &this_end;
+  work.parts = end.goes_on() ? 1 : writer.parts;
+  work.seconds_per_part = seconds_for(end);
+  work.copies_if_locked = copies_if_locked;
+  work.left_out = &leave_out;
+  work.between_copies = &OtherThreads::go_on_for_a_moment;
+  return write_in_copy(work);
 }
 
 // Holds other threads that end, too, until what was begun is written; a process that is ended by
@@ -125,8 +228,7 @@ void tell_result(const SuddenEnd& end, CopyResult result) {
 class Turn {
  public:
   Turn() {
-    constexpr long kMostMs = 12'000;
-    for (long waited = 0; waited < kMostMs; waited += 2) {
+    while (true) {
       pid_t none = 0;
       if (writing.compare_exchange_strong(none, this_thread())) {
         mine_ = true;
@@ -147,38 +249,131 @@ class Turn {
   bool mine_ = false;
 };
 
+// The kernel drops what is sent to the first process of a namespace, unless that has a handler.
+bool is_dropped(int number, const siginfo_t* info) {
+  return process == 1 && number != writer.on_demand && !is_fault(number, info);
+}
+
+// Lets this thread go on for a moment, as it may hold a lock that other threads wait for: the
+// signal comes again. A call that it waits in may return with EINTR: but then it holds none.
+class ComesAgain {
+ public:
+  static constexpr int kMaxTimes = 16;
+  static int times(int number) noexcept { return times_[index(number)].load(); }
+  static void forget(int number) noexcept {
+    forget_timer(number);
+    times_[index(number)].store(0);
+  }
+  static void never(int number) noexcept { times_[index(number)].store(kMaxTimes); }
+  // Returns whether it will.
+  static bool soon(int number) noexcept {
+    forget_timer(number);
+    times_[index(number)].fetch_add(1);
+    // To the process: what is sent to a thread is lost if that ends.
+    sigevent event{};
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = number;
+    int timer = 0;
+    itimerspec in_a_moment{};
+    in_a_moment.it_value.tv_nsec = 3'000'000;
+    if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer) != 0) return false;
+    timers_[index(number)].store(timer + 1);
+    return syscall(SYS_timer_settime, timer, 0, &in_a_moment, nullptr) == 0;
+  }
+
+ private:
+  static size_t index(int number) { return static_cast<size_t>(number); }
+  static void forget_timer(int number) noexcept {
+    if (const int timer = timers_[index(number)].exchange(0); timer != 0)
+      syscall(SYS_timer_delete, timer - 1);
+  }
+  static std::array<std::atomic<int>, kNames.size()> times_;
+  static std::array<std::atomic<int>, kNames.size()> timers_;  // the kernel's number + 1; 0: none
+};
+std::array<std::atomic<int>, kNames.size()> ComesAgain::times_;
+std::array<std::atomic<int>, kNames.size()> ComesAgain::timers_;
+
 // Returns false if the signal will come again.
 bool write_at_signal(int number, const siginfo_t* info) {
-  const SuddenEnd end{name_of(number), 0, number == writer.on_demand};
+  constexpr int kCopiesEachTime = 4;
+  EndOfProcess end;
+  end.kind =
+      number == writer.on_demand ? EndOfProcess::Kind::kOnDemand : EndOfProcess::Kind::kSignal;
+  end.signal = kNames[static_cast<size_t>(number)];
   const Turn turn;
-  if (!turn) return true;
-  if (attempts.load() == 0 && !writer.take(end)) return true;
-  const bool may_go_on = !is_fault(number, info) && number != SIGABRT;
-  const CopyResult result = write_now(end, may_go_on ? 1 : kMostCopies);
-  if (result == CopyResult::kLocked && may_go_on && attempts.fetch_add(1) < kMostAttempts &&
-      send_again_soon(number))
-    return false;
-  attempts.store(0);
-  tell_result(end, result);
-  return true;
+  if (!turn || !writer.take(end)) return true;
+  const bool may_go_on = !is_fault(number, info) && number != SIGABRT &&
+                         ComesAgain::times(number) < ComesAgain::kMaxTimes;
+  if (!end.goes_on()) OtherThreads::stop();
+  if (write_now(end, may_go_on ? kCopiesEachTime : 0) != CopyResult::kLocked || !may_go_on)
+    return true;
+  OtherThreads::go_on();
+  writer.give_back(end);
+  return false;
 }
 
 void on_signal(int number, siginfo_t* info, void* /*context*/) {
   const int error = errno;
   // A child of fork or vfork has our handlers, and nothing to tell.
-  const bool is_told = getpid() != process || write_at_signal(number, info);
-  if (is_told && (number != writer.on_demand || getpid() != process)) end_by(number, info);
+  const bool is_ours = getpid() == process;
+  if (is_ours && OtherThreads::is_meant_by(*info)) {
+    OtherThreads::wait_here();
+  } else if (!is_ours) {
+    end_by(number, info);
+  } else if (!is_dropped(number, info)) {
+    bool is_told = write_at_signal(number, info);
+    if (!is_told && !ComesAgain::soon(number)) {
+      ComesAgain::never(number);
+      is_told = write_at_signal(number, info);
+    }
+    if (is_told) {
+      ComesAgain::forget(number);
+      if (number != writer.on_demand) end_by(number, info);
+    }
+  }
+  errno = error;
+}
+
+int OtherThreads::signal_of_ours() noexcept {
+  struct {
+    void (*handler)(int, siginfo_t*, void*) = nullptr;
+    unsigned long flags = 0;
+    void* restorer = nullptr;
+    uint64_t mask = 0;
+  } now;
+  for (const int number : {SIGPWR, SIGSYS, SIGXCPU, SIGXFSZ, 64, 63, 62, SIGVTALRM, SIGUSR2}) {
+    if (number != writer.on_demand &&
+        syscall(SYS_rt_sigaction, number, nullptr, &now, sizeof now.mask) == 0 &&
+        now.handler == &on_signal)
+      return number;
+  }
+  return 0;
+}
+
+void report_now(const EndOfProcess& end) noexcept {
+  if (getpid() != process) return;
+  const int error = errno;
+  const Turn turn;
+  if (turn && writer.take(end)) write_now(end);
   errno = error;
 }
 
 void on_sudden_exit(int status) noexcept {
-  if (getpid() != process) return;
-  const int error = errno;
-  SuddenEnd end;
+  EndOfProcess end;
+  end.kind = EndOfProcess::Kind::kSuddenExit;
   end.status = status;
-  const Turn turn;
-  if (turn && writer.take(end)) tell_result(end, write_now(end, kMostCopies));
-  errno = error;
+  report_now(end);
+}
+
+EndOfProcess end_by_exec(const char* program) {
+  EndOfProcess end;
+  end.kind = EndOfProcess::Kind::kExec;
+  end.program = program;
+  return end;
+}
+void before_exec(const char* program) noexcept { report_now(end_by_exec(program)); }
+void after_exec(const char* program) noexcept {
+  if (getpid() == process) writer.give_back(end_by_exec(program));
 }
 
 // So that a stack that has overflowed can be told. Other threads have none, unless the program gave
@@ -198,12 +393,25 @@ void give_alternate_stack() {
 
 // Where the program was not started by the runner.
 void set_handlers(uint64_t signals, const struct sigaction& action) {
-  for (const Deadly& deadly : kDeadly) {
+  for (int number = 1; number < static_cast<int>(kNames.size()); ++number) {
     struct sigaction now;
-    if ((signals >> deadly.number & 1) != 0 && sigaction(deadly.number, nullptr, &now) == 0 &&
+    if ((signals & bit_of(number)) != 0 && sigaction(number, nullptr, &now) == 0 &&
         now.sa_handler == SIG_DFL)
-      sigaction(deadly.number, &action, nullptr);
+      sigaction(number, &action, nullptr);
   }
+}
+
+// The first process of a namespace is ended by its own faults only.
+uint64_t deadly_signals() {
+  uint64_t signals = 0;
+  for (int number = 1; number < static_cast<int>(kNames.size()); ++number) {
+    const bool may_be_fault =
+        number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
+    if (kNames[static_cast<size_t>(number)] != nullptr &&
+        (process != 1 || may_be_fault || number == writer.on_demand))
+      signals |= bit_of(number);
+  }
+  return signals;
 }
 
 // Finds a function of the library that stands first in the process. RTLD_DEFAULT would find
@@ -222,15 +430,15 @@ void observe_sudden_exit(SuddenExitObserver observer) noexcept {
   if (observe != nullptr) observe(observer);
 }
 
-void watch_sudden_ends(const EndWriter& its_writer) noexcept {
+void watch_ends(const EndWriter& its_writer) noexcept {
   writer = its_writer;
   process = getpid();
+  prepare_copies();
   struct sigaction action {};
   action.sa_sigaction = &on_signal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   sigfillset(&action.sa_mask);
-  uint64_t signals = 0;
-  for (const Deadly& deadly : kDeadly) signals |= uint64_t{1} << deadly.number;
+  const uint64_t signals = deadly_signals();
   give_alternate_stack();
   const auto replace = find_in_front<decltype(&memledger_replace_default_actions)>(
       "memledger_replace_default_actions");
@@ -240,6 +448,14 @@ void watch_sudden_ends(const EndWriter& its_writer) noexcept {
     set_handlers(signals, action);
   }
   observe_sudden_exit(&on_sudden_exit);
+  const auto observe_exec =
+      find_in_front<decltype(&memledger_observe_exec)>("memledger_observe_exec");
+  if (observe_exec != nullptr) observe_exec(&before_exec, &after_exec);
+}
+
+void report_exit(const EndOfProcess& end) noexcept {
+  report_now(end);
+  if (getpid() == process && ran_in_signal_handler()) close_books();
 }
 
 std::string uncaught_exception() {

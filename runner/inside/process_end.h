@@ -1,7 +1,8 @@
 #pragma once
 
-// Tells of ends of this process without exit handlers: _exit(), and signals whose default action
-// ends it. The program's own handlers win, and the process ends as without us.
+// Tells of every end of this process that can be seen, and has it reported by a copy of the process
+// (write_in_copy.h): exit, quick_exit(), _exit(), exec, and signals whose default action ends a
+// process. The program's own handlers win, and the process ends as without us.
 //
 // With libmemledger_preload.so, a signal that the program gives its default action again is seen as
 // well, and the program is told nothing of all this. Without, handlers are set once where there are
@@ -17,25 +18,38 @@ namespace memledger::inside {
 // where the library is not there.
 void observe_sudden_exit(SuddenExitObserver observer) noexcept;
 
-struct SuddenEnd {
-  const char* signal = nullptr;  // SIGTERM; null: _exit()
-  int status = 0;                // what _exit() was given
-  bool goes_on = false;          // the process, as the signal is that of `on_demand`
+struct EndOfProcess {
+  enum class Kind : uint8_t { kExit, kQuickExit, kSuddenExit, kExec, kSignal, kOnDemand };
+  Kind kind = Kind::kExit;
+  int status = 0;                 // what exit() or _exit() was given
+  const char* signal = nullptr;   // SIGTERM: of kSignal and kOnDemand
+  const char* program = nullptr;  // of kExec
+
+  bool goes_on() const { return kind == Kind::kOnDemand; }
 };
 
+// Writes about an end. All but write() are called in the process itself, perhaps in a signal
+// handler.
 struct EndWriter {
-  // Returns whether there is something to write, and counts as asking for it. Called in a signal
-  // handler.
-  bool (*take)(const SuddenEnd& end) noexcept;
-  // Writes it. Called in a copy of the process.
-  void (*write)(const SuddenEnd& end);
-  // Tells that nothing was written, and why. Called in a signal handler.
-  void (*tell_why_not)(const SuddenEnd& end, const char* reason) noexcept;
+  // Returns whether there is something to write, and counts as asking for it.
+  bool (*take)(const EndOfProcess& end) noexcept;
+  // Nothing was written, and the process goes on: exec has failed, or the signal comes again.
+  void (*give_back)(const EndOfProcess& end) noexcept;
+  // Writes a part. Called in a copy of the process.
+  void (*write)(const EndOfProcess& end, int part);
+  int parts = 1;
+  // Tells that a part was left out, and why.
+  void (*tell_why_not)(const EndOfProcess& end, int part, const char* reason) noexcept;
   int on_demand = 0;  // the number of a signal after which the process goes on; 0: none
 };
 
 // To be called once.
-void watch_sudden_ends(const EndWriter& writer) noexcept;
+void watch_ends(const EndWriter& writer) noexcept;
+
+// For handlers that run at exit: reports what the writer has not been asked for yet. If the program
+// calls exit() in a signal handler, nothing is booked any more afterwards, as the handler may have
+// interrupted the books themselves.
+void report_exit(const EndOfProcess& end) noexcept;
 
 // Returns the text of the exception that nobody has caught, where one ends the program; else
 // nothing.

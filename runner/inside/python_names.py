@@ -114,6 +114,7 @@ def begin():
     import collections
     import functools
     import itertools
+    import threading
     import weakref
 
     import torch
@@ -302,22 +303,24 @@ def begin():
 
     # Copies and pickles of modules register nothing, and moving a module replaces its buffers.
     # Programs ask for train() or eval() where they have made their model.
-    depth = 0
+    class Depth(threading.local):
+        calls = 0
+
+    depth = Depth()
 
     def after(name, is_outermost, is_wanted):
         function = Module.__dict__[name]
 
         @functools.wraps(function)
         def called(self, *arguments, **keywords):
-            nonlocal depth
             if is_compiling():
                 return function(self, *arguments, **keywords)
-            depth += 1
+            depth.calls += 1
             try:
                 result = function(self, *arguments, **keywords)
             finally:
-                depth -= 1
-            if depth == 0 or not is_outermost:
+                depth.calls -= 1
+            if depth.calls == 0 or not is_outermost:
                 try:
                     if is_wanted(self):
                         scan(self, set())

@@ -112,8 +112,10 @@ Function find(const char* name) {
 // Python objects, without their type.
 using Object = void;
 
-// On Python's main thread, with its lock.
+// Called by Python, or by whoever has its lock.
 int run_source(void* /*unused*/) {
+  static std::atomic<bool> ran{false};
+  if (ran.exchange(true)) return 0;
   const auto add_python_module = find<Object* (*)(const char*)>("PyImport_AddModule");
   const auto dictionary_of = find<Object* (*)(Object*)>("PyModule_GetDict");
   const auto compile = find<Object* (*)(const char*, const char*, int)>("Py_CompileString");
@@ -150,16 +152,36 @@ int run_source(void* /*unused*/) {
   return 0;
 }
 
+bool is_python_there() {
+  const auto is_initialized = find<int (*)()>("Py_IsInitialized");
+  return is_initialized != nullptr && is_initialized() != 0;
+}
+
 }  // namespace
 
-void tell_python_names() noexcept {
-  static std::atomic<bool> done{false};
-  if (done.load(std::memory_order_relaxed)) return;
-  const auto is_initialized = find<int (*)()>("Py_IsInitialized");
+void tell_python_names_soon() noexcept {
+  static std::atomic<bool> asked{false};
+  if (asked.load(std::memory_order_relaxed) || !is_python_there()) return;
   const auto call_soon = find<int (*)(int (*)(void*), void*)>("Py_AddPendingCall");
-  if (is_initialized == nullptr || call_soon == nullptr || is_initialized() == 0) return;
-  // Not now: this may be the dynamic linker, which calls us with its lock.
-  if (!done.exchange(true) && call_soon(&run_source, nullptr) != 0) done.store(false);
+  if (call_soon == nullptr || asked.exchange(true)) return;
+  if (call_soon(&run_source, nullptr) != 0) asked.store(false);
+}
+
+void tell_python_names_now() noexcept {
+  static std::atomic<bool> done{false};
+  if (done.load(std::memory_order_relaxed) || !is_python_there()) return;
+  const auto state_of_this_thread = find<void* (*)()>("PyGILState_GetThisThreadState");
+  const auto take_lock = find<int (*)()>("PyGILState_Ensure");
+  const auto give_back_lock = find<void (*)(int)>("PyGILState_Release");
+  // Another thread than Python's must not wait for the lock: its owner may be waiting for it.
+  if (state_of_this_thread == nullptr || take_lock == nullptr || give_back_lock == nullptr ||
+      state_of_this_thread() == nullptr)
+    return tell_python_names_soon();
+  if (done.exchange(true)) return;
+  // Python has it already while it loads a library, but not while ctypes does.
+  const int before = take_lock();
+  run_source(nullptr);
+  give_back_lock(before);
 }
 
 }  // namespace memledger::inside

@@ -2,9 +2,13 @@
 
 namespace memledger::inside {
 
-// In a Python program, sees to it that PyTorch's hooks tell names from the end of its import on.
-// Costs next to nothing where there is no Python, or where it is done. Calls no function of
-// Python's that takes its lock. Throws nothing.
-void tell_python_names() noexcept;
+// In a Python program, both see to it that PyTorch's hooks tell names from the end of its import
+// on. They cost next to nothing where there is no Python, or where it is done, and throw nothing.
+//
+// For a caller that may have the dynamic linker's lock. Takes no lock of Python's: asks Python's
+// main thread, which may be waiting for the one that imports torch.
+void tell_python_names_soon() noexcept;
+// For one that has not. Takes Python's lock where this is a thread of Python's, else does as above.
+void tell_python_names_now() noexcept;
 
 }  // namespace memledger::inside

@@ -85,6 +85,8 @@ std::string how_text(const ProgramEnd& end) {
       return " ended by quick_exit()";
     case ProgramEnd::Kind::kSuddenExit:
       return " ended by _exit" + (status.empty() ? "()" : status);
+    case ProgramEnd::Kind::kExec:
+      return " ended by exec";
     case ProgramEnd::Kind::kSignal:
       return " ended by " + end.signal;
     case ProgramEnd::Kind::kOnDemand:
@@ -103,6 +105,8 @@ std::string_view machine_name(ProgramEnd::Kind kind) {
       return "quick_exit";
     case ProgramEnd::Kind::kSuddenExit:
       return "_exit";
+    case ProgramEnd::Kind::kExec:
+      return "exec";
     case ProgramEnd::Kind::kSignal:
       return "signal";
     case ProgramEnd::Kind::kOnDemand:
@@ -132,10 +136,6 @@ PeakFigures peak_figures(c10::Device device) {
   figures.gpu = uses[index].name;
   figures.capacity = static_cast<int64_t>(uses[index].total_bytes);
   return figures;
-}
-
-bool ends_in(std::string_view text, std::string_view ending) {
-  return text.size() >= ending.size() && text.substr(text.size() - ending.size()) == ending;
 }
 
 bool was_used(const DeviceReport& device) { return device.counters.peak_bytes > 0; }
@@ -442,11 +442,12 @@ std::string run_report_text(CollectedRun& run, const ProgramEnd& end) {
 void write_run_report(CollectedRun& run, const ProgramEnd& end, std::string_view path,
                       std::ostream& out) {
   run.run.title = title_of(run, end);
-  if (ends_in(path, ".html")) {
+  const std::string ending = file_ending(path);
+  if (ending == ".html" || ending == ".htm") {
     out << page_of(run);
-  } else if (ends_in(path, ".csv")) {
+  } else if (ending == ".csv") {
     out << csv_of(run);
-  } else if (ends_in(path, ".json")) {
+  } else if (ending == ".json") {
     out << json_of(run, end);
   } else {
     out << run_summary(run.run, 2 * kLines) << below_summary(run);

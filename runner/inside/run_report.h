@@ -25,11 +25,19 @@ struct ProcessOfRun {
 
 // How a process ends, or why its report is written before.
 struct ProgramEnd {
-  enum class Kind : uint8_t { kExit, kQuickExit, kSuddenExit, kSignal, kOnDemand, kNearLimit };
+  enum class Kind : uint8_t {
+    kExit,
+    kQuickExit,
+    kSuddenExit,
+    kExec,
+    kSignal,
+    kOnDemand,
+    kNearLimit
+  };
   Kind kind = Kind::kExit;
   std::optional<int> status;  // what the process gave to exit() or _exit(); empty: not known
   std::string signal;         // SIGTERM
-  std::string details;        // uncaught exception: …; or the limit's figures
+  std::string details;        // uncaught exception: …; the program of exec; the limit's figures
 
   bool goes_on() const { return kind == Kind::kOnDemand || kind == Kind::kNearLimit; }
 };

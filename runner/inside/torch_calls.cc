@@ -9,7 +9,9 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 namespace memledger::inside {
 namespace {
@@ -18,6 +20,8 @@ CallTorch call_now = nullptr;
 
 #if defined(__x86_64__)
 
+// The LibTorch that memledger knows. It may have been loaded by dlopen, and then comes after us in
+// no order of search.
 int note_libtorch(dl_phdr_info* info, size_t /*size*/, void* result) {
   const char* const slash = info->dlpi_name == nullptr ? nullptr : strrchr(info->dlpi_name, '/');
   if (slash == nullptr || strcmp(slash + 1, "libtorch_cpu.so") != 0) return 0;
@@ -25,23 +29,121 @@ int note_libtorch(dl_phdr_info* info, size_t /*size*/, void* result) {
   return 1;
 }
 
-// A LibTorch that was loaded by dlopen may come after us in no order of search.
-void* find_in_libtorch(const char* name) {
-  const char* path = nullptr;
-  dl_iterate_phdr(&note_libtorch, &path);
-  if (path == nullptr) return nullptr;
+void* find_in_library(const char* path, const char* name, const void* ours) {
   void* const library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-  return library == nullptr ? nullptr : dlsym(library, name);
+  if (library == nullptr) return nullptr;
+  void* const found = dlsym(library, name);
+  dlclose(library);
+  return found == ours ? nullptr : found;
 }
 
-TorchFunction find(const char* name, TorchFunction& known) {
-  TorchFunction function = __atomic_load_n(&known, __ATOMIC_RELAXED);
-  if (function != nullptr) return function;
-  void* found = dlsym(RTLD_NEXT, name);
-  if (found == nullptr) found = find_in_libtorch(name);
-  function = reinterpret_cast<TorchFunction>(found);
-  __atomic_store_n(&known, function, __ATOMIC_RELAXED);
-  return function;
+void* find_in_libtorch(const char* name, const void* ours) {
+  const char* path = nullptr;
+  dl_iterate_phdr(&note_libtorch, &path);
+  return path == nullptr ? nullptr : find_in_library(path, name, ours);
+}
+
+struct Loaded {
+  char paths[256][512];
+  int count;
+};
+int note_loaded(dl_phdr_info* info, size_t /*size*/, void* result) {
+  Loaded& loaded = *static_cast<Loaded*>(result);
+  const size_t size = info->dlpi_name == nullptr ? 0 : strlen(info->dlpi_name);
+  if (size == 0 || size >= sizeof loaded.paths[0]) return 0;
+  memcpy(loaded.paths[loaded.count], info->dlpi_name, size + 1);
+  return ++loaded.count == static_cast<int>(sizeof loaded.paths / sizeof loaded.paths[0]);
+}
+
+// Where the caller was loaded with RTLD_LOCAL, the function lies in the caller's own library, in
+// one that it is linked with, or in one that was loaded along with it. The last cannot be told
+// apart from others, but a second one with such a function would have to be there.
+void* find_for(const void* caller, const char* name, const void* ours) {
+  Dl_info info;
+  if (dladdr(caller, &info) != 0 && info.dli_fname != nullptr) {
+    if (void* const found = find_in_library(info.dli_fname, name, ours)) return found;
+  }
+  auto* const loaded = static_cast<Loaded*>(calloc(1, sizeof(Loaded)));
+  if (loaded == nullptr) return nullptr;
+  dl_iterate_phdr(&note_loaded, loaded);
+  void* found = nullptr;
+  for (int i = 0; i < loaded->count && found == nullptr; ++i)
+    found = find_in_library(loaded->paths[i], name, ours);
+  free(loaded);
+  return found;
+}
+
+// What would have run without us.
+struct Next {
+  TorchFunction function;
+  bool is_libtorchs;  // of the LibTorch that memledger knows, so that it may look at the objects
+};
+
+// Where LibTorch was loaded with RTLD_LOCAL, what stands behind us depends on the caller.
+class NextByCaller {
+ public:
+  bool find(const void* caller, Next& next) const {
+    for (const Entry& entry : entries_) {
+      if (__atomic_load_n(&entry.caller, __ATOMIC_ACQUIRE) != caller) continue;
+      next = entry.next;
+      return true;
+    }
+    return false;
+  }
+  void add(const void* caller, const Next& next) {
+    const size_t index = __atomic_fetch_add(&used_, 1, __ATOMIC_RELAXED);
+    if (index >= sizeof entries_ / sizeof entries_[0]) return;
+    entries_[index].next = next;
+    __atomic_store_n(&entries_[index].caller, caller, __ATOMIC_RELEASE);
+  }
+
+ private:
+  struct Entry {
+    const void* caller;
+    Next next;
+  };
+  Entry entries_[16];
+  size_t used_;
+};
+
+// A function of ours, and what stands behind it.
+struct Function {
+  const char* name;
+  const void* ours;
+  TorchFunction next_of_all;  // null: not found yet, or it depends on the caller
+  bool is_libtorchs;
+  NextByCaller by_caller;
+};
+
+[[noreturn]] void end_without(const char* name) {
+  // As the dynamic linker ends a program that lacks a symbol.
+  static const char kText[] = "memledger: symbol lookup error: undefined symbol: ";
+  const bool told = write(STDERR_FILENO, kText, sizeof kText - 1) > 0 &&
+                    write(STDERR_FILENO, name, strlen(name)) > 0 &&
+                    write(STDERR_FILENO, "\n", 1) > 0;
+  _exit(told ? 127 : 126);
+}
+
+Next find(Function& function, const void* caller) {
+  Next next{__atomic_load_n(&function.next_of_all, __ATOMIC_ACQUIRE), false};
+  if (next.function != nullptr) {
+    next.is_libtorchs = function.is_libtorchs;
+    return next;
+  }
+  if (function.by_caller.find(caller, next)) return next;
+  void* const libtorchs = find_in_libtorch(function.name, function.ours);
+  void* const of_all = dlsym(RTLD_NEXT, function.name);
+  void* found = of_all;
+  if (found == nullptr) found = find_for(caller, function.name, function.ours);
+  if (found == nullptr) end_without(function.name);
+  next = {reinterpret_cast<TorchFunction>(found), found == libtorchs};
+  if (of_all == nullptr) {
+    function.by_caller.add(caller, next);
+  } else {
+    __atomic_store_n(&function.is_libtorchs, next.is_libtorchs, __ATOMIC_RELAXED);
+    __atomic_store_n(&function.next_of_all, next.function, __ATOMIC_RELEASE);
+  }
+  return next;
 }
 
 #endif
@@ -52,15 +154,16 @@ void hand_torch_calls_to(CallTorch call) { __atomic_store_n(&call_now, call, __A
 
 #if defined(__x86_64__)
 
-#define MEMLEDGER_STANDS_BEFORE(function, call, mangled)                                    \
-  extern "C" __attribute__((visibility("default"))) void* function(                         \
-      uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e) __asm__(mangled);    \
-  void* function(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e) {         \
-    static TorchFunction known = nullptr;                                                   \
-    const TorchFunction libtorchs = find(mangled, known);                                   \
-    const CallTorch handed_to = __atomic_load_n(&call_now, __ATOMIC_ACQUIRE);               \
-    return handed_to == nullptr ? libtorchs(a, b, c, d, e)                                  \
-                                : handed_to(TorchCall::call, libtorchs, {{a, b, c, d, e}}); \
+#define MEMLEDGER_STANDS_BEFORE(ours, what, mangled)                                             \
+  extern "C" __attribute__((visibility("default"))) void* ours(                                  \
+      uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e) __asm__(mangled);         \
+  void* ours(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e) {                  \
+    static Function known = {mangled, reinterpret_cast<const void*>(&ours), nullptr, false, {}}; \
+    const Next next = find(known, __builtin_return_address(0));                                  \
+    const CallTorch hand_to = __atomic_load_n(&call_now, __ATOMIC_ACQUIRE);                      \
+    return hand_to == nullptr || !next.is_libtorchs                                              \
+               ? next.function(a, b, c, d, e)                                                    \
+               : hand_to(TorchCall::what, next.function, {{a, b, c, d, e}});                     \
   }
 
 MEMLEDGER_STANDS_BEFORE(module_parameters, kModuleGetter, "_ZNK5torch2nn6Module10parametersEb")

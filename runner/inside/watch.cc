@@ -30,6 +30,7 @@
 #include "registry/second_copy/copies.h"
 #include "reporter/out_of_memory.h"
 #include "runner/environment.h"
+#include "runner/inside/demand_thread.h"
 #include "runner/inside/measure.h"
 #include "runner/inside/memory_limits.h"
 #include "runner/inside/process_end.h"
@@ -98,16 +99,27 @@ void write(const std::string& file_stem, std::string_view what, const std::strin
   if (!watch().settings.quiet) write_standard_error(text);
 }
 
+std::string_view words_for(RunFile::Taker taker) {
+  switch (taker) {
+    case RunFile::Taker::kThisRun:
+      return "another process of this run wrote ";
+    case RunFile::Taker::kAnotherRun:
+      return "another run has meanwhile written ";
+    default:
+      return "another process, it is not known of which run, wrote ";
+  }
+}
+
 // Writes to a path that the user gave once for all processes of the run.
 void write(const RunFile& file, std::string_view what, const Write& write) {
   if (file.empty()) return;
-  const auto path = file.write(what, write);
-  if (!path.ok()) {
-    tell(path.status());
-  } else if (*path != file.path()) {
-    memledger::tell({"memledger: another process of this run wrote ", file.path(), "; the ", what,
+  const auto written = file.write(what, write);
+  if (!written.ok()) {
+    tell(written.status());
+  } else if (written->taker != RunFile::Taker::kNobody) {
+    memledger::tell({"memledger: ", words_for(written->taker), file.path(), "; the ", what,
                      " of process ", std::to_string(watch().process), ", rank ",
-                     std::to_string(rank_of_this_process()), ", is in ", *path});
+                     std::to_string(rank_of_this_process()), ", is in ", written->path});
   }
 }
 
@@ -164,8 +176,13 @@ void write_lines() {
         [&](std::ostream& out) { watch.lines->write_html(out, columns).IgnoreError(); });
 }
 
+// Returns the file, in a folder that is there.
 RunFile file_at(const std::string& pattern) {
-  return pattern.empty() ? RunFile() : RunFile(path_for_this_process(pattern));
+  if (pattern.empty()) return RunFile();
+  RunFile file(path_for_this_process(pattern));
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(file.path()).parent_path(), error);
+  return file;
 }
 
 void begin_lines() {
@@ -197,14 +214,11 @@ void check_gpu() noexcept {
   if (count == 0 && *gpu > 0) set_target_device(c10::Device(c10::DeviceType::CPU));
 }
 
-void write_timeline_and_lines() {
+void write_timeline() {
   Watch& watch = inside::watch();
-  if (watch.wrote_timeline_and_lines) return;
-  watch.wrote_timeline_and_lines = true;
   write(watch.timeline_file, "timeline", [&](std::ostream& out) {
-    write_timeline(watch.timeline->read(), watch.timeline_file.path(), out);
+    memledger::write_timeline(watch.timeline->read(), watch.timeline_file.path(), out);
   });
-  if (watch.lines != nullptr) write_lines();
 }
 
 void write_saved_report(const ProgramEnd& end) {
@@ -227,79 +241,173 @@ void tell_no_report(const std::exception& error) {
   memledger::tell({"memledger: no report: ", first_line(error.what())});
 }
 
-void write_all(const ProgramEnd& end) {
+// What is written at an end, the most wanted and cheapest first. Each part has a deadline of its
+// own (process_end.cc).
+enum Part : int { kSummary, kSavedReport, kTimeline, kLines, kParts };
+
+void tell_no_tensor() {
+  if (watch().settings.quiet || !watch().folder.empty() || !is_expected_to_make_tensors()) return;
+  memledger::tell({"memledger: process ", std::to_string(watch().process), ", rank ",
+                   std::to_string(rank_of_this_process()), ", made no tensor: nothing to report"});
+}
+
+bool is_asked_for(int part) {
+  const Watch& watch = inside::watch();
+  switch (part) {
+    case kSavedReport:
+      return !watch.saved_report.empty();
+    case kTimeline:
+      return !watch.timeline_file.empty() && !watch.wrote_timeline_and_lines;
+    case kLines:
+      return watch.lines != nullptr && !watch.wrote_timeline_and_lines;
+    default:
+      return true;
+  }
+}
+
+void write_part(const ProgramEnd& end, int part) {
   try {
+    if (!is_asked_for(part)) return;
     if (made_no_tensor()) {
-      if (!watch().settings.quiet && watch().folder.empty() && is_expected_to_make_tensors()) {
-        memledger::tell({"memledger: process ", std::to_string(watch().process), ", rank ",
-                         std::to_string(rank_of_this_process()),
-                         ", made no tensor: nothing to report"});
-      }
+      if (part == kSummary) tell_no_tensor();
       return;
     }
-    write_saved_report(end);
-    write_timeline_and_lines();
-    if (watch().reports) write_report("memledger-exit", end);
+    if (part == kSummary && watch().reports) write_report("memledger-exit", end);
+    if (part == kSavedReport) write_saved_report(end);
+    if (part == kTimeline) write_timeline();
+    if (part == kLines) write_lines();
   } catch (const std::exception& error) {
     tell_no_report(error);
   }
 }
 
-void report_end(ProgramEnd::Kind kind, std::optional<int> status) {
-  if (getpid() != watch().process || watch().reported.exchange(true)) return;
+ProgramEnd program_end(const EndOfProcess& end) {
+  using Kind = EndOfProcess::Kind;
+  ProgramEnd result;
+  switch (end.kind) {
+    case Kind::kExit:
+      result.kind = ProgramEnd::Kind::kExit;
+      result.status = end.status;
+      break;
+    case Kind::kQuickExit:
+      result.kind = ProgramEnd::Kind::kQuickExit;
+      break;
+    case Kind::kSuddenExit:
+      result.kind = ProgramEnd::Kind::kSuddenExit;
+      result.status = end.status;
+      break;
+    case Kind::kExec:
+      result.kind = ProgramEnd::Kind::kExec;
+      result.details = table_name(end.program, 80);
+      break;
+    case Kind::kSignal:
+      result.kind = ProgramEnd::Kind::kSignal;
+      result.signal = end.signal;
+      if (result.signal != "SIGABRT") break;
+      if (const std::string exception = uncaught_exception(); !exception.empty())
+        result.details = "uncaught exception: " + table_name(exception, 80);
+      break;
+    case Kind::kOnDemand:
+      result.kind = ProgramEnd::Kind::kOnDemand;
+      break;
+  }
+  return result;
+}
+
+// In a copy of the process.
+void write_about(const EndOfProcess& end, int part) {
   // Without a handler from after main began this is the last of all, and LibTorch's CUDA library
   // may be gone.
-  if (!watch().main_has_begun.load()) forget_cuda();
-  forget_device_memory();
-  note_children();
-  ProgramEnd end;
-  end.kind = kind;
-  end.status = status;
-  write_all(end);
-}
-
-void report_at_exit(int status, void* /*unused*/) { report_end(ProgramEnd::Kind::kExit, status); }
-void report_at_quick_exit() { report_end(ProgramEnd::Kind::kQuickExit, std::nullopt); }
-
-void report_sudden_end(const SuddenEnd& sudden) {
+  if (end.kind == EndOfProcess::Kind::kExit && !watch().main_has_begun.load()) forget_cuda();
   forget_device_memory();  // a copy of the process has none
-  ProgramEnd end;
-  if (sudden.goes_on) {
-    end.kind = ProgramEnd::Kind::kOnDemand;
-    write_report("memledger-now", end);
-    return;
-  }
-  if (sudden.signal == nullptr) {
-    end.kind = ProgramEnd::Kind::kSuddenExit;
-    end.status = sudden.status;
+  if (end.goes_on()) {
+    write_report("memledger-now", program_end(end));
   } else {
-    end.kind = ProgramEnd::Kind::kSignal;
-    end.signal = sudden.signal;
+    write_part(program_end(end), part);
   }
-  if (end.signal == "SIGABRT") {
-    if (const std::string exception = uncaught_exception(); !exception.empty())
-      end.details = "uncaught exception: " + table_name(exception, 80);
-  }
-  write_all(end);
 }
 
-void tell_why_no_report(const SuddenEnd& end, const char* reason) noexcept {
-  std::array<char, 256> line{};
-  size_t size = 0;
-  for (const char* const part : {"memledger: no report ", end.goes_on ? "on " : "at ",
-                                 end.signal == nullptr ? "_exit()" : end.signal, ": ", reason}) {
-    const size_t length = std::min(std::strlen(part), line.size() - 1 - size);
-    std::memcpy(&line[size], part, length);
-    size += length;
-  }
-  line[size++] = '\n';
-  write_standard_error({line.data(), size});
+void report_at_exit(int status, void* /*unused*/) {
+  EndOfProcess end;
+  end.kind = EndOfProcess::Kind::kExit;
+  end.status = status;
+  report_exit(end);
+}
+void report_at_quick_exit() {
+  EndOfProcess end;
+  end.kind = EndOfProcess::Kind::kQuickExit;
+  report_exit(end);
 }
 
-bool take_sudden_end(const SuddenEnd& end) noexcept {
-  if (end.goes_on) return watch().reports;
+// A line that is composed in a signal handler.
+class Line {
+ public:
+  Line& add(const char* text) noexcept {
+    const size_t length = std::min(std::strlen(text), text_.size() - 1 - size_);
+    std::memcpy(&text_[size_], text, length);
+    size_ += length;
+    return *this;
+  }
+  void write() noexcept {
+    text_[size_++] = '\n';
+    write_standard_error({text_.data(), size_});
+  }
+
+ private:
+  std::array<char, 1024> text_{};
+  size_t size_ = 0;
+};
+
+const char* call_of(const EndOfProcess& end) {
+  switch (end.kind) {
+    case EndOfProcess::Kind::kExit:
+      return "exit";
+    case EndOfProcess::Kind::kQuickExit:
+      return "quick_exit()";
+    case EndOfProcess::Kind::kSuddenExit:
+      return "_exit()";
+    case EndOfProcess::Kind::kExec:
+      return "exec";
+    case EndOfProcess::Kind::kSignal:
+    case EndOfProcess::Kind::kOnDemand:
+      return end.signal;
+  }
+  return "";
+}
+
+const char* part_in_handler(int part) {
+  switch (part) {
+    case kSavedReport:
+      return watch().saved_report.path().c_str();
+    case kTimeline:
+      return watch().timeline_file.path().c_str();
+    case kLines:
+      return "line profile";
+    default:
+      return "report";
+  }
+}
+
+void tell_why_no_report(const EndOfProcess& end, int part, const char* reason) noexcept {
+  Line line;
+  line.add("memledger: no ").add(part_in_handler(part)).add(end.goes_on() ? " on " : " at ");
+  line.add(call_of(end)).add(": ").add(reason).write();
+}
+
+bool take_end(const EndOfProcess& end) noexcept {
+  if (end.goes_on()) return watch().reports;
   note_children();
   return !watch().reported.exchange(true);
+}
+
+void give_back_end(const EndOfProcess& end) noexcept {
+  const bool is_exec = end.kind == EndOfProcess::Kind::kExec;
+  if (!watch().reported.exchange(false) || watch().settings.quiet || !is_exec) return;
+  Line()
+      .add("memledger: exec of ")
+      .add(end.program)
+      .add(" has failed: the program goes on")
+      .write();
 }
 
 ProgramEnd near_limit(const MemoryUse& use, int64_t asked_bytes) {
@@ -324,7 +432,7 @@ void report_if_near_limit(int64_t nbytes) noexcept {
     return;
   try {
     const auto use = watch.limits->nearest();
-    const int percent = watch.settings.report_near;
+    const int percent = watch.settings.report_near.value_or(environment::kDefaultReportNear);
     if (!use || use->used_bytes + nbytes < use->limit_bytes / 100 * percent) return;
     if (watch.told_near_limit.exchange(true)) return;
     write_report("memledger-near-limit", near_limit(*use, nbytes));
@@ -335,18 +443,21 @@ void report_if_near_limit(int64_t nbytes) noexcept {
 
 void begin_limits() {
   Watch& watch = inside::watch();
-  if (watch.settings.report_near == 0) return;
+  if (watch.settings.report_near == 0) return;  // never
   watch.limits.emplace();
   if (watch.limits->nearest()) set_demand_observer(&report_if_near_limit);
 }
 
 void begin_ends() {
   EndWriter writer;
-  writer.take = &take_sudden_end;
-  writer.write = &report_sudden_end;
+  writer.take = &take_end;
+  writer.give_back = &give_back_end;
+  writer.write = &write_about;
+  writer.parts = kParts;
   writer.tell_why_not = &tell_why_no_report;
   writer.on_demand = signal_on_demand(watch().settings.report_on.c_str());
-  watch_sudden_ends(writer);
+  watch_ends(writer);
+  if (watch().reports) take_on_own_thread(writer.on_demand);
   on_exit(&report_at_exit, nullptr);
   std::at_quick_exit(&report_at_quick_exit);
 }
@@ -369,19 +480,11 @@ void prepare_folder() {
        watch.settings.quiet ? "; there will be no reports" : "; reports go to standard error"});
 }
 
-// Returns the file, in a folder that is there.
-RunFile file_in_folder(const std::string& pattern) {
-  RunFile file = file_at(pattern);
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(file.path()).parent_path(), error);
-  return file;
-}
-
-void begin_saved_report() { watch().saved_report = file_in_folder(watch().settings.saved_report); }
+void begin_saved_report() { watch().saved_report = file_at(watch().settings.saved_report); }
 
 void begin_timeline() {
   Watch& watch = inside::watch();
-  watch.timeline_file = file_in_folder(watch.settings.timeline);
+  watch.timeline_file = file_at(watch.settings.timeline);
   watch.timeline.emplace(TimelineOptions{kTimelineEvents});
 }
 
@@ -420,7 +523,7 @@ void begin(const environment::Settings& settings) {
   if (watch.reports || !settings.saved_report.empty()) begin_run_report(settings.detail == "names");
   if (!settings.timeline.empty()) begin_timeline();
   begin_ends();
-  tell_python_names();
+  tell_python_names_soon();
   if (!watch.reports) return;
   report_out_of_memory();
   begin_limits();
@@ -433,7 +536,11 @@ __attribute__((constructor(103))) void watch_if_asked() {
     const bool asked = settings.report || !settings.saved_report.empty() ||
                        !settings.timeline.empty() || !settings.lines.functions.empty();
     // Where another copy of memledger in this process has taken the report, it does all this.
-    if (asked && take_exit_report()) begin(settings);
+    if (asked && take_exit_report()) {
+      for (const std::string& line : environment::wrong_variables(&value_of))
+        memledger::tell({"memledger: ", line, "; the default is taken"});
+      begin(settings);
+    }
     measure_if_asked();
   } catch (const std::exception& error) {
     memledger::tell({"memledger: this program is not watched: ", first_line(error.what())});
@@ -450,7 +557,8 @@ void interpreter_ends() {
   forget_device_memory();
   try {
     if (made_no_tensor()) return;
-    write_timeline_and_lines();
+    for (const int part : {kTimeline, kLines}) write_part({}, part);
+    watch.wrote_timeline_and_lines = true;
     if (!watch.saved_report.empty())
       watch.rows_at_interpreters_end = collect_run(this_process(), /*every_row=*/true);
     if (watch.reports) watch.at_interpreters_end = collect_run(this_process(), /*every_row=*/false);
@@ -465,7 +573,7 @@ extern "C" __attribute__((visibility("default"))) void memledger_main_begins() {
   memledger::inside::measure_main_begins();
   memledger::inside::Watch& watch = memledger::inside::watch();
   if (watch.process == 0) return;
-  memledger::inside::tell_python_names();  // a plugin may have brought Python
+  memledger::inside::tell_python_names_now();  // a plugin may have brought Python
   if (watch.main_has_begun.exchange(true)) return;
   memledger::inside::check_gpu();
   on_exit(&memledger::inside::report_at_exit, nullptr);

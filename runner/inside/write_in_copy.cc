@@ -3,22 +3,37 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+
+#include "registry/core/lock.h"
+#include "runner/inside/interrupted_call.h"
+#include "text/output.h"
 
 namespace memledger::inside {
 namespace {
 
-constexpr unsigned kMostSeconds = 10;
+constexpr int kMaxCopies = 40;
+constexpr int kMaxCrashes = 6;
+constexpr int kSignals = 64;
+// The copy's status where it met a held lock of memledger's.
+constexpr int kLockedStatus = 77;
 
 struct Deadly {
   int number;
@@ -31,46 +46,128 @@ constexpr std::array kDeadly = {Deadly{SIGSEGV, "SIGSEGV"}, Deadly{SIGBUS, "SIGB
 std::array<struct sigaction, kDeadly.size()> actions_before;
 std::atomic<void (*)(const char*) noexcept> noted_by{nullptr};
 
-struct Work {
-  void (*write)(void*);
-  void* context;
+// What the copy tells this process. In memory that both see.
+struct Told {
+  std::atomic<int> parts_done{0};
+  std::atomic<bool> walks_stack{false};
+  std::atomic<bool> in_handler{false};
+  std::array<char, PATH_MAX> temporary{};  // a file that is not whole yet; empty: none
 };
 
-// Whatever happens, the copy ends: it has no business of its own.
-int be_the_copy(void* work) {
-  struct sigaction by_default {};
-  by_default.sa_handler = SIG_DFL;
-  sigset_t all;
-  sigfillset(&all);
-  for (const Deadly& deadly : kDeadly) sigaction(deadly.number, &by_default, nullptr);
-  sigaction(SIGALRM, &by_default, nullptr);
-  sigprocmask(SIG_UNBLOCK, &all, nullptr);
-  alarm(kMostSeconds);
-  const auto& [write, context] = *static_cast<const Work*>(work);
-  write(context);
-  syscall(SYS_exit_group, 0);
+// The copy has it from this process.
+struct Copy {
+  CopyWork work;
+  Told* told = nullptr;
+  void* stack = nullptr;
+  pid_t parent = 0;
+  bool walks_stack = false;
+  bool finishes_call = false;
+};
+
+constexpr size_t kStackBytes = size_t{8} << 20;
+
+std::atomic<bool> in_handler{false};
+
+// Only the copy writes these. An interrupted call that is finished there overwrites the stack of
+// whoever asked for the copy.
+bool this_is_a_copy = false;
+Copy this_copy;
+
+[[noreturn]] void end_copy(int status) {
+  syscall(SYS_exit_group, status);
   __builtin_unreachable();
 }
 
-// Mapped for a copy: the thread may be on a small alternate stack, or have used its own up.
-class Stack {
+void give_up() { end_copy(kLockedStatus); }
+
+void do_parts() {
+  const CopyWork& work = this_copy.work;
+  std::atomic<int>& done = this_copy.told->parts_done;
+  for (int part = done.load(); part < work.parts; ++part) {
+    work.write(work.context, part);
+    done.store(part + 1);
+  }
+  end_copy(0);
+}
+
+// No signal but a fault of its own reaches the copy: all are blocked before it is made, and stay
+// so. abort() unblocks its own, whose default action is set for that.
+void leave_the_program() {
+  struct {
+    void* handler = nullptr;
+    unsigned long flags = 0;
+    void* restorer = nullptr;
+    uint64_t mask = 0;
+  } const by_default;
+  for (int number = 1; number <= kSignals; ++number)
+    syscall(SYS_rt_sigaction, number, &by_default, nullptr, sizeof by_default.mask);
+  setpgid(0, 0);
+  // Its watcher ends it when it takes too long, and takes it along when it is killed itself.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != this_copy.parent) end_copy(1);
+  // A limit of one byte: no core is written, nor piped to a program.
+  rlimit core{};
+  if (getrlimit(RLIMIT_CORE, &core) == 0) {
+    core.rlim_cur = std::min<rlim_t>(1, core.rlim_max);
+    setrlimit(RLIMIT_CORE, &core);
+  }
+}
+
+[[noreturn]] void be_the_copy(const Copy& copy) {
+  this_is_a_copy = true;
+  this_copy = copy;
+  leave_the_program();
+  core::nobody_lets_go(&give_up);
+  note_temporary_in(copy.told->temporary.data(), copy.told->temporary.size());
+  if (copy.walks_stack) {
+    copy.told->walks_stack.store(true);
+    const InterruptedCall call = find_interrupted_call();
+    copy.told->walks_stack.store(false);
+    copy.told->in_handler.store(call.in_handler);
+    if (copy.finishes_call) finish_interrupted_call(call, copy.stack, kStackBytes, &do_parts);
+  }
+  // This thread may be on a small alternate stack, or have used its own up.
+  static ucontext_t on_large_stack;
+  getcontext(&on_large_stack);
+  on_large_stack.uc_stack.ss_sp = copy.stack;
+  on_large_stack.uc_stack.ss_size = kStackBytes;
+  on_large_stack.uc_link = nullptr;
+  makecontext(&on_large_stack, &do_parts, 0);
+  setcontext(&on_large_stack);
+  end_copy(1);
+}
+
+class Mapping {
  public:
-  Stack() noexcept
-      : bottom_(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0)) {}
-  ~Stack() {
-    if (bottom_ != MAP_FAILED) munmap(bottom_, kBytes);
+  Mapping(size_t bytes, int flags) noexcept
+      : memory_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | flags, -1, 0)),
+        bytes_(bytes) {}
+  ~Mapping() {
+    if (memory_ != MAP_FAILED) munmap(memory_, bytes_);
   }
-  Stack(const Stack&) = delete;
-  Stack& operator=(const Stack&) = delete;
-  // Null: there is none.
-  void* top() const {
-    return bottom_ == MAP_FAILED ? nullptr : static_cast<char*>(bottom_) + kBytes;
-  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  // Null: there is no memory.
+  void* get() const { return memory_ == MAP_FAILED ? nullptr : memory_; }
 
  private:
-  static constexpr size_t kBytes = size_t{8} << 20;
-  void* const bottom_;
+  void* const memory_;
+  const size_t bytes_;
+};
+
+// All signals are blocked on this thread.
+class NoSignals {
+ public:
+  NoSignals() noexcept {
+    const uint64_t all = ~uint64_t{0};
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before_, sizeof all);
+  }
+  ~NoSignals() { syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, sizeof before_); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  uint64_t before_ = 0;
 };
 
 // A process that is looked at from outside, with what may be called in a signal handler.
@@ -78,9 +175,11 @@ class CopyProcess {
  public:
   explicit CopyProcess(pid_t process) : process_(process) {}
 
-  // Returns whether it has ended.
+  // Returns whether it has ended. The status is 1 where another thread of the program's has waited
+  // for it.
   bool has_ended(int& status) const {
     const pid_t ended = waitpid(process_, &status, __WCLONE | WNOHANG);
+    if (ended < 0 && errno != EINTR) status = 1 << 8;
     return ended == process_ || (ended < 0 && errno != EINTR);
   }
   int64_t cpu_ns() const {
@@ -89,8 +188,10 @@ class CopyProcess {
     if (clock_getcpuclockid(process_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
     return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   }
-  // False where the system does not tell.
-  bool waits_for_lock() const {
+
+  enum class Wait : uint8_t { kNone, kLock, kLockForGood };
+  // kNone where the system does not tell.
+  Wait waits() const {
     std::array<char, 40> path{"/proc/"};
     std::array<char, 12> digits;
     size_t count = 0;
@@ -101,11 +202,18 @@ class CopyProcess {
     constexpr char kSyscall[] = "/syscall";
     std::memcpy(&path[at], kSyscall, sizeof kSyscall);
     const int file = open(path.data(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) return false;
-    std::array<char, 8> text{};
+    if (file < 0) return Wait::kNone;
+    std::array<char, 160> text{};
     const ssize_t size = read(file, text.data(), text.size() - 1);
     close(file);
-    return size > 0 && std::strtol(text.data(), nullptr, 10) == SYS_futex && text[0] != '-';
+    // Its number in decimal and six arguments, or `running`.
+    if (size <= 0 || text[0] < '0' || text[0] > '9') return Wait::kNone;
+    char* next = text.data();
+    if (std::strtol(next, &next, 10) != SYS_futex) return Wait::kNone;
+    constexpr int kTimeout = 3;
+    uint64_t argument = 0;
+    for (int i = 0; i <= kTimeout; ++i) argument = std::strtoull(next, &next, 16);
+    return argument == 0 ? Wait::kLockForGood : Wait::kLock;
   }
   void kill() const {
     ::kill(process_, SIGKILL);
@@ -116,33 +224,99 @@ class CopyProcess {
   const pid_t process_;
 };
 
-CopyResult wait_for(const CopyProcess& copy) {
-  constexpr int64_t kPollNs = 2'000'000;
-  constexpr int64_t kLockedNs = 300'000'000;
-  constexpr int64_t kMostNs = 1'000'000'000 * int64_t{kMostSeconds + 2};
-  const timespec pause{0, kPollNs};
-  int64_t locked_since = 0, cpu_ns = 0;
-  for (int64_t waited = 0; waited < kMostNs; waited += kPollNs) {
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// Nobody in the copy could wake it.
+class LockWatch {
+ public:
+  explicit LockWatch(int64_t now) : since_(now) {}
+  bool is_locked(const CopyProcess& copy, int64_t now) {
+    constexpr int64_t kForGoodNs = 20'000'000;
+    constexpr int64_t kNs = 300'000'000;
+    const auto waits = copy.waits();
+    const int64_t cpu_ns = copy.cpu_ns();
+    // Who waits for a brief lock looks at it now and then.
+    const bool moves = (cpu_ns - cpu_ns_) * 20 > now - since_ + 2'000'000;
+    if (waits == CopyProcess::Wait::kNone || moves) {
+      since_ = now;
+      cpu_ns_ = cpu_ns;
+    }
+    return now - since_ >= (waits == CopyProcess::Wait::kLockForGood ? kForGoodNs : kNs);
+  }
+
+ private:
+  int64_t since_;
+  int64_t cpu_ns_ = 0;
+};
+
+CopyResult wait_for(const CopyProcess& copy, const CopyWork& work, const Told& told) {
+  constexpr long kMaxPauseNs = 2'000'000;
+  int64_t part_began = now_ns();
+  int part = told.parts_done.load();
+  LockWatch lock(part_began);
+  timespec pause{0, 100'000};
+  while (true) {
     int status = 0;
     if (copy.has_ended(status)) {
-      const bool in_time = !WIFSIGNALED(status) || WTERMSIG(status) != SIGALRM;
-      return status == 0 ? CopyResult::kDone : in_time ? CopyResult::kFailed : CopyResult::kTooLate;
+      if (told.parts_done.load() == work.parts) return CopyResult::kDone;
+      const bool is_locked = WIFEXITED(status) && WEXITSTATUS(status) == kLockedStatus;
+      return is_locked ? CopyResult::kLocked : CopyResult::kFailed;
     }
-    // Who waits for a brief lock looks at it now and then.
-    const int64_t now = copy.cpu_ns();
-    if (!copy.waits_for_lock() || (now - cpu_ns) * 20 > waited - locked_since + kPollNs) {
-      locked_since = waited;
-      cpu_ns = now;
+    const int64_t now = now_ns();
+    if (const int done = told.parts_done.load(); done != part) {
+      part = done;
+      part_began = now;
     }
-    if (waited - locked_since >= kLockedNs) {
+    if (lock.is_locked(copy, now)) {
       copy.kill();
       return CopyResult::kLocked;
     }
+    if (now - part_began > int64_t{work.seconds_per_part} * 1'000'000'000) {
+      copy.kill();
+      return CopyResult::kTooLate;
+    }
     nanosleep(&pause, nullptr);
+    pause.tv_nsec = std::min(2 * pause.tv_nsec, kMaxPauseNs);
   }
-  copy.kill();
-  return CopyResult::kTooLate;
 }
+
+// Not fork(): that calls handlers of the program's and takes locks. Without a signal at its end,
+// the copy is not among the children that the program sees; no debugger follows it.
+CopyResult make_copy(const Copy& copy) {
+  const auto process =
+      static_cast<pid_t>(syscall(SYS_clone, CLONE_UNTRACED, nullptr, nullptr, nullptr, nullptr));
+  if (process == 0) be_the_copy(copy);
+  if (process < 0) return CopyResult::kNotMade;
+  const CopyResult result = wait_for(CopyProcess(process), copy.work, *copy.told);
+  if (copy.told->temporary[0] != '\0') {
+    unlink(copy.told->temporary.data());
+    copy.told->temporary[0] = '\0';
+  }
+  return result;
+}
+
+// How often a part has been tried, and whether to try again.
+class Tries {
+ public:
+  explicit Tries(unsigned seconds) : deadline_(now_ns() + int64_t{seconds} * 1'000'000'000) {}
+  int copies() const { return copies_; }
+  bool again(CopyResult result) {
+    ++copies_;
+    if (result == CopyResult::kFailed) ++crashes_;
+    const bool may_help = result == CopyResult::kLocked || result == CopyResult::kFailed;
+    return may_help && copies_ < kMaxCopies && crashes_ < kMaxCrashes && now_ns() < deadline_;
+  }
+  bool is_every_second() const { return copies_ % 2 == 1; }
+
+ private:
+  int copies_ = 0;
+  int crashes_ = 0;
+  const int64_t deadline_;
+};
 
 void on_deadly_signal(int number, siginfo_t* info, void* /*context*/) {
   const int error = errno;
@@ -162,21 +336,68 @@ bool is_fault(int number, const siginfo_t* info) noexcept {
   return may_be && info != nullptr && info->si_code > 0;
 }
 
-CopyResult write_in_copy(void (*write)(void*), void* context, int most_copies) noexcept {
-  const Stack stack;
-  Work work{write, context};
-  if (stack.top() == nullptr) return CopyResult::kNotMade;
-  CopyResult result = CopyResult::kNotMade;
-  for (int i = 0; i < most_copies; ++i) {
-    // Not fork(): that calls handlers of the program's and takes locks. Without a signal at its
-    // end, the copy is not among the children that the program sees.
-    const pid_t copy = clone(&be_the_copy, stack.top(), 0, &work);
-    if (copy < 0) return CopyResult::kNotMade;
-    result = wait_for(CopyProcess(copy));
-    if (result != CopyResult::kLocked) return result;
+CopyResult write_in_copy(const CopyWork& work) noexcept {
+  const int error = errno;
+  const Mapping stack(kStackBytes, MAP_PRIVATE | MAP_NORESERVE | MAP_STACK);
+  const Mapping shared(sizeof(Told), MAP_SHARED);
+  if (stack.get() == nullptr || shared.get() == nullptr) {
+    if (work.left_out != nullptr) work.left_out(work.context, 0, CopyResult::kNotMade);
+    return CopyResult::kNotMade;
   }
-  return result;
+  const NoSignals blocked;
+  Told& told = *new (shared.get()) Told;
+  Copy copy;
+  copy.work = work;
+  copy.told = &told;
+  copy.stack = stack.get();
+  copy.parent = getpid();
+  copy.walks_stack = true;
+  CopyResult last = CopyResult::kDone;
+  for (int part = 0; part < work.parts; part = told.parts_done.load()) {
+    Tries tries(work.seconds_per_part);
+    CopyResult result = CopyResult::kDone;
+    do {
+      copy.finishes_call = tries.is_every_second();
+      result = make_copy(copy);
+      if (told.walks_stack.exchange(false)) copy.walks_stack = false;
+      if (result == CopyResult::kLocked && told.parts_done.load() == 0 &&
+          tries.copies() + 1 == work.copies_if_locked) {
+        errno = error;
+        return result;
+      }
+      if (work.between_copies != nullptr && result == CopyResult::kLocked) work.between_copies();
+    } while (told.parts_done.load() == part && tries.again(result));
+    if (told.parts_done.load() != part) continue;
+    if (work.left_out != nullptr) work.left_out(work.context, part, result);
+    told.parts_done.store(part + 1);
+    last = result;
+  }
+  in_handler.store(told.in_handler.load());
+  errno = error;
+  return last;
 }
+
+CopyResult write_in_copy(void (*write)(void*), void* context) noexcept {
+  struct One {
+    void (*write)(void*);
+    void* context;
+  };
+  const Mapping memory(sizeof(One), MAP_PRIVATE);
+  if (memory.get() == nullptr) return CopyResult::kNotMade;
+  CopyWork work;
+  work.write = [](void* the_one, int /*part*/) {
+    const One& one = *static_cast<const One*>(the_one);
+    one.write(one.context);
+  };
+  work.context = new (memory.get()) One{write, context};
+  return write_in_copy(work);
+}
+
+void prepare_copies() noexcept { prepare_interrupted_calls(); }
+
+bool is_copy() noexcept { return this_is_a_copy; }
+
+bool ran_in_signal_handler() noexcept { return in_handler.load(); }
 
 void note_deadly_signals(void (*note)(const char*) noexcept) noexcept {
   noted_by.store(note);

@@ -1,30 +1,60 @@
 #pragma once
 
 // Does something in a copy of this process, where the process itself must not: it is about to end,
-// in a signal handler, maybe with its heap broken or its locks held. What goes wrong there ends the
-// copy.
+// perhaps in a signal handler, with its heap broken or its locks held. What goes wrong there ends
+// the copy and nothing else.
+//
+// The copy has this thread alone. It runs no handler of the program's, no signal reaches it, and it
+// is in a process group of its own. The program's waitpid(-1), SIGCHLD and wake-up descriptors do
+// not see it; waitpid(-1, …, __WALL) of another thread does.
 
 #include <signal.h>
+
+#include <cstdint>
 
 namespace memledger::inside {
 
 // How a copy came out.
-enum class CopyResult {
+enum class CopyResult : uint8_t {
   kDone,
   kFailed,   // it ended early
-  kLocked,   // it waited for a lock that a thread of this process held, each time it was made
-  kTooLate,  // it was not done within ten seconds
+  kLocked,   // it waited for a lock that a thread of this process held
+  kTooLate,  // a part was not done in time
   kNotMade,
 };
 
-inline constexpr int kMostCopies = 3;
+// Does the parts in turn, each within its own time. A part that fails or waits for a lock is tried
+// again in another copy, some forty times: other threads go on here and let go of their locks. For
+// this thread, which may itself have been interrupted in malloc() or in memledger's hooks, every
+// second copy first goes on to where it leaves them. A part that cannot be done is left out.
+struct CopyWork {
+  void (*write)(void* context, int part) = nullptr;
+  void* context = nullptr;  // not on the stack
+  int parts = 1;
+  unsigned seconds_per_part = 10;
+  // Where this thread can go on and ask once more: gives up at the first part after so many copies
+  // that waited for a lock, and says nothing of it; 0: never. Other threads may wait for a lock of
+  // this thread's while they hold others.
+  int copies_if_locked = 0;
+  // Called in this process about a part that is left out, and why; may be null.
+  void (*left_out)(void* context, int part, CopyResult reason) noexcept = nullptr;
+  // Called in this process between two copies; may be null.
+  void (*between_copies)() noexcept = nullptr;
+};
+// Returns kDone, or the last reason why a part was left out. kLocked: it gave up.
+CopyResult write_in_copy(const CopyWork& work) noexcept;
 
-// Runs `write(context)` in a copy that has this thread alone, on a stack of its own, and waits for
-// it. A copy that waits for a lock is made anew, until there were `most_copies`: other threads go
-// on here and let go of theirs, this thread does not. The copy is no child that the program could
-// wait for.
-CopyResult write_in_copy(void (*write)(void* context), void* context,
-                         int most_copies = kMostCopies) noexcept;
+// Does one thing, which is left out silently. `context` is not on the stack.
+CopyResult write_in_copy(void (*write)(void* context), void* context) noexcept;
+
+// Call it once before the first copy, outside of signal handlers.
+void prepare_copies() noexcept;
+
+// Whether this is a copy. Async-signal-safe.
+bool is_copy() noexcept;
+
+// Whether the last copy found that this thread runs in a signal handler.
+bool ran_in_signal_handler() noexcept;
 
 // Calls `note` with a signal's name before the signal ends this process: the first of SIGSEGV,
 // SIGBUS, SIGFPE, SIGILL, SIGABRT and SIGTERM. The program's handler, or the signal's own action,

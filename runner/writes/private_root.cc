@@ -28,8 +28,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "runner/writes/layer_files.h"
 #include "runner/writes/mount_table.h"
+#include "runner/writes/refusals.h"
 
 namespace memledger::runner {
 namespace {
@@ -102,20 +104,19 @@ std::optional<std::vector<Entry>> entries_of(const std::string& folder) {
   return entries;
 }
 
-// Sockets that a process listens on, as /proc/net/unix has them.
-std::vector<std::string> listening_sockets() {
+// Paths of sockets, as /proc/net/unix has them: not those that were bound by a relative one.
+std::vector<std::string> paths_of_sockets(const std::string& sockets) {
   std::vector<std::string> paths;
-  std::ifstream file("/proc/net/unix");
-  for (std::string line; std::getline(file, line);) {
+  for (const absl::string_view line : absl::StrSplit(sockets, '\n')) {
     const size_t path = line.find(" /");
-    if (path != std::string::npos) paths.push_back(line.substr(path + 1));
+    if (path != absl::string_view::npos) paths.emplace_back(line.substr(path + 1));
   }
   return paths;
 }
 
-void add_fifos(const std::string& folder, std::vector<std::string>& paths) {
+void add_sockets_and_fifos_in(const std::string& folder, std::vector<std::string>& paths) {
   for (const Entry& entry : entries_of(folder).value_or(std::vector<Entry>())) {
-    if (entry.type == DT_FIFO) paths.push_back(joined(folder, entry.name));
+    if (entry.type == DT_FIFO || entry.type == DT_SOCK) paths.push_back(joined(folder, entry.name));
   }
 }
 
@@ -330,20 +331,19 @@ class PrivateRoot::Planner {
 
   // An overlay's socket or FIFO is another one than the file's below it.
   void add_sockets_and_fifos() {
-    std::vector<std::string> paths = listening_sockets();
-    add_fifos(options_.working_folder, paths);
-    add_fifos("/tmp", paths);
-    for (const std::string& path : options_.expected) {
-      struct stat found {};
-      if (stat(path.c_str(), &found) == 0 && S_ISFIFO(found.st_mode)) paths.push_back(path);
-    }
+    const std::string sockets = text_of("/proc/net/unix");
+    std::vector<std::string> paths = paths_of_sockets(sockets);
+    add_sockets_and_fifos_in(options_.working_folder, paths);
+    add_sockets_and_fifos_in("/tmp", paths);
+    paths.insert(paths.end(), options_.expected.begin(), options_.expected.end());
     std::set<std::string> seen;
     for (const std::string& path : paths) {
       const std::optional<std::string> real = real_path(path);
       if (!real || is_bound(*real) || is_within(*real, "/proc") || !seen.insert(*real).second)
         continue;
       struct stat found {};
-      if (lstat(real->c_str(), &found) == 0 && (S_ISSOCK(found.st_mode) || S_ISFIFO(found.st_mode)))
+      if (lstat(real->c_str(), &found) != 0) continue;
+      if (S_ISFIFO(found.st_mode) || (S_ISSOCK(found.st_mode) && may_listen(sockets, *real)))
         add(Step::Kind::kOptional, *real, *real);
     }
   }

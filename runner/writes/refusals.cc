@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace memledger::runner {
 namespace {
@@ -43,10 +45,24 @@ bool has(const std::vector<std::string>& texts, const std::string& text) {
 
 }  // namespace
 
+bool may_listen(std::string_view sockets, const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  for (const absl::string_view line :
+       absl::StrSplit(absl::string_view(sockets.data(), sockets.size()), '\n')) {
+    // NUMBER: REFERENCES PROTOCOL FLAGS TYPE STATE INODE [PATH]
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', 7));
+    if (fields.size() < 8) continue;
+    const absl::string_view bound = absl::StripLeadingAsciiWhitespace(fields[7]);
+    const bool is_relative = !absl::StartsWith(bound, "/") && !absl::StartsWith(bound, "@");
+    if (bound == path || (is_relative && bound.substr(bound.rfind('/') + 1) == name)) return true;
+  }
+  return false;
+}
+
 std::vector<Refusal> refusals_of_layers(const std::vector<Refusal>& noted,
                                         const prediction::Writes& writes,
                                         const std::vector<Mount>& mounts,
-                                        std::string_view listening) {
+                                        std::string_view sockets) {
   std::vector<Refusal> refusals;
   for (const Refusal& refusal : noted) {
     const bool is_alike =
@@ -55,9 +71,7 @@ std::vector<Refusal> refusals_of_layers(const std::vector<Refusal>& noted,
         (absl::EndsWith(refusal.what, ": EROFS") && !became_read_only(refusal.path, writes)) ||
         (refusal.what == "open: FIFO" && has(writes.host_files, refusal.path)) ||
         (refusal.what == "connect: socket" &&
-         (has(writes.host_files, refusal.path) ||
-          !absl::StrContains(absl::string_view(listening.data(), listening.size()),
-                             absl::StrCat(" ", refusal.path, "\n"))));
+         (has(writes.host_files, refusal.path) || !may_listen(sockets, refusal.path)));
     if (!is_alike) refusals.push_back(refusal);
   }
   return refusals;

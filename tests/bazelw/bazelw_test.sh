@@ -121,19 +121,39 @@ touch "$work/file"
 check "a cache that cannot be written" "bazelw: cannot write to $work/file/cache: this build shares nothing with other clones
 bazel-4 4.2.3: test x" "$(bazelw plain "MEMLEDGER_CACHE=$work/file/cache" test x)"
 
-# A limit of 1 GB keeps one of two files of 0.6 GB: the one used last.
-mkdir "$cache/bazel"
+# A cache that anybody may have filled is not used.
+mkdir "$work/open" "$work/tmp" "$work/own"
+chmod 0777 "$work/open"
+chmod 1777 "$work/tmp"
+refusal() { printf 'bazelw: others can change %s: this build shares nothing with other clones\nbazel-4 4.2.3: test x' "$1"; }
+check "a cache that all can write to" "$(refusal "$work/open")" "$(bazelw plain "MEMLEDGER_CACHE=$work/open" test x)"
+check "a cache that all can replace" "$(refusal "$work/open/cache")" "$(bazelw plain "MEMLEDGER_CACHE=$work/open/cache" test x)"
+check "one's own cache in a folder like /tmp" 0 "$(bazelw plain "MEMLEDGER_CACHE=$work/tmp/mine" test x | grep -c 'others can change')"
+if [[ "$EUID" == 0 ]]; then
+  ln -s "$work/own" "$work/tmp/link"
+  mkdir "$work/tmp/memledger"
+  chown -h 65534 "$work/tmp/memledger" "$work/tmp/link"
+  check "a cache that another user made first" "$(refusal "$work/tmp/memledger")" "$(bazelw plain "MEMLEDGER_CACHE= XDG_CACHE_HOME=$work/tmp" test x)"
+  check "another user's link" "$(refusal "$work/tmp/link")" "$(bazelw plain "MEMLEDGER_CACHE=$work/tmp/link" test x)"
+else
+  echo "SKIPPED: only root can play another user"
+fi
+
+# A limit of 1 GB keeps one of two files of 0.6 GB: the one used last. What is not Bazel's stays.
+compiled="$cache/bazel/0123456789ab/cas/ff"
+mkdir -p "$compiled"
 touch "$cache/bazel/.pruned"
-truncate -s 600M "$cache/bazel/old" "$cache/bazel/new"
-touch -a -d yesterday "$cache/bazel/old"
+truncate -s 600M "$compiled/ff01" "$compiled/ff02" "$cache/bazel/a_thesis" "$cache/bazel/0123456789ab/ff03"
+touch -a -d yesterday "$compiled/ff01" "$cache/bazel/a_thesis" "$cache/bazel/0123456789ab/ff03"
 bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=1" test x >/dev/null
-check "within an hour of the last look nothing is removed" "new old" "$(cd "$cache/bazel" && echo *)"
+check "within an hour of the last look nothing is removed" "ff01 ff02" "$(cd "$compiled" && echo *)"
 rm "$cache/bazel/.pruned"
 bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=2" test x >/dev/null
-check "what fits stays" "new old" "$(cd "$cache/bazel" && echo *)"
+check "what fits stays" "ff01 ff02" "$(cd "$compiled" && echo *)"
 rm "$cache/bazel/.pruned"
 bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=1" test x >/dev/null
-check "what was used longest ago goes" "new" "$(cd "$cache/bazel" && echo *)"
+check "what was used longest ago goes" "ff02" "$(cd "$compiled" && echo *)"
+check "what is not Bazel's stays" "0123456789ab a_thesis ff03" "$(cd "$cache/bazel" && echo * "$(basename 0123456789ab/ff*)")"
 rm -f "$cache"/bazel/*/.pruned "$cache"/bazel/.pruned
 check "a limit that is none" "bazelw: MEMLEDGER_CACHE_GB is not a whole number of gigabytes: '1.5'; using 20" \
   "$(bazelw plain "MEMLEDGER_CACHE=$cache MEMLEDGER_CACHE_GB=1.5" test x 2>&1 | sed -n 1p)"

@@ -125,13 +125,18 @@ done
 rm -rf "$(dirname "$fifth")"
 tools="$work/bare"
 
-# Five releases stay, all that are pinned in the real list: those used last.
+# Five releases stay, all that are pinned in the real list: those used last. Folders that are no
+# releases stay, too.
+mkdir -p "$store/torch-geometric/torch" "$store/torch-7-mine/torch" "$store/torch-7-0123456789ab"
+touch -d '9 days ago' "$store"/torch-geometric "$store"/torch-7-*
 touch -d '4 days ago' "$store"/torch-2-*
 for version in 3 4; do fetch "$version" >/dev/null; done
 touch -d '3 days ago' "$store"/torch-3-*
 touch -d '5 days ago' "$store"/torch-1-*
 fetch 1 >/dev/null
 for version in 5 6; do fetch "$version" >/dev/null; done
+check "what is no release" "torch-7-0123456789ab torch-7-mine torch-geometric" "$(cd "$store" && echo torch-7-* torch-geometric)"
+rm -r "$store"/torch-7-* "$store/torch-geometric"
 check "the releases used last" "torch-1 torch-3 torch-4 torch-5 torch-6" "$(cd "$store" && echo $(ls | sed 's/-[0-9a-f]*$//'))"
 
 if [[ "$failures" != 0 ]]; then cat "$work/stderr"; exit 1; fi

@@ -630,13 +630,18 @@ TEST_CASE("the JSON has the members that scripts read") {
 TEST_CASE("several machines have one schema: their devices, and the rest of the one that decides") {
   Prediction small = predict("l4", {failed_run(kLow, 990), failed_run(kHigh, 990)});
   Prediction large = predict("h100", {run(kLow, {device(700)}), run(kHigh, {device(800)})});
-  small.written_files = {"/data/model.pt"};
+  small.writes.held_by = WritesHeldBy::kNamespace;
+  small.writes.files = {{"/data/model.pt", 96, false}, {"/data/old.pt", 0, true}};
+  small.writes.bytes = 96;
   for (DevicePrediction& cuda : large.devices) cuda.capacity_bytes = 8 * kCapacity;
   const Json json = Json::parse(to_json({large, small}));
   CHECK(json["schema"] == "memledger.prediction/1");
   CHECK(json["verdict"] == "does not fit");
   CHECK(json["specification"] == "l4");
-  CHECK(json["written_files"][0] == "/data/model.pt");
+  CHECK(json["writes_held_by"] == "namespace");
+  CHECK(json["written_files"] == Json::array({"/data/model.pt"}));
+  CHECK(json["removed_files"] == Json::array({"/data/old.pt"}));
+  CHECK(json["written_bytes"] == 96);
   REQUIRE(json["devices"].size() == 2);
   CHECK(json["devices"][0]["specification"] == "h100");
   CHECK(json["devices"][0]["verdict"] == "fits");
@@ -730,7 +735,13 @@ TEST_CASE("a recorded call is read as it was written, and gives the same predict
   high.addresses = Run::Addresses::kUp;
   high.program = {3, true, 60, true, "the \"last\"\nline"};
   high.steps = 4;
-  high.written_files = {"/a", "/b"};
+  high.writes.held_by = WritesHeldBy::kLandlock;
+  high.writes.files = {{"/a", 7, false}, {"/b", 0, true}};
+  high.writes.written_count = 9;
+  high.writes.removed_count = 1;
+  high.writes.bytes = 70;
+  high.writes.read_only = {"/boot"};
+  high.writes.refusals = {{"rename: EXDEV", "/c"}};
   high.varies_sizes = high.until_exit = true;
   high.held_back_bytes = 5;
   high.processes = {process, process};
@@ -752,7 +763,19 @@ TEST_CASE("a recorded call is read as it was written, and gives the same predict
   CHECK(read->runs[1].varies_sizes);
   CHECK(read->runs[1].until_exit);
   CHECK(read->runs[1].held_back_bytes == 5);
-  CHECK(read->runs[1].written_files == high.written_files);
+  const Writes& writes = read->runs[1].writes;
+  CHECK(writes.held_by == WritesHeldBy::kLandlock);
+  REQUIRE(writes.files.size() == 2);
+  CHECK(writes.files[0].path == "/a");
+  CHECK(writes.files[0].bytes == 7);
+  CHECK(writes.files[1].is_removed);
+  CHECK(writes.written_count == 9);
+  CHECK(writes.removed_count == 1);
+  CHECK(writes.bytes == 70);
+  CHECK(writes.read_only == high.writes.read_only);
+  REQUIRE(writes.refusals.size() == 1);
+  CHECK(writes.refusals[0].what == "rename: EXDEV");
+  CHECK(writes.refusals[0].path == "/c");
   CHECK(read->runs[1].program.last_lines == high.program.last_lines);
   CHECK(read->runs[1].processes.size() == 2);
   CHECK(read->runs[0].processes[0].cause == process.cause);
@@ -796,6 +819,32 @@ TEST_CASE("progress is that of the process that has made most steps") {
   CHECK(all[0].process == 7);
   CHECK(all[0].settled_at == 2);
   CHECK(all[1].settled_at == 0);
+}
+
+TEST_CASE("a call on files that was answered otherwise leaves nothing known") {
+  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
+  CHECK(predict("l4", {low, high}).verdict == Verdict::kFits);
+  high.writes.refusals = {{"rename: EXDEV", "/data/out"}};
+  const Prediction prediction = predict("l4", {low, high});
+  CHECK(prediction.verdict == Verdict::kNotKnown);
+  CHECK(prediction.devices[0].verdict == Verdict::kNotKnown);
+  CHECK(prediction.sentence() ==
+        "not known: a call on files was not answered as it is outside a dry run: rename: EXDEV, "
+        "/data/out; --writes=allow lets the program write for real");
+  Run failed_low = failed_run(kLow, 990), failed_high = failed_run(kHigh, 990);
+  failed_low.writes.refusals = {{"open: ENOSPC", "/a"}, {"open: ENOSPC", "/b"}};
+  CHECK(predict("l4", {failed_low, failed_high}).verdict == Verdict::kNotKnown);
+}
+
+TEST_CASE("what several runs wrote is told once, with the largest sizes") {
+  Run low = run(kLow, {device(700)}), high = run(kHigh, {device(800)});
+  low.writes.files = {{"/a", 5, false}, {"/c", 0, true}};
+  high.writes.files = {{"/a", 7, false}, {"/b", 1, false}, {"/c", 3, false}};
+  const Writes writes = predict("l4", {low, high}).writes;
+  REQUIRE(writes.files.size() == 3);
+  CHECK(writes.files[0].bytes == 7);
+  CHECK(writes.files[1].path == "/b");
+  CHECK_FALSE(writes.files[2].is_removed);
 }
 
 TEST_CASE("files that a run wrote are those that are still there, each once") {

@@ -4,6 +4,7 @@ package_test.sh runs it with memledger alone, and under `memledger run`.
 """
 
 import contextlib
+import copy
 import ctypes
 import gc
 import inspect
@@ -11,6 +12,7 @@ import io
 import json
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -205,6 +207,70 @@ class Lifetimes(unittest.TestCase):
                 reporter.to_json()
         del reporter
         self.assertEqual(alive(), before)
+
+
+class Copies(unittest.TestCase):
+    """Each class that owns something of C++'s."""
+
+    def owners(self):
+        net = torch.nn.Linear(8, 4)
+        loss = net(torch.ones(2, 8)).exp().sum()
+        return net, [
+            memledger.MemReporter(net),
+            memledger.MemTracker(path=tempfile.mkdtemp(), device="cpu").add_module("net", net),
+            memledger.saved_for_backward(loss, net),
+            memledger.memory_profiler(net),
+            memledger.LineProfiler(printed),
+            memledger.Courtesy(net, device="cpu"),
+        ]
+
+    def test_every_kind_is_tried(self):
+        kinds = {name[: -len("_free")] for name in memledger._library._functions if name.endswith("_free")}
+        # Modules are in the reporter, a size lives for the length of one call.
+        self.assertEqual(kinds - {"module", "size"}, {one._handle.kind for one in self.owners()[1]})
+
+    def test_copies_are_the_object(self):
+        net, owners = self.owners()
+        for one in owners + [one._handle for one in owners] + [owners[0]._registered, owners[3]._mirror]:
+            self.assertIs(copy.copy(one), one)
+            self.assertIs(copy.deepcopy(one), one)
+            self.assertIs(copy.deepcopy([one])[0], one)
+
+    def test_a_model_with_an_attribute(self):
+        net, net.owners = self.owners()
+        tracker = net.tracker = net.owners[1]
+        for _ in range(3):
+            average = copy.deepcopy(net)  # as for an EMA
+            self.assertIs(average.tracker, tracker)
+            self.assertIsNot(average.weight, net.weight)
+        del net, average
+        gc.collect()
+        self.assertIn("At package_test.py", tracker.track())
+        del tracker
+        gc.collect()
+        torch.ones(4)
+
+    def test_pickling_says_what_to_do(self):
+        net, owners = self.owners()
+        for one in owners:
+            name = type(one).__name__
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+                with self.assertRaisesRegex(TypeError, f"a {name} cannot be pickled.*: (leave it out|pickle its to_)"):
+                    pickle.dumps(one, protocol)
+            net.owner = one
+            with self.assertRaisesRegex(TypeError, f"a {name} cannot be pickled"):
+                torch.save(net, io.BytesIO())
+            torch.save(net.state_dict(), io.BytesIO())
+        with self.assertRaisesRegex(TypeError, "a Handle cannot be pickled"):
+            pickle.dumps(owners[0]._handle)
+
+    def test_values_are_copied_and_pickled(self):
+        net = torch.nn.Linear(8, 4)
+        saved = memledger.saved_for_backward(net(torch.ones(2, 8)).exp().sum(), net)
+        for value in (memledger.counters("cpu"), memledger.modelsize(net, torch.ones(2, 8), show=False), saved.rows()[0]):
+            for made in (copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+                self.assertIsNot(made, value)
+                self.assertEqual(repr(made), repr(value))
 
 
 class Tracking(unittest.TestCase):

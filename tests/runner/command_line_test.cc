@@ -4,7 +4,13 @@
 #include "tests/support/text_matchers.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace memledger::runner {
@@ -127,7 +133,8 @@ TEST_CASE("an option's value is taken as it is") {
     CHECK(run_options({"--log", value, "p"}).log_folder == value);
     CHECK(run_options({"--log=" + value, "p"}).log_folder == value);
   }
-  CHECK(run_options({"--log", "", "p"}).log_folder.empty());
+  CHECK(run_options({"--log", "", "p"}).log_folder == "");
+  CHECK_FALSE(run_options({"p"}).log_folder);
   CHECK(run_options({"-f", "[a,b]", "p"}).lines.functions == Words{"[a,b]"});
 }
 
@@ -156,6 +163,204 @@ TEST_CASE("what is wrong is named") {
   const std::string unknown = run_error({"--virtual-gpu=h9000", "./train"});
   CHECK(contains(unknown, "h9000"));
   CHECK(contains(unknown, "a100"));
+}
+
+namespace {
+
+// A variable of the caller's for the rest of a test.
+class CallersVariable {
+ public:
+  CallersVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~CallersVariable() { unsetenv(name_); }
+  CallersVariable(const CallersVariable&) = delete;
+  CallersVariable& operator=(const CallersVariable&) = delete;
+
+ private:
+  const char* const name_;
+};
+
+// An empty folder, which is the current one for the rest of a test.
+class FolderOfTest {
+ public:
+  FolderOfTest() : before_(std::filesystem::current_path()) {
+    std::string name = std::filesystem::temp_directory_path() / "memledger-test-XXXXXX";
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    chmod(name.c_str(), 0755);
+    std::filesystem::current_path(name);
+  }
+  ~FolderOfTest() {
+    const std::filesystem::path here = std::filesystem::current_path();
+    std::filesystem::current_path(before_);
+    std::filesystem::remove_all(here);
+  }
+  FolderOfTest(const FolderOfTest&) = delete;
+  FolderOfTest& operator=(const FolderOfTest&) = delete;
+
+  static bool is_empty() { return std::filesystem::is_empty("."); }
+
+ private:
+  const std::filesystem::path before_;
+};
+
+// The commands with an option that is written to, before its path.
+struct OutputOption {
+  Words before;
+  std::string option;
+  Words after;
+  std::string right_ending, wrong_ending;
+  bool makes_folders;
+};
+
+std::vector<OutputOption> output_options() {
+  const Words run = {"run"}, lines = {"run", "-f", "f"}, dry_run = {"dry-run", "--gpu=l4"},
+              fit = {"fit", "--gpu=l4", "--arg={}"}, validate = {"validate"};
+  const Words program = {"--", "p"};
+  return {
+      {run, "--save-report", program, ".json", ".json.gz", true},
+      {run, "--timeline", program, ".pickle", ".html", true},
+      {lines, "--text", program, ".txt", ".html", true},
+      {lines, "--json", program, ".json", ".yaml", true},
+      {lines, "--html", program, ".html", ".json", true},
+      {dry_run, "--json", program, ".json", ".jsn", false},
+      {fit, "--json", program, ".json", ".txt", false},
+      {fit, "--svg", program, ".svg", ".png", false},
+      {validate, "--json", program, ".json", ".csv", false},
+      {validate, "--write-calibration", program, ".json", ".csv", false},
+      {validate, "--address-log", program, ".csv", ".json", false},
+  };
+}
+
+std::string error_with(const OutputOption& option, const std::string& path) {
+  Words words = option.before;
+  words.push_back(option.option + "=" + path);
+  words.insert(words.end(), option.after.begin(), option.after.end());
+  return error_of(words);
+}
+
+}  // namespace
+
+TEST_CASE("a file's ending is one of its formats, without regard to case") {
+  const FolderOfTest folder;
+  for (const OutputOption& option : output_options()) {
+    INFO(option.option);
+    std::string upper = option.right_ending;
+    for (char& c : upper) c = static_cast<char>(std::toupper(c));
+    for (const std::string& name : {"f" + option.right_ending, "f" + upper, std::string("f")})
+      CHECK(error_with(option, name).empty());
+    const std::string error = error_with(option, "f" + option.wrong_ending);
+    CHECK(contains(error, option.option + "=f" + option.wrong_ending + ": the name ends in "));
+    CHECK(contains(error, option.right_ending));
+  }
+  for (const std::string name : {"r.htm", "r.HTML", "r.csv", "r.txt", "a.b/r"})
+    CHECK(run_options({"--save-report=" + name, "p"}).saved_report == name);
+  CHECK(run_error({"--save-report=r.json.gz", "p"}) ==
+        "memledger run: --save-report=r.json.gz: the name ends in .gz, which is none of its "
+        "formats: .json, .html, .htm, .csv or .txt");
+  CHECK(contains(error_of({"log", "--svg=x.png", "l"}), "--svg=x.png: the name ends in .png"));
+  CHECK(log_options({"--svg=x.SVG", "l"}).svg == "x.SVG");
+  // The option says the format: what mktemp made may have its name.
+  std::ofstream("tmp.x8Q2") << "";
+  CHECK(error_of({"dry-run", "--gpu=l4", "--json=tmp.x8Q2", "p"}).empty());
+  CHECK(contains(run_error({"--save-report=tmp.x8Q2", "p"}), "ends in .x8q2"));
+}
+
+TEST_CASE("a path that cannot be written is told at once, and nothing is made") {
+  const FolderOfTest folder;
+  std::filesystem::create_directory("folder.json");
+  std::filesystem::create_symlink("nowhere/x.json", "link.json");
+  std::ofstream("occupied") << "a file";
+  std::ofstream("there.json") << "precious";
+  for (const OutputOption& option : output_options()) {
+    INFO(option.option);
+    const std::string end = option.right_ending;
+    const std::string in_file = "occupied/x" + end;
+    CHECK(contains(error_with(option, in_file),
+                   option.option + ": cannot write " + in_file + ": Not a directory"));
+    const std::string in_new = "new/below/x" + end;
+    const std::string error = error_with(option, in_new);
+    if (option.makes_folders) {
+      CHECK(error == "");
+    } else {
+      CHECK(contains(error, "cannot write new/below/x" + end + ": No such file or directory"));
+    }
+    CHECK(error_with(option, "/dev/full").empty());  // a late failure
+    CHECK(contains(error_with(option, "/dev/fd/99"), "cannot write /dev/fd/99: Bad file"));
+  }
+  CHECK(contains(run_error({"--save-report=folder.json", "p"}), "folder.json: Is a directory"));
+  CHECK(contains(error_of({"dry-run", "--gpu=l4", "--json=link.json", "p"}),
+                 "link.json: No such file or directory"));
+  CHECK(run_error({"--save-report=there.json", "p"}).empty());
+  // Of a path with %r and %p the folder is looked at.
+  CHECK(contains(run_error({"--save-report=occupied/%r-%p.json", "p"}), "Not a directory"));
+  CHECK(contains(run_error({"--save-report=occupied/%r/x.json", "p"}),
+                 "cannot write occupied/0/x.json: Not a directory"));
+  CHECK(run_error({"--save-report=%r/%p.json", "p"}).empty());
+  CHECK(contains(run_error({"--log=occupied", "p"}), "--log: cannot write occupied: Not a dir"));
+  CHECK(contains(run_error({"--log=occupied/%r", "p"}), "Not a directory"));
+  CHECK(run_error({"--log=logs/%r", "p"}).empty());
+  size_t entries = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(".")) ++entries;
+  CHECK(entries == 4);
+  CHECK(std::filesystem::file_size("there.json") == 8);
+  CHECK(std::filesystem::file_size("occupied") == 6);
+}
+
+TEST_CASE("a user without the rights is told at once") {
+  if (geteuid() != 0) {
+    MESSAGE("SKIPPED: only root can become another user");
+    return;
+  }
+  const FolderOfTest folder;
+  std::ofstream("locked.json") << "root's";
+  chmod("locked.json", 0644);
+  std::filesystem::create_directory("shared");
+  chmod("shared", 01777);
+  std::ofstream("shared/of_root.json") << "root's";
+  chmod("shared/of_root.json", 0666);
+  REQUIRE(seteuid(65534) == 0);
+  const std::string in_folder = run_error({"--save-report=x.json", "p"});
+  const std::string locked = run_error({"--save-report=locked.json", "p"});
+  const std::string of_another = run_error({"--save-report=shared/of_root.json", "p"});
+  const std::string own = run_error({"--save-report=shared/x.json", "p"});
+  const std::string log = run_error({"--log=logs", "p"});
+  REQUIRE(seteuid(0) == 0);
+  CHECK(contains(in_folder, "cannot write x.json: Permission denied"));
+  CHECK(contains(locked, "cannot write locked.json: Permission denied"));
+  // In a folder like /tmp nobody may rename over it.
+  CHECK(contains(of_another, "cannot write shared/of_root.json: Operation not permitted"));
+  CHECK(own == "");
+  CHECK(contains(log, "cannot write logs: Permission denied"));
+}
+
+TEST_CASE("the caller's variables are checked where no option takes their place") {
+  const FolderOfTest folder;
+  std::ofstream("occupied") << "";
+  const struct {
+    const char *variable, *wrong, *why, *option;
+  } cases[] = {
+      {environment::kStacks, "some", "it is off, sampled or all", "--stacks=all"},
+      {environment::kDetail, "few", "it is all or names", "--detail=names"},
+      {environment::kReportOn, "SIGKILL", "it is SIGUSR1 or SIGUSR2", "--report-on=SIGUSR1"},
+      {environment::kReportNear, "abc", "from 0 to 100", "--report-near=95"},
+      {environment::kReportNear, "101", "from 0 to 100", "--report-near=0"},
+      {environment::kSaveReport, "r.xyz", ".json, .html, .htm, .csv or .txt",
+       "--save-report=r.json"},
+      {environment::kTimeline, "t.gz", ".json, .pickle or .pkl", "--timeline=t.json"},
+  };
+  for (const auto& one : cases) {
+    INFO(one.variable);
+    const CallersVariable variable(one.variable, one.wrong);
+    CHECK(contains(run_error({"p"}),
+                   std::string("memledger run: ") + one.variable + "=" + one.wrong + ": "));
+    CHECK(contains(run_error({"p"}), one.why));
+    CHECK(run_error({one.option, "p"}).empty());
+  }
+  for (const char* const name :
+       {environment::kLog, environment::kSaveReport, environment::kTimeline}) {
+    const CallersVariable variable(name, "occupied/x");
+    CHECK(contains(run_error({"p"}),
+                   std::string(name) + ": cannot write occupied/x: Not a directory"));
+  }
 }
 
 TEST_CASE("log takes one file or two, and draws one") {

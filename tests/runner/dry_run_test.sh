@@ -152,51 +152,7 @@ check "what is reserved for them is in the interval" test "$(figure "j['devices'
 dry_run 0 --gpu="$narrow$one_order,reads=all" --settings=none -- "$program" 6 masks
 
 dry_run 0 --gpu="h100$one_order" -- "$measure_program" saves
-check "written files are named" has err "warning: the program wrote"
-
-# Whatever a program does to files that were there before, they are as they were. It is a shell's
-# script: the tools are programs like others.
-mkdir -p files/checkpoints/old
-cat >files/spoil.sh <<'END'
-cd "$(dirname "$0")" || exit 1
-echo zeros >model.pt
-echo more >>log.txt
-printf 0000 | dd of=in_place.bin conv=notrunc bs=1 2>dd.log
-truncate -s 1 cut.bin
-rm removed.txt 2>rm.log
-echo zeros >new.pt && mv -f new.pt replaced.pt
-mv checkpoints moved && rm -r moved && mkdir checkpoints && echo zeros >checkpoints/step.pt
-ln -sfn model.pt latest
-echo mine >created.txt && rm created.txt
-mkdir unpacked && echo mine >unpacked/old.txt && touch -d 2001-01-01 unpacked/old.txt && rm -r unpacked
-exec "$@"
-END
-for file in model.pt log.txt in_place.bin cut.bin removed.txt replaced.pt checkpoints/step.pt checkpoints/old/step.pt; do
-  echo "real $file" >"files/$file"
-done
-ln -s checkpoints/step.pt files/latest
-ln files/model.pt files/model_again.pt
-chmod 640 files/model.pt
-state() {  # all of a file but its folder's times
-  (cd files && find . ! -type d -printf '%p %y %i %m %n %s %T@ %l\n' | sort && cat -- *.pt *.txt *.bin checkpoints/*.pt checkpoints/old/*.pt)
-}
-state >before
-dry_run 0 --gpu=h100 --settings=none --json -- bash files/spoil.sh "$program" 2
-rm -f files/dd.log files/rm.log
-state >after
-check "files are as they were before" cmp before after
-check "no folder is left" test -z "$(find /.memledger-* .memledger-* -path "*$PWD/files*" 2>/dev/null)"
-check "the JSON names them" equal "$(figure "[f.rsplit('/', 1)[1] for f in j['restored_files']]")" \
-  "['step.pt', 'step.pt', 'cut.bin', 'in_place.bin', 'latest', 'log.txt', 'model.pt', 'removed.txt', 'replaced.pt']"
-check "so does a line" has err "what the program changed is as it was before: files/checkpoints/old/step.pt, "
-check "what is new is named" has err "warning: the program wrote"
-
-# Ended in the middle.
-timeout 5 "$memledger" dry-run --gpu=h100 -- bash files/spoil.sh sleep 60 >out 2>err
-check "its own status" equal "$?" 124
-rm -f files/dd.log files/rm.log
-state >after
-check "files are as they were after a signal" cmp before after
+check "what it would have written is named" has err "outside a dry run the program would have written"
 
 dry_run 12 --gpu="h100$one_order" -- "$program" 1 fail
 check "the program's status" matches out '^h100[^ ]*: failed: the program ended with 3$'
@@ -225,23 +181,29 @@ pty.spawn(sys.argv[1:])
 END
 check "progress on a terminal" matches <(tr '\r' '\n' <out) 'memledger dry-run: runs? [12]( to 2)? of 2, after optimizer step 2, [0-9]+ s'
 check "then the answer" has out "h100,addresses=down: fits"
-dry_run 0 --gpu=h100 -- "$program" 1 alone "$PWD/lock"
+# What they share is what they write.
+dry_run 0 --gpu=h100 --writes=allow -- "$program" 1 alone "$PWD/lock"
 check "a program that disturbs itself is run alone" has out "fits"
-dry_run 0 --gpu=h100 --settings=none -- bash -c 'echo "$PET_MASTER_PORT" >>ports; exec "$@"' bash "$program" 2
+dry_run 0 --gpu=h100 --settings=none --writes=allow -- bash -c 'echo "$PET_MASTER_PORT" >>ports; exec "$@"' bash "$program" 2
 check "each run of torchrun has a port of its own" equal "$(sort -un ports | grep -c '^[1-9]')" 4
+says='echo "meets at <$MASTER_PORT> <$PET_MASTER_PORT>, seed $PYTHONHASHSEED"; exit 3'
+MASTER_PORT=4 PYTHONHASHSEED=7 dry_run 12 --gpu=h100 -- sh -c "$says"
+check "a port that the environment names is another in each run" matches err '^meets at <([0-9]{4,5})> <\1>, seed 7$'
+PET_MASTER_PORT=5 dry_run 12 --gpu=h100 -- sh -c "$says"
+check "a port that is named for torchrun stays, and the seed is 0" matches err '^meets at <> <5>, seed 0$'
 dry_run 12 --gpu=h100 -- /bin/true
 check "a program without a GPU" has out "it used no GPU"
 # The first of its runs ends, the others never would.
-dry_run 12 --gpu=h100 --timeout=60 -- bash -c 'mkdir one_run && exit; sleep 600'
+dry_run 12 --gpu=h100 --timeout=60 --writes=allow -- bash -c 'mkdir one_run && exit; sleep 600'
 check "which one run tells" has out "it used no GPU"
 check "what it said last is of no interest" has_not err "last lines"
 dry_run 127 --gpu=h100 -- ./no_such_program
 check "there is no such program" equal "$(cat err)" "memledger dry-run: cannot run ./no_such_program: No such file or directory"
 dry_run 126 --gpu=h100 -- "$PWD/before"
 check "no program" equal "$(cat err)" "memledger dry-run: cannot run $PWD/before: Permission denied"
-dry_run 1 --gpu=h100 --json=no_such_folder/x.json -- "$program" 2
+dry_run 2 --gpu=h100 --json=no_such_folder/x.json -- "$program" 2
 check "before any work" equal "$(cat out)$(cat err)" \
-  "memledger dry-run: cannot write no_such_folder/x.json: No such file or directory"
+  "memledger dry-run: --json: cannot write no_such_folder/x.json: No such file or directory"
 dry_run 11 --gpu=h100 --timeout=1 -- /bin/sleep 60
 check "a program that does not end" has out "did not end within 1 s, and it made no optimizer step; --timeout="
 dry_run 2 --gpu=h1000 -- /bin/true

@@ -102,6 +102,36 @@ TEST_CASE("what an outer run asked for is taken back, but for its paths") {
   CHECK_FALSE(parse(lookup_in(outer)).lines.gpu);
 }
 
+TEST_CASE("the default is asked for as well, so that it wins over an outer variable") {
+  Settings settings;
+  settings.report_near = kDefaultReportNear;
+  Variables variables = {{kReportNear, "50"}};
+  change(format(settings), variables);
+  CHECK(variables[kReportNear] == "95");
+  variables = {{kReportNear, "50"}};
+  change(format({}), variables);
+  CHECK(variables[kReportNear] == "50");
+}
+
+TEST_CASE("a variable with a wrong value has its default, and is named") {
+  const Variables wrong = {{kStacks, "some"},      {kDetail, "few"},     {kReportOn, "SIGKILL"},
+                           {kReportNear, "abc"},   {kLines, "f"},        {kLinesGpu, "one"},
+                           {kSaveReport, "r.xyz"}, {kTimeline, "t.PKL"}, {kQuiet, "1"}};
+  const Settings settings = parse(lookup_in(wrong));
+  CHECK(settings.stacks.empty());
+  CHECK(settings.detail.empty());
+  CHECK(settings.report_on.empty());
+  CHECK_FALSE(settings.report_near);
+  CHECK_FALSE(settings.lines.gpu);
+  CHECK(settings.saved_report == "r.xyz");
+  const std::vector<std::string> lines = wrong_variables(lookup_in(wrong));
+  CHECK(lines.size() == 6);
+  for (const std::string& line : lines) CHECK(line.rfind("MEMLEDGER_", 0) == 0);
+  CHECK(lines.back() == "MEMLEDGER_LINES_GPU=one: a GPU is a number from 0 to 127");
+  CHECK(wrong_variables(lookup_in({{kReportNear, "0"}, {kStacks, ""}, {kSaveReport, "r.HTM"}}))
+            .empty());
+}
+
 TEST_CASE("a variable is on unless it is empty or 0") {
   for (const char* const value : {"1", "yes", "00"})
     CHECK(parse(lookup_in({{kReport, value}})).report);

@@ -117,8 +117,8 @@ EOF
 
 printf 'nothing' >data && chmod +x data
 "$memledger" run -- ./data >out 2>err
-check "not a program: status" equal $? 126
-check "not a program" has err "./data is not a program: neither an ELF file nor a script"
+check "not a program: status, as of a shell" equal $? 127
+check "not a program: told by the shell" has err "nothing: not found"
 if echo 'int main() { return 3; }' | ${CC:-gcc} -static -x c - -o static 2>/dev/null; then
   "$memledger" run -- ./static >out 2>err
   check "a static program runs: status" equal $? 3
@@ -133,8 +133,11 @@ if [[ -x /lib64/ld-linux-x86-64.so.2 ]]; then
 fi
 if echo 'extern "C" void _ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh() {} int main() { return 0; }' | ${CXX:-g++} -x c++ - -o inside 2>/dev/null; then
   "$memledger" run -- ./inside >out 2>err
-  check "LibTorch inside: status" equal $? 126
-  check "LibTorch inside" has err "has LibTorch linked into it statically"
+  check "LibTorch inside runs: status" equal $? 0
+  check "LibTorch inside" matches err "has LibTorch linked into it statically: .* It runs, but is not watched$"
+  "$memledger" run --virtual-gpu=h100 -- ./inside >out 2>err
+  check "LibTorch inside has no virtual GPU: status" equal $? 126
+  check "LibTorch inside has no virtual GPU" has err "so it cannot have a virtual GPU"
 fi
 
 ((failures == 0)) || cat err

@@ -78,6 +78,33 @@ assert layers["aten::embedding", 4 * 8 * 32 * 64] == {"embedding"}, layers
 sums = layers["aten::add", 4 * 8 * 32 * 64]
 assert sums and all(layer.startswith("blocks.") for layer in sums), layers'
 done
+run -- "$python" "$program" threads
+check "threads: exit status" equal "$?" 0
+check "threads: names" named_rightly cpu 0
+# Ray and Streamlit import torch on another thread than the main one, which waits in C, or runs
+# Python meanwhile. ctypes opens libraries without Python's lock.
+on_a_thread() {  # TITLE MAIN BEFORE
+  run -- "$python" -c "
+import importlib.util, os, runpy, sys, threading, time
+sys.argv.pop(0)
+program, failed = sys.argv[0], []
+def work():
+    try:
+        $3
+        runpy.run_path(program, run_name='__main__')
+    except BaseException as error:
+        failed.append(error)
+thread = threading.Thread(target=work)
+thread.start()
+$2
+sys.exit(failed and repr(failed))" "$program" train
+  check "on a thread, $1: exit status" equal "$?" 0
+  check "on a thread, $1: names" named_rightly cpu
+}
+on_a_thread "the main one waits" "thread.join()" "pass"
+on_a_thread "the main one works" "while thread.is_alive(): time.sleep(0.01)" "pass"
+on_a_thread "LibTorch by ctypes" "thread.join()" \
+  "import ctypes; ctypes.CDLL(os.path.join(*importlib.util.find_spec('torch').submodule_search_locations, 'lib', 'libtorch_cpu.so'))"
 run -- "$python" "$program" gathered
 check "gathered: exit status" equal "$?" 0
 check "gathered: names" named_rightly cpu

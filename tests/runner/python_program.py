@@ -7,6 +7,7 @@ import copy
 import gc
 import os
 import sys
+import threading
 import time
 
 import torch
@@ -103,6 +104,27 @@ def mode_large(device):
     optimizer = torch.optim.AdamW(model.parameters())
     train(model, optimizer, device)
     tell("", model, optimizer)
+
+
+def mode_threads(device):
+    """A thread moves its module while another is in the middle of moving its own."""
+    slow, quick = nn.PReLU(1 << 16), nn.BatchNorm1d(1 << 16)
+    begun, moved = threading.Event(), threading.Event()
+
+    def wait(tensor):
+        begun.set()
+        assert moved.wait(60)
+        return tensor
+
+    thread = threading.Thread(target=lambda: slow._apply(wait))
+    thread.start()
+    assert begun.wait(60)
+    quick.double()  # its buffers are others now
+    moved.set()
+    thread.join()
+    torch.ones(1 << 20)  # the peak
+    tell("PReLU.", slow)
+    tell("BatchNorm1d.", quick)
 
 
 def mode_wrapped(device):

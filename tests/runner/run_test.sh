@@ -73,12 +73,44 @@ check "quiet with a folder: standard error" equal "$(cat err)" "to standard erro
 check "quiet with a folder: the report in it" has quiet-logs/memledger-exit.txt "cpu  peak allocated 1.00M"
 echo file >occupied
 "$memledger" run --log=occupied/logs -- "$program" exit 0 </dev/null >out 2>err
-check "a folder that cannot be: status" equal $? 0
-check "a folder that cannot be: the reason" has err "MEMLEDGER_LOG=occupied/logs: cannot write to"
-check "a folder that cannot be: the report all the same" has err "cpu  peak allocated 1.00M"
-"$memledger" run -q --log=occupied/logs -- "$program" exit 0 </dev/null >out 2>err
-check "quiet with a folder that cannot be: the reason" has err "MEMLEDGER_LOG=occupied/logs: cannot write to"
-check "quiet with a folder that cannot be: no report" has_not err "peak allocated"
+check "a folder that cannot be: status" equal $? 2
+check "a folder that cannot be: the reason" equal "$(cat err)" "memledger run: --log: cannot write occupied/logs: Not a directory"
+check "a folder that cannot be: nothing ran" equal "$(cat out)" ""
+MEMLEDGER_LOG=occupied/logs "$memledger" run -q -- "$program" exit 0 </dev/null >out 2>err
+check "the caller's folder that cannot be: status" equal $? 2
+check "the caller's folder that cannot be: named" has err "memledger run: MEMLEDGER_LOG: cannot write occupied/logs"
+MEMLEDGER_LOG=occupied/logs "$memledger" run --log=other-logs -- "$program" exit 0 </dev/null >out 2>err
+check "the option's folder counts" has other-logs/memledger-exit.txt "cpu  peak allocated 1.00M"
+# Where the command does not see it.
+with_variable="MEMLEDGER_LOG=occupied/logs exec '$program' exit 0"
+"$memledger" run -- sh -c "$with_variable" </dev/null >out 2>err
+check "a folder found out later: status" equal $? 0
+check "a folder found out later: the reason" has err "MEMLEDGER_LOG=occupied/logs: cannot write to"
+check "a folder found out later: the report all the same" has err "cpu  peak allocated 1.00M"
+"$memledger" run -q --save-report=r.json -- sh -c "MEMLEDGER=1 $with_variable" </dev/null >out 2>err
+check "quiet with such a folder: the reason" has err "MEMLEDGER_LOG=occupied/logs: cannot write to"
+check "quiet with such a folder: no report" has_not err "peak allocated"
+"$memledger" run -- sh -c "MEMLEDGER_STACKS=some MEMLEDGER_REPORT_NEAR=abc exec '$program' exit 0" </dev/null >out 2>err
+check "wrong values found out later: status" equal $? 0
+check "wrong values found out later: told" has err "memledger: MEMLEDGER_STACKS=some: it is off, sampled or all; the default is taken"
+check "wrong values found out later: the number" has err "memledger: MEMLEDGER_REPORT_NEAR=abc: it is a number of percent"
+
+# Formats by the name's ending, without regard to case.
+for name in r.HTML r.htm; do
+  "$memledger" run -q "--save-report=$name" -- "$program" exit 0 </dev/null >out 2>err
+  check "$name" matches "$name" '^<!DOCTYPE html>'
+done
+"$memledger" run -q --save-report=r.Json --timeline=t.PKL -- "$program" exit 0 </dev/null >out 2>err
+check "r.Json" python3 -c 'import json; json.load(open("r.Json"))'
+check "t.PKL" python3 -c 'import pickle; pickle.load(open("t.PKL", "rb"))["segments"]'
+"$memledger" run -q --save-report=plain -- "$program" exit 0 </dev/null >out 2>err
+check "no ending" has plain "At the peaks"
+"$memledger" run -f main --html=new/lines.HTM -- "$program" exit 0 </dev/null >out 2>err
+check "a line profile's folder is made" matches new/lines.HTM '^<!DOCTYPE html>'
+"$memledger" run --save-report=r.json.gz -- "$program" exit 0 </dev/null >out 2>err
+check "no format: status" equal $? 2
+check "no format: the known ones" has err ".json, .html, .htm, .csv or .txt"
+check "no format: nothing ran" equal "$(cat out)" ""
 
 # The environment alone does it where the library is there; 0 is off.
 MEMLEDGER=0 "$memledger" run --quiet -- "$program" exit 0 </dev/null >out 2>err
@@ -101,8 +133,11 @@ check "a timeline with a report" has err "cpu  peak allocated 1.00M"
 check "a timeline for memory_viz" equal "$(python3 -c 'import pickle
 print(sum(s["total_size"] for s in pickle.load(open("t.pickle", "rb"))["segments"]))')" 1048576
 "$memledger" run --quiet --timeline=occupied/t.json -- "$program" exit 4 </dev/null >out 2>err
-check "a timeline that cannot be: status" equal $? 4
-check "a timeline that cannot be: the reason" has err "occupied/t.json"
+check "a timeline that cannot be: status" equal $? 2
+check "a timeline that cannot be: the reason" equal "$(cat err)" "memledger run: --timeline: cannot write occupied/t.json: Not a directory"
+"$memledger" run --quiet --timeline=gone/t.json -- sh -c "touch gone; exec '$program' exit 4" </dev/null >out 2>err
+check "a timeline that can no longer be: status" equal $? 4
+check "a timeline that can no longer be: the reason" has err "gone/t.json: Not a directory"
 
 # What cannot be written never changes how a program ends: a full disk, no standard error, a broken
 # pipe.
@@ -112,7 +147,7 @@ check "a full disk, and standard error on one: status" equal $? 0
 check "a full disk is told once" equal "$(grep -c '/dev/full: No space left on device' err)" 1
 "$memledger" run -- "$program" exit 6 </dev/null >out 2>/dev/full
 check "a report to a full disk: status" equal $? 6
-"$memledger" run --log=occupied/logs -- "$program" exit 5 </dev/null >out 2>&-
+"$memledger" run -- "$program" exit 5 </dev/null >out 2>&-
 check "standard error closed: status" equal $? 5
 # Its own line is read, the report is not.
 { "$memledger" run -- "$program" exit 4 </dev/null 2>&1 >out; echo $? >status; } | head -n 1 >first_line
@@ -133,6 +168,9 @@ check "two programs, two reports" equal "$(cat both/*.txt | grep -c 'cpu  peak a
 "$memledger" run -q --timeline=shared.json -- sh -c "'$program' exit 0; cd elsewhere; '$program' exit 0" </dev/null >out 2>err
 check "two programs, two timelines" equal "$(ls shared.json shared.*.json | wc -l)" 2
 check "two timelines: told" has err "another process of this run wrote $PWD/shared.json; the timeline of process"
+"$memledger" run -q --timeline=inner.json -- sh -c "'$memledger' run -q --timeline=inner.json -- '$program' exit 0; '$program' exit 0" </dev/null >out 2>err
+check "a run within a run: two timelines" equal "$(ls inner.json inner.*.json | wc -l)" 2
+check "a run within a run: told" has err "another run has meanwhile written $PWD/inner.json; the timeline of process"
 sleep 0.1
 "$memledger" run -q --timeline=shared.json -- "$program" exit 0 </dev/null >out 2>err
 check "the next run has the name again" equal "$(cat err) $(ls shared.*json | wc -l)" "to standard error 2"
@@ -211,6 +249,156 @@ ${CC:-gcc} -shared -fPIC plugin.c -o plugins/plugin.so -ldl && ${CC:-gcc} host.c
 "$memledger" run -- ./host >out 2>err
 check "a plugin's \$ORIGIN: status" equal $? 5
 check "a plugin's \$ORIGIN" equal "$(cat out err)" ""
+
+# A report on demand disturbs nothing. Sends the signal until the program ends.
+demanded() {  # WHAT SECONDS
+  shown_on_failure=(out err)
+  : >out
+  "$memledger" run --report-on=SIGUSR2 -- "$program" "$1" 7 </dev/null >out 2>err &
+  local process=$! i
+  for ((i = 0; i < 300; i++)); do grep -qs ready out && break; sleep 0.1; done
+  while kill -USR2 "$process" 2>/dev/null; do sleep "$2"; done
+  wait "$process"
+  check "$1: status" equal $? 7
+  shown_on_failure=()
+}
+demanded waits 0.15
+check "nothing that waits ends early" has out "early:"
+check "nothing that waits ends early: none" matches out '^early:$'
+check "reports on demand" test "$(grep -c ', on demand, after' err)" -ge 5
+check "and one at the end" equal "$(grep -c 'ended (7) after' err)" 1
+check "nothing was left out" has_not err "no report"
+demanded handles 5
+check "the program's own handler has it, on its own thread" equal "$(tail -n 1 out)" "handled 1, woken"
+"$memledger" run --report-on=SIGUSR2 -- "$program" starts 0 </dev/null >out 2>err
+"$program" starts 0 </dev/null >bare 2>err.bare
+check "programs that it starts have the same mask" equal "$(cat out)" "$(cat bare)"
+
+# Programs that we cannot go into run as they would without us, and so do those that others start.
+shown_on_failure=(out err)
+printf 'echo "script $1"\nexit 4\n' >script && chmod +x script
+"$memledger" run -- ./script one >out 2>err
+check "a script without #!: status" equal $? 4
+check "a script without #!: runs, without a word" equal "$(cat out err)" "script one"
+printf "exec '%s' exit 3\n" "$program" >script
+"$memledger" run -- ./script </dev/null >out 2>err
+check "what such a script starts: status" equal $? 3
+check "what such a script starts: the report" has err "cpu  peak allocated 1.00M"
+
+echo '#include <stdio.h>
+int main(void) { puts("runs"); return 6; }' >runs.c
+for sanitizer in address thread; do
+  if ! ${CC:-gcc} -fsanitize=$sanitizer runs.c -o sanitized || [[ "$(./sanitized)" != runs ]]; then
+    echo "SKIPPED: no program of -fsanitize=$sanitizer runs here"
+    continue
+  fi
+  for command in ./sanitized "sh -c ./sanitized" "python3 -c import_subprocess;exit(subprocess.call('./sanitized'))"; do
+    read -ra words <<<"$command"
+    words=("${words[@]//import_/import }")
+    "$memledger" run -- "${words[@]}" >out 2>err
+    check "$sanitizer, $command: status" equal $? 6
+    check "$sanitizer, $command: as without us" equal "$(cat out err)" runs
+  done
+done
+ASAN_OPTIONS=verify_asan_link_order=1 "$memledger" run -- sh -c 'echo $ASAN_OPTIONS' >out 2>err
+check "the caller's choice for the sanitizer" equal "$(cat out)" verify_asan_link_order=1
+ASAN_OPTIONS=detect_leaks=0 "$memledger" run -- sh -c 'echo $ASAN_OPTIONS' >out 2>err
+check "the caller's options for the sanitizer" equal "$(cat out)" detect_leaks=0:verify_asan_link_order=0
+
+# Another C library's linker, as the name tells: ours under that name.
+cat >starts.c <<'END'
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char** environ;
+int main(int argc, char** argv) {
+  const char *how = argv[1], *program = argv[2];
+  char* words[] = {"p", "a", "b", NULL};
+  pid_t child = 0;
+  if (argc > 3) return 1;
+  if (!strcmp(how, "execl")) execl(program, "p", "a", "b", (char*)NULL);
+  if (!strcmp(how, "execle")) execle(program, "p", "a", "b", (char*)NULL, environ);
+  if (!strcmp(how, "execlp")) execlp(program + 2, "p", "a", "b", (char*)NULL);
+  if (!strcmp(how, "execv")) execv(program, words);
+  if (!strcmp(how, "execve")) execve(program, words, environ);
+  if (!strcmp(how, "execvp")) execvp(program + 2, words);
+  if (!strcmp(how, "execvpe")) execvpe(program + 2, words, environ);
+  if (!strcmp(how, "fexecve")) fexecve(open(program, O_RDONLY), words, environ);
+  if (!strcmp(how, "vfork") && (child = vfork()) == 0) execv(program, words);
+  if (!strcmp(how, "spawn") && posix_spawn(&child, program, NULL, NULL, words, environ) != 0) return 2;
+  if (!strcmp(how, "spawnp") && posix_spawnp(&child, program + 2, NULL, NULL, words, environ) != 0) return 3;
+  if (!strcmp(how, "system")) return system(program) != 0;
+  if (child == 0) return 4;
+  wait(NULL);
+  return 0;
+}
+END
+cat >foreign.c <<'END'
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char** argv) {
+  const char* const preloaded = getenv("LD_PRELOAD");
+  printf("%d %s %s\n", argc, argv[argc - 1], preloaded == NULL ? "nothing" : preloaded);
+  return 0;
+}
+END
+linker="$(${CC:-gcc} -print-file-name=ld-linux-x86-64.so.2)"
+if [[ -e "$linker" ]] || linker=/lib64/ld-linux-x86-64.so.2 && [[ -e "$linker" ]]; then
+  ln -sf "$linker" ld-musl-x86_64.so.1
+  ${CC:-gcc} foreign.c -o foreign "-Wl,--dynamic-linker=$PWD/ld-musl-x86_64.so.1" && ${CC:-gcc} foreign.c -o native && ${CC:-gcc} starts.c -o starts
+  for how in execl execle execlp execv execve execvp execvpe fexecve vfork spawn spawnp; do
+    PATH="$PWD:$PATH" "$memledger" run -- ./starts $how ./foreign >out 2>err
+    check "another C library's program, by $how" equal "$(cat out err)" "3 b nothing"
+    PATH="$PWD:$PATH" "$memledger" run -- ./starts $how ./native >out 2>err
+    check "a program of this one, by $how" matches out '^3 b /.*libmemledger_preload.so$'
+  done
+  "$memledger" run -- ./starts system ./foreign >out 2>err
+  check "another C library's program, by system" equal "$(cat out err)" "1 ./foreign nothing"
+  printf '#!%s/foreign\n' "$PWD" >script
+  "$memledger" run -- ./starts execv ./script >out 2>err
+  check "a script of such a program" matches out "nothing$"
+  LD_PRELOAD="$(ldd native | sed -n 's/.*libc.so.6 => \(.*\) (.*/\1/p')" "$memledger" run -- ./starts execv ./foreign >out 2>err
+  check "what others preload stays" matches out '^3 b /.*libc.so.6$'
+  "$memledger" run -- ./foreign >out 2>err
+  check "such a program itself" equal "$(cat out)" "1 ./foreign nothing"
+  check "such a program itself: told" equal "$(cat err)" "memledger run: ./foreign is not a program of glibc, but of another C library. It runs, but neither it nor what it starts is watched"
+  "$memledger" run --virtual-gpu=h100 -- ./foreign >out 2>err
+  check "such a program cannot have a virtual GPU: status" equal $? 126
+  check "such a program cannot have a virtual GPU: told" has err "so it cannot have a virtual GPU"
+fi
+# Exits with 9, by one system call.
+python3 - <<'END'
+import os, struct
+code = bytes.fromhex("b801000000bb09000000cd80")
+entry = 0x08048000 + 52 + 32
+header = b"\x7fELF\1\1\1" + bytes(9) + struct.pack("<HHIIIIIHHHHHH", 2, 3, 1, entry, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+part = struct.pack("<IIIIIIII", 1, 0, 0x08048000, 0x08048000, 84 + len(code), 84 + len(code), 5, 4096)
+open("small32", "wb").write(header + part + code)
+os.chmod("small32", 0o755)
+END
+./small32
+if [[ $? == 9 ]]; then
+  "$memledger" run -- ./small32 >out 2>err
+  check "a 32-bit program: status" equal $? 9
+  check "a 32-bit program: told" equal "$(cat err)" "memledger run: ./small32 is not a program for x86-64. It runs, but neither it nor what it starts is watched"
+else
+  echo "SKIPPED: this machine runs no 32-bit programs"
+fi
+if ${CC:-gcc} -m32 runs.c -o runs32 2>/dev/null && [[ "$(./runs32)" == runs ]]; then
+  for command in ./runs32 "sh -c" "bash -c"; do
+    "$memledger" run -q -- ${command/% -c/ -c ./runs32} >out 2>err
+    check "a 32-bit program by $command: status" equal $? 6
+    check "a 32-bit program by $command: as without us" equal "$(cat out err)" runs
+  done
+else
+  echo "SKIPPED: no 32-bit program can be linked here"
+fi
+shown_on_failure=()
 
 # What cannot be run.
 "$memledger" run -- ./no_such_program >out 2>err

@@ -5,10 +5,13 @@
 #   check "the report" has err "nothing unexplained"
 #   finish
 #
-# A test goes on after a failure, so that one run tells all of them.
+# A test goes on after a failure, so that one run tells all of them. One that does not come to
+# finish has failed.
 set -uo pipefail
 
 failures=0
+is_finished=false
+trap '"$is_finished" || { echo "FAILED: the test did not come to its end"; exit 1; }' EXIT
 shown_on_failure=()  # files
 
 fail() {  # WHAT…
@@ -28,7 +31,10 @@ same() {  # WHAT IS EXPECTED
 }
 equal() { [[ "$1" == "$2" ]] || { echo "  '$1' is not '$2'"; return 1; }; }  # IS EXPECTED
 has() { grep -qF -- "$2" "$1"; }                                             # FILE TEXT
-has_not() { ! grep -qF -- "$2" "$1"; }                                       # FILE TEXT
+has_not() { [[ -r "$1" ]] && ! grep -qF -- "$2" "$1"; }                      # FILE TEXT
 matches() { grep -qE -- "$2" "$1"; }                                         # FILE PATTERN
-matches_not() { ! grep -qE -- "$2" "$1"; }                                   # FILE PATTERN
-finish() { exit "$((failures > 0))"; }
+matches_not() { [[ -r "$1" ]] && ! grep -qE -- "$2" "$1"; }                  # FILE PATTERN
+finish() {
+  is_finished=true
+  exit "$((failures > 0))"
+}

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <functional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,10 +31,19 @@ inline std::string read_file(const fs::path& path) {
   return text.str();
 }
 
+// Bazel's folder for the test; without it, one whose name nobody can foresee.
+inline fs::path temporary_folder() {
+  if (const char* const given = std::getenv("TEST_TMPDIR")) return given;
+  static const std::string made = [] {
+    std::string name = fs::temp_directory_path() / "memledger-test-XXXXXX";
+    return mkdtemp(name.data()) == nullptr ? throw std::runtime_error("no folder") : name;
+  }();
+  return made;
+}
+
 // Makes an empty folder for the test.
 inline fs::path fresh_folder(const std::string& name) {
-  const char* const where = std::getenv("TEST_TMPDIR");
-  fs::path folder = fs::path(where == nullptr ? "/tmp" : where) / name;
+  fs::path folder = temporary_folder() / name;
   fs::remove_all(folder);
   fs::create_directories(folder);
   return folder;

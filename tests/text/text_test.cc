@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/xattr.h>
 
 #include <iostream>
 #include <optional>
@@ -272,6 +273,98 @@ TEST_CASE("names that we choose follow no link and replace nothing") {
   CHECK_FALSE(fs::exists(stem + ".csv"));
 }
 
+TEST_CASE("what another user prepared in a folder of everybody's leads nowhere") {
+  if (geteuid() != 0) {
+    MESSAGE("SKIPPED: only root can play another user");
+    return;
+  }
+  const fs::path folder = fresh_folder("squatted"), mine = fresh_folder("mine");
+  constexpr uid_t kNobody = 65534;
+  write_text(mine / "key.txt", "precious");
+  REQUIRE(chmod(folder.c_str(), 01777) == 0);
+  const auto give_away = [&](const std::string& name) {
+    REQUIRE(lchown((folder / name).c_str(), kNobody, kNobody) == 0);
+  };
+  fs::create_symlink(mine / "key.txt", folder / "link.txt");
+  fs::create_symlink(mine / "new.txt", folder / "dangling.txt");
+  fs::create_symlink(mine, folder / "out");
+  fs::create_symlink("out", folder / "twice");
+  write_text(folder / "file.txt", "nobody's");
+  REQUIRE(chmod((folder / "file.txt").c_str(), 0666) == 0);
+  REQUIRE(mkfifo((folder / "fifo.txt").c_str(), 0666) == 0);
+  for (const char* const name :
+       {"link.txt", "dangling.txt", "out", "twice", "file.txt", "fifo.txt"})
+    give_away(name);
+  for (const char* const name : {"link.txt", "dangling.txt", "file.txt", "fifo.txt", "out/x.txt",
+                                 "twice/x.txt", "out/../squatted/x.txt"}) {
+    INFO(name);
+    const std::string path = folder / name;
+    CHECK(contains(message(write_file(path, "report", "x")), "Permission denied"));
+    CHECK(contains(message(RunFile(path).write("report", [](std::ostream&) {}).status()),
+                   "Permission denied"));
+    CHECK(open_to_append(path) == -1);
+    CHECK(errno == EACCES);
+    CHECK(why_not_writable(path, /*makes_folders=*/false) == EACCES);
+    CHECK(why_not_writable(path, /*makes_folders=*/true) == EACCES);
+  }
+  CHECK(contains(message(write_new_file(folder / "twice/x", ".txt", "report", "x").status()),
+                 "Permission denied"));
+  CHECK(why_folder_not_writable(folder / "out") == EACCES);
+  CHECK(why_folder_not_writable(folder / "twice/logs") == EACCES);
+  CHECK(read_file(mine / "key.txt") == "precious");
+  CHECK(names_in(mine) == Names{"key.txt"});
+  CHECK(read_file(folder / "file.txt") == "nobody's");
+
+  // One's own, and what the folder's owner made, is followed as ever.
+  for (const char* const name : {"link.txt", "out", "file.txt"})
+    REQUIRE(lchown((folder / name).c_str(), 0, 0) == 0);
+  CHECK(write_file(folder / "link.txt", "report", "mine").ok());
+  CHECK(read_file(mine / "key.txt") == "mine");
+  CHECK(write_file(folder / "out/new.txt", "report", "mine").ok());
+  CHECK(write_file(folder / "file.txt", "report", "mine").ok());
+  // So are others' in a folder that only they and we can write to.
+  REQUIRE(chmod(folder.c_str(), 0755) == 0);
+  give_away("link.txt");
+  CHECK(write_file(folder / "link.txt", "report", "shared").ok());
+  CHECK(read_file(mine / "key.txt") == "shared");
+}
+
+TEST_CASE("whether a file can be written is known without making it") {
+  const fs::path folder = fresh_folder("checked");
+  write_text(folder / "occupied", "file");
+  fs::create_symlink("no/x.txt", folder / "dangling");
+  CHECK(why_not_writable(folder / "x.txt", false) == 0);
+  CHECK(why_not_writable(folder / "occupied", false) == 0);
+  CHECK(why_not_writable(folder / "occupied/x.txt", true) == ENOTDIR);
+  CHECK(why_not_writable(folder / "none/x.txt", false) == ENOENT);
+  CHECK(why_not_writable(folder / "none/below/x.txt", true) == 0);
+  CHECK(why_not_writable(folder / "dangling/x.txt", true) == ENOENT);
+  CHECK(why_not_writable(folder, false) == EISDIR);
+  CHECK(why_not_writable(folder / std::string(300, 'x'), false) == ENAMETOOLONG);
+  CHECK(why_not_writable("/dev/full", false) == 0);
+  CHECK(why_not_writable("/dev/fd/987", false) == EBADF);
+  const int reader = open((folder / "occupied").c_str(), O_RDONLY);
+  CHECK(why_not_writable("/dev/fd/" + std::to_string(reader), false) == EBADF);
+  close(reader);
+  CHECK(why_folder_not_writable(folder / "a/b") == 0);
+  CHECK(why_folder_not_writable(folder / "occupied") == ENOTDIR);
+  CHECK(names_in(folder) == Names{"dangling", "occupied"});
+  CHECK(read_file(folder / "occupied") == "file");
+}
+
+TEST_CASE("the ending of a file's name") {
+  for (const auto& [path, ending] :
+       std::vector<std::pair<std::string, std::string>>{{"r.json", ".json"},
+                                                        {"a.b/R.JSON", ".json"},
+                                                        {"a.b/r", ""},
+                                                        {"r", ""},
+                                                        {"", ""},
+                                                        {"r.json.gz", ".gz"},
+                                                        {".json", ".json"},
+                                                        {"r.", "."}})
+    CHECK(file_ending(path) == ending);
+}
+
 TEST_CASE("nothing of ours takes the number of a standard stream that is closed") {
   const fs::path folder = fresh_folder("closed");
   CHECK(status_of_child([&] {
@@ -394,7 +487,7 @@ TEST_CASE("the first process of a run has the path, later ones a name beside it"
     if (child == 0) {
       const RunFile run_file(file);
       const auto written = run_file.write("timeline", [&](std::ostream& out) { out << text; });
-      _exit(written.ok() && read_file(*written) == text ? 0 : 1);
+      _exit(written.ok() && read_file(written->path) == text ? 0 : 1);
     }
     int status = 0;
     waitpid(child, &status, 0);
@@ -452,13 +545,160 @@ TEST_CASE("without a runner, what changed since the process began is another's")
   const RunFile parents(folder / "t.json");
   const RunFile childs(folder / "t.json");
   const auto text = [](std::ostream& out) { out << "x"; };
-  CHECK(*childs.write("timeline", text) == folder / "t.json");
-  CHECK(*parents.write("timeline", text) ==
-        (folder / ("t." + std::to_string(getpid()) + ".json")).string());
-  CHECK(*RunFile(folder / "t.json").write("timeline", text) == folder / "t.json");
-  CHECK(*RunFile("/dev/null").write("timeline", text) == "/dev/null");
+  CHECK(childs.write("timeline", text)->path == folder / "t.json");
+  const auto second = parents.write("timeline", text);
+  CHECK(second->path == (folder / ("t." + std::to_string(getpid()) + ".json")).string());
+  CHECK(second->taker == RunFile::Taker::kUnknown);  // of one program, or of two
+  CHECK(RunFile(folder / "t.json").write("timeline", text)->path == folder / "t.json");
+  CHECK(RunFile("/dev/null").write("timeline", text)->path == "/dev/null");
   CHECK(contains(message(RunFile("/dev/full").write("timeline", text).status()),
                  "/dev/full: No space left"));
+}
+
+// Clocks that a test sets.
+RunTime set_time;
+RunTime time_that_was_set() { return set_time; }
+void pass(int64_t ns) {
+  set_time.wall_ns += ns;
+  set_time.file_ns += ns;
+  set_time.boot_ns += ns;
+}
+void set_back(int64_t ns) {
+  set_time.wall_ns -= ns;
+  set_time.file_ns -= ns;
+}
+
+constexpr int64_t kSecond = 1000000000;
+
+// A run whose processes write to one path.
+class Run {
+ public:
+  Run() : variable_(run_that_begins_now(&time_that_was_set)) { pass(kSecond); }
+  RunFile process(const std::string& path) const {
+    setenv(kRunVariable, variable_.c_str(), 1);
+    RunFile file(path, &time_that_was_set);
+    unsetenv(kRunVariable);
+    pass(kSecond);
+    return file;
+  }
+
+ private:
+  std::string variable_;
+};
+
+RunFile::Taker taker_at_end_of(const RunFile& process) {
+  const auto written = process.write("report", [](std::ostream& out) { out << "x"; });
+  pass(kSecond);
+  REQUIRE(written.ok());
+  CHECK((written->path == process.path()) == (written->taker == RunFile::Taker::kNobody));
+  return written->taker;
+}
+
+bool has_attributes(const fs::path& folder) {
+  write_text(folder / "probe", "");
+  const bool has = setxattr((folder / "probe").c_str(), kRunAttribute, "x", 1, 0) == 0;
+  fs::remove(folder / "probe");
+  if (!has) MESSAGE("SKIPPED: this file system has no extended attributes");
+  return has;
+}
+
+TEST_CASE("who has taken the path of a run is said as it is") {
+  const fs::path folder = fresh_folder("takers");
+  if (!has_attributes(folder)) return;
+  const std::string file = folder / "report.json";
+  set_time = run_time();
+  using Taker = RunFile::Taker;
+
+  SUBCASE("two runs at once") {
+    const Run one, other;
+    const RunFile ones = one.process(file), others = other.process(file);
+    const RunFile ones_second = one.process(file);
+    CHECK(taker_at_end_of(ones) == Taker::kNobody);
+    CHECK(taker_at_end_of(others) == Taker::kAnotherRun);
+    CHECK(taker_at_end_of(ones_second) == Taker::kThisRun);
+    // A process that begins later finds what the other run has written since.
+    CHECK(taker_at_end_of(other.process(file)) == Taker::kAnotherRun);
+    CHECK(taker_at_end_of(one.process(file)) == Taker::kThisRun);
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+  }
+  SUBCASE("a process replaces what it has written itself") {
+    const Run one;
+    const RunFile process = one.process(file);
+    CHECK(taker_at_end_of(process) == Taker::kNobody);
+    CHECK(taker_at_end_of(process) == Taker::kNobody);
+    CHECK(names_in(folder).size() == 1);
+  }
+  SUBCASE("the clock is set back between runs, and within one") {
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    set_back(3600 * kSecond);
+    for (int i = 0; i < 3; ++i) CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    const Run one, other;
+    const RunFile ones = one.process(file), others = other.process(file);
+    set_back(3600 * kSecond);
+    CHECK(taker_at_end_of(ones) == Taker::kNobody);
+    CHECK(taker_at_end_of(others) == Taker::kAnotherRun);
+    CHECK(taker_at_end_of(one.process(file)) == Taker::kThisRun);
+    CHECK(names_in(folder).size() == 3);
+  }
+  SUBCASE("somebody else wrote it") {
+    const Run one;
+    const RunFile process = one.process(file);
+    write_text(file, "a letter");
+    CHECK(taker_at_end_of(process) == Taker::kUnknown);
+    CHECK(read_file(file) == "a letter");
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+  }
+  SUBCASE("somebody else changed what an earlier run wrote") {
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    const Run one;
+    const RunFile process = one.process(file);
+    usleep(20000);  // a tick of the clock that stamps files
+    write_text(file, "a letter");
+    CHECK(taker_at_end_of(process) == Taker::kUnknown);
+  }
+  SUBCASE("a run on another machine") {
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    const std::string stamp = "1-0123456789abcdef-5-7 7-6 0123456789abcdef 8";
+    const Run one;
+    const RunFile early = one.process(file);
+    usleep(20000);
+    REQUIRE(setxattr(file.c_str(), kRunAttribute, stamp.data(), stamp.size(), 0) == 0);
+    CHECK(taker_at_end_of(early) == Taker::kAnotherRun);
+    CHECK(taker_at_end_of(one.process(file)) == Taker::kNobody);
+  }
+  SUBCASE("an attribute that means nothing") {
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    for (const std::string stamp : {"", "x", "1 2 3", "    "}) {
+      REQUIRE(setxattr(file.c_str(), kRunAttribute, stamp.data(), stamp.size(), 0) == 0);
+      set_time = run_time();
+      pass(kSecond);
+      CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+    }
+  }
+}
+
+TEST_CASE("without extended attributes a run goes by the file's time") {
+  const fs::path folder = fresh_folder("times");
+  const std::string file = folder / "report.json";
+  const auto without_attribute = [&] { removexattr(file.c_str(), kRunAttribute); };
+  using Taker = RunFile::Taker;
+  set_time = run_time();
+  const Run one;
+  usleep(20000);  // two ticks of the clock that stamps files
+  const RunFile early = one.process(file), late = one.process(file);
+  CHECK(taker_at_end_of(early) == Taker::kNobody);
+  without_attribute();
+  CHECK(taker_at_end_of(late) == Taker::kUnknown);
+  pass(kSecond);
+  CHECK(taker_at_end_of(one.process(file)) == Taker::kUnknown);
+  CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+  // What comes from the future was there before the clock was set back.
+  for (int i = 0; i < 3; ++i) {
+    without_attribute();
+    set_time = run_time();
+    set_back(3600 * kSecond);
+    CHECK(taker_at_end_of(Run().process(file)) == Taker::kNobody);
+  }
 }
 
 }  // namespace

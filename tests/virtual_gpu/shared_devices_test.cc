@@ -417,7 +417,30 @@ TEST_CASE("other devices under the same name, and a file of another's") {
   REQUIRE(file >= 0);
   CHECK(fchmod(file, 0666) == 0);
   CHECK_FALSE(join({a100}));
-  CHECK(error == path + " is not a file of this user's alone");
+  const std::string refusal = path + " is not a file of this user's alone: choose another name";
+  CHECK(error == refusal);
+  // A file of the user's own that another user gave this name as well.
+  CHECK(fchmod(file, 0600) == 0);
+  const std::string own = path + "-own";
+  REQUIRE(pwrite(file, "precious", 8, 8) == 8);
+  REQUIRE(rename(path.c_str(), own.c_str()) == 0);
+  REQUIRE(link(own.c_str(), path.c_str()) == 0);
+  CHECK_FALSE(join({a100}));
+  CHECK(error == refusal);
+  char text[9] = {};
+  CHECK(pread(file, text, 8, 8) == 8);
+  CHECK(std::string(text) == "precious");
+  struct stat as_it_was;
+  CHECK(fstat(file, &as_it_was) == 0);
+  CHECK(as_it_was.st_size == 16);
+  unlink(own.c_str());
+  if (geteuid() == 0) {
+    REQUIRE(fchown(file, 65534, 65534) == 0);
+    CHECK_FALSE(join({a100}));
+    CHECK(error == refusal);
+  } else {
+    MESSAGE("SKIPPED: only root can play another user");
+  }
   close(file);
   unlink(path.c_str());
   // What another version of memledger made is left as it is.

@@ -13,6 +13,7 @@
 #include "registry/stacks.h"
 #include "text/dtype.h"
 #include "text/json.h"
+#include "text/names.h"
 #include "text/shape.h"
 #include "text/utf8.h"
 #include "tracker/timeline.h"
@@ -549,11 +550,8 @@ void write_memory_viz(const TimelineData& data, std::ostream& out) {
 }
 
 void write_timeline(const TimelineData& data, const std::string& path, std::ostream& out) {
-  const std::string_view name = path;
-  const auto ends_with = [name](std::string_view end) {
-    return name.size() > end.size() && name.substr(name.size() - end.size()) == end;
-  };
-  if (ends_with(".pickle") || ends_with(".pkl")) {
+  const std::string ending = file_ending(path);
+  if (ending == ".pickle" || ending == ".pkl") {
     write_memory_viz(data, out);
   } else {
     write_chrome_trace(data, out);

@@ -1,0 +1,9 @@
+#pragma once
+
+namespace memledger {
+
+// From now on nothing is booked, and watched memory is not freed: for a process that ends while one
+// of its threads may be inside the books for good, with their locks held. Async-signal-safe.
+void close_books() noexcept;
+
+}  // namespace memledger

@@ -1,0 +1,214 @@
+#include "runner/inside/interrupted_call.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <signal.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+#include <unwind.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <tuple>
+
+namespace memledger::inside {
+namespace {
+
+struct Range {
+  uintptr_t begin = 0, end = 0;
+  bool has(uintptr_t address) const { return begin <= address && address < end; }
+};
+
+// How a frame counts.
+enum class Frame : uint8_t {
+  kCall,    // of what has to be left
+  kHelper,  // between such calls: the C library, C++'s, the vdso, an allocator's library
+  kOther,
+};
+
+std::array<uintptr_t, 24> allocation_functions;
+Range ours;
+std::array<Range, 6> helpers;
+
+constexpr std::array kAllocationFunctions = {"malloc",
+                                             "free",
+                                             "calloc",
+                                             "realloc",
+                                             "memalign",
+                                             "posix_memalign",
+                                             "aligned_alloc",
+                                             "valloc",
+                                             "pvalloc",
+                                             "malloc_usable_size",
+                                             "_Znwm",
+                                             "_Znam",
+                                             "_ZdlPv",
+                                             "_ZdaPv",
+                                             "_ZdlPvm",
+                                             "_ZdaPvm",
+                                             "_ZnwmRKSt9nothrow_t",
+                                             "_ZnamRKSt9nothrow_t",
+                                             "_ZnwmSt11align_val_t",
+                                             "_ZnamSt11align_val_t",
+                                             "_ZdlPvSt11align_val_t",
+                                             "_ZdaPvSt11align_val_t",
+                                             "_ZdlPvmSt11align_val_t",
+                                             "_ZdaPvmSt11align_val_t"};
+static_assert(kAllocationFunctions.size() == std::tuple_size_v<decltype(allocation_functions)>);
+
+// The library that has an address; nothing for the program itself, whose frames may be anybody's.
+struct Library {
+  uintptr_t address = 0;
+  Range range;
+};
+int find_library(dl_phdr_info* info, size_t /*size*/, void* result) {
+  Library& library = *static_cast<Library*>(result);
+  Range range{UINTPTR_MAX, 0};
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& part = info->dlpi_phdr[i];
+    if (part.p_type != PT_LOAD) continue;
+    range.begin = std::min<uintptr_t>(range.begin, info->dlpi_addr + part.p_vaddr);
+    range.end = std::max<uintptr_t>(range.end, info->dlpi_addr + part.p_vaddr + part.p_memsz);
+  }
+  if (!range.has(library.address)) return 0;
+  if (info->dlpi_name != nullptr && *info->dlpi_name != '\0') library.range = range;
+  return 1;
+}
+Range library_of(uintptr_t address) {
+  Library library{address, {}};
+  if (address != 0) dl_iterate_phdr(&find_library, &library);
+  return library.range;
+}
+
+Frame frame_at(uintptr_t instruction, uintptr_t function) {
+  if (ours.has(instruction)) return Frame::kCall;
+  for (const uintptr_t one : allocation_functions) {
+    if (one != 0 && one == function) return Frame::kCall;
+  }
+  for (const Range& helper : helpers) {
+    if (helper.has(instruction)) return Frame::kHelper;
+  }
+  return Frame::kOther;
+}
+
+struct Walk {
+  InterruptedCall call;
+  int frames = 0;
+  uintptr_t last_stack_pointer = 0;
+  void* state = nullptr;  // of the signal frame last seen; null: before the first
+  bool looks = false;     // within the calls that it has interrupted
+  bool was_call = false;  // the frame before, within
+};
+
+_Unwind_Reason_Code step(_Unwind_Context* context, void* its_walk) {
+  constexpr int kMaxFrames = 512;
+  Walk& walk = *static_cast<Walk*>(its_walk);
+  if (++walk.frames > kMaxFrames) return _URC_NORMAL_STOP;
+  int is_interrupted = 0;
+  const uintptr_t instruction = _Unwind_GetIPInfo(context, &is_interrupted);
+  const uintptr_t stack_pointer = _Unwind_GetCFA(context);
+  if (is_interrupted != 0) {
+    // The frame before is that of the signal's return, whose stack pointer is at the state.
+    walk.call.in_handler = true;
+    walk.state = reinterpret_cast<void*>(walk.last_stack_pointer);
+    walk.looks = true;
+    walk.was_call = false;
+  }
+  walk.last_stack_pointer = stack_pointer;
+  if (!walk.looks) return _URC_NO_REASON;
+  if (walk.was_call) {
+    walk.call.state = walk.state;
+    walk.call.returns_to = instruction;
+    walk.call.stack_pointer = stack_pointer;
+  }
+  const Frame frame = frame_at(instruction, _Unwind_GetRegionStart(context));
+  walk.was_call = frame == Frame::kCall;
+  walk.looks = frame != Frame::kOther;
+  return _URC_NO_REASON;
+}
+
+#if defined(__x86_64__)
+
+struct Finish {
+  InterruptedCall call;
+  void (*then)() = nullptr;
+} finish;
+
+void on_return(int /*number*/, siginfo_t* /*info*/, void* context) {
+  const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+  const bool is_it = static_cast<uintptr_t>(registers[REG_RIP]) == finish.call.returns_to + 1 &&
+                     static_cast<uintptr_t>(registers[REG_RSP]) >= finish.call.stack_pointer;
+  if (is_it) finish.then();
+  syscall(SYS_exit_group, 1);
+}
+
+bool put_breakpoint(uintptr_t address) {
+  constexpr unsigned char kBreakpoint = 0xcc;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  void* const begin = reinterpret_cast<void*>(address & ~(page - 1));
+  if (mprotect(begin, page, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) return false;
+  *reinterpret_cast<volatile unsigned char*>(address) = kBreakpoint;
+  return true;
+}
+
+#endif
+
+}  // namespace
+
+void prepare_interrupted_calls() noexcept {
+  for (size_t i = 0; i < allocation_functions.size(); ++i)
+    allocation_functions[i] =
+        reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, kAllocationFunctions[i]));
+  ours = library_of(reinterpret_cast<uintptr_t>(&prepare_interrupted_calls));
+  const auto vdso = static_cast<uintptr_t>(getauxval(AT_SYSINFO_EHDR));
+  constexpr uintptr_t kVdsoBytes = 8192;
+  helpers = {library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "abort"))),
+             library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "pthread_mutex_lock"))),
+             library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "_ZSt9terminatev"))),
+             library_of(allocation_functions[0]),
+             library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "__tls_get_addr"))),
+             vdso == 0 ? Range{} : Range{vdso, vdso + kVdsoBytes}};
+}
+
+InterruptedCall find_interrupted_call() noexcept {
+  Walk walk;
+  _Unwind_Backtrace(&step, &walk);
+  return walk.call;
+}
+
+#if defined(__x86_64__)
+
+void finish_interrupted_call(const InterruptedCall& call, void* stack, size_t stack_bytes,
+                             void (*then)()) noexcept {
+  if (call.state == nullptr || !put_breakpoint(call.returns_to)) return;
+  finish = {call, then};
+  struct sigaction action {};
+  action.sa_sigaction = &on_return;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigfillset(&action.sa_mask);
+  if (sigaction(SIGTRAP, &action, nullptr) != 0) return;
+  auto& state = *static_cast<ucontext_t*>(call.state);
+  state.uc_stack.ss_sp = stack;
+  state.uc_stack.ss_size = stack_bytes;
+  state.uc_stack.ss_flags = 0;
+  // The kernel's set has eight bytes, and the C library's reaches over what follows.
+  const uint64_t all_but_trap = ~(uint64_t{1} << (SIGTRAP - 1));
+  std::memcpy(&state.uc_sigmask, &all_but_trap, sizeof all_but_trap);
+  asm volatile("movq %0, %%rsp\n\tmovl %1, %%eax\n\tsyscall"
+               :
+               : "r"(call.state), "i"(SYS_rt_sigreturn)
+               : "memory");
+}
+
+#else
+
+void finish_interrupted_call(const InterruptedCall& /*call*/, void* /*stack*/,
+                             size_t /*stack_bytes*/, void (* /*then*/)()) noexcept {}
+
+#endif
+
+}  // namespace memledger::inside

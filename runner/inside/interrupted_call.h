@@ -1,0 +1,33 @@
+#pragma once
+
+// Where a signal has interrupted this thread within malloc() or memledger's hooks, lets it leave
+// them. For copies of the process only (write_in_copy.h), which have this thread alone and run
+// nothing of the program's.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace memledger::inside {
+
+struct InterruptedCall {
+  bool in_handler = false;  // a signal handler runs on this thread
+  // The state that the signal has interrupted, an ucontext_t; null: it was not within such a call.
+  void* state = nullptr;
+  // Where the outermost such call returns to, and the stack pointer then.
+  uintptr_t returns_to = 0;
+  uintptr_t stack_pointer = 0;
+};
+
+// Looks up the functions and libraries that matter. Call it once, outside of signal handlers.
+void prepare_interrupted_calls() noexcept;
+
+// Walks the calling thread's stack. Allocates nothing; a broken stack may end the process.
+InterruptedCall find_interrupted_call() noexcept;
+
+// Goes on with the interrupted call and calls `then` on `stack` when it returns. SIGTRAP is used
+// for it. Returns where that cannot be done: on processors other than x86-64, and where code must
+// not be changed.
+void finish_interrupted_call(const InterruptedCall& call, void* stack, size_t stack_bytes,
+                             void (*then)()) noexcept;
+
+}  // namespace memledger::inside
