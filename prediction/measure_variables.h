@@ -23,9 +23,9 @@ inline constexpr char kWrittenFiles[] = "written";
 // All processes append.
 inline constexpr char kRefusedFiles[] = "refused";
 
-// In the same folder, where it is there: what programs write, rename or remove goes into it instead
-// (runner/inside/redirected_files.h). It has these files and folders.
-inline constexpr char kRedirectFolder[] = "redirected";
+// A private folder, made by runner/writes/redirect_folder.h: what programs write, rename or remove
+// goes there instead (runner/inside/redirected_files.h).
+inline constexpr char kRedirectVariable[] = "MEMLEDGER_REDIRECT";
 inline constexpr char kRedirectedRoot[] = "root";  // files by their absolute path
 // Links whose targets are the paths of removed files; the names are hashes of these paths.
 inline constexpr char kRemovedPaths[] = "removed";

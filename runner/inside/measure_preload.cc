@@ -264,7 +264,8 @@ void begin_once() {
   const char* const measured = secure_getenv(prediction::kMeasureVariable);
   if (measured == nullptr) return;
   begin_to_note_files(measured);
-  begin_to_redirect(measured);
+  const char* const redirect = secure_getenv(prediction::kRedirectVariable);
+  if (redirect != nullptr) begin_to_redirect(redirect);
 }
 
 }  // namespace memledger::inside

@@ -323,12 +323,14 @@ __attribute__((noinline)) char* working_folder(char* (*get)(char*, size_t), char
 
 using Arguments = char* const*;
 
-// A child with an environment of its own has to go on as well, and is redirected only with these.
+// A child with an environment of its own has to go on as well, and is redirected only with the
+// library and these variables.
 struct NeededVariable {
   const char* name;  // with its "="
   char text[kPathBytes + 32];
 };
-NeededVariable needed_variables[] = {{"LD_PRELOAD=", ""}, {"MEMLEDGER_MEASURE=", ""}};
+NeededVariable needed_variables[] = {
+    {"LD_PRELOAD=", ""}, {"MEMLEDGER_MEASURE=", ""}, {"MEMLEDGER_REDIRECT=", ""}};
 constexpr size_t kNeededVariables = sizeof needed_variables / sizeof *needed_variables;
 
 __attribute__((constructor)) void read_needed_variables() {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -547,11 +548,9 @@ int asked(long result, const char* call, const Place& place, int folder, const c
 
 }  // namespace
 
-bool begin_to_redirect(const char* measured) {
-  char folder[kRootBytes];
-  const int length =
-      snprintf(folder, sizeof folder, "%s/%s", measured, prediction::kRedirectFolder);
-  if (*folder != '/' || length >= static_cast<int>(sizeof folder)) return false;
+bool begin_to_redirect(const char* folder) {
+  const size_t length = strlen(folder);
+  if (*folder != '/' || length >= kRootBytes) return false;
   char path[kRootBytes + 32];
   snprintf(path, sizeof path, "%s/%s", folder, prediction::kAttributeKey);
   const int key_file = open_file(path, O_RDONLY);
@@ -566,11 +565,14 @@ bool begin_to_redirect(const char* measured) {
   close(filter);
   if (memory == MAP_FAILED) return false;
   shared = static_cast<Shared*>(memory);
-  memcpy(own_folder, folder, sizeof own_folder);
+  memcpy(own_folder, folder, length + 1);
   snprintf(removed_folder, sizeof removed_folder, "%s/%s", folder, prediction::kRemovedPaths);
   snprintf(unnamed_folder, sizeof unnamed_folder, "%s/%s", folder, prediction::kUnnamedFiles);
-  snprintf(measured_folder, sizeof measured_folder, "%s", measured);
-  *strrchr(measured_folder, '/') = '\0';
+  if (const char* const measured = getenv(prediction::kMeasureVariable);
+      measured != nullptr && strlen(measured) < sizeof measured_folder) {
+    memcpy(measured_folder, measured, strlen(measured) + 1);
+    if (char* const last = strrchr(measured_folder, '/')) *last = '\0';
+  }
   snprintf(root, sizeof root, "%s/%s", folder, prediction::kRedirectedRoot);
   root_length = strlen(root);
   note_without_prefix(root);

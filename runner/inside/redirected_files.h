@@ -23,9 +23,9 @@
 
 namespace memledger::inside {
 
-// Called once, after begin_to_note_files() and with the same folder. Returns false where nothing in
-// it is made for redirected files (runner/writes/redirect_folder.h).
-bool begin_to_redirect(const char* measured);
+// Called once, after begin_to_note_files(). Returns false where it is no folder for that
+// (runner/writes/redirect_folder.h).
+bool begin_to_redirect(const char* folder);
 bool is_redirecting();
 // Whether anything was written or removed yet: until then all is as the kernel has it.
 bool has_redirected();

@@ -12,7 +12,8 @@
 namespace memledger::runner {
 
 // Makes what a redirected run expects in an empty folder of its own, whose absolute path has no
-// links. Returns the key for LandlockRules::attribute_key.
+// links and goes to the program as MEMLEDGER_REDIRECT. Returns the key for
+// LandlockRules::attribute_key.
 absl::StatusOr<uint64_t> make_redirect_folder(const std::string& folder);
 
 // Returns what the run's programs wrote and removed there. Call it when they have ended; `held_by`

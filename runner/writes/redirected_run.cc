@@ -1,6 +1,5 @@
 #include "runner/writes/redirected_run.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,22 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "prediction/measure_variables.h"
 #include "prediction/run_files.h"
 #include "runner/writes/redirect_folder.h"
 
 namespace memledger::runner {
-namespace {
-
-// Is there where the kernel refused to hold the run.
-std::string failure_file(const std::string& folder) { return folder + "/unheld"; }
-
-std::string redirect_folder(const std::string& folder) {
-  return absl::StrCat(folder, "/", prediction::kRedirectFolder);
-}
-
-}  // namespace
-
 absl::Status try_redirected_run(const std::string& folder) {
   LandlockRules rules;
   rules.private_folders = {folder};
@@ -52,7 +39,8 @@ absl::StatusOr<RedirectedRun> RedirectedRun::prepare(const std::string& folder,
   rules.private_folders.push_back(folder);
   for (const UnheldDescriptor& unheld : unheld_descriptors(rules)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("descriptor ", unheld.number, " is open for writing to ", unheld.path));
+        absl::StrCat("descriptor ", unheld.number, " is open for writing on ", unheld.path,
+                     ", which cannot be kept from the program: close it"));
   }
   const std::string redirected = redirect_folder(folder);
   if (mkdir(redirected.c_str(), 0700) != 0)
@@ -62,22 +50,20 @@ absl::StatusOr<RedirectedRun> RedirectedRun::prepare(const std::string& folder,
   rules.attribute_key = *key;
   absl::StatusOr<LandlockHold> hold = LandlockHold::prepare(rules);
   if (!hold.ok()) return hold.status();
-  return RedirectedRun(*std::move(hold), failure_file(folder));
+  return RedirectedRun(*std::move(hold));
 }
 
-bool RedirectedRun::hold() const {
-  if (hold_.apply()) return true;
-  const int error = errno;
-  const int file = open(failure_file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  if (file >= 0) close(file);
-  errno = error;
-  return false;
+std::string RedirectedRun::redirect_folder(const std::string& folder) {
+  return absl::StrCat(folder, "/redirected");
 }
 
-absl::StatusOr<prediction::Writes> RedirectedRun::writes(const std::string& folder) {
-  struct stat found;
-  if (stat(failure_file(folder).c_str(), &found) == 0)
-    return absl::UnavailableError("the kernel refused Landlock or seccomp");
+absl::Status RedirectedRun::hold() const {
+  if (hold_.apply()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("Landlock and seccomp are refused: ", std::strerror(errno)));
+}
+
+prediction::Writes RedirectedRun::writes_of(const std::string& folder) {
   prediction::Writes writes = read_redirect_folder(redirect_folder(folder));
   writes.held_by = prediction::WritesHeldBy::kLandlock;
   writes.refusals = prediction::read_refusals(folder);

@@ -21,26 +21,26 @@ absl::Status try_redirected_run(const std::string& folder);
 // One run. Not thread-safe; movable.
 class RedirectedRun {
  public:
-  // Makes the private files' folder in `folder`, the run's own, which MEMLEDGER_MEASURE names; its
-  // processes may write for real to that and to the `writable` ones. Errors: FailedPrecondition for
-  // a descriptor that this process passes on and that is open for writing, by number and path.
+  // Makes the private files' folder in `folder`, the run's own; its processes may write for real to
+  // that and to the `writable` ones. Errors: FailedPrecondition for a descriptor that this process
+  // passes on and that is open for writing, by number and path.
   static absl::StatusOr<RedirectedRun> prepare(const std::string& folder,
                                                std::vector<std::string> writable);
 
-  // Called in the child that is going to be the program, see LandlockHold::apply(). When it fails
-  // the child has to end. Async-signal-safe.
-  bool hold() const;
+  // The value of MEMLEDGER_REDIRECT for the program of the run that has this folder.
+  static std::string redirect_folder(const std::string& folder);
 
-  // Returns what the run in this folder wrote, once it has ended. Errors: Unavailable where hold()
-  // failed, so that the program was not started.
-  static absl::StatusOr<prediction::Writes> writes(const std::string& folder);
+  // Called in the process that is going to be the program, see LandlockHold::apply(). When it fails
+  // that process has to end. Allocates nothing where it succeeds.
+  absl::Status hold() const;
+
+  // Returns what the run that has this folder wrote, once it has ended.
+  static prediction::Writes writes_of(const std::string& folder);
 
  private:
-  RedirectedRun(LandlockHold hold, std::string failure_file)
-      : hold_(std::move(hold)), failure_file_(std::move(failure_file)) {}
+  explicit RedirectedRun(LandlockHold hold) : hold_(std::move(hold)) {}
 
   LandlockHold hold_;
-  std::string failure_file_;
 };
 
 }  // namespace memledger::runner

@@ -23,7 +23,6 @@
 #include "runner/writes/inherited_files.h"
 #include "runner/writes/mount_table.h"
 #include "runner/writes/private_root.h"
-#include "runner/writes/redirected_run.h"
 #include "runner/writes/refusals.h"
 #include "runner/writes/supervised.h"
 
@@ -122,16 +121,6 @@ absl::StatusOr<ChildProcess> start_in_root(const WriteHoldOptions& options, cons
   });
 }
 
-absl::StatusOr<ChildProcess> start_redirected(const HeldRun& run,
-                                              const std::function<int()>& become) {
-  std::vector<std::string> writable = run.writable;
-  add_own_cache(writable);
-  const absl::StatusOr<RedirectedRun> redirected = RedirectedRun::prepare(run.folder, writable);
-  if (!redirected.ok()) return redirected.status();
-  return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/false,
-                             [&] { return redirected->hold() ? become() : EXIT_FAILURE; });
-}
-
 // Makes the mounts in a child that does nothing else.
 absl::Status try_root(const WriteHoldOptions& options) {
   HeldRun run;
@@ -163,23 +152,16 @@ absl::StatusOr<WriteHold> WriteHold::choose(const WriteHoldOptions& options) {
     return hold;
   }
   if (absl::IsFailedPrecondition(*root)) return *root;
-  static const auto* const redirected = new absl::Status(try_redirected_run(options.scratch));
-  if (redirected->ok()) {
-    hold.held_by_ = WritesHeldBy::kLandlock;
-    return hold;
-  }
   return absl::FailedPreconditionError(
       absl::StrCat("this system gives no way to keep the program from writing: no mounts of its "
                    "own (",
-                   std::string(root->message()), "), and no rules of the kernel (",
-                   std::string(redirected->message()),
+                   std::string(root->message()),
                    "). --writes=allow lets it write for real, zeros into its checkpoints, too"));
 }
 
 absl::StatusOr<ChildProcess> WriteHold::start(const HeldRun& run,
                                               const std::function<int()>& become) const {
   if (held_by_ == WritesHeldBy::kNamespace) return start_in_root(options_, run, become);
-  if (held_by_ == WritesHeldBy::kLandlock) return start_redirected(run, become);
   return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/false, become);
 }
 
@@ -195,7 +177,6 @@ absl::StatusOr<Writes> WriteHold::writes(const HeldRun& run) const {
                            text_of("/proc/net/unix"));
     return std::move(record.writes);
   }
-  if (held_by_ == WritesHeldBy::kLandlock) return RedirectedRun::writes(run.folder);
   Writes writes;
   const prediction::WrittenFiles written = prediction::read_written_files(run.folder);
   writes.written_count = written.count;

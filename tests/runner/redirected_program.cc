@@ -51,14 +51,13 @@ int main(int count, char** arguments) {
   const pid_t child = fork();
   if (child == 0) {
     setenv(prediction::kMeasureVariable, run_folder.c_str(), 1);
-    if (!run->hold()) _exit(5);
+    setenv(prediction::kRedirectVariable, RedirectedRun::redirect_folder(run_folder).c_str(), 1);
+    if (const absl::Status status = run->hold(); !status.ok()) _exit(fail(status));
     execv(arguments[2], arguments + 2);
     _exit(127);
   }
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child) return 1;
-  const absl::StatusOr<prediction::Writes> writes = RedirectedRun::writes(run_folder);
-  if (!writes.ok()) return fail(writes.status());
-  write_down(folder + "/writes", *writes);
+  write_down(folder + "/writes", RedirectedRun::writes_of(run_folder));
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
