@@ -32,6 +32,9 @@ inline constexpr char kRemovedPaths[] = "removed";
 // Bytes of zeros, which all processes map: which paths may be among the removed ones.
 inline constexpr char kRemovedFilter[] = "filter";
 inline constexpr unsigned kRemovedFilterBytes = 1 << 16;
+// Paths of folders that are written for real, each ended by a zero byte.
+inline constexpr char kAllowedFolders[] = "allowed";
+inline constexpr unsigned kMaxAllowedFoldersBytes = 1 << 14;
 inline constexpr char kUnnamedFiles[] = "unnamed";  // temporary files and copies under way
 // Eight bytes: the key with which the library may change modes, owners and times of private files,
 // which the kernel refuses otherwise (runner/writes/landlock_rules.h).

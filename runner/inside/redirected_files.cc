@@ -30,7 +30,8 @@ char removed_folder[kRootBytes + 32];
 char unnamed_folder[kRootBytes + 32];
 char own_folder[kRootBytes];
 char measured_folder[kPathBytes];  // of all runs
-uint64_t key;                      // see kAttributeKey
+char allowed_folders[prediction::kMaxAllowedFoldersBytes + 1];
+uint64_t key;  // see kAttributeKey
 
 // Seen by all processes of the run. A Bloom filter says of most paths that they were not removed.
 struct Shared {
@@ -130,9 +131,17 @@ bool mark_removed(const char* path) {
 
 // --- Where a path leads
 
+bool is_allowed(const char* path) {
+  for (const char* folder = allowed_folders; *folder != '\0'; folder += strlen(folder) + 1) {
+    if (strcmp(path, folder) == 0) return true;
+  }
+  return false;
+}
+
 bool is_outside(const char* path) {
-  return strcmp(path, "/proc") == 0 || strcmp(path, "/dev") == 0 || strcmp(path, "/sys") == 0 ||
-         strcmp(path, own_folder) == 0 || strcmp(path, measured_folder) == 0;
+  return is_allowed(path) || strcmp(path, "/proc") == 0 || strcmp(path, "/dev") == 0 ||
+         strcmp(path, "/sys") == 0 || strcmp(path, own_folder) == 0 ||
+         strcmp(path, measured_folder) == 0;
 }
 
 // Puts a link's target before the rest of a path.
@@ -546,34 +555,55 @@ int asked(long result, const char* call, const Place& place, int folder, const c
   return note_failed(call, folder, path);
 }
 
-}  // namespace
-
-bool begin_to_redirect(const char* folder) {
-  const size_t length = strlen(folder);
-  if (*folder != '/' || length >= kRootBytes) return false;
+// Reads a file of the private folder, at most `bytes`. Returns how many; negative: it is not there.
+long read_own(const char* name, void* data, size_t bytes) {
   char path[kRootBytes + 32];
-  snprintf(path, sizeof path, "%s/%s", folder, prediction::kAttributeKey);
-  const int key_file = open_file(path, O_RDONLY);
-  if (key_file < 0) return false;
-  const bool has_key = read(key_file, &key, sizeof key) == sizeof key;
-  close(key_file);
-  snprintf(path, sizeof path, "%s/%s", folder, prediction::kRemovedFilter);
+  snprintf(path, sizeof path, "%s/%s", own_folder, name);
+  const int file = open_file(path, O_RDONLY);
+  if (file < 0) return -1;
+  const long count = syscall(SYS_read, file, data, bytes);
+  close(file);
+  return count;
+}
+
+// Writes the path that the kernel has for a folder.
+bool canonical_folder(const char* folder, char* result, size_t bytes) {
+  const int file = open_file(folder, O_PATH | O_DIRECTORY);
+  if (file < 0) return false;
+  char path[kPathBytes];
+  const bool has_path = path_of_descriptor(file, path) && strlen(path) < bytes;
+  if (has_path) memcpy(result, path, strlen(path) + 1);
+  close(file);
+  return has_path;
+}
+
+bool map_removed_filter() {
+  char path[kRootBytes + 32];
+  snprintf(path, sizeof path, "%s/%s", own_folder, prediction::kRemovedFilter);
   const int filter = open_file(path, O_RDWR);
-  if (filter < 0 || !has_key) return false;
+  if (filter < 0) return false;
   static_assert(sizeof(Shared) <= prediction::kRemovedFilterBytes);
   void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, filter, 0);
   close(filter);
-  if (memory == MAP_FAILED) return false;
   shared = static_cast<Shared*>(memory);
-  memcpy(own_folder, folder, length + 1);
-  snprintf(removed_folder, sizeof removed_folder, "%s/%s", folder, prediction::kRemovedPaths);
-  snprintf(unnamed_folder, sizeof unnamed_folder, "%s/%s", folder, prediction::kUnnamedFiles);
-  if (const char* const measured = getenv(prediction::kMeasureVariable);
-      measured != nullptr && strlen(measured) < sizeof measured_folder) {
-    memcpy(measured_folder, measured, strlen(measured) + 1);
-    if (char* const last = strrchr(measured_folder, '/')) *last = '\0';
-  }
-  snprintf(root, sizeof root, "%s/%s", folder, prediction::kRedirectedRoot);
+  return memory != MAP_FAILED;
+}
+
+}  // namespace
+
+bool begin_to_redirect(const char* folder) {
+  if (*folder != '/' || !canonical_folder(folder, own_folder, sizeof own_folder) ||
+      read_own(prediction::kAttributeKey, &key, sizeof key) != sizeof key ||
+      read_own(prediction::kAllowedFolders, allowed_folders, sizeof allowed_folders - 1) < 0 ||
+      !map_removed_filter())
+    return false;
+  const char* const measured = getenv(prediction::kMeasureVariable);
+  if (measured == nullptr || !canonical_folder(measured, measured_folder, sizeof measured_folder))
+    return false;
+  *strrchr(measured_folder, '/') = '\0';
+  snprintf(removed_folder, sizeof removed_folder, "%s/%s", own_folder, prediction::kRemovedPaths);
+  snprintf(unnamed_folder, sizeof unnamed_folder, "%s/%s", own_folder, prediction::kUnnamedFiles);
+  snprintf(root, sizeof root, "%s/%s", own_folder, prediction::kRedirectedRoot);
   root_length = strlen(root);
   note_without_prefix(root);
   return true;

@@ -11,6 +11,7 @@
 #include <set>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -33,6 +34,17 @@ bool write_file(const std::string& path, const void* data, size_t bytes, mode_t 
   return close(file) == 0 && is_written;
 }
 
+// The folders by the paths that the kernel has for them.
+std::string list_of(const std::vector<std::string>& folders) {
+  std::string list;
+  for (const std::string& folder : folders) {
+    std::error_code error;
+    const std::string path = fs::canonical(folder, error).string();
+    if (!error) absl::StrAppend(&list, path, std::string(1, '\0'));
+  }
+  return list;
+}
+
 // Paths of what was removed, by the links that stand for it.
 std::set<std::string> removed_paths(const fs::path& folder) {
   std::set<std::string> paths;
@@ -51,7 +63,8 @@ bool is_there(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<uint64_t> make_redirect_folder(const std::string& folder) {
+absl::StatusOr<uint64_t> make_redirect_folder(const std::string& folder,
+                                              const std::vector<std::string>& allowed) {
   for (const char* const name :
        {prediction::kRedirectedRoot, prediction::kRemovedPaths, prediction::kUnnamedFiles}) {
     const std::string path = absl::StrCat(folder, "/", name);
@@ -66,6 +79,11 @@ absl::StatusOr<uint64_t> make_redirect_folder(const std::string& folder) {
   const std::string filter_path = absl::StrCat(folder, "/", prediction::kRemovedFilter);
   const std::string zeros(prediction::kRemovedFilterBytes, '\0');
   if (!write_file(filter_path, zeros.data(), zeros.size(), 0600)) return failed(filter_path);
+  const std::string list = list_of(allowed),
+                    list_path = absl::StrCat(folder, "/", prediction::kAllowedFolders);
+  if (list.size() > prediction::kMaxAllowedFoldersBytes)
+    return absl::FailedPreconditionError("too many folders to be written for real");
+  if (!write_file(list_path, list.data(), list.size(), 0400)) return failed(list_path);
   return key;
 }
 

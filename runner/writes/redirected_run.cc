@@ -45,7 +45,7 @@ absl::StatusOr<RedirectedRun> RedirectedRun::prepare(const std::string& folder,
   const std::string redirected = redirect_folder(folder);
   if (mkdir(redirected.c_str(), 0700) != 0)
     return absl::UnavailableError(absl::StrCat(redirected, ": ", std::strerror(errno)));
-  const absl::StatusOr<uint64_t> key = make_redirect_folder(redirected);
+  const absl::StatusOr<uint64_t> key = make_redirect_folder(redirected, rules.private_folders);
   if (!key.ok()) return key.status();
   rules.attribute_key = *key;
   absl::StatusOr<LandlockHold> hold = LandlockHold::prepare(rules);

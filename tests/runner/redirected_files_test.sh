@@ -13,6 +13,7 @@ work="$(mktemp -d /tmp/memledger-redirect-XXXXXX)"
 readonly work
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
+ln -s . "$work/link"
 for file in "$@"; do cp "$file" "$work/"; done
 chmod -R a+rX "$work"
 readonly measure="$work/${1##*/}" redirected="$work/${2##*/}" cpp="$work/${3##*/}" \
@@ -253,7 +254,7 @@ rename: EACCES $work/closed/open/there"
 would_be_files() {
   rm -rf "$home/real"
   "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'"
-  run_redirected "$home/real" 'echo 12345 >new; echo x >>a.txt; rm log.txt; rm -r d; mkdir d; echo y >d/1; mkdir e
+  run_redirected "$home/real" 'echo for real >'"$private"'/allowed/file; echo 12345 >new; echo x >>a.txt; rm log.txt; rm -r d; mkdir d; echo y >d/1; mkdir e
     echo t >temporary; rm temporary; mv readonly moved'
   same "$user: what would be there" "$(sed "s,$home/real/,," "$private/writes")" \
     "a.txt 11
@@ -266,10 +267,12 @@ moved 5
 new 6
 readonly removed
 4 written, 5 removed, 24 bytes"
+  same "$user: an allowed folder" "$(cat "$private/allowed/file")" "for real"
 }
 
 test_as() {  # USER COMMAND-PREFIX…
-  user="$1" home="$work/$1" private="$work/$1/private"
+  # Our own folders may be reached through links.
+  user="$1" home="$work/$1" private="$work/link/$1/private"
   shift
   as=("$@")
   mkdir "$home" && chmod 777 "$home"

@@ -44,9 +44,11 @@ int main(int count, char** arguments) {
   const std::string folder = arguments[1], run_folder = folder + "/run";
   mkdir(folder.c_str(), 0755);
   mkdir(run_folder.c_str(), 0755);
+  mkdir((folder + "/allowed").c_str(), 0755);
   if (const absl::Status status = memledger::runner::try_redirected_run(folder); !status.ok())
     return fail(status);
-  const absl::StatusOr<RedirectedRun> run = RedirectedRun::prepare(run_folder, {});
+  const absl::StatusOr<RedirectedRun> run =
+      RedirectedRun::prepare(run_folder, {folder + "/allowed"});
   if (!run.ok()) return fail(run.status());
   const pid_t child = fork();
   if (child == 0) {
