@@ -245,6 +245,7 @@ set(MEMLEDGER_COMMAND_SOURCES
   runner/environment.cc
   runner/fit_command.cc
   runner/gpus_command.cc
+  runner/inside/memory_limits.cc
   runner/linked_libtorch.cc
   runner/locations.cc
   runner/log_command.cc

@@ -313,8 +313,7 @@ Writes writes_of(const std::vector<Run>& runs) {
     }
     read_only.insert(run.writes.read_only.begin(), run.writes.read_only.end());
     host_files.insert(run.writes.host_files.begin(), run.writes.host_files.end());
-    for (const Refusal& refusal : run.writes.refusals)
-      refusals.emplace(refusal.what, refusal.path);
+    for (const Refusal& refusal : run.writes.refusals) refusals.emplace(refusal.what, refusal.path);
   }
   for (const auto& [path, file] : files) sum.files.push_back(file);
   sum.read_only.assign(read_only.begin(), read_only.end());
@@ -327,9 +326,8 @@ Writes writes_of(const std::vector<Run>& runs) {
 void heed_refusals(Prediction& prediction) {
   const std::vector<Refusal>& refusals = prediction.writes.refusals;
   if (refusals.empty()) return;
-  std::string reason = absl::StrCat(
-      "a call on files was not answered as it is outside a dry run: ", refusals.front().what, ", ",
-      printable(refusals.front().path));
+  std::string reason = absl::StrCat("a call on files was not answered as it is outside a dry run: ",
+                                    refusals.front().what, ", ", printable(refusals.front().path));
   if (refusals.size() > 1) absl::StrAppend(&reason, ", and ", refusals.size() - 1, " more");
   absl::StrAppend(&reason, "; --writes=allow lets the program write for real");
   if (!prediction.reason.empty()) absl::StrAppend(&reason, ". Besides, ", prediction.reason);

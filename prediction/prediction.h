@@ -106,7 +106,7 @@ struct Prediction {
   std::optional<MeasuredFailure> failure;   // why it does not fit
   std::vector<MeasuredRead> unknown_reads;  // those with most bytes first
   std::vector<SettingTried> settings;
-  Writes writes;  // of all runs, each file once
+  Writes writes;       // of all runs, each file once
   ProgramEnd program;  // of the run that tells most: the first that failed, else the first
   Ended ended = Ended::kNot;
   int64_t steps = 0;
@@ -141,8 +141,9 @@ struct Prediction {
 // not fit` if one failed in each run of the low end, else `not known`. A whole number that the
 // program read may be such a size, unless a run with other numbers allocates the same. Peaks come
 // from the run without a limit where there is one of the same end and order of addresses. Where a
-// call on files was answered otherwise than outside the runs' layers, the verdict is `not known`. The
-// caller makes runs of both ends and, unless one of them decides against `fits`, in both orders.
+// call on files was answered otherwise than outside the runs' layers, the verdict is `not known`.
+// The caller makes runs of both ends and, unless one of them decides against `fits`, in both
+// orders.
 Prediction predict(std::string specification, const std::vector<Run>& runs);
 
 // Returns how many bytes two more runs of the high end, one in each order of addresses, have to

@@ -42,8 +42,8 @@ struct Writes {
   // not among them.
   std::vector<LayerFile> files;
   int64_t written_count = 0, removed_count = 0;
-  int64_t bytes = 0;  // of all files that were written
-  std::vector<std::string> read_only;  // folders that could get no layer, and were made read-only
+  int64_t bytes = 0;                    // of all files that were written
+  std::vector<std::string> read_only;   // folders that could get no layer, and were made read-only
   std::vector<std::string> host_files;  // sockets and FIFOs that were the host's own
   std::vector<Refusal> refusals;
 };

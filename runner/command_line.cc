@@ -377,7 +377,8 @@ Command declare_dry_run(DryRunWords& words) {
   command.summary = "Tell whether a program fits on a GPU that is not here";
   command.description =
       "Runs a program on virtual GPUs and tells whether it fits, and between which figures its\n"
-      "memory lies. Kernels do not run, so values are zeros. What the program writes is discarded;\n"
+      "memory lies. Kernels do not run, so values are zeros. What the program writes is "
+      "discarded;\n"
       "its input is empty and its output hidden.";
   command.options = {
       {"--gpu,--virtual-gpu", "GPU[:MEMORY][+GPU…][,count=N]", &options.gpus,

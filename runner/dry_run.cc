@@ -270,9 +270,8 @@ class Runs {
     const auto variables = hold_.variables(run);
     std::optional<ProgramImage> image;
     if (options_.image) image.emplace(image_of(options_, plan, variables)).finish();
-    auto child = hold_.start(run, [&] {
-      return image ? image->become() : become_program(options_, plan, variables);
-    });
+    auto child = hold_.start(
+        run, [&] { return image ? image->become() : become_program(options_, plan, variables); });
     if (!child.ok()) return child.status();
     plan.child = *std::move(child);
     return absl::OkStatus();

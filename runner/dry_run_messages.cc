@@ -116,8 +116,8 @@ void tell_of_files(const std::string& command, const TouchedFiles& files) {
     tell({command, ": the program wrote ", written, ": ", list});
   } else if (files.written_count > 0) {
     tell({command, ": warning: the program wrote ", written,
-          ", and values from the GPU are zeros in ", files.written_count == 1 ? "it" : "them",
-          ": ", list});
+          ", and values from the GPU are zeros in ", files.written_count == 1 ? "it" : "them", ": ",
+          list});
   }
 }
 

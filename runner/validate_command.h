@@ -17,7 +17,7 @@ struct ValidateOptions {
   std::string calibration_file;  // to write; empty: none
   bool until_exit = false;       // not only until the peak no longer moves
   int timeout_s = 600;           // of each run
-  WriteOptions writes;  // of the virtual side
+  WriteOptions writes;           // of the virtual side
   NetworkOptions networks;       // where no program is given
   std::vector<std::string> program;
 };

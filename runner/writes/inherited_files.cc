@@ -41,8 +41,7 @@ std::vector<int> open_descriptors() {
   if (list == nullptr) return numbers;
   while (const dirent* const entry = readdir(list)) {
     int number = 0;
-    if (absl::SimpleAtoi(entry->d_name, &number) && number > STDERR_FILENO &&
-        number != dirfd(list))
+    if (absl::SimpleAtoi(entry->d_name, &number) && number > STDERR_FILENO && number != dirfd(list))
       numbers.push_back(number);
   }
   closedir(list);

@@ -12,9 +12,9 @@ namespace memledger::runner {
 namespace {
 
 constexpr std::array<std::string_view, 21> kOfTheKernel = {
-    "autofs",     "binfmt_misc", "bpf",        "cgroup",  "cgroup2", "configfs",   "debugfs",
-    "devpts",     "devtmpfs",    "efivarfs",   "fusectl", "hugetlbfs", "mqueue",   "nsfs",
-    "proc",       "pstore",      "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"};
+    "autofs", "binfmt_misc", "bpf",        "cgroup",     "cgroup2",   "configfs", "debugfs",
+    "devpts", "devtmpfs",    "efivarfs",   "fusectl",    "hugetlbfs", "mqueue",   "nsfs",
+    "proc",   "pstore",      "rpc_pipefs", "securityfs", "selinuxfs", "sysfs",    "tracefs"};
 
 // The kernel writes a space, a tab, a newline and a backslash as \040, \011, \012 and \134.
 std::string unescaped(std::string_view text) {

@@ -151,11 +151,11 @@ unsigned long flags_of(const char* path) {
 
 // mount_setattr() came with Linux 5.12, and the C library's declaration later.
 bool make_read_only(const char* path, bool with_all_below) {
-  constexpr long kMountSetattr = 442;     // on all architectures
-  constexpr unsigned kRecursive = 0x8000;  // AT_RECURSIVE
+  constexpr long kMountSetattr = 442;                          // on all architectures
+  constexpr unsigned kRecursive = 0x8000;                      // AT_RECURSIVE
   const std::array<uint64_t, 4> set_read_only = {1, 0, 0, 0};  // MOUNT_ATTR_RDONLY
-  if (syscall(kMountSetattr, AT_FDCWD, path, with_all_below ? kRecursive : 0,
-              set_read_only.data(), sizeof set_read_only) == 0)
+  if (syscall(kMountSetattr, AT_FDCWD, path, with_all_below ? kRecursive : 0, set_read_only.data(),
+              sizeof set_read_only) == 0)
     return true;
   if (errno != ENOSYS) return false;
   return mount(nullptr, path, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | flags_of(path),
@@ -207,8 +207,7 @@ class PrivateRoot::Planner {
       cover("/");
     }
     add_special();
-    for (const std::string& folder : options_.writable)
-      add(Step::Kind::kWritable, folder, folder);
+    for (const std::string& folder : options_.writable) add(Step::Kind::kWritable, folder, folder);
     add_sockets_and_fifos();
     if (root_.steps_.size() > kMaxSteps)
       return absl::UnavailableError(absl::StrCat(root_.steps_.size(), " mounts would be needed"));
@@ -244,9 +243,8 @@ class PrivateRoot::Planner {
   }
 
   bool is_bound(const std::string& path) const {
-    return std::any_of(bound_.begin(), bound_.end(), [&](const std::string& folder) {
-      return is_within(path, folder);
-    });
+    return std::any_of(bound_.begin(), bound_.end(),
+                       [&](const std::string& folder) { return is_within(path, folder); });
   }
   void bind_all(const std::string& path) {
     add(Step::Kind::kBindAll, path, path);
@@ -505,7 +503,8 @@ bool PrivateRoot::run(Step& step) {
       // What is there is the whole machine's.
       for (const char* const part : {"sys", "irq", "bus", "fs", "sysrq-trigger"}) {
         Path path{};
-        if (set_path(path, target, part) && mount(path.data(), path.data(), nullptr, MS_BIND | MS_REC, nullptr) == 0)
+        if (set_path(path, target, part) &&
+            mount(path.data(), path.data(), nullptr, MS_BIND | MS_REC, nullptr) == 0)
           make_read_only(path.data(), /*with_all_below=*/true);
       }
       return true;

@@ -90,8 +90,8 @@ class PrivateRoot {
 
   bool makes_user_namespace_ = false;
   bool is_initial_ = false;  // the user namespace: an overlay may cover what has mounts below it
-  std::string layers_;  // where the tmpfs of all layers is mounted
-  std::string root_;    // where the new root is mounted
+  std::string layers_;       // where the tmpfs of all layers is mounted
+  std::string root_;         // where the new root is mounted
   std::string working_folder_;
   uint64_t limit_bytes_ = 0;
   std::vector<Layer> layers_of_;

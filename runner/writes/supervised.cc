@@ -43,8 +43,7 @@ void write_record(int folder, const char* name, const char* text, size_t length)
 // Allocates nothing.
 int fail(int folder, const char* at) {
   std::array<char, 512> text{};
-  const int length =
-      std::snprintf(text.data(), text.size(), "%s: %s", at, std::strerror(errno));
+  const int length = std::snprintf(text.data(), text.size(), "%s: %s", at, std::strerror(errno));
   write_record(folder, kFailure, text.data(),
                std::min(text.size() - 1, static_cast<size_t>(std::max(length, 0))));
   return kNoPrivateRoot;
@@ -107,8 +106,7 @@ int supervise(PrivateRoot& root, InheritedFiles& files, int folder, const Queued
     if (!root.enter_working_folder()) _exit(fail(folder, "the working folder"));
     _exit(become());
   }
-  const int status =
-      wait_for(program, queued, [](pid_t /*child*/) { ::kill(-1, SIGKILL); });
+  const int status = wait_for(program, queued, [](pid_t /*child*/) { ::kill(-1, SIGKILL); });
   ::kill(-1, SIGKILL);
   while (waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
   }

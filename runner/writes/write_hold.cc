@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "prediction/measure_variables.h"
 #include "prediction/run_files.h"
+#include "runner/inside/memory_limits.h"
 #include "runner/writes/inherited_files.h"
 #include "runner/writes/mount_table.h"
 #include "runner/writes/private_root.h"
@@ -41,7 +42,7 @@ std::string text_of(const char* path) {
 }
 
 // MemAvailable of /proc/meminfo.
-uint64_t free_memory() {
+uint64_t free_memory_of_machine() {
   std::ifstream file("/proc/meminfo");
   constexpr char kName[] = "MemAvailable:";
   for (std::string line; std::getline(file, line);) {
@@ -52,6 +53,14 @@ uint64_t free_memory() {
     if (absl::SimpleAtoi(number, &kib)) return kib << 10;
   }
   return uint64_t{4} << 30;
+}
+
+uint64_t free_memory() {
+  const uint64_t machine = free_memory_of_machine();
+  const auto use = inside::MemoryLimits().nearest();
+  if (!use) return machine;
+  const int64_t room = std::max<int64_t>(use->limit_bytes - use->used_bytes, 0);
+  return std::min(machine, static_cast<uint64_t>(room));
 }
 
 // Half of what is free, for all runs that are made side by side.
@@ -89,8 +98,8 @@ std::vector<std::string> expected_paths(const HeldRun& run) {
   }
   for (const std::string& word : run.program) {
     // --save=PATH, too.
-    const std::string path = word.substr(word.find('=') == std::string::npos ? 0
-                                                                             : word.find('=') + 1);
+    const std::string path =
+        word.substr(word.find('=') == std::string::npos ? 0 : word.find('=') + 1);
     if (path.empty()) continue;
     paths.push_back(path);
     if (const fs::path parent = fs::path(path).parent_path(); !parent.empty())
@@ -112,8 +121,8 @@ absl::StatusOr<PrivateRoot> plan_root(const WriteHoldOptions& options, const Hel
   root.writable = writable_folders(run);
   root.working_folder = working_folder();
   root.expected = expected_paths(run);
-  root.limit_bytes =
-      options.writes.limit_bytes != 0 ? options.writes.limit_bytes : default_limit(options.runs_at_once);
+  root.limit_bytes = options.writes.limit_bytes != 0 ? options.writes.limit_bytes
+                                                     : default_limit(options.runs_at_once);
   return PrivateRoot::plan(root);
 }
 
@@ -123,9 +132,8 @@ absl::StatusOr<ChildProcess> start_in_root(const WriteHoldOptions& options, cons
   if (!root.ok()) return root.status();
   absl::StatusOr<InheritedFiles> files = InheritedFiles::read();
   if (!files.ok()) return files.status();
-  return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/true, [&] {
-    return run_supervised(*root, *files, run.folder, become);
-  });
+  return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/true,
+                             [&] { return run_supervised(*root, *files, run.folder, become); });
 }
 
 absl::StatusOr<ChildProcess> start_redirected(const HeldRun& run,
@@ -148,8 +156,7 @@ absl::Status try_root(const WriteHoldOptions& options) {
   if (error) return absl::UnavailableError(absl::StrCat(run.folder, ": ", error.message()));
   auto child = start_in_root(options, run, [] { return EXIT_SUCCESS; });
   if (!child.ok()) return child.status();
-  while (!child->poll())
-    ChildProcess::wait_for_any({&*child}, std::chrono::milliseconds(20));
+  while (!child->poll()) ChildProcess::wait_for_any({&*child}, std::chrono::milliseconds(20));
   const SupervisorsRecord record = read_supervisors_record(run.folder);
   if (!record.failure.empty()) return absl::UnavailableError(record.failure);
   if (child->end().status != EXIT_SUCCESS)
@@ -175,10 +182,10 @@ absl::StatusOr<WriteHold> WriteHold::choose(const WriteHoldOptions& options) {
     hold.held_by_ = WritesHeldBy::kLandlock;
     return hold;
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "nothing here keeps the program from writing: no mounts of its own (",
-      std::string(root->message()), "), and ", std::string(redirected->message()),
-      "; --writes=allow lets it write for real, values from the GPU as zeros"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("nothing here keeps the program from writing: no mounts of its own (",
+                   std::string(root->message()), "), and ", std::string(redirected->message()),
+                   "; --writes=allow lets it write for real, values from the GPU as zeros"));
 }
 
 std::vector<std::pair<std::string, std::string>> WriteHold::variables(const HeldRun& run) const {
@@ -201,10 +208,9 @@ absl::StatusOr<Writes> WriteHold::writes(const HeldRun& run) const {
   if (held_by_ == WritesHeldBy::kLandlock) return RedirectedRun::writes_of(run.folder);
   if (held_by_ == WritesHeldBy::kNamespace) {
     record.writes.held_by = held_by_;
-    record.writes.refusals =
-        refusals_of_layers(prediction::read_refusals(run.folder), record.writes,
-                           visible_mounts(text_of("/proc/self/mountinfo")),
-                           text_of("/proc/net/unix"));
+    record.writes.refusals = refusals_of_layers(
+        prediction::read_refusals(run.folder), record.writes,
+        visible_mounts(text_of("/proc/self/mountinfo")), text_of("/proc/net/unix"));
     return std::move(record.writes);
   }
   Writes writes;

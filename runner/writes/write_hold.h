@@ -33,8 +33,8 @@ struct WriteHoldOptions {
 
 // One run of a program.
 struct HeldRun {
-  std::string folder;                // for its figures, below the scratch folder
-  std::vector<std::string> program;  // and its arguments, which say where it may write
+  std::string folder;                 // for its figures, below the scratch folder
+  std::vector<std::string> program;   // and its arguments, which say where it may write
   std::vector<std::string> writable;  // more folders of ours that its processes write to
   std::string tag;                    // see ChildProcess
 };

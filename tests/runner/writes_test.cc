@@ -47,8 +47,7 @@ TEST_CASE("mounts that others cover are not visible") {
       // One on top of the other.
       "25 20 0:9 / /twice rw - tmpfs lower rw\n"
       "26 25 0:10 / /twice rw - ext4 upper rw\n");
-  CHECK(paths_of(mounts) ==
-        std::vector<std::string>{"/", "/proc", "/data", "/data/a b", "/twice"});
+  CHECK(paths_of(mounts) == std::vector<std::string>{"/", "/proc", "/data", "/data/a b", "/twice"});
   CHECK(mounts.back().type == "ext4");
   CHECK(mounts[2].type == "xfs");
 }
@@ -102,13 +101,13 @@ TEST_CASE("of what was refused, only what the layers are the cause of counts") {
   writes.host_files = {"/tmp/fifo", "/run/bound"};
   const auto counted = [&](const std::vector<Refusal>& noted) {
     std::string result;
-    for (const Refusal& refusal : refusals_of_layers(
-             noted, writes, mounts,
-             "Num RefCount Protocol Flags Type St Inode Path\n"
-             "0000: 00000002 00000000 00010000 0001 01 11 /run/listens\n"
-             "0000: 00000002 00000000 00010000 0001 01 12 @run/abstract\n"
-             "0000: 00000002 00000000 00010000 0001 01 13\n"
-             "0000: 00000002 00000000 00010000 0001 01 14 ./relative\n"))
+    for (const Refusal& refusal :
+         refusals_of_layers(noted, writes, mounts,
+                            "Num RefCount Protocol Flags Type St Inode Path\n"
+                            "0000: 00000002 00000000 00010000 0001 01 11 /run/listens\n"
+                            "0000: 00000002 00000000 00010000 0001 01 12 @run/abstract\n"
+                            "0000: 00000002 00000000 00010000 0001 01 13\n"
+                            "0000: 00000002 00000000 00010000 0001 01 14 ./relative\n"))
       result += refusal.what + " " + refusal.path + ";";
     return result;
   };
