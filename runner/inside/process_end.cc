@@ -158,10 +158,14 @@ class OtherThreads {
       stop_all(entries.data(), bytes, number);
     close(folder);
   }
-  // Lets them go on for a moment, in which they leave locks that a copy needs.
-  static void let_go_on() noexcept {
-    if (stopped_.exchange(0) == 0) return;
-    syscall(SYS_futex, &stopped_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  static void go_on() noexcept {
+    if (stopped_.exchange(0) != 0)
+      syscall(SYS_futex, &stopped_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  }
+  // For a moment, in which they leave locks that a copy needs.
+  static void go_on_for_a_moment() noexcept {
+    if (stopped_.load() == 0) return;
+    go_on();
     pause_ms(1);
     stop();
   }
@@ -202,16 +206,20 @@ class OtherThreads {
 };
 std::atomic<int> OtherThreads::stopped_{0};
 
-CopyResult write_now(const EndOfProcess& end) {
+// Call it with the turn.
+CopyResult write_now(const EndOfProcess& end, int copies_if_locked = 0) {
+  static EndOfProcess this_end;
+  this_end = end;
   CopyWork work;
   work.write = [](void* the_end, int part) {
     writer.write(*static_cast<const EndOfProcess*>(the_end), part);
   };
-  work.context = const_cast<EndOfProcess*>(&end);
+  work.context = &this_end;
   work.parts = end.goes_on() ? 1 : writer.parts;
   work.seconds_per_part = seconds_for(end);
+  work.copies_if_locked = copies_if_locked;
   work.left_out = &leave_out;
-  work.between_copies = &OtherThreads::let_go_on;
+  work.between_copies = &OtherThreads::go_on_for_a_moment;
   return write_in_copy(work);
 }
 
@@ -246,15 +254,62 @@ bool is_dropped(int number, const siginfo_t* info) {
   return process == 1 && number != writer.on_demand && !is_fault(number, info);
 }
 
-void write_at_signal(int number) {
+// Lets this thread go on for a moment, as it may hold a lock that other threads wait for: the
+// signal comes again. A call that it waits in may return with EINTR: but then it holds none.
+class ComesAgain {
+ public:
+  static constexpr int kMaxTimes = 16;
+  static int times(int number) noexcept { return times_[index(number)].load(); }
+  static void forget(int number) noexcept {
+    forget_timer(number);
+    times_[index(number)].store(0);
+  }
+  static void never(int number) noexcept { times_[index(number)].store(kMaxTimes); }
+  // Returns whether it will.
+  static bool soon(int number) noexcept {
+    forget_timer(number);
+    times_[index(number)].fetch_add(1);
+    // To the process: what is sent to a thread is lost if that ends.
+    sigevent event{};
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = number;
+    int timer = 0;
+    itimerspec in_a_moment{};
+    in_a_moment.it_value.tv_nsec = 3'000'000;
+    if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer) != 0) return false;
+    timers_[index(number)].store(timer + 1);
+    return syscall(SYS_timer_settime, timer, 0, &in_a_moment, nullptr) == 0;
+  }
+
+ private:
+  static size_t index(int number) { return static_cast<size_t>(number); }
+  static void forget_timer(int number) noexcept {
+    if (const int timer = timers_[index(number)].exchange(0); timer != 0)
+      syscall(SYS_timer_delete, timer - 1);
+  }
+  static std::array<std::atomic<int>, kNames.size()> times_;
+  static std::array<std::atomic<int>, kNames.size()> timers_;  // the kernel's number + 1; 0: none
+};
+std::array<std::atomic<int>, kNames.size()> ComesAgain::times_;
+std::array<std::atomic<int>, kNames.size()> ComesAgain::timers_;
+
+// Returns false if the signal will come again.
+bool write_at_signal(int number, const siginfo_t* info) {
+  constexpr int kCopiesEachTime = 4;
   EndOfProcess end;
   end.kind =
       number == writer.on_demand ? EndOfProcess::Kind::kOnDemand : EndOfProcess::Kind::kSignal;
   end.signal = kNames[static_cast<size_t>(number)];
   const Turn turn;
-  if (!turn || !writer.take(end)) return;
+  if (!turn || !writer.take(end)) return true;
+  const bool may_go_on = !is_fault(number, info) && number != SIGABRT &&
+                         ComesAgain::times(number) < ComesAgain::kMaxTimes;
   if (!end.goes_on()) OtherThreads::stop();
-  write_now(end);
+  if (write_now(end, may_go_on ? kCopiesEachTime : 0) != CopyResult::kLocked || !may_go_on)
+    return true;
+  OtherThreads::go_on();
+  writer.give_back(end);
+  return false;
 }
 
 void on_signal(int number, siginfo_t* info, void* /*context*/) {
@@ -266,8 +321,15 @@ void on_signal(int number, siginfo_t* info, void* /*context*/) {
   } else if (!is_ours) {
     end_by(number, info);
   } else if (!is_dropped(number, info)) {
-    write_at_signal(number);
-    if (number != writer.on_demand) end_by(number, info);
+    bool is_told = write_at_signal(number, info);
+    if (!is_told && !ComesAgain::soon(number)) {
+      ComesAgain::never(number);
+      is_told = write_at_signal(number, info);
+    }
+    if (is_told) {
+      ComesAgain::forget(number);
+      if (number != writer.on_demand) end_by(number, info);
+    }
   }
   errno = error;
 }

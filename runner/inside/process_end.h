@@ -33,7 +33,7 @@ struct EndOfProcess {
 struct EndWriter {
   // Returns whether there is something to write, and counts as asking for it.
   bool (*take)(const EndOfProcess& end) noexcept;
-  // exec has failed, and the process goes on: its end is still to be reported.
+  // Nothing was written, and the process goes on: exec has failed, or the signal comes again.
   void (*give_back)(const EndOfProcess& end) noexcept;
   // Writes a part. Called in a copy of the process.
   void (*write)(const EndOfProcess& end, int part);

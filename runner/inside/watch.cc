@@ -390,7 +390,8 @@ bool take_end(const EndOfProcess& end) noexcept {
 }
 
 void give_back_end(const EndOfProcess& end) noexcept {
-  if (!watch().reported.exchange(false) || watch().settings.quiet) return;
+  const bool is_exec = end.kind == EndOfProcess::Kind::kExec;
+  if (!watch().reported.exchange(false) || watch().settings.quiet || !is_exec) return;
   Line()
       .add("memledger: exec of ")
       .add(end.program)

@@ -56,7 +56,7 @@ struct Told {
 
 // The copy has it from this process.
 struct Copy {
-  const CopyWork* work = nullptr;
+  CopyWork work;
   Told* told = nullptr;
   void* stack = nullptr;
   pid_t parent = 0;
@@ -68,7 +68,8 @@ constexpr size_t kStackBytes = size_t{8} << 20;
 
 std::atomic<bool> in_handler{false};
 
-// Only the copy writes these.
+// Only the copy writes these. An interrupted call that is finished there overwrites the stack of
+// whoever asked for the copy.
 bool this_is_a_copy = false;
 Copy this_copy;
 
@@ -80,7 +81,7 @@ Copy this_copy;
 void give_up() { end_copy(kLockedStatus); }
 
 void do_parts() {
-  const CopyWork& work = *this_copy.work;
+  const CopyWork& work = this_copy.work;
   std::atomic<int>& done = this_copy.told->parts_done;
   for (int part = done.load(); part < work.parts; ++part) {
     work.write(work.context, part);
@@ -290,7 +291,7 @@ CopyResult make_copy(const Copy& copy) {
       static_cast<pid_t>(syscall(SYS_clone, CLONE_UNTRACED, nullptr, nullptr, nullptr, nullptr));
   if (process == 0) be_the_copy(copy);
   if (process < 0) return CopyResult::kNotMade;
-  const CopyResult result = wait_for(CopyProcess(process), *copy.work, *copy.told);
+  const CopyResult result = wait_for(CopyProcess(process), copy.work, *copy.told);
   if (copy.told->temporary[0] != '\0') {
     unlink(copy.told->temporary.data());
     copy.told->temporary[0] = '\0';
@@ -302,6 +303,7 @@ CopyResult make_copy(const Copy& copy) {
 class Tries {
  public:
   explicit Tries(unsigned seconds) : deadline_(now_ns() + int64_t{seconds} * 1'000'000'000) {}
+  int copies() const { return copies_; }
   bool again(CopyResult result) {
     ++copies_;
     if (result == CopyResult::kFailed) ++crashes_;
@@ -345,7 +347,7 @@ CopyResult write_in_copy(const CopyWork& work) noexcept {
   const NoSignals blocked;
   Told& told = *new (shared.get()) Told;
   Copy copy;
-  copy.work = &work;
+  copy.work = work;
   copy.told = &told;
   copy.stack = stack.get();
   copy.parent = getpid();
@@ -358,6 +360,11 @@ CopyResult write_in_copy(const CopyWork& work) noexcept {
       copy.finishes_call = tries.is_every_second();
       result = make_copy(copy);
       if (told.walks_stack.exchange(false)) copy.walks_stack = false;
+      if (result == CopyResult::kLocked && told.parts_done.load() == 0 &&
+          tries.copies() + 1 == work.copies_if_locked) {
+        errno = error;
+        return result;
+      }
       if (work.between_copies != nullptr && result == CopyResult::kLocked) work.between_copies();
     } while (told.parts_done.load() == part && tries.again(result));
     if (told.parts_done.load() != part) continue;
@@ -374,13 +381,15 @@ CopyResult write_in_copy(void (*write)(void*), void* context) noexcept {
   struct One {
     void (*write)(void*);
     void* context;
-  } one{write, context};
+  };
+  const Mapping memory(sizeof(One), MAP_PRIVATE);
+  if (memory.get() == nullptr) return CopyResult::kNotMade;
   CopyWork work;
   work.write = [](void* the_one, int /*part*/) {
     const One& one = *static_cast<const One*>(the_one);
     one.write(one.context);
   };
-  work.context = &one;
+  work.context = new (memory.get()) One{write, context};
   return write_in_copy(work);
 }
 

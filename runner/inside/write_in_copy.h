@@ -29,18 +29,22 @@ enum class CopyResult : uint8_t {
 // second copy first goes on to where it leaves them. A part that cannot be done is left out.
 struct CopyWork {
   void (*write)(void* context, int part) = nullptr;
-  void* context = nullptr;
+  void* context = nullptr;  // not on the stack
   int parts = 1;
   unsigned seconds_per_part = 10;
+  // Where this thread can go on and ask once more: gives up at the first part after so many copies
+  // that waited for a lock, and says nothing of it; 0: never. Other threads may wait for a lock of
+  // this thread's while they hold others.
+  int copies_if_locked = 0;
   // Called in this process about a part that is left out, and why; may be null.
   void (*left_out)(void* context, int part, CopyResult reason) noexcept = nullptr;
   // Called in this process between two copies; may be null.
   void (*between_copies)() noexcept = nullptr;
 };
-// Returns kDone, or the last reason why a part was left out.
+// Returns kDone, or the last reason why a part was left out. kLocked: it gave up.
 CopyResult write_in_copy(const CopyWork& work) noexcept;
 
-// Does one thing, which is left out silently.
+// Does one thing, which is left out silently. `context` is not on the stack.
 CopyResult write_in_copy(void (*write)(void* context), void* context) noexcept;
 
 // Call it once before the first copy, outside of signal handlers.

@@ -1,13 +1,16 @@
 // A user's LibTorch program that keeps a tensor of 3 MiB and ends as its argument says. What waits
 // for a signal says `ready` first.
 //
-//   ending_program END
+//   ending_program END [NUMBER]
 
 #include <ATen/ops/empty.h>
 #include <signal.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -62,6 +65,82 @@ void fail_in_child(int number) {
   int status = 0;
   waitpid(child, &status, 0);
   std::cout << "child " << (WIFSIGNALED(status) ? WTERMSIG(status) : -1) << std::endl;
+}
+
+int number = 0;  // the second argument
+
+// While the thread works, a signal's handler ends the program.
+void end_in_handler(void (*handler)(int)) {
+  static std::vector<at::Tensor> freed_at_exit;  // by a static object's destructor
+  for (int i = 0; i < 8; ++i) freed_at_exit.push_back(at::empty({16}, at::kFloat));
+  signal(SIGALRM, handler);
+  itimerval soon{};
+  soon.it_value.tv_usec = 20'000 + 37 * number % 5'000;
+  setitimer(ITIMER_REAL, &soon, nullptr);
+  work();
+}
+
+std::vector<at::Tensor> many_storages() {
+  std::vector<at::Tensor> all;
+  for (int i = 0; i < number; ++i) all.push_back(at::empty({4}, at::kFloat));
+  return all;
+}
+
+// A thread that waits for whatever child there is.
+void watch_children() {
+  signal(SIGCHLD, [](int) { say("SIGCHLD\n"); });
+  std::thread([] {
+    while (true) {
+      if (waitpid(-1, nullptr, 0) > 0) say("a child\n");
+      usleep(100);
+    }
+  }).detach();
+}
+
+// Says how often a handler is called, through a pipe that copies of the process share.
+void count_calls() {
+  static int pipe_ends[2];
+  if (pipe(pipe_ends) != 0) std::exit(66);
+  signal(SIGINT, [](int) {
+    if (write(pipe_ends[1], "x", 1) < 0) _exit(99);
+  });
+  std::thread([] {
+    char one = 0;
+    int calls = 0;
+    while (read(pipe_ends[0], &one, 1) == 1) {
+      char text[32];
+      std::snprintf(text, sizeof text, "call %d\n", ++calls);
+      say(text);
+    }
+  }).detach();
+}
+
+void fault_while_others_work() {
+  static std::atomic<int64_t> steps{0};
+  std::thread([] {
+    while (true) {
+      ++steps;
+      char text[32];
+      std::snprintf(text, sizeof text, "at work %d\n", static_cast<int>(steps));
+      say(text);
+      usleep(10'000);
+    }
+  }).detach();
+  const std::vector<at::Tensor> all = many_storages();
+  while (steps < 2) usleep(1'000);
+  say("now\n");
+  *static_cast<volatile int*>(nullptr) = 1;
+}
+
+void run_in_vforked_child() {
+  const pid_t child = vfork();
+  if (child == 0) {
+    execl("/bin/echo", "echo", "a child's exec", nullptr);
+    _exit(1);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  if (status != 0) std::exit(67);
 }
 
 const std::map<std::string, std::function<void()>> ends = {
@@ -121,6 +200,47 @@ const std::map<std::string, std::function<void()>> ends = {
        wait_for_signal();
      }},
     {"sent", [] { raise(SIGTERM); }},
+    {"raise", [] { raise(number); }},
+    {"exit_in_handler", [] { end_in_handler([](int) { std::exit(0); }); }},
+    {"quick_exit_in_handler", [] { end_in_handler([](int) { std::quick_exit(0); }); }},
+    {"_exit_in_handler", [] { end_in_handler([](int) { _exit(0); }); }},
+    {"exec",
+     [] {
+       execl("/bin/echo", "echo", "another program", nullptr);
+       std::exit(68);
+     }},
+    {"exec_nothing",  // as programs do that try one path after another
+     [] {
+       execl("/no/such/program", "program", nullptr);
+       execlp("no-such-program", "program", nullptr);
+       std::exit(3);
+     }},
+    {"exec_fails",  // /bin/echo may be run, but not with so much
+     [] {
+       const std::string much(size_t{1} << 20, 'x');
+       execl("/bin/echo", "echo", much.c_str(), nullptr);
+       std::exit(3);
+     }},
+    {"exec_in_child", [] { run_in_vforked_child(); }},
+    {"many_storages",
+     [] {
+       const std::vector<at::Tensor> all = many_storages();
+       raise(SIGTERM);
+     }},
+    {"among_others", [] { fault_while_others_work(); }},
+    {"watched_children",
+     [] {
+       watch_children();
+       const std::vector<at::Tensor> all = many_storages();
+       usleep(10'000);
+       wait_for_signal();
+     }},
+    {"counted",
+     [] {
+       count_calls();
+       const std::vector<at::Tensor> all = many_storages();
+       wait_for_signal();
+     }},
     {"ignored",
      [] {
        signal(SIGTERM, SIG_IGN);
@@ -152,6 +272,7 @@ int end_without_tensor(const char* program, const std::string& end) {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "launcher" || what == "idle") return end_without_tensor(argv[0], what);
+  number = argc > 2 ? std::atoi(argv[2]) : 0;
   const auto end = ends.find(what);
   if (end == ends.end()) return 64;
   static const auto* const kept = new at::Tensor(make());
