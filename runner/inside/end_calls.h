@@ -1,7 +1,7 @@
 #pragma once
 
-// For those who want to know that the process ends without exit handlers: the library that has this
-// stands before _exit() and _Exit(), and before sigaction() and signal().
+// For those who want to know how the process ends: the library that has this stands before exit(),
+// quick_exit(), _exit() and _Exit(), and before sigaction() and signal().
 
 #include <signal.h>
 #include <stdint.h>
@@ -11,10 +11,15 @@ namespace memledger::inside {
 // Called before _exit() and _Exit(), on the thread that calls them.
 using SuddenExitObserver = void (*)(int status) noexcept;
 
+// Called before exit() and quick_exit() run their handlers, on the thread that calls them; not when
+// main returns.
+using ExitObserver = void (*)() noexcept;
+
 }  // namespace memledger::inside
 
-// Adds an observer, four at most.
+// Add an observer, four at most of each kind.
 extern "C" void memledger_observe_sudden_exit(memledger::inside::SuddenExitObserver observer);
+extern "C" void memledger_observe_exit(memledger::inside::ExitObserver observer);
 
 // From now on a signal's default action is `action`, for the signals whose bits are set (bit N is
 // signal N + 1): at once for those that have their default action, else when the program sets it.
