@@ -77,7 +77,7 @@ inline ProgramKind kind_of_program(int file) {
   return ProgramKind::kNoLinker;
 }
 
-// Of a script it is the kind of its interpreter. Keeps errno.
+// A script has the kind of its interpreter. Keeps errno.
 inline ProgramKind kind_of_program(const char* path) {
   constexpr int kMaxScripts = 4;  // as Linux has it
   const int error = errno;

@@ -290,8 +290,14 @@ void tell_demand(int64_t nbytes) noexcept {
 
 void close_books() noexcept {
   RegistryState& state = RegistryState::get();
+  if (!state.active.exchange(false, std::memory_order_relaxed)) return;
   state.closed.store(true, std::memory_order_relaxed);
-  state.active.store(false, std::memory_order_relaxed);
+}
+
+void reopen_books() noexcept {
+  RegistryState& state = RegistryState::get();
+  if (state.closed.exchange(false, std::memory_order_relaxed))
+    state.active.store(true, std::memory_order_relaxed);
 }
 
 void note_unseen(WatchedType type) noexcept {

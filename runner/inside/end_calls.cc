@@ -4,6 +4,7 @@
 #include "runner/inside/end_calls.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 
 namespace {
 
+using memledger::inside::ExitObserver;
 using memledger::inside::OwnActionObserver;
 using memledger::inside::RealFunction;
 using memledger::inside::SuddenExitObserver;
@@ -20,8 +22,27 @@ using Sigaction = int (*)(int, const struct sigaction*, struct sigaction*);
 
 constexpr int kMostSignals = 64;
 
-SuddenExitObserver exit_observers[4];
 OwnActionObserver action_observer = nullptr;
+SuddenExitObserver sudden_exit_observers[4];
+ExitObserver exit_observers[4];
+
+template <typename Observer>
+void add(Observer (&observers)[4], Observer observer) {
+  for (Observer& place : observers) {
+    Observer none = nullptr;
+    if (__atomic_compare_exchange_n(&place, &none, observer, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_RELAXED))
+      return;
+  }
+}
+
+template <typename Observer, typename... Arguments>
+void tell(Observer (&observers)[4], Arguments... arguments) {
+  for (Observer& place : observers) {
+    const Observer observer = __atomic_load_n(&place, __ATOMIC_ACQUIRE);
+    if (observer != nullptr) observer(arguments...);
+  }
+}
 
 // Set once, before `replaced`.
 struct sigaction ours;
@@ -29,13 +50,17 @@ uint64_t replaced = 0;
 
 RealFunction<Sigaction> real_sigaction("sigaction");
 RealFunction<Handler (*)(int, Handler)> real_signal("signal");
-RealFunction<void (*)(int)> real_exit("_exit");
+RealFunction<void (*)(int)> real_exit("exit");
+RealFunction<void (*)(int)> real_quick_exit("quick_exit");
+RealFunction<void (*)(int)> real__exit("_exit");
 
 // They are called in signal handlers and in children of vfork, where nothing may be looked up.
 __attribute__((constructor)) void find_real_functions() {
   real_sigaction.get();
   real_signal.get();
   real_exit.get();
+  real_quick_exit.get();
+  real__exit.get();
 }
 
 bool is_replaced(int number) {
@@ -59,12 +84,10 @@ extern "C" {
 #define MEMLEDGER_IN_FRONT __attribute__((visibility("default")))
 
 MEMLEDGER_IN_FRONT void memledger_observe_sudden_exit(SuddenExitObserver observer) {
-  for (SuddenExitObserver& place : exit_observers) {
-    SuddenExitObserver none = nullptr;
-    if (__atomic_compare_exchange_n(&place, &none, observer, false, __ATOMIC_ACQ_REL,
-                                    __ATOMIC_RELAXED))
-      return;
-  }
+  add(sudden_exit_observers, observer);
+}
+MEMLEDGER_IN_FRONT void memledger_observe_exit(ExitObserver observer) {
+  add(exit_observers, observer);
 }
 
 MEMLEDGER_IN_FRONT void memledger_observe_own_actions(OwnActionObserver observer) {
@@ -113,13 +136,21 @@ MEMLEDGER_IN_FRONT Handler signal(int number, Handler handler) noexcept {
 }
 
 MEMLEDGER_IN_FRONT void _exit(int status) {
-  for (SuddenExitObserver& place : exit_observers) {
-    const SuddenExitObserver observer = __atomic_load_n(&place, __ATOMIC_ACQUIRE);
-    if (observer != nullptr) observer(status);
-  }
-  if (real_exit.get() != nullptr) real_exit.get()(status);
+  tell(sudden_exit_observers, status);
+  if (real__exit.get() != nullptr) real__exit.get()(status);
   while (true) syscall(SYS_exit_group, status);
 }
 MEMLEDGER_IN_FRONT void _Exit(int status) { _exit(status); }
+
+MEMLEDGER_IN_FRONT void exit(int status) noexcept {
+  tell(exit_observers);
+  if (real_exit.get() != nullptr) real_exit.get()(status);
+  _exit(status);
+}
+MEMLEDGER_IN_FRONT void quick_exit(int status) noexcept {
+  tell(exit_observers);
+  if (real_quick_exit.get() != nullptr) real_quick_exit.get()(status);
+  _exit(status);
+}
 
 }  // extern "C"

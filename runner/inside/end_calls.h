@@ -1,7 +1,7 @@
 #pragma once
 
-// For those who want to know that the process ends without exit handlers: the library that has this
-// stands before _exit() and _Exit(), and before sigaction() and signal().
+// For those who want to know how the process ends: the library that has this stands before exit(),
+// quick_exit(), _exit() and _Exit(), and before sigaction() and signal().
 
 #include <signal.h>
 #include <stdint.h>
@@ -13,11 +13,15 @@ using SuddenExitObserver = void (*)(int status) noexcept;
 
 // Called after the program has set an action of its own for a signal, perhaps in a signal handler.
 using OwnActionObserver = void (*)(int signal) noexcept;
+// Called before exit() and quick_exit() run their handlers, on the thread that calls them; not when
+// main returns.
+using ExitObserver = void (*)() noexcept;
 
 }  // namespace memledger::inside
 
-// Adds an observer, four at most.
+// Add an observer, four at most of each kind.
 extern "C" void memledger_observe_sudden_exit(memledger::inside::SuddenExitObserver observer);
+extern "C" void memledger_observe_exit(memledger::inside::ExitObserver observer);
 
 // Sets the observer; of one caller.
 extern "C" void memledger_observe_own_actions(memledger::inside::OwnActionObserver observer);

@@ -27,11 +27,13 @@ struct Range {
 enum class Frame : uint8_t {
   kCall,    // of what has to be left
   kHelper,  // between such calls: the C library, C++'s, the vdso, an allocator's library
-  kOther,
+  kLibrary,
+  kProgram,
 };
 
 std::array<uintptr_t, 24> allocation_functions;
 Range ours;
+Range program;
 std::array<Range, 6> helpers;
 
 constexpr std::array kAllocationFunctions = {"malloc",
@@ -62,7 +64,7 @@ static_assert(kAllocationFunctions.size() == std::tuple_size_v<decltype(allocati
 
 // The library that has an address; nothing for the program itself, whose frames may be anybody's.
 struct Library {
-  uintptr_t address = 0;
+  uintptr_t address = 0;  // 0: the program
   Range range;
 };
 int find_library(dl_phdr_info* info, size_t /*size*/, void* result) {
@@ -74,8 +76,9 @@ int find_library(dl_phdr_info* info, size_t /*size*/, void* result) {
     range.begin = std::min<uintptr_t>(range.begin, info->dlpi_addr + part.p_vaddr);
     range.end = std::max<uintptr_t>(range.end, info->dlpi_addr + part.p_vaddr + part.p_memsz);
   }
-  if (!range.has(library.address)) return 0;
-  if (info->dlpi_name != nullptr && *info->dlpi_name != '\0') library.range = range;
+  const bool is_program = info->dlpi_name == nullptr || *info->dlpi_name == '\0';
+  if (library.address == 0 ? !is_program : !range.has(library.address)) return 0;
+  if (!is_program || library.address == 0) library.range = range;
   return 1;
 }
 Range library_of(uintptr_t address) {
@@ -92,10 +95,11 @@ Frame frame_at(uintptr_t instruction, uintptr_t function) {
   for (const Range& helper : helpers) {
     if (helper.has(instruction)) return Frame::kHelper;
   }
-  return Frame::kOther;
+  return program.has(instruction) ? Frame::kProgram : Frame::kLibrary;
 }
 
 struct Walk {
+  const Reach reach;
   InterruptedCall call;
   int frames = 0;
   uintptr_t last_stack_pointer = 0;
@@ -127,7 +131,7 @@ _Unwind_Reason_Code step(_Unwind_Context* context, void* its_walk) {
   }
   const Frame frame = frame_at(instruction, _Unwind_GetRegionStart(context));
   walk.was_call = frame == Frame::kCall;
-  walk.looks = frame != Frame::kOther;
+  walk.looks = frame < (walk.reach == Reach::kInnermost ? Frame::kLibrary : Frame::kProgram);
   return _URC_NO_REASON;
 }
 
@@ -164,6 +168,9 @@ void prepare_interrupted_calls() noexcept {
     allocation_functions[i] =
         reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, kAllocationFunctions[i]));
   ours = library_of(reinterpret_cast<uintptr_t>(&prepare_interrupted_calls));
+  Library whole_program;
+  dl_iterate_phdr(&find_library, &whole_program);
+  program = whole_program.range;
   const auto vdso = static_cast<uintptr_t>(getauxval(AT_SYSINFO_EHDR));
   constexpr uintptr_t kVdsoBytes = 8192;
   helpers = {library_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "abort"))),
@@ -174,10 +181,16 @@ void prepare_interrupted_calls() noexcept {
              vdso == 0 ? Range{} : Range{vdso, vdso + kVdsoBytes}};
 }
 
-InterruptedCall find_interrupted_call() noexcept {
-  Walk walk;
+InterruptedCall find_interrupted_call(Reach reach) noexcept {
+  Walk walk{reach, {}};
   _Unwind_Backtrace(&step, &walk);
   return walk.call;
+}
+
+bool runs_in_signal_handler() noexcept {
+  uint64_t blocked = 0;
+  syscall(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &blocked, sizeof blocked);
+  return blocked != 0 && find_interrupted_call(Reach::kInnermost).in_handler;
 }
 
 #if defined(__x86_64__)

@@ -21,8 +21,19 @@ struct InterruptedCall {
 // Looks up the functions and libraries that matter. Call it once, outside of signal handlers.
 void prepare_interrupted_calls() noexcept;
 
+// How far out such calls are looked for.
+enum class Reach : uint8_t {
+  kInnermost,  // where nothing but their own helpers was interrupted
+  kOutermost,  // and where they had called other libraries, but not the program
+};
+
 // Walks the calling thread's stack. Allocates nothing; a broken stack may end the process.
-InterruptedCall find_interrupted_call() noexcept;
+InterruptedCall find_interrupted_call(Reach reach) noexcept;
+
+// Whether a signal handler runs on the calling thread. One that lets its own signal come again
+// (SA_NODEFER) may be missed: without a blocked signal the stack is not walked, so that ordinary
+// programs take no risk.
+bool runs_in_signal_handler() noexcept;
 
 // Goes on with the interrupted call and calls `then` on `stack` when it returns. SIGTRAP is used
 // for it. Returns where that cannot be done: on processors other than x86-64, and where code must

@@ -28,6 +28,7 @@
 #include "prediction/run_files.h"
 #include "registry/allocation_failure.h"
 #include "registry/core/fork_safe_mutex.h"
+#include "registry/hooks/close_books.h"
 #include "registry/hooks/stack_sampler.h"
 #include "registry/hooks/step_observer.h"
 #include "registry/registry.h"
@@ -36,6 +37,7 @@
 #include "reporter/names/program_name.h"
 #include "runner/environment.h"
 #include "runner/inside/calibrate.h"
+#include "runner/inside/interrupted_call.h"
 #include "runner/inside/measured_values.h"
 #include "runner/inside/process_end.h"
 #include "runner/inside/python_program.h"
@@ -358,8 +360,24 @@ void write_last_progress() noexcept {
   }
 }
 
+// For a program that ends anywhere, where the process itself could wait for its own locks.
+void write_ended_in_copy() {
+  write_in_copy(
+      [](void*) {
+        write_safely(Ended::kAtExit, "", Detail::kFigures);
+        write_last_progress();
+        write_safely(Ended::kAtExit);
+      },
+      nullptr);
+}
+
 void write_at_exit() {
   if (!is_measured() || measure().is_done.exchange(true)) return;
+  if (runs_in_signal_handler()) {
+    write_ended_in_copy();
+    close_books();
+    return;
+  }
   write_safely(Ended::kAtExit);
   write_last_progress();
   if (!measure().until_call) return;
@@ -387,13 +405,7 @@ void note_deadly(const char* signal) noexcept {
 // Called in the place of _exit(), maybe in a signal handler.
 void note_sudden_exit(int /*status*/) noexcept {
   if (!is_measured() || is_in_copy() || measure().is_done.exchange(true)) return;
-  write_in_copy(
-      [](void*) {
-        write_safely(Ended::kAtExit, "", Detail::kFigures);
-        write_last_progress();
-        write_safely(Ended::kAtExit);
-      },
-      nullptr);
+  write_ended_in_copy();
 }
 
 // A child that begins before its parent has used a GPU may use one itself. It is measured as a
@@ -448,6 +460,7 @@ void measure_if_asked() {
   keep_steps();
   measure.process = getpid();
   set_allocation_failure_observer(&note_failure);
+  prepare_copies();
   note_deadly_signals(&note_deadly);
   observe_sudden_exit(&note_sudden_exit);
   has_used_a_gpu();  // looks its function up now, not in the middle of a fork

@@ -24,6 +24,7 @@
 
 #include "registry/hooks/close_books.h"
 #include "runner/inside/exec_observers.h"
+#include "runner/inside/interrupted_call.h"
 #include "runner/inside/write_in_copy.h"
 #include "text/output.h"
 
@@ -217,6 +218,7 @@ CopyResult write_now(const EndOfProcess& end, int copies_if_locked = 0) {
   work.context = &this_end;
   work.parts = end.goes_on() ? 1 : writer.parts;
   work.seconds_per_part = seconds_for(end);
+  work.process_goes_on = end.goes_on();
   work.copies_if_locked = copies_if_locked;
   work.left_out = &leave_out;
   work.between_copies = &OtherThreads::go_on_for_a_moment;
@@ -365,6 +367,10 @@ void on_sudden_exit(int status) noexcept {
   report_now(end);
 }
 
+void on_exit_begins() noexcept {
+  if (getpid() == process && runs_in_signal_handler()) close_books();
+}
+
 EndOfProcess end_by_exec(const char* program) {
   EndOfProcess end;
   end.kind = EndOfProcess::Kind::kExec;
@@ -448,6 +454,9 @@ void watch_ends(const EndWriter& its_writer) noexcept {
     set_handlers(signals, action);
   }
   observe_sudden_exit(&on_sudden_exit);
+  if (const auto observe =
+          find_in_front<decltype(&memledger_observe_exit)>("memledger_observe_exit"))
+    observe(&on_exit_begins);
   const auto observe_exec =
       find_in_front<decltype(&memledger_observe_exec)>("memledger_observe_exec");
   if (observe_exec != nullptr) observe_exec(&before_exec, &after_exec);

@@ -47,8 +47,8 @@ struct EndWriter {
 void watch_ends(const EndWriter& writer) noexcept;
 
 // For handlers that run at exit: reports what the writer has not been asked for yet. If the program
-// calls exit() in a signal handler, nothing is booked any more afterwards, as the handler may have
-// interrupted the books themselves.
+// calls exit() in a signal handler, nothing is booked any more from then on, as the handler may
+// have interrupted the books themselves.
 void report_exit(const EndOfProcess& end) noexcept;
 
 // Returns the text of the exception that nobody has caught, where one ends the program; else

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "registry/hooks/close_books.h"
 #include "registry/hooks/demand_observer.h"
 #include "registry/hooks/python_stack.h"
 #include "registry/hooks/stack_sampler.h"
@@ -316,6 +317,7 @@ ProgramEnd program_end(const EndOfProcess& end) {
 
 // In a copy of the process.
 void write_about(const EndOfProcess& end, int part) {
+  reopen_books();
   // Without a handler from after main began this is the last of all, and LibTorch's CUDA library
   // may be gone.
   if (end.kind == EndOfProcess::Kind::kExit && !watch().main_has_begun.load()) forget_cuda();

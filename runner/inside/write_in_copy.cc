@@ -62,6 +62,7 @@ struct Copy {
   pid_t parent = 0;
   bool walks_stack = false;
   bool finishes_call = false;
+  Reach reach = Reach::kInnermost;
 };
 
 constexpr size_t kStackBytes = size_t{8} << 20;
@@ -121,7 +122,7 @@ void leave_the_program() {
   note_temporary_in(copy.told->temporary.data(), copy.told->temporary.size());
   if (copy.walks_stack) {
     copy.told->walks_stack.store(true);
-    const InterruptedCall call = find_interrupted_call();
+    const InterruptedCall call = find_interrupted_call(copy.reach);
     copy.told->walks_stack.store(false);
     copy.told->in_handler.store(call.in_handler);
     if (copy.finishes_call) finish_interrupted_call(call, copy.stack, kStackBytes, &do_parts);
@@ -310,7 +311,9 @@ class Tries {
     const bool may_help = result == CopyResult::kLocked || result == CopyResult::kFailed;
     return may_help && copies_ < kMaxCopies && crashes_ < kMaxCrashes && now_ns() < deadline_;
   }
-  bool is_every_second() const { return copies_ % 2 == 1; }
+  // A torn heap would have the C library say so, so a call is finished first.
+  bool finishes_call(bool process_goes_on) const { return (copies_ % 2 == 1) == process_goes_on; }
+  Reach reach() const { return copies_ % 4 < 2 ? Reach::kInnermost : Reach::kOutermost; }
 
  private:
   int copies_ = 0;
@@ -357,7 +360,8 @@ CopyResult write_in_copy(const CopyWork& work) noexcept {
     Tries tries(work.seconds_per_part);
     CopyResult result = CopyResult::kDone;
     do {
-      copy.finishes_call = tries.is_every_second();
+      copy.finishes_call = tries.finishes_call(work.process_goes_on);
+      copy.reach = tries.reach();
       result = make_copy(copy);
       if (told.walks_stack.exchange(false)) copy.walks_stack = false;
       if (result == CopyResult::kLocked && told.parts_done.load() == 0 &&

@@ -32,6 +32,8 @@ struct CopyWork {
   void* context = nullptr;  // not on the stack
   int parts = 1;
   unsigned seconds_per_part = 10;
+  // The process lives on, and what this thread was interrupted in is better not done twice.
+  bool process_goes_on = false;
   // Where this thread can go on and ask once more: gives up at the first part after so many copies
   // that waited for a lock, and says nothing of it; 0: never. Other threads may wait for a lock of
   // this thread's while they hold others.

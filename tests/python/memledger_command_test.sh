@@ -2,7 +2,8 @@
 # memledger_command_test.sh MEMLEDGER_COMMAND_PY
 #
 # The wheel's console script takes the command that was built for the caller's torch. Commands and
-# Pythons are stand-ins: a command prints its release and its words, a Python answers with its torch.
+# Pythons are stand-ins: a command prints its release and its words, a Python answers with its
+# torch.
 source tests/support/shell_test.sh
 script="$PWD/$1"
 cd "$TEST_TMPDIR" || exit 1

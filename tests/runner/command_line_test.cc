@@ -290,7 +290,7 @@ TEST_CASE("a path that cannot be written is told at once, and nothing is made") 
   CHECK(contains(error_of({"dry-run", "--gpu=l4", "--json=link.json", "p"}),
                  "link.json: No such file or directory"));
   CHECK(run_error({"--save-report=there.json", "p"}).empty());
-  // Of a path with %r and %p the folder is looked at.
+  // A path with %r and %p is checked by its folder.
   CHECK(contains(run_error({"--save-report=occupied/%r-%p.json", "p"}), "Not a directory"));
   CHECK(contains(run_error({"--save-report=occupied/%r/x.json", "p"}),
                  "cannot write occupied/0/x.json: Not a directory"));

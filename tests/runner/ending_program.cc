@@ -204,6 +204,14 @@ const std::map<std::string, std::function<void()>> ends = {
     {"exit_in_handler", [] { end_in_handler([](int) { std::exit(0); }); }},
     {"quick_exit_in_handler", [] { end_in_handler([](int) { std::quick_exit(0); }); }},
     {"_exit_in_handler", [] { end_in_handler([](int) { _exit(0); }); }},
+    {"exit_at_alarm",
+     [] {
+       static std::atomic<bool> has_come{false};
+       signal(SIGALRM, [](int) { has_come = true; });
+       std::cout << "ready" << std::endl;
+       while (!has_come) usleep(10'000);
+       std::exit(9);
+     }},
     {"exec",
      [] {
        execl("/bin/echo", "echo", "another program", nullptr);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# ends_test.sh MEMLEDGER PROGRAM PROGRAM_LINKED_WITH_MEMLEDGER
+# ends_test.sh MEMLEDGER PROGRAM PROGRAM_LINKED_WITH_MEMLEDGER PLUGIN OTHER_PLUGIN
 #
 # However a program ends, it is reported, and its parent sees the end that it would have seen.
 source tests/support/shell_test.sh
-memledger="$PWD/$1" program="$PWD/$2" linked="$PWD/$3"
+memledger="$PWD/$1" program="$PWD/$2" linked="$PWD/$3" plugins=("$PWD/$4" "$PWD/$5")
 cd "$TEST_TMPDIR" || exit 1
 shown_on_failure=(out err)
 ulimit -c 0
@@ -33,6 +33,34 @@ ended _Exit 5 "ended by _exit(5)"
 ended quick_exit 6 "ended by quick_exit()"
 ended ignored 8 "ended (8)"
 ended many 143 "ended by SIGTERM"
+for signal in TRAP SYS VTALRM PROF IO PWR STKFLT RTMIN RTMIN+7 RTMAX-2 RTMAX; do
+  number=$(kill -l "$signal" 2>/dev/null) || continue
+  run -- "$program" raise "$number"
+  check "SIG$signal: status" equal $? $((128 + number))
+  check "SIG$signal: the report" reported "ended by SIG${signal/+/.}"
+  check "SIG$signal: once" once
+done
+
+# Another program takes its place.
+ended exec 0 "ended by exec" "/bin/echo"
+check "exec: the other program" has out "another program"
+ended exec_nothing 3 "ended (3)"
+check "exec of nothing: not an end" has_not err exec
+run -- "$program" exec_fails
+check "exec that fails: status" equal $? 3
+check "exec that fails: an attempt" has err "memledger: exec of /bin/echo has failed: the program goes on"
+check "exec that fails: the end" reported "ended (3)"
+ended exec_in_child 0 "ended (0)"
+check "exec in a child of vfork: no end" has_not err exec
+
+# The program's handler ends it while it works: inside malloc, or with the books' locks held.
+for end in exit_in_handler quick_exit_in_handler _exit_in_handler; do
+  for ((i = 0; i < ${MEMLEDGER_FULL:+9}0 + 10; i++)); do
+    run -- "$program" "$end" "$i"
+    check "$end, $i: status" equal $? 0
+    check "$end, $i: once" once
+  done
+done
 
 # Starts the program in the background and waits until it is ready.
 start() {
@@ -107,6 +135,99 @@ linked_ended ignored 8 "ended (8)"
 timeout --foreground -k 1 60 "$linked" abort </dev/null >out 2>err
 check "linked, not asked: status" equal $? 134
 check "linked, not asked: silent" has_not err memledger
+
+# While the copy writes, nobody of the program's notices it. With so many storages that takes a
+# second.
+many=300000
+python3 - "$memledger" "$program" "$many" >out 2>err <<'PYTHON'
+import os, signal, subprocess, sys, time
+memledger, program, many = sys.argv[1:]
+def start(end, *options):
+    err = open("copy.err", "w+")
+    process = subprocess.Popen([memledger, "run", *options, "--", program, end, many],
+                               stdout=subprocess.PIPE, stderr=err, start_new_session=True)
+    out = b""
+    while b"ready" not in out:
+        out += os.read(process.stdout.fileno(), 4096)
+    return process
+def reports():
+    return open("copy.err").read().count("peak allocated")
+def wait_for_report():
+    for _ in range(600):
+        if reports() == 1:
+            return
+        time.sleep(0.1)
+def end(process):
+    process.send_signal(signal.SIGTERM)
+    return process.communicate(timeout=60)[0].decode().split("\n")
+# As `timeout` does, or a second Ctrl-C.
+process = start("counted")
+process.send_signal(signal.SIGTERM)
+time.sleep(0.1)
+os.killpg(process.pid, signal.SIGTERM)
+print("second signal:", process.wait(60), reports())
+# The copy shares the program's descriptors.
+process = start("counted", "--report-on=SIGUSR2")
+process.send_signal(signal.SIGUSR2)
+time.sleep(0.1)
+os.killpg(process.pid, signal.SIGINT)
+wait_for_report()
+time.sleep(0.5)
+print("handler:", end(process), reports())
+process = start("watched_children", "--report-on=SIGUSR2")
+process.send_signal(signal.SIGUSR2)
+wait_for_report()
+print("children:", end(process), reports())
+PYTHON
+same "a copy at work" "$(cat out)" "second signal: -15 1
+handler: ['call 1', ''] 2
+children: [''] 2"
+
+run -- "$program" among_others "$many"
+check "a fault: status" equal $? 139
+check "a fault: the report" reported "ended by SIGSEGV" "[0-9]"
+check "a fault: other threads are stopped" equal "$(sed '1,/now/d' out)" ""
+
+# The one screen comes first; a file that takes too long is left out, and said.
+run --save-report=slow.json -- "$program" many_storages 600000
+check "a slow file: status" equal $? 143
+check "a slow file: the report" reported "ended by SIGTERM" "[0-9]"
+if [[ ! -e slow.json ]]; then
+  check "a slow file: left out" matches err "^memledger: no /.*/slow.json at SIGTERM: it took longer than ten seconds$"
+fi
+check "a slow file: nothing half done" equal "$(echo slow*.part)" "slow*.part"
+
+# The kernel drops what is sent to the first process of a container.
+if unshare --pid --fork --mount-proc true 2>/dev/null; then
+  # The program is process 1, as exec keeps the number.
+  unshare --pid --fork --mount-proc bash -c '
+    (until grep -q ready out; do sleep 0.1; done
+     kill -TERM 1
+     kill -SEGV 1
+     kill -USR1 1
+     sleep 0.5
+     kill -ALRM 1) &
+    exec "$0" run -- "$1" exit_at_alarm' "$memledger" "$program" </dev/null >out 2>err
+  check "process 1, sent SIGTERM: status" equal $? 9
+  check "process 1, sent SIGTERM: its real end" reported "ended (9)"
+  check "process 1, sent SIGTERM: once" once
+  for end in abort null exit; do
+    unshare --pid --fork --mount-proc "$program" $end </dev/null >out 2>err
+    bare=$?
+    unshare --pid --fork --mount-proc "$memledger" run -- "$program" $end </dev/null >out 2>err
+    check "process 1, $end: status" equal $? $bare
+    check "process 1, $end: once" once
+  done
+else
+  echo "SKIPPED: no namespace of processes can be made here"
+fi
+
+# A LibTorch inside a plugin, of which memledger knows nothing: each finds its own functions.
+"$memledger" run -- python3 -c '
+import ctypes, sys
+print([ctypes.CDLL(path).which_allocator() for path in sys.argv[1:] * 2])' "${plugins[@]}" >out 2>err
+check "other LibTorchs: status" equal $? 0
+check "other LibTorchs: each its own" equal "$(cat out)" "[7, 8, 7, 8]"
 
 # A child has nothing to tell of its parent.
 run -- "$program" child
