@@ -64,6 +64,10 @@ const char* until_value(const DryRunnerOptions& options, const Plan& plan) {
   return plan.run.varies_sizes ? prediction::kUntilAnyStep : "step";
 }
 
+// What the caller's environment asks of a program that is watched.
+constexpr const char* kReportVariables[] = {environment::kLog, environment::kSaveReport,
+                                            environment::kTimeline, environment::kReportOn};
+
 // The order of Python's sets is the order of allocations of some programs.
 constexpr char kHashSeed[] = "PYTHONHASHSEED";
 
@@ -100,7 +104,7 @@ int become_program(const DryRunnerOptions& options, const Plan& plan,
     if (std::getenv(kMasterPort) != nullptr)
       setenv(kMasterPort, std::to_string(port).c_str(), /*overwrite=*/1);
   }
-  unsetenv(environment::kLog);
+  for (const char* const name : kReportVariables) unsetenv(name);
   RunOptions run;
   run.quiet = true;
   run.virtual_gpu = plan.specification;
@@ -116,7 +120,7 @@ ProgramImage image_of(const DryRunnerOptions& options, const Plan& plan,
   for (const auto& [name, value] : plan.request->variables) image.set(name, value);
   for (const auto& [name, value] : variables) image.set(name, value);
   image.set_default(kHashSeed, "0");
-  image.unset(environment::kLog);
+  for (const char* const name : kReportVariables) image.unset(name);
   return image;
 }
 
