@@ -97,7 +97,7 @@ def work():
 thread = threading.Thread(target=work)
 thread.start()
 $2
-sys.exit(failed and repr(failed))" "$program" train
+sys.exit(repr(failed) if failed else 0)" "$program" train
   check "on a thread, $1: exit status" equal "$?" 0
   check "on a thread, $1: names" named_rightly cpu
 }
