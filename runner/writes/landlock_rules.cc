@@ -21,11 +21,12 @@
 #include <charconv>
 #include <cstring>
 #include <optional>
-#include <string_view>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace memledger::runner {
 namespace {
@@ -47,7 +48,7 @@ constexpr const char* kDevices[] = {"/dev/null",    "/dev/zero", "/dev/full", "/
 constexpr char kTerminals[] = "/dev/pts";
 constexpr char kSharedMemory[] = "/dev/shm";
 
-absl::Status refused(std::string_view what, int error) {
+absl::Status refused(absl::string_view what, int error) {
   return absl::FailedPreconditionError(absl::StrCat(what, ": ", std::strerror(error)));
 }
 
@@ -322,12 +323,12 @@ bool limit_files(uint64_t bytes) {
   return signal(SIGXFSZ, SIG_IGN) != SIG_ERR && setrlimit(RLIMIT_FSIZE, &limit) == 0;
 }
 
-bool is_in(std::string_view path, std::string_view folder) {
+bool is_in(absl::string_view path, absl::string_view folder) {
   return absl::StartsWith(path, folder) &&
          (path.size() == folder.size() || path[folder.size()] == '/');
 }
 
-bool is_private(std::string_view path, const LandlockRules& rules) {
+bool is_private(absl::string_view path, const LandlockRules& rules) {
   for (const std::string& folder : rules.private_folders) {
     if (is_in(path, folder)) return true;
   }
@@ -343,7 +344,7 @@ std::optional<std::string> path_if_unheld(int number, const LandlockRules& rules
   const ssize_t length =
       readlink(absl::StrCat("/proc/self/fd/", number).c_str(), path, sizeof path - 1);
   if (fstat(number, &status) != 0 || length < 0) return {};
-  const std::string_view name(path, static_cast<size_t>(length));
+  const absl::string_view name(path, static_cast<size_t>(length));
   if (name == "anon_inode:[io_uring]") return std::string(name);  // with files of its own
   const bool is_file = S_ISREG(status.st_mode) || S_ISBLK(status.st_mode);
   const bool is_written = (flags & O_PATH) == 0 && (flags & O_ACCMODE) != O_RDONLY;
@@ -359,7 +360,7 @@ std::vector<UnheldDescriptor> unheld_descriptors(const LandlockRules& rules) {
   DIR* const folder = opendir("/proc/self/fd");
   if (folder == nullptr) return {{-1, "/proc/self/fd"}};
   while (const dirent* const entry = readdir(folder)) {
-    const std::string_view name = entry->d_name;
+    const absl::string_view name = entry->d_name;
     int number = -1;
     std::from_chars(name.data(), name.data() + name.size(), number);
     if (number < 3 || number == dirfd(folder)) continue;
