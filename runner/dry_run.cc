@@ -86,12 +86,14 @@ int free_port() {
 }
 
 // In the child of a process without other threads.
-int become_program(const DryRunnerOptions& options, const Plan& plan) {
+int become_program(const DryRunnerOptions& options, const Plan& plan,
+                   const std::vector<std::pair<std::string, std::string>>& variables) {
   setenv(prediction::kMeasureVariable, plan.folder.c_str(), /*overwrite=*/1);
   setenv(prediction::kUntilVariable, until_value(options, plan), /*overwrite=*/1);
   add_to_allocator_variable(plan.request->allocator_setting);
   for (const auto& [name, value] : plan.request->variables)
     setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   setenv(kHashSeed, "0", /*overwrite=*/0);
   if (const int port = free_port(); port != 0) {
     setenv(kTorchrunsPort, std::to_string(port).c_str(), /*overwrite=*/0);
@@ -106,11 +108,13 @@ int become_program(const DryRunnerOptions& options, const Plan& plan) {
   return run_program(run);
 }
 
-ProgramImage image_of(const DryRunnerOptions& options, const Plan& plan) {
+ProgramImage image_of(const DryRunnerOptions& options, const Plan& plan,
+                      const std::vector<std::pair<std::string, std::string>>& variables) {
   ProgramImage image = options.image(plan.specification, plan.request->program);
   image.set(prediction::kMeasureVariable, plan.folder);
   image.set(prediction::kUntilVariable, until_value(options, plan));
   for (const auto& [name, value] : plan.request->variables) image.set(name, value);
+  for (const auto& [name, value] : variables) image.set(name, value);
   image.set_default(kHashSeed, "0");
   image.unset(environment::kLog);
   return image;
@@ -262,10 +266,12 @@ class Runs {
     std::error_code error;
     fs::create_directory(plan.folder, error);
     if (error) return absl::UnavailableError(absl::StrCat(plan.folder, ": ", error.message()));
+    const HeldRun run = held(plan);
+    const auto variables = hold_.variables(run);
     std::optional<ProgramImage> image;
-    if (options_.image) image.emplace(image_of(options_, plan)).finish();
-    auto child = hold_.start(held(plan), [&] {
-      return image ? image->become() : become_program(options_, plan);
+    if (options_.image) image.emplace(image_of(options_, plan, variables)).finish();
+    auto child = hold_.start(run, [&] {
+      return image ? image->become() : become_program(options_, plan, variables);
     });
     if (!child.ok()) return child.status();
     plan.child = *std::move(child);

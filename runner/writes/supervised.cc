@@ -144,6 +144,11 @@ int run_supervised(PrivateRoot& root, InheritedFiles& files, const std::string& 
   return wait_for(first, queued, [](pid_t child) { ::kill(child, SIGTERM); });
 }
 
+int note_failure(const std::string& folder, const std::string& why) {
+  std::ofstream(folder + "/" + kFailure) << why;
+  return kNoPrivateRoot;
+}
+
 SupervisorsRecord read_supervisors_record(const std::string& folder) {
   SupervisorsRecord record;
   record.failure = text_of(folder + "/" + kFailure);

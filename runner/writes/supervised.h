@@ -24,6 +24,9 @@ inline constexpr int kNoPrivateRoot = 125;
 int run_supervised(PrivateRoot& root, InheritedFiles& files, const std::string& folder,
                    const std::function<int()>& become);
 
+// Notes why a run could not be made, and returns the status with which its process ends.
+int note_failure(const std::string& folder, const std::string& why);
+
 struct SupervisorsRecord {
   std::string failure;  // empty: none
   prediction::Writes writes;

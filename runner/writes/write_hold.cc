@@ -19,10 +19,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "prediction/measure_variables.h"
 #include "prediction/run_files.h"
 #include "runner/writes/inherited_files.h"
 #include "runner/writes/mount_table.h"
 #include "runner/writes/private_root.h"
+#include "runner/writes/redirected_run.h"
 #include "runner/writes/refusals.h"
 #include "runner/writes/supervised.h"
 
@@ -97,12 +99,17 @@ std::vector<std::string> expected_paths(const HeldRun& run) {
   return paths;
 }
 
+std::vector<std::string> writable_folders(const HeldRun& run) {
+  std::vector<std::string> folders = run.writable;
+  folders.push_back(run.folder);
+  add_own_cache(folders);
+  return folders;
+}
+
 absl::StatusOr<PrivateRoot> plan_root(const WriteHoldOptions& options, const HeldRun& run) {
   PrivateRootOptions root;
   root.scratch = run.folder;
-  root.writable = run.writable;
-  root.writable.push_back(run.folder);
-  add_own_cache(root.writable);
+  root.writable = writable_folders(run);
   root.working_folder = working_folder();
   root.expected = expected_paths(run);
   root.limit_bytes =
@@ -118,6 +125,17 @@ absl::StatusOr<ChildProcess> start_in_root(const WriteHoldOptions& options, cons
   if (!files.ok()) return files.status();
   return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/true, [&] {
     return run_supervised(*root, *files, run.folder, become);
+  });
+}
+
+absl::StatusOr<ChildProcess> start_redirected(const HeldRun& run,
+                                              const std::function<int()>& become) {
+  const absl::StatusOr<RedirectedRun> redirected =
+      RedirectedRun::prepare(run.folder, writable_folders(run));
+  if (!redirected.ok()) return redirected.status();
+  return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/false, [&] {
+    const absl::Status held = redirected->hold();
+    return held.ok() ? become() : note_failure(run.folder, std::string(held.message()));
   });
 }
 
@@ -152,24 +170,36 @@ absl::StatusOr<WriteHold> WriteHold::choose(const WriteHoldOptions& options) {
     return hold;
   }
   if (absl::IsFailedPrecondition(*root)) return *root;
-  return absl::FailedPreconditionError(
-      absl::StrCat("this system gives no way to keep the program from writing: no mounts of its "
-                   "own (",
-                   std::string(root->message()),
-                   "). --writes=allow lets it write for real, zeros into its checkpoints, too"));
+  static const auto* const redirected = new absl::Status(try_redirected_run(options.scratch));
+  if (redirected->ok()) {
+    hold.held_by_ = WritesHeldBy::kLandlock;
+    return hold;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "nothing here keeps the program from writing: no mounts of its own (",
+      std::string(root->message()), "), and ", std::string(redirected->message()),
+      "; --writes=allow lets it write for real, values from the GPU as zeros"));
+}
+
+std::vector<std::pair<std::string, std::string>> WriteHold::variables(const HeldRun& run) const {
+  if (held_by_ != WritesHeldBy::kLandlock) return {};
+  return {{prediction::kRedirectVariable, RedirectedRun::redirect_folder(run.folder)}};
 }
 
 absl::StatusOr<ChildProcess> WriteHold::start(const HeldRun& run,
                                               const std::function<int()>& become) const {
   if (held_by_ == WritesHeldBy::kNamespace) return start_in_root(options_, run, become);
+  if (held_by_ == WritesHeldBy::kLandlock) return start_redirected(run, become);
   return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/false, become);
 }
 
 absl::StatusOr<Writes> WriteHold::writes(const HeldRun& run) const {
+  SupervisorsRecord record = read_supervisors_record(run.folder);
+  if (!record.failure.empty())
+    return absl::UnavailableError(
+        absl::StrCat("the program could not be kept from writing: ", record.failure));
+  if (held_by_ == WritesHeldBy::kLandlock) return RedirectedRun::writes_of(run.folder);
   if (held_by_ == WritesHeldBy::kNamespace) {
-    SupervisorsRecord record = read_supervisors_record(run.folder);
-    if (!record.failure.empty())
-      return absl::UnavailableError(absl::StrCat("no mounts of its own: ", record.failure));
     record.writes.held_by = held_by_;
     record.writes.refusals =
         refusals_of_layers(prediction::read_refusals(run.folder), record.writes,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -46,6 +47,9 @@ class WriteHold {
   static absl::StatusOr<WriteHold> choose(const WriteHoldOptions& options);
 
   prediction::WritesHeldBy held_by() const { return held_by_; }
+
+  // Returns variables that the program's environment has to have.
+  std::vector<std::pair<std::string, std::string>> variables(const HeldRun& run) const;
 
   // Starts a child that `become` makes the program. Errors: as ChildProcess::start(), and
   // FailedPrecondition for a descriptor that this process passes on and that cannot be held.
