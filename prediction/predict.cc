@@ -305,6 +305,7 @@ absl::StatusOr<Prediction> predict_anew(const std::string& specification, const 
   runner::DryRunnerOptions runner_options;
   runner_options.until_exit = true;
   runner_options.timeout_s = options.timeout_s;
+  if (options.allow_writes) runner_options.writes.policy = runner::WritePolicy::kAllow;
   runner_options.image = &image_of_this_program;
   runner::DryRunner runner(runner_options);
   absl::StatusOr<std::vector<Prediction>> predictions = runner.predict({request});

@@ -40,6 +40,8 @@ struct PredictOptions {
   int most_runs = 10;
   // Seconds for each of the processes.
   int timeout_s = 600;
+  // Let the processes write for real, values of the GPU as zeros.
+  bool allow_writes = false;
 };
 
 // Returns what `step` takes on top of what is alive when this is called: parameters that were made
@@ -51,16 +53,14 @@ struct PredictOptions {
 // (standard input is empty), no time, no random choice. Its output is hidden. What was predicted
 // before is not predicted again.
 //
-// Files are not protected. What the program writes before the call and in `step` is written again
-// by each of its starts, with zeros for values from the GPU: a step that saves a checkpoint
-// replaces a real one at that path. Let it write to a folder of its own, or not at all. `memledger
-// dry-run` puts such files back by a library that it preloads; a test linked with
-// //:memledger_virtual_gpu has none.
+// What the new processes write is discarded, as by `memledger dry-run` (docs/no_gpu_here.md, "What a
+// dry run does to files"). What this process has written stays.
 //
 // An allocation that fails gives the verdict `does not fit`, or `not known` if it fails at the high
 // end only. What else the step throws gives `failed`, with its what() as the reason. Errors:
 // FailedPrecondition without a virtual GPU, inside a step, and while another thread predicts;
-// InvalidArgument for a GPU or options that cannot be; Unavailable where no process can be started.
+// InvalidArgument for a GPU or options that cannot be; Unavailable where no process can be started;
+// FailedPrecondition, too, where nothing keeps the program from writing, unless `allow_writes`.
 // Cost: four starts of the program, side by side; up to eight where memory is short.
 absl::StatusOr<Prediction> predict(const std::function<void()>& step,
                                    const PredictOptions& options = {},
