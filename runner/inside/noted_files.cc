@@ -112,6 +112,8 @@ const char* name_of(int error) {
 // What a program alone with its files meets as well, like EACCES, is no reason to doubt a run.
 // Where writes are redirected, EROFS is the real file system's.
 bool comes_of_holding(int error, Errors errors) {
+  // A redirected run has a limit for each file.
+  if (error == EFBIG && private_prefix != nullptr) return true;
   if (errors == Errors::kOfSpace) return error == ENOSPC || error == EDQUOT;
   return error == EXDEV || error == EOVERFLOW || error == ENOSPC ||
          (error == EROFS && private_prefix == nullptr) || error == EDQUOT || error == EIO ||

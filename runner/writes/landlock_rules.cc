@@ -9,12 +9,15 @@
 #include <linux/fs.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <optional>
@@ -310,6 +313,16 @@ std::vector<sock_filter> filter_of(const LandlockRules&) { return {}; }
 
 #endif
 
+// Only ever lowers the limit.
+bool limit_files(uint64_t bytes) {
+  rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
+  if (limit.rlim_cur <= bytes) return true;
+  limit.rlim_cur = bytes;
+  limit.rlim_max = std::min<rlim_t>(limit.rlim_max, bytes);
+  return signal(SIGXFSZ, SIG_IGN) != SIG_ERR && setrlimit(RLIMIT_FSIZE, &limit) == 0;
+}
+
 bool is_in(absl::string_view path, absl::string_view folder) {
   return absl::StartsWith(path, folder) &&
          (path.size() == folder.size() || path[folder.size()] == '/');
@@ -374,13 +387,15 @@ absl::StatusOr<LandlockHold> LandlockHold::prepare(const LandlockRules& rules) {
       static_cast<int>(syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0));
   if (ruleset < 0)
     return absl::UnimplementedError(absl::StrCat("Landlock: ", std::strerror(errno)));
-  LandlockHold hold(ruleset, std::move(filter));
+  LandlockHold hold(ruleset, std::move(filter), rules.max_file_bytes);
   if (absl::Status status = add_rules(ruleset, rules); !status.ok()) return status;
   return hold;
 }
 
 LandlockHold::LandlockHold(LandlockHold&& other) noexcept
-    : ruleset_(other.ruleset_), filter_(std::move(other.filter_)) {
+    : ruleset_(other.ruleset_),
+      filter_(std::move(other.filter_)),
+      max_file_bytes_(other.max_file_bytes_) {
   other.ruleset_ = -1;
 }
 
@@ -391,6 +406,7 @@ LandlockHold::~LandlockHold() {
 bool LandlockHold::apply() const {
   const sock_fprog program = {static_cast<unsigned short>(filter_.size()),
                               const_cast<sock_filter*>(filter_.data())};
+  if (max_file_bytes_ != 0 && !limit_files(max_file_bytes_)) return false;
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          syscall(SYS_landlock_restrict_self, ruleset_, 0) == 0 &&
          syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;

@@ -26,6 +26,9 @@ struct LandlockRules {
   // argument, which the kernel does not read, is this key. The preloaded library uses it for
   // private files only. 0: no such call is allowed.
   uint64_t attribute_key = 0;
+  // Larger files, shared memory included, cannot be made: calls fail with EFBIG, without SIGXFSZ.
+  // 0: as it was.
+  uint64_t max_file_bytes = 0;
 };
 
 // Rules that a child of this process can have applied to itself. Not thread-safe; movable.
@@ -46,11 +49,12 @@ class LandlockHold {
   bool apply() const;
 
  private:
-  LandlockHold(int ruleset, std::vector<sock_filter> filter)
-      : ruleset_(ruleset), filter_(std::move(filter)) {}
+  LandlockHold(int ruleset, std::vector<sock_filter> filter, uint64_t max_file_bytes)
+      : ruleset_(ruleset), filter_(std::move(filter)), max_file_bytes_(max_file_bytes) {}
 
   int ruleset_;  // a descriptor; -1: moved from
   std::vector<sock_filter> filter_;
+  uint64_t max_file_bytes_;  // 0: no limit
 };
 
 // A descriptor that the program would inherit and that the kernel no longer checks.

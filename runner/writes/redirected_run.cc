@@ -33,7 +33,8 @@ absl::Status try_redirected_run(const std::string& folder) {
 }
 
 absl::StatusOr<RedirectedRun> RedirectedRun::prepare(const std::string& folder,
-                                                     std::vector<std::string> writable) {
+                                                     std::vector<std::string> writable,
+                                                     uint64_t max_file_bytes) {
   LandlockRules rules;
   rules.private_folders = std::move(writable);
   rules.private_folders.push_back(folder);
@@ -48,6 +49,7 @@ absl::StatusOr<RedirectedRun> RedirectedRun::prepare(const std::string& folder,
   const absl::StatusOr<uint64_t> key = make_redirect_folder(redirected, rules.private_folders);
   if (!key.ok()) return key.status();
   rules.attribute_key = *key;
+  rules.max_file_bytes = max_file_bytes;
   absl::StatusOr<LandlockHold> hold = LandlockHold::prepare(rules);
   if (!hold.ok()) return hold.status();
   return RedirectedRun(*std::move(hold));

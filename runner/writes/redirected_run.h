@@ -3,6 +3,7 @@
 // The second choice, where namespaces are refused: the kernel refuses what a run writes, and the
 // preloaded library redirects what it sees of it.
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,10 +23,12 @@ absl::Status try_redirected_run(const std::string& folder);
 class RedirectedRun {
  public:
   // Makes the private files' folder in `folder`, the run's own; its processes may write for real to
-  // that and to the `writable` ones. Errors: FailedPrecondition for a descriptor that this process
-  // passes on and that is open for writing, by number and path.
+  // that and to the `writable` ones. No file gets larger than `max_file_bytes` (0: no limit); what
+  // all files take the caller has to watch, see writes_of(). Errors: FailedPrecondition for a
+  // descriptor that this process passes on and that is open for writing, by number and path.
   static absl::StatusOr<RedirectedRun> prepare(const std::string& folder,
-                                               std::vector<std::string> writable);
+                                               std::vector<std::string> writable,
+                                               uint64_t max_file_bytes = 0);
 
   // The value of MEMLEDGER_REDIRECT for the program of the run that has this folder.
   static std::string redirect_folder(const std::string& folder);

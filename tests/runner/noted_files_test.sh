@@ -56,7 +56,8 @@ for call in write pwrite writev pwritev fwrite fflush; do
 done
 same "fclose, which flushes" "$(noted fclose 28 "$data/there")" "write: ENOSPC $data/there"
 
-same "a connection that is refused" "$(noted connect 111 "$data/there")" \
+# An address has room for 107 characters.
+same "a connection that is refused" "$(cd "$data" && noted connect 111 there)" \
   "connect: socket $data/there"
 same "no socket" "$(noted connect 0 "$data/missing")" ""
 

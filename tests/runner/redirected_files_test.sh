@@ -251,6 +251,19 @@ rename: EACCES $work/closed/open/there"
   same "a file in a closed folder" "$(cat "$work/closed/open/there")" text
 }
 
+limited_files() {
+  rm -rf "$home/real"
+  "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'"
+  MAX_FILE_BYTES=100000 run_redirected "$home/real" 'echo small >small; head -c 200000 /dev/zero >large; echo "it ends with $?"
+    stat -c %s large; truncate -s 200000 small; echo x >>data.bin; cat small' >"$home/out" 2>&1
+  check "$user: a large file" has "$home/out" "it ends with 1"
+  check "$user: what of it was written" has "$home/out" 100000
+  check "$user: after it" has "$home/out" small
+  same "$user: what is told of large files" "$(refusals)" "write: EFBIG $home/real/large
+ftruncate: EFBIG $home/real/small
+open: EFBIG $home/real/data.bin"
+}
+
 would_be_files() {
   rm -rf "$home/real"
   "${as[@]}" env python="$python" bash -c "$(declare -f make_files); make_files '$home/real'"
@@ -279,6 +292,7 @@ test_as() {  # USER COMMAND-PREFIX…
   all_programs
   for ((seed = 1; seed <= seeds; ++seed)); do compare_random "$seed"; done
   refused_programs
+  limited_files
   would_be_files
 }
 

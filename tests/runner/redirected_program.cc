@@ -47,8 +47,9 @@ int main(int count, char** arguments) {
   mkdir((folder + "/allowed").c_str(), 0755);
   if (const absl::Status status = memledger::runner::try_redirected_run(folder); !status.ok())
     return fail(status);
-  const absl::StatusOr<RedirectedRun> run =
-      RedirectedRun::prepare(run_folder, {folder + "/allowed"});
+  const char* const limit = std::getenv("MAX_FILE_BYTES");
+  const absl::StatusOr<RedirectedRun> run = RedirectedRun::prepare(
+      run_folder, {folder + "/allowed"}, limit == nullptr ? 0 : std::strtoull(limit, nullptr, 10));
   if (!run.ok()) return fail(run.status());
   const pid_t child = fork();
   if (child == 0) {
