@@ -67,30 +67,33 @@ class Descriptor {
   const int number_;
 };
 
-// Returns false, with errno, where the path is missing or the kernel refuses.
-bool allow(int ruleset, const char* path, uint64_t access) {
+// Returns an error's number where the path is missing or the kernel refuses, else 0.
+int error_of_rule(int ruleset, const char* path, uint64_t access) {
   const Descriptor parent(open(path, O_PATH | O_CLOEXEC));
-  if (parent.get() < 0) return false;
+  if (parent.get() < 0) return errno;
   landlock_path_beneath_attr rule = {};
   rule.allowed_access = access;
   rule.parent_fd = parent.get();
-  return syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) == 0;
+  const long result = syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+  return result == 0 ? 0 : errno;
 }
 
 absl::Status add_rules(int ruleset, const LandlockRules& rules) {
   for (const std::string& folder : rules.private_folders) {
-    if (!allow(ruleset, folder.c_str(), kChangesFolder)) return refused(folder, errno);
+    if (const int error = error_of_rule(ruleset, folder.c_str(), kChangesFolder))
+      return refused(folder, error);
   }
   // What a container does not have needs no rule.
+  const auto is_wrong = [](int error) { return error != 0 && error != ENOENT; };
   for (const char* const device : kDevices) {
-    if (!allow(ruleset, device, kWritesFile) && errno != ENOENT) return refused(device, errno);
+    const int error = error_of_rule(ruleset, device, kWritesFile);
+    if (is_wrong(error)) return refused(device, error);
   }
-  if (!allow(ruleset, kTerminals, kWritesFile) && errno != ENOENT)
-    return refused(kTerminals, errno);
-  if (rules.allows_shared_memory && !allow(ruleset, kSharedMemory, kChangesFolder) &&
-      errno != ENOENT)
-    return refused(kSharedMemory, errno);
-  return absl::OkStatus();
+  const int terminals = error_of_rule(ruleset, kTerminals, kWritesFile);
+  if (is_wrong(terminals)) return refused(kTerminals, terminals);
+  if (!rules.allows_shared_memory) return absl::OkStatus();
+  const int shared_memory = error_of_rule(ruleset, kSharedMemory, kChangesFolder);
+  return is_wrong(shared_memory) ? refused(kSharedMemory, shared_memory) : absl::OkStatus();
 }
 
 #if defined(__x86_64__)

@@ -59,10 +59,9 @@ bool has_capability(int number) {
 
 // Whether all users are who they are outside.
 bool is_initial_user_namespace() {
-  unsigned long long inside = 1, outside = 1, count = 0;
-  return std::sscanf(text_of("/proc/self/uid_map").c_str(), "%llu %llu %llu", &inside, &outside,
-                     &count) == 3 &&
-         inside == 0 && outside == 0 && count == UINT32_MAX;
+  const std::vector<std::string> fields =
+      absl::StrSplit(text_of("/proc/self/uid_map"), absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  return fields == std::vector<std::string>{"0", "0", std::to_string(UINT32_MAX)};
 }
 
 bool is_folder(const std::string& path) {

@@ -136,10 +136,10 @@ absl::StatusOr<ChildProcess> start_in_root(const WriteHoldOptions& options, cons
                              [&] { return run_supervised(*root, *files, run.folder, become); });
 }
 
-absl::StatusOr<ChildProcess> start_redirected(const HeldRun& run,
+absl::StatusOr<ChildProcess> start_redirected(const WriteHoldOptions& options, const HeldRun& run,
                                               const std::function<int()>& become) {
   const absl::StatusOr<RedirectedRun> redirected =
-      RedirectedRun::prepare(run.folder, writable_folders(run));
+      RedirectedRun::prepare(run.folder, writable_folders(run), options.writes.limit_bytes);
   if (!redirected.ok()) return redirected.status();
   return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/false, [&] {
     const absl::Status held = redirected->hold();
@@ -196,7 +196,7 @@ std::vector<std::pair<std::string, std::string>> WriteHold::variables(const Held
 absl::StatusOr<ChildProcess> WriteHold::start(const HeldRun& run,
                                               const std::function<int()>& become) const {
   if (held_by_ == WritesHeldBy::kNamespace) return start_in_root(options_, run, become);
-  if (held_by_ == WritesHeldBy::kLandlock) return start_redirected(run, become);
+  if (held_by_ == WritesHeldBy::kLandlock) return start_redirected(options_, run, become);
   return ChildProcess::start(run.folder + "/input", run.tag, /*ends_itself=*/false, become);
 }
 
