@@ -12,8 +12,8 @@ namespace memledger::inside {
 using SuddenExitObserver = void (*)(int status) noexcept;
 
 // Called before exit() and quick_exit() run their handlers, on the thread that calls them; not when
-// main returns.
-using ExitObserver = void (*)() noexcept;
+// main returns. May call the C library's function itself.
+using ExitObserver = void (*)(void (*function)(int), int status) noexcept;
 
 }  // namespace memledger::inside
 
