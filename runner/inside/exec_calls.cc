@@ -32,7 +32,7 @@ RealFunction<int (*)(int, Words, Words)> real_fexecve("fexecve");
 RealFunction<int (*)(int, const char*, Words, Words, int)> real_execveat("execveat");
 
 // Nothing may be looked up where they are called.
-__attribute__((constructor)) void find_real_functions() {
+__attribute__((constructor)) void find_exec_functions() {
   real_execve.get();
   real_execv.get();
   real_execvp.get();
