@@ -143,12 +143,12 @@ MEMLEDGER_IN_FRONT void _exit(int status) {
 MEMLEDGER_IN_FRONT void _Exit(int status) { _exit(status); }
 
 MEMLEDGER_IN_FRONT void exit(int status) noexcept {
-  tell(exit_observers);
+  tell(exit_observers, real_exit.get(), status);
   if (real_exit.get() != nullptr) real_exit.get()(status);
   _exit(status);
 }
 MEMLEDGER_IN_FRONT void quick_exit(int status) noexcept {
-  tell(exit_observers);
+  tell(exit_observers, real_quick_exit.get(), status);
   if (real_quick_exit.get() != nullptr) real_quick_exit.get()(status);
   _exit(status);
 }

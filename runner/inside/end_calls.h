@@ -14,8 +14,8 @@ using SuddenExitObserver = void (*)(int status) noexcept;
 // Called after the program has set an action of its own for a signal, perhaps in a signal handler.
 using OwnActionObserver = void (*)(int signal) noexcept;
 // Called before exit() and quick_exit() run their handlers, on the thread that calls them; not when
-// main returns.
-using ExitObserver = void (*)() noexcept;
+// main returns. May call the C library's function itself.
+using ExitObserver = void (*)(void (*function)(int), int status) noexcept;
 
 }  // namespace memledger::inside
 

@@ -62,7 +62,7 @@ RealFunction<FILE* (*)(const char*, const char*)> real_popen("popen");
 RealFunction<Spawn> real_spawn("posix_spawn"), real_spawnp("posix_spawnp");
 
 // Nothing may be looked up in a child of vfork.
-__attribute__((constructor)) void begin() {
+__attribute__((constructor)) void find_exec_functions() {
   real_execve.get();
   real_execvpe.get();
   real_fexecve.get();

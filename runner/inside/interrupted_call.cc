@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <tuple>
 
@@ -137,31 +138,35 @@ _Unwind_Reason_Code step(_Unwind_Context* context, void* its_walk) {
 
 #if defined(__x86_64__)
 
-struct Finish {
-  InterruptedCall call;
-  void (*then)() = nullptr;
-} finish;
-
-void on_return(int /*number*/, siginfo_t* /*info*/, void* context) {
-  const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  const bool is_it = static_cast<uintptr_t>(registers[REG_RIP]) == finish.call.returns_to + 1 &&
-                     static_cast<uintptr_t>(registers[REG_RSP]) >= finish.call.stack_pointer;
-  if (is_it) finish.then();
-  syscall(SYS_exit_group, 1);
-}
-
-bool put_breakpoint(uintptr_t address) {
-  constexpr unsigned char kBreakpoint = 0xcc;
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  void* const begin = reinterpret_cast<void*>(address & ~(page - 1));
-  if (mprotect(begin, page, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) return false;
-  *reinterpret_cast<volatile unsigned char*>(address) = kBreakpoint;
-  return true;
-}
+std::atomic<bool> is_taken{false};
 
 #endif
 
 }  // namespace
+
+#if defined(__x86_64__)
+
+// What the call returns to, in the place of its caller.
+extern "C" {
+__attribute__((visibility("hidden"))) void memledger_call_has_returned();
+__attribute__((visibility("hidden"), used)) void* memledger_stack_after_call = nullptr;
+__attribute__((visibility("hidden"), used)) void (*memledger_after_call)() = nullptr;
+}
+asm(R"(
+.pushsection .text
+.hidden memledger_call_has_returned
+.globl memledger_call_has_returned
+.type memledger_call_has_returned, @function
+memledger_call_has_returned:
+  movq memledger_stack_after_call(%rip), %rsp
+  xorl %ebp, %ebp
+  call *memledger_after_call(%rip)
+  ud2
+.size memledger_call_has_returned, .-memledger_call_has_returned
+.popsection
+)");
+
+#endif
 
 void prepare_interrupted_calls() noexcept {
   for (size_t i = 0; i < allocation_functions.size(); ++i)
@@ -197,20 +202,16 @@ bool runs_in_signal_handler() noexcept {
 
 void finish_interrupted_call(const InterruptedCall& call, void* stack, size_t stack_bytes,
                              void (*then)()) noexcept {
-  if (call.state == nullptr || !put_breakpoint(call.returns_to)) return;
-  finish = {call, then};
-  struct sigaction action {};
-  action.sa_sigaction = &on_return;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigfillset(&action.sa_mask);
-  if (sigaction(SIGTRAP, &action, nullptr) != 0) return;
+  if (call.state == nullptr) return;
+  auto& return_address = *reinterpret_cast<uintptr_t*>(call.stack_pointer - sizeof(uintptr_t));
+  if (return_address != call.returns_to || is_taken.exchange(true)) return;
+  return_address = reinterpret_cast<uintptr_t>(&memledger_call_has_returned);
+  memledger_stack_after_call = static_cast<char*>(stack) + stack_bytes;
+  memledger_after_call = then;
   auto& state = *static_cast<ucontext_t*>(call.state);
-  state.uc_stack.ss_sp = stack;
-  state.uc_stack.ss_size = stack_bytes;
-  state.uc_stack.ss_flags = 0;
   // The kernel's set has eight bytes, and the C library's reaches over what follows.
-  const uint64_t all_but_trap = ~(uint64_t{1} << (SIGTRAP - 1));
-  std::memcpy(&state.uc_sigmask, &all_but_trap, sizeof all_but_trap);
+  const uint64_t all = ~uint64_t{0};
+  std::memcpy(&state.uc_sigmask, &all, sizeof all);
   asm volatile("movq %0, %%rsp\n\tmovl %1, %%eax\n\tsyscall"
                :
                : "r"(call.state), "i"(SYS_rt_sigreturn)

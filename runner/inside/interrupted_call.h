@@ -1,8 +1,8 @@
 #pragma once
 
 // Where a signal has interrupted this thread within malloc() or memledger's hooks, lets it leave
-// them. For copies of the process only (write_in_copy.h), which have this thread alone and run
-// nothing of the program's.
+// them, and go on elsewhere: in a copy of the process (write_in_copy.h), or where the program ends
+// itself in the signal's handler, to which it never returns.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,9 +35,9 @@ InterruptedCall find_interrupted_call(Reach reach) noexcept;
 // programs take no risk.
 bool runs_in_signal_handler() noexcept;
 
-// Goes on with the interrupted call and calls `then` on `stack` when it returns. SIGTRAP is used
-// for it. Returns where that cannot be done: on processors other than x86-64, and where code must
-// not be changed.
+// Goes on with the interrupted call, with all signals blocked, and calls `then` on `stack` when it
+// returns; nobody else comes back. Returns where that cannot be done: on processors other than
+// x86-64, and while another thread does it.
 void finish_interrupted_call(const InterruptedCall& call, void* stack, size_t stack_bytes,
                              void (*then)()) noexcept;
 

@@ -367,8 +367,29 @@ void on_sudden_exit(int status) noexcept {
   report_now(end);
 }
 
-void on_exit_begins() noexcept {
-  if (getpid() == process && runs_in_signal_handler()) close_books();
+struct Exit {
+  void (*function)(int) = nullptr;
+  int status = 0;
+  uint64_t blocked = 0;
+} exit_in_handler;
+
+// exit() never returns to the handler that calls it. So the call that the handler has interrupted
+// is finished first: destructors of static objects would find a torn heap, and wait for locks of
+// the books. Where it is another call, the books are closed.
+void on_exit_begins(void (*function)(int), int status) noexcept {
+  if (getpid() != process || function == nullptr || !runs_in_signal_handler()) return;
+  exit_in_handler = {function, status, 0};
+  syscall(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &exit_in_handler.blocked, sizeof(uint64_t));
+  constexpr size_t kStackBytes = size_t{8} << 20;
+  void* const stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (stack != MAP_FAILED) {
+    finish_interrupted_call(find_interrupted_call(Reach::kInnermost), stack, kStackBytes, [] {
+      syscall(SYS_rt_sigprocmask, SIG_SETMASK, &exit_in_handler.blocked, nullptr, sizeof(uint64_t));
+      exit_in_handler.function(exit_in_handler.status);
+    });
+  }
+  close_books();
 }
 
 EndOfProcess end_by_exec(const char* program) {

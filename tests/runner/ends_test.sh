@@ -260,6 +260,12 @@ check "files: nothing else" matches_not err "peak allocated"
 check "files: the report" python3 -c 'import json; r = json.load(open("report.json")); assert r["end"]["devices"]; assert r["ended"] == {"how": "signal", "status": None, "signal": "SIGABRT", "details": ""}, r["ended"]'
 check "files: the timeline" python3 -c 'import json; json.load(open("timeline.json"))'
 
+# Where two processes write to one path, the second's file bears its own number, not its copy's.
+run --quiet --save-report=two.json -- sh -c '"$0" sent; "$0" sent; true' "$program"
+check "two on one path: the number" python3 -c 'import glob, json
+path, = glob.glob("two.*.json")
+assert json.load(open(path))["process"] == int(path.split(".")[1]), path'
+
 # Near the limit of a control group, where the kernel kills without a word.
 limited() {  # COMMAND…
   local group
