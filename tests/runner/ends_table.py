@@ -301,7 +301,7 @@ class Machine:
         self.memledger = os.path.abspath(options.memledger)
         self.programs = os.path.abspath(options.programs)
         self.python = options.python
-        self.virtual_gpu = options.virtual_gpu
+        self.virtual_gpu = f"--virtual-gpu={options.virtual_gpu}" if options.virtual_gpu else ""
         self.here = os.path.dirname(os.path.abspath(__file__))
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("MEMLEDGER", "LD_PRELOAD"))}
         self.environment |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
@@ -507,7 +507,7 @@ def parse_options():
     parser.add_argument("--memledger", required=True)
     parser.add_argument("--programs", required=True)
     parser.add_argument("--python", default="")
-    parser.add_argument("--virtual-gpu", default="", help="memledger's option for Python, whose torch has CUDA")
+    parser.add_argument("--virtual-gpu", default="", help="of Python programs, whose torch has CUDA")
     parser.add_argument("--jemalloc", default="", help="the library, if ldconfig does not know it")
     parser.add_argument("--tcmalloc", default="")
     parser.add_argument("--runs", type=int, default=100)
